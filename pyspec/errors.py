@@ -1,0 +1,152 @@
+"""Every exception that pyspec raises on purpose.
+
+    PyspecError
+    ├── ModelError               a model file cannot be used
+    │   ├── ModelNotFound        no such file, or no such name in the manifest
+    │   ├── ModelUnreadable      a directory, a device, a FIFO, or no permission
+    │   ├── ModelInvalid         the header or the tensors contradict the file
+    │   └── ModelRejected        the trial load in a child process died or failed
+    ├── DraftMismatch            draft or companion speaks another vocabulary
+    ├── DraftError               a drafter raised or returned nonsense
+    ├── UnsupportedModel         speculation cannot roll this architecture back
+    ├── FetchError               a model file could not be fetched or verified
+    ├── InputError               what the user gave cannot be used
+    │   ├── InputEncoding        bytes that are not UTF-8
+    │   ├── InputTooLong         larger than the stated limit
+    │   └── OptionError          an option outside its range
+    ├── ContextOverflow          the prompt needs more tokens than the context has
+    ├── EngineError              llama.cpp or the extension refused a call
+    │   ├── NumericError         a logit that is not finite
+    │   ├── Cancelled            the cancel flag was raised
+    │   └── EngineBusy           one engine was used by two threads at once
+    ├── ProfileError             a stored profile is corrupt or of another machine
+    ├── TrainingError            the recipe in models/ cannot go on
+    ├── BatchWriteError          the output of a batch cannot be written
+    └── ResumeMismatch           a journal belongs to other inputs, models or options
+
+Catch `PyspecError` for all of them. Each carries `message` (what happened) and `hint` (what to do).
+"""
+
+from __future__ import annotations
+
+
+class PyspecError(Exception):
+    """Base of all pyspec errors; never raised itself.
+
+    `exit_code` is what the command line ends with: 1 for a failure, 2 for a usage error.
+    """
+
+    exit_code = 1
+
+    def __init__(self, message: str, hint: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+    def __str__(self) -> str:
+        return f"{self.message} ({self.hint})" if self.hint else self.message
+
+
+class ModelError(PyspecError):
+    """A model file cannot be used."""
+
+
+class ModelNotFound(ModelError):
+    """No such file, or no such name in the manifest."""
+
+
+class ModelUnreadable(ModelError):
+    """A directory, a device, a FIFO, or a file without permission."""
+
+
+class ModelInvalid(ModelError):
+    """The header or the tensors contradict the file."""
+
+
+class ModelRejected(ModelError):
+    """The trial load in a child process died or failed."""
+
+
+class DraftMismatch(PyspecError):
+    """Draft or companion has another vocabulary than the target."""
+
+
+class DraftError(PyspecError):
+    """A drafter raised, or returned ids that cannot be verified."""
+
+
+class UnsupportedModel(PyspecError):
+    """The architecture's memory cannot be rolled back, so speculation would corrupt it."""
+
+
+class FetchError(PyspecError):
+    """A model file could not be fetched or did not match its sha256."""
+
+
+class InputError(PyspecError):
+    """What the user gave cannot be used."""
+
+    exit_code = 2
+
+
+class InputEncoding(InputError):
+    """Bytes that are not UTF-8."""
+
+
+class InputTooLong(InputError):
+    """Larger than the stated limit."""
+
+
+class OptionError(InputError):
+    """An option outside its range."""
+
+
+class ContextOverflow(PyspecError):
+    """The prompt needs more tokens than the context has.
+
+    `have` is the size of the context and `need` the length of the prompt, both in tokens.
+    """
+
+    def __init__(self, have: int, need: int, hint: str = "") -> None:
+        super().__init__(
+            f"the prompt has {need} tokens and the context holds {have}",
+            hint or "shorten the prompt or raise n_ctx (-c)",
+        )
+        self.have = have
+        self.need = need
+
+
+class EngineError(PyspecError):
+    """llama.cpp or the extension refused a call; `code` is the ps_status."""
+
+    def __init__(self, message: str, hint: str = "", code: int = 0) -> None:
+        super().__init__(message, hint)
+        self.code = code
+
+
+class NumericError(EngineError):
+    """A logit is not finite: the weights are damaged."""
+
+
+class Cancelled(EngineError):
+    """The cancel flag was raised while the engine worked."""
+
+
+class EngineBusy(EngineError):
+    """One engine was used by two threads at once."""
+
+
+class ProfileError(PyspecError):
+    """A stored profile is corrupt or belongs to another machine or model."""
+
+
+class TrainingError(PyspecError):
+    """The training recipe cannot go on."""
+
+
+class BatchWriteError(PyspecError):
+    """The output of a batch cannot be written."""
+
+
+class ResumeMismatch(PyspecError):
+    """A journal belongs to other inputs, models or options."""
