@@ -1,0 +1,213 @@
+/*
+ * pyspec: the C side of speculative decoding on llama.cpp.
+ *
+ * Three layers, each knowing only the one before it:
+ *   kernels   arithmetic on logit rows; includes nothing of llama.cpp (ps_scan.c, ps_agree.c, ps_gate.c)
+ *   binding   llama.cpp's functions, resolved by Python from the library llama_cpp has loaded (ps_api.c)
+ *   engine    prefill, draft, score, verify, accept, roll back, for many sequences (ps_engine.c, ps_ctx.c, ...)
+ *
+ * Every function returns a ps_status and reports through out-parameters. Nothing prints, exits, installs a signal handler or
+ * keeps global state but the binding table. One engine belongs to one thread at a time: a second caller gets PS_E_BUSY.
+ * Rows are float32 logits, n_vocab long. Times are microseconds, gaps and entropies nats.
+ */
+#ifndef PYSPEC_H
+#define PYSPEC_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Values are pinned: append, never renumber. */
+typedef enum ps_status {
+    PS_OK = 0,
+    PS_E_ARG = 1,       /* an argument outside its range */
+    PS_E_NOMEM = 2,     /* an allocation failed */
+    PS_E_BUSY = 3,      /* another thread is inside this engine */
+    PS_E_UNBOUND = 4,   /* a llama.cpp function has not been bound */
+    PS_E_DECODE = 5,    /* llama_decode failed; see ps_counters.last_decode */
+    PS_E_NOSLOT = 6,    /* llama_decode found no room in the KV cache */
+    PS_E_CANCELLED = 7, /* the cancel flag was raised */
+    PS_E_ROLLBACK = 8,  /* the memory refused to drop its tail */
+    PS_E_NUMERIC = 9,   /* a logit is NaN or all are -inf */
+    PS_E_STATE = 10,    /* calls out of order (accept without verify ...) */
+    PS_E_SAMPLER = 11   /* the sampler chain selected nothing */
+} ps_status;
+
+const char *ps_status_str(ps_status status);
+
+/* ---------------------------------------------------------------- kernels */
+
+typedef struct ps_row {
+    int32_t first;  /* argmax; the lowest id among equals, as llama.cpp's greedy sampler */
+    int32_t second; /* argmax of the rest; -1 if n_vocab is 1 */
+    float z1;       /* raw logit of first */
+    float z2;       /* raw logit of second; -INFINITY if there is none */
+    float lse;      /* log-sum-exp of the row; set by PS_SCAN_LSE */
+    float entropy;  /* of the softmax, nats; set by PS_SCAN_ENTROPY */
+} ps_row;
+
+enum { PS_SCAN_TOP2 = 0, PS_SCAN_LSE = 1, PS_SCAN_ENTROPY = 3 };
+
+/* Top-2 of a row and, if asked, its log-sum-exp and entropy. PS_E_NUMERIC on NaN, +inf or a row of -inf only. */
+ps_status ps_scan(const float *row, int32_t n_vocab, int32_t what, ps_row *out);
+
+typedef struct ps_agreement {
+    float s;     /* sum over the vocabulary of min(Pd, Pc), in 0..1 */
+    float a;     /* min(1, Pc(d) / Pd(d)) */
+    float pd;    /* draft's probability of the drafted token */
+    float pc;    /* companion's probability of the drafted token */
+    int32_t top; /* companion's argmax */
+} ps_agreement;
+
+/* Fused S, A, Pd(d), Pc(d) and companion's argmax for n_rows pairs of rows; row strides in floats. */
+ps_status ps_agree(const float *draft, const float *companion, int32_t n_rows, int32_t n_vocab, const int32_t *drafted,
+                   ps_agreement *out);
+
+/* The margin gate. All limits are checked; a closed gate (theta >= 1) never opens. */
+typedef struct ps_gate {
+    float theta;     /* open when z2 / z1 > theta, raw logits, z1 > 0 */
+    float gap;       /* and z1 - z2 <= gap, nats; INFINITY is the paper's rule */
+    float budget;    /* sum of gaps of relaxed tokens allowed for the answer, nats; INFINITY for none */
+    int32_t cap;     /* relaxed tokens allowed in a row; negative for no cap */
+    int32_t sampled; /* 1 above temperature 0: either of the top two may be taken */
+} ps_gate;
+
+typedef struct ps_gate_state {
+    float spent;    /* nats used of the budget */
+    int32_t in_row; /* relaxed tokens since the last exact one */
+} ps_gate_state;
+
+enum { PS_REJECTED = 0, PS_EXACT = 1, PS_RELAXED = 2 };
+
+/*
+ * The acceptance rule for one row: exact match first, then the margin gate (MARS, arXiv 2601.15498, with a gap in nats).
+ * `chosen` is what the target's sampler chose (its argmax when greedy), `drafted` the draft's token. `barred` is non-zero when
+ * either is an end-of-generation or control token. *verdict is PS_REJECTED, PS_EXACT or PS_RELAXED; *nats is z1 - z(drafted), clipped
+ * at 0 below, for a relaxed token and 0 otherwise. Updates *state.
+ */
+ps_status ps_gate_decide(const ps_gate *gate, ps_gate_state *state, const ps_row *row, int32_t chosen, int32_t drafted,
+                         int32_t barred, int32_t *verdict, float *nats);
+
+/* ---------------------------------------------------------------- binding */
+
+int32_t ps_api_count(void);
+const char *ps_api_name(int32_t index); /* NULL past the end */
+ps_status ps_api_bind(int32_t index, void *function);
+ps_status ps_api_ready(void); /* PS_E_UNBOUND until each one is bound */
+
+/* Compiled sizes and offsets for the import handshake: {name, value} pairs. */
+int32_t ps_abi_count(void);
+ps_status ps_abi_entry(int32_t index, const char **name, int32_t *value);
+
+/* ----------------------------------------------------------------- engine */
+
+typedef struct ps_engine ps_engine;
+
+enum { PS_TARGET = 0, PS_DRAFT = 1, PS_COMPANION = 2, PS_N_ROLES = 3 };
+enum { PS_MAX_DRAFT = 64, PS_TABLE_SIZE = 32 };
+
+/* n_seq sequences, n_vocab logits a row. The engine owns no llama.cpp object. */
+ps_status ps_engine_open(int32_t n_seq, int32_t n_vocab, ps_engine **out);
+void ps_engine_close(ps_engine *engine); /* accepts NULL */
+
+/* Attach (or with ctx NULL detach) a llama_context and its llama_model to a role. Its KV is taken to be empty. */
+ps_status ps_engine_attach(ps_engine *engine, int32_t role, void *ctx, const void *model);
+
+/* The coupled draft: token embeddings [n_vocab][width] f32, W_h [width][n_hidden] f32, W_s [width][width] f32, borrowed for
+ * the life of the attachment; `window` = how many prompt states it is fed. */
+ps_status ps_engine_couple(ps_engine *engine, const float *embeddings, const float *w_h, const float *w_s, int32_t n_hidden,
+                           int32_t width, int32_t window);
+
+void ps_engine_cancel(ps_engine *engine, int32_t raised); /* safe from any thread and from a signal handler */
+
+/* Make tokens[0..n) the committed tokens of a sequence; every KV is rolled back to the common prefix. `n_kept` is how
+ * many leading tokens the target's KV holds already. `n_trusted` caps what is believed of the target's KV (-1: all). */
+ps_status ps_seq_set(ps_engine *engine, int32_t seq, const int32_t *tokens, int32_t n, int32_t n_trusted, int32_t *n_kept);
+
+/* Give sequence `to` the first n committed tokens of `from`, KV included, without decoding. */
+ps_status ps_seq_copy(ps_engine *engine, int32_t from, int32_t to, int32_t n);
+
+/* One llama_decode on a role's context bringing its KV up to `upto` committed tokens, `chunk` tokens at most.
+ * *n_kv is where it stands afterwards. */
+ps_status ps_prefill(ps_engine *engine, int32_t role, int32_t seq, int32_t upto, int32_t chunk, int32_t *n_kv);
+
+/* When drafting stops: length reached, or the product of table[bin(p)] falls under floor. bin = logit(p) in 32 equal steps
+ * over [-8, 8]. */
+typedef struct ps_stop {
+    float floor;
+    float table[PS_TABLE_SIZE];
+} ps_stop;
+
+typedef struct ps_draft {
+    int32_t n;
+    int32_t scored; /* non-zero when s, a, pc and top hold the companion's view */
+    int32_t token[PS_MAX_DRAFT];
+    float p[PS_MAX_DRAFT];       /* draft's full-softmax probability of its token; 0 when unknown (lookup) */
+    float entropy[PS_MAX_DRAFT]; /* of the draft's softmax, nats */
+    ps_agreement agreement[PS_MAX_DRAFT];
+} ps_draft;
+
+/* Draft greedily on n sequences in lock-step, at most max_len[i] tokens each, keeping rows for the companion if asked. */
+ps_status ps_draft_run(ps_engine *engine, int32_t n, const int32_t *seqs, const int32_t *max_len, const ps_stop *stop,
+                       int32_t keep_rows);
+
+/* Take a draft from elsewhere (lookup, Python), replacing what the sequence has; n 0 clears it. */
+ps_status ps_draft_put(ps_engine *engine, int32_t seq, const int32_t *tokens, int32_t n);
+
+/* A view of the sequence's draft, valid until the next call on the engine. */
+ps_status ps_draft_get(ps_engine *engine, int32_t seq, const ps_draft **out);
+
+/* One companion decode over the drafts of n sequences; fills their agreement. */
+ps_status ps_score(ps_engine *engine, int32_t n, const int32_t *seqs);
+
+typedef struct ps_work {
+    int32_t seq;
+    int32_t n_prefill; /* committed tokens to decode without logits; then n_draft is -1 */
+    int32_t n_draft;   /* drafted tokens to verify after the last committed token; -1 for prefill only */
+} ps_work;
+
+/* One llama_decode on the target over all work items. */
+ps_status ps_verify(ps_engine *engine, int32_t n, const ps_work *work);
+
+enum { PS_FROM_TARGET = 0, PS_FROM_DRAFT = 1, PS_FROM_RELAXED = 2 };
+
+typedef struct ps_verdict {
+    int32_t n;                            /* emitted tokens: accepted or relaxed ones, then one of the target's own */
+    int32_t n_verified;                   /* drafted tokens that went to the target */
+    int32_t n_accepted;                   /* of them, accepted or relaxed */
+    int32_t n_relaxed;
+    int32_t ended;                        /* non-zero: the last emitted token ends the generation */
+    int32_t token[PS_MAX_DRAFT + 1];
+    int32_t source[PS_MAX_DRAFT + 1];
+    int32_t preferred[PS_MAX_DRAFT + 1];  /* what the target chose there */
+    float gap[PS_MAX_DRAFT + 1];          /* nats, 0 unless relaxed */
+} ps_verdict;
+
+/* Row by row: choose (sampler chain, or argmax when NULL), accept, commit, roll every KV back. Relaxation needs a gate. */
+ps_status ps_accept(ps_engine *engine, int32_t seq, void *sampler, const ps_gate *gate, ps_gate_state *state,
+                    ps_verdict *out);
+
+/* Logits of row i of the sequence's last verify (row 0 belongs to the last committed token), valid until the next decode. */
+ps_status ps_target_row(ps_engine *engine, int32_t seq, int32_t i, const float **row);
+
+typedef struct ps_counters {
+    int64_t decodes[PS_N_ROLES]; /* llama_decode calls */
+    int64_t rows[PS_N_ROLES];    /* tokens decoded */
+    int64_t us[PS_N_ROLES];      /* time in llama_decode and waiting for its result */
+    int64_t refed;               /* rows a coupled draft decoded again with the target's true states */
+    int32_t last_decode;         /* last non-zero answer of llama_decode */
+} ps_counters;
+
+ps_status ps_counters_get(const ps_engine *engine, ps_counters *out);
+
+/* Where the KV of a role stands for a sequence: tokens held, and committed tokens. */
+ps_status ps_seq_state(const ps_engine *engine, int32_t role, int32_t seq, int32_t *n_kv, int32_t *n_committed);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* PYSPEC_H */
