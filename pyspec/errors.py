@@ -64,7 +64,11 @@ class ModelInvalid(ModelError):
 
 
 class ModelRejected(ModelError):
-    """The trial load in a child process died or failed."""
+    """The trial load in a child process died or failed; `signal` is what it died of, or None."""
+
+    def __init__(self, message: str, hint: str = "", signal: int | None = None) -> None:
+        super().__init__(message, hint)
+        self.signal = signal
 
 
 class DraftMismatch(PyspecError):

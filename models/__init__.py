@@ -1,0 +1,1 @@
+"""Known models: the manifest, and the small GGUF files that ship with the package."""

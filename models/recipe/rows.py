@@ -1,0 +1,215 @@
+"""Recorded rows: what the target saw, chose and felt at every position, on disk.
+
+A recording is a directory:
+
+    meta.json       the target's sha256 and sizes, how many logits are kept, the format version
+    rows.bin        fixed-size rows, appended (see `row_dtype`); memory-mappable
+    sequences.bin   one 40-byte record a sequence, appended after its rows are on disk
+
+A sequence exists once its record is whole, so whatever a crash leaves behind the last record is
+cut when the recording is opened again. Sequence 0 is the shared prefix of all prompts (the system
+turn); it is stored once and belongs before every other sequence.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import zlib
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pyspec.errors import TrainingError
+
+FORMAT = 1
+SEQUENCE = np.dtype(
+    [
+        ("start", "<u8"),
+        ("length", "<u4"),
+        ("prompt", "<u4"),  # rows that hold the prompt; the others were generated
+        ("source", "<i8"),  # line of the prompts file, -1 for the shared prefix
+        ("temperature", "<f4"),
+        ("crc", "<u4"),  # crc32 of the rows
+        ("ended", "<u4"),  # 1 when the target ended the answer itself
+        ("check", "<u4"),  # crc32 of this record's first 36 bytes
+    ]
+)
+
+
+@dataclass(frozen=True)
+class Meta:
+    """What a recording was made from; two runs with equal metas may be joined."""
+
+    target_sha256: str
+    n_embd: int
+    n_vocab: int
+    top: int
+    format: int = FORMAT
+
+    def row_dtype(self) -> np.dtype[Any]:
+        """One row: the token at this position, the one after it, and what the target said here.
+
+        `ids` are the target's `top` best tokens, best first; `logp` their log-probabilities
+        (logit - `lse`); `state` the final hidden state, after the last norm.
+        """
+        ids = "<u2" if self.n_vocab <= 1 << 16 else "<u4"
+        return np.dtype(
+            [
+                ("token", "<i4"),
+                ("next", "<i4"),
+                ("lse", "<f4"),
+                ("ids", ids, (self.top,)),
+                ("logp", "<f2", (self.top,)),
+                ("state", "<f2", (self.n_embd,)),
+            ]
+        )
+
+
+def file_sha256(path: Path) -> str:
+    """Hex sha256 of a file, read in pieces."""
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while block := file.read(1 << 22):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def need_space(folder: Path, size: int) -> None:
+    """Raise `TrainingError` when `folder` has less than `size` bytes (and a tenth) free."""
+    free = shutil.disk_usage(folder).free
+    if free < size + size // 10:
+        raise TrainingError(
+            f"{folder} has {free / 1e9:.1f} GB free and the step needs {size / 1e9:.1f} GB",
+            "free some space or ask for fewer tokens",
+        )
+
+
+class Writer:
+    """Appends sequences to a recording; opening one that exists resumes it."""
+
+    def __init__(self, folder: Path, meta: Meta) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self.meta = meta
+        self.dtype = meta.row_dtype()
+        self._check_meta(folder)
+        self._rows, self._index, self.sequences = _open_for_append(folder, self.dtype)
+        self.rows = _end(self.sequences)
+
+    def _check_meta(self, folder: Path) -> None:
+        path = folder / "meta.json"
+        if not path.exists():
+            path.write_text(json.dumps(asdict(self.meta), indent=1))
+        if read_meta(folder) != self.meta:
+            raise TrainingError(
+                f"{folder} was recorded with another target or other options",
+                "give another folder, or the same target",
+            )
+
+    def append(
+        self, rows: NDArray[Any], prompt: int, source: int, temperature: float, ended: bool
+    ) -> None:
+        """Add one sequence: its rows first, its record once they are on disk."""
+        data = rows.tobytes()
+        record = np.zeros(1, SEQUENCE)
+        head = (self.rows, len(rows), prompt, source, temperature, zlib.crc32(data), int(ended), 0)
+        record[0] = head
+        record["check"] = zlib.crc32(record.tobytes()[:-4])
+        try:
+            self._rows.write(data)
+            self._rows.flush()
+            self._index.write(record.tobytes())
+            self._index.flush()
+        except OSError as error:
+            raise TrainingError(
+                f"the recording cannot grow: {error.strerror}", "free some space and run it again"
+            ) from error
+        self.rows += len(rows)
+
+    def close(self) -> None:
+        """Push everything to the disk and close the files."""
+        for file in (self._rows, self._index):
+            os.fsync(file.fileno())
+            file.close()
+
+
+class Recording:
+    """A recording opened for reading; `rows` is memory-mapped."""
+
+    def __init__(self, folder: Path) -> None:
+        self.meta = read_meta(folder)
+        dtype = self.meta.row_dtype()
+        self.folder = folder
+        self.sequences = _whole_records(folder / "sequences.bin")
+        have = (folder / "rows.bin").stat().st_size // dtype.itemsize
+        if have < _end(self.sequences):
+            raise TrainingError(
+                f"{folder}/rows.bin is shorter than its index says", "write the recording again"
+            )
+        self.rows: NDArray[Any] = (
+            np.memmap(folder / "rows.bin", dtype, "r", shape=(_end(self.sequences),))
+            if len(self.sequences)
+            else np.zeros(0, dtype)
+        )
+
+    def sequence(self, number: int) -> NDArray[Any]:
+        """Rows of one sequence; raises `TrainingError` when their crc32 is wrong."""
+        record = self.sequences[number]
+        start = int(record["start"])
+        rows = self.rows[start : start + int(record["length"])]
+        if zlib.crc32(rows.tobytes()) != record["crc"]:
+            raise TrainingError(
+                f"sequence {number} in {self.folder} is corrupt", "write the recording again"
+            )
+        return rows
+
+
+def read_meta(folder: Path) -> Meta:
+    """The meta of a recording; raises `TrainingError` when there is none or it is damaged."""
+    try:
+        meta = Meta(**json.loads((folder / "meta.json").read_text()))
+    except (OSError, ValueError, TypeError) as error:
+        raise TrainingError(
+            f"{folder} holds no readable recording", "run the write step first"
+        ) from error
+    if meta.format != FORMAT:
+        raise TrainingError(
+            f"{folder} has format {meta.format}, this recipe reads {FORMAT}", "write it again"
+        )
+    return meta
+
+
+def _end(sequences: NDArray[Any]) -> int:
+    return int(sequences[-1]["start"] + sequences[-1]["length"]) if len(sequences) else 0
+
+
+def _whole_records(path: Path) -> NDArray[Any]:
+    """Records of the index up to the first that is torn."""
+    data = path.read_bytes() if path.exists() else b""
+    whole = len(data) // SEQUENCE.itemsize * SEQUENCE.itemsize
+    records = np.frombuffer(data[:whole], SEQUENCE)
+    for number, record in enumerate(records):
+        if zlib.crc32(record.tobytes()[:-4]) != record["check"]:
+            if number + 1 < len(records):
+                raise TrainingError(f"record {number} of {path} is corrupt", "write it again")
+            return records[:number]
+    return records
+
+
+def _open_for_append(
+    folder: Path, dtype: np.dtype[Any]
+) -> tuple[BinaryIO, BinaryIO, NDArray[Any]]:
+    """Cut what a crash left after the last whole sequence, then open both files at their ends."""
+    records = _whole_records(folder / "sequences.bin")
+    rows_path, index_path = folder / "rows.bin", folder / "sequences.bin"
+    rows, index = rows_path.open("ab"), index_path.open("ab")
+    if rows_path.stat().st_size < _end(records) * dtype.itemsize:
+        raise TrainingError(f"{rows_path} is shorter than its index says", "write it again")
+    rows.truncate(_end(records) * dtype.itemsize)
+    index.truncate(len(records) * SEQUENCE.itemsize)
+    return rows, index, records

@@ -1,0 +1,149 @@
+"""A llama.cpp context with many sequences: rows in, logits and hidden states out.
+
+Everything goes through the low-level calls of `llama_cpp`, because `Llama` has one sequence.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import llama_cpp as lc
+import numpy as np
+from llama_cpp.llama_chat_format import Jinja2ChatFormatter
+from numpy.typing import NDArray
+
+from pyspec.errors import TrainingError
+
+# (token, position, sequence, wants output)
+Row = tuple[int, int, int, bool]
+
+
+@lc.llama_log_callback
+def _silent(level: int, text: bytes, user: ctypes.c_void_p) -> None:
+    """llama.cpp's log would tear the progress bar."""
+
+
+class Target:
+    """One model with `slots` sequences of `depth` positions each; embeddings on, pooling none."""
+
+    def __init__(
+        self, path: Path, slots: int, depth: int, threads: int, batch: int = 1024, gpu: bool = False
+    ) -> None:
+        lc.llama_log_set(_silent, ctypes.c_void_p(0))
+        lc.llama_backend_init()
+        params = lc.llama_model_default_params()
+        params.n_gpu_layers = -1 if gpu else 0
+        self.model = lc.llama_model_load_from_file(str(path).encode(), params)
+        if not self.model:
+            raise TrainingError(f"llama.cpp cannot load {path}", "give a complete GGUF file")
+        self.vocab = lc.llama_model_get_vocab(self.model)
+        self.n_vocab = int(lc.llama_vocab_n_tokens(self.vocab))
+        self.n_embd = int(lc.llama_model_n_embd(self.model))
+        self.slots, self.depth, self.n_batch = slots, depth, batch
+        self.context = lc.llama_init_from_model(self.model, self._options(threads))
+        if not self.context:
+            raise TrainingError("llama.cpp cannot make the context", "ask for fewer slots")
+        self.memory = lc.llama_get_memory(self.context)
+        self._batch = lc.llama_batch_init(batch, 0, 1)
+        self._chat = self._formatter()
+
+    def _options(self, threads: int) -> Any:
+        """Separate streams for the sequences: attention then never looks at other sequences."""
+        options = lc.llama_context_default_params()
+        options.n_ctx = self.slots * self.depth
+        options.n_batch, options.n_ubatch = self.n_batch, min(512, self.n_batch)
+        options.n_seq_max, options.n_outputs_max = self.slots, self.n_batch
+        options.n_threads = options.n_threads_batch = threads
+        options.embeddings, options.pooling_type = True, lc.LLAMA_POOLING_TYPE_NONE
+        options.flash_attn_type = lc.LLAMA_FLASH_ATTN_TYPE_ENABLED
+        options.kv_unified = False
+        return options
+
+    def _formatter(self) -> Jinja2ChatFormatter:
+        raw = lc.llama_model_chat_template(self.model, None)
+        if not raw:
+            raise TrainingError("the target has no chat template", "give an instruct model")
+        bos = lc.llama_vocab_get_text(self.vocab, lc.llama_vocab_bos(self.vocab)).decode()
+        eos = lc.llama_vocab_get_text(self.vocab, lc.llama_vocab_eos(self.vocab)).decode()
+        return Jinja2ChatFormatter(template=raw.decode(), eos_token=eos, bos_token=bos)
+
+    def chat_tokens(self, question: str) -> list[int]:
+        """Tokens of a chat with this one question, up to where the answer begins."""
+        text = self._chat(messages=[{"role": "user", "content": question}]).prompt
+        return self.tokens(text)
+
+    def tokens(self, text: str) -> list[int]:
+        """Tokens of a rendered text, control tokens recognised."""
+        data = text.encode()
+        room = (ctypes.c_int32 * (len(data) + 8))()
+        count = lc.llama_tokenize(self.vocab, data, len(data), room, len(room), False, True)
+        if count < 0:
+            raise TrainingError("llama.cpp cannot tokenize a prompt", "check the prompts file")
+        return list(room[:count])
+
+    def ends(self, token: int) -> bool:
+        """True for a token that ends the answer."""
+        return bool(lc.llama_vocab_is_eog(self.vocab, token))
+
+    def decode(self, rows: Sequence[Row]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        """Decode rows; returns (logits [outputs, n_vocab], states [outputs, n_embd]).
+
+        Both are views into the context, valid until the next call.
+        """
+        batch = self._batch
+        batch.n_tokens = len(rows)
+        for number, (token, position, sequence, output) in enumerate(rows):
+            batch.token[number], batch.pos[number] = token, position
+            batch.n_seq_id[number], batch.seq_id[number][0] = 1, sequence
+            batch.logits[number] = output
+        status = lc.llama_decode(self.context, batch)
+        if status:
+            raise TrainingError(f"llama_decode returned {status}", "ask for fewer slots")
+        outputs = sum(row[3] for row in rows)
+        return self._view(lc.llama_get_logits, outputs, self.n_vocab), self._view(
+            lc.llama_get_embeddings, outputs, self.n_embd
+        )
+
+    def _view(self, get: Any, outputs: int, width: int) -> NDArray[np.float32]:
+        if not outputs:
+            return np.zeros((0, width), np.float32)
+        return np.ctypeslib.as_array(get(self.context), shape=(outputs, width))
+
+    def start_from(self, sequence: int, prefix: int) -> None:
+        """Empty `sequence` and give it a copy of what sequence `prefix` holds."""
+        lc.llama_memory_seq_rm(self.memory, sequence, -1, -1)
+        lc.llama_memory_seq_cp(self.memory, prefix, sequence, -1, -1)
+
+    def close(self) -> None:
+        """Free the batch, the context and the model."""
+        lc.llama_batch_free(self._batch)
+        lc.llama_free(self.context)
+        lc.llama_model_free(self.model)
+
+
+def best(
+    logits: NDArray[np.float32], top: int
+) -> tuple[NDArray[Any], NDArray[np.float32], NDArray[np.float32]]:
+    """The `top` best ids (best first), their log-probabilities and the log-sum-exp of each row.
+
+    Exact: the best `top` entries lie in the `top` columns (of a [stride, columns] view) with the
+    largest maxima, so only those are sorted. Ten times faster than a full partition at 49,152.
+    """
+    count, width = logits.shape
+    stride = next((s for s in (64, 32, 16, 8, 4, 2) if not width % s and width // s > top), 1)
+    view = logits.reshape(count, stride, width // stride)
+    high = view.max(axis=1)
+    columns = np.argpartition(high, -top, axis=1)[:, -top:]
+    found = np.take_along_axis(view, columns[:, None, :], axis=2).reshape(count, -1)
+    order = np.argpartition(found, -top, axis=1)[:, -top:]
+    values = np.take_along_axis(found, order, axis=1)
+    # position in `found` is (row of the view) * top + (number of the column)
+    ids = order // top * (width // stride) + np.take_along_axis(columns, order % top, axis=1)
+    rank = np.argsort(-values, axis=1, kind="stable")
+    values, ids = np.take_along_axis(values, rank, axis=1), np.take_along_axis(ids, rank, axis=1)
+    peak = values[:, :1]
+    lse = peak[:, 0] + np.log(np.exp(logits - peak).sum(axis=1))
+    return ids, values - lse[:, None], lse

@@ -1,0 +1,366 @@
+"""Reader of GGUF headers that believes nothing it reads.
+
+llama.cpp aborts the process on some headers and has had its size checks bypassed four times, so
+every file is read here first. All counts, lengths, shapes and offsets are held against caps and
+against the size of the file before anything is allocated; Python's integers cannot wrap. Large
+arrays are skipped and read on demand (`Header.array`), so a vocabulary of 256k entries costs about
+a tenth of a second.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import struct
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from pyspec.errors import ModelInvalid, ModelNotFound, ModelUnreadable
+from pyspec.store.ggml_types import GGML_TYPES
+
+__all__ = ["Array", "Header", "Tensor", "open_regular", "parse_header", "show"]
+
+MAX_STRING = 1 << 20
+MAX_HEADER = 64 << 20
+MAX_KV = 4096
+MAX_TENSORS = 65536
+MAX_DIMS = 4
+MAX_NAME = 63
+MAX_ALIGNMENT = 4096
+INT64_MAX = (1 << 63) - 1
+
+STRING, ARRAY = 8, 9
+SCALARS: dict[int, struct.Struct] = {
+    i: struct.Struct("<" + code)
+    for i, code in {
+        0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d",
+    }.items()
+}  # fmt: skip
+_U32, _U64 = SCALARS[4], SCALARS[10]
+_FIRST_READ = 1 << 20
+_RESUME = "fetch it again with `pyspec models pull`, or copy it again"
+
+
+@dataclass(frozen=True, slots=True)
+class Array:
+    """An array of the header that was skipped: element type id, count, offset in the file."""
+
+    type: int
+    count: int
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """One tensor: name, type name, shape (innermost first), offset in the file, bytes."""
+
+    name: str
+    type: str
+    shape: tuple[int, ...]
+    offset: int
+    nbytes: int
+
+
+@dataclass(frozen=True)
+class Header:
+    """What a GGUF file says about itself, checked for contradictions."""
+
+    path: Path
+    file_size: int
+    version: int
+    metadata: Mapping[str, Any]
+    tensors: tuple[Tensor, ...]
+    data_offset: int
+    parts: tuple[Path, ...] = field(default=())
+
+    @property
+    def architecture(self) -> str:
+        """`general.architecture`, or the empty string."""
+        value = self.metadata.get("general.architecture", "")
+        return value if isinstance(value, str) else ""
+
+    @property
+    def vocab_size(self) -> int:
+        """Number of tokens in the tokenizer's list, 0 without one."""
+        tokens = self.metadata.get("tokenizer.ggml.tokens")
+        return tokens.count if isinstance(tokens, Array) else 0
+
+    def of_arch(self, key: str, default: Any = None) -> Any:
+        """The value of `<architecture>.<key>`."""
+        return self.metadata.get(f"{self.architecture}.{key}", default)
+
+    def tensor_types(self) -> dict[str, int]:
+        """How many tensors each type has, most frequent first."""
+        return dict(Counter(t.type for t in self.tensors).most_common())
+
+    def array(self, key: str) -> list[bytes] | npt.NDArray[Any]:
+        """Reads one array of the header: bytes objects for strings, numpy otherwise.
+
+        Raises KeyError when `key` is no array, ModelError when the file has changed since.
+        """
+        value = self.metadata[key]
+        if not isinstance(value, Array):
+            raise KeyError(key)
+        fd, size = open_regular(self.path)
+        try:
+            cursor = _Cursor(fd, size, self.path.name)
+            cursor.pos = value.offset
+            if value.type == STRING:
+                return cursor.strings(value.count, show(key), keep=True)
+            scalar = SCALARS[value.type]
+            raw = cursor.take(value.count * scalar.size, show(key))
+            return np.frombuffer(raw, dtype=np.dtype(scalar.format))
+        finally:
+            os.close(fd)
+
+
+def show(text: str | bytes, limit: int = 80) -> str:
+    """`text` quoted with control characters and bad bytes escaped, cut at `limit`."""
+    if isinstance(text, bytes):
+        text = text[: 4 * limit].decode("utf-8", "backslashreplace")
+    return repr(text if len(text) <= limit else text[:limit] + "...")
+
+
+def open_regular(path: Path) -> tuple[int, int]:
+    """Opens a regular file for reading; returns descriptor and size.
+
+    Raises ModelNotFound or ModelUnreadable. The kind is looked at before the file is opened, since
+    opening a FIFO waits for a writer and opening a device may act on it.
+    """
+    flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+    try:
+        if not stat.S_ISREG(os.stat(path).st_mode):
+            raise ModelUnreadable(f"{show(str(path), 300)} is not a regular file")
+        fd = os.open(path, flags)
+    except (FileNotFoundError, NotADirectoryError, ValueError) as error:
+        raise ModelNotFound(f"there is no file {show(str(path), 300)}") from error
+    except OSError as error:
+        reason = error.strerror or "unknown reason"
+        raise ModelUnreadable(f"cannot read {show(str(path), 300)}: {reason}") from error
+    status = os.fstat(fd)
+    if not stat.S_ISREG(status.st_mode):  # replaced between stat and open
+        os.close(fd)
+        raise ModelUnreadable(f"{show(str(path), 300)} is not a regular file")
+    return fd, status.st_size
+
+
+class _Cursor:
+    """A position in the header; every read is held against file size and header cap first."""
+
+    def __init__(self, fd: int, size: int, name: str) -> None:
+        self.fd, self.size, self.name = fd, size, name
+        self.buf = b""
+        self.pos = 0
+
+    def bad(self, what: str, hint: str = "") -> ModelInvalid:
+        return ModelInvalid(f"{show(self.name)}: {what}", hint)
+
+    def need(self, n: int, what: str) -> None:
+        """Makes `n` bytes from the position available."""
+        end = self.pos + n
+        if end <= len(self.buf):
+            return
+        if end > self.size:
+            raise self.bad(f"{what} reaches past the end of the file", _RESUME)
+        if end > MAX_HEADER:
+            raise self.bad(f"{what} makes the header larger than {MAX_HEADER >> 20} MiB")
+        self._fill(end)
+        if end > len(self.buf):
+            raise self.bad(f"the file shrank while {what} was read", _RESUME)
+
+    def _fill(self, end: int) -> None:
+        # Read again from the start, twice as much each time: bytes objects give the cheapest slices
+        # and at most twice the header is read in all.
+        want = min(max(end, 2 * len(self.buf), _FIRST_READ), MAX_HEADER, self.size)
+        chunks, got = [], 0
+        try:
+            os.lseek(self.fd, 0, os.SEEK_SET)
+            while got < want and (chunk := os.read(self.fd, want - got)):
+                chunks.append(chunk)
+                got += len(chunk)
+        except OSError as error:
+            raise ModelUnreadable(f"cannot read {show(self.name)}: {error.strerror}") from error
+        self.buf = b"".join(chunks)
+
+    def take(self, n: int, what: str) -> bytes:
+        self.need(n, what)
+        start, self.pos = self.pos, self.pos + n
+        return self.buf[start : self.pos]
+
+    def scalar(self, kind: struct.Struct, what: str) -> Any:
+        self.need(kind.size, what)
+        (value,) = kind.unpack_from(self.buf, self.pos)
+        self.pos += kind.size
+        return value
+
+    def string(self, what: str) -> bytes:
+        n = self.scalar(_U64, f"the length of {what}")
+        if n > MAX_STRING:
+            raise self.bad(f"{what} claims {n} bytes, more than {MAX_STRING >> 20} MiB")
+        return self.take(n, what)
+
+    def strings(self, count: int, what: str, keep: bool) -> list[bytes]:
+        """Walks over `count` strings; a tight loop, since vocabularies have 256k of them."""
+        if 8 * count > self.size - self.pos:
+            raise self.bad(f"{what} claims {count} strings, more than the file can hold")
+        out: list[bytes] = []
+        unpack, buf, pos, have = _U64.unpack_from, self.buf, self.pos, len(self.buf)
+        for _ in range(count):
+            if pos + 8 > have:
+                self.pos = pos
+                self.need(8, what)
+                buf, have = self.buf, len(self.buf)
+            (n,) = unpack(buf, pos)
+            pos += 8
+            if n > MAX_STRING:
+                raise self.bad(f"a string of {what} claims {n} bytes")
+            if pos + n > have:
+                self.pos = pos
+                self.need(n, what)
+                buf, have = self.buf, len(self.buf)
+            if keep:
+                out.append(buf[pos : pos + n])
+            pos += n
+        self.pos = pos
+        return out
+
+
+def parse_header(path: Path) -> Header:
+    """Reads counts, metadata and tensors of one file, without the rules for models.
+
+    Raises ModelNotFound, ModelUnreadable or ModelInvalid and nothing else.
+    """
+    fd, size = open_regular(path)
+    try:
+        cursor = _Cursor(fd, size, path.name)
+        version, n_tensors, n_kv = _counts(cursor)
+        metadata = _metadata(cursor, n_kv)
+        alignment = _alignment(cursor, metadata)
+        infos = [_tensor_info(cursor, i) for i in range(n_tensors)]
+        data = -(-cursor.pos // alignment) * alignment
+        tensors = _place(cursor, infos, data, alignment)
+        return Header(path, size, version, metadata, tensors, data)
+    finally:
+        os.close(fd)
+
+
+def _counts(c: _Cursor) -> tuple[int, int, int]:
+    kind = "is not a GGUF v2/v3 file"
+    if c.size < 24:
+        raise c.bad(f"{kind}: it has only {c.size} bytes", _RESUME if c.size else "it is empty")
+    if (magic := c.take(4, "the magic")) != b"GGUF":
+        raise c.bad(f"{kind}: it begins with {magic!r}")
+    version: int = c.scalar(_U32, "the version")
+    if version & 0xFFFF == 0:
+        raise c.bad(f"{kind}: it is big-endian, or damaged")
+    if version not in (2, 3):
+        raise c.bad(f"{kind}: its version is {version}")
+    n_tensors: int = c.scalar(_U64, "the number of tensors")
+    n_kv: int = c.scalar(_U64, "the number of metadata entries")
+    if n_tensors > MAX_TENSORS:
+        raise c.bad(f"the number of tensors is {n_tensors}, more than {MAX_TENSORS}")
+    if n_kv > MAX_KV:
+        raise c.bad(f"the number of metadata entries is {n_kv}, more than {MAX_KV}")
+    return version, n_tensors, n_kv
+
+
+def _metadata(c: _Cursor, n_kv: int) -> dict[str, Any]:
+    metadata: dict[str, Any] = {}
+    for i in range(n_kv):
+        key = c.string(f"metadata key {i}").decode("utf-8", "backslashreplace")
+        if not key or key in metadata:
+            raise c.bad(f"metadata key {i} is a duplicate: {show(key)}" if key else
+                        f"metadata key {i} is empty")  # fmt: skip
+        metadata[key] = _value(c, show(key), c.scalar(_U32, f"the type of {show(key)}"))
+    return metadata
+
+
+def _value(c: _Cursor, what: str, kind: int) -> Any:
+    if kind in SCALARS:
+        return c.scalar(SCALARS[kind], what)
+    if kind == STRING:
+        return c.string(what).decode("utf-8", "backslashreplace")
+    if kind == ARRAY:
+        return _skip_array(c, what)
+    raise c.bad(f"{what} has the unknown type {kind}")
+
+
+def _skip_array(c: _Cursor, what: str) -> Array:
+    kind: int = c.scalar(_U32, f"the element type of {what}")
+    count: int = c.scalar(_U64, f"the length of {what}")
+    start = c.pos
+    if kind == STRING:
+        c.strings(count, what, keep=False)
+    elif kind in SCALARS:
+        c.need(count * SCALARS[kind].size, what)
+        c.pos += count * SCALARS[kind].size
+    else:
+        raise c.bad(f"{what} is an array of the unknown or nested type {kind}")
+    return Array(kind, count, start)
+
+
+def _alignment(c: _Cursor, metadata: Mapping[str, Any]) -> int:
+    value = metadata.get("general.alignment", 32)
+    good = type(value) is int and 0 < value <= MAX_ALIGNMENT and value & (value - 1) == 0
+    if not good:
+        raise c.bad(f"general.alignment is {show(str(value))}, not a power of two up to 4096")
+    return int(value)
+
+
+def _tensor_info(c: _Cursor, i: int) -> Tensor:
+    """One entry of the tensor table; its offset still counts from the start of the data."""
+    raw = c.string(f"the name of tensor {i}")
+    if len(raw) > MAX_NAME:
+        raise c.bad(f"the name of tensor {i} has {len(raw)} bytes, more than {MAX_NAME}")
+    name = raw.decode("utf-8", "backslashreplace")
+    what = f"tensor {show(name)}"
+    n_dims = c.scalar(_U32, f"the dimensions of {what}")
+    if n_dims > MAX_DIMS:
+        raise c.bad(f"{what} has {n_dims} dimensions, more than {MAX_DIMS}")
+    shape = tuple(c.scalar(_U64, f"the shape of {what}") for _ in range(n_dims))
+    kind = c.scalar(_U32, f"the type of {what}")
+    offset = c.scalar(_U64, f"the offset of {what}")
+    if kind not in GGML_TYPES:
+        raise c.bad(f"{what} has the unknown type {kind}", "llama.cpp may be too old for this file")
+    return Tensor(name, GGML_TYPES[kind].name, shape, offset, _nbytes(c, what, shape, kind))
+
+
+def _nbytes(c: _Cursor, what: str, shape: tuple[int, ...], kind: int) -> int:
+    """Bytes of a tensor; Python's integers do not wrap, the caps are those of llama.cpp."""
+    elements = 1
+    for n in shape:
+        if n > INT64_MAX:
+            raise c.bad(f"{what} has a dimension of {n}")
+        elements *= n
+    block = GGML_TYPES[kind]
+    if (shape[0] if shape else 1) % block.elements:
+        raise c.bad(f"{what} has rows of {shape[0]}, no multiple of {block.name}'s {block.elements}")
+    nbytes = elements // block.elements * block.bytes
+    if max(elements, nbytes) > INT64_MAX:
+        raise c.bad(f"{what} has a shape whose size overflows")
+    return nbytes
+
+
+def _place(c: _Cursor, infos: list[Tensor], data: int, alignment: int) -> tuple[Tensor, ...]:
+    """Turns offsets into file offsets; refuses duplicates, bad alignment, overlaps, short files."""
+    seen: set[str] = set()
+    for t in infos:
+        if t.name in seen:
+            raise c.bad(f"two tensors have the name {show(t.name)}")
+        seen.add(t.name)
+        if t.offset % alignment:
+            raise c.bad(f"tensor {show(t.name)} is not aligned to {alignment} bytes")
+    end, last = 0, ""
+    for t in sorted(infos, key=lambda t: (t.offset, t.nbytes)):
+        if t.offset < end:
+            raise c.bad(f"the tensors {show(last)} and {show(t.name)} overlap")
+        end, last = t.offset + t.nbytes, t.name
+        if data + end > c.size:
+            raise c.bad(f"the file ends before tensor {show(t.name)} is complete", _RESUME)
+    return tuple(Tensor(t.name, t.type, t.shape, data + t.offset, t.nbytes) for t in infos)

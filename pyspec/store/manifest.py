@@ -1,0 +1,170 @@
+"""The manifest of known models: `manifest.toml` of the installed package `pyspec.models`.
+
+PYSPEC_MODELS names another folder that holds a manifest and its shipped files. The schema is
+written at the top of the file itself; here it is types, and a file that does not fit is refused.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from importlib import resources
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from pyspec.errors import ModelError, ModelNotFound
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+__all__ = [
+    "Entry",
+    "HuggingFace",
+    "Manifest",
+    "Part",
+    "PypiWheel",
+    "Shipped",
+    "Sidecar",
+    "load_manifest",
+    "models_folder",
+]
+
+Role = Literal["target", "draft", "companion", "coupled"]
+Conversion = Literal["q4_0", "q4_k_m", "q8_0", "bf16"]
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+
+
+class _Strict(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Base of all tables: read-only, and a key that is not known is an error."""
+
+
+class Part(_Strict):
+    """One member of one wheel."""
+
+    package: str
+    version: str
+    member: str
+
+
+class PypiWheel(_Strict, tag="pypi-wheel", tag_field="kind"):
+    """Members of wheels, joined in order; `download` is the size of the wheels in bytes."""
+
+    parts: tuple[Part, ...]
+    download: int = 0
+
+
+class HuggingFace(_Strict, tag="huggingface", tag_field="kind"):
+    """A file of a repository on the Hugging Face hub."""
+
+    repo: str
+    path: str
+    revision: str = "main"
+
+
+class Shipped(_Strict, tag="shipped", tag_field="kind"):
+    """A file next to the manifest."""
+
+
+class Sidecar(_Strict):
+    """The small file beside a coupled draft."""
+
+    file: str
+    size: int
+    sha256: str
+
+
+class Entry(_Strict):
+    """One known model; sizes are in bytes, `sha256` may be empty only for a hub file."""
+
+    name: str
+    role: Role
+    file: str
+    size: int
+    sha256: str
+    licence: str
+    source: PypiWheel | HuggingFace | Shipped
+    summary: str = ""
+    for_target: tuple[str, ...] = ()
+    sidecar: Sidecar | None = None
+    convert: Conversion | None = None
+
+
+class Manifest(_Strict):
+    """All known models; `folder` is where the manifest and its shipped files lie."""
+
+    default_target: str
+    model: tuple[Entry, ...]
+    format: Literal[1] = 1
+    folder: Path = Path()
+
+    def get(self, name: str) -> Entry | None:
+        """The entry of that name, or None."""
+        return next((entry for entry in self.model if entry.name == name), None)
+
+    @property
+    def names(self) -> list[str]:
+        """All names, in the order of the file."""
+        return [entry.name for entry in self.model]
+
+
+def models_folder() -> Path:
+    """The folder of the manifest: PYSPEC_MODELS, or the installed package `pyspec.models`."""
+    override = os.environ.get("PYSPEC_MODELS")
+    if override:
+        return Path(override).expanduser().absolute()
+    try:
+        return Path(str(resources.files("pyspec.models")))
+    except ModuleNotFoundError as error:
+        raise ModelNotFound(
+            "the list of known models (pyspec.models) is not installed",
+            "install pyspec again, or set PYSPEC_MODELS to its models folder",
+        ) from error
+
+
+def load_manifest(folder: Path | None = None) -> Manifest:
+    """Reads and checks the manifest; raises ModelError with the reason in one sentence."""
+    folder = folder or models_folder()
+    path = folder / "manifest.toml"
+    try:
+        with path.open("rb") as file:
+            manifest = msgspec.convert(tomllib.load(file), Manifest)
+    except OSError as error:
+        raise ModelError(f"cannot read the manifest {path}: {error.strerror}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, msgspec.ValidationError) as error:
+        raise ModelError(f"the manifest {path} is damaged: {error}") from error
+    _check(path, manifest)
+    return msgspec.structs.replace(manifest, folder=folder)
+
+
+def _check(path: Path, manifest: Manifest) -> None:
+    names = manifest.names
+    if len(set(names)) != len(names) or manifest.default_target not in names:
+        raise ModelError(f"the manifest {path} has a name twice or lacks its default target")
+    for entry in manifest.model:
+        if fault := _fault(entry):
+            raise ModelError(f"the manifest {path} is damaged: {entry.name!r} {fault}")
+
+
+def _fault(entry: Entry) -> str:
+    """What is wrong with an entry, or the empty string."""
+    files = [(entry.file, entry.size, entry.sha256)]
+    if entry.sidecar is not None:
+        files.append((entry.sidecar.file, entry.sidecar.size, entry.sidecar.sha256))
+    if not _NAME.fullmatch(entry.name):
+        return "has a name with other characters than letters, digits, '.', '_', '-'"
+    for name, size, sha256 in files:
+        if not _NAME.fullmatch(name):  # also keeps every file inside its folder
+            return f"has the file name {name!r}"
+        if size <= 0 or not _SHA256.fullmatch(sha256):
+            return f"has no size or no sha256 for {name!r}"
+    if (entry.role == "coupled") != (entry.sidecar is not None):
+        return "must have a sidecar if and only if it is coupled"
+    if isinstance(entry.source, PypiWheel) and not entry.source.parts:
+        return "names no wheel"
+    return ""
