@@ -1,1 +1,23 @@
 """Known models, the cache of fetched files, and the checks before a file is trusted."""
+
+from __future__ import annotations
+
+from pyspec.store.check import check_model
+from pyspec.store.fingerprint import file_sha256
+from pyspec.store.gguf import Header
+from pyspec.store.header import read_header
+from pyspec.store.locate import fitting, resolve, sidecar_path
+from pyspec.store.manifest import Entry, Manifest, load_manifest
+
+__all__ = [
+    "Entry",
+    "Header",
+    "Manifest",
+    "check_model",
+    "file_sha256",
+    "fitting",
+    "load_manifest",
+    "read_header",
+    "resolve",
+    "sidecar_path",
+]

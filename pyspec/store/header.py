@@ -138,7 +138,9 @@ def _read_part(header: Header, part: Path) -> Header:
 def _check_total(header: Header, n_tensors: int, n_names: int) -> None:
     said = header.metadata.get("split.tensors.count", n_tensors)
     if said != n_tensors or n_names != n_tensors:
-        raise _bad(header, f"its parts hold {n_tensors} tensors ({n_names} names), not {_value(said)}")
+        raise _bad(
+            header, f"its parts hold {n_tensors} tensors ({n_names} names), not {_value(said)}"
+        )
 
 
 def _climbs(text: str) -> bool:

