@@ -123,9 +123,10 @@ ps_status ps_engine_couple(ps_engine *engine, const float *embeddings, const flo
 
 void ps_engine_cancel(ps_engine *engine, int32_t raised); /* safe from any thread and from a signal handler */
 
-/* Make tokens[0..n) the committed tokens of a sequence; every KV is rolled back to the common prefix. `n_kept` is how
- * many leading tokens the target's KV holds already. `n_trusted` caps what is believed of the target's KV (-1: all). */
-ps_status ps_seq_set(ps_engine *engine, int32_t seq, const int32_t *tokens, int32_t n, int32_t n_trusted, int32_t *n_kept);
+/* Make tokens[0..n) the committed tokens of a sequence; every KV is rolled back to the common prefix. `*n_kept` is how
+ * many leading tokens the target's KV holds already. Where others used the target's context meanwhile, `n_held` says how many
+ * of these tokens its KV begins with; -1: nobody did. */
+ps_status ps_seq_set(ps_engine *engine, int32_t seq, const int32_t *tokens, int32_t n, int32_t n_held, int32_t *n_kept);
 
 /* Give sequence `to` the first n committed tokens of `from`, KV included, without decoding. */
 ps_status ps_seq_copy(ps_engine *engine, int32_t from, int32_t to, int32_t n);
@@ -134,10 +135,10 @@ ps_status ps_seq_copy(ps_engine *engine, int32_t from, int32_t to, int32_t n);
  * *n_kv is where it stands afterwards. */
 ps_status ps_prefill(ps_engine *engine, int32_t role, int32_t seq, int32_t upto, int32_t chunk, int32_t *n_kv);
 
-/* When drafting stops: length reached, or the product of table[bin(p)] falls under floor. bin = logit(p) in 32 equal steps
- * over [-8, 8]. */
+/* When drafting stops: length reached, or after token i the product of table[bin(p)] is under floors[i]. bin = logit(p) in
+ * 32 equal steps over [-8, 8]. */
 typedef struct ps_stop {
-    float floor;
+    float floors[PS_MAX_DRAFT];
     float table[PS_TABLE_SIZE];
 } ps_stop;
 

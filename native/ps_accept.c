@@ -1,0 +1,121 @@
+/* Accepting a verified draft: the rule row by row, then one committed position for every KV. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "ps_internal.h"
+
+/* One verify under acceptance. */
+typedef struct trial {
+    ps_engine *engine;
+    ps_seq *seq;
+    struct llama_sampler *sampler; /* NULL: argmax */
+    const ps_gate *gate;
+    ps_gate_state *state;
+    ps_verdict *out;
+} trial;
+
+static const ps_gate STRICT = {.theta = 1.0f}; /* a closed gate */
+
+static bool special(const ps_engine *engine, int32_t token) {
+    const struct llama_vocab *const vocab = engine->role[PS_TARGET].vocab;
+    return ps_api.vocab_is_eog(vocab, token) || ps_api.vocab_is_control(vocab, token);
+}
+
+/* What the target's sampler chain chooses at a row; the chain sees every raw logit. */
+static ps_status sample(const trial *t, const float *row, int32_t *chosen) {
+    ps_engine *const engine = t->engine;
+    const size_t n_vocab = (size_t)engine->n_vocab;
+    if (!engine->candidates) engine->candidates = malloc(n_vocab * sizeof *engine->candidates);
+    PS_FAIL_UNLESS(engine->candidates, PS_E_NOMEM);
+    for (int32_t i = 0; i < engine->n_vocab; i++) {
+        engine->candidates[i] = (struct llama_token_data){.id = i, .logit = row[i], .p = 0.0f};
+    }
+    struct llama_token_data_array array = {engine->candidates, n_vocab, -1, false};
+    ps_api.sampler_apply(t->sampler, &array);
+    PS_FAIL_IF(array.selected < 0 || (size_t)array.selected >= array.size, PS_E_SAMPLER);
+    *chosen = array.data[array.selected].id;
+    PS_FAIL_IF(*chosen < 0 || *chosen >= engine->n_vocab, PS_E_SAMPLER);
+    return PS_OK;
+}
+
+static void emit(const trial *t, int32_t token, int32_t source, int32_t preferred, float gap) {
+    ps_verdict *const out = t->out;
+    out->token[out->n] = token;
+    out->source[out->n] = source;
+    out->preferred[out->n] = preferred;
+    out->gap[out->n] = gap;
+    out->n++;
+    out->n_accepted += source != PS_FROM_TARGET;
+    out->n_relaxed += source == PS_FROM_RELAXED;
+    out->ended = ps_api.vocab_is_eog(t->engine->role[PS_TARGET].vocab, token);
+    if (t->sampler) ps_api.sampler_accept(t->sampler, token);
+}
+
+/* Judge row i. *on tells whether the next row still belongs to the text. */
+static ps_status judge(const trial *t, int32_t i, bool *on) {
+    const float *const row = ps_ctx_logits(&t->engine->role[PS_TARGET], t->seq->row + i);
+    PS_FAIL_UNLESS(row, PS_E_DECODE);
+    ps_row found;
+    PS_TRY(ps_scan(row, t->engine->n_vocab, PS_SCAN_TOP2, &found));
+    int32_t chosen = found.first;
+    if (t->sampler) PS_TRY(sample(t, row, &chosen));
+    *on = false;
+    int32_t verdict = PS_REJECTED;
+    float nats = 0;
+    if (i < t->seq->verified) {
+        const int32_t drafted = t->seq->draft.token[i];
+        const int32_t barred = chosen != drafted && (special(t->engine, chosen) || special(t->engine, drafted));
+        PS_TRY(ps_gate_decide(t->gate, t->state, &found, chosen, drafted, barred, &verdict, &nats));
+        if (verdict != PS_REJECTED) {
+            emit(t, drafted, verdict == PS_EXACT ? PS_FROM_DRAFT : PS_FROM_RELAXED, chosen, nats);
+            *on = !t->out->ended;
+            return PS_OK;
+        }
+    }
+    t->state->in_row = 0;
+    emit(t, chosen, PS_FROM_TARGET, chosen, 0);
+    return PS_OK;
+}
+
+/* How many emitted tokens the draft had foreseen, the target's own included. */
+static int32_t foreseen(const ps_draft *draft, const ps_verdict *out) {
+    int32_t i = 0;
+    while (i < out->n && i < draft->n && draft->token[i] == out->token[i]) i++;
+    return i;
+}
+
+/* Commit what was emitted, and roll every KV back to what it holds rightly. */
+static ps_status commit(ps_engine *engine, int32_t index, const ps_verdict *out) {
+    ps_seq *const seq = &engine->seq[index];
+    const int32_t before = seq->n;
+    const int32_t matched = foreseen(&seq->draft, out);
+    if (ps_coupled(engine)) {
+        PS_TRY(ps_coupled_keep_states(engine, index, before - 1, seq->row, out->n));
+        if (engine->role[PS_DRAFT].n_kv[index] > before) engine->counters.refed += out->n - 1;
+    }
+    PS_TRY(ps_seq_append(seq, out->token, out->n));
+    ps_seq_drop_draft(seq, matched == out->n && !ps_coupled(engine) ? matched : seq->draft.n);
+    seq->row = -1;
+    PS_TRY(ps_ctx_roll_back(engine, PS_TARGET, index, seq->n - 1));
+    PS_TRY(ps_ctx_roll_back(engine, PS_DRAFT, index, ps_coupled(engine) ? before : before + matched));
+    return ps_ctx_roll_back(engine, PS_COMPANION, index, before + matched);
+}
+
+static ps_status accept(trial *t, int32_t index) {
+    PS_FAIL_IF(t->seq->row < 0 || t->seq->verified < 0, PS_E_STATE);
+    t->out->n_verified = t->seq->verified;
+    bool on = true;
+    for (int32_t i = 0; on; i++) PS_TRY(judge(t, i, &on));
+    return commit(t->engine, index, t->out);
+}
+
+ps_status ps_accept(ps_engine *engine, int32_t seq, void *sampler, const ps_gate *gate, ps_gate_state *state,
+                    ps_verdict *out) {
+    PS_FAIL_IF(!engine || !state || !out || !ps_seq_valid(engine, seq), PS_E_ARG);
+    PS_FAIL_UNLESS(ps_lock(engine), PS_E_BUSY);
+    memset(out, 0, offsetof(ps_verdict, token));
+    trial t = {engine, &engine->seq[seq], sampler, gate ? gate : &STRICT, state, out};
+    const ps_status status = accept(&t, seq);
+    ps_unlock(engine);
+    return status;
+}

@@ -1,0 +1,140 @@
+/* One llama_context: building rows, decoding them, rolling its KV back. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "ps_internal.h"
+
+void ps_rows_free(ps_rows *rows) {
+    free(rows->token);
+    free(rows->pos);
+    free(rows->n_seq_id);
+    free(rows->seq);
+    free(rows->seq_id);
+    free(rows->wanted);
+    free(rows->embd);
+    memset(rows, 0, sizeof *rows);
+}
+
+ps_status ps_rows_reserve(ps_rows *rows, int32_t cap, int32_t width) {
+    if (width > 0) {
+        float *const embd = realloc(rows->embd, (size_t)cap * (size_t)width * sizeof *embd);
+        PS_FAIL_UNLESS(embd, PS_E_NOMEM);
+        rows->embd = embd;
+    }
+    PS_FAIL_IF(cap <= rows->cap, PS_OK);
+    PS_FAIL_IF(rows->embd && width == 0, PS_E_STATE); /* couple last: vectors are sized with the rows */
+    const size_t n = (size_t)cap;
+    ps_rows next = {.cap = cap, .embd = rows->embd};
+    rows->embd = NULL;
+    next.token = malloc(n * sizeof *next.token);
+    next.pos = malloc(n * sizeof *next.pos);
+    next.n_seq_id = malloc(n * sizeof *next.n_seq_id);
+    next.seq = malloc(n * sizeof *next.seq);
+    next.seq_id = malloc(n * sizeof *next.seq_id);
+    next.wanted = malloc(n);
+    if (!next.token || !next.pos || !next.n_seq_id || !next.seq || !next.seq_id || !next.wanted) {
+        rows->embd = next.embd;
+        next.embd = NULL;
+        ps_rows_free(&next);
+        return PS_E_NOMEM;
+    }
+    for (size_t i = 0; i < n; i++) {
+        next.n_seq_id[i] = 1;
+        next.seq_id[i] = &next.seq[i];
+    }
+    ps_rows_free(rows);
+    *rows = next;
+    return PS_OK;
+}
+
+void ps_rows_add(ps_rows *rows, int32_t seq, int32_t pos, int32_t token, bool wanted) {
+    const int32_t i = rows->n++;
+    rows->token[i] = token;
+    rows->pos[i] = pos;
+    rows->seq[i] = seq;
+    rows->wanted[i] = wanted;
+}
+
+static int64_t now_us(void) {
+    struct timespec t;
+    timespec_get(&t, TIME_UTC);
+    return (int64_t)t.tv_sec * 1000000 + t.tv_nsec / 1000;
+}
+
+/* After a failed decode llama.cpp may have dropped positions: believe its memory, not our count. */
+static void resync(ps_ctx *ctx, const ps_rows *rows) {
+    struct llama_memory_i *const memory = ps_api.get_memory(ctx->ctx);
+    for (int32_t i = 0; i < rows->n; i++) {
+        const int32_t seq = rows->seq[i];
+        const int32_t held = ps_api.memory_seq_pos_max(memory, seq) + 1;
+        if (held < ctx->n_kv[seq]) ctx->n_kv[seq] = held;
+        ps_api.memory_seq_rm(memory, seq, ctx->n_kv[seq], -1);
+    }
+}
+
+static ps_status decode_status(int32_t answer) {
+    switch (answer) {
+        case 0: return PS_OK;
+        case 1: return PS_E_NOSLOT;
+        case 2: return PS_E_CANCELLED;
+        default: return PS_E_DECODE;
+    }
+}
+
+/* Decode engine->rows on a role; on success n_kv of each sequence covers its rows. The rows stay readable. */
+ps_status ps_ctx_decode(ps_engine *engine, int32_t role, bool as_vectors) {
+    ps_ctx *const ctx = &engine->role[role];
+    ps_rows *const rows = &engine->rows;
+    PS_FAIL_IF(rows->n < 1 || rows->n > ctx->n_batch, PS_E_ARG);
+    PS_FAIL_IF(atomic_load_explicit(&engine->cancelled, memory_order_relaxed), PS_E_CANCELLED);
+    const struct llama_batch batch = {
+        .n_tokens = rows->n,
+        .token = as_vectors ? NULL : rows->token,
+        .embd = as_vectors ? rows->embd : NULL,
+        .pos = rows->pos,
+        .n_seq_id = rows->n_seq_id,
+        .seq_id = rows->seq_id,
+        .logits = rows->wanted,
+    };
+    const int64_t start = now_us();
+    const int32_t answer = ps_api.decode(ctx->ctx, batch);
+    if (answer == 0) ps_api.synchronize(ctx->ctx);
+    engine->counters.us[role] += now_us() - start;
+    engine->counters.decodes[role]++;
+    if (answer != 0) {
+        engine->counters.last_decode = answer;
+        resync(ctx, rows);
+        return decode_status(answer);
+    }
+    engine->counters.rows[role] += rows->n;
+    for (int32_t i = 0; i < rows->n; i++) ctx->n_kv[rows->seq[i]] = rows->pos[i] + 1;
+    return PS_OK;
+}
+
+/* Keep the first n tokens of a sequence. A memory that cannot drop its tail is emptied instead, and says so. */
+ps_status ps_ctx_roll_back(ps_engine *engine, int32_t role, int32_t seq, int32_t n) {
+    ps_ctx *const ctx = &engine->role[role];
+    PS_FAIL_IF(!ctx->ctx || n >= ctx->n_kv[seq], PS_OK);
+    PS_FAIL_IF(n < 0, PS_E_ARG); /* llama.cpp would take a negative position for "everything" */
+    struct llama_memory_i *const memory = ps_api.get_memory(ctx->ctx);
+    /* a sliding window may have forgotten what the kept tail still needs to see */
+    const int32_t needed = n > ctx->n_swa ? n - ctx->n_swa : 0;
+    const bool forgotten = ctx->n_swa > 0 && n > 0 && ps_api.memory_seq_pos_min(memory, seq) > needed;
+    if (!forgotten && ps_api.memory_seq_rm(memory, seq, n, -1)) {
+        ctx->n_kv[seq] = n;
+        return PS_OK;
+    }
+    ps_api.memory_seq_rm(memory, seq, -1, -1);
+    ctx->n_kv[seq] = 0;
+    return PS_E_ROLLBACK;
+}
+
+void ps_ctx_want_states(ps_ctx *ctx, bool wanted) {
+    if (ctx->states == wanted) return;
+    ps_api.set_embeddings(ctx->ctx, wanted);
+    ctx->states = wanted;
+}
+
+const float *ps_ctx_logits(const ps_ctx *ctx, int32_t row) { return ps_api.get_logits_ith(ctx->ctx, row); }

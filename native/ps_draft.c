@@ -1,0 +1,185 @@
+/* Drafting: lock-step greedy steps over sequences, and drafts that come from elsewhere. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "ps_internal.h"
+
+static int32_t table_bin(float p) {
+    const float logit = p <= 0 ? -8.0f : p >= 1 ? 8.0f : logf(p / (1 - p));
+    const int32_t bin = (int32_t)floorf((logit + 8.0f) * (PS_TABLE_SIZE / 16.0f));
+    return bin < 0 ? 0 : bin >= PS_TABLE_SIZE ? PS_TABLE_SIZE - 1 : bin;
+}
+
+static bool ends(const ps_engine *engine, int32_t token) {
+    return ps_api.vocab_is_eog(engine->role[PS_TARGET].vocab, token);
+}
+
+/* Whether to draft on after the tokens there are. */
+static bool goes_on(const ps_engine *engine, const ps_slot *step, const ps_stop *stop) {
+    const ps_draft *const draft = &engine->seq[step->seq].draft;
+    if (draft->n >= step->limit) return false;
+    if (draft->n == 0) return true;
+    return step->survival >= stop->floors[draft->n - 1] && !ends(engine, draft->token[draft->n - 1]);
+}
+
+static ps_status keep_row(ps_engine *engine, ps_seq *seq, int32_t at, const float *row) {
+    const size_t n_vocab = (size_t)engine->n_vocab;
+    if (!seq->kept) seq->kept = malloc(PS_MAX_DRAFT * n_vocab * sizeof *seq->kept);
+    PS_FAIL_UNLESS(seq->kept, PS_E_NOMEM);
+    memcpy(seq->kept + (size_t)at * n_vocab, row, (size_t)engine->role[PS_DRAFT].n_vocab * sizeof *row);
+    return PS_OK;
+}
+
+/* Read the draft's row: its argmax is the next drafted token. */
+static ps_status take_token(ps_engine *engine, ps_slot *step, const ps_stop *stop, bool keep) {
+    ps_seq *const seq = &engine->seq[step->seq];
+    ps_draft *const draft = &seq->draft;
+    const float *const row = ps_ctx_logits(&engine->role[PS_DRAFT], step->row);
+    PS_FAIL_UNLESS(row, PS_E_DECODE);
+    ps_row found;
+    PS_TRY(ps_scan(row, engine->role[PS_DRAFT].n_vocab, PS_SCAN_ENTROPY, &found));
+    if (ps_coupled(engine)) PS_TRY(ps_coupled_keep_own(engine, step->seq, step->row));
+    if (keep) PS_TRY(keep_row(engine, seq, draft->n, row));
+    draft->token[draft->n] = found.first;
+    draft->p[draft->n] = expf(found.z1 - found.lse);
+    draft->entropy[draft->n] = found.entropy;
+    step->survival *= stop->table[table_bin(draft->p[draft->n])];
+    draft->n++;
+    return PS_OK;
+}
+
+/* Add the rows that a sequence's draft context lacks, the last of them wanted. */
+static void add_missing(ps_engine *engine, const ps_slot *step) {
+    const ps_seq *const seq = &engine->seq[step->seq];
+    const int32_t from = engine->role[PS_DRAFT].n_kv[step->seq];
+    const int32_t end = seq->n + seq->draft.n;
+    for (int32_t pos = from; pos < end; pos++) {
+        const bool last = pos == end - 1;
+        if (!ps_coupled(engine)) {
+            const int32_t token = pos < seq->n ? seq->token[pos] : seq->draft.token[pos - seq->n];
+            ps_rows_add(&engine->rows, step->seq, pos, token, last);
+        } else if (pos < seq->n) {
+            ps_coupled_true_row(engine, step->seq, pos, last);
+        } else {
+            ps_coupled_own_row(engine, step->seq, pos, seq->draft.token[pos - seq->n], last);
+        }
+    }
+}
+
+/* Make ready: survival of what is drafted already, and everything but a batchful of rows decoded. */
+static ps_status begin(ps_engine *engine, ps_slot *step, const ps_stop *stop) {
+    ps_seq *const seq = &engine->seq[step->seq];
+    ps_ctx *const ctx = &engine->role[PS_DRAFT];
+    PS_FAIL_IF(seq->n < 1, PS_E_STATE);
+    if (step->limit > PS_MAX_DRAFT) step->limit = PS_MAX_DRAFT;
+    if (step->limit > ctx->n_ctx - seq->n) step->limit = ctx->n_ctx - seq->n;
+    if (ps_coupled(engine)) {
+        /* its inputs are states of the target, so what it drafted with its own is drafted anew */
+        seq->draft.n = 0;
+        PS_TRY(ps_coupled_begin(engine, step->seq));
+    }
+    seq->draft.scored = 0;
+    /* the row that tells the next token has to be decoded now, even where the KV holds it from a longer draft */
+    PS_TRY(ps_ctx_roll_back(engine, PS_DRAFT, step->seq, seq->n + seq->draft.n - 1));
+    step->survival = 1;
+    for (int32_t i = 0; i < seq->draft.n; i++) step->survival *= stop->table[table_bin(seq->draft.p[i])];
+    return PS_OK;
+}
+
+/* Long gaps (a prompt, a stretch of lookup drafts) are decoded by themselves, so that one batch holds every sequence's rest. */
+static ps_status catch_up(ps_engine *engine, int32_t seq, int32_t room) {
+    ps_ctx *const ctx = &engine->role[PS_DRAFT];
+    const int32_t end = engine->seq[seq].n;
+    ps_ctx_want_states(ctx, false);
+    while (end - ctx->n_kv[seq] > room) {
+        int32_t upto = ctx->n_kv[seq] + ctx->n_batch;
+        if (upto > end - 1) upto = end - 1;
+        engine->rows.n = 0;
+        for (int32_t pos = ctx->n_kv[seq]; pos < upto; pos++) {
+            if (ps_coupled(engine)) ps_coupled_true_row(engine, seq, pos, false);
+            else ps_rows_add(&engine->rows, seq, pos, engine->seq[seq].token[pos], false);
+        }
+        PS_TRY(ps_ctx_decode(engine, PS_DRAFT, ps_coupled(engine)));
+    }
+    return PS_OK;
+}
+
+/* One decode over all sequences still drafting, one token more for each. *active is how many went. */
+static ps_status step_all(ps_engine *engine, int32_t n, ps_slot *steps, const ps_stop *stop, bool keep, int32_t *active) {
+    engine->rows.n = 0;
+    *active = 0;
+    for (int32_t i = 0; i < n; i++) {
+        steps[i].row = -1;
+        if (!goes_on(engine, &steps[i], stop)) continue;
+        add_missing(engine, &steps[i]);
+        steps[i].row = engine->rows.n - 1;
+        ++*active;
+    }
+    PS_FAIL_IF(*active == 0, PS_OK);
+    ps_ctx_want_states(&engine->role[PS_DRAFT], ps_coupled(engine));
+    PS_TRY(ps_ctx_decode(engine, PS_DRAFT, ps_coupled(engine)));
+    for (int32_t i = 0; i < n; i++) {
+        if (steps[i].row >= 0) PS_TRY(take_token(engine, &steps[i], stop, keep));
+    }
+    return PS_OK;
+}
+
+static ps_status draft_run(ps_engine *engine, int32_t n, const int32_t *seqs, const int32_t *max_len, const ps_stop *stop,
+                           bool keep) {
+    const ps_ctx *const ctx = &engine->role[PS_DRAFT];
+    PS_FAIL_UNLESS(ctx->ctx, PS_E_STATE);
+    ps_slot *const steps = engine->slot;
+    /* a context that gives states gives logits of every row: what only fills the KV goes without */
+    const int32_t share = ps_coupled(engine) ? 1 : ctx->n_batch / n - PS_MAX_DRAFT;
+    const int32_t room = share > 1 ? share : 1;
+    ps_begin(engine);
+    for (int32_t i = 0; i < n; i++) {
+        PS_TRY(ps_seq_claim(engine, seqs[i]));
+        steps[i] = (ps_slot){.seq = seqs[i], .limit = max_len[i]};
+        if (keep) engine->seq[seqs[i]].draft.n = 0; /* the companion needs the rows of each drafted token */
+        PS_TRY(begin(engine, &steps[i], stop));
+        if (steps[i].limit > 0) PS_TRY(catch_up(engine, seqs[i], room));
+    }
+    int32_t active = n;
+    while (active > 0) PS_TRY(step_all(engine, n, steps, stop, keep, &active));
+    return PS_OK;
+}
+
+ps_status ps_draft_run(ps_engine *engine, int32_t n, const int32_t *seqs, const int32_t *max_len, const ps_stop *stop,
+                       int32_t keep_rows) {
+    PS_FAIL_IF(!engine || n < 1 || n > engine->n_seq || !seqs || !max_len || !stop, PS_E_ARG);
+    PS_FAIL_UNLESS(ps_lock(engine), PS_E_BUSY);
+    const ps_status status = draft_run(engine, n, seqs, max_len, stop, keep_rows != 0);
+    ps_unlock(engine);
+    return status;
+}
+
+static ps_status draft_put(ps_engine *engine, int32_t index, const int32_t *tokens, int32_t n) {
+    ps_draft *const draft = &engine->seq[index].draft;
+    for (int32_t i = 0; i < n; i++) PS_FAIL_IF(tokens[i] < 0 || tokens[i] >= engine->n_vocab, PS_E_ARG);
+    /* a draft model's KV may hold other drafted tokens: keep what agrees */
+    int32_t same = 0;
+    while (same < n && same < draft->n && draft->token[same] == tokens[same]) same++;
+    for (int32_t r = PS_DRAFT; r < PS_N_ROLES; r++) {
+        ps_ctx_roll_back(engine, r, index, engine->seq[index].n + same);
+    }
+    memset(draft, 0, offsetof(ps_draft, agreement));
+    draft->n = n;
+    if (n > 0) memcpy(draft->token, tokens, (size_t)n * sizeof *tokens);
+    return PS_OK;
+}
+
+ps_status ps_draft_put(ps_engine *engine, int32_t seq, const int32_t *tokens, int32_t n) {
+    PS_FAIL_IF(!engine || !ps_seq_valid(engine, seq) || n < 0 || n > PS_MAX_DRAFT || (n > 0 && !tokens), PS_E_ARG);
+    PS_FAIL_UNLESS(ps_lock(engine), PS_E_BUSY);
+    const ps_status status = draft_put(engine, seq, tokens, n);
+    ps_unlock(engine);
+    return status;
+}
+
+ps_status ps_draft_get(ps_engine *engine, int32_t seq, const ps_draft **out) {
+    PS_FAIL_IF(!engine || !out || !ps_seq_valid(engine, seq), PS_E_ARG);
+    *out = &engine->seq[seq].draft;
+    return PS_OK;
+}

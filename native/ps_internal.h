@@ -1,0 +1,122 @@
+/* What the engine's own files share; nothing outside native/ sees it. */
+#ifndef PS_INTERNAL_H
+#define PS_INTERNAL_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+
+#include "ps_api.h"
+#include "pyspec.h"
+
+/* The three macros of error handling: fail if, fail unless, forward. */
+#define PS_FAIL_IF(condition, status)  \
+    do {                               \
+        if (condition) return (status); \
+    } while (0)
+#define PS_FAIL_UNLESS(condition, status) PS_FAIL_IF(!(condition), status)
+#define PS_TRY(expression)                          \
+    do {                                            \
+        const ps_status ps_try_ = (expression);     \
+        if (ps_try_ != PS_OK) return ps_try_;       \
+    } while (0)
+
+/* A llama_context in one role, and how many leading committed tokens its KV holds for each sequence. */
+typedef struct ps_ctx {
+    struct llama_context *ctx;       /* NULL when the role is empty */
+    const struct llama_vocab *vocab;
+    int32_t n_vocab;                 /* logits of a row that the target knows too */
+    int32_t n_batch;                 /* rows one llama_decode accepts */
+    int32_t n_ctx;                   /* positions one sequence may use */
+    int32_t n_swa;                   /* sliding window, 0 for none */
+    bool states;                     /* llama_set_embeddings as it stands */
+    int32_t *n_kv;                   /* [n_seq] tokens held */
+} ps_ctx;
+
+/* Rows for one llama_decode: tokens, or input vectors for a coupled draft. */
+typedef struct ps_rows {
+    int32_t n, cap;
+    int32_t *token, *pos, *n_seq_id, *seq;
+    int32_t **seq_id;
+    int8_t *wanted; /* non-zero: logits of this row are read */
+    float *embd;    /* [cap][width], coupled draft only */
+} ps_rows;
+
+/* The target's final hidden states of consecutive positions [first, first + n), kept for a coupled draft. */
+typedef struct ps_states {
+    int32_t first, n, cap;
+    float *data; /* [cap][n_hidden] */
+} ps_states;
+
+typedef struct ps_seq {
+    int32_t *token; /* committed tokens */
+    int32_t n, cap;
+    ps_draft draft;
+    int32_t row;      /* first row of the last verify in the target's output, -1 for none */
+    int32_t verified; /* drafted tokens in that verify */
+    float *kept;      /* [PS_MAX_DRAFT][n_vocab] the draft's rows, while the companion wants them */
+    float *own;       /* [width] the coupled draft's own state after its last row */
+    ps_states states;
+    uint32_t mark; /* the last call that named this sequence */
+} ps_seq;
+
+/* One sequence's place in the call that is running. */
+typedef struct ps_slot {
+    int32_t seq;
+    int32_t limit;  /* drafted tokens wanted */
+    int32_t row;    /* its row in the running batch, -1 for none */
+    int32_t from;   /* tokens its KV held before the batch */
+    int32_t n_rows;
+    float survival; /* product of calibrated acceptance over its draft */
+} ps_slot;
+
+/* A coupled draft's matrices, borrowed; width 0 when the draft is independent. */
+typedef struct ps_coupling {
+    const float *embeddings, *w_h, *w_s;
+    int32_t n_hidden, width, window;
+} ps_coupling;
+
+struct ps_engine {
+    int32_t n_seq, n_vocab;
+    ps_ctx role[PS_N_ROLES];
+    ps_seq *seq;
+    ps_slot *slot; /* [n_seq] */
+    uint32_t mark; /* of the running call */
+    ps_rows rows;
+    ps_coupling coupling;
+    struct llama_token_data *candidates; /* [n_vocab] for the sampler chain */
+    ps_counters counters;
+    atomic_int cancelled;
+    atomic_flag busy;
+};
+
+/* ps_engine.c */
+bool ps_lock(ps_engine *engine);
+void ps_unlock(ps_engine *engine);
+bool ps_seq_valid(const ps_engine *engine, int32_t seq);
+ps_status ps_seq_claim(ps_engine *engine, int32_t seq); /* PS_E_ARG if out of range or named twice since ps_begin */
+void ps_begin(ps_engine *engine);
+ps_status ps_grow(void *pointer, int32_t *cap, int32_t need, size_t size); /* doubles; overflow is PS_E_NOMEM */
+
+/* ps_ctx.c */
+ps_status ps_rows_reserve(ps_rows *rows, int32_t cap, int32_t width);
+void ps_rows_free(ps_rows *rows);
+void ps_rows_add(ps_rows *rows, int32_t seq, int32_t pos, int32_t token, bool wanted);
+ps_status ps_ctx_decode(ps_engine *engine, int32_t role, bool as_vectors);
+ps_status ps_ctx_roll_back(ps_engine *engine, int32_t role, int32_t seq, int32_t n);
+void ps_ctx_want_states(ps_ctx *ctx, bool wanted);
+const float *ps_ctx_logits(const ps_ctx *ctx, int32_t row);
+
+/* ps_seq.c */
+ps_status ps_seq_append(ps_seq *seq, const int32_t *tokens, int32_t n);
+void ps_seq_drop_draft(ps_seq *seq, int32_t n_matched);
+
+/* ps_coupled.c */
+bool ps_coupled(const ps_engine *engine);
+ps_status ps_coupled_begin(ps_engine *engine, int32_t seq);
+void ps_coupled_true_row(ps_engine *engine, int32_t seq, int32_t pos, bool wanted);
+void ps_coupled_own_row(ps_engine *engine, int32_t seq, int32_t pos, int32_t token, bool wanted);
+ps_status ps_coupled_keep_own(ps_engine *engine, int32_t seq, int32_t row);
+ps_status ps_coupled_keep_states(ps_engine *engine, int32_t seq, int32_t pos, int32_t row, int32_t n);
+void ps_states_cut(ps_states *states, int32_t end);
+
+#endif /* PS_INTERNAL_H */

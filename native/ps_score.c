@@ -1,0 +1,76 @@
+/* The companion's view of the drafts: one decode over all of them, one fused pass over each pair of rows. */
+#include "ps_internal.h"
+
+static int32_t drafted_at(const ps_seq *seq, int32_t pos) {
+    return pos < seq->n ? seq->token[pos] : seq->draft.token[pos - seq->n];
+}
+
+/* The companion's first row for this sequence's draft, counted in engine->rows. */
+static int32_t add_rows(ps_engine *engine, int32_t index) {
+    const ps_seq *const seq = &engine->seq[index];
+    const int32_t end = seq->n + seq->draft.n - 1; /* the last drafted token itself need not be decoded */
+    for (int32_t pos = engine->role[PS_COMPANION].n_kv[index]; pos < end; pos++) {
+        ps_rows_add(&engine->rows, index, pos, drafted_at(seq, pos), pos >= seq->n - 1);
+    }
+    return engine->rows.n - seq->draft.n;
+}
+
+/* Fill the KV up to the last committed token, so that the drafts of all sequences fit one batch. */
+static ps_status catch_up(ps_engine *engine, int32_t index, int32_t room) {
+    ps_ctx *const ctx = &engine->role[PS_COMPANION];
+    const ps_seq *const seq = &engine->seq[index];
+    PS_TRY(ps_ctx_roll_back(engine, PS_COMPANION, index, seq->n - 1));
+    while (seq->n - ctx->n_kv[index] > room) {
+        int32_t upto = ctx->n_kv[index] + ctx->n_batch;
+        if (upto > seq->n - 1) upto = seq->n - 1;
+        engine->rows.n = 0;
+        for (int32_t pos = ctx->n_kv[index]; pos < upto; pos++) ps_rows_add(&engine->rows, index, pos, seq->token[pos], false);
+        PS_TRY(ps_ctx_decode(engine, PS_COMPANION, false));
+    }
+    return PS_OK;
+}
+
+static ps_status agree(ps_engine *engine, int32_t index, int32_t first) {
+    ps_seq *const seq = &engine->seq[index];
+    const size_t stride = (size_t)engine->n_vocab;
+    const int32_t n_draft = engine->role[PS_DRAFT].n_vocab, n_own = engine->role[PS_COMPANION].n_vocab;
+    const int32_t shared = n_draft < n_own ? n_draft : n_own;
+    for (int32_t i = 0; i < seq->draft.n; i++) {
+        const float *const row = ps_ctx_logits(&engine->role[PS_COMPANION], first + i);
+        PS_FAIL_UNLESS(row, PS_E_DECODE);
+        PS_FAIL_IF(seq->draft.token[i] >= shared, PS_E_ARG);
+        PS_TRY(ps_agree(seq->kept + (size_t)i * stride, row, 1, shared, &seq->draft.token[i], &seq->draft.agreement[i]));
+    }
+    seq->draft.scored = 1;
+    return PS_OK;
+}
+
+static ps_status score(ps_engine *engine, int32_t n, const int32_t *seqs) {
+    const ps_ctx *const ctx = &engine->role[PS_COMPANION];
+    PS_FAIL_UNLESS(ctx->ctx, PS_E_STATE);
+    const int32_t share = ctx->n_batch / n - PS_MAX_DRAFT;
+    ps_slot *const slots = engine->slot;
+    ps_begin(engine);
+    for (int32_t i = 0; i < n; i++) {
+        PS_TRY(ps_seq_claim(engine, seqs[i]));
+        const ps_seq *const seq = &engine->seq[seqs[i]];
+        PS_FAIL_IF(seq->n < 1 || (seq->draft.n > 0 && !seq->kept), PS_E_STATE);
+        if (seq->draft.n > 0) PS_TRY(catch_up(engine, seqs[i], share > 1 ? share : 1));
+    }
+    engine->rows.n = 0;
+    for (int32_t i = 0; i < n; i++) slots[i].row = engine->seq[seqs[i]].draft.n > 0 ? add_rows(engine, seqs[i]) : -1;
+    PS_FAIL_IF(engine->rows.n == 0, PS_OK);
+    PS_TRY(ps_ctx_decode(engine, PS_COMPANION, false));
+    for (int32_t i = 0; i < n; i++) {
+        if (slots[i].row >= 0) PS_TRY(agree(engine, seqs[i], slots[i].row));
+    }
+    return PS_OK;
+}
+
+ps_status ps_score(ps_engine *engine, int32_t n, const int32_t *seqs) {
+    PS_FAIL_IF(!engine || n < 1 || n > engine->n_seq || !seqs, PS_E_ARG);
+    PS_FAIL_UNLESS(ps_lock(engine), PS_E_BUSY);
+    const ps_status status = score(engine, n, seqs);
+    ps_unlock(engine);
+    return status;
+}

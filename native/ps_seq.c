@@ -1,0 +1,112 @@
+/* Committed tokens of a sequence: setting, appending, sharing a prefix. */
+#include <string.h>
+
+#include "ps_internal.h"
+
+ps_status ps_seq_append(ps_seq *seq, const int32_t *tokens, int32_t n) {
+    PS_TRY(ps_grow(&seq->token, &seq->cap, seq->n + n, sizeof *seq->token));
+    if (n > 0) memcpy(seq->token + seq->n, tokens, (size_t)n * sizeof *tokens);
+    seq->n += n;
+    return PS_OK;
+}
+
+/* Drop the first n_matched drafted tokens, which were committed, and keep the rest as the next draft's beginning. */
+void ps_seq_drop_draft(ps_seq *seq, int32_t n_matched) {
+    ps_draft *const draft = &seq->draft;
+    const int32_t n = draft->n - n_matched;
+    /* a draft from elsewhere has no probabilities to go on with: it is looked up afresh */
+    if (n <= 0 || draft->p[n_matched] == 0.0f) {
+        draft->n = draft->scored = 0;
+        return;
+    }
+    memmove(draft->token, draft->token + n_matched, (size_t)n * sizeof *draft->token);
+    memmove(draft->p, draft->p + n_matched, (size_t)n * sizeof *draft->p);
+    memmove(draft->entropy, draft->entropy + n_matched, (size_t)n * sizeof *draft->entropy);
+    draft->n = n;
+    draft->scored = 0;
+}
+
+static int32_t common_prefix(const ps_seq *seq, const int32_t *tokens, int32_t n) {
+    int32_t i = 0;
+    while (i < n && i < seq->n && seq->token[i] == tokens[i]) i++;
+    return i;
+}
+
+static bool ids_valid(const ps_engine *engine, const int32_t *tokens, int32_t n) {
+    for (int32_t i = 0; i < n; i++) {
+        if (tokens[i] < 0 || tokens[i] >= engine->n_vocab) return false;
+    }
+    return true;
+}
+
+/* Roll one KV back to `keep` tokens; a memory that had to be emptied is no error here, it is prefilled again. */
+static void settle(ps_engine *engine, int32_t role, int32_t seq, int32_t keep) {
+    const ps_status status = ps_ctx_roll_back(engine, role, seq, keep);
+    if (status == PS_E_ROLLBACK) engine->role[role].n_kv[seq] = 0;
+}
+
+/* Others used the target's context: ask its memory what it holds, and believe the caller what that is. */
+static void adopt(ps_engine *engine, int32_t seq, int32_t n_held) {
+    ps_ctx *const ctx = &engine->role[PS_TARGET];
+    if (!ctx->ctx) return;
+    ctx->n_kv[seq] = ps_api.memory_seq_pos_max(ps_api.get_memory(ctx->ctx), seq) + 1;
+    settle(engine, PS_TARGET, seq, n_held);
+    ctx->states = !ctx->states; /* unknown: set it in any case */
+    ps_ctx_want_states(ctx, !ctx->states);
+}
+
+static ps_status seq_set(ps_engine *engine, int32_t index, const int32_t *tokens, int32_t n, int32_t n_held,
+                         int32_t *n_kept) {
+    ps_seq *const seq = &engine->seq[index];
+    PS_FAIL_UNLESS(ids_valid(engine, tokens, n), PS_E_ARG);
+    /* the last token is always decoded in a verify, so that its logits are there */
+    const int32_t most = n > 0 ? n - 1 : 0;
+    const int32_t common = common_prefix(seq, tokens, n);
+    const int32_t keep = common < most ? common : most;
+    if (n_held >= 0) adopt(engine, index, n_held < most ? n_held : most);
+    else settle(engine, PS_TARGET, index, keep);
+    for (int32_t r = PS_DRAFT; r < PS_N_ROLES; r++) settle(engine, r, index, keep);
+    ps_states_cut(&seq->states, keep);
+    seq->n = 0;
+    seq->row = -1;
+    seq->draft.n = seq->draft.scored = 0;
+    PS_TRY(ps_seq_append(seq, tokens, n));
+    if (n_kept) *n_kept = engine->role[PS_TARGET].n_kv[index];
+    return PS_OK;
+}
+
+ps_status ps_seq_set(ps_engine *engine, int32_t seq, const int32_t *tokens, int32_t n, int32_t n_held,
+                     int32_t *n_kept) {
+    PS_FAIL_IF(!engine || !ps_seq_valid(engine, seq) || n < 0 || (n > 0 && !tokens), PS_E_ARG);
+    PS_FAIL_UNLESS(ps_lock(engine), PS_E_BUSY);
+    const ps_status status = seq_set(engine, seq, tokens, n, n_held, n_kept);
+    ps_unlock(engine);
+    return status;
+}
+
+static ps_status seq_copy(ps_engine *engine, int32_t from, int32_t to, int32_t n) {
+    const ps_seq *const source = &engine->seq[from];
+    ps_seq *const target = &engine->seq[to];
+    PS_FAIL_IF(n > source->n, PS_E_ARG);
+    PS_TRY(seq_set(engine, to, NULL, 0, -1, NULL));
+    PS_TRY(ps_seq_append(target, source->token, n));
+    for (int32_t r = 0; r < PS_N_ROLES; r++) {
+        ps_ctx *const ctx = &engine->role[r];
+        if (!ctx->ctx || (r == PS_DRAFT && ps_coupled(engine))) continue; /* a coupled draft starts afresh from states */
+        const int32_t held = ctx->n_kv[from] < n ? ctx->n_kv[from] : n;
+        if (held == 0) continue;
+        /* whole sequences only: a KV with one stream a sequence aborts on a partial copy */
+        ps_api.memory_seq_cp(ps_api.get_memory(ctx->ctx), from, to, -1, -1);
+        ctx->n_kv[to] = ctx->n_kv[from];
+        settle(engine, r, to, held);
+    }
+    return PS_OK;
+}
+
+ps_status ps_seq_copy(ps_engine *engine, int32_t from, int32_t to, int32_t n) {
+    PS_FAIL_IF(!engine || !ps_seq_valid(engine, from) || !ps_seq_valid(engine, to) || from == to || n < 0, PS_E_ARG);
+    PS_FAIL_UNLESS(ps_lock(engine), PS_E_BUSY);
+    const ps_status status = seq_copy(engine, from, to, n);
+    ps_unlock(engine);
+    return status;
+}

@@ -1,0 +1,113 @@
+/* Decoding on the target: prefill in chunks, and the verify batch of a round. */
+#include "ps_internal.h"
+
+/* A context that gives states gives logits of every row, n_vocab floats each: keep such batches small. */
+enum { STATES_CHUNK = 64 };
+
+static int32_t least(int32_t a, int32_t b) { return a < b ? a : b; }
+
+/* Committed tokens whose states a coupled draft is not fed. */
+static int32_t stateless(const ps_engine *engine, int32_t seq) {
+    const int32_t n = engine->seq[seq].n;
+    if (!ps_coupled(engine)) return n;
+    return n - 1 > engine->coupling.window ? n - 1 - engine->coupling.window : 0;
+}
+
+static ps_status prefill(ps_engine *engine, int32_t role, int32_t index, int32_t upto, int32_t chunk) {
+    ps_ctx *const ctx = &engine->role[role];
+    const ps_seq *const seq = &engine->seq[index];
+    PS_FAIL_UNLESS(ctx->ctx, PS_E_STATE);
+    const int32_t from = ctx->n_kv[index];
+    int32_t end = least(least(upto, seq->n - 1), from + least(chunk, ctx->n_batch));
+    PS_FAIL_IF(end <= from, PS_OK);
+    const bool coupled = role == PS_TARGET && ps_coupled(engine);
+    const int32_t bare = coupled ? stateless(engine, index) : end;
+    const bool states = coupled && from >= bare;
+    if (coupled) end = states ? least(end, from + STATES_CHUNK) : least(end, bare);
+    engine->rows.n = 0;
+    for (int32_t pos = from; pos < end; pos++) ps_rows_add(&engine->rows, index, pos, seq->token[pos], false);
+    if (role == PS_TARGET) ps_ctx_want_states(ctx, states);
+    PS_TRY(ps_ctx_decode(engine, role, false));
+    return states ? ps_coupled_keep_states(engine, index, from, 0, end - from) : PS_OK;
+}
+
+ps_status ps_prefill(ps_engine *engine, int32_t role, int32_t seq, int32_t upto, int32_t chunk, int32_t *n_kv) {
+    PS_FAIL_IF(!engine || role < 0 || role >= PS_N_ROLES || !ps_seq_valid(engine, seq), PS_E_ARG);
+    PS_FAIL_IF(upto < 0 || chunk < 1 || (role == PS_DRAFT && ps_coupled(engine)), PS_E_ARG);
+    PS_FAIL_UNLESS(ps_lock(engine), PS_E_BUSY);
+    const ps_status status = prefill(engine, role, seq, upto, chunk);
+    if (n_kv) *n_kv = engine->role[role].n_kv[seq];
+    ps_unlock(engine);
+    return status;
+}
+
+/* How many rows one work item needs, or -1 when it cannot be done. */
+static int32_t rows_needed(const ps_engine *engine, const ps_work *work) {
+    const ps_seq *const seq = &engine->seq[work->seq];
+    const ps_ctx *const ctx = &engine->role[PS_TARGET];
+    const int32_t missing = seq->n - ctx->n_kv[work->seq];
+    if (seq->n < 1 || missing < 1) return -1;
+    if (work->n_draft < 0) return work->n_prefill > 0 && work->n_prefill < missing ? work->n_prefill : -1;
+    if (work->n_draft > seq->draft.n || seq->n + work->n_draft > ctx->n_ctx) return -1;
+    return missing + work->n_draft;
+}
+
+static void add_work(ps_engine *engine, const ps_work *work, int32_t n_rows) {
+    ps_seq *const seq = &engine->seq[work->seq];
+    const int32_t from = engine->role[PS_TARGET].n_kv[work->seq];
+    for (int32_t pos = from; pos < from + n_rows; pos++) {
+        const int32_t token = pos < seq->n ? seq->token[pos] : seq->draft.token[pos - seq->n];
+        const bool wanted = work->n_draft >= 0 && pos >= seq->n - 1;
+        if (pos == seq->n - 1) seq->row = engine->rows.n;
+        ps_rows_add(&engine->rows, work->seq, pos, token, wanted);
+    }
+    seq->verified = work->n_draft;
+}
+
+/* The states of committed rows before the last one; those after it wait for what is accepted. */
+static ps_status keep_states(ps_engine *engine, const ps_work *work, int32_t from, int32_t row) {
+    const int32_t n = work->n_draft < 0 ? work->n_prefill : engine->seq[work->seq].n - 1 - from;
+    return n > 0 ? ps_coupled_keep_states(engine, work->seq, from, row, n) : PS_OK;
+}
+
+static ps_status verify(ps_engine *engine, int32_t n, const ps_work *work) {
+    ps_ctx *const ctx = &engine->role[PS_TARGET];
+    PS_FAIL_UNLESS(ctx->ctx, PS_E_STATE);
+    ps_slot *const slots = engine->slot;
+    int32_t room = ctx->n_batch;
+    ps_begin(engine);
+    for (int32_t i = 0; i < n; i++) {
+        PS_TRY(ps_seq_claim(engine, work[i].seq));
+        slots[i] = (ps_slot){.n_rows = rows_needed(engine, &work[i]), .from = ctx->n_kv[work[i].seq]};
+        PS_FAIL_IF(slots[i].n_rows < 1 || slots[i].n_rows > room, PS_E_ARG);
+        room -= slots[i].n_rows;
+    }
+    engine->rows.n = 0;
+    for (int32_t s = 0; s < engine->n_seq; s++) engine->seq[s].row = -1;
+    for (int32_t i = 0; i < n; i++) {
+        slots[i].row = engine->rows.n;
+        add_work(engine, &work[i], slots[i].n_rows);
+    }
+    ps_ctx_want_states(ctx, ps_coupled(engine));
+    const ps_status status = ps_ctx_decode(engine, PS_TARGET, false);
+    for (int32_t i = 0; status != PS_OK && i < n; i++) engine->seq[work[i].seq].row = -1;
+    PS_TRY(status);
+    for (int32_t i = 0; ps_coupled(engine) && i < n; i++) PS_TRY(keep_states(engine, &work[i], slots[i].from, slots[i].row));
+    return PS_OK;
+}
+
+ps_status ps_verify(ps_engine *engine, int32_t n, const ps_work *work) {
+    PS_FAIL_IF(!engine || !work || n < 1 || n > engine->n_seq, PS_E_ARG);
+    PS_FAIL_UNLESS(ps_lock(engine), PS_E_BUSY);
+    const ps_status status = verify(engine, n, work);
+    ps_unlock(engine);
+    return status;
+}
+
+ps_status ps_target_row(ps_engine *engine, int32_t seq, int32_t i, const float **row) {
+    PS_FAIL_IF(!engine || !row || !ps_seq_valid(engine, seq), PS_E_ARG);
+    const ps_seq *const s = &engine->seq[seq];
+    PS_FAIL_IF(s->row < 0 || i < 0 || i > s->verified, PS_E_STATE);
+    *row = ps_ctx_logits(&engine->role[PS_TARGET], s->row + i);
+    return *row ? PS_OK : PS_E_DECODE;
+}

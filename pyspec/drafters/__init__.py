@@ -1,0 +1,7 @@
+"""Drafters that live in Python; draft models live in the engine, where they are drafted in lock-step."""
+
+from pyspec.drafters.base import NOTHING, Drafter, Proposal
+from pyspec.drafters.foreign import ForeignDrafter
+from pyspec.drafters.lookup import LookupDrafter
+
+__all__ = ["NOTHING", "Drafter", "ForeignDrafter", "LookupDrafter", "Proposal"]

@@ -1,0 +1,35 @@
+"""The interface of drafters that live in Python: two calls, propose and observe."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Proposal:
+    """Drafted tokens, and how long the match was that they were taken from (0: no such thing)."""
+
+    tokens: Sequence[int]
+    match_length: int = 0
+
+
+NOTHING = Proposal(())
+
+
+class Drafter(ABC):
+    """Proposes tokens that may follow a text.
+
+    One drafter serves several sequences, told apart by `seq`. A drafter may return fewer tokens than asked, or none.
+    Ids outside the target's vocabulary are refused by the loop, which then goes on with an empty draft.
+    """
+
+    name = "drafter"
+
+    @abstractmethod
+    def propose(self, seq: int, tokens: Sequence[int], limit: int) -> Proposal:
+        """Up to `limit` tokens that may follow `tokens`, the committed text of sequence `seq`, prompt included."""
+
+    def observe(self, seq: int, tokens: Sequence[int], drafted: int, accepted: int) -> None:
+        """Hear what a round brought: `tokens` were emitted; of `drafted` verified tokens, `accepted` were taken."""

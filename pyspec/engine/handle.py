@@ -1,0 +1,198 @@
+"""The C engine as a Python object: one call each, arguments checked in C, errors raised as exceptions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from pyspec._lib import check, ffi, lib
+from pyspec.rules import Margin, Verification
+
+MAX_DRAFT = 64
+"""Most drafted tokens of one sequence in one round; `PS_MAX_DRAFT` in native/pyspec.h."""
+
+
+class Role(IntEnum):
+    """Which model a llama context belongs to; the values are the extension's."""
+
+    TARGET = 0
+    DRAFT = 1
+    COMPANION = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Counters:
+    """What the engine has done since it was opened, by role: (target, draft, companion)."""
+
+    decodes: tuple[int, int, int]
+    rows: tuple[int, int, int]
+    us: tuple[int, int, int]
+    refed: int
+    last_decode: int
+
+
+class Gate:
+    """An acceptance rule for one answer: the extension's gate and what has been spent of its budget."""
+
+    def __init__(self, rule: Verification, sampled: bool) -> None:
+        self.gate = ffi.new("ps_gate *")
+        self.state = ffi.new("ps_gate_state *")
+        if isinstance(rule, Margin):
+            self.gate.theta, self.gate.gap, self.gate.budget, self.gate.cap = rule.limits
+        else:
+            self.gate.theta = 1.0
+        self.gate.sampled = sampled
+
+    @property
+    def spent(self) -> float:
+        """Nats of the budget used so far."""
+        return float(self.state.spent)
+
+
+class Engine:
+    """Sequences over one target context, and a draft's and a companion's where there are any.
+
+    It owns no model and no context: they must outlive it. One thread at a time may be inside; a second gets EngineBusy.
+    """
+
+    def __init__(self, n_seq: int, n_vocab: int) -> None:
+        out = ffi.new("ps_engine **")
+        check(lib.ps_engine_open(n_seq, n_vocab, out), "opening the engine")
+        self._engine: Any = out[0]
+        self.n_seq = n_seq
+        self.n_vocab = n_vocab
+        self._seqs = ffi.new("int32_t[]", n_seq)
+        self._lens = ffi.new("int32_t[]", n_seq)
+        self._work = ffi.new("ps_work[]", n_seq)
+        self._stop = ffi.new("ps_stop *")
+        self._stop.table = [1.0] * len(self._stop.table)
+        self._view = ffi.new("ps_draft **")
+        self._row = ffi.new("float **")
+        self._count = ffi.new("int32_t *")
+        self._counters = ffi.new("ps_counters *")
+        self._verdict = ffi.new("ps_verdict *")
+        self._borrowed: list[object] = []
+
+    def attach(self, role: Role, context: int, model: int) -> None:
+        """Give a role its llama_context and llama_model, as addresses; 0 empties the role."""
+        pointers = ffi.cast("void *", context), ffi.cast("void *", model)
+        check(lib.ps_engine_attach(self._engine, role, *pointers), f"attaching the {role.name.lower()}")
+
+    def couple(
+        self,
+        embeddings: npt.NDArray[np.float32],
+        w_h: npt.NDArray[np.float32],
+        w_s: npt.NDArray[np.float32],
+        window: int,
+    ) -> None:
+        """Make the attached draft a coupled one.
+
+        embeddings: [n_vocab, width]; w_h: [width, n_hidden]; w_s: [width, width]; window: prompt states it is fed.
+        """
+        arrays = [np.ascontiguousarray(array, dtype=np.float32) for array in (embeddings, w_h, w_s)]
+        pointers = [ffi.cast("float *", array.ctypes.data) for array in arrays]
+        width, n_hidden = w_h.shape
+        check(lib.ps_engine_couple(self._engine, *pointers, n_hidden, width, window), "coupling the draft")
+        self._borrowed = list(arrays)
+
+    def set_tokens(self, seq: int, tokens: Sequence[int], held: int = -1) -> int:
+        """Make `tokens` the committed text of a sequence; every KV keeps the common prefix.
+
+        held: where others used the target's context, how many of these tokens its KV begins with; -1 if nobody did.
+        Returns how many tokens the target's KV holds.
+        """
+        buffer = ffi.new("int32_t[]", tokens)
+        check(lib.ps_seq_set(self._engine, seq, buffer, len(tokens), held, self._count), "setting the text")
+        return int(self._count[0])
+
+    def copy_prefix(self, source: int, to: int, n: int) -> None:
+        """Give sequence `to` the first n committed tokens of `source`, KV included, without decoding."""
+        check(lib.ps_seq_copy(self._engine, source, to, n), "sharing a prefix")
+
+    def prefill(self, role: Role, seq: int, upto: int, chunk: int) -> int:
+        """Decode at most `chunk` committed tokens towards `upto`; returns how many the KV holds then."""
+        check(lib.ps_prefill(self._engine, role, seq, upto, chunk, self._count), "reading the prompt")
+        return int(self._count[0])
+
+    def held(self, role: Role, seq: int) -> int:
+        """Tokens of a sequence that a role's KV holds."""
+        check(lib.ps_seq_state(self._engine, role, seq, self._count, ffi.NULL))
+        return int(self._count[0])
+
+    def set_stop(self, floors: Sequence[float], table: Sequence[float] | None) -> None:
+        """When drafting stops: after token i, survival under floors[i]; the last floor holds for the rest."""
+        last = floors[-1] if floors else 0.0
+        self._stop.floors = [*floors, *[last] * (MAX_DRAFT - len(floors))]
+        self._stop.table = table if table is not None else [1.0] * len(self._stop.table)
+
+    def draft(self, seqs: Sequence[int], limits: Sequence[int], keep_rows: bool = False) -> None:
+        """Draft in lock-step, at most limits[i] tokens on seqs[i], under the rule of `set_stop`."""
+        n = len(seqs)
+        self._seqs[0:n], self._lens[0:n] = seqs, limits
+        check(lib.ps_draft_run(self._engine, n, self._seqs, self._lens, self._stop, keep_rows), "drafting")
+
+    def put_draft(self, seq: int, tokens: Sequence[int]) -> None:
+        """Take a draft from elsewhere; an empty one clears what there is."""
+        buffer = ffi.new("int32_t[]", list(tokens))
+        check(lib.ps_draft_put(self._engine, seq, buffer, len(tokens)), "taking a draft")
+
+    def drafted(self, seq: int) -> Any:
+        """The sequence's `ps_draft`, valid until the next call."""
+        check(lib.ps_draft_get(self._engine, seq, self._view))
+        return self._view[0]
+
+    def score(self, seqs: Sequence[int]) -> None:
+        """Have the companion judge the drafts of these sequences."""
+        n = len(seqs)
+        self._seqs[0:n] = seqs
+        check(lib.ps_score(self._engine, n, self._seqs), "scoring the draft")
+
+    def verify(self, work: Sequence[tuple[int, int, int]]) -> None:
+        """One decode on the target over (seq, n_prefill, n_draft) items; n_draft -1 fills the KV only."""
+        n = len(work)
+        self._work[0:n] = work
+        check(lib.ps_verify(self._engine, n, self._work), "verifying")
+
+    def accept(self, seq: int, sampler: int, gate: Gate) -> Any:
+        """Accept, commit and roll back; returns the `ps_verdict`, valid until the next accept. sampler 0 is argmax."""
+        pointer = ffi.cast("void *", sampler)
+        check(lib.ps_accept(self._engine, seq, pointer, gate.gate, gate.state, self._verdict), "accepting")
+        return self._verdict
+
+    def row(self, seq: int, i: int) -> npt.NDArray[np.float32]:
+        """Logits of row i of the sequence's last verify, [n_vocab]; a copy. Only between verify and accept."""
+        check(lib.ps_target_row(self._engine, seq, i, self._row))
+        return np.frombuffer(ffi.buffer(self._row[0], 4 * self.n_vocab), dtype=np.float32).copy()
+
+    def decode_us(self) -> tuple[int, int, int]:
+        """Microseconds spent in llama.cpp's decodes so far, by role."""
+        check(lib.ps_counters_get(self._engine, self._counters))
+        us = self._counters.us
+        return us[0], us[1], us[2]
+
+    def counters(self) -> Counters:
+        """Everything counted so far."""
+        check(lib.ps_counters_get(self._engine, self._counters))
+        c = self._counters
+        return Counters(tuple(c.decodes), tuple(c.rows), tuple(c.us), c.refed, c.last_decode)
+
+    def cancel(self, raised: bool = True) -> None:
+        """Raise or clear the cancel flag; safe from any thread."""
+        lib.ps_engine_cancel(self._engine, raised)
+
+    def close(self) -> None:
+        """Free the engine; calling it again does nothing."""
+        engine, self._engine = self._engine, ffi.NULL
+        lib.ps_engine_close(engine)
+        self._borrowed.clear()
+
+    def __enter__(self) -> Engine:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

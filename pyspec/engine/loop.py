@@ -1,0 +1,234 @@
+"""The round: plan, draft, score, choose, verify, accept, observe. One sequence is the simple case of many."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from time import perf_counter
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from pyspec._lib import ffi
+from pyspec.drafters import NOTHING, Drafter, Proposal
+from pyspec.engine.handle import MAX_DRAFT, Engine, Gate
+from pyspec.errors import Cancelled, DraftError, EngineError
+from pyspec.policy.records import LOOKUP, Draft, Outcome, Plan, SeqOutcome
+from pyspec.stats import Tally
+from pyspec.tokens import Source, Step, Token
+
+log = logging.getLogger("pyspec")
+
+_SOURCES = tuple(Source)
+
+
+class Policy(Protocol):
+    """What the loop asks between its calls into C; `pyspec.policy` has the implementations."""
+
+    def plan(self, n_seq: int, limits: Sequence[int], depth: int = 0) -> Plan:
+        """What to draft; `limits` is the most each sequence may draft."""
+
+    def choose(self, drafts: Sequence[Draft]) -> list[int]:
+        """How many drafted tokens of each sequence go to the target."""
+
+    def observe(self, outcome: Outcome) -> None:
+        """Hear what the target accepted and how long it took."""
+
+
+@dataclass(slots=True)
+class Run:
+    """One answer in flight on one sequence.
+
+    tokens: committed text, prompt included. sampler: address of a llama sampler chain, 0 for argmax. remaining: tokens
+    still allowed. rows: where to keep the logits row of each emitted token, or None.
+    """
+
+    seq: int
+    tokens: list[int]
+    gate: Gate
+    remaining: int
+    sampler: int = 0
+    speculate: bool = True
+    rows: list[npt.NDArray[np.float32]] | None = None
+    tally: Tally = field(default_factory=Tally)
+    finish_reason: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Equipment:
+    """What the loop can draft with: a Python drafter, a draft model in the engine, a companion."""
+
+    drafter: Drafter | None = None
+    draft_model: bool = False
+    companion: bool = False
+
+
+class Loop:
+    """Rounds over the sequences of one engine.
+
+    n_ctx: positions a sequence may use. A drafter or a companion that fails is reported once and left out of the round;
+    the text stays the target's.
+    """
+
+    def __init__(self, engine: Engine, equipment: Equipment, n_ctx: int) -> None:
+        self.engine = engine
+        self.equipment = equipment
+        self.n_ctx = n_ctx
+        self._stopping: Plan | None = None
+        self._complained: set[str] = set()
+
+    def round(self, runs: Sequence[Run], policy: Policy, fills: Sequence[tuple[int, int]] = ()) -> list[Step]:
+        """One round over `runs`; `fills` are (seq, n) prompt tokens to decode in the same batch. One step a run."""
+        start = perf_counter()
+        outcome = Outcome(seqs=(), t_verify=0.0, verify_rows=0)
+        drafts = self._draft(runs, policy, outcome)
+        lengths = policy.choose(drafts) if drafts is not None else [0] * len(runs)
+        if drafts is None:
+            drafts = [Draft(run.seq, 0) for run in runs]
+        self._verify(runs, lengths, fills, outcome)
+        verdicts = [self._accept(run, n, draft.n) for run, n, draft in zip(runs, lengths, drafts)]
+        outcome.seqs = [seen for _, seen in verdicts]
+        outcome.t_round = 1e3 * (perf_counter() - start)
+        policy.observe(outcome)
+        return [step for step, _ in verdicts]
+
+    # -- draft ---------------------------------------------------------------------------------------------------------
+
+    def _room(self, run: Run) -> int:
+        """The longest draft that can be verified: one more token is always emitted after it."""
+        if not run.speculate or not run.tally.rounds:
+            return 0  # the first token does not wait for a draft to read the prompt
+        return max(0, min(run.remaining - 1, self.n_ctx - len(run.tokens), MAX_DRAFT))
+
+    def _draft(self, runs: Sequence[Run], policy: Policy, outcome: Outcome) -> list[Draft] | None:
+        limits = [self._room(run) for run in runs]
+        if not any(limits) or not (self.equipment.drafter or self.equipment.draft_model):
+            return None
+        plan = policy.plan(len(runs), limits, max(len(run.tokens) for run in runs))
+        drafts = [self._look_up(run, limit, plan) for run, limit in zip(runs, limits)]
+        if self.equipment.draft_model and plan.max_draft > 0:
+            rest = [i for i, draft in enumerate(drafts) if draft.n == 0 and limits[i] > 0]
+            if rest:
+                asked = [min(limits[i], plan.max_draft) for i in rest]
+                for i, draft in zip(rest, self._run_model([runs[i].seq for i in rest], asked, plan, outcome)):
+                    drafts[i] = draft
+        return drafts
+
+    def _look_up(self, run: Run, limit: int, plan: Plan) -> Draft:
+        if self.equipment.drafter is None or limit < 1:
+            return Draft(run.seq, 0)
+        proposal = self._propose(self.equipment.drafter, run, limit)
+        n = len(proposal.tokens)
+        if n == 0 or 0 < proposal.match_length < plan.lookup_min:
+            return Draft(run.seq, 0)
+        self.engine.put_draft(run.seq, proposal.tokens)
+        return Draft(run.seq, n, source=LOOKUP, match_length=proposal.match_length)
+
+    def _propose(self, drafter: Drafter, run: Run, limit: int) -> Proposal:
+        try:
+            proposal = drafter.propose(run.seq, run.tokens, limit)
+            tokens = proposal.tokens
+            if len(tokens) > limit or any(not 0 <= token < self.engine.n_vocab for token in tokens):
+                raise DraftError(f"{drafter.name} drafted {len(tokens)} tokens of {limit}, or ids that do not exist")
+        except Exception as error:  # whatever a drafter does, the answer goes on without it
+            self._complain(drafter.name, error)
+            return NOTHING
+        return proposal
+
+    def _run_model(self, seqs: list[int], limits: list[int], plan: Plan, outcome: Outcome) -> list[Draft]:
+        start = perf_counter()
+        if plan is not self._stopping:
+            self.engine.set_stop(plan.floors or [plan.floor], plan.table)
+            self._stopping = plan
+        companion = plan.use_companion and self.equipment.companion
+        before = self.engine.counters().rows[1]
+        self.engine.draft(seqs, limits, keep_rows=companion)
+        middle = perf_counter()
+        scored = companion and self._score(seqs)
+        drafts = [_read(seq, self.engine.drafted(seq)) for seq in seqs]
+        outcome.t_draft = 1e3 * (middle - start)
+        outcome.draft_steps = max(draft.n for draft in drafts)
+        if scored:
+            outcome.t_companion = 1e3 * (perf_counter() - middle)
+            outcome.companion_rows = sum(draft.n for draft in drafts)
+        extra = self.engine.counters().rows[1] - before - sum(draft.n for draft in drafts)
+        outcome.caught_up = extra > 4 * len(seqs)
+        return drafts
+
+    def _score(self, seqs: list[int]) -> bool:
+        try:
+            self.engine.score(seqs)
+        except Cancelled:
+            raise
+        except EngineError as error:
+            self._complain("the companion", error)
+            self.equipment = Equipment(self.equipment.drafter, self.equipment.draft_model, companion=False)
+            return False
+        return True
+
+    def _complain(self, who: str, error: Exception) -> None:
+        if who not in self._complained:
+            self._complained.add(who)
+            log.warning("%s failed and is left out: %s", who, error)
+
+    # -- verify and accept ---------------------------------------------------------------------------------------------
+
+    def _verify(
+        self, runs: Sequence[Run], lengths: list[int], fills: Sequence[tuple[int, int]], outcome: Outcome
+    ) -> None:
+        start = perf_counter()
+        work = [(run.seq, 0, n) for run, n in zip(runs, lengths)]
+        work.extend((seq, n, -1) for seq, n in fills)
+        self.engine.verify(work)
+        outcome.t_verify = 1e3 * (perf_counter() - start)
+        outcome.verify_rows = len(runs) + sum(lengths) + sum(n for _, n in fills)
+        outcome.depth = max((len(run.tokens) for run in runs), default=0)
+
+    def _accept(self, run: Run, n_verified: int, n_drafted: int) -> tuple[Step, SeqOutcome]:
+        rows = [self.engine.row(run.seq, i) for i in range(n_verified + 1)] if run.rows is not None else None
+        verdict = self.engine.accept(run.seq, run.sampler, run.gate)
+        tokens = _emitted(verdict)
+        if rows is not None and run.rows is not None:
+            run.rows.extend(rows[: len(tokens)])
+        run.tokens.extend([token.id for token in tokens])
+        run.remaining -= len(tokens)
+        self._count(run, verdict, n_drafted, tokens)
+        if self.equipment.drafter is not None and n_verified:
+            self.equipment.drafter.observe(run.seq, [t.id for t in tokens], n_verified, verdict.n_accepted)
+        run.finish_reason = self._ending(run, verdict)
+        seen = SeqOutcome(run.seq, n_verified, verdict.n_accepted, verdict.n_relaxed)
+        return Step(tokens, run.finish_reason), seen
+
+    def _count(self, run: Run, verdict: Any, n_drafted: int, tokens: tuple[Token, ...]) -> None:
+        run.tally.add(n_drafted, verdict.n_verified, verdict.n_accepted, len(tokens))
+        if verdict.n_relaxed:
+            run.tally.relaxed += verdict.n_relaxed
+            run.tally.relaxed_nats += sum(token.gap for token in tokens)
+
+    def _ending(self, run: Run, verdict: Any) -> str | None:
+        if verdict.ended:
+            return "stop"
+        if run.remaining <= 0:
+            return "length"
+        return "context" if len(run.tokens) > self.n_ctx else None
+
+
+def _emitted(verdict: Any) -> tuple[Token, ...]:
+    n = verdict.n
+    ids, sources = ffi.unpack(verdict.token, n), ffi.unpack(verdict.source, n)
+    preferred, gaps = ffi.unpack(verdict.preferred, n), ffi.unpack(verdict.gap, n)
+    return tuple(
+        Token(id_, _SOURCES[source], gap, wanted) for id_, source, gap, wanted in zip(ids, sources, gaps, preferred)
+    )
+
+
+def _read(seq: int, view: Any) -> Draft:
+    n = view.n
+    draft = Draft(seq, n, p=ffi.unpack(view.p, n), entropy=ffi.unpack(view.entropy, n)) if n else Draft(seq, 0)
+    if n and view.scored:
+        seen = ffi.unpack(view.agreement, n)
+        draft.s, draft.a, draft.pc = [x.s for x in seen], [x.a for x in seen], [x.pc for x in seen]
+        draft.agree = [x.top == token for x, token in zip(seen, ffi.unpack(view.token, n))]
+    return draft

@@ -1,0 +1,161 @@
+"""One text over one target: reading the prompt, then rounds until the answer ends."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from pyspec.drafters import Drafter
+from pyspec.engine.coupling import Coupling
+from pyspec.engine.handle import Engine, Gate, Role
+from pyspec.engine.loop import Equipment, Loop, Policy, Run
+from pyspec.engine.side import SideModel, address
+from pyspec.errors import Cancelled, ContextOverflow
+from pyspec.rules import Strict, Verification
+from pyspec.stats import Tally, Timings
+from pyspec.tokens import Step
+
+PREFILL_CHUNK = 256
+"""Prompt tokens a decode: small enough for progress and cancelling, large enough for the matrix kernels."""
+
+
+@dataclass(slots=True)
+class Request:
+    """What one answer asks for.
+
+    sampler: address of a sampler chain, 0 for argmax; sampled: whether it draws at random. rows: a list that receives the
+    logits row of each emitted token, or None. progress(done, total) is called after each chunk of the prompt.
+    """
+
+    policy: Policy
+    rule: Verification = field(default_factory=Strict)
+    sampler: int = 0
+    sampled: bool = False
+    max_tokens: int = 2**31 - 1
+    speculate: bool = True
+    rows: list[npt.NDArray[np.float32]] | None = None
+    progress: Callable[[int, int], None] | None = None
+    held: int = -1
+
+
+@dataclass(slots=True)
+class Report:
+    """What one answer did; filled while it runs."""
+
+    tally: Tally
+    timings: Timings
+    prompt_tokens: int
+    prompt_kept: int
+    finish_reason: str | None = None
+
+
+class Session:
+    """A target, what drafts for it, and the text they hold.
+
+    target: the `llama_cpp.Llama` that owns model and context. The models are the caller's; `close` frees the engine alone.
+    """
+
+    def __init__(
+        self,
+        target: Any,
+        drafter: Drafter | None = None,
+        draft: SideModel | None = None,
+        companion: SideModel | None = None,
+        coupling: Coupling | None = None,
+    ) -> None:
+        self.engine = Engine(1, target.n_vocab())
+        self.engine.attach(Role.TARGET, address(target.ctx), address(target.model))
+        if draft is not None:
+            self.engine.attach(Role.DRAFT, draft.context, draft.model)
+        if companion is not None:
+            self.engine.attach(Role.COMPANION, companion.context, companion.model)
+        if coupling is not None:
+            self.engine.couple(coupling.embeddings, coupling.w_h, coupling.w_s, coupling.window)
+        self.n_ctx = target.n_ctx()
+        equipment = Equipment(drafter, draft is not None, draft is not None and companion is not None)
+        self.loop = Loop(self.engine, equipment, self.n_ctx)
+        self.tokens: list[int] = []
+        self.report: Report | None = None
+
+    def steps(self, tokens: Sequence[int], request: Request) -> Iterator[Step]:
+        """Answer the prompt `tokens`, one step a round; `report` tells afterwards, or meanwhile, what was done.
+
+        Raises ContextOverflow before any decode. A cancel ends with finish_reason "cancelled" and keeps the text so far.
+        """
+        if len(tokens) > self.n_ctx:
+            raise ContextOverflow(self.n_ctx, len(tokens))
+        clock = _Clock(self.engine)
+        run = Run(0, list(tokens), Gate(request.rule, request.sampled), request.max_tokens, request.sampler)
+        run.speculate, run.rows = request.speculate, request.rows
+        self.tokens = run.tokens
+        self.report = None
+        kept = self.engine.set_tokens(0, tokens, request.held)
+        self.engine.cancel(False)
+        try:
+            if run.remaining > 0:
+                self._prefill(len(tokens), request)
+                clock.prompt_read()
+                yield from self._rounds(run, request.policy, clock)
+        except Cancelled:
+            run.finish_reason = "cancelled"
+            yield Step((), "cancelled")
+        finally:
+            self.report = Report(run.tally, clock.timings(run.tally.tokens), len(tokens), kept, run.finish_reason)
+
+    def _prefill(self, n: int, request: Request) -> None:
+        done, total = -1, n - 1
+        while done < total:
+            done = self.engine.prefill(Role.TARGET, 0, total, PREFILL_CHUNK)
+            if request.progress is not None:
+                request.progress(done, total)
+
+    def _rounds(self, run: Run, policy: Policy, clock: _Clock) -> Iterator[Step]:
+        while run.finish_reason is None:
+            (step,) = self.loop.round((run,), policy)
+            clock.emitted()
+            yield step
+
+    @property
+    def held(self) -> int:
+        """Tokens of the text that the target's KV holds."""
+        return self.engine.held(Role.TARGET, 0)
+
+    def close(self) -> None:
+        """Free the engine."""
+        self.engine.close()
+
+
+class _Clock:
+    """Where the time of one answer goes, from the engine's own counters."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._start = perf_counter()
+        self._first = 0.0
+        self._before = self._read = engine.decode_us()
+
+    def prompt_read(self) -> None:
+        self._read = self._engine.decode_us()
+
+    def emitted(self) -> None:
+        if not self._first:
+            self._first = perf_counter()
+
+    def timings(self, tokens: int) -> Timings:
+        after = self._engine.decode_us()
+        end = perf_counter()
+        return Timings(
+            load_ms=0.0,
+            prefill_ms=1e-3 * (self._read[0] - self._before[0]),
+            draft_ms=1e-3 * (after[1] - self._before[1]),
+            companion_ms=1e-3 * (after[2] - self._before[2]),
+            verify_ms=1e-3 * (after[0] - self._read[0]),
+            first_token_ms=1e3 * ((self._first or end) - self._start),
+            total_ms=1e3 * (end - self._start),
+            tokens=tokens,
+        )

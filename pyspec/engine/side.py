@@ -1,0 +1,133 @@
+"""Draft and companion models: loaded through llama-cpp-python, checked against the target's vocabulary."""
+
+from __future__ import annotations
+
+import ctypes
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import llama_cpp
+from llama_cpp import _internals as internals
+
+from pyspec.errors import DraftMismatch, ModelInvalid, UnsupportedModel
+
+LARGEST_PADDING = 128
+"""How far vocabulary sizes may differ: one family pads them differently from size to size."""
+
+
+@dataclass(frozen=True)
+class Placement:
+    """Where a draft or a companion runs; None follows the target."""
+
+    n_gpu_layers: int | None = None
+    n_threads: int | None = None
+    type_k: int | None = None
+    type_v: int | None = None
+
+
+class SideModel:
+    """A small model with a context of its own, shaped after the target's.
+
+    Raises ModelInvalid if it does not load, DraftMismatch if its vocabulary is another, UnsupportedModel if its memory
+    cannot be rolled back.
+    """
+
+    def __init__(self, path: Path, target: Any, placement: Placement = Placement(), n_seq: int = 1) -> None:
+        self.path = path
+        try:
+            self._model = internals.LlamaModel(
+                path_model=str(path), params=_model_params(target, placement), verbose=target.verbose
+            )
+        except ValueError as error:
+            raise ModelInvalid(f"{path} could not be loaded: {error}") from error
+        try:
+            check_vocabulary(target._model.model, self._model.model, path.name)
+            if not can_roll_back(self._model.model):
+                raise UnsupportedModel(f"{path.name} is recurrent and cannot be rolled back", "choose another draft")
+            params = context_params(target, placement, n_seq)
+            self._ctx = internals.LlamaContext(model=self._model, params=params, verbose=target.verbose)
+        except Exception:
+            self._model.close()
+            raise
+
+    @property
+    def context(self) -> int:
+        """Address of the llama_context."""
+        return address(self._ctx.ctx)
+
+    @property
+    def model(self) -> int:
+        """Address of the llama_model."""
+        return address(self._model.model)
+
+    def close(self) -> None:
+        """Free context and model."""
+        self._ctx.close()
+        self._model.close()
+
+
+def address(pointer: Any) -> int:
+    """The address in a ctypes pointer, whichever kind of pointer llama_cpp made it."""
+    return int(ctypes.cast(pointer, ctypes.c_void_p).value or 0)
+
+
+def can_roll_back(model: Any) -> bool:
+    """Whether a model's memory can drop its tail: recurrent states cannot."""
+    return not (llama_cpp.llama_model_is_recurrent(model) or llama_cpp.llama_model_is_hybrid(model))
+
+
+def _model_params(target: Any, placement: Placement) -> Any:
+    params = llama_cpp.llama_model_default_params()
+    params.n_gpu_layers = target.model_params.n_gpu_layers
+    if placement.n_gpu_layers is not None:
+        params.n_gpu_layers = placement.n_gpu_layers
+    params.main_gpu = target.model_params.main_gpu
+    params.load_mode = target.model_params.load_mode
+    return params
+
+
+def context_params(target: Any, placement: Placement, n_seq: int) -> Any:
+    """Context parameters of a side model: the target's window and threads, its own KV types."""
+    params = llama_cpp.llama_context_default_params()
+    own = target.context_params
+    params.n_ctx, params.n_batch, params.n_ubatch = own.n_ctx, own.n_batch, own.n_ubatch
+    params.n_seq_max = n_seq
+    params.kv_unified = own.kv_unified
+    params.n_threads = placement.n_threads or own.n_threads
+    params.n_threads_batch = placement.n_threads or own.n_threads_batch
+    params.offload_kqv = own.offload_kqv
+    params.flash_attn_type = own.flash_attn_type
+    params.no_perf = True
+    if placement.type_k is not None:
+        params.type_k = placement.type_k
+    if placement.type_v is not None:
+        params.type_v = placement.type_v
+    return params
+
+
+def check_vocabulary(target: Any, other: Any, name: str) -> None:
+    """Raise DraftMismatch unless both models speak the same tokens; names the first id that differs."""
+    ours, theirs = llama_cpp.llama_model_get_vocab(target), llama_cpp.llama_model_get_vocab(other)
+    hint = "use --draft none, or a draft with the target's tokenizer"
+    for what, get in _TRAITS.items():
+        if get(ours) != get(theirs):
+            raise DraftMismatch(f"{name} has another {what} than the target: {get(theirs)}, not {get(ours)}", hint)
+    n_ours, n_theirs = llama_cpp.llama_vocab_n_tokens(ours), llama_cpp.llama_vocab_n_tokens(theirs)
+    text = llama_cpp.llama_vocab_get_text
+    for token in range(min(n_ours, n_theirs)):
+        if text(ours, token) != text(theirs, token):
+            raise DraftMismatch(
+                f"{name} has another token {token} than the target: {text(theirs, token)!r}, not {text(ours, token)!r}",
+                hint,
+            )
+    if abs(n_ours - n_theirs) > LARGEST_PADDING:
+        first = min(n_ours, n_theirs)
+        raise DraftMismatch(f"{name} has {n_theirs} tokens and the target {n_ours}: they differ from id {first}", hint)
+
+
+_TRAITS = {
+    "tokenizer type": llama_cpp.llama_vocab_type,
+    "BOS token": llama_cpp.llama_vocab_bos,
+    "EOS token": llama_cpp.llama_vocab_eos,
+}

@@ -1,0 +1,74 @@
+"""Acceptance rules: what happens where the target disagrees with a drafted token.
+
+`Strict` accepts a drafted token only where the target chooses it too, so the text is the target's own at every
+temperature. `Margin` also accepts the target's runner-up where the target hardly prefers its first choice
+(MARS, arXiv 2601.15498), with a bound in nats that the paper does not have.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from pyspec.errors import OptionError
+
+
+@dataclass(frozen=True)
+class Strict:
+    """Accept a drafted token only where the target's own choice equals it."""
+
+    @property
+    def name(self) -> str:
+        """The rule's name in results: `strict`."""
+        return "strict"
+
+
+@dataclass(frozen=True)
+class Margin:
+    """Accept the drafted runner-up where the target's top two logits are close.
+
+    With z1 >= z2 the two largest raw logits of a row, the gate is open where
+    `z1 > 0 and z2 / z1 > theta and z1 - z2 <= gap`. End-of-generation and control tokens are never relaxed, nor is
+    anything while a grammar, penalties, logit bias or a logits processor shapes the row.
+
+    theta: ratio of raw logits, 0 to 1; 0.9 is the paper's, 1 closes the gate.
+    gap: largest z1 - z2, in nats; `math.inf` leaves the paper's rule alone.
+    cap: relaxed tokens allowed in a row, or None.
+    budget: sum of gaps allowed in one answer, in nats, or None: the answer's relaxed tokens are then together at most
+        that much less likely than the target's own choices at the same places.
+    """
+
+    theta: float = 0.9
+    gap: float = 1.0
+    cap: int | None = None
+    budget: float | None = None
+
+    def __post_init__(self) -> None:
+        _require(0.0 <= self.theta <= 1.0, "theta", self.theta, "0 to 1")
+        _require(self.gap >= 0.0, "gap", self.gap, "0 or more, in nats")
+        _require(self.cap is None or self.cap >= 0, "cap", self.cap, "0 or more")
+        _require(self.budget is None or self.budget >= 0.0, "budget", self.budget, "0 or more, in nats")
+
+    @property
+    def name(self) -> str:
+        """The rule's name in results: `margin`."""
+        return "margin"
+
+    @property
+    def closed(self) -> bool:
+        """Whether the gate can never open."""
+        return self.theta >= 1.0 or self.cap == 0
+
+    @property
+    def limits(self) -> tuple[float, float, float, int]:
+        """theta, gap and budget in nats, and cap, as the extension takes them: infinity and -1 for no limit."""
+        budget = math.inf if self.budget is None else self.budget
+        return self.theta, self.gap, budget, -1 if self.cap is None else self.cap
+
+
+Verification = Strict | Margin
+
+
+def _require(holds: bool, option: str, value: object, range_: str) -> None:
+    if not holds:
+        raise OptionError(f"{option} is {value}", f"use {range_}")

@@ -1,0 +1,132 @@
+"""Sampler options of one answer, and the llama.cpp sampler chain they make."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import llama_cpp
+from llama_cpp import _internals as internals
+
+from pyspec.errors import OptionError
+
+PENALTY_WINDOW = 64
+"""Tokens that penalties look back on, as llama-cpp-python has it."""
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How the target chooses tokens; the names and defaults of llama-cpp-python.
+
+    temperature 0 is greedy; below 0 samples from the untruncated softmax at temperature 1. `shaped` options (penalties,
+    bias, grammar, mirostat) change rows, so no token is relaxed while they are on.
+    """
+
+    temperature: float = 0.8
+    top_k: int = 40
+    top_p: float = 0.95
+    min_p: float = 0.05
+    typical_p: float = 1.0
+    repeat_penalty: float = 1.0
+    frequency_penalty: float = 0.0
+    presence_penalty: float = 0.0
+    mirostat_mode: int = 0
+    mirostat_tau: float = 5.0
+    mirostat_eta: float = 0.1
+    seed: int = 0xFFFFFFFF
+    logit_bias: Mapping[int, float] | None = None
+
+    def __post_init__(self) -> None:
+        if not math.isfinite(self.temperature):
+            raise OptionError(f"temperature is {self.temperature}", "use 0 for greedy, or up to about 2")
+        if not 0.0 < self.top_p <= 1.0 or not 0.0 <= self.min_p <= 1.0:
+            raise OptionError(f"top_p is {self.top_p} and min_p {self.min_p}", "use 0 < top_p <= 1 and 0 <= min_p <= 1")
+
+    @property
+    def penalised(self) -> bool:
+        """Whether earlier tokens change later rows."""
+        return (self.repeat_penalty, self.frequency_penalty, self.presence_penalty) != (1.0, 0.0, 0.0)
+
+    @property
+    def shaped(self) -> bool:
+        """Whether a row that is sampled from is not the raw row."""
+        return self.penalised or bool(self.logit_bias) or (self.mirostat_mode != 0 and self.temperature > 0)
+
+    @property
+    def greedy(self) -> bool:
+        """Whether the argmax of the raw row is all there is to it."""
+        return self.temperature == 0.0 and not self.shaped
+
+
+def build_chain(sampling: Sampling, llama: Any, grammar: Any = None, processors: Any = None) -> Any:
+    """The `LlamaSampler` of llama-cpp-python's `Llama` for these options, or None where argmax will do.
+
+    llama: the `llama_cpp.Llama` whose model, vocabulary and token history the chain needs.
+    """
+    if sampling.greedy and grammar is None and processors is None:
+        return None
+    chain = internals.LlamaSampler()
+    if processors is not None:
+        chain.add_custom(_processor_hook(llama, processors))
+    if sampling.logit_bias:
+        _add_bias(chain, llama.n_vocab(), sampling.logit_bias)
+    if sampling.penalised:
+        chain.add_penalties(
+            n_vocab=llama.n_vocab(),
+            penalty_last_n=llama.last_n_tokens_size,
+            penalty_repeat=sampling.repeat_penalty,
+            penalty_freq=sampling.frequency_penalty,
+            penalty_present=sampling.presence_penalty,
+        )
+    if grammar is not None:
+        chain.add_grammar(llama._model, grammar)
+    _add_choice(chain, sampling, llama.n_vocab())
+    return chain
+
+
+def _add_choice(chain: Any, sampling: Sampling, n_vocab: int) -> None:
+    if sampling.temperature == 0.0:
+        chain.add_greedy()
+    elif sampling.temperature < 0.0:
+        chain.add_dist(sampling.seed)
+    elif sampling.mirostat_mode == 1:
+        chain.add_mirostat(n_vocab, sampling.seed, sampling.mirostat_tau, sampling.mirostat_eta, 100)
+    elif sampling.mirostat_mode == 2:
+        chain.add_mirostat_v2(sampling.seed, sampling.mirostat_tau, sampling.mirostat_eta)
+    else:
+        chain.add_top_k(sampling.top_k)
+        if sampling.typical_p < 1.0:
+            chain.add_typical(sampling.typical_p, 1)
+        chain.add_top_p(sampling.top_p, 1)
+        chain.add_min_p(sampling.min_p, 1)
+        chain.add_temp(sampling.temperature)
+        chain.add_dist(sampling.seed)
+
+
+def _add_bias(chain: Any, n_vocab: int, bias: Mapping[int, float]) -> None:
+    entries = (llama_cpp.llama_logit_bias * len(bias))()
+    for entry, (token, value) in zip(entries, bias.items()):
+        entry.token, entry.bias = int(token), float(value)
+    sampler = llama_cpp.llama_sampler_init_logit_bias(n_vocab, len(bias), entries)
+    llama_cpp.llama_sampler_chain_add(chain.sampler, sampler)
+
+
+def _processor_hook(llama: Any, processors: Any) -> Any:
+    import ctypes
+
+    import numpy as np
+
+    layout = np.dtype([("id", np.intc), ("logit", np.single), ("p", np.single)], align=True)
+
+    def apply(array: Any) -> None:
+        size = array.contents.size
+        block = (llama_cpp.llama_token_data * size).from_address(ctypes.addressof(array.contents.data.contents))
+        candidates = np.frombuffer(block, dtype=layout)
+        logits = np.ascontiguousarray(candidates["logit"])
+        for process in processors:
+            logits = process(llama._input_ids, logits)
+        candidates["logit"] = logits
+
+    return apply
