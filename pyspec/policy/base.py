@@ -1,0 +1,61 @@
+"""What every policy offers the round loop."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any
+
+from pyspec.policy.cost import CostCurve
+from pyspec.policy.learned import Learned
+from pyspec.policy.records import Draft, Outcome, Plan
+from pyspec.policy.tally import Tally
+
+MAX_DRAFT = 16
+
+
+class LengthPolicy(ABC):
+    """Decides draft lengths; one object lives as long as the process and learns across answers.
+
+    Round: `plan`, draft, (companion), `choose`, verify, `observe`. Not thread-safe.
+    """
+
+    def __init__(self, curve: CostCurve | None = None, learned: Learned | None = None) -> None:
+        self.curve = curve or CostCurve()
+        self.learned = learned or Learned()
+        self.tally = Tally()
+
+    @abstractmethod
+    def plan(self, n_seq: int, limits: Sequence[int], depth: int = 0) -> Plan:
+        """What to draft for `n_seq` sequences that have room for `limits` tokens each.
+
+        `depth` is the largest context depth, in tokens.
+        """
+
+    @abstractmethod
+    def choose(self, drafts: Sequence[Draft]) -> list[int]:
+        """How many drafted tokens of each draft go to the target; in the order given."""
+
+    @abstractmethod
+    def observe(self, outcome: Outcome) -> None:
+        """Learn from a verified round. Sequences not in `outcome` are forgotten."""
+
+    def begin_answer(self) -> None:
+        """Start the statistics anew; what was learned stays."""
+        self.tally = Tally()
+
+    def stats(self) -> dict[str, Any]:
+        """Statistics since `begin_answer`, for a result's `speculation` block."""
+        target = self.curve.target.table()
+        verify = target[1 : MAX_DRAFT + 2]
+        step = self.curve.draft.table()[1]
+        return self.tally.report(verify, step, self.learned.calibration.by_position())
+
+
+def observe_times(curve: CostCurve, outcome: Outcome, n_seq: int) -> None:
+    """Feed the times of a round to the cost curve."""
+    curve.observe_target(outcome.verify_rows, outcome.t_verify, outcome.depth)
+    if outcome.draft_steps > 0 and not outcome.caught_up:
+        curve.draft.observe(n_seq, outcome.t_draft / outcome.draft_steps)
+    if outcome.companion_rows > 0:
+        curve.companion.observe(outcome.companion_rows, outcome.t_companion)

@@ -1,0 +1,190 @@
+"""Running acceptance tables: by the draft's own probability, by position, and of lookup drafts."""
+
+from __future__ import annotations
+
+from math import exp
+
+import msgspec
+
+from pyspec.errors import OptionError
+from pyspec.policy.estimator import clamp
+from pyspec.policy.features import bin_centre, table_bin
+from pyspec.policy.records import TABLE_BINS
+
+POSITIONS = 16
+_PRIOR_WEIGHT = 6.0
+_MEMORY = 256.0
+
+# Weights of the draft-only prior: logit(acceptance) = intercept + slope * logit(p), a little under
+# the diagonal, since drafts are over-confident away from their training text.
+PRIOR_INTERCEPT, PRIOR_SLOPE = -0.3, 0.8
+
+
+def prior_acceptance(logit_p: float) -> float:
+    """Acceptance assumed for a draft probability before anything was observed."""
+    return clamp(1.0 / (1.0 + exp(-(PRIOR_INTERCEPT + PRIOR_SLOPE * logit_p))))
+
+
+class CalibrationState(msgspec.Struct):
+    """Saved form of Calibration."""
+
+    hits: list[float]
+    seen: list[float]
+    first: list[float]
+    later: list[float]
+    position_hits: list[float]
+    position_seen: list[float]
+
+
+class Calibration:
+    """Acceptance by the bin of p (the table C multiplies up), and by position.
+
+    `first` and `later` count how often each bin turned up at position 0 and at later observed
+    positions: what a draft not made yet is expected to look like.
+    """
+
+    def __init__(self) -> None:
+        self._hits = [0.0] * TABLE_BINS
+        self._seen = [0.0] * TABLE_BINS
+        self._prior = [prior_acceptance(bin_centre(k)) for k in range(TABLE_BINS)]
+        self.table = list(self._prior)
+        # Two draft tokens' worth of an even spread from p = 0.05 to p = 0.999.
+        spread = [2.0 / 20 if 10 <= k < 30 else 0.0 for k in range(TABLE_BINS)]
+        self.first, self.later = list(spread), list(spread)
+        self.position_hits = [0.0] * POSITIONS
+        self.position_seen = [0.0] * POSITIONS
+
+    def update(self, position: int, p: float, accepted: bool) -> None:
+        """Learn from one observed position with draft probability p."""
+        k = table_bin(p)
+        y = 1.0 if accepted else 0.0
+        if self._seen[k] >= _MEMORY:
+            self._seen[k] *= 0.5
+            self._hits[k] *= 0.5
+        self._seen[k] += 1.0
+        self._hits[k] += y
+        self._refresh(k)
+        counts = self.later if position else self.first
+        counts[k] += 1.0
+        if counts[k] > _MEMORY:
+            counts[:] = [c * 0.5 for c in counts]
+        if position < POSITIONS:
+            self.position_seen[position] += 1.0
+            self.position_hits[position] += y
+
+    def _refresh(self, k: int) -> None:
+        n = self._seen[k] + _PRIOR_WEIGHT
+        self.table[k] = clamp((self._hits[k] + _PRIOR_WEIGHT * self._prior[k]) / n)
+
+    def by_position(self) -> list[float]:
+        """Conditional acceptance at positions 0.., as far as at least one was observed."""
+        pairs = zip(self.position_hits, self.position_seen)
+        return [hits / seen for hits, seen in pairs if seen > 0.0]
+
+    def state(self) -> CalibrationState:
+        """For a profile."""
+        return CalibrationState(
+            list(self._hits),
+            list(self._seen),
+            list(self.first),
+            list(self.later),
+            list(self.position_hits),
+            list(self.position_seen),
+        )
+
+    @classmethod
+    def restore(cls, state: CalibrationState) -> Calibration:
+        """The inverse of `state`; raises OptionError on contradictions."""
+        tables = (state.hits, state.seen, state.first, state.later)
+        places = (state.position_hits, state.position_seen)
+        good = (
+            all(len(t) == TABLE_BINS for t in tables)
+            and all(len(t) == POSITIONS for t in places)
+            and all(0.0 <= n < 1e12 for t in (*tables, *places) for n in t)
+            and all(h <= n for h, n in zip(state.hits, state.seen))
+            and all(h <= n for h, n in zip(*places))
+            and sum(state.first) > 0.0
+            and sum(state.later) > 0.0
+        )
+        if not good:
+            raise OptionError("the calibration table contradicts itself")
+        out = cls()
+        out._hits, out._seen = list(state.hits), list(state.seen)
+        out.first, out.later = list(state.first), list(state.later)
+        out.position_hits = list(state.position_hits)
+        out.position_seen = list(state.position_seen)
+        for k in range(TABLE_BINS):
+            out._refresh(k)
+        return out
+
+
+_MATCHES = (2, 3, 4, 6, 9)  # first match length of buckets 1..5
+_PLACES = (1, 2, 4)  # first position of buckets 1..3
+_CELLS = (len(_MATCHES) + 1) * 3 * (len(_PLACES) + 1)
+
+
+class LookupState(msgspec.Struct):
+    """Saved form of LookupEstimator."""
+
+    mean: list[float]
+    count: list[float]
+    recent: float
+
+
+class LookupEstimator:
+    """Acceptance of a lookup draft's tokens by match length, recent success and position."""
+
+    def __init__(self) -> None:
+        self._mean = [0.0] * _CELLS
+        self._count = [3.0] * _CELLS
+        self.recent = 0.5
+        for m in range(len(_MATCHES) + 1):
+            for r in range(3):
+                for q in range(len(_PLACES) + 1):
+                    # Longer matches and later positions of surviving drafts hold more often.
+                    mean = 0.25 + 0.09 * m + 0.1 * r + 0.05 * q
+                    self._mean[self._index(m, r, q)] = min(mean, 0.97)
+
+    @staticmethod
+    def _index(m: int, r: int, q: int) -> int:
+        return (m * 3 + r) * (len(_PLACES) + 1) + q
+
+    def _cell(self, match_length: int, position: int) -> int:
+        m = sum(match_length >= edge for edge in _MATCHES)
+        q = sum(position >= edge for edge in _PLACES)
+        r = (self.recent >= 0.35) + (self.recent >= 0.75)
+        return self._index(m, r, q)
+
+    def predict(self, match_length: int, n: int) -> list[float]:
+        """Conditional acceptance of positions 0..n-1 of a draft with this match length."""
+        start = self._cell(match_length, 0)
+        mean = self._mean
+        head = [mean[start], mean[start + 1], mean[start + 2], mean[start + 2]]
+        return [clamp(p) for p in (*head, *([mean[start + 3]] * (n - 4)))][:n]
+
+    def update(self, match_length: int, hits: list[bool]) -> None:
+        """Learn from the observed positions of one draft, in order; may be empty."""
+        for position, hit in enumerate(hits):
+            k = self._cell(match_length, position)
+            self._count[k] = min(self._count[k] + 1.0, 128.0)
+            self._mean[k] += ((1.0 if hit else 0.0) - self._mean[k]) / self._count[k]
+        if hits:
+            self.recent += 0.2 * ((1.0 if hits[0] else 0.0) - self.recent)
+
+    def state(self) -> LookupState:
+        """For a profile."""
+        return LookupState(list(self._mean), list(self._count), self.recent)
+
+    @classmethod
+    def restore(cls, state: LookupState) -> LookupEstimator:
+        """The inverse of `state`; raises OptionError on contradictions."""
+        good = (
+            len(state.mean) == len(state.count) == _CELLS
+            and all(0.0 <= m <= 1.0 for m in (*state.mean, state.recent))
+            and all(1.0 <= n <= 128.0 for n in state.count)
+        )
+        if not good:
+            raise OptionError("the lookup table contradicts itself")
+        out = cls()
+        out._mean, out._count, out.recent = list(state.mean), list(state.count), state.recent
+        return out

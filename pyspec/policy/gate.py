@@ -1,0 +1,83 @@
+"""When to spend time on a draft or a companion at all.
+
+A gate weighs, per context, what the next use is expected to gain against not using it. It learns
+from uses only, so it probes while off, ever more rarely, and it may not lose more than a small
+share of all tokens: a debt account of realised losses closes it whatever the estimates say.
+"""
+
+from __future__ import annotations
+
+PROBE_MIN, PROBE_MAX = 8, 256
+
+_MEMORY = 64.0
+_PRIOR_WEIGHT = 6.0
+_AHEAD = 0.8  # weight of what following uses bring: a probe may open a good stretch
+_RATE = 0.005  # share of tokens that probing may lose in the long run
+_ALLOWANCE = 2.0  # tokens it may lose beyond that share
+_TRIALS = 8.0  # uses of a context after a success before its own estimate decides
+_CREDIT = -6.0  # tokens of earlier gains that may be lost again before it closes
+
+
+class Gate:
+    """On or off by context, values in tokens a round against the alternative."""
+
+    def __init__(self, contexts: int = 1, prior: float = 0.0) -> None:
+        self._value = [prior] * contexts
+        self._count = [_PRIOR_WEIGHT] * contexts
+        self._off = 0
+        self._gap = PROBE_MIN
+        self._run = 0.0
+        self._running = False
+        self.debt = 0.0
+        self.uses = 0
+        self.probes = 0
+
+    def ask(self, context: int = 0) -> tuple[bool, bool]:
+        """(use it this round, as a probe). Ask once a round, then `tell` or `rest`."""
+        if self.debt >= _ALLOWANCE:
+            return False, False
+        if self._value[context] > 0.0:
+            return True, False
+        if self._running and self._run > 0.0 and self._count[context] < _PRIOR_WEIGHT + _TRIALS:
+            return True, True
+        if self._off >= self._gap:
+            self.probes += 1
+            return True, True
+        return False, False
+
+    def tell(self, gain: float, realised: float, context: int = 0, then: int = 0) -> None:
+        """A use ended: expected gain given all that was seen, and what it really gained.
+
+        Gains are in tokens against the alternative, `realised` at the price of plain decoding.
+        `then` is the context of the next round: what follows counts where it would be used.
+        """
+        target = gain + _AHEAD * max(0.0, self._value[then] if then != context else 0.0)
+        n = self._count[context] = min(self._count[context] + 1.0, _MEMORY)
+        self._value[context] += (target - self._value[context]) / n
+        self.debt = max(_CREDIT, self.debt - realised)
+        self._pay(1.0)
+        self.uses += 1
+        self._run += gain
+        self._running = True
+        self._off = 0
+
+    def rest(self, tokens: float = 1.0) -> None:
+        """A round without use; `tokens` it brought."""
+        if self._running:
+            self._gap = PROBE_MIN if self._run > 0.0 else min(2 * self._gap, PROBE_MAX)
+            self._running, self._run = False, 0.0
+        self._off += 1
+        self._pay(tokens)
+
+    def _pay(self, tokens: float) -> None:
+        if self.debt > 0.0:
+            self.debt = max(0.0, self.debt - _RATE * tokens)
+
+    def value(self, context: int = 0) -> float:
+        """The running estimate of a context, tokens a round."""
+        return self._value[context]
+
+    @property
+    def values(self) -> list[float]:
+        """All running estimates."""
+        return list(self._value)

@@ -1,0 +1,285 @@
+"""Draft length by goodput: what this machine pays against what this draft is expected to bring."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from pyspec.policy.base import MAX_DRAFT, LengthPolicy, observe_times
+from pyspec.policy.choose import allocate, best_length, draft_floors, survivals
+from pyspec.policy.cost import CostCurve
+from pyspec.policy.features import Features, read_companion, read_draft
+from pyspec.policy.gate import Gate
+from pyspec.policy.learned import Learned
+from pyspec.policy.records import LOOKUP, Draft, Outcome, Plan, SeqOutcome
+
+_REFRESH = 64  # rounds between two looks at slowly moving inputs of the floors
+_PRICE_MEMORY = 32.0  # rounds the running goodput looks back on
+_STALE = 9  # context of a gate: nothing was drafted last round
+_IDLE = Plan(0)
+
+
+class _Pending(NamedTuple):
+    """One draft between choose and observe."""
+
+    draft: Draft
+    base: list[Features]
+    full: list[Features] | None
+    without: list[float]
+    with_: list[float]
+    survival: list[float]
+    length: int
+
+
+class _Tables(NamedTuple):
+    """What changes only with the curve, the depth, the number of sequences or slow averages."""
+
+    rows: list[float]
+    step: float
+    floors: list[float]
+    gain: float
+    lookup_min: int
+
+
+class GoodputPolicy(LengthPolicy):
+    """Maximise expected tokens per ms over a round, at the price of a millisecond.
+
+    `drafting` False-able: with `auto_draft` the draft model is switched off by itself where it does
+    not pay and probed now and then; likewise `auto_companion`. `companion` says whether there is
+    one at all. `max_draft` bounds a model's draft per sequence.
+    """
+
+    def __init__(
+        self,
+        curve: CostCurve | None = None,
+        learned: Learned | None = None,
+        *,
+        companion: bool = False,
+        auto_draft: bool = True,
+        auto_companion: bool = True,
+        max_draft: int = MAX_DRAFT,
+    ) -> None:
+        super().__init__(curve, learned)
+        self._companion = companion
+        self._auto_draft, self._auto_companion = auto_draft, auto_companion
+        self._max_draft = max_draft
+        self._gates: dict[int, Gate] = {}
+        self._companion_gate = Gate()
+        self._gate = Gate()
+        self._speed = 1.0  # running goodput over that of plain decoding, at least 1
+        self._recent = (_PRICE_MEMORY, _PRICE_MEMORY)  # tokens, tokens plain decoding would give
+        self._plain_overhead = 0.0
+        self._history = (0, 0)
+        self._context = _STALE
+        self._n_seq = 1
+        self._round = 0
+        self._key: tuple[int, int, int] = (-1, 0, 0)
+        self._tables = _Tables([], 0.0, [], 0.0, 1)
+        self._pending: dict[int, _Pending] = {}
+        self._predicted = 0.0
+        self._companion_gain = 0.0
+        self._drafting = False
+
+    # -- before drafting ---------------------------------------------------------------------
+
+    def plan(self, n_seq: int, limits: Sequence[int], depth: int = 0) -> Plan:
+        self._pending.clear()
+        self._predicted = self._companion_gain = 0.0
+        self._round += 1
+        self._drafting = False
+        key = (n_seq, self.curve.version, depth // 256 * 65536 + self._round // _REFRESH)
+        if key != self._key:
+            self._refresh(n_seq, depth)
+            self._key = key
+        room = min(self._max_draft, max(limits, default=0))
+        if room <= 0:
+            return _IDLE
+        on, probe = (True, False)
+        if self._auto_draft:
+            on, probe = self._gate.ask(self._context)
+        if not on:
+            return _IDLE
+        self._drafting = True
+        self.tally.probes += probe
+        return Plan(
+            room,
+            min(self._tables.floors[:room]),
+            self.learned.calibration.table,
+            self._tables.floors,
+            self._ask_companion(),
+            probe,
+            self._tables.lookup_min,
+        )
+
+    def _ask_companion(self) -> bool:
+        if not self._companion or not self._auto_companion:
+            return self._companion
+        return self._companion_gate.ask()[0]
+
+    def _refresh(self, n_seq: int, depth: int) -> None:
+        """Recompute what depends on slow inputs; a few hundred microseconds, every 64 rounds."""
+        rows = self.curve.target.table(depth)
+        step = self.curve.draft.table(depth)[min(n_seq, self.curve.draft.n_max)]
+        self._n_seq = n_seq
+        # Sequences as equals: each pays its share of rows that all of them grow together.
+        most = max(1, min(self._max_draft, (len(rows) - 1) // n_seq - 1))
+        verify = [rows[min(n_seq * (g + 1), len(rows) - 1)] / n_seq for g in range(most + 1)]
+        price = self._speed / verify[0]
+        told = self.learned.calibration
+        floors, gain = draft_floors(
+            verify, step / n_seq, price, (told.first, told.table), (told.later, told.table)
+        )
+        floors += [1.1] * (self._max_draft - len(floors))
+        gate = self._gates.get(n_seq.bit_length())
+        if gate is None:
+            gate = self._gates[n_seq.bit_length()] = Gate(_STALE + 1, gain * n_seq)
+        self._gate = gate
+        self._tables = _Tables(rows, step, floors, gain, self._lookup_min(verify, price, gain))
+
+    def _lookup_min(self, verify: list[float], price: float, gain: float) -> int:
+        """The shortest match whose lookup draft is worth more than a model draft."""
+        for match in range(1, 9):
+            chain = survivals(self.learned.lookup.predict(match, len(verify) - 1))
+            g = best_length(chain, verify, 0.0, price)
+            if sum(chain[:g]) - price * (verify[g] - verify[0]) > max(0.0, gain):
+                return match
+        return 9
+
+    # -- after drafting ----------------------------------------------------------------------
+
+    def choose(self, drafts: Sequence[Draft]) -> list[int]:
+        rows = self._tables.rows
+        price = self._speed * self._n_seq / rows[self._n_seq]
+        read = [self._read(draft) for draft in drafts]
+        lengths = self._lengths([r.survival for r in read], price)
+        for r, g in zip(read, lengths):
+            self._pending[r.draft.seq] = r._replace(length=g)
+            self._predicted += sum(r.survival[:g])
+        if any(r.full for r in read):
+            self._weigh_companion(read, lengths, price)
+        return lengths
+
+    def _lengths(self, chains: list[list[float]], price: float) -> list[int]:
+        rows, n_seq = self._tables.rows, self._n_seq
+        if n_seq == 1 and len(chains) == 1:
+            chain = chains[0][: len(rows) - 2]
+            return [best_length(chain, rows[1:], 0.0, price)]
+        spare = n_seq - len(chains)  # sequences without a draft still take a row each
+        chosen = allocate(chains + [[] for _ in range(max(0, spare))], rows, 0.0, price)
+        return chosen[: len(chains)]
+
+    def _read(self, draft: Draft) -> _Pending:
+        """Estimate a draft's acceptance and survival."""
+        if draft.source == LOOKUP:
+            chance = self.learned.lookup.predict(draft.match_length, draft.n)
+            return _Pending(draft, [], None, chance, [], survivals(chance), 0)
+        base = read_draft(draft)
+        without = [self.learned.draft.predict(f) for f in base]
+        full = read_companion(draft, base) if draft.s is not None else None
+        if not full:
+            return _Pending(draft, base, None, without, [], survivals(without), 0)
+        with_ = [self.learned.companion.predict(f) for f in full]
+        best = with_ if self.learned.companion_helps else without
+        return _Pending(draft, base, full, without, with_, survivals(best), 0)
+
+    def _weigh_companion(self, read: list[_Pending], lengths: list[int], price: float) -> None:
+        """Expected gain of choosing with the companion's view over choosing without it."""
+        if not self.learned.companion_helps:
+            return
+        other = self._lengths([survivals(r.without) for r in read], price)
+        rows, n_seq = self._tables.rows, self._n_seq
+
+        def worth(chosen: list[int]) -> float:
+            tokens = sum(sum(r.survival[:g]) for r, g in zip(read, chosen))
+            return tokens - price * rows[n_seq + sum(chosen)]
+
+        self._companion_gain = worth(lengths) - worth(other)
+
+    # -- after verifying ---------------------------------------------------------------------
+
+    def observe(self, outcome: Outcome) -> None:
+        n_seq = self._n_seq
+        self.tally.add(outcome, self._predicted)
+        observe_times(self.curve, outcome, n_seq)
+        for seq in outcome.seqs:
+            pending = self._pending.get(seq.seq)
+            if pending is not None:
+                self._learn(pending, seq)
+        time = outcome.t_draft + outcome.t_companion + outcome.t_verify
+        tokens = sum([seq.n_accepted + 1 for seq in outcome.seqs])
+        plain = self._tables.rows[n_seq]
+        if outcome.t_round > time:
+            extra = outcome.t_round - time
+            if outcome.verify_rows == n_seq and outcome.draft_steps == 0:
+                self._plain_overhead += 0.1 * (extra - self._plain_overhead)
+            time = outcome.t_round - self._plain_overhead
+        plain_tokens = time * n_seq / plain
+        self._reprice(tokens, plain_tokens)
+        self._tell_companion(outcome, plain)
+        self._tell_gate(outcome, tokens - plain_tokens)
+
+    def _learn(self, pending: _Pending, seq: SeqOutcome) -> None:
+        """Update estimators at the observed positions: up to the first refusal, not beyond."""
+        accepted, verified = seq.n_accepted, min(seq.n_verified, pending.length)
+        hits = [True] * accepted
+        if accepted < verified:
+            hits.append(False)
+        elif seq.next_match is not None:
+            hits.append(seq.next_match)
+        draft, learned = pending.draft, self.learned
+        if draft.source == LOOKUP:
+            learned.lookup.update(draft.match_length, hits[: draft.n])
+            return
+        for i, (f, hit) in enumerate(zip(pending.base, hits)):
+            learned.learn_draft(i, draft.p[i], f, hit)
+            if pending.full is not None:
+                learned.learn_companion(pending.full[i], pending.without[i], pending.with_[i], hit)
+
+    def _reprice(self, tokens: float, plain_tokens: float) -> None:
+        """Running goodput in units of plain decoding's, the price of a millisecond."""
+        keep = 1.0 - 1.0 / _PRICE_MEMORY
+        n_seq = self._n_seq
+        got, plain = self._recent
+        got, plain = got * keep + tokens / n_seq, plain * keep + plain_tokens / n_seq
+        self._recent = (got, plain)
+        self._speed = max(1.0, got / plain)
+
+    def _tell_companion(self, outcome: Outcome, plain: float) -> None:
+        if outcome.companion_rows > 0:
+            spent = outcome.t_companion * self._speed * self._n_seq / plain
+            gain = self._companion_gain - spent
+            self._companion_gate.tell(gain, gain)
+        elif self._drafting:
+            self._companion_gate.rest()
+
+    def _tell_gate(self, outcome: Outcome, realised: float) -> None:
+        if outcome.draft_steps == 0:
+            if self._context != _STALE:
+                self._context = _STALE
+            self._gate.rest(float(self._n_seq))
+            return
+        price = self._speed * self._n_seq / self._tables.rows[self._n_seq]
+        rows = self._tables.rows
+        spent = outcome.t_draft + rows[min(outcome.verify_rows, len(rows) - 1)] - rows[self._n_seq]
+        verified = sum(seq.n_verified for seq in outcome.seqs)
+        accepted = sum(seq.n_accepted for seq in outcome.seqs)
+        grade = 0 if accepted == 0 else (2 if accepted == verified else 1)
+        self._history = (self._history[1] if self._context != _STALE else 0, grade)
+        then = self._history[0] * 3 + grade
+        self._gate.tell(self._predicted - price * spent, realised, self._context, then)
+        self._context = then
+
+    def stats(self) -> dict[str, Any]:
+        out = super().stats()
+        out["estimator"] = self.learned.draft.chosen
+        out["log_loss"] = {
+            "bins": round(self.learned.draft.loss_bins, 4),
+            "logistic": round(self.learned.draft.loss_logistic, 4),
+        }
+        out["drafting_gain"] = round(self._gate.value(self._context), 4)
+        out["speed_against_plain"] = round(self._recent[0] / self._recent[1], 4)
+        if self.learned.scored:
+            out["log_loss_without_companion"] = round(self.learned.loss_without, 4)
+            out["log_loss_with_companion"] = round(self.learned.loss_with, 4)
+            out["companion_information"] = round(self.learned.companion_bits, 4)
+        return out

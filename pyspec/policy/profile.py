@@ -1,0 +1,111 @@
+"""A measured profile of one pair of models on one machine, and its file in the cache.
+
+A profile that cannot be believed raises ProfileError; callers measure again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import tempfile
+from math import isfinite
+from pathlib import Path
+
+import msgspec
+
+from pyspec.errors import OptionError, ProfileError
+from pyspec.policy.cost import CostCurve, CurveState
+from pyspec.policy.learned import Learned, LearnedState
+
+FORMAT = 1
+_MAX_BYTES = 4 << 20
+_HINT = "run `pyspec profile` to measure again"
+
+
+class ProfileKey(msgspec.Struct, frozen=True):
+    """What a profile belongs to: sha256 of the files ("" for none), where and how they run."""
+
+    target: str
+    draft: str
+    companion: str
+    backend: str
+    threads: int
+    version: str
+
+
+class Profile(msgspec.Struct, forbid_unknown_fields=True):
+    """Everything measured, as written to the file.
+
+    `acceptance` is conditional acceptance by draft position; `best_plan` names the best fixed
+    plan ("do not speculate" included); `break_even` is the constant acceptance from which on
+    drafting pays, above 1 where it never does; `gains` the log-loss (nats a token) the draft
+    alone and draft with companion reach.
+    """
+
+    key: ProfileKey
+    curve: CurveState
+    learned: LearnedState
+    acceptance: list[float] = []
+    best_plan: str = ""
+    break_even: float = 2.0
+    loss_without_companion: float = 0.0
+    loss_with_companion: float = 0.0
+    format: int = FORMAT
+
+    def policy_parts(self) -> tuple[CostCurve, Learned]:
+        """Fresh objects for a policy. Raises ProfileError where the tables contradict themselves."""
+        try:
+            return CostCurve.restore(self.curve), Learned.restore(self.learned)
+        except OptionError as error:
+            raise ProfileError(f"the profile is damaged: {error.message}", _HINT) from None
+
+
+def profile_path(folder: Path, key: ProfileKey) -> Path:
+    """Where the profile of `key` lies in the cache folder."""
+    digest = hashlib.sha256(msgspec.json.encode(key)).hexdigest()
+    return folder / f"profile-{digest[:20]}.json"
+
+
+def save_profile(profile: Profile, folder: Path) -> Path:
+    """Write atomically and return the path. Raises ProfileError where the folder refuses."""
+    path = profile_path(folder, profile.key)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(prefix=".profile-", dir=folder)
+        try:
+            with os.fdopen(handle, "wb") as out:
+                out.write(msgspec.json.encode(profile))
+                out.flush()
+                os.fsync(out.fileno())
+            os.replace(name, path)
+        except BaseException:
+            Path(name).unlink(missing_ok=True)
+            raise
+    except OSError as error:
+        reason = error.strerror or type(error).__name__
+        raise ProfileError(f"the profile cannot be written to {folder}: {reason}") from None
+    return path
+
+
+def load_profile(folder: Path, key: ProfileKey) -> Profile | None:
+    """The stored profile, None where there is none. Raises ProfileError if corrupt or foreign."""
+    path = profile_path(folder, key)
+    try:
+        if not path.exists():
+            return None
+        if not path.is_file() or path.stat().st_size > _MAX_BYTES:
+            raise ProfileError(f"{path} is not a profile", _HINT)
+        profile = msgspec.json.decode(path.read_bytes(), type=Profile)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        raise ProfileError(f"the profile {path} is damaged", _HINT) from None
+    except OSError as error:
+        reason = error.strerror or type(error).__name__
+        raise ProfileError(f"the profile {path} cannot be read: {reason}", _HINT) from None
+    if profile.format != FORMAT:
+        raise ProfileError(f"the profile {path} has format {profile.format}, not {FORMAT}", _HINT)
+    if profile.key != key:
+        raise ProfileError(f"the profile {path} belongs to other models or another machine", _HINT)
+    if not all(isfinite(x) for x in (profile.break_even, *profile.acceptance)):
+        raise ProfileError(f"the profile {path} is damaged", _HINT)
+    profile.policy_parts()
+    return profile
