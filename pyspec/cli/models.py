@@ -29,23 +29,16 @@ _TEMPLATE = "tokenizer.chat_template"
 T = TypeVar("T")
 
 
-class _Failure(click.ClickException):
-    """An expected failure: one sentence on stderr and the error's own exit code."""
-
-    def __init__(self, error: PyspecError) -> None:
-        super().__init__(str(error))
-        self.exit_code = error.exit_code
-
-
 class _Sentences(click.Group):
     """A group whose expected failures are one sentence on stderr."""
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Runs the subcommand; PyspecError becomes click's own kind of error."""
+        """Runs the subcommand; PyspecError becomes a sentence and its exit code."""
         try:
             return super().invoke(ctx)
         except PyspecError as error:
-            raise _Failure(error) from error
+            click.echo(f"Error: {error}", err=True)
+            ctx.exit(error.exit_code)
 
 
 @click.group(cls=_Sentences)
