@@ -219,6 +219,8 @@ class Ours:
 
     def play(self, seats: Sequence[Seat]) -> Round:
         spent = Spent(self._costs)
+        if all(seat.t == 0 for seat in seats):
+            self.policy.begin_answer()
         plan = self.policy.plan(len(seats), [room(seat) for seat in seats])
         picks = [self._pick(i, seat, plan) for i, seat in enumerate(seats)]
         model = [d.n if c is chain_at(s) and c else 0 for (c, d), s in zip(picks, seats)]

@@ -12,13 +12,16 @@ spent there.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import numpy.typing as npt
 
 _FLOOR_GRID = 24  # survival values from 1 down to 0.01, equal in log
 _LOG_MIN = 4.605170185988091  # -log 0.01
+Floats = npt.NDArray[np.float64]
+_GRID: Floats = np.exp(np.linspace(0.0, -_LOG_MIN, _FLOOR_GRID))
+_GRID_LIST = [float(s) for s in _GRID]
 
 
 def survivals(acceptance: Sequence[float]) -> list[float]:
@@ -90,15 +93,15 @@ def draft_floors(
     verify: Sequence[float],
     step: float,
     price: float,
-    first: tuple[Sequence[float], Sequence[float]],
-    later: tuple[Sequence[float], Sequence[float]],
+    nexts: Callable[[Sequence[float], int], Sequence[Sequence[float]]],
+    acceptance: Sequence[float],
 ) -> tuple[list[float], float]:
     """Survival floors for drafting, by optimal stopping, and what drafting is expected to gain.
 
-    `verify[g]` for g = 0..max_draft; `step` is one more drafted token's time; `first` and `later`
-    are (weights, acceptances) of the token to be drafted at position 0 and after. Returns
-    (floors, gain): after token i draft on only if survival >= floors[i]; gain is in tokens a
-    round over not drafting at this price.
+    `verify[g]` for g = 0..max_draft; `step` is one more drafted token's time.
+    `nexts(survivals, i)` gives, for each survival after i tokens, the weights with which the
+    next token's acceptance takes each of the values `acceptance`. Returns (floors, gain): after
+    token i draft on only if survival >= floors[i]; gain is in tokens a round over not drafting.
 
     Backward over lengths i, with survival s on a grid. Stopping at i keeps all i tokens or cuts
     the last ones again; the last one's survival is s, those before are taken as 1, which makes
@@ -106,61 +109,55 @@ def draft_floors(
     Going on costs `step` and brings s * a now and the value of what follows.
     """
     n = len(verify) - 1
-    logs = np.linspace(0.0, -_LOG_MIN, _FLOOR_GRID)
-    grid = np.exp(logs)
+    if n == 0:
+        return [], 0.0
     cost = price * np.asarray(verify, dtype=np.float64)
-    steps = _Lookahead(grid, later)
-    value = _stop_value(cost, n, grid)
+    ahead = _Lookahead(acceptance)
+    value = _stop_value(cost, n)
     floors = [1.1] * n
     for i in range(n - 1, 0, -1):
-        stop = _stop_value(cost, i, grid)
-        on = steps.expect(value) - price * step
-        floors[i - 1] = _threshold(grid, on - stop)
+        stop = _stop_value(cost, i)
+        on = ahead.expect(value, nexts(_GRID_LIST, i)) - price * step
+        floors[i - 1] = _threshold(on - stop)
         value = np.maximum(stop, on)
-    start = _Lookahead(grid[:1], first)
-    gain = float(start.expect(value)[0] - price * step + cost[0]) if n else 0.0
-    return floors, gain
+    first = ahead.expect(value, nexts(_GRID_LIST, 0))
+    return floors, float(first[0] - price * step + cost[0])
 
 
 class _Lookahead:
     """Expected value after one more token, from each survival on the grid."""
 
-    def __init__(
-        self, grid: npt.NDArray[np.float64], nexts: tuple[Sequence[float], Sequence[float]]
-    ) -> None:
-        weights = np.asarray(nexts[0], dtype=np.float64)
-        self._weights = weights / weights.sum()
-        self._next = np.outer(grid, np.asarray(nexts[1], dtype=np.float64))
+    def __init__(self, acceptance: Sequence[float]) -> None:
+        self._next = np.outer(_GRID, np.asarray(acceptance, dtype=np.float64))
         place = -np.log(self._next) * ((_FLOOR_GRID - 1) / _LOG_MIN)
         self._low = np.clip(place.astype(np.intp), 0, _FLOOR_GRID - 2)
         self._part = np.clip(place - self._low, 0.0, 1.0)
 
-    def expect(self, value: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    def expect(self, value: Floats, weights: Sequence[Sequence[float]]) -> Floats:
         low = value[self._low]
-        ahead = low + (value[self._low + 1] - low) * self._part
-        return np.asarray((self._next + ahead) @ self._weights, dtype=np.float64)
+        gain = self._next + low + (value[self._low + 1] - low) * self._part
+        w = np.asarray(weights, dtype=np.float64)
+        return np.asarray((gain * w).sum(axis=1) / w.sum(axis=1), dtype=np.float64)
 
 
-def _stop_value(
-    cost: npt.NDArray[np.float64], i: int, grid: npt.NDArray[np.float64]
-) -> npt.NDArray[np.float64]:
-    keep_all = np.full(len(grid), -cost[i])
+def _stop_value(cost: Floats, i: int) -> Floats:
+    keep_all = np.full(_FLOOR_GRID, -cost[i])
     if i == 0:
         return keep_all
     # Cutting back to c < i loses the last token's s and at most 1 for each of the others.
     deeper = float((np.arange(i) - cost[:i]).max()) - (i - 1)
-    return np.asarray(np.maximum(keep_all, deeper - grid), dtype=np.float64)
+    return np.asarray(np.maximum(keep_all, deeper - _GRID), dtype=np.float64)
 
 
-def _threshold(grid: npt.NDArray[np.float64], margin: npt.NDArray[np.float64]) -> float:
+def _threshold(margin: Floats) -> float:
     """The lowest survival from which on drafting pays; 1.1 where it never does."""
     good = int(np.argmax(np.append(margin < 0.0, True)))
     if good == 0:
         return 1.1
-    if good == len(grid):
+    if good == _FLOOR_GRID:
         return 0.0
     m1, m0 = float(margin[good - 1]), float(margin[good])
-    return float(grid[good] + (grid[good - 1] - grid[good]) * (-m0 / (m1 - m0)))
+    return float(_GRID[good] + (_GRID[good - 1] - _GRID[good]) * (-m0 / (m1 - m0)))
 
 
 def expected_goodput(

@@ -13,14 +13,15 @@ _P_MIN = 1.0 / (1.0 + 2980.9579870417283)  # logit -8
 _P_MAX = 1.0 - _P_MIN
 _POSITION = tuple(min(i, 8) / 8.0 for i in range(1025))
 
-DRAFT_WIDTH = 4
-COMPANION_WIDTH = 8
+DRAFT_WIDTH = 6
+COMPANION_WIDTH = 10
 
 
 class Features(NamedTuple):
     """One drafted token: `x` for the logistic model (first entry 1), `u`, `v` in [0, 1] for bins.
 
-    The draft alone: x = 1, logit p / 4, entropy / 3, position / 8; u from logit p, v from entropy.
+    The draft alone: x = 1, logit p / 4, entropy / 3, position / 8, recent acceptance in this
+    sequence, mean logit p / 4 of the draft's tokens before; u from logit p, v from entropy.
     With a companion x goes on with S, A, logit Pc / 4, argmax agreement; and u = S, v = A.
     """
 
@@ -49,13 +50,15 @@ def bin_centre(index: int) -> float:
     return (index + 0.5) * (2.0 * LOGIT_MAX / TABLE_BINS) - LOGIT_MAX
 
 
-def draft_features(position: int, p: float, entropy: float) -> Features:
+def draft_features(
+    position: int, p: float, entropy: float, recent: float = 0.5, before: float = 0.0
+) -> Features:
     """Features of the draft alone. Raises NumericError where p or entropy is no number."""
     if not (0.0 <= p <= 1.0 and entropy >= 0.0):
         raise NumericError("the draft's probability or entropy is not a number in its range")
     lp = logit(p)
     h = min(entropy, 6.0)
-    x = (1.0, lp * 0.25, h * (1.0 / 3.0), _POSITION[position])
+    x = (1.0, lp * 0.25, h * (1.0 / 3.0), _POSITION[position], recent, before)
     return Features(x, (lp + LOGIT_MAX) * (1.0 / (2.0 * LOGIT_MAX)), h / (0.5 + h))
 
 
@@ -67,12 +70,16 @@ def companion_features(base: Features, s: float, a: float, pc: float, agree: boo
     return Features(x, min(s, 1.0), min(a, 1.0))
 
 
-def read_draft(draft: Draft) -> list[Features]:
+def read_draft(draft: Draft, recent: float = 0.5) -> list[Features]:
     """Features of a draft up to its first nonsensical value; never raises on numbers."""
     out: list[Features] = []
+    total = 0.0
     try:
         for i in range(min(draft.n, len(draft.p), len(draft.entropy), 1024)):
-            out.append(draft_features(i, draft.p[i], draft.entropy[i]))
+            before = total / i if i else 0.0
+            f = draft_features(i, draft.p[i], draft.entropy[i], recent, before)
+            total += f.x[1]
+            out.append(f)
     except NumericError:
         pass
     return out

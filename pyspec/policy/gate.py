@@ -10,20 +10,20 @@ from __future__ import annotations
 PROBE_MIN, PROBE_MAX = 8, 256
 
 _MEMORY = 64.0
-_PRIOR_WEIGHT = 6.0
+_MODEL_WEIGHT = 6.0
 _AHEAD = 0.8  # weight of what following uses bring: a probe may open a good stretch
-_RATE = 0.005  # share of tokens that probing may lose in the long run
+_PROBE_RATE = 0.003  # share of tokens that one kind of probe may be expected to lose
+_RATE = 0.01  # share of tokens that probing may lose in the long run
 _ALLOWANCE = 2.0  # tokens it may lose beyond that share
-_TRIALS = 8.0  # uses of a context after a success before its own estimate decides
 _CREDIT = -6.0  # tokens of earlier gains that may be lost again before it closes
 
 
 class Gate:
     """On or off by context, values in tokens a round against the alternative."""
 
-    def __init__(self, contexts: int = 1, prior: float = 0.0) -> None:
-        self._value = [prior] * contexts
-        self._count = [_PRIOR_WEIGHT] * contexts
+    def __init__(self, contexts: int = 1) -> None:
+        self._value = [0.0] * contexts
+        self._count = [0.0] * contexts
         self._off = 0
         self._gap = PROBE_MIN
         self._run = 0.0
@@ -32,15 +32,19 @@ class Gate:
         self.uses = 0
         self.probes = 0
 
-    def ask(self, context: int = 0) -> tuple[bool, bool]:
-        """(use it this round, as a probe). Ask once a round, then `tell` or `rest`."""
+    def ask(self, context: int = 0, model: float = 0.0, trial: bool = False) -> tuple[bool, bool]:
+        """(use it this round, as a probe). Ask once a round, then `tell` or `rest`.
+
+        `model` is a gain expected on other grounds, which counts as a few observations. A `trial`
+        is tried unless the debt forbids it: the caller knows that trying is cheap just now.
+        """
         if self.debt >= _ALLOWANCE:
             return False, False
-        if self._value[context] > 0.0:
+        value = self.value(context, model)
+        if value > 0.0:
             return True, False
-        if self._running and self._run > 0.0 and self._count[context] < _PRIOR_WEIGHT + _TRIALS:
-            return True, True
-        if self._off >= self._gap:
+        # A probe must be rare enough for its expected loss, too.
+        if trial or self._off >= max(self._gap, -value / _PROBE_RATE):
             self.probes += 1
             return True, True
         return False, False
@@ -51,7 +55,9 @@ class Gate:
         Gains are in tokens against the alternative, `realised` at the price of plain decoding.
         `then` is the context of the next round: what follows counts where it would be used.
         """
-        target = gain + _AHEAD * max(0.0, self._value[then] if then != context else 0.0)
+        target = gain
+        if then != context and self._count[then] > 0.0:
+            target += _AHEAD * max(0.0, self._value[then])
         n = self._count[context] = min(self._count[context] + 1.0, _MEMORY)
         self._value[context] += (target - self._value[context]) / n
         self.debt = max(_CREDIT, self.debt - realised)
@@ -73,9 +79,10 @@ class Gate:
         if self.debt > 0.0:
             self.debt = max(0.0, self.debt - _RATE * tokens)
 
-    def value(self, context: int = 0) -> float:
-        """The running estimate of a context, tokens a round."""
-        return self._value[context]
+    def value(self, context: int = 0, model: float = 0.0) -> float:
+        """The estimate of a context, tokens a round."""
+        n = self._count[context]
+        return (n * self._value[context] + _MODEL_WEIGHT * model) / (n + _MODEL_WEIGHT)
 
     @property
     def values(self) -> list[float]:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from bisect import bisect
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 from pyspec.policy.base import MAX_DRAFT, LengthPolicy, observe_times
+from pyspec.policy.calibration import mood
 from pyspec.policy.choose import allocate, best_length, draft_floors, survivals
 from pyspec.policy.cost import CostCurve
 from pyspec.policy.features import Features, read_companion, read_draft
@@ -13,9 +16,17 @@ from pyspec.policy.gate import Gate
 from pyspec.policy.learned import Learned
 from pyspec.policy.records import LOOKUP, Draft, Outcome, Plan, SeqOutcome
 
+_LATELY = 0.9  # what an observed token leaves of the running acceptance before it
 _REFRESH = 64  # rounds between two looks at slowly moving inputs of the floors
 _PRICE_MEMORY = 32.0  # rounds the running goodput looks back on
-_STALE = 9  # context of a gate: nothing was drafted last round
+# Contexts of a gate: the class of the running gain of this answer's drafts, or one of
+# _NEAR, _FAR, _START: nothing drafted for a few rounds, for long, since the answer began.
+_TREND_EDGES = (-0.3, -0.1, 0.0, 0.1, 0.3, 0.8)
+_NEAR = len(_TREND_EDGES) + 1
+_FAR, _START = _NEAR + 1, _NEAR + 2
+_NEAR_ROUNDS = 4
+_TREND_WEIGHT = 0.3  # of the last gain in the running gain
+_TRIAL_ROUNDS = 4  # rounds drafted at an answer's start, where the draft's KV is up to date
 _IDLE = Plan(0)
 
 
@@ -29,6 +40,7 @@ class _Pending(NamedTuple):
     with_: list[float]
     survival: list[float]
     length: int
+    mood: int
 
 
 class _Tables(NamedTuple):
@@ -69,11 +81,15 @@ class GoodputPolicy(LengthPolicy):
         self._speed = 1.0  # running goodput over that of plain decoding, at least 1
         self._recent = (_PRICE_MEMORY, _PRICE_MEMORY)  # tokens, tokens plain decoding would give
         self._plain_overhead = 0.0
-        self._history = (0, 0)
-        self._context = _STALE
+        self._context = _START
+        self._undrafted = self._drafted = 0
+        self._trend = 0.0
+        self._lately: dict[int, float] = {}  # running acceptance of each sequence
+        self._mood = 1
         self._n_seq = 1
         self._round = 0
         self._key: tuple[int, int, int] = (-1, 0, 0)
+        self._by_mood: dict[int, _Tables] = {}
         self._tables = _Tables([], 0.0, [], 0.0, 1)
         self._pending: dict[int, _Pending] = {}
         self._predicted = 0.0
@@ -89,14 +105,15 @@ class GoodputPolicy(LengthPolicy):
         self._drafting = False
         key = (n_seq, self.curve.version, depth // 256 * 65536 + self._round // _REFRESH)
         if key != self._key:
-            self._refresh(n_seq, depth)
+            self._by_mood.clear()
             self._key = key
+        if self._mood not in self._by_mood:
+            self._by_mood[self._mood] = self._refresh(n_seq, depth)
+        self._tables = self._by_mood[self._mood]
         room = min(self._max_draft, max(limits, default=0))
         if room <= 0:
             return _IDLE
-        on, probe = (True, False)
-        if self._auto_draft:
-            on, probe = self._gate.ask(self._context)
+        on, probe = self._ask_draft(n_seq) if self._auto_draft else (True, False)
         if not on:
             return _IDLE
         self._drafting = True
@@ -104,19 +121,29 @@ class GoodputPolicy(LengthPolicy):
         return Plan(
             room,
             min(self._tables.floors[:room]),
-            self.learned.calibration.table,
+            self.learned.calibration.table(self._mood),
             self._tables.floors,
             self._ask_companion(),
             probe,
             self._tables.lookup_min,
         )
 
+    def _ask_draft(self, n_seq: int) -> tuple[bool, bool]:
+        """The gate's answer, told what the model of drafting expects and what catching up costs."""
+        steps = self.curve.draft.table()
+        missed = steps[min(n_seq * (self._undrafted + 1), len(steps) - 1)] - self._tables.step
+        behind = (
+            self._speed * max(0.0, missed) / self._tables.rows[n_seq] if self._undrafted else 0.0
+        )
+        trial = self._context != _FAR and self._drafted < _TRIAL_ROUNDS
+        return self._gate.ask(self._context, (self._tables.gain - behind) * n_seq, trial)
+
     def _ask_companion(self) -> bool:
         if not self._companion or not self._auto_companion:
             return self._companion
         return self._companion_gate.ask()[0]
 
-    def _refresh(self, n_seq: int, depth: int) -> None:
+    def _refresh(self, n_seq: int, depth: int) -> _Tables:
         """Recompute what depends on slow inputs; a few hundred microseconds, every 64 rounds."""
         rows = self.curve.target.table(depth)
         step = self.curve.draft.table(depth)[min(n_seq, self.curve.draft.n_max)]
@@ -127,14 +154,14 @@ class GoodputPolicy(LengthPolicy):
         price = self._speed / verify[0]
         told = self.learned.calibration
         floors, gain = draft_floors(
-            verify, step / n_seq, price, (told.first, told.table), (told.later, told.table)
+            verify, step / n_seq, price, partial(told.nexts, self._mood), told.table(self._mood)
         )
         floors += [1.1] * (self._max_draft - len(floors))
         gate = self._gates.get(n_seq.bit_length())
         if gate is None:
-            gate = self._gates[n_seq.bit_length()] = Gate(_STALE + 1, gain * n_seq)
+            gate = self._gates[n_seq.bit_length()] = Gate(_START + 1)
         self._gate = gate
-        self._tables = _Tables(rows, step, floors, gain, self._lookup_min(verify, price, gain))
+        return _Tables(rows, step, floors, gain, self._lookup_min(verify, price, gain))
 
     def _lookup_min(self, verify: list[float], price: float, gain: float) -> int:
         """The shortest match whose lookup draft is worth more than a model draft."""
@@ -172,15 +199,16 @@ class GoodputPolicy(LengthPolicy):
         """Estimate a draft's acceptance and survival."""
         if draft.source == LOOKUP:
             chance = self.learned.lookup.predict(draft.match_length, draft.n)
-            return _Pending(draft, [], None, chance, [], survivals(chance), 0)
-        base = read_draft(draft)
+            return _Pending(draft, [], None, chance, [], survivals(chance), 0, 1)
+        lately = self._lately.get(draft.seq, 0.5)
+        base = read_draft(draft, lately)
         without = [self.learned.draft.predict(f) for f in base]
         full = read_companion(draft, base) if draft.s is not None else None
         if not full:
-            return _Pending(draft, base, None, without, [], survivals(without), 0)
+            return _Pending(draft, base, None, without, [], survivals(without), 0, mood(lately))
         with_ = [self.learned.companion.predict(f) for f in full]
         best = with_ if self.learned.companion_helps else without
-        return _Pending(draft, base, full, without, with_, survivals(best), 0)
+        return _Pending(draft, base, full, without, with_, survivals(best), 0, mood(lately))
 
     def _weigh_companion(self, read: list[_Pending], lengths: list[int], price: float) -> None:
         """Expected gain of choosing with the companion's view over choosing without it."""
@@ -231,9 +259,15 @@ class GoodputPolicy(LengthPolicy):
             learned.lookup.update(draft.match_length, hits[: draft.n])
             return
         for i, (f, hit) in enumerate(zip(pending.base, hits)):
-            learned.learn_draft(i, draft.p[i], f, hit)
+            before = pending.survival[i - 1] if i else 1.0
+            learned.learn_draft(i, draft.p[i], f, hit, before, pending.mood)
             if pending.full is not None:
                 learned.learn_companion(pending.full[i], pending.without[i], pending.with_[i], hit)
+
+        if hits:
+            lately = self._lately.get(draft.seq, 0.5)
+            share = sum(hits) / len(hits)
+            self._lately[draft.seq] = share + (lately - share) * _LATELY ** len(hits)
 
     def _reprice(self, tokens: float, plain_tokens: float) -> None:
         """Running goodput in units of plain decoding's, the price of a millisecond."""
@@ -254,20 +288,31 @@ class GoodputPolicy(LengthPolicy):
 
     def _tell_gate(self, outcome: Outcome, realised: float) -> None:
         if outcome.draft_steps == 0:
-            if self._context != _STALE:
-                self._context = _STALE
+            self._undrafted += 1
+            if self._context != _START:
+                self._context = _NEAR if self._undrafted <= _NEAR_ROUNDS else _FAR
+            elif self._undrafted > _NEAR_ROUNDS:
+                self._context = _FAR
             self._gate.rest(float(self._n_seq))
             return
         price = self._speed * self._n_seq / self._tables.rows[self._n_seq]
         rows = self._tables.rows
         spent = outcome.t_draft + rows[min(outcome.verify_rows, len(rows) - 1)] - rows[self._n_seq]
-        verified = sum(seq.n_verified for seq in outcome.seqs)
-        accepted = sum(seq.n_accepted for seq in outcome.seqs)
-        grade = 0 if accepted == 0 else (2 if accepted == verified else 1)
-        self._history = (self._history[1] if self._context != _STALE else 0, grade)
-        then = self._history[0] * 3 + grade
-        self._gate.tell(self._predicted - price * spent, realised, self._context, then)
+        self._undrafted = 0
+        lately = [self._lately.get(seq.seq, 0.5) for seq in outcome.seqs]
+        self._mood = mood(sum(lately) / len(lately))
+        gain = self._predicted - price * spent
+        self._trend += (_TREND_WEIGHT if self._drafted else 1.0) * (gain - self._trend)
+        self._drafted += 1
+        then = bisect(_TREND_EDGES, self._trend / self._n_seq)
+        self._gate.tell(gain, realised, self._context, then)
         self._context = then
+
+    def begin_answer(self) -> None:
+        super().begin_answer()
+        self._context, self._mood = _START, 1
+        self._undrafted = self._drafted = 0
+        self._lately.clear()
 
     def stats(self) -> dict[str, Any]:
         out = super().stats()

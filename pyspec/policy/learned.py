@@ -22,8 +22,8 @@ _SHARED_DECAY = 0.99
 
 # Prior weights, in the order of the features. With a companion part of the draft's own slope
 # moves to the companion's probability and its agreement.
-_DRAFT_PRIOR = (PRIOR_INTERCEPT, 4.0 * PRIOR_SLOPE, -0.3, 0.0)
-_COMPANION_PRIOR = (-0.9, 2.2, -0.2, 0.0, 0.3, 0.2, 1.2, 0.5)
+_DRAFT_PRIOR = (PRIOR_INTERCEPT - 0.4, 4.0 * PRIOR_SLOPE, -0.3, 0.0, 0.8, 0.2)
+_COMPANION_PRIOR = (-1.2, 2.2, -0.2, 0.0, 0.6, 0.2, 0.3, 0.2, 1.2, 0.5)
 
 
 def _draft_mix() -> Mix:
@@ -74,9 +74,11 @@ class Learned:
         """Whether estimates with the companion's features are at least as good as without."""
         return self.loss_with <= self.loss_without + 0.005
 
-    def learn_draft(self, position: int, p: float, f: Features, accepted: bool) -> None:
-        """One observed position of a model draft."""
-        self.calibration.update(position, p, accepted)
+    def learn_draft(
+        self, position: int, p: float, f: Features, accepted: bool, before: float, mood: int
+    ) -> None:
+        """One observed position of a model draft; `before` is the survival in front of it."""
+        self.calibration.update(position, p, accepted, before, mood)
         self.draft.update(f, accepted)
 
     def learn_companion(self, f: Features, without: float, with_: float, accepted: bool) -> None:
