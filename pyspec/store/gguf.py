@@ -43,7 +43,7 @@ SCALARS: dict[int, struct.Struct] = {
     }.items()
 }  # fmt: skip
 _U32, _U64 = SCALARS[4], SCALARS[10]
-_FIRST_READ = 1 << 20
+_WINDOW = 1 << 20
 _RESUME = "fetch it again with `pyspec models pull`, or copy it again"
 
 
@@ -151,51 +151,59 @@ def open_regular(path: Path) -> tuple[int, int]:
 
 
 class _Cursor:
-    """A position in the header; every read is held against file size and header cap first."""
+    """A position in the header; every read is held against file size and header cap first.
+
+    Only a window of the file is in memory, so a hostile header costs no more than a good one.
+    """
 
     def __init__(self, fd: int, size: int, name: str) -> None:
         self.fd, self.size, self.name = fd, size, name
         self.buf = b""
+        self.base = 0  # offset in the file of the window's first byte
         self.pos = 0
 
     def bad(self, what: str, hint: str = "") -> ModelInvalid:
         return ModelInvalid(f"{show(self.name)}: {what}", hint)
 
-    def need(self, n: int, what: str) -> None:
-        """Makes `n` bytes from the position available."""
+    def bound(self, n: int, what: str) -> int:
+        """The position `n` bytes on, if file and cap allow it."""
         end = self.pos + n
-        if end <= len(self.buf):
-            return
         if end > self.size:
             raise self.bad(f"{what} reaches past the end of the file", _RESUME)
         if end > MAX_HEADER:
             raise self.bad(f"{what} makes the header larger than {MAX_HEADER >> 20} MiB")
-        self._fill(end)
-        if end > len(self.buf):
-            raise self.bad(f"the file shrank while {what} was read", _RESUME)
+        return end
 
-    def _fill(self, end: int) -> None:
-        # Read again from the start, twice as much each time: bytes objects give the cheapest slices
-        # and at most twice the header is read in all.
-        want = min(max(end, 2 * len(self.buf), _FIRST_READ), MAX_HEADER, self.size)
-        chunks, got = [], 0
+    def need(self, n: int, what: str) -> int:
+        """Makes `n` bytes available in the window; returns the index of the first."""
+        end = self.bound(n, what)
+        if end > self.base + len(self.buf):
+            self.buf, self.base = self._read(max(n, _WINDOW)), self.pos
+            if len(self.buf) < n:
+                raise self.bad(f"the file shrank while {what} was read", _RESUME)
+        return self.pos - self.base
+
+    def _read(self, want: int) -> bytes:
+        chunks: list[bytes] = []
         try:
-            os.lseek(self.fd, 0, os.SEEK_SET)
-            while got < want and (chunk := os.read(self.fd, want - got)):
+            os.lseek(self.fd, self.pos, os.SEEK_SET)
+            while want > 0 and (chunk := os.read(self.fd, want)):
                 chunks.append(chunk)
-                got += len(chunk)
+                want -= len(chunk)
         except OSError as error:
             raise ModelUnreadable(f"cannot read {show(self.name)}: {error.strerror}") from error
-        self.buf = b"".join(chunks)
+        return b"".join(chunks)
 
     def take(self, n: int, what: str) -> bytes:
-        self.need(n, what)
-        start, self.pos = self.pos, self.pos + n
-        return self.buf[start : self.pos]
+        start = self.need(n, what)
+        self.pos += n
+        return self.buf[start : start + n]
+
+    def skip(self, n: int, what: str) -> None:
+        self.pos = self.bound(n, what)
 
     def scalar(self, kind: struct.Struct, what: str) -> Any:
-        self.need(kind.size, what)
-        (value,) = kind.unpack_from(self.buf, self.pos)
+        (value,) = kind.unpack_from(self.buf, self.need(kind.size, what))
         self.pos += kind.size
         return value
 
@@ -208,27 +216,32 @@ class _Cursor:
     def strings(self, count: int, what: str, keep: bool) -> list[bytes]:
         """Walks over `count` strings; a tight loop, since vocabularies have 256k of them."""
         if 8 * count > self.size - self.pos:
-            raise self.bad(f"{what} claims {count} strings, more than the file can hold")
+            raise self.bad(f"{what} claims {count} strings, more than the file can hold", _RESUME)
+        if 8 * count > MAX_HEADER - self.pos:
+            raise self.bad(f"{what} claims {count} strings, more than {MAX_HEADER >> 20} MiB hold")
         out: list[bytes] = []
-        unpack, buf, pos, have = _U64.unpack_from, self.buf, self.pos, len(self.buf)
+        unpack, at = _U64.unpack_from, self.need(0, what)
+        buf, have = self.buf, len(self.buf)
         for _ in range(count):
-            if pos + 8 > have:
-                self.pos = pos
-                self.need(8, what)
-                buf, have = self.buf, len(self.buf)
-            (n,) = unpack(buf, pos)
-            pos += 8
+            if at + 8 > have:
+                buf, at, have = self._slide(at, 8, what)
+            (n,) = unpack(buf, at)
+            at += 8
             if n > MAX_STRING:
                 raise self.bad(f"a string of {what} claims {n} bytes")
-            if pos + n > have:
-                self.pos = pos
-                self.need(n, what)
-                buf, have = self.buf, len(self.buf)
+            if at + n > have:
+                buf, at, have = self._slide(at, n, what)
             if keep:
-                out.append(buf[pos : pos + n])
-            pos += n
-        self.pos = pos
+                out.append(buf[at : at + n])
+            at += n
+        self.pos = self.base + at
         return out
+
+    def _slide(self, at: int, n: int, what: str) -> tuple[bytes, int, int]:
+        """Moves the window to its index `at`; returns window, new index and length."""
+        self.pos = self.base + at
+        at = self.need(n, what)
+        return self.buf, at, len(self.buf)
 
 
 def parse_header(path: Path) -> Header:
@@ -298,8 +311,7 @@ def _skip_array(c: _Cursor, what: str) -> Array:
     if kind == STRING:
         c.strings(count, what, keep=False)
     elif kind in SCALARS:
-        c.need(count * SCALARS[kind].size, what)
-        c.pos += count * SCALARS[kind].size
+        c.skip(count * SCALARS[kind].size, what)
     else:
         raise c.bad(f"{what} is an array of the unknown or nested type {kind}")
     return Array(kind, count, start)

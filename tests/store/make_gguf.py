@@ -1,0 +1,120 @@
+"""Writes GGUF files by hand, good ones and broken ones, for the tests.
+
+`tiny_llama()` is a description of a one-layer model that llama.cpp loads; tests change one thing in
+it and call `build`.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import struct
+from dataclasses import dataclass, field
+from typing import Any
+
+U8, I8, U16, I16, U32, I32, F32, BOOL, STR, ARR, U64, I64, F64 = range(13)
+_CODES = dict(zip(range(13), "BbHhIif?  Qqd", strict=True))
+TYPE_F32 = 0
+
+
+def string(text: str | bytes) -> bytes:
+    """A GGUF string: length and bytes."""
+    raw = text.encode() if isinstance(text, str) else text
+    return struct.pack("<Q", len(raw)) + raw
+
+
+def value(kind: int, content: Any) -> bytes:
+    """A metadata value without its type; an array is (element type, list)."""
+    if kind == STR:
+        return string(content)
+    if kind == ARR:
+        of, items = content
+        return struct.pack("<IQ", of, len(items)) + b"".join(value(of, item) for item in items)
+    return struct.pack("<" + _CODES[kind], content)
+
+
+@dataclass
+class Tensor:
+    """One tensor; fields left None are computed."""
+
+    name: str
+    shape: tuple[int, ...]
+    data: bytes = b""
+    type: int = TYPE_F32
+    offset: int | None = None
+
+
+@dataclass
+class Gguf:
+    """A GGUF file in pieces; `n_kv` and `n_tensors` replace the true counts when given."""
+
+    kv: dict[str, tuple[int, Any]] = field(default_factory=dict)
+    tensors: list[Tensor] = field(default_factory=list)
+    magic: bytes = b"GGUF"
+    version: int = 3
+    n_kv: int | None = None
+    n_tensors: int | None = None
+    alignment: int = 32
+    extra_kv: bytes = b""
+
+    def tensor(self, name: str) -> Tensor:
+        """The tensor of that name."""
+        return next(t for t in self.tensors if t.name == name)
+
+    def build(self) -> bytes:
+        """The bytes of the file."""
+        n_kv = len(self.kv) if self.n_kv is None else self.n_kv
+        n_tensors = len(self.tensors) if self.n_tensors is None else self.n_tensors
+        out = [self.magic, struct.pack("<IQQ", self.version, n_tensors, n_kv)]
+        out += [string(k) + struct.pack("<I", t) + value(t, v) for k, (t, v) in self.kv.items()]
+        out.append(self.extra_kv)
+        data = b""
+        for t in self.tensors:
+            offset = len(data) if t.offset is None else t.offset
+            out.append(string(t.name) + struct.pack("<I", len(t.shape)))
+            out.append(struct.pack(f"<{len(t.shape)}Q", *t.shape))
+            out.append(struct.pack("<IQ", t.type, offset))
+            data += t.data + b"\0" * (-len(t.data) % self.alignment)
+        header = b"".join(out)
+        return header + b"\0" * (-len(header) % self.alignment) + data
+
+
+def floats(shape: tuple[int, ...], seed: int, scale: float = 0.1) -> bytes:
+    """Random F32 data."""
+    rng = random.Random(seed)
+    return struct.pack(
+        f"<{math.prod(shape)}f", *(rng.gauss(0, scale) for _ in range(math.prod(shape)))
+    )
+
+
+def tiny_llama(layers: int = 1, width: int = 32) -> Gguf:
+    """A random llama model with 2 heads and a 263-token byte vocabulary that llama.cpp loads."""
+    tokens = ["<unk>", "<s>", "</s>"] + [f"<0x{i:02X}>" for i in range(256)] + ["a", "b", "c", "d"]
+    kinds = [2, 3, 3] + [6] * 256 + [1] * 4
+    kv: dict[str, tuple[int, Any]] = {
+        "general.architecture": (STR, "llama"),
+        "llama.block_count": (U32, layers),
+        "llama.context_length": (U32, 256),
+        "llama.embedding_length": (U32, width),
+        "llama.feed_forward_length": (U32, width),
+        "llama.attention.head_count": (U32, 2),
+        "llama.attention.head_count_kv": (U32, 2),
+        "llama.attention.layer_norm_rms_epsilon": (F32, 1e-5),
+        "tokenizer.ggml.model": (STR, "llama"),
+        "tokenizer.ggml.tokens": (ARR, (STR, tokens)),
+        "tokenizer.ggml.scores": (ARR, (F32, [0.0] * len(tokens))),
+        "tokenizer.ggml.token_type": (ARR, (I32, kinds)),
+        "tokenizer.ggml.bos_token_id": (U32, 1),
+        "tokenizer.ggml.eos_token_id": (U32, 2),
+    }
+    square = (width, width)
+    shapes: dict[str, tuple[int, ...]] = {
+        "token_embd.weight": (width, len(tokens)),
+        "output_norm.weight": (width,),
+    }
+    for i in range(layers):
+        for name in ("attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up", "ffn_down"):
+            shapes[f"blk.{i}.{name}.weight"] = square
+        shapes[f"blk.{i}.attn_norm.weight"] = shapes[f"blk.{i}.ffn_norm.weight"] = (width,)
+    tensors = [Tensor(n, s, floats(s, seed)) for seed, (n, s) in enumerate(shapes.items())]
+    return Gguf(kv, tensors)

