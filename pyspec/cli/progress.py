@@ -38,4 +38,5 @@ def store_progress(console: Console | None = None) -> Iterator[Callback]:
     try:
         yield show
     finally:
-        bar.stop()
+        if bar.live.is_started:  # stopping an idle bar prints an empty line
+            bar.stop()

@@ -1,4 +1,4 @@
-"""The header reader: every broken header is refused with the fault named, and nothing else happens."""
+"""The header reader: every broken header is refused and its fault named."""
 
 from __future__ import annotations
 

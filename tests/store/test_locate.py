@@ -1,0 +1,121 @@
+"""From a name or a path to a file, and from a file to what fits it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from store.shop import SHIPPED, Shop, sha
+
+from pyspec.errors import ModelNotFound, ModelUnreadable
+from pyspec.store import fitting, resolve, sidecar_path
+from pyspec.store.locate import known_as
+
+
+def test_no_name_is_the_default_target(shop: Shop, tiny_bytes: bytes) -> None:
+    """Without a name the default target is fetched."""
+    assert resolve().read_bytes() == tiny_bytes
+
+
+def test_path_is_itself(tiny: Path) -> None:
+    """A path, as string or object, is returned as it is."""
+    assert (resolve(str(tiny)), resolve(tiny)) == (tiny, tiny)
+
+
+def test_home_is_expanded(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """~ stands for the home folder."""
+    monkeypatch.setenv("HOME", str(tiny.parent))
+    assert resolve("~/tiny.gguf") == tiny
+
+
+def test_known_name_wins_over_a_file_of_that_name(
+    shop: Shop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file that happens to be called like a model is reached by ./NAME only."""
+    monkeypatch.chdir(tmp_path)
+    Path("toy").write_bytes(b"x")
+    assert resolve("toy").name == "toy.gguf"
+    assert resolve("./toy") == Path("toy")
+
+
+def test_plain_file_name_is_found(
+    shop: Shop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A name that is no model's but a file's is that file."""
+    monkeypatch.chdir(tmp_path)
+    Path("mine").write_bytes(b"x")
+    assert resolve("mine") == Path("mine")
+
+
+@pytest.mark.parametrize("name", ["toi", "tooy", "Toy"])
+def test_near_names_are_offered(name: str, shop: Shop) -> None:
+    """A misspelt name is ModelNotFound with the near ones."""
+    with pytest.raises(ModelNotFound, match="did you mean toy"):
+        resolve(name)
+
+
+def test_far_name_points_to_the_list(shop: Shop) -> None:
+    """A name like no other still says where all names are."""
+    with pytest.raises(ModelNotFound, match="models list") as caught:
+        resolve("qqqqqqqq")
+    assert "did you mean" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["absent.gguf", "./absent", "hf:nonsense", "a\0b", ""])
+def test_what_is_not_there(name: str, shop: Shop) -> None:
+    """Missing paths, bad hub names, NUL bytes and the empty name are ModelNotFound."""
+    with pytest.raises(ModelNotFound):
+        resolve(name)
+
+
+def test_folder_is_unreadable(shop: Shop, tmp_path: Path) -> None:
+    """A folder is ModelUnreadable."""
+    with pytest.raises(ModelUnreadable):
+        resolve(f"{tmp_path}/")
+
+
+def test_conversion_not_made_yet_says_how(shop: Shop) -> None:
+    """NAME-TYPE before it was made tells the command that makes it."""
+    with pytest.raises(ModelNotFound, match="models pull toy --as q8_0"):
+        resolve("toy-q8_0")
+
+
+def test_drafts_that_fit_are_found_by_name_and_by_hash(shop: Shop, tiny_bytes: bytes) -> None:
+    """for_target may hold the target's name or its sha256; other roles and targets stay out."""
+    shop.add("by-name", b"1", SHIPPED, role="draft", for_target=["toy"])
+    shop.add("by-hash", b"2", SHIPPED, role="draft", for_target=[sha(tiny_bytes)])
+    shop.add("other", b"3", SHIPPED, role="draft", for_target=["gemma"])
+    shop.add("friend", b"4", SHIPPED, role="companion", for_target=["toy"])
+    found = fitting(resolve(), "draft")
+    assert [entry.name for entry in found] == ["by-name", "by-hash"]
+
+
+def test_copy_of_a_known_target_is_known(shop: Shop, tiny: Path) -> None:
+    """The same bytes elsewhere are the same model."""
+    known = known_as(tiny, shop.manifest)
+    assert known is not None
+    assert known.name == "toy"
+
+
+def test_unknown_size_is_not_hashed(
+    shop: Shop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file of another size than any entry costs no hash, however large it is."""
+    big = tmp_path / "big.gguf"
+    big.write_bytes(b"x")
+    monkeypatch.setattr("pyspec.store.locate.file_sha256", lambda _: pytest.fail("hashed"))
+    assert known_as(big, shop.manifest) is None
+
+
+def test_sidecar_is_checked(shop: Shop) -> None:
+    """A coupled draft's sidecar is found by the manifest and refused when its bytes changed."""
+    side = {"file": "side.gguf", "size": 4, "sha256": sha(b"side")}
+    shop.add("pair", b"x", SHIPPED, role="coupled", for_target=["toy"])
+    inline = ", ".join(f'{k} = "{v}"' if k != "size" else f"{k} = {v}" for k, v in side.items())
+    text = (shop.folder / "manifest.toml").read_text() + f"sidecar = {{ {inline} }}\n"
+    (shop.folder / "manifest.toml").write_text(text)
+    (shop.folder / "side.gguf").write_bytes(b"side")
+    assert sidecar_path(shop.entry("pair")).read_bytes() == b"side"
+    (shop.folder / "side.gguf").write_bytes(b"edis?")
+    with pytest.raises(ModelNotFound, match="sidecar of pair"):
+        sidecar_path(shop.entry("pair"))
