@@ -203,7 +203,8 @@ class _Cursor:
         self.pos = self.bound(n, what)
 
     def scalar(self, kind: struct.Struct, what: str) -> Any:
-        (value,) = kind.unpack_from(self.buf, self.need(kind.size, what))
+        at = self.need(kind.size, what)  # may replace the window, so it comes first
+        (value,) = kind.unpack_from(self.buf, at)
         self.pos += kind.size
         return value
 

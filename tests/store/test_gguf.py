@@ -322,6 +322,18 @@ def test_strings_across_the_window_are_read(tmp_path: Path) -> None:
     assert header.metadata["n"] == 7
 
 
+@pytest.mark.parametrize("window", [1, 2, 7, 8, 9, 64, 1000])
+def test_size_of_the_window_changes_nothing(
+    window: int, tiny: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However little of the file is read at once, the header is the same."""
+    whole = read_header(tiny)
+    words = whole.array("tokenizer.ggml.tokens")
+    monkeypatch.setattr("pyspec.store.gguf._WINDOW", window)
+    assert read_header(tiny) == whole
+    assert whole.array("tokenizer.ggml.tokens") == words
+
+
 def test_control_characters_of_names_are_escaped(tmp_path: Path) -> None:
     """A tensor name with escape codes cannot steer the terminal through the message."""
     path = broken(tmp_path, tensor(name="\x1b[2Jx", type=77))
