@@ -7,7 +7,7 @@
  *   engine    prefill, draft, score, verify, accept, roll back, for many sequences (ps_engine.c, ps_ctx.c, ...)
  *
  * Every function returns a ps_status and reports through out-parameters. Nothing prints, exits, installs a signal handler or
- * keeps global state but the binding table. One engine belongs to one thread at a time: a second caller gets PS_E_BUSY.
+ * keeps global state but the binding table and the limit of the kernels' instruction set. One engine belongs to one thread at a time: a second caller gets PS_E_BUSY.
  * Rows are float32 logits, n_vocab long. Times are microseconds, gaps and entropies nats.
  */
 #ifndef PYSPEC_H
@@ -37,6 +37,7 @@ typedef enum ps_status {
 } ps_status;
 
 const char *ps_status_str(ps_status status);
+const char *ps_version(void); /* of the package this was built for */
 
 /* ---------------------------------------------------------------- kernels */
 
@@ -48,6 +49,10 @@ typedef struct ps_row {
     float lse;      /* log-sum-exp of the row; set by PS_SCAN_LSE */
     float entropy;  /* of the softmax, nats; set by PS_SCAN_ENTROPY */
 } ps_row;
+
+/* Instruction sets. The kernels use the best one there is, up to a limit that tests and benchmarks may lower. */
+enum { PS_SIMD_BASE = 0, PS_SIMD_AVX2 = 1, PS_SIMD_AVX512 = 2 };
+int32_t ps_simd_limit(int32_t level); /* answers the level now in use; an unknown level changes nothing */
 
 enum { PS_SCAN_TOP2 = 0, PS_SCAN_LSE = 1, PS_SCAN_ENTROPY = 3 };
 

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pyspec.drafters import Drafter
-from pyspec.engine.coupling import Coupling
+from pyspec.store.coupling import Coupling
 from pyspec.engine.handle import Engine, Gate, Role
 from pyspec.engine.loop import Equipment, Loop, Policy, Run
 from pyspec.engine.side import SideModel, address

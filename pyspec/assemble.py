@@ -1,0 +1,168 @@
+"""From what the user named to a session: finds, checks and loads drafters, drafts and companions."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import llama_cpp
+
+from pyspec.drafters import Drafter, ForeignDrafter, LookupDrafter
+from pyspec.engine.session import Session
+from pyspec.engine.side import Placement, SideModel, can_roll_back
+from pyspec.errors import DraftMismatch, OptionError, UnsupportedModel
+from pyspec.store import fitting, resolve
+from pyspec.store.coupling import Coupling, find_sidecar, read_coupling
+
+log = logging.getLogger("pyspec")
+
+
+@dataclass
+class Assembly:
+    """A session and what it was made of; `close` frees what `assemble` loaded.
+
+    draft and companion are the names that results report; notes say what was left out, and why.
+    """
+
+    session: Session
+    draft: str
+    companion: str
+    notes: list[str] = field(default_factory=list)
+    _models: list[SideModel] = field(default_factory=list)
+
+    @property
+    def has_companion(self) -> bool:
+        """Whether a companion is loaded."""
+        return self.companion != "none"
+
+    def close(self) -> None:
+        """Free the session, then the models."""
+        self.session.close()
+        for model in self._models:
+            model.close()
+        self._models.clear()
+
+
+@dataclass
+class Parts:
+    """What will draft: a Python drafter, a draft GGUF, its sidecar, a companion GGUF."""
+
+    drafter: Drafter | None = None
+    draft: Path | None = None
+    sidecar: Path | None = None
+    companion: Path | None = None
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def names(self) -> tuple[str, str]:
+        """Draft and companion as results report them."""
+        named = [self.drafter.name] if self.drafter else []
+        named += [self.draft.stem] if self.draft else []
+        return "+".join(named) or "none", self.companion.stem if self.companion else "none"
+
+
+def assemble(target: Any, draft: Any, companion: str, n_gpu_layers: int | None = None) -> Assembly:
+    """Load what drafts for `target` (a `llama_cpp.Llama`) and join it to a session.
+
+    draft: see `SpeculativeLlama`. Raises DraftMismatch for another vocabulary, UnsupportedModel where the target's memory
+    cannot be rolled back and a draft was asked for by name.
+    """
+    parts = choose_parts(target, draft, companion)
+    placement = Placement(n_gpu_layers=n_gpu_layers)
+    models: list[SideModel] = []
+    try:
+        loaded = [_load(path, target, placement, models) for path in (parts.draft, parts.companion)]
+        coupling = _coupling(parts, target, models)
+        session = Session(target, parts.drafter, loaded[0], loaded[1], coupling)
+    except Exception:
+        for model in models:
+            model.close()
+        raise
+    return Assembly(session, *parts.names, parts.notes, models)
+
+
+def _load(path: Path | None, target: Any, placement: Placement, models: list[SideModel]) -> SideModel | None:
+    if path is None:
+        return None
+    models.append(SideModel(path, target, placement))
+    return models[-1]
+
+
+def choose_parts(target: Any, draft: Any, companion: str) -> Parts:
+    """Turn the user's words into parts, without loading anything."""
+    if not can_roll_back(target.model):
+        return _plain_only(target, draft)
+    if isinstance(draft, Drafter):
+        return Parts(drafter=draft)
+    if isinstance(draft, llama_cpp.llama_speculative.LlamaDraftModel):
+        return Parts(drafter=ForeignDrafter(draft))
+    if not isinstance(draft, (str, Path)):
+        raise OptionError(f"draft is {type(draft).__name__}", "give a name, a path, a Drafter or a LlamaDraftModel")
+    parts = _named(target, str(draft))
+    if parts.draft is not None:
+        _add_companion(parts, target, companion)
+    elif companion not in ("auto", "none"):
+        parts.notes.append("a companion needs a draft model to judge; it is left out")
+    return parts
+
+
+def _plain_only(target: Any, draft: Any) -> Parts:
+    reason = f"{Path(target.model_path).name} is recurrent or hybrid: its memory cannot be rolled back"
+    if draft not in ("auto", "none"):
+        raise UnsupportedModel(f"{reason}, so nothing can be drafted for it", "use draft 'none'")
+    return Parts(notes=[f"{reason}; decoding plainly"])
+
+
+def _named(target: Any, draft: str) -> Parts:
+    if draft == "none":
+        return Parts()
+    if draft == "auto":
+        return _automatic(target)
+    front, plus, name = draft.partition("+")
+    if draft == "lookup" or (plus and front == "lookup"):
+        parts = Parts(drafter=LookupDrafter())
+        if plus:
+            _add_draft(parts, name)
+        return parts
+    parts = Parts()
+    _add_draft(parts, draft)
+    return parts
+
+
+def _automatic(target: Any) -> Parts:
+    parts = Parts(drafter=LookupDrafter())
+    for role in ("coupled", "draft"):
+        for entry in fitting(Path(target.model_path), role):
+            _add_draft(parts, entry.name)
+            return parts
+    return parts
+
+
+def _add_draft(parts: Parts, name: str) -> None:
+    parts.draft = resolve(name)
+    parts.sidecar = find_sidecar(parts.draft)
+
+
+def _add_companion(parts: Parts, target: Any, companion: str) -> None:
+    if companion == "auto":
+        found = fitting(Path(target.model_path), "companion")
+        parts.companion = resolve(found[0].name) if found else None
+    elif companion != "none":
+        parts.companion = resolve(companion)
+    if parts.companion is not None and parts.companion == parts.draft:
+        parts.notes.append("the companion is the draft itself and has nothing to add; it is left out")
+        parts.companion = None
+
+
+def _coupling(parts: Parts, target: Any, models: list[SideModel]) -> Coupling | None:
+    if parts.draft is None or parts.sidecar is None:
+        return None
+    coupling = read_coupling(parts.sidecar, parts.draft, target.model_path)
+    if coupling.w_h.shape[1] != target.n_embd():
+        raise DraftMismatch(
+            f"{parts.draft.name} expects states {coupling.w_h.shape[1]} wide and the target's are {target.n_embd()}",
+            "it was made for another target",
+        )
+    return coupling

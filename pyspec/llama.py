@@ -1,0 +1,393 @@
+"""`SpeculativeLlama`: llama-cpp-python's `Llama`, answering with speculative decoding."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from time import perf_counter
+from typing import Any
+
+import llama_cpp
+import numpy as np
+
+from pyspec.assemble import Assembly, assemble
+from pyspec.engine.session import Report, Request
+from pyspec.errors import EngineError
+from pyspec.policy.base import LengthPolicy
+from pyspec.policy.cost import CostCurve
+from pyspec.policy.learned import Learned
+from pyspec.policy.lengths import Length, parse_length
+from pyspec.rules import Margin, Strict, Verification
+from pyspec.sampling import Sampling, build_chain
+from pyspec.scores import ScoreRows
+from pyspec.tokens import Step
+
+log = logging.getLogger("pyspec")
+
+
+@dataclass(frozen=True)
+class Speculation:
+    """How one call speculates; None keeps what the object was made with.
+
+    enabled: False decodes this call plainly. length: `fixed:K`, `confidence:P`, `companion` or `auto`.
+    """
+
+    enabled: bool = True
+    verification: Verification | None = None
+    length: str | None = None
+
+
+OFF = Speculation(enabled=False)
+"""Decode this call plainly."""
+
+
+@dataclass(frozen=True)
+class _Call:
+    """What llama-cpp-python's own signatures do not carry down to `generate`."""
+
+    speculation: Speculation = Speculation()
+    max_tokens: int | None = None
+    logit_bias: dict[int, float] | None = None
+    logprobs: bool = False
+
+
+class SpeculativeLlama(llama_cpp.Llama):
+    """A `llama_cpp.Llama` that drafts and verifies.
+
+    draft: "auto" (a shipped draft that fits, with prompt lookup in front; lookup alone otherwise), "none", "lookup", the
+        name or path of a draft GGUF, "lookup+NAME", a pyspec `Drafter`, or any `LlamaDraftModel` of llama-cpp-python.
+    companion: "auto" (the shipped one that fits), "none", a name or a path.
+    verification: `Margin()` or `Strict()`.
+    length: how many drafted tokens are verified: "auto", "companion", "confidence:P" or "fixed:K".
+    draft_n_gpu_layers: offload of draft and companion; None follows the target.
+
+    Everything else is llama-cpp-python's. Each result carries a `speculation` block; the last one is `last_speculation`.
+    Pass `speculation=Speculation(...)` to a call to change it for that call, or `speculation=OFF`.
+    Raises DraftMismatch before anything is generated if a draft speaks another vocabulary.
+    """
+
+    def __init__(
+        self,
+        model_path: str,
+        *,
+        draft: Any = "auto",
+        companion: str = "auto",
+        verification: Verification = Margin(),
+        length: str = "auto",
+        draft_n_gpu_layers: int | None = None,
+        **kwargs: Any,
+    ) -> None:
+        start = perf_counter()
+        self._bound, self._call = Speculation(), _Call()
+        self._assembly: Assembly | None = None
+        self._rows: ScoreRows | None = None
+        self._all_logits = self._plain = False
+        self._own_text: list[int] = []
+        self._told: set[str] = set()
+        foreign = kwargs.pop("draft_model", None)
+        kwargs.setdefault("verbose", False)
+        super().__init__(model_path, **kwargs)
+        # with a score buffer of its own, or as an embedder, llama-cpp-python's plain path serves
+        self._plain = self._all_logits or bool(kwargs.get("embedding"))
+        self.verification = verification
+        self._length = parse_length(length)
+        self._curve = CostCurve()
+        self._policies: dict[tuple[Length, str], LengthPolicy] = {}
+        self.last_speculation: dict[str, Any] = {}
+        self.last_timings: dict[str, float] = {}
+        if not self._plain:
+            # llama-cpp-python's score buffer, n_batch x n_vocab floats, is never filled here
+            self.scores = np.empty((0, self._n_vocab), dtype=np.single)
+            chosen = foreign if foreign is not None and draft == "auto" else draft
+            self._assembly = assemble(self, chosen, companion, draft_n_gpu_layers)
+            for note in self._assembly.notes:
+                self._tell(note)
+        self.load_ms = 1e3 * (perf_counter() - start)
+
+    # -- the calls that llama-cpp-python's users know ------------------------------------------------------------------
+
+    def create_completion(self, *args: Any, speculation: Speculation | None = None, **kwargs: Any) -> Any:
+        """llama-cpp-python's `create_completion`; the result has a `speculation` block."""
+        with self._binding(speculation):
+            return super().create_completion(*args, **kwargs)
+
+    def __call__(self, *args: Any, speculation: Speculation | None = None, **kwargs: Any) -> Any:
+        """The same as `create_completion`."""
+        return self.create_completion(*args, speculation=speculation, **kwargs)
+
+    def create_chat_completion(self, *args: Any, speculation: Speculation | None = None, **kwargs: Any) -> Any:
+        """llama-cpp-python's `create_chat_completion`; the result has a `speculation` block."""
+        with self._binding(speculation):
+            result = super().create_chat_completion(*args, **kwargs)
+        if isinstance(result, dict):
+            return {**result, "speculation": self.last_speculation}
+        return self._marked(result)
+
+    @contextmanager
+    def _binding(self, speculation: Speculation | None) -> Iterator[None]:
+        """Bind `speculation` to the calls made inside: chat handlers call `create_completion` with arguments of their own."""
+        outer = self._bound
+        self._bound = speculation or outer
+        try:
+            yield
+        finally:
+            self._bound = outer
+
+    def _marked(self, chunks: Any) -> Iterator[Any]:
+        for chunk in chunks:
+            if chunk["choices"] and chunk["choices"][0].get("finish_reason"):
+                chunk = {**chunk, "speculation": self.last_speculation}
+            yield chunk
+
+    def _create_completion(self, *args: Any, **kwargs: Any) -> Iterator[Any]:
+        bias = kwargs.pop("logit_bias", None)
+        call = _Call(
+            self._bound,
+            kwargs.get("max_tokens"),
+            {int(token): float(value) for token, value in bias.items()} if bias else None,
+            kwargs.get("logprobs") is not None,
+        )
+        return self._marked(self._carrying(call, super()._create_completion(*args, **kwargs)))
+
+    def _carrying(self, call: _Call, chunks: Iterator[Any]) -> Iterator[Any]:
+        """Run llama-cpp-python's generator with `call` in force whenever it runs."""
+        while True:
+            self._call = call
+            try:
+                chunk = next(chunks)
+            except StopIteration:
+                return
+            finally:
+                self._call = _Call()
+            yield chunk
+
+    # -- generation ----------------------------------------------------------------------------------------------------
+
+    def generate(  # type: ignore[override]
+        self,
+        tokens: Sequence[int],
+        reset: bool = True,
+        temp: float = 0.8,
+        logits_processor: Any = None,
+        stopping_criteria: Any = None,
+        grammar: Any = None,
+        tfs_z: float = 1.0,
+        penalize_nl: bool = True,
+        **options: Any,
+    ) -> Generator[int, Sequence[int] | None, None]:
+        """llama-cpp-python's `generate`: yields token ids, and ends after an end-of-generation token."""
+        call = self._call
+        if self._plain:
+            yield from self._llama_generate(
+                tokens, reset, temp, logits_processor, stopping_criteria, grammar, options
+            )
+            return
+        sampling = Sampling(temperature=temp, seed=self._seed, logit_bias=call.logit_bias, **options)
+        text = list(tokens) if reset else [*self.input_ids[: self.n_tokens].tolist(), *tokens]
+        while True:
+            steps = self.steps(
+                text,
+                sampling,
+                max_tokens=call.max_tokens,
+                speculation=call.speculation,
+                grammar=grammar,
+                logits_processor=logits_processor,
+                keep_rows=call.logprobs,
+            )
+            more = yield from self._ids(steps, text, stopping_criteria)
+            if more is None:
+                return
+            text = more  # the caller sent tokens of its own: go on from there
+
+    def _llama_generate(
+        self, tokens: Any, reset: bool, temp: float, processors: Any, criteria: Any, grammar: Any, options: Any
+    ) -> Generator[int, Sequence[int] | None, None]:
+        self._tell("logits_all or embedding was asked for: decoding plainly, as llama-cpp-python does")
+        self.last_speculation = {}
+        return super().generate(
+            tokens,
+            reset=reset,
+            temp=temp,
+            logits_processor=processors,
+            stopping_criteria=criteria,
+            grammar=grammar,
+            **options,
+        )
+
+    def steps(
+        self,
+        tokens: Sequence[int],
+        sampling: Sampling = Sampling(),
+        *,
+        max_tokens: int | None = None,
+        speculation: Speculation | None = None,
+        grammar: Any = None,
+        logits_processor: Any = None,
+        keep_rows: bool = False,
+        progress: Callable[[int, int], None] | None = None,
+    ) -> Generator[Step, None, None]:
+        """Answer the prompt `tokens` round by round; the layer under all the others.
+
+        max_tokens: None or below 1 for as many as the context holds. keep_rows: keep logits of emitted tokens for logprobs.
+        progress(done, total) is called while the prompt is read. Closing the generator early keeps everything consistent.
+        Raises ContextOverflow, EngineError or NumericError.
+        """
+        session = self._open().session
+        speculation = speculation or self._bound
+        chain = build_chain(sampling, self, grammar, logits_processor)
+        if logits_processor is not None:
+            self._tell("a logits processor runs in Python, token by token: such calls are decoded plainly")
+        rule = speculation.verification or self.verification
+        if grammar is not None or logits_processor is not None or sampling.shaped:
+            rule = Strict()
+        policy = self._policy(speculation, rule)
+        room = len(self.input_ids) - len(tokens)
+        request = Request(
+            policy=policy,
+            rule=rule,
+            sampler=0 if chain is None else _address(chain),
+            sampled=sampling.temperature != 0.0,
+            max_tokens=room if max_tokens is None or max_tokens < 1 else min(max_tokens, max(room, 0)),
+            speculate=speculation.enabled and logits_processor is None,
+            rows=[] if keep_rows else None,
+            progress=progress,
+            held=self._held(tokens),
+        )
+        self._rows = ScoreRows(len(tokens) - 1, request.rows, self._n_vocab) if request.rows is not None else None
+        policy.begin_answer()
+        try:
+            for step in session.steps(tokens, request):
+                self._follow(session.tokens)
+                yield step
+        finally:
+            self._settle(policy, rule, speculation)
+            if chain is not None:
+                chain.close()
+
+    def _open(self) -> Assembly:
+        if self._assembly is None:
+            raise EngineError("this SpeculativeLlama is closed", "make a new one")
+        return self._assembly
+
+    def _policy(self, speculation: Speculation, rule: Verification) -> LengthPolicy:
+        """One policy for each length and rule, so that what it learns is of the rule in force."""
+        length = parse_length(speculation.length) if speculation.length else self._length
+        key = (length, rule.name)
+        if key not in self._policies:
+            self._policies[key] = length.policy(self._curve, Learned(), self._open().has_companion)
+        return self._policies[key]
+
+    def _ids(
+        self, steps: Generator[Step, None, None], prompt: list[int], criteria: Any
+    ) -> Generator[int, Sequence[int] | None, list[int] | None]:
+        """Flatten steps to ids; returns the text to go on from if the caller sends tokens."""
+        text = list(prompt)
+        row = np.zeros(self._n_vocab, dtype=np.single)  # criteria read tokens; logits are kept for logprobs alone
+        try:
+            for step in steps:
+                for token in step.tokens:
+                    if criteria is not None and criteria(self.input_ids[: len(text)], row):
+                        return None
+                    text.append(token.id)
+                    sent = yield token.id
+                    if sent:
+                        return text + list(sent)
+        finally:
+            steps.close()
+        return None
+
+    # -- keeping llama-cpp-python's own fields true --------------------------------------------------------------------
+
+    def _held(self, tokens: Sequence[int]) -> int:
+        """-1 where the context holds what this class left there, else how many of `tokens` it begins with."""
+        ids = self.input_ids[: self.n_tokens].tolist()
+        if ids == self._own_text[: self.n_tokens] and self.n_tokens == max(0, len(self._own_text) - 1):
+            return -1
+        same = 0
+        while same < len(ids) and same < len(tokens) and ids[same] == tokens[same]:
+            same += 1
+        return same
+
+    def _follow(self, text: list[int]) -> None:
+        """Let `input_ids` and `n_tokens` say what the KV holds: all of the text but its last token."""
+        held = min(len(text) - 1, len(self.input_ids))
+        first = self.n_tokens if self._own_text is text else 0
+        self.input_ids[first:held] = text[first:held]
+        self.n_tokens = held
+        self._own_text = text
+        self._requires_eval = True
+
+    def _settle(self, policy: LengthPolicy, rule: Verification, speculation: Speculation) -> None:
+        assembly = self._assembly
+        if assembly is None:
+            return
+        held = assembly.session.held
+        self._own_text = assembly.session.tokens[: held + 1]
+        self.input_ids[:held] = self._own_text[:held]
+        self.n_tokens = held
+        report = assembly.session.report
+        if report is not None:
+            self.last_speculation = _block(assembly, report, policy, rule, speculation)
+            self.last_timings = {**report.timings.as_dict(), "load_ms": round(self.load_ms, 2)}
+
+    @property
+    def _logits_all(self) -> bool:
+        # read by llama-cpp-python where it wants to know whether logprobs can be had: here they always can
+        return self._all_logits or self._call.logprobs
+
+    @_logits_all.setter
+    def _logits_all(self, value: bool) -> None:
+        self._all_logits = value
+
+    @property
+    def _scores(self) -> Any:
+        if self._rows is not None:
+            return self._rows
+        return super()._scores if self._plain else ScoreRows(0, [], self._n_vocab)
+
+    # -- the rest ------------------------------------------------------------------------------------------------------
+
+    def cancel(self) -> None:
+        """Stop the answer in flight, also while it reads the prompt; safe from any thread and from a signal handler."""
+        if self._assembly is not None:
+            self._assembly.session.engine.cancel()
+
+    def _tell(self, note: str) -> None:
+        if note not in self._told:
+            self._told.add(note)
+            log.warning("%s", note)
+
+    def close(self) -> None:
+        """Free the models; calling it again does nothing."""
+        assembly, self._assembly = getattr(self, "_assembly", None), None
+        if assembly is not None:
+            assembly.close()
+        if hasattr(self, "_stack"):
+            super().close()
+
+    def __getstate__(self) -> dict[str, Any]:
+        raise TypeError("a SpeculativeLlama holds contexts and cannot be pickled; make one in each process")
+
+
+def _address(chain: Any) -> int:
+    from pyspec.engine.side import address
+
+    return address(chain.sampler)
+
+
+def _block(
+    assembly: Assembly, report: Report, policy: LengthPolicy, rule: Verification, speculation: Speculation
+) -> dict[str, Any]:
+    """The `speculation` block of a result."""
+    return {
+        **report.tally.as_dict(),
+        "draft": assembly.draft if speculation.enabled else "none",
+        "companion": assembly.companion if speculation.enabled else "none",
+        "verification": rule.name,
+        "prompt_tokens": report.prompt_tokens,
+        "prompt_kept": report.prompt_kept,
+        "choice": policy.stats(),
+        "timings": report.timings.as_dict(),
+    }
