@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import shutil
 from collections.abc import Callable, Iterator
@@ -12,7 +11,7 @@ from pathlib import Path
 from pyspec.errors import FetchError, ModelError, ModelNotFound
 from pyspec.store.fingerprint import file_sha256
 from pyspec.store.header import read_header
-from pyspec.store.hub import fetch_hub
+from pyspec.store.hub import DISK_ERRNOS, fetch_hub
 from pyspec.store.lock import file_lock
 from pyspec.store.manifest import Entry, HuggingFace, PypiWheel, Shipped, models_folder
 from pyspec.store.paths import make_dir, models_dir
@@ -104,7 +103,7 @@ def disk_errors(while_what: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        if error.errno in DISK_ERRNOS:
             raise FetchError(
                 f"the disk filled up while {while_what}",
                 "free some space, or set PYSPEC_CACHE to a folder on another disk",

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import errno
 import importlib
 import re
 from pathlib import Path
 from typing import Any
 
 from pyspec.errors import FetchError
+from pyspec.store.gguf import show
 from pyspec.store.manifest import Entry, HuggingFace
 
-__all__ = ["PREFIX", "fetch_hub", "parse_hub_name"]
+__all__ = ["DISK_ERRNOS", "PREFIX", "fetch_hub", "parse_hub_name"]
 
 PREFIX = "hf:"
+DISK_ERRNOS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _NAME = re.compile(
     r"hf:(?P<repo>[\w.-]+/[\w.-]+)/(?P<path>[\w.-]+(?:/[\w.-]+)*\.gguf)(?:@(?P<revision>[\w.-]+))?"
 )
@@ -57,9 +60,10 @@ def fetch_hub(source: HuggingFace, work: Path) -> tuple[Path, str]:
         got = hub.hf_hub_download(
             source.repo, source.path, revision=source.revision, local_dir=str(work)
         )
-    except OSError:  # disk full and the like have one place, in fetch.py
-        raise
     except Exception as error:  # the hub's own classes are not ours to list
-        reason = str(error).strip().splitlines()
-        raise FetchError(f"the hub refused {source.repo}/{source.path}: {reason[:1]}") from error
+        if isinstance(error, OSError) and error.errno in DISK_ERRNOS:
+            raise  # has one place, in fetch.py; the hub's network errors are OSErrors too
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        what = f"the hub did not give {source.repo}/{source.path}"
+        raise FetchError(f"{what}: {show(reason, 200)}", "check name and network") from error
     return Path(got), etag if re.fullmatch(r"[0-9a-f]{64}", etag) else ""

@@ -326,6 +326,32 @@ def test_hub_file_arrives(shop: Shop, tiny_bytes: bytes, monkeypatch: pytest.Mon
     assert fetch(entry).read_bytes() == tiny_bytes
 
 
+@pytest.mark.parametrize(
+    ("error", "named"),
+    [
+        (OSError("404 Client Error\nlong story"), "did not give a/b/c.gguf: '404 Client Error'"),
+        (ValueError(), "ValueError"),
+        (OSError(errno.ENOSPC, "No space left on device"), "disk filled up"),
+    ],
+)
+def test_refusal_of_the_hub_is_one_sentence(
+    error: Exception, named: str, shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever the hub's library raises, the user gets one line of it."""
+    hub = fake_hub(b"", "")
+
+    def refuse(*_: object, **__: object) -> str:
+        raise error
+
+    hub.hf_hub_download = refuse  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "huggingface_hub", hub)
+    entry = parse_hub_name("hf:a/b/c.gguf")
+    assert entry is not None
+    with pytest.raises(FetchError, match=named) as caught:
+        fetch(entry)
+    assert "\n" not in str(caught.value)
+
+
 def test_hub_file_with_other_bytes_is_refused(
     shop: Shop, tiny_bytes: bytes, own_cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
