@@ -1,0 +1,64 @@
+/*
+ * What the kernels share: an exp that vectorises, and the choice of instruction set.
+ *
+ * A kernel's inner loop is written once, in plain C, as PS_INLINE. PS_CLONES makes one function of it for each level, which the
+ * compiler vectorises for that level, and a table of them; ps_simd() is the level to use. Dispatching by hand rather than by
+ * ifunc works on every system and under the sanitizers, and lets tests run each level on one machine.
+ */
+#ifndef PS_KERNEL_H
+#define PS_KERNEL_H
+
+#include <stdint.h>
+#include <string.h>
+
+#include "pyspec.h"
+
+/* Floats that are worked on at a time: two rows of them stay in the first-level cache between passes. */
+enum { PS_BLOCK = 1024 };
+
+#if defined(__GNUC__)
+#define PS_INLINE static inline __attribute__((always_inline))
+#else
+#define PS_INLINE static inline
+#endif
+
+#if defined(__GNUC__) && defined(__x86_64__)
+#define PS_AVX2 __attribute__((target("avx2,fma")))
+#define PS_AVX512 __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")))
+#else
+#define PS_AVX2
+#define PS_AVX512
+#endif
+
+#define PS_CLONES(result, name, parameters, arguments)                        \
+    static result name##_base parameters { return name arguments; }           \
+    PS_AVX2 static result name##_avx2 parameters { return name arguments; }   \
+    PS_AVX512 static result name##_avx512 parameters { return name arguments; } \
+    static result(*const name##_at[]) parameters = {name##_base, name##_avx2, name##_avx512}
+
+int32_t ps_simd(void); /* the best PS_SIMD_ level this machine has, the limit heeded */
+
+/*
+ * exp(x) for x <= 0, relative error under 5e-7; anything below -87 gives exp(-87), which no sum of a row can show.
+ * 2^t is split into 2^n, built from bits, and 2^r with |r| <= 1/2, a polynomial fitted for the least relative error.
+ */
+PS_INLINE float ps_exp(float x) {
+    const float rounder = 12582912.0f; /* 1.5 * 2^23: a sum with it has n in its low bits */
+    const float t = (x < -87.0f ? -87.0f : x) * 1.44269504f;
+    const float shifted = t + rounder;
+    const float r = t - (shifted - rounder);
+    float p = 1.327647187e-3f;
+    p = p * r + 9.675540961e-3f;
+    p = p * r + 5.550713093e-2f;
+    p = p * r + 2.402212024e-1f;
+    p = p * r + 6.931469440e-1f;
+    p = p * r + 1.000000119f;
+    uint32_t n, bits;
+    memcpy(&n, &shifted, sizeof n);
+    memcpy(&bits, &p, sizeof bits);
+    bits += n << 23;
+    memcpy(&p, &bits, sizeof p);
+    return p;
+}
+
+#endif /* PS_KERNEL_H */

@@ -1,0 +1,129 @@
+"""The one importer of the C extension: binds it to the llama.cpp that llama_cpp has loaded, and turns its statuses into exceptions.
+
+Importing this module imports llama_cpp (which heeds LLAMA_CPP_LIB_PATH), compares versions and struct layouts, and hands each llama.cpp
+function's address to the extension, so that one copy of libllama serves both. Whatever does not fit is an ImportError of one sentence.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from importlib import metadata
+from typing import Any
+
+import llama_cpp
+import numpy as np
+import numpy.typing as npt
+from llama_cpp import llama_cpp as _llama
+
+from pyspec import errors
+from pyspec._native import ffi, lib
+
+__all__ = ["LLAMA_CPP_VERSIONS", "check", "ffi", "floats", "int32s", "lib"]
+
+LLAMA_CPP_VERSIONS = ("0.3.36",)
+"""The llama-cpp-python releases whose llama.cpp has the layout that native/llama_abi.h declares; pyproject.toml pins the same."""
+
+_NO_FAULT_OF_YOURS = "this is a fault in pyspec; please report it"
+
+_EXCEPTIONS: dict[int, tuple[type[errors.PyspecError], str]] = {
+    lib.PS_E_ARG: (errors.EngineError, _NO_FAULT_OF_YOURS),
+    lib.PS_E_NOMEM: (errors.EngineError, "lower n_ctx (-c) or the number of sequences"),
+    lib.PS_E_BUSY: (errors.EngineBusy, "use one object per thread, or a lock"),
+    lib.PS_E_UNBOUND: (errors.EngineError, _NO_FAULT_OF_YOURS),
+    lib.PS_E_DECODE: (errors.EngineError, "the model or its backend failed; llama.cpp's log (verbose=True) says why"),
+    lib.PS_E_NOSLOT: (errors.EngineError, "raise n_ctx (-c) or lower the number of sequences"),
+    lib.PS_E_CANCELLED: (errors.Cancelled, ""),
+    lib.PS_E_ROLLBACK: (errors.UnsupportedModel, "use it without a draft"),
+    lib.PS_E_NUMERIC: (errors.NumericError, "the model file or its backend is damaged"),
+    lib.PS_E_STATE: (errors.EngineError, _NO_FAULT_OF_YOURS),
+    lib.PS_E_SAMPLER: (errors.EngineError, "loosen the grammar or the sampling options"),
+}
+
+
+def check(status: int, what: str = "") -> None:
+    """Raise the exception that a `ps_status` stands for; PS_OK returns.
+
+    what: what was being done, to begin the message with.
+    """
+    if status == lib.PS_OK:
+        return
+    kind, hint = _EXCEPTIONS.get(status, (errors.EngineError, _NO_FAULT_OF_YOURS))
+    text = str(ffi.string(lib.ps_status_str(status)).decode())
+    message = f"{what}: {text}" if what else text
+    if issubclass(kind, errors.EngineError):
+        raise kind(message, hint, code=status)
+    raise kind(message, hint)
+
+
+def floats(array: npt.NDArray[np.float32]) -> Any:  # noqa: ANN401 (cffi has no types)
+    """A `float *` to the array's memory, which must be C-contiguous and outlive the pointer.
+
+    Raises TypeError for another type or layout: a copy made here would be gone before it is read.
+    """
+    return _pointer("float *", array, np.float32)
+
+
+def int32s(array: npt.NDArray[np.int32]) -> Any:  # noqa: ANN401
+    """An `int32_t *` to the array's memory; like `floats`."""
+    return _pointer("int32_t *", array, np.int32)
+
+
+def _pointer(kind: str, array: npt.NDArray[Any], dtype: type[np.generic]) -> Any:  # noqa: ANN401
+    if array.dtype != dtype or not array.flags.c_contiguous:
+        message = f"{kind} needs a C-contiguous {np.dtype(dtype)} array, not {array.dtype}"
+        raise TypeError(message)
+    return ffi.cast(kind, array.ctypes.data)
+
+
+def _check_versions(ours: str, built: str, theirs: str) -> None:
+    """Refuse an extension of another pyspec, and a llama_cpp whose layout is not known to be ours."""
+    if built != ours:
+        message = f"pyspec {ours} found an extension built for {built}; install pyspec-llama again"
+        raise ImportError(message)
+    if theirs not in LLAMA_CPP_VERSIONS:
+        wanted = " or ".join(LLAMA_CPP_VERSIONS)
+        message = f"pyspec {ours} works with llama-cpp-python {wanted}, but {theirs} is installed"
+        raise ImportError(message)
+
+
+def _layout(name: str, library: Any) -> int:  # noqa: ANN401
+    """ctypes' size of `struct`, or its offset of `struct.field`."""
+    struct, _, field = name.partition(".")
+    kind = getattr(library, struct)
+    return int(getattr(kind, field).offset if field else ctypes.sizeof(kind))
+
+
+def _check_layout(library: Any) -> None:  # noqa: ANN401
+    """Compare each size and offset that the extension was compiled with to llama_cpp's."""
+    name, value = ffi.new("const char **"), ffi.new("int32_t *")
+    for index in range(lib.ps_abi_count()):
+        check(lib.ps_abi_entry(index, name, value))
+        entry = ffi.string(name[0]).decode()
+        theirs = _layout(entry, library)
+        if theirs != value[0]:
+            message = f"pyspec was compiled with {entry} at {value[0]} bytes, but llama_cpp {llama_cpp.__version__} has {theirs}"
+            raise ImportError(message)
+
+
+def _bind(handle: ctypes.CDLL) -> None:
+    """Give the extension the address of each llama.cpp function it calls."""
+    for index in range(lib.ps_api_count()):
+        name = ffi.string(lib.ps_api_name(index)).decode()
+        try:
+            function = getattr(handle, name)
+        except AttributeError:
+            message = f"pyspec calls {name}, but {handle._name} does not have it"  # noqa: SLF001
+            raise ImportError(message) from None
+        address = ctypes.cast(function, ctypes.c_void_p).value
+        check(lib.ps_api_bind(index, ffi.cast("void *", address)), name)
+    check(lib.ps_api_ready())
+
+
+def _connect() -> None:
+    built = ffi.string(lib.ps_version()).decode()
+    _check_versions(metadata.version("pyspec-llama"), built, llama_cpp.__version__)
+    _check_layout(_llama)
+    _bind(_llama._lib)  # noqa: SLF001 (the handle itself: a path could load a second copy)
+
+
+_connect()
