@@ -13,8 +13,9 @@ from pathlib import Path
 
 from pyspec.errors import ModelRejected
 from pyspec.store.child import run_child
+from pyspec.store.cursor import show
 from pyspec.store.fingerprint import Stamp, recall, remember, stamp
-from pyspec.store.gguf import Header, show
+from pyspec.store.gguf import Header
 from pyspec.store.header import read_header
 
 __all__ = ["check_model"]

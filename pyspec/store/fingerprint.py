@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from pyspec.errors import ModelUnreadable
-from pyspec.store.gguf import open_regular, show
+from pyspec.store.cursor import open_regular, show
 from pyspec.store.paths import cache_dir
 
 __all__ = ["Stamp", "file_sha256", "recall", "remember", "stamp", "write_atomically"]

@@ -10,7 +10,6 @@ a tenth of a second.
 from __future__ import annotations
 
 import os
-import stat
 import struct
 from collections import Counter
 from collections.abc import Mapping
@@ -21,13 +20,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from pyspec.errors import ModelInvalid, ModelNotFound, ModelUnreadable
+from pyspec.store.cursor import RESUME, Cursor, open_regular, show
 from pyspec.store.ggml_types import GGML_TYPES
 
-__all__ = ["Array", "Header", "Tensor", "open_regular", "parse_header", "show"]
+__all__ = ["SCALARS", "STRING", "Array", "Header", "Tensor", "parse_header"]
 
-MAX_STRING = 1 << 20
-MAX_HEADER = 64 << 20
 MAX_KV = 4096
 MAX_TENSORS = 65536
 MAX_DIMS = 4
@@ -43,8 +40,6 @@ SCALARS: dict[int, struct.Struct] = {
     }.items()
 }  # fmt: skip
 _U32, _U64 = SCALARS[4], SCALARS[10]
-_WINDOW = 1 << 20
-_RESUME = "fetch it again with `pyspec models pull`, or copy it again"
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +104,7 @@ class Header:
             raise KeyError(key)
         fd, size = open_regular(self.path)
         try:
-            cursor = _Cursor(fd, size, self.path.name)
+            cursor = Cursor(fd, size, self.path.name)
             cursor.pos = value.offset
             if value.type == STRING:
                 return cursor.strings(value.count, show(key), keep=True)
@@ -120,131 +115,6 @@ class Header:
             os.close(fd)
 
 
-def show(text: str | bytes, limit: int = 80) -> str:
-    """`text` quoted with control characters and bad bytes escaped, cut at `limit`."""
-    if isinstance(text, bytes):
-        text = text[: 4 * limit].decode("utf-8", "backslashreplace")
-    return repr(text if len(text) <= limit else text[:limit] + "...")
-
-
-def open_regular(path: Path) -> tuple[int, int]:
-    """Opens a regular file for reading; returns descriptor and size.
-
-    Raises ModelNotFound or ModelUnreadable. The kind is looked at before the file is opened, since
-    opening a FIFO waits for a writer and opening a device may act on it.
-    """
-    flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
-    try:
-        if not stat.S_ISREG(os.stat(path).st_mode):
-            raise ModelUnreadable(f"{show(str(path), 300)} is not a regular file")
-        fd = os.open(path, flags)
-    except (FileNotFoundError, NotADirectoryError, ValueError) as error:
-        raise ModelNotFound(f"there is no file {show(str(path), 300)}") from error
-    except OSError as error:
-        reason = error.strerror or "unknown reason"
-        raise ModelUnreadable(f"cannot read {show(str(path), 300)}: {reason}") from error
-    status = os.fstat(fd)
-    if not stat.S_ISREG(status.st_mode):  # replaced between stat and open
-        os.close(fd)
-        raise ModelUnreadable(f"{show(str(path), 300)} is not a regular file")
-    return fd, status.st_size
-
-
-class _Cursor:
-    """A position in the header; every read is held against file size and header cap first.
-
-    Only a window of the file is in memory, so a hostile header costs no more than a good one.
-    """
-
-    def __init__(self, fd: int, size: int, name: str) -> None:
-        self.fd, self.size, self.name = fd, size, name
-        self.buf = b""
-        self.base = 0  # offset in the file of the window's first byte
-        self.pos = 0
-
-    def bad(self, what: str, hint: str = "") -> ModelInvalid:
-        return ModelInvalid(f"{show(self.name)}: {what}", hint)
-
-    def bound(self, n: int, what: str) -> int:
-        """The position `n` bytes on, if file and cap allow it."""
-        end = self.pos + n
-        if end > self.size:
-            raise self.bad(f"{what} reaches past the end of the file", _RESUME)
-        if end > MAX_HEADER:
-            raise self.bad(f"{what} makes the header larger than {MAX_HEADER >> 20} MiB")
-        return end
-
-    def need(self, n: int, what: str) -> int:
-        """Makes `n` bytes available in the window; returns the index of the first."""
-        end = self.bound(n, what)
-        if end > self.base + len(self.buf):
-            self.buf, self.base = self._read(max(n, _WINDOW)), self.pos
-            if len(self.buf) < n:
-                raise self.bad(f"the file shrank while {what} was read", _RESUME)
-        return self.pos - self.base
-
-    def _read(self, want: int) -> bytes:
-        chunks: list[bytes] = []
-        try:
-            os.lseek(self.fd, self.pos, os.SEEK_SET)
-            while want > 0 and (chunk := os.read(self.fd, want)):
-                chunks.append(chunk)
-                want -= len(chunk)
-        except OSError as error:
-            raise ModelUnreadable(f"cannot read {show(self.name)}: {error.strerror}") from error
-        return b"".join(chunks)
-
-    def take(self, n: int, what: str) -> bytes:
-        start = self.need(n, what)
-        self.pos += n
-        return self.buf[start : start + n]
-
-    def skip(self, n: int, what: str) -> None:
-        self.pos = self.bound(n, what)
-
-    def scalar(self, kind: struct.Struct, what: str) -> Any:
-        at = self.need(kind.size, what)  # may replace the window, so it comes first
-        (value,) = kind.unpack_from(self.buf, at)
-        self.pos += kind.size
-        return value
-
-    def string(self, what: str) -> bytes:
-        n = self.scalar(_U64, f"the length of {what}")
-        if n > MAX_STRING:
-            raise self.bad(f"{what} claims {n} bytes, more than {MAX_STRING >> 20} MiB")
-        return self.take(n, what)
-
-    def strings(self, count: int, what: str, keep: bool) -> list[bytes]:
-        """Walks over `count` strings; a tight loop, since vocabularies have 256k of them."""
-        if 8 * count > self.size - self.pos:
-            raise self.bad(f"{what} claims {count} strings, more than the file can hold", _RESUME)
-        if 8 * count > MAX_HEADER - self.pos:
-            raise self.bad(f"{what} claims {count} strings, more than {MAX_HEADER >> 20} MiB hold")
-        out: list[bytes] = []
-        unpack, at = _U64.unpack_from, self.need(0, what)
-        buf, have = self.buf, len(self.buf)
-        for _ in range(count):
-            if at + 8 > have:
-                buf, at, have = self._slide(at, 8, what)
-            (n,) = unpack(buf, at)
-            at += 8
-            if n > MAX_STRING:
-                raise self.bad(f"a string of {what} claims {n} bytes")
-            if at + n > have:
-                buf, at, have = self._slide(at, n, what)
-            if keep:
-                out.append(buf[at : at + n])
-            at += n
-        self.pos = self.base + at
-        return out
-
-    def _slide(self, at: int, n: int, what: str) -> tuple[bytes, int, int]:
-        """Moves the window to its index `at`; returns window, new index and length."""
-        self.pos = self.base + at
-        at = self.need(n, what)
-        return self.buf, at, len(self.buf)
-
-
 def parse_header(path: Path) -> Header:
     """Reads counts, metadata and tensors of one file, without the rules for models.
 
@@ -252,7 +122,7 @@ def parse_header(path: Path) -> Header:
     """
     fd, size = open_regular(path)
     try:
-        cursor = _Cursor(fd, size, path.name)
+        cursor = Cursor(fd, size, path.name)
         version, n_tensors, n_kv = _counts(cursor)
         metadata = _metadata(cursor, n_kv)
         alignment = _alignment(cursor, metadata)
@@ -264,10 +134,10 @@ def parse_header(path: Path) -> Header:
         os.close(fd)
 
 
-def _counts(c: _Cursor) -> tuple[int, int, int]:
+def _counts(c: Cursor) -> tuple[int, int, int]:
     kind = "is not a GGUF v2/v3 file"
     if c.size < 24:
-        raise c.bad(f"{kind}: it has only {c.size} bytes", _RESUME if c.size else "it is empty")
+        raise c.bad(f"{kind}: it has only {c.size} bytes", RESUME if c.size else "it is empty")
     if (magic := c.take(4, "the magic")) != b"GGUF":
         raise c.bad(f"{kind}: it begins with {magic!r}")
     version: int = c.scalar(_U32, "the version")
@@ -284,7 +154,7 @@ def _counts(c: _Cursor) -> tuple[int, int, int]:
     return version, n_tensors, n_kv
 
 
-def _metadata(c: _Cursor, n_kv: int) -> dict[str, Any]:
+def _metadata(c: Cursor, n_kv: int) -> dict[str, Any]:
     metadata: dict[str, Any] = {}
     for i in range(n_kv):
         key = c.string(f"metadata key {i}").decode("utf-8", "backslashreplace")
@@ -295,7 +165,7 @@ def _metadata(c: _Cursor, n_kv: int) -> dict[str, Any]:
     return metadata
 
 
-def _value(c: _Cursor, what: str, kind: int) -> Any:
+def _value(c: Cursor, what: str, kind: int) -> Any:
     if kind in SCALARS:
         return c.scalar(SCALARS[kind], what)
     if kind == STRING:
@@ -305,7 +175,7 @@ def _value(c: _Cursor, what: str, kind: int) -> Any:
     raise c.bad(f"{what} has the unknown type {kind}")
 
 
-def _skip_array(c: _Cursor, what: str) -> Array:
+def _skip_array(c: Cursor, what: str) -> Array:
     kind: int = c.scalar(_U32, f"the element type of {what}")
     count: int = c.scalar(_U64, f"the length of {what}")
     start = c.pos
@@ -318,7 +188,7 @@ def _skip_array(c: _Cursor, what: str) -> Array:
     return Array(kind, count, start)
 
 
-def _alignment(c: _Cursor, metadata: Mapping[str, Any]) -> int:
+def _alignment(c: Cursor, metadata: Mapping[str, Any]) -> int:
     value = metadata.get("general.alignment", 32)
     good = type(value) is int and 0 < value <= MAX_ALIGNMENT and value & (value - 1) == 0
     if not good:
@@ -326,7 +196,7 @@ def _alignment(c: _Cursor, metadata: Mapping[str, Any]) -> int:
     return int(value)
 
 
-def _tensor_info(c: _Cursor, i: int) -> Tensor:
+def _tensor_info(c: Cursor, i: int) -> Tensor:
     """One entry of the tensor table; its offset still counts from the start of the data."""
     raw = c.string(f"the name of tensor {i}")
     if len(raw) > MAX_NAME:
@@ -344,7 +214,7 @@ def _tensor_info(c: _Cursor, i: int) -> Tensor:
     return Tensor(name, GGML_TYPES[kind].name, shape, offset, _nbytes(c, what, shape, kind))
 
 
-def _nbytes(c: _Cursor, what: str, shape: tuple[int, ...], kind: int) -> int:
+def _nbytes(c: Cursor, what: str, shape: tuple[int, ...], kind: int) -> int:
     """Bytes of a tensor; Python's integers do not wrap, the caps are those of llama.cpp."""
     elements = 1
     for n in shape:
@@ -362,7 +232,7 @@ def _nbytes(c: _Cursor, what: str, shape: tuple[int, ...], kind: int) -> int:
     return nbytes
 
 
-def _place(c: _Cursor, infos: list[Tensor], data: int, alignment: int) -> tuple[Tensor, ...]:
+def _place(c: Cursor, infos: list[Tensor], data: int, alignment: int) -> tuple[Tensor, ...]:
     """Turns offsets into file offsets; refuses duplicates, bad alignment, overlaps, short files."""
     seen: set[str] = set()
     for t in infos:
@@ -377,5 +247,5 @@ def _place(c: _Cursor, infos: list[Tensor], data: int, alignment: int) -> tuple[
             raise c.bad(f"the tensors {show(last)} and {show(t.name)} overlap")
         end, last = t.offset + t.nbytes, t.name
         if data + end > c.size:
-            raise c.bad(f"the file ends before tensor {show(t.name)} is complete", _RESUME)
+            raise c.bad(f"the file ends before tensor {show(t.name)} is complete", RESUME)
     return tuple(Tensor(t.name, t.type, t.shape, data + t.offset, t.nbytes) for t in infos)

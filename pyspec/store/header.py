@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 
 from pyspec.errors import ModelInvalid
-from pyspec.store.gguf import STRING, Array, Header, parse_header, show
+from pyspec.store.cursor import show
+from pyspec.store.gguf import STRING, Array, Header, parse_header
 
 __all__ = ["MAX_LAYERS", "MAX_PARTS", "MAX_VOCAB", "read_header"]
 

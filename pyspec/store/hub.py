@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from pyspec.errors import FetchError
-from pyspec.store.gguf import show
+from pyspec.store.cursor import show
 from pyspec.store.manifest import Entry, HuggingFace
 
 __all__ = ["DISK_ERRNOS", "PREFIX", "fetch_hub", "parse_hub_name"]

@@ -9,9 +9,9 @@ from pathlib import Path
 
 from pyspec.errors import ModelNotFound
 from pyspec.store.convert import CONVERSIONS, convert, converted, read_record
+from pyspec.store.cursor import open_regular, show
 from pyspec.store.fetch import Progress, fetch, no_progress
 from pyspec.store.fingerprint import file_sha256
-from pyspec.store.gguf import open_regular, show
 from pyspec.store.hub import PREFIX, parse_hub_name
 from pyspec.store.manifest import Entry, Manifest, load_manifest, models_folder
 from pyspec.store.paths import models_dir

