@@ -15,11 +15,10 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import exp, log
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from replay_policies import Costs, Oracle, Ours, Player, Published, Simple, profile_bins
@@ -29,6 +28,9 @@ from pyspec.policy.cost import CostCurve, expand, shape
 from pyspec.policy.goodput import GoodputPolicy
 from pyspec.policy.lengths import Companion
 from pyspec.policy.profile import Profile
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
 
 FIXED = (1, 2, 3, 4, 5, 6, 7, 8, 16)
 _ROWS = 320  # rows of a replayed curve: draft catch-up and wide batches stay inside
@@ -74,7 +76,7 @@ def replay(player: Player, answers: Sequence[Answer], width: int) -> dict[str, t
         while waiting and len(seats) < width:
             seats.append(Place(waiting.pop(0)))
         done = player.play(seats)
-        for seat, accepted in zip(seats, done.accepted):
+        for seat, accepted in zip(seats, done.accepted, strict=False):
             step = min(accepted + 1, seat.answer.length - seat.t)
             seat.t += step
             tokens, ms = totals.get(seat.answer.category, (0, 0.0))
@@ -107,11 +109,13 @@ def players(costs: Costs, answers: Sequence[Answer], known: bool) -> list[Callab
     ]
     if has_lookup:
         make.append(
-            lambda: Ours("ours: auto + lookup", costs, GoodputPolicy(curve(), companion=True), True)
+            lambda: Ours(
+                "ours: auto + lookup", costs, GoodputPolicy(curve(), companion=True), lookup=True
+            )
         )
     make.append(lambda: Oracle(costs))
     if has_lookup:
-        make.append(lambda: Oracle(costs, True))
+        make.append(lambda: Oracle(costs, lookup=True))
     return make
 
 
@@ -132,7 +136,7 @@ def speeds(
 
     out = {name: against(name) for name in results}
     fixed = [out[name] for name in out if name.startswith("fixed") or name == "plain"]
-    best = [max(column) for column in zip(*fixed)]
+    best = [max(column) for column in zip(*fixed, strict=False)]
     ordered: dict[str, list[float]] = {}
     for name, row in out.items():
         if name.startswith("SV"):

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from replay_records import Answer, Chain
-
-from pyspec.policy.base import LengthPolicy
 from pyspec.policy.choose import allocate, survivals
 from pyspec.policy.estimator import AdaptiveBins
 from pyspec.policy.features import read_companion, read_draft, table_bin
 from pyspec.policy.records import Draft, Outcome, Plan, SeqOutcome
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from replay_records import Answer, Chain
+
+    from pyspec.policy.base import LengthPolicy
 
 
 class Costs(NamedTuple):
@@ -68,18 +71,20 @@ class Spent:
         for i in range(self.steps):
             rows = sum(n > i for n in lengths)
             if i == 0:
-                rows += sum(s.draft_behind for s, n in zip(seats, lengths) if n)
-                self.caught_up = any(s.draft_behind > 1 for s, n in zip(seats, lengths) if n)
+                rows += sum(s.draft_behind for s, n in zip(seats, lengths, strict=False) if n)
+                self.caught_up = any(
+                    s.draft_behind > 1 for s, n in zip(seats, lengths, strict=False) if n
+                )
             self.draft += _at(self._costs.draft, rows)
-        for seat, n in zip(seats, lengths):
+        for seat, n in zip(seats, lengths, strict=False):
             seat.draft_behind = 0 if n else seat.draft_behind
 
     def companion_run(self, seats: Sequence[Seat], lengths: Sequence[int]) -> None:
         """One batch over all drafted tokens and what was missed."""
-        rows = sum(n + s.companion_behind for s, n in zip(seats, lengths) if n)
+        rows = sum(n + s.companion_behind for s, n in zip(seats, lengths, strict=False) if n)
         self.companion_rows = rows
         self.companion = _at(self._costs.companion, rows) if rows else 0.0
-        for seat, n in zip(seats, lengths):
+        for seat, n in zip(seats, lengths, strict=False):
             seat.companion_behind = 0 if n else seat.companion_behind
 
     def verify_run(self, n_seq: int, lengths: Sequence[int]) -> None:
@@ -119,6 +124,7 @@ class Simple:
         self.name = f"confidence {p_min:g}" if p_min else (f"fixed {k}" if k else "plain")
 
     def play(self, seats: Sequence[Seat]) -> Round:
+        """See Player."""
         spent = Spent(self._costs)
         drafted, used = [], []
         for seat in seats:
@@ -129,7 +135,7 @@ class Simple:
             used.append(low[0] if low else n)
         spent.draft_run(seats, drafted)
         spent.verify_run(len(seats), used)
-        return _finish(seats, drafted, used, spent, False)
+        return _finish(seats, drafted, used, spent, companion=False)
 
 
 def _finish(
@@ -140,7 +146,7 @@ def _finish(
     companion: bool,
 ) -> Round:
     accepted = []
-    for seat, n, g in zip(seats, drafted, used):
+    for seat, n, g in zip(seats, drafted, used, strict=False):
         chain = chain_at(seat)
         m = min(g, chain.matched) if chain else 0
         commit(seat, n, m, companion)
@@ -162,6 +168,7 @@ class Published:
         self.name = f"SV as published ({k})"
 
     def play(self, seats: Sequence[Seat]) -> Round:
+        """See Player."""
         spent = Spent(self._costs)
         drafted, chances = [], []
         for seat in seats:
@@ -173,10 +180,10 @@ class Published:
         spent.companion_run(seats, drafted)
         used = self._climb(chances)
         spent.verify_run(len(seats), used)
-        return _finish(seats, drafted, used, spent, True)
+        return _finish(seats, drafted, used, spent, companion=True)
 
     def _survival(self, chain: Chain, n: int) -> list[float]:
-        draft = chain.draft(0, n, True)
+        draft = chain.draft(0, n, companion=True)
         full = read_companion(draft, read_draft(draft)) or []
         return survivals([self._bins.predict(f) for f in full])
 
@@ -199,7 +206,7 @@ def profile_bins(answers: Sequence[Answer], k: int = 5) -> AdaptiveBins:
     bins = AdaptiveBins(memory=1 << 20)
     for answer in answers:
         for chain in answer.model.values():
-            draft = chain.draft(0, min(k, len(chain.ok)), True)
+            draft = chain.draft(0, min(k, len(chain.ok)), companion=True)
             for i, f in enumerate(read_companion(draft, read_draft(draft)) or []):
                 bins.update(f, bool(chain.ok[i]))
                 if not chain.ok[i]:
@@ -215,15 +222,18 @@ class Ours:
     ) -> None:
         self.name, self.policy = name, policy
         self._costs, self._lookup = costs, lookup
-        self._rng = random.Random(seed)
+        self._rng = random.Random(seed)  # noqa: S311 - reproducible, not secret
 
     def play(self, seats: Sequence[Seat]) -> Round:
+        """See Player."""
         spent = Spent(self._costs)
         if all(seat.t == 0 for seat in seats):
             self.policy.begin_answer()
         plan = self.policy.plan(len(seats), [room(seat) for seat in seats])
         picks = [self._pick(i, seat, plan) for i, seat in enumerate(seats)]
-        model = [d.n if c is chain_at(s) and c else 0 for (c, d), s in zip(picks, seats)]
+        model = [
+            d.n if c is chain_at(s) and c else 0 for (c, d), s in zip(picks, seats, strict=False)
+        ]
         spent.draft_run(seats, model)
         if plan.use_companion:
             spent.companion_run(seats, model)
@@ -231,8 +241,10 @@ class Ours:
         given = iter(self.policy.choose(drafts) if drafts else [])
         used = [next(given) if c is not None else 0 for c, _ in picks]
         spent.verify_run(len(seats), used)
-        outcomes = [self._result(i, c, d, g) for i, ((c, d), g) in enumerate(zip(picks, used))]
-        for seat, n, r in zip(seats, model, outcomes):
+        outcomes = [
+            self._result(i, c, d, g) for i, ((c, d), g) in enumerate(zip(picks, used, strict=False))
+        ]
+        for seat, n, r in zip(seats, model, outcomes, strict=False):
             commit(seat, n, r.n_accepted, plan.use_companion)
         self._observe(spent, outcomes)
         return Round([r.n_accepted for r in outcomes], spent.ms)
@@ -241,7 +253,7 @@ class Ours:
         found = seat.answer.lookup.get(seat.t) if self._lookup else None
         least = plan.lookup_min if plan.max_draft else 1
         if found and room(seat) and found.match_length >= least:
-            return found, found.draft(i, min(len(found.ok), room(seat)), False)
+            return found, found.draft(i, min(len(found.ok), room(seat)), companion=False)
         chain = chain_at(seat)
         if chain is None or plan.max_draft == 0 or room(seat) == 0:
             return None, Draft(i, 0)
@@ -304,6 +316,7 @@ class Oracle:
         self._best: dict[int, list[tuple[float, int, float]]] = {}
 
     def play(self, seats: Sequence[Seat]) -> Round:
+        """See Player."""
         if len(seats) == 1:
             seat = seats[0]
             plan = self._best.setdefault(id(seat.answer), [])

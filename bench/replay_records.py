@@ -31,13 +31,16 @@ accepts m tokens: the next round is at t + m + 1. So `ok` may be all that decide
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Iterator
 from math import exp, log
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from pyspec.policy.records import LOOKUP, MODEL, Draft
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+    from pathlib import Path
 
 
 class Header(msgspec.Struct):
@@ -77,8 +80,7 @@ class Chain(msgspec.Struct, omit_defaults=True):
         if self.source == LOOKUP:
             return Draft(seq, n, source=LOOKUP, match_length=self.match_length)
         out = Draft(seq, n, self.p[:n], self.h[:n])
-        if companion and None not in (self.s, self.a, self.pc, self.agree):
-            assert self.s and self.a and self.pc and self.agree is not None
+        if companion and self.s and self.a and self.pc and self.agree:
             out.s, out.a, out.pc = self.s[:n], self.a[:n], self.pc[:n]
             out.agree = [bool(x) for x in self.agree[:n]]
         return out
@@ -208,7 +210,7 @@ def synthetic_answer(
         yield from _lookup(rng, name, category, t, length, kmax, copying)
 
 
-def _lookup(
+def _lookup(  # noqa: PLR0917 - internal
     rng: random.Random,
     name: int,
     category: str,
@@ -235,7 +237,7 @@ def _lookup(
 
 def synthetic(seed: int, answers: int = 8, length: int = 128, kmax: int = 16) -> Iterator[Chain]:
     """`answers` answers in each category, categories in turn."""
-    rng = random.Random(seed)
+    rng = random.Random(seed)  # noqa: S311 - reproducible, not secret
     for k in range(answers):
         for j, category in enumerate(CATEGORIES):
             yield from synthetic_answer(rng, k * len(CATEGORIES) + j, category, length, kmax)

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pyspec.policy.cost import CostCurve
 from pyspec.policy.learned import Learned
-from pyspec.policy.records import Draft, Outcome, Plan
 from pyspec.policy.tally import Tally
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pyspec.policy.records import Draft, Outcome, Plan
 
 MAX_DRAFT = 16
 

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from functools import lru_cache
 from math import exp
+from typing import TYPE_CHECKING
 
 import msgspec
+import numpy as np
+import numpy.typing as npt
 
 from pyspec.errors import OptionError
+from pyspec.policy.choose import GRID, Floats
 from pyspec.policy.estimator import clamp
-from pyspec.policy.features import bin_centre, table_bin
+from pyspec.policy.features import bin_centre
 from pyspec.policy.records import TABLE_BINS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 POSITIONS = 16
 _PRIOR_WEIGHT = 6.0
@@ -41,6 +48,11 @@ def grade(survival: float, tokens: int) -> int:
 def mood(recent: float) -> int:
     """How well drafts have gone lately, from the running acceptance of a sequence."""
     return (recent >= _MOOD_EDGES[0]) + (recent >= _MOOD_EDGES[1])
+
+
+@lru_cache(maxsize=64)
+def _grid_grades(tokens: int) -> npt.NDArray[np.intp]:
+    return np.array([grade(float(s), tokens) for s in GRID], dtype=np.intp)
 
 
 class CalibrationState(msgspec.Struct):
@@ -75,13 +87,12 @@ class Calibration:
         self.position_seen = [0.0] * POSITIONS
 
     def update(
-        self, position: int, p: float, accepted: bool, before: float = 1.0, in_mood: int = 1
+        self, position: int, k: int, accepted: bool, before: float = 1.0, in_mood: int = 1
     ) -> None:
-        """Learn from one observed position with draft probability p.
+        """Learn from one observed position whose draft probability fell into bin k.
 
         `before` is the survival of the draft's tokens before it, `in_mood` the sequence's mood.
         """
-        k = table_bin(p)
         y = 1.0 if accepted else 0.0
         self._count(_ANY, k, y)
         self._count(in_mood, k, y)
@@ -95,11 +106,21 @@ class Calibration:
             self.position_seen[position] += 1.0
             self.position_hits[position] += y
 
-    def nexts(self, in_mood: int, survivals: Sequence[float], tokens: int) -> list[list[float]]:
-        """For each survival after so many tokens: weights of the bins of the next token."""
-        if tokens == 0:
-            return [self.first[in_mood]] * len(survivals)
-        return [self.later[in_mood * GRADES + grade(s, tokens)] for s in survivals]
+    def nexts(self, in_mood: int) -> Callable[[int], Floats]:
+        """What `draft_floors` asks for, in a mood.
+
+        A function of the number of tokens drafted: for each survival of GRID after them, a row
+        with the probabilities of the next token's bins.
+        """
+        first = np.asarray(self.first[in_mood])
+        later = np.asarray(self.later[in_mood * GRADES : (in_mood + 1) * GRADES])
+        first = np.tile(first / first.sum(), (len(GRID), 1))
+        later = later / later.sum(axis=1, keepdims=True)
+
+        def rows(tokens: int) -> Floats:
+            return np.asarray(later[_grid_grades(tokens)] if tokens else first, dtype=np.float64)
+
+        return rows
 
     def table(self, in_mood: int) -> list[float]:
         """Acceptance by bin of p in a mood; the list is updated in place."""
@@ -122,7 +143,7 @@ class Calibration:
 
     def by_position(self) -> list[float]:
         """Conditional acceptance at positions 0.., as far as at least one was observed."""
-        pairs = zip(self.position_hits, self.position_seen)
+        pairs = zip(self.position_hits, self.position_seen, strict=False)
         return [hits / seen for hits, seen in pairs if seen > 0.0]
 
     def state(self) -> CalibrationState:
@@ -148,8 +169,12 @@ class Calibration:
             and all(len(t) == TABLE_BINS for t in tables)
             and all(len(t) == POSITIONS for t in places)
             and all(0.0 <= n < 1e12 for t in (*tables, *places) for n in t)
-            and all(h <= n for m in range(MOODS + 1) for h, n in zip(state.hits[m], state.seen[m]))
-            and all(h <= n for h, n in zip(*places))
+            and all(
+                h <= n
+                for m in range(MOODS + 1)
+                for h, n in zip(state.hits[m], state.seen[m], strict=False)
+            )
+            and all(h <= n for h, n in zip(*places, strict=False))
             and all(sum(counts) > 0.0 for counts in (*state.first, *state.later))
         )
         if not good:

@@ -12,16 +12,18 @@ spent there.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
-_FLOOR_GRID = 24  # survival values from 1 down to 0.01, equal in log
-_LOG_MIN = 4.605170185988091  # -log 0.01
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+_LOG_MIN = 4.605170185988091  # -log 0.01: the survival GRID goes from 1 to 0.01, equal in log
 Floats = npt.NDArray[np.float64]
-_GRID: Floats = np.exp(np.linspace(0.0, -_LOG_MIN, _FLOOR_GRID))
-_GRID_LIST = [float(s) for s in _GRID]
+GRID: Floats = np.exp(np.linspace(0.0, -_LOG_MIN, 24))
+_GRID_LIST = [float(s) for s in GRID]
 
 
 def survivals(acceptance: Sequence[float]) -> list[float]:
@@ -93,15 +95,15 @@ def draft_floors(
     verify: Sequence[float],
     step: float,
     price: float,
-    nexts: Callable[[Sequence[float], int], Sequence[Sequence[float]]],
+    nexts: Callable[[int], Floats],
     acceptance: Sequence[float],
 ) -> tuple[list[float], float]:
     """Survival floors for drafting, by optimal stopping, and what drafting is expected to gain.
 
-    `verify[g]` for g = 0..max_draft; `step` is one more drafted token's time.
-    `nexts(survivals, i)` gives, for each survival after i tokens, the weights with which the
-    next token's acceptance takes each of the values `acceptance`. Returns (floors, gain): after
-    token i draft on only if survival >= floors[i]; gain is in tokens a round over not drafting.
+    `verify[g]` for g = 0..max_draft; `step` is one more drafted token's time. `nexts(i)` has a row
+    for each survival of GRID after i tokens: the probabilities with which the next token's
+    acceptance takes each of the values `acceptance`. Returns (floors, gain): after token i draft
+    on only if survival >= floors[i]; gain is in tokens a round over not drafting.
 
     Backward over lengths i, with survival s on a grid. Stopping at i keeps all i tokens or cuts
     the last ones again; the last one's survival is s, those before are taken as 1, which makes
@@ -112,52 +114,59 @@ def draft_floors(
     if n == 0:
         return [], 0.0
     cost = price * np.asarray(verify, dtype=np.float64)
+    stop = _stop_values(cost)
     ahead = _Lookahead(acceptance)
-    value = _stop_value(cost, n)
-    floors = [1.1] * n
+    value = stop[n]
+    margins = np.empty((n - 1, len(GRID)))
     for i in range(n - 1, 0, -1):
-        stop = _stop_value(cost, i)
-        on = ahead.expect(value, nexts(_GRID_LIST, i)) - price * step
-        floors[i - 1] = _threshold(on - stop)
-        value = np.maximum(stop, on)
-    first = ahead.expect(value, nexts(_GRID_LIST, 0))
-    return floors, float(first[0] - price * step + cost[0])
+        on = ahead.expect(value, nexts(i)) - price * step
+        np.subtract(on, stop[i], out=margins[i - 1])
+        value = np.maximum(stop[i], on)
+    first = ahead.expect(value, nexts(0))
+    floors = [_threshold(row) for row in margins.tolist()]
+    return [*floors, 1.1], float(first[0] - price * step + cost[0])
 
 
 class _Lookahead:
     """Expected value after one more token, from each survival on the grid."""
 
     def __init__(self, acceptance: Sequence[float]) -> None:
-        self._next = np.outer(_GRID, np.asarray(acceptance, dtype=np.float64))
-        place = -np.log(self._next) * ((_FLOOR_GRID - 1) / _LOG_MIN)
-        self._low = np.clip(place.astype(np.intp), 0, _FLOOR_GRID - 2)
+        self._next = np.outer(GRID, np.asarray(acceptance, dtype=np.float64))
+        place = -np.log(self._next) * ((len(GRID) - 1) / _LOG_MIN)
+        self._low = np.clip(place.astype(np.intp), 0, len(GRID) - 2)
         self._part = np.clip(place - self._low, 0.0, 1.0)
 
-    def expect(self, value: Floats, weights: Sequence[Sequence[float]]) -> Floats:
-        low = value[self._low]
-        gain = self._next + low + (value[self._low + 1] - low) * self._part
-        w = np.asarray(weights, dtype=np.float64)
-        return np.asarray((gain * w).sum(axis=1) / w.sum(axis=1), dtype=np.float64)
+    def expect(self, value: Floats, weights: Floats) -> Floats:
+        """Expected value for each survival of GRID; `value` is that of having one token more."""
+        rise = np.append(value[1:] - value[:-1], 0.0)
+        gain = rise[self._low]
+        gain *= self._part
+        gain += value[self._low]
+        gain += self._next
+        gain *= weights
+        return np.asarray(gain.sum(axis=1), dtype=np.float64)
 
 
-def _stop_value(cost: Floats, i: int) -> Floats:
-    keep_all = np.full(_FLOOR_GRID, -cost[i])
-    if i == 0:
-        return keep_all
+def _stop_values(cost: Floats) -> Floats:
+    """Value of stopping after i tokens, (i, survival)."""
+    n = len(cost)
+    places = np.arange(n)
     # Cutting back to c < i loses the last token's s and at most 1 for each of the others.
-    deeper = float((np.arange(i) - cost[:i]).max()) - (i - 1)
-    return np.asarray(np.maximum(keep_all, deeper - _GRID), dtype=np.float64)
+    best = np.maximum.accumulate(places - cost)
+    deeper = np.append(-np.inf, best[:-1] - (places[1:] - 1))
+    out: Floats = np.maximum(-cost[:, None], deeper[:, None] - GRID[None, :])
+    return out
 
 
-def _threshold(margin: Floats) -> float:
-    """The lowest survival from which on drafting pays; 1.1 where it never does."""
-    good = int(np.argmax(np.append(margin < 0.0, True)))
+def _threshold(margin: Sequence[float]) -> float:
+    """The lowest survival of GRID from which on drafting pays; 1.1 where it never does."""
+    good = next((k for k, m in enumerate(margin) if m < 0.0), len(margin))
     if good == 0:
         return 1.1
-    if good == _FLOOR_GRID:
+    if good == len(margin):
         return 0.0
-    m1, m0 = float(margin[good - 1]), float(margin[good])
-    return float(_GRID[good] + (_GRID[good - 1] - _GRID[good]) * (-m0 / (m1 - m0)))
+    low, high = _GRID_LIST[good], _GRID_LIST[good - 1]
+    return low + (high - low) * -margin[good] / (margin[good - 1] - margin[good])
 
 
 def expected_goodput(

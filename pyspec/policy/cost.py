@@ -7,15 +7,18 @@ shape: measured row counts keep their own value and the others are interpolated.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from pyspec.errors import OptionError
 
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
 N_MAX = 64
 _WINDOW = 15  # observations a running median looks back on
-_REBUILD = 8  # observations between two rebuilds of a table
+_REBUILD = 16  # observations between two rebuilds of a table
 _DEPTH_STEP = 256  # context depths closer than this share a table
 _VERSION_CHANGE = 0.01  # relative change of an entry that makes a table a new version
 
@@ -49,7 +52,9 @@ def expand(points: Mapping[int, float], n_max: int = N_MAX) -> list[float]:
     if known[0][0] > 1:
         known.insert(0, (1, known[0][1]))
     out = [0.0] * (n_max + 1)
-    for (n0, t0), (n1, t1) in zip(known, [*known[1:], (n_max + last_n, last_t + slope * n_max)]):
+    for (n0, t0), (n1, t1) in zip(
+        known, [*known[1:], (n_max + last_n, last_t + slope * n_max)], strict=False
+    ):
         for n in range(n0, min(n1, n_max + 1)):
             out[n] = t0 + (t1 - t0) * (n - n0) / (n1 - n0)
     return out
@@ -91,12 +96,15 @@ class RowTimes:
             d0, d1 = self._depths[k - 1], self._depths[k]
             if depth <= d1 or k == len(self._depths) - 1:
                 w = (depth - d0) / (d1 - d0)
-                return [a + (b - a) * w for a, b in zip(self._bases[k - 1], self._bases[k])]
+                return [
+                    a + (b - a) * w
+                    for a, b in zip(self._bases[k - 1], self._bases[k], strict=False)
+                ]
         return self._bases[-1]
 
     def observe(self, rows: int, ms: float, depth: int = 0) -> None:
-        """Learn from one decode; rows outside the curve and times that make no sense are ignored."""
-        if not (1 <= rows <= self.n_max and 0.0 < ms < 1e7):
+        """Learn from one decode; rows outside the curve and impossible times are ignored."""
+        if not (1 <= rows <= self.n_max and 1e-4 < ms < 1e7):
             return
         seen = self._seen.get(rows)
         fresh = seen is None
@@ -130,13 +138,13 @@ class RowTimes:
     def state(self) -> RowTimesState:
         """The learned curve as a base for the next process."""
         factor = self._factors()
-        bases = [[t * f for t, f in zip(base, factor)] for base in self._bases]
+        bases = [[t * f for t, f in zip(base, factor, strict=False)] for base in self._bases]
         return RowTimesState(list(self._depths), bases, self.measured or bool(self._seen))
 
     @classmethod
     def restore(cls, state: RowTimesState) -> RowTimes:
         """The inverse of `state`."""
-        return cls(dict(zip(state.depths, state.bases)), state.measured)
+        return cls(dict(zip(state.depths, state.bases, strict=False)), state.measured)
 
     def _learn(self) -> None:
         """Running medians of ms/base; one lone observation counts half, first calls being slow."""
@@ -155,16 +163,18 @@ class RowTimes:
         if not known:
             return [1.0] * (self.n_max + 1)
         out = [known[0][1]] * (self.n_max + 1)
-        for (n0, r0), (n1, r1) in zip(known, [*known[1:], (self.n_max + 1, known[-1][1])]):
+        for (n0, r0), (n1, r1) in zip(
+            known, [*known[1:], (self.n_max + 1, known[-1][1])], strict=False
+        ):
             for n in range(n0, n1):
                 out[n] = r0 + (r1 - r0) * (n - n0) / (n1 - n0)
         return out
 
     def _build(self) -> None:
         base = self.base(max(self._depth, 0) * _DEPTH_STEP)
-        new = [t * f for t, f in zip(base, self._factors())]
+        new = [t * f for t, f in zip(base, self._factors(), strict=False)]
         old = self._table
-        if not old or any(abs(a - b) > _VERSION_CHANGE * b for a, b in zip(new, old)):
+        if not old or any(abs(a - b) > _VERSION_CHANGE * b for a, b in zip(new, old, strict=False)):
             self._table = new
             self.version += 1
 
@@ -231,7 +241,7 @@ class CostCurve:
     def _follow_target(self) -> None:
         """Keep unmeasured draft and companion at their share of the target's one row."""
         one = self.target.table()[1]
-        for times, share in zip((self.draft, self.companion), self._shares):
+        for times, share in zip((self.draft, self.companion), self._shares, strict=False):
             if not times.measured and not times.count(1):
                 now = times.table()[1]
                 if abs(now - share * one) > 0.05 * now:

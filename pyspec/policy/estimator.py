@@ -7,14 +7,18 @@ accepted, since after the first refusal nothing was observed. Callers keep to th
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
 from math import exp, isfinite, log
 from operator import mul
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from pyspec.errors import OptionError
-from pyspec.policy.features import Features
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pyspec.policy.features import Features
 
 MAX_CELLS = 272
 """As many adaptive bins as the paper on speculative verification uses."""
@@ -61,7 +65,7 @@ class AdaptiveBins(Estimator):
     Means forget: the step never falls under 1/`memory`.
     """
 
-    def __init__(self, split_at: int = 48, memory: int = 256) -> None:
+    def __init__(self, split_at: int = 48, memory: int = 128) -> None:
         side = _GRID // _ROOT
         self._split_at = split_at
         self._memory = float(memory)
@@ -89,9 +93,14 @@ class AdaptiveBins(Estimator):
         return self._cell_of[int(f.u * 63.999) * _GRID + int(f.v * 63.999)]
 
     def predict(self, f: Features) -> float:
-        return clamp(self._mean[self._cell(f)])
+        """See Estimator."""
+        p = self._mean[self._cell_of[int(f.u * 63.999) * _GRID + int(f.v * 63.999)]]
+        if p < _P_LOW:
+            return _P_LOW
+        return p if p < _P_HIGH else _P_HIGH  # noqa: FURB136 - twice as fast as min
 
     def update(self, f: Features, accepted: bool) -> None:
+        """See Estimator."""
         k = self._cell(f)
         n = self._count[k] + 1.0
         self._count[k] = n
@@ -140,8 +149,8 @@ class AdaptiveBins(Estimator):
             and all(0.0 <= m <= 1.0 for m in state.mean)
             and all(0.0 <= n < 1e12 for n in state.count)
             and all(
-                1 <= z <= _GRID and 0 <= c and c // _GRID + z <= _GRID and c % _GRID + z <= _GRID
-                for z, c in zip(state.size, state.corner)
+                1 <= z <= _GRID and c >= 0 and c // _GRID + z <= _GRID and c % _GRID + z <= _GRID
+                for z, c in zip(state.size, state.corner, strict=False)
             )
         )
         if not good:
@@ -169,12 +178,14 @@ class Logistic(Estimator):
         self._rate, self._forget = rate, forget
 
     def predict(self, f: Features) -> float:
+        """See Estimator."""
         z = sum(map(mul, self._w, f.x))
         if z > 6.0:
             return _P_HIGH
-        return clamp(1.0 / (1.0 + exp(-z))) if z > -6.0 else _P_LOW
+        return 1.0 / (1.0 + exp(-z)) if z > -6.0 else _P_LOW
 
     def update(self, f: Features, accepted: bool) -> None:
+        """See Estimator."""
         self.learn(f.x, (1.0 if accepted else 0.0) - self.predict(f))
 
     def learn(self, x: Sequence[float], error: float) -> None:
@@ -226,10 +237,12 @@ class Mix(Estimator):
         self.loss_bins, self.loss_logistic = 0.70, 0.69
 
     def predict(self, f: Features) -> float:
+        """See Estimator."""
         best = self.bins if self.loss_bins < self.loss_logistic else self.logistic
         return best.predict(f)
 
     def update(self, f: Features, accepted: bool) -> None:
+        """See Estimator."""
         pb, pl = self.bins.predict(f), self.logistic.predict(f)
         y = 1.0 if accepted else 0.0
         lb, ll = (-log(pb), -log(pl)) if accepted else (-log(1.0 - pb), -log(1.0 - pl))

@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 from bisect import bisect
-from collections.abc import Sequence
-from functools import partial
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pyspec.policy.base import MAX_DRAFT, LengthPolicy, observe_times
 from pyspec.policy.calibration import mood
 from pyspec.policy.choose import allocate, best_length, draft_floors, survivals
-from pyspec.policy.cost import CostCurve
 from pyspec.policy.features import Features, read_companion, read_draft
 from pyspec.policy.gate import Gate
-from pyspec.policy.learned import Learned
 from pyspec.policy.records import LOOKUP, Draft, Outcome, Plan, SeqOutcome
 
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pyspec.policy.cost import CostCurve
+    from pyspec.policy.learned import Learned
+
 _LATELY = 0.9  # what an observed token leaves of the running acceptance before it
-_REFRESH = 64  # rounds between two looks at slowly moving inputs of the floors
+_REFRESH = 128  # rounds between two looks at slowly moving inputs of the floors
 _PRICE_MEMORY = 32.0  # rounds the running goodput looks back on
 # Contexts of a gate: the class of the running gain of this answer's drafts, or one of
 # _NEAR, _FAR, _START: nothing drafted for a few rounds, for long, since the answer began.
@@ -46,7 +48,6 @@ class _Pending(NamedTuple):
 class _Tables(NamedTuple):
     """What changes only with the curve, the depth, the number of sequences or slow averages."""
 
-    rows: list[float]
     step: float
     floors: list[float]
     gain: float
@@ -88,9 +89,10 @@ class GoodputPolicy(LengthPolicy):
         self._mood = 1
         self._n_seq = 1
         self._round = 0
-        self._key: tuple[int, int, int] = (-1, 0, 0)
-        self._by_mood: dict[int, _Tables] = {}
-        self._tables = _Tables([], 0.0, [], 0.0, 1)
+        self._stale_at = 0
+        self._by_mood: dict[tuple[int, int, int], _Tables] = {}
+        self._tables = _Tables(0.0, [], 0.0, 1)
+        self._rows: list[float] = []  # the target's time by rows, at this depth
         self._pending: dict[int, _Pending] = {}
         self._predicted = 0.0
         self._companion_gain = 0.0
@@ -99,17 +101,22 @@ class GoodputPolicy(LengthPolicy):
     # -- before drafting ---------------------------------------------------------------------
 
     def plan(self, n_seq: int, limits: Sequence[int], depth: int = 0) -> Plan:
+        """See LengthPolicy."""
         self._pending.clear()
         self._predicted = self._companion_gain = 0.0
         self._round += 1
         self._drafting = False
-        key = (n_seq, self.curve.version, depth // 256 * 65536 + self._round // _REFRESH)
-        if key != self._key:
+        self._n_seq = n_seq
+        self._rows = self.curve.target.table(depth)
+        if self._round >= self._stale_at:
+            # Often at first, when every round teaches something, then now and then.
+            self._stale_at = self._round + min(_REFRESH, 1 + self._round // 2)
             self._by_mood.clear()
-            self._key = key
-        if self._mood not in self._by_mood:
-            self._by_mood[self._mood] = self._refresh(n_seq, depth)
-        self._tables = self._by_mood[self._mood]
+        key = (n_seq, self._mood, depth // 256)
+        tables = self._by_mood.get(key)
+        if tables is None:
+            tables = self._by_mood[key] = self._refresh(n_seq, depth)
+        self._tables = tables
         room = min(self._max_draft, max(limits, default=0))
         if room <= 0:
             return _IDLE
@@ -132,9 +139,7 @@ class GoodputPolicy(LengthPolicy):
         """The gate's answer, told what the model of drafting expects and what catching up costs."""
         steps = self.curve.draft.table()
         missed = steps[min(n_seq * (self._undrafted + 1), len(steps) - 1)] - self._tables.step
-        behind = (
-            self._speed * max(0.0, missed) / self._tables.rows[n_seq] if self._undrafted else 0.0
-        )
+        behind = self._speed * max(0.0, missed) / self._rows[n_seq] if self._undrafted else 0.0
         trial = self._context != _FAR and self._drafted < _TRIAL_ROUNDS
         return self._gate.ask(self._context, (self._tables.gain - behind) * n_seq, trial)
 
@@ -144,24 +149,23 @@ class GoodputPolicy(LengthPolicy):
         return self._companion_gate.ask()[0]
 
     def _refresh(self, n_seq: int, depth: int) -> _Tables:
-        """Recompute what depends on slow inputs; a few hundred microseconds, every 64 rounds."""
-        rows = self.curve.target.table(depth)
+        """Recompute what depends on slow inputs: half a millisecond, every 128 rounds and mood."""
+        rows = self._rows
         step = self.curve.draft.table(depth)[min(n_seq, self.curve.draft.n_max)]
-        self._n_seq = n_seq
         # Sequences as equals: each pays its share of rows that all of them grow together.
         most = max(1, min(self._max_draft, (len(rows) - 1) // n_seq - 1))
         verify = [rows[min(n_seq * (g + 1), len(rows) - 1)] / n_seq for g in range(most + 1)]
         price = self._speed / verify[0]
         told = self.learned.calibration
         floors, gain = draft_floors(
-            verify, step / n_seq, price, partial(told.nexts, self._mood), told.table(self._mood)
+            verify, step / n_seq, price, told.nexts(self._mood), told.table(self._mood)
         )
         floors += [1.1] * (self._max_draft - len(floors))
         gate = self._gates.get(n_seq.bit_length())
         if gate is None:
             gate = self._gates[n_seq.bit_length()] = Gate(_START + 1)
         self._gate = gate
-        return _Tables(rows, step, floors, gain, self._lookup_min(verify, price, gain))
+        return _Tables(step, floors, gain, self._lookup_min(verify, price, gain))
 
     def _lookup_min(self, verify: list[float], price: float, gain: float) -> int:
         """The shortest match whose lookup draft is worth more than a model draft."""
@@ -175,11 +179,12 @@ class GoodputPolicy(LengthPolicy):
     # -- after drafting ----------------------------------------------------------------------
 
     def choose(self, drafts: Sequence[Draft]) -> list[int]:
-        rows = self._tables.rows
+        """See LengthPolicy."""
+        rows = self._rows
         price = self._speed * self._n_seq / rows[self._n_seq]
         read = [self._read(draft) for draft in drafts]
         lengths = self._lengths([r.survival for r in read], price)
-        for r, g in zip(read, lengths):
+        for r, g in zip(read, lengths, strict=False):
             self._pending[r.draft.seq] = r._replace(length=g)
             self._predicted += sum(r.survival[:g])
         if any(r.full for r in read):
@@ -187,7 +192,7 @@ class GoodputPolicy(LengthPolicy):
         return lengths
 
     def _lengths(self, chains: list[list[float]], price: float) -> list[int]:
-        rows, n_seq = self._tables.rows, self._n_seq
+        rows, n_seq = self._rows, self._n_seq
         if n_seq == 1 and len(chains) == 1:
             chain = chains[0][: len(rows) - 2]
             return [best_length(chain, rows[1:], 0.0, price)]
@@ -215,10 +220,10 @@ class GoodputPolicy(LengthPolicy):
         if not self.learned.companion_helps:
             return
         other = self._lengths([survivals(r.without) for r in read], price)
-        rows, n_seq = self._tables.rows, self._n_seq
+        rows, n_seq = self._rows, self._n_seq
 
         def worth(chosen: list[int]) -> float:
-            tokens = sum(sum(r.survival[:g]) for r, g in zip(read, chosen))
+            tokens = sum(sum(r.survival[:g]) for r, g in zip(read, chosen, strict=False))
             return tokens - price * rows[n_seq + sum(chosen)]
 
         self._companion_gain = worth(lengths) - worth(other)
@@ -226,6 +231,7 @@ class GoodputPolicy(LengthPolicy):
     # -- after verifying ---------------------------------------------------------------------
 
     def observe(self, outcome: Outcome) -> None:
+        """See LengthPolicy."""
         n_seq = self._n_seq
         self.tally.add(outcome, self._predicted)
         observe_times(self.curve, outcome, n_seq)
@@ -235,7 +241,7 @@ class GoodputPolicy(LengthPolicy):
                 self._learn(pending, seq)
         time = outcome.t_draft + outcome.t_companion + outcome.t_verify
         tokens = sum([seq.n_accepted + 1 for seq in outcome.seqs])
-        plain = self._tables.rows[n_seq]
+        plain = self._rows[n_seq]
         if outcome.t_round > time:
             extra = outcome.t_round - time
             if outcome.verify_rows == n_seq and outcome.draft_steps == 0:
@@ -258,9 +264,9 @@ class GoodputPolicy(LengthPolicy):
         if draft.source == LOOKUP:
             learned.lookup.update(draft.match_length, hits[: draft.n])
             return
-        for i, (f, hit) in enumerate(zip(pending.base, hits)):
+        for i, (f, hit) in enumerate(zip(pending.base, hits, strict=False)):
             before = pending.survival[i - 1] if i else 1.0
-            learned.learn_draft(i, draft.p[i], f, hit, before, pending.mood)
+            learned.learn_draft(i, f, hit, before, pending.mood)
             if pending.full is not None:
                 learned.learn_companion(pending.full[i], pending.without[i], pending.with_[i], hit)
 
@@ -295,8 +301,8 @@ class GoodputPolicy(LengthPolicy):
                 self._context = _FAR
             self._gate.rest(float(self._n_seq))
             return
-        price = self._speed * self._n_seq / self._tables.rows[self._n_seq]
-        rows = self._tables.rows
+        price = self._speed * self._n_seq / self._rows[self._n_seq]
+        rows = self._rows
         spent = outcome.t_draft + rows[min(outcome.verify_rows, len(rows) - 1)] - rows[self._n_seq]
         self._undrafted = 0
         lately = [self._lately.get(seq.seq, 0.5) for seq in outcome.seqs]
@@ -309,12 +315,14 @@ class GoodputPolicy(LengthPolicy):
         self._context = then
 
     def begin_answer(self) -> None:
+        """See LengthPolicy."""
         super().begin_answer()
         self._context, self._mood = _START, 1
         self._undrafted = self._drafted = 0
         self._lately.clear()
 
     def stats(self) -> dict[str, Any]:
+        """See LengthPolicy."""
         out = super().stats()
         out["estimator"] = self.learned.draft.chosen
         out["log_loss"] = {

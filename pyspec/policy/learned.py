@@ -17,8 +17,10 @@ from pyspec.policy.calibration import (
 )
 from pyspec.policy.estimator import AdaptiveBins, Logistic, Mix, MixState, clamp
 from pyspec.policy.features import COMPANION_WIDTH, DRAFT_WIDTH, LOGIT_MAX, Features
+from pyspec.policy.records import TABLE_BINS
 
 _SHARED_DECAY = 0.99
+LAST_BIN = TABLE_BINS - 1e-9  # times u in [0, 1]: the bin of p, which u is linear in
 
 # Prior weights, in the order of the features. With a companion part of the draft's own slope
 # moves to the companion's probability and its agreement.
@@ -75,10 +77,10 @@ class Learned:
         return self.loss_with <= self.loss_without + 0.005
 
     def learn_draft(
-        self, position: int, p: float, f: Features, accepted: bool, before: float, mood: int
+        self, position: int, f: Features, accepted: bool, before: float, mood: int
     ) -> None:
         """One observed position of a model draft; `before` is the survival in front of it."""
-        self.calibration.update(position, p, accepted, before, mood)
+        self.calibration.update(position, int(f.u * LAST_BIN), accepted, before, mood)
         self.draft.update(f, accepted)
 
     def learn_companion(self, f: Features, without: float, with_: float, accepted: bool) -> None:

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from math import inf
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from pyspec.errors import OptionError
 from pyspec.policy.base import MAX_DRAFT, LengthPolicy, observe_times
-from pyspec.policy.cost import CostCurve
 from pyspec.policy.features import bin_centre, logit
 from pyspec.policy.goodput import GoodputPolicy
-from pyspec.policy.learned import Learned
 from pyspec.policy.records import LOOKUP, TABLE_BINS, Draft, Outcome, Plan
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pyspec.policy.cost import CostCurve
+    from pyspec.policy.learned import Learned
 
 FIXED_MAX = 63
 _HINT = "use fixed:K, confidence:P, companion or auto"
@@ -29,14 +33,17 @@ class FixedPolicy(LengthPolicy):
         self._k = k
         self._n_seq = 1
 
-    def plan(self, n_seq: int, limits: Sequence[int], depth: int = 0) -> Plan:
+    def plan(self, n_seq: int, limits: Sequence[int], depth: int = 0) -> Plan:  # noqa: ARG002 - the same at every depth
+        """See LengthPolicy."""
         self._n_seq = n_seq
         return Plan(min(self._k, max(limits, default=0)))
 
     def choose(self, drafts: Sequence[Draft]) -> list[int]:
+        """See LengthPolicy."""
         return [min(self._k, draft.n) for draft in drafts]
 
     def observe(self, outcome: Outcome) -> None:
+        """See LengthPolicy."""
         self.tally.add(outcome, 0.0)
         observe_times(self.curve, outcome, self._n_seq)
 
@@ -65,12 +72,14 @@ class ConfidencePolicy(LengthPolicy):
             for k in range(TABLE_BINS)
         ]
 
-    def plan(self, n_seq: int, limits: Sequence[int], depth: int = 0) -> Plan:
+    def plan(self, n_seq: int, limits: Sequence[int], depth: int = 0) -> Plan:  # noqa: ARG002 - the same at every depth
+        """See LengthPolicy."""
         self._n_seq = n_seq
         room = min(self._max_draft, max(limits, default=0))
         return Plan(room, 0.5, self._table, [0.5] * room) if room > 0 else Plan(0)
 
     def choose(self, drafts: Sequence[Draft]) -> list[int]:
+        """See LengthPolicy."""
         return [self._length(draft) for draft in drafts]
 
     def _length(self, draft: Draft) -> int:
@@ -80,6 +89,7 @@ class ConfidencePolicy(LengthPolicy):
         return next((i for i in range(known) if not draft.p[i] >= self._p), known)
 
     def observe(self, outcome: Outcome) -> None:
+        """See LengthPolicy."""
         self.tally.add(outcome, 0.0)
         observe_times(self.curve, outcome, self._n_seq)
 
@@ -106,8 +116,9 @@ class Fixed(Length, frozen=True):
         self,
         curve: CostCurve | None = None,
         learned: Learned | None = None,
-        companion: bool = False,
+        companion: bool = False,  # noqa: ARG002 - not used by this choice
     ) -> LengthPolicy:
+        """See Length."""
         return FixedPolicy(self.k, curve, learned)
 
 
@@ -120,8 +131,9 @@ class Confidence(Length, frozen=True):
         self,
         curve: CostCurve | None = None,
         learned: Learned | None = None,
-        companion: bool = False,
+        companion: bool = False,  # noqa: ARG002 - not used by this choice
     ) -> LengthPolicy:
+        """See Length."""
         return ConfidencePolicy(self.p, curve, learned)
 
 
@@ -134,6 +146,7 @@ class Companion(Length, frozen=True):
         learned: Learned | None = None,
         companion: bool = False,
     ) -> LengthPolicy:
+        """See Length."""
         return GoodputPolicy(
             curve, learned, companion=companion, auto_draft=False, auto_companion=False
         )
@@ -148,6 +161,7 @@ class Auto(Length, frozen=True):
         learned: Learned | None = None,
         companion: bool = False,
     ) -> LengthPolicy:
+        """See Length."""
         return GoodputPolicy(curve, learned, companion=companion)
 
 

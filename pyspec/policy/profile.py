@@ -53,7 +53,7 @@ class Profile(msgspec.Struct, forbid_unknown_fields=True):
     format: int = FORMAT
 
     def policy_parts(self) -> tuple[CostCurve, Learned]:
-        """Fresh objects for a policy. Raises ProfileError where the tables contradict themselves."""
+        """Fresh objects for a policy. Raises ProfileError where tables contradict themselves."""
         try:
             return CostCurve.restore(self.curve), Learned.restore(self.learned)
         except OptionError as error:
@@ -77,7 +77,7 @@ def save_profile(profile: Profile, folder: Path) -> Path:
                 out.write(msgspec.json.encode(profile))
                 out.flush()
                 os.fsync(out.fileno())
-            os.replace(name, path)
+            Path(name).replace(path)
         except BaseException:
             Path(name).unlink(missing_ok=True)
             raise

@@ -5,9 +5,12 @@ Times are wall milliseconds. A round is: plan, draft, (companion), choose, verif
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import msgspec
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 MODEL = "model"
 LOOKUP = "lookup"

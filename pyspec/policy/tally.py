@@ -1,12 +1,15 @@
-"""Statistics of the choice: rounds by length, prediction, time, and the best length in hindsight."""
+"""Statistics of the choice: rounds by length, time by model, the best length in hindsight."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pyspec.policy.choose import survivals
-from pyspec.policy.records import Outcome
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pyspec.policy.records import Outcome
 
 
 class Tally:

@@ -1,0 +1,100 @@
+"""Tests of pyspec.policy.cost."""
+
+from __future__ import annotations
+
+import random
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pyspec.errors import OptionError
+from pyspec.policy.cost import N_MAX, SHAPES, CostCurve, CurveState, RowTimes, expand
+
+
+@pytest.mark.parametrize("name", sorted(SHAPES))
+def test_expand_keeps_measured_points(name: str) -> None:
+    """Interpolation goes through every point and covers all rows."""
+    table = expand(SHAPES[name])
+    assert len(table) == N_MAX + 1
+    assert all(table[n] == pytest.approx(t) for n, t in SHAPES[name].items())
+    assert all(t > 0.0 for t in table[1:])
+
+
+@pytest.mark.parametrize("points", [{}, {1: 0.0}, {1: float("nan")}, {0: 1.0}, {2: -1.0}])
+def test_expand_refuses_nonsense(points: dict[int, float]) -> None:
+    """An empty, non-positive or non-finite curve is an OptionError."""
+    with pytest.raises(OptionError):
+        expand(points)
+
+
+def test_observation_replaces_the_prior() -> None:
+    """After some rounds a measured row count has its own time, a step included."""
+    curve = CostCurve("Q4_1", 10.0)
+    rng = random.Random(1)  # noqa: S311 - reproducible, not secret
+    true = {1: 4.0, 4: 5.0, 5: 12.0}
+    for _ in range(40):
+        for n, t in true.items():
+            curve.observe_target(n, t * rng.uniform(0.97, 1.03))
+    table = curve.target.table()
+    assert all(table[n] == pytest.approx(t, rel=0.03) for n, t in true.items())
+
+
+def test_one_row_scales_the_rest() -> None:
+    """Times of plain rounds alone move the whole prior, draft and companion included."""
+    curve = CostCurve("Q4_K_M", 10.0, draft_share=0.1)
+    for _ in range(20):
+        curve.observe_target(1, 50.0)
+    assert curve.target.table()[4] == pytest.approx(50.0 * SHAPES["Q4_K_M"][4], rel=0.01)
+    assert curve.draft.table()[1] == pytest.approx(5.0, rel=0.1)
+
+
+def test_outliers_do_not_move_the_curve() -> None:
+    """A round that was interrupted for a long time leaves the estimate where it was."""
+    times = RowTimes({0: expand({1: 1.0})})
+    for k in range(30):
+        times.observe(3, 3.0 if k % 5 else 300.0)
+    assert times.table()[3] == pytest.approx(3.0)
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(-5, 99), st.floats(allow_nan=True, allow_infinity=True)),
+        max_size=60,
+    )
+)
+def test_hostile_times_leave_a_usable_curve(seen: list[tuple[int, float]]) -> None:
+    """Whatever is observed, every time stays finite and positive."""
+    times = RowTimes({0: expand({1: 1.0, 8: 4.0})})
+    for rows, ms in seen:
+        times.observe(rows, ms)
+    assert all(0.0 < t < 1e12 for t in times.table()[1:])
+
+
+def test_depth_interpolates_between_measured_depths() -> None:
+    """Half-way between two depths a row costs the mean of both."""
+    times = RowTimes({0: expand({1: 1.0}), 1024: expand({1: 3.0})}, measured=True)
+    assert times.table(512)[1] == pytest.approx(2.0)
+    assert times.table(0)[1] == pytest.approx(1.0)
+
+
+def test_state_round_trip() -> None:
+    """A learned curve survives JSON."""
+    curve = CostCurve("BF16", 10.0)
+    for _ in range(20):
+        curve.observe_target(1, 7.0)
+        curve.observe_target(8, 21.0)
+    raw = msgspec.json.encode(curve.state())
+    again = CostCurve.restore(msgspec.json.decode(raw, type=CurveState))
+    assert again.target.table() == pytest.approx(curve.target.table())
+    assert again.target.measured
+
+
+def test_contradicting_tables_are_refused() -> None:
+    """A curve whose tables differ in length is an OptionError."""
+    state = CostCurve().state()
+    state.target.bases.append([0.0, 1.0])
+    state.target.depths.append(1024)
+    with pytest.raises(OptionError):
+        CostCurve.restore(state)
