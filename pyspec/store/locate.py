@@ -11,7 +11,7 @@ from pyspec.errors import ModelNotFound
 from pyspec.store.convert import CONVERSIONS, convert, converted, read_record
 from pyspec.store.cursor import open_regular, show
 from pyspec.store.fetch import Progress, fetch, no_progress
-from pyspec.store.fingerprint import file_sha256
+from pyspec.store.fingerprint import file_sha256, stamp
 from pyspec.store.hub import PREFIX, parse_hub_name
 from pyspec.store.manifest import Entry, Manifest, load_manifest, models_folder
 from pyspec.store.paths import models_dir
@@ -94,7 +94,7 @@ def known_as(path: Path, manifest: Manifest) -> Entry | None:
     if path.parent == models_dir() and (record := read_record(path)) is not None:
         entry = manifest.get(record.source)
         return entry if entry is not None and entry.sha256 == record.source_sha256 else None
-    size = path.stat().st_size
+    size = stamp(path).size
     for entry in manifest.model:
         if entry.size == size and file_sha256(path) == entry.sha256:
             return entry
