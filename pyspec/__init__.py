@@ -1,1 +1,73 @@
-"""Speculative decoding with margin-aware acceptance and a companion model, on llama-cpp-python."""
+"""Speculative decoding with margin-aware acceptance and a companion model, on llama-cpp-python.
+
+    from pyspec import SpeculativeLlama, Margin
+
+    llm = SpeculativeLlama("target.gguf", verification=Margin(), n_ctx=4096)
+    for chunk in llm.create_chat_completion(messages, stream=True): ...
+
+The heavy names are imported when they are first used, so that `import pyspec` costs nothing.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from pyspec.errors import PyspecError
+from pyspec.rules import Margin, Strict
+
+if TYPE_CHECKING:
+    from pyspec.batch import Batch
+    from pyspec.drafters import Drafter, Proposal
+    from pyspec.llama import OFF, Speculation, SpeculativeLlama
+    from pyspec.sampling import Sampling
+    from pyspec.stream import Piece, stream_text
+    from pyspec.template import ChatTemplate, Message
+    from pyspec.tokens import Source, Step, Token
+
+_HOMES = {
+    "Batch": "batch",
+    "ChatTemplate": "template",
+    "Drafter": "drafters",
+    "Message": "template",
+    "OFF": "llama",
+    "Piece": "stream",
+    "Proposal": "drafters",
+    "Sampling": "sampling",
+    "Source": "tokens",
+    "Speculation": "llama",
+    "SpeculativeLlama": "llama",
+    "Step": "tokens",
+    "Token": "tokens",
+    "stream_text": "stream",
+}
+
+__all__ = [
+    "OFF",
+    "Batch",
+    "ChatTemplate",
+    "Drafter",
+    "Margin",
+    "Message",
+    "Piece",
+    "Proposal",
+    "PyspecError",
+    "Sampling",
+    "Source",
+    "Speculation",
+    "SpeculativeLlama",
+    "Step",
+    "Strict",
+    "Token",
+    "stream_text",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'pyspec' has no attribute {name!r}")
+    return getattr(import_module(f"pyspec.{_HOMES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

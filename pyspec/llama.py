@@ -13,8 +13,10 @@ import llama_cpp
 import numpy as np
 
 from pyspec.assemble import Assembly, assemble
+from pyspec.engine.handle import MAX_DRAFT
 from pyspec.engine.session import Report, Request
-from pyspec.errors import EngineError
+from pyspec.engine.side import address
+from pyspec.errors import EngineError, OptionError
 from pyspec.policy.base import LengthPolicy
 from pyspec.policy.cost import CostCurve
 from pyspec.policy.learned import Learned
@@ -22,6 +24,7 @@ from pyspec.policy.lengths import Length, parse_length
 from pyspec.rules import Margin, Strict, Verification
 from pyspec.sampling import Sampling, build_chain
 from pyspec.scores import ScoreRows
+from pyspec.text import piece_reader
 from pyspec.tokens import Step
 
 log = logging.getLogger("pyspec")
@@ -31,12 +34,18 @@ log = logging.getLogger("pyspec")
 class Speculation:
     """How one call speculates; None keeps what the object was made with.
 
-    enabled: False decodes this call plainly. length: `fixed:K`, `confidence:P`, `companion` or `auto`.
+    enabled: False decodes this call plainly. length: `fixed:K`, `confidence:P`, `companion` or `auto`. draft_max: the
+    longest draft, in tokens; more than 64 counts as 64.
     """
 
     enabled: bool = True
     verification: Verification | None = None
     length: str | None = None
+    draft_max: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.draft_max is not None and self.draft_max < 0:
+            raise OptionError(f"draft_max is {self.draft_max}", "use 0 or more")
 
 
 OFF = Speculation(enabled=False)
@@ -91,6 +100,7 @@ class SpeculativeLlama(llama_cpp.Llama):
         super().__init__(model_path, **kwargs)
         # with a score buffer of its own, or as an embedder, llama-cpp-python's plain path serves
         self._plain = self._all_logits or bool(kwargs.get("embedding"))
+        self.piece = piece_reader(self._model.vocab)
         self.verification = verification
         self._length = parse_length(length)
         self._curve = CostCurve()
@@ -247,10 +257,10 @@ class SpeculativeLlama(llama_cpp.Llama):
         request = Request(
             policy=policy,
             rule=rule,
-            sampler=0 if chain is None else _address(chain),
+            sampler=0 if chain is None else address(chain.sampler),
             sampled=sampling.temperature != 0.0,
             max_tokens=room if max_tokens is None or max_tokens < 1 else min(max_tokens, max(room, 0)),
-            speculate=speculation.enabled and logits_processor is None,
+            draft_max=_draft_max(speculation, logits_processor),
             rows=[] if keep_rows else None,
             progress=progress,
             held=self._held(tokens),
@@ -367,14 +377,20 @@ class SpeculativeLlama(llama_cpp.Llama):
         if hasattr(self, "_stack"):
             super().close()
 
+    def __enter__(self) -> SpeculativeLlama:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
     def __getstate__(self) -> dict[str, Any]:
         raise TypeError("a SpeculativeLlama holds contexts and cannot be pickled; make one in each process")
 
 
-def _address(chain: Any) -> int:
-    from pyspec.engine.side import address
-
-    return address(chain.sampler)
+def _draft_max(speculation: Speculation, logits_processor: Any) -> int:
+    if not speculation.enabled or logits_processor is not None:
+        return 0
+    return MAX_DRAFT if speculation.draft_max is None else min(speculation.draft_max, MAX_DRAFT)
 
 
 def _block(

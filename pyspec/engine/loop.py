@@ -23,6 +23,9 @@ log = logging.getLogger("pyspec")
 
 _SOURCES = tuple(Source)
 
+LOOKUP_MAX = 16
+"""Longest draft asked of a Python drafter, tokens: a wider verify batch gains nothing on any curve measured."""
+
 
 class Policy(Protocol):
     """What the loop asks between its calls into C; `pyspec.policy` has the implementations."""
@@ -50,7 +53,7 @@ class Run:
     gate: Gate
     remaining: int
     sampler: int = 0
-    speculate: bool = True
+    draft_max: int = MAX_DRAFT
     rows: list[npt.NDArray[np.float32]] | None = None
     tally: Tally = field(default_factory=Tally)
     finish_reason: str | None = None
@@ -98,9 +101,9 @@ class Loop:
 
     def _room(self, run: Run) -> int:
         """The longest draft that can be verified: one more token is always emitted after it."""
-        if not run.speculate or not run.tally.rounds:
+        if not run.tally.rounds:
             return 0  # the first token does not wait for a draft to read the prompt
-        return max(0, min(run.remaining - 1, self.n_ctx - len(run.tokens), MAX_DRAFT))
+        return max(0, min(run.remaining - 1, self.n_ctx - len(run.tokens), run.draft_max))
 
     def _draft(self, runs: Sequence[Run], policy: Policy, outcome: Outcome) -> list[Draft] | None:
         limits = [self._room(run) for run in runs]
@@ -119,7 +122,7 @@ class Loop:
     def _look_up(self, run: Run, limit: int, plan: Plan) -> Draft:
         if self.equipment.drafter is None or limit < 1:
             return Draft(run.seq, 0)
-        proposal = self._propose(self.equipment.drafter, run, limit)
+        proposal = self._propose(self.equipment.drafter, run, min(limit, LOOKUP_MAX))
         n = len(proposal.tokens)
         if n == 0 or 0 < proposal.match_length < plan.lookup_min:
             return Draft(run.seq, 0)

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from pyspec.drafters import Drafter
 from pyspec.store.coupling import Coupling
-from pyspec.engine.handle import Engine, Gate, Role
+from pyspec.engine.handle import MAX_DRAFT, Engine, Gate, Role
 from pyspec.engine.loop import Equipment, Loop, Policy, Run
 from pyspec.engine.side import SideModel, address
 from pyspec.errors import Cancelled, ContextOverflow
@@ -37,7 +37,7 @@ class Request:
     sampler: int = 0
     sampled: bool = False
     max_tokens: int = 2**31 - 1
-    speculate: bool = True
+    draft_max: int = MAX_DRAFT
     rows: list[npt.NDArray[np.float32]] | None = None
     progress: Callable[[int, int], None] | None = None
     held: int = -1
@@ -91,7 +91,7 @@ class Session:
             raise ContextOverflow(self.n_ctx, len(tokens))
         clock = _Clock(self.engine)
         run = Run(0, list(tokens), Gate(request.rule, request.sampled), request.max_tokens, request.sampler)
-        run.speculate, run.rows = request.speculate, request.rows
+        run.draft_max, run.rows = request.draft_max, request.rows
         self.tokens = run.tokens
         self.report = None
         kept = self.engine.set_tokens(0, tokens, request.held)
