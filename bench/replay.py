@@ -67,14 +67,19 @@ def profile_costs(path: Path) -> Costs:
     return Costs(curve.target.table(), curve.draft.table(), curve.companion.table())
 
 
-def replay(player: Player, answers: Sequence[Answer], width: int) -> dict[str, tuple[int, float]]:
-    """{category: (tokens, ms)}; a round's time is shared equally by its sequences."""
+def replay(
+    player: Player, answers: Sequence[Answer], width: int, prompt: int = 64
+) -> dict[str, tuple[int, float]]:
+    """{category: (tokens, ms)}; a round's time is shared equally by its sequences.
+
+    Draft and companion have `prompt` tokens to read before their first use in an answer.
+    """
     waiting = list(answers)
     seats: list[Place] = []
     totals: dict[str, tuple[int, float]] = {}
     while waiting or seats:
         while waiting and len(seats) < width:
-            seats.append(Place(waiting.pop(0)))
+            seats.append(Place(waiting.pop(0), 0, prompt, prompt))
         done = player.play(seats)
         for seat, accepted in zip(seats, done.accepted, strict=False):
             step = min(accepted + 1, seat.answer.length - seat.t)
@@ -172,6 +177,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--curve", action="append", help="a name in replay_curves.json, or all")
     parser.add_argument("--profile", type=Path, help="take the cost curve from this profile")
     parser.add_argument("--sequences", type=int, default=1, help="sequences in one batch")
+    parser.add_argument("--prompt", type=int, default=64, help="tokens a draft must read first")
     parser.add_argument("--learn", action="store_true", help="ours starts from the prior curve")
     return parser.parse_args(argv)
 
@@ -211,7 +217,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         results = {}
         for make in players(curve, answers, not args.learn):
             player = make()
-            results[player.name] = replay(player, answers, args.sequences)
+            results[player.name] = replay(player, answers, args.sequences, args.prompt)
         print(
             table(f"{name}, {args.sequences} sequence(s)", speeds(results, categories), categories)
         )

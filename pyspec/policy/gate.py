@@ -12,10 +12,53 @@ PROBE_MIN, PROBE_MAX = 8, 256
 _MEMORY = 64.0
 _MODEL_WEIGHT = 6.0
 _AHEAD = 0.8  # weight of what following uses bring: a probe may open a good stretch
-_PROBE_RATE = 0.003  # share of tokens that one kind of probe may be expected to lose
-_RATE = 0.01  # share of tokens that probing may lose in the long run
-_ALLOWANCE = 2.0  # tokens it may lose beyond that share
+_PROBE_RATE = 0.002  # share of tokens that one kind of probe may be expected to lose
+_RATE = 0.008  # share of tokens that probing may lose in the long run
+_ALLOWANCE = 1.5  # tokens it may lose beyond that share
 _CREDIT = -6.0  # tokens of earlier gains that may be lost again before it closes
+
+
+class Starts:
+    """Whether a new answer is worth a trial, from what answers gained that began with one.
+
+    A trial costs the draft's reading of the prompt, which only the whole answer can earn back. So
+    trials go on while they gain on average, and otherwise become rarer. The pauses are no
+    multiples of each other, lest they keep missing one of several texts that come in turn. The
+    start is hopeful: a few answers may lose a little before one shows what can be gained.
+    """
+
+    _PAUSES = (1, 2, 3, 5, 7, 11, 17)
+
+    def __init__(self) -> None:
+        self.value = 2.0
+        self._count = 6.0
+        self._net = 0.0
+        self._tried = False
+        self._wait = 0
+        self._pause = 0
+
+    def begin(self) -> None:
+        """A new answer; the last one's gain is complete."""
+        if self._tried:
+            self._count = min(self._count + 1.0, 12.0)
+            self.value += (self._net - self.value) / self._count
+            if self.value > 0.0 or self._net > 0.0:
+                self._pause = 0
+            self._wait = 0 if self.value > 0.0 else self._PAUSES[self._pause]
+            self._pause = min(self._pause + 1, len(self._PAUSES) - 1)
+        elif self._wait > 0:
+            self._wait -= 1
+        self._net, self._tried = 0.0, False
+
+    @property
+    def open(self) -> bool:
+        """Whether this answer may begin with a trial."""
+        return self._tried or self._wait == 0
+
+    def add(self, realised: float) -> None:
+        """A drafted round of this answer gained so many tokens."""
+        self._tried = True
+        self._net += realised
 
 
 class Gate:
@@ -52,8 +95,9 @@ class Gate:
     def tell(self, gain: float, realised: float, context: int = 0, then: int = 0) -> None:
         """A use ended: expected gain given all that was seen, and what it really gained.
 
-        Gains are in tokens against the alternative, `realised` at the price of plain decoding.
-        `then` is the context of the next round: what follows counts where it would be used.
+        Gains are in tokens against the alternative, `realised` at the price of plain decoding and
+        without costs that somebody else accounts for. `then` is the context of the next round:
+        what follows counts where it would be used.
         """
         target = gain
         if then != context and self._count[then] > 0.0:

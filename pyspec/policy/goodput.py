@@ -9,7 +9,7 @@ from pyspec.policy.base import MAX_DRAFT, LengthPolicy, observe_times
 from pyspec.policy.calibration import mood
 from pyspec.policy.choose import allocate, best_length, draft_floors, survivals
 from pyspec.policy.features import Features, read_companion, read_draft
-from pyspec.policy.gate import Gate
+from pyspec.policy.gate import Gate, Starts
 from pyspec.policy.records import LOOKUP, Draft, Outcome, Plan, SeqOutcome
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ _NEAR = len(_TREND_EDGES) + 1
 _FAR, _START = _NEAR + 1, _NEAR + 2
 _NEAR_ROUNDS = 4
 _TREND_WEIGHT = 0.3  # of the last gain in the running gain
-_TRIAL_ROUNDS = 4  # rounds drafted at an answer's start, where the draft's KV is up to date
+_TRIAL_ROUNDS = 3  # rounds drafted at an answer's start, where the draft's KV is up to date
 _IDLE = Plan(0)
 
 
@@ -77,6 +77,7 @@ class GoodputPolicy(LengthPolicy):
         self._auto_draft, self._auto_companion = auto_draft, auto_companion
         self._max_draft = max_draft
         self._gates: dict[int, Gate] = {}
+        self._starts = Starts()
         self._companion_gate = Gate()
         self._gate = Gate()
         self._speed = 1.0  # running goodput over that of plain decoding, at least 1
@@ -102,10 +103,8 @@ class GoodputPolicy(LengthPolicy):
 
     def plan(self, n_seq: int, limits: Sequence[int], depth: int = 0) -> Plan:
         """See LengthPolicy."""
-        self._pending.clear()
-        self._predicted = self._companion_gain = 0.0
+        self._forget_round()
         self._round += 1
-        self._drafting = False
         self._n_seq = n_seq
         self._rows = self.curve.target.table(depth)
         if self._round >= self._stale_at:
@@ -140,7 +139,7 @@ class GoodputPolicy(LengthPolicy):
         steps = self.curve.draft.table()
         missed = steps[min(n_seq * (self._undrafted + 1), len(steps) - 1)] - self._tables.step
         behind = self._speed * max(0.0, missed) / self._rows[n_seq] if self._undrafted else 0.0
-        trial = self._context != _FAR and self._drafted < _TRIAL_ROUNDS
+        trial = self._context != _FAR and self._drafted < _TRIAL_ROUNDS and self._starts.open
         return self._gate.ask(self._context, (self._tables.gain - behind) * n_seq, trial)
 
     def _ask_companion(self) -> bool:
@@ -232,25 +231,55 @@ class GoodputPolicy(LengthPolicy):
 
     def observe(self, outcome: Outcome) -> None:
         """See LengthPolicy."""
-        n_seq = self._n_seq
+        if outcome.seqs:
+            self._observe(outcome)
+        self._forget_round()
+
+    def _forget_round(self) -> None:
+        self._pending.clear()
+        self._predicted = self._companion_gain = 0.0
+        self._drafting = False
+
+    def _observe(self, outcome: Outcome) -> None:
+        n_seq = self._n_seq = len(outcome.seqs)
+        self._rows = self.curve.target.table(outcome.depth)
         self.tally.add(outcome, self._predicted)
         observe_times(self.curve, outcome, n_seq)
+        tokens = 0
         for seq in outcome.seqs:
+            tokens += seq.n_accepted + 1
             pending = self._pending.get(seq.seq)
             if pending is not None:
                 self._learn(pending, seq)
-        time = outcome.t_draft + outcome.t_companion + outcome.t_verify
-        tokens = sum([seq.n_accepted + 1 for seq in outcome.seqs])
-        plain = self._rows[n_seq]
-        if outcome.t_round > time:
-            extra = outcome.t_round - time
-            if outcome.verify_rows == n_seq and outcome.draft_steps == 0:
-                self._plain_overhead += 0.1 * (extra - self._plain_overhead)
-            time = outcome.t_round - self._plain_overhead
-        plain_tokens = time * n_seq / plain
+        plain = self._time(n_seq)
+        plain_tokens = self._own_time(outcome, tokens) * n_seq / plain
         self._reprice(tokens, plain_tokens)
         self._tell_companion(outcome, plain)
+        # The companion answers for its own time.
+        plain_tokens -= outcome.t_companion * n_seq / plain
         self._tell_gate(outcome, tokens - plain_tokens)
+
+    def _time(self, rows: int) -> float:
+        """The target's time for so many rows, at most what the curve covers."""
+        return self._rows[min(rows, len(self._rows) - 1)]
+
+    def _own_time(self, outcome: Outcome, tokens: int) -> float:
+        """A round's time without what plain decoding would have spent on Python, too.
+
+        Where prompt tokens of other sequences shared the batch, its time says little and the
+        curve's stands in.
+        """
+        drafting = outcome.t_draft + outcome.t_companion
+        own_rows = self._n_seq + sum([seq.n_verified for seq in outcome.seqs])
+        if outcome.verify_rows != own_rows:
+            return drafting + self._time(own_rows)
+        time = drafting + outcome.t_verify
+        extra = outcome.t_round - time
+        if extra <= 0.0:
+            return time
+        if tokens == self._n_seq and drafting == 0.0:
+            self._plain_overhead += 0.1 * (extra - self._plain_overhead)
+        return max(time, outcome.t_round - self._plain_overhead)
 
     def _learn(self, pending: _Pending, seq: SeqOutcome) -> None:
         """Update estimators at the observed positions: up to the first refusal, not beyond."""
@@ -286,9 +315,13 @@ class GoodputPolicy(LengthPolicy):
 
     def _tell_companion(self, outcome: Outcome, plain: float) -> None:
         if outcome.companion_rows > 0:
-            spent = outcome.t_companion * self._speed * self._n_seq / plain
-            gain = self._companion_gain - spent
-            self._companion_gate.tell(gain, gain)
+            per_ms = self._speed * self._n_seq / plain
+            table = self.curve.companion.table()
+            # As with the draft: reading what it missed does not come again if it stays on.
+            usual = 1.5 * table[min(outcome.companion_rows, len(table) - 1)]
+            gain = self._companion_gain - min(outcome.t_companion, usual) * per_ms
+            realised = self._companion_gain - outcome.t_companion * per_ms
+            self._companion_gate.tell(gain, realised)
         elif self._drafting:
             self._companion_gate.rest()
 
@@ -301,22 +334,31 @@ class GoodputPolicy(LengthPolicy):
                 self._context = _FAR
             self._gate.rest(float(self._n_seq))
             return
-        price = self._speed * self._n_seq / self._rows[self._n_seq]
-        rows = self._rows
-        spent = outcome.t_draft + rows[min(outcome.verify_rows, len(rows) - 1)] - rows[self._n_seq]
-        self._undrafted = 0
+        price = self._speed * self._n_seq / self._time(self._n_seq)
+        more = self._time(self._n_seq + sum([seq.n_verified for seq in outcome.seqs]))
+        verify = more - self._time(self._n_seq)
+        gain = self._predicted - price * (outcome.t_draft + verify)
         lately = [self._lately.get(seq.seq, 0.5) for seq in outcome.seqs]
         self._mood = mood(sum(lately) / len(lately))
-        gain = self._predicted - price * spent
-        self._trend += (_TREND_WEIGHT if self._drafted else 1.0) * (gain - self._trend)
+        # What catching up cost will not come again, so it says nothing about going on.
+        steps = outcome.t_draft
+        if outcome.caught_up:
+            steps = min(steps, outcome.draft_steps * self._tables.step)
+        again = (self._predicted - price * (steps + verify)) / self._n_seq
+        self._trend += (_TREND_WEIGHT if self._drafted else 1.0) * (again - self._trend)
         self._drafted += 1
-        then = bisect(_TREND_EDGES, self._trend / self._n_seq)
+        self._undrafted = 0
+        then = bisect(_TREND_EDGES, self._trend)
+        self._starts.add(realised)
+        if self._context == _START:
+            realised += (outcome.t_draft - steps) * self._n_seq / self._time(self._n_seq)
         self._gate.tell(gain, realised, self._context, then)
         self._context = then
 
     def begin_answer(self) -> None:
         """See LengthPolicy."""
         super().begin_answer()
+        self._starts.begin()
         self._context, self._mood = _START, 1
         self._undrafted = self._drafted = 0
         self._lately.clear()
