@@ -14,7 +14,7 @@ import numpy as np
 
 from pyspec.assemble import Assembly, assemble
 from pyspec.engine.handle import MAX_DRAFT
-from pyspec.engine.session import Report, Request
+from pyspec.engine.session import UNLIMITED, Report, Request
 from pyspec.engine.side import address
 from pyspec.errors import EngineError, OptionError
 from pyspec.policy.base import LengthPolicy
@@ -253,13 +253,12 @@ class SpeculativeLlama(llama_cpp.Llama):
         if grammar is not None or logits_processor is not None or sampling.shaped:
             rule = Strict()
         policy = self._policy(speculation, rule)
-        room = len(self.input_ids) - len(tokens)
         request = Request(
             policy=policy,
             rule=rule,
             sampler=0 if chain is None else address(chain.sampler),
             sampled=sampling.temperature != 0.0,
-            max_tokens=room if max_tokens is None or max_tokens < 1 else min(max_tokens, max(room, 0)),
+            max_tokens=UNLIMITED if max_tokens is None or max_tokens < 1 else max_tokens,
             draft_max=_draft_max(speculation, logits_processor),
             rows=[] if keep_rows else None,
             progress=progress,

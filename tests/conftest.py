@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -27,3 +29,93 @@ def gemma() -> str:
     from pyspec.store import resolve
 
     return str(resolve("gemma-3-270m"))
+
+
+@pytest.fixture(scope="session")
+def tiny_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the tiny models of this run lie."""
+    return tmp_path_factory.mktemp("tiny")
+
+
+@pytest.fixture(scope="session")
+def tiny_target(tiny_folder: Path) -> Path:
+    """A random model of 32 tokens."""
+    import tiny
+
+    return tiny.write(tiny_folder / "target.gguf")
+
+
+@pytest.fixture(scope="session")
+def tiny_draft(tiny_folder: Path) -> Path:
+    """A worse copy of `tiny_target`: it agrees with it at some places and not at others."""
+    import tiny
+
+    return tiny.write(tiny_folder / "draft.gguf", noise=0.15)
+
+
+@pytest.fixture(scope="session")
+def tiny_companion(tiny_folder: Path) -> Path:
+    """Another worse copy of `tiny_target`, with errors of its own."""
+    import tiny
+
+    return tiny.write(tiny_folder / "companion.gguf", noise=0.15, noise_seed=2)
+
+
+@pytest.fixture(scope="session")
+def tiny_recurrent(tiny_folder: Path) -> Path:
+    """A random Mamba: its memory cannot be rolled back."""
+    import tiny
+
+    return tiny.write(tiny_folder / "recurrent.gguf", arch="mamba")
+
+
+@pytest.fixture(scope="session")
+def tiny_sliding(tiny_folder: Path) -> Path:
+    """A random Gemma 3 whose layers look back 16 tokens."""
+    import tiny
+
+    return tiny.write(tiny_folder / "sliding.gguf", arch="gemma3", n_layer=6, window=16)
+
+
+@pytest.fixture
+def open_llama() -> Iterator[Callable[..., Any]]:
+    """Makes a `SpeculativeLlama` of a path; strict, 4 drafted tokens, nothing that drafts; closed after the test."""
+    from pyspec.llama import SpeculativeLlama
+    from pyspec.rules import Strict
+
+    opened = []
+
+    def open_(path: Path | str, **options: Any) -> SpeculativeLlama:
+        settings = {
+            "draft": "none",
+            "companion": "none",
+            "verification": Strict(),
+            "length": "fixed:4",
+            "n_ctx": 256,
+            "n_threads": 1,
+            "n_threads_batch": 1,
+        }
+        settings |= {k: str(v) if isinstance(v, Path) else v for k, v in options.items()}
+        opened.append(SpeculativeLlama(str(path), **settings))
+        return opened[-1]
+
+    yield open_
+    for llm in opened:
+        llm.close()
+
+
+@pytest.fixture
+def open_plain() -> Iterator[Callable[..., Any]]:
+    """Makes a `llama_cpp.Llama` of a path, the reference of many tests; closed after the test."""
+    import llama_cpp
+
+    opened = []
+
+    def open_(path: Path | str, **options: Any) -> llama_cpp.Llama:
+        settings = {"n_ctx": 256, "n_threads": 1, "n_threads_batch": 1, "verbose": False, **options}
+        opened.append(llama_cpp.Llama(str(path), **settings))
+        return opened[-1]
+
+    yield open_
+    for llm in opened:
+        llm.close()

@@ -23,6 +23,9 @@ from pyspec.tokens import Step
 PREFILL_CHUNK = 256
 """Prompt tokens a decode: small enough for progress and cancelling, large enough for the matrix kernels."""
 
+UNLIMITED = 2**31 - 1
+"""No limit of tokens: the context is the limit, and the answer ends with "context"."""
+
 
 @dataclass(slots=True)
 class Request:
@@ -36,7 +39,7 @@ class Request:
     rule: Verification = field(default_factory=Strict)
     sampler: int = 0
     sampled: bool = False
-    max_tokens: int = 2**31 - 1
+    max_tokens: int = UNLIMITED
     draft_max: int = MAX_DRAFT
     rows: list[npt.NDArray[np.float32]] | None = None
     progress: Callable[[int, int], None] | None = None

@@ -1,0 +1,71 @@
+"""What the engine's tests ask of a model, and drafters that do as they are told."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pyspec.drafters import Drafter, Proposal
+from pyspec.sampling import Sampling
+from pyspec.tokens import Step
+
+GREEDY = Sampling(temperature=0.0)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """One answer, flattened: ids, one letter of its source each ("t", "a" or "r"), gaps, and the steps."""
+
+    ids: list[int]
+    flags: str
+    gaps: list[float]
+    preferred: list[int]
+    steps: list[Step]
+    finish_reason: str | None
+
+
+def ask(llm: Any, prompt: Sequence[int], n: int | None = 40, sampling: Sampling = GREEDY, **options: Any) -> Answer:
+    """Answer a prompt of ids with `llm.steps`."""
+    return flatten(list(llm.steps(prompt, sampling, max_tokens=n, **options)))
+
+
+def flatten(steps: list[Step]) -> Answer:
+    """One list of tokens out of steps."""
+    tokens = [token for step in steps for token in step.tokens]
+    return Answer(
+        [token.id for token in tokens],
+        "".join(token.source.label[0] for token in tokens),
+        [token.gap for token in tokens],
+        [token.preferred for token in tokens],
+        steps,
+        steps[-1].finish_reason if steps else None,
+    )
+
+
+def counters(llm: Any) -> Any:
+    """The engine's counters under a `SpeculativeLlama`."""
+    return llm._assembly.session.engine.counters()
+
+
+class Scripted(Drafter):
+    """Proposes what `write(tokens, limit)` says, and remembers what it was told."""
+
+    name = "scripted"
+
+    def __init__(self, write: Callable[[Sequence[int], int], Any]) -> None:
+        self._write = write
+        self.heard: list[tuple[list[int], int, int]] = []
+
+    def propose(self, seq: int, tokens: Sequence[int], limit: int) -> Any:  # noqa: ARG002
+        answer = self._write(tokens, limit)
+        return Proposal(answer) if isinstance(answer, (list, tuple)) else answer
+
+    def observe(self, seq: int, tokens: Sequence[int], drafted: int, accepted: int) -> None:  # noqa: ARG002
+        self.heard.append((list(tokens), drafted, accepted))
+
+
+def foretelling(text: Sequence[int], most: int = 64) -> Scripted:
+    """A drafter that knows the whole text in advance and proposes its continuation, `most` tokens at a time."""
+    text = list(text)
+    return Scripted(lambda tokens, limit: text[len(tokens) : len(tokens) + min(limit, most)])

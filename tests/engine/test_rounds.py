@@ -1,0 +1,160 @@
+"""The round: flags, counts of decoded rows, and where an answer ends."""
+
+from __future__ import annotations
+
+import pytest
+import tiny
+from answers import Scripted, ask, counters, foretelling
+
+PROMPT = [tiny.A, tiny.A + 1, tiny.A + 2]
+
+
+@pytest.fixture
+def reference(open_plain, tiny_target):
+    """40 tokens of plain greedy decoding by llama-cpp-python itself."""
+    stream = open_plain(tiny_target).generate(PROMPT, temp=0.0)
+    return [next(stream) for _ in range(40)]
+
+
+def test_draft_equal_to_target_is_accepted_whole(open_llama, tiny_target, reference):
+    """With the target as its own draft every round takes K drafted tokens and one of the target's."""
+    answer = ask(open_llama(tiny_target, draft=tiny_target), PROMPT)
+    assert answer.ids == reference
+    assert answer.flags == "t" + 7 * "aaaat" + "aaat"
+
+
+def test_first_token_does_not_wait_for_the_draft(open_llama, tiny_target):
+    """The first round decodes nothing on the draft, which has not read the prompt yet."""
+    llm = open_llama(tiny_target, draft=tiny_target)
+    steps = llm.steps(PROMPT, max_tokens=10)
+    next(steps)
+    assert counters(llm).rows[1] == 0
+    steps.close()
+
+
+@pytest.mark.parametrize("k", [1, 2, 3, 5, 16, 63])
+def test_greedy_text_is_plain_greedy_at_every_length(open_llama, tiny_target, tiny_draft, reference, k):
+    """A draft that is right now and then changes speed, never the text."""
+    llm = open_llama(tiny_target, draft=tiny_draft, length=f"fixed:{k}")
+    answer = ask(llm, PROMPT)
+    assert answer.ids == reference
+    assert 0 < answer.flags.count("a") < llm.last_speculation["drafted"]
+
+
+def test_target_decodes_each_row_once(open_llama, tiny_target, tiny_draft):
+    """The target decodes the prompt but its last token, then one row a round and one a drafted token."""
+    llm = open_llama(tiny_target, draft=tiny_draft)
+    ask(llm, PROMPT)
+    block = llm.last_speculation
+    assert counters(llm).rows[0] == len(PROMPT) - 1 + block["rounds"] + block["verified"]
+
+
+def test_draft_reads_text_once_when_all_is_accepted(open_llama, tiny_target):
+    """The draft decodes prompt and answer once: all but the last round's last drafted token and the target's own."""
+    llm = open_llama(tiny_target, draft=tiny_target)
+    answer = ask(llm, PROMPT)
+    assert counters(llm).rows[1] == len(PROMPT) + len(answer.ids) - 2
+
+
+def test_draft_decodes_again_only_what_was_refused(open_llama, tiny_target, tiny_draft):
+    """The draft's KV is kept: its rows are the text's and those of drafted tokens that were not taken."""
+    llm = open_llama(tiny_target, draft=tiny_draft)
+    answer = ask(llm, PROMPT, 41)
+    wasted, remaining = 0, 40
+    for step in answer.steps[1:]:
+        drafted = min(4, remaining - 1)
+        taken = sum(token.source.label == "accepted" for token in step.tokens)
+        wasted += max(0, drafted - 1 - taken)  # the last drafted token is never decoded by the draft
+        remaining -= len(step.tokens)
+    held = llm._assembly.session.engine.held(1, 0)
+    assert wasted > 0
+    assert counters(llm).rows[1] == held + wasted
+
+
+def test_companion_reads_text_once(open_llama, tiny_target, tiny_companion):
+    """The companion's KV is kept as the draft's is."""
+    llm = open_llama(tiny_target, draft=tiny_target, companion=tiny_companion, length="companion")
+    ask(llm, PROMPT, 60)
+    engine = llm._assembly.session.engine
+    verified, drafted = llm.last_speculation["verified"], llm.last_speculation["drafted"]
+    assert engine.counters().rows[2] <= engine.held(2, 0) + drafted - verified + llm.last_speculation["rounds"]
+
+
+def test_every_round_emits_at_least_one_token(open_llama, tiny_target, reference):
+    """A draft that is always wrong costs time only: one token of the target's a round."""
+    wrong = Scripted(lambda tokens, limit: [(reference[len(tokens) - len(PROMPT)] - 3 + 1) % 29 + 3][:limit])
+    answer = ask(open_llama(tiny_target, draft=wrong), PROMPT)
+    assert (answer.ids, answer.flags) == (reference, "t" * 40)
+
+
+def test_drafter_hears_what_became_of_its_tokens(open_llama, tiny_target, reference):
+    """observe() gets what was emitted, how much was verified and how much of it was taken."""
+    drafter = foretelling([*PROMPT, *reference], most=3)
+    ask(open_llama(tiny_target, draft=drafter), PROMPT, 9)
+    assert drafter.heard == [(reference[1:5], 3, 3), (reference[5:9], 3, 3)]
+
+
+# -- ends --------------------------------------------------------------------------------------------------------------
+
+
+def test_one_token_needs_no_draft(open_llama, tiny_target, reference):
+    """max_tokens 1 gives one token, and nothing is drafted."""
+    llm = open_llama(tiny_target, draft=tiny_target)
+    answer = ask(llm, PROMPT, 1)
+    assert (answer.ids, answer.finish_reason) == (reference[:1], "length")
+    assert counters(llm).rows[1] == 0
+
+
+@pytest.mark.parametrize("n", [2, 3, 4, 5, 6, 7])
+def test_length_ends_exactly(open_llama, tiny_target, reference, n):
+    """K larger than what is left is cut: never a token too many."""
+    answer = ask(open_llama(tiny_target, draft=tiny_target, length="fixed:63"), PROMPT, n)
+    assert (answer.ids, answer.finish_reason) == (reference[:n], "length")
+
+
+def ending(tiny_folder, reference, at):
+    """The tiny target once more, with another end token: the one that first comes at place `at` or later."""
+    at = next(i for i in range(at, 40) if reference[i] not in reference[:i])
+    return tiny.write(tiny_folder / f"ends-{at}.gguf", eos=reference[at]), at
+
+
+@pytest.mark.parametrize("at", [1, 4, 7, 9])
+def test_end_inside_an_accepted_draft_ends_the_answer(open_llama, tiny_folder, reference, at):
+    """Text and cache stop at the end token though the draft went on correctly after it."""
+    path, at = ending(tiny_folder, reference, at)
+    llm = open_llama(path, draft=foretelling([*PROMPT, *reference]), length="fixed:8")
+    answer = ask(llm, PROMPT)
+    assert (answer.ids, answer.finish_reason) == (reference[: at + 1], "stop")
+    assert llm.n_tokens == llm._assembly.session.held == len(PROMPT) + at
+
+
+def test_draft_model_does_not_draft_past_an_end(open_llama, tiny_folder, reference):
+    """A draft that proposes the end token stops there."""
+    path, at = ending(tiny_folder, reference, 7)
+    llm = open_llama(path, draft=path, length="fixed:63")
+    answer = ask(llm, PROMPT)
+    assert answer.flags == "t" + "a" * at
+    assert llm.last_speculation["drafted"] == at
+
+
+def test_context_fills_in_the_middle_of_an_answer(open_llama, tiny_target):
+    """Drafts shrink near the end, the KV is used to its last cell, and the answer ends with "context"."""
+    llm = open_llama(tiny_target, draft=tiny_target, length="fixed:16")
+    answer = ask(llm, PROMPT, None)
+    assert answer.finish_reason == "context"
+    assert len(PROMPT) + len(answer.ids) == llm.n_ctx() + 1
+    plain = ask(open_llama(tiny_target), PROMPT, None)
+    assert (plain.ids, plain.finish_reason) == (answer.ids, "context")
+
+
+def test_more_tokens_than_the_context_holds_end_with_context(open_llama, tiny_target):
+    """A max_tokens past the context is no promise."""
+    llm = open_llama(tiny_target, draft=tiny_target)
+    assert ask(llm, PROMPT, 10_000).finish_reason == "context"
+
+
+def test_prompt_that_fills_the_context_gives_one_token(open_llama, tiny_target):
+    """The last token of a full context still has its logits."""
+    llm = open_llama(tiny_target, draft=tiny_target)
+    answer = ask(llm, (PROMPT * 100)[: llm.n_ctx()])
+    assert (len(answer.ids), answer.finish_reason) == (1, "context")
