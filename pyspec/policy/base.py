@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from pyspec.policy.records import Draft, Outcome, Plan
 
 MAX_DRAFT = 16
+_MS_MAX = 1e7
 
 
 class LengthPolicy(ABC):
@@ -55,8 +56,20 @@ class LengthPolicy(ABC):
         return self.tally.report(verify, step, self.learned.calibration.by_position())
 
 
+def _sane(ms: float) -> float:
+    return ms if 0.0 <= ms < _MS_MAX else 0.0
+
+
+def clean_times(outcome: Outcome) -> None:
+    """Make times that cannot be, NaN included, 0: not measured."""
+    outcome.t_verify = _sane(outcome.t_verify)
+    outcome.t_draft = _sane(outcome.t_draft)
+    outcome.t_companion = _sane(outcome.t_companion)
+    outcome.t_round = _sane(outcome.t_round)
+
+
 def observe_times(curve: CostCurve, outcome: Outcome, n_seq: int) -> None:
-    """Feed the times of a round to the cost curve."""
+    """Feed the times of a round to the cost curve; `outcome` went through `clean_times`."""
     curve.observe_target(outcome.verify_rows, outcome.t_verify, outcome.depth)
     if outcome.draft_steps > 0 and not outcome.caught_up:
         curve.draft.observe(n_seq, outcome.t_draft / outcome.draft_steps)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from pyspec.policy.base import MAX_DRAFT, LengthPolicy, observe_times
+from pyspec.policy.base import MAX_DRAFT, LengthPolicy, clean_times, observe_times
 from pyspec.policy.calibration import mood
 from pyspec.policy.choose import allocate, best_length, draft_floors, survivals
 from pyspec.policy.features import Features, read_companion, read_draft
@@ -79,7 +79,7 @@ class GoodputPolicy(LengthPolicy):
         self._gates: dict[int, Gate] = {}
         self._starts = Starts()
         self._companion_gate = Gate()
-        self._gate = Gate()
+        self._gate = Gate(_START + 1)
         self._speed = 1.0  # running goodput over that of plain decoding, at least 1
         self._recent = (_PRICE_MEMORY, _PRICE_MEMORY)  # tokens, tokens plain decoding would give
         self._plain_overhead = 0.0
@@ -232,6 +232,7 @@ class GoodputPolicy(LengthPolicy):
     def observe(self, outcome: Outcome) -> None:
         """See LengthPolicy."""
         if outcome.seqs:
+            clean_times(outcome)
             self._observe(outcome)
         self._forget_round()
 
@@ -271,7 +272,7 @@ class GoodputPolicy(LengthPolicy):
         """
         drafting = outcome.t_draft + outcome.t_companion
         own_rows = self._n_seq + sum([seq.n_verified for seq in outcome.seqs])
-        if outcome.verify_rows != own_rows:
+        if outcome.verify_rows != own_rows or outcome.t_verify == 0.0:
             return drafting + self._time(own_rows)
         time = drafting + outcome.t_verify
         extra = outcome.t_round - time

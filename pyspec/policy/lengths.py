@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from pyspec.errors import OptionError
-from pyspec.policy.base import MAX_DRAFT, LengthPolicy, observe_times
+from pyspec.policy.base import MAX_DRAFT, LengthPolicy, clean_times, observe_times
 from pyspec.policy.features import bin_centre, logit
 from pyspec.policy.goodput import GoodputPolicy
 from pyspec.policy.records import LOOKUP, TABLE_BINS, Draft, Outcome, Plan
@@ -44,6 +44,7 @@ class FixedPolicy(LengthPolicy):
 
     def observe(self, outcome: Outcome) -> None:
         """See LengthPolicy."""
+        clean_times(outcome)
         self.tally.add(outcome, 0.0)
         observe_times(self.curve, outcome, self._n_seq)
 
@@ -90,6 +91,7 @@ class ConfidencePolicy(LengthPolicy):
 
     def observe(self, outcome: Outcome) -> None:
         """See LengthPolicy."""
+        clean_times(outcome)
         self.tally.add(outcome, 0.0)
         observe_times(self.curve, outcome, self._n_seq)
 

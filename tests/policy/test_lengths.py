@@ -1,0 +1,114 @@
+"""Tests of pyspec.policy.lengths and tally."""
+
+from __future__ import annotations
+
+import pytest
+
+from pyspec.errors import OptionError
+from pyspec.policy.features import table_bin
+from pyspec.policy.goodput import GoodputPolicy
+from pyspec.policy.lengths import (
+    Auto,
+    Companion,
+    Confidence,
+    ConfidencePolicy,
+    Fixed,
+    FixedPolicy,
+    Length,
+    parse_length,
+)
+from pyspec.policy.records import Draft, Outcome, SeqOutcome
+from pyspec.policy.tally import Tally
+
+
+@pytest.mark.parametrize(
+    ("text", "length"),
+    [
+        ("fixed:0", Fixed(0)),
+        ("fixed:63", Fixed(63)),
+        (" Confidence:0.75 ", Confidence(0.75)),
+        ("companion", Companion()),
+        ("AUTO", Auto()),
+    ],
+)
+def test_lengths_are_read(text: str, length: Length) -> None:
+    """Each form is understood, whatever its case."""
+    assert parse_length(text) == length
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "fixed", "fixed:", "fixed:-1", "fixed:64", "fixed:1e3", "fixed:²", "fixed:99999999999",
+     "confidence", "confidence:nan", "confidence:2", "confidence:x", "auto:", "auto:1", "best"],
+)  # fmt: skip
+def test_nonsense_is_an_option_error_that_names_the_forms(text: str) -> None:
+    """Anything else is refused with the forms that exist."""
+    with pytest.raises(OptionError, match="fixed:K"):
+        parse_length(text)
+
+
+def test_policies_are_made_by_their_length() -> None:
+    """Each choice makes its policy."""
+    assert isinstance(Fixed(3).policy(), FixedPolicy)
+    assert isinstance(Confidence(0.5).policy(), ConfidencePolicy)
+    assert isinstance(Auto().policy(), GoodputPolicy)
+
+
+def test_fixed_drafts_its_length_and_respects_room() -> None:
+    """K tokens, fewer where the sequence ends, none for 0."""
+    assert FixedPolicy(4).plan(1, [9]).max_draft == 4
+    assert FixedPolicy(4).plan(1, [2]).max_draft == 2
+    assert FixedPolicy(0).plan(1, [9]).max_draft == 0
+    assert FixedPolicy(4).choose([Draft(0, 3), Draft(1, 9)]) == [3, 4]
+
+
+def test_confidence_cuts_at_the_first_unsure_token() -> None:
+    """Tokens before it go on, the unsure one and all behind it do not; NaN is unsure."""
+    policy = ConfidencePolicy(0.6)
+    assert policy.choose([Draft(0, 4, [0.9, 0.61, 0.59, 0.99], [0.1] * 4)]) == [2]
+    assert policy.choose([Draft(0, 2, [0.9, float("nan")], [0.1] * 2)]) == [1]
+
+
+@pytest.mark.parametrize("p", [0.0, 0.3, 0.75, 0.999, 1.0])
+def test_the_loop_never_stops_a_confident_draft(p: float) -> None:
+    """The coarse table in the loop lets every token through that the threshold lets through."""
+    plan = ConfidencePolicy(p).plan(1, [16])
+    assert plan.table is not None
+    for sure in (p, (p + 1.0) / 2.0, 1.0):
+        assert plan.table[table_bin(sure)] >= plan.floor
+
+
+def test_companion_always_drafts_and_auto_waits() -> None:
+    """Without evidence that it pays, `auto` with a hopeless curve drafts nothing."""
+    assert Companion().policy(companion=True).plan(1, [8]).max_draft == 8
+    assert Companion().policy(companion=True).plan(1, [8]).use_companion
+    assert not Companion().policy(companion=False).plan(1, [8]).use_companion
+
+
+def test_hindsight_knows_the_best_fixed_length() -> None:
+    """Rounds that always accept three of five make three the best length on a linear curve."""
+    tally = Tally()
+    for _ in range(10):
+        seq = SeqOutcome(0, 5, 3)
+        tally.add(Outcome([seq], 6.0, 6, t_draft=0.5, draft_steps=5), 3.0)
+    verify = [3.0 + 0.6 * g for g in range(9)]
+    best, goodput = tally.hindsight(verify, 0.1, [0.9] * 5)
+    assert best == 3
+    assert goodput == pytest.approx(4.0 / (verify[3] + 0.3))
+    report = tally.report(verify, 0.1, [0.9] * 5)
+    assert report["rounds_by_length"] == {5: 10}
+    assert report["tokens_accepted"] == 30
+    assert report["tokens_saved_against_best_fixed"] < 0.0
+
+
+def test_a_new_answer_starts_new_statistics_and_keeps_what_was_learned() -> None:
+    """`begin_answer` clears counts, not the curve."""
+    policy = FixedPolicy(2)
+    for _ in range(5):
+        policy.plan(1, [8])
+        policy.choose([Draft(0, 2, [0.5, 0.5], [1.0, 1.0])])
+        policy.observe(Outcome([SeqOutcome(0, 2, 1)], 33.0, 3))
+    seen = policy.curve.target.table()[3]
+    policy.begin_answer()
+    assert policy.stats()["rounds"] == 0
+    assert policy.curve.target.table()[3] == seen == pytest.approx(33.0)

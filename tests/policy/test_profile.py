@@ -1,0 +1,110 @@
+"""Tests of pyspec.policy.profile."""
+
+from __future__ import annotations
+
+import json
+
+import msgspec
+import pytest
+
+from pyspec.errors import ProfileError
+from pyspec.policy.cost import CostCurve
+from pyspec.policy.learned import Learned
+from pyspec.policy.profile import (
+    Profile,
+    ProfileKey,
+    load_profile,
+    profile_path,
+    save_profile,
+)
+
+KEY = ProfileKey("t" * 64, "d" * 64, "", "cpu", 2, "0.1")
+
+
+@pytest.fixture
+def profile() -> Profile:
+    """A fresh profile."""
+    return Profile(KEY, CostCurve().state(), Learned().state(), [0.6, 0.7], "fixed:3", 0.41)
+
+
+def test_a_saved_profile_is_loaded_equal(tmp_path, profile) -> None:
+    """Save and load are inverse, and policies can be made from it."""
+    save_profile(profile, tmp_path / "new")
+    again = load_profile(tmp_path / "new", KEY)
+    assert again == profile
+    curve, _ = again.policy_parts()
+    assert curve.target.table() == pytest.approx(CostCurve().target.table())
+
+
+def test_no_profile_is_none(tmp_path) -> None:
+    """A machine that was not measured has none, which is no error."""
+    assert load_profile(tmp_path, KEY) is None
+
+
+def test_only_the_finished_file_remains(tmp_path, profile) -> None:
+    """Writing goes through a temporary file that does not stay."""
+    save_profile(profile, tmp_path)
+    assert [p.name for p in tmp_path.iterdir()] == [profile_path(tmp_path, KEY).name]
+
+
+@pytest.mark.parametrize("cut", [0, 1, 10, 1000, -1])
+def test_a_truncated_profile_is_refused(tmp_path, profile, cut: int) -> None:
+    """A file cut anywhere is a ProfileError of one sentence."""
+    path = save_profile(profile, tmp_path)
+    path.write_bytes(path.read_bytes()[:cut])
+    with pytest.raises(ProfileError, match="damaged"):
+        load_profile(tmp_path, KEY)
+
+
+@pytest.mark.parametrize("junk", [b"null", b"\xff\xfe", b"[" * 100_000, b'{"key": 1}'])
+def test_junk_is_refused(tmp_path, junk: bytes) -> None:
+    """Anything that is not a profile is a ProfileError, deep nesting included."""
+    profile_path(tmp_path, KEY).write_bytes(junk)
+    with pytest.raises(ProfileError):
+        load_profile(tmp_path, KEY)
+
+
+@pytest.mark.parametrize("field", ["target", "draft", "companion", "backend", "threads", "version"])
+def test_a_foreign_profile_is_refused(tmp_path, profile, field: str) -> None:
+    """A file of another model, machine or version under this name is not believed."""
+    other = msgspec.structs.replace(KEY, **{field: 9 if field == "threads" else "other"})
+    foreign = msgspec.structs.replace(profile, key=other)
+    profile_path(tmp_path, KEY).write_bytes(msgspec.json.encode(foreign))
+    with pytest.raises(ProfileError, match="belongs to"):
+        load_profile(tmp_path, KEY)
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        (("format",), 2),
+        (("curve", "target", "bases", 0, 3), -1.0),
+        (("curve", "draft", "bases"), []),
+        (("learned", "draft", "bins", "cell_of", 5), 4000),
+        (("learned", "lookup", "recent"), 7.0),
+    ],
+)
+def test_planted_damage_is_refused(tmp_path, profile, path, value) -> None:
+    """Each contradiction inside a well-formed file is a ProfileError."""
+    data = json.loads(msgspec.json.encode(profile))
+    place = data
+    for step in path[:-1]:
+        place = place[step]
+    place[path[-1]] = value
+    profile_path(tmp_path, KEY).write_text(json.dumps(data))
+    with pytest.raises(ProfileError):
+        load_profile(tmp_path, KEY)
+
+
+def test_a_directory_or_a_huge_file_is_refused(tmp_path) -> None:
+    """What lies at the path must be a file of sane size."""
+    profile_path(tmp_path, KEY).mkdir()
+    with pytest.raises(ProfileError, match="not a profile"):
+        load_profile(tmp_path, KEY)
+
+
+def test_a_folder_that_cannot_be_made_is_one_sentence(tmp_path, profile) -> None:
+    """A file in the folder's place is a ProfileError that says so."""
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ProfileError, match="cannot be written"):
+        save_profile(profile, tmp_path / "file")
