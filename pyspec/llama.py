@@ -62,6 +62,17 @@ class _Call:
     logprobs: bool = False
 
 
+class _Closed:
+    """Stands for what `close` freed: any use is a clear error."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise _closed()
+
+
+def _closed() -> EngineError:
+    return EngineError("this SpeculativeLlama is closed", "make a new one")
+
+
 class SpeculativeLlama(llama_cpp.Llama):
     """A `llama_cpp.Llama` that drafts and verifies.
 
@@ -277,7 +288,7 @@ class SpeculativeLlama(llama_cpp.Llama):
 
     def _open(self) -> Assembly:
         if self._assembly is None:
-            raise EngineError("this SpeculativeLlama is closed", "make a new one")
+            raise _closed()
         return self._assembly
 
     def _policy(self, speculation: Speculation, rule: Verification) -> LengthPolicy:
@@ -375,6 +386,8 @@ class SpeculativeLlama(llama_cpp.Llama):
             assembly.close()
         if hasattr(self, "_stack"):
             super().close()
+            # llama-cpp-python goes on to use the freed model where it is not told otherwise
+            self._model = self._ctx = self._batch = self.tokenizer_ = _Closed()
 
     def __enter__(self) -> SpeculativeLlama:
         return self

@@ -86,6 +86,7 @@ class LookupDrafter(Drafter):
     def __init__(self, min_match: int = 2) -> None:
         self.min_match = min_match
         self._index: dict[int, SuffixIndex] = {}
+        self._source: dict[int, Sequence[int]] = {}
 
     def propose(self, seq: int, tokens: Sequence[int], limit: int) -> Proposal:
         index = self._up_to_date(seq, tokens)
@@ -101,14 +102,21 @@ class LookupDrafter(Drafter):
 
     def _up_to_date(self, seq: int, tokens: Sequence[int]) -> SuffixIndex:
         index = self._index.get(seq)
-        held = len(index) if index else 0
-        # only the last few tokens are compared: the loop forgets a sequence whose text was replaced
-        if index is None or held > len(tokens) or list(tokens[held - 4 : held]) != index.tokens[-4:]:
+        if index is None or not self._continues(seq, index, tokens):
             index = self._index[seq] = SuffixIndex()
+        self._source[seq] = tokens
         for token in tokens[len(index) :]:
             index.extend(token)
         return index
 
+    def _continues(self, seq: int, index: SuffixIndex, tokens: Sequence[int]) -> bool:
+        """Whether `tokens` goes on from what was indexed; a text that is still the same object has only grown."""
+        held = len(index)
+        if held > len(tokens):
+            return False
+        return self._source.get(seq) is tokens or list(tokens[:held]) == index.tokens
+
     def forget(self, seq: int) -> None:
         """Drop a sequence's index: its text was replaced."""
         self._index.pop(seq, None)
+        self._source.pop(seq, None)

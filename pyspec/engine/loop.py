@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from operator import index
 from time import perf_counter
 from typing import Any, Protocol
 
@@ -14,7 +15,7 @@ import numpy.typing as npt
 from pyspec._lib import ffi
 from pyspec.drafters import NOTHING, Drafter, Proposal
 from pyspec.engine.handle import MAX_DRAFT, Engine, Gate
-from pyspec.errors import Cancelled, DraftError, EngineError
+from pyspec.errors import Cancelled, DraftError, EngineBusy, EngineError, UnsupportedModel
 from pyspec.policy.records import LOOKUP, Draft, Outcome, Plan, SeqOutcome
 from pyspec.stats import Tally
 from pyspec.tokens import Source, Step, Token
@@ -71,8 +72,8 @@ class Equipment:
 class Loop:
     """Rounds over the sequences of one engine.
 
-    n_ctx: positions a sequence may use. A drafter or a companion that fails is reported once and left out of the round;
-    the text stays the target's.
+    n_ctx: positions a sequence may use. A drafter or a companion that fails is reported once and left out of the round, a
+    draft model or a companion for good; the text stays the target's.
     """
 
     def __init__(self, engine: Engine, equipment: Equipment, n_ctx: int) -> None:
@@ -115,9 +116,21 @@ class Loop:
             rest = [i for i, draft in enumerate(drafts) if draft.n == 0 and limits[i] > 0]
             if rest:
                 asked = [min(limits[i], plan.max_draft) for i in rest]
-                for i, draft in zip(rest, self._run_model([runs[i].seq for i in rest], asked, plan, outcome)):
+                for i, draft in zip(rest, self._try_model([runs[i].seq for i in rest], asked, plan, outcome)):
                     drafts[i] = draft
         return drafts
+
+    def _try_model(self, seqs: list[int], limits: list[int], plan: Plan, outcome: Outcome) -> list[Draft]:
+        try:
+            return self._run_model(seqs, limits, plan, outcome)
+        except (Cancelled, EngineBusy):
+            raise
+        except (EngineError, UnsupportedModel) as error:
+            self._complain("the draft", error)
+            self.equipment = Equipment(self.equipment.drafter)
+            for seq in seqs:
+                self.engine.put_draft(seq, ())
+            return [Draft(seq, 0) for seq in seqs]
 
     def _look_up(self, run: Run, limit: int, plan: Plan) -> Draft:
         if self.equipment.drafter is None or limit < 1:
@@ -132,13 +145,22 @@ class Loop:
     def _propose(self, drafter: Drafter, run: Run, limit: int) -> Proposal:
         try:
             proposal = drafter.propose(run.seq, run.tokens, limit)
-            tokens = proposal.tokens
+            tokens = [index(token) for token in proposal.tokens]
             if len(tokens) > limit or any(not 0 <= token < self.engine.n_vocab for token in tokens):
-                raise DraftError(f"{drafter.name} drafted {len(tokens)} tokens of {limit}, or ids that do not exist")
+                raise DraftError(f"{len(tokens)} tokens drafted of {limit}, or ids that do not exist")
+            return Proposal(tokens, index(proposal.match_length))
         except Exception as error:  # whatever a drafter does, the answer goes on without it
             self._complain(drafter.name, error)
             return NOTHING
-        return proposal
+
+    def _tell_drafter(self, run: Run, tokens: tuple[Token, ...], n_verified: int, n_accepted: int) -> None:
+        drafter = self.equipment.drafter
+        if drafter is None or n_verified == 0:
+            return
+        try:
+            drafter.observe(run.seq, [token.id for token in tokens], n_verified, n_accepted)
+        except Exception as error:  # as above
+            self._complain(drafter.name, error)
 
     def _run_model(self, seqs: list[int], limits: list[int], plan: Plan, outcome: Outcome) -> list[Draft]:
         start = perf_counter()
@@ -163,9 +185,9 @@ class Loop:
     def _score(self, seqs: list[int]) -> bool:
         try:
             self.engine.score(seqs)
-        except Cancelled:
+        except (Cancelled, EngineBusy):
             raise
-        except EngineError as error:
+        except (EngineError, UnsupportedModel) as error:
             self._complain("the companion", error)
             self.equipment = Equipment(self.equipment.drafter, self.equipment.draft_model, companion=False)
             return False
@@ -198,8 +220,7 @@ class Loop:
         run.tokens.extend([token.id for token in tokens])
         run.remaining -= len(tokens)
         self._count(run, verdict, n_drafted, tokens)
-        if self.equipment.drafter is not None and n_verified:
-            self.equipment.drafter.observe(run.seq, [t.id for t in tokens], n_verified, verdict.n_accepted)
+        self._tell_drafter(run, tokens, n_verified, verdict.n_accepted)
         run.finish_reason = self._ending(run, verdict)
         seen = SeqOutcome(run.seq, n_verified, verdict.n_accepted, verdict.n_relaxed)
         return Step(tokens, run.finish_reason), seen

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from threading import Lock
 from time import perf_counter
 from typing import Any
 
@@ -15,7 +17,7 @@ from pyspec.store.coupling import Coupling
 from pyspec.engine.handle import MAX_DRAFT, Engine, Gate, Role
 from pyspec.engine.loop import Equipment, Loop, Policy, Run
 from pyspec.engine.side import SideModel, address
-from pyspec.errors import Cancelled, ContextOverflow
+from pyspec.errors import Cancelled, ContextOverflow, EngineBusy
 from pyspec.rules import Strict, Verification
 from pyspec.stats import Tally, Timings
 from pyspec.tokens import Step
@@ -82,55 +84,81 @@ class Session:
         self.n_ctx = target.n_ctx()
         equipment = Equipment(drafter, draft is not None, draft is not None and companion is not None)
         self.loop = Loop(self.engine, equipment, self.n_ctx)
+        self._lock = Lock()
+        self._turn = 0  # counts answers: one that was suspended while another began must not go on with the other's text
         self.tokens: list[int] = []
         self.report: Report | None = None
 
     def steps(self, tokens: Sequence[int], request: Request) -> Iterator[Step]:
         """Answer the prompt `tokens`, one step a round; `report` tells afterwards, or meanwhile, what was done.
 
-        Raises ContextOverflow before any decode. A cancel ends with finish_reason "cancelled" and keeps the text so far.
+        Raises ContextOverflow before any decode, EngineBusy if two answers are in flight. A cancel ends with finish_reason "cancelled" and keeps the text so far.
         """
         if len(tokens) > self.n_ctx:
             raise ContextOverflow(self.n_ctx, len(tokens))
         clock = _Clock(self.engine)
         run = Run(0, list(tokens), Gate(request.rule, request.sampled), request.max_tokens, request.sampler)
         run.draft_max, run.rows = request.draft_max, request.rows
-        self.tokens = run.tokens
-        self.report = None
-        kept = self.engine.set_tokens(0, tokens, request.held)
-        self.engine.cancel(False)
+        kept = self._begin(run, request.held)
+        turn = self._turn
         try:
             if run.remaining > 0:
-                self._prefill(len(tokens), request)
+                self._prefill(turn, len(tokens), request)
                 clock.prompt_read()
-                yield from self._rounds(run, request.policy, clock)
+                yield from self._rounds(turn, run, request.policy, clock)
         except Cancelled:
             run.finish_reason = "cancelled"
             yield Step((), "cancelled")
         finally:
-            self.report = Report(run.tally, clock.timings(run.tally.tokens), len(tokens), kept, run.finish_reason)
+            if turn == self._turn:
+                self.report = Report(run.tally, clock.timings(run.tally.tokens), len(tokens), kept, run.finish_reason)
 
-    def _prefill(self, n: int, request: Request) -> None:
+    @contextmanager
+    def _alone(self, turn: int) -> Iterator[None]:
+        """Keep others out between two calls into C that belong together, and refuse an answer that another one replaced."""
+        if not self._lock.acquire(blocking=False):
+            raise EngineBusy("another thread is using this model", "use one object per thread, or a lock")
+        try:
+            if turn != self._turn:
+                raise EngineBusy("another answer was begun on this model, or it was closed", "finish one answer before the next")
+            yield
+        finally:
+            self._lock.release()
+
+    def _begin(self, run: Run, held: int) -> int:
+        with self._alone(self._turn):
+            kept = self.engine.set_tokens(0, run.tokens, held)
+            self.engine.cancel(False)
+            self._turn += 1
+            self.tokens, self.report = run.tokens, None
+            return kept
+
+    def _prefill(self, turn: int, n: int, request: Request) -> None:
         done, total = -1, n - 1
         while done < total:
-            done = self.engine.prefill(Role.TARGET, 0, total, PREFILL_CHUNK)
+            with self._alone(turn):
+                done = self.engine.prefill(Role.TARGET, 0, total, PREFILL_CHUNK)
             if request.progress is not None:
                 request.progress(done, total)
 
-    def _rounds(self, run: Run, policy: Policy, clock: _Clock) -> Iterator[Step]:
+    def _rounds(self, turn: int, run: Run, policy: Policy, clock: _Clock) -> Iterator[Step]:
         while run.finish_reason is None:
-            (step,) = self.loop.round((run,), policy)
+            with self._alone(turn):
+                (step,) = self.loop.round((run,), policy)
             clock.emitted()
             yield step
 
     @property
     def held(self) -> int:
-        """Tokens of the text that the target's KV holds."""
-        return self.engine.held(Role.TARGET, 0)
+        """Tokens of the text that the target's KV holds; after an error it may hold drafted ones too, not counted here."""
+        return min(self.engine.held(Role.TARGET, 0), len(self.tokens))
 
     def close(self) -> None:
-        """Free the engine."""
-        self.engine.close()
+        """Free the engine; an answer that another thread has in flight is cancelled first."""
+        self.engine.cancel()
+        with self._lock:
+            self._turn += 1
+            self.engine.close()
 
 
 class _Clock:

@@ -1,0 +1,296 @@
+"""Drafters, drafts and companions that fail, cancelling, and two users of one model: the text stays the target's."""
+
+from __future__ import annotations
+
+import logging
+import threading
+
+import numpy as np
+import pytest
+import tiny
+from answers import GREEDY, Scripted, ask, counters, foretelling
+from pyspec.drafters import Proposal
+from pyspec.errors import ContextOverflow, EngineBusy, EngineError
+
+PROMPT = [tiny.A, tiny.A + 1, tiny.A + 2]
+
+
+@pytest.fixture
+def reference(open_llama, tiny_target):
+    """40 tokens of plain greedy decoding."""
+    return ask(open_llama(tiny_target), PROMPT).ids
+
+
+def raising(tokens, limit):
+    """A drafter's bad day."""
+    raise RuntimeError("no draft today")
+
+
+JUNK = {
+    "raises": raising,
+    "too large an id": lambda tokens, limit: [tiny.N_VOCAB],
+    "id of 2^40": lambda tokens, limit: [2**40],
+    "negative id": lambda tokens, limit: [-1],
+    "too many": lambda tokens, limit: [5] * (limit + 1),
+    "floats": lambda tokens, limit: [3.5],
+    "whole floats": lambda tokens, limit: [3.0],
+    "texts": lambda tokens, limit: ["a"],
+    "nothing": lambda tokens, limit: None,
+    "no proposal": lambda tokens, limit: 7,
+    "match that is no number": lambda tokens, limit: Proposal([5], "long"),
+}
+
+
+@pytest.mark.parametrize("kind", JUNK)
+def test_junk_of_a_drafter_is_left_out(open_llama, tiny_target, reference, caplog, kind):
+    """Whatever a drafter does, the text is plain greedy's and the log has one line about it."""
+    with caplog.at_level(logging.WARNING, "pyspec"):
+        answer = ask(open_llama(tiny_target, draft=Scripted(JUNK[kind])), PROMPT)
+    assert answer.ids == reference
+    assert [record.name for record in caplog.records] == ["pyspec"]
+    assert "scripted" in caplog.text
+
+
+def test_drafter_that_fails_now_and_then_serves_in_between(open_llama, tiny_target, reference):
+    """One bad round does not end a drafter's service."""
+    text = [*PROMPT, *reference]
+    bad_at = [len(PROMPT) + 1, len(PROMPT) + 2]
+
+    def write(tokens, limit):
+        return [-1] if len(tokens) in bad_at else text[len(tokens) : len(tokens) + limit]
+
+    answer = ask(open_llama(tiny_target, draft=Scripted(write)), PROMPT)
+    assert answer.ids == reference
+    assert answer.flags.startswith("ttt" + "aaaat")
+
+
+def test_numpy_ids_are_ids(open_llama, tiny_target, reference):
+    """A drafter may work in numpy."""
+    text = np.asarray([*PROMPT, *reference])
+    drafter = Scripted(lambda tokens, limit: Proposal(text[len(tokens) : len(tokens) + limit]))
+    assert ask(open_llama(tiny_target, draft=drafter), PROMPT, 11).flags == "t" + "aaaat" * 2
+
+
+def test_drafter_that_cannot_hear_is_left_alone(open_llama, tiny_target, reference, caplog):
+    """observe() may fail as propose() may."""
+    drafter = foretelling([*PROMPT, *reference])
+    drafter.observe = raising
+    with caplog.at_level(logging.WARNING, "pyspec"):
+        assert ask(open_llama(tiny_target, draft=drafter), PROMPT).ids == reference
+    assert len(caplog.records) == 1
+
+
+class Breaking:
+    """Stands before an engine and makes one of its calls fail from the k-th on, for a while."""
+
+    def __init__(self, engine, name, first, count, error):
+        self._call, self._seen = getattr(engine, name), 0
+        self._first, self._last, self._error = first, first + count, error
+        setattr(engine, name, self)
+
+    def __call__(self, *args, **kwargs):
+        self._seen += 1
+        if self._first <= self._seen < self._last:
+            raise self._error
+        return self._call(*args, **kwargs)
+
+
+@pytest.mark.parametrize("first", [1, 2, 5])
+def test_companion_that_fails_is_left_out(open_llama, tiny_target, tiny_draft, tiny_companion, reference, caplog, first):
+    """From the round in which it fails on, the draft works without it; the text is the target's."""
+    llm = open_llama(tiny_target, draft=tiny_draft, companion=tiny_companion, length="companion")
+    Breaking(llm._assembly.session.engine, "score", first, 1000, EngineError("scoring: it broke"))
+    with caplog.at_level(logging.WARNING, "pyspec"):
+        answer = ask(llm, PROMPT)
+    assert answer.ids == reference
+    assert caplog.text.count("companion") == 1
+
+
+@pytest.mark.parametrize("first", [1, 2, 5])
+def test_draft_that_fails_is_left_out(open_llama, tiny_target, tiny_draft, reference, caplog, first):
+    """A draft model whose decode fails costs its speed, not the answer."""
+    llm = open_llama(tiny_target, draft=tiny_draft)
+    Breaking(llm._assembly.session.engine, "draft", first, 1000, EngineError("drafting: it broke"))
+    with caplog.at_level(logging.WARNING, "pyspec"):
+        answer = ask(llm, PROMPT)
+    assert answer.ids == reference
+    assert caplog.text.count("the draft failed") == 1
+
+
+@pytest.mark.parametrize(
+    ("call", "first"), [("prefill", 1), ("prefill", 2), ("verify", 1), ("verify", 4), ("accept", 1), ("accept", 4)]
+)
+def test_failing_target_is_an_error_and_the_next_answer_is_right(
+    open_llama, tiny_target, tiny_draft, reference, call, first
+):
+    """An error of the target's own calls reaches the caller; a new request gives the reference answer."""
+    llm = open_llama(tiny_target, draft=tiny_draft, n_ctx=1024)
+    Breaking(llm._assembly.session.engine, call, first, 1, EngineError("it broke"))
+    with pytest.raises(EngineError, match="it broke"):
+        ask(llm, PROMPT * 200 if call == "prefill" else PROMPT)
+    assert ask(llm, PROMPT).ids == reference
+
+
+@pytest.mark.parametrize("after", [0, 1, 3])
+def test_cancel_in_an_answer_keeps_its_text(open_llama, tiny_target, tiny_draft, reference, after):
+    """cancel() ends the answer with "cancelled" after whole rounds; the next one is as if nothing had been."""
+    llm = open_llama(tiny_target, draft=tiny_draft)
+    steps, ids = llm.steps(PROMPT, max_tokens=40, sampling=GREEDY), []
+    for i, step in enumerate(steps):
+        ids += [token.id for token in step.tokens]
+        if i == after:
+            llm.cancel()
+    assert step.finish_reason == "cancelled"
+    assert ids == reference[: len(ids)]
+    assert ask(llm, PROMPT).ids == reference
+
+
+
+
+def test_cancel_while_the_prompt_is_read(open_llama, tiny_target, reference):
+    """A cancel between two chunks of the prompt ends the answer without a token; the next one is right."""
+    llm = open_llama(tiny_target, n_ctx=1024)
+    prompt = (PROMPT * 300)[:800]
+    seen = []
+
+    def progress(done, total):
+        seen.append((done, total))
+        llm.cancel()
+
+    answer = ask(llm, prompt, progress=progress)
+    assert (answer.ids, answer.finish_reason) == ([], "cancelled")
+    assert seen == [(256, 799)]
+    assert llm.n_tokens == 256
+    assert ask(llm, prompt).ids == ask(open_llama(tiny_target, n_ctx=1024), prompt).ids
+    assert llm.last_speculation["prompt_kept"] == 256
+    assert ask(llm, PROMPT).ids == reference
+
+
+def test_cancel_inside_a_decode_reaches_llama(open_llama, tiny_target, reference):
+    """The flag is read between the nodes of a decode too: what llama.cpp threw away is read again."""
+    llm = open_llama(tiny_target, n_ctx=4096, n_batch=2048)
+    engine = llm._assembly.session.engine
+    prompt = (PROMPT * 1400)[:4000]
+    engine.set_tokens(0, prompt)
+    caught = 0
+    for delay in (1e-4, 1e-3, 3e-3, 1e-2):
+        engine.cancel(raised=False)
+        timer = threading.Timer(delay, engine.cancel)
+        timer.start()
+        try:
+            while engine.held(0, 0) < len(prompt) - 1:
+                engine.prefill(0, 0, len(prompt) - 1, 2048)
+        except EngineError as error:
+            caught += error.code == 7
+        timer.join()
+    assert caught > 0
+    assert ask(llm, PROMPT).ids == reference
+
+
+def test_progress_is_told_of_each_chunk(open_llama, tiny_target):
+    """progress(done, total) counts tokens to decode before the first round."""
+    seen = []
+    llm = open_llama(tiny_target, n_ctx=1024)
+    ask(llm, (PROMPT * 300)[:600], 1, progress=lambda done, total: seen.append((done, total)))
+    assert seen == [(256, 599), (512, 599), (599, 599)]
+
+
+def test_prompt_longer_than_the_context_is_refused_before_any_decode(open_llama, tiny_target, reference):
+    """ContextOverflow says what there is and what is needed; nothing was decoded."""
+    llm = open_llama(tiny_target)
+    with pytest.raises(ContextOverflow) as caught:
+        ask(llm, PROMPT * 100)
+    assert (caught.value.have, caught.value.need) == (256, 300)
+    assert counters(llm).decodes == (0, 0, 0)
+    assert ask(llm, PROMPT).ids == reference
+
+
+def test_id_outside_the_vocabulary_is_refused(open_llama, tiny_target, reference):
+    """A prompt with an id that does not exist raises before any decode, and spoils nothing."""
+    llm = open_llama(tiny_target)
+    ask(llm, PROMPT, 5)
+    for bad in (-1, tiny.N_VOCAB, 2**31 - 1):
+        with pytest.raises(EngineError):
+            ask(llm, [*PROMPT, bad])
+    assert ask(llm, PROMPT).ids == reference
+
+
+def test_empty_prompt_is_refused(open_llama, tiny_target):
+    """Without a token there is nothing to go on from."""
+    with pytest.raises(EngineError):
+        ask(open_llama(tiny_target), [])
+
+
+# -- two users of one model --------------------------------------------------------------------------------------------
+
+
+def test_suspended_answer_does_not_go_on_after_another(open_llama, tiny_target, reference):
+    """An answer that was left unfinished while another one began raises instead of going on with the other's text."""
+    llm = open_llama(tiny_target, draft=tiny_target)
+    first = llm.steps(PROMPT, GREEDY, max_tokens=40)
+    next(first)
+    next(first)
+    assert ask(llm, [9, 8, 7]).ids == ask(open_llama(tiny_target), [9, 8, 7]).ids
+    with pytest.raises(EngineBusy):
+        next(first)
+    assert ask(llm, PROMPT).ids == reference
+
+
+def test_two_threads_get_a_right_answer_or_engine_busy(open_llama, tiny_target):
+    """Threads that share one object: each answer is the right one, or EngineBusy is raised. Never a mixture."""
+    llm = open_llama(tiny_target, draft=tiny_target)
+    prompts = [[3 + i, 9, 5] for i in range(4)]
+    wanted = [ask(llm, prompt, 60).ids for prompt in prompts]
+    results: list[object] = []
+
+    def answer(i):
+        for _ in range(15):
+            try:
+                results.append(ask(llm, prompts[i], 60).ids == wanted[i])
+            except EngineBusy:
+                results.append("busy")
+
+    threads = [threading.Thread(target=answer, args=(i,)) for i in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert False not in results
+    assert results.count("busy") > 0
+    assert ask(llm, prompts[0], 60).ids == wanted[0]
+
+
+def test_close_while_a_thread_decodes(open_llama, tiny_target):
+    """close() from another thread ends the answer in flight with an error or "cancelled"; nothing crashes."""
+    llm = open_llama(tiny_target, n_ctx=4096)
+    began, ends = threading.Event(), []
+
+    def answer():
+        try:
+            for step in llm.steps(PROMPT, GREEDY):
+                began.set()
+                ends.append(step.finish_reason)
+        except EngineError as error:
+            ends.append(type(error).__name__)
+
+    thread = threading.Thread(target=answer)
+    thread.start()
+    began.wait()
+    llm.close()
+    thread.join()
+    assert ends[-1] in ("cancelled", "EngineBusy")
+
+
+def test_close_twice_and_use_after_close(open_llama, tiny_target):
+    """Closing again does nothing; using a closed model is one clear error."""
+    llm = open_llama(tiny_target)
+    llm.close()
+    llm.close()
+    for use in (
+        lambda: ask(llm, PROMPT),
+        lambda: llm.create_completion("abc"),
+        lambda: llm.create_chat_completion([{"role": "user", "content": "abc"}]),
+        lambda: next(llm.generate(PROMPT)),
+    ):
+        with pytest.raises(EngineError, match="closed"):
+            use()
