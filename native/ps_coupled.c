@@ -54,13 +54,17 @@ static void add_row(ps_engine *engine, int32_t seq, int32_t pos, int32_t token, 
     const ps_coupling *const c = &engine->coupling;
     float *const input = engine->rows.embd + (size_t)engine->rows.n * (size_t)c->width;
     memcpy(input, c->embeddings + (size_t)token * (size_t)c->width, (size_t)c->width * sizeof *input);
-    add_product(input, matrix, state, c->width, n);
+    if (n > 0) add_product(input, matrix, state, c->width, n);
     ps_rows_add(&engine->rows, seq, pos, token, wanted);
 }
 
 void ps_coupled_true_row(ps_engine *engine, int32_t seq, int32_t pos, bool wanted) {
     const ps_seq *const s = &engine->seq[seq];
     const int32_t n = engine->coupling.n_hidden;
+    if (pos == 0) { /* nothing came before: the embedding alone */
+        add_row(engine, seq, pos, s->token[pos], wanted, engine->coupling.w_h, NULL, 0);
+        return;
+    }
     const float *const state = s->states.data + (size_t)(pos - 1 - s->states.first) * (size_t)n;
     add_row(engine, seq, pos, s->token[pos], wanted, engine->coupling.w_h, state, n);
 }
@@ -99,8 +103,9 @@ ps_status ps_coupled_keep_states(ps_engine *engine, int32_t seq, int32_t pos, in
         states->n = 0;
     }
     ps_states_cut(states, pos);
-    const int32_t drafted_to = engine->role[PS_DRAFT].n_kv[seq];
-    if (drafted_to > 0) forget_before(engine, states, drafted_to - 1);
+    /* a later text may begin with this one, so old states are worth keeping; twice the window, to move them seldom */
+    const int32_t window = engine->coupling.window;
+    if (states->n + n > 2 * window) forget_before(engine, states, states->first + states->n - window);
     PS_TRY(ps_grow(&states->data, &states->cap, states->n + n, width * sizeof *states->data));
     for (int32_t i = 0; i < n; i++) {
         const float *const state = ps_api.get_embeddings_ith(engine->role[PS_TARGET].ctx, row + i);
@@ -117,8 +122,9 @@ ps_status ps_coupled_begin(ps_engine *engine, int32_t seq) {
     const int32_t held = draft->n_kv[seq];
     const int32_t last = s->states.first + s->states.n; /* the newest position that can be fed */
     PS_FAIL_IF(s->states.n == 0 || last != s->n - 1, PS_E_STATE);
-    if (held > s->states.first && held <= last) return PS_OK;
+    const int32_t oldest = s->states.first == 0 ? 0 : s->states.first + 1;
+    if (held >= oldest && held <= last) return PS_OK;
     ps_api.memory_seq_rm(ps_api.get_memory(draft->ctx), seq, -1, -1);
-    draft->n_kv[seq] = s->states.first + 1;
+    draft->n_kv[seq] = oldest;
     return PS_OK;
 }

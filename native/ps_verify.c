@@ -25,7 +25,7 @@ static ps_status prefill(ps_engine *engine, int32_t role, int32_t index, int32_t
     const bool states = coupled && from >= bare;
     if (coupled) end = states ? least(end, from + STATES_CHUNK) : least(end, bare);
     engine->rows.n = 0;
-    for (int32_t pos = from; pos < end; pos++) ps_rows_add(&engine->rows, index, pos, seq->token[pos], false);
+    for (int32_t pos = from; pos < end; pos++) ps_rows_add(&engine->rows, index, pos, seq->token[pos], states);
     if (role == PS_TARGET) ps_ctx_want_states(ctx, states);
     PS_TRY(ps_ctx_decode(engine, role, false));
     return states ? ps_coupled_keep_states(engine, index, from, 0, end - from) : PS_OK;
@@ -57,7 +57,8 @@ static void add_work(ps_engine *engine, const ps_work *work, int32_t n_rows) {
     const int32_t from = engine->role[PS_TARGET].n_kv[work->seq];
     for (int32_t pos = from; pos < from + n_rows; pos++) {
         const int32_t token = pos < seq->n ? seq->token[pos] : seq->draft.token[pos - seq->n];
-        const bool wanted = work->n_draft >= 0 && pos >= seq->n - 1;
+        /* a context that gives states gives them, and logits, of every row */
+        const bool wanted = ps_coupled(engine) || (work->n_draft >= 0 && pos >= seq->n - 1);
         if (pos == seq->n - 1) seq->row = engine->rows.n;
         ps_rows_add(&engine->rows, work->seq, pos, token, wanted);
     }

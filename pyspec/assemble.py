@@ -159,7 +159,7 @@ def _add_companion(parts: Parts, target: Any, companion: str) -> None:
 def _coupling(parts: Parts, target: Any, models: list[SideModel]) -> Coupling | None:
     if parts.draft is None or parts.sidecar is None:
         return None
-    coupling = read_coupling(parts.sidecar, parts.draft, target.model_path)
+    coupling = read_coupling(parts.sidecar, parts.draft, Path(target.model_path))
     if coupling.w_h.shape[1] != target.n_embd():
         raise DraftMismatch(
             f"{parts.draft.name} expects states {coupling.w_h.shape[1]} wide and the target's are {target.n_embd()}",
