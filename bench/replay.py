@@ -7,7 +7,7 @@
 Records are per position of an answer (see replay_records.py), so a round that accepts m tokens
 goes on at position + m + 1 whatever policy plays. Every policy plays all answers, in the order
 given, with one state throughout. The table shows goodput against plain decoding by category, the
-geometric mean, and the share of the oracle's goodput. Python's own time is not in it.
+geometric mean, and the share of the oracle's goodput over all. Python's own time is not in it.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 FIXED = (1, 2, 3, 4, 5, 6, 7, 8, 16)
+ALL = "all"  # key of the totals; with several sequences only they mean anything
 _ROWS = 320  # rows of a replayed curve: draft catch-up and wide batches stay inside
 
 
@@ -79,13 +80,16 @@ def replay(
     totals: dict[str, tuple[int, float]] = {}
     while waiting or seats:
         while waiting and len(seats) < width:
-            seats.append(Place(waiting.pop(0), 0, prompt, prompt))
+            answer = waiting.pop(0)
+            seats.append(Place(answer, 0, prompt, prompt))
         done = player.play(seats)
         for seat, accepted in zip(seats, done.accepted, strict=False):
             step = min(accepted + 1, seat.answer.length - seat.t)
             seat.t += step
             tokens, ms = totals.get(seat.answer.category, (0, 0.0))
             totals[seat.answer.category] = (tokens + step, ms + done.ms / len(seats))
+            tokens, ms = totals.get(ALL, (0, 0.0))
+            totals[ALL] = (tokens + step, ms + done.ms / len(seats))
         seats = [seat for seat in seats if seat.t < seat.answer.length]
     return totals
 
@@ -132,12 +136,12 @@ def geomean(values: Sequence[float]) -> float:
 def speeds(
     results: dict[str, dict[str, tuple[int, float]]], categories: Sequence[str]
 ) -> dict[str, list[float]]:
-    """{policy: goodput against plain by category}, the best fixed length per category included."""
+    """{policy: goodput against plain by category, then over all}; best fixed per category too."""
     plain = results["plain"]
 
     def against(name: str) -> list[float]:
         got = results[name]
-        return [got[c][0] / got[c][1] * plain[c][1] / plain[c][0] for c in categories]
+        return [got[c][0] / got[c][1] * plain[c][1] / plain[c][0] for c in (*categories, ALL)]
 
     out = {name: against(name) for name in results}
     fixed = [out[name] for name in out if name.startswith("fixed") or name == "plain"]
@@ -152,18 +156,19 @@ def speeds(
 
 def table(title: str, rows: dict[str, list[float]], categories: Sequence[str]) -> str:
     """A Markdown table of goodput against plain."""
-    oracle = geomean(rows["oracle"])
+    oracle = rows["oracle"][-1]
     lines = [
         f"### {title}",
         "",
-        "| policy | " + " | ".join(categories) + " | geo. mean | worst | share of oracle |",
-        "|" + " --- |" * (len(categories) + 4),
+        "| policy | " + " | ".join(categories) + " | all | geo. mean | worst | share of oracle |",
+        "|" + " --- |" * (len(categories) + 5),
     ]
     for name, row in rows.items():
-        mean = geomean(row)
+        mean = geomean(row[:-1])
         cells = " | ".join(f"{v:.2f}" for v in row)
-        top = geomean(rows["oracle with lookup"]) if name.endswith("lookup") else oracle
-        lines.append(f"| {name} | {cells} | {mean:.3f} | {min(row):.3f} | {mean / top:.2f} |")
+        top = rows["oracle with lookup"][-1] if name.endswith("lookup") else oracle
+        share = row[-1] / top
+        lines.append(f"| {name} | {cells} | {mean:.3f} | {min(row[:-1]):.3f} | {share:.2f} |")
     return "\n".join(lines) + "\n"
 
 

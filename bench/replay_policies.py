@@ -229,6 +229,9 @@ class Ours:
         spent = Spent(self._costs)
         if all(seat.t == 0 for seat in seats):
             self.policy.begin_answer()
+        for i, seat in enumerate(seats):
+            if seat.t == 0:
+                self.policy.begin_sequence(i)
         plan = self.policy.plan(len(seats), [room(seat) for seat in seats])
         picks = [self._pick(i, seat, plan) for i, seat in enumerate(seats)]
         model = [

@@ -48,6 +48,9 @@ class LengthPolicy(ABC):
         """Start the statistics anew; what was learned stays."""
         self.tally = Tally()
 
+    def begin_sequence(self, seq: int) -> None:  # noqa: B027 - most have nothing to forget
+        """Another text now goes on under this sequence number, in the midst of a batch."""
+
     def stats(self) -> dict[str, Any]:
         """Statistics since `begin_answer`, for a result's `speculation` block."""
         target = self.curve.target.table()

@@ -62,7 +62,7 @@ class Starts:
 
 
 class Gate:
-    """On or off by context, values in tokens a round against the alternative."""
+    """On or off by context, values in tokens a round and sequence against the alternative."""
 
     def __init__(self, contexts: int = 1) -> None:
         self._value = [0.0] * contexts

@@ -140,7 +140,7 @@ class GoodputPolicy(LengthPolicy):
         missed = steps[min(n_seq * (self._undrafted + 1), len(steps) - 1)] - self._tables.step
         behind = self._speed * max(0.0, missed) / self._rows[n_seq] if self._undrafted else 0.0
         trial = self._context != _FAR and self._drafted < _TRIAL_ROUNDS and self._starts.open
-        return self._gate.ask(self._context, (self._tables.gain - behind) * n_seq, trial)
+        return self._gate.ask(self._context, self._tables.gain - behind, trial)
 
     def _ask_companion(self) -> bool:
         if not self._companion or not self._auto_companion:
@@ -333,7 +333,7 @@ class GoodputPolicy(LengthPolicy):
                 self._context = _NEAR if self._undrafted <= _NEAR_ROUNDS else _FAR
             elif self._undrafted > _NEAR_ROUNDS:
                 self._context = _FAR
-            self._gate.rest(float(self._n_seq))
+            self._gate.rest()
             return
         price = self._speed * self._n_seq / self._time(self._n_seq)
         more = self._time(self._n_seq + sum([seq.n_verified for seq in outcome.seqs]))
@@ -350,10 +350,11 @@ class GoodputPolicy(LengthPolicy):
         self._drafted += 1
         self._undrafted = 0
         then = bisect(_TREND_EDGES, self._trend)
+        realised /= self._n_seq
         self._starts.add(realised)
         if self._context == _START:
-            realised += (outcome.t_draft - steps) * self._n_seq / self._time(self._n_seq)
-        self._gate.tell(gain, realised, self._context, then)
+            realised += (outcome.t_draft - steps) / self._time(self._n_seq)
+        self._gate.tell(gain / self._n_seq, realised, self._context, then)
         self._context = then
 
     def begin_answer(self) -> None:
@@ -363,6 +364,10 @@ class GoodputPolicy(LengthPolicy):
         self._context, self._mood = _START, 1
         self._undrafted = self._drafted = 0
         self._lately.clear()
+
+    def begin_sequence(self, seq: int) -> None:
+        """See LengthPolicy."""
+        self._lately.pop(seq, None)
 
     def stats(self) -> dict[str, Any]:
         """See LengthPolicy."""
