@@ -1,0 +1,172 @@
+"""The margin rule in force on real rounds; the gate's arithmetic itself is tested in tests/native/test_gate.py."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import tiny
+from answers import Scripted, ask, foretelling
+from pyspec.rules import Margin, Strict
+from pyspec.sampling import Sampling
+
+PROMPT = [tiny.A, tiny.A + 1, tiny.A + 2]
+WIDE = Margin(theta=0.0, gap=math.inf)
+SEEDS = range(6)
+
+
+@pytest.fixture
+def runner_up(open_plain, tiny_target):
+    """A drafter that always proposes the target's second choice, one token a round, and the logits it went by."""
+    plain = open_plain(tiny_target, logits_all=True)
+
+    def write(tokens, limit):
+        plain.reset()
+        plain.eval(list(tokens))
+        return [int(np.argsort(-plain.scores[plain.n_tokens - 1])[1])][:limit]
+
+    return Scripted(write)
+
+
+def test_closed_gate_gives_strict_text(open_llama, tiny_target, tiny_draft):
+    """theta 1 on the same code path is byte for byte the strict rule, greedy and sampled."""
+    for sampling in [Sampling(temperature=0.0), *(Sampling(seed=seed) for seed in SEEDS)]:
+        strict = ask(open_llama(tiny_target, draft=tiny_draft), PROMPT, 60, sampling)
+        closed = ask(open_llama(tiny_target, draft=tiny_draft, verification=Margin(theta=1.0)), PROMPT, 60, sampling)
+        assert (closed.ids, closed.flags) == (strict.ids, strict.flags)
+
+
+def test_runner_up_is_relaxed_and_its_gap_told(open_llama, open_plain, tiny_target, runner_up):
+    """A relaxed token carries z1 - z2 of its row and what the target preferred."""
+    answer = ask(open_llama(tiny_target, draft=runner_up, verification=WIDE, length="fixed:1"), PROMPT, 30)
+    assert answer.flags.count("r") > 5
+    plain = open_plain(tiny_target, logits_all=True)
+    plain.eval([*PROMPT, *answer.ids])
+    for i, flag in enumerate(answer.flags):
+        row = plain.scores[len(PROMPT) + i - 1]
+        first, second = np.argsort(-row)[:2]
+        assert answer.preferred[i] == first
+        assert answer.ids[i] == (second if flag == "r" else first)
+        assert answer.gaps[i] == pytest.approx(row[first] - row[second] if flag == "r" else 0.0, abs=1e-4)
+
+
+def test_statistics_count_relaxed_tokens(open_llama, tiny_target, runner_up):
+    """Relaxed tokens and their nats are in the result's block."""
+    llm = open_llama(tiny_target, draft=runner_up, verification=WIDE, length="fixed:1")
+    answer = ask(llm, PROMPT, 30)
+    block = llm.last_speculation
+    assert block["verification"] == "margin"
+    assert block["relaxed"] == answer.flags.count("r") > 0
+    assert block["relaxed_nats"] == pytest.approx(sum(answer.gaps), abs=1e-3)
+
+
+def test_gap_bounds_each_relaxed_token(open_llama, tiny_target, runner_up):
+    """No relaxed token is further than `gap` nats behind; the limit is not so low that nothing is relaxed."""
+    answer = ask(
+        open_llama(tiny_target, draft=runner_up, verification=Margin(theta=0.0, gap=1.0), length="fixed:1"), PROMPT, 60
+    )
+    assert 0.0 < max(answer.gaps) <= 1.0
+
+
+def test_theta_bounds_the_ratio(open_llama, open_plain, tiny_target, runner_up):
+    """Of two answers with gap infinite, only the ratio decides: the paper's rule."""
+    answer = ask(
+        open_llama(tiny_target, draft=runner_up, verification=Margin(theta=0.8, gap=math.inf), length="fixed:1"),
+        PROMPT,
+        60,
+    )
+    plain = open_plain(tiny_target, logits_all=True)
+    plain.eval([*PROMPT, *answer.ids])
+    ratios = []
+    for i, flag in enumerate(answer.flags):
+        z2, z1 = np.sort(plain.scores[len(PROMPT) + i - 1])[-2:]
+        if flag == "r":
+            ratios.append(z2 / z1)
+    assert ratios
+    assert min(ratios) > 0.8
+
+
+@pytest.mark.parametrize("budget", [0.0, 0.3, 2.0])
+def test_budget_bounds_the_answer(open_llama, tiny_target, runner_up, budget):
+    """The sum of gaps of an answer stays within its budget, and a new answer begins with a whole one."""
+    rule = Margin(theta=0.0, gap=math.inf, budget=budget)
+    llm = open_llama(tiny_target, draft=runner_up, verification=rule, length="fixed:1")
+    for _ in range(2):
+        answer = ask(llm, PROMPT, 60)
+        assert sum(answer.gaps) <= budget
+        assert ("r" in answer.flags) is (budget > 0.0)
+
+
+@pytest.mark.parametrize("cap", [0, 1, 2])
+def test_cap_bounds_relaxed_tokens_in_a_row(open_llama, tiny_target, tiny_folder, cap):
+    """Not more than `cap` relaxed tokens without an exact one between them."""
+    llm = open_llama(tiny_target, verification=Margin(theta=0.0, gap=math.inf, cap=None))
+    second = chain_of_runners_up(llm, 30)
+    rule = Margin(theta=0.0, gap=math.inf, cap=cap)
+    flags = ask(open_llama(tiny_target, draft=foretelling(second), verification=rule, length="fixed:8"), PROMPT, 30).flags
+    assert "r" * (cap + 1) not in flags
+    assert ("r" * cap in flags) is True
+    free = ask(open_llama(tiny_target, draft=foretelling(second), verification=WIDE, length="fixed:8"), PROMPT, 30).flags
+    assert "r" * 8 in free
+
+
+def chain_of_runners_up(llm, n):
+    """A text whose tokens after the first are each the target's second choice where logits are positive."""
+    text = [*PROMPT, *ask(llm, PROMPT, 1).ids]
+    while len(text) < n:
+        list(llm.steps(text, Sampling(temperature=0.0), max_tokens=1, keep_rows=True))
+        text.append(int(np.argsort(-llm._rows[len(text) - 1])[1]))
+    return text
+
+
+def test_end_is_never_relaxed(open_llama, tiny_folder, open_plain, tiny_target):
+    """Neither is a drafted end token taken for the target's other choice, nor another token for the target's end."""
+    plain = ask(open_llama(tiny_target), PROMPT, 30)
+    seconds = chain_of_runners_up(open_llama(tiny_target), 30)
+    at = next(i for i in range(5, 27) if seconds[i] not in seconds[:i])
+    ends = tiny.write(tiny_folder / "runner-up-ends.gguf", eos=seconds[at])
+    relaxed = ask(open_llama(tiny_target, draft=foretelling(seconds), verification=WIDE, length="fixed:8"), PROMPT, 26)
+    assert relaxed.ids[at - 3] == seconds[at]
+    assert relaxed.flags[at - 3] == "r"
+    answer = ask(open_llama(ends, draft=foretelling(seconds), verification=WIDE, length="fixed:8"), PROMPT, 26)
+    assert answer.ids[: at - 3] == relaxed.ids[: at - 3]
+    assert answer.ids[at - 3] != seconds[at]
+    assert answer.flags[at - 3] == "t"
+    at = next(i for i in range(5, 27) if plain.ids[i] not in plain.ids[:i])
+    ends = tiny.write(tiny_folder / "first-ends.gguf", eos=plain.ids[at])
+    text = [*PROMPT, *plain.ids[:at]]
+    llm = open_llama(tiny_target)
+    list(llm.steps(text, Sampling(temperature=0.0), max_tokens=1, keep_rows=True))
+    other = int(np.argsort(-llm._rows[len(text) - 1])[1])
+    answer = ask(open_llama(ends, draft=foretelling([*text, other]), verification=WIDE, length="fixed:8"), PROMPT, 30)
+    assert (answer.ids, answer.finish_reason) == (plain.ids[: at + 1], "stop")
+
+
+@pytest.mark.parametrize(
+    "shape", [{"repeat_penalty": 1.2}, {"presence_penalty": 0.1}, {"logit_bias": {5: 0.1}}, {"mirostat_mode": 2}]
+)
+def test_shaped_rows_are_never_relaxed(open_llama, tiny_target, runner_up, shape):
+    """Where penalties, bias or mirostat change the row, the rule is strict and the result says so."""
+    llm = open_llama(tiny_target, draft=runner_up, verification=WIDE, length="fixed:1")
+    answer = ask(llm, PROMPT, 30, Sampling(temperature=0.8, seed=1, **shape))
+    assert "r" not in answer.flags
+    assert llm.last_speculation["verification"] == "strict"
+
+
+def test_above_temperature_0_the_first_may_be_taken_for_what_was_drawn(open_llama, tiny_target, tiny_draft):
+    """Sampled, either of the top two is taken where the gate is open: the draft's argmax among them."""
+    llm = open_llama(tiny_target, draft=tiny_target, verification=WIDE)
+    answer = ask(llm, PROMPT, 60, Sampling(temperature=1.5, top_k=0, top_p=1.0, min_p=0.0, seed=3))
+    taken = [(gap, id_ != own) for gap, id_, own, flag in zip(answer.gaps, answer.ids, answer.preferred, answer.flags) if flag == "r"]
+    assert taken
+    assert all(differs and gap == 0.0 for gap, differs in taken)
+
+
+def test_rule_can_be_changed_for_one_call(open_llama, tiny_target, runner_up):
+    """A call's own verification holds for that call."""
+    from pyspec.llama import Speculation
+
+    llm = open_llama(tiny_target, draft=runner_up, verification=WIDE, length="fixed:1")
+    assert "r" not in ask(llm, PROMPT, 30, speculation=Speculation(verification=Strict())).flags
+    assert "r" in ask(llm, PROMPT, 30).flags
