@@ -14,7 +14,7 @@ _MODEL_WEIGHT = 6.0
 _AHEAD = 0.8  # weight of what following uses bring: a probe may open a good stretch
 _PROBE_RATE = 0.002  # share of tokens that one kind of probe may be expected to lose
 _RATE = 0.008  # share of tokens that probing may lose in the long run
-_ALLOWANCE = 1.5  # tokens it may lose beyond that share
+_ALLOWANCE = 1.0  # tokens it may lose beyond that share
 _CREDIT = -6.0  # tokens of earlier gains that may be lost again before it closes
 
 
