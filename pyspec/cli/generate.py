@@ -50,6 +50,8 @@ def generate(prompt: str | None, file: Path | None, max_input: int, **options: A
             _print_tokens(llm, pieces, options["color"])
         if options["stats"] and not options["as_json"]:
             click.echo(stats_line(llm.last_speculation, llm.last_timings), err=True)
+    if pieces[-1].finish_reason == "cancelled":
+        sys.exit(130)
 
 
 def _prompt_text(prompt: str | None, file: Path | None, limit: int) -> str:

@@ -1,0 +1,135 @@
+"""`pyspec generate`, as a user calls it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+COMMON = ["-t", "1", "--temp", "0", "-n", "12", "--draft", "lookup"]
+
+
+def run(*args: str, stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:
+    """Run the command in a process of its own."""
+    command = [sys.executable, "-m", "pyspec", "generate", *args]
+    return subprocess.run(command, input=stdin, capture_output=True, timeout=120, check=False)
+
+
+def test_answer_on_stdout_and_statistics_on_stderr(smollm2: str) -> None:
+    """The answer alone is on stdout; one line of statistics is on stderr."""
+    done = run("Say hello.", "-m", smollm2, *COMMON)
+    assert done.returncode == 0
+    assert done.stdout.strip()
+    line = done.stderr.decode().strip()
+    assert "tok/s" in line
+    assert "mean length" in line
+    assert "\n" not in line
+
+
+def test_json_is_one_object(smollm2: str) -> None:
+    """--json with --tokens prints the whole report and nothing else."""
+    done = run("Count to five.", "-m", smollm2, *COMMON, "--json", "--tokens")
+    report = json.loads(done.stdout)
+    assert report["usage"]["completion_tokens"] == len(report["tokens"]) <= 12
+    assert set(report["timings"]) >= {"load_ms", "prefill_ms", "draft_ms", "verify_ms", "other_ms", "total_ms"}
+    assert set(report["speculation"]) >= {"rounds", "drafted", "verified", "accepted", "relaxed", "relaxed_nats"}
+    assert "".join(token["text"] for token in report["tokens"]).startswith(report["text"][:3])
+
+
+def test_tokens_name_their_source(smollm2: str) -> None:
+    """--tokens ends with a legend that is readable without colour."""
+    done = run("Count to five.", "-m", smollm2, *COMMON, "--tokens", "--color", "never")
+    assert done.stdout.decode().rstrip().endswith("target [accepted] {relaxed}")
+
+
+def test_prompt_from_stdin_and_file_agree(smollm2: str, tmp_path: Path) -> None:
+    """A prompt gives the same answer from the command line, a file (CRLF and BOM included) and stdin."""
+    file = tmp_path / "prompt.txt"
+    file.write_bytes(b"\xef\xbb\xbfSay\r\nhello.")
+    by_file = run("-f", str(file), "-m", smollm2, *COMMON).stdout
+    by_stdin = run("-", "-m", smollm2, *COMMON, stdin=b"Say\nhello.").stdout
+    assert by_file == by_stdin != b""
+
+
+def test_no_tokens_at_all(smollm2: str) -> None:
+    """-n 0 answers with nothing and succeeds."""
+    done = run("Hi.", "-m", smollm2, "-t", "1", "-n", "0", "--json")
+    assert json.loads(done.stdout)["text"] == ""
+
+
+@pytest.mark.parametrize(
+    ("args", "code", "says"),
+    [
+        (["--temp", "nan", "x"], 2, "--temp"),
+        (["--temp", "-1", "x"], 2, "--temp"),
+        (["--top-p", "0", "x"], 2, "top_p"),
+        (["-n", "-5", "x"], 2, "-n"),
+        (["--theta", "1.5", "x"], 2, "theta"),
+        (["--gap", "-1", "x"], 2, "gap"),
+        (["--draft-max", "-1", "x"], 2, "draft_max"),
+        (["--length", "sometimes", "x"], 2, "length"),
+        ([], 2, "prompt"),
+        (["-f", "/nowhere/at/all", "--draft", "none"], 2, "/nowhere/at/all"),
+        (["x", "-m", "no-such-model"], 1, "no-such-model"),
+        (["x", "-m", "/dev/zero"], 1, "/dev/zero"),
+        (["x", "-m", "/nowhere/model.gguf"], 1, "/nowhere/model.gguf"),
+        (["b\udcff"], 2, "UTF-8"),
+    ],
+)
+def test_expected_errors_are_one_sentence(smollm2: str, args: list[str], code: int, says: str) -> None:
+    """Each expected failure is one line on stderr that names what is wrong, and an exit code."""
+    model = [] if "-m" in args else ["-m", smollm2]
+    done = run(*args, *model, "-t", "1")
+    assert done.returncode == code
+    assert done.stdout == b""
+    assert says in done.stderr.decode(errors="replace")
+    assert b"Traceback" not in done.stderr
+
+
+def test_bad_utf8_on_stdin_is_named(smollm2: str) -> None:
+    """Bytes that are not UTF-8 are refused with their place."""
+    done = run("-", "-m", smollm2, stdin=b"ab\ncd\xff")
+    assert done.returncode == 2
+    assert b"byte 5, line 2" in done.stderr
+
+
+def test_too_much_input_is_refused(smollm2: str) -> None:
+    """More than --max-input bytes are not read."""
+    done = run("-", "-m", smollm2, "--max-input", "10", stdin=b"x" * 11)
+    assert done.returncode == 2
+    assert b"--max-input" in done.stderr
+
+
+def test_prompt_longer_than_the_context(smollm2: str) -> None:
+    """A prompt that does not fit fails before anything is decoded, with both sizes."""
+    done = run("word " * 300, "-m", smollm2, "-c", "64", "-t", "1")
+    assert done.returncode == 1
+    assert b"the context holds" in done.stderr
+
+
+def test_closed_pipe_is_quiet(smollm2: str) -> None:
+    """A reader that goes away ends the command without a traceback."""
+    command = f"{sys.executable} -m pyspec generate 'Count to ten.' -m '{smollm2}' -t 1 --temp 0 -n 24 | head -c 1"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, timeout=120, check=False)
+    assert b"Traceback" not in done.stderr
+
+
+def test_ctrl_c_keeps_the_partial_answer(smollm2: str) -> None:
+    """One Ctrl-C ends the answer with what there is; the exit code is 130."""
+    command = [sys.executable, "-m", "pyspec", "generate", "Tell a very long story.", "-m", smollm2, "-t", "1"]
+    child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert child.stdout is not None
+    first = os.read(child.stdout.fileno(), 64)
+    child.send_signal(signal.SIGINT)
+    started = time.monotonic()
+    rest, errors = child.communicate(timeout=60)
+    assert first + rest
+    assert child.returncode == 130
+    assert b"tok/s" in errors
+    assert time.monotonic() - started < 30

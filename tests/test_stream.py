@@ -1,0 +1,45 @@
+"""Answers as text."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from pyspec.sampling import Sampling
+from pyspec.stream import stream_text
+
+GREEDY = Sampling(temperature=0.0)
+
+
+def test_pieces_join_to_the_answer(open_llama: Callable[..., Any], tiny_target: Path) -> None:
+    """The pieces' tokens are the answer's, and the last one says how it ended."""
+    llm = open_llama(tiny_target)
+    prompt = llm.tokenize(b"abc", add_bos=False)
+    pieces = list(stream_text(llm, prompt, GREEDY, max_tokens=9))
+    ids = [token.id for piece in pieces for token in piece.tokens]
+    assert "".join(p.text for p in pieces) == b"".join(map(llm.piece, ids)).decode()
+    assert [p.finish_reason for p in pieces] == [None] * (len(pieces) - 1) + ["length"]
+
+
+def test_stop_string_ends_the_answer(open_llama: Callable[..., Any], tiny_target: Path) -> None:
+    """A stop string ends the answer before itself."""
+    llm = open_llama(tiny_target)
+    prompt = llm.tokenize(b"abc", add_bos=False)
+    whole = "".join(p.text for p in stream_text(llm, prompt, GREEDY, max_tokens=12))
+    stop = whole[4:6]
+    pieces = list(stream_text(llm, prompt, GREEDY, max_tokens=12, stop=[stop]))
+    assert "".join(p.text for p in pieces) == whole[: whole.index(stop)]
+    assert pieces[-1].finish_reason == "stop"
+
+
+def test_a_cancel_ends_with_what_there_is(open_llama: Callable[..., Any], tiny_target: Path) -> None:
+    """After a cancel the stream ends with "cancelled" and the next answer is whole."""
+    llm = open_llama(tiny_target)
+    prompt = llm.tokenize(b"abc", add_bos=False)
+    stream = stream_text(llm, prompt, GREEDY, max_tokens=40)
+    next(stream)
+    llm.cancel()
+    assert list(stream)[-1].finish_reason == "cancelled"
+    again = list(stream_text(llm, prompt, GREEDY, max_tokens=5))
+    assert sum(len(p.tokens) for p in again) == 5
