@@ -1,0 +1,1 @@
+"""The chat: a conversation, its commands and how it looks; it talks to models by one protocol."""

@@ -1,0 +1,250 @@
+"""The commands of the chat, in one table: how each is written, does and is completed."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from pyspec.chat import files
+from pyspec.chat.render import stats_table
+from pyspec.chat.settings import FIELDS, apply, changed, values
+from pyspec.chat.talk import Chat
+from pyspec.errors import InputError
+
+KEYS = (
+    ("Ctrl-C", "stop the answer and keep what was said; twice leaves"),
+    ("Ctrl-D", "leave"),
+    ("Ctrl-G", "write the message in $EDITOR"),
+    ('"""', "begin and end a message of many lines; a \\ at the end of a line goes on, too"),
+    ("space", "in front of a / makes it a message"),
+)
+
+
+@dataclass(frozen=True)
+class Command:
+    """One command.
+
+    usage: how its argument is written. words: what completes it; takes_file: file names do.
+    """
+
+    name: str
+    run: Callable[[Chat, str], None]
+    summary: str
+    usage: str = ""
+    words: tuple[str, ...] = ()
+    takes_file: bool = False
+
+
+def execute(chat: Chat, line: str) -> None:
+    """Run a line that begins with /. Raises InputError for what is no command."""
+    name, _, argument = line[1:].strip().partition(" ")
+    command = find(name)
+    if command is None:
+        near = difflib.get_close_matches(name, [command.name for command in COMMANDS], n=1)
+        guess = f"did you mean /{near[0]}? " if near else ""
+        raise InputError(f"there is no command /{name[:40]}", f"{guess}/help lists them")
+    command.run(chat, argument.strip())
+
+
+def find(name: str) -> Command | None:
+    """The command of a name, or None."""
+    return next((command for command in COMMANDS if command.name == name), None)
+
+
+def _need(argument: str, what: str) -> str:
+    if not argument:
+        raise InputError(f"name {what}", "/help shows how each command is written")
+    return argument
+
+
+def _file(argument: str) -> Path:
+    try:
+        return Path(_need(argument, "a file")).expanduser()
+    except RuntimeError:  # a ~user that does not exist
+        return Path(argument)
+
+
+def _choice(argument: str, *words: str) -> str:
+    if argument not in words:
+        raise InputError(f"{argument[:40] or 'nothing'} is not one of {', '.join(words)}", "/help")
+    return argument
+
+
+def _help(chat: Chat, _argument: str) -> None:
+    width = max(len(f"/{c.name} {c.usage}") for c in COMMANDS)
+    for command in COMMANDS:
+        written = f"/{command.name} {command.usage}"
+        chat.screen.say(f"{written:<{width}}  {command.summary}")
+    for key, what in KEYS:
+        chat.screen.say(f"{key:<{width}}  {what}")
+
+
+def _exit(chat: Chat, _argument: str) -> None:
+    chat.leaving = True
+
+
+def _clear(chat: Chat, _argument: str) -> None:
+    chat.conversation.exchanges.clear()
+    chat.pending = ""
+    chat.screen.note("the conversation is empty; the system text stays")
+
+
+def _regen(chat: Chat, _argument: str) -> None:
+    chat.regen()
+
+
+def _undo(chat: Chat, _argument: str) -> None:
+    question = " ".join(chat.undo().user.split())
+    chat.screen.note(f"took back: {question[:60]}{'...' if len(question) > 60 else ''}")
+
+
+def _compare(chat: Chat, _argument: str) -> None:
+    chat.compare()
+
+
+def _save(chat: Chat, argument: str) -> None:
+    path = _file(argument)
+    files.save(path, chat.conversation, values(chat.settings), chat.model)
+    chat.screen.note(f"saved {len(chat.conversation.exchanges)} exchanges to {path}")
+
+
+def _load(chat: Chat, argument: str) -> None:
+    path = _file(argument)
+    saved = files.load(path)
+    conversation, same = files.restore(saved, chat.model)
+    chat.settings, refused = apply(chat.settings, saved.settings)
+    chat.conversation, chat.pending = conversation, ""
+    for sentence in refused:
+        chat.screen.note(f"left as it is: {sentence}")
+    if not same:
+        chat.screen.note(
+            f"this conversation was held with {saved.model.name}, not with {chat.model.name}"
+        )
+    chat.screen.note(f"loaded {len(conversation.exchanges)} exchanges from {path}")
+
+
+def _read(chat: Chat, argument: str) -> None:
+    path = _file(argument)
+    text = files.read_text(path)
+    if not text.strip():
+        raise InputError(f"{path} is empty", "name a file with text")
+    chat.pending = f"{chat.pending}\n\n{text}" if chat.pending else text
+    chat.screen.note(f"{len(text)} characters of {path} go in front of the next message")
+
+
+def _system(chat: Chat, argument: str) -> None:
+    if not argument:
+        text = chat.conversation.system
+        chat.screen.say("no system text" if text is None else text)
+        return
+    chat.conversation.system = None if argument == "-" else argument
+    chat.screen.note("the next answer reads the conversation anew")
+
+
+def _set(chat: Chat, argument: str) -> None:
+    name, _, value = _need(argument, "a setting and its value").partition(" ")
+    if not value.strip():
+        raise InputError(f"give {name[:40]} a value", f"settings: {', '.join(FIELDS)}")
+    chat.settings = changed(chat.settings, name, value.strip())
+    chat.screen.note(f"{name} is {values(chat.settings)[name]}")
+
+
+def _verify(chat: Chat, argument: str) -> None:
+    _set(chat, f"verify {_choice(argument, 'margin', 'strict')}")
+
+
+def _stats(chat: Chat, argument: str) -> None:
+    _set(chat, f"stats {_choice(argument, 'on', 'off')}")
+
+
+def _draft(chat: Chat, argument: str) -> None:
+    if argument:
+        chat.model.use(draft=argument)
+    chat.screen.note(f"draft {chat.model.draft}, companion {chat.model.companion}")
+
+
+def _companion(chat: Chat, argument: str) -> None:
+    if argument:
+        chat.model.use(companion=argument)
+    chat.screen.note(f"draft {chat.model.draft}, companion {chat.model.companion}")
+
+
+def _show(chat: Chat, argument: str) -> None:
+    if not argument:
+        _show_model(chat)
+        _show_settings(chat)
+        return
+    _SHOWS[_choice(argument, *_SHOWS)](chat)
+
+
+def _show_settings(chat: Chat) -> None:
+    chat.screen.table(values(chat.settings).items())
+
+
+def _show_stats(chat: Chat) -> None:
+    answer = chat.conversation.last_answer
+    if answer is None or answer.stats is None:
+        raise InputError("there is no answer to tell of", "ask something first")
+    chat.screen.table(stats_table(answer.stats))
+
+
+def _show_tokens(chat: Chat) -> None:
+    answer = chat.conversation.last_answer
+    if answer is None or not answer.tokens:
+        raise InputError("there is no answer with known tokens", "ask something first")
+    chat.screen.tokens(answer.tokens, chat.model.piece)
+
+
+def _show_model(chat: Chat) -> None:
+    chat.screen.table(chat.model.describe())
+
+
+_SHOWS: dict[str, Callable[[Chat], None]] = {
+    "settings": _show_settings,
+    "stats": _show_stats,
+    "tokens": _show_tokens,
+    "model": _show_model,
+}
+
+COMMANDS = (
+    Command("help", _help, "list the commands"),
+    Command("exit", _exit, "leave"),
+    Command("bye", _exit, "leave"),
+    Command("clear", _clear, "begin anew, with the same system text"),
+    Command("regen", _regen, "answer the last question again"),
+    Command("undo", _undo, "take the last question and its answer back"),
+    Command("save", _save, "write conversation and settings", "FILE", takes_file=True),
+    Command("load", _load, "go on with a saved conversation", "FILE", takes_file=True),
+    Command("read", _read, "put a text file in front of the next message", "FILE", takes_file=True),
+    Command("system", _system, "set the system text; - removes it, nothing shows it", "TEXT"),
+    Command("set", _set, "change a setting", "NAME VALUE", tuple(FIELDS)),
+    Command(
+        "show",
+        _show,
+        "show what is in force, or of the last answer",
+        "|".join(_SHOWS),
+        tuple(_SHOWS),
+    ),
+    Command("verify", _verify, "how drafts are accepted", "margin|strict", ("margin", "strict")),
+    Command(
+        "draft",
+        _draft,
+        "draft with another model",
+        "NAME|none|lookup",
+        ("none", "lookup", "auto"),
+        takes_file=True,
+    ),
+    Command(
+        "companion",
+        _companion,
+        "judge drafts with another model",
+        "NAME|none",
+        ("none", "auto"),
+        takes_file=True,
+    ),
+    Command("stats", _stats, "the line after each answer", "on|off", ("on", "off")),
+    Command("compare", _compare, "answer the last question again, strictly, and show both"),
+)
+"""Every command."""

@@ -1,0 +1,189 @@
+"""Files of the chat: saved conversations, written atomically and read without believing them; texts."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from pyspec._version import __version__
+from pyspec.chat.conversation import Answer, Conversation, Exchange
+from pyspec.chat.model import ChatModel
+from pyspec.errors import InputEncoding, InputError, InputTooLong
+from pyspec.store.fingerprint import write_atomically
+from pyspec.tokens import Source, Token
+
+MAX_TEXT = 1 << 20
+"""Bytes of a text that is read, or of a line that is typed."""
+
+_MAX_SESSION = 1 << 26
+_KIND = "pyspec-chat"
+
+
+class SavedModel(msgspec.Struct):
+    """The target a conversation was held with."""
+
+    name: str
+    sha256: str
+
+
+class SavedToken(msgspec.Struct, array_like=True):
+    """[id, source, gap, preferred] of a generated token, as `Token` has them."""
+
+    id: int
+    source: int
+    gap: float
+    preferred: int
+
+
+class SavedMessage(msgspec.Struct, omit_defaults=True):
+    """One turn; tokens are those the answer was generated as."""
+
+    role: Literal["system", "user", "assistant"]
+    content: str
+    tokens: list[SavedToken] = []
+    finish_reason: str | None = None
+    seed: int = 0
+
+
+class SavedChat(msgspec.Struct):
+    """What a file holds. settings: names and texts as `/set` takes them."""
+
+    kind: Literal["pyspec-chat"]
+    format: Literal[1]
+    pyspec: str
+    model: SavedModel
+    settings: dict[str, str]
+    messages: list[SavedMessage]
+
+
+def save(
+    path: Path, conversation: Conversation, settings: dict[str, str], model: ChatModel
+) -> None:
+    """Write a conversation; the file is the old one or the new one at every moment, and only the owner's to read.
+
+    Raises InputError where the folder refuses, or where the file there is no saved chat.
+    """
+    if path.exists():
+        _refuse_to_replace(path)
+    saved = SavedChat(
+        kind=_KIND,
+        format=1,
+        pyspec=__version__,
+        model=SavedModel(model.name, model.sha256()),
+        settings=settings,
+        messages=_messages(conversation),
+    )
+    text = msgspec.json.format(msgspec.json.encode(saved), indent=1).decode()
+    try:
+        write_atomically(path, text + "\n")
+    except OSError as error:
+        raise InputError(f"cannot write {path}: {error.strerror}", "name another file") from error
+
+
+def _refuse_to_replace(path: Path) -> None:
+    try:
+        load(path)
+    except InputError:
+        raise InputError(f"{path} is there and is no saved chat", "name another file") from None
+
+
+def _messages(conversation: Conversation) -> list[SavedMessage]:
+    turns = [] if conversation.system is None else [SavedMessage("system", conversation.system)]
+    for exchange in conversation.exchanges:
+        turns.append(SavedMessage("user", exchange.user))
+        if (answer := exchange.answer) is not None:
+            tokens = [SavedToken(t.id, int(t.source), t.gap, t.preferred) for t in answer.tokens]
+            turns.append(
+                SavedMessage("assistant", answer.text, tokens, answer.finish_reason, answer.seed)
+            )
+    return turns
+
+
+def load(path: Path) -> SavedChat:
+    """Read a saved chat. Raises InputError for anything else."""
+    data = _read(path, _MAX_SESSION)
+    try:
+        return msgspec.json.decode(data, type=SavedChat)
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
+        raise InputError(f"{path} is no saved chat: {error}", "/save writes them") from None
+
+
+def restore(saved: SavedChat, model: ChatModel) -> tuple[Conversation, bool]:
+    """The saved conversation, and whether it was held with this very target.
+
+    Tokens count only with the same target, and where they are plain text that says what the
+    message says: a file is no way to slip control tokens into a prompt. Raises InputError where
+    turns do not alternate.
+    """
+    same = saved.model.sha256 == model.sha256()
+    conversation = Conversation()
+    for index, message in enumerate(saved.messages):
+        last = conversation.exchanges[-1] if conversation.exchanges else None
+        if message.role == "system" and index == 0:
+            conversation.system = message.content
+        elif message.role == "user" and (last is None or last.answer is not None):
+            conversation.exchanges.append(Exchange(message.content))
+        elif message.role == "assistant" and last is not None and last.answer is None:
+            last.answer = _answer(message, model, same)
+        else:
+            raise InputError(
+                f"message {index + 1} is a {message.role} turn out of turn",
+                "user and assistant alternate after one system turn",
+            )
+    if conversation.exchanges and conversation.exchanges[-1].answer is None:
+        conversation.exchanges.pop()
+    return conversation, same
+
+
+def _answer(message: SavedMessage, model: ChatModel, same: bool) -> Answer:
+    tokens = _tokens(message, model) if same else ()
+    seed = message.seed & 0xFFFFFFFF
+    return Answer(message.content, tokens, message.finish_reason, seed)
+
+
+def _tokens(message: SavedMessage, model: ChatModel) -> tuple[Token, ...]:
+    sources = {int(source) for source in Source}
+    for token in message.tokens:
+        known = model.is_text(token.id) and model.is_text(token.preferred)
+        if not known or token.source not in sources:
+            return ()
+    data = b"".join(model.piece(token.id) for token in message.tokens)
+    if data.decode("utf-8", "replace") != message.content:
+        return ()
+    return tuple(Token(t.id, Source(t.source), t.gap, t.preferred) for t in message.tokens)
+
+
+def read_text(path: Path) -> str:
+    """A text file: UTF-8, at most 1 MiB, no BOM, line ends as \\n. Raises InputError, InputTooLong or InputEncoding."""
+    return decode(_read(path, MAX_TEXT), str(path))
+
+
+def decode(data: bytes, where: str) -> str:
+    """UTF-8 bytes as text, without BOM and with \\n as line end; InputEncoding says where it is none."""
+    try:
+        return data.decode("utf-8-sig").replace("\r\n", "\n")
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise InputEncoding(
+            f"{where} is not UTF-8 at byte {error.start}, line {line}", "convert it first"
+        ) from None
+
+
+def _read(path: Path, limit: int) -> bytes:
+    try:
+        fd = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0))
+    except OSError as error:
+        raise InputError(f"cannot read {path}: {error.strerror}", "name a readable file") from error
+    except ValueError:
+        raise InputError("a file name cannot hold NUL", "name a readable file") from None
+    with os.fdopen(fd, "rb") as stream:
+        if not stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
+            raise InputError(f"{path} is no file", "folders and devices are not read")
+        data = stream.read(limit + 1)
+    if len(data) > limit:
+        raise InputTooLong(f"{path} holds more than {limit} bytes", "shorten it")
+    return data

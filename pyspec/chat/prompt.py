@@ -1,0 +1,204 @@
+"""Where lines come from: an editor on a terminal, or a stream of bytes; and messages of many lines."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO, Protocol
+
+import platformdirs
+from prompt_toolkit import PromptSession
+from prompt_toolkit.application import get_app
+from prompt_toolkit.completion import CompleteEvent, Completer, Completion, PathCompleter
+from prompt_toolkit.document import Document
+from prompt_toolkit.filters import Condition
+from prompt_toolkit.history import FileHistory, History, InMemoryHistory
+from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
+
+from pyspec.chat.commands import COMMANDS, find
+from pyspec.chat.files import MAX_TEXT, decode
+from pyspec.errors import InputTooLong
+
+try:
+    import termios
+except ImportError:  # no POSIX: prompt_toolkit alone looks after the console
+    termios = None  # type: ignore[assignment]
+
+PROMPT, MORE = ">>> ", "... "
+QUOTE = '"""'
+HISTORY = "PYSPEC_CHAT_HISTORY"
+"""Environment variable with the history's file; empty for none."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """What was entered; `literal` texts were quoted and are never commands."""
+
+    text: str
+    literal: bool = False
+
+    @property
+    def is_command(self) -> bool:
+        """Whether it begins with a slash."""
+        return self.text.startswith("/") and not self.literal
+
+
+class Reader(Protocol):
+    """A source of entries. `read` raises EOFError at the end, KeyboardInterrupt for Ctrl-C."""
+
+    interactive: bool
+
+    def read(self) -> Entry:
+        """The next entry."""
+
+
+def is_open(text: str) -> bool:
+    """Whether an entry goes on after this line: quotes not closed, or a \\\\ at its end."""
+    begun = text.lstrip()
+    if begun.startswith(QUOTE):
+        return QUOTE not in begun[len(QUOTE) :]
+    return text.endswith("\\")
+
+
+def entry(text: str) -> Entry:
+    """The entry of complete lines, without quotes and \\\\."""
+    begun = text.strip()
+    if begun.startswith(QUOTE):
+        inside, _, after = begun[len(QUOTE) :].partition(QUOTE)
+        return Entry((inside + after).strip("\n"), literal=True)
+    return Entry(text.replace("\\\n", "\n").removesuffix("\\").rstrip())
+
+
+class StreamReader:
+    """Entries from bytes, one a line; for scripts. Empty lines are left out.
+
+    Raises InputEncoding with the line, and InputTooLong for a line of more than `limit` bytes.
+    """
+
+    interactive = False
+
+    def __init__(self, stream: BinaryIO, limit: int = MAX_TEXT) -> None:
+        self._stream = stream
+        self._limit = limit
+        self._number = 0
+
+    def read(self) -> Entry:
+        """The next entry that is not empty."""
+        while True:
+            lines = self._line()
+            while is_open(lines):
+                try:
+                    lines += "\n" + self._line()
+                except EOFError:
+                    break
+            if (made := entry(lines)).text.strip():
+                return made
+
+    def _line(self) -> str:
+        data = self._stream.readline(self._limit + 2)
+        if not data:
+            raise EOFError
+        self._number += 1
+        data = data.removesuffix(b"\n").removesuffix(b"\r")
+        if len(data) > self._limit:
+            raise InputTooLong(
+                f"line {self._number} holds more than {self._limit} bytes", "/read FILE"
+            )
+        return decode(data, f"line {self._number} of stdin")
+
+
+class CommandCompleter(Completer):
+    """Completes commands, their words, and file names."""
+
+    def __init__(self) -> None:
+        self._paths = PathCompleter(expanduser=True)
+
+    def get_completions(
+        self, document: Document, complete_event: CompleteEvent
+    ) -> Iterable[Completion]:
+        """What may stand where the cursor is."""
+        before = document.text_before_cursor
+        if not before.startswith("/") or "\n" in before:
+            return
+        name, space, argument = before[1:].partition(" ")
+        if not space:
+            yield from _beginning(name, (command.name for command in COMMANDS))
+            return
+        command = find(name)
+        if command is None:
+            return
+        yield from _beginning(argument, command.words)
+        if command.takes_file:
+            yield from self._paths.get_completions(Document(argument), complete_event)
+
+
+def _beginning(start: str, words: Iterable[str]) -> Iterator[Completion]:
+    return (Completion(word, -len(start)) for word in words if word.startswith(start))
+
+
+class TerminalReader:
+    """Entries from the line editor: history, completion, many lines, bracketed paste, Ctrl-G for $EDITOR."""
+
+    interactive = True
+
+    def __init__(self) -> None:
+        self._session: PromptSession[str] = PromptSession(
+            PROMPT,
+            history=_history(),
+            completer=CommandCompleter(),
+            complete_while_typing=False,
+            multiline=Condition(lambda: is_open(get_app().current_buffer.text)),
+            prompt_continuation=MORE,
+            key_bindings=_keys(),
+            enable_open_in_editor=True,
+            tempfile_suffix=".txt",
+        )
+
+    def read(self) -> Entry:
+        """The next entry, empty ones included."""
+        return entry(self._session.prompt())
+
+
+def _keys() -> KeyBindings:
+    keys = KeyBindings()
+
+    @keys.add("c-g")
+    def _edit(event: KeyPressEvent) -> None:
+        event.current_buffer.open_in_editor()
+
+    return keys
+
+
+def _history() -> History:
+    named = os.environ.get(HISTORY)
+    if named == "":
+        return InMemoryHistory()
+    path = (
+        Path(named)
+        if named
+        else platformdirs.user_state_path("pyspec", appauthor=False) / "chat-history"
+    )
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600))
+    except OSError:
+        return InMemoryHistory()  # a home that cannot be written to is no reason not to talk
+    return FileHistory(str(path))
+
+
+@contextmanager
+def terminal_kept() -> Iterator[None]:
+    """Puts the terminal back into the state it had, however the block is left."""
+    if termios is None or not sys.stdin.isatty():
+        yield
+        return
+    state = termios.tcgetattr(sys.stdin)
+    try:
+        yield
+    finally:
+        with suppress(termios.error):  # the terminal may be gone
+            termios.tcsetattr(sys.stdin, termios.TCSADRAIN, state)

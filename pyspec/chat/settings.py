@@ -1,0 +1,153 @@
+"""What `/set` changes: options of the sampler, of the margin rule and of the chat, by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from math import inf, isfinite
+from types import MappingProxyType
+from typing import Any
+
+from pyspec.errors import OptionError
+from pyspec.policy.lengths import parse_length
+from pyspec.rules import Margin, Strict, Verification
+from pyspec.sampling import Sampling
+
+Parse = Callable[[str], Any]
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Everything that is not the conversation. seed: None draws one for each answer."""
+
+    sampling: Sampling = Sampling()
+    margin: Margin = Margin()
+    verify: str = "margin"
+    length: str | None = None
+    draft_max: int | None = None
+    max_tokens: int | None = None
+    seed: int | None = None
+    trim: bool = False
+    stats: bool = True
+
+    @property
+    def rule(self) -> Verification:
+        """The rule in force."""
+        return Strict() if self.verify == "strict" else self.margin
+
+
+def _number(kind: type[int] | type[float], low: float, high: float) -> Parse:
+    def parse(text: str) -> Any:
+        try:
+            value = kind(text)
+        except ValueError:
+            value = kind(low) - 1
+        if not low <= value <= high or (not isfinite(value) and high != inf):
+            top = f"{high:g}" if isfinite(high) else "inf"
+            article = "a whole number" if kind is int else "a number"
+            raise OptionError(f"{text[:40]} is not {article} from {low:g} to {top}")
+        return value
+
+    return parse
+
+
+def _optional(parse: Parse, word: str) -> Parse:
+    return lambda text: None if text == word else parse(text)
+
+
+def _switch(text: str) -> bool:
+    if text not in ("on", "off"):
+        raise OptionError(f"{text[:40]} is neither on nor off")
+    return text == "on"
+
+
+def _rule(text: str) -> str:
+    if text not in ("margin", "strict"):
+        raise OptionError(f"{text[:40]} is no rule", "use margin or strict")
+    return text
+
+
+def _length(text: str) -> str:
+    parse_length(text)
+    return text
+
+
+_COUNT = _number(int, 0, 2**31 - 1)
+_PROBABILITY = _number(float, 0, 1)
+
+
+@dataclass(frozen=True)
+class _Field:
+    """Where a setting lives: a part of `Settings` ("" for itself), an attribute; its word for None."""
+
+    part: str
+    attribute: str
+    parse: Parse
+    none: str = ""
+
+
+def _field(part: str, attribute: str, parse: Parse, none: str = "") -> _Field:
+    return _Field(part, attribute, _optional(parse, none) if none else parse, none)
+
+
+FIELDS: Mapping[str, _Field] = MappingProxyType(
+    {
+        "temp": _field("sampling", "temperature", _number(float, 0, 100)),
+        "top_k": _field("sampling", "top_k", _COUNT),
+        "top_p": _field("sampling", "top_p", _number(float, 1e-6, 1)),
+        "min_p": _field("sampling", "min_p", _PROBABILITY),
+        "repeat_penalty": _field("sampling", "repeat_penalty", _number(float, 0.01, 100)),
+        "seed": _field("", "seed", _number(int, 0, 2**32 - 1), "random"),
+        "max_tokens": _field("", "max_tokens", _number(int, 1, 2**31 - 1), "all"),
+        "verify": _field("", "verify", _rule),
+        "theta": _field("margin", "theta", _PROBABILITY),
+        "gap": _field("margin", "gap", _number(float, 0, inf)),
+        "budget": _field("margin", "budget", _number(float, 0, inf), "none"),
+        "cap": _field("margin", "cap", _COUNT, "none"),
+        "length": _field("", "length", _length, "default"),
+        "draft_max": _field("", "draft_max", _COUNT, "none"),
+        "trim": _field("", "trim", _switch),
+        "stats": _field("", "stats", _switch),
+    }
+)
+"""Each setting by the name that `/set` takes."""
+
+
+def changed(settings: Settings, name: str, value: str) -> Settings:
+    """`settings` with one of them set from its text. Raises OptionError, which names the setting."""
+    if name not in FIELDS:
+        raise OptionError(f"there is no setting {name[:40]!r}", f"use {', '.join(FIELDS)}")
+    where = FIELDS[name]
+    try:
+        parsed = where.parse(value)
+    except OptionError as error:
+        raise OptionError(f"{name}: {error.message}", error.hint) from None
+    if not where.part:
+        return replace(settings, **{where.attribute: parsed})
+    part = replace(getattr(settings, where.part), **{where.attribute: parsed})
+    return replace(settings, **{where.part: part})
+
+
+def values(settings: Settings) -> dict[str, str]:
+    """Every setting as the text that `changed` takes."""
+    return {name: _text(where, settings) for name, where in FIELDS.items()}
+
+
+def _text(where: _Field, settings: Settings) -> str:
+    value = getattr(getattr(settings, where.part) if where.part else settings, where.attribute)
+    if value is None:
+        return where.none
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    return f"{value:.12g}" if isinstance(value, float) else str(value)
+
+
+def apply(settings: Settings, saved: Mapping[str, str]) -> tuple[Settings, list[str]]:
+    """`settings` with saved texts put in, and a sentence for each that cannot be used."""
+    refused = []
+    for name, value in saved.items():
+        try:
+            settings = changed(settings, name, value)
+        except OptionError as error:
+            refused.append(error.message)
+    return settings, refused

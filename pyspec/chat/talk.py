@@ -1,0 +1,194 @@
+"""One chat: what it holds, and the acts that commands and questions come down to."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from contextlib import AbstractContextManager, closing
+from dataclasses import dataclass, field, replace
+from time import monotonic
+
+from pyspec.chat.conversation import FULL_HINT, Answer, Conversation, Exchange, fit, spoken
+from pyspec.chat.model import Ask, ChatModel
+from pyspec.chat.render import Screen, stats_line
+from pyspec.chat.settings import Settings
+from pyspec.errors import InputError, PyspecError
+from pyspec.rules import Strict, Verification
+from pyspec.tokens import Token
+
+Guard = Callable[[Callable[[], None]], AbstractContextManager[None]]
+"""Makes Ctrl-C call a function while inside; twice in short order raises KeyboardInterrupt."""
+
+
+@dataclass
+class Chat:
+    """A conversation with a model, on a screen.
+
+    pending: text that goes in front of the next question. interrupted_at: when Ctrl-C came last.
+    exit_code: of the last error, for scripts.
+    """
+
+    model: ChatModel
+    screen: Screen
+    guard: Guard
+    settings: Settings = Settings()
+    conversation: Conversation = field(default_factory=Conversation)
+    pending: str = ""
+    leaving: bool = False
+    interrupted_at: float = float("-inf")
+    exit_code: int = 0
+
+    def fail(self, error: PyspecError) -> None:
+        """Say what went wrong."""
+        self.screen.error(str(error))
+        self.exit_code = error.exit_code
+
+    # -- acts ----------------------------------------------------------------------------------------------------------
+
+    def send(self, text: str) -> None:
+        """Answer a question; where nothing was answered, it is as if it had not been asked."""
+        question = f"{self.pending}\n\n{text}" if self.pending else text
+        self.conversation.exchanges.append(Exchange(question))
+        if self._answer_last(self._seed(0)):
+            self.pending = ""
+
+    def regen(self) -> None:
+        """Answer the last question again, with another seed; the old answer stays where nothing comes."""
+        old = self._last_answer("nothing was answered yet")
+        if self.settings.sampling.temperature == 0:
+            self.screen.note("temperature is 0, so the answer is the same; /set temp 0.8 varies it")
+        exchange = self.conversation.exchanges[-1]
+        exchange.answer = None
+        done = False
+        try:
+            done = self._answer_last(self._seed(old.seed + 1))
+        finally:
+            if not done:
+                exchange.answer = old
+                self.conversation.exchanges.append(exchange)
+
+    def undo(self) -> Exchange:
+        """Take the last exchange back, and return it."""
+        if not self.conversation.exchanges:
+            raise InputError("there is nothing to take back", "ask something first")
+        return self.conversation.exchanges.pop()
+
+    def compare(self) -> None:
+        """Answer the last question again under the strict rule, and show both answers. Nothing is kept of it."""
+        old = self._last_answer("nothing was answered yet, so there is nothing to compare")
+        rule = old.stats.rule if old.stats else "as loaded"
+        if rule == Strict().name:
+            self.screen.note(
+                "that answer was strict already; /verify margin and /regen make the other"
+            )
+        rate = f", {old.stats.rate:.1f} tok/s" if old.stats else ""
+        self.screen.say(f"--- {rule}{rate}")
+        with self.screen.answering() as write:
+            write(old.text)
+        self.screen.say("--- strict")
+        prompt = self.model.prompt(self.conversation.question())
+        lead = old.stats.plain_tokens if old.stats else 0
+        new = self._stream(self._ask(prompt, old.seed, Strict(), lead))
+        rate = f"{new.stats.rate:.1f} tok/s, " if new.stats else ""
+        self.screen.say(f"--- strict: {rate}{_difference(old, new)}")
+        self._show_stats(new)
+
+    # -- one answer ----------------------------------------------------------------------------------------------------
+
+    def _last_answer(self, refusal: str) -> Answer:
+        if (answer := self.conversation.last_answer) is None:
+            raise InputError(refusal, "ask something first")
+        return answer
+
+    def _seed(self, fallback: int) -> int:
+        """The seed the user fixed, moved on for another try; else one of chance."""
+        fixed = self.settings.seed
+        if fixed is None:
+            return int.from_bytes(os.urandom(4), "little")
+        return max(fixed, fallback) & 0xFFFFFFFF
+
+    def _answer_last(self, seed: int) -> bool:
+        """Answer the newest question; where nothing came, take it back and return False."""
+        exchange = self.conversation.exchanges[-1]
+        try:
+            prompt, dropped = fit(
+                self.conversation, self.model.prompt, self.model.n_ctx, self.settings.trim
+            )
+            if dropped:
+                self.screen.note(
+                    f"the context was full: the {dropped} oldest exchanges were dropped"
+                )
+            exchange.answer = self._stream(self._ask(prompt, seed, self.settings.rule, None))
+        finally:
+            if exchange.answer is None:
+                self.conversation.exchanges.pop()
+        self._explain(exchange.answer)
+        self._show_stats(exchange.answer)
+        if exchange.answer.finish_reason == "cancelled" and not exchange.answer.tokens:
+            self.conversation.exchanges.pop()
+            return False
+        return True
+
+    def _ask(
+        self, prompt: list[int], seed: int, rule: Verification, plain_first: int | None
+    ) -> Ask:
+        settings = self.settings
+        return Ask(
+            prompt=prompt,
+            sampling=replace(settings.sampling, seed=seed),
+            rule=rule,
+            max_tokens=settings.max_tokens,
+            length=settings.length,
+            draft_max=settings.draft_max,
+            plain_first=plain_first,
+        )
+
+    def _stream(self, ask: Ask) -> Answer:
+        """Show an answer as it comes. An error ends it; what had come is kept."""
+        text, tokens, reason = "", list[Token](), "error"
+        pieces = self.model.answer(ask, self.screen.progress)
+        try:
+            with self.screen.answering() as write, self.guard(self._stop), closing(pieces):
+                for piece in pieces:
+                    text += piece.text
+                    tokens.extend(piece.tokens)
+                    reason = piece.finish_reason or reason
+                    write(piece.text)
+        except PyspecError as error:
+            if not tokens:
+                raise
+            self.fail(error)
+        kept = spoken(tokens, text, self.model.piece)
+        return Answer(text, kept, reason, ask.sampling.seed, self.model.stats())
+
+    def _stop(self) -> None:
+        self.interrupted_at = monotonic()
+        self.model.cancel()
+
+    def _explain(self, answer: Answer) -> None:
+        notes = {
+            "length": f"stopped at {self.settings.max_tokens} tokens; /set max_tokens all lifts that",
+            "context": f"the context of {self.model.n_ctx} tokens is full: {FULL_HINT}",
+            "cancelled": "stopped; what was said is kept"
+            if answer.tokens
+            else "stopped before a word was said",
+        }
+        if answer.finish_reason in notes:
+            self.screen.note(f"({notes[answer.finish_reason]})")
+
+    def _show_stats(self, answer: Answer) -> None:
+        if self.settings.stats and answer.stats is not None:
+            self.screen.note(stats_line(answer.stats))
+
+
+def _difference(old: Answer, new: Answer) -> str:
+    if new.text == old.text:
+        return "the same text"
+    if not old.tokens:
+        return "the texts differ"
+    same = 0
+    for before, after in zip(old.tokens, new.tokens):
+        if before.id != after.id:
+            break
+        same += 1
+    return f"the texts part after {same} tokens"
