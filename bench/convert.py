@@ -1,12 +1,13 @@
 """Does converting a target pay? Paired times of the same weights in several tensor types.
 
-    python bench/convert.py FILE.gguf OTHER.gguf ... [--rounds 9] [--threads 2] [--json OUT]
+    python bench/convert.py FILE.gguf OTHER.gguf ... [--rounds 9] [--threads 2] [--only TASK]
 
 For each file, in one process: one-token decode (at a context of 256 tokens), prefill of 512 tokens
 (a batch with logits for its last row only), verify-like batches of 4 and 8 rows with logits, and
 one decode of 32 sequences with one token each. The files take turns inside every round, so a busy
 machine slows all of them; the table has medians, and the ratio columns are medians of per-round
-ratios to the first file (above 1 means faster than the first).
+ratios to the first file (above 1 means faster than the first). "best" is the fastest time of all
+rounds: what the machine gives when nothing else runs.
 """
 
 from __future__ import annotations
@@ -15,12 +16,14 @@ import argparse
 import json
 import statistics
 import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from llama_cpp import llama_cpp as lc
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 CONTEXT = 256
 SEQUENCES = 32
@@ -44,6 +47,7 @@ class Model:
         self.memory = lc.llama_get_memory(self.context)
         self.n_vocab = lc.llama_vocab_n_tokens(lc.llama_model_get_vocab(self.model))
         self.batch = lc.llama_batch_init(PREFILL, 0, 1)
+        self.filled = False
         self.random = np.random.default_rng(1)
 
     def decode(self, rows: list[tuple[int, int]], logits: bool = True) -> float:
@@ -71,6 +75,7 @@ class Model:
         self.decode([(0, p) for p in range(CONTEXT)], logits=False)
         for sequence in range(1, SEQUENCES):
             lc.llama_memory_seq_cp(self.memory, 0, sequence, 0, CONTEXT)
+        self.filled = True
 
     def rows(self, n: int) -> float:
         """Milliseconds of one decode of `n` rows of sequence 0 after CONTEXT tokens."""
@@ -87,9 +92,10 @@ class Model:
 
     def prefill(self) -> float:
         """Milliseconds of a prefill of 512 tokens into an empty sequence."""
-        lc.llama_memory_clear(self.memory, True)
+        lc.llama_memory_clear(self.memory, data=True)
         took = self.decode([(0, p) for p in range(PREFILL)], logits=False)
-        lc.llama_memory_clear(self.memory, True)
+        lc.llama_memory_clear(self.memory, data=True)
+        self.filled = False
         return took
 
 
@@ -103,17 +109,16 @@ TASKS: dict[str, Callable[[Model], float]] = {
 }
 
 
-def measure(models: list[Model], rounds: int) -> dict[str, list[list[float]]]:
+def measure(models: list[Model], rounds: int, only: list[str]) -> dict[str, list[list[float]]]:
     """Times by task, file and round; each time is the median of a few repeats (prefill: one)."""
-    times: dict[str, list[list[float]]] = {task: [[] for _ in models] for task in TASKS}
+    times: dict[str, list[list[float]]] = {task: [[] for _ in models] for task in only}
     for number in range(rounds + 1):  # the first round warms up and is dropped
         order = list(enumerate(models))
         for i, model in order if number % 2 else reversed(order):
-            for task, run in TASKS.items():
-                if task == "decode 1":
+            for task in only:
+                if not model.filled and task != "prefill 512":
                     model.fill()
-                repeats = REPEATS[task]
-                took = statistics.median(run(model) for _ in range(repeats))
+                took = statistics.median(TASKS[task](model) for _ in range(REPEATS[task]))
                 if number:
                     times[task][i].append(took)
     return times
@@ -125,20 +130,22 @@ def main() -> None:
     parser.add_argument("files", nargs="+", type=Path)
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--only", action="append", choices=list(TASKS), help="repeatable")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     silent = lc.llama_log_callback(lambda _level, _text, _data: None)
     lc.llama_log_set(silent, None)
     lc.llama_backend_init()
     models = [Model(path, options.threads) for path in options.files]
-    times = measure(models, options.rounds)
+    times = measure(models, options.rounds, options.only or list(TASKS))
     width = max(len(path.name) for path in options.files)
-    print(" " * width, *(f"{task:>12} {'x':>5}" for task in TASKS))
+    print(" " * width, *(f"{task:>12} {'best':>8} {'x':>5}" for task in times))
     for i, path in enumerate(options.files):
         cells = []
         for by_file in times.values():
             ratio = statistics.median(a / b for a, b in zip(by_file[0], by_file[i], strict=True))
-            cells.append(f"{statistics.median(by_file[i]):9.2f} ms {ratio:5.2f}")
+            middle, best = statistics.median(by_file[i]), min(by_file[i])
+            cells.append(f"{middle:9.2f} ms {best:8.2f} {ratio:5.2f}")
         print(f"{path.name:<{width}}", *cells)
     if options.json:
         names = [path.name for path in options.files]

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import click
 from rich.console import Console
@@ -14,12 +12,16 @@ from rich.table import Table
 from pyspec.cli.progress import store_progress
 from pyspec.errors import ModelNotFound, PyspecError
 from pyspec.store.convert import CONVERSIONS, convert, converted, read_record, variant_path
-from pyspec.store.fetch import cached
+from pyspec.store.fetch import Progress, cached
 from pyspec.store.fingerprint import file_sha256
 from pyspec.store.gguf import SCALARS, STRING, Array, Header
 from pyspec.store.header import read_header
 from pyspec.store.locate import find, resolve
 from pyspec.store.manifest import Entry, HuggingFace, PypiWheel, Shipped, load_manifest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
 
 __all__ = ["models"]
 
@@ -32,7 +34,7 @@ T = TypeVar("T")
 class _Sentences(click.Group):
     """A group whose expected failures are one sentence on stderr."""
 
-    def invoke(self, ctx: click.Context) -> Any:
+    def invoke(self, ctx: click.Context) -> object:
         """Runs the subcommand; PyspecError becomes a sentence and its exit code."""
         try:
             return super().invoke(ctx)
@@ -107,7 +109,7 @@ def _echo_path(path: Path) -> None:
     click.echo(os.fsencode(path))  # bytes: a name that is not UTF-8 comes out as it is
 
 
-def _with_progress(work: Callable[[Any], T]) -> T:
+def _with_progress(work: Callable[[Progress], T]) -> T:
     with store_progress() as show:
         return work(show)
 

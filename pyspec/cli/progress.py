@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
-from pyspec.store.fetch import Progress as Callback
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pyspec.store.fetch import Progress as Callback
 
 __all__ = ["store_progress"]
 

@@ -13,21 +13,26 @@ import json
 import os
 import re
 import sys
-from typing import Any
+
+from llama_cpp import llama_cpp as lc
 
 _STEP = re.compile(r"\[\s*(\d+)/\s*(\d+)\]")
 
 
+def say(line: str) -> None:
+    """Tells the parent one line at once."""
+    sys.stdout.write(line + "\n")
+    sys.stdout.flush()
+
+
 def main(source: str, out: str, ftype: str, threads: str) -> int:
     """Converts one file; returns the exit status."""
-    from llama_cpp import llama_cpp as lc
-
     errors: list[str] = []
 
-    def log(level: int, text: bytes, _data: Any) -> None:
+    def log(level: int, text: bytes, _data: object) -> None:
         line = text.decode("utf-8", "replace")
         if step := _STEP.match(line):
-            print("tensor", step[1], step[2], flush=True)
+            say(f"tensor {step[1]} {step[2]}")
         elif level == 4:
             errors.append(line.strip())
 
@@ -40,7 +45,7 @@ def main(source: str, out: str, ftype: str, threads: str) -> int:
     params.allow_requantize = True
     status = lc.llama_model_quantize(os.fsencode(source), os.fsencode(out), ctypes.byref(params))
     error = "" if status == 0 else " ".join(errors[-1:]) or f"status {status}"
-    print(json.dumps({"ok": status == 0, "error": error}), flush=True)
+    say(json.dumps({"ok": status == 0, "error": error}))
     return 0
 
 

@@ -12,15 +12,18 @@ import ctypes
 import json
 import os
 import sys
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
+
+if TYPE_CHECKING:
+    from types import ModuleType
 
 
 def limit(address_space: int) -> None:
     """No core file, and no more memory than a load can need."""
     with contextlib.suppress(ImportError, ValueError, OSError):  # Windows has no limits to set
-        import resource
+        import resource  # noqa: PLC0415 - absent on Windows
 
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         _, hard = resource.getrlimit(resource.RLIMIT_AS)
@@ -28,7 +31,7 @@ def limit(address_space: int) -> None:
             resource.setrlimit(resource.RLIMIT_AS, (address_space, hard))
 
 
-def trial(lc: Any, path: str) -> str:
+def trial(lc: ModuleType, path: str) -> str:
     """Loads the model and decodes one token; returns what went wrong, or the empty string."""
     lc.llama_backend_init()
     params = lc.llama_model_default_params()
@@ -43,7 +46,7 @@ def trial(lc: Any, path: str) -> str:
     return decode_one(lc, model)
 
 
-def decode_one(lc: Any, model: Any) -> str:
+def decode_one(lc: ModuleType, model: ctypes.c_void_p) -> str:
     """Decodes token 0 at position 0 and looks for logits that are not finite."""
     params = lc.llama_context_default_params()
     params.n_ctx, params.n_batch, params.n_ubatch, params.n_seq_max = 64, 8, 8, 1
@@ -67,11 +70,11 @@ def decode_one(lc: Any, model: Any) -> str:
 def main(path: str, address_space: str) -> int:
     """Runs the trial; returns the exit status."""
     limit(int(address_space))
-    from llama_cpp import llama_cpp as lc
+    from llama_cpp import llama_cpp as lc  # noqa: PLC0415 - the limits come first
 
     errors: list[str] = []
 
-    def log(level: int, text: bytes, _data: Any) -> None:
+    def log(level: int, text: bytes, _data: object) -> None:
         if level == 4:
             errors.append(text.decode("utf-8", "replace").strip())
 
@@ -80,7 +83,7 @@ def main(path: str, address_space: str) -> int:
     error = trial(lc, path)
     if error and errors:
         error = f"{error}: {errors[0]}"
-    print(json.dumps({"ok": not error, "error": error}), flush=True)
+    sys.stdout.write(json.dumps({"ok": not error, "error": error}) + "\n")
     sys.stdout.flush()
     os._exit(0)  # the verdict stands; freeing gigabytes first would only take time
 

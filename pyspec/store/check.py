@@ -7,16 +7,20 @@ that llama-cpp-python; a rejection is not, since its cause may be the machine's 
 
 from __future__ import annotations
 
-import os
 from importlib import metadata
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pyspec.errors import ModelRejected
 from pyspec.store.child import run_child
 from pyspec.store.cursor import show
 from pyspec.store.fingerprint import Stamp, recall, remember, stamp
-from pyspec.store.gguf import Header
 from pyspec.store.header import read_header
+
+if TYPE_CHECKING:
+    import os
+
+    from pyspec.store.gguf import Header
 
 __all__ = ["check_model"]
 

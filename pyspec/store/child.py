@@ -10,9 +10,12 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
 
 __all__ = ["Outcome", "run_child"]
 
@@ -72,7 +75,7 @@ def run_child(
     Earlier lines go to `on_line`. The child is killed after `timeout` seconds and when the caller
     is interrupted.
     """
-    path = json.dumps([p or os.getcwd() for p in sys.path])
+    path = json.dumps([p or str(Path.cwd()) for p in sys.path])
     command = [sys.executable, "-c", _START, path, str(Path(__file__).with_name(script))]
     with tempfile.TemporaryFile() as errors:
         child = subprocess.Popen(
@@ -106,9 +109,8 @@ def run_child(
 
 
 def _read_lines(child: subprocess.Popen[bytes], on_line: Callable[[str], None] | None) -> str:
-    assert child.stdout is not None
     last = ""
-    for raw in child.stdout:
+    for raw in child.stdout or ():
         if last and on_line is not None:
             on_line(last)
         last = raw.decode("utf-8", "replace").rstrip()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import os
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -17,8 +17,12 @@ from pyspec.store.child import run_child
 from pyspec.store.fetch import Progress, fetch, no_progress, require_space, workspace
 from pyspec.store.fingerprint import file_sha256, write_atomically
 from pyspec.store.header import read_header
-from pyspec.store.manifest import Entry
 from pyspec.store.paths import models_dir
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pyspec.store.manifest import Entry
 
 __all__ = ["CONVERSIONS", "Record", "convert", "converted", "read_record", "variant_path"]
 
@@ -83,7 +87,7 @@ def convert(entry: Entry, kind: str, progress: Progress = no_progress) -> Path:
             entry.name, file_sha256(source), kind, file_sha256(new), new.stat().st_size, note
         )
         # The record goes last: a crash in between leaves a file that counts as absent.
-        os.replace(new, target)
+        new.replace(target)
         write_atomically(target.with_suffix(".json"), msgspec.json.encode(record).decode())
     return target
 

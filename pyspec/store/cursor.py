@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import stat
 import struct
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pyspec.errors import ModelInvalid, ModelNotFound, ModelUnreadable
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 __all__ = ["RESUME", "U64", "Cursor", "open_regular", "show"]
 
@@ -34,7 +36,7 @@ def open_regular(path: Path) -> tuple[int, int]:
     """
     flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
     try:
-        if not stat.S_ISREG(os.stat(path).st_mode):
+        if not stat.S_ISREG(path.stat().st_mode):
             raise ModelUnreadable(f"{show(str(path), 300)} is not a regular file")
         fd = os.open(path, flags)
     except (FileNotFoundError, NotADirectoryError, ValueError) as error:
@@ -62,6 +64,7 @@ class Cursor:
         self.pos = 0
 
     def bad(self, what: str, hint: str = "") -> ModelInvalid:
+        """The error that says `what` is wrong with this file."""
         return ModelInvalid(f"{show(self.name)}: {what}", hint)
 
     def bound(self, n: int, what: str) -> int:
@@ -94,20 +97,24 @@ class Cursor:
         return b"".join(chunks)
 
     def take(self, n: int, what: str) -> bytes:
+        """The next `n` bytes."""
         start = self.need(n, what)
         self.pos += n
         return self.buf[start : start + n]
 
     def skip(self, n: int, what: str) -> None:
+        """Passes over `n` bytes without reading them."""
         self.pos = self.bound(n, what)
 
-    def scalar(self, kind: struct.Struct, what: str) -> Any:
+    def scalar(self, kind: struct.Struct, what: str) -> Any:  # noqa: ANN401 - `kind` decides
+        """The next number."""
         at = self.need(kind.size, what)  # may replace the window, so it comes first
         (value,) = kind.unpack_from(self.buf, at)
         self.pos += kind.size
         return value
 
     def string(self, what: str) -> bytes:
+        """The next string of at most 1 MiB."""
         n = self.scalar(U64, f"the length of {what}")
         if n > MAX_STRING:
             raise self.bad(f"{what} claims {n} bytes, more than {MAX_STRING >> 20} MiB")

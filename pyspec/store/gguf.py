@@ -12,10 +12,8 @@ from __future__ import annotations
 import os
 import struct
 from collections import Counter
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -23,7 +21,11 @@ import numpy.typing as npt
 from pyspec.store.cursor import RESUME, Cursor, open_regular, show
 from pyspec.store.ggml_types import GGML_TYPES
 
-__all__ = ["SCALARS", "STRING", "Array", "Header", "Tensor", "parse_header"]
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+__all__ = ["SCALARS", "STRING", "Array", "Header", "Tensor", "Value", "parse_header"]
 
 MAX_KV = 4096
 MAX_TENSORS = 65536
@@ -51,6 +53,10 @@ class Array:
     offset: int
 
 
+Value = int | float | bool | str | Array
+"""What one metadata entry holds."""
+
+
 @dataclass(frozen=True, slots=True)
 class Tensor:
     """One tensor: name, type name, shape (innermost first), offset in the file, bytes."""
@@ -69,7 +75,7 @@ class Header:
     path: Path
     file_size: int
     version: int
-    metadata: Mapping[str, Any]
+    metadata: Mapping[str, Value]
     tensors: tuple[Tensor, ...]
     data_offset: int
     parts: tuple[Path, ...] = field(default=())
@@ -86,9 +92,9 @@ class Header:
         tokens = self.metadata.get("tokenizer.ggml.tokens")
         return tokens.count if isinstance(tokens, Array) else 0
 
-    def of_arch(self, key: str, default: Any = None) -> Any:
-        """The value of `<architecture>.<key>`."""
-        return self.metadata.get(f"{self.architecture}.{key}", default)
+    def of_arch(self, key: str) -> Value | None:
+        """The value of `<architecture>.<key>`, or None."""
+        return self.metadata.get(f"{self.architecture}.{key}")
 
     def tensor_types(self) -> dict[str, int]:
         """How many tensors each type has, most frequent first."""
@@ -154,8 +160,8 @@ def _counts(c: Cursor) -> tuple[int, int, int]:
     return version, n_tensors, n_kv
 
 
-def _metadata(c: Cursor, n_kv: int) -> dict[str, Any]:
-    metadata: dict[str, Any] = {}
+def _metadata(c: Cursor, n_kv: int) -> dict[str, Value]:
+    metadata: dict[str, Value] = {}
     for i in range(n_kv):
         key = c.string(f"metadata key {i}").decode("utf-8", "backslashreplace")
         if not key or key in metadata:
@@ -165,9 +171,10 @@ def _metadata(c: Cursor, n_kv: int) -> dict[str, Any]:
     return metadata
 
 
-def _value(c: Cursor, what: str, kind: int) -> Any:
+def _value(c: Cursor, what: str, kind: int) -> Value:
     if kind in SCALARS:
-        return c.scalar(SCALARS[kind], what)
+        number: int | float | bool = c.scalar(SCALARS[kind], what)
+        return number
     if kind == STRING:
         return c.string(what).decode("utf-8", "backslashreplace")
     if kind == ARRAY:
@@ -188,12 +195,11 @@ def _skip_array(c: Cursor, what: str) -> Array:
     return Array(kind, count, start)
 
 
-def _alignment(c: Cursor, metadata: Mapping[str, Any]) -> int:
+def _alignment(c: Cursor, metadata: Mapping[str, Value]) -> int:
     value = metadata.get("general.alignment", 32)
-    good = type(value) is int and 0 < value <= MAX_ALIGNMENT and value & (value - 1) == 0
-    if not good:
-        raise c.bad(f"general.alignment is {show(str(value))}, not a power of two up to 4096")
-    return int(value)
+    if type(value) is int and 0 < value <= MAX_ALIGNMENT and value & (value - 1) == 0:
+        return value
+    raise c.bad(f"general.alignment is {repr(value)[:80]}, not a power of two up to 4096")
 
 
 def _tensor_info(c: Cursor, i: int) -> Tensor:

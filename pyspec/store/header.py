@@ -6,17 +6,19 @@ strings) or open files it should not (split files).
 
 from __future__ import annotations
 
-import os
 import re
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from pyspec.errors import ModelInvalid
 from pyspec.store.cursor import show
-from pyspec.store.gguf import STRING, Array, Header, parse_header
+from pyspec.store.gguf import STRING, Array, Header, Value, parse_header
+
+if TYPE_CHECKING:
+    import os
 
 __all__ = ["MAX_LAYERS", "MAX_PARTS", "MAX_VOCAB", "read_header"]
 
@@ -60,17 +62,17 @@ def _check_shape(header: Header) -> None:
 
 def _heads(header: Header) -> bool:
     """Whether some layer has attention heads, or the architecture is recurrent and has none."""
-    heads = header.of_arch("attention.head_count", 1)
+    heads = header.of_arch("attention.head_count")
     recurrent = (".ssm.", ".wkv.", ".shortconv.")
     if any(mark in key for key in header.metadata for mark in recurrent):
         return True
     if isinstance(heads, Array):
         values = header.array(f"{header.architecture}.attention.head_count")
         return not isinstance(values, list) and bool(np.any(values > 0))
-    return type(heads) is int and heads > 0
+    return heads is None or (type(heads) is int and heads > 0)
 
 
-def _value(value: Any) -> str:
+def _value(value: Value | int | None) -> str:
     return "missing" if value is None else repr(value)[:80]
 
 
@@ -91,7 +93,8 @@ def _check_vocabulary(header: Header) -> None:
 
 def _check_unique(header: Header) -> None:
     words = header.array(_TOKENS)
-    assert isinstance(words, list)
+    if not isinstance(words, list):
+        raise _bad(header, f"{_TOKENS} is not a list of strings")
     different = set(words)
     if len(different) == len(words) and b"" not in different and b"\0" not in b"".join(words):
         return  # the usual case, without a step per word

@@ -41,7 +41,7 @@ def resolve(model: str | os.PathLike[str] | None = None, progress: Progress = no
         return fetch(entry, progress)
     if (path := _variant(name, manifest)) is not None:
         return path
-    if os.path.exists(name):
+    if name and _is_there(name):
         return _existing(Path(name))
     raise _unknown(name, manifest)
 
@@ -49,6 +49,13 @@ def resolve(model: str | os.PathLike[str] | None = None, progress: Progress = no
 def find(name: str, manifest: Manifest) -> Entry | None:
     """The entry of a name or of a hub file, or None."""
     return manifest.get(name) or parse_hub_name(name)
+
+
+def _is_there(name: str) -> bool:
+    try:
+        return Path(name).exists()
+    except (OSError, ValueError):  # no permission, a NUL byte
+        return False
 
 
 def _looks_like_path(text: str) -> bool:

@@ -20,7 +20,7 @@ from pyspec.errors import ModelError, ModelNotFound
 if sys.version_info >= (3, 11):
     import tomllib
 else:
-    import tomli as tomllib
+    import tomli as tomllib  # type: ignore[import-not-found, unused-ignore]
 
 __all__ = [
     "Entry",

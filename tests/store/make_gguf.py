@@ -81,7 +81,7 @@ class Gguf:
 
 def floats(shape: tuple[int, ...], seed: int, scale: float = 0.1) -> bytes:
     """Random F32 data."""
-    rng = random.Random(seed)
+    rng = random.Random(seed)  # noqa: S311 - weights, not secrets
     return struct.pack(
         f"<{math.prod(shape)}f", *(rng.gauss(0, scale) for _ in range(math.prod(shape)))
     )

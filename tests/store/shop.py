@@ -5,14 +5,17 @@ from __future__ import annotations
 import hashlib
 import json
 import zipfile
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-
-import pytest
+from typing import TYPE_CHECKING
 
 from pyspec.store import wheels
 from pyspec.store.manifest import Entry, Manifest, load_manifest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import pytest
 
 
 def sha(raw: bytes) -> str:
@@ -32,6 +35,7 @@ class Pip:
         self, command: list[str], log: Path, env: dict[str, str], watch: Callable[[], None]
     ) -> int:
         """Same arguments as the real runner; `fault` runs in the download folder instead."""
+        assert env["TMPDIR"] == str(log.parent)  # pip's own temporary files are swept with it
         requirement = command[-1]
         folder = Path(command[command.index("--dest") + 1])
         self.calls.append(requirement)

@@ -63,7 +63,7 @@ def test_weights_that_are_not_finite_are_rejected(value: float, tmp_path: Path) 
     assert caught.value.signal is None
 
 
-def test_rejection_is_not_remembered(tmp_path: Path, tiny_bytes: bytes) -> None:
+def test_rejection_is_not_remembered(tmp_path: Path) -> None:
     """A rejection may come from the machine's state, so the next call tries again."""
     path = tmp_path / "m.gguf"
     made = tiny_llama()
@@ -102,7 +102,7 @@ def test_too_little_address_space_is_a_report(tiny: Path) -> None:
     assert not outcome.ok
 
 
-def test_child_that_says_nothing_is_a_failure(tmp_path: Path) -> None:
+def test_child_that_says_nothing_is_a_failure() -> None:
     """A child that ends without its report gives the last line of its stderr as the reason."""
     assert "TypeError" in run_child("_trial.py", [], timeout=60).reason
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
-from store.shop import Shop, sha
+from llama_cpp import llama_cpp as lc
+from store.shop import WHEEL, Shop, sha
 
 from pyspec.errors import FetchError
 from pyspec.store import convert as module
@@ -13,6 +14,9 @@ from pyspec.store import read_header, resolve
 from pyspec.store.child import Outcome
 from pyspec.store.convert import CONVERSIONS, convert, converted, read_record
 from pyspec.store.locate import known_as
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 @pytest.mark.parametrize(("kind", "made"), [("q8_0", "Q8_0"), ("bf16", "BF16"), ("q4_0", "Q4_0")])
@@ -77,8 +81,6 @@ def test_failed_conversion_leaves_nothing(
 
 def test_manifest_may_ask_for_a_conversion(shop: Shop, tiny_bytes: bytes) -> None:
     """An entry with `convert` resolves to the converted file."""
-    from store.shop import WHEEL
-
     shop.add("auto", tiny_bytes, WHEEL, convert="q8_0")
     assert resolve("auto").name == "auto-q8_0.gguf"
 
@@ -92,6 +94,5 @@ def test_progress_counts_tensors(shop: Shop) -> None:
 
 def test_types_are_llama_cpps() -> None:
     """The numbers of the types are those of the installed llama.cpp."""
-    lc = pytest.importorskip("llama_cpp.llama_cpp")
     theirs = {kind: getattr(lc, f"LLAMA_FTYPE_MOSTLY_{kind.upper()}") for kind in CONVERSIONS}
     assert theirs == CONVERSIONS

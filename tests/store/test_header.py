@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import shutil
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from store.make_gguf import ARR, F32, I32, STR, U16, U32, Gguf, Tensor, tiny_llama
 
 from pyspec.errors import ModelInvalid
 from pyspec.store.header import read_header
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 def write(folder: Path, made: Gguf, name: str = "m.gguf") -> Path:

@@ -12,7 +12,8 @@ from pyspec.store import fitting, resolve, sidecar_path
 from pyspec.store.locate import known_as
 
 
-def test_no_name_is_the_default_target(shop: Shop, tiny_bytes: bytes) -> None:
+@pytest.mark.usefixtures("shop")
+def test_no_name_is_the_default_target(tiny_bytes: bytes) -> None:
     """Without a name the default target is fetched."""
     assert resolve().read_bytes() == tiny_bytes
 
@@ -28,8 +29,9 @@ def test_home_is_expanded(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert resolve("~/tiny.gguf") == tiny
 
 
+@pytest.mark.usefixtures("shop")
 def test_known_name_wins_over_a_file_of_that_name(
-    shop: Shop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A file that happens to be called like a model is reached by ./NAME only."""
     monkeypatch.chdir(tmp_path)
@@ -38,43 +40,47 @@ def test_known_name_wins_over_a_file_of_that_name(
     assert resolve("./toy") == Path("toy")
 
 
-def test_plain_file_name_is_found(
-    shop: Shop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.usefixtures("shop")
+def test_plain_file_name_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A name that is no model's but a file's is that file."""
     monkeypatch.chdir(tmp_path)
     Path("mine").write_bytes(b"x")
     assert resolve("mine") == Path("mine")
 
 
+@pytest.mark.usefixtures("shop")
 @pytest.mark.parametrize("name", ["toi", "tooy", "Toy"])
-def test_near_names_are_offered(name: str, shop: Shop) -> None:
+def test_near_names_are_offered(name: str) -> None:
     """A misspelt name is ModelNotFound with the near ones."""
     with pytest.raises(ModelNotFound, match="did you mean toy"):
         resolve(name)
 
 
-def test_far_name_points_to_the_list(shop: Shop) -> None:
+@pytest.mark.usefixtures("shop")
+def test_far_name_points_to_the_list() -> None:
     """A name like no other still says where all names are."""
     with pytest.raises(ModelNotFound, match="models list") as caught:
         resolve("qqqqqqqq")
     assert "did you mean" not in str(caught.value)
 
 
+@pytest.mark.usefixtures("shop")
 @pytest.mark.parametrize("name", ["absent.gguf", "./absent", "hf:nonsense", "a\0b", ""])
-def test_what_is_not_there(name: str, shop: Shop) -> None:
+def test_what_is_not_there(name: str) -> None:
     """Missing paths, bad hub names, NUL bytes and the empty name are ModelNotFound."""
     with pytest.raises(ModelNotFound):
         resolve(name)
 
 
-def test_folder_is_unreadable(shop: Shop, tmp_path: Path) -> None:
+@pytest.mark.usefixtures("shop")
+def test_folder_is_unreadable(tmp_path: Path) -> None:
     """A folder is ModelUnreadable."""
     with pytest.raises(ModelUnreadable):
         resolve(f"{tmp_path}/")
 
 
-def test_conversion_not_made_yet_says_how(shop: Shop) -> None:
+@pytest.mark.usefixtures("shop")
+def test_conversion_not_made_yet_says_how() -> None:
     """NAME-TYPE before it was made tells the command that makes it."""
     with pytest.raises(ModelNotFound, match="models pull toy --as q8_0"):
         resolve("toy-q8_0")

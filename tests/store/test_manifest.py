@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from store.shop import SHIPPED, Shop
 
 from pyspec.errors import ModelError
-from pyspec.store.manifest import PypiWheel, load_manifest
+from pyspec.store.fetch import cached
+from pyspec.store.manifest import PypiWheel, Shipped, load_manifest
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 GOOD = """
 format = 1
@@ -44,9 +48,6 @@ def test_installed_manifest_is_sound() -> None:
 
 def test_shipped_files_are_there_and_right() -> None:
     """Every shipped entry of the real manifest has its file with the stated size and hash."""
-    from pyspec.store.fetch import cached
-    from pyspec.store.manifest import Shipped
-
     shipped = [e for e in load_manifest().model if isinstance(e.source, Shipped)]
     assert [e.name for e in shipped if cached(e) is None] == []
 
