@@ -22,7 +22,10 @@
     ├── ProfileError             a stored profile is corrupt or of another machine
     ├── TrainingError            the recipe in models/ cannot go on
     ├── BatchWriteError          the output of a batch cannot be written
-    └── ResumeMismatch           a journal belongs to other inputs, models or options
+    ├── ResumeMismatch           a journal belongs to other inputs, models or options
+    └── MeasureError             a measurement cannot be made, or not believed
+        ├── PeerMissing          a peer is not here, and is skipped
+        └── UnequalOutputs       answers that must be equal differ
 
 Catch `PyspecError` for all of them. Each carries `message` (what happened) and `hint` (what to do).
 """
@@ -154,3 +157,15 @@ class BatchWriteError(PyspecError):
 
 class ResumeMismatch(PyspecError):
     """A journal belongs to other inputs, models or options."""
+
+
+class MeasureError(PyspecError):
+    """A measurement cannot be made, or not believed."""
+
+
+class PeerMissing(MeasureError):
+    """A peer is not here, and is skipped; the message says why."""
+
+
+class UnequalOutputs(MeasureError):
+    """Answers that must be equal differ at a place that is no near-tie."""

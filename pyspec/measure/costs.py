@@ -1,0 +1,139 @@
+"""Times of single decodes on this machine: the target's rows, a draft's step, a companion's."""
+
+from __future__ import annotations
+
+from statistics import median
+from time import perf_counter
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from pyspec.engine.handle import MAX_DRAFT, Role
+from pyspec.engine.session import PREFILL_CHUNK
+from pyspec.policy.cost import N_MAX, CostCurve, expand
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from pyspec.engine.handle import Engine
+    from pyspec.llama import SpeculativeLlama
+
+
+class Costs(msgspec.Struct):
+    """Medians in ms. target: by depth, then by rows; companion: by rows; draft_step: one token.
+
+    spread: the widest (upper quartile - lower quartile) / median of the target's times.
+    """
+
+    target: dict[int, dict[int, float]]
+    draft_step: float
+    companion: dict[int, float]
+    spread: float
+
+    def curve(self) -> CostCurve:
+        """As policies take it: measured points, and lines between them.
+
+        One step of several sequences is not measured; it is given the shape of the target's rows.
+        """
+        first = min(self.target)
+        tables = {depth: expand(times) for depth, times in self.target.items()}
+        shape = [t / tables[first][1] for t in tables[first]]
+        draft = self.draft_step or tables[first][1]
+        companion = expand(self.companion) if self.companion else [t * draft for t in shape]
+        return CostCurve.from_tables(tables, [t * draft for t in shape], companion)
+
+
+def measure_costs(
+    llm: SpeculativeLlama,
+    text: Sequence[int],
+    *,
+    kmax: int = 16,
+    depths: Sequence[int] = (128, 1024),
+    budget_s: float = 20.0,
+    report: Callable[[float], None] = lambda _share: None,
+) -> Costs:
+    """Measure within about `budget_s` seconds; `text` is repeated as far as the depths need.
+
+    Row counts take turns, so that a slow moment of the machine does not fall on one of them.
+    """
+    assembly = llm._open()  # noqa: SLF001 - measuring looks inside
+    engine: Engine = assembly.session.engine
+    full = assembly.session.loop.equipment
+    engine.cancel(raised=False)
+    depths = [d for d in depths if d + kmax + 1 < llm.n_ctx()] or [max(1, llm.n_ctx() // 2)]
+    long = (list(text) * (1 + (max(depths) + N_MAX) // max(1, len(text))))[: max(depths) + N_MAX]
+    rows = range(1, min(kmax, MAX_DRAFT) + 2)
+    seen: dict[int, dict[int, list[float]]] = {}
+    for i, depth in enumerate(depths):
+        seen[depth] = _target(engine, long, depth, rows, 0.8 * budget_s / len(depths))
+        report(0.8 * (i + 1) / len(depths))
+    step = 0.0
+    companion: dict[int, float] = {}
+    if full.draft_model:
+        step, companion = _side(engine, long, depths[0], kmax, full.companion, 0.2 * budget_s)
+    report(1.0)
+    engine.set_tokens(0, [])
+    llm.reset()
+    medians = {d: {n: median(times) for n, times in s.items()} for d, s in seen.items()}
+    return Costs(medians, step, companion, _spread(seen))
+
+
+def _spread(seen: dict[int, dict[int, list[float]]]) -> float:
+    widest = 0.0
+    for times in (sorted(t) for by_rows in seen.values() for t in by_rows.values()):
+        quarter = len(times) // 4
+        widest = max(widest, (times[-1 - quarter] - times[quarter]) / median(times))
+    return widest
+
+
+def _ready(engine: Engine, text: Sequence[int], depth: int) -> None:
+    """Make the first `depth` tokens the text and read all but the last of them."""
+    engine.set_tokens(0, text[:depth])
+    while engine.held(Role.TARGET, 0) < depth - 1:
+        engine.prefill(Role.TARGET, 0, depth - 1, PREFILL_CHUNK)
+
+
+def _target(
+    engine: Engine, text: Sequence[int], depth: int, rows: Sequence[int], budget_s: float
+) -> dict[int, list[float]]:
+    out: dict[int, list[float]] = {n: [] for n in rows}
+    end = perf_counter() + budget_s
+    for again in range(41):
+        for n in rows:
+            _ready(engine, text, depth)
+            engine.put_draft(0, text[depth : depth + n - 1])
+            start = perf_counter()
+            engine.verify([(0, 0, n - 1)])
+            ms = 1e3 * (perf_counter() - start)
+            if again:  # the first pass warms caches and builds graphs
+                out[n].append(ms)
+        if again >= 3 and perf_counter() > end:
+            break
+    return out
+
+
+def _side(  # noqa: PLR0917 - internal
+    engine: Engine, text: Sequence[int], depth: int, kmax: int, companion: bool, budget_s: float
+) -> tuple[float, dict[int, float]]:
+    steps: list[float] = []
+    scores: dict[int, list[float]] = {n: [] for n in sorted({1, 2, 4, 8, kmax})}
+    engine.set_stop([0.0], None)
+    end = perf_counter() + budget_s
+    for again in range(31):
+        for n, times in scores.items():
+            _ready(engine, text, depth)
+            # a row of the target first: a coupled draft starts from its state
+            engine.put_draft(0, [])
+            start = perf_counter()
+            engine.draft([0], [n], keep_rows=companion)
+            middle = perf_counter()
+            drafted = engine.drafted(0).n
+            if companion and drafted:
+                engine.score([0])
+            if again and drafted == n:
+                steps.append(1e3 * (middle - start) / n)
+                times.append(1e3 * (perf_counter() - middle))
+        if again >= 3 and perf_counter() > end:
+            break
+    rows = {n: median(times) for n, times in scores.items() if times} if companion else {}
+    return (median(steps) if steps else 0.0), rows

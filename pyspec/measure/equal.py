@@ -1,0 +1,171 @@
+"""Answers that must be equal are: else nothing is compared.
+
+At temperature 0 a strict mode gives the tokens that plain decoding gives. llama.cpp's kernels do
+not round alike for one row and for several (a Q4_1 file's logits move by 0.1 nats and more), so
+where the target's two best tokens are nearer than that the answers may part, and then go their own
+ways; any other difference is a fault. How near is measured: `tie_bound`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+import numpy as np
+
+from pyspec.engine.handle import MAX_DRAFT, Role
+from pyspec.engine.session import PREFILL_CHUNK
+from pyspec.errors import UnequalOutputs
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    import numpy.typing as npt
+
+    from pyspec.llama import SpeculativeLlama
+    from pyspec.measure.records import Record
+
+TIE = 0.05
+"""Nats between the two best tokens below which rounding may decide, at the least."""
+
+_SIGMAS = 6.0
+_BLOCK = 8
+
+
+class Difference(msgspec.Struct):
+    """Where an answer first parts from plain decoding's.
+
+    gap: nats between the target's two best tokens there, or None where that was not measured.
+    """
+
+    who: str
+    question_id: int | str
+    turn: int
+    place: int
+    plain: int | None
+    other: int | None
+    gap: float | None = None
+
+    def __str__(self) -> str:
+        gap = "" if self.gap is None else f"; the target's two best are {self.gap:.3f} nats apart"
+        return (
+            f"{self.who} differs from plain at question {self.question_id}, turn {self.turn + 1}, "
+            f"token {self.place + 1}: {self.other}, not {self.plain}{gap}"
+        )
+
+
+def differences(records: Sequence[Record]) -> list[Difference]:
+    """The first difference of each exact answer from plain decoding's of the same run.
+
+    A shorter answer is a difference at its end. Later turns after a difference have another
+    prompt and are not looked at.
+    """
+    plain = {(r.question_id, r.repeat): r for r in records if r.who == "plain" and not r.error}
+    out = []
+    for record in records:
+        base = plain.get((record.question_id, record.repeat))
+        if not record.exact or base is None or record is base or record.error:
+            continue
+        found = next(_parts(base, record), None)
+        if found is not None:
+            out.append(found)
+    return out
+
+
+def _parts(base: Record, record: Record) -> Iterator[Difference]:
+    for number, (one, two) in enumerate(zip(base.turns, record.turns, strict=False)):
+        a, b = one.tokens, two.tokens
+        place = next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), None)
+        if place is None and len(a) != len(b):
+            place = min(len(a), len(b))
+        if place is not None:
+            plain = a[place] if place < len(a) else None
+            other = b[place] if place < len(b) else None
+            yield Difference(record.who, record.question_id, number, place, plain, other)
+
+
+def demand_equal(found: Sequence[Difference], peers: set[str], tie: float = TIE) -> None:
+    """Raise UnequalOutputs for the first difference of pyspec's own that is no near-tie.
+
+    Peers are other programs, with kernels of their own: theirs are reported, not refused.
+    """
+    for difference in found:
+        if difference.who not in peers and (difference.gap is None or difference.gap > tie):
+            hint = f"near-ties up to {tie:.2f} nats are allowed; this is a fault in pyspec"
+            raise UnequalOutputs(str(difference), hint)
+
+
+def rows_after(
+    llm: SpeculativeLlama, prompt: Sequence[int], answer: Sequence[int]
+) -> Iterator[npt.NDArray[np.float32]]:
+    """The target's logits [n_vocab] for each token of `answer`, given everything before it.
+
+    By teacher forcing through the very engine, up to 64 tokens a decode.
+    """
+    session = llm._open().session  # noqa: SLF001 - measuring looks inside
+    engine, text, done = session.engine, list(prompt), 0
+    engine.cancel(raised=False)
+    while done < len(answer):
+        engine.set_tokens(0, text)
+        while engine.held(Role.TARGET, 0) < len(text) - 1:
+            engine.prefill(Role.TARGET, 0, len(text) - 1, PREFILL_CHUNK)
+        part = list(answer[done : done + MAX_DRAFT])
+        # the last token's row is the one before it: nothing follows that had to be decoded
+        drafted = part[:-1] if len(part) > 1 else []
+        engine.put_draft(0, drafted)
+        engine.verify([(0, 0, len(drafted))])
+        for i in range(len(part)):
+            yield engine.row(0, i)
+        text += part
+        done += len(part)
+    engine.set_tokens(0, [])
+    llm.reset()
+
+
+def tie_bound(llm: SpeculativeLlama, prompt: Sequence[int], answer: Sequence[int]) -> float:
+    """Nats within which the two best tokens may change places by rounding alone.
+
+    Six standard deviations of how z1 - z2 moves between decodes of one row and of eight, over the
+    tokens of an answer; at least `TIE`.
+    """
+    text, moves = list(prompt), []
+    for start in range(0, len(answer) - _BLOCK + 1, _BLOCK):
+        part = list(answer[start : start + _BLOCK])
+        together = [row.copy() for row in rows_after(llm, text, part)]
+        for i, row in enumerate(together):
+            (alone,) = rows_after(llm, [*text, *part[:i]], part[i : i + 1])
+            second, first = np.argpartition(alone, len(alone) - 2)[-2:]
+            moves.append(float((alone[first] - alone[second]) - (row[first] - row[second])))
+        text += part
+    return max(TIE, _SIGMAS * float(np.std(moves))) if moves else TIE
+
+
+def top_gap(row: npt.NDArray[np.float32]) -> float:
+    """z1 - z2 of a row of logits, in nats."""
+    best = np.partition(row, len(row) - 2)[-2:]
+    return float(best[1] - best[0])
+
+
+def with_gaps(
+    llm: SpeculativeLlama,
+    found: Sequence[Difference],
+    prompts: dict[tuple[int | str, int], tuple[list[int], list[int]]],
+) -> list[Difference]:
+    """`found` with the target's gap at each place.
+
+    prompts: by (question, turn), the prompt and plain decoding's answer.
+    """
+    out = []
+    for one in found:
+        prompt, answer = prompts[one.question_id, one.turn]
+        text = [*prompt, *answer[: one.place]]
+        row = next(iter(rows_after(llm, text, [0])))
+        out.append(msgspec.structs.replace(one, gap=top_gap(row)))
+    return out
+
+
+def nats_of(row: npt.NDArray[np.float32], token: int) -> float:
+    """-log of the target's probability of a token, by its logits."""
+    z = row.astype(np.float64)
+    top = z.max()
+    return float(top + np.log(np.exp(z - top).sum()) - z[token])

@@ -1,0 +1,246 @@
+"""The peers: llama-cpp-python's own `Llama`, and llama.cpp's `llama-server` with the same files.
+
+Names, comma-separated:
+
+    llama_cpp             llama_cpp.Llama, plain
+    llama_cpp-lookup      llama_cpp.Llama with LlamaPromptLookupDecoding, its defaults
+    server                llama-server without speculation
+    server-draft          llama-server, draft-simple at its default length
+    server-draft:K        llama-server, draft-simple, at most K drafted tokens
+    server-ngram          llama-server, ngram-simple at its defaults
+
+Each takes the very token ids that pyspec gets. llama-server runs on 127.0.0.1 for as long as the
+run lasts; a draft of a coupled kind cannot be given to it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import shutil
+import socket
+import subprocess
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import llama_cpp
+
+from pyspec.errors import EngineError, OptionError, PeerMissing
+from pyspec.measure.run import Clock
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pyspec.measure.records import Turn
+    from pyspec.measure.run import Contender, Options
+
+_HINT = "peers: llama_cpp, llama_cpp-lookup, server, server-draft, server-draft:K, server-ngram"
+_START_S, _ANSWER_S = 120.0, 600.0
+
+
+@dataclass(frozen=True)
+class Files:
+    """What a peer is given: the target, a draft of its own kind or None, and how both run."""
+
+    target: Path
+    draft: Path | None
+    n_ctx: int
+    threads: int
+    gpu_layers: int = 0
+
+
+def open_peer(name: str, files: Files, server: Path | None) -> Contender:
+    """The peer of that name, loaded. Raises PeerMissing or OptionError."""
+    if name in ("llama_cpp", "llama_cpp-lookup"):
+        return InProcess(name, files)
+    kind, _, k = name.partition(":")
+    if kind not in _SERVER_OPTIONS or (k and not (kind == "server-draft" and k.isdigit())):
+        raise OptionError(f"unknown peer {name[:40]!r}", _HINT)
+    found = server or _on_path()
+    if found is None or not found.is_file():
+        hint = "bench/Makefile builds it; --server PATH"
+        raise PeerMissing(f"{name} is skipped: there is no llama-server", hint)
+    if kind == "server-draft" and files.draft is None:
+        raise PeerMissing(f"{name} is skipped: llama-server needs a draft model", "--draft PATH")
+    return Server(name, files, found, [*_SERVER_OPTIONS[kind], *_length(k)])
+
+
+_SERVER_OPTIONS: dict[str, list[str]] = {
+    "server": [],
+    "server-draft": ["--spec-type", "draft-simple"],
+    "server-ngram": ["--spec-type", "ngram-simple"],
+}
+
+
+def _length(k: str) -> list[str]:
+    return ["--spec-draft-n-max", k] if k else []
+
+
+def _on_path() -> Path | None:
+    found = shutil.which("llama-server")
+    return Path(found) if found else None
+
+
+class InProcess:
+    """llama_cpp.Llama in this process."""
+
+    peer = True
+    exact = True
+
+    def __init__(self, name: str, files: Files) -> None:
+        self.name = name
+        lookup = llama_cpp.llama_speculative.LlamaPromptLookupDecoding
+        self._llm = llama_cpp.Llama(
+            str(files.target),
+            n_ctx=files.n_ctx,
+            n_threads=files.threads,
+            n_threads_batch=files.threads,
+            n_gpu_layers=files.gpu_layers,
+            draft_model=lookup() if "lookup" in name else None,
+            verbose=False,
+        )
+        model = self._llm._model.model  # noqa: SLF001 - it has no method for it
+        self._vocab = llama_cpp.llama_model_get_vocab(model)
+
+    def forget(self) -> None:
+        """See Contender."""
+        self._llm.reset()
+
+    def answer(self, prompt: Sequence[int], max_tokens: int, options: Options) -> Turn:
+        """See Contender."""
+        tokens: list[int] = []
+        finish = "length"
+        self._llm.set_seed(options.seed)
+        clock = Clock()
+        # closed at once, so that the next call finds its KV settled
+        with contextlib.closing(self._llm.generate(prompt, temp=options.temperature)) as ids:
+            for token in ids:
+                clock.tick()
+                tokens.append(token)
+                if llama_cpp.llama_vocab_is_eog(self._vocab, token):
+                    finish = "stop"
+                    break
+                if len(tokens) >= max_tokens:
+                    break
+        return clock.turn(prompt, tokens, finish)
+
+    def close(self) -> None:
+        """See Contender."""
+        self._llm.close()
+
+
+class Server:
+    """One llama-server process; greedy answers over its HTTP interface, streamed."""
+
+    peer = True
+    exact = True
+
+    def __init__(self, name: str, files: Files, program: Path, more: Sequence[str]) -> None:
+        self.name = name
+        self._port = _free_port()
+        self._fresh = True
+        self._log = tempfile.TemporaryFile()  # noqa: SIM115 - closed in close()
+        command = [
+            str(program), "-m", str(files.target), "--host", "127.0.0.1", "--port", str(self._port),
+            "-c", str(files.n_ctx), "-t", str(files.threads), "-tb", str(files.threads),
+            "-np", "1", "-ngl", str(files.gpu_layers), "--cache-ram", "0", "--no-ui", *more,
+        ]  # fmt: skip
+        if "draft-simple" in more:
+            command += ["-md", str(files.draft), "-td", str(files.threads)]
+        self._process = subprocess.Popen(command, stdout=self._log, stderr=subprocess.STDOUT)
+        try:
+            self._wait()
+        except BaseException:
+            self.close()
+            raise
+
+    def _wait(self) -> None:
+        end = time.monotonic() + _START_S
+        while time.monotonic() < end:
+            if self._process.poll() is not None:
+                raise PeerMissing(f"{self.name} is skipped: it ended: {self._last_line()}")
+            with contextlib.suppress(OSError, http.client.HTTPException):
+                connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=5)
+                connection.request("GET", "/health")
+                if connection.getresponse().status == 200:
+                    return
+            time.sleep(0.1)
+        raise PeerMissing(f"{self.name} is skipped: llama-server was not ready in {_START_S:.0f} s")
+
+    def _last_line(self) -> str:
+        self._log.seek(0)
+        lines = self._log.read().decode("utf-8", "replace").split("\n")
+        return next((line.strip()[:200] for line in reversed(lines) if line.strip()), "no output")
+
+    def forget(self) -> None:
+        """See Contender."""
+        self._fresh = True
+
+    def answer(self, prompt: Sequence[int], max_tokens: int, options: Options) -> Turn:
+        """See Contender. Decoding is timed by the server's own clock, which HTTP does not slow."""
+        body = {
+            "prompt": list(prompt), "n_predict": max_tokens, "temperature": options.temperature,
+            "seed": options.seed, "cache_prompt": not self._fresh, "stream": True,
+            "return_tokens": True, "repeat_penalty": 1.0,
+        }  # fmt: skip
+        self._fresh = False
+        clock = Clock()
+        tokens: list[int] = []
+        last: dict[str, Any] = {}
+        for chunk in self._stream(body):
+            if chunk.get("tokens"):
+                clock.tick()
+            tokens += chunk.get("tokens") or []
+            last = chunk
+        return _as_turn(clock, prompt, tokens, last)
+
+    def _stream(self, body: dict[str, Any]) -> Any:  # noqa: ANN401 - an iterator of JSON objects
+        connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=_ANSWER_S)
+        try:
+            headers = {"Content-Type": "application/json"}
+            connection.request("POST", "/completion", json.dumps(body), headers)
+            response = connection.getresponse()
+            if response.status != 200:
+                text = response.read(300).decode("utf-8", "replace")
+                raise EngineError(f"{self.name} answered {response.status}: {text}")
+            for line in response:
+                if line.startswith(b"data: "):
+                    yield json.loads(line[6:])
+        except (OSError, http.client.HTTPException, ValueError) as error:
+            raise EngineError(f"{self.name} failed: {error}; {self._last_line()}") from None
+        finally:
+            connection.close()
+
+    def close(self) -> None:
+        """See Contender: ends the process this object started."""
+        self._process.terminate()
+        try:
+            self._process.wait(10)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._log.close()
+
+
+def _as_turn(clock: Clock, prompt: Sequence[int], tokens: list[int], last: dict[str, Any]) -> Turn:
+    finish = "stop" if last.get("stop_type") in ("eos", "word") else "length"
+    turn = clock.turn(prompt, tokens, finish)
+    timings = last.get("timings") or {}
+    if timings.get("predicted_ms"):
+        turn.decode_s = float(timings["predicted_ms"]) / 1e3
+    if timings.get("draft_n"):
+        accepted = int(timings["draft_n_accepted"])
+        rounds = max(1, len(tokens) - accepted)
+        verified = int(timings["draft_n"])
+        turn.speculation = {"rounds": rounds, "verified": verified, "accepted": accepted}
+    return turn
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

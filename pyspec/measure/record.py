@@ -1,0 +1,219 @@
+"""Recording rounds: what would be drafted from every position of a greedy answer.
+
+The answer is decoded plainly, and before each token the draft proposes up to `kmax` tokens and the
+companion judges them. The file's format is that of bench/replay_records.py; each chain carries in
+addition `miss`: what the target thought where the chain first parts from the answer.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import numpy as np
+
+from pyspec.drafters import LookupDrafter
+from pyspec.measure.modes import equipped
+from pyspec.policy.base import LengthPolicy
+from pyspec.policy.records import LOOKUP, MODEL, Draft, Outcome, Plan
+from pyspec.sampling import Sampling
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from pathlib import Path
+
+    import numpy.typing as npt
+
+    from pyspec.llama import SpeculativeLlama
+
+
+class Header(msgspec.Struct):
+    """First line of a file of rounds."""
+
+    pyspec_rounds: int
+    target: str
+    draft: str
+    companion: str
+    kmax: int
+
+
+class Miss(msgspec.Struct):
+    """Where a chain parts from the answer: the target's margin there.
+
+    gap: z1 - z2, nats; ratio: z2 / z1 of the raw logits; z1: the largest; second: 1 if the drafted
+    token is the runner-up, so that a margin rule could take it.
+    """
+
+    gap: float
+    ratio: float
+    z1: float
+    second: int
+
+
+class Chain(msgspec.Struct, omit_defaults=True):
+    """One draft chain; the fields are explained in bench/replay_records.py."""
+
+    answer: str | int
+    category: str
+    t: int
+    length: int
+    ok: list[int]
+    source: str = MODEL
+    match_length: int = 0
+    p: list[float] = []
+    h: list[float] = []
+    s: list[float] | None = None
+    a: list[float] | None = None
+    pc: list[float] | None = None
+    agree: list[int] | None = None
+    miss: Miss | None = None
+
+    @property
+    def matched(self) -> int:
+        """Tokens from the start that the target would accept."""
+        return self.ok.index(0) if 0 in self.ok else len(self.ok)
+
+    def draft(self, n: int) -> Draft:
+        """The first n tokens as a policy sees them, on sequence 0."""
+        if self.source == LOOKUP:
+            return Draft(0, n, source=LOOKUP, match_length=self.match_length)
+        out = Draft(0, n, self.p[:n], self.h[:n])
+        if self.s and self.a and self.pc and self.agree:
+            out.s, out.a, out.pc = self.s[:n], self.a[:n], self.pc[:n]
+            out.agree = [bool(x) for x in self.agree[:n]]
+        return out
+
+
+class _Recording(LengthPolicy):
+    """Drafts kmax tokens each round, keeps them, and verifies none."""
+
+    def __init__(self, engine: Any, kmax: int) -> None:  # noqa: ANN401
+        super().__init__()
+        self._engine, self._kmax = engine, kmax
+        self.drafts: dict[int, tuple[list[int], Draft]] = {}
+        self.round = 0
+
+    def plan(self, n_seq: int, limits: Sequence[int], depth: int = 0) -> Plan:  # noqa: ARG002
+        """See LengthPolicy."""
+        return Plan(min(self._kmax, max(limits)), use_companion=True)
+
+    def choose(self, drafts: Sequence[Draft]) -> list[int]:
+        """See LengthPolicy."""
+        (draft,) = drafts
+        view = self._engine.drafted(0)
+        self.drafts[self.round] = [int(view.token[i]) for i in range(draft.n)], draft
+        return [0]
+
+    def observe(self, outcome: Outcome) -> None:
+        """See LengthPolicy."""
+        self.round += 1
+        self.tally.add(outcome, 0.0)
+
+
+def record_answer(
+    llm: SpeculativeLlama,
+    prompt: Sequence[int],
+    *,
+    name: str | int,
+    category: str,
+    max_tokens: int = 128,
+    kmax: int = 16,
+) -> list[Chain]:
+    """The chains of one greedy answer, model and lookup, by position.
+
+    The last kmax positions have shorter chains, since nothing is drafted past the end.
+    """
+    assembly = llm._open()  # noqa: SLF001 - measuring looks inside
+    session = assembly.session
+    full, policies = session.loop.equipment, llm._policies  # noqa: SLF001
+    recording = _Recording(session.engine, kmax)
+    rows: list[npt.NDArray[np.float32]] = []
+    tokens: list[int] = []
+    session.loop.equipment = equipped(full, "model")
+    llm._policies = _Always(recording)  # noqa: SLF001
+    try:
+        steps = llm.steps(prompt, Sampling(temperature=0.0), max_tokens=max_tokens, keep_rows=True)
+        for step in steps:
+            tokens += [token.id for token in step.tokens]
+        rows = llm._rows._rows if llm._rows is not None else []  # noqa: SLF001
+    finally:
+        session.loop.equipment, llm._policies = full, policies  # noqa: SLF001
+    margins = [_margin(row) for row in rows]
+    chains: list[Chain] = []
+    index = LookupDrafter()
+    for t in range(len(tokens)):
+        if t in recording.drafts:
+            drafted, draft = recording.drafts[t]
+            chains += _chain(tokens, t, drafted, draft, name, category, margins)
+        found = index.propose(0, [*prompt, *tokens[:t]], min(kmax, len(tokens) - t))
+        if found.tokens:
+            draft = Draft(0, len(found.tokens), source=LOOKUP, match_length=found.match_length)
+            chains += _chain(tokens, t, list(found.tokens), draft, name, category, margins)
+    return chains
+
+
+class _Always(dict[Any, Any]):
+    """A table of policies that has the same one for every question."""
+
+    def __init__(self, policy: LengthPolicy) -> None:
+        super().__init__()
+        self._policy = policy
+
+    def __contains__(self, key: object) -> bool:
+        return True
+
+    def __missing__(self, key: object) -> LengthPolicy:
+        return self._policy
+
+
+_Margin = tuple[float, float, float, int]
+
+
+def _margin(row: npt.NDArray[np.float32]) -> _Margin:
+    two = np.argpartition(row, len(row) - 2)[-2:]
+    second, first = sorted((int(i) for i in two), key=lambda i: float(row[i]))
+    z1, z2 = float(row[first]), float(row[second])
+    return z1 - z2, z2 / z1 if z1 else 0.0, z1, second
+
+
+def _chain(  # noqa: PLR0917 - internal
+    tokens: Sequence[int],
+    t: int,
+    drafted: list[int],
+    draft: Draft,
+    name: str | int,
+    category: str,
+    margins: Sequence[_Margin],
+) -> Iterable[Chain]:
+    """The chain of one position, cut where the answer ends: what came after is not known."""
+    n = min(len(drafted), len(tokens) - t)
+    if n < 1:
+        return
+    same = next((i for i in range(n) if drafted[i] != tokens[t + i]), n)
+    chain = Chain(name, category, t, len(tokens), [int(i < same) for i in range(n)])
+    chain.source, chain.match_length = draft.source, draft.match_length
+    if same < n and t + same < len(margins):
+        gap, ratio, z1, second = margins[t + same]
+        chain.miss = Miss(
+            round(gap, 4), round(ratio, 5), round(z1, 3), int(drafted[same] == second)
+        )
+    if draft.source == MODEL:
+        chain.p = [round(x, 6) for x in draft.p[:n]]
+        chain.h = [round(x, 5) for x in draft.entropy[:n]]
+        if draft.s and draft.a and draft.pc and draft.agree:
+            chain.s = [round(x, 5) for x in draft.s[:n]]
+            chain.a = [round(x, 5) for x in draft.a[:n]]
+            chain.pc = [round(x, 6) for x in draft.pc[:n]]
+            chain.agree = [int(x) for x in draft.agree[:n]]
+    yield chain
+
+
+def write_rounds(path: Path, header: Header, chains: Iterable[Chain]) -> int:
+    """Write a file of rounds; returns how many chains."""
+    count = 0
+    with path.open("wb") as out:
+        out.write(msgspec.json.encode(header) + b"\n")
+        for chain in chains:
+            out.write(msgspec.json.encode(chain) + b"\n")
+            count += 1
+    return count

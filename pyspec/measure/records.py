@@ -1,0 +1,125 @@
+"""Records of runs as JSON lines: one a question and way of answering, appended as they are made.
+
+A file that was cut off in the middle of a line is continued behind its last whole line.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from pyspec.errors import InputError, ResumeMismatch
+from pyspec.measure.setup import Setup
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+class Turn(msgspec.Struct):
+    """One answer. Times are seconds by the clock outside; memory is not measured here.
+
+    first_s: until the first token; decode_s: from the first token to the last. speculation: the
+    answer's own statistics. nats: of each token under the target, where quality is measured.
+    """
+
+    prompt_tokens: int
+    tokens: list[int]
+    finish: str
+    first_s: float
+    decode_s: float
+    total_s: float
+    speculation: dict[str, Any] = {}
+    text: str = ""
+    nats: list[float] = []
+    check: bool | None = None
+
+    @property
+    def rate(self) -> float:
+        """Tokens a second after the first token; 0 where there was only one."""
+        return (len(self.tokens) - 1) / self.decode_s if self.decode_s > 0 else 0.0
+
+
+class Record(msgspec.Struct):
+    """One question answered in one way. `who` is a mode of pyspec or a peer."""
+
+    who: str
+    question_id: int | str
+    category: str
+    repeat: int
+    turns: list[Turn]
+    setup: Setup
+    exact: bool = False
+    peer: bool = False
+    error: str = ""
+
+    @property
+    def key(self) -> tuple[str, int | str, int]:
+        """What makes a record unique in a file."""
+        return self.who, self.question_id, self.repeat
+
+
+class Journal:
+    """A file of records that a run appends to and a later run resumes."""
+
+    def __init__(self, path: Path, setup: Setup) -> None:
+        self.path = path
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self.records = read_records(path, cut=True) if path.exists() else []
+        for record in self.records:
+            if not record.setup.comparable(setup):
+                raise ResumeMismatch(
+                    f"{path} holds runs of another setup ({_difference(record.setup, setup)})",
+                    "give another --out, or remove the file",
+                )
+        self._done = {record.key for record in self.records if not record.error}
+
+    def has(self, who: str, question_id: int | str, repeat: int) -> bool:
+        """Whether this run was made already."""
+        return (who, question_id, repeat) in self._done
+
+    def add(self, record: Record) -> None:
+        """Append a record; it is on the disk when this returns."""
+        with self.path.open("ab") as out:
+            out.write(msgspec.json.encode(record) + b"\n")
+            out.flush()
+            os.fsync(out.fileno())
+        self.records.append(record)
+        self._done.add(record.key)
+
+
+def read_records(path: Path, *, cut: bool = False) -> list[Record]:
+    """The records of a file; with `cut`, an unfinished last line is removed from it.
+
+    Raises InputError where the file cannot be read or a line is no record.
+    """
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise InputError(f"cannot read {path}: {error.strerror}") from None
+    whole = data.rfind(b"\n") + 1
+    if cut and whole < len(data):
+        with path.open("r+b") as out:
+            out.truncate(whole)
+    decode = msgspec.json.Decoder(Record).decode
+    out_records = []
+    for number, line in enumerate(data[:whole].splitlines(), 1):
+        try:
+            out_records.append(decode(line))
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:  # noqa: PERF203
+            raise InputError(f"{path}, line {number}: {error}") from None
+    return out_records
+
+
+def _difference(old: Setup, new: Setup) -> str:
+    for field in msgspec.structs.fields(Setup):
+        name = field.name
+        if name != "day" and getattr(old, name) != getattr(new, name):
+            return f"{name} was {_short(getattr(old, name))}, is {_short(getattr(new, name))}"
+    return "the same"
+
+
+def _short(value: object) -> str:
+    text = msgspec.json.encode(value).decode()
+    return text if len(text) <= 80 else text[:77] + "..."

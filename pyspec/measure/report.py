@@ -1,0 +1,205 @@
+"""Records as a page: what was measured, on what, with which result, the losing rows included."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from pyspec.measure.equal import Difference  # noqa: TC001 - msgspec reads annotations
+from pyspec.measure.setup import Setup  # noqa: TC001 - as above
+from pyspec.measure.stats import TOTAL, Summary, summarise
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from pyspec.measure.records import Record
+
+
+class Results(msgspec.Struct):
+    """Everything the page says, as `results.json` next to it; the README's table is made from it.
+
+    title: what was compared. notes: what was skipped, and why. memory: MiB resident, by
+    configuration. command: the command line that made it.
+    """
+
+    title: str
+    command: str
+    setup: Setup
+    summaries: list[Summary]
+    differences: list[Difference]
+    tie: float
+    notes: list[str] = []
+    memory: dict[str, float] = {}
+    repeat: int = 1
+
+
+def collect(
+    records: Sequence[Record],
+    differences: Sequence[Difference],
+    tie: float,
+    *,
+    title: str,
+    command: str,
+    notes: Sequence[str] = (),
+    memory: dict[str, float] | None = None,
+) -> Results:
+    """Join figures to results. `records` must not be empty."""
+    errors = {r.error: r.who for r in records if r.error}
+    told = [f"{who}: some questions were left out: {error}" for error, who in errors.items()]
+    return Results(
+        title=title,
+        command=command,
+        setup=records[-1].setup,
+        summaries=summarise(records),
+        differences=list(differences),
+        tie=tie,
+        notes=[*notes, *told],
+        memory=memory or {},
+        repeat=1 + max(r.repeat for r in records),
+    )
+
+
+def page(results: Results, plots: Sequence[str] = ()) -> str:
+    """The results as Markdown."""
+    parts = [
+        f"# {results.title}",
+        _intro(results),
+        "## Speed-up over plain decoding, by category",
+        speed_table(results.summaries),
+        "## What else was counted",
+        detail_table(results.summaries),
+        "## Spread",
+        spread_table(results.summaries),
+        *_memory(results),
+        *_equality(results),
+        *(["## Notes", "\n".join(f"- {note}" for note in results.notes)] if results.notes else []),
+        *(f"![{name.rpartition('.')[0]}]({name})" for name in plots),
+        "## Setup",
+        setup_list(results.setup),
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def save(results: Results, folder: Path, plots: Sequence[str] = ()) -> Path:
+    """Write `results.json` and the page `README.md` into a folder; returns the page."""
+    folder.mkdir(parents=True, exist_ok=True)
+    data = msgspec.json.format(msgspec.json.encode(results), indent=1)
+    (folder / "results.json").write_bytes(data + b"\n")
+    path = folder / "README.md"
+    path.write_text(page(results, plots), encoding="utf-8")
+    return path
+
+
+def _intro(results: Results) -> str:
+    counts = {s.questions for s in results.summaries}
+    setup = results.setup
+    return (
+        f"Made by `{results.command}` on {setup.day}. {max(counts, default=0)} questions, "
+        f"{setup.max_tokens} tokens an answer at most, temperature {setup.temperature:g}, "
+        f"{results.repeat} run{'s' if results.repeat > 1 else ''} a question, every question "
+        "answered in each way before the next. A speed is tokens a second after the first token; "
+        "a category's speed-up is the ratio of such speeds over all its questions; times are "
+        "medians over runs."
+    )
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A Markdown table; the first column is text, the others figures."""
+    lines = [head, ["---", *["---:"] * (len(head) - 1)], *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def _categories(summaries: Sequence[Summary]) -> list[str]:
+    names = {name: None for s in summaries for name in s.speeds if name != TOTAL}
+    return list(names)
+
+
+def speed_table(summaries: Sequence[Summary]) -> str:
+    """Speed-ups by category, their geometric mean, and the total tokens a second."""
+    names = _categories(summaries)
+    rows = [
+        [s.who, *(_up(s, name) for name in names), f"{s.geomean:.2f}", _up(s, TOTAL), _rate(s)]
+        for s in summaries
+    ]
+    return table(["", *names, "geo. mean", "total", "tokens/s"], rows)
+
+
+def _up(summary: Summary, name: str) -> str:
+    speed = summary.speeds.get(name)
+    return f"{speed.speed_up:.2f}" if speed else "-"
+
+
+def _rate(summary: Summary) -> str:
+    speed = summary.speeds.get(TOTAL)
+    return f"{speed.rate:.1f}" if speed else "-"
+
+
+def spread_table(summaries: Sequence[Summary]) -> str:
+    """Median and quartiles of the single questions' speed-ups."""
+    names = [*_categories(summaries), TOTAL]
+    rows = [[s.who, *(_spread(s, name) for name in names)] for s in summaries]
+    return table(["median (quartiles)", *names], rows)
+
+
+def _spread(summary: Summary, name: str) -> str:
+    speed = summary.speeds.get(name)
+    return f"{speed.mid:.2f} ({speed.low:.2f}-{speed.high:.2f})" if speed else "-"
+
+
+def detail_table(summaries: Sequence[Summary]) -> str:
+    """Acceptance, length, relaxed share, first token, time outside decodes."""
+    rows = [
+        [
+            s.who,
+            _share(s.acceptance),
+            "-" if s.mean_length is None else f"{s.mean_length:.2f}",
+            _share(s.relaxed),
+            f"{s.first_ms:.0f}",
+            _share(s.other),
+        ]
+        for s in summaries
+    ]
+    head = ["", "accepted of verified", "tokens a round", "relaxed", "first token ms",
+            "outside decodes"]  # fmt: skip
+    return table(head, rows)
+
+
+def _share(value: float | None) -> str:
+    return "-" if value is None else f"{100.0 * value:.1f} %"
+
+
+def _memory(results: Results) -> list[str]:
+    if not results.memory:
+        return []
+    rows = [[name, f"{mib:.0f}"] for name, mib in results.memory.items()]
+    text = "A process of its own each, after one answer; the mapped model file is part of it."
+    return ["## Memory", text, table(["", "peak resident MiB"], rows)]
+
+
+def _equality(results: Results) -> list[str]:
+    text = (
+        "Greedy answers of strict modes and peers were compared with plain decoding's, token by "
+        f"token. Rounding may decide where the target's two best tokens are within "
+        f"{results.tie:.2f} nats (measured on this target)."
+    )
+    if not results.differences:
+        return ["## Equality", f"{text} All were equal."]
+    lines = "\n".join(f"- {difference}" for difference in results.differences[:20])
+    count = len(results.differences)
+    return ["## Equality", f"{text} Answers that part from it: {count}. The first ones:", lines]
+
+
+def setup_list(setup: Setup) -> str:
+    """The setup as a list."""
+    where = f"{setup.threads} threads, {setup.gpu_layers} layers on a GPU"
+    with_ = f"llama-cpp-python {setup.llama_cpp_python}, Python {setup.python}"
+    lines = [
+        f"- machine: {setup.machine}, {setup.system}; {where}",
+        f"- pyspec {setup.pyspec}, {with_}; context {setup.n_ctx}, seed {setup.seed}",
+        f"- questions: {setup.questions}",
+    ]
+    for role, file in setup.files.items():
+        lines.append(f"- {role}: {file.name}, {file.size} bytes, sha256 {file.sha256}")
+    return "\n".join(lines)

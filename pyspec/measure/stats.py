@@ -1,0 +1,167 @@
+"""Figures from records: speed-ups by category with their spread, and paired intervals."""
+
+from __future__ import annotations
+
+from math import exp, log
+from statistics import median
+from typing import TYPE_CHECKING
+
+import msgspec
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pyspec.measure.records import Record, Turn
+
+TOTAL = "total"
+
+
+class Speed(msgspec.Struct):
+    """One way of answering on one category, or on all.
+
+    rate: tokens a second after the first token, all questions together, times being medians over
+    repeats. speed_up: rate over plain decoding's. low, mid, high: quartiles and median of the
+    single questions' speed-ups.
+    """
+
+    rate: float
+    speed_up: float
+    low: float
+    mid: float
+    high: float
+
+
+class Summary(msgspec.Struct):
+    """One way of answering, over all questions. geomean: of the categories' speed-ups.
+
+    other: share of the generation's time outside llama.cpp's decodes, None for peers.
+    """
+
+    who: str
+    peer: bool
+    exact: bool
+    questions: int
+    speeds: dict[str, Speed]
+    geomean: float
+    first_ms: float
+    acceptance: float | None = None
+    mean_length: float | None = None
+    relaxed: float | None = None
+    other: float | None = None
+
+
+def quartiles(values: Sequence[float]) -> tuple[float, float, float]:
+    """25 %, 50 % and 75 %, interpolated."""
+    low, mid, high = np.percentile(np.asarray(values, dtype=np.float64), (25, 50, 75))
+    return float(low), float(mid), float(high)
+
+
+def geomean(values: Sequence[float]) -> float:
+    """Geometric mean; 0 where a value is not positive or there is none."""
+    if not values or min(values) <= 0.0:
+        return 0.0
+    return exp(sum(map(log, values)) / len(values))
+
+
+class _Cost(msgspec.Struct):
+    """One question's answer, repeats joined: tokens after the first ones, and their seconds."""
+
+    category: str
+    tokens: float
+    seconds: float
+
+
+def costs(records: Sequence[Record]) -> dict[int | str, _Cost]:
+    """By question: tokens and seconds, as medians over repeats, without failed records."""
+    groups: dict[int | str, list[Record]] = {}
+    for record in records:
+        if not record.error:
+            groups.setdefault(record.question_id, []).append(record)
+    out = {}
+    for question, group in groups.items():
+        tokens = median(sum(max(0, len(t.tokens) - 1) for t in r.turns) for r in group)
+        seconds = median(sum(t.decode_s for t in r.turns) for r in group)
+        if tokens > 0 and seconds > 0:
+            out[question] = _Cost(group[0].category, tokens, seconds)
+    return out
+
+
+def compare(own: dict[int | str, _Cost], base: dict[int | str, _Cost]) -> dict[str, Speed]:
+    """Speeds by category and in total, on the questions that both answered."""
+    both = [question for question in own if question in base]
+    groups: dict[str, list[int | str]] = {}
+    for question in both:
+        groups.setdefault(own[question].category, []).append(question)
+    if both:
+        groups[TOTAL] = both
+    out = {}
+    for name, group in groups.items():
+        ratios = [_rate([own[q]]) / _rate([base[q]]) for q in group]
+        rate, plain = _rate([own[q] for q in group]), _rate([base[q] for q in group])
+        out[name] = Speed(rate, rate / plain, *quartiles(ratios))
+    return out
+
+
+def _rate(group: Sequence[_Cost]) -> float:
+    return sum(c.tokens for c in group) / sum(c.seconds for c in group)
+
+
+def summarise(records: Sequence[Record], base: str = "plain") -> list[Summary]:
+    """One summary for each way of answering, in the order of the file; speed-ups against `base`."""
+    by_who: dict[str, list[Record]] = {}
+    for record in records:
+        by_who.setdefault(record.who, []).append(record)
+    own = {who: costs(group) for who, group in by_who.items()}
+    against = own.get(base) or next(iter(own.values()), {})
+    return [_summary(who, by_who[who], compare(own[who], against)) for who in by_who if own[who]]
+
+
+def _summary(who: str, records: Sequence[Record], speeds: dict[str, Speed]) -> Summary:
+    turns = [turn for record in records if not record.error for turn in record.turns]
+    rounds = _sum(turns, "rounds")
+    verified, emitted = _sum(turns, "verified"), sum(len(turn.tokens) for turn in turns)
+    timings = [t.speculation["timings"] for t in turns if "timings" in t.speculation]
+    spent = sum(x["total_ms"] for x in timings)
+    # a later turn finds most of its prompt read: first tokens are compared on first turns
+    first = [r.turns[0].first_s for r in records if r.turns and not r.error]
+    return Summary(
+        who,
+        records[0].peer,
+        records[0].exact,
+        len({r.question_id for r in records if not r.error}),
+        speeds,
+        geomean([s.speed_up for name, s in speeds.items() if name != TOTAL]),
+        1e3 * median(first) if first else 0.0,
+        acceptance=_sum(turns, "accepted") / verified if verified else None,
+        mean_length=emitted / rounds if rounds else None,
+        relaxed=_sum(turns, "relaxed") / emitted if rounds and emitted else None,
+        other=sum(x["other_ms"] for x in timings) / spent if spent else None,
+    )
+
+
+def _sum(turns: Sequence[Turn], name: str) -> int:
+    return sum(int(turn.speculation.get(name, 0)) for turn in turns)
+
+
+def paired_interval(
+    differences: Sequence[float], seed: int = 0, resamples: int = 2000, level: float = 0.95
+) -> tuple[float, float, float]:
+    """Mean of paired differences and its bootstrap interval (percentiles): mean, low, high.
+
+    Questions are what is drawn anew, so answers of one question stay together.
+    """
+    values = np.asarray(differences, dtype=np.float64)
+    if values.size == 0:
+        return 0.0, 0.0, 0.0
+    draw = np.random.default_rng(seed).integers(0, values.size, (resamples, values.size))
+    tail = 50.0 * (1.0 - level)
+    low, high = np.percentile(values[draw].mean(axis=1), (tail, 100.0 - tail))
+    return float(values.mean()), float(low), float(high)
+
+
+def paired(
+    own: dict[int | str, float], base: dict[int | str, float], seed: int = 0
+) -> tuple[float, float, float]:
+    """`paired_interval` of own - base over the questions that both have."""
+    return paired_interval([own[q] - base[q] for q in own if q in base], seed)

@@ -1,0 +1,85 @@
+"""What is believed of a pair of models before its first round: a stored profile, or a prior from the files' types and sizes."""
+
+from __future__ import annotations
+
+import logging
+import platform
+import sys
+from typing import TYPE_CHECKING, Any
+
+import llama_cpp
+
+from pyspec._version import __version__
+from pyspec.errors import ProfileError, PyspecError
+from pyspec.policy.profile import ProfileKey
+from pyspec.policy.profile import load_profile as load_stored
+from pyspec.store.fingerprint import file_sha256
+from pyspec.store.paths import cache_dir
+
+from pyspec.policy.cost import CostCurve
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pyspec.policy.learned import Learned
+
+log = logging.getLogger("pyspec")
+
+
+def profiles_dir() -> Path:
+    """Where profiles lie in the cache. Not created here."""
+    return cache_dir() / "profiles"
+
+
+def profile_key(llm: Any, assembly: Any = None) -> ProfileKey:  # noqa: ANN401
+    """The key of a `SpeculativeLlama` as it is loaded.
+
+    assembly: what it drafts with, where the object does not have it yet.
+    """
+    assembly = assembly if assembly is not None else llm._assembly  # noqa: SLF001
+    sides = [file_sha256(model.path) for model in assembly.models]
+    draft, companion = [*sides, "", ""][:2]
+    offloaded = llm.model_params.n_gpu_layers if llama_cpp.llama_supports_gpu_offload() else 0
+    return ProfileKey(
+        target=file_sha256(llm.model_path),
+        draft=draft,
+        companion=companion,
+        backend=f"{platform.node()}, {platform.machine()}, {offloaded} layers on a GPU",
+        threads=int(llm.n_threads),
+        version=f"{__version__} on {llama_cpp.__version__}",
+    )
+
+
+def load_profile(llm: Any, assembly: Any = None) -> tuple[CostCurve, Learned] | None:  # noqa: ANN401
+    """The measured curve and what was learned for these models on this machine, or None.
+
+    A damaged or foreign file is one warning and None: then everything is learned anew.
+    """
+    if not profiles_dir().is_dir():
+        return None
+    try:
+        profile = load_stored(profiles_dir(), profile_key(llm, assembly))
+        return profile.policy_parts() if profile is not None else None
+    except ProfileError as error:
+        log.warning("%s", error)
+    except PyspecError as error:
+        log.warning("no profile is used: %s", error)
+    return None
+
+
+_TYPES = {1: "BF16", 2: "Q4_0", 3: "Q4_1", 7: "Q8_0", 15: "Q4_K_M", 32: "BF16"}
+"""llama.cpp's numbers of file types whose cost curve was measured; others are taken for the default."""
+
+
+def prior_curve(llm: Any, assembly: Any) -> CostCurve:  # noqa: ANN401
+    """Where the cost curve starts: the shape of the target's file type, shares of a step by file size.
+
+    The first rounds correct it; only ratios matter until then.
+    """
+    if llm.model_params.n_gpu_layers != 0 and llama_cpp.llama_supports_gpu_offload():
+        shape = "metal" if sys.platform == "darwin" else "cuda"
+    else:
+        shape = _TYPES.get(int(llm.metadata.get("general.file_type", -1)), "")
+    size = max(1, llama_cpp.llama_model_size(llm.model))
+    shares = [max(0.02, side.path.stat().st_size / size) for side in assembly.models]
+    return CostCurve(shape, 10.0, *shares[:2])
