@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from llama_cpp import llama_cpp as lc
 from store.make_gguf import ARR, BOOL, STR, U32, U64, Gguf, Tensor, string, tiny_llama
 
 from pyspec.errors import ModelError, ModelInvalid, ModelNotFound, ModelUnreadable
@@ -346,8 +347,7 @@ def test_control_characters_of_names_are_escaped(tmp_path: Path) -> None:
 
 def test_block_sizes_equal_llama_cpps() -> None:
     """Every type's block is that of the ggml library which is installed."""
-    llama_cpp = pytest.importorskip("llama_cpp")
-    lib = llama_cpp.llama_cpp._lib
+    lib = lc._lib
     size, block = lib.ggml_type_size, lib.ggml_blck_size
     size.restype, block.restype = ctypes.c_size_t, ctypes.c_int64
     ours = {i: (b.elements, b.bytes) for i, b in GGML_TYPES.items()}
