@@ -23,14 +23,15 @@ log = logging.getLogger("pyspec")
 class Assembly:
     """A session and what it was made of; `close` frees what `assemble` loaded.
 
-    draft and companion are the names that results report; notes say what was left out, and why.
+    draft and companion are the names that results report; models are the loaded ones, draft first; notes say what was left
+    out, and why.
     """
 
     session: Session
     draft: str
     companion: str
     notes: list[str] = field(default_factory=list)
-    _models: list[SideModel] = field(default_factory=list)
+    models: list[SideModel] = field(default_factory=list)
 
     @property
     def has_companion(self) -> bool:
@@ -40,9 +41,9 @@ class Assembly:
     def close(self) -> None:
         """Free the session, then the models."""
         self.session.close()
-        for model in self._models:
+        for model in self.models:
             model.close()
-        self._models.clear()
+        self.models.clear()
 
 
 @dataclass
@@ -74,7 +75,7 @@ def assemble(target: Any, draft: Any, companion: str, n_gpu_layers: int | None =
     models: list[SideModel] = []
     try:
         loaded = [_load(path, target, placement, models) for path in (parts.draft, parts.companion)]
-        coupling = _coupling(parts, target, models)
+        coupling = read_sidecar(parts, target)
         session = Session(target, parts.drafter, loaded[0], loaded[1], coupling)
     except Exception:
         for model in models:
@@ -156,7 +157,8 @@ def _add_companion(parts: Parts, target: Any, companion: str) -> None:
         parts.companion = None
 
 
-def _coupling(parts: Parts, target: Any, models: list[SideModel]) -> Coupling | None:
+def read_sidecar(parts: Parts, target: Any) -> Coupling | None:
+    """What couples the draft to the target, or None. Raises DraftMismatch, or ModelInvalid for a damaged sidecar."""
     if parts.draft is None or parts.sidecar is None:
         return None
     coupling = read_coupling(parts.sidecar, parts.draft, Path(target.model_path))

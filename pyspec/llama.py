@@ -21,6 +21,7 @@ from pyspec.policy.base import LengthPolicy
 from pyspec.policy.cost import CostCurve
 from pyspec.policy.learned import Learned
 from pyspec.policy.lengths import Length, parse_length
+from pyspec.profiles import load_profile, prior_curve
 from pyspec.rules import Margin, Strict, Verification
 from pyspec.sampling import Sampling, build_chain
 from pyspec.scores import ScoreRows
@@ -114,7 +115,6 @@ class SpeculativeLlama(llama_cpp.Llama):
         self.piece = piece_reader(self._model.vocab)
         self.verification = verification
         self._length = parse_length(length)
-        self._curve = CostCurve()
         self._policies: dict[tuple[Length, str], LengthPolicy] = {}
         self.last_speculation: dict[str, Any] = {}
         self.last_timings: dict[str, float] = {}
@@ -123,6 +123,8 @@ class SpeculativeLlama(llama_cpp.Llama):
             self.scores = np.empty((0, self._n_vocab), dtype=np.single)
             chosen = foreign if foreign is not None and draft == "auto" else draft
             self._assembly = assemble(self, chosen, companion, draft_n_gpu_layers)
+            self._measured = load_profile(self, self._assembly) is not None
+            self._curve = prior_curve(self, self._assembly)
             for note in self._assembly.notes:
                 self._tell(note)
         self.load_ms = 1e3 * (perf_counter() - start)
@@ -296,8 +298,14 @@ class SpeculativeLlama(llama_cpp.Llama):
         length = parse_length(speculation.length) if speculation.length else self._length
         key = (length, rule.name)
         if key not in self._policies:
-            self._policies[key] = length.policy(self._curve, Learned(), self._open().has_companion)
+            curve, learned = self._believed()
+            self._policies[key] = length.policy(curve, learned, self._open().has_companion)
         return self._policies[key]
+
+    def _believed(self) -> tuple[CostCurve, Learned]:
+        """A policy's beginnings: what a profile measured, or the curve of this object and nothing learned."""
+        measured = load_profile(self, self._assembly) if self._measured else None
+        return measured or (self._curve, Learned())
 
     def _ids(
         self, steps: Generator[Step, None, None], prompt: list[int], criteria: Any
@@ -309,6 +317,8 @@ class SpeculativeLlama(llama_cpp.Llama):
             for step in steps:
                 for token in step.tokens:
                     if criteria is not None and criteria(self.input_ids[: len(text)], row):
+                        steps.close()
+                        self.n_tokens = min(self.n_tokens, len(text))  # what the caller has not seen is no text
                         return None
                     text.append(token.id)
                     sent = yield token.id

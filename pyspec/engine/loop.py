@@ -88,9 +88,11 @@ class Loop:
         start = perf_counter()
         outcome = Outcome(seqs=(), t_verify=0.0, verify_rows=0)
         drafts = self._draft(runs, policy, outcome)
-        lengths = policy.choose(drafts) if drafts is not None else [0] * len(runs)
         if drafts is None:
-            drafts = [Draft(run.seq, 0) for run in runs]
+            drafts, lengths = [Draft(run.seq, 0) for run in runs], [0] * len(runs)
+        else:
+            # a draft kept from an earlier round may be longer than this round's batch has room for
+            lengths = [min(n, self._room(run)) for n, run in zip(policy.choose(drafts), runs)]
         self._verify(runs, lengths, fills, outcome)
         verdicts = [self._accept(run, n, draft.n) for run, n, draft in zip(runs, lengths, drafts)]
         outcome.seqs = [seen for _, seen in verdicts]
@@ -212,6 +214,7 @@ class Loop:
         outcome.depth = max((len(run.tokens) for run in runs), default=0)
 
     def _accept(self, run: Run, n_verified: int, n_drafted: int) -> tuple[Step, SeqOutcome]:
+        following = self._following(run.seq, n_verified, n_drafted)
         rows = [self.engine.row(run.seq, i) for i in range(n_verified + 1)] if run.rows is not None else None
         verdict = self.engine.accept(run.seq, run.sampler, run.gate)
         tokens = _emitted(verdict)
@@ -223,7 +226,13 @@ class Loop:
         self._tell_drafter(run, tokens, n_verified, verdict.n_accepted)
         run.finish_reason = self._ending(run, verdict)
         seen = SeqOutcome(run.seq, n_verified, verdict.n_accepted, verdict.n_relaxed)
+        if following is not None and verdict.n_accepted == n_verified:
+            seen.next_match = tokens[-1].id == following
         return Step(tokens, run.finish_reason), seen
+
+    def _following(self, seq: int, n_verified: int, n_drafted: int) -> int | None:
+        """The first drafted token that is not verified: the target's own choice says for nothing whether it was right."""
+        return int(self.engine.drafted(seq).token[n_verified]) if n_verified < n_drafted else None
 
     def _count(self, run: Run, verdict: Any, n_drafted: int, tokens: tuple[Token, ...]) -> None:
         run.tally.add(n_drafted, verdict.n_verified, verdict.n_accepted, len(tokens))
