@@ -13,10 +13,9 @@ import llama_cpp
 import numpy as np
 
 from pyspec.assemble import Assembly, assemble
-from pyspec.engine.handle import MAX_DRAFT
 from pyspec.engine.session import UNLIMITED, Report, Request
 from pyspec.engine.side import address
-from pyspec.errors import EngineError, OptionError
+from pyspec.errors import EngineError
 from pyspec.policy.base import LengthPolicy
 from pyspec.policy.cost import CostCurve
 from pyspec.policy.learned import Learned
@@ -25,32 +24,16 @@ from pyspec.profiles import load_profile, prior_curve
 from pyspec.rules import Margin, Strict, Verification
 from pyspec.sampling import Sampling, build_chain
 from pyspec.scores import ScoreRows
+from pyspec.speculation import OFF, Speculation, result_block
 from pyspec.text import piece_reader
 from pyspec.tokens import Step
 
+__all__ = ["OFF", "Speculation", "SpeculativeLlama"]
+
 log = logging.getLogger("pyspec")
 
-
-@dataclass(frozen=True)
-class Speculation:
-    """How one call speculates; None keeps what the object was made with.
-
-    enabled: False decodes this call plainly. length: `fixed:K`, `confidence:P`, `companion` or `auto`. draft_max: the
-    longest draft, in tokens; more than 64 counts as 64.
-    """
-
-    enabled: bool = True
-    verification: Verification | None = None
-    length: str | None = None
-    draft_max: int | None = None
-
-    def __post_init__(self) -> None:
-        if self.draft_max is not None and self.draft_max < 0:
-            raise OptionError(f"draft_max is {self.draft_max}", "use 0 or more")
-
-
-OFF = Speculation(enabled=False)
-"""Decode this call plainly."""
+_MARGIN = Margin()
+_DEFAULT_SAMPLING = Sampling()
 
 
 @dataclass(frozen=True)
@@ -95,7 +78,7 @@ class SpeculativeLlama(llama_cpp.Llama):
         *,
         draft: Any = "auto",
         companion: str = "auto",
-        verification: Verification = Margin(),
+        verification: Verification = _MARGIN,
         length: str = "auto",
         draft_n_gpu_layers: int | None = None,
         **kwargs: Any,
@@ -131,7 +114,9 @@ class SpeculativeLlama(llama_cpp.Llama):
 
     # -- the calls that llama-cpp-python's users know ------------------------------------------------------------------
 
-    def create_completion(self, *args: Any, speculation: Speculation | None = None, **kwargs: Any) -> Any:
+    def create_completion(
+        self, *args: Any, speculation: Speculation | None = None, **kwargs: Any
+    ) -> Any:
         """llama-cpp-python's `create_completion`; the result has a `speculation` block."""
         with self._binding(speculation):
             return super().create_completion(*args, **kwargs)
@@ -140,7 +125,9 @@ class SpeculativeLlama(llama_cpp.Llama):
         """The same as `create_completion`."""
         return self.create_completion(*args, speculation=speculation, **kwargs)
 
-    def create_chat_completion(self, *args: Any, speculation: Speculation | None = None, **kwargs: Any) -> Any:
+    def create_chat_completion(
+        self, *args: Any, speculation: Speculation | None = None, **kwargs: Any
+    ) -> Any:
         """llama-cpp-python's `create_chat_completion`; the result has a `speculation` block."""
         with self._binding(speculation):
             result = super().create_chat_completion(*args, **kwargs)
@@ -207,7 +194,9 @@ class SpeculativeLlama(llama_cpp.Llama):
                 tokens, reset, temp, logits_processor, stopping_criteria, grammar, options
             )
             return
-        sampling = Sampling(temperature=temp, seed=self._seed, logit_bias=call.logit_bias, **options)
+        sampling = Sampling(
+            temperature=temp, seed=self._seed, logit_bias=call.logit_bias, **options
+        )
         text = list(tokens) if reset else [*self.input_ids[: self.n_tokens].tolist(), *tokens]
         while True:
             steps = self.steps(
@@ -225,9 +214,18 @@ class SpeculativeLlama(llama_cpp.Llama):
             text = more  # the caller sent tokens of its own: go on from there
 
     def _llama_generate(
-        self, tokens: Any, reset: bool, temp: float, processors: Any, criteria: Any, grammar: Any, options: Any
+        self,
+        tokens: Any,
+        reset: bool,
+        temp: float,
+        processors: Any,
+        criteria: Any,
+        grammar: Any,
+        options: Any,
     ) -> Generator[int, Sequence[int] | None, None]:
-        self._tell("logits_all or embedding was asked for: decoding plainly, as llama-cpp-python does")
+        self._tell(
+            "logits_all or embedding was asked for: decoding plainly, as llama-cpp-python does"
+        )
         self.last_speculation = {}
         return super().generate(
             tokens,
@@ -242,7 +240,7 @@ class SpeculativeLlama(llama_cpp.Llama):
     def steps(
         self,
         tokens: Sequence[int],
-        sampling: Sampling = Sampling(),
+        sampling: Sampling = _DEFAULT_SAMPLING,
         *,
         max_tokens: int | None = None,
         speculation: Speculation | None = None,
@@ -261,7 +259,9 @@ class SpeculativeLlama(llama_cpp.Llama):
         speculation = speculation or self._bound
         chain = build_chain(sampling, self, grammar, logits_processor)
         if logits_processor is not None:
-            self._tell("a logits processor runs in Python, token by token: such calls are decoded plainly")
+            self._tell(
+                "a logits processor runs in Python, token by token: such calls are decoded plainly"
+            )
         rule = speculation.verification or self.verification
         if grammar is not None or logits_processor is not None or sampling.shaped:
             rule = Strict()
@@ -272,12 +272,16 @@ class SpeculativeLlama(llama_cpp.Llama):
             sampler=0 if chain is None else address(chain.sampler),
             sampled=sampling.temperature != 0.0,
             max_tokens=UNLIMITED if max_tokens is None or max_tokens < 1 else max_tokens,
-            draft_max=_draft_max(speculation, logits_processor),
+            draft_max=speculation.longest if logits_processor is None else 0,
             rows=[] if keep_rows else None,
             progress=progress,
             held=self._held(tokens),
         )
-        self._rows = ScoreRows(len(tokens) - 1, request.rows, self._n_vocab) if request.rows is not None else None
+        self._rows = (
+            ScoreRows(len(tokens) - 1, request.rows, self._n_vocab)
+            if request.rows is not None
+            else None
+        )
         policy.begin_answer()
         try:
             for step in session.steps(tokens, request):
@@ -312,13 +316,15 @@ class SpeculativeLlama(llama_cpp.Llama):
     ) -> Generator[int, Sequence[int] | None, list[int] | None]:
         """Flatten steps to ids; returns the text to go on from if the caller sends tokens."""
         text = list(prompt)
-        row = np.zeros(self._n_vocab, dtype=np.single)  # criteria read tokens; logits are kept for logprobs alone
+        # criteria read tokens; logits are kept for logprobs alone
+        row = np.zeros(self._n_vocab, dtype=np.single)
         try:
             for step in steps:
                 for token in step.tokens:
                     if criteria is not None and criteria(self.input_ids[: len(text)], row):
                         steps.close()
-                        self.n_tokens = min(self.n_tokens, len(text))  # what the caller has not seen is no text
+                        # what the caller has not seen is no text
+                        self.n_tokens = min(self.n_tokens, len(text))
                         return None
                     text.append(token.id)
                     sent = yield token.id
@@ -333,7 +339,9 @@ class SpeculativeLlama(llama_cpp.Llama):
     def _held(self, tokens: Sequence[int]) -> int:
         """-1 where the context holds what this class left there, else how many of `tokens` it begins with."""
         ids = self.input_ids[: self.n_tokens].tolist()
-        if ids == self._own_text[: self.n_tokens] and self.n_tokens == max(0, len(self._own_text) - 1):
+        if ids == self._own_text[: self.n_tokens] and self.n_tokens == max(
+            0, len(self._own_text) - 1
+        ):
             return -1
         same = 0
         while same < len(ids) and same < len(tokens) and ids[same] == tokens[same]:
@@ -359,7 +367,7 @@ class SpeculativeLlama(llama_cpp.Llama):
         self.n_tokens = held
         report = assembly.session.report
         if report is not None:
-            self.last_speculation = _block(assembly, report, policy, rule, speculation)
+            self.last_speculation = result_block(assembly, report, policy, rule, speculation)
             self.last_timings = {**report.timings.as_dict(), "load_ms": round(self.load_ms, 2)}
 
     @property
@@ -406,26 +414,6 @@ class SpeculativeLlama(llama_cpp.Llama):
         self.close()
 
     def __getstate__(self) -> dict[str, Any]:
-        raise TypeError("a SpeculativeLlama holds contexts and cannot be pickled; make one in each process")
-
-
-def _draft_max(speculation: Speculation, logits_processor: Any) -> int:
-    if not speculation.enabled or logits_processor is not None:
-        return 0
-    return MAX_DRAFT if speculation.draft_max is None else min(speculation.draft_max, MAX_DRAFT)
-
-
-def _block(
-    assembly: Assembly, report: Report, policy: LengthPolicy, rule: Verification, speculation: Speculation
-) -> dict[str, Any]:
-    """The `speculation` block of a result."""
-    return {
-        **report.tally.as_dict(),
-        "draft": assembly.draft if speculation.enabled else "none",
-        "companion": assembly.companion if speculation.enabled else "none",
-        "verification": rule.name,
-        "prompt_tokens": report.prompt_tokens,
-        "prompt_kept": report.prompt_kept,
-        "choice": policy.stats(),
-        "timings": report.timings.as_dict(),
-    }
+        raise TypeError(
+            "a SpeculativeLlama holds contexts and cannot be pickled; make one in each process"
+        )

@@ -119,3 +119,11 @@ def open_plain() -> Iterator[Callable[..., Any]]:
     yield open_
     for llm in opened:
         llm.close()
+
+
+@pytest.fixture(scope="session")
+def tiny_ascii(tiny_folder: Path) -> Path:
+    """A random model that speaks ASCII, one character a token: for templates, grammars and JSON."""
+    import tiny
+
+    return tiny.write(tiny_folder / "ascii.gguf", tokens=tiny.ASCII)

@@ -1,7 +1,7 @@
 """Tiny random GGUFs: a few thousand weights, 32 tokens, made in milliseconds.
 
-Ids 0..2 are `<unk>`, `<s>` and `</s>`; the rest are one letter each, so `tokenize(b"abc")` is a byte-for-letter affair. The end
-token's row of the output matrix is zero: it is hardly ever an argmax, and a test that wants an end names another id.
+Ids 0..2 are `<unk>`, `<s>` and `</s>`; the rest are one letter each, so `tokenize(b"abc")` is a byte-for-letter affair. Their
+rows of the output matrix are zero, so they are hardly ever an argmax; a test that wants an end names another id.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import numpy as np
 
 LETTERS = "\n▁abcdefghijklmnopqrstuvwxyz."
 TOKENS = ["<unk>", "<s>", "</s>", *LETTERS]
+ASCII = [*TOKENS[:3], "\n", "▁", *map(chr, range(33, 127))]
 N_VOCAB = len(TOKENS)
 EOS = 2
 A = TOKENS.index("a")
@@ -51,7 +52,7 @@ def _vocabulary(writer: gguf.GGUFWriter, tokens: list[str], eos: int) -> None:
 def _ends(weights: Weights, n_vocab: int, scale: float) -> Iterator[tuple[str, np.ndarray]]:
     yield "token_embd.weight", weights.matrix(n_vocab, N_EMBD, scale=np.sqrt(N_EMBD))
     output = weights.matrix(n_vocab, N_EMBD, scale=scale)
-    output[EOS] = 0.0
+    output[: EOS + 1] = 0.0
     yield "output.weight", output
     yield "output_norm.weight", np.ones(N_EMBD, np.float32)
 
