@@ -38,6 +38,9 @@ enum { PS_BLOCK = 1024 };
 
 int32_t ps_simd(void); /* the best PS_SIMD_ level this machine has, the limit heeded */
 
+/* ps_scan, and *log_sum the logarithm of the sum of exp(x - z1): beside a large z1, lse has lost its last digits. */
+ps_status ps_scan_sum(const float *row, int32_t n_vocab, int32_t what, ps_row *out, double *log_sum);
+
 /*
  * exp(x) for x <= 0, relative error under 5e-7; anything below -87 gives exp(-87), which no sum of a row can show.
  * 2^t is split into 2^n, built from bits, and 2^r with |r| <= 1/2, a polynomial fitted for the least relative error.
@@ -47,12 +50,12 @@ PS_INLINE float ps_exp(float x) {
     const float t = (x < -87.0f ? -87.0f : x) * 1.44269504f;
     const float shifted = t + rounder;
     const float r = t - (shifted - rounder);
-    float p = 1.327647187e-3f;
-    p = p * r + 9.675540961e-3f;
-    p = p * r + 5.550713093e-2f;
-    p = p * r + 2.402212024e-1f;
-    p = p * r + 6.931469440e-1f;
-    p = p * r + 1.000000119f;
+    float p = 1.326472731e-3f;
+    p = p * r + 9.671512991e-3f;
+    p = p * r + 5.550733581e-2f;
+    p = p * r + 2.402224243e-1f;
+    p = p * r + 6.931470037e-1f;
+    p = p * r + 1.0f; /* held at 1: exp(0) is exact, and so is a row with one possible token */
     uint32_t n, bits;
     memcpy(&n, &shifted, sizeof n);
     memcpy(&bits, &p, sizeof bits);

@@ -96,29 +96,40 @@ static void add_block(sums *s, const float *x, int32_t n, float most, int32_t wh
 }
 
 /* H = log(sum of exp d) - (sum of exp d * d) / (sum of exp d), d relative to the maximum. */
-static void finish(ps_row *out, const sums *s) {
-    const double entropy = log(s->exp) - s->weighted / s->exp;
-    out->lse = (float)(s->most + log(s->exp));
+static double finish(ps_row *out, const sums *s) {
+    const double log_sum = log(s->exp), entropy = log_sum - s->weighted / s->exp;
+    out->lse = (float)(s->most + log_sum);
     out->entropy = entropy > 0 ? (float)entropy : 0;
+    return log_sum;
 }
 
-ps_status ps_scan(const float *row, int32_t n_vocab, int32_t what, ps_row *out) {
-    if (!row || !out || n_vocab < 1) return PS_E_ARG;
-    if (what != PS_SCAN_TOP2 && what != PS_SCAN_LSE && what != PS_SCAN_ENTROPY) return PS_E_ARG;
+static ps_status scan(const float *row, int32_t n_vocab, int32_t what, ps_row *out, sums *s) {
     const int32_t level = ps_simd();
-    *out = (ps_row){.first = -1, .second = -1, .z1 = -INFINITY, .z2 = -INFINITY};
-    sums s = {.most = -INFINITY};
     for (int32_t i = 0, n; i < n_vocab; i += n) {
         n = n_vocab - i < PS_BLOCK ? n_vocab - i : PS_BLOCK;
         int32_t bad = 0;
         const float most = stretch_max_at[level](row + i, n, &bad);
         if (bad) return PS_E_NUMERIC;
         if (most > out->z2) search(out, row, i, i + n, level);
-        if (what != PS_SCAN_TOP2) add_block(&s, row + i, n, most, what, level);
+        if (what != PS_SCAN_TOP2) add_block(s, row + i, n, most, what, level);
     }
-    if (out->first < 0) return PS_E_NUMERIC;
+    return out->first < 0 ? PS_E_NUMERIC : PS_OK;
+}
+
+ps_status ps_scan_sum(const float *row, int32_t n_vocab, int32_t what, ps_row *out, double *log_sum) {
+    if (!row || !out || n_vocab < 1) return PS_E_ARG;
+    if (what != PS_SCAN_TOP2 && what != PS_SCAN_LSE && what != PS_SCAN_ENTROPY) return PS_E_ARG;
+    *out = (ps_row){.first = -1, .second = -1, .z1 = -INFINITY, .z2 = -INFINITY};
+    sums s = {.most = -INFINITY};
+    const ps_status status = scan(row, n_vocab, what, out, &s);
+    if (status != PS_OK) return status;
     if (out->second < 0 && n_vocab > 1) out->second = out->first == 0; /* all others are -inf: the lowest of them */
-    if (what != PS_SCAN_TOP2) finish(out, &s);
+    *log_sum = what != PS_SCAN_TOP2 ? finish(out, &s) : 0;
     if (what != PS_SCAN_ENTROPY) out->entropy = 0;
     return PS_OK;
+}
+
+ps_status ps_scan(const float *row, int32_t n_vocab, int32_t what, ps_row *out) {
+    double log_sum;
+    return ps_scan_sum(row, n_vocab, what, out, &log_sum);
 }

@@ -7,7 +7,6 @@ function's address to the extension, so that one copy of libllama serves both. W
 from __future__ import annotations
 
 import ctypes
-from importlib import metadata
 from typing import Any
 
 import llama_cpp
@@ -17,6 +16,7 @@ from llama_cpp import llama_cpp as _llama
 
 from pyspec import errors
 from pyspec._native import ffi, lib
+from pyspec._version import __version__
 
 __all__ = ["LLAMA_CPP_VERSIONS", "check", "ffi", "floats", "int32s", "lib"]
 
@@ -121,7 +121,7 @@ def _bind(handle: ctypes.CDLL) -> None:
 
 def _connect() -> None:
     built = ffi.string(lib.ps_version()).decode()
-    _check_versions(metadata.version("pyspec-llama"), built, llama_cpp.__version__)
+    _check_versions(__version__, built, llama_cpp.__version__)
     _check_layout(_llama)
     _bind(_llama._lib)  # noqa: SLF001 (the handle itself: a path could load a second copy)
 

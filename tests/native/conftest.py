@@ -1,0 +1,30 @@
+"""Fixtures of the kernels' tests: each test runs on every instruction set this machine has."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pyspec._lib import lib
+
+if str(Path(__file__).parent) not in sys.path:
+    sys.path.insert(0, str(Path(__file__).parent))
+
+NATIVE = Path(__file__).parents[2] / "native"
+
+
+@pytest.fixture(scope="session")
+def native() -> Path:
+    """The folder of the C sources."""
+    return NATIVE
+
+
+@pytest.fixture(params=range(lib.ps_simd_limit(lib.PS_SIMD_AVX512) + 1), ids=["base", "avx2", "avx512"].__getitem__)
+def level(request: pytest.FixtureRequest) -> Iterator[int]:
+    """Hold the kernels to one instruction set for a test."""
+    assert lib.ps_simd_limit(request.param) == request.param
+    yield request.param
+    lib.ps_simd_limit(lib.PS_SIMD_AVX512)

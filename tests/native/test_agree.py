@@ -1,0 +1,98 @@
+"""ps_agree against its twin."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from rows import random_row, rows
+from twins import agreement
+
+from pyspec._lib import ffi, floats, int32s, lib
+
+each_level = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+
+
+def c_agree(draft: np.ndarray, companion: np.ndarray, drafted: list[int]) -> tuple[int, list[tuple]]:
+    """Status and the results of the kernel for rows [n, n_vocab]."""
+    out = ffi.new("ps_agreement[]", len(drafted))
+    ids = np.array(drafted, np.int32)
+    status = lib.ps_agree(floats(draft), floats(companion), len(draft), draft.shape[1], int32s(ids), out)
+    return status, [(a.s, a.a, a.pd, a.pc, a.top) for a in out]
+
+
+@each_level
+@given(row=rows(), seed=st.integers(0, 2**32 - 1), where=st.integers(0, 2**31))
+def test_is_the_twins(level: int, row: np.ndarray, seed: int, where: int) -> None:
+    """S, A and both probabilities to five digits, the argmax exactly."""
+    other = np.random.default_rng(seed).permutation(row)
+    drafted = where % len(row)
+    status, [got] = c_agree(row[None], other[None], [drafted])
+    want = agreement(row, other, drafted)
+    assert status == lib.PS_OK
+    assert got[:4] == pytest.approx(want[:4], rel=2e-5, abs=2e-6)
+    assert got[4] == want[4]
+
+
+@pytest.mark.parametrize("n", [49152, 262144])
+def test_real_sizes(level: int, n: int) -> None:
+    """A vocabulary's worth of logits loses no precision."""
+    draft, companion = random_row(n, 1), random_row(n, 2)
+    drafted = int(draft.argmax())
+    _, [got] = c_agree(draft[None], companion[None], [drafted])
+    assert got[:4] == pytest.approx(agreement(draft, companion, drafted)[:4], rel=5e-6)
+
+
+def test_equal_rows_agree_fully(level: int) -> None:
+    """A companion that is the draft: S = 1, A = 1, within rounding and never above 1."""
+    row = random_row(5000)
+    _, [got] = c_agree(row[None], row[None].copy(), [17])
+    assert 1 - 2e-6 <= got[0] <= 1
+    assert got[1] == 1
+
+
+def test_disjoint_rows_do_not(level: int) -> None:
+    """Rows with nothing in common: S = 0, A = 0."""
+    draft, companion = np.full((2, 100), -np.inf, np.float32)
+    draft[3], companion[4] = 1.0, 1.0
+    _, [got] = c_agree(draft[None], companion[None], [3])
+    assert got == pytest.approx((0, 0, 1, 0, 4), abs=1e-30)
+
+
+@pytest.mark.parametrize(
+    ("in_draft", "in_companion", "a"),
+    [(-math.inf, 0.0, 1.0), (0.0, -math.inf, 0.0), (-math.inf, -math.inf, 0.0), (-400.0, -401.0, math.exp(-1))],
+)
+def test_ratio_of_the_impossible(level: int, in_draft: float, in_companion: float, a: float) -> None:
+    """A is defined where a probability is 0 or too small for a float."""
+    draft, companion = np.zeros((2, 4), np.float32)
+    draft[2], companion[2] = in_draft, in_companion
+    _, [got] = c_agree(draft[None], companion[None], [2])
+    assert got[1] == pytest.approx(a, rel=1e-4)
+
+
+def test_rows_are_taken_apart(level: int) -> None:
+    """Several pairs at once give what each gives alone."""
+    draft, companion = random_row(4 * 777, 3).reshape(4, 777), random_row(4 * 777, 4).reshape(4, 777)
+    ids = [5, 776, 0, 300]
+    _, together = c_agree(draft, companion, ids)
+    alone = [c_agree(draft[i : i + 1], companion[i : i + 1], [ids[i]])[1][0] for i in range(4)]
+    assert together == alone
+
+
+@pytest.mark.parametrize("side", [0, 1])
+def test_nan_is_refused(level: int, side: int) -> None:
+    """A NaN on either side is PS_E_NUMERIC."""
+    pair = [random_row(300, 5)[None], random_row(300, 6)[None]]
+    pair[side][0, 211] = np.nan
+    assert c_agree(*pair, [0])[0] == lib.PS_E_NUMERIC
+
+
+@pytest.mark.parametrize("drafted", [-1, 300])
+def test_ids_are_checked(drafted: int) -> None:
+    """A drafted id outside the vocabulary is PS_E_ARG."""
+    row = random_row(300)[None]
+    assert c_agree(row, row, [drafted])[0] == lib.PS_E_ARG

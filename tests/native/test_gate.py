@@ -1,0 +1,159 @@
+"""The acceptance rule: a table of hand-made rows, and the rule's twin."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from twins import EXACT, REJECTED, RELAXED, Gate, Row, decide
+
+from pyspec._lib import ffi, lib
+
+INF = math.inf
+
+
+def c_decide(gate: Gate | None, row: Row, chosen: int, drafted: int, barred: bool = False) -> tuple[int, float]:
+    """The kernel's verdict and nats; moves the gate's state as the kernel does."""
+    rule = ffi.NULL
+    state = ffi.new("ps_gate_state *")
+    if gate is not None:
+        rule = ffi.new("ps_gate *", [gate.theta, gate.gap, gate.budget, gate.cap, gate.sampled])
+        state.spent, state.in_row = gate.spent, gate.in_row
+    verdict, nats = ffi.new("int32_t *"), ffi.new("float *")
+    seen = ffi.new("ps_row *", [row.first, row.second, row.z1, row.z2, 0, 0])
+    assert lib.ps_gate_decide(rule, state, seen, chosen, drafted, barred, verdict, nats) == lib.PS_OK
+    if gate is not None:
+        gate.spent, gate.in_row = np.float32(state.spent), state.in_row
+    return verdict[0], nats[0]
+
+
+def row(z1: float, z2: float) -> Row:
+    """A row whose first is token 1 and whose second is token 2."""
+    return Row(1, 2, z1, z2, 0, 0)
+
+
+# z1, z2, whether the paper's rule (theta 0.9, z1 > 0) opens, whether gap 1.0 leaves it open
+TABLE = [
+    (20.0, 19.5, True, True),
+    (20.0, 18.5, True, False),  # the ratio opens at 1.5 nats
+    (20.0, 18.0, False, False),  # just on theta
+    (5.0, 4.6, True, True),
+    (5.0, 4.4, False, False),
+    (0.5, 0.4, False, False),  # 0.1 nats apart, yet the ratio is 0.8
+    (7.0, 7.0, True, True),  # tied
+    (0.0, 0.0, False, False),  # tied at zero: no ratio
+    (0.0, -1.0, False, False),
+    (3.0, -3.0, False, False),
+    (-1.0, -1.0, False, False),  # tied below zero
+    (-1.0, -50.0, False, False),  # the ratio is 50
+    (-20.0, -20.1, False, False),
+    (3e38, 2.9e38, True, False),  # huge
+    (3e38, 3e38, True, True),
+    (3e38, -3e38, False, False),  # the difference overflows
+    (1e-38, 1e-38, True, True),
+    (5.0, -INF, False, False),
+    (INF, 5.0, False, False),
+    (INF, INF, False, False),
+    (math.nan, 5.0, False, False),
+    (5.0, math.nan, False, False),
+]
+
+
+@pytest.mark.parametrize(("z1", "z2", "paper", "ours"), TABLE)
+def test_infinite_gap_is_the_papers_rule(z1: float, z2: float, paper: bool, ours: bool) -> None:
+    """With gap = inf the runner-up is taken where z1 > 0 and z2 / z1 > theta, and nowhere else."""
+    assert (c_decide(Gate(0.9), row(z1, z2), 1, 2)[0] == RELAXED) is paper
+
+
+@pytest.mark.parametrize(("z1", "z2", "paper", "ours"), TABLE)
+def test_gap_bounds_the_ratio(z1: float, z2: float, paper: bool, ours: bool) -> None:
+    """A gap of one nat closes the gate further."""
+    assert (c_decide(Gate(0.9, gap=1.0), row(z1, z2), 1, 2)[0] == RELAXED) is ours
+
+
+@pytest.mark.parametrize(("z1", "z2", "paper", "ours"), TABLE)
+@pytest.mark.parametrize("theta", [1.0, 1.5, INF, math.nan])
+def test_theta_of_one_closes(theta: float, z1: float, z2: float, paper: bool, ours: bool) -> None:
+    """From theta = 1 on nothing is relaxed, ties included."""
+    assert c_decide(Gate(theta), row(z1, z2), 1, 2)[0] == REJECTED
+
+
+@pytest.mark.parametrize("drafted", [0, 3, -1])
+def test_third_is_refused(drafted: int) -> None:
+    """Only the runner-up may be taken, and -1, which marks a missing second, is no token."""
+    assert c_decide(Gate(0.5), row(9.0, 8.9), 1, drafted)[0] == REJECTED
+    lonely = Row(0, -1, 9.0, 8.9, 0, 0)
+    assert c_decide(Gate(0.5), lonely, 0, -1)[0] in {REJECTED}
+
+
+def test_exact_match_goes_first() -> None:
+    """The drafted token that the target chose is exact with a closed gate, an open one, barred or none."""
+    for gate in (None, Gate(1.0), Gate(0.1)):
+        for barred in (False, True):
+            assert c_decide(gate, row(9.0, 8.9), 2, 2, barred) == (EXACT, 0.0)
+
+
+def test_barred_is_never_relaxed() -> None:
+    """End-of-generation and control tokens are accepted exactly or not at all."""
+    assert c_decide(Gate(0.9), row(9.0, 8.9), 1, 2, barred=True) == (REJECTED, 0.0)
+
+
+def test_sampled_takes_either_of_two() -> None:
+    """Above temperature 0 a first that the sampler passed over may be taken, at no cost in nats."""
+    assert c_decide(Gate(0.9), row(9.0, 8.5), 5, 1)[0] == REJECTED
+    assert c_decide(Gate(0.9, sampled=True), row(9.0, 8.5), 5, 1) == (RELAXED, 0.0)
+    assert c_decide(Gate(0.9, sampled=True), row(9.0, 8.5), 5, 2) == (RELAXED, 0.5)
+    assert c_decide(Gate(0.9, sampled=True), row(9.0, 2.0), 5, 1)[0] == REJECTED
+
+
+def test_cap_counts_relaxed_in_a_row() -> None:
+    """After `cap` relaxed tokens the next must be exact, and that opens the gate again."""
+    gate = Gate(0.9, cap=2)
+    steps = [2, 2, 2, 1, 2]
+    assert [c_decide(gate, row(9.0, 8.9), 1, d)[0] for d in steps] == [RELAXED, RELAXED, REJECTED, EXACT, RELAXED]
+    assert c_decide(Gate(0.9, cap=0), row(9.0, 8.9), 1, 2)[0] == REJECTED
+
+
+def test_budget_bounds_the_sum() -> None:
+    """Relaxed tokens stop before their gaps exceed the budget; a smaller gap may still fit."""
+    gate = Gate(0.9, budget=1.25)
+    seen = [c_decide(gate, row(10.0, 10.0 - gap), 1, 2) for gap in (0.5, 0.5, 0.5, 0.25, 0.25)]
+    assert seen == [(RELAXED, 0.5), (RELAXED, 0.5), (REJECTED, 0.0), (RELAXED, 0.25), (REJECTED, 0.0)]
+    assert gate.spent == 1.25
+
+
+def test_a_refusal_changes_nothing() -> None:
+    """The state moves only with a token that was taken."""
+    gate = Gate(0.9, spent=np.float32(0.5), in_row=3)
+    c_decide(gate, row(9.0, 1.0), 1, 2)
+    assert (gate.spent, gate.in_row) == (0.5, 3)
+
+
+logits = st.one_of(st.floats(-40, 40, width=32), st.integers(-3, 3).map(float), st.floats(width=32))
+limits = st.one_of(st.floats(0, 3, width=32), st.just(INF))
+
+
+@given(
+    z=st.tuples(logits, logits).map(lambda pair: sorted(pair, key=lambda x: -x)),
+    theta=st.floats(-0.5, 1.25, width=32),
+    gap=limits,
+    budget=limits,
+    cap=st.integers(-1, 3),
+    sampled=st.booleans(),
+    steps=st.lists(st.tuples(st.integers(0, 3), st.integers(-1, 3), st.booleans()), min_size=1, max_size=8),
+)
+def test_is_the_twins(z, theta, gap, budget, cap, sampled, steps) -> None:
+    """Any gate over any run of tokens decides as the twin does and ends in the same state."""
+    ours, twin = (Gate(theta, gap, budget, cap, sampled) for _ in range(2))
+    for chosen, drafted, barred in steps:
+        seen = row(z[0], z[1])
+        assert c_decide(ours, seen, chosen, drafted, barred) == decide(twin, seen, chosen, drafted, barred)
+    assert (ours.spent, ours.in_row) == (twin.spent, twin.in_row)
+
+
+def test_null_is_refused() -> None:
+    """Results have to go somewhere."""
+    assert lib.ps_gate_decide(ffi.NULL, ffi.NULL, ffi.NULL, 0, 0, 0, ffi.NULL, ffi.NULL) == lib.PS_E_ARG

@@ -1,0 +1,121 @@
+"""ps_scan against its twin."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from rows import EDGES, random_row, rows
+from twins import Row, scan
+
+from pyspec._lib import ffi, floats, lib
+
+each_level = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+
+
+def c_scan(row: np.ndarray, what: int = lib.PS_SCAN_ENTROPY) -> tuple[int, Row]:
+    """Status and result of the kernel."""
+    out = ffi.new("ps_row *")
+    status = lib.ps_scan(floats(row), len(row), what, out)
+    return status, Row(out.first, out.second, out.z1, out.z2, out.lse, out.entropy)
+
+
+@each_level
+@given(row=rows())
+def test_top2_is_the_twins(level: int, row: np.ndarray) -> None:
+    """Both ids and both logits are exactly those of a sort, ties and -inf included."""
+    status, got = c_scan(row, lib.PS_SCAN_TOP2)
+    want = scan(row)
+    assert status == lib.PS_OK
+    assert (got.first, got.second, got.z1, got.z2) == (want.first, want.second, want.z1, want.z2)
+
+
+@each_level
+@given(row=rows())
+def test_lse_is_the_twins(level: int, row: np.ndarray) -> None:
+    """Log-sum-exp within two units of float32's precision."""
+    status, got = c_scan(row, lib.PS_SCAN_LSE)
+    assert status == lib.PS_OK
+    assert got.lse == pytest.approx(scan(row).lse, rel=3e-7, abs=1e-6)
+
+
+@each_level
+@given(row=rows())
+def test_entropy_is_the_twins(level: int, row: np.ndarray) -> None:
+    """Entropy to five digits, and never negative."""
+    status, got = c_scan(row)
+    assert status == lib.PS_OK
+    assert got.entropy >= 0
+    assert got.entropy == pytest.approx(scan(row).entropy, rel=1e-5, abs=2e-6)
+
+
+@pytest.mark.parametrize("n", [*EDGES, 49152, 151936, 262144])
+def test_real_sizes(level: int, n: int) -> None:
+    """A vocabulary's worth of logits loses no precision."""
+    row = random_row(n, seed=n)
+    _, got = c_scan(row)
+    want = scan(row)
+    assert (got.first, got.second) == (want.first, want.second)
+    assert got.lse == pytest.approx(want.lse, rel=2e-7, abs=5e-7)
+    assert got.entropy == pytest.approx(want.entropy, rel=3e-6, abs=1e-6)
+
+
+@pytest.mark.parametrize("shape", ["rising", "falling", "flat"])
+def test_ordered_rows(level: int, shape: str) -> None:
+    """Rows that move the maximum in every block, and in none, are summed alike."""
+    ramp = np.linspace(-200, 200, 3000).astype(np.float32)
+    row = {"rising": ramp, "falling": ramp[::-1].copy(), "flat": np.zeros(3000, np.float32)}[shape]
+    _, got = c_scan(row)
+    want = scan(row)
+    assert (got.first, got.second) == (want.first, want.second)
+    assert got.lse == pytest.approx(want.lse, rel=1e-6)
+    assert got.entropy == pytest.approx(want.entropy, rel=1e-5)
+
+
+@each_level
+@given(row=rows(), bad=st.sampled_from([math.nan, -math.nan, math.inf]), where=st.integers(0, 2**31))
+def test_not_finite_is_refused(level: int, row: np.ndarray, bad: float, where: int) -> None:
+    """One NaN (of either sign) or +inf anywhere is PS_E_NUMERIC, whatever is asked for."""
+    row[where % len(row)] = bad
+    for what in (lib.PS_SCAN_TOP2, lib.PS_SCAN_LSE, lib.PS_SCAN_ENTROPY):
+        assert c_scan(row, what)[0] == lib.PS_E_NUMERIC
+
+
+@pytest.mark.parametrize("payload", [0x7F800001, 0xFF800001, 0x7FFFFFFF, 0xFFFFFFFF])
+def test_every_nan_is_seen(level: int, payload: int) -> None:
+    """Signalling NaNs and NaNs with odd payloads count as NaN."""
+    row = random_row(1500)
+    row.view(np.uint32)[1321] = payload
+    assert c_scan(row)[0] == lib.PS_E_NUMERIC
+
+
+@pytest.mark.parametrize("n", [1, 2, 1024, 4099])
+def test_all_minus_infinity_is_refused(level: int, n: int) -> None:
+    """A row of which nothing is possible is PS_E_NUMERIC."""
+    assert c_scan(np.full(n, -np.inf, np.float32))[0] == lib.PS_E_NUMERIC
+
+
+@pytest.mark.parametrize("at", [0, 1, 1999])
+def test_one_possible_token(level: int, at: int) -> None:
+    """Where all but one are -inf the second is the lowest other id, at -inf, and the entropy nothing."""
+    row = np.full(2000, -np.inf, np.float32)
+    row[at] = 3.5
+    _, got = c_scan(row)
+    assert got.entropy < 1e-30
+    got.entropy = 0
+    assert got == Row(at, 1 if at == 0 else 0, 3.5, -math.inf, 3.5, 0.0)
+
+
+def test_one_entry() -> None:
+    """A vocabulary of one token has no second."""
+    assert c_scan(np.array([-2.0], np.float32))[1] == Row(0, -1, -2.0, -math.inf, -2.0, 0.0)
+
+
+@pytest.mark.parametrize(("n", "what"), [(0, 1), (-1, 1), (4, 2), (4, -1), (4, 4)])
+def test_arguments_are_checked(n: int, what: int) -> None:
+    """A length below 1 and an unknown request are PS_E_ARG."""
+    assert lib.ps_scan(ffi.new("float[4]"), n, what, ffi.new("ps_row *")) == lib.PS_E_ARG
+    assert lib.ps_scan(ffi.NULL, 4, 1, ffi.new("ps_row *")) == lib.PS_E_ARG

@@ -1,0 +1,100 @@
+"""Slow twins of the C kernels: numpy in double precision, written from the definitions and from nothing else."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+REJECTED, EXACT, RELAXED = 0, 1, 2
+
+
+@dataclass
+class Row:
+    """What ps_scan says of a row."""
+
+    first: int
+    second: int
+    z1: float
+    z2: float
+    lse: float
+    entropy: float
+
+
+def is_numeric(row: np.ndarray) -> bool:
+    """Whether a row of logits means anything: no NaN, no +inf, and one entry that is not -inf."""
+    return not np.isnan(row).any() and not np.isposinf(row).any() and not np.isneginf(row).all()
+
+
+def scan(row: np.ndarray) -> Row:
+    """Top-2, the lowest id first among equals; log-sum-exp and entropy."""
+    x = row.astype(np.float64)
+    order = sorted(range(len(x)), key=lambda i: (-x[i], i))
+    first, second = order[0], order[1] if len(x) > 1 else -1
+    log_p = log_softmax(row)
+    p = np.exp(log_p)
+    entropy = -float(np.sum(p[p > 0] * log_p[p > 0]))
+    z2 = x[second] if second >= 0 else -math.inf
+    return Row(first, second, x[first], z2, float(x[first] - log_p[first]), entropy)
+
+
+def log_softmax(row: np.ndarray) -> np.ndarray:
+    """Log-probabilities of a row."""
+    x = row.astype(np.float64)
+    d = x - x.max()
+    return d - math.log(float(np.exp(d).sum()))
+
+
+def agreement(draft: np.ndarray, companion: np.ndarray, drafted: int) -> tuple[float, float, float, float, int]:
+    """(S, A, Pd(d), Pc(d), companion's argmax)."""
+    log_d, log_c = log_softmax(draft), log_softmax(companion)
+    s = float(np.minimum(np.exp(log_d), np.exp(log_c)).sum())
+    if log_c[drafted] == -math.inf:
+        a = 0.0
+    else:
+        a = math.exp(min(0.0, log_c[drafted] - log_d[drafted]))
+    return s, a, math.exp(log_d[drafted]), math.exp(log_c[drafted]), int(np.argmax(companion))
+
+
+@dataclass
+class Gate:
+    """The margin gate's parameters, and its state."""
+
+    theta: float
+    gap: float = math.inf
+    budget: float = math.inf
+    cap: int = -1
+    sampled: bool = False
+    spent: np.float32 = np.float32(0)
+    in_row: int = 0
+
+
+def decide(
+    gate: Gate | None, row: Row, chosen: int, drafted: int, barred: bool
+) -> tuple[int, float]:
+    """The acceptance rule, one condition after the other; moves the gate's state."""
+    if gate is None:
+        return (EXACT if drafted == chosen else REJECTED), 0.0
+    if drafted == chosen:
+        gate.in_row = 0
+        return EXACT, 0.0
+    z1, z2 = np.float32(row.z1), np.float32(row.z2)
+    allowed = {row.second, row.first} if gate.sampled else {row.second}
+    if barred or drafted not in allowed or drafted < 0:
+        return REJECTED, 0.0
+    nats = np.float32(0) if drafted == row.first else z1 - z2
+    with np.errstate(all="ignore"):
+        conditions = (
+            gate.theta < 1,
+            z1 > 0,
+            z2 / z1 > np.float32(gate.theta),
+            z1 - z2 <= np.float32(gate.gap),
+            gate.cap < 0 or gate.in_row < gate.cap,
+            gate.spent + nats <= np.float32(gate.budget),
+        )
+    if not all(conditions):
+        return REJECTED, 0.0
+    gate.spent += nats
+    gate.in_row += 1
+    return RELAXED, float(nats)

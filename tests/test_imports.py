@@ -1,0 +1,92 @@
+"""Imports point one way. Parsing every module, so that a lazy import counts too."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parents[1] / "pyspec"
+
+# From the top down: a module may import from its own row and from those below it.
+LAYERS = [
+    ["cli", "__main__"],
+    ["chat", "batch", "measure"],
+    ["stream", "template", "constrain"],
+    ["llama"],
+    ["assemble", "speculation"],
+    ["engine", "drafters", "profiles"],
+    ["policy", "store", "rules", "tokens", "stats", "text", "sampling", "scores"],
+    ["_lib"],
+    ["errors", "_native", "_version"],
+]
+# Beyond the rows: the arithmetic of policies must run without an engine, a model or llama.cpp.
+FORBIDDEN = {"policy": {"_lib", "engine", "drafters", "llama_cpp"}, "errors": {"*"}}
+ONLY_IMPORTER = {"_native": "_lib"}
+
+
+def modules() -> list[Path]:
+    """Every source file of the package but its front door, which names what it shows."""
+    return sorted(path for path in PACKAGE.rglob("*.py") if path != PACKAGE / "__init__.py")
+
+
+def part(path: Path) -> str:
+    """The layer's name a file belongs to: its folder below pyspec/, or its own name."""
+    return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+
+
+def imported(path: Path) -> set[str]:
+    """Dotted names a file imports, of pyspec and of others; relative ones made absolute."""
+    package = ["pyspec", *path.relative_to(PACKAGE).parent.parts]
+    names: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            base = package[: len(package) - node.level + 1] if node.level else []
+            module = ".".join([*base, *([node.module] if node.module else [])])
+            names |= {f"{module}.{alias.name}" for alias in node.names} if module == "pyspec" else {module}
+    return names
+
+
+def parts_used(path: Path) -> set[str]:
+    """Names of the package's parts that a file imports."""
+    inside = {name.split(".")[1] for name in imported(path) if name.startswith("pyspec.")}
+    return inside & {name for row in LAYERS for name in row}
+
+
+def row_of(name: str) -> int:
+    """Where a part stands, 0 at the top."""
+    return next(i for i, row in enumerate(LAYERS) if name in row)
+
+
+@pytest.mark.parametrize("path", modules(), ids=lambda p: p.relative_to(PACKAGE).as_posix())
+def test_imports_point_down(path: Path) -> None:
+    """No module imports from a row above its own."""
+    upwards = {name for name in parts_used(path) if row_of(name) < row_of(part(path))}
+    assert upwards == set()
+
+
+def test_every_module_has_a_layer() -> None:
+    """A new part of the package has to be placed."""
+    known = {name for row in LAYERS for name in row}
+    assert {part(path) for path in modules()} - known == set()
+
+
+@pytest.mark.parametrize("owner", sorted(FORBIDDEN))
+def test_some_know_less(owner: str) -> None:
+    """Policies know neither engine nor llama.cpp; the exceptions know nothing."""
+    for path in modules():
+        if part(path) != owner:
+            continue
+        used = parts_used(path) | {name.split(".")[0] for name in imported(path)} - {"pyspec"}
+        outside = {"__future__"} if FORBIDDEN[owner] == {"*"} else used - FORBIDDEN[owner]
+        assert used - outside == set(), path
+
+
+@pytest.mark.parametrize("extension", sorted(ONLY_IMPORTER))
+def test_one_module_imports_the_extension(extension: str) -> None:
+    """Only pyspec/_lib.py touches the C extension."""
+    users = {part(path) for path in modules() if any(extension in n.split(".") for n in imported(path))}
+    assert users == {ONLY_IMPORTER[extension]}

@@ -1,0 +1,156 @@
+"""The binding: handshake, statuses, and one llama.cpp in the process whatever the order of imports."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import llama_cpp
+import numpy as np
+import pytest
+from llama_cpp import llama_cpp as bound
+
+from pyspec import _lib, errors
+from pyspec._lib import check, ffi, floats, int32s, lib
+
+STATUSES = sorted(ffi.typeof("ps_status").elements.items())
+
+
+def test_every_status_has_an_exception() -> None:
+    """The map of exceptions and the enum name the same statuses."""
+    assert set(_lib._EXCEPTIONS) == {value for value, name in STATUSES if name != "PS_OK"}
+
+
+@pytest.mark.parametrize(("value", "name"), [pair for pair in STATUSES if pair[1] != "PS_OK"])
+def test_status_becomes_its_exception(value: int, name: str) -> None:
+    """A status is raised as its class, in words that say what was done; an EngineError keeps the number."""
+    kind, hint = _lib._EXCEPTIONS[value]
+    with pytest.raises(kind, match="^reading the prompt: ") as raised:
+        check(value, "reading the prompt")
+    assert raised.value.hint == hint
+    assert "unknown" not in raised.value.message
+    if isinstance(raised.value, errors.EngineError):
+        assert raised.value.code == value
+
+
+def test_ok_is_silent() -> None:
+    """PS_OK raises nothing."""
+    check(lib.PS_OK)
+
+
+def test_unknown_status_is_an_engine_error() -> None:
+    """A number the enum lacks is still an exception of ours."""
+    with pytest.raises(errors.EngineError, match="unknown status"):
+        check(99)
+
+
+def test_statuses_read_differently() -> None:
+    """Each status has a text of its own."""
+    texts = {ffi.string(lib.ps_status_str(value)) for value, _ in STATUSES}
+    assert len(texts) == len(STATUSES)
+
+
+def test_table_is_complete() -> None:
+    """After import every llama.cpp function is bound, and the names end where the count says."""
+    assert lib.ps_api_ready() == lib.PS_OK
+    assert lib.ps_api_name(lib.ps_api_count()) == ffi.NULL
+    assert lib.ps_api_name(-1) == ffi.NULL
+    assert lib.ps_api_bind(lib.ps_api_count(), ffi.NULL) == lib.PS_E_ARG
+
+
+def test_layout_of_another_llama_is_refused() -> None:
+    """A struct that ctypes sees one field longer stops the import, both sizes named."""
+
+    class Longer(ctypes.Structure):
+        _fields_ = [*bound.llama_batch._fields_, ("more", ctypes.c_int64)]
+
+    other = SimpleNamespace(
+        llama_batch=Longer,
+        llama_token_data=bound.llama_token_data,
+        llama_token_data_array=bound.llama_token_data_array,
+    )
+    with pytest.raises(ImportError, match=r"compiled with llama_batch at 56 bytes.* has 64$"):
+        _lib._check_layout(other)
+
+
+def test_missing_symbol_is_refused() -> None:
+    """A library that lacks a function stops the import, library and function named."""
+    libc = ctypes.CDLL(None)
+    with pytest.raises(ImportError, match="pyspec calls llama_decode, but .* does not have it"):
+        _lib._bind(SimpleNamespace(_name=libc._name))
+    _lib._bind(bound._lib)
+
+
+@pytest.mark.parametrize(
+    ("built", "theirs", "message"),
+    [
+        ("0.0.9", _lib.LLAMA_CPP_VERSIONS[0], "pyspec 1.0 found an extension built for 0.0.9"),
+        ("1.0", "0.2.1", r"pyspec 1.0 works with llama-cpp-python 0\.\d+\.\d+.*, but 0.2.1 is installed"),
+    ],
+)
+def test_other_versions_are_refused(built: str, theirs: str, message: str) -> None:
+    """An extension of another pyspec, and a llama_cpp out of the range, are one sentence that names both sides."""
+    with pytest.raises(ImportError, match=message):
+        _lib._check_versions("1.0", built, theirs)
+
+
+def test_supported_range_is_the_pinned_one() -> None:
+    """pyproject.toml installs a llama-cpp-python that the handshake accepts."""
+    text = (Path(__file__).parents[1] / "pyproject.toml").read_text()
+    assert [v for v in _lib.LLAMA_CPP_VERSIONS if f'"llama-cpp-python=={v}"' in text]
+
+
+@pytest.mark.parametrize("array", [np.zeros(4), np.zeros((4, 4), np.float32)[:, 1]])
+def test_pointer_to_another_layout_is_refused(array: np.ndarray) -> None:
+    """No silent copy: another dtype, or a strided view, is a TypeError."""
+    with pytest.raises(TypeError, match="C-contiguous float32"):
+        floats(array)
+
+
+def test_pointer_is_the_arrays_memory() -> None:
+    """What C writes, numpy sees."""
+    array = np.zeros(3, np.int32)
+    int32s(array)[1] = 7
+    assert array.tolist() == [0, 7, 0]
+
+
+BOTH = """
+import {first}
+import {second}
+import pyspec._lib as ours
+from llama_cpp import llama_cpp as theirs
+assert ours.lib.ps_api_ready() == 0
+maps = open("/proc/self/maps").read().split() if __import__("sys").platform == "linux" else []
+copies = {{path for path in maps if "libllama." in path}}
+print(theirs._lib._name, len(copies), copies)
+assert len(copies) <= 1, copies
+"""
+
+
+def run(first: str, second: str, **environment: str) -> str:
+    """Import both in a fresh interpreter, in this order; what it prints."""
+    command = [sys.executable, "-c", BOTH.format(first=first, second=second)]
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=False, env={**os.environ, **environment}
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize("order", [("llama_cpp", "pyspec"), ("pyspec", "llama_cpp"), ("pyspec._lib", "llama_cpp")])
+def test_order_of_imports_does_not_matter(order: tuple[str, str]) -> None:
+    """One libllama is loaded, whoever comes first."""
+    run(*order)
+
+
+def test_library_path_is_heeded(tmp_path: Path) -> None:
+    """With LLAMA_CPP_LIB_PATH the extension calls the library from there."""
+    elsewhere = tmp_path / "libraries"
+    shutil.copytree(Path(llama_cpp.__file__).parent / "lib", elsewhere)
+    printed = run("pyspec._lib", "llama_cpp", LLAMA_CPP_LIB_PATH=str(elsewhere))
+    assert printed.startswith(str(elsewhere))
