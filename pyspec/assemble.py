@@ -84,7 +84,9 @@ def assemble(target: Any, draft: Any, companion: str, n_gpu_layers: int | None =
     return Assembly(session, *parts.names, parts.notes, models)
 
 
-def _load(path: Path | None, target: Any, placement: Placement, models: list[SideModel]) -> SideModel | None:
+def _load(
+    path: Path | None, target: Any, placement: Placement, models: list[SideModel]
+) -> SideModel | None:
     if path is None:
         return None
     models.append(SideModel(path, target, placement))
@@ -100,7 +102,10 @@ def choose_parts(target: Any, draft: Any, companion: str) -> Parts:
     if isinstance(draft, llama_cpp.llama_speculative.LlamaDraftModel):
         return Parts(drafter=ForeignDrafter(draft))
     if not isinstance(draft, (str, Path)):
-        raise OptionError(f"draft is {type(draft).__name__}", "give a name, a path, a Drafter or a LlamaDraftModel")
+        raise OptionError(
+            f"draft is {type(draft).__name__}",
+            "give a name, a path, a Drafter or a LlamaDraftModel",
+        )
     parts = _named(target, str(draft))
     if parts.draft is not None:
         _add_companion(parts, target, companion)
@@ -110,7 +115,9 @@ def choose_parts(target: Any, draft: Any, companion: str) -> Parts:
 
 
 def _plain_only(target: Any, draft: Any) -> Parts:
-    reason = f"{Path(target.model_path).name} is recurrent or hybrid: its memory cannot be rolled back"
+    reason = (
+        f"{Path(target.model_path).name} is recurrent or hybrid: its memory cannot be rolled back"
+    )
     if draft not in ("auto", "none"):
         raise UnsupportedModel(f"{reason}, so nothing can be drafted for it", "use draft 'none'")
     return Parts(notes=[f"{reason}; decoding plainly"])
@@ -152,8 +159,10 @@ def _add_companion(parts: Parts, target: Any, companion: str) -> None:
         parts.companion = resolve(found[0].name) if found else None
     elif companion != "none":
         parts.companion = resolve(companion)
-    if parts.companion is not None and parts.companion == parts.draft:
-        parts.notes.append("the companion is the draft itself and has nothing to add; it is left out")
+    if parts.draft and parts.companion and parts.draft.samefile(parts.companion):
+        parts.notes.append(
+            "the companion is the draft itself and has nothing to add; it is left out"
+        )
         parts.companion = None
 
 

@@ -1,0 +1,186 @@
+"""From what the user named to what drafts, and vocabularies that do not match."""
+
+from __future__ import annotations
+
+import pytest
+import tiny
+from answers import Scripted, ask
+from llama_cpp.llama_speculative import LlamaPromptLookupDecoding
+from pyspec.assemble import choose_parts
+from pyspec.drafters import ForeignDrafter, LookupDrafter
+from pyspec.errors import (
+    DraftMismatch,
+    ModelError,
+    ModelInvalid,
+    ModelNotFound,
+    ModelUnreadable,
+    OptionError,
+)
+
+PROMPT = [tiny.A, tiny.A + 1, tiny.A + 2]
+
+
+@pytest.fixture
+def target(open_plain, tiny_target):
+    """A target whose file no manifest knows."""
+    return open_plain(tiny_target)
+
+
+# -- what is chosen ----------------------------------------------------------------------------------------------------
+
+
+def test_none_drafts_nothing(target):
+    """draft "none" has no parts."""
+    parts = choose_parts(target, "none", "auto")
+    assert (parts.drafter, parts.draft, parts.companion) == (None, None, None)
+    assert parts.names == ("none", "none")
+
+
+def test_lookup_alone(target):
+    """draft "lookup" is the prompt lookup and nothing else."""
+    parts = choose_parts(target, "lookup", "auto")
+    assert isinstance(parts.drafter, LookupDrafter)
+    assert parts.draft is None
+    assert parts.names == ("lookup", "none")
+
+
+def test_path_alone(target, tiny_draft):
+    """A path is a draft GGUF without lookup."""
+    parts = choose_parts(target, tiny_draft, "none")
+    assert (parts.drafter, parts.draft) == (None, tiny_draft)
+    assert parts.names == ("draft", "none")
+
+
+def test_lookup_and_path(target, tiny_draft):
+    """lookup+PATH is both, lookup first."""
+    parts = choose_parts(target, f"lookup+{tiny_draft}", "none")
+    assert isinstance(parts.drafter, LookupDrafter)
+    assert parts.draft == tiny_draft
+    assert parts.names == ("lookup+draft", "none")
+
+
+def test_auto_for_a_model_nobody_knows_is_lookup(target):
+    """Where no shipped draft fits, "auto" is lookup alone."""
+    assert choose_parts(target, "auto", "auto").names == ("lookup", "none")
+
+
+def test_drafter_object(target):
+    """A pyspec drafter is taken as it is."""
+    drafter = Scripted(lambda tokens, limit: [])
+    assert choose_parts(target, drafter, "auto").drafter is drafter
+
+
+def test_draft_model_object(target):
+    """A draft model of llama-cpp-python is wrapped."""
+    parts = choose_parts(target, LlamaPromptLookupDecoding(), "auto")
+    assert isinstance(parts.drafter, ForeignDrafter)
+    assert parts.names == ("LlamaPromptLookupDecoding", "none")
+
+
+@pytest.mark.parametrize("draft", [None, 3, object(), ["lookup"]])
+def test_something_else_is_refused(target, draft):
+    """What is none of these is an OptionError that says what is."""
+    with pytest.raises(OptionError, match="LlamaDraftModel"):
+        choose_parts(target, draft, "auto")
+
+
+def test_companion_without_a_draft_is_noted(target, tiny_companion):
+    """A companion judges a draft model: without one it is left out, and a note says so."""
+    parts = choose_parts(target, "lookup", str(tiny_companion))
+    assert parts.companion is None
+    assert "left out" in parts.notes[0]
+
+
+def test_companion_equal_to_the_draft_is_left_out(target, tiny_draft):
+    """The draft has nothing to say about itself."""
+    parts = choose_parts(target, tiny_draft, str(tiny_draft))
+    assert parts.companion is None
+    assert "nothing to add" in parts.notes[0]
+
+
+def test_companion_that_is_the_draft_by_another_name_is_left_out(target, tiny_draft, tmp_path):
+    """The same file through a link is the same file."""
+    link = tmp_path / "other.gguf"
+    link.symlink_to(tiny_draft)
+    assert choose_parts(target, tiny_draft, str(link)).companion is None
+
+
+def test_companion_is_named_in_results(open_llama, tiny_target, tiny_draft, tiny_companion):
+    """Draft and companion appear in the block under their own names."""
+    llm = open_llama(tiny_target, draft=tiny_draft, companion=tiny_companion, length="companion")
+    ask(llm, PROMPT)
+    assert (llm.last_speculation["draft"], llm.last_speculation["companion"]) == ("draft", "companion")
+
+
+# -- what cannot be used -----------------------------------------------------------------------------------------------
+
+
+def swapped(tokens, i, j):
+    """The token list with two entries exchanged."""
+    tokens = list(tokens)
+    tokens[i], tokens[j] = tokens[j], tokens[i]
+    return tokens
+
+
+MISMATCHES = {
+    "token 9": {"tokens": swapped(tiny.TOKENS, 9, 14)},
+    "token 31": {"tokens": [*tiny.TOKENS[:-1], "#"]},
+    "EOS": {"eos": 7},
+    "differ from id 32": {"tokens": [*tiny.TOKENS, *(f"t{i}" for i in range(200))]},
+}
+
+
+@pytest.mark.parametrize("role", ["draft", "companion"])
+@pytest.mark.parametrize("named", MISMATCHES)
+def test_other_vocabulary_is_refused_naming_the_first_difference(
+    open_llama, tiny_target, tiny_draft, tmp_path, named, role
+):
+    """A vocabulary that differs is refused before anything is generated; the first differing id is named."""
+    other = tiny.write(tmp_path / "other.gguf", **MISMATCHES[named])
+    options = {"draft": other} if role == "draft" else {"draft": tiny_draft, "companion": other}
+    with pytest.raises(DraftMismatch, match=named) as caught:
+        open_llama(tiny_target, **options)
+    assert "other.gguf" in caught.value.message
+    assert "--draft none" in caught.value.hint
+
+
+def test_padded_vocabulary_is_accepted(open_llama, tiny_target, tmp_path):
+    """A family pads its vocabularies differently: a few more tokens at the end do no harm."""
+    padded = tiny.write(tmp_path / "padded.gguf", tokens=[*tiny.TOKENS, *(f"<pad{i}>" for i in range(20))])
+    plain = ask(open_llama(tiny_target), PROMPT)
+    llm = open_llama(tiny_target, draft=padded)
+    assert ask(llm, PROMPT).ids == plain.ids
+    llm = open_llama(padded, draft=tiny_target)
+    assert ask(llm, PROMPT).ids == ask(open_llama(padded), PROMPT).ids
+    assert llm.last_speculation["drafted"] > 0
+
+
+@pytest.mark.parametrize(
+    ("make", "error"),
+    [
+        (lambda path: None, ModelNotFound),
+        (lambda path: path.mkdir(), ModelUnreadable),
+        (lambda path: path.write_bytes(b"junk, not a model"), ModelError),
+        (lambda path: path.write_bytes(b""), ModelError),
+    ],
+)
+def test_draft_that_is_no_model(open_llama, tiny_target, tmp_path, make, error):
+    """A draft that is missing, a folder or junk is one typed error."""
+    path = tmp_path / "x.gguf"
+    make(path)
+    with pytest.raises(error, match="x.gguf"):
+        open_llama(tiny_target, draft=path)
+
+
+def test_truncated_draft(open_llama, tiny_target, tmp_path):
+    """A draft cut short is refused."""
+    path = tmp_path / "cut.gguf"
+    path.write_bytes(tiny_target.read_bytes()[:-5000])
+    with pytest.raises(ModelInvalid, match="cut.gguf"):
+        open_llama(tiny_target, draft=path)
+
+
+def test_unknown_name(open_llama, tiny_target):
+    """A name that no manifest has is told as such."""
+    with pytest.raises(ModelNotFound):
+        open_llama(tiny_target, draft="no-such-draft")

@@ -1,0 +1,77 @@
+"""The acceptance rules as the user states them."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from pyspec.engine.handle import Gate
+from pyspec.errors import OptionError
+from pyspec.rules import Margin, Strict
+
+
+def test_names():
+    """Results call the rules by these names."""
+    assert (Strict().name, Margin().name) == ("strict", "margin")
+
+
+def test_defaults_are_the_papers_ratio_and_one_nat():
+    """theta 0.9, gap 1 nat, no cap, no budget."""
+    assert Margin().limits == (0.9, 1.0, math.inf, -1)
+
+
+def test_limits_are_passed_on():
+    """A cap and a budget replace the numbers that stand for none."""
+    assert Margin(theta=0.5, gap=math.inf, cap=3, budget=2.5).limits == (0.5, math.inf, 2.5, 3)
+
+
+@pytest.mark.parametrize(
+    ("rule", "closed"),
+    [
+        (Margin(), False),
+        (Margin(theta=1.0), True),
+        (Margin(cap=0), True),
+        (Margin(theta=0.999), False),
+        (Margin(cap=1), False),
+    ],
+)
+def test_closed(rule, closed):
+    """A gate that can never open says so."""
+    assert rule.closed is closed
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("theta", -0.1),
+        ("theta", 1.1),
+        ("theta", math.nan),
+        ("gap", -1.0),
+        ("gap", math.nan),
+        ("cap", -1),
+        ("budget", -0.5),
+        ("budget", math.nan),
+    ],
+)
+def test_out_of_range_is_an_option_error(option, value):
+    """The message names option and value; a NaN is out of every range."""
+    with pytest.raises(OptionError, match=option):
+        Margin(**{option: value})
+
+
+def test_rules_are_values():
+    """Equal rules are equal and hashable."""
+    assert len({Margin(), Margin(), Margin(gap=2.0), Strict(), Strict()}) == 3
+
+
+def test_strict_gate_is_closed():
+    """The extension's gate for the strict rule has theta 1."""
+    gate = Gate(Strict(), sampled=True)
+    assert gate.gate.theta == 1.0
+    assert gate.spent == 0.0
+
+
+def test_margin_gate_carries_the_limits():
+    """The extension's gate has the rule's numbers, and knows whether tokens are drawn at random."""
+    gate = Gate(Margin(theta=0.5, gap=2.0, cap=3, budget=4.0), sampled=True).gate
+    assert (gate.theta, gate.gap, gate.budget, gate.cap, gate.sampled) == (0.5, 2.0, 4.0, 3, 1)
