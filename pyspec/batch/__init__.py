@@ -1,0 +1,8 @@
+"""Batches: many prompts over one set of models, from Python and from files."""
+
+from pyspec.batch.jobs import Settings
+from pyspec.batch.records import Failure, Reading, Record, Turn
+from pyspec.batch.results import Result, Usage
+from pyspec.batch.run import Batch
+
+__all__ = ["Batch", "Failure", "Reading", "Record", "Result", "Settings", "Turn", "Usage"]

@@ -1,0 +1,132 @@
+"""From a record to a job: its prompt as tokens, its sampler options, its limits."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from pyspec.batch.records import Failure, Record
+from pyspec.batch.results import Result, Usage
+from pyspec.errors import ContextOverflow, PyspecError
+from pyspec.rules import Strict, Verification
+from pyspec.sampling import Sampling
+from pyspec.template import PLAIN, ChatTemplate, Message
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What holds for records that say nothing else.
+
+    max_tokens: of an answer. raw: prompts go to the model without a chat template. sampling.seed is the
+    batch's: each record's own is drawn from it and the record's id, so neither order nor neighbours matter.
+    """
+
+    sampling: Sampling = field(default_factory=lambda: Sampling(temperature=0.0, seed=0))
+    rule: Verification = field(default_factory=Strict)
+    max_tokens: int = 512
+    system: str | None = None
+    stop: tuple[str, ...] = ()
+    raw: bool = False
+
+
+@dataclass
+class Job:
+    """One record ready to run. need: cells of the KV cache, tokens."""
+
+    index: int
+    record: Record
+    tokens: list[int]
+    sampling: Sampling
+    rule: Verification
+    max_tokens: int
+    stop: tuple[str, ...]
+    need: int
+    alone: bool = False
+
+    def result(self, text: str, n: int, finish_reason: str, speculation: dict[str, Any]) -> Result:
+        """The answer: `n` tokens that read `text`."""
+        usage = Usage(len(self.tokens), n, len(self.tokens) + n)
+        return Result(
+            index=self.index,
+            id=self.record.id,
+            prompt_sha256=self.record.sha256,
+            text=text,
+            finish_reason=finish_reason,
+            usage=usage,
+            speculation={"verification": self.rule.name, **speculation},
+        )
+
+
+def failed(index: int, record: Record, error: Failure) -> Result:
+    """The result of a record that cannot be answered."""
+    return Result(index=index, id=record.id, prompt_sha256=record.sha256, error=error)
+
+
+class JobMaker:
+    """Makes jobs for one target. n_ctx: positions a sequence may use."""
+
+    def __init__(self, target: Any, settings: Settings, n_ctx: int) -> None:  # noqa: ANN401 - llama_cpp has no types
+        self._target = target
+        self._settings = settings
+        self._n_ctx = n_ctx
+        self._template = ChatTemplate.of(target)
+
+    def make(self, index: int, record: Record) -> Job | Result:
+        """A job, or the result of a record that has an error or does not fit."""
+        if record.error is not None:
+            return failed(index, record, record.error)
+        try:
+            return self._job(index, record)
+        except PyspecError as error:
+            return failed(index, record, Failure.of(error))
+
+    def _job(self, index: int, record: Record) -> Job:
+        tokens = self._tokens(record)
+        if len(tokens) > self._n_ctx:
+            raise ContextOverflow(self._n_ctx, len(tokens))
+        settings = self._settings
+        wanted = settings.max_tokens if record.max_tokens is None else record.max_tokens
+        sampling = self._sampling(record)
+        return Job(
+            index,
+            record,
+            tokens,
+            sampling,
+            Strict() if sampling.shaped else settings.rule,
+            wanted,
+            settings.stop if record.stop is None else tuple(record.stop),
+            min(len(tokens) + wanted, self._n_ctx),
+        )
+
+    def _sampling(self, record: Record) -> Sampling:
+        base = self._settings.sampling
+        temperature = base.temperature if record.temperature is None else record.temperature
+        seed = own_seed(base.seed, record.id) if record.seed is None else record.seed
+        return replace(base, temperature=temperature, seed=seed)
+
+    def _tokens(self, record: Record) -> list[int]:
+        if record.messages is None and (self._settings.raw or self._template.format is PLAIN):
+            return self._plain_tokens(record.prompt or "")
+        return self._template.prompt(self._messages(record))
+
+    def _plain_tokens(self, text: str) -> list[int]:
+        add_bos = bool(self._target._model.add_bos_token())  # noqa: SLF001 - llama_cpp has no public way
+        tokens = list(self._target.tokenize(text.encode(), add_bos=add_bos, special=False))
+        return tokens or [self._target.token_bos()]
+
+    def _messages(self, record: Record) -> Sequence[Message]:
+        if record.messages is not None:
+            return [Message(role=turn.role, content=turn.content) for turn in record.messages]
+        system = self._settings.system if record.system is None else record.system
+        turns = [Message(role="system", content=system)] if system is not None else []
+        return [*turns, Message(role="user", content=record.prompt or "")]
+
+
+def own_seed(seed: int, record_id: str) -> int:
+    """A record's seed: a hash of the batch's seed and the record's id."""
+    digest = hashlib.sha256(f"{seed}\0{record_id}".encode()).digest()
+    return int.from_bytes(digest[:4], "little")

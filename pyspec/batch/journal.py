@@ -1,0 +1,223 @@
+"""The journal of a batch: every finished record on disk at once, so that nothing is computed twice.
+
+Records finish out of order, and in another order after an interruption. So the output is not
+written directly: a journal beside it (OUT.journal) takes whole records as they finish, and at the
+end OUT is assembled from it in the order of the inputs and moved into place in one step. Whatever
+happens in between, OUT is either absent, or the former one, or complete; and it has the same bytes
+however often the run was interrupted.
+
+- Line one is the header: what the answers depend on (hashes of models and inputs, options). A
+  journal with another header is never continued.
+- One `os.write` a record; a write that fails or falls short is cut off again. A line torn by a
+  crash is cut on opening, with all after it.
+- `flock` keeps a second process out.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import stat
+import sys
+from dataclasses import dataclass
+from time import monotonic
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from pyspec.batch.results import Result
+from pyspec.errors import BatchWriteError, ResumeMismatch
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+if sys.platform != "win32":
+    import fcntl
+
+FORMAT = 1
+SYNC_S = 1.0
+"""Longest time a record waits for the disk."""
+
+_MAGIC = b'{"pyspec_batch":'
+_FLAGS = os.O_RDWR | os.O_CREAT | os.O_APPEND
+for _name in ("O_CLOEXEC", "O_NOFOLLOW", "O_BINARY"):
+    _FLAGS |= getattr(os, _name, 0)
+RESUME = "the same command goes on where this one stopped"
+
+
+class Header(msgspec.Struct):
+    """First line of a journal; `run` is what answers depend on, by name."""
+
+    pyspec_batch: int
+    run: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a record stands in the journal, bytes."""
+
+    offset: int
+    size: int
+
+
+class Journal:
+    """An append-only file of results that this process alone writes.
+
+    Raises BatchWriteError where the file cannot be made, is in use or is no journal, and
+    ResumeMismatch where it belongs to other inputs, models or options.
+    """
+
+    def __init__(self, path: Path, run: dict[str, Any]) -> None:
+        self.path = path
+        self.places: dict[int, Place] = {}
+        self.failed = 0
+        self._synced = monotonic()
+        self._fd = _open_locked(path)
+        try:
+            self._end = self._recover(run)
+        except BaseException:
+            os.close(self._fd)
+            raise
+
+    def __contains__(self, index: int) -> bool:
+        """Whether the record at this place of the inputs is finished."""
+        return index in self.places
+
+    def append(self, result: Result) -> None:
+        """Add a finished record. Raises BatchWriteError; the file then ends with the record before."""
+        data = msgspec.json.encode(result) + b"\n"
+        self._write(data)
+        self._keep(result, len(data))
+        if monotonic() - self._synced >= SYNC_S:
+            self.sync()
+
+    def read(self, index: int) -> Result:
+        """A finished record."""
+        place = self.places[index]
+        os.lseek(self._fd, place.offset, os.SEEK_SET)  # writes go to the end all the same
+        data = b""
+        while len(data) < place.size and (more := os.read(self._fd, place.size - len(data))):
+            data += more
+        return msgspec.json.decode(data, type=Result)
+
+    def sync(self) -> None:
+        """Have the disk hold what was written."""
+        try:
+            os.fsync(self._fd)
+        except OSError as error:
+            raise self._refused(error) from None
+        self._synced = monotonic()
+
+    def remove(self) -> None:
+        """Delete the file: its output is in place."""
+        self.path.unlink(missing_ok=True)
+        self.close()
+
+    def close(self) -> None:
+        """Let go of the file; calling it again does nothing. Whoever needs the disk to have it calls `sync`."""
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            with contextlib.suppress(OSError):  # what matters was reported by the write
+                os.close(fd)
+
+    # -- the file ----------------------------------------------------------------------------------
+
+    def _write(self, data: bytes) -> None:
+        try:
+            written = os.write(self._fd, data)
+            if written < len(data):  # the disk took a part: what follows would say why
+                written += os.write(self._fd, data[written:])
+            if written < len(data):
+                raise OSError(28, "No space left on device")
+        except OSError as error:
+            with contextlib.suppress(OSError):
+                os.ftruncate(self._fd, self._end)
+            raise self._refused(error) from None
+        self._end += written
+
+    def _refused(self, error: OSError) -> BatchWriteError:
+        free = ""
+        with contextlib.suppress(OSError):
+            free = f", {shutil.disk_usage(self.path.parent).free / 1e6:.0f} MB free"
+        return BatchWriteError(
+            f"{self.path} cannot be written: {error.strerror}{free}; {len(self.places)} records are kept",
+            f"make room: {RESUME}",
+        )
+
+    def _keep(self, result: Result, size: int) -> None:
+        self.places[result.index] = Place(self._end - size, size)
+        self.failed += result.error is not None
+
+    def _recover(self, run: dict[str, Any]) -> int:
+        """Read what is there, cut what is torn; returns where to go on."""
+        header = msgspec.json.encode(Header(FORMAT, run)) + b"\n"
+        with os.fdopen(os.dup(self._fd), "rb") as stream:
+            first = stream.readline(1 << 24)
+            if not first.endswith(b"\n"):
+                if not header.startswith(first):
+                    raise BatchWriteError(f"{self.path} is not a journal of a batch", "move it away")
+                self._end = 0
+                os.ftruncate(self._fd, 0)
+                self._write(header)
+                return len(header)
+            self._check(first, header)
+            self._end = len(first)
+            decode = msgspec.json.Decoder(Result).decode
+            for line in stream:
+                try:
+                    result = decode(line) if line.endswith(b"\n") else None
+                except (msgspec.MsgspecError, RecursionError, UnicodeError):
+                    result = None
+                if result is None:
+                    break
+                self._end += len(line)
+                self._keep(result, len(line))
+        os.ftruncate(self._fd, self._end)
+        return self._end
+
+    def _check(self, first: bytes, header: bytes) -> None:
+        if not first.startswith(_MAGIC):
+            raise BatchWriteError(f"{self.path} is not a journal of a batch", "move it away")
+        if first == header:
+            return
+        try:
+            was = msgspec.json.decode(first, type=Header).run
+        except (msgspec.MsgspecError, UnicodeError):
+            was = {}
+        now = msgspec.json.decode(header, type=Header).run
+        changed = [key for key in {**was, **now} if was.get(key) != now.get(key)]
+        raise ResumeMismatch(
+            f"{self.path} belongs to a run with other {', '.join(changed) or 'format'}",
+            "give the same command again, or another -o, or remove the journal to start anew",
+        )
+
+
+def _open_locked(path: Path) -> int:
+    """Open or create the journal and lock it. Raises BatchWriteError."""
+    while True:
+        try:
+            fd = os.open(path, _FLAGS, 0o600)
+        except OSError as error:
+            raise BatchWriteError(f"{path} cannot be written: {error.strerror}") from None
+        try:
+            _lock(fd, path)
+            now = os.stat(path, follow_symlinks=False)
+            if os.path.samestat(os.fstat(fd), now):
+                return fd
+        except FileNotFoundError:
+            pass  # whoever held it has just finished and removed it
+        except BaseException:
+            os.close(fd)
+            raise
+        os.close(fd)
+
+
+def _lock(fd: int, path: Path) -> None:
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        raise BatchWriteError(f"{path} is not a regular file")
+    if sys.platform != "win32":
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise BatchWriteError(f"another process is writing {path}", "wait for it to end") from None

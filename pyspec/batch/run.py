@@ -1,0 +1,241 @@
+"""`Batch`: many prompts over one set of models, from Python."""
+
+from __future__ import annotations
+
+from collections import deque
+from functools import partial
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+
+from pyspec._version import __version__
+from pyspec.batch.contexts import MOST_SEQUENCES, Contexts, Models
+from pyspec.batch.jobs import JobMaker, Settings
+from pyspec.batch.records import Record
+from pyspec.batch.results import Result
+from pyspec.batch.scheduler import Scheduler
+from pyspec.engine.handle import MAX_DRAFT
+from pyspec.errors import Cancelled, OptionError
+from pyspec.policy.cost import CostCurve
+from pyspec.policy.learned import Learned
+from pyspec.policy.lengths import parse_length
+from pyspec.store.fingerprint import file_sha256
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    from pyspec.batch.jobs import Job
+
+WINDOW = 64
+"""Fewest records that wait to be ordered by length."""
+
+_FORMAT_TOKENS = 64  # of a chat template, and to spare
+_BYTES_A_TOKEN = 3
+# few enough that a prompt not yet tokenised is hardly ever thought too short
+
+_WORTH = 0.03
+# what twice the sequences have to gain to be worth their memory
+
+
+class Batch:
+    """Answers many prompts at once.
+
+    model_path, draft, companion, length, draft_n_gpu_layers: as `SpeculativeLlama` takes them; further
+        keywords are llama-cpp-python's.
+    settings: sampling, acceptance rule, max_tokens, system text and stop strings of records that bring
+        none of their own.
+    parallel: answers at once, 1 to 64; None for what the cost curve says is worth it.
+    n_ctx: positions a record may use, prompt and answer. cells: KV cells of all sequences together; None
+        for what `run` finds its records to need.
+    draft_max: longest draft of a sequence, tokens.
+
+    One thread at a time. Raises OptionError, ModelInvalid, DraftMismatch and the like when made.
+    """
+
+    def __init__(
+        self,
+        model_path: str,
+        *,
+        draft: Any = "auto",  # noqa: ANN401 - names, paths and drafters, as SpeculativeLlama has it
+        companion: str = "auto",
+        length: str = "auto",
+        settings: Settings = Settings(),  # noqa: B008 - frozen
+        parallel: int | None = None,
+        n_ctx: int = 4096,
+        cells: int | None = None,
+        draft_max: int | None = None,
+        draft_n_gpu_layers: int | None = None,
+        **kwargs: Any,  # noqa: ANN401 - llama_cpp's
+    ) -> None:
+        if parallel is not None and not 1 <= parallel <= MOST_SEQUENCES:
+            raise OptionError(f"parallel is {parallel}", f"use 1 to {MOST_SEQUENCES}")
+        if n_ctx < 1:
+            raise OptionError(f"n_ctx is {n_ctx}", "use 1 or more")
+        self._length, self._curve = parse_length(length), CostCurve()
+        self.parallel = parallel or best_parallel(self._curve.target.table())
+        self.settings, self._n_ctx, self._cells = settings, n_ctx, cells
+        self._draft_max = MAX_DRAFT if draft_max is None else draft_max
+        self._gpu_layers = draft_n_gpu_layers
+        self._options = {"length": length, "draft_max": draft_max, "n_ctx": n_ctx}
+        self._models = Models(model_path, draft, companion, **kwargs)
+        self._jobs = JobMaker(self._models.target, settings, n_ctx)
+        self._contexts: Contexts | None = None
+        self._scheduler: Scheduler | None = None
+        self._policy = self._length.policy(self._curve, Learned(), self._models.parts.companion is not None)
+        self._queue: deque[tuple[int, Record]] = deque()
+        self._count = 0
+        self._cancelled = False
+        self._seconds = 0.0
+
+    # -- records in, results out -------------------------------------------------------------------
+
+    def run(self, records: Iterable[Record | str]) -> Iterator[Result]:
+        """Answer records, or bare prompts, and give the results as they finish; `result.index` is the place.
+
+        Records are taken from the iterable when there is room for them. Raises Cancelled after `cancel`.
+        """
+        return self.run_indexed((i, _as_record(record, i)) for i, record in enumerate(records))
+
+    def run_indexed(self, records: Iterable[tuple[int, Record]]) -> Iterator[Result]:
+        """`run` for records that bring their own index."""
+        return self._pump(partial(next, iter(records), None))
+
+    def submit(self, record: Record | str) -> int:
+        """Queue a record for `stream`; returns its index. Safe from any thread but not from two at once."""
+        index = self._count
+        self._count += 1
+        self._queue.append((index, _as_record(record, index)))
+        return index
+
+    def stream(self) -> Iterator[Result]:
+        """Results of submitted records as they finish, until none is left; more may be submitted meanwhile."""
+        return self._pump(lambda: self._queue.popleft() if self._queue else None)
+
+    def cancel(self) -> None:
+        """End what runs: the iterator raises Cancelled at once, even out of a decode. Safe from any thread."""
+        self._cancelled = True
+        if self._contexts is not None:
+            self._contexts.engine.cancel()
+
+    def expect(self, records: Sequence[Record]) -> None:
+        """Make the contexts large enough for the longest of these; only before the first result."""
+        needs = sorted((self._guess(record) for record in records), reverse=True)
+        self._cells = max(self._cells or 0, sum(needs[: self.parallel]))
+
+    def _guess(self, record: Record) -> int:
+        texts = [record.prompt or "", record.system or self.settings.system or ""]
+        texts += [turn.content for turn in record.messages or ()]
+        wanted = self.settings.max_tokens if record.max_tokens is None else record.max_tokens
+        size = sum(len(text.encode()) for text in texts)
+        return int(min(size // _BYTES_A_TOKEN + _FORMAT_TOKENS + wanted, self._n_ctx))
+
+    # -- the work ----------------------------------------------------------------------------------
+
+    def _pump(self, take: Callable[[], tuple[int, Record] | None]) -> Iterator[Result]:
+        start = perf_counter()
+        self._cancelled = False
+        if self._contexts is not None:
+            self._contexts.engine.cancel(raised=False)
+        try:
+            while True:
+                yield from self._fill_window(take)
+                if self._scheduler is None or self._scheduler.idle:
+                    return
+                yield from self._scheduler.round()
+        finally:
+            self._seconds += perf_counter() - start
+            if self._scheduler is not None:
+                self._scheduler.abandon()
+
+    def _fill_window(self, take: Callable[[], tuple[int, Record] | None]) -> Iterator[Result]:
+        """Take records until the window is full; those that cannot run come back at once."""
+        jobs: list[Job] = []
+        room = max(WINDOW, 4 * self.parallel) if self._scheduler is None else self._scheduler.room
+        while len(jobs) < room and (item := take()) is not None:
+            if self._cancelled:
+                raise Cancelled("the batch was cancelled")
+            made = self._jobs.make(*item)
+            if isinstance(made, Result):
+                yield made
+            else:
+                jobs.append(made)
+        if jobs:
+            scheduler = self._scheduler or self._open(jobs)
+            for job in jobs:
+                scheduler.add(job)
+
+    def _open(self, jobs: Sequence[Job]) -> Scheduler:
+        """Make contexts that hold the largest of these jobs at once."""
+        needs = sorted((job.need for job in jobs), reverse=True)
+        cells = max(self._cells or 0, sum(needs[: self.parallel]))
+        self._contexts = Contexts(self._models, self.parallel, self._n_ctx, cells, self._gpu_layers)
+        window = max(WINDOW, 4 * self.parallel)
+        self._scheduler = Scheduler(self._contexts, self._policy, self._draft_max, window)
+        return self._scheduler
+
+    # -- about the run -----------------------------------------------------------------------------
+
+    def identity(self) -> dict[str, Any]:
+        """What the answers depend on: version, hashes of models, options. Not the parallelism."""
+        settings = self.settings
+        files = {role: file_sha256(path) for role, path in self._models.files.items()}
+        rule = {"name": settings.rule.name, **getattr(settings.rule, "__dict__", {})}
+        return {
+            "pyspec": __version__,
+            **files,
+            "drafter": "none" if self._models.parts.drafter is None else self._models.parts.drafter.name,
+            "verification": {key: str(value) for key, value in rule.items()},
+            "sampling": {key: str(value) for key, value in vars(settings.sampling).items()},
+            "max_tokens": settings.max_tokens,
+            "system": settings.system,
+            "stop": list(settings.stop),
+            "raw": settings.raw,
+            **self._options,
+        }
+
+    def stats(self) -> dict[str, Any]:
+        """Counts and times since this was made. decode_s is time inside llama.cpp's decodes, by role."""
+        scheduler, contexts = self._scheduler, self._contexts
+        tokens = scheduler.tokens if scheduler else 0
+        times = contexts.engine.decode_us() if contexts else (0, 0, 0)
+        return {
+            "parallel": self.parallel,
+            "seconds": round(self._seconds, 3),
+            "tokens": tokens,
+            "tokens_per_second": round(tokens / self._seconds, 2) if self._seconds else 0.0,
+            "drafted": scheduler.drafted if scheduler else 0,
+            "verified": scheduler.verified if scheduler else 0,
+            "accepted": scheduler.accepted if scheduler else 0,
+            "relaxed": scheduler.relaxed if scheduler else 0,
+            "kv_cells": contexts.cells if contexts else 0,
+            "prefix_tokens": scheduler.prefix_tokens if scheduler else 0,
+            "decode_s": dict(zip(("target", "draft", "companion"), (round(1e-6 * us, 3) for us in times), strict=True)),
+            "outside_decodes": round(1 - 1e-6 * sum(times) / self._seconds, 4) if self._seconds else 0.0,
+        }
+
+    def close(self) -> None:
+        """Free the models; calling it again does nothing."""
+        contexts, self._contexts, self._scheduler = self._contexts, None, None
+        if contexts is not None:
+            contexts.close()
+        self._models.close()
+
+    def __enter__(self) -> Batch:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def best_parallel(times: Sequence[float], most: int = 16) -> int:
+    """How many sequences at once are worth it; `times[n]` is the target's time for n rows.
+
+    The smallest power of two after which doubling gains less than 3 % tokens a second; at most `most`.
+    """
+    n = 1
+    while 2 * n <= min(most, len(times) - 1) and 2 * n / times[2 * n] > (1 + _WORTH) * n / times[n]:
+        n *= 2
+    return n
+
+
+def _as_record(record: Record | str, index: int) -> Record:
+    return Record(id=str(index), prompt=record) if isinstance(record, str) else record

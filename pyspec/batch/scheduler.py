@@ -1,0 +1,314 @@
+"""Continuous batching: which record runs in which sequence, and what goes into each decode.
+
+A round is one `Loop.round`: every answering sequence gets its row and its drafted tokens, and what
+room is left in the batch takes prompt tokens of sequences that are still reading. A sequence whose
+answer ends is given the next record at once.
+
+- Records wait in a window and the one with the most to do goes first, so that the end of a batch is
+  not one long answer alone.
+- A record starts when its prompt and its longest answer fit the free KV cells: decoding never runs
+  out of them.
+- The tokens that all prompts of the first window begin with are decoded once, in sequence 0, and
+  copied.
+- Prompts with the least left to read go first, but the one that waits longest always gets a share:
+  neither do long prompts stall short ones, nor the other way round.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from pyspec.batch.jobs import Job, failed
+from pyspec.batch.records import Failure
+from pyspec.engine.handle import MAX_DRAFT, Gate, Role
+from pyspec.engine.loop import Run
+from pyspec.engine.side import address
+from pyspec.errors import Cancelled, EngineError
+from pyspec.sampling import build_chain
+from pyspec.text import TextAssembler, piece_reader
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pyspec.batch.contexts import Contexts
+    from pyspec.batch.results import Result
+    from pyspec.policy.base import LengthPolicy
+
+log = logging.getLogger("pyspec")
+
+FILL_ROWS = 128
+"""Prompt tokens that ride in a batch with answers: enough for the matrix kernels, few enough that answers go on."""
+
+COUPLED_ROWS = 64
+"""The same with a coupled draft, whose target gives logits for every row: they take n_vocab floats each."""
+
+LEAST_PREFIX = 16
+"""Shortest common prefix worth a sequence of its own, tokens."""
+
+_PATIENCE = 8
+# rounds of starts that may pass by a record that does not fit, as a multiple of the slots
+
+
+@dataclass
+class _Slot:
+    """A job on its sequence. missing: prompt tokens still to be read, the last one aside."""
+
+    job: Job
+    run: Run
+    text: TextAssembler
+    chain: Any
+    missing: int
+    shared: int
+    shown: str = ""
+
+
+class Scheduler:
+    """Runs jobs over the sequences of `contexts`; `round` returns those that ended in it.
+
+    window: how many jobs wait to be chosen from. tokens: emitted so far, failed records' included.
+    """
+
+    def __init__(self, contexts: Contexts, policy: LengthPolicy, draft_max: int, window: int) -> None:
+        self._contexts, self._policy, self._draft_max = contexts, policy, draft_max
+        self._engine, self._loop = contexts.engine, contexts.loop
+        self._piece = piece_reader(contexts.target._model.vocab)  # noqa: SLF001
+        self.window = window
+        self._waiting: list[Job] = []
+        self._active: dict[int, _Slot] = {}
+        self._free = list(range(contexts.n_slots, 0, -1))
+        self._prefix: list[int] | None = None
+        self._passed_by = 0
+        self.tokens = self.drafted = self.verified = self.accepted = self.relaxed = 0
+
+    # -- jobs in -----------------------------------------------------------------------------------
+
+    @property
+    def room(self) -> int:
+        """How many more jobs the window takes."""
+        return max(0, self.window - len(self._waiting))
+
+    @property
+    def prefix_tokens(self) -> int:
+        """Length of the prefix that prompts share."""
+        return len(self._prefix or [])
+
+    @property
+    def idle(self) -> bool:
+        """Whether there is nothing to do."""
+        return not self._waiting and not self._active
+
+    def add(self, job: Job) -> None:
+        """Let a job wait for its turn."""
+        self._waiting.append(job)
+        self._waiting.sort(key=lambda j: (j.alone, j.need, -j.index))
+
+    def _start_all(self) -> None:
+        while self._free and self._waiting:
+            if self._active and (self._waiting[-1].alone or any(s.job.alone for s in self._active.values())):
+                return
+            at = self._fitting()
+            if at is None:
+                return
+            self._start(self._free.pop(), self._waiting.pop(at))
+
+    def _fitting(self) -> int | None:
+        """Index of the job with the most to do among those that fit the free cells."""
+        most = len(self._waiting) - 1
+        for at in range(most, -1, -1):
+            if self._cells_free() >= self._cells(self._waiting[at]):
+                self._passed_by = 0 if at == most else self._passed_by + 1
+                return at
+            if self._passed_by >= _PATIENCE * self._contexts.n_slots:
+                break  # it has waited for long enough: the cells are kept for it
+        if self._active:
+            return None
+        self._drop_prefix()  # it is all that is in the way
+        return most
+
+    def _cells(self, job: Job) -> int:
+        return job.need - _common(self._prefix or [], job.tokens)
+
+    def _cells_free(self) -> int:
+        used = sum(slot.job.need - slot.shared for slot in self._active.values())
+        return self._contexts.cells - len(self._prefix or []) - used
+
+    def _start(self, seq: int, job: Job) -> None:
+        shared = _common(self._prefix or [], job.tokens)
+        kept = self._engine.set_tokens(seq, job.tokens)
+        if kept < shared:
+            self._engine.copy_prefix(0, seq, shared)
+            kept = self._engine.set_tokens(seq, job.tokens)
+        chain = build_chain(job.sampling, self._contexts.target)
+        run = Run(seq, list(job.tokens), Gate(job.rule, job.sampling.temperature != 0.0), job.max_tokens)
+        run.sampler = 0 if chain is None else address(chain.sampler)
+        text = TextAssembler(self._piece, job.stop)
+        self._active[seq] = _Slot(job, run, text, chain, len(job.tokens) - 1 - kept, shared)
+        self._forget(seq)
+
+    def _forget(self, seq: int) -> None:
+        """Tell a drafter that keeps an index of each text that this one is another."""
+        forget = getattr(self._contexts.drafter, "forget", None)
+        if forget is not None:
+            forget(seq)
+
+    # -- the shared prefix -------------------------------------------------------------------------
+
+    def _share_prefix(self) -> None:
+        """Decode what the waiting prompts have in common, once, in sequence 0."""
+        prompts = [job.tokens for job in self._waiting]
+        self._prefix = []
+        if len(prompts) < 2:
+            return
+        common = min((_common(prompts[0], prompt) for prompt in prompts[1:]), default=0)
+        common = min(common, min(map(len, prompts)) - 1)  # each has to decode a last token of its own
+        if common < LEAST_PREFIX:
+            return
+        self._engine.set_tokens(0, prompts[0][: common + 1])
+        for role in self._reading():
+            held = -1
+            while held < common:
+                held = self._engine.prefill(role, 0, common, self._contexts.n_batch)
+        self._prefix = prompts[0][:common]
+
+    def _reading(self) -> list[Role]:
+        """Roles whose contexts read prompts; a coupled draft reads states instead."""
+        equipment = self._loop.equipment
+        roles = [Role.TARGET]
+        if equipment.draft_model and not self._contexts.coupled:
+            roles.append(Role.DRAFT)
+        return [*roles, Role.COMPANION] if equipment.companion else roles
+
+    def _drop_prefix(self) -> None:
+        self._prefix = []
+        for seq in (0, *self._free):
+            self._engine.set_tokens(seq, ())
+
+    # -- rounds ------------------------------------------------------------------------------------
+
+    def round(self) -> list[Result]:
+        """One decode, and the results of jobs that ended with it.
+
+        Raises Cancelled; all that was not finished is then lost.
+        """
+        if self._prefix is None:
+            self._share_prefix()
+        ended = self._end_empty()
+        self._start_all()
+        slots = [slot for slot in self._active.values() if slot.missing == 0]
+        fills = self._fills(len(slots))
+        try:
+            ended += self._step(slots, fills)
+        except Cancelled:
+            raise
+        except EngineError as error:
+            ended += self._isolate(error)
+        return ended
+
+    def _end_empty(self) -> list[Result]:
+        """Jobs that ask for no tokens."""
+        empty = [job for job in self._waiting if job.max_tokens == 0]
+        self._waiting = [job for job in self._waiting if job.max_tokens > 0]
+        return [job.result("", 0, "length", {"relaxed": 0, "relaxed_nats": 0.0}) for job in empty]
+
+    def _step(self, slots: Sequence[_Slot], fills: Sequence[tuple[int, int]]) -> list[Result]:
+        if not slots:
+            if fills:
+                self._engine.verify([(seq, n, -1) for seq, n in fills])
+        else:
+            self._bound_drafts(slots, sum(n for _, n in fills))
+            steps = self._loop.round([slot.run for slot in slots], self._policy, fills)
+            for slot, step in zip(slots, steps, strict=True):
+                slot.shown += slot.text.push([token.id for token in step.tokens])
+        for seq, n in fills:
+            self._active[seq].missing -= n
+        done = [slot for slot in slots if slot.run.finish_reason is not None or slot.text.done]
+        return [self._finish(slot) for slot in done]
+
+    def _bound_drafts(self, slots: Sequence[_Slot], filled: int) -> None:
+        room = (self._contexts.n_batch - filled) // len(slots) - 1
+        for slot in slots:
+            slot.run.draft_max = max(0, min(self._draft_max, MAX_DRAFT, room))
+
+    def _fills(self, n_answering: int) -> list[tuple[int, int]]:
+        """Prompt tokens for the next decode, as (sequence, tokens)."""
+        budget = COUPLED_ROWS if self._contexts.coupled else FILL_ROWS
+        if not n_answering and not self._contexts.coupled:
+            budget = self._contexts.n_batch
+        budget = min(budget, self._contexts.n_batch - n_answering)
+        # the dict keeps the order of starting: the first one that reads has waited longest
+        reading = [(seq, slot.missing) for seq, slot in self._active.items() if slot.missing > 0]
+        return share_rows(reading, budget)
+
+    def _finish(self, slot: _Slot) -> Result:
+        text = slot.shown + slot.text.finish()
+        reason = "stop" if slot.text.done else slot.run.finish_reason or "length"
+        tally = slot.run.tally
+        self.tokens += tally.tokens
+        self.drafted += tally.drafted
+        self.verified += tally.verified
+        self.accepted += tally.accepted
+        self.relaxed += tally.relaxed
+        self._release(slot)
+        return slot.job.result(text, tally.tokens, reason, tally.as_dict())
+
+    def _release(self, slot: _Slot) -> None:
+        """Give the sequence back, with the shared prefix in its KV and nothing else."""
+        seq = slot.run.seq
+        del self._active[seq]
+        self._free.append(seq)
+        if slot.chain is not None:
+            slot.chain.close()
+        # one token more than is kept: the last token of a text is never held
+        self._engine.set_tokens(seq, slot.job.tokens[: slot.shared + 1] if slot.shared else ())
+
+    # -- faults ------------------------------------------------------------------------------------
+
+    def _isolate(self, error: EngineError) -> list[Result]:
+        """After a failed decode: whose fault it was shows when each one runs alone."""
+        slots = list(self._active.values())
+        for slot in slots:
+            slot.shared = 0
+            self._release(slot)
+        self._drop_prefix()
+        if len(slots) == 1:
+            job = slots[0].job
+            return [failed(job.index, job.record, Failure.of(error))]
+        log.warning("a batch failed and its %d records run one by one: %s", len(slots), error)
+        for slot in slots:
+            slot.job.alone = True
+            self.add(slot.job)
+        return []
+
+    def abandon(self) -> None:
+        """Drop everything that has not ended."""
+        for slot in list(self._active.values()):
+            self._release(slot)
+        self._waiting.clear()
+
+
+def share_rows(reading: Sequence[tuple[int, int]], budget: int) -> list[tuple[int, int]]:
+    """Share `budget` rows among sequences that read, given as (sequence, tokens missing), longest waiting first.
+
+    The first one has a quarter for certain; the rest goes to those with the least left.
+    """
+    if not reading or budget < 1:
+        return []
+    first, missing = reading[0]
+    given = {first: min(missing, max(1, budget // 4))}
+    budget -= given[first]
+    for seq, left in sorted(reading, key=lambda item: item[1]):
+        more = min(budget, left - given.get(seq, 0))
+        if more > 0:
+            given[seq] = given.get(seq, 0) + more
+            budget -= more
+    return list(given.items())
+
+
+def _common(a: Sequence[int], b: Sequence[int]) -> int:
+    """Tokens that two texts begin with alike, at most all of b but its last."""
+    most = min(len(a), len(b) - 1)
+    if a[:most] == b[:most]:
+        return max(0, most)
+    return next(i for i in range(most) if a[i] != b[i])

@@ -1,0 +1,25 @@
+"""Batches of the tiny model."""
+
+from __future__ import annotations
+
+import pytest
+
+from pyspec.batch import Batch, Settings
+
+
+@pytest.fixture
+def open_batch(tiny_target):
+    """Makes a `Batch` of the tiny target; nothing drafts and 2 answers go on at once unless said otherwise."""
+    opened = []
+
+    def open_(path=None, max_tokens=24, **options):
+        settings = options.pop("settings", Settings(max_tokens=max_tokens, raw=True))
+        defaults = {"draft": "none", "companion": "none", "length": "fixed:4", "n_ctx": 256, "parallel": 2}
+        threads = {"n_threads": 1, "n_threads_batch": 1}
+        words = {k: str(v) if k in ("draft", "companion") else v for k, v in options.items()}
+        opened.append(Batch(str(path or tiny_target), settings=settings, **{**defaults, **threads, **words}))
+        return opened[-1]
+
+    yield open_
+    for batch in opened:
+        batch.close()
