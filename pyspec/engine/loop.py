@@ -83,7 +83,9 @@ class Loop:
         self._stopping: Plan | None = None
         self._complained: set[str] = set()
 
-    def round(self, runs: Sequence[Run], policy: Policy, fills: Sequence[tuple[int, int]] = ()) -> list[Step]:
+    def round(
+        self, runs: Sequence[Run], policy: Policy, fills: Sequence[tuple[int, int]] = ()
+    ) -> list[Step]:
         """One round over `runs`; `fills` are (seq, n) prompt tokens to decode in the same batch. One step a run."""
         start = perf_counter()
         outcome = Outcome(seqs=(), t_verify=0.0, verify_rows=0)
@@ -118,11 +120,15 @@ class Loop:
             rest = [i for i, draft in enumerate(drafts) if draft.n == 0 and limits[i] > 0]
             if rest:
                 asked = [min(limits[i], plan.max_draft) for i in rest]
-                for i, draft in zip(rest, self._try_model([runs[i].seq for i in rest], asked, plan, outcome)):
+                for i, draft in zip(
+                    rest, self._try_model([runs[i].seq for i in rest], asked, plan, outcome)
+                ):
                     drafts[i] = draft
         return drafts
 
-    def _try_model(self, seqs: list[int], limits: list[int], plan: Plan, outcome: Outcome) -> list[Draft]:
+    def _try_model(
+        self, seqs: list[int], limits: list[int], plan: Plan, outcome: Outcome
+    ) -> list[Draft]:
         try:
             return self._run_model(seqs, limits, plan, outcome)
         except (Cancelled, EngineBusy):
@@ -149,22 +155,28 @@ class Loop:
             proposal = drafter.propose(run.seq, run.tokens, limit)
             tokens = [index(token) for token in proposal.tokens]
             if len(tokens) > limit or any(not 0 <= token < self.engine.n_vocab for token in tokens):
-                raise DraftError(f"{len(tokens)} tokens drafted of {limit}, or ids that do not exist")
+                raise DraftError(
+                    f"{len(tokens)} tokens drafted of {limit}, or ids that do not exist"
+                )
             return Proposal(tokens, index(proposal.match_length))
-        except Exception as error:  # whatever a drafter does, the answer goes on without it
+        except Exception as error:  # noqa: BLE001 - whatever a drafter does, the answer goes on without it
             self._complain(drafter.name, error)
             return NOTHING
 
-    def _tell_drafter(self, run: Run, tokens: tuple[Token, ...], n_verified: int, n_accepted: int) -> None:
+    def _tell_drafter(
+        self, run: Run, tokens: tuple[Token, ...], n_verified: int, n_accepted: int
+    ) -> None:
         drafter = self.equipment.drafter
         if drafter is None or n_verified == 0:
             return
         try:
             drafter.observe(run.seq, [token.id for token in tokens], n_verified, n_accepted)
-        except Exception as error:  # as above
+        except Exception as error:  # noqa: BLE001 - as above
             self._complain(drafter.name, error)
 
-    def _run_model(self, seqs: list[int], limits: list[int], plan: Plan, outcome: Outcome) -> list[Draft]:
+    def _run_model(
+        self, seqs: list[int], limits: list[int], plan: Plan, outcome: Outcome
+    ) -> list[Draft]:
         start = perf_counter()
         if plan is not self._stopping:
             self.engine.set_stop(plan.floors or [plan.floor], plan.table)
@@ -191,7 +203,9 @@ class Loop:
             raise
         except (EngineError, UnsupportedModel) as error:
             self._complain("the companion", error)
-            self.equipment = Equipment(self.equipment.drafter, self.equipment.draft_model, companion=False)
+            self.equipment = Equipment(
+                self.equipment.drafter, self.equipment.draft_model, companion=False
+            )
             return False
         return True
 
@@ -203,7 +217,11 @@ class Loop:
     # -- verify and accept ---------------------------------------------------------------------------------------------
 
     def _verify(
-        self, runs: Sequence[Run], lengths: list[int], fills: Sequence[tuple[int, int]], outcome: Outcome
+        self,
+        runs: Sequence[Run],
+        lengths: list[int],
+        fills: Sequence[tuple[int, int]],
+        outcome: Outcome,
     ) -> None:
         start = perf_counter()
         work = [(run.seq, 0, n) for run, n in zip(runs, lengths)]
@@ -215,7 +233,11 @@ class Loop:
 
     def _accept(self, run: Run, n_verified: int, n_drafted: int) -> tuple[Step, SeqOutcome]:
         following = self._following(run.seq, n_verified, n_drafted)
-        rows = [self.engine.row(run.seq, i) for i in range(n_verified + 1)] if run.rows is not None else None
+        rows = (
+            [self.engine.row(run.seq, i) for i in range(n_verified + 1)]
+            if run.rows is not None
+            else None
+        )
         verdict = self.engine.accept(run.seq, run.sampler, run.gate)
         tokens = _emitted(verdict)
         if rows is not None and run.rows is not None:
@@ -253,13 +275,18 @@ def _emitted(verdict: Any) -> tuple[Token, ...]:
     ids, sources = ffi.unpack(verdict.token, n), ffi.unpack(verdict.source, n)
     preferred, gaps = ffi.unpack(verdict.preferred, n), ffi.unpack(verdict.gap, n)
     return tuple(
-        Token(id_, _SOURCES[source], gap, wanted) for id_, source, gap, wanted in zip(ids, sources, gaps, preferred)
+        Token(id_, _SOURCES[source], gap, wanted)
+        for id_, source, gap, wanted in zip(ids, sources, gaps, preferred)
     )
 
 
 def _read(seq: int, view: Any) -> Draft:
     n = view.n
-    draft = Draft(seq, n, p=ffi.unpack(view.p, n), entropy=ffi.unpack(view.entropy, n)) if n else Draft(seq, 0)
+    draft = (
+        Draft(seq, n, p=ffi.unpack(view.p, n), entropy=ffi.unpack(view.entropy, n))
+        if n
+        else Draft(seq, 0)
+    )
     if n and view.scored:
         seen = ffi.unpack(view.agreement, n)
         draft.s, draft.a, draft.pc = [x.s for x in seen], [x.a for x in seen], [x.pc for x in seen]
