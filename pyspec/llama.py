@@ -5,17 +5,16 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Any
 
-import llama_cpp
 import numpy as np
 
 from pyspec.assemble import Assembly, assemble
-from pyspec.engine.session import UNLIMITED, Report, Request
+from pyspec.engine.session import UNLIMITED, Request
 from pyspec.engine.side import address
-from pyspec.errors import EngineError
+from pyspec.mirror import Closed, Mirror, closed_error
 from pyspec.policy.base import LengthPolicy
 from pyspec.policy.cost import CostCurve
 from pyspec.policy.learned import Learned
@@ -23,7 +22,6 @@ from pyspec.policy.lengths import Length, parse_length
 from pyspec.profiles import load_profile, prior_curve
 from pyspec.rules import Margin, Strict, Verification
 from pyspec.sampling import Sampling, build_chain
-from pyspec.scores import ScoreRows
 from pyspec.speculation import OFF, Speculation, result_block
 from pyspec.text import piece_reader
 from pyspec.tokens import Step
@@ -40,24 +38,13 @@ _DEFAULT_SAMPLING = Sampling()
 class _Call:
     """What llama-cpp-python's own signatures do not carry down to `generate`."""
 
-    speculation: Speculation = Speculation()
+    speculation: Speculation = field(default_factory=Speculation)
     max_tokens: int | None = None
     logit_bias: dict[int, float] | None = None
     logprobs: bool = False
 
 
-class _Closed:
-    """Stands for what `close` freed: any use is a clear error."""
-
-    def __getattr__(self, name: str) -> Any:
-        raise _closed()
-
-
-def _closed() -> EngineError:
-    return EngineError("this SpeculativeLlama is closed", "make a new one")
-
-
-class SpeculativeLlama(llama_cpp.Llama):
+class SpeculativeLlama(Mirror):
     """A `llama_cpp.Llama` that drafts and verifies.
 
     draft: "auto" (a shipped draft that fits, with prompt lookup in front; lookup alone otherwise), "none", "lookup", the
@@ -86,15 +73,10 @@ class SpeculativeLlama(llama_cpp.Llama):
         start = perf_counter()
         self._bound, self._call = Speculation(), _Call()
         self._assembly: Assembly | None = None
-        self._rows: ScoreRows | None = None
-        self._all_logits = self._plain = False
-        self._own_text: list[int] = []
         self._told: set[str] = set()
         foreign = kwargs.pop("draft_model", None)
         kwargs.setdefault("verbose", False)
         super().__init__(model_path, **kwargs)
-        # with a score buffer of its own, or as an embedder, llama-cpp-python's plain path serves
-        self._plain = self._all_logits or bool(kwargs.get("embedding"))
         self.piece = piece_reader(self._model.vocab)
         self.verification = verification
         self._length = parse_length(length)
@@ -102,8 +84,6 @@ class SpeculativeLlama(llama_cpp.Llama):
         self.last_speculation: dict[str, Any] = {}
         self.last_timings: dict[str, float] = {}
         if not self._plain:
-            # llama-cpp-python's score buffer, n_batch x n_vocab floats, is never filled here
-            self.scores = np.empty((0, self._n_vocab), dtype=np.single)
             chosen = foreign if foreign is not None and draft == "auto" else draft
             self._assembly = assemble(self, chosen, companion, draft_n_gpu_layers)
             self._measured = load_profile(self, self._assembly) is not None
@@ -148,8 +128,9 @@ class SpeculativeLlama(llama_cpp.Llama):
     def _marked(self, chunks: Any) -> Iterator[Any]:
         for chunk in chunks:
             if chunk["choices"] and chunk["choices"][0].get("finish_reason"):
-                chunk = {**chunk, "speculation": self.last_speculation}
-            yield chunk
+                yield {**chunk, "speculation": self.last_speculation}
+            else:
+                yield chunk
 
     def _create_completion(self, *args: Any, **kwargs: Any) -> Iterator[Any]:
         bias = kwargs.pop("logit_bias", None)
@@ -164,18 +145,18 @@ class SpeculativeLlama(llama_cpp.Llama):
     def _carrying(self, call: _Call, chunks: Iterator[Any]) -> Iterator[Any]:
         """Run llama-cpp-python's generator with `call` in force whenever it runs."""
         while True:
-            self._call = call
+            self._call, self._wants_logprobs = call, call.logprobs
             try:
                 chunk = next(chunks)
             except StopIteration:
                 return
             finally:
-                self._call = _Call()
+                self._call, self._wants_logprobs = _Call(), False
             yield chunk
 
     # -- generation ----------------------------------------------------------------------------------------------------
 
-    def generate(  # type: ignore[override]
+    def generate(
         self,
         tokens: Sequence[int],
         reset: bool = True,
@@ -227,7 +208,7 @@ class SpeculativeLlama(llama_cpp.Llama):
             "logits_all or embedding was asked for: decoding plainly, as llama-cpp-python does"
         )
         self.last_speculation = {}
-        return super().generate(
+        plain: Generator[int, Sequence[int] | None, None] = super().generate(
             tokens,
             reset=reset,
             temp=temp,
@@ -236,6 +217,7 @@ class SpeculativeLlama(llama_cpp.Llama):
             grammar=grammar,
             **options,
         )
+        return plain
 
     def steps(
         self,
@@ -277,11 +259,7 @@ class SpeculativeLlama(llama_cpp.Llama):
             progress=progress,
             held=self._held(tokens),
         )
-        self._rows = (
-            ScoreRows(len(tokens) - 1, request.rows, self._n_vocab)
-            if request.rows is not None
-            else None
-        )
+        self._keep_rows(len(tokens), request.rows)
         policy.begin_answer()
         try:
             for step in session.steps(tokens, request):
@@ -294,7 +272,7 @@ class SpeculativeLlama(llama_cpp.Llama):
 
     def _open(self) -> Assembly:
         if self._assembly is None:
-            raise _closed()
+            raise closed_error()
         return self._assembly
 
     def _policy(self, speculation: Speculation, rule: Verification) -> LengthPolicy:
@@ -310,6 +288,17 @@ class SpeculativeLlama(llama_cpp.Llama):
         """A policy's beginnings: what a profile measured, or the curve of this object and nothing learned."""
         measured = load_profile(self, self._assembly) if self._measured else None
         return measured or (self._curve, Learned())
+
+    def _settle(self, policy: LengthPolicy, rule: Verification, speculation: Speculation) -> None:
+        """After an answer, however it ended: what the KV holds, and what was done."""
+        assembly = self._assembly
+        if assembly is None:
+            return
+        self._adopt(assembly.session.tokens, assembly.session.held)
+        report = assembly.session.report
+        if report is not None:
+            self.last_speculation = result_block(assembly, report, policy, rule, speculation)
+            self.last_timings = {**report.timings.as_dict(), "load_ms": round(self.load_ms, 2)}
 
     def _ids(
         self, steps: Generator[Step, None, None], prompt: list[int], criteria: Any
@@ -334,57 +323,6 @@ class SpeculativeLlama(llama_cpp.Llama):
             steps.close()
         return None
 
-    # -- keeping llama-cpp-python's own fields true --------------------------------------------------------------------
-
-    def _held(self, tokens: Sequence[int]) -> int:
-        """-1 where the context holds what this class left there, else how many of `tokens` it begins with."""
-        ids = self.input_ids[: self.n_tokens].tolist()
-        if ids == self._own_text[: self.n_tokens] and self.n_tokens == max(
-            0, len(self._own_text) - 1
-        ):
-            return -1
-        same = 0
-        while same < len(ids) and same < len(tokens) and ids[same] == tokens[same]:
-            same += 1
-        return same
-
-    def _follow(self, text: list[int]) -> None:
-        """Let `input_ids` and `n_tokens` say what the KV holds: all of the text but its last token."""
-        held = min(len(text) - 1, len(self.input_ids))
-        first = self.n_tokens if self._own_text is text else 0
-        self.input_ids[first:held] = text[first:held]
-        self.n_tokens = held
-        self._own_text = text
-        self._requires_eval = True
-
-    def _settle(self, policy: LengthPolicy, rule: Verification, speculation: Speculation) -> None:
-        assembly = self._assembly
-        if assembly is None:
-            return
-        held = assembly.session.held
-        self._own_text = assembly.session.tokens[: held + 1]
-        self.input_ids[:held] = self._own_text[:held]
-        self.n_tokens = held
-        report = assembly.session.report
-        if report is not None:
-            self.last_speculation = result_block(assembly, report, policy, rule, speculation)
-            self.last_timings = {**report.timings.as_dict(), "load_ms": round(self.load_ms, 2)}
-
-    @property
-    def _logits_all(self) -> bool:
-        # read by llama-cpp-python where it wants to know whether logprobs can be had: here they always can
-        return self._all_logits or self._call.logprobs
-
-    @_logits_all.setter
-    def _logits_all(self, value: bool) -> None:
-        self._all_logits = value
-
-    @property
-    def _scores(self) -> Any:
-        if self._rows is not None:
-            return self._rows
-        return super()._scores if self._plain else ScoreRows(0, [], self._n_vocab)
-
     # -- the rest ------------------------------------------------------------------------------------------------------
 
     def cancel(self) -> None:
@@ -405,7 +343,7 @@ class SpeculativeLlama(llama_cpp.Llama):
         if hasattr(self, "_stack"):
             super().close()
             # llama-cpp-python goes on to use the freed model where it is not told otherwise
-            self._model = self._ctx = self._batch = self.tokenizer_ = _Closed()
+            self._model = self._ctx = self._batch = self.tokenizer_ = Closed()
 
     def __enter__(self) -> SpeculativeLlama:
         return self

@@ -11,12 +11,11 @@ import llama_cpp
 
 from pyspec._version import __version__
 from pyspec.errors import ProfileError, PyspecError
+from pyspec.policy.cost import CostCurve
 from pyspec.policy.profile import ProfileKey
 from pyspec.policy.profile import load_profile as load_stored
 from pyspec.store.fingerprint import file_sha256
 from pyspec.store.paths import cache_dir
-
-from pyspec.policy.cost import CostCurve
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -31,7 +30,7 @@ def profiles_dir() -> Path:
     return cache_dir() / "profiles"
 
 
-def profile_key(llm: Any, assembly: Any = None) -> ProfileKey:  # noqa: ANN401
+def profile_key(llm: Any, assembly: Any = None) -> ProfileKey:
     """The key of a `SpeculativeLlama` as it is loaded.
 
     assembly: what it drafts with, where the object does not have it yet.
@@ -50,7 +49,7 @@ def profile_key(llm: Any, assembly: Any = None) -> ProfileKey:  # noqa: ANN401
     )
 
 
-def load_profile(llm: Any, assembly: Any = None) -> tuple[CostCurve, Learned] | None:  # noqa: ANN401
+def load_profile(llm: Any, assembly: Any = None) -> tuple[CostCurve, Learned] | None:
     """The measured curve and what was learned for these models on this machine, or None.
 
     A damaged or foreign file is one warning and None: then everything is learned anew.
@@ -71,7 +70,7 @@ _TYPES = {1: "BF16", 2: "Q4_0", 3: "Q4_1", 7: "Q8_0", 15: "Q4_K_M", 32: "BF16"}
 """llama.cpp's numbers of file types whose cost curve was measured; others are taken for the default."""
 
 
-def prior_curve(llm: Any, assembly: Any) -> CostCurve:  # noqa: ANN401
+def prior_curve(llm: Any, assembly: Any) -> CostCurve:
     """Where the cost curve starts: the shape of the target's file type, shares of a step by file size.
 
     The first rounds correct it; only ratios matter until then.

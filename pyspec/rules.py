@@ -47,7 +47,9 @@ class Margin:
         _require(0.0 <= self.theta <= 1.0, "theta", self.theta, "0 to 1")
         _require(self.gap >= 0.0, "gap", self.gap, "0 or more, in nats")
         _require(self.cap is None or self.cap >= 0, "cap", self.cap, "0 or more")
-        _require(self.budget is None or self.budget >= 0.0, "budget", self.budget, "0 or more, in nats")
+        _require(
+            self.budget is None or self.budget >= 0.0, "budget", self.budget, "0 or more, in nats"
+        )
 
     @property
     def name(self) -> str:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import ctypes
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import llama_cpp
+import numpy as np
 from llama_cpp import _internals as internals
 
 from pyspec.errors import OptionError
@@ -40,19 +42,32 @@ class Sampling:
 
     def __post_init__(self) -> None:
         if not math.isfinite(self.temperature):
-            raise OptionError(f"temperature is {self.temperature}", "use 0 for greedy, or up to about 2")
+            raise OptionError(
+                f"temperature is {self.temperature}", "use 0 for greedy, or up to about 2"
+            )
         if not 0.0 < self.top_p <= 1.0 or not 0.0 <= self.min_p <= 1.0:
-            raise OptionError(f"top_p is {self.top_p} and min_p {self.min_p}", "use 0 < top_p <= 1 and 0 <= min_p <= 1")
+            raise OptionError(
+                f"top_p is {self.top_p} and min_p {self.min_p}",
+                "use 0 < top_p <= 1 and 0 <= min_p <= 1",
+            )
 
     @property
     def penalised(self) -> bool:
         """Whether earlier tokens change later rows."""
-        return (self.repeat_penalty, self.frequency_penalty, self.presence_penalty) != (1.0, 0.0, 0.0)
+        return (self.repeat_penalty, self.frequency_penalty, self.presence_penalty) != (
+            1.0,
+            0.0,
+            0.0,
+        )
 
     @property
     def shaped(self) -> bool:
         """Whether a row that is sampled from is not the raw row."""
-        return self.penalised or bool(self.logit_bias) or (self.mirostat_mode != 0 and self.temperature > 0)
+        return (
+            self.penalised
+            or bool(self.logit_bias)
+            or (self.mirostat_mode != 0 and self.temperature > 0)
+        )
 
     @property
     def greedy(self) -> bool:
@@ -92,7 +107,9 @@ def _add_choice(chain: Any, sampling: Sampling, n_vocab: int) -> None:
     elif sampling.temperature < 0.0:
         chain.add_dist(sampling.seed)
     elif sampling.mirostat_mode == 1:
-        chain.add_mirostat(n_vocab, sampling.seed, sampling.mirostat_tau, sampling.mirostat_eta, 100)
+        chain.add_mirostat(
+            n_vocab, sampling.seed, sampling.mirostat_tau, sampling.mirostat_eta, 100
+        )
     elif sampling.mirostat_mode == 2:
         chain.add_mirostat_v2(sampling.seed, sampling.mirostat_tau, sampling.mirostat_eta)
     else:
@@ -114,15 +131,13 @@ def _add_bias(chain: Any, n_vocab: int, bias: Mapping[int, float]) -> None:
 
 
 def _processor_hook(llama: Any, processors: Any) -> Any:
-    import ctypes
-
-    import numpy as np
-
     layout = np.dtype([("id", np.intc), ("logit", np.single), ("p", np.single)], align=True)
 
     def apply(array: Any) -> None:
         size = array.contents.size
-        block = (llama_cpp.llama_token_data * size).from_address(ctypes.addressof(array.contents.data.contents))
+        block = (llama_cpp.llama_token_data * size).from_address(
+            ctypes.addressof(array.contents.data.contents)
+        )
         candidates = np.frombuffer(block, dtype=layout)
         logits = np.ascontiguousarray(candidates["logit"])
         for process in processors:

@@ -20,7 +20,7 @@ class ScoreRows:
 
     @property
     def shape(self) -> tuple[int, int]:
-        """[n_tokens, n_vocab]"""
+        """[n_tokens, n_vocab]."""
         return self._first + len(self._rows), self._n_vocab
 
     def __len__(self) -> int:
@@ -29,7 +29,8 @@ class ScoreRows:
     def __getitem__(self, key: Any) -> npt.NDArray[np.float32]:
         index = key[0] if isinstance(key, tuple) else key
         if not isinstance(index, (int, np.integer)):
-            return np.asarray(self)[key]
+            part: npt.NDArray[np.float32] = np.asarray(self)[key]
+            return part
         kept = int(index) - self._first if index >= 0 else len(self._rows) + int(index)
         if not 0 <= kept < len(self._rows):
             return np.zeros(self._n_vocab, dtype=np.float32)

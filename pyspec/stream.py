@@ -6,12 +6,14 @@ from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pyspec.llama import SpeculativeLlama, Speculation
+from pyspec.llama import Speculation, SpeculativeLlama
 from pyspec.sampling import Sampling
 from pyspec.text import TextAssembler
 from pyspec.tokens import Token
 
 __all__ = ["Piece", "TextAssembler", "stream_text"]
+
+_DEFAULT_SAMPLING = Sampling()
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +32,7 @@ class Piece:
 def stream_text(
     llm: SpeculativeLlama,
     prompt: Sequence[int],
-    sampling: Sampling = Sampling(),
+    sampling: Sampling = _DEFAULT_SAMPLING,
     *,
     max_tokens: int | None = None,
     stop: Sequence[str] = (),
@@ -44,7 +46,12 @@ def stream_text(
     """
     text = TextAssembler(llm.piece, stop)
     steps = llm.steps(
-        prompt, sampling, max_tokens=max_tokens, speculation=speculation, grammar=grammar, progress=progress
+        prompt,
+        sampling,
+        max_tokens=max_tokens,
+        speculation=speculation,
+        grammar=grammar,
+        progress=progress,
     )
     try:
         for step in steps:

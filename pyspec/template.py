@@ -58,7 +58,9 @@ FORMATS = (
     Format(
         "gemma",
         "<start_of_turn>",
-        _uniform("<start_of_turn>ROLE\n", "<end_of_turn>\n", {"user": "user", "assistant": "model"}),
+        _uniform(
+            "<start_of_turn>ROLE\n", "<end_of_turn>\n", {"user": "user", "assistant": "model"}
+        ),
     ),
     Format("phi-3", "<|end|>", _uniform("<|ROLE|>\n", "<|end|>\n", _ALL)),
     Format("zephyr", "<|assistant|>", _uniform("<|ROLE|>\n", "</s>\n", _ALL)),
@@ -84,15 +86,19 @@ def recognise(template: str | None) -> Format:
 class ChatTemplate:
     """Turns messages into the tokens of a prompt for one model."""
 
-    def __init__(self, format: Format, tokenizer: Any, add_bos: bool) -> None:
-        self.format = format
+    def __init__(self, form: Format, tokenizer: Any, add_bos: bool) -> None:
+        self.format = form
         self._tokenizer = tokenizer
         self._add_bos = add_bos
 
     @classmethod
     def of(cls, llm: Any) -> ChatTemplate:
         """The template for a `llama_cpp.Llama`, from what its model file says."""
-        return cls(recognise(llm.metadata.get("tokenizer.chat_template")), llm, bool(llm._model.add_bos_token()))
+        return cls(
+            recognise(llm.metadata.get("tokenizer.chat_template")),
+            llm,
+            bool(llm._model.add_bos_token()),
+        )
 
     @property
     def turn_end(self) -> str:
@@ -113,7 +119,7 @@ class ChatTemplate:
         return tokens
 
     def _arranged(self, messages: Sequence[Message]) -> list[Message]:
-        turns = [message for message in messages]
+        turns = list(messages)
         has_system = bool(turns) and turns[0].get("role") == "system"
         if not has_system and self.format.default_system:
             return [Message(role="system", content=self.format.default_system), *turns]
@@ -125,15 +131,26 @@ class ChatTemplate:
     def _turn(self, message: Message) -> list[int]:
         role = message.get("role", "")
         if role not in self.format.turn:
-            raise InputError(f"a {role or 'nameless'} turn has no place here", f"use {', '.join(self.format.turn)}")
+            raise InputError(
+                f"a {role or 'nameless'} turn has no place here",
+                f"use {', '.join(self.format.turn)}",
+            )
         before, after = (self._part(text) for text in self.format.turn[role])
-        text = list(message["tokens"]) if "tokens" in message else self._text(message.get("content", ""))
+        text = (
+            list(message["tokens"])
+            if "tokens" in message
+            else self._text(message.get("content", ""))
+        )
         if text and after and text[-1] == after[0]:
             text.pop()  # the answer ended with the token that closes its turn
         return before + text + after
 
     def _part(self, text: str, bos: bool = False) -> list[int]:
-        return list(self._tokenizer.tokenize(text.encode(), add_bos=bos and self._add_bos, special=True))
+        return list(
+            self._tokenizer.tokenize(text.encode(), add_bos=bos and self._add_bos, special=True)
+        )
 
     def _text(self, text: str) -> list[int]:
-        return list(self._tokenizer.tokenize(text.encode("utf-8", "strict"), add_bos=False, special=False))
+        return list(
+            self._tokenizer.tokenize(text.encode("utf-8", "strict"), add_bos=False, special=False)
+        )

@@ -61,7 +61,9 @@ class TextAssembler:
 
 
 def _overlap(text: str, stop: str) -> int:
-    return next((n for n in range(min(len(stop) - 1, len(text)), 0, -1) if text.endswith(stop[:n])), 0)
+    return next(
+        (n for n in range(min(len(stop) - 1, len(text)), 0, -1) if text.endswith(stop[:n])), 0
+    )
 
 
 def piece_reader(vocab: Any) -> Callable[[int], bytes]:

@@ -15,7 +15,7 @@ LAYERS = [
     ["chat", "batch", "measure"],
     ["stream", "template", "constrain"],
     ["llama"],
-    ["assemble", "speculation"],
+    ["assemble", "mirror", "speculation"],
     ["engine", "drafters", "profiles"],
     ["policy", "store", "rules", "tokens", "stats", "text", "sampling", "scores"],
     ["_lib"],

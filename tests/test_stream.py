@@ -33,7 +33,9 @@ def test_stop_string_ends_the_answer(open_llama: Callable[..., Any], tiny_target
     assert pieces[-1].finish_reason == "stop"
 
 
-def test_a_cancel_ends_with_what_there_is(open_llama: Callable[..., Any], tiny_target: Path) -> None:
+def test_a_cancel_ends_with_what_there_is(
+    open_llama: Callable[..., Any], tiny_target: Path
+) -> None:
     """After a cancel the stream ends with "cancelled" and the next answer is whole."""
     llm = open_llama(tiny_target)
     prompt = llm.tokenize(b"abc", add_bos=False)

@@ -19,7 +19,9 @@ def template(open_plain: Callable[..., Any], smollm2: str) -> ChatTemplate:
     return ChatTemplate.of(open_plain(smollm2, vocab_only=False))
 
 
-def test_same_tokens_as_the_models_own_template(open_plain: Callable[..., Any], smollm2: str) -> None:
+def test_same_tokens_as_the_models_own_template(
+    open_plain: Callable[..., Any], smollm2: str
+) -> None:
     """The known format gives what the template in the model file renders to, default system text included."""
     llm = open_plain(smollm2)
     messages = [{"role": "user", "content": "Hello there."}]

@@ -10,7 +10,14 @@ from typing import Any, BinaryIO
 import click
 
 from pyspec.cli.interrupt import interruptible
-from pyspec.cli.options import model_options, open_model, sampling, sampling_options, speculation, speculation_options
+from pyspec.cli.options import (
+    model_options,
+    open_model,
+    sampling,
+    sampling_options,
+    speculation,
+    speculation_options,
+)
 from pyspec.cli.show import printable, stats_line, token_line
 from pyspec.errors import InputEncoding, InputTooLong, OptionError
 from pyspec.llama import SpeculativeLlama
@@ -23,23 +30,39 @@ MAX_INPUT = 1 << 20
 
 @click.command()
 @click.argument("prompt", required=False)
-@click.option("-f", "--file", type=click.Path(path_type=Path), help="Read the prompt from a file; - is stdin.")
+@click.option(
+    "-f", "--file", type=click.Path(path_type=Path), help="Read the prompt from a file; - is stdin."
+)
 @model_options
 @speculation_options
 @sampling_options
-@click.option("-n", "--max-tokens", type=int, default=-1, help="Most tokens of the answer; -1 for as many as fit.")
+@click.option(
+    "-n",
+    "--max-tokens",
+    type=int,
+    default=-1,
+    help="Most tokens of the answer; -1 for as many as fit.",
+)
 @click.option("-s", "--system", help="System text.")
 @click.option("--raw", is_flag=True, help="Give the prompt as it is, without a chat template.")
-@click.option("--stop", multiple=True, help="End the answer before this text; may be given more than once.")
+@click.option(
+    "--stop", multiple=True, help="End the answer before this text; may be given more than once."
+)
 @click.option("--tokens", is_flag=True, help="Say for each token where it came from.")
 @click.option("--stats/--no-stats", default=True, help="A line of statistics on stderr.")
-@click.option("--color", type=click.Choice(["auto", "always", "never"]), default="auto", show_default=True)
+@click.option(
+    "--color", type=click.Choice(["auto", "always", "never"]), default="auto", show_default=True
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of text.")
-@click.option("--max-input", type=click.IntRange(min=1), default=MAX_INPUT, show_default=True, help="Bytes.")
+@click.option(
+    "--max-input", type=click.IntRange(min=1), default=MAX_INPUT, show_default=True, help="Bytes."
+)
 def generate(prompt: str | None, file: Path | None, max_input: int, **options: Any) -> None:
     """Answer PROMPT, or the text of a file, or stdin (-)."""
     if options["max_tokens"] < -1:
-        raise OptionError(f"-n is {options['max_tokens']}", "use 0 or more, or -1 for as many tokens as fit")
+        raise OptionError(
+            f"-n is {options['max_tokens']}", "use 0 or more, or -1 for as many tokens as fit"
+        )
     text = _prompt_text(prompt, file, max_input)
     choice = sampling(options)
     with open_model(options) as llm:
@@ -61,14 +84,18 @@ def _prompt_text(prompt: str | None, file: Path | None, limit: int) -> str:
         try:
             prompt.encode("utf-8")
         except UnicodeEncodeError as error:
-            raise InputEncoding(f"the prompt is not UTF-8 at character {error.start}", "check the terminal") from error
+            raise InputEncoding(
+                f"the prompt is not UTF-8 at character {error.start}", "check the terminal"
+            ) from error
         return prompt
     if file is not None and str(file) != "-":
         try:
             with file.open("rb") as stream:
                 return _read(stream, limit, str(file))
         except OSError as error:
-            raise OptionError(f"{file} cannot be read: {error.strerror}", "name a readable text file") from error
+            raise OptionError(
+                f"{file} cannot be read: {error.strerror}", "name a readable text file"
+            ) from error
     return _read(sys.stdin.buffer, limit, "stdin")
 
 
@@ -80,15 +107,21 @@ def _read(stream: BinaryIO, limit: int, name: str) -> str:
         return data.decode("utf-8-sig").replace("\r\n", "\n")
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
-        raise InputEncoding(f"{name} is not UTF-8 at byte {error.start}, line {line}", "convert it first") from error
+        raise InputEncoding(
+            f"{name} is not UTF-8 at byte {error.start}, line {line}", "convert it first"
+        ) from error
 
 
 def _prompt_tokens(llm: SpeculativeLlama, text: str, options: dict[str, Any]) -> list[int]:
     template = ChatTemplate.of(llm)
     if options["raw"] or template.format is PLAIN:
-        tokens: list[int] = llm.tokenize(text.encode(), add_bos=bool(llm._model.add_bos_token()), special=False)
+        tokens: list[int] = llm.tokenize(
+            text.encode(), add_bos=bool(llm._model.add_bos_token()), special=False
+        )
         return tokens or [llm.token_bos()]
-    system = [Message(role="system", content=options["system"])] if options["system"] is not None else []
+    system = (
+        [Message(role="system", content=options["system"])] if options["system"] is not None else []
+    )
     return template.prompt([*system, Message(role="user", content=text)])
 
 
@@ -126,7 +159,11 @@ def _report(llm: SpeculativeLlama, pieces: list[Piece], options: dict[str, Any])
     report: dict[str, Any] = {
         "text": "".join(piece.text for piece in pieces),
         "finish_reason": pieces[-1].finish_reason,
-        "usage": {"prompt_tokens": prompt, "completion_tokens": answer, "total_tokens": prompt + answer},
+        "usage": {
+            "prompt_tokens": prompt,
+            "completion_tokens": answer,
+            "total_tokens": prompt + answer,
+        },
         "speculation": block,
         "timings": llm.last_timings,
     }

@@ -23,7 +23,9 @@ def interruptible(cancel: Callable[[], None]) -> Iterator[None]:
     """
     reader, writer = os.pipe()
     os.set_blocking(writer, False)
-    watcher = threading.Thread(target=_watch, args=(reader, cancel), name="pyspec-interrupt", daemon=True)
+    watcher = threading.Thread(
+        target=_watch, args=(reader, cancel), name="pyspec-interrupt", daemon=True
+    )
     last = [float("-inf")]
 
     def handle(_signal: int, _frame: FrameType | None) -> None:

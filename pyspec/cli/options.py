@@ -31,30 +31,88 @@ def _stack(*options: Callable[[F], F]) -> Callable[[F], F]:
 
 
 model_options = _stack(
-    click.option("-m", "--model", metavar="NAME|PATH", help="Target model; the default target if not given."),
-    click.option("--draft", default="auto", show_default=True, metavar="none|lookup|NAME|PATH|auto", help="What drafts."),
-    click.option("--companion", default="auto", show_default=True, metavar="none|auto|NAME|PATH", help="Judges drafts."),
-    click.option("-c", "--ctx", type=click.IntRange(min=16), default=4096, show_default=True, help="Context, tokens."),
-    click.option("-t", "--threads", type=click.IntRange(min=1), help="Threads; the physical cores if not given."),
-    click.option("-ngl", "--n-gpu-layers", type=int, default=0, help="Layers of the target on the GPU; -1 for all."),
-    click.option("--draft-ngl", type=int, help="The same for draft and companion; follows the target if not given."),
-    click.option("--trust-model", is_flag=True, help="Skip the trial load of a model file seen for the first time."),
+    click.option(
+        "-m", "--model", metavar="NAME|PATH", help="Target model; the default target if not given."
+    ),
+    click.option(
+        "--draft",
+        default="auto",
+        show_default=True,
+        metavar="none|lookup|NAME|PATH|auto",
+        help="What drafts.",
+    ),
+    click.option(
+        "--companion",
+        default="auto",
+        show_default=True,
+        metavar="none|auto|NAME|PATH",
+        help="Judges drafts.",
+    ),
+    click.option(
+        "-c",
+        "--ctx",
+        type=click.IntRange(min=16),
+        default=4096,
+        show_default=True,
+        help="Context, tokens.",
+    ),
+    click.option(
+        "-t",
+        "--threads",
+        type=click.IntRange(min=1),
+        help="Threads; the physical cores if not given.",
+    ),
+    click.option(
+        "-ngl",
+        "--n-gpu-layers",
+        type=int,
+        default=0,
+        help="Layers of the target on the GPU; -1 for all.",
+    ),
+    click.option(
+        "--draft-ngl",
+        type=int,
+        help="The same for draft and companion; follows the target if not given.",
+    ),
+    click.option(
+        "--trust-model",
+        is_flag=True,
+        help="Skip the trial load of a model file seen for the first time.",
+    ),
 )
 """Which models, and where they run."""
 
 speculation_options = _stack(
-    click.option("--verify", type=click.Choice(["margin", "strict"]), default="margin", show_default=True),
-    click.option("--theta", type=float, default=Margin.theta, show_default=True, help="Margin: z2/z1 must exceed this."),
-    click.option("--gap", type=float, default=Margin.gap, show_default=True, help="Margin: largest gap, nats; inf."),
+    click.option(
+        "--verify", type=click.Choice(["margin", "strict"]), default="margin", show_default=True
+    ),
+    click.option(
+        "--theta",
+        type=float,
+        default=Margin.theta,
+        show_default=True,
+        help="Margin: z2/z1 must exceed this.",
+    ),
+    click.option(
+        "--gap",
+        type=float,
+        default=Margin.gap,
+        show_default=True,
+        help="Margin: largest gap, nats; inf.",
+    ),
     click.option("--budget", type=float, help="Margin: sum of gaps allowed in an answer, nats."),
     click.option("--cap", type=int, help="Margin: relaxed tokens allowed in a row."),
-    click.option("--length", default="auto", show_default=True, metavar="auto|companion|confidence:P|fixed:K"),
+    click.option(
+        "--length", default="auto", show_default=True, metavar="auto|companion|confidence:P|fixed:K"
+    ),
     click.option("--draft-max", type=int, help="Longest draft, tokens."),
 )
 """How drafts are chosen and accepted."""
 
 sampling_options = _stack(
-    click.option("--temp", type=float, default=0.8, show_default=True, help="Temperature; 0 is greedy."),
+    click.option(
+        "--temp", type=float, default=0.8, show_default=True, help="Temperature; 0 is greedy."
+    ),
     click.option("--top-k", type=int, default=40, show_default=True),
     click.option("--top-p", type=float, default=0.95, show_default=True),
     click.option("--min-p", type=float, default=0.05, show_default=True),
@@ -80,7 +138,9 @@ def sampling(options: Mapping[str, Any]) -> Sampling:
     """The `Sampling` that the options describe; a negative temperature is refused."""
     if not (options["temp"] >= 0 and math.isfinite(options["temp"])):
         raise OptionError(f"--temp is {options['temp']}", "use 0 for greedy, or up to about 2")
-    seed = options["seed"] if options["seed"] is not None else int.from_bytes(os.urandom(4), "little")
+    seed = (
+        options["seed"] if options["seed"] is not None else int.from_bytes(os.urandom(4), "little")
+    )
     return Sampling(
         temperature=options["temp"],
         top_k=options["top_k"],
@@ -126,7 +186,11 @@ def _found(word: str, progress: Any) -> str:
     front, plus, name = word.partition("+")
     if word in _WORDS:
         return word
-    return f"{front}+{resolve(name, progress)}" if plus and front == "lookup" else str(resolve(word, progress))
+    return (
+        f"{front}+{resolve(name, progress)}"
+        if plus and front == "lookup"
+        else str(resolve(word, progress))
+    )
 
 
 def _is_file(word: str) -> bool:
@@ -135,7 +199,9 @@ def _is_file(word: str) -> bool:
 
 def physical_cores() -> int:
     """Cores this process may use, hyper-threads not counted: they add nothing to matrix products."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    cores = (
+        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    )
     smt = Path("/sys/devices/system/cpu/smt/active")
     shared = smt.is_file() and smt.read_text().strip() == "1"
     return max(1, cores // 2 if shared else cores)

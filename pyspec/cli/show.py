@@ -20,7 +20,9 @@ _FRAME = {Source.TARGET: ("", ""), Source.ACCEPTED: ("[", "]"), Source.RELAXED: 
 
 def printable(text: str) -> str:
     """Text without what could drive a terminal: control and format characters but newline and tab are dropped."""
-    return "".join(c for c in text if c in "\n\t" or unicodedata.category(c) not in ("Cc", "Cf", "Cs"))
+    return "".join(
+        c for c in text if c in "\n\t" or unicodedata.category(c) not in ("Cc", "Cf", "Cs")
+    )
 
 
 def token_line(tokens: Sequence[Token], piece: Callable[[int], bytes]) -> str:

@@ -31,5 +31,7 @@ class Drafter(ABC):
     def propose(self, seq: int, tokens: Sequence[int], limit: int) -> Proposal:
         """Up to `limit` tokens that may follow `tokens`, the committed text of sequence `seq`, prompt included."""
 
-    def observe(self, seq: int, tokens: Sequence[int], drafted: int, accepted: int) -> None:
+    def observe(  # noqa: B027 - most have nothing to learn
+        self, seq: int, tokens: Sequence[int], drafted: int, accepted: int
+    ) -> None:
         """Hear what a round brought: `tokens` were emitted; of `drafted` verified tokens, `accepted` were taken."""

@@ -26,5 +26,6 @@ class ForeignDrafter(Drafter):
         self.name = type(model).__name__
 
     def propose(self, seq: int, tokens: Sequence[int], limit: int) -> Proposal:
+        """Up to `limit` tokens, as the model gives them."""
         proposed = self._model(np.asarray(tokens, dtype=np.intc))
         return Proposal([int(token) for token in proposed[:limit]])

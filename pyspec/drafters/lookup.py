@@ -89,6 +89,7 @@ class LookupDrafter(Drafter):
         self._source: dict[int, Sequence[int]] = {}
 
     def propose(self, seq: int, tokens: Sequence[int], limit: int) -> Proposal:
+        """What followed the longest earlier occurrence, at most `limit` tokens."""
         index = self._up_to_date(seq, tokens)
         length, end = index.match
         if length < self.min_match or limit < 1:

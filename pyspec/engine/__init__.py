@@ -1,0 +1,1 @@
+"""The loop over the C engine: rounds, sessions, and the models beside the target."""

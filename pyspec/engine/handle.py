@@ -81,7 +81,10 @@ class Engine:
     def attach(self, role: Role, context: int, model: int) -> None:
         """Give a role its llama_context and llama_model, as addresses; 0 empties the role."""
         pointers = ffi.cast("void *", context), ffi.cast("void *", model)
-        check(lib.ps_engine_attach(self._engine, role, *pointers), f"attaching the {role.name.lower()}")
+        check(
+            lib.ps_engine_attach(self._engine, role, *pointers),
+            f"attaching the {role.name.lower()}",
+        )
 
     def couple(
         self,
@@ -97,7 +100,10 @@ class Engine:
         arrays = [np.ascontiguousarray(array, dtype=np.float32) for array in (embeddings, w_h, w_s)]
         pointers = [ffi.cast("float *", array.ctypes.data) for array in arrays]
         width, n_hidden = w_h.shape
-        check(lib.ps_engine_couple(self._engine, *pointers, n_hidden, width, window), "coupling the draft")
+        check(
+            lib.ps_engine_couple(self._engine, *pointers, n_hidden, width, window),
+            "coupling the draft",
+        )
         self._borrowed = list(arrays)
 
     def set_tokens(self, seq: int, tokens: Sequence[int], held: int = -1) -> int:
@@ -107,7 +113,10 @@ class Engine:
         Returns how many tokens the target's KV holds.
         """
         buffer = ffi.new("int32_t[]", tokens)
-        check(lib.ps_seq_set(self._engine, seq, buffer, len(tokens), held, self._count), "setting the text")
+        check(
+            lib.ps_seq_set(self._engine, seq, buffer, len(tokens), held, self._count),
+            "setting the text",
+        )
         return int(self._count[0])
 
     def copy_prefix(self, source: int, to: int, n: int) -> None:
@@ -116,7 +125,9 @@ class Engine:
 
     def prefill(self, role: Role, seq: int, upto: int, chunk: int) -> int:
         """Decode at most `chunk` committed tokens towards `upto`; returns how many the KV holds then."""
-        check(lib.ps_prefill(self._engine, role, seq, upto, chunk, self._count), "reading the prompt")
+        check(
+            lib.ps_prefill(self._engine, role, seq, upto, chunk, self._count), "reading the prompt"
+        )
         return int(self._count[0])
 
     def held(self, role: Role, seq: int) -> int:
@@ -134,7 +145,10 @@ class Engine:
         """Draft in lock-step, at most limits[i] tokens on seqs[i], under the rule of `set_stop`."""
         n = len(seqs)
         self._seqs[0:n], self._lens[0:n] = seqs, limits
-        check(lib.ps_draft_run(self._engine, n, self._seqs, self._lens, self._stop, keep_rows), "drafting")
+        check(
+            lib.ps_draft_run(self._engine, n, self._seqs, self._lens, self._stop, keep_rows),
+            "drafting",
+        )
 
     def put_draft(self, seq: int, tokens: Sequence[int]) -> None:
         """Take a draft from elsewhere; an empty one clears what there is."""
@@ -161,13 +175,17 @@ class Engine:
     def accept(self, seq: int, sampler: int, gate: Gate) -> Any:
         """Accept, commit and roll back; returns the `ps_verdict`, valid until the next accept. sampler 0 is argmax."""
         pointer = ffi.cast("void *", sampler)
-        check(lib.ps_accept(self._engine, seq, pointer, gate.gate, gate.state, self._verdict), "accepting")
+        check(
+            lib.ps_accept(self._engine, seq, pointer, gate.gate, gate.state, self._verdict),
+            "accepting",
+        )
         return self._verdict
 
     def row(self, seq: int, i: int) -> npt.NDArray[np.float32]:
         """Logits of row i of the sequence's last verify, [n_vocab]; a copy. Only between verify and accept."""
         check(lib.ps_target_row(self._engine, seq, i, self._row))
-        return np.frombuffer(ffi.buffer(self._row[0], 4 * self.n_vocab), dtype=np.float32).copy()
+        memory = ffi.buffer(self._row[0], 4 * self.n_vocab)
+        return np.array(np.frombuffer(memory, dtype=np.float32))
 
     def decode_us(self) -> tuple[int, int, int]:
         """Microseconds spent in llama.cpp's decodes so far, by role."""

@@ -13,13 +13,13 @@ import numpy as np
 import numpy.typing as npt
 
 from pyspec.drafters import Drafter
-from pyspec.store.coupling import Coupling
 from pyspec.engine.handle import MAX_DRAFT, Engine, Gate, Role
 from pyspec.engine.loop import Equipment, Loop, Policy, Run
 from pyspec.engine.side import SideModel, address
 from pyspec.errors import Cancelled, ContextOverflow, EngineBusy
 from pyspec.rules import Strict, Verification
 from pyspec.stats import Tally, Timings
+from pyspec.store.coupling import Coupling
 from pyspec.tokens import Step
 
 PREFILL_CHUNK = 256
@@ -82,7 +82,9 @@ class Session:
         if coupling is not None:
             self.engine.couple(coupling.embeddings, coupling.w_h, coupling.w_s, coupling.window)
         self.n_ctx = target.n_ctx()
-        equipment = Equipment(drafter, draft is not None, draft is not None and companion is not None)
+        equipment = Equipment(
+            drafter, draft is not None, draft is not None and companion is not None
+        )
         self.loop = Loop(self.engine, equipment, self.n_ctx)
         self._lock = Lock()
         self._turn = 0  # counts answers: one that was suspended while another began must not go on with the other's text
@@ -92,12 +94,19 @@ class Session:
     def steps(self, tokens: Sequence[int], request: Request) -> Iterator[Step]:
         """Answer the prompt `tokens`, one step a round; `report` tells afterwards, or meanwhile, what was done.
 
-        Raises ContextOverflow before any decode, EngineBusy if two answers are in flight. A cancel ends with finish_reason "cancelled" and keeps the text so far.
+        Raises ContextOverflow before any decode, EngineBusy if two answers are in flight. A cancel ends with
+        finish_reason "cancelled" and keeps the text so far.
         """
         if len(tokens) > self.n_ctx:
             raise ContextOverflow(self.n_ctx, len(tokens))
         clock = _Clock(self.engine)
-        run = Run(0, list(tokens), Gate(request.rule, request.sampled), request.max_tokens, request.sampler)
+        run = Run(
+            0,
+            list(tokens),
+            Gate(request.rule, request.sampled),
+            request.max_tokens,
+            request.sampler,
+        )
         run.draft_max, run.rows = request.draft_max, request.rows
         kept = self._begin(run, request.held)
         turn = self._turn
@@ -111,16 +120,23 @@ class Session:
             yield Step((), "cancelled")
         finally:
             if turn == self._turn:
-                self.report = Report(run.tally, clock.timings(run.tally.tokens), len(tokens), kept, run.finish_reason)
+                self.report = Report(
+                    run.tally, clock.timings(run.tally.tokens), len(tokens), kept, run.finish_reason
+                )
 
     @contextmanager
     def _alone(self, turn: int) -> Iterator[None]:
         """Keep others out between two calls into C that belong together, and refuse an answer that another one replaced."""
         if not self._lock.acquire(blocking=False):
-            raise EngineBusy("another thread is using this model", "use one object per thread, or a lock")
+            raise EngineBusy(
+                "another thread is using this model", "use one object per thread, or a lock"
+            )
         try:
             if turn != self._turn:
-                raise EngineBusy("another answer was begun on this model, or it was closed", "finish one answer before the next")
+                raise EngineBusy(
+                    "another answer was begun on this model, or it was closed",
+                    "finish one answer before the next",
+                )
             yield
         finally:
             self._lock.release()

@@ -33,20 +33,28 @@ class SideModel:
     cannot be rolled back.
     """
 
-    def __init__(self, path: Path, target: Any, placement: Placement = Placement(), n_seq: int = 1) -> None:
+    def __init__(
+        self, path: Path, target: Any, placement: Placement = Placement(), n_seq: int = 1
+    ) -> None:
         self.path = path
         try:
             self._model = internals.LlamaModel(
-                path_model=str(path), params=_model_params(target, placement), verbose=target.verbose
+                path_model=str(path),
+                params=_model_params(target, placement),
+                verbose=target.verbose,
             )
         except ValueError as error:
             raise ModelInvalid(f"{path} could not be loaded: {error}") from error
         try:
             check_vocabulary(target._model.model, self._model.model, path.name)
             if not can_roll_back(self._model.model):
-                raise UnsupportedModel(f"{path.name} is recurrent and cannot be rolled back", "choose another draft")
+                raise UnsupportedModel(
+                    f"{path.name} is recurrent and cannot be rolled back", "choose another draft"
+                )
             params = context_params(target, placement, n_seq)
-            self._ctx = internals.LlamaContext(model=self._model, params=params, verbose=target.verbose)
+            self._ctx = internals.LlamaContext(
+                model=self._model, params=params, verbose=target.verbose
+            )
         except Exception:
             self._model.close()
             raise
@@ -112,7 +120,9 @@ def check_vocabulary(target: Any, other: Any, name: str) -> None:
     hint = "use --draft none, or a draft with the target's tokenizer"
     for what, get in _TRAITS.items():
         if get(ours) != get(theirs):
-            raise DraftMismatch(f"{name} has another {what} than the target: {get(theirs)}, not {get(ours)}", hint)
+            raise DraftMismatch(
+                f"{name} has another {what} than the target: {get(theirs)}, not {get(ours)}", hint
+            )
     n_ours, n_theirs = llama_cpp.llama_vocab_n_tokens(ours), llama_cpp.llama_vocab_n_tokens(theirs)
     text = llama_cpp.llama_vocab_get_text
     for token in range(min(n_ours, n_theirs)):
@@ -123,7 +133,10 @@ def check_vocabulary(target: Any, other: Any, name: str) -> None:
             )
     if abs(n_ours - n_theirs) > LARGEST_PADDING:
         first = min(n_ours, n_theirs)
-        raise DraftMismatch(f"{name} has {n_theirs} tokens and the target {n_ours}: they differ from id {first}", hint)
+        raise DraftMismatch(
+            f"{name} has {n_theirs} tokens and the target {n_ours}: they differ from id {first}",
+            hint,
+        )
 
 
 _TRAITS = {

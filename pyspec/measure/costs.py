@@ -112,7 +112,7 @@ def _target(
     return out
 
 
-def _side(  # noqa: PLR0917 - internal
+def _side(
     engine: Engine, text: Sequence[int], depth: int, kmax: int, companion: bool, budget_s: float
 ) -> tuple[float, dict[int, float]]:
     steps: list[float] = []

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from typing import Any
 
-from pyspec.errors import EngineError
+from pyspec.errors import MeasureError
 
 _PROMPT = "Write one sentence about the sea."
 _TOKENS = 24
@@ -18,7 +18,7 @@ def peak_mib(configuration: dict[str, Any], timeout_s: float = 300.0) -> float:
 
     configuration: `kind` ("pyspec", "llama_cpp" or "llama_cpp-lookup"), `target`, and what the
     constructors take (n_ctx, n_threads, n_gpu_layers; draft and companion for pyspec).
-    Raises EngineError where the process fails.
+    Raises MeasureError where the process fails.
     """
     command = [sys.executable, "-m", "pyspec.measure.memory", json.dumps(configuration)]
     try:
@@ -27,7 +27,7 @@ def peak_mib(configuration: dict[str, Any], timeout_s: float = 300.0) -> float:
         )
         return float(json.loads(done.stdout)["peak_mib"])
     except (subprocess.TimeoutExpired, ValueError, KeyError, TypeError) as error:
-        raise EngineError(f"measuring memory failed: {type(error).__name__}") from None
+        raise MeasureError(f"measuring memory failed: {type(error).__name__}") from None
 
 
 def _resident_peak() -> float:

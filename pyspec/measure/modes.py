@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from pyspec.engine.loop import Equipment
 from pyspec.errors import OptionError
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from pyspec.llama import SpeculativeLlama
+    from pyspec.policy.cost import CostCurve
     from pyspec.rules import Verification
 
 _HINT = "modes look like plain, strict, margin/gap=0.5, fixed:4+strict, lookup+margin"
@@ -134,6 +135,14 @@ class Bench:
         if mode.length == "companion" and not self._full.companion:
             return "no companion is loaded (--companion NAME or PATH)"
         return ""
+
+    @property
+    def curve(self) -> CostCurve:
+        """The cost curve as the modes of this run have learned it."""
+        for by_length in self._policies.values():
+            for policy in by_length.values():
+                return cast("CostCurve", policy.curve)
+        return self.llm._curve  # noqa: SLF001
 
     def forget(self) -> None:
         """Empty every KV, so that nobody's prompt is read already."""

@@ -198,7 +198,7 @@ class Server:
             last = chunk
         return _as_turn(clock, prompt, tokens, last)
 
-    def _stream(self, body: dict[str, Any]) -> Any:  # noqa: ANN401 - an iterator of JSON objects
+    def _stream(self, body: dict[str, Any]) -> Any:
         connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=_ANSWER_S)
         try:
             headers = {"Content-Type": "application/json"}

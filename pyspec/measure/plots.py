@@ -52,7 +52,7 @@ def all_plots(
     return [name for name, figure in drawn.items() if figure is not None]
 
 
-def speed_up(summaries: Sequence[Summary]) -> Any:  # noqa: ANN401 - matplotlib has no types
+def speed_up(summaries: Sequence[Summary]) -> Any:
     """Bars: speed-up by category, a group a category."""
     names = [*{n: None for s in summaries for n in s.speeds if n != TOTAL}, TOTAL]
     figure, axes = _axes("speed-up over plain decoding", "", "times", 2.0 + 0.9 * len(names))
@@ -68,7 +68,7 @@ def speed_up(summaries: Sequence[Summary]) -> Any:  # noqa: ANN401 - matplotlib 
     return figure
 
 
-def accepted_by_position(records: Sequence[Record]) -> Any | None:  # noqa: ANN401
+def accepted_by_position(records: Sequence[Record]) -> Any | None:
     """Lines: share of rounds in which the i-th drafted token was taken."""
     counts: dict[str, tuple[int, list[int]]] = {}
     for record in records:
@@ -88,7 +88,7 @@ def accepted_by_position(records: Sequence[Record]) -> Any | None:  # noqa: ANN4
     return figure
 
 
-def predicted(records: Sequence[Record]) -> Any | None:  # noqa: ANN401
+def predicted(records: Sequence[Record]) -> Any | None:
     """Points: tokens an answer's choice expected to be accepted, and those that were."""
     points: dict[str, list[tuple[float, float]]] = {}
     for record in records:
@@ -108,7 +108,7 @@ def predicted(records: Sequence[Record]) -> Any | None:  # noqa: ANN401
     return figure
 
 
-def cost(curves: Mapping[str, Sequence[float]]) -> Any | None:  # noqa: ANN401
+def cost(curves: Mapping[str, Sequence[float]]) -> Any | None:
     """Lines: ms of a decode by rows; `curves` by name, index 0 being no row."""
     if not curves:
         return None
@@ -120,7 +120,7 @@ def cost(curves: Mapping[str, Sequence[float]]) -> Any | None:  # noqa: ANN401
     return figure
 
 
-def speed_against_quality(points: Mapping[str, tuple[float, float]]) -> Any:  # noqa: ANN401
+def speed_against_quality(points: Mapping[str, tuple[float, float]]) -> Any:
     """Points: a gate's nats per token over strict's (x) and its speed-up over plain (y)."""
     figure, axes = _axes("speed against quality", "nats a token over strict", "speed-up")
     for name, (nats, speed) in points.items():

@@ -14,7 +14,7 @@ import msgspec
 from pyspec.drafters.lookup import SuffixIndex
 from pyspec.measure.checks import check
 from pyspec.measure.equal import nats_of, rows_after
-from pyspec.measure.setup import Setup  # noqa: TC001 - msgspec reads annotations
+from pyspec.measure.setup import Setup
 from pyspec.measure.stats import TOTAL, Summary, paired, summarise
 
 if TYPE_CHECKING:

@@ -87,13 +87,13 @@ class Chain(msgspec.Struct, omit_defaults=True):
 class _Recording(LengthPolicy):
     """Drafts kmax tokens each round, keeps them, and verifies none."""
 
-    def __init__(self, engine: Any, kmax: int) -> None:  # noqa: ANN401
+    def __init__(self, engine: Any, kmax: int) -> None:
         super().__init__()
         self._engine, self._kmax = engine, kmax
         self.drafts: dict[int, tuple[list[int], Draft]] = {}
         self.round = 0
 
-    def plan(self, n_seq: int, limits: Sequence[int], depth: int = 0) -> Plan:  # noqa: ARG002
+    def plan(self, n_seq: int, limits: Sequence[int], depth: int = 0) -> Plan:
         """See LengthPolicy."""
         return Plan(min(self._kmax, max(limits)), use_companion=True)
 
@@ -135,7 +135,7 @@ def record_answer(
         steps = llm.steps(prompt, Sampling(temperature=0.0), max_tokens=max_tokens, keep_rows=True)
         for step in steps:
             tokens += [token.id for token in step.tokens]
-        rows = llm._rows._rows if llm._rows is not None else []  # noqa: SLF001
+        rows = [llm._scores[len(prompt) - 1 + i] for i in range(len(tokens))]  # noqa: SLF001
     finally:
         session.loop.equipment, llm._policies = full, policies  # noqa: SLF001
     margins = [_margin(row) for row in rows]
@@ -176,7 +176,7 @@ def _margin(row: npt.NDArray[np.float32]) -> _Margin:
     return z1 - z2, z2 / z1 if z1 else 0.0, z1, second
 
 
-def _chain(  # noqa: PLR0917 - internal
+def _chain(
     tokens: Sequence[int],
     t: int,
     drafted: list[int],

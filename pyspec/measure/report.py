@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from pyspec.measure.equal import Difference  # noqa: TC001 - msgspec reads annotations
-from pyspec.measure.setup import Setup  # noqa: TC001 - as above
+from pyspec.measure.equal import Difference
+from pyspec.measure.setup import Setup
 from pyspec.measure.stats import TOTAL, Summary, summarise
 
 if TYPE_CHECKING:

@@ -68,7 +68,7 @@ class Clock:
         if not self.first:
             self.first = self.last
 
-    def turn(self, prompt: Sequence[int], tokens: list[int], finish: str, **more: Any) -> Turn:  # noqa: ANN401
+    def turn(self, prompt: Sequence[int], tokens: list[int], finish: str, **more: Any) -> Turn:
         """The finished turn."""
         end = self.last or perf_counter()
         first = self.first or end

@@ -56,7 +56,7 @@ def describe(
     """The setup of a run with a loaded model; `questions` names the set and its hash."""
     assembly = llm._open()  # noqa: SLF001 - measuring looks inside
     paths = {"target": Path(llm.model_path)}
-    paths.update(zip(("draft", "companion"), (m.path for m in assembly._models), strict=False))  # noqa: SLF001
+    paths.update(zip(("draft", "companion"), (m.path for m in assembly.models), strict=False))
     offload = llama_cpp.llama_supports_gpu_offload()
     return Setup(
         pyspec=__version__,

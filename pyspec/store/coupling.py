@@ -57,8 +57,12 @@ def read_coupling(sidecar: Path, draft: Path, target: Path) -> Coupling:
     """
     fields = _load(sidecar)
     if fields["draft_sha256"] != file_sha256(draft):
-        raise DraftMismatch(f"{sidecar.name} belongs to another draft than {draft.name}", "install both again")
-    if fields["target_sha256"] != file_sha256(target) and fields["target_norms"] != norms_digest(target):
+        raise DraftMismatch(
+            f"{sidecar.name} belongs to another draft than {draft.name}", "install both again"
+        )
+    if fields["target_sha256"] != file_sha256(target) and fields["target_norms"] != norms_digest(
+        target
+    ):
         raise DraftMismatch(
             f"{draft.name} was trained on the states of another target than {target.name}",
             "use --draft none, or a draft made for this target",
@@ -71,14 +75,22 @@ def _load(sidecar: Path) -> dict[str, Any]:
     try:
         with np.load(sidecar, allow_pickle=False) as file:
             if int(file["format"]) != FORMAT:
-                raise ModelInvalid(f"{sidecar} has format {int(file['format'])}, not {FORMAT}", "update pyspec")
+                raise ModelInvalid(
+                    f"{sidecar} has format {int(file['format'])}, not {FORMAT}", "update pyspec"
+                )
             fields: dict[str, Any] = {name: file[name] for name in ("w_h", "w_s")}
-            fields |= {name: str(file[name]) for name in ("draft_sha256", "target_sha256", "target_norms")}
+            fields |= {
+                name: str(file[name]) for name in ("draft_sha256", "target_sha256", "target_norms")
+            }
     except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
-        raise ModelInvalid(f"{sidecar} is not a sidecar of a coupled draft: {error}", "install it again") from error
+        raise ModelInvalid(
+            f"{sidecar} is not a sidecar of a coupled draft: {error}", "install it again"
+        ) from error
     w_h, w_s = fields["w_h"], fields["w_s"]
     if w_h.ndim != 2 or w_s.shape != (w_h.shape[0], w_h.shape[0]):
-        raise ModelInvalid(f"{sidecar} holds matrices of shapes {w_h.shape} and {w_s.shape}", "install it again")
+        raise ModelInvalid(
+            f"{sidecar} holds matrices of shapes {w_h.shape} and {w_s.shape}", "install it again"
+        )
     return fields
 
 
@@ -107,7 +119,8 @@ def read_tensor(header: Header, tensor: Tensor) -> Floats:
     expand = _EXPAND.get(tensor.type.lower())
     if expand is None:
         raise ModelInvalid(
-            f"{header.path} keeps {tensor.name} as {tensor.type}", f"export it as one of {', '.join(_EXPAND)}"
+            f"{header.path} keeps {tensor.name} as {tensor.type}",
+            f"export it as one of {', '.join(_EXPAND)}",
         )
     data = np.fromfile(header.path, dtype=np.uint8, count=tensor.nbytes, offset=tensor.offset)
     return np.ascontiguousarray(expand(data), dtype=np.float32).reshape(-1)
@@ -125,7 +138,9 @@ def _nibbles(packed: npt.NDArray[np.uint8]) -> Floats:
 
 def _q8_0(data: npt.NDArray[np.uint8]) -> Floats:
     blocks = data.reshape(-1, 34)
-    values: Floats = np.ascontiguousarray(blocks[:, 2:]).view(np.int8).astype(np.float32) * _scale(blocks, 0)
+    values: Floats = np.ascontiguousarray(blocks[:, 2:]).view(np.int8).astype(np.float32) * _scale(
+        blocks, 0
+    )
     return values
 
 

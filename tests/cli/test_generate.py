@@ -37,8 +37,22 @@ def test_json_is_one_object(smollm2: str) -> None:
     done = run("Count to five.", "-m", smollm2, *COMMON, "--json", "--tokens")
     report = json.loads(done.stdout)
     assert report["usage"]["completion_tokens"] == len(report["tokens"]) <= 12
-    assert set(report["timings"]) >= {"load_ms", "prefill_ms", "draft_ms", "verify_ms", "other_ms", "total_ms"}
-    assert set(report["speculation"]) >= {"rounds", "drafted", "verified", "accepted", "relaxed", "relaxed_nats"}
+    assert set(report["timings"]) >= {
+        "load_ms",
+        "prefill_ms",
+        "draft_ms",
+        "verify_ms",
+        "other_ms",
+        "total_ms",
+    }
+    assert set(report["speculation"]) >= {
+        "rounds",
+        "drafted",
+        "verified",
+        "accepted",
+        "relaxed",
+        "relaxed_nats",
+    }
     assert "".join(token["text"] for token in report["tokens"]).startswith(report["text"][:3])
 
 
@@ -82,7 +96,9 @@ def test_no_tokens_at_all(smollm2: str) -> None:
         (["b\udcff"], 2, "UTF-8"),
     ],
 )
-def test_expected_errors_are_one_sentence(smollm2: str, args: list[str], code: int, says: str) -> None:
+def test_expected_errors_are_one_sentence(
+    smollm2: str, args: list[str], code: int, says: str
+) -> None:
     """Each expected failure is one line on stderr that names what is wrong, and an exit code."""
     model = [] if "-m" in args else ["-m", smollm2]
     done = run(*args, *model, "-t", "1")
@@ -122,7 +138,17 @@ def test_closed_pipe_is_quiet(smollm2: str) -> None:
 
 def test_ctrl_c_keeps_the_partial_answer(smollm2: str) -> None:
     """One Ctrl-C ends the answer with what there is; the exit code is 130."""
-    command = [sys.executable, "-m", "pyspec", "generate", "Tell a very long story.", "-m", smollm2, "-t", "1"]
+    command = [
+        sys.executable,
+        "-m",
+        "pyspec",
+        "generate",
+        "Tell a very long story.",
+        "-m",
+        smollm2,
+        "-t",
+        "1",
+    ]
     child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     assert child.stdout is not None
     first = os.read(child.stdout.fileno(), 64)
