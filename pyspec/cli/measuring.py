@@ -1,0 +1,93 @@
+"""What the measuring commands share: their options, a progress bar, the command as published."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from pyspec.measure.questions import human_eval, load_questions, select
+from pyspec.measure.run import Options
+from pyspec.rules import Margin
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from pyspec.measure.questions import Question
+
+FILE = click.Path(path_type=Path, dir_okay=False)
+
+MEASURED: dict[str, Any] = {
+    "verify": "margin", "theta": Margin.theta, "gap": Margin.gap, "budget": None, "cap": None,
+    "length": "auto", "draft_max": None,
+}  # fmt: skip
+"""What each mode sets for itself, as `open_model` wants to have it."""
+
+
+def question_options(command: Any) -> Any:
+    """Which questions, and how each is answered."""
+    count = click.IntRange(min=1)
+    for option in (
+        click.option("--out", type=click.Path(path_type=Path, file_okay=False), required=True),
+        click.option("--warm-up", type=click.IntRange(min=0), default=3, show_default=True),
+        click.option("--repeat", type=count, default=1, show_default=True, help="Runs a question."),
+        click.option("--seed", type=int, default=1, show_default=True),
+        click.option("--temp", type=click.FloatRange(min=0.0), default=0.0, show_default=True),
+        click.option(
+            "-n", "--max-tokens", type=click.IntRange(min=2), default=128, show_default=True
+        ),
+        click.option("--human-eval", type=count, help="Add so many HumanEval problems."),
+        click.option("--category", multiple=True, help="Only this one; may be given again."),
+        click.option("--limit", type=count, help="Questions of each category at most."),
+        click.option("--questions", type=FILE, help="Spec-Bench JSONL; else the shipped set."),
+    ):
+        command = option(command)
+    return command
+
+
+def chosen_questions(options: dict[str, Any]) -> list[Question]:
+    """The questions that the options name."""
+    out = select(load_questions(options["questions"]), options["limit"], options["category"])
+    return [*out, *(human_eval(options["human_eval"]) if options["human_eval"] else [])]
+
+
+def run_options(options: dict[str, Any]) -> Options:
+    """How each question is answered."""
+    return Options(
+        options["max_tokens"], options["temp"], options["seed"], options["repeat"],
+        options["warm_up"],
+    )  # fmt: skip
+
+
+def command_line() -> str:
+    """The command as it may be published: folders of this machine are left out."""
+    words = [word if "=" in word else Path(word).name or word for word in sys.argv[1:]]
+    return " ".join(["pyspec", *words])
+
+
+@contextmanager
+def run_progress() -> Iterator[Callable[[int, int, str], None]]:
+    """A bar on stderr where that is a terminal; elsewhere a line now and then."""
+    console = Console(stderr=True)
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+    bar = Progress(*columns, TimeRemainingColumn(), console=console, transient=True)
+    task = bar.add_task("", total=None)
+
+    def show(done: int, total: int, what: str) -> None:
+        if console.is_terminal:
+            bar.update(task, completed=done, total=total or None, description=what)
+        elif total and done % 50 == 0:
+            click.echo(f"{done}/{total} {what}", err=True)
+
+    with bar if console.is_terminal else _nothing():
+        yield show
+
+
+@contextmanager
+def _nothing() -> Iterator[None]:
+    yield

@@ -1,0 +1,66 @@
+"""`pyspec profile`: what this machine pays for a batch, and what this draft is worth."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+import msgspec
+from rich.console import Console
+
+from pyspec.cli.measuring import FILE, MEASURED, run_progress
+from pyspec.cli.options import model_options, open_model
+from pyspec.measure.profile import measure, store
+from pyspec.measure.profile_report import draw, say, summary
+from pyspec.measure.questions import load_questions, select
+from pyspec.measure.record import Header, write_rounds
+
+if TYPE_CHECKING:
+    from pyspec.llama import SpeculativeLlama
+    from pyspec.measure.profile import Measured
+
+
+@click.command()
+@model_options
+@click.option("--questions", type=FILE, help="Spec-Bench JSONL; else the shipped set.")
+@click.option("--limit", type=click.IntRange(min=1), default=1, show_default=True,
+              help="Questions of each category.")  # fmt: skip
+@click.option("-n", "--max-tokens", type=click.IntRange(min=4), default=64, show_default=True)
+@click.option("--draft-max", "kmax", type=click.IntRange(1, 32), default=16, show_default=True)
+@click.option("--seconds", type=click.FloatRange(min=1.0), default=50.0, show_default=True,
+              help="About how long to measure.")  # fmt: skip
+@click.option("--plot", type=FILE, help="Save a plot (svg, png, pdf).")
+@click.option("--rounds", type=FILE, help="Save the recorded rounds, for bench/replay.py.")
+@click.option("--save/--no-save", default=True, help="Keep the profile for later runs.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of tables.")
+def profile(questions: Path | None, **options: Any) -> None:
+    """Measure costs and acceptance of a pair of models, and store what was learned."""
+    chosen = select(load_questions(questions), options["limit"])
+    with open_model({**options, **MEASURED}) as llm:
+        with run_progress() as report:
+            found = measure(
+                llm, chosen, kmax=options["kmax"], max_tokens=options["max_tokens"],
+                budget_s=options["seconds"],
+                report=lambda what, share: report(int(100 * share), 100, what),
+            )  # fmt: skip
+        if options["as_json"]:
+            click.echo(msgspec.json.encode(summary(found)))
+        else:
+            say(found, Console(highlight=False, markup=False))
+        _keep(llm, found, options)
+
+
+def _keep(llm: SpeculativeLlama, found: Measured, options: dict[str, Any]) -> None:
+    for warning in found.warnings:
+        click.echo(f"warning: {warning}", err=True)
+    if options["plot"]:
+        draw(found, options["plot"])
+    if options["rounds"]:
+        assembly = llm._open()  # noqa: SLF001 - names for the header
+        header = Header(
+            1, Path(llm.model_path).name, assembly.draft, assembly.companion, options["kmax"]
+        )
+        write_rounds(options["rounds"], header, found.chains)
+    if options["save"]:
+        click.echo(f"profile stored: {store(llm, found).name}", err=True)

@@ -1,0 +1,216 @@
+"""The whole of `pyspec bench`: run, compare, write the page."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pyspec.errors import InputError, MeasureError, PeerMissing
+from pyspec.measure import plots
+from pyspec.measure.equal import Difference, demand_equal, differences, tie_bound, with_gaps
+from pyspec.measure.memory import peak_mib
+from pyspec.measure.modes import Bench
+from pyspec.measure.peers import Files, open_peer
+from pyspec.measure.records import Journal, Record
+from pyspec.measure.report import Results, collect, save
+from pyspec.measure.run import Options, Ours, Runner
+from pyspec.measure.setup import describe
+from pyspec.store.coupling import find_sidecar
+from pyspec.template import ChatTemplate, Message
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from pyspec.llama import SpeculativeLlama
+    from pyspec.measure.modes import Mode
+    from pyspec.measure.questions import Question
+    from pyspec.measure.run import Contender
+
+
+@dataclass
+class Task:
+    """What is to be compared, and where it is written.
+
+    peer_draft: a draft GGUF for llama-server; None takes the loaded one unless it is coupled.
+    """
+
+    questions: list[Question]
+    modes: list[Mode]
+    options: Options
+    folder: Path
+    peers: list[str] = field(default_factory=list)
+    server: Path | None = None
+    peer_draft: Path | None = None
+    title: str = "Benchmark"
+    command: str = "pyspec bench"
+    memory: bool = False
+
+
+def run_bench(
+    llm: SpeculativeLlama,
+    task: Task,
+    report: Callable[[int, int, str], None],
+    tell: Callable[[str], None],
+) -> Results:
+    """Run what the journal in `task.folder` lacks, compare, and write page, plots and results.
+
+    tell: hears what is skipped, and why. Raises UnequalOutputs before any page is written where
+    answers differ that must be equal.
+    """
+    bench, notes = Bench(llm), []
+    with ExitStack() as stack:
+        contenders, skipped = _contenders(bench, task, stack)
+        for note in skipped:
+            tell(note)
+        notes += skipped
+        journal, runner = make_runner(llm, task, contenders)
+        runner.report = report
+        runner.run(task.questions)
+    found, tie = equality(llm, journal.records, task.questions)
+    demand_equal(found, {c.name for c in contenders if c.peer}, tie)
+    memory = _memory(llm, task, tell) if task.memory else {}
+    results = collect(
+        journal.records, found, tie,
+        title=task.title, command=task.command, notes=notes, memory=memory,
+    )  # fmt: skip
+    drawn: list[str] = []
+    if plots.available():
+        drawn = plots.all_plots(journal.records, results.summaries, curves(bench), task.folder)
+    else:
+        tell("no plots: matplotlib is not installed (pip install 'pyspec-llama[plot]')")
+    save(results, task.folder, drawn)
+    return results
+
+
+def make_runner(
+    llm: SpeculativeLlama, task: Task, contenders: Sequence[Contender]
+) -> tuple[Journal, Runner]:
+    """A runner over the journal of the task's folder. Raises ResumeMismatch."""
+    options = task.options
+    setup = describe(
+        llm, max_tokens=options.max_tokens, temperature=options.temperature, seed=options.seed,
+        questions=questions_name(task.questions),
+    )  # fmt: skip
+    journal = Journal(task.folder / "runs.jsonl", setup)
+    return journal, Runner(llm, contenders, options, setup, journal)
+
+
+def questions_name(questions: Sequence[Question]) -> str:
+    """How many questions, and a hash of their texts."""
+    text = json.dumps([[q.question_id, q.turns] for q in questions])
+    return f"{len(questions)} questions, {hashlib.sha256(text.encode()).hexdigest()[:16]}"
+
+
+def _contenders(
+    bench: Bench, task: Task, stack: ExitStack
+) -> tuple[list[Contender], list[str]]:
+    out: list[Contender] = []
+    notes = []
+    exact = task.options.temperature == 0.0
+    for mode in task.modes:
+        lacks = bench.lacks(mode)
+        if lacks:
+            notes.append(f"{mode.name} is skipped: {lacks}")
+        else:
+            out.append(Ours(bench, mode, exact=mode.exact and exact))
+    files = _files(bench.llm, task)
+    for name in task.peers:
+        try:
+            peer = open_peer(name, files, task.server)
+        except PeerMissing as error:
+            notes.append(str(error))
+            continue
+        stack.callback(peer.close)
+        peer.exact = exact
+        out.append(peer)
+    if not out:
+        raise MeasureError("nothing is left to measure", "; ".join(notes))
+    return out, notes
+
+
+def _files(llm: SpeculativeLlama, task: Task) -> Files:
+    draft = task.peer_draft or _loaded_draft(llm)
+    return Files(
+        Path(llm.model_path), draft, llm.n_ctx(), int(llm.n_threads),
+        int(llm.model_params.n_gpu_layers),
+    )  # fmt: skip
+
+
+def _loaded_draft(llm: SpeculativeLlama) -> Path | None:
+    """The loaded draft's file, where another program could use it: a coupled one it could not."""
+    assembly = llm._open()  # noqa: SLF001 - measuring looks inside
+    if not assembly.session.loop.equipment.draft_model:
+        return None
+    path = assembly.models[0].path
+    return None if find_sidecar(path) else path
+
+
+def equality(
+    llm: SpeculativeLlama, records: Sequence[Record], questions: Sequence[Question]
+) -> tuple[list[Difference], float]:
+    """First differences from plain decoding's, with the target's gap at each, and the bound."""
+    plain = [r for r in records if r.who == "plain" and not r.error and r.turns]
+    if not plain:
+        return [], 0.0
+    prompts = _prompts(llm, plain, questions)
+    longest = max(prompts.values(), key=lambda pair: len(pair[1]))
+    tie = tie_bound(llm, longest[0], longest[1][:48])
+    return with_gaps(llm, differences(records), prompts), tie
+
+
+def _prompts(
+    llm: SpeculativeLlama, plain: Sequence[Record], questions: Sequence[Question]
+) -> dict[tuple[int | str, int], tuple[list[int], list[int]]]:
+    template = ChatTemplate.of(llm)
+    by_id = {question.question_id: question for question in questions}
+    out = {}
+    for record in plain:
+        question = by_id.get(record.question_id)
+        if question is None:
+            raise InputError(f"the journal holds question {record.question_id}, this run does not")
+        messages: list[Message] = []
+        for number, turn in enumerate(record.turns):
+            messages.append(Message(role="user", content=question.turns[number]))
+            out[record.question_id, number] = template.prompt(messages), turn.tokens
+            messages.append(Message(role="assistant", tokens=turn.tokens))
+    return out
+
+
+def curves(bench: Bench) -> dict[str, list[float]]:
+    """The cost curve as learned during the run, up to 17 rows."""
+    equipment = bench.llm._open().session.loop.equipment  # noqa: SLF001
+    curve = bench.curve
+    out = {"target": list(curve.target.table())[:18]}
+    if equipment.draft_model:
+        out["draft"] = list(curve.draft.table())[:18]
+    if equipment.companion:
+        out["companion"] = list(curve.companion.table())[:18]
+    return out
+
+
+def _memory(llm: SpeculativeLlama, task: Task, tell: Callable[[str], None]) -> dict[str, float]:
+    """Peak memory of what was compared, a process each."""
+    common: dict[str, Any] = {
+        "target": llm.model_path, "n_ctx": llm.n_ctx(), "n_threads": int(llm.n_threads),
+        "n_gpu_layers": int(llm.model_params.n_gpu_layers),
+    }  # fmt: skip
+    assembly = llm._open()  # noqa: SLF001
+    paths = [str(m.path) for m in assembly.models]
+    loaded = {"draft": paths[0] if paths else "lookup", "companion": (paths[1:] or ["none"])[0]}
+    wanted = {
+        "pyspec --draft none": {"kind": "pyspec", "draft": "none"},
+        "pyspec --draft lookup": {"kind": "pyspec", "draft": "lookup"},
+        f"pyspec {assembly.draft}, companion {assembly.companion}": {"kind": "pyspec", **loaded},
+    }
+    wanted.update({name: {"kind": name} for name in task.peers if name.startswith("llama_cpp")})
+    out = {}
+    for name, configuration in wanted.items():
+        try:  # one that fails does not take the others along
+            out[name] = peak_mib({**common, **configuration})
+        except MeasureError as error:  # noqa: PERF203
+            tell(f"memory of {name}: {error}")
+    return out
