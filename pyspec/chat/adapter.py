@@ -1,4 +1,4 @@
-"""The chat's model over `SpeculativeLlama`: one context for all turns, plain decoding timed once."""
+"""The chat's model over `SpeculativeLlama`: one context for all turns, plain speed timed once."""
 
 from __future__ import annotations
 
@@ -125,10 +125,7 @@ class LlamaChat:
             ("companion", self.companion),
             ("context", f"{self.n_ctx} tokens"),
             ("template", self._template.format.name),
-            (
-                "plain rate",
-                f"{self._plain_rate:.1f} tok/s" if self._plain_rate else "not measured yet",
-            ),
+            ("plain rate", plain),
         ]
 
     def close(self) -> None:

@@ -208,6 +208,8 @@ _SHOWS: dict[str, Callable[[Chat], None]] = {
     "model": _show_model,
 }
 
+_DRAFTS, _JUDGES = ("none", "lookup", "auto"), ("none", "auto")
+
 COMMANDS = (
     Command("help", _help, "list the commands"),
     Command("exit", _exit, "leave"),
@@ -220,31 +222,13 @@ COMMANDS = (
     Command("read", _read, "put a text file in front of the next message", "FILE", takes_file=True),
     Command("system", _system, "set the system text; - removes it, nothing shows it", "TEXT"),
     Command("set", _set, "change a setting", "NAME VALUE", tuple(FIELDS)),
-    Command(
-        "show",
-        _show,
-        "show what is in force, or of the last answer",
-        "|".join(_SHOWS),
-        tuple(_SHOWS),
-    ),
+    Command("show", _show, "show what is in force", "|".join(_SHOWS), tuple(_SHOWS)),
     Command("verify", _verify, "how drafts are accepted", "margin|strict", ("margin", "strict")),
     Command(
-        "draft",
-        _draft,
-        "draft with another model",
-        "NAME|none|lookup",
-        ("none", "lookup", "auto"),
-        takes_file=True,
+        "draft", _draft, "draft with another model", "NAME|none|lookup", _DRAFTS, takes_file=True
     ),
-    Command(
-        "companion",
-        _companion,
-        "judge drafts with another model",
-        "NAME|none",
-        ("none", "auto"),
-        takes_file=True,
-    ),
+    Command("companion", _companion, "judge drafts with it", "NAME|none", _JUDGES, takes_file=True),
     Command("stats", _stats, "the line after each answer", "on|off", ("on", "off")),
-    Command("compare", _compare, "answer the last question again, strictly, and show both"),
+    Command("compare", _compare, "answer again by the strict rule, and show both"),
 )
 """Every command."""

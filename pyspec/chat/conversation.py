@@ -1,4 +1,4 @@
-"""The conversation: exchanges of a question and its answer, as messages and as a prompt that fits."""
+"""The conversation: exchanges of question and answer, as messages and as a prompt that fits."""
 
 from __future__ import annotations
 
@@ -12,9 +12,7 @@ from pyspec.tokens import Token
 
 Encode = Callable[[Sequence[Message]], list[int]]
 
-FULL_HINT = (
-    "/clear or /undo makes room, `/set trim on` drops the oldest turns, -c enlarges the context"
-)
+FULL_HINT = "/clear or /undo makes room, `/set trim on` drops the oldest turns, -c N has more room"
 
 
 @dataclass(frozen=True)
@@ -32,7 +30,7 @@ class Answer:
     stats: AnswerStats | None = None
 
     def message(self) -> Message:
-        """The turn for a template; generated tokens stand for themselves, so the context's text stays a prefix."""
+        """The turn for a template; as generated, so that what the context holds stays a prefix."""
         if not self.tokens:
             return Message(role="assistant", content=self.text)
         ids = [token.id for token in self.tokens]
@@ -74,29 +72,27 @@ class Conversation:
         return turns[:-1] if self.last_answer is not None else turns
 
 
-def fit(
-    conversation: Conversation, encode: Encode, n_ctx: int, trim: bool
-) -> tuple[list[int], int]:
+def fit(talk: Conversation, encode: Encode, n_ctx: int, *, trim: bool) -> tuple[list[int], int]:
     """The prompt for the newest question, and how many of the oldest exchanges were dropped for it.
 
     With `trim`, exchanges go when less than an eighth of the context is left for the answer, and
     then until three eighths are: dropping few at a time would have the rest read again each turn.
     The system turn and the newest question stay. Raises ContextOverflow where they do not fit.
     """
-    prompt = encode(conversation.messages())
+    prompt = encode(talk.messages())
     dropped = 0
     if trim and len(prompt) > n_ctx - n_ctx // 8:
-        while len(prompt) > n_ctx - 3 * n_ctx // 8 and dropped + 1 < len(conversation.exchanges):
+        while len(prompt) > n_ctx - 3 * n_ctx // 8 and dropped + 1 < len(talk.exchanges):
             dropped += 1
-            prompt = encode(conversation.messages(first=dropped))
+            prompt = encode(talk.messages(first=dropped))
     if len(prompt) >= n_ctx:
         raise ContextOverflow(n_ctx, len(prompt), FULL_HINT)
-    del conversation.exchanges[:dropped]
+    del talk.exchanges[:dropped]
     return prompt, dropped
 
 
 def spoken(tokens: Sequence[Token], text: str, piece: Callable[[int], bytes]) -> tuple[Token, ...]:
-    """The tokens that make up `text`: not the one that ended it, nor a stop string that was cut off."""
+    """The tokens that make up `text`: without what ended it, be it a token or a stop string."""
     size, most = 0, len(text.encode("utf-8", "replace"))
     for n, token in enumerate(tokens):
         data = piece(token.id)

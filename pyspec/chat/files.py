@@ -1,4 +1,4 @@
-"""Files of the chat: saved conversations, written atomically and read without believing them; texts."""
+"""Files of the chat: conversations, written atomically and read without believing them; texts."""
 
 from __future__ import annotations
 
@@ -20,7 +20,6 @@ MAX_TEXT = 1 << 20
 """Bytes of a text that is read, or of a line that is typed."""
 
 _MAX_SESSION = 1 << 26
-_KIND = "pyspec-chat"
 
 
 class SavedModel(msgspec.Struct):
@@ -63,14 +62,14 @@ class SavedChat(msgspec.Struct):
 def save(
     path: Path, conversation: Conversation, settings: dict[str, str], model: ChatModel
 ) -> None:
-    """Write a conversation; the file is the old one or the new one at every moment, and only the owner's to read.
+    """Write a conversation, for the owner's eyes; at every moment the file is the old or the new.
 
     Raises InputError where the folder refuses, or where the file there is no saved chat.
     """
     if path.exists():
         _refuse_to_replace(path)
     saved = SavedChat(
-        kind=_KIND,
+        kind="pyspec-chat",
         format=1,
         pyspec=__version__,
         model=SavedModel(model.name, model.sha256()),
@@ -158,12 +157,12 @@ def _tokens(message: SavedMessage, model: ChatModel) -> tuple[Token, ...]:
 
 
 def read_text(path: Path) -> str:
-    """A text file: UTF-8, at most 1 MiB, no BOM, line ends as \\n. Raises InputError, InputTooLong or InputEncoding."""
+    """A text file: UTF-8, at most 1 MiB. Raises InputError, InputTooLong or InputEncoding."""
     return decode(_read(path, MAX_TEXT), str(path))
 
 
 def decode(data: bytes, where: str) -> str:
-    """UTF-8 bytes as text, without BOM and with \\n as line end; InputEncoding says where it is none."""
+    """UTF-8 as text, without BOM and CR at line ends; InputEncoding says where it is none."""
     try:
         return data.decode("utf-8-sig").replace("\r\n", "\n")
     except UnicodeDecodeError as error:
@@ -180,10 +179,13 @@ def _read(path: Path, limit: int) -> bytes:
         raise InputError(f"cannot read {path}: {error.strerror}", "name a readable file") from error
     except ValueError:
         raise InputError("a file name cannot hold NUL", "name a readable file") from None
-    with os.fdopen(fd, "rb") as stream:
-        if not stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
+    try:
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
             raise InputError(f"{path} is no file", "folders and devices are not read")
-        data = stream.read(limit + 1)
+        with os.fdopen(fd, "rb", closefd=False) as stream:
+            data = stream.read(limit + 1)
+    finally:
+        os.close(fd)
     if len(data) > limit:
         raise InputTooLong(f"{path} holds more than {limit} bytes", "shorten it")
     return data

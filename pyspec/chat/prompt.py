@@ -1,4 +1,4 @@
-"""Where lines come from: an editor on a terminal, or a stream of bytes; and messages of many lines."""
+"""Where entries come from: a line editor on a terminal, or a stream of bytes."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Reader(Protocol):
 
 
 def is_open(text: str) -> bool:
-    """Whether an entry goes on after this line: quotes not closed, or a \\\\ at its end."""
+    """Whether an entry goes on after this line: open quotes, or a backslash at its end."""
     begun = text.lstrip()
     if begun.startswith(QUOTE):
         return QUOTE not in begun[len(QUOTE) :]
@@ -65,7 +65,7 @@ def is_open(text: str) -> bool:
 
 
 def entry(text: str) -> Entry:
-    """The entry of complete lines, without quotes and \\\\."""
+    """The entry of complete lines, without the marks that joined them."""
     begun = text.strip()
     if begun.startswith(QUOTE):
         inside, _, after = begun[len(QUOTE) :].partition(QUOTE)
@@ -141,7 +141,7 @@ def _beginning(start: str, words: Iterable[str]) -> Iterator[Completion]:
 
 
 class TerminalReader:
-    """Entries from the line editor: history, completion, many lines, bracketed paste, Ctrl-G for $EDITOR."""
+    """Entries from a line editor with history, completion, many lines, and $EDITOR."""
 
     interactive = True
 

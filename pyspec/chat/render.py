@@ -1,4 +1,4 @@
-"""How the chat looks: text that cannot drive a terminal, tokens by their source, one line of statistics."""
+"""How the chat looks: text that cannot drive a terminal, tokens by source, a line of statistics."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def _harmless(char: str) -> bool:
 
 @dataclass(frozen=True)
 class Span:
-    """Text of tokens that lie together and share a source; relaxed ones stand alone, with their token."""
+    """Text of neighbouring tokens of one source; a relaxed one stands alone, with its token."""
 
     text: str
     source: Source

@@ -36,14 +36,14 @@ class Settings:
         return Strict() if self.verify == "strict" else self.margin
 
 
-def _number(kind: type[int] | type[float], low: float, high: float) -> Parse:
+def _number(kind: type[int | float], low: float, high: float) -> Parse:
     def parse(text: str) -> Any:
         try:
             value = kind(text)
         except ValueError:
             value = kind(low) - 1
         if not low <= value <= high or (not isfinite(value) and high != inf):
-            top = f"{high:g}" if isfinite(high) else "inf"
+            top = f"{high:.12g}" if isfinite(high) else "inf"
             article = "a whole number" if kind is int else "a number"
             raise OptionError(f"{text[:40]} is not {article} from {low:g} to {top}")
         return value
@@ -78,7 +78,7 @@ _PROBABILITY = _number(float, 0, 1)
 
 @dataclass(frozen=True)
 class _Field:
-    """Where a setting lives: a part of `Settings` ("" for itself), an attribute; its word for None."""
+    """Where a setting lives: a part of `Settings` ("" for itself), attribute; its word for None."""
 
     part: str
     attribute: str
@@ -114,7 +114,7 @@ FIELDS: Mapping[str, _Field] = MappingProxyType(
 
 
 def changed(settings: Settings, name: str, value: str) -> Settings:
-    """`settings` with one of them set from its text. Raises OptionError, which names the setting."""
+    """`settings` with one of them set from its text. Raises OptionError, naming the setting."""
     if name not in FIELDS:
         raise OptionError(f"there is no setting {name[:40]!r}", f"use {', '.join(FIELDS)}")
     where = FIELDS[name]

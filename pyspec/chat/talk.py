@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable
 from contextlib import AbstractContextManager, closing
 from dataclasses import dataclass, field, replace
+from itertools import takewhile
 from time import monotonic
 
 from pyspec.chat.conversation import FULL_HINT, Answer, Conversation, Exchange, fit, spoken
@@ -43,8 +44,6 @@ class Chat:
         self.screen.error(str(error))
         self.exit_code = error.exit_code
 
-    # -- acts ----------------------------------------------------------------------------------------------------------
-
     def send(self, text: str) -> None:
         """Answer a question; where nothing was answered, it is as if it had not been asked."""
         question = f"{self.pending}\n\n{text}" if self.pending else text
@@ -53,7 +52,7 @@ class Chat:
             self.pending = ""
 
     def regen(self) -> None:
-        """Answer the last question again, with another seed; the old answer stays where nothing comes."""
+        """Answer the last question again, with another seed; where nothing comes, keep the old."""
         old = self._last_answer("nothing was answered yet")
         if self.settings.sampling.temperature == 0:
             self.screen.note("temperature is 0, so the answer is the same; /set temp 0.8 varies it")
@@ -74,7 +73,7 @@ class Chat:
         return self.conversation.exchanges.pop()
 
     def compare(self) -> None:
-        """Answer the last question again under the strict rule, and show both answers. Nothing is kept of it."""
+        """Answer the last question again by the strict rule and show both; the first one stays."""
         old = self._last_answer("nothing was answered yet, so there is nothing to compare")
         rule = old.stats.rule if old.stats else "as loaded"
         if rule == Strict().name:
@@ -93,8 +92,6 @@ class Chat:
         self.screen.say(f"--- strict: {rate}{_difference(old, new)}")
         self._show_stats(new)
 
-    # -- one answer ----------------------------------------------------------------------------------------------------
-
     def _last_answer(self, refusal: str) -> Answer:
         if (answer := self.conversation.last_answer) is None:
             raise InputError(refusal, "ask something first")
@@ -112,13 +109,13 @@ class Chat:
         exchange = self.conversation.exchanges[-1]
         try:
             prompt, dropped = fit(
-                self.conversation, self.model.prompt, self.model.n_ctx, self.settings.trim
+                self.conversation, self.model.prompt, self.model.n_ctx, trim=self.settings.trim
             )
             if dropped:
                 self.screen.note(
                     f"the context was full: the {dropped} oldest exchanges were dropped"
                 )
-            exchange.answer = self._stream(self._ask(prompt, seed, self.settings.rule, None))
+            exchange.answer = self._stream(self._ask(prompt, seed, self.settings.rule))
         finally:
             if exchange.answer is None:
                 self.conversation.exchanges.pop()
@@ -130,7 +127,7 @@ class Chat:
         return True
 
     def _ask(
-        self, prompt: list[int], seed: int, rule: Verification, plain_first: int | None
+        self, prompt: list[int], seed: int, rule: Verification, lead: int | None = None
     ) -> Ask:
         settings = self.settings
         return Ask(
@@ -140,7 +137,7 @@ class Chat:
             max_tokens=settings.max_tokens,
             length=settings.length,
             draft_max=settings.draft_max,
-            plain_first=plain_first,
+            plain_first=lead,
         )
 
     def _stream(self, ask: Ask) -> Answer:
@@ -166,12 +163,11 @@ class Chat:
         self.model.cancel()
 
     def _explain(self, answer: Answer) -> None:
+        kept = "what was said is kept" if answer.tokens else "nothing was said yet"
         notes = {
-            "length": f"stopped at {self.settings.max_tokens} tokens; /set max_tokens all lifts that",
+            "length": f"stopped at {self.settings.max_tokens} tokens, see /set max_tokens",
             "context": f"the context of {self.model.n_ctx} tokens is full: {FULL_HINT}",
-            "cancelled": "stopped; what was said is kept"
-            if answer.tokens
-            else "stopped before a word was said",
+            "cancelled": f"stopped; {kept}",
         }
         if answer.finish_reason in notes:
             self.screen.note(f"({notes[answer.finish_reason]})")
@@ -186,9 +182,6 @@ def _difference(old: Answer, new: Answer) -> str:
         return "the same text"
     if not old.tokens:
         return "the texts differ"
-    same = 0
-    for before, after in zip(old.tokens, new.tokens):
-        if before.id != after.id:
-            break
-        same += 1
+    pairs = zip(old.tokens, new.tokens, strict=False)
+    same = sum(1 for _ in takewhile(lambda pair: pair[0].id == pair[1].id, pairs))
     return f"the texts part after {same} tokens"

@@ -1,0 +1,164 @@
+"""A model of the chat protocol that answers from a list, one character a token."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Generator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+
+from rich.console import Console
+
+from pyspec.chat.model import AnswerStats, Ask, Progress
+from pyspec.chat.prompt import StreamReader
+from pyspec.chat.render import Screen
+from pyspec.chat.repl import run
+from pyspec.chat.settings import Settings
+from pyspec.chat.talk import Chat, Guard
+from pyspec.errors import DraftMismatch, PyspecError
+from pyspec.stream import Piece
+from pyspec.template import Message
+from pyspec.tokens import Source, Token
+
+END = 2
+"""The id that ends turns; it has no bytes, like any control token."""
+
+
+@dataclass
+class FakeModel:
+    """Says its answers in turn. Token ids are code points; turns are written `R:text` + END.
+
+    cancel_after: pieces after which `cancel` is called from inside, as by Ctrl-C. fail_after:
+    pieces after which `failure` is raised.
+    """
+
+    answers: list[str]
+    n_ctx: int = 1000
+    draft: str = "lookup"
+    companion: str = "none"
+    name: str = "fake"
+    digest: str = "f" * 64
+    cancel_after: int | None = None
+    fail_after: int | None = None
+    failure: PyspecError | None = None
+    finish: str = "stop"
+    asked: list[Ask] = field(default_factory=list)
+    held: list[int] = field(default_factory=list)
+    cancelled: bool = False
+    last: AnswerStats | None = None
+
+    def prompt(self, messages: Sequence[Message]) -> list[int]:
+        ids: list[int] = []
+        for message in messages:
+            ids += [ord(message["role"][0].upper()), ord(":")]
+            ids += message.get("tokens") or [ord(c) for c in message["content"]]
+            ids.append(END)
+        return [*ids, ord("A"), ord(":")]
+
+    def is_text(self, token: int) -> bool:
+        return 32 <= token < 0x110000
+
+    def piece(self, token: int) -> bytes:
+        return b"" if token == END else chr(token).encode()
+
+    def answer(self, ask: Ask, progress: Progress | None = None) -> Generator[Piece, None, None]:
+        self.asked.append(ask)
+        self.cancelled = False
+        prompt = list(ask.prompt)
+        kept = self._shared(prompt)
+        words = self.answers[(len(self.asked) - 1) % len(self.answers)]
+        said: list[Token] = []
+        try:
+            for number, char in enumerate(words):
+                if self.cancelled:
+                    yield Piece("", (), "cancelled")
+                    return
+                if number == self.fail_after and self.failure is not None:
+                    raise self.failure
+                source = (
+                    Source.RELAXED if char == "~" and ask.rule.name == "margin" else Source.TARGET
+                )
+                source = Source.ACCEPTED if char.isdigit() else source
+                relaxed = source is Source.RELAXED
+                said.append(
+                    Token(
+                        ord(char),
+                        source,
+                        0.25 if relaxed else 0.0,
+                        ord("-") if relaxed else ord(char),
+                    )
+                )
+                if self.cancel_after == number + 1:
+                    self.cancel()
+                yield Piece(char, (said[-1],))
+            ending = (Token(END, Source.TARGET, 0.0, END),) if self.finish == "stop" else ()
+            yield Piece("", ending, self.finish)
+        finally:
+            self.held = prompt + [token.id for token in said]
+            self.last = self._stats(ask, said, kept)
+
+    def _shared(self, prompt: list[int]) -> int:
+        same = 0
+        while same < min(len(prompt), len(self.held)) and prompt[same] == self.held[same]:
+            same += 1
+        return same
+
+    def _stats(self, ask: Ask, said: list[Token], kept: int) -> AnswerStats:
+        taken = sum(token.source is not Source.TARGET for token in said)
+        relaxed = sum(token.source is Source.RELAXED for token in said)
+        return AnswerStats(
+            tokens=len(said), plain_tokens=0, rate=50.0, plain_rate=25.0, drafted=taken, verified=taken,
+            accepted=taken, relaxed=relaxed, nats=0.25 * relaxed, mean_length=1.0, prompt_tokens=len(ask.prompt),
+            prompt_kept=kept, first_token_ms=1.0, total_ms=2.0, rule=ask.rule.name, draft=self.draft,
+            companion=self.companion,
+        )  # fmt: skip
+
+    def cancel(self) -> None:
+        self.cancelled = True
+
+    def stats(self) -> AnswerStats | None:
+        return self.last
+
+    def use(self, *, draft: str | None = None, companion: str | None = None) -> None:
+        if draft == "alien":
+            raise DraftMismatch("the draft speaks another vocabulary", "--draft none")
+        self.draft, self.companion = draft or self.draft, companion or self.companion
+
+    def sha256(self) -> str:
+        return self.digest
+
+    def describe(self) -> list[tuple[str, str]]:
+        return [("target", self.name), ("draft", self.draft)]
+
+
+def no_guard(_cancel: object) -> AbstractContextManager[None]:
+    """A guard under which Ctrl-C does what Python does."""
+    return nullcontext()
+
+
+def screen(out: io.StringIO | None = None, *, colour: bool = False) -> tuple[Screen, io.StringIO]:
+    """A screen whose answers and notes go to one text, in the order they are written."""
+    text = out or io.StringIO()
+    console = Console(
+        file=text,
+        highlight=False,
+        force_terminal=colour,
+        color_system="standard" if colour else None,
+    )
+    return Screen(console, console), text
+
+
+def talk(
+    model: FakeModel, settings: Settings = Settings(), guard: Guard = no_guard
+) -> tuple[Chat, io.StringIO]:
+    """A chat with a fake model, and what it writes."""
+    shown, text = screen()
+    return Chat(model, shown, guard, settings), text
+
+
+def session(
+    model: FakeModel, lines: str, settings: Settings = Settings(stats=False)
+) -> tuple[int, str]:
+    """The exit code and the whole output of a scripted session."""
+    chat, text = talk(model, settings)
+    return run(chat, StreamReader(io.BytesIO(lines.encode()))), text.getvalue()

@@ -1,0 +1,94 @@
+"""Messages, prompts that fit, and the tokens that make up an answer."""
+
+from __future__ import annotations
+
+import pytest
+from chat.fake import END, FakeModel
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pyspec.chat.conversation import Answer, Conversation, Exchange, fit, spoken
+from pyspec.errors import ContextOverflow
+from pyspec.template import Message
+from pyspec.tokens import Source, Token
+
+
+def token(char: str) -> Token:
+    return Token(ord(char), Source.TARGET, 0.0, ord(char))
+
+
+def conversation(*sizes: int) -> Conversation:
+    """Exchanges whose questions have these many characters, with answers of one; the last open."""
+    made = [Exchange("q" * size, Answer("a", (token("a"),))) for size in sizes]
+    made[-1].answer = None
+    return Conversation("s", made)
+
+
+def test_messages_carry_the_generated_tokens() -> None:
+    """An answer goes back into the prompt as the tokens it was generated as."""
+    said = Conversation(None, [Exchange("hi", Answer("ab", (token("a"), token("b"))))])
+    assert said.messages() == [
+        {"role": "user", "content": "hi"},
+        {"role": "assistant", "content": "ab", "tokens": [97, 98]},
+    ]
+
+
+def test_question_leaves_the_last_answer_out() -> None:
+    """The newest question is the end of the messages, answered or not."""
+    said = Conversation(None, [Exchange("hi", Answer("a")), Exchange("and?")])
+    assert said.question() == said.messages()
+    said.exchanges[1].answer = Answer("b")
+    assert said.question()[-1] == {"role": "user", "content": "and?"}
+
+
+def test_an_empty_system_text_is_a_system_turn() -> None:
+    """An empty system text is the user's own, and not the same as none."""
+    assert Conversation("").messages() == [{"role": "system", "content": ""}]
+
+
+def test_nothing_is_dropped_while_there_is_room() -> None:
+    """Seven eighths may be full."""
+    talk = conversation(5, 5)
+    prompt, dropped = fit(talk, FakeModel([]).prompt, 1000, trim=True)
+    assert dropped == 0
+    assert prompt == FakeModel([]).prompt(talk.messages())
+
+
+@given(st.lists(st.integers(0, 60), min_size=1, max_size=8), st.integers(40, 300))
+def test_trimming_keeps_system_and_question(sizes: list[int], n_ctx: int) -> None:
+    """Whatever is dropped, the prompt is that of the turns that are left, newest kept, and fits."""
+    talk = conversation(*sizes)
+    whole, encode = list(talk.exchanges), FakeModel([]).prompt
+    try:
+        prompt, dropped = fit(talk, encode, n_ctx, trim=True)
+    except ContextOverflow:
+        least = encode([*talk.messages()[:1], Message(role="user", content="q" * sizes[-1])])
+        assert len(least) >= n_ctx
+        assert talk.exchanges == whole
+        return
+    assert prompt == encode(talk.messages())
+    assert talk.exchanges == whole[dropped:]
+    assert talk.exchanges[-1] is whole[-1]
+    assert talk.messages()[0]["role"] == "system"
+    assert len(prompt) < n_ctx
+
+
+def test_without_trimming_the_overflow_is_raised() -> None:
+    """The error says what is there and what is needed, and nothing is dropped."""
+    talk = conversation(50, 50)
+    with pytest.raises(ContextOverflow) as caught:
+        fit(talk, FakeModel([]).prompt, 60, trim=False)
+    assert (caught.value.have, caught.value.need) == (60, 116)
+    assert len(talk.exchanges) == 2
+
+
+def test_spoken_leaves_the_end_out() -> None:
+    """The token that ends a turn is the template's to write."""
+    said = (token("a"), token("b"))
+    assert spoken([*said, Token(END, Source.TARGET, 0.0, END)], "ab", FakeModel([]).piece) == said
+
+
+def test_spoken_leaves_a_stop_string_out() -> None:
+    """Tokens behind the shown text do not come back in the next prompt."""
+    tokens = [token(char) for char in "hi\nUser:"]
+    assert spoken(tokens, "hi", FakeModel([]).piece) == (token("h"), token("i"))

@@ -1,0 +1,170 @@
+"""Saved conversations: what is written comes back, and what others wrote is not believed."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from pathlib import Path
+from typing import Any
+
+import pytest
+from chat.fake import END, FakeModel
+
+from pyspec.chat import files
+from pyspec.chat.conversation import Answer, Conversation, Exchange
+from pyspec.errors import InputEncoding, InputError, InputTooLong
+from pyspec.tokens import Source, Token
+
+MODEL = FakeModel([])
+RELAXED = Token(ord("~"), Source.RELAXED, 0.25, ord("-"))
+TALK = Conversation("be kind", [Exchange("hi", Answer("~", (RELAXED,), "stop", 7))])
+
+
+@pytest.fixture
+def saved(tmp_path: Path) -> Path:
+    """A saved conversation."""
+    path = tmp_path / "talk.json"
+    files.save(path, TALK, {"top_k": "7"}, MODEL)
+    return path
+
+
+def edited(path: Path, change: dict[str, Any]) -> Path:
+    """The file with fields of its last message replaced."""
+    content = json.loads(path.read_text())
+    content["messages"][-1].update(change)
+    path.write_text(json.dumps(content))
+    return path
+
+
+def test_round_trip(saved: Path) -> None:
+    """Messages, tokens with their sources, seed and settings come back."""
+    read = files.load(saved)
+    assert files.restore(read, MODEL) == (TALK, True)
+    assert read.settings == {"top_k": "7"}
+    assert (read.model.name, read.model.sha256) == ("fake", "f" * 64)
+
+
+def test_only_the_owner_reads_it(saved: Path) -> None:
+    """Conversations are private."""
+    assert stat.S_IMODE(saved.stat().st_mode) == 0o600
+
+
+def test_a_failed_write_leaves_the_old_file(saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the new file cannot be put in place, the old one is whole and nothing else is left."""
+
+    def refuse(*_paths: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    before = saved.read_bytes()
+    monkeypatch.setattr(os, "replace", refuse)
+    with pytest.raises(InputError, match="No space left"):
+        files.save(saved, Conversation(), {}, MODEL)
+    assert saved.read_bytes() == before
+    assert list(saved.parent.iterdir()) == [saved]
+
+
+def test_other_files_are_not_replaced(tmp_path: Path) -> None:
+    """A slip of the file name does not cost the user's notes."""
+    path = tmp_path / "notes.txt"
+    path.write_text("dear diary")
+    with pytest.raises(InputError, match="is no saved chat"):
+        files.save(path, TALK, {}, MODEL)
+    assert path.read_text() == "dear diary"
+
+
+def test_saved_chats_are_replaced(saved: Path) -> None:
+    """Saving again under the same name is the usual thing."""
+    files.save(saved, Conversation(), {}, MODEL)
+    assert files.load(saved).messages == []
+
+
+def test_tokens_of_another_model_are_left_out(saved: Path) -> None:
+    """Ids mean nothing to another vocabulary."""
+    talk, same = files.restore(files.load(saved), FakeModel([], digest="0" * 64))
+    assert not same
+    assert talk.last_answer == Answer("~", (), "stop", 7)
+
+
+@pytest.mark.parametrize(
+    "tokens",
+    [
+        [[ord("~"), 2, 0.25, ord("-")], [END, 0, 0.0, END]],
+        [[ord("x"), 0, 0.0, ord("x")]],
+        [[-1, 0, 0.0, 0]],
+        [[2**31, 0, 0.0, 0]],
+        [[ord("~"), 9, 0.25, ord("-")]],
+        [[ord("~"), 2, 0.25, -1]],
+    ],
+)
+def test_tokens_that_do_not_say_the_text_are_left_out(saved: Path, tokens: list[Any]) -> None:
+    """Control tokens, other words and ids out of range in a file never reach a prompt."""
+    talk, _ = files.restore(files.load(edited(saved, {"tokens": tokens})), MODEL)
+    assert talk.last_answer is not None
+    assert talk.last_answer.tokens == ()
+
+
+def test_turns_alternate(saved: Path) -> None:
+    """A file whose turns do not alternate is refused, with the place."""
+    with pytest.raises(InputError, match="message 3 is a system turn"):
+        files.restore(files.load(edited(saved, {"role": "system"})), MODEL)
+
+
+def test_an_open_question_is_left_out(saved: Path) -> None:
+    """A last question without answer is not part of the conversation."""
+    content = json.loads(saved.read_text())
+    del content["messages"][-1]
+    saved.write_text(json.dumps(content))
+    assert files.restore(files.load(saved), MODEL)[0] == Conversation("be kind")
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"{}",
+        b"[1]",
+        b"\xff\xfe",
+        b"[" * 100_000,
+        b'{"kind":"pyspec-chat","format":2}',
+        b'{"kind":"pyspec-chat","format":1,"pyspec":"0","model":{"name":"","sha256":""},'
+        b'"settings":{},"messages":[{"role":"tool","content":""}]}',
+    ],
+)
+def test_what_is_no_saved_chat_is_refused(tmp_path: Path, data: bytes) -> None:
+    """Broken and strange files are one sentence."""
+    path = tmp_path / "talk.json"
+    path.write_bytes(data)
+    with pytest.raises(InputError, match="is no saved chat"):
+        files.load(path)
+
+
+def test_folders_and_devices_are_not_read(tmp_path: Path) -> None:
+    """Nothing hangs on a FIFO or reads a device for ever."""
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    for path in (tmp_path, fifo, Path("/dev/zero")):
+        with pytest.raises(InputError, match="is no file"):
+            files.read_text(path)
+
+
+def test_missing_files_are_named(tmp_path: Path) -> None:
+    """The sentence has the path and the reason."""
+    with pytest.raises(InputError, match=r"nowhere.*No such file"):
+        files.read_text(tmp_path / "nowhere")
+
+
+def test_texts_that_are_not_utf8_are_refused(tmp_path: Path) -> None:
+    """The place of the first wrong byte is named."""
+    path = tmp_path / "latin"
+    path.write_bytes(b"one\ntw\xe9\n")
+    with pytest.raises(InputEncoding, match="at byte 6, line 2"):
+        files.read_text(path)
+
+
+def test_long_texts_are_refused(tmp_path: Path) -> None:
+    """More than the limit is not read."""
+    path = tmp_path / "long"
+    path.write_bytes(b"x" * (files.MAX_TEXT + 1))
+    with pytest.raises(InputTooLong):
+        files.read_text(path)

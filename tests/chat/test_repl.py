@@ -1,0 +1,143 @@
+"""Ctrl-C and the end of input: what stops, what is kept, and the exit code."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import pytest
+from chat.fake import FakeModel, talk
+
+from pyspec.chat import repl
+from pyspec.chat import talk as talk_module
+from pyspec.chat.prompt import Entry
+from pyspec.chat.repl import run
+from pyspec.chat.settings import Settings
+
+QUIET = Settings(stats=False)
+
+
+@dataclass
+class Script:
+    """A reader that plays entries; None is Ctrl-C, a number lets that many seconds pass."""
+
+    entries: Sequence[str | float | None]
+    interactive: bool = True
+    now: float = 100.0
+    at: int = 0
+
+    def read(self) -> Entry:
+        while self.at < len(self.entries):
+            entered = self.entries[self.at]
+            self.at += 1
+            if entered is None:
+                raise KeyboardInterrupt
+            if isinstance(entered, str):
+                return Entry(entered)
+            self.now += entered
+        raise EOFError
+
+
+@pytest.fixture
+def play(monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[int, str]]:
+    """Runs a script against a model with a clock of its own; exit code and output."""
+
+    def play_(
+        model: FakeModel, entries: Sequence[str | float | None], **kwargs: object
+    ) -> tuple[int, str]:
+        script = Script(entries, **kwargs)  # type: ignore[arg-type]
+        for module in (repl, talk_module):
+            monkeypatch.setattr(module, "monotonic", lambda: script.now)
+        chat, text = talk(model, QUIET, guard=Guard(model).during)
+        return run(chat, script), text.getvalue()
+
+    return play_
+
+
+@dataclass
+class Guard:
+    """Lets the fake's own cancel pass through the chat, as Ctrl-C does."""
+
+    model: FakeModel
+    cancel: Callable[[], None] = field(default=lambda: None)
+
+    @contextmanager
+    def during(self, cancel: Callable[[], None]) -> Iterator[None]:
+        original = self.model.cancel
+        self.model.cancel = lambda: (setattr(self.model, "cancel", original), cancel())  # type: ignore[method-assign]
+        try:
+            yield
+        finally:
+            self.model.cancel = original  # type: ignore[method-assign]
+
+
+Play = Callable[..., tuple[int, str]]
+
+
+def test_ctrl_c_keeps_the_partial_answer(play: Play) -> None:
+    """The answer stops, what was said is part of the conversation, and the next turn goes on from it."""
+    model = FakeModel(["abcdef"], cancel_after=3)
+    code, text = play(model, ["hi", 3.0, "and?"])
+    assert code == 0
+    assert text.startswith("abc\n(stopped; what was said is kept)\n")
+    assert model.asked[1].prompt[: len(model.asked[0].prompt) + 3] == [
+        *model.asked[0].prompt,
+        97,
+        98,
+        99,
+    ]
+
+
+def test_ctrl_c_before_a_word_takes_the_question_back(play: Play) -> None:
+    """Nothing was said, so nothing was asked."""
+    model = FakeModel(["abc"], finish="cancelled")
+    model.answers = [""]
+    code, text = play(model, ["hi", "new"])
+    assert code == 0
+    assert text == "(stopped; nothing was said yet)\n" * 2
+    assert model.asked[1].prompt == model.prompt([{"role": "user", "content": "new"}])
+
+
+def test_ctrl_c_at_the_prompt_says_how_to_leave(play: Play) -> None:
+    """One is no reason to end a conversation."""
+    assert play(FakeModel(["one"]), [None, 3.0, None, "hi"]) == (
+        0,
+        "(Ctrl-D or /exit leaves)\n(Ctrl-D or /exit leaves)\none\n",
+    )
+
+
+def test_ctrl_c_twice_leaves(play: Play) -> None:
+    """Within two seconds it means leaving, with the code of an interrupted program."""
+    assert play(FakeModel(["one"]), [None, 1.9, None, "hi"]) == (130, "(Ctrl-D or /exit leaves)\n")
+
+
+def test_ctrl_c_in_an_answer_and_at_the_prompt_leaves(play: Play) -> None:
+    """The first of the two may have stopped an answer."""
+    code, _ = play(FakeModel(["abc"], cancel_after=1), ["hi", 1.0, None, "more"])
+    assert code == 130
+
+
+def test_scripts_end_with_the_first_ctrl_c(play: Play) -> None:
+    """Nobody is there to go on: at input or in an answer, 130."""
+    assert play(FakeModel(["one"]), ["hi", None, "more"], interactive=False) == (130, "one\n")
+    model = FakeModel(["abc"], cancel_after=1)
+    code, text = play(model, ["hi", "more"], interactive=False)
+    assert (code, text) == (130, "a\n(stopped; what was said is kept)\n")
+
+
+def test_a_cancelled_regen_keeps_the_old_answer() -> None:
+    """Nothing came, so nothing is replaced."""
+    model = FakeModel(["one"])
+    chat, _ = talk(model, QUIET)
+    chat.send("hi")
+    model.answers, model.finish = [""], "cancelled"
+    chat.regen()
+    assert chat.conversation.last_answer is not None
+    assert chat.conversation.last_answer.text == "one"
+
+
+def test_errors_on_a_terminal_do_not_end_in_the_exit_code(play: Play) -> None:
+    """A slip at the prompt was answered there and then."""
+    code, _ = play(FakeModel(["one"]), ["/nothing"])
+    assert code == 0

@@ -1,0 +1,240 @@
+"""Whole sessions with a fake model: everything that is written, compared as one text."""
+
+from __future__ import annotations
+
+from io import BytesIO
+from pathlib import Path
+
+from chat.fake import FakeModel, session, talk
+
+from pyspec.chat.prompt import StreamReader
+from pyspec.chat.repl import run
+from pyspec.chat.settings import Settings
+from pyspec.errors import NumericError
+from pyspec.sampling import Sampling
+
+
+def test_two_turns() -> None:
+    """Each line is answered; what the context held of the first turn is kept for the second."""
+    code, text = session(FakeModel(["one", "tw2~"]), "hi\nand?\n", Settings())
+    assert code == 0
+    assert text == (
+        "one\n"
+        "3 tokens | 50.0 tok/s | 2.00x plain | nothing drafted | prompt 7, 0 kept\n"
+        "tw2~\n"
+        "4 tokens | 50.0 tok/s | 2.00x plain | 2 of 2 accepted, 2 drafted | 1.00 a round"
+        " | 1 relaxed (0.25 nats) | prompt 20, 10 kept\n"
+    )
+
+
+def test_stats_are_hidden() -> None:
+    """`/stats off` leaves the answers alone."""
+    code, text = session(FakeModel(["one"]), "/stats off\nhi\n", Settings())
+    assert (code, text) == (0, "stats is off\none\n")
+
+
+def test_show_tokens() -> None:
+    """Sources are readable without colour, and relaxed tokens say what the target preferred."""
+    _, text = session(FakeModel(["ab12~c"]), "hi\n/show tokens\n")
+    assert text == (
+        "ab12~c\n"
+        "ab[12]{~}(1)c\n"
+        "\n"
+        "target  3 tokens, the target's own\n"
+        "[accepted]  2 tokens, drafted, and the target's choice too\n"
+        "{relaxed}  1 tokens, drafted, a runner-up the target hardly ranked lower\n"
+        "(1) '~', the target preferred '-' by 0.250 nats\n"
+    )
+
+
+def test_compare() -> None:
+    """`/compare` shows both answers with speeds and where they part; the first one stays in force."""
+    model = FakeModel(["abc~", "abc-", "end"])
+    _, text = session(model, "hi\n/compare\ngo on\n")
+    assert text == (
+        "abc~\n"
+        "--- margin, 50.0 tok/s\n"
+        "abc~\n"
+        "--- strict\n"
+        "abc-\n"
+        "--- strict: 50.0 tok/s, the texts part after 3 tokens\n"
+        "end\n"
+    )
+    assert [ask.rule.name for ask in model.asked] == ["margin", "strict", "margin"]
+    assert model.asked[0].prompt == model.asked[1].prompt
+    assert model.asked[0].sampling.seed == model.asked[1].sampling.seed
+    assert ord("~") in model.asked[2].prompt
+
+
+def test_regen_and_undo() -> None:
+    """`/regen` asks the same again with another seed; `/undo` takes question and answer back."""
+    model = FakeModel(["one", "two", "three"])
+    settings = Settings(stats=False, seed=7)
+    code, text = session(model, "hi\n/regen\n/undo\n/undo\nnew\n", settings)
+    assert text == (
+        "one\ntwo\ntook back: hi\nthere is nothing to take back (ask something first)\nthree\n"
+    )
+    assert code == 2
+    assert [ask.sampling.seed for ask in model.asked] == [7, 8, 7]
+    assert model.asked[0].prompt == model.asked[1].prompt
+    assert model.asked[2].prompt == model.prompt([{"role": "user", "content": "new"}])
+
+
+def test_regen_of_greedy_answers_says_so() -> None:
+    """At temperature 0 nothing else can come, and the user hears it."""
+    settings = Settings(stats=False, sampling=Sampling(temperature=0.0))
+    _, text = session(FakeModel(["one"]), "hi\n/regen\n", settings)
+    assert text == (
+        "one\ntemperature is 0, so the answer is the same; /set temp 0.8 varies it\none\n"
+    )
+
+
+def test_save_and_load(tmp_path: Path) -> None:
+    """A loaded conversation goes on as if it had not been left, settings included."""
+    path = tmp_path / "talk.json"
+    first = FakeModel(["one", "two"])
+    session(first, f"/system be kind\n/set top_k 7\nhi\n/save {path}\nand?\n")
+    second = FakeModel(["two"])
+    code, text = session(second, f"/load {path}\nand?\n")
+    assert (code, text) == (0, f"loaded 1 exchanges from {path}\ntwo\n")
+    assert second.asked[0].prompt == first.asked[1].prompt
+    assert second.asked[0].sampling.top_k == 7
+
+
+def test_load_of_another_model_warns(tmp_path: Path) -> None:
+    """Another model's conversation is loaded as text, with a warning."""
+    path = tmp_path / "talk.json"
+    session(FakeModel(["one"]), f"hi\n/save {path}\n")
+    other = FakeModel(["two"], digest="0" * 64, name="other")
+    _, text = session(other, f"/load {path}\n/show tokens\n")
+    assert text == (
+        "this conversation was held with fake, not with other\n"
+        f"loaded 1 exchanges from {path}\n"
+        "there is no answer with known tokens (ask something first)\n"
+    )
+
+
+def test_unknown_commands_are_named() -> None:
+    """Unknown commands and settings are named, with what is near or possible."""
+    code, text = session(FakeModel(["x"]), "/regenn\n/nothing\n/show all\n/verify lax\n/set temp\n")
+    assert code == 2
+    assert text.splitlines()[:4] == [
+        "there is no command /regenn (did you mean /regen? /help lists them)",
+        "there is no command /nothing (/help lists them)",
+        "all is not one of settings, stats, tokens, model (/help)",
+        "lax is not one of margin, strict (/help)",
+    ]
+    assert text.splitlines()[4].startswith("give temp a value (settings: temp, top_k")
+
+
+def test_verify_changes_the_rule() -> None:
+    """`/verify` holds from the next answer on."""
+    model = FakeModel(["one"])
+    _, text = session(model, "hi\n/verify strict\nhi\n")
+    assert text == "one\nverify is strict\none\n"
+    assert [ask.rule.name for ask in model.asked] == ["margin", "strict"]
+
+
+def test_draft_is_changed_and_kept_on_errors() -> None:
+    """A draft that does not fit is one sentence, and the former one goes on."""
+    model = FakeModel(["one"])
+    _, text = session(model, "/draft none\n/draft alien\n/companion tiny\n/draft\n")
+    assert text == (
+        "draft none, companion none\n"
+        "the draft speaks another vocabulary (--draft none)\n"
+        "draft none, companion tiny\n"
+        "draft none, companion tiny\n"
+    )
+
+
+def test_read_goes_in_front_of_the_next_message(tmp_path: Path) -> None:
+    """A file is part of the next question only."""
+    path = tmp_path / "notes.txt"
+    path.write_bytes(b"\xef\xbb\xbffirst\r\nsecond\n")
+    model = FakeModel(["one"])
+    _, text = session(model, f"/read {path}\nwhat is this?\nand now?\n")
+    assert text == f"13 characters of {path} go in front of the next message\none\none\n"
+    question = "first\nsecond\n\n\nwhat is this?"
+    assert model.asked[0].prompt == model.prompt([{"role": "user", "content": question}])
+    assert bytes(model.asked[1].prompt).count(b"first") == 1
+
+
+def test_system_text() -> None:
+    """The system text is set, shown, kept by /clear and removed by a dash."""
+    model = FakeModel(["one"])
+    _, text = session(model, "/system\n/system be kind\n/clear\n/system\nhi\n/system -\n/system\n")
+    assert text == (
+        "no system text\n"
+        "the next answer reads the conversation anew\n"
+        "the conversation is empty; the system text stays\n"
+        "be kind\n"
+        "one\n"
+        "the next answer reads the conversation anew\n"
+        "no system text\n"
+    )
+    assert bytes(model.asked[0].prompt).startswith(b"S:be kind")
+
+
+def test_multi_line_messages() -> None:
+    """Quoted lines and lines that end in a backslash are one message, and never a command."""
+    model = FakeModel(["one"])
+    session(model, '"""/help\nme"""\na\\\nb\n /exit\n')
+    questions = [chr(10).join(["/help", "me"]), "a\nb", " /exit"]
+    prompts = [bytes(ask.prompt) for ask in model.asked]
+    assert all(
+        question.encode() in prompt for question, prompt in zip(questions, prompts, strict=True)
+    )
+
+
+def test_exit_ends_the_session() -> None:
+    """Nothing after /bye is read."""
+    model = FakeModel(["one"])
+    assert session(model, "/bye\nhi\n") == (0, "")
+    assert not model.asked
+
+
+def test_full_context_says_what_to_do() -> None:
+    """Without trimming, a question that does not fit is refused before any answer, and forgotten."""
+    model = FakeModel(["one"], n_ctx=40)
+    code, text = session(model, f"{'long ' * 20}\nhi\n")
+    assert text == (
+        "the prompt has 104 tokens and the context holds 40 (/clear or /undo makes room,"
+        " `/set trim on` drops the oldest turns, -c N has more room)\none\n"
+    )
+    assert code == 1
+    assert model.asked[0].prompt == model.prompt([{"role": "user", "content": "hi"}])
+
+
+def test_trimming_drops_the_oldest_turns() -> None:
+    """With trimming, whole turns go and the system turn stays."""
+    model = FakeModel(["x" * 20], n_ctx=100)
+    _, text = session(model, "/system kind\n/set trim on\n111\n222\n333\n444\n")
+    assert "the context was full: the 2 oldest exchanges were dropped\n" in text
+    last = bytes(model.asked[-1].prompt)
+    assert last.startswith(b"S:kind\x02U:333")
+
+
+def test_context_full_in_an_answer_keeps_it() -> None:
+    """What was said until the context was full is kept and the user told what to do."""
+    model = FakeModel(["one"], finish="context")
+    _, text = session(model, "hi\n")
+    assert text.startswith("one\n(the context of 1000 tokens is full: /clear or /undo makes room")
+
+
+def test_an_error_keeps_the_partial_answer() -> None:
+    """An error ends the answer, not the session; what was said is kept."""
+    model = FakeModel(["abcdef"], fail_after=3, failure=NumericError("a logit is not finite"))
+    chat, text = talk(model, Settings(stats=False))
+    chat.send("hi")
+    assert text.getvalue() == "abc\na logit is not finite\n"
+    assert chat.conversation.last_answer is not None
+    assert chat.conversation.last_answer.text == "abc"
+
+
+def test_an_error_at_once_forgets_the_question() -> None:
+    """Where nothing was said, the conversation is what it was before."""
+    model = FakeModel(["abc"], fail_after=0, failure=NumericError("a logit is not finite"))
+    chat, text = talk(model, Settings(stats=False))
+    code = run(chat, StreamReader(BytesIO(b"hi\n")))
+    assert (code, text.getvalue()) == (1, "a logit is not finite\n")
+    assert chat.conversation.exchanges == []

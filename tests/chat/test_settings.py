@@ -1,0 +1,95 @@
+"""Settings by name: every one can be set, read back and refused."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pyspec.chat.settings import FIELDS, Settings, apply, changed, values
+from pyspec.errors import OptionError
+from pyspec.rules import Margin, Strict
+
+
+def test_values_are_what_set_takes() -> None:
+    """Each setting's text gives the same setting."""
+    settings = Settings()
+    for name, value in values(settings).items():
+        settings = changed(settings, name, value)
+    assert settings == Settings()
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "where"),
+    [
+        ("temp", "0.5", lambda s: s.sampling.temperature == 0.5),
+        ("gap", "inf", lambda s: s.margin.gap == math.inf),
+        ("budget", "none", lambda s: s.margin.budget is None),
+        ("max_tokens", "all", lambda s: s.max_tokens is None),
+        ("seed", "7", lambda s: s.seed == 7),
+        ("trim", "on", lambda s: s.trim),
+        ("length", "fixed:3", lambda s: s.length == "fixed:3"),
+        ("verify", "strict", lambda s: s.rule == Strict()),
+    ],
+)
+def test_changed(name: str, value: str, where: object) -> None:
+    """A setting reaches what it names."""
+    assert where(changed(Settings(), name, value))  # type: ignore[operator]
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("temp", "nan"),
+        ("temp", "-1"),
+        ("temp", "inf"),
+        ("top_p", "0"),
+        ("top_k", "1.5"),
+        ("max_tokens", "0"),
+        ("max_tokens", "2147483648"),
+        ("seed", "-1"),
+        ("theta", "2"),
+        ("gap", "nan"),
+        ("length", "fixed:x"),
+        ("trim", "yes"),
+        ("verify", "lax"),
+    ],
+)
+def test_values_out_of_range_are_refused(name: str, value: str) -> None:
+    """The sentence names the setting."""
+    with pytest.raises(OptionError, match=f"^{name}: "):
+        changed(Settings(), name, value)
+
+
+@given(st.sampled_from(list(FIELDS)), st.text())
+def test_any_text_is_taken_or_refused(name: str, value: str) -> None:
+    """No text ends in anything but settings that can be written again, or one sentence."""
+    try:
+        settings = changed(Settings(), name, value)
+    except OptionError:
+        return
+    assert changed(Settings(), name, values(settings)[name]) == settings
+
+
+def test_unknown_names_list_the_known() -> None:
+    """A wrong name is answered with the right ones."""
+    with pytest.raises(OptionError, match=r"no setting 'temperature' \(use temp, "):
+        changed(Settings(), "temperature", "1")
+
+
+def test_margin_is_kept_while_strict() -> None:
+    """Going strict and back does not lose theta and gap."""
+    settings = changed(changed(Settings(), "theta", "0.8"), "verify", "strict")
+    assert changed(settings, "verify", "margin").rule == Margin(theta=0.8)
+
+
+def test_saved_settings_that_cannot_be_used_are_left_out() -> None:
+    """A file of another version costs no more than its strange settings."""
+    settings, refused = apply(Settings(), {"temp": "0.5", "mood": "good", "top_k": "many"})
+    assert settings == changed(Settings(), "temp", "0.5")
+    assert refused == [
+        "there is no setting 'mood'",
+        "top_k: many is not a whole number from 0 to 2147483647",
+    ]
