@@ -201,9 +201,7 @@ def _whole_records(path: Path) -> NDArray[Any]:
     return records
 
 
-def _open_for_append(
-    folder: Path, dtype: np.dtype[Any]
-) -> tuple[BinaryIO, BinaryIO, NDArray[Any]]:
+def _open_for_append(folder: Path, dtype: np.dtype[Any]) -> tuple[BinaryIO, BinaryIO, NDArray[Any]]:
     """Cut what a crash left after the last whole sequence, then open both files at their ends."""
     records = _whole_records(folder / "sequences.bin")
     rows_path, index_path = folder / "rows.bin", folder / "sequences.bin"

@@ -112,9 +112,13 @@ class Target:
             return np.zeros((0, width), np.float32)
         return np.ctypeslib.as_array(get(self.context), shape=(outputs, width))
 
+    def clear(self, sequence: int) -> None:
+        """Forget what `sequence` holds."""
+        lc.llama_memory_seq_rm(self.memory, sequence, -1, -1)
+
     def start_from(self, sequence: int, prefix: int) -> None:
         """Empty `sequence` and give it a copy of what sequence `prefix` holds."""
-        lc.llama_memory_seq_rm(self.memory, sequence, -1, -1)
+        self.clear(sequence)
         lc.llama_memory_seq_cp(self.memory, prefix, sequence, -1, -1)
 
     def close(self) -> None:

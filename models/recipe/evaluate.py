@@ -1,0 +1,132 @@
+"""Step 4: how often a draft says what the target says, on questions that it never saw.
+
+The target first answers every third question greedily (kept as a recording, so once is enough).
+Then each draft is scored on those answers, with the weights as they stand in its GGUF.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+from numpy.typing import NDArray
+from rich.console import Console
+from rich.table import Table
+
+from pyspec.errors import TrainingError
+from pyspec.models.recipe import rivals, scores, write
+from pyspec.models.recipe.corpus import Corpus
+from pyspec.models.recipe.rows import Recording
+
+Predict = Callable[[NDArray[Any], int], scores.Guess]
+
+
+def questions(path: Path, every: int) -> list[tuple[int, str, str]]:
+    """(line, category, first turn) of every `every`-th question of a Spec-Bench file."""
+    try:
+        lines = [json.loads(line) for line in path.read_text().strip().split("\n")]
+        return [
+            (i, str(line["category"]), str(line["turns"][0]))
+            for i, line in enumerate(lines)
+            if i % every == 0
+        ]
+    except (OSError, ValueError, KeyError, IndexError, TypeError) as error:
+        raise TrainingError(f"{path} is not a Spec-Bench file", str(error)) from error
+
+
+def answers(target: Path, bench: Path, folder: Path, every: int, threads: int) -> list[str]:
+    """Record the target's greedy answers unless they are there; returns categories by line."""
+    found = questions(bench, every)
+    # a group of like lengths computes well together
+    queue = [(line, text) for line, _, text in sorted(found, key=lambda q: len(q[2]))]
+    options = write.Options(slots=8, answer=128, longest_prompt=1856, warm=0.0)
+    have = len(Recording(folder).sequences) - 1 if (folder / "sequences.bin").exists() else 0
+    if have < len(found):
+        write.write(target, folder, queue, 1 << 40, options, threads, check_space=False)
+    names = [""] * (max(line for line, _, _ in found) + 1)
+    for line, category, _ in found:
+        names[line] = category
+    return names
+
+
+def student_predictor(path: Path, target: Path, steps: int) -> Predict:
+    """Scores a draft's GGUF (with its sidecar, when one lies beside it) through torch."""
+    from pyspec.models.recipe.replay import Replay
+
+    return Replay(path, target, steps).guess
+
+
+def score_all(
+    names: list[str], folder: Path, predictors: dict[str, Predict]
+) -> dict[str, scores.Score]:
+    """One score a predictor over all recorded answers."""
+    corpus = Corpus([folder], 1 << 20, held_out=None)
+    totals = {name: scores.Score() for name in predictors}
+    for item in corpus.items:
+        rows, prompt = corpus.sequence(item)
+        source = int(corpus.recordings[item[0]].sequences[item[1]]["source"])
+        for name, predict in predictors.items():
+            totals[name].add(names[source], rows[prompt - 1 :], predict(rows, prompt))
+    return totals
+
+
+def show(totals: dict[str, scores.Score], console: Console) -> None:
+    """The figures as tables: by category, accepted lengths, steps, calibration."""
+    kinds = sorted({kind for score in totals.values() for kind in score.hits})
+    table = Table("draft", "all", *kinds, title="share of positions with the target's choice")
+    for name, score in totals.items():
+        table.add_row(name, f"{score.share():.3f}", *(f"{score.share(k):.2f}" for k in kinds))
+    console.print(table)
+    lengths = Table("draft", "strict K=4", "K=8", "margin K=4", "K=8", "margin share", "by step")
+    for name, score in totals.items():
+        row = [f"{score.length(rule, k):.2f}" for rule in ("strict", "margin") for k in (4, 8)]
+        steps = " ".join(f"{x:.3f}" for x in score.by_step())
+        lengths.add_row(name, *row, f"{score.margin_share():.3f}", steps)
+    console.print(lengths)
+    for name, score in totals.items():
+        bins = score.calibration()
+        if bins:
+            console.print(f"{name}: predicted/observed (count)", *bins, sep="  ")
+
+
+def as_json(totals: dict[str, scores.Score]) -> dict[str, Any]:
+    """The same figures as plain values."""
+    return {name: score.as_dict() for name, score in totals.items()}
+
+
+@click.command()
+@click.option("--target", type=click.Path(path_type=Path), required=True)
+@click.option("--bench", type=click.Path(path_type=Path), required=True, help="Spec-Bench file.")
+@click.option("--answers", "folder", type=click.Path(path_type=Path), required=True)
+@click.option("--draft", type=click.Path(path_type=Path), multiple=True, help="GGUF to score.")
+@click.option("--text", type=click.Path(path_type=Path), multiple=True, help="For the n-grams.")
+@click.option("--every", default=3, show_default=True)
+@click.option("--steps", default=4, show_default=True, help="Draft steps of a coupled draft.")
+@click.option("--threads", default=2, show_default=True)
+@click.option("--json", "json_path", type=click.Path(path_type=Path))
+def main(
+    target: Path, bench: Path, folder: Path, draft: tuple[Path, ...], text: tuple[Path, ...],
+    every: int, steps: int, threads: int, json_path: Path | None,
+) -> None:  # fmt: skip
+    """Score drafts against TARGET's own greedy answers on BENCH."""
+    try:
+        names = answers(target, bench, folder, every, threads)
+        predictors: dict[str, Predict] = {"prompt lookup": rivals.lookup}
+        if text:
+            predictors["n-grams"] = rivals.Table(list(text)).guess
+        for path in draft:
+            predictors[path.stem] = student_predictor(path, target, steps)
+        totals = score_all(names, folder, predictors)
+    except TrainingError as error:
+        raise click.ClickException(str(error)) from error
+    show(totals, Console(width=200))
+    if json_path:
+        json_path.write_text(json.dumps(as_json(totals), indent=1))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,157 @@
+"""GGUF in and out: a target's tensors as arrays, a student as a file with the target's tokenizer.
+
+Needs only numpy, gguf and llama_cpp, no torch.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import gguf
+import llama_cpp as lc
+import numpy as np
+from numpy.typing import NDArray
+
+from pyspec.errors import TrainingError
+
+QUANTS = {
+    "f16": (lc.LLAMA_FTYPE_MOSTLY_F16, gguf.GGMLQuantizationType.F16),
+    "q8_0": (lc.LLAMA_FTYPE_MOSTLY_Q8_0, gguf.GGMLQuantizationType.Q8_0),
+    "q4_0": (lc.LLAMA_FTYPE_MOSTLY_Q4_0, gguf.GGMLQuantizationType.Q4_0),
+    "q4_1": (lc.LLAMA_FTYPE_MOSTLY_Q4_1, gguf.GGMLQuantizationType.Q4_1),
+    "q5_0": (lc.LLAMA_FTYPE_MOSTLY_Q5_0, gguf.GGMLQuantizationType.Q5_0),
+}
+# name in a GGUF -> name in `net.Student`; {} is the number of the layer
+LAYER = {
+    "attn_norm": "attn_norm",
+    "attn_q": "attn.q",
+    "attn_k": "attn.k",
+    "attn_v": "attn.v",
+    "attn_output": "attn.o",
+    "ffn_norm": "ffn_norm",
+    "ffn_gate": "gate",
+    "ffn_up": "up",
+    "ffn_down": "down",
+}
+
+
+class Source:
+    """A target's GGUF opened for reading; raises `TrainingError` for what the recipe cannot use."""
+
+    def __init__(self, path: Path) -> None:
+        try:
+            self.reader = gguf.GGUFReader(path)
+        except (OSError, ValueError, KeyError) as error:
+            raise TrainingError(f"{path} is not a readable GGUF file", str(error)) from error
+        self.path = path
+        self.tensors = {tensor.name: tensor for tensor in self.reader.tensors}
+        if self.field("general.architecture") != "llama":
+            raise TrainingError(
+                f"{path} has architecture {self.field('general.architecture')}",
+                "the recipe makes drafts for targets of architecture llama",
+            )
+
+    def field(self, name: str, default: Any = None) -> Any:
+        """A metadata value, or `default`."""
+        found = self.reader.get_field(name)
+        return default if found is None else found.contents()
+
+    def tensor(self, name: str) -> NDArray[np.float32]:
+        """A tensor, dequantised, [rows, columns]."""
+        if name not in self.tensors:
+            raise TrainingError(f"{self.path} has no tensor {name}", "give a complete file")
+        tensor = self.tensors[name]
+        return np.array(gguf.dequantize(tensor.data, tensor.tensor_type), np.float32)
+
+    @property
+    def output_name(self) -> str:
+        """The output matrix: its own tensor, or the embedding when they are tied."""
+        return "output.weight" if "output.weight" in self.tensors else "token_embd.weight"
+
+
+def write_gguf(
+    path: Path, source: Source, shape: Mapping[str, Any], weights: Mapping[str, NDArray[Any]],
+    name: str, packed: Mapping[str, NDArray[np.uint8]] | None = None,
+) -> None:  # fmt: skip
+    """Write a student; `shape` and `weights` are named as in `net`.
+
+    Weights are written as float32, those in `packed` as the Q4_0 bytes [rows, bytes] given there.
+    """
+    packed = packed or {}
+    writer = gguf.GGUFWriter(path, "llama")
+    writer.add_name(name)
+    writer.add_license("apache-2.0")
+    writer.add_context_length(int(source.field("llama.context_length", 2048)))
+    writer.add_embedding_length(shape["width"])
+    writer.add_block_count(shape["layers"])
+    writer.add_feed_forward_length(shape["ff"])
+    writer.add_head_count(shape["heads"])
+    writer.add_head_count_kv(shape["kv_heads"])
+    writer.add_key_length(shape["head"])
+    writer.add_value_length(shape["head"])
+    writer.add_rope_dimension_count(shape["head"])
+    writer.add_rope_freq_base(shape["rope_base"])
+    writer.add_layer_norm_rms_eps(shape["eps"])
+    writer.add_vocab_size(shape["vocab"])
+    if packed:
+        writer.add_file_type(lc.LLAMA_FTYPE_MOSTLY_Q4_0)
+        writer.add_quantization_version(gguf.GGML_QUANT_VERSION)
+    _copy_tokenizer(writer, source)
+    for key, value in weights.items():
+        name_there = gguf_name(key)
+        if name_there and key in packed:
+            kind = gguf.GGMLQuantizationType.Q4_0
+            writer.add_tensor(name_there, np.ascontiguousarray(packed[key]), raw_dtype=kind)
+        elif name_there:
+            writer.add_tensor(name_there, np.ascontiguousarray(value, np.float32))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+def gguf_name(key: str) -> str:
+    """GGUF name of a student's weight, "" for those of the sidecar (`from_target`, `from_self`)."""
+    if key == "embedding.weight":
+        return "token_embd.weight"
+    if key == "norm.weight":
+        return "output_norm.weight"
+    if not key.startswith("blocks."):
+        return ""
+    _, layer, rest = key.split(".", 2)
+    there = next(g for g, n in LAYER.items() if rest == f"{n}.weight")
+    return f"blk.{layer}.{there}.weight"
+
+
+def _copy_tokenizer(writer: gguf.GGUFWriter, source: Source) -> None:
+    """Every tokenizer field of the target, the chat template included, unchanged."""
+    for key, field in source.reader.fields.items():
+        if not key.startswith("tokenizer."):
+            continue
+        kind = field.types[0]
+        inner = field.types[-1] if kind == gguf.GGUFValueType.ARRAY else None
+        writer.add_key_value(key, field.contents(), kind, inner)
+
+
+def quantise(plain: Path, path: Path, kind: str) -> None:
+    """Quantise every matrix of `plain` to `kind` with llama.cpp, the tied embedding included."""
+    params = lc.llama_model_quantize_default_params()
+    params.ftype, wanted = QUANTS[kind][0], QUANTS[kind][1]
+    params.pure, params.nthread = True, 2
+    params.token_embedding_type = params.output_tensor_type = int(wanted)
+    status = lc.llama_model_quantize(str(plain).encode(), str(path).encode(), ctypes.byref(params))
+    if status:
+        raise TrainingError(f"llama.cpp could not quantise {plain}", "is there space left?")
+    wrong = [t.name for t in gguf.GGUFReader(path).tensors if _type_differs(t, wanted)]
+    if wrong:
+        raise TrainingError(
+            f"llama.cpp kept {wrong[0]} in another type than {kind}",
+            "choose widths that are multiples of 32",
+        )
+
+
+def _type_differs(tensor: Any, wanted: gguf.GGMLQuantizationType) -> bool:
+    return len([n for n in tensor.shape if n > 1]) > 1 and tensor.tensor_type != wanted

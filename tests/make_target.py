@@ -1,0 +1,83 @@
+"""A random llama-architecture GGUF: two layers, byte tokens, a chat template; for the recipe's tests."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import gguf
+import numpy as np
+
+WIDTH, LAYERS, HEADS, KV, HEAD, FF = 64, 2, 4, 2, 16, 96
+TEMPLATE = (
+    "{% for m in messages %}{{'<|im_start|>' + m['role'] + '\\n' + m['content'] + '<|im_end|>'}}"
+    "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
+)
+
+
+def byte_tokens() -> list[str]:
+    """The 256 printable stand-ins that byte-level BPE vocabularies use for bytes."""
+    plain = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    other = (b for b in range(256) if b not in plain)
+    names = {b: chr(b) for b in plain} | {b: chr(256 + i) for i, b in enumerate(other)}
+    return [names[b] for b in range(256)]
+
+
+def write_target(path: Path, architecture: str = "llama", seed: int = 0) -> Path:
+    """Write a random target; `architecture` may lie, for tests of refusals."""
+    tokens = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", *byte_tokens(), "he", "ll"]
+    tokens += [f"<unused{i}>" for i in range(320 - len(tokens))]
+    kinds = [3, 3, 3] + [1] * 258 + [5] * (len(tokens) - 261)
+    writer = gguf.GGUFWriter(path, architecture)
+    writer.add_context_length(512)
+    writer.add_embedding_length(WIDTH)
+    writer.add_block_count(LAYERS)
+    writer.add_feed_forward_length(FF)
+    writer.add_head_count(HEADS)
+    writer.add_head_count_kv(KV)
+    writer.add_rope_dimension_count(HEAD)
+    writer.add_rope_freq_base(10000.0)
+    writer.add_layer_norm_rms_eps(1e-5)
+    writer.add_vocab_size(len(tokens))
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre("smollm")
+    writer.add_token_list(tokens)
+    writer.add_token_types(kinds)
+    writer.add_token_merges(["h e", "l l"])
+    writer.add_bos_token_id(1)
+    writer.add_eos_token_id(2)
+    writer.add_add_bos_token(False)
+    writer.add_chat_template(TEMPLATE)
+    for name, shape in tensor_shapes(len(tokens)).items():
+        writer.add_tensor(name, _values(name, shape, seed))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
+
+
+def tensor_shapes(vocab: int) -> dict[str, tuple[int, ...]]:
+    """Shapes [rows, columns] of the target's tensors."""
+    layer: dict[str, tuple[int, ...]] = {
+        "attn_norm": (WIDTH,),
+        "ffn_norm": (WIDTH,),
+        "attn_q": (HEADS * HEAD, WIDTH),
+        "attn_k": (KV * HEAD, WIDTH),
+        "attn_v": (KV * HEAD, WIDTH),
+        "attn_output": (WIDTH, HEADS * HEAD),
+        "ffn_gate": (FF, WIDTH),
+        "ffn_up": (FF, WIDTH),
+        "ffn_down": (WIDTH, FF),
+    }
+    shapes: dict[str, tuple[int, ...]] = {"token_embd.weight": (vocab, WIDTH)}
+    shapes["output_norm.weight"] = (WIDTH,)
+    for number in range(LAYERS):
+        shapes |= {f"blk.{number}.{name}.weight": shape for name, shape in layer.items()}
+    return shapes
+
+
+def _values(name: str, shape: tuple[int, ...], seed: int) -> np.ndarray:
+    rng = np.random.default_rng((seed, len(name), sum(map(ord, name))))
+    if len(shape) == 1:
+        return rng.uniform(0.5, 1.5, shape).astype(np.float32)
+    return (rng.standard_normal(shape) / np.sqrt(shape[1])).astype(np.float32)

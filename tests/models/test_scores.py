@@ -1,0 +1,69 @@
+"""Counting: strict and margin agreement, accepted lengths, steps, rivals."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from pyspec.models.recipe import rivals, scores
+from pyspec.models.recipe.rows import Meta
+
+META = Meta("0", 2, 300, 2)
+
+
+def answer(best: list[int], second: list[int], gap: float = 5.0) -> np.ndarray:
+    """Rows whose two best tokens are given and `gap` nats apart; the best logit is 20."""
+    rows = np.zeros(len(best), META.row_dtype())
+    rows["ids"] = np.stack([best, second], 1)
+    rows["logp"] = [-0.1, -0.1 - gap]
+    rows["lse"] = 20.1
+    return rows
+
+
+def test_share_counts_first_choices() -> None:
+    """Three of four guesses right is 0.75."""
+    score = scores.Score()
+    score.add("qa", answer([1, 2, 3, 4], [9, 9, 9, 9]), scores.Guess(np.array([[1, 2, 3, 9]])))
+    assert score.share("qa") == 0.75
+
+
+@pytest.mark.parametrize(("gap", "share"), [(0.5, 1.0), (1.5, 0.75)])
+def test_margin_takes_a_close_runner_up(gap: float, share: float) -> None:
+    """The runner-up counts within the gap and not beyond it."""
+    score = scores.Score()
+    rows = answer([1, 2, 3, 4], [9, 9, 9, 9], gap)
+    score.add("qa", rows, scores.Guess(np.array([[1, 2, 3, 9]])))
+    assert score.margin_share() == share
+
+
+def test_rounds_emit_the_targets_token_too() -> None:
+    """Right, right, wrong, right: one round of two accepted, then one of one."""
+    right = np.array([[True, True, False, True]])
+    assert scores.accepted_in_rounds(right, 4) == (3, 2)
+
+
+def test_rounds_stop_at_k() -> None:
+    """Eight right guesses with K = 3: 3 and the target's own, twice."""
+    assert scores.accepted_in_rounds(np.ones((1, 8), bool), 3) == (6, 2)
+
+
+def test_later_steps_count_only_after_right_ones() -> None:
+    """Step 2 is judged where step 1 was right one position before."""
+    score = scores.Score()
+    guess = scores.Guess(np.array([[1, 9, 3], [1, 2, 9]]))
+    score.add("qa", answer([1, 2, 3], [8, 8, 8]), guess)
+    assert score.by_step() == [pytest.approx(2 / 3), 1.0]
+
+
+def test_lookup_copies_what_followed() -> None:
+    """After 5 6 ... 5 the lookup says 6."""
+    rows = np.zeros(4, META.row_dtype())
+    rows["token"] = [5, 6, 7, 5]
+    assert rivals.lookup(rows, 4).ids.tolist() == [[6]]
+
+
+def test_lookup_without_a_match_guesses_nothing() -> None:
+    """New tokens have no continuation."""
+    rows = np.zeros(2, META.row_dtype())
+    rows["token"] = [5, 6]
+    assert rivals.lookup(rows, 2).ids.tolist() == [[-1]]

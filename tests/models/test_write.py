@@ -1,0 +1,88 @@
+"""The write step against a tiny target: what is recorded is what llama.cpp says."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from pyspec.errors import TrainingError
+from pyspec.models.recipe import write
+from pyspec.models.recipe.rows import Recording
+from pyspec.models.recipe.target import Target, best
+
+
+def alone(path: Path, tokens: list[int]) -> tuple[np.ndarray, np.ndarray]:
+    """(logits, states) of one sequence decoded by itself."""
+    target = Target(path, 1, 512, threads=1)
+    logits, states = target.decode([(t, i, 0, True) for i, t in enumerate(tokens)])
+    found = logits.copy(), states.copy()
+    target.close()
+    return found
+
+
+def test_best_equals_a_full_sort() -> None:
+    """The shortcut over blocks finds the same ids and values as sorting everything."""
+    logits = np.random.default_rng(0).standard_normal((5, 4096)).astype(np.float32)
+    ids, logp, lse = best(logits, 8)
+    order = np.argsort(-logits, axis=1)[:, :8]
+    np.testing.assert_array_equal(ids, order)
+    wanted = np.take_along_axis(logits, order, 1) - lse[:, None]
+    np.testing.assert_allclose(logp, wanted, rtol=1e-5)
+
+
+def test_recorded_states_are_those_of_the_sequence_alone(
+    recording: Path, tiny_target: Path
+) -> None:
+    """Prefix copying, batching and idle slots change neither states nor choices."""
+    data = Recording(recording)
+    rows = np.concatenate([data.sequence(0), data.sequence(5)])
+    logits, states = alone(tiny_target, rows["token"].tolist())
+    np.testing.assert_allclose(rows["state"], states, atol=0.02)
+    assert (rows["ids"][:, 0] == logits.argmax(1)).mean() > 0.97
+
+
+def test_prompts_and_answers_are_whole(recording: Path) -> None:
+    """Every prompt is recorded once, and an answer that ended says so with its last token."""
+    data = Recording(recording)
+    assert sorted(data.sequences["source"]) == [-1, *range(1, 13)]
+    for number in range(1, 13):
+        rows, record = data.sequence(number), data.sequences[number]
+        assert (rows["next"][:-1] == rows["token"][1:]).all()
+        assert record["ended"] == (rows["next"][-1] == 2)
+
+
+def test_greedy_answers_follow_the_first_choice(recording: Path) -> None:
+    """At temperature 0 every next token of the answer is the best id."""
+    data = Recording(recording)
+    cold = [i for i in range(1, 13) if data.sequences[i]["temperature"] == 0]
+    for number in cold:
+        rows = data.sequence(number)[data.sequences[number]["prompt"] - 1 :]
+        assert (rows["next"] == rows["ids"][:, 0]).all()
+    assert cold and len(cold) < 12
+
+
+def test_a_second_run_goes_on(tiny_target: Path, tmp_path: Path) -> None:
+    """Stopped after some sequences and run again, each prompt is answered once."""
+    queue = [(i, f"count to {i}") for i in range(8)]
+    options = write.Options(slots=2, answer=6, longest_prompt=64, top=16, warm=0.0)
+    write.write(tiny_target, tmp_path / "r", queue, 60, options, threads=1)
+    first = len(Recording(tmp_path / "r").sequences)
+    write.write(tiny_target, tmp_path / "r", queue, 100_000, options, threads=1)
+    found = Recording(tmp_path / "r").sequences["source"]
+    assert first < len(found) and sorted(found) == list(range(-1, 8))
+
+
+def test_a_full_disk_is_one_sentence(tiny_target: Path, tmp_path: Path) -> None:
+    """More text than the disk has room for is refused before anything is written."""
+    with pytest.raises(TrainingError, match="GB free and the step needs"):
+        write.write(tiny_target, tmp_path / "r", [], 1 << 50, write.Options(slots=1), threads=1)
+
+
+def test_command_names_a_missing_target(prompt_file: Path, tmp_path: Path) -> None:
+    """The command line ends with a sentence, not a traceback."""
+    arguments = ["--target", str(tmp_path / "no.gguf"), "--prompts", str(prompt_file)]
+    result = CliRunner().invoke(write.main, [*arguments, "--out", str(tmp_path / "r")])
+    assert result.exit_code == 1 and "llama.cpp cannot load" in result.output
