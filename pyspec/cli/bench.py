@@ -50,6 +50,7 @@ def bench(out: Path, **options: Any) -> None:
         title=options["title"],
         command=command_line(),
         memory=options["memory"],
+        tie=options["tie"],
     )
     with open_model({**options, **MEASURED}) as llm, run_progress() as report:
         results = run_bench(llm, task, report, lambda note: click.echo(note, err=True))

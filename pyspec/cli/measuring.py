@@ -34,6 +34,7 @@ def question_options(command: Any) -> Any:
     count = click.IntRange(min=1)
     for option in (
         click.option("--out", type=click.Path(path_type=Path, file_okay=False), required=True),
+        click.option("--tie", type=float, help="Near-tie, nats; measured if not given."),
         click.option("--warm-up", type=click.IntRange(min=0), default=3, show_default=True),
         click.option("--repeat", type=count, default=1, show_default=True, help="Runs a question."),
         click.option("--seed", type=int, default=1, show_default=True),
@@ -43,6 +44,7 @@ def question_options(command: Any) -> Any:
         ),
         click.option("--human-eval", type=count, help="Add so many HumanEval problems."),
         click.option("--category", multiple=True, help="Only this one; may be given again."),
+        click.option("--every", type=count, default=1, help="Each N-th question of the file only."),
         click.option("--limit", type=count, help="Questions of each category at most."),
         click.option("--questions", type=FILE, help="Spec-Bench JSONL; else the shipped set."),
     ):
@@ -52,7 +54,8 @@ def question_options(command: Any) -> Any:
 
 def chosen_questions(options: dict[str, Any]) -> list[Question]:
     """The questions that the options name."""
-    out = select(load_questions(options["questions"]), options["limit"], options["category"])
+    known = load_questions(options["questions"])
+    out = select(known, options["limit"], options["category"], options["every"])
     return [*out, *(human_eval(options["human_eval"]) if options["human_eval"] else [])]
 
 

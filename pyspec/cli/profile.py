@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 @click.option("--questions", type=FILE, help="Spec-Bench JSONL; else the shipped set.")
 @click.option("--limit", type=click.IntRange(min=1), default=1, show_default=True,
               help="Questions of each category.")  # fmt: skip
+@click.option("--every", type=click.IntRange(min=1), default=1, help="Each N-th question only.")
 @click.option("-n", "--max-tokens", type=click.IntRange(min=4), default=64, show_default=True)
 @click.option("--draft-max", "kmax", type=click.IntRange(1, 32), default=16, show_default=True)
 @click.option("--seconds", type=click.FloatRange(min=1.0), default=50.0, show_default=True,
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of tables.")
 def profile(questions: Path | None, **options: Any) -> None:
     """Measure costs and acceptance of a pair of models, and store what was learned."""
-    chosen = select(load_questions(questions), options["limit"])
+    chosen = select(load_questions(questions), options["limit"], every=options["every"])
     with open_model({**options, **MEASURED}) as llm:
         with run_progress() as report:
             found = measure(

@@ -36,6 +36,7 @@ class Task:
     """What is to be compared, and where it is written.
 
     peer_draft: a draft GGUF for llama-server; None takes the loaded one unless it is coupled.
+    tie: nats within which rounding may decide; None measures it.
     """
 
     questions: list[Question]
@@ -48,6 +49,7 @@ class Task:
     title: str = "Benchmark"
     command: str = "pyspec bench"
     memory: bool = False
+    tie: float | None = None
 
 
 def run_bench(
@@ -61,17 +63,16 @@ def run_bench(
     tell: hears what is skipped, and why. Raises UnequalOutputs before any page is written where
     answers differ that must be equal.
     """
-    bench, notes = Bench(llm), []
+    bench = Bench(llm)
+    journal, runner = make_runner(llm, task, [])
     with ExitStack() as stack:
-        contenders, skipped = _contenders(bench, task, stack)
-        for note in skipped:
+        runner.contenders, notes = _contenders(bench, task, journal, stack)
+        for note in notes:
             tell(note)
-        notes += skipped
-        journal, runner = make_runner(llm, task, contenders)
         runner.report = report
         runner.run(task.questions)
-    found, tie = equality(llm, journal.records, task.questions)
-    demand_equal(found, {c.name for c in contenders if c.peer}, tie)
+    found, tie = equality(llm, journal.records, task.questions, task.tie)
+    demand_equal(found, {r.who for r in journal.records if r.peer}, tie)
     memory = _memory(llm, task, tell) if task.memory else {}
     results = collect(
         journal.records, found, tie,
@@ -106,7 +107,7 @@ def questions_name(questions: Sequence[Question]) -> str:
 
 
 def _contenders(
-    bench: Bench, task: Task, stack: ExitStack
+    bench: Bench, task: Task, journal: Journal, stack: ExitStack
 ) -> tuple[list[Contender], list[str]]:
     out: list[Contender] = []
     notes = []
@@ -119,6 +120,8 @@ def _contenders(
             out.append(Ours(bench, mode, exact=mode.exact and exact))
     files = _files(bench.llm, task)
     for name in task.peers:
+        if _finished(journal, name, task):
+            continue
         try:
             peer = open_peer(name, files, task.server)
         except PeerMissing as error:
@@ -127,9 +130,18 @@ def _contenders(
         stack.callback(peer.close)
         peer.exact = exact
         out.append(peer)
-    if not out:
+    if not out and not journal.records:
         raise MeasureError("nothing is left to measure", "; ".join(notes))
     return out, notes
+
+
+def _finished(journal: Journal, name: str, task: Task) -> bool:
+    """Whether a peer has nothing left to do, and need not be loaded."""
+    return all(
+        journal.has(name, question.question_id, repeat)
+        for question in task.questions
+        for repeat in range(task.options.repeat)
+    )
 
 
 def _files(llm: SpeculativeLlama, task: Task) -> Files:
@@ -150,7 +162,10 @@ def _loaded_draft(llm: SpeculativeLlama) -> Path | None:
 
 
 def equality(
-    llm: SpeculativeLlama, records: Sequence[Record], questions: Sequence[Question]
+    llm: SpeculativeLlama,
+    records: Sequence[Record],
+    questions: Sequence[Question],
+    tie: float | None = None,
 ) -> tuple[list[Difference], float]:
     """First differences from plain decoding's, with the target's gap at each, and the bound."""
     plain = [r for r in records if r.who == "plain" and not r.error and r.turns]
@@ -158,7 +173,8 @@ def equality(
         return [], 0.0
     prompts = _prompts(llm, plain, questions)
     longest = max(prompts.values(), key=lambda pair: len(pair[1]))
-    tie = tie_bound(llm, longest[0], longest[1][:48])
+    if tie is None:
+        tie = tie_bound(llm, longest[0], longest[1][:48])
     return with_gaps(llm, differences(records), prompts), tie
 
 

@@ -167,9 +167,7 @@ def _of(checks: _Checks, kind: str) -> dict[int | str, float]:
     return {q: sum(r) / len(r) for (k, q), r in checks.items() if k == kind}
 
 
-def _each(
-    group: Sequence[Record], figure: Callable[[Record], float]
-) -> dict[int | str, float]:
+def _each(group: Sequence[Record], figure: Callable[[Record], float]) -> dict[int | str, float]:
     """One figure a question, the mean over repeats."""
     values: dict[int | str, list[float]] = {}
     for record in group:
@@ -193,21 +191,21 @@ def _over(own: dict[int | str, float], base: dict[int | str, float]) -> Interval
     return Interval(*paired(own, base))
 
 
-def verdict(found: Sequence[Gate], default: str = "margin") -> str:
+def verdict(found: Sequence[Gate]) -> str:
     """Which gate the data support, in one or two sentences."""
-    margins = [gate for gate in found if gate.who.startswith("margin")]
+    margins = [gate for gate in found if "margin" in gate.who]
     fine = [gate for gate in margins if gate.supported]
     if not margins:
         return "No margin rule was measured."
     if not fine:
         return "No margin rule keeps within the bounds; the data support strict as the default."
     best = max(fine, key=lambda gate: gate.speed_up)
-    own = next((gate for gate in margins if gate.who == default), None)
+    own = next((gate for gate in margins if "margin" in gate.who.split("+")), None)
     said = f"The fastest gate within the bounds is {best.who} ({best.speed_up:.2f} times plain)."
     if own is None or own is best:
         return said
     state = "is within them" if own.supported else "is NOT within them"
-    return f"{said} The default ({default}, {own.speed_up:.2f} times) {state}."
+    return f"{said} The default gate ({own.who}, {own.speed_up:.2f} times) {state}."
 
 
 class QualityResults(msgspec.Struct):

@@ -42,7 +42,7 @@ def run_quality(
     journal, runner = make_runner(llm, task, contenders)
     runner.report, runner.finish = report, judge(llm)
     runner.run(task.questions)
-    found, tie = equality(llm, journal.records, task.questions)
+    found, tie = equality(llm, journal.records, task.questions, task.tie)
     demand_equal(found, set(), tie)
     measured = gates(journal.records, task.questions)
     results = QualityResults(task.command, journal.records[-1].setup, measured, verdict(measured))

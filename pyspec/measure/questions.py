@@ -79,15 +79,20 @@ def parse_questions(lines: Iterable[bytes], name: str) -> list[Question]:
 
 
 def select(
-    questions: Sequence[Question], limit: int | None = None, categories: Sequence[str] = ()
+    questions: Sequence[Question],
+    limit: int | None = None,
+    categories: Sequence[str] = (),
+    every: int = 1,
 ) -> list[Question]:
     """At most `limit` questions a category, of the `categories` named (all if none).
+
+    every: take each so-many-th question of the file only, beginning with the first.
 
     The categories are interleaved, so that a run that is cut short has seen all of them.
     Raises OptionError for a category that is not there.
     """
     by_category: dict[str, list[Question]] = {}
-    for question in questions:
+    for question in questions[::every]:
         by_category.setdefault(question.category, []).append(question)
     for name in categories:
         if name not in by_category:

@@ -117,6 +117,29 @@ def summarise(records: Sequence[Record], base: str = "plain") -> list[Summary]:
     return [_summary(who, by_who[who], compare(own[who], against)) for who in by_who if own[who]]
 
 
+def hindsight(summaries: Sequence[Summary]) -> Summary | None:
+    """The best strict fixed length of each category, known afterwards; plain is length 0.
+
+    None where fewer than two fixed lengths were measured. Not a way of answering: a yardstick.
+    """
+    fixed = [s for s in summaries if "fixed:" in s.who and s.exact]
+    if len(fixed) < 2:
+        return None
+    candidates = [*fixed, *(s for s in summaries if s.who == "plain")]
+    best = {
+        name: max((s.speeds[name] for s in candidates if name in s.speeds), key=_speed_up)
+        for name in fixed[0].speeds
+        if name != TOTAL
+    }
+    mean = geomean([speed.speed_up for speed in best.values()])
+    questions = fixed[0].questions
+    return Summary("best fixed, by category", False, True, questions, best, mean, 0.0)
+
+
+def _speed_up(speed: Speed) -> float:
+    return speed.speed_up
+
+
 def _summary(who: str, records: Sequence[Record], speeds: dict[str, Speed]) -> Summary:
     turns = [turn for record in records if not record.error for turn in record.turns]
     rounds = _sum(turns, "rounds")
