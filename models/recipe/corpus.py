@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from pyspec.models.recipe.rows import Meta, Recording
 
 from pyspec.errors import TrainingError
-from pyspec.models.recipe.rows import Meta, Recording
 
 HELD_OUT = 50  # prompts whose number is a multiple of this are never trained on
 

@@ -12,15 +12,14 @@ from pathlib import Path
 from typing import Any
 
 import click
-import numpy as np
 from numpy.typing import NDArray
+from pyspec.models.recipe import rivals, scores, write
+from pyspec.models.recipe.corpus import Corpus
+from pyspec.models.recipe.rows import Recording
 from rich.console import Console
 from rich.table import Table
 
 from pyspec.errors import TrainingError
-from pyspec.models.recipe import rivals, scores, write
-from pyspec.models.recipe.corpus import Corpus
-from pyspec.models.recipe.rows import Recording
 
 Predict = Callable[[NDArray[Any], int], scores.Guess]
 
@@ -55,9 +54,10 @@ def answers(target: Path, bench: Path, folder: Path, every: int, threads: int) -
 
 def student_predictor(path: Path, target: Path, steps: int) -> Predict:
     """Scores a draft's GGUF (with its sidecar, when one lies beside it) through torch."""
-    from pyspec.models.recipe.replay import Replay
+    from pyspec.models.recipe.replay import Replay  # noqa: PLC0415 - torch, only when needed
 
-    return Replay(path, target, steps).guess
+    predict: Predict = Replay(path, target, steps).guess
+    return predict
 
 
 def score_all(

@@ -13,13 +13,13 @@ import click
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
-
-from pyspec.errors import TrainingError
 from pyspec.models.recipe import gguf_io, headquant, sidecar, start
 from pyspec.models.recipe.corpus import Corpus
 from pyspec.models.recipe.net import Shape, Student
 from pyspec.models.recipe.rows import need_space
+from torch import Tensor, nn
+
+from pyspec.errors import TrainingError
 
 
 def load_student(checkpoint: Path) -> tuple[Student, start.Head, dict[str, Any]]:

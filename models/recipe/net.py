@@ -37,7 +37,7 @@ class Shape:
         return asdict(self)
 
 
-class RMSNorm(nn.Module):
+class RMSNorm(nn.Module):  # type: ignore[misc]
     """x / rms(x) * weight, computed in float32."""
 
     def __init__(self, width: int, eps: float) -> None:
@@ -51,7 +51,7 @@ class RMSNorm(nn.Module):
 
 
 def rotary(positions: int, head: int, base: float) -> tuple[Tensor, Tensor]:
-    """cos and sin, each [positions, head / 2]."""
+    """Cos and sin, each [positions, head / 2]."""
     inverse = base ** (-torch.arange(0, head, 2, dtype=torch.float64) / head)
     angle = torch.outer(torch.arange(positions, dtype=torch.float64), inverse)
     return angle.cos().float(), angle.sin().float()
@@ -64,7 +64,7 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     return turned.flatten(-2).to(x.dtype)
 
 
-class Attention(nn.Module):
+class Attention(nn.Module):  # type: ignore[misc]
     """Grouped-query attention; `past` lists the keys and values of the roll-out's earlier steps."""
 
     def __init__(self, s: Shape) -> None:
@@ -79,7 +79,7 @@ class Attention(nn.Module):
         self, x: Tensor, turn: tuple[Tensor, Tensor], past: list[tuple[Tensor, Tensor]],
         mask: Tensor | None,
     ) -> Tensor:  # fmt: skip
-        """x [batch, positions, width]; appends this step's keys and values to `past`."""
+        """X [batch, positions, width]; appends this step's keys and values to `past`."""
         batch, count, _ = x.shape
         q, k, v = (
             part(x).view(batch, count, -1, self.s.head).transpose(1, 2)
@@ -100,7 +100,7 @@ class Attention(nn.Module):
         return self.o(out.transpose(1, 2).reshape(batch, count, -1))
 
 
-class Block(nn.Module):
+class Block(nn.Module):  # type: ignore[misc]
     """One transformer layer: attention and a gated feed-forward, each behind a norm."""
 
     def __init__(self, s: Shape) -> None:
@@ -121,7 +121,7 @@ class Block(nn.Module):
         return x + self.down(f.silu(self.gate(inner)) * self.up(inner))
 
 
-class Student(nn.Module):
+class Student(nn.Module):  # type: ignore[misc]
     """The network; the embedding is tied to the output."""
 
     def __init__(self, shape: Shape) -> None:

@@ -29,56 +29,7 @@ WEIGHTS = {
     "made-summary": 0.06,
     "made-passage": 0.05,
 }
-_TOPICS = (
-    "photosynthesis|black holes|the French Revolution|machine learning|inflation|climate change|"
-    "the water cycle|volcanoes|vaccines|the Silk Road|democracy|supply and demand|DNA|gravity|"
-    "the Renaissance|jazz|chess|sleep|yoga|healthy eating|remote work|electric cars|solar power|"
-    "the stock market|public speaking|time management|friendship|a trip to Japan|a trip to Italy|"
-    "a weekend in Paris|hiking in the Alps|learning a language|gardening|baking bread|coffee|"
-    "social media|artificial intelligence|space travel|the Moon|earthquakes|the human heart|"
-    "the immune system|the Industrial Revolution|the Roman Empire|ancient Egypt|World War I|"
-    "the Great Depression|poetry|Shakespeare|impressionist painting|film music|video games|"
-    "football|marathon running|swimming|mountain biking|mindfulness|stress|job interviews|"
-    "starting a small business|saving money|renting a flat|recycling|plastic in the oceans|bees|"
-    "elephants|dogs|cats|whales|rainforests|deserts|rivers|bridges|trains|aeroplanes|computers|"
-    "the internet|encryption|databases|sorting algorithms|recursion|binary search|Python lists|"
-    "linked lists|prime numbers|probability|statistics|geometry|linear equations|calculus|"
-    "chemical bonds|acids and bases|electricity|magnetism|light|sound|evolution|ecosystems|"
-    "nutrition|antibiotics|mental health|education|philosophy|ethics|law|taxes|elections|trade|"
-    "migration|cities|farming|fishing|fashion|architecture|photography|theatre|cooking rice"
-).split("|")
-_ASKS = (
-    "Explain {t}.|Explain {t} to a child.|What is important to know about {t}?|"
-    "Write a blog post about {t}.|Write a short story about {t}.|Write a poem about {t}.|"
-    "Write an email to a friend about {t}.|Give me five tips about {t}.|"
-    "What are the advantages and disadvantages of {t}?|Describe the history of {t}.|"
-    "List ten facts about {t}.|How does one begin with {t}?|Write an essay on {t}.|"
-    "Write a speech about {t}.|Why does {t} matter?|Give an outline of a lecture on {t}.|"
-    "Compare {t} and {u}.|How are {t} and {u} connected?|Write a dialogue about {t}.|"
-    "What are common mistakes people make with {t}?|Write a product description about {t}.|"
-    "Imagine you are an expert in {t}. What would you tell a beginner?|"
-    "Act as a teacher and give a lesson about {t}.|Make a quiz with answers about {t}.|"
-    "Write a Python program that has to do with {t}.|Write a letter of complaint about {t}.|"
-    "Summarize what is known about {t}.|What will happen to {t} in the future?|"
-    "Give examples of {t} in daily life.|Write a news article about {t}.|"
-    "Create a table about {t}.|Discuss {t} and its effects on society."
-).split("|")
-_GERMAN = (
-    "Der Minister|Die Polizei|Ein Sprecher der Firma|Meine Schwester|Der Trainer|Die Regierung|"
-    "Eine junge Frau|Der alte Mann|Die Stadt|Das Unternehmen|Unser Lehrer|Die Mannschaft|"
-    "Der Arzt|Die Wissenschaftler|Viele Menschen|Ein Zeuge",
-    "sagte am Montag|erklärte gestern|hat lange geglaubt|weiß genau|berichtete der Zeitung|"
-    "hofft seit Jahren|betonte noch einmal|ist überzeugt|teilte mit|behauptete vor Gericht",
-    ", dass",
-    "die neuen Pläne|die Kosten|die Arbeiten an der Brücke|die Ergebnisse|die Kinder|"
-    "die meisten Bürger|die Verhandlungen|die Preise für Wohnungen|die Spieler|die Züge|"
-    "die Bäume im Park|die Gäste aus dem Ausland",
-    "in diesem Jahr|schon bald|nach dem Krieg|trotz der Krise|im nächsten Sommer|"
-    "ohne jeden Zweifel|zum ersten Mal|vor allem in den Städten|wegen des Wetters",
-    "besser werden|viel Geld kosten|nicht zu retten sind|alle überraschen werden|"
-    "früher beginnen müssen|großen Erfolg haben|endlich zu Ende gehen|niemandem schaden|"
-    "die Zukunft verändern|neu geplant werden",
-)
+_CHATS = Path(__file__).with_name("chats.json")
 _QUESTION = re.compile(
     r"(?:^|[\"\n:])\s*((?:what|who|when|where|how|which|why)\b[^\n?\"]{10,90}\?)", re.IGNORECASE
 )
@@ -95,7 +46,7 @@ def load(path: Path, exclude: Path | None, seed: int) -> list[tuple[int, str]]:
     lines = _read(path)
     for number, (source, prompt) in enumerate(lines):
         groups.setdefault(source, []).append((number, prompt))
-    rng = random.Random(seed)
+    rng = random.Random(seed)  # noqa: S311 - a mixture, not a secret
     made = [(s, p) for s, p in _made([p for _, p in lines], rng)]
     for number, (source, prompt) in enumerate(made, len(lines)):
         groups.setdefault(source, []).append((number, prompt))
@@ -142,12 +93,12 @@ def _made(prompts: list[str], rng: random.Random) -> Iterator[tuple[str, str]]:
     texts = sorted({m.strip() for p in prompts for m in _TEXT.findall(p)})
     for question in questions:
         yield "made-question", question[0].upper() + question[1:]
-    for topic in _TOPICS:
-        for ask in _ASKS:
-            yield "made-topic", ask.format(t=topic, u=rng.choice(_TOPICS))
-    german = [part.split("|") for part in _GERMAN]
+    words = json.loads(_CHATS.read_text(encoding="utf-8"))
+    for topic in words["topics"]:
+        for ask in words["asks"]:
+            yield "made-topic", ask.format(t=topic, u=rng.choice(words["topics"]))
     for _ in range(2000):
-        sentence = " ".join(rng.choice(part) for part in german).replace(" , ", " , ")
+        sentence = " ".join(rng.choice(part) for part in words["german"])
         yield "made-translation", f"Translate German to English: {sentence} ."
     for text in texts:
         yield "made-summary", f"Summarize: {text}"

@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-
-from pyspec.errors import TrainingError
 from pyspec.models.recipe import sidecar
 from pyspec.models.recipe.gguf_io import Source, gguf_name
 from pyspec.models.recipe.net import Shape, Student
 from pyspec.models.recipe.scores import Guess
+
+from pyspec.errors import TrainingError
 
 
 def read_student(path: Path) -> Student:
@@ -43,7 +43,8 @@ def read_student(path: Path) -> Student:
         weights["from_target.weight"] = coupling.w_h.astype(np.float32)
         weights["from_self.weight"] = coupling.w_s.astype(np.float32)
     student.load_state_dict({key: torch.from_numpy(value) for key, value in weights.items()})
-    return student.eval()
+    student.eval()
+    return student
 
 
 class Replay:
@@ -55,7 +56,7 @@ class Replay:
         if Source(path).field(tokens) != Source(target).field(tokens):
             raise TrainingError(f"{path} has another vocabulary than {target}", "export it again")
 
-    @torch.no_grad()
+    @torch.no_grad()  # type: ignore[untyped-decorator]
     def guess(self, rows: NDArray[Any], prompt: int) -> Guess:
         """Guesses at the rows that predict the answer, at every draft step."""
         tokens = torch.from_numpy(rows["token"].astype(np.int64))[None]

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-
 from pyspec.models.recipe.corpus import Corpus
 from pyspec.models.recipe.scores import Guess
 

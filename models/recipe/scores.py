@@ -106,7 +106,7 @@ def margin_accepts(answer: NDArray[Any], ids: NDArray[np.int64]) -> NDArray[np.b
     logits = answer["logp"][:, :2].astype(np.float64) + answer["lse"][:, None]
     first, second = logits[:, 0], logits[:, 1]
     close = (first > 0) & (second > THETA * first) & (first - second <= GAP)
-    return close[None, :] & (ids == answer["ids"][None, :, 1])
+    return np.asarray(close[None, :] & (ids == answer["ids"][None, :, 1]), np.bool_)
 
 
 def accepted_in_rounds(right: NDArray[np.bool_], k: int) -> tuple[int, int]:

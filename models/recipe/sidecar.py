@@ -25,10 +25,10 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-
-from pyspec.errors import TrainingError
 from pyspec.models.recipe.gguf_io import Source
 from pyspec.models.recipe.rows import file_sha256
+
+from pyspec.errors import TrainingError
 
 SIDECAR_FORMAT = 1
 

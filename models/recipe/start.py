@@ -12,11 +12,11 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from numpy.typing import NDArray
-
-from pyspec.errors import TrainingError
 from pyspec.models.recipe import headquant
 from pyspec.models.recipe.gguf_io import LAYER, Source
 from pyspec.models.recipe.net import Shape, Student
+
+from pyspec.errors import TrainingError
 
 
 @dataclass

@@ -21,7 +21,7 @@ from pyspec.errors import TrainingError
 Row = tuple[int, int, int, bool]
 
 
-@lc.llama_log_callback
+@lc.llama_log_callback  # type: ignore[untyped-decorator]
 def _silent(level: int, text: bytes, user: ctypes.c_void_p) -> None:
     """llama.cpp's log would tear the progress bar."""
 

@@ -18,21 +18,23 @@ from typing import Any
 import click
 import numpy as np
 import torch
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
-from torch import Tensor
-
-from pyspec.errors import TrainingError
 from pyspec.models.recipe import losses, start
 from pyspec.models.recipe.corpus import Batch, Corpus
 from pyspec.models.recipe.gguf_io import Source
 from pyspec.models.recipe.net import Shape, Student
 from pyspec.models.recipe.rows import file_sha256, need_space
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from torch import Tensor
+
+from pyspec.errors import TrainingError
 
 
 @dataclass(frozen=True)
 class Plan:
-    """How to train. `minutes`: when not 0, the run also ends after so long, and the learning rate
-    falls with whichever of steps and time is further on; `rollout`: draft steps that a coupled student is trained on; `prompt_share`:
+    """How to train.
+
+    `minutes`: when not 0, the run also ends after so long, and the learning rate falls with
+    whichever of steps and time is further on; `rollout`: draft steps that a coupled student is trained on; `prompt_share`:
     share of prompt rows in the loss; `near`, `common`: see `losses.support`.
     """
 
@@ -96,7 +98,7 @@ class Trainer:
                 f"the last checkpoint is kept in {self.folder}; try a lower --rate",
             )
         self.optimiser.zero_grad(set_to_none=True)
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
         learned = [p for g in self.optimiser.param_groups for p in g["params"]]
         torch.nn.utils.clip_grad_norm_(learned, 1.0)
         self.optimiser.step()
@@ -126,7 +128,8 @@ class Trainer:
 
     def _states(self, tokens: Tensor, states: Tensor) -> list[Tensor]:
         if self.student.shape.target_width:
-            return self.student.rollout(tokens, states, self._rollout_steps())
+            found: list[Tensor] = self.student.rollout(tokens, states, self._rollout_steps())
+            return found
         return [self.student.states(tokens)]
 
     def _rollout_steps(self) -> int:
@@ -200,7 +203,7 @@ class Trainer:
 
     def run(self, bar: Progress, every: float) -> None:
         """Train to the end of the plan, saving every `every` seconds."""
-        task = bar.add_task("training", total=1.0, completed=self.progress())
+        task = bar.add_task("training", total=1.0)
         saved = now = time.monotonic()
         while not self._done():
             self.corpus.refresh()
@@ -247,7 +250,7 @@ def write_curve(folder: Path, curve: list[dict[str, float]]) -> None:
         table.writeheader()
         table.writerows(curve)
     try:
-        from matplotlib.figure import Figure
+        from matplotlib.figure import Figure  # noqa: PLC0415 - optional
     except ImportError:
         return  # the numbers are there; the picture needs the extra
     figure = Figure((7, 4))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gguf
 import numpy as np
-
 from pyspec.models.recipe import headquant
 
 
@@ -17,7 +16,7 @@ def correlated_states(count: int, width: int) -> np.ndarray:
 
 
 def test_bytes_read_back_as_the_values() -> None:
-    """ggml's layout: what gguf dequantises is exactly what was rounded."""
+    """Ggml's layout: what gguf dequantises is exactly what was rounded."""
     matrix = np.random.default_rng(0).standard_normal((20, 64)).astype(np.float32)
     values, scale = headquant.compensated(matrix, np.eye(64))
     raw = headquant.packed(values, scale)

@@ -6,9 +6,9 @@ import json
 from pathlib import Path
 
 import pytest
+from pyspec.models.recipe import prompts
 
 from pyspec.errors import TrainingError
-from pyspec.models.recipe import prompts
 
 
 def test_the_order_is_fixed(prompt_file: Path) -> None:
@@ -21,7 +21,8 @@ def test_bench_questions_are_left_out(prompt_file: Path, tmp_path: Path) -> None
     bench = tmp_path / "bench.jsonl"
     bench.write_text(json.dumps({"turns": ["Say hello, 3 times!"]}))
     texts = [text for _, text in prompts.load(prompt_file, bench, 1)]
-    assert "say hello 2 times" in texts and "say hello 3 times" not in texts
+    assert "say hello 2 times" in texts
+    assert "say hello 3 times" not in texts
 
 
 def test_the_heavier_source_comes_more_often(tmp_path: Path) -> None:

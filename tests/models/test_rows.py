@@ -6,9 +6,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from pyspec.models.recipe.rows import Meta, Recording, Writer
 
 from pyspec.errors import TrainingError
-from pyspec.models.recipe.rows import Meta, Recording, Writer
 
 META = Meta("0" * 64, 8, 300, 4)
 
@@ -52,7 +52,7 @@ def test_corrupt_rows_are_named(tmp_path: Path) -> None:
     data = bytearray((tmp_path / "rows.bin").read_bytes())
     data[-1] ^= 1
     (tmp_path / "rows.bin").write_bytes(data)
-    with pytest.raises(TrainingError, match="sequence 1 .* is corrupt"):
+    with pytest.raises(TrainingError, match=r"sequence 1 .* is corrupt"):
         Recording(tmp_path).sequence(1)
 
 
@@ -71,7 +71,7 @@ def test_corrupt_record_is_named(tmp_path: Path) -> None:
     data = bytearray((tmp_path / "sequences.bin").read_bytes())
     data[3] ^= 1
     (tmp_path / "sequences.bin").write_bytes(data)
-    with pytest.raises(TrainingError, match="record 0 .* is corrupt"):
+    with pytest.raises(TrainingError, match=r"record 0 .* is corrupt"):
         Recording(tmp_path)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-
 from pyspec.models.recipe import rivals, scores
 from pyspec.models.recipe.rows import Meta
 

@@ -17,15 +17,44 @@ torch = pytest.importorskip("torch", reason="the recipe needs the extra [train]"
 
 import llama_cpp as lc  # noqa: E402
 from make_target import write_target  # noqa: E402
-
-from pyspec.models.recipe import evaluate, export, gguf_io, sidecar, train  # noqa: E402
+from pyspec.models.recipe import evaluate, export, gguf_io, replay, sidecar, train  # noqa: E402
 from pyspec.models.recipe.corpus import Corpus  # noqa: E402
 from pyspec.models.recipe.net import Student, rollout_mask  # noqa: E402
 from pyspec.models.recipe.replay import read_student  # noqa: E402
 from pyspec.models.recipe.rows import Recording  # noqa: E402
 
-SIZES = "--width 32 --layers 2 --heads 2 --kv-heads 1 --head 16 --ff 64 --threads 1".split()
-TARGET_SIZES = "--width 64 --layers 1 --heads 4 --kv-heads 2 --head 16 --ff 96 --threads 1".split()
+SIZES = [
+    "--width",
+    "32",
+    "--layers",
+    "2",
+    "--heads",
+    "2",
+    "--kv-heads",
+    "1",
+    "--head",
+    "16",
+    "--ff",
+    "64",
+    "--threads",
+    "1",
+]
+TARGET_SIZES = [
+    "--width",
+    "64",
+    "--layers",
+    "1",
+    "--heads",
+    "4",
+    "--kv-heads",
+    "2",
+    "--head",
+    "16",
+    "--ff",
+    "96",
+    "--threads",
+    "1",
+]
 
 
 def run_train(target: Path, data: Path, out: Path, *more: str) -> Any:
@@ -124,7 +153,7 @@ def test_f32_file_holds_the_trained_weights(
 def test_coupled_input_goes_in_as_vectors(
     coupled_run: Path, tiny_target: Path, recording: Path, tmp_path: Path
 ) -> None:
-    """embedding + w_h @ state through llama_batch.embd is what the torch student computes."""
+    """Embedding + w_h @ state through llama_batch.embd is what the torch student computes."""
     path = exported(coupled_run, tiny_target, recording, tmp_path / "c.gguf", "q4_0")
     rows = Recording(recording).sequence(1)
     side = sidecar.load(path.with_suffix(".npz"))
@@ -160,11 +189,10 @@ def drafted(student: Student, tokens: Any, true: Any, place: int) -> Any:
     """State at `place` when its token and the one before were drafted, in one causal pass each."""
     extra = torch.zeros(1, place + 1, student.shape.width)
     extra[:, 1 : place - 1] = student.from_target(true[:, : place - 2])
-    for own in (place - 2, place - 1, place):
-        if own == place - 2:
-            extra[:, own] = student.from_target(true[:, own - 1])
-        else:
-            extra[:, own] = student.from_self(states[:, own - 1])
+    extra[:, place - 2] = student.from_target(true[:, place - 3])
+    states = student.states(tokens[:, : place + 1], extra)
+    for own in (place - 1, place):
+        extra[:, own] = student.from_self(states[:, own - 1])
         states = student.states(tokens[:, : place + 1], extra)
     return states[0, place]
 
@@ -210,7 +238,8 @@ def test_nan_keeps_the_checkpoint(plain_run: Path, tiny_target: Path, recording:
     torch.save(state, run / "student.pt")
     before = (run / "student.pt").read_bytes()
     result = run_train(tiny_target, recording, run, *SIZES, "--steps", "9")
-    assert result.exit_code == 1 and "the loss is not a number at step 6" in result.output
+    assert result.exit_code == 1
+    assert "the loss is not a number at step 6" in result.output
     assert (run / "student.pt").read_bytes() == before
 
 
@@ -225,8 +254,6 @@ def test_draft_of_another_vocabulary_is_refused(
     plain_run: Path, tiny_target: Path, recording: Path, tmp_path: Path, monkeypatch: Any
 ) -> None:
     """Scoring a draft against a target with other tokens ends before any figure."""
-    from pyspec.models.recipe import replay
-
     path = exported(plain_run, tiny_target, recording, tmp_path / "d.gguf", "f32")
     real = gguf_io.Source.field
     monkeypatch.setattr(

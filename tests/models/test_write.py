@@ -7,11 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 from click.testing import CliRunner
-
-from pyspec.errors import TrainingError
 from pyspec.models.recipe import write
 from pyspec.models.recipe.rows import Recording
 from pyspec.models.recipe.target import Target, best
+
+from pyspec.errors import TrainingError
 
 
 def alone(path: Path, tokens: list[int]) -> tuple[np.ndarray, np.ndarray]:
@@ -61,7 +61,8 @@ def test_greedy_answers_follow_the_first_choice(recording: Path) -> None:
     for number in cold:
         rows = data.sequence(number)[data.sequences[number]["prompt"] - 1 :]
         assert (rows["next"] == rows["ids"][:, 0]).all()
-    assert cold and len(cold) < 12
+    assert cold
+    assert len(cold) < 12
 
 
 def test_a_second_run_goes_on(tiny_target: Path, tmp_path: Path) -> None:
@@ -72,7 +73,8 @@ def test_a_second_run_goes_on(tiny_target: Path, tmp_path: Path) -> None:
     first = len(Recording(tmp_path / "r").sequences)
     write.write(tiny_target, tmp_path / "r", queue, 100_000, options, threads=1)
     found = Recording(tmp_path / "r").sequences["source"]
-    assert first < len(found) and sorted(found) == list(range(-1, 8))
+    assert first < len(found)
+    assert sorted(found) == list(range(-1, 8))
 
 
 def test_a_full_disk_is_one_sentence(tiny_target: Path, tmp_path: Path) -> None:
@@ -85,4 +87,5 @@ def test_command_names_a_missing_target(prompt_file: Path, tmp_path: Path) -> No
     """The command line ends with a sentence, not a traceback."""
     arguments = ["--target", str(tmp_path / "no.gguf"), "--prompts", str(prompt_file)]
     result = CliRunner().invoke(write.main, [*arguments, "--out", str(tmp_path / "r")])
-    assert result.exit_code == 1 and "llama.cpp cannot load" in result.output
+    assert result.exit_code == 1
+    assert "llama.cpp cannot load" in result.output
