@@ -8,7 +8,8 @@ its cells once. With one stream a sequence instead, a batch of unequal rows fall
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
 
 import llama_cpp
 from llama_cpp import _internals as internals
@@ -18,6 +19,11 @@ from pyspec.engine.handle import Engine, Role
 from pyspec.engine.loop import Equipment, Loop
 from pyspec.engine.side import Placement, SideModel, address
 from pyspec.errors import EngineError, ModelInvalid
+from pyspec.policy.learned import Learned
+from pyspec.profiles import load_profile, prior_curve
+
+if TYPE_CHECKING:
+    from pyspec.policy.cost import CostCurve
 
 MOST_SEQUENCES = 64
 """Cost curves end there."""
@@ -35,7 +41,7 @@ class Models:
     kwargs: as `llama_cpp.Llama` takes them. Raises ModelInvalid, ModelNotFound or UnsupportedModel.
     """
 
-    def __init__(self, path: str, draft: Any, companion: str, **kwargs: Any) -> None:  # noqa: ANN401
+    def __init__(self, path: str, draft: Any, companion: str, **kwargs: Any) -> None:
         # attention then skips the cells of other sequences; without it each row would look at all of them
         kwargs = {"verbose": False, "flash_attn": True, **kwargs, "n_ctx": CELLS_STEP}
         try:
@@ -55,6 +61,12 @@ class Models:
         files |= {"companion": self.parts.companion, "sidecar": self.parts.sidecar}
         return {role: path for role, path in files.items() if path is not None}
 
+    def believed(self) -> tuple[CostCurve, Learned]:
+        """The pair's profile, or a prior where it has none."""
+        sides = [path for path in (self.parts.draft, self.parts.companion) if path is not None]
+        pair = SimpleNamespace(models=[SimpleNamespace(path=path) for path in sides])
+        return load_profile(self.target, pair) or (prior_curve(self.target, pair), Learned())
+
     def close(self) -> None:
         """Free the target."""
         self.target.close()
@@ -66,7 +78,9 @@ class Contexts:
     n_ctx: positions a sequence may use. cells: KV cells of each context, all sequences together.
     """
 
-    def __init__(self, models: Models, n_slots: int, n_ctx: int, cells: int, gpu_layers: int | None) -> None:
+    def __init__(
+        self, models: Models, n_slots: int, n_ctx: int, cells: int, gpu_layers: int | None
+    ) -> None:
         self.n_slots, self.n_ctx = n_slots, n_ctx
         self.cells = -(-max(cells, n_ctx) // CELLS_STEP) * CELLS_STEP
         self.target, parts = models.target, models.parts
@@ -88,7 +102,7 @@ class Contexts:
         """Whether there is a companion."""
         return len(self._sides) > 1
 
-    def _replace_context(self) -> Any:  # noqa: ANN401
+    def _replace_context(self) -> Any:
         """Give the target a context for many sequences in place of the small one it was loaded with."""
         target = self.target
         params = target.context_params
@@ -97,11 +111,14 @@ class Contexts:
         target._ctx.close()  # noqa: SLF001 - llama_cpp makes contexts for one sequence only
         try:
             target._ctx = internals.LlamaContext(  # noqa: SLF001
-                model=target._model, params=params, verbose=target.verbose  # noqa: SLF001
+                model=target._model,  # noqa: SLF001
+                params=params,
+                verbose=target.verbose,
             )
         except ValueError as error:
             raise EngineError(
-                f"no memory for a context of {self.cells} tokens", "lower --parallel, --max-tokens or -c"
+                f"no memory for a context of {self.cells} tokens",
+                "lower --parallel, --max-tokens or -c",
             ) from error
         self._adapt()
         return target._ctx  # noqa: SLF001

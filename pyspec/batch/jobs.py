@@ -69,7 +69,7 @@ def failed(index: int, record: Record, error: Failure) -> Result:
 class JobMaker:
     """Makes jobs for one target. n_ctx: positions a sequence may use."""
 
-    def __init__(self, target: Any, settings: Settings, n_ctx: int) -> None:  # noqa: ANN401 - llama_cpp has no types
+    def __init__(self, target: Any, settings: Settings, n_ctx: int) -> None:
         self._target = target
         self._settings = settings
         self._n_ctx = n_ctx

@@ -156,7 +156,9 @@ class Journal:
             first = stream.readline(1 << 24)
             if not first.endswith(b"\n"):
                 if not header.startswith(first):
-                    raise BatchWriteError(f"{self.path} is not a journal of a batch", "move it away")
+                    raise BatchWriteError(
+                        f"{self.path} is not a journal of a batch", "move it away"
+                    )
                 self._end = 0
                 os.ftruncate(self._fd, 0)
                 self._write(header)
@@ -202,7 +204,7 @@ def _open_locked(path: Path) -> int:
             raise BatchWriteError(f"{path} cannot be written: {error.strerror}") from None
         try:
             _lock(fd, path)
-            now = os.stat(path, follow_symlinks=False)
+            now = path.lstat()
             if os.path.samestat(os.fstat(fd), now):
                 return fd
         except FileNotFoundError:
@@ -220,4 +222,6 @@ def _lock(fd: int, path: Path) -> None:
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
-            raise BatchWriteError(f"another process is writing {path}", "wait for it to end") from None
+            raise BatchWriteError(
+                f"another process is writing {path}", "wait for it to end"
+            ) from None

@@ -60,9 +60,12 @@ class JsonLines:
         wanted = [(record.id, record.sha256, run) for record in records]
         if [(line.id, line.prompt_sha256, line.run) for line in known] == wanted:
             return sum(line.error is not None for line in known)
-        raise ResumeMismatch(f"{self.path} exists and is not the result of this run", "give another -o, or move it away")
+        raise ResumeMismatch(
+            f"{self.path} exists and is not the result of this run",
+            "give another -o, or move it away",
+        )
 
-    def assemble(self, journal: Journal, run: str, records: Sequence[Record], per: Per) -> None:  # noqa: ARG002
+    def assemble(self, journal: Journal, run: str, records: Sequence[Record], per: Per) -> None:
         """Write the file, and then remove the journal. Raises BatchWriteError."""
         lines = (public(journal.read(i), run, counts=self.counts) for i in range(len(records)))
         _write_whole(self.path, lines)
@@ -80,7 +83,9 @@ class TextFiles:
                 raise InputError(f"{source.name}: -o DIR/ is for text files", "give -o OUT.jsonl")
             path = folder / source.below
             if path in self.paths.values():
-                raise InputError(f"two inputs would be written to {show(str(path))}", "give them other names")
+                raise InputError(
+                    f"two inputs would be written to {show(str(path))}", "give them other names"
+                )
             self.paths[source.name] = path
         _refuse_inputs(list(self.paths.values()), inputs)
         self.journal = folder / "pyspec-batch.journal"
@@ -89,13 +94,14 @@ class TextFiles:
         except OSError as error:
             raise BatchWriteError(f"{folder} cannot be made: {error.strerror}") from None
 
-    def finished(self, run: str, records: Sequence[Record]) -> int | None:  # noqa: ARG002
+    def finished(self, run: str, records: Sequence[Record]) -> int | None:
         """None: the journal knows."""
         return None
 
-    def assemble(self, journal: Journal, run: str, records: Sequence[Record], per: Per) -> None:  # noqa: ARG002
-        """Write the files. Answers stand as their inputs do: one a line, one a paragraph, one a file; failed
-        records leave theirs empty. Raises BatchWriteError.
+    def assemble(self, journal: Journal, run: str, records: Sequence[Record], per: Per) -> None:
+        """Write the files, where answers stand as their inputs do: one a line, one a paragraph or one a file.
+
+        Failed records leave theirs empty. Raises BatchWriteError.
         """
         for name, path in self.paths.items():
             _refuse_odd(path)
@@ -132,7 +138,9 @@ def _refuse_inputs(outputs: Iterable[Path], inputs: Sequence[Source]) -> None:
     read = {os.path.realpath(source.path) for source in inputs if source.path is not None}
     for path in outputs:
         if os.path.realpath(path) in read:
-            raise InputError(f"{show(str(path))} is an input and would be overwritten", "give another -o")
+            raise InputError(
+                f"{show(str(path))} is an input and would be overwritten", "give another -o"
+            )
 
 
 def _refuse_odd(path: Path) -> None:

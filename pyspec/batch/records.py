@@ -102,7 +102,9 @@ class Reading:
 
     def __post_init__(self) -> None:
         if self.template is not None and "{text}" not in self.template:
-            raise InputError("the template has no {text} in it", "write {text} where each input goes")
+            raise InputError(
+                "the template has no {text} in it", "write {text} where each input goes"
+            )
 
     def wrap(self, text: str) -> str:
         """The prompt made of one input; braces other than `{text}` are left alone."""
@@ -123,7 +125,7 @@ def read_text(stream: BinaryIO, name: str, reading: Reading) -> Iterator[Record]
     if reading.per == "file":
         yield from _whole_file(stream, name, reading)
         return
-    groups = ([line] for line in _lines(stream, reading.limit))
+    groups: Iterator[list[_Line]] = ([line] for line in _lines(stream, reading.limit))
     if reading.per == "paragraph":
         groups = _paragraphs(_lines(stream, reading.limit))
     for lines in groups:
@@ -141,8 +143,9 @@ def read_text(stream: BinaryIO, name: str, reading: Reading) -> Iterator[Record]
 
 
 def read_jsonl(stream: BinaryIO, name: str, reading: Reading) -> Iterator[Record]:
-    """Records of a JSONL file: `prompt` or `messages`, and optionally id, system, max_tokens,
-    temperature, seed and stop.
+    """Records of a JSONL file.
+
+    Each line has `prompt` or `messages`, and optionally id, system, max_tokens, temperature, seed, stop.
     """
     decode = msgspec.json.Decoder(_JsonLine).decode
     for line in _lines(stream, reading.limit):
@@ -162,7 +165,9 @@ def unique(records: Iterable[Record]) -> Iterator[Record]:
     seen: set[str] = set()
     for record in records:
         if record.id in seen:
-            error = InputError(f"{record.source}, line {record.line}: id {record.id[:80]!r} was there before")
+            error = InputError(
+                f"{record.source}, line {record.line}: id {record.id[:80]!r} was there before"
+            )
             record = Record(  # noqa: PLW2901 - takes its place
                 id=_free(f"{record.source}:{record.line}", seen),
                 source=record.source,
@@ -225,7 +230,9 @@ def _joined(lines: list[_Line], name: str, reading: Reading) -> str:
     size = sum(len(line.data) + 1 for line in lines if line.data is not None) - 1
     if size > reading.limit or any(line.data is None for line in lines):
         raise _too_long(name, lines[0].number, reading.limit)
-    return "\n".join(_decoded(line.data or b"", line.offset, name, line.number, reading) for line in lines)
+    return "\n".join(
+        _decoded(line.data or b"", line.offset, name, line.number, reading) for line in lines
+    )
 
 
 def _too_long(name: str, line: int, limit: int) -> InputTooLong:
@@ -298,7 +305,9 @@ def _check(line: _JsonLine, where: str) -> None:
         raise InputError(f"{where}: system goes into messages where there are messages")
     if line.max_tokens is not None and not 0 <= line.max_tokens <= _MOST_TOKENS:
         raise InputError(f"{where}: max_tokens is {line.max_tokens}; use 0 to {_MOST_TOKENS}")
-    if line.temperature is not None and not (math.isfinite(line.temperature) and line.temperature >= 0):
+    if line.temperature is not None and not (
+        math.isfinite(line.temperature) and line.temperature >= 0
+    ):
         raise InputError(f"{where}: temperature is {line.temperature}; use 0 or more")
     if line.seed is not None and not 0 <= line.seed < 2**32:
         raise InputError(f"{where}: seed is {line.seed}; use 0 to {2**32 - 1}")

@@ -15,8 +15,6 @@ from pyspec.batch.results import Result
 from pyspec.batch.scheduler import Scheduler
 from pyspec.engine.handle import MAX_DRAFT
 from pyspec.errors import Cancelled, OptionError
-from pyspec.policy.cost import CostCurve
-from pyspec.policy.learned import Learned
 from pyspec.policy.lengths import parse_length
 from pyspec.store.fingerprint import file_sha256
 
@@ -55,7 +53,7 @@ class Batch:
         self,
         model_path: str,
         *,
-        draft: Any = "auto",  # noqa: ANN401 - names, paths and drafters, as SpeculativeLlama has it
+        draft: Any = "auto",
         companion: str = "auto",
         length: str = "auto",
         settings: Settings = Settings(),  # noqa: B008 - frozen
@@ -64,14 +62,13 @@ class Batch:
         cells: int | None = None,
         draft_max: int | None = None,
         draft_n_gpu_layers: int | None = None,
-        **kwargs: Any,  # noqa: ANN401 - llama_cpp's
+        **kwargs: Any,
     ) -> None:
         if parallel is not None and not 1 <= parallel <= MOST_SEQUENCES:
             raise OptionError(f"parallel is {parallel}", f"use 1 to {MOST_SEQUENCES}")
         if n_ctx < 1:
             raise OptionError(f"n_ctx is {n_ctx}", "use 1 or more")
-        self._length, self._curve = parse_length(length), CostCurve()
-        self.parallel = parallel or best_parallel(self._curve.target.table())
+        chosen = parse_length(length)
         self.settings, self._n_ctx, self._cells = settings, n_ctx, cells
         self._draft_max = MAX_DRAFT if draft_max is None else draft_max
         self._gpu_layers = draft_n_gpu_layers
@@ -80,7 +77,9 @@ class Batch:
         self._jobs = JobMaker(self._models.target, settings, n_ctx)
         self._contexts: Contexts | None = None
         self._scheduler: Scheduler | None = None
-        self._policy = self._length.policy(self._curve, Learned(), self._models.parts.companion is not None)
+        curve, learned = self._models.believed()
+        self._policy = chosen.policy(curve, learned, self._models.parts.companion is not None)
+        self.parallel = parallel or best_parallel(curve.target.table())
         self._queue: deque[tuple[int, Record]] = deque()
         self._count = 0
         self._cancelled = False
@@ -182,7 +181,9 @@ class Batch:
         return {
             "pyspec": __version__,
             **files,
-            "drafter": "none" if self._models.parts.drafter is None else self._models.parts.drafter.name,
+            "drafter": "none"
+            if self._models.parts.drafter is None
+            else self._models.parts.drafter.name,
             "verification": {key: str(value) for key, value in rule.items()},
             "sampling": {key: str(value) for key, value in vars(settings.sampling).items()},
             "max_tokens": settings.max_tokens,
@@ -208,8 +209,16 @@ class Batch:
             "relaxed": scheduler.relaxed if scheduler else 0,
             "kv_cells": contexts.cells if contexts else 0,
             "prefix_tokens": scheduler.prefix_tokens if scheduler else 0,
-            "decode_s": dict(zip(("target", "draft", "companion"), (round(1e-6 * us, 3) for us in times), strict=True)),
-            "outside_decodes": round(1 - 1e-6 * sum(times) / self._seconds, 4) if self._seconds else 0.0,
+            "decode_s": dict(
+                zip(
+                    ("target", "draft", "companion"),
+                    (round(1e-6 * us, 3) for us in times),
+                    strict=True,
+                )
+            ),
+            "outside_decodes": round(1 - 1e-6 * sum(times) / self._seconds, 4)
+            if self._seconds
+            else 0.0,
         }
 
     def close(self) -> None:

@@ -70,7 +70,9 @@ class Scheduler:
     window: how many jobs wait to be chosen from. tokens: emitted so far, failed records' included.
     """
 
-    def __init__(self, contexts: Contexts, policy: LengthPolicy, draft_max: int, window: int) -> None:
+    def __init__(
+        self, contexts: Contexts, policy: LengthPolicy, draft_max: int, window: int
+    ) -> None:
         self._contexts, self._policy, self._draft_max = contexts, policy, draft_max
         self._engine, self._loop = contexts.engine, contexts.loop
         self._piece = piece_reader(contexts.target._model.vocab)  # noqa: SLF001
@@ -106,7 +108,9 @@ class Scheduler:
 
     def _start_all(self) -> None:
         while self._free and self._waiting:
-            if self._active and (self._waiting[-1].alone or any(s.job.alone for s in self._active.values())):
+            if self._active and (
+                self._waiting[-1].alone or any(s.job.alone for s in self._active.values())
+            ):
                 return
             at = self._fitting()
             if at is None:
@@ -141,7 +145,9 @@ class Scheduler:
             self._engine.copy_prefix(0, seq, shared)
             kept = self._engine.set_tokens(seq, job.tokens)
         chain = build_chain(job.sampling, self._contexts.target)
-        run = Run(seq, list(job.tokens), Gate(job.rule, job.sampling.temperature != 0.0), job.max_tokens)
+        run = Run(
+            seq, list(job.tokens), Gate(job.rule, job.sampling.temperature != 0.0), job.max_tokens
+        )
         run.sampler = 0 if chain is None else address(chain.sampler)
         text = TextAssembler(self._piece, job.stop)
         self._active[seq] = _Slot(job, run, text, chain, len(job.tokens) - 1 - kept, shared)
@@ -162,7 +168,9 @@ class Scheduler:
         if len(prompts) < 2:
             return
         common = min((_common(prompts[0], prompt) for prompt in prompts[1:]), default=0)
-        common = min(common, min(map(len, prompts)) - 1)  # each has to decode a last token of its own
+        common = min(
+            common, min(map(len, prompts)) - 1
+        )  # each has to decode a last token of its own
         if common < LEAST_PREFIX:
             return
         self._engine.set_tokens(0, prompts[0][: common + 1])

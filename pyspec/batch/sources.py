@@ -24,8 +24,9 @@ JSONL_SUFFIXES = (".jsonl", ".ndjson")
 
 @dataclass(frozen=True)
 class Source:
-    """One input file. name: how records and messages call it; below: its path inside the folder
-    or pattern it was found by. path None is stdin.
+    """One input file; path None is stdin.
+
+    name: how records and messages call it. below: its path inside the folder it was found in.
     """
 
     path: Path | None
@@ -63,7 +64,7 @@ def _find(given: str) -> list[Source]:
     if path.is_dir():
         return _inside(path)
     if not path.exists() and glob.has_magic(given):
-        matches = sorted(Path(match) for match in glob.glob(given, recursive=True))
+        matches = sorted(Path(match) for match in glob.glob(given, recursive=True))  # noqa: PTH207 - Path.glob takes no absolute pattern
         files = [match for match in matches if match.is_file()]
         if not files:
             raise InputError(f"{show(given)} matches no file")
@@ -81,7 +82,9 @@ def _inside(folder: Path) -> list[Source]:
         and not any(part.startswith(".") for part in path.relative_to(folder).parts)
     )
     if not files:
-        raise InputError(f"{show(str(folder))} holds no text files", f"their names end with {', '.join(wanted)}")
+        raise InputError(
+            f"{show(str(folder))} holds no text files", f"their names end with {', '.join(wanted)}"
+        )
     return [_source(file, file.relative_to(folder).as_posix()) for file in files]
 
 
@@ -91,7 +94,9 @@ def _source(path: Path, below: str) -> Source:
     except OSError as error:
         raise InputError(f"{show(str(path))} cannot be read: {error.strerror}") from None
     if not stat.S_ISREG(mode):
-        raise InputError(f"{show(str(path))} is not a regular file", "give files, folders or - for stdin")
+        raise InputError(
+            f"{show(str(path))} is not a regular file", "give files, folders or - for stdin"
+        )
     return Source(path, show(path.as_posix()), below, path.suffix.lower() in JSONL_SUFFIXES)
 
 

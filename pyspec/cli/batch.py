@@ -1,0 +1,183 @@
+"""`pyspec batch`: many prompts from files, answered at once, nothing lost."""
+
+from __future__ import annotations
+
+import json
+import signal
+from pathlib import Path
+from typing import Any
+
+import click
+
+from pyspec.batch import Batch, Settings
+from pyspec.batch.contexts import MOST_SEQUENCES
+from pyspec.batch.files import FileRun, Summary
+from pyspec.batch.output import open_output
+from pyspec.batch.records import MAX_RECORD, Reading
+from pyspec.batch.sources import find_sources, read_sources
+from pyspec.cli.batch_progress import batch_progress, show_summary
+from pyspec.cli.interrupt import interruptible
+from pyspec.cli.options import (
+    find_models,
+    model_options,
+    physical_cores,
+    sampling,
+    sampling_options,
+    speculation_options,
+    verification,
+)
+from pyspec.errors import Cancelled, InputEncoding, OptionError
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+FAILED_ITEMS = 3
+"""Exit code of a batch that finished with failed records."""
+
+
+@click.command()
+@click.argument("inputs", nargs=-1, required=True, metavar="INPUT...")
+@click.option(
+    "-o", "--output", required=True, metavar="OUT|DIR/", help="JSONL file, or folder of text files."
+)
+@click.option(
+    "--per", type=click.Choice(["line", "file", "paragraph"]), default="line", show_default=True
+)
+@click.option(
+    "--template", type=click.Path(path_type=Path), help="Text with {text} where each input goes."
+)
+@click.option(
+    "--parallel",
+    type=click.IntRange(1, MOST_SEQUENCES),
+    help="Answers at once; by the profile if not given.",
+)
+@model_options
+@speculation_options
+@sampling_options
+@click.option(
+    "-n", "--max-tokens", type=click.IntRange(0, 2**31 - 1), default=512, show_default=True
+)
+@click.option("-s", "--system", help="System text of records that bring none.")
+@click.option("--raw", is_flag=True, help="Give prompts as they are, without a chat template.")
+@click.option(
+    "--stop", multiple=True, help="End answers before this text; may be given more than once."
+)
+@click.option(
+    "--max-input",
+    type=click.IntRange(min=1),
+    default=MAX_RECORD,
+    show_default=True,
+    help="Bytes of a record.",
+)
+@click.option(
+    "--encoding-errors",
+    type=click.Choice(["strict", "replace"]),
+    default="strict",
+    show_default=True,
+)
+@click.option(
+    "--counts",
+    is_flag=True,
+    help="All counts of speculation in each line; they differ from run to run.",
+)
+@click.option("--engine", type=click.Choice(["local", "ray"]), default="local", show_default=True)
+@click.option(
+    "--workers",
+    type=click.IntRange(min=1),
+    default=1,
+    show_default=True,
+    help="Actors of --engine ray.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON on stdout.")
+def batch(inputs: tuple[str, ...], output: str, per: Any, **options: Any) -> int:
+    """Answer the prompts in INPUT...: text files, JSONL, folders, globs, - for stdin.
+
+    The same command goes on where an interrupted one stopped.
+    """
+    reading = Reading(
+        per, options["max_input"], options["encoding_errors"], _template(options["template"])
+    )
+    sources = find_sources(inputs)
+    out = open_output(output, sources, counts=options["counts"])
+    records = list(read_sources(sources, reading))
+    if not records:
+        click.echo("no records in the inputs: nothing to do", err=True)
+        return 0
+    with _answerer(options) as answerer, FileRun(answerer, records, out, per) as run:
+        code = _answer(answerer, run)
+        if run.complete:
+            click.echo(f"{output} has all {len(records)} records already", err=True)
+        _tell(run.summary, answerer.stats(), as_json=options["as_json"])
+    return code
+
+
+def _answer(answerer: Any, run: FileRun) -> int:
+    """Run to the end or to a signal; the exit code."""
+    with interruptible(answerer.cancel, SIGNALS) as signals:
+        try:
+            with batch_progress(run.summary) as report:
+                run.answer(report)
+        except Cancelled:
+            left = run.summary.records - run.summary.kept - run.summary.done
+            click.echo(
+                f"stopped with {left} of {run.summary.records} records to do; the same command goes on from here",
+                err=True,
+            )
+            return 128 + (signals[0] if signals else signal.SIGINT)
+        run.assemble()
+    return FAILED_ITEMS if run.summary.failed else 0
+
+
+def _template(path: Path | None) -> str | None:
+    if path is None:
+        return None
+    try:
+        text = path.read_bytes().decode("utf-8-sig")
+    except OSError as error:
+        raise OptionError(f"{path} cannot be read: {error.strerror}", "name a text file") from None
+    except UnicodeDecodeError as error:
+        raise InputEncoding(
+            f"{path} is not UTF-8 at byte {error.start}", "convert it first"
+        ) from None
+    return text.replace("\r\n", "\n").removesuffix("\n")
+
+
+def _answerer(options: dict[str, Any]) -> Any:
+    """The `Batch` that the options describe, or one that spreads the work over Ray."""
+    seed = (
+        0 if options["seed"] is None else options["seed"]
+    )  # the same command gives the same answers
+    settings = Settings(
+        sampling({**options, "seed": seed}),
+        verification(options),
+        options["max_tokens"],
+        options["system"],
+        options["stop"],
+        options["raw"],
+    )
+    threads = options["threads"] or physical_cores()
+    found = find_models(options)
+    arguments = {
+        "draft": found["draft"],
+        "companion": found["companion"],
+        "length": options["length"],
+        "settings": settings,
+        "parallel": options["parallel"],
+        "n_ctx": options["ctx"],
+        "draft_max": options["draft_max"],
+        "draft_n_gpu_layers": options["draft_ngl"],
+        "n_gpu_layers": options["n_gpu_layers"],
+        "n_threads": threads,
+        "n_threads_batch": threads,
+    }
+    if options["engine"] == "ray":
+        from pyspec.batch.ray import RayBatch  # noqa: PLC0415 - an extra that few install
+
+        return RayBatch(found["model"], workers=options["workers"], **arguments)
+    return Batch(found["model"], **arguments)
+
+
+def _tell(summary: Summary, stats: dict[str, Any], *, as_json: bool) -> None:
+    facts = {**vars(summary), **stats}
+    if as_json:
+        click.echo(json.dumps(facts, ensure_ascii=False))
+    else:
+        show_summary(facts)
