@@ -1,0 +1,173 @@
+"""The journal: whole records, torn tails, locks, full disks."""
+
+from __future__ import annotations
+
+import errno
+import os
+import resource
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from pyspec.batch.journal import Journal
+from pyspec.batch.records import Failure
+from pyspec.batch.results import Result
+from pyspec.errors import BatchWriteError, ResumeMismatch
+
+RUN = {"target": "t", "inputs": "i"}
+
+
+def result(index, text="text"):
+    return Result(index=index, id=f"r{index}", prompt_sha256="0" * 64, text=text)
+
+
+@pytest.fixture
+def path(tmp_path):
+    """Where the journal goes."""
+    return tmp_path / "out.journal"
+
+
+@pytest.fixture
+def written(path):
+    """The bytes of a journal of three records."""
+    journal = Journal(path, RUN)
+    for i in (2, 0, 1):
+        journal.append(result(i, f"text {i}\n"))
+    journal.close()
+    return path.read_bytes()
+
+
+def test_finished_records_are_there_again(path, written):
+    """Opened again, it knows what is done and reads it back."""
+    journal = Journal(path, RUN)
+    assert sorted(journal.places) == [0, 1, 2]
+    assert [journal.read(i).text for i in range(3)] == ["text 0\n", "text 1\n", "text 2\n"]
+    journal.close()
+
+
+def test_every_cut_is_recovered(path, written):
+    """Cut at any byte, it opens, holds the whole records before the cut, and can go on."""
+    ends = [i + 1 for i, byte in enumerate(written) if byte == 10]
+    for cut in range(len(written)):
+        path.write_bytes(written[:cut])
+        journal = Journal(path, RUN)
+        assert len(journal.places) == max(0, sum(end <= cut for end in ends) - 1)
+        journal.append(result(7))
+        assert journal.read(7) == result(7)
+        journal.close()
+
+
+def test_zeros_after_a_power_cut_are_cut_off(path, written):
+    """A tail of NUL bytes, which some file systems leave, is no record."""
+    path.write_bytes(written + b"\0" * 100 + b"\n")
+    journal = Journal(path, RUN)
+    assert len(journal.places) == 3
+    journal.close()
+    assert path.read_bytes() == written
+
+
+def test_failed_records_are_counted(path):
+    """A failed record is finished too."""
+    journal = Journal(path, RUN)
+    journal.append(Result(index=0, id="r", prompt_sha256="", error=Failure("InputError", "bad")))
+    journal.close()
+    journal = Journal(path, RUN)
+    assert (0 in journal, journal.failed) == (True, 1)
+    journal.close()
+
+
+@pytest.mark.parametrize("key", ["target", "inputs"])
+def test_other_run_is_refused_by_name(path, written, key):
+    """A journal of other models or inputs says what differs and is left as it is."""
+    with pytest.raises(ResumeMismatch, match=f"other {key}"):
+        Journal(path, {**RUN, key: "other"})
+    assert path.read_bytes() == written
+
+
+@pytest.mark.parametrize("data", [b"hello", b"hello\n", b"{}\n", b'{"pyspec_batch":\n'])
+def test_foreign_file_is_refused_and_kept(path, data):
+    """Whatever lies there under the journal's name is not overwritten."""
+    path.write_bytes(data)
+    with pytest.raises((BatchWriteError, ResumeMismatch)):
+        Journal(path, RUN)
+    assert path.read_bytes() == data
+
+
+def test_link_is_not_followed(path, tmp_path):
+    """A symbolic link in the journal's place is refused; its target is not touched."""
+    (tmp_path / "precious").write_text("")
+    path.symlink_to(tmp_path / "precious")
+    with pytest.raises(BatchWriteError):
+        Journal(path, RUN)
+    assert (tmp_path / "precious").read_text() == ""
+
+
+def test_second_writer_is_refused(path):
+    """flock: while one process writes, another one is told so, and may write afterwards."""
+    journal = Journal(path, RUN)
+    code = f"import sys; from pathlib import Path; from pyspec.batch.journal import Journal; Journal(Path({str(path)!r}), {RUN!r})"
+    second = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert "another process is writing" in second.stderr
+    journal.close()
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_private(path, written):
+    """Prompts and answers are nobody else's business."""
+    assert path.stat().st_mode & 0o777 == 0o600
+
+
+@pytest.fixture
+def file_limit():
+    """Sets RLIMIT_FSIZE, and undoes it."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    yield lambda size: resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    signal.signal(signal.SIGXFSZ, handler)
+
+
+@pytest.mark.parametrize("into", [0, 1, 60, 119])
+def test_disk_full_keeps_whole_records(path, written, file_limit, into):
+    """Where the limit falls inside a record, none of it stays; with room again, it is written."""
+    journal = Journal(path, RUN)
+    file_limit(len(written) + into)
+    with pytest.raises(BatchWriteError, match="3 records are kept"):
+        journal.append(result(3))
+    assert path.read_bytes() == written
+    file_limit(resource.RLIM_INFINITY)
+    journal.append(result(3))
+    assert journal.read(3) == result(3)
+    journal.close()
+
+
+def test_full_device_is_one_error(path, written):
+    """/dev/full takes nothing: one BatchWriteError with the reason, and closing is quiet."""
+    journal = Journal(path, RUN)
+    os.dup2(os.open("/dev/full", os.O_RDWR), journal._fd)
+    with pytest.raises(BatchWriteError, match="No space left"):
+        journal.append(result(3))
+    journal.close()
+    assert path.read_bytes() == written
+
+
+def test_failing_sync_is_reported(path, monkeypatch):
+    """An fsync that fails means that the disk does not have it."""
+    journal = Journal(path, RUN)
+
+    def fail(_fd):
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(os, "fsync", fail)
+    with pytest.raises(BatchWriteError, match="Input/output error"):
+        journal.sync()
+    journal.close()
+
+
+def test_folder_that_cannot_be_written(tmp_path):
+    """A path below a file, as a folder without permission, is one sentence."""
+    (tmp_path / "file").write_text("")
+    with pytest.raises(BatchWriteError, match="cannot be written"):
+        Journal(tmp_path / "file" / "out.journal", RUN)

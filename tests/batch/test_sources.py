@@ -1,0 +1,67 @@
+"""Inputs: files, folders, globs, in a fixed order, each once."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from pyspec.batch.records import Reading
+from pyspec.batch.sources import find_sources, read_sources
+from pyspec.errors import InputError
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """b.txt, a.md, sub/c.jsonl, a picture and a hidden file."""
+    (tmp_path / "in" / "sub").mkdir(parents=True)
+    (tmp_path / "in" / "b.txt").write_text("b\n")
+    (tmp_path / "in" / "a.md").write_text("a\n")
+    (tmp_path / "in" / "sub" / "c.jsonl").write_text('{"prompt": "c"}\n')
+    (tmp_path / "in" / "x.png").write_bytes(b"\x89PNG")
+    (tmp_path / "in" / ".hidden.txt").write_text("h\n")
+    return tmp_path / "in"
+
+
+def below(inputs):
+    return [source.below for source in find_sources([str(i) for i in inputs])]
+
+
+def test_folder_gives_its_text_files_sorted(folder):
+    """Text and JSONL in all subfolders; nothing hidden, nothing else."""
+    assert below([folder]) == ["a.md", "b.txt", "sub/c.jsonl"]
+
+
+def test_glob_is_expanded(folder):
+    """A pattern the shell left alone."""
+    assert below([folder / "*.*t*"]) == ["b.txt"]
+
+
+def test_file_is_read_once(folder):
+    """The same file by name, folder and pattern is one source."""
+    assert below([folder / "b.txt", folder, folder / "b*"]) == ["b.txt", "a.md", "sub/c.jsonl"]
+
+
+@pytest.mark.parametrize("name", ["missing.txt", "no*match", "empty", "pipe"])
+def test_what_is_no_text_is_refused(tmp_path, name):
+    """Missing files, patterns without a match, folders without text and pipes: one sentence each."""
+    (tmp_path / "empty").mkdir()
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(InputError, match=name.replace("*", ".")):
+        find_sources([str(tmp_path / name)])
+
+
+def test_ids_are_unique_over_files(folder):
+    """Ids begin with the file's name."""
+    records = list(read_sources(find_sources([str(folder)]), Reading()))
+    assert [record.prompt for record in records] == ["a", "b", "c"]
+    assert len({record.id for record in records}) == 3
+
+
+def test_name_that_is_not_utf8_is_escaped(tmp_path):
+    """A record's id is always text."""
+    path = os.fsencode(tmp_path) + b"/\xff.txt"
+    with open(path, "wb") as file:
+        file.write(b"a")
+    (record,) = read_sources(find_sources([os.fsdecode(path)]), Reading())
+    assert record.id.endswith("\\xff.txt:1")
