@@ -37,9 +37,9 @@ def check(what: dict[str, Any], answer: str) -> bool:
 
 
 def block(answer: str) -> str:
-    """The first fenced block of an answer, or all of it."""
+    """The first fenced block of an answer, or all of it; indentation is kept."""
     found = _FENCE.search(answer)
-    return found.group(1) if found else answer.strip()
+    return found.group(1) if found else answer.strip("\n")
 
 
 def _json(what: dict[str, Any], answer: str) -> bool:

@@ -121,7 +121,7 @@ def record_answer(
 ) -> list[Chain]:
     """The chains of one greedy answer, model and lookup, by position.
 
-    The last kmax positions have shorter chains, since nothing is drafted past the end.
+    Chains near the end are shorter, as in the loop: the token after the draft must fit, too.
     """
     assembly = llm._open()  # noqa: SLF001 - measuring looks inside
     session = assembly.session
@@ -145,7 +145,7 @@ def record_answer(
         if t in recording.drafts:
             drafted, draft = recording.drafts[t]
             chains += _chain(tokens, t, drafted, draft, name, category, margins)
-        found = index.propose(0, [*prompt, *tokens[:t]], min(kmax, len(tokens) - t))
+        found = index.propose(0, [*prompt, *tokens[:t]], min(kmax, len(tokens) - t - 1))
         if found.tokens:
             draft = Draft(0, len(found.tokens), source=LOOKUP, match_length=found.match_length)
             chains += _chain(tokens, t, list(found.tokens), draft, name, category, margins)

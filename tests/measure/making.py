@@ -1,0 +1,42 @@
+"""Records made by hand, for tests of what is computed from them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pyspec.measure.records import Record, Turn
+from pyspec.measure.setup import ModelFile, Setup
+
+SETUP = Setup(
+    pyspec="0",
+    llama_cpp_python="0",
+    python="3",
+    system="Linux x",
+    machine="a machine",
+    gpu_layers=0,
+    threads=1,
+    n_ctx=64,
+    max_tokens=8,
+    temperature=0.0,
+    seed=1,
+    files={"target": ModelFile("t.gguf", "ab", 3)},
+    questions="2 questions",
+    day="2026-01-01",
+)
+
+
+def turn(tokens: list[int], seconds: float = 1.0, **more: Any) -> Turn:
+    """A turn that decoded `tokens` in `seconds`."""
+    return Turn(4, tokens, "length", 0.1, seconds, seconds + 0.1, **more)
+
+
+def record(
+    who: str,
+    question: int = 1,
+    *turns: Turn,
+    category: str = "qa",
+    repeat: int = 0,
+    **more: Any,
+) -> Record:
+    """A record of one question."""
+    return Record(who, question, category, repeat, list(turns), SETUP, **more)

@@ -1,0 +1,123 @@
+"""The profile: plans from costs and acceptance, and its file."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pyspec.measure.costs import Costs, measure_costs
+from pyspec.measure.plans import PLAIN, break_even, fixed_plans
+from pyspec.measure.profile import by_position, calibration, evaluate, measure, store
+from pyspec.measure.questions import Question
+from pyspec.measure.record import Chain
+from pyspec.profiles import load_profile, profile_key
+
+FLAT = [0.0] + [10.0] * 18
+LINEAR = [10.0 * n for n in range(19)]
+
+
+def chain(t: int, ok: list[int], p: float = 0.9) -> Chain:
+    """A model chain whose draft always says `p`."""
+    n = len(ok)
+    return Chain("x", "c", t, 40, ok, p=[p] * n, h=[0.5] * n)
+
+
+def costs(rows: list[float], step: float = 1.0) -> Costs:
+    """Costs with this curve at one depth."""
+    return Costs({128: {n: rows[n] for n in range(1, 18)}}, step, {}, 0.0)
+
+
+def test_plans_by_hand() -> None:
+    """Two tokens at 0.5: 1.75 expected for a row's time and two steps."""
+    plans = fixed_plans(FLAT, 1.0, [0.5, 0.5])
+    assert plans[PLAIN] == 1.0
+    assert plans["fixed:2"] == pytest.approx(1.75 * 10.0 / 12.0)
+
+
+def test_break_even_of_a_flat_curve_is_the_drafts_share() -> None:
+    """One more token costs a tenth of a row, so acceptance must exceed a tenth."""
+    assert break_even(FLAT, 1.0, 1) == pytest.approx(0.1, abs=1e-6)
+
+
+def test_break_even_of_a_linear_curve_is_out_of_reach() -> None:
+    """Where n rows cost n times one, even perfect drafts lose."""
+    assert break_even(LINEAR, 1.0, 16) > 1.0
+
+
+def test_acceptance_counts_only_what_was_observed() -> None:
+    """After a miss nothing is known."""
+    shares, counts = by_position([chain(1, [1, 1, 0, 0]), chain(2, [0, 0, 0, 0])], 4)
+    assert shares == [0.5, 1.0, 0.0]
+    assert counts == [2, 1, 1]
+
+
+def test_calibration_sums_what_was_said_and_accepted() -> None:
+    """Three tokens at 0.9: two right, one wrong; the one after it is not counted."""
+    (cell,) = [b for b in calibration([chain(1, [1, 1, 0, 0])]) if b.count]
+    assert (cell.count, cell.accepted) == (3, 2)
+    assert cell.said == pytest.approx(2.7)
+
+
+def test_a_losing_pair_is_told_so() -> None:
+    """With linear costs nothing fixed pays, and the warning gives the reason."""
+    found = evaluate(costs(LINEAR), [chain(t, [1, 0, 0, 0]) for t in range(1, 40)], 4, 1.0)
+    assert found.best_plan == PLAIN
+    assert found.break_even > 1.0
+    assert "no fixed length pays" in found.warnings[0]
+
+
+def test_a_winning_pair_wins_under_auto_too() -> None:
+    """Flat costs and a draft that is always right."""
+    chains = [chain(t, [1] * min(8, 40 - t)) for t in range(1, 40)]
+    found = evaluate(costs(FLAT), chains, 8, 1.0)
+    assert found.plans[found.best_plan] > 3.0
+    assert found.auto > 2.0
+    assert not found.warnings
+
+
+def test_costs_are_measured_for_every_row_count(
+    open_llama: Callable[..., Any], tiny_target: Path, tiny_draft: Path, tiny_companion: Path
+) -> None:
+    """Positive times for 1..kmax + 1 rows, a step and companion rows."""
+    llm = open_llama(tiny_target, draft=tiny_draft, companion=tiny_companion)
+    found = measure_costs(llm, [5, 6, 7], kmax=3, depths=(16, 64), budget_s=0.1)
+    assert {depth: list(times) for depth, times in found.target.items()} == {
+        16: [1, 2, 3, 4],
+        64: [1, 2, 3, 4],
+    }
+    assert all(t > 0 for times in found.target.values() for t in times.values())
+    assert found.draft_step > 0
+    assert found.companion[1] > 0
+
+
+def test_a_stored_profile_is_found_by_the_same_models_alone(
+    open_llama: Callable[..., Any],
+    tiny_ascii: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """With the draft it is there, without it is not."""
+    monkeypatch.setenv("PYSPEC_CACHE", str(tmp_path))
+    llm = open_llama(tiny_ascii, draft=tiny_ascii)
+    questions = [Question(1, "c", ["abcabc"])]
+    found = measure(llm, questions, kmax=3, max_tokens=12, budget_s=1.0)
+    assert found.acceptance
+    assert found.loss_with is None
+    assert load_profile(llm) is None
+    path = store(llm, found)
+    parts = load_profile(llm)
+    assert parts is not None
+    first = min(found.costs.target)
+    assert parts[0].target.table(first)[1] == pytest.approx(found.costs.target[first][1])
+    assert load_profile(open_llama(tiny_ascii)) is None
+    path.write_bytes(b"{")
+    assert load_profile(llm) is None
+
+
+def test_threads_are_part_of_the_key(open_llama: Callable[..., Any], tiny_target: Path) -> None:
+    """Times of two threads say nothing about one."""
+    one, two = open_llama(tiny_target), open_llama(tiny_target, n_threads=2)
+    assert profile_key(one) != profile_key(two)

@@ -1,0 +1,125 @@
+"""Recorded rounds: what they say is so, and bench/replay.py reads them."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from pyspec.measure.record import Chain, Header, record_answer, write_rounds
+from pyspec.sampling import Sampling
+
+PROMPT = [5, 6, 7, 5, 6]
+N, KMAX = 20, 4
+
+
+@pytest.fixture
+def replay_records() -> ModuleType:
+    """bench/replay_records.py as a module."""
+    path = Path(__file__).parents[2] / "bench" / "replay_records.py"
+    spec = importlib.util.spec_from_file_location("replay_records", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["replay_records"] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture
+def recorded(
+    open_llama: Callable[..., Any], tiny_target: Path, tiny_draft: Path, tiny_companion: Path
+) -> tuple[Any, list[int], list[Chain]]:
+    """A model, its greedy answer, and the chains of that answer."""
+    llm = open_llama(tiny_target, draft=f"lookup+{tiny_draft}", companion=tiny_companion)
+    steps = llm.steps(PROMPT, Sampling(temperature=0.0), max_tokens=N)
+    answer = [token.id for step in steps for token in step.tokens]
+    chains = record_answer(llm, PROMPT, name="x", category="c", max_tokens=N, kmax=KMAX)
+    return llm, answer, chains
+
+
+def test_every_position_but_the_first_has_a_model_chain(recorded: Any) -> None:
+    """The first token does not wait for a draft, and the last has no room for one."""
+    _, answer, chains = recorded
+    model = [c for c in chains if c.source == "model"]
+    assert [c.t for c in model] == list(range(1, len(answer) - 1))
+    assert all(c.length == len(answer) == N for c in chains)
+
+
+def test_chains_end_with_the_answer(recorded: Any) -> None:
+    """Four tokens where there is room for one more, else what is left."""
+    _, answer, chains = recorded
+    for chain in chains:
+        if chain.source == "model":
+            assert len(chain.ok) == min(KMAX, len(answer) - chain.t - 1)
+
+
+def test_features_are_there_and_in_their_ranges(recorded: Any) -> None:
+    """p, entropy, S, A, pc and agreement for each token."""
+    _, _, chains = recorded
+    for c in (c for c in chains if c.source == "model"):
+        assert c.s is not None
+        assert c.a is not None
+        assert c.pc is not None
+        assert c.agree is not None
+        assert len(c.p) == len(c.h) == len(c.s) == len(c.a) == len(c.pc) == len(c.ok)
+        assert all(0 <= x <= 1.0001 for x in [*c.p, *c.s, *c.a, *c.pc])
+
+
+def test_flags_never_rise_again(recorded: Any) -> None:
+    """After the first miss all are 0, and the miss has the target's margin."""
+    _, _, chains = recorded
+    for chain in chains:
+        assert chain.ok == sorted(chain.ok, reverse=True)
+        assert (chain.miss is None) == (0 not in chain.ok)
+        assert chain.miss is None or chain.miss.gap >= 0.0
+
+
+def test_matches_are_those_of_fixed_verification(recorded: Any) -> None:
+    """A fixed length of 4 accepts at each round what the chain of that position says."""
+    llm, answer, chains = recorded
+    model = {c.t: c for c in chains if c.source == "model"}
+    llm._assembly.session.engine.set_tokens(0, [])
+    from pyspec.measure.modes import Bench, parse_mode
+
+    bench = Bench(llm)
+    bench.forget()
+    t = 0
+    with bench.mode(parse_mode(f"fixed:{KMAX}+strict+model")) as speculation:
+        for step in llm.steps(
+            PROMPT, Sampling(temperature=0.0), max_tokens=N, speculation=speculation
+        ):
+            accepted = len(step.tokens) - 1
+            if t in model and t + KMAX < N:
+                assert accepted == model[t].matched
+            t += len(step.tokens)
+    assert t == len(answer)
+
+
+def test_the_equipment_and_the_policies_come_back(recorded: Any) -> None:
+    """Recording leaves the model as it was."""
+    llm, answer, _ = recorded
+    steps = llm.steps(PROMPT, Sampling(temperature=0.0), max_tokens=N)
+    assert [token.id for step in steps for token in step.tokens] == answer
+    assert llm.last_speculation["verified"] > 0
+
+
+def test_the_replayer_reads_the_file(
+    recorded: Any, tmp_path: Path, replay_records: ModuleType
+) -> None:
+    """Same answers, same chains."""
+    _, answer, chains = recorded
+    path = tmp_path / "rounds.jsonl"
+    count = write_rounds(path, Header(1, "t", "d", "c", KMAX), chains)
+    with path.open("rb") as lines:
+        (read,) = replay_records.read_answers(lines)
+    assert read.length == len(answer)
+    assert len(read.model) + len(read.lookup) == count == len(chains)
+    for chain in chains:
+        other = (read.model if chain.source == "model" else read.lookup)[chain.t]
+        assert (other.ok, other.p, other.s) == (chain.ok, chain.p, chain.s)

@@ -1,0 +1,162 @@
+"""The run: order, resuming, turns; and the peer that needs no program."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pyspec.errors import EngineError, MeasureError, OptionError, PeerMissing
+from pyspec.measure.bench import Task, run_bench
+from pyspec.measure.equal import differences
+from pyspec.measure.modes import Bench, parse_modes
+from pyspec.measure.peers import Files, open_peer
+from pyspec.measure.questions import Question
+from pyspec.measure.records import Journal, Turn, read_records
+from pyspec.measure.run import Options, Ours, Runner
+from pyspec.measure.setup import describe
+
+OPTIONS = Options(max_tokens=8, warm_up=0)
+QUESTIONS = [Question(1, "a", ["abc", "more"]), Question(2, "b", ["xyz xyz"])]
+
+
+class Fake:
+    """A contender that answers with the prompt's length, and may fail."""
+
+    exact = peer = False
+
+    def __init__(self, name: str, log: list[str], fails: bool = False) -> None:
+        self.name, self._log, self._fails = name, log, fails
+
+    def forget(self) -> None:
+        self._log.append(f"forget {self.name}")
+
+    def answer(self, prompt: Sequence[int], max_tokens: int, options: Options) -> Turn:
+        self._log.append(self.name)
+        if self._fails:
+            raise EngineError("it broke")
+        return Turn(len(prompt), [5, 6], "length", 0.1, 0.1, 0.2)
+
+    def close(self) -> None:
+        self._log.append(f"close {self.name}")
+
+
+@pytest.fixture
+def llm(open_llama: Callable[..., Any], tiny_ascii: Path) -> Any:
+    """A tiny model that speaks ASCII, with prompt lookup."""
+    return open_llama(tiny_ascii, draft="lookup", length="auto")
+
+
+def runner(llm: Any, path: Path, contenders: Sequence[Any]) -> Runner:
+    """A runner over a journal at `path`."""
+    setup = describe(llm, max_tokens=8, temperature=0.0, seed=1, questions="q")
+    return Runner(llm, contenders, OPTIONS, setup, Journal(path, setup))
+
+
+def test_questions_are_interleaved_and_the_order_turns(llm: Any, tmp_path: Path) -> None:
+    """Each question meets all contenders before the next, another one first; KVs are emptied."""
+    log: list[str] = []
+    runner(llm, tmp_path / "r", [Fake("x", log), Fake("y", log)]).run(QUESTIONS)
+    assert log == [
+        "forget x", "x", "x", "forget y", "y", "y", "forget y", "y", "forget x", "x",
+    ]  # fmt: skip
+
+
+def test_an_interrupted_run_goes_on_where_it_stopped(llm: Any, tmp_path: Path) -> None:
+    """What is in the journal is not run again."""
+    log: list[str] = []
+    runner(llm, tmp_path / "r", [Fake("x", log)]).run(QUESTIONS[:1])
+    log.clear()
+    records = runner(llm, tmp_path / "r", [Fake("x", log)]).run(QUESTIONS)
+    assert log == ["forget x", "x"]
+    assert [r.question_id for r in records] == [1, 2]
+
+
+def test_a_failure_is_kept_and_the_run_goes_on(llm: Any, tmp_path: Path) -> None:
+    """One record with an error, the other contender's without."""
+    log: list[str] = []
+    contenders = [Fake("bad", log, fails=True), Fake("x", log)]
+    records = runner(llm, tmp_path / "r", contenders).run(QUESTIONS[1:])
+    assert [(r.who, r.error) for r in records] == [("bad", "it broke"), ("x", "")]
+
+
+def test_a_later_turn_has_the_earlier_answer_in_its_prompt(llm: Any, tmp_path: Path) -> None:
+    """The conversation grows by the answer's own tokens."""
+    bench = Bench(llm)
+    contenders = [Ours(bench, mode) for mode in parse_modes("plain")]
+    (record,) = runner(llm, tmp_path / "r", contenders).run(QUESTIONS[:1])
+    first, second = record.turns
+    assert second.prompt_tokens > first.prompt_tokens + len(first.tokens)
+    # the answer's last token is not in the KV yet when the next prompt comes
+    assert second.speculation["prompt_kept"] >= first.prompt_tokens
+
+
+def test_a_question_too_long_for_the_context_is_an_error_of_its_own(
+    llm: Any, tmp_path: Path
+) -> None:
+    """It is said and left out."""
+    log: list[str] = []
+    records = runner(llm, tmp_path / "r", [Fake("x", log)]).run([Question(1, "a", ["z" * 600])])
+    assert "does not fit" in records[0].error
+
+
+def test_bench_agrees_with_llama_cpp_and_writes_its_page(llm: Any, tmp_path: Path) -> None:
+    """Plain, strict and llama_cpp.Llama give the same tokens; all files are there."""
+    told: list[str] = []
+    task = Task(
+        QUESTIONS, parse_modes("plain,strict,model+strict"), OPTIONS, tmp_path,
+        peers=["llama_cpp", "server"], server=tmp_path / "none",
+    )  # fmt: skip
+    results = run_bench(llm, task, lambda *_: None, told.append)
+    assert [s.who for s in results.summaries] == ["plain", "strict", "llama_cpp"]
+    assert results.differences == []
+    assert any("no draft model" in note for note in told)
+    assert any("no llama-server" in note for note in told)
+    assert {"runs.jsonl", "README.md", "results.json"} <= {p.name for p in tmp_path.iterdir()}
+    assert len(read_records(tmp_path / "runs.jsonl")) == 6
+
+
+def test_a_finished_run_only_writes_its_page_again(llm: Any, tmp_path: Path) -> None:
+    """No peer is loaded for nothing."""
+    task = Task(QUESTIONS, parse_modes("plain"), OPTIONS, tmp_path, peers=["llama_cpp"])
+    first = run_bench(llm, task, lambda *_: None, print)
+    task.peers = ["llama_cpp"]
+    again = run_bench(llm, task, lambda done, total, what: None, print)
+    assert again.summaries == first.summaries
+
+
+def test_nothing_to_measure_is_refused(llm: Any, tmp_path: Path) -> None:
+    """With the reasons."""
+    task = Task(QUESTIONS, parse_modes("model+strict"), OPTIONS, tmp_path)
+    with pytest.raises(MeasureError, match="no draft model"):
+        run_bench(llm, task, lambda *_: None, print)
+
+
+def test_lookup_peer_answers_like_plain(llm: Any, tiny_ascii: Path, tmp_path: Path) -> None:
+    """llama_cpp's own prompt lookup is called as its users call it."""
+    peer = open_peer("llama_cpp-lookup", Files(tiny_ascii, None, 256, 1), None)
+    try:
+        contenders = [Ours(Bench(llm), parse_modes("plain")[0]), peer]
+        records = runner(llm, tmp_path / "r", contenders).run(QUESTIONS)
+    finally:
+        peer.close()
+    assert len(records) == 4
+    assert differences(records) == []
+
+
+@pytest.mark.parametrize("name", ["server-draft:x", "server:3", "vllm"])
+def test_unknown_peers_are_refused(name: str, tmp_path: Path) -> None:
+    """A typing error is not a missing peer."""
+    with pytest.raises(OptionError, match="unknown peer"):
+        open_peer(name, Files(tmp_path, None, 64, 1), None)
+
+
+def test_a_server_that_dies_is_missing(tmp_path: Path) -> None:
+    """Its last line says why."""
+    program = tmp_path / "llama-server"
+    program.write_text("#!/bin/sh\necho cannot load >&2\nexit 1\n")
+    program.chmod(0o755)
+    with pytest.raises(PeerMissing, match="cannot load"):
+        open_peer("server", Files(tmp_path / "m", None, 64, 1), program)
