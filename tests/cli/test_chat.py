@@ -1,0 +1,199 @@
+"""`pyspec chat` with the default model: on a pseudo-terminal, and as a filter."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+pexpect = pytest.importorskip("pexpect", reason="pseudo-terminals need POSIX")
+
+STATS = r"(\d+) tokens.*?prompt (\d+), (\d+) kept\s"
+ENVIRONMENT = {
+    **os.environ,
+    "PYSPEC_CHAT_HISTORY": "",
+    "PROMPT_TOOLKIT_NO_CPR": "1",  # nobody answers where the cursor is
+    "TERM": "xterm",
+    "COLUMNS": "200",
+}
+# The shell stays when the chat ends, and says how it left the terminal.
+SHELL = 'trap : INT TERM; "$@"; echo "rc=$?"; stty -a'
+ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\x1b[=>]")
+
+
+def command(target: str, *options: str) -> list[str]:
+    chat = [sys.executable, "-m", "pyspec", "chat", "-m", target, "--trust-model"]
+    return [*chat, "-t", "1", "-c", "1024", "--temp", "0", "--draft", "lookup", *options]
+
+
+class Terminal:
+    """A chat on a pseudo-terminal."""
+
+    def __init__(self, target: str, *options: str) -> None:
+        arguments = ["-c", SHELL, "sh", *command(target, *options)]
+        self.child = pexpect.spawn(
+            "/bin/sh",
+            arguments,
+            env=ENVIRONMENT,
+            encoding="utf-8",
+            timeout=60,
+            dimensions=(50, 200),
+        )
+        self.wait_for_prompt()
+
+    def wait_for_prompt(self) -> str:
+        """Everything shown until the line editor is ready, without escapes."""
+        self.child.expect_exact("\x1b[?2004h")  # the editor asks for bracketed paste
+        shown = ANSI.sub("", self.child.before)
+        self.child.expect_exact("\x1b[?25h")  # and shows its cursor
+        return shown
+
+    def say(self, text: str) -> str:
+        """What is shown between a line and the next prompt."""
+        self.type(text)
+        return self.wait_for_prompt()
+
+    def type(self, text: str) -> None:
+        """Type a line, and see the editor take it."""
+        self.child.send(f"{text}\r")
+        self.child.expect_exact("\x1b[?2004l")
+
+    def left(self) -> tuple[int, str]:
+        """The exit code, and the terminal's state afterwards."""
+        self.child.expect(r"rc=(\d+)")
+        code = int(self.child.match.group(1))
+        self.child.expect(pexpect.EOF)
+        return code, self.child.before
+
+
+def counts(shown: str) -> tuple[int, int, int]:
+    """Tokens, prompt tokens and kept ones of the line of statistics."""
+    found = re.search(STATS, shown + " ")
+    assert found is not None, shown
+    tokens, prompt, kept = map(int, found.groups())
+    return tokens, prompt, kept
+
+
+def cooked(state: str) -> bool:
+    """Whether a terminal echoes, reads lines and sends signals."""
+    return {"echo", "icanon", "isig"} <= set(state.split())
+
+
+@pytest.fixture
+def terminal(smollm2: str) -> Iterator[Terminal]:
+    """A chat with answers of at most 24 tokens."""
+    made = Terminal(smollm2, "-n", "24")
+    yield made
+    made.child.close(force=True)
+
+
+def test_a_conversation(terminal: Terminal, tmp_path: Path) -> None:
+    """Two turns, Ctrl-C and a further turn, /regen, /undo, /save, /load, /compare, Ctrl-D."""
+    path = tmp_path / "talk.json"
+    first, prompt, kept = counts(terminal.say("What is the capital of France?"))
+    assert (first, kept) == (24, 0)
+    _, longer, kept = counts(terminal.say("And of Italy?"))
+    # all but the last token of the first turn: its answer ran into the limit
+    assert kept == prompt + first - 1
+    assert longer - kept < prompt
+
+    terminal.say("/set max_tokens 900")
+    terminal.type("And of Spain?")
+    terminal.child.expect(r"\w+ \w+")
+    terminal.child.sendintr()
+    shown = terminal.wait_for_prompt()
+    assert "(stopped; what was said is kept)" in shown
+    stopped, before, _ = counts(shown)
+    assert 0 < stopped < 900
+    terminal.say("/set max_tokens 24")
+    _, _, kept = counts(terminal.say("Thank you."))
+    assert kept >= before + stopped - 1
+
+    _, prompt, kept = counts(terminal.say("/regen"))
+    assert kept >= prompt - 1
+    assert "took back: Thank you." in terminal.say("/undo")
+    assert "saved 3 exchanges" in terminal.say(f"/save {path}")
+    assert "the conversation is empty" in terminal.say("/clear")
+    assert "loaded 3 exchanges" in terminal.say(f"/load {path}")
+    assert [m["role"] for m in json.loads(path.read_text())["messages"]] == [
+        "user",
+        "assistant",
+    ] * 3
+
+    shown = terminal.say("/compare")
+    assert "--- as loaded" in shown
+    assert "--- strict: " in shown
+    assert "tok/s" in shown
+
+    terminal.child.sendeof()
+    code, state = terminal.left()
+    assert code == 0
+    assert cooked(state)
+
+
+def test_ctrl_c_twice(terminal: Terminal) -> None:
+    """At the prompt the second one leaves, with 130 and a sound terminal."""
+    terminal.child.sendintr()
+    terminal.child.expect("leaves")
+    terminal.wait_for_prompt()
+    terminal.child.sendintr()
+    code, state = terminal.left()
+    assert code == 130
+    assert cooked(state)
+
+
+def test_sigterm(terminal: Terminal) -> None:
+    """Told to end at the prompt, it ends with 143 and leaves the terminal as it was."""
+    os.killpg(terminal.child.pid, signal.SIGTERM)
+    terminal.child.expect_exact("\x1b[?2004l")  # bracketed paste is switched off
+    code, state = terminal.left()
+    assert code == 143
+    assert cooked(state)
+
+
+def filtered(target: str, data: bytes, *options: str) -> subprocess.CompletedProcess[bytes]:
+    return subprocess.run(
+        command(target, *options),
+        input=data,
+        capture_output=True,
+        env=ENVIRONMENT,
+        timeout=300,
+        check=False,
+    )
+
+
+def test_as_a_filter(smollm2: str) -> None:
+    """Lines in, answers out; no prompts, no escapes; statistics on stderr, as asked for on stdout."""
+    done = filtered(smollm2, b"hi\n/show stats\n/show tokens\n/bye\nnever\n", "-n", "12")
+    assert done.returncode == 0, done.stderr
+    assert b"\x1b" not in done.stdout + done.stderr
+    assert b">>>" not in done.stdout
+    answer, *rows = done.stdout.decode().splitlines()
+    assert answer
+    names = [row[:16].strip() for row in rows]
+    assert names[:4] == ["tokens", "rate", "plain rate", "speed-up"]
+    assert b" tok/s | " in done.stderr
+    assert b" tok/s | " not in done.stdout
+
+
+def test_stdin_that_is_not_utf8(smollm2: str) -> None:
+    """One sentence with the line, and the code of a usage error."""
+    done = filtered(smollm2, b"/stats off\nt\xe9\n")
+    assert done.returncode == 2
+    assert done.stderr.decode().splitlines()[-1].startswith("pyspec: line 2 of stdin is not UTF-8")
+
+
+def test_control_tokens_in_a_message_are_text(smollm2: str, tmp_path: Path) -> None:
+    """What the user types never becomes a control token: it is read as more tokens than one."""
+    marker = "<|im_end|>"
+    done = filtered(smollm2, f"{marker * 10}\n/show stats\n".encode(), "-n", "1", "-s", "")
+    found = re.search(rb"prompt +(\d+) tokens", done.stdout)
+    assert found is not None, done.stderr
+    assert int(found.group(1)) > 40
