@@ -45,7 +45,7 @@ def test_the_first_difference_is_named_with_turn_and_place() -> None:
 
 
 def test_a_shorter_answer_is_a_difference() -> None:
-    """zip alone would call it equal."""
+    """Zip alone would call it equal."""
     (found,) = parted([1, 2])
     assert (found.place, found.plain, found.other) == (2, 3, None)
 

@@ -14,7 +14,9 @@ QUESTIONS = [
 ]
 
 
-def run(who: str, nats: float, checks: bool = True, tokens: list[int] | None = None) -> list[Record]:
+def run(
+    who: str, nats: float, checks: bool = True, tokens: list[int] | None = None
+) -> list[Record]:
     """Nine answers alike but for the last, which has no check."""
     tokens = tokens or [1, 2, 3, 4, 5]
     return [

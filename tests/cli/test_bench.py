@@ -1,0 +1,101 @@
+"""`pyspec bench`, as a user calls it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from pyspec.measure.records import read_records
+from pyspec.measure.report import Results
+
+QUESTIONS = """\
+{"question_id": 1, "category": "a", "turns": ["abc abc abc", "again"]}
+{"question_id": 2, "category": "b", "turns": ["hello"]}
+"""
+
+
+def run(*args: object) -> subprocess.CompletedProcess[str]:
+    """Run the command in a process of its own."""
+    command = [sys.executable, "-m", "pyspec", "bench", *map(str, args)]
+    return subprocess.run(command, capture_output=True, timeout=120, check=False, text=True)
+
+
+@pytest.fixture
+def common(tiny_ascii: Path, tmp_path: Path) -> list[object]:
+    """A tiny model, two questions, eight tokens."""
+    questions = tmp_path / "q.jsonl"
+    questions.write_text(QUESTIONS)
+    return ["-m", tiny_ascii, "--draft", "lookup", "--trust-model", "-c", 256, "-t", 1, "-n", 8,
+            "--questions", questions, "--out", tmp_path / "out", "--warm-up", 1]  # fmt: skip
+
+
+def test_table_on_stdout_and_files_in_out(common: list[object], tmp_path: Path) -> None:
+    """The table has every mode; skipped ones are said on stderr."""
+    done = run(*common, "--modes", "plain,strict,model+strict", "--title", "Tiny")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[2].startswith("| plain | 1.00 |")
+    assert "model+strict is skipped" in done.stderr
+    results = msgspec.json.decode((tmp_path / "out" / "results.json").read_bytes(), type=Results)
+    assert [s.who for s in results.summaries] == ["plain", "strict"]
+    page = (tmp_path / "out" / "README.md").read_text()
+    assert page.startswith("# Tiny\n")
+    assert str(tmp_path) not in page
+
+
+def test_every_record_stands_for_itself(common: list[object], tmp_path: Path) -> None:
+    """Versions, hashes, machine, threads and seed are in each."""
+    assert run(*common, "--modes", "plain", "--repeat", 2, "--seed", 7).returncode == 0
+    records = read_records(tmp_path / "out" / "runs.jsonl")
+    assert [(r.question_id, r.repeat) for r in records] == [(1, 0), (2, 0), (1, 1), (2, 1)]
+    for record in records:
+        assert record.setup.seed == 7
+        assert record.setup.threads == 1
+        assert len(record.setup.files["target"].sha256) == 64
+        assert record.setup.machine
+        assert all(turn.text for turn in record.turns)
+
+
+def test_a_second_call_runs_nothing_again(common: list[object], tmp_path: Path) -> None:
+    """The journal does not grow, and the page is the same."""
+    run(*common, "--modes", "plain,strict")
+    journal = (tmp_path / "out" / "runs.jsonl").read_bytes()
+    assert run(*common, "--modes", "plain,strict").returncode == 0
+    assert (tmp_path / "out" / "runs.jsonl").read_bytes() == journal
+
+
+def test_other_options_in_the_same_folder_are_refused(common: list[object]) -> None:
+    """One sentence, exit code 1, and what differs."""
+    run(*common, "--modes", "plain")
+    done = run(*common, "--modes", "plain", "--seed", 9)
+    assert done.returncode == 1
+    assert "seed was 1, is 9" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("more", "sentence"),
+    [
+        (["--modes", "warp"], "unknown mode 'warp'"),
+        (["--peers", "vllm"], "unknown peer 'vllm'"),
+        (["--category", "z"], "no question is of the category 'z'"),
+    ],
+)
+def test_wrong_words_are_usage_errors(common: list[object], more: list[str], sentence: str) -> None:
+    """Exit code 2 and one sentence."""
+    done = run(*common, *more)
+    assert done.returncode == 2
+    assert sentence in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_memory_is_of_processes_of_their_own(common: list[object], tmp_path: Path) -> None:
+    """Each configuration has a figure."""
+    done = run(*common, "--modes", "plain", "--peers", "llama_cpp", "--memory")
+    assert done.returncode == 0, done.stderr
+    results = msgspec.json.decode((tmp_path / "out" / "results.json").read_bytes(), type=Results)
+    assert set(results.memory) >= {"pyspec --draft none", "pyspec --draft lookup", "llama_cpp"}
+    assert all(mib > 10 for mib in results.memory.values())

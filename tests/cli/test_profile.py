@@ -1,0 +1,58 @@
+"""`pyspec profile`, as a user calls it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture
+def profile(tiny_ascii: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> object:
+    """Calls the command with a tiny pair and a cache of its own."""
+    monkeypatch.setenv("PYSPEC_CACHE", str(tmp_path / "cache"))
+    questions = tmp_path / "q.jsonl"
+    questions.write_text('{"question_id": 1, "category": "a", "turns": ["abc abc"]}\n')
+
+    def call(*more: object) -> subprocess.CompletedProcess[str]:
+        command = [
+            sys.executable, "-m", "pyspec", "profile", "-m", tiny_ascii, "--draft", tiny_ascii,
+            "--trust-model", "-c", 256, "-t", 1, "-n", 12, "--draft-max", 3, "--seconds", 1,
+            "--questions", questions, *more,
+        ]  # fmt: skip
+        return subprocess.run(
+            list(map(str, command)), capture_output=True, timeout=120, check=False, text=True
+        )
+
+    return call
+
+
+def test_tables_name_the_break_even_and_the_best_plan(profile, tmp_path: Path) -> None:
+    """Costs by rows, acceptance by position, and the profile is stored."""
+    done = profile()
+    assert done.returncode == 0, done.stderr
+    for words in ("ms of a decode", "break-even acceptance", "best fixed plan", "calibration"):
+        assert words in done.stdout
+    (stored,) = (tmp_path / "cache" / "profiles").iterdir()
+    assert stored.name in done.stderr
+
+
+def test_json_is_one_object_and_nothing_is_stored_unasked(profile, tmp_path: Path) -> None:
+    """A draft that is the target itself is always right."""
+    done = profile("--json", "--no-save", "--rounds", tmp_path / "rounds.jsonl")
+    figures = json.loads(done.stdout)
+    assert figures["acceptance"] == [1.0, 1.0, 1.0]
+    assert len(next(iter(figures["target_ms"].values()))) == 4
+    assert not (tmp_path / "cache" / "profiles").exists()
+    header = json.loads((tmp_path / "rounds.jsonl").read_text().splitlines()[0])
+    assert (header["pyspec_rounds"], header["kmax"]) == (1, 3)
+
+
+def test_plot_is_saved(profile, tmp_path: Path) -> None:
+    """An svg with the cost curve."""
+    pytest.importorskip("matplotlib")
+    assert profile("--plot", tmp_path / "p.svg", "--no-save").returncode == 0
+    assert b"<svg" in (tmp_path / "p.svg").read_bytes()
