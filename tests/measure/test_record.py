@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from pyspec.measure.modes import Bench, parse_mode
 from pyspec.measure.record import Chain, Header, record_answer, write_rounds
 from pyspec.sampling import Sampling
 
@@ -85,8 +86,6 @@ def test_matches_are_those_of_fixed_verification(recorded: Any) -> None:
     llm, answer, chains = recorded
     model = {c.t: c for c in chains if c.source == "model"}
     llm._assembly.session.engine.set_tokens(0, [])
-    from pyspec.measure.modes import Bench, parse_mode
-
     bench = Bench(llm)
     bench.forget()
     t = 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -51,8 +52,6 @@ def test_the_environment_is_not_seen(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_nothing_is_left_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The working folder of the child is removed."""
     monkeypatch.setenv("TMPDIR", str(tmp_path))
-    import tempfile
-
     monkeypatch.setattr(tempfile, "tempdir", None)
     assert passes("import os; assert os.listdir() == []")
     assert list(tmp_path.iterdir()) == []
