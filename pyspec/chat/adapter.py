@@ -60,9 +60,7 @@ class LlamaChat:
 
     def __init__(self, opener: Opener, draft: str = "auto", companion: str = "auto") -> None:
         self._opener = opener
-        self._words = (draft, companion)
-        self._llm = opener(draft, companion)
-        self._template = ChatTemplate.of(self._llm)
+        self._open(draft, companion)
         self._plain_rate: float | None = None
         self._stats: AnswerStats | None = None
         self._cancelled = False
@@ -137,11 +135,15 @@ class LlamaChat:
         words = (draft or self._words[0], companion or self._words[1])
         self._llm.close()  # first: two targets need not fit into memory
         try:
-            self._llm = self._opener(*words)
+            self._open(*words)
         except (PyspecError, KeyboardInterrupt):
-            self._llm = self._opener(*self._words)
+            self._open(*self._words)
             raise
-        self._words = words
+
+    def _open(self, draft: str, companion: str) -> None:
+        self._llm = self._opener(draft, companion)
+        self._template = ChatTemplate.of(self._llm)
+        self._words = (draft, companion)
 
     def answer(self, ask: Ask, progress: Progress | None = None) -> Generator[Piece, None, None]:
         """Answer, at first plainly where the plain rate is not known yet."""
