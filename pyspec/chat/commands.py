@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pyspec.chat import files
-from pyspec.chat.render import stats_table
+from pyspec.chat.render import counted, stats_table
 from pyspec.chat.settings import FIELDS, apply, changed, values
 from pyspec.chat.talk import Chat
 from pyspec.errors import InputError
@@ -107,7 +107,7 @@ def _compare(chat: Chat, _argument: str) -> None:
 def _save(chat: Chat, argument: str) -> None:
     path = _file(argument)
     files.save(path, chat.conversation, values(chat.settings), chat.model)
-    chat.screen.note(f"saved {len(chat.conversation.exchanges)} exchanges to {path}")
+    chat.screen.note(f"saved {counted(len(chat.conversation.exchanges), 'exchange')} to {path}")
 
 
 def _load(chat: Chat, argument: str) -> None:
@@ -122,7 +122,7 @@ def _load(chat: Chat, argument: str) -> None:
         chat.screen.note(
             f"this conversation was held with {saved.model.name}, not with {chat.model.name}"
         )
-    chat.screen.note(f"loaded {len(conversation.exchanges)} exchanges from {path}")
+    chat.screen.note(f"loaded {counted(len(conversation.exchanges), 'exchange')} from {path}")
 
 
 def _read(chat: Chat, argument: str) -> None:
@@ -131,7 +131,7 @@ def _read(chat: Chat, argument: str) -> None:
     if not text.strip():
         raise InputError(f"{path} is empty", "name a file with text")
     chat.pending = f"{chat.pending}\n\n{text}" if chat.pending else text
-    chat.screen.note(f"{len(text)} characters of {path} go in front of the next message")
+    chat.screen.note(f"{counted(len(text), 'character')} of {path} in front of the next message")
 
 
 def _system(chat: Chat, argument: str) -> None:

@@ -39,6 +39,11 @@ def _harmless(char: str) -> bool:
     return unicodedata.category(char) not in ("Cc", "Cf", "Cs") or char in _JOINERS
 
 
+def counted(n: int, thing: str) -> str:
+    """A number and what it counts, in the plural but for one."""
+    return f"{n} {thing}" if n == 1 else f"{n} {thing}s"
+
+
 @dataclass(frozen=True)
 class Span:
     """Text of neighbouring tokens of one source; a relaxed one stands alone, with its token."""
@@ -80,7 +85,7 @@ def token_text(tokens: Sequence[Token], piece: Callable[[int], bytes], colour: b
     for source in Source:
         count = sum(token.source is source for token in tokens)
         _mark(text, source.label, source, colour)
-        text.append(f"  {count} tokens, {_MEANING[source]}\n")
+        text.append(f"  {counted(count, 'token')}, {_MEANING[source]}\n")
     for number, token in enumerate(relaxed, start=1):
         said, preferred = (_quoted(piece(i)) for i in (token.id, token.preferred))
         text.append(
@@ -101,7 +106,7 @@ def _quoted(data: bytes) -> str:
 def stats_line(stats: AnswerStats) -> str:
     """What an answer did, in one line; a speed-up only where the plain rate was measured."""
     plain = f" ({stats.plain_tokens} plain, to time them)" if stats.plain_tokens else ""
-    parts = [f"{stats.tokens} tokens{plain}", f"{stats.rate:.1f} tok/s"]
+    parts = [f"{counted(stats.tokens, 'token')}{plain}", f"{stats.rate:.1f} tok/s"]
     if stats.speedup is not None:
         parts.append(f"{stats.speedup:.2f}x plain")
     if stats.drafted:

@@ -11,7 +11,7 @@ from time import monotonic
 
 from pyspec.chat.conversation import FULL_HINT, Answer, Conversation, Exchange, fit, spoken
 from pyspec.chat.model import Ask, ChatModel
-from pyspec.chat.render import Screen, stats_line
+from pyspec.chat.render import Screen, counted, stats_line
 from pyspec.chat.settings import Settings
 from pyspec.errors import InputError, PyspecError
 from pyspec.rules import Strict, Verification
@@ -112,9 +112,8 @@ class Chat:
                 self.conversation, self.model.prompt, self.model.n_ctx, trim=self.settings.trim
             )
             if dropped:
-                self.screen.note(
-                    f"the context was full: the {dropped} oldest exchanges were dropped"
-                )
+                gone = counted(dropped, "oldest exchange")
+                self.screen.note(f"the context was full: dropped the {gone}")
             exchange.answer = self._stream(self._ask(prompt, seed, self.settings.rule))
         finally:
             if exchange.answer is None:
@@ -165,7 +164,7 @@ class Chat:
     def _explain(self, answer: Answer) -> None:
         kept = "what was said is kept" if answer.tokens else "nothing was said yet"
         notes = {
-            "length": f"stopped at {self.settings.max_tokens} tokens, see /set max_tokens",
+            "length": f"stopped at {self.settings.max_tokens}, see /set max_tokens",
             "context": f"the context of {self.model.n_ctx} tokens is full: {FULL_HINT}",
             "cancelled": f"stopped; {kept}",
         }

@@ -20,6 +20,8 @@ from pyspec.stream import Piece
 from pyspec.template import Message
 from pyspec.tokens import Source, Token
 
+DEFAULTS, QUIET = Settings(), Settings(stats=False)
+
 END = 2
 """The id that ends turns; it has no bytes, like any control token."""
 
@@ -48,6 +50,7 @@ class FakeModel:
     last: AnswerStats | None = None
 
     def prompt(self, messages: Sequence[Message]) -> list[int]:
+        """Turns as ids."""
         ids: list[int] = []
         for message in messages:
             ids += [ord(message["role"][0].upper()), ord(":")]
@@ -56,12 +59,15 @@ class FakeModel:
         return [*ids, ord("A"), ord(":")]
 
     def is_text(self, token: int) -> bool:
+        """Whether an id is a printable code point."""
         return 32 <= token < 0x110000
 
     def piece(self, token: int) -> bytes:
+        """The code point's bytes."""
         return b"" if token == END else chr(token).encode()
 
     def answer(self, ask: Ask, progress: Progress | None = None) -> Generator[Piece, None, None]:
+        """The next answer, a character at a time."""
         self.asked.append(ask)
         self.cancelled = False
         prompt = list(ask.prompt)
@@ -114,20 +120,25 @@ class FakeModel:
         )  # fmt: skip
 
     def cancel(self) -> None:
+        """End the answer."""
         self.cancelled = True
 
     def stats(self) -> AnswerStats | None:
+        """Of the last answer."""
         return self.last
 
     def use(self, *, draft: str | None = None, companion: str | None = None) -> None:
+        """Take the names; `alien` does not fit."""
         if draft == "alien":
             raise DraftMismatch("the draft speaks another vocabulary", "--draft none")
         self.draft, self.companion = draft or self.draft, companion or self.companion
 
     def sha256(self) -> str:
+        """A made-up hash."""
         return self.digest
 
     def describe(self) -> list[tuple[str, str]]:
+        """Names only."""
         return [("target", self.name), ("draft", self.draft)]
 
 
@@ -149,16 +160,14 @@ def screen(out: io.StringIO | None = None, *, colour: bool = False) -> tuple[Scr
 
 
 def talk(
-    model: FakeModel, settings: Settings = Settings(), guard: Guard = no_guard
+    model: FakeModel, settings: Settings = DEFAULTS, guard: Guard = no_guard
 ) -> tuple[Chat, io.StringIO]:
     """A chat with a fake model, and what it writes."""
     shown, text = screen()
     return Chat(model, shown, guard, settings), text
 
 
-def session(
-    model: FakeModel, lines: str, settings: Settings = Settings(stats=False)
-) -> tuple[int, str]:
+def session(model: FakeModel, lines: str, settings: Settings = QUIET) -> tuple[int, str]:
     """The exit code and the whole output of a scripted session."""
     chat, text = talk(model, settings)
     return run(chat, StreamReader(io.BytesIO(lines.encode()))), text.getvalue()

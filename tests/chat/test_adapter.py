@@ -36,11 +36,13 @@ def target(smollm2: str) -> Iterator[LlamaChat]:
 def ask(
     model: LlamaChat, conversation: Conversation, most: int | None, lead: int | None = None
 ) -> Ask:
+    """The newest question of a conversation, greedy and strict."""
     prompt = model.prompt(conversation.messages())
     return Ask(prompt, GREEDY, Strict(), max_tokens=most, plain_first=lead)
 
 
 def joined(pieces: list[Piece]) -> str:
+    """The text of all pieces."""
     return "".join(piece.text for piece in pieces)
 
 

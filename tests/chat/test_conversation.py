@@ -14,6 +14,7 @@ from pyspec.tokens import Source, Token
 
 
 def token(char: str) -> Token:
+    """A token of the target's own."""
     return Token(ord(char), Source.TARGET, 0.0, ord(char))
 
 

@@ -18,6 +18,10 @@ from pyspec.tokens import Source, Token
 
 MODEL = FakeModel([])
 RELAXED = Token(ord("~"), Source.RELAXED, 0.25, ord("-"))
+STRANGE = (
+    b'{"kind":"pyspec-chat","format":1,"pyspec":"0","model":{"name":"","sha256":""},'
+    b'"settings":{},"messages":[{"role":"tool","content":""}]}'
+)
 TALK = Conversation("be kind", [Exchange("hi", Answer("~", (RELAXED,), "stop", 7))])
 
 
@@ -127,8 +131,7 @@ def test_an_open_question_is_left_out(saved: Path) -> None:
         b"\xff\xfe",
         b"[" * 100_000,
         b'{"kind":"pyspec-chat","format":2}',
-        b'{"kind":"pyspec-chat","format":1,"pyspec":"0","model":{"name":"","sha256":""},'
-        b'"settings":{},"messages":[{"role":"tool","content":""}]}',
+        STRANGE,
     ],
 )
 def test_what_is_no_saved_chat_is_refused(tmp_path: Path, data: bytes) -> None:

@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from io import BytesIO
 from pathlib import Path
 
 import pytest
+from prompt_toolkit.application import create_app_session
+from prompt_toolkit.buffer import Buffer
 from prompt_toolkit.completion import CompleteEvent
 from prompt_toolkit.document import Document
+from prompt_toolkit.input.base import PipeInput
+from prompt_toolkit.input.defaults import create_pipe_input
+from prompt_toolkit.output import DummyOutput
 
 from pyspec.chat import prompt
-from pyspec.chat.prompt import CommandCompleter, Entry, StreamReader, entry, is_open
+from pyspec.chat.prompt import CommandCompleter, Entry, StreamReader, TerminalReader, entry, is_open
 from pyspec.errors import InputEncoding, InputTooLong
 
 
 def entries(data: bytes) -> list[Entry]:
+    """All entries of a pipe."""
     reader, found = StreamReader(BytesIO(data)), []
     try:
         while True:
@@ -97,6 +104,7 @@ def test_long_lines_are_refused() -> None:
 
 
 def completed(text: str) -> list[str]:
+    """What is offered at the end of a text."""
     found = CommandCompleter().get_completions(Document(text), CompleteEvent())
     return [completion.text for completion in found]
 
@@ -139,3 +147,54 @@ def test_a_folder_that_refuses_is_no_reason_not_to_talk(
     history = prompt._history()
     history.append_string("hi")
     assert history.get_strings() == ["hi"]
+
+
+@pytest.fixture
+def keys(monkeypatch: pytest.MonkeyPatch) -> Iterator[PipeInput]:
+    """What is typed into the line editor."""
+    monkeypatch.setenv(prompt.HISTORY, "")
+    with create_pipe_input() as pipe, create_app_session(input=pipe, output=DummyOutput()):
+        yield pipe
+
+
+def test_enter_goes_on_in_an_open_entry(keys: PipeInput) -> None:
+    """Quotes hold the editor open over several lines; the whole is one entry."""
+    keys.send_text('"""one\rtwo"""\r')
+    assert TerminalReader().read() == Entry("one\ntwo", literal=True)
+
+
+def test_pasted_lines_are_one_entry(keys: PipeInput) -> None:
+    """Bracketed paste does not send a line at its first newline."""
+    keys.send_text("\x1b[200~one\ntwo\x1b[201~\r")
+    assert TerminalReader().read() == Entry("one\ntwo")
+
+
+def test_control_c_and_d(keys: PipeInput) -> None:
+    """One gives the line up, the other ends the input."""
+    reader = TerminalReader()
+    keys.send_text("half a line\x03")
+    with pytest.raises(KeyboardInterrupt):
+        reader.read()
+    keys.send_text("\x04")
+    with pytest.raises(EOFError):
+        reader.read()
+
+
+def test_control_g_opens_the_editor(
+    keys: PipeInput, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The line goes to $EDITOR and comes back as it was saved."""
+    editor = tmp_path / "editor"
+    editor.write_text('#!/bin/sh\nprintf " and edited" >> "$1"\n')
+    editor.chmod(0o755)
+    monkeypatch.setenv("EDITOR", str(editor))
+    monkeypatch.delenv("VISUAL", raising=False)
+    keys.send_text("typed\x07")
+    reader = TerminalReader()
+
+    def send(buffer: Buffer) -> None:
+        if "edited" in buffer.text:
+            keys.send_text("\r")
+
+    reader._session.default_buffer.on_text_changed += send
+    assert reader.read().text.split() == ["typed", "and", "edited"]

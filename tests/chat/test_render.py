@@ -21,8 +21,10 @@ STATS = AnswerStats(
 )  # fmt: skip
 
 
-def token(id: int, source: Source = Source.TARGET) -> Token:  # noqa: A002 - the field's name
-    return Token(id, source, 0.5 if source is Source.RELAXED else 0.0, ord("-"))
+def token(number: int, source: Source = Source.TARGET) -> Token:
+    """A token of an id; relaxed ones have a gap."""
+    gap = 0.5 if source is Source.RELAXED else 0.0
+    return Token(number, source, gap, ord("-"))
 
 
 @pytest.mark.parametrize(
@@ -60,10 +62,10 @@ def test_safe_keeps_text(text: str) -> None:
 
 def test_spans_join_neighbours_and_split_relaxed() -> None:
     """Stretches of one source are one span; each relaxed token is its own."""
-    a, b, c, d, e = (token(ord("a") + i, s) for i, s in enumerate((0, 1, 1, 2, 2)))  # type: ignore[arg-type]
-    made = spans(
-        [replace(t, source=Source(t.source)) for t in (a, b, c, d, e)], FakeModel([]).piece
-    )
+    target, accepted, relaxed = Source
+    sources = (target, accepted, accepted, relaxed, relaxed)
+    tokens = [token(ord(char), source) for char, source in zip("abcde", sources, strict=True)]
+    made = spans(tokens, FakeModel([]).piece)
     assert [(span.text, span.source) for span in made] == [
         ("a", Source.TARGET),
         ("bc", Source.ACCEPTED),
@@ -75,7 +77,7 @@ def test_spans_join_neighbours_and_split_relaxed() -> None:
 def test_a_character_split_over_tokens_is_whole() -> None:
     """Bytes of one character in two tokens are shown with the second."""
     data = "é".encode()
-    made = spans([token(0), token(1, Source.ACCEPTED)], lambda id: data[id : id + 1])
+    made = spans([token(0), token(1, Source.ACCEPTED)], lambda at: data[at : at + 1])
     assert made == [Span("", Source.TARGET), Span("é", Source.ACCEPTED)]
 
 
@@ -90,7 +92,7 @@ def test_tokens_in_colour_have_no_frames() -> None:
 def test_tokens_cannot_drive_the_terminal() -> None:
     """Escapes inside tokens are dropped in the colour view, in the list of relaxed ones too."""
     shown, text = screen(colour=True)
-    shown.tokens([token(0x1B), token(0x9B, Source.RELAXED)], lambda id: chr(id).encode() + b"]52;x")
+    shown.tokens([token(0x1B), token(0x9B, Source.RELAXED)], lambda at: chr(at).encode() + b"]52;x")
     assert "\x1b]" not in text.getvalue()
     assert "\x9b" not in text.getvalue()
 

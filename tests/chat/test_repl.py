@@ -28,6 +28,7 @@ class Script:
     at: int = 0
 
     def read(self) -> Entry:
+        """The next that was scripted."""
         while self.at < len(self.entries):
             entered = self.entries[self.at]
             self.at += 1
@@ -64,6 +65,7 @@ class Guard:
 
     @contextmanager
     def during(self, cancel: Callable[[], None]) -> Iterator[None]:
+        """Route the fake's cancel through the chat's."""
         original = self.model.cancel
         self.model.cancel = lambda: (setattr(self.model, "cancel", original), cancel())  # type: ignore[method-assign]
         try:

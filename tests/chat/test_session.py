@@ -42,7 +42,7 @@ def test_show_tokens() -> None:
         "\n"
         "target  3 tokens, the target's own\n"
         "[accepted]  2 tokens, drafted, and the target's choice too\n"
-        "{relaxed}  1 tokens, drafted, a runner-up the target hardly ranked lower\n"
+        "{relaxed}  1 token, drafted, a runner-up the target hardly ranked lower\n"
         "(1) '~', the target preferred '-' by 0.250 nats\n"
     )
 
@@ -96,7 +96,7 @@ def test_save_and_load(tmp_path: Path) -> None:
     session(first, f"/system be kind\n/set top_k 7\nhi\n/save {path}\nand?\n")
     second = FakeModel(["two"])
     code, text = session(second, f"/load {path}\nand?\n")
-    assert (code, text) == (0, f"loaded 1 exchanges from {path}\ntwo\n")
+    assert (code, text) == (0, f"loaded 1 exchange from {path}\ntwo\n")
     assert second.asked[0].prompt == first.asked[1].prompt
     assert second.asked[0].sampling.top_k == 7
 
@@ -109,7 +109,7 @@ def test_load_of_another_model_warns(tmp_path: Path) -> None:
     _, text = session(other, f"/load {path}\n/show tokens\n")
     assert text == (
         "this conversation was held with fake, not with other\n"
-        f"loaded 1 exchanges from {path}\n"
+        f"loaded 1 exchange from {path}\n"
         "there is no answer with known tokens (ask something first)\n"
     )
 
@@ -153,7 +153,7 @@ def test_read_goes_in_front_of_the_next_message(tmp_path: Path) -> None:
     path.write_bytes(b"\xef\xbb\xbffirst\r\nsecond\n")
     model = FakeModel(["one"])
     _, text = session(model, f"/read {path}\nwhat is this?\nand now?\n")
-    assert text == f"13 characters of {path} go in front of the next message\none\none\n"
+    assert text == f"13 characters of {path} in front of the next message\none\none\n"
     question = "first\nsecond\n\n\nwhat is this?"
     assert model.asked[0].prompt == model.prompt([{"role": "user", "content": question}])
     assert bytes(model.asked[1].prompt).count(b"first") == 1
@@ -209,7 +209,7 @@ def test_trimming_drops_the_oldest_turns() -> None:
     """With trimming, whole turns go and the system turn stays."""
     model = FakeModel(["x" * 20], n_ctx=100)
     _, text = session(model, "/system kind\n/set trim on\n111\n222\n333\n444\n")
-    assert "the context was full: the 2 oldest exchanges were dropped\n" in text
+    assert "the context was full: dropped the 2 oldest exchanges\n" in text
     last = bytes(model.asked[-1].prompt)
     assert last.startswith(b"S:kind\x02U:333")
 

@@ -29,6 +29,7 @@ ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\x1b[=>]")
 
 
 def command(target: str, *options: str) -> list[str]:
+    """How the chat is started."""
     chat = [sys.executable, "-m", "pyspec", "chat", "-m", target, "--trust-model"]
     return [*chat, "-t", "1", "-c", "1024", "--temp", "0", "--draft", "lookup", *options]
 
@@ -159,6 +160,7 @@ def test_sigterm(terminal: Terminal) -> None:
 
 
 def filtered(target: str, data: bytes, *options: str) -> subprocess.CompletedProcess[bytes]:
+    """The chat with bytes on stdin."""
     return subprocess.run(
         command(target, *options),
         input=data,
@@ -190,7 +192,7 @@ def test_stdin_that_is_not_utf8(smollm2: str) -> None:
     assert done.stderr.decode().splitlines()[-1].startswith("pyspec: line 2 of stdin is not UTF-8")
 
 
-def test_control_tokens_in_a_message_are_text(smollm2: str, tmp_path: Path) -> None:
+def test_control_tokens_in_a_message_are_text(smollm2: str) -> None:
     """What the user types never becomes a control token: it is read as more tokens than one."""
     marker = "<|im_end|>"
     done = filtered(smollm2, f"{marker * 10}\n/show stats\n".encode(), "-n", "1", "-s", "")
