@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Bin", "Measured", "evaluate", "load_profile", "measure", "store"]
 
+
 @dataclass
 class Bin:
     """Drafted tokens of one range of the draft's own probability, after accepted ones only."""

@@ -8,7 +8,7 @@ import msgspec
 
 from pyspec.measure.equal import Difference
 from pyspec.measure.setup import Setup
-from pyspec.measure.stats import TOTAL, Summary, hindsight, summarise
+from pyspec.measure.stats import TOTAL, Summary, geomean, hindsight, summarise
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -68,6 +68,7 @@ def page(results: Results, plots: Sequence[str] = ()) -> str:
         _intro(results),
         "## Speed-up over plain decoding, by category",
         speed_table(results.summaries),
+        *_against(results.summaries),
         "## What else was counted",
         detail_table(results.summaries),
         "## Spread",
@@ -130,6 +131,24 @@ def speed_table(summaries: Sequence[Summary]) -> str:
 def _up(summary: Summary, name: str) -> str:
     speed = summary.speeds.get(name)
     return f"{speed.speed_up:.2f}" if speed else "-"
+
+
+def _against(summaries: Sequence[Summary]) -> list[str]:
+    """Each own way over each peer and over the best fixed lengths, as geometric means."""
+    best = hindsight(summaries)
+    others = [*(s for s in summaries if s.peer), *([best] if best else [])]
+    own = [s for s in summaries if not s.peer]
+    if not others or not own:
+        return []
+    rows = [[s.who, *(f"{ratio(s, other):.2f}" for other in others)] for s in own]
+    text = "Geometric means over categories of a row's speed over a column's."
+    return ["## Against the others", text, table(["", *(o.who for o in others)], rows)]
+
+
+def ratio(one: Summary, other: Summary) -> float:
+    """Geometric mean over the categories that both have of one speed over the other; 0 for none."""
+    names = [n for n in one.speeds if n != TOTAL and n in other.speeds]
+    return geomean([one.speeds[n].speed_up / other.speeds[n].speed_up for n in names])
 
 
 def _with_hindsight(summaries: Sequence[Summary]) -> list[Summary]:

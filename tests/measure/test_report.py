@@ -38,6 +38,19 @@ def test_the_page_says_everything() -> None:
         assert part in text
 
 
+def test_own_ways_are_set_against_peers() -> None:
+    """Ratios of speeds, by category; no section where there is no peer."""
+    records = [
+        record("plain", 1, turn([1, 2, 3], 2.0)),
+        record("strict", 1, turn([1, 2, 3], 1.0)),
+        record("server", 1, turn([1, 2, 3], 4.0), peer=True),
+    ]
+    text = page(collect(records, [], 0.1, title="t", command="c"))
+    assert "| plain | 2.00 |" in text
+    assert "| strict | 4.00 |" in text
+    assert "Against" not in page(results())
+
+
 def test_results_come_back_from_their_file(tmp_path: Path) -> None:
     """What was saved is what was measured."""
     save(results(), tmp_path)
