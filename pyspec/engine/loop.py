@@ -68,6 +68,11 @@ class Equipment:
     draft_model: bool = False
     companion: bool = False
 
+    @property
+    def any(self) -> bool:
+        """Whether there is anything to draft with."""
+        return self.draft_model or self.drafter is not None
+
 
 class Loop:
     """Rounds over the sequences of one engine.
@@ -87,6 +92,11 @@ class Loop:
         self, runs: Sequence[Run], policy: Policy, fills: Sequence[tuple[int, int]] = ()
     ) -> list[Step]:
         """One round over `runs`; `fills` are (seq, n) prompt tokens to decode in the same batch. One step a run."""
+        if not self.equipment.any:
+            self.engine.verify(
+                [*((run.seq, 0, 0) for run in runs), *((seq, n, -1) for seq, n in fills)]
+            )
+            return [self._accept(run, 0, 0)[0] for run in runs]
         start = perf_counter()
         outcome = Outcome(seqs=(), t_verify=0.0, verify_rows=0)
         drafts = self._draft(runs, policy, outcome)
@@ -112,7 +122,7 @@ class Loop:
 
     def _draft(self, runs: Sequence[Run], policy: Policy, outcome: Outcome) -> list[Draft] | None:
         limits = [self._room(run) for run in runs]
-        if not any(limits) or not (self.equipment.drafter or self.equipment.draft_model):
+        if not any(limits):
             return None
         plan = policy.plan(len(runs), limits, max(len(run.tokens) for run in runs))
         drafts = [self._look_up(run, limit, plan) for run, limit in zip(runs, limits)]
@@ -272,6 +282,11 @@ class Loop:
 
 def _emitted(verdict: Any) -> tuple[Token, ...]:
     n = verdict.n
+    if n == 1:
+        token = Token(
+            verdict.token[0], _SOURCES[verdict.source[0]], verdict.gap[0], verdict.preferred[0]
+        )
+        return (token,)
     ids, sources = ffi.unpack(verdict.token, n), ffi.unpack(verdict.source, n)
     preferred, gaps = ffi.unpack(verdict.preferred, n), ffi.unpack(verdict.gap, n)
     return tuple(
