@@ -25,7 +25,9 @@ class Answer:
     finish_reason: str | None
 
 
-def ask(llm: Any, prompt: Sequence[int], n: int | None = 40, sampling: Sampling = GREEDY, **options: Any) -> Answer:
+def ask(
+    llm: Any, prompt: Sequence[int], n: int | None = 40, sampling: Sampling = GREEDY, **options: Any
+) -> Answer:
     """Answer a prompt of ids with `llm.steps`."""
     return flatten(list(llm.steps(prompt, sampling, max_tokens=n, **options)))
 
@@ -57,11 +59,13 @@ class Scripted(Drafter):
         self._write = write
         self.heard: list[tuple[list[int], int, int]] = []
 
-    def propose(self, seq: int, tokens: Sequence[int], limit: int) -> Any:  # noqa: ARG002
+    def propose(self, seq: int, tokens: Sequence[int], limit: int) -> Any:
+        """What the script says; a list becomes a proposal, anything else goes out as it is."""
         answer = self._write(tokens, limit)
         return Proposal(answer) if isinstance(answer, (list, tuple)) else answer
 
-    def observe(self, seq: int, tokens: Sequence[int], drafted: int, accepted: int) -> None:  # noqa: ARG002
+    def observe(self, seq: int, tokens: Sequence[int], drafted: int, accepted: int) -> None:
+        """Remember it."""
         self.heard.append((list(tokens), drafted, accepted))
 
 

@@ -15,6 +15,15 @@ if str(Path(__file__).parent) not in sys.path:
     sys.path.insert(0, str(Path(__file__).parent))
 
 
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out what is slow unless -m or a test's own name asks for it."""
+    asked = "slow" in config.getoption("-m") or any("::" in argument for argument in config.args)
+    slow = [] if asked else [item for item in items if item.get_closest_marker("slow")]
+    if slow:
+        config.hook.pytest_deselected(items=slow)
+        items[:] = [item for item in items if item not in slow]
+
+
 @pytest.fixture(scope="session")
 def smollm2() -> str:
     """Path of the default target, fetched once; PYSPEC_TEST_TARGET names another file."""
@@ -40,7 +49,7 @@ def tiny_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def tiny_target(tiny_folder: Path) -> Path:
     """A random model of 32 tokens."""
-    import tiny
+    import tiny  # noqa: PLC0415 (found once the path is set)
 
     return tiny.write(tiny_folder / "target.gguf")
 
@@ -48,7 +57,7 @@ def tiny_target(tiny_folder: Path) -> Path:
 @pytest.fixture(scope="session")
 def tiny_draft(tiny_folder: Path) -> Path:
     """A worse copy of `tiny_target`: it agrees with it at some places and not at others."""
-    import tiny
+    import tiny  # noqa: PLC0415 (found once the path is set)
 
     return tiny.write(tiny_folder / "draft.gguf", noise=0.15)
 
@@ -56,7 +65,7 @@ def tiny_draft(tiny_folder: Path) -> Path:
 @pytest.fixture(scope="session")
 def tiny_companion(tiny_folder: Path) -> Path:
     """Another worse copy of `tiny_target`, with errors of its own."""
-    import tiny
+    import tiny  # noqa: PLC0415 (found once the path is set)
 
     return tiny.write(tiny_folder / "companion.gguf", noise=0.15, noise_seed=2)
 
@@ -64,7 +73,7 @@ def tiny_companion(tiny_folder: Path) -> Path:
 @pytest.fixture(scope="session")
 def tiny_recurrent(tiny_folder: Path) -> Path:
     """A random Mamba: its memory cannot be rolled back."""
-    import tiny
+    import tiny  # noqa: PLC0415 (found once the path is set)
 
     return tiny.write(tiny_folder / "recurrent.gguf", arch="mamba")
 
@@ -72,7 +81,7 @@ def tiny_recurrent(tiny_folder: Path) -> Path:
 @pytest.fixture(scope="session")
 def tiny_sliding(tiny_folder: Path) -> Path:
     """A random Gemma 3 whose layers look back 16 tokens."""
-    import tiny
+    import tiny  # noqa: PLC0415 (found once the path is set)
 
     return tiny.write(tiny_folder / "sliding.gguf", arch="gemma3", n_layer=6, window=16)
 
@@ -80,8 +89,8 @@ def tiny_sliding(tiny_folder: Path) -> Path:
 @pytest.fixture
 def open_llama() -> Iterator[Callable[..., Any]]:
     """Makes a `SpeculativeLlama` of a path; strict, 4 drafted tokens, nothing that drafts; closed after the test."""
-    from pyspec.llama import SpeculativeLlama
-    from pyspec.rules import Strict
+    from pyspec.llama import SpeculativeLlama  # noqa: PLC0415 (most tests need no model)
+    from pyspec.rules import Strict  # noqa: PLC0415
 
     opened = []
 
@@ -107,7 +116,7 @@ def open_llama() -> Iterator[Callable[..., Any]]:
 @pytest.fixture
 def open_plain() -> Iterator[Callable[..., Any]]:
     """Makes a `llama_cpp.Llama` of a path, the reference of many tests; closed after the test."""
-    import llama_cpp
+    import llama_cpp  # noqa: PLC0415 (most tests need no model)
 
     opened = []
 
@@ -124,6 +133,6 @@ def open_plain() -> Iterator[Callable[..., Any]]:
 @pytest.fixture(scope="session")
 def tiny_ascii(tiny_folder: Path) -> Path:
     """A random model that speaks ASCII, one character a token: for templates, grammars and JSON."""
-    import tiny
+    import tiny  # noqa: PLC0415 (found once the path is set)
 
     return tiny.write(tiny_folder / "ascii.gguf", tokens=tiny.ASCII)

@@ -6,6 +6,7 @@ import pytest
 import tiny
 from answers import Scripted, ask
 from llama_cpp.llama_speculative import LlamaPromptLookupDecoding
+
 from pyspec.assemble import choose_parts
 from pyspec.drafters import ForeignDrafter, LookupDrafter
 from pyspec.errors import (
@@ -30,14 +31,14 @@ def target(open_plain, tiny_target):
 
 
 def test_none_drafts_nothing(target):
-    """draft "none" has no parts."""
+    """Draft "none" has no parts."""
     parts = choose_parts(target, "none", "auto")
     assert (parts.drafter, parts.draft, parts.companion) == (None, None, None)
     assert parts.names == ("none", "none")
 
 
 def test_lookup_alone(target):
-    """draft "lookup" is the prompt lookup and nothing else."""
+    """Draft "lookup" is the prompt lookup and nothing else."""
     parts = choose_parts(target, "lookup", "auto")
     assert isinstance(parts.drafter, LookupDrafter)
     assert parts.draft is None
@@ -66,7 +67,7 @@ def test_auto_for_a_model_nobody_knows_is_lookup(target):
 
 def test_drafter_object(target):
     """A pyspec drafter is taken as it is."""
-    drafter = Scripted(lambda tokens, limit: [])
+    drafter = Scripted(lambda _tokens, _limit: [])
     assert choose_parts(target, drafter, "auto").drafter is drafter
 
 
@@ -109,7 +110,10 @@ def test_companion_is_named_in_results(open_llama, tiny_target, tiny_draft, tiny
     """Draft and companion appear in the block under their own names."""
     llm = open_llama(tiny_target, draft=tiny_draft, companion=tiny_companion, length="companion")
     ask(llm, PROMPT)
-    assert (llm.last_speculation["draft"], llm.last_speculation["companion"]) == ("draft", "companion")
+    assert (llm.last_speculation["draft"], llm.last_speculation["companion"]) == (
+        "draft",
+        "companion",
+    )
 
 
 # -- what cannot be used -----------------------------------------------------------------------------------------------
@@ -146,7 +150,9 @@ def test_other_vocabulary_is_refused_naming_the_first_difference(
 
 def test_padded_vocabulary_is_accepted(open_llama, tiny_target, tmp_path):
     """A family pads its vocabularies differently: a few more tokens at the end do no harm."""
-    padded = tiny.write(tmp_path / "padded.gguf", tokens=[*tiny.TOKENS, *(f"<pad{i}>" for i in range(20))])
+    padded = tiny.write(
+        tmp_path / "padded.gguf", tokens=[*tiny.TOKENS, *(f"<pad{i}>" for i in range(20))]
+    )
     plain = ask(open_llama(tiny_target), PROMPT)
     llm = open_llama(tiny_target, draft=padded)
     assert ask(llm, PROMPT).ids == plain.ids
@@ -158,7 +164,7 @@ def test_padded_vocabulary_is_accepted(open_llama, tiny_target, tmp_path):
 @pytest.mark.parametrize(
     ("make", "error"),
     [
-        (lambda path: None, ModelNotFound),
+        (lambda _path: None, ModelNotFound),
         (lambda path: path.mkdir(), ModelUnreadable),
         (lambda path: path.write_bytes(b"junk, not a model"), ModelError),
         (lambda path: path.write_bytes(b""), ModelError),
@@ -168,7 +174,7 @@ def test_draft_that_is_no_model(open_llama, tiny_target, tmp_path, make, error):
     """A draft that is missing, a folder or junk is one typed error."""
     path = tmp_path / "x.gguf"
     make(path)
-    with pytest.raises(error, match="x.gguf"):
+    with pytest.raises(error, match=r"x\.gguf"):
         open_llama(tiny_target, draft=path)
 
 
@@ -176,7 +182,7 @@ def test_truncated_draft(open_llama, tiny_target, tmp_path):
     """A draft cut short is refused."""
     path = tmp_path / "cut.gguf"
     path.write_bytes(tiny_target.read_bytes()[:-5000])
-    with pytest.raises(ModelInvalid, match="cut.gguf"):
+    with pytest.raises(ModelInvalid, match=r"cut\.gguf"):
         open_llama(tiny_target, draft=path)
 
 

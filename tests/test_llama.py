@@ -9,8 +9,10 @@ import pickle
 import llama_cpp
 import numpy as np
 import pytest
+import tiny
 from answers import Scripted, ask, counters
 from llama_cpp.llama_speculative import LlamaDraftModel, LlamaPromptLookupDecoding
+
 from pyspec.errors import OptionError
 from pyspec.llama import OFF, Speculation
 from pyspec.rules import Margin, Strict
@@ -28,7 +30,11 @@ def pair(open_llama, open_plain, tiny_ascii):
 
 def stable(result):
     """A completion without what differs from call to call."""
-    return {key: value for key, value in result.items() if key not in ("id", "created", "speculation", "model")}
+    return {
+        key: value
+        for key, value in result.items()
+        if key not in ("id", "created", "speculation", "model")
+    }
 
 
 # -- the same answers --------------------------------------------------------------------------------------------------
@@ -60,7 +66,9 @@ def stable(result):
 def test_completion_equals_llama_cpp_python(pair, options):
     """Text, finish reason and usage are the original's, greedy or sampled with a seed."""
     ours, theirs = pair
-    assert stable(ours.create_completion(PROMPT, **options)) == stable(theirs.create_completion(PROMPT, **options))
+    assert stable(ours.create_completion(PROMPT, **options)) == stable(
+        theirs.create_completion(PROMPT, **options)
+    )
 
 
 def test_call_is_create_completion(pair):
@@ -69,7 +77,9 @@ def test_call_is_create_completion(pair):
     assert stable(ours(PROMPT, **GREEDY)) == stable(theirs(PROMPT, **GREEDY))
 
 
-@pytest.mark.parametrize("options", [GREEDY, {**GREEDY, "stop": ["e"]}, {"seed": 3, "max_tokens": 40, "stop": ["xy"]}])
+@pytest.mark.parametrize(
+    "options", [GREEDY, {**GREEDY, "stop": ["e"]}, {"seed": 3, "max_tokens": 40, "stop": ["xy"]}]
+)
 def test_stream_joins_to_the_same_text(pair, options):
     """Streaming gives the text of the plain call, and its last chunk has the statistics."""
     ours, _ = pair
@@ -83,7 +93,9 @@ def test_stream_joins_to_the_same_text(pair, options):
 def test_chat_equals_llama_cpp_python(pair):
     """create_chat_completion goes through the same template and gives the same answer."""
     ours, theirs = pair
-    assert stable(ours.create_chat_completion(CHAT, **GREEDY)) == stable(theirs.create_chat_completion(CHAT, **GREEDY))
+    assert stable(ours.create_chat_completion(CHAT, **GREEDY)) == stable(
+        theirs.create_chat_completion(CHAT, **GREEDY)
+    )
 
 
 def test_chat_stream_joins_to_the_same_text(pair):
@@ -98,10 +110,12 @@ def test_chat_stream_joins_to_the_same_text(pair):
 @pytest.mark.parametrize("options", [GREEDY, {"max_tokens": 60, "seed": 2}])
 def test_grammar_equals_llama_cpp_python(pair, options):
     """Under a grammar the text is the original's, and strict."""
-    ours, theirs = pair
+    _ours, _theirs = pair
     grammar = 'root ::= ("ab" | "cd" | "efg")+ "."'
     results = [
-        llm.create_completion(PROMPT, grammar=llama_cpp.LlamaGrammar.from_string(grammar, verbose=False), **options)
+        llm.create_completion(
+            PROMPT, grammar=llama_cpp.LlamaGrammar.from_string(grammar, verbose=False), **options
+        )
         for llm in pair
     ]
     assert stable(results[0]) == stable(results[1])
@@ -113,7 +127,9 @@ def test_response_format_json(pair):
     """JSON mode gives the original's text."""
     ours, theirs = pair
     options = {**GREEDY, "response_format": {"type": "json_object"}}
-    assert stable(ours.create_chat_completion(CHAT, **options)) == stable(theirs.create_chat_completion(CHAT, **options))
+    assert stable(ours.create_chat_completion(CHAT, **options)) == stable(
+        theirs.create_chat_completion(CHAT, **options)
+    )
 
 
 SCHEMA = {
@@ -125,9 +141,17 @@ SCHEMA = {
 
 def test_json_schema_is_kept(open_llama, tiny_ascii):
     """A schema constrains a random model's babble to valid JSON, also with a draft and the margin rule."""
-    llm = open_llama(tiny_ascii, draft=tiny_ascii, verification=Margin(theta=0.0, gap=99.0), n_ctx=1024)
-    options = {"response_format": {"type": "json_object", "schema": SCHEMA}, "max_tokens": 300, "temperature": 0.0}
-    message = llm.create_chat_completion(CHAT, **options, logit_bias={4: -100.0, 3: -100.0})["choices"][0]["message"]
+    llm = open_llama(
+        tiny_ascii, draft=tiny_ascii, verification=Margin(theta=0.0, gap=99.0), n_ctx=1024
+    )
+    options = {
+        "response_format": {"type": "json_object", "schema": SCHEMA},
+        "max_tokens": 300,
+        "temperature": 0.0,
+    }
+    message = llm.create_chat_completion(CHAT, **options, logit_bias={4: -100.0, 3: -100.0})[
+        "choices"
+    ][0]["message"]
     found = json.loads(message["content"])
     assert isinstance(found["yes"], bool)
     assert found["n"] in (1, 2, 3)
@@ -136,7 +160,7 @@ def test_json_schema_is_kept(open_llama, tiny_ascii):
 
 def test_tools_equal_llama_cpp_python(pair):
     """A named tool's arguments are drafted under its schema, strictly, and come out as the original's."""
-    ours, theirs = pair
+    ours, _theirs = pair
     tool = {"type": "function", "function": {"name": "answer", "parameters": SCHEMA}}
     options = {
         **GREEDY,
@@ -155,26 +179,29 @@ def test_tools_equal_llama_cpp_python(pair):
 @pytest.mark.parametrize("k", [1, 4, 9])
 def test_logprobs_equal_those_of_logits_all(open_llama, open_plain, tiny_ascii, tiny_folder, k):
     """The log probabilities of emitted tokens and of the best others are those of a score buffer of everything."""
-    import tiny
-
     draft = tiny.write(tiny_folder / "ascii-draft.gguf", tokens=tiny.ASCII, noise=0.15)
     ours = open_llama(tiny_ascii, draft=draft, length=f"fixed:{k}")
     theirs = open_plain(tiny_ascii, logits_all=True)
     found, wanted = (
-        llm.create_completion(PROMPT, logprobs=3, **GREEDY)["choices"][0]["logprobs"] for llm in (ours, theirs)
+        llm.create_completion(PROMPT, logprobs=3, **GREEDY)["choices"][0]["logprobs"]
+        for llm in (ours, theirs)
     )
     assert ours.last_speculation["accepted"] > 0
     assert found["tokens"] == wanted["tokens"]
     np.testing.assert_allclose(found["token_logprobs"], wanted["token_logprobs"], atol=1e-4)
     for ours_top, theirs_top in zip(found["top_logprobs"], wanted["top_logprobs"]):
         assert ours_top.keys() == theirs_top.keys()
-        np.testing.assert_allclose(sorted(ours_top.values()), sorted(theirs_top.values()), atol=1e-4)
+        np.testing.assert_allclose(
+            sorted(ours_top.values()), sorted(theirs_top.values()), atol=1e-4
+        )
 
 
 def test_logprobs_in_a_stream(pair):
     """Streamed chunks have their token's log probability."""
     ours, _ = pair
-    whole = ours.create_completion(PROMPT, logprobs=2, **GREEDY)["choices"][0]["logprobs"]["token_logprobs"]
+    whole = ours.create_completion(PROMPT, logprobs=2, **GREEDY)["choices"][0]["logprobs"][
+        "token_logprobs"
+    ]
     chunks = ours.create_completion(PROMPT, logprobs=2, stream=True, **GREEDY)
     parts = [chunk["choices"][0]["logprobs"] for chunk in chunks]
     found = [p for part in parts if part for p in part["token_logprobs"]]
@@ -183,7 +210,7 @@ def test_logprobs_in_a_stream(pair):
 
 def test_stopping_criteria_see_the_text(pair):
     """A stopping criterion reads prompt and answer up to the last token, as the original's does."""
-    ours, theirs = pair
+    _ours, _theirs = pair
     seen = []
     for llm in pair:
         lengths: list[int] = []
@@ -192,14 +219,16 @@ def test_stopping_criteria_see_the_text(pair):
             lengths.append(len(ids))
             return len(lengths) == 7
 
-        text = llm.create_completion(PROMPT, stopping_criteria=llama_cpp.StoppingCriteriaList([stop]), **GREEDY)
+        text = llm.create_completion(
+            PROMPT, stopping_criteria=llama_cpp.StoppingCriteriaList([stop]), **GREEDY
+        )
         seen.append((lengths, text["choices"][0]["text"], text["choices"][0]["finish_reason"]))
     assert seen[0] == seen[1]
 
 
 def test_generate_yields_the_same_ids(pair):
     """`generate` goes on past max_tokens of anybody, as the original's does."""
-    ours, theirs = pair
+    ours, _theirs = pair
     tokens = ours.tokenize(PROMPT.encode())
     ids = [[token for token, _ in zip(llm.generate(tokens, temp=0.0), range(50))] for llm in pair]
     assert ids[0] == ids[1]
@@ -225,7 +254,11 @@ def test_speculation_block(pair):
     result = ours.create_completion(PROMPT, **GREEDY)
     block = result["speculation"]
     assert block is ours.last_speculation
-    assert (block["draft"], block["companion"], block["verification"]) == ("ascii", "none", "strict")
+    assert (block["draft"], block["companion"], block["verification"]) == (
+        "ascii",
+        "none",
+        "strict",
+    )
     assert block["accepted"] == block["drafted"] == sum(block["accepted_by_position"])
     assert block["rounds"] + block["accepted"] == 40
     assert block["prompt_tokens"] == len(PROMPT)
@@ -245,7 +278,9 @@ def test_off_for_one_call(pair):
 def test_length_for_one_call(pair):
     """A call may have a draft length of its own."""
     ours, _ = pair
-    block = ours.create_completion(PROMPT, speculation=Speculation(length="fixed:2"), **GREEDY)["speculation"]
+    block = ours.create_completion(PROMPT, speculation=Speculation(length="fixed:2"), **GREEDY)[
+        "speculation"
+    ]
     assert len(block["accepted_by_position"]) == 2
     assert len(ours.create_completion(PROMPT, **GREEDY)["speculation"]["accepted_by_position"]) == 4
 
@@ -261,7 +296,9 @@ def test_bad_length_is_refused(pair, open_llama, tiny_ascii):
 def test_streams_keep_their_own_rule(open_llama, tiny_ascii):
     """A rule given to a streaming call holds while it streams, and for it alone."""
     llm = open_llama(tiny_ascii, draft=tiny_ascii, verification=Margin())
-    chunks = llm.create_completion(PROMPT, stream=True, speculation=Speculation(verification=Strict()), **GREEDY)
+    chunks = llm.create_completion(
+        PROMPT, stream=True, speculation=Speculation(verification=Strict()), **GREEDY
+    )
     assert list(chunks)[-1]["speculation"]["verification"] == "strict"
     assert llm.create_completion(PROMPT, **GREEDY)["speculation"]["verification"] == "margin"
 
@@ -306,7 +343,9 @@ def test_draft_model_of_llama_cpp_python(open_llama, open_plain, tiny_ascii, nam
         options["draft"] = "auto"
     llm = open_llama(tiny_ascii, **options)
     text = llm.create_completion(PROMPT, **{**GREEDY, "max_tokens": 150})
-    assert stable(text) == stable(open_plain(tiny_ascii).create_completion(PROMPT, **{**GREEDY, "max_tokens": 150}))
+    assert stable(text) == stable(
+        open_plain(tiny_ascii).create_completion(PROMPT, **{**GREEDY, "max_tokens": 150})
+    )
     assert llm.last_speculation["draft"] == "LlamaPromptLookupDecoding"
     assert llm.last_speculation["accepted"] > 0
 
@@ -315,7 +354,7 @@ def test_draft_model_that_returns_junk(open_llama, tiny_ascii):
     """A LlamaDraftModel of somebody's own may be wrong in any way."""
 
     class Junk(LlamaDraftModel):
-        def __call__(self, input_ids, /, **kwargs):  # noqa: ARG002
+        def __call__(self, input_ids, /, **kwargs):
             return np.array([10**6, -1], dtype=np.intc)
 
     text = open_llama(tiny_ascii, draft=Junk()).create_completion(PROMPT, **GREEDY)
@@ -341,7 +380,9 @@ def test_prefix_is_kept_between_calls(open_llama, tiny_ascii):
     rows = [after - was for after, was in zip(counters(llm).rows, before)]
     assert rows[0] == 3 - 1 + again["speculation"]["rounds"] + again["speculation"]["drafted"]
     assert rows[1] <= 3 + 2 + 40
-    assert stable(again) == stable(open_llama(tiny_ascii).create_completion(PROMPT + text + "xy", **GREEDY))
+    assert stable(again) == stable(
+        open_llama(tiny_ascii).create_completion(PROMPT + text + "xy", **GREEDY)
+    )
 
 
 def test_same_prompt_again_reads_one_token(pair):
@@ -358,7 +399,9 @@ def test_prefix_after_a_stop_string(pair):
     full = theirs.create_completion(PROMPT, **GREEDY)["choices"][0]["text"]
     cut = ours.create_completion(PROMPT, stop=[full[10:12]], **GREEDY)["choices"][0]["text"]
     prompt = PROMPT + cut + "qqq"
-    assert stable(ours.create_completion(prompt, **GREEDY)) == stable(theirs.create_completion(prompt, **GREEDY))
+    assert stable(ours.create_completion(prompt, **GREEDY)) == stable(
+        theirs.create_completion(prompt, **GREEDY)
+    )
     assert kept(ours) == len(PROMPT + cut)
 
 
@@ -369,7 +412,9 @@ def test_prefix_after_a_stream_was_dropped(pair):
     next(stream)
     next(stream)
     del stream
-    assert stable(ours.create_completion(PROMPT, **GREEDY)) == stable(theirs.create_completion(PROMPT, **GREEDY))
+    assert stable(ours.create_completion(PROMPT, **GREEDY)) == stable(
+        theirs.create_completion(PROMPT, **GREEDY)
+    )
     assert kept(ours) == len(PROMPT) - 1
 
 
@@ -393,7 +438,9 @@ def test_eval_by_the_user_is_noticed(pair):
     )
     assert kept(ours) == 9
     ours.eval([5, 6, 7])
-    assert stable(ours.create_completion(PROMPT, **GREEDY)) == stable(theirs.create_completion(PROMPT, **GREEDY))
+    assert stable(ours.create_completion(PROMPT, **GREEDY)) == stable(
+        theirs.create_completion(PROMPT, **GREEDY)
+    )
     assert kept(ours) == len(PROMPT) - 1
 
 
@@ -419,7 +466,9 @@ def test_saved_state_goes_on(pair):
     ours.create_completion("zzzzyyyyxxxx", **GREEDY)
     ours.load_state(state)
     prompt = PROMPT + text + "mm"
-    assert stable(ours.create_completion(prompt, **GREEDY)) == stable(theirs.create_completion(prompt, **GREEDY))
+    assert stable(ours.create_completion(prompt, **GREEDY)) == stable(
+        theirs.create_completion(prompt, **GREEDY)
+    )
     assert kept(ours) == len(PROMPT) + 39
 
 
@@ -430,7 +479,9 @@ def test_state_moves_to_another_object(pair, open_llama, tiny_ascii):
     other = open_llama(tiny_ascii, n_ctx=1024)
     other.load_state(ours.save_state())
     prompt = PROMPT + text + "mm"
-    assert stable(other.create_completion(prompt, **GREEDY)) == stable(theirs.create_completion(prompt, **GREEDY))
+    assert stable(other.create_completion(prompt, **GREEDY)) == stable(
+        theirs.create_completion(prompt, **GREEDY)
+    )
     assert other.last_speculation["prompt_kept"] == len(PROMPT) + 39
 
 
@@ -439,18 +490,27 @@ def test_ram_cache(pair):
     ours, theirs = pair
     ours.set_cache(llama_cpp.LlamaRAMCache())
     for prompt in (PROMPT, "zzyyxx", PROMPT + "k"):
-        assert stable(ours.create_completion(prompt, **GREEDY)) == stable(theirs.create_completion(prompt, **GREEDY))
+        assert stable(ours.create_completion(prompt, **GREEDY)) == stable(
+            theirs.create_completion(prompt, **GREEDY)
+        )
 
 
 @pytest.mark.parametrize("mode", ["embedding", "logits_all"])
 def test_plain_modes_are_the_original(open_llama, open_plain, tiny_ascii, mode, caplog):
     """An embedder, and a model with a score buffer, are llama-cpp-python's own, and say so when they generate."""
-    ours, theirs = open_llama(tiny_ascii, draft=tiny_ascii, **{mode: True}), open_plain(tiny_ascii, **{mode: True})
+    ours, theirs = (
+        open_llama(tiny_ascii, draft=tiny_ascii, **{mode: True}),
+        open_plain(tiny_ascii, **{mode: True}),
+    )
     if mode == "embedding":
-        found, wanted = (llm.create_embedding("abc")["data"][0]["embedding"] for llm in (ours, theirs))
+        found, wanted = (
+            llm.create_embedding("abc")["data"][0]["embedding"] for llm in (ours, theirs)
+        )
         np.testing.assert_allclose(found, wanted, atol=1e-5)
     else:
-        assert stable(ours.create_completion(PROMPT, **GREEDY)) == stable(theirs.create_completion(PROMPT, **GREEDY))
+        assert stable(ours.create_completion(PROMPT, **GREEDY)) == stable(
+            theirs.create_completion(PROMPT, **GREEDY)
+        )
         assert "plainly" in caplog.text
 
 

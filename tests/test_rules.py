@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 import pytest
+
 from pyspec.engine.handle import Gate
 from pyspec.errors import OptionError
 from pyspec.rules import Margin, Strict
@@ -16,7 +17,7 @@ def test_names():
 
 
 def test_defaults_are_the_papers_ratio_and_one_nat():
-    """theta 0.9, gap 1 nat, no cap, no budget."""
+    """Theta 0.9, gap 1 nat, no cap, no budget."""
     assert Margin().limits == (0.9, 1.0, math.inf, -1)
 
 

@@ -7,6 +7,7 @@ import math
 import llama_cpp
 import numpy as np
 import pytest
+
 from pyspec.errors import OptionError
 from pyspec.sampling import Sampling, build_chain
 
@@ -54,7 +55,15 @@ def test_temperature_must_be_finite(bad):
 
 
 @pytest.mark.parametrize(
-    "bad", [{"top_p": 0.0}, {"top_p": 1.5}, {"top_p": math.nan}, {"min_p": -0.1}, {"min_p": 1.1}, {"min_p": math.nan}]
+    "bad",
+    [
+        {"top_p": 0.0},
+        {"top_p": 1.5},
+        {"top_p": math.nan},
+        {"min_p": -0.1},
+        {"min_p": 1.1},
+        {"min_p": math.nan},
+    ],
 )
 def test_ranges(bad):
     """top_p 0 keeps nothing, and a NaN is in no range."""
@@ -86,7 +95,9 @@ def test_seeds_repeat(open_plain, tiny_target):
     llm, row = open_plain(tiny_target), np.zeros(32)
     draws = []
     for seed in (1, 1, 2):
-        chain = build_chain(Sampling(temperature=1.0, top_k=0, top_p=1.0, min_p=0.0, seed=seed), llm)
+        chain = build_chain(
+            Sampling(temperature=1.0, top_k=0, top_p=1.0, min_p=0.0, seed=seed), llm
+        )
         draws.append([chosen(chain, row) for _ in range(20)])
         chain.close()
     assert draws[0] == draws[1] != draws[2]

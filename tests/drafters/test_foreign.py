@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from llama_cpp.llama_speculative import LlamaPromptLookupDecoding
+
 from pyspec.drafters import Drafter, ForeignDrafter
 
 
@@ -24,7 +25,7 @@ def test_ids_come_through():
 
 def test_more_than_asked_is_cut():
     """Such models do not know the limit."""
-    assert ForeignDrafter(lambda ids: np.arange(9)).propose(0, [1], 4).tokens == [0, 1, 2, 3]
+    assert ForeignDrafter(lambda _ids: np.arange(9)).propose(0, [1], 4).tokens == [0, 1, 2, 3]
 
 
 def test_prompt_lookup_of_llama_cpp_python():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from pyspec.drafters import LookupDrafter
 from pyspec.drafters.lookup import SuffixIndex
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import tiny
 from answers import GREEDY, Scripted, ask, counters, foretelling
+
 from pyspec.drafters import Proposal
 from pyspec.errors import ContextOverflow, EngineBusy, EngineError
 
@@ -21,23 +22,23 @@ def reference(open_llama, tiny_target):
     return ask(open_llama(tiny_target), PROMPT).ids
 
 
-def raising(tokens, limit):
+def raising(*_):
     """A drafter's bad day."""
     raise RuntimeError("no draft today")
 
 
 JUNK = {
     "raises": raising,
-    "too large an id": lambda tokens, limit: [tiny.N_VOCAB],
-    "id of 2^40": lambda tokens, limit: [2**40],
-    "negative id": lambda tokens, limit: [-1],
-    "too many": lambda tokens, limit: [5] * (limit + 1),
-    "floats": lambda tokens, limit: [3.5],
-    "whole floats": lambda tokens, limit: [3.0],
-    "texts": lambda tokens, limit: ["a"],
-    "nothing": lambda tokens, limit: None,
-    "no proposal": lambda tokens, limit: 7,
-    "match that is no number": lambda tokens, limit: Proposal([5], "long"),
+    "too large an id": lambda _tokens, _limit: [tiny.N_VOCAB],
+    "id of 2^40": lambda _tokens, _limit: [2**40],
+    "negative id": lambda _tokens, _limit: [-1],
+    "too many": lambda _tokens, limit: [5] * (limit + 1),
+    "floats": lambda _tokens, _limit: [3.5],
+    "whole floats": lambda _tokens, _limit: [3.0],
+    "texts": lambda _tokens, _limit: ["a"],
+    "nothing": lambda _tokens, _limit: None,
+    "no proposal": lambda _tokens, _limit: 7,
+    "match that is no number": lambda _tokens, _limit: Proposal([5], "long"),
 }
 
 
@@ -89,6 +90,7 @@ class Breaking:
         setattr(engine, name, self)
 
     def __call__(self, *args, **kwargs):
+        """The call itself, or its error."""
         self._seen += 1
         if self._first <= self._seen < self._last:
             raise self._error
@@ -96,7 +98,9 @@ class Breaking:
 
 
 @pytest.mark.parametrize("first", [1, 2, 5])
-def test_companion_that_fails_is_left_out(open_llama, tiny_target, tiny_draft, tiny_companion, reference, caplog, first):
+def test_companion_that_fails_is_left_out(
+    open_llama, tiny_target, tiny_draft, tiny_companion, reference, caplog, first
+):
     """From the round in which it fails on, the draft works without it; the text is the target's."""
     llm = open_llama(tiny_target, draft=tiny_draft, companion=tiny_companion, length="companion")
     Breaking(llm._assembly.session.engine, "score", first, 1000, EngineError("scoring: it broke"))
@@ -107,7 +111,9 @@ def test_companion_that_fails_is_left_out(open_llama, tiny_target, tiny_draft, t
 
 
 @pytest.mark.parametrize("first", [1, 2, 5])
-def test_draft_that_fails_is_left_out(open_llama, tiny_target, tiny_draft, reference, caplog, first):
+def test_draft_that_fails_is_left_out(
+    open_llama, tiny_target, tiny_draft, reference, caplog, first
+):
     """A draft model whose decode fails costs its speed, not the answer."""
     llm = open_llama(tiny_target, draft=tiny_draft)
     Breaking(llm._assembly.session.engine, "draft", first, 1000, EngineError("drafting: it broke"))
@@ -118,7 +124,8 @@ def test_draft_that_fails_is_left_out(open_llama, tiny_target, tiny_draft, refer
 
 
 @pytest.mark.parametrize(
-    ("call", "first"), [("prefill", 1), ("prefill", 2), ("verify", 1), ("verify", 4), ("accept", 1), ("accept", 4)]
+    ("call", "first"),
+    [("prefill", 1), ("prefill", 2), ("verify", 1), ("verify", 4), ("accept", 1), ("accept", 4)],
 )
 def test_failing_target_is_an_error_and_the_next_answer_is_right(
     open_llama, tiny_target, tiny_draft, reference, call, first
@@ -143,8 +150,6 @@ def test_cancel_in_an_answer_keeps_its_text(open_llama, tiny_target, tiny_draft,
     assert step.finish_reason == "cancelled"
     assert ids == reference[: len(ids)]
     assert ask(llm, PROMPT).ids == reference
-
-
 
 
 def test_cancel_while_the_prompt_is_read(open_llama, tiny_target, reference):
@@ -195,7 +200,9 @@ def test_progress_is_told_of_each_chunk(open_llama, tiny_target):
     assert seen == [(256, 599), (512, 599), (599, 599)]
 
 
-def test_prompt_longer_than_the_context_is_refused_before_any_decode(open_llama, tiny_target, reference):
+def test_prompt_longer_than_the_context_is_refused_before_any_decode(
+    open_llama, tiny_target, reference
+):
     """ContextOverflow says what there is and what is needed; nothing was decoded."""
     llm = open_llama(tiny_target)
     with pytest.raises(ContextOverflow) as caught:
@@ -243,12 +250,14 @@ def test_two_threads_get_a_right_answer_or_engine_busy(open_llama, tiny_target):
     wanted = [ask(llm, prompt, 60).ids for prompt in prompts]
     results: list[object] = []
 
+    def once(i):
+        try:
+            return ask(llm, prompts[i], 60).ids == wanted[i]
+        except EngineBusy:
+            return "busy"
+
     def answer(i):
-        for _ in range(15):
-            try:
-                results.append(ask(llm, prompts[i], 60).ids == wanted[i])
-            except EngineBusy:
-                results.append("busy")
+        results.extend([once(i) for _ in range(15)])
 
     threads = [threading.Thread(target=answer, args=(i,)) for i in range(4)]
     for thread in threads:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 
+import llama_cpp
 import numpy as np
 import pytest
 import tiny
 from answers import ask
+
 from pyspec.engine.handle import Engine, Role
 from pyspec.engine.side import address
 from pyspec.policy.records import Plan
@@ -48,9 +50,9 @@ def flat_companion(tiny_folder):
 @pytest.fixture(scope="module")
 def expected(flat_target):
     """Probability of each of the 16 sequences, from llama-cpp-python's own logits."""
-    import llama_cpp
-
-    llm = llama_cpp.Llama(str(flat_target), n_ctx=64, logits_all=True, n_threads=1, n_threads_batch=1, verbose=False)
+    llm = llama_cpp.Llama(
+        str(flat_target), n_ctx=64, logits_all=True, n_threads=1, n_threads_batch=1, verbose=False
+    )
     found = {(): 1.0}
     for _ in range(N_TOKENS):
         longer = {}
@@ -78,24 +80,35 @@ class Nosy:
     def __init__(self):
         self._accepted = 0
 
-    def plan(self, n_seq, limits, depth=0):  # noqa: ARG002
+    def plan(self, n_seq, limits, depth=0):
+        """1 to 3 tokens, with the companion at times: all by what was accepted so far."""
         length = 1 + (self._accepted + depth) % 3
         return Plan(min(length, max(limits)), use_companion=self._accepted % 2 == 0)
 
     def choose(self, drafts):
+        """Any number of them, by everything the models said."""
         return [self._length(draft) for draft in drafts]
 
     def _length(self, draft):
-        seen = [*draft.p, *draft.entropy, *(draft.s or ()), *(draft.a or ()), *(draft.pc or ()), *(draft.agree or ())]
+        seen = [
+            *draft.p,
+            *draft.entropy,
+            *(draft.s or ()),
+            *(draft.a or ()),
+            *(draft.pc or ()),
+            *(draft.agree or ()),
+        ]
         return int(1e4 * sum(seen)) % (draft.n + 1)
 
     def observe(self, outcome):
+        """Count what was accepted."""
         self._accepted += sum(seq.n_accepted for seq in outcome.seqs)
 
     def begin_answer(self):
-        pass
+        """Nothing starts anew."""
 
     def stats(self):
+        """None."""
         return {}
 
 
@@ -103,7 +116,8 @@ def sampled_counts(llm):
     """How often each sequence came, over seeds."""
     sampling = TOP2.__dict__
     return Counter(
-        tuple(ask(llm, PROMPT, N_TOKENS, Sampling(**{**sampling, "seed": seed})).ids) for seed in range(N_SEEDS)
+        tuple(ask(llm, PROMPT, N_TOKENS, Sampling(**{**sampling, "seed": seed})).ids)
+        for seed in range(N_SEEDS)
     )
 
 
@@ -133,7 +147,9 @@ def test_schedule_driven_by_everything_keeps_the_distribution(
     monkeypatch.setattr(llm, "_policy", lambda *_: nosy)
     counts = Counter()
     for seed in range(N_SEEDS):
-        counts[tuple(ask(llm, PROMPT, N_TOKENS, Sampling(**{**TOP2.__dict__, "seed": seed})).ids)] += 1
+        counts[
+            tuple(ask(llm, PROMPT, N_TOKENS, Sampling(**{**TOP2.__dict__, "seed": seed})).ids)
+        ] += 1
         drafted += llm.last_speculation["drafted"]
         verified += llm.last_speculation["verified"]
     assert 0.1 * drafted < verified < 0.9 * drafted
@@ -141,7 +157,9 @@ def test_schedule_driven_by_everything_keeps_the_distribution(
 
 
 @pytest.mark.parametrize("seed", range(12))
-@pytest.mark.parametrize("sampling", [{}, {"temperature": 1.3, "min_p": 0.0}, {"temperature": -1.0}, {"top_k": 5}])
+@pytest.mark.parametrize(
+    "sampling", [{}, {"temperature": 1.3, "min_p": 0.0}, {"temperature": -1.0}, {"top_k": 5}]
+)
 def test_same_seed_same_text(open_llama, tiny_target, tiny_draft, seed, sampling):
     """One draw a token, drafted or not: a seed gives the text that it gives without speculation."""
     sampling = Sampling(seed=seed, **sampling)
@@ -161,7 +179,9 @@ def test_same_seed_same_text(open_llama, tiny_target, tiny_draft, seed, sampling
     ],
 )
 @pytest.mark.parametrize("temperature", [0.0, 0.9])
-def test_same_seed_same_text_with_every_sampler(open_llama, tiny_target, tiny_draft, shape, temperature):
+def test_same_seed_same_text_with_every_sampler(
+    open_llama, tiny_target, tiny_draft, shape, temperature
+):
     """Samplers that remember what was emitted see the same tokens in the same order."""
     sampling = Sampling(temperature=temperature, seed=7, **shape)
     plain = ask(open_llama(tiny_target), PROMPT, 60, sampling)
@@ -171,7 +191,7 @@ def test_same_seed_same_text_with_every_sampler(open_llama, tiny_target, tiny_dr
 # -- the same test catches a wrong rule --------------------------------------------------------------------------------
 
 
-def compare(p, q, drafted, rng):
+def compare(p, _q, drafted, rng):
     """The rule in force: draw from the target, accept where it is the drafted token."""
     token = int(rng.choice(list(p), p=list(p.values())))
     return token == drafted, token
@@ -188,7 +208,9 @@ def ratio(p, q, drafted, rng):
 
 
 @pytest.mark.parametrize(("rule", "passes"), [(compare, True), (ratio, False)])
-def test_wrong_acceptance_fails_the_same_test(open_plain, open_llama, flat_target, flat_draft, expected, rule, passes):
+def test_wrong_acceptance_fails_the_same_test(
+    open_plain, open_llama, flat_target, flat_draft, expected, rule, passes
+):
     """p/q acceptance of greedy drafts, on the engine's own rows, is caught; comparing passes the very same harness."""
     target, draft = open_llama(flat_target), open_plain(flat_draft)
     rng = np.random.default_rng(5)

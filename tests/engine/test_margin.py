@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 import tiny
 from answers import Scripted, ask, foretelling
+
+from pyspec.llama import Speculation
 from pyspec.rules import Margin, Strict
 from pyspec.sampling import Sampling
 
@@ -30,16 +32,23 @@ def runner_up(open_plain, tiny_target):
 
 
 def test_closed_gate_gives_strict_text(open_llama, tiny_target, tiny_draft):
-    """theta 1 on the same code path is byte for byte the strict rule, greedy and sampled."""
+    """Theta 1 on the same code path is byte for byte the strict rule, greedy and sampled."""
     for sampling in [Sampling(temperature=0.0), *(Sampling(seed=seed) for seed in SEEDS)]:
         strict = ask(open_llama(tiny_target, draft=tiny_draft), PROMPT, 60, sampling)
-        closed = ask(open_llama(tiny_target, draft=tiny_draft, verification=Margin(theta=1.0)), PROMPT, 60, sampling)
+        closed = ask(
+            open_llama(tiny_target, draft=tiny_draft, verification=Margin(theta=1.0)),
+            PROMPT,
+            60,
+            sampling,
+        )
         assert (closed.ids, closed.flags) == (strict.ids, strict.flags)
 
 
 def test_runner_up_is_relaxed_and_its_gap_told(open_llama, open_plain, tiny_target, runner_up):
     """A relaxed token carries z1 - z2 of its row and what the target preferred."""
-    answer = ask(open_llama(tiny_target, draft=runner_up, verification=WIDE, length="fixed:1"), PROMPT, 30)
+    answer = ask(
+        open_llama(tiny_target, draft=runner_up, verification=WIDE, length="fixed:1"), PROMPT, 30
+    )
     assert answer.flags.count("r") > 5
     plain = open_plain(tiny_target, logits_all=True)
     plain.eval([*PROMPT, *answer.ids])
@@ -48,7 +57,9 @@ def test_runner_up_is_relaxed_and_its_gap_told(open_llama, open_plain, tiny_targ
         first, second = np.argsort(-row)[:2]
         assert answer.preferred[i] == first
         assert answer.ids[i] == (second if flag == "r" else first)
-        assert answer.gaps[i] == pytest.approx(row[first] - row[second] if flag == "r" else 0.0, abs=1e-4)
+        assert answer.gaps[i] == pytest.approx(
+            row[first] - row[second] if flag == "r" else 0.0, abs=1e-4
+        )
 
 
 def test_statistics_count_relaxed_tokens(open_llama, tiny_target, runner_up):
@@ -64,7 +75,11 @@ def test_statistics_count_relaxed_tokens(open_llama, tiny_target, runner_up):
 def test_gap_bounds_each_relaxed_token(open_llama, tiny_target, runner_up):
     """No relaxed token is further than `gap` nats behind; the limit is not so low that nothing is relaxed."""
     answer = ask(
-        open_llama(tiny_target, draft=runner_up, verification=Margin(theta=0.0, gap=1.0), length="fixed:1"), PROMPT, 60
+        open_llama(
+            tiny_target, draft=runner_up, verification=Margin(theta=0.0, gap=1.0), length="fixed:1"
+        ),
+        PROMPT,
+        60,
     )
     assert 0.0 < max(answer.gaps) <= 1.0
 
@@ -72,7 +87,12 @@ def test_gap_bounds_each_relaxed_token(open_llama, tiny_target, runner_up):
 def test_theta_bounds_the_ratio(open_llama, open_plain, tiny_target, runner_up):
     """Of two answers with gap infinite, only the ratio decides: the paper's rule."""
     answer = ask(
-        open_llama(tiny_target, draft=runner_up, verification=Margin(theta=0.8, gap=math.inf), length="fixed:1"),
+        open_llama(
+            tiny_target,
+            draft=runner_up,
+            verification=Margin(theta=0.8, gap=math.inf),
+            length="fixed:1",
+        ),
         PROMPT,
         60,
     )
@@ -99,15 +119,23 @@ def test_budget_bounds_the_answer(open_llama, tiny_target, runner_up, budget):
 
 
 @pytest.mark.parametrize("cap", [0, 1, 2])
-def test_cap_bounds_relaxed_tokens_in_a_row(open_llama, tiny_target, tiny_folder, cap):
+def test_cap_bounds_relaxed_tokens_in_a_row(open_llama, tiny_target, cap):
     """Not more than `cap` relaxed tokens without an exact one between them."""
     llm = open_llama(tiny_target, verification=Margin(theta=0.0, gap=math.inf, cap=None))
     second = chain_of_runners_up(llm, 30)
     rule = Margin(theta=0.0, gap=math.inf, cap=cap)
-    flags = ask(open_llama(tiny_target, draft=foretelling(second), verification=rule, length="fixed:8"), PROMPT, 30).flags
+    flags = ask(
+        open_llama(tiny_target, draft=foretelling(second), verification=rule, length="fixed:8"),
+        PROMPT,
+        30,
+    ).flags
     assert "r" * (cap + 1) not in flags
     assert ("r" * cap in flags) is True
-    free = ask(open_llama(tiny_target, draft=foretelling(second), verification=WIDE, length="fixed:8"), PROMPT, 30).flags
+    free = ask(
+        open_llama(tiny_target, draft=foretelling(second), verification=WIDE, length="fixed:8"),
+        PROMPT,
+        30,
+    ).flags
     assert "r" * 8 in free
 
 
@@ -120,16 +148,24 @@ def chain_of_runners_up(llm, n):
     return text
 
 
-def test_end_is_never_relaxed(open_llama, tiny_folder, open_plain, tiny_target):
+def test_end_is_never_relaxed(open_llama, tiny_folder, tiny_target):
     """Neither is a drafted end token taken for the target's other choice, nor another token for the target's end."""
     plain = ask(open_llama(tiny_target), PROMPT, 30)
     seconds = chain_of_runners_up(open_llama(tiny_target), 30)
     at = next(i for i in range(5, 27) if seconds[i] not in seconds[:i])
     ends = tiny.write(tiny_folder / "runner-up-ends.gguf", eos=seconds[at])
-    relaxed = ask(open_llama(tiny_target, draft=foretelling(seconds), verification=WIDE, length="fixed:8"), PROMPT, 26)
+    relaxed = ask(
+        open_llama(tiny_target, draft=foretelling(seconds), verification=WIDE, length="fixed:8"),
+        PROMPT,
+        26,
+    )
     assert relaxed.ids[at - 3] == seconds[at]
     assert relaxed.flags[at - 3] == "r"
-    answer = ask(open_llama(ends, draft=foretelling(seconds), verification=WIDE, length="fixed:8"), PROMPT, 26)
+    answer = ask(
+        open_llama(ends, draft=foretelling(seconds), verification=WIDE, length="fixed:8"),
+        PROMPT,
+        26,
+    )
     assert answer.ids[: at - 3] == relaxed.ids[: at - 3]
     assert answer.ids[at - 3] != seconds[at]
     assert answer.flags[at - 3] == "t"
@@ -139,12 +175,22 @@ def test_end_is_never_relaxed(open_llama, tiny_folder, open_plain, tiny_target):
     llm = open_llama(tiny_target)
     list(llm.steps(text, Sampling(temperature=0.0), max_tokens=1, keep_rows=True))
     other = int(np.argsort(-llm._rows[len(text) - 1])[1])
-    answer = ask(open_llama(ends, draft=foretelling([*text, other]), verification=WIDE, length="fixed:8"), PROMPT, 30)
+    answer = ask(
+        open_llama(ends, draft=foretelling([*text, other]), verification=WIDE, length="fixed:8"),
+        PROMPT,
+        30,
+    )
     assert (answer.ids, answer.finish_reason) == (plain.ids[: at + 1], "stop")
 
 
 @pytest.mark.parametrize(
-    "shape", [{"repeat_penalty": 1.2}, {"presence_penalty": 0.1}, {"logit_bias": {5: 0.1}}, {"mirostat_mode": 2}]
+    "shape",
+    [
+        {"repeat_penalty": 1.2},
+        {"presence_penalty": 0.1},
+        {"logit_bias": {5: 0.1}},
+        {"mirostat_mode": 2},
+    ],
 )
 def test_shaped_rows_are_never_relaxed(open_llama, tiny_target, runner_up, shape):
     """Where penalties, bias or mirostat change the row, the rule is strict and the result says so."""
@@ -154,19 +200,23 @@ def test_shaped_rows_are_never_relaxed(open_llama, tiny_target, runner_up, shape
     assert llm.last_speculation["verification"] == "strict"
 
 
-def test_above_temperature_0_the_first_may_be_taken_for_what_was_drawn(open_llama, tiny_target, tiny_draft):
+def test_above_temperature_0_the_first_may_be_taken_for_what_was_drawn(
+    open_llama, tiny_target
+):
     """Sampled, either of the top two is taken where the gate is open: the draft's argmax among them."""
     llm = open_llama(tiny_target, draft=tiny_target, verification=WIDE)
     answer = ask(llm, PROMPT, 60, Sampling(temperature=1.5, top_k=0, top_p=1.0, min_p=0.0, seed=3))
-    taken = [(gap, id_ != own) for gap, id_, own, flag in zip(answer.gaps, answer.ids, answer.preferred, answer.flags) if flag == "r"]
+    taken = [
+        (gap, id_ != own)
+        for gap, id_, own, flag in zip(answer.gaps, answer.ids, answer.preferred, answer.flags)
+        if flag == "r"
+    ]
     assert taken
     assert all(differs and gap == 0.0 for gap, differs in taken)
 
 
 def test_rule_can_be_changed_for_one_call(open_llama, tiny_target, runner_up):
     """A call's own verification holds for that call."""
-    from pyspec.llama import Speculation
-
     llm = open_llama(tiny_target, draft=runner_up, verification=WIDE, length="fixed:1")
     assert "r" not in ask(llm, PROMPT, 30, speculation=Speculation(verification=Strict())).flags
     assert "r" in ask(llm, PROMPT, 30).flags

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import tiny
 from answers import ask, foretelling
+
 from pyspec.errors import UnsupportedModel
 from pyspec.sampling import Sampling
 
@@ -16,7 +17,9 @@ SAMPLED = Sampling(temperature=1.0, seed=4)
 def sliding(request, open_llama, open_plain, tiny_sliding):
     """Opens the sliding-window model, its cache whole or as small as the window lets it be."""
     options = {"swa_full": request.param, "n_ctx": 1024, "n_ubatch": 64, "n_batch": 64}
-    return lambda **more: open_llama(tiny_sliding, **options, **more), lambda: open_plain(tiny_sliding, **options)
+    return lambda **more: open_llama(tiny_sliding, **options, **more), lambda: open_plain(
+        tiny_sliding, **options
+    )
 
 
 def test_text_of_the_sliding_model_is_worth_comparing(sliding):
@@ -96,7 +99,10 @@ def test_recurrent_model_answers_again_rightly(open_llama, tiny_recurrent):
     """Its memory cannot keep a prefix, so each prompt is read from its beginning: same text every time."""
     llm = open_llama(tiny_recurrent)
     first = ask(llm, PROMPT, 20)
-    assert ask(llm, [*PROMPT, *first.ids[:10], 9], 20).ids == ask(open_llama(tiny_recurrent), [*PROMPT, *first.ids[:10], 9], 20).ids
+    assert (
+        ask(llm, [*PROMPT, *first.ids[:10], 9], 20).ids
+        == ask(open_llama(tiny_recurrent), [*PROMPT, *first.ids[:10], 9], 20).ids
+    )
     assert ask(llm, PROMPT, 20).ids == first.ids
 
 

@@ -33,7 +33,9 @@ def test_first_token_does_not_wait_for_the_draft(open_llama, tiny_target):
 
 
 @pytest.mark.parametrize("k", [1, 2, 3, 5, 16, 63])
-def test_greedy_text_is_plain_greedy_at_every_length(open_llama, tiny_target, tiny_draft, reference, k):
+def test_greedy_text_is_plain_greedy_at_every_length(
+    open_llama, tiny_target, tiny_draft, reference, k
+):
     """A draft that is right now and then changes speed, never the text."""
     llm = open_llama(tiny_target, draft=tiny_draft, length=f"fixed:{k}")
     answer = ask(llm, PROMPT)
@@ -64,7 +66,9 @@ def test_draft_decodes_again_only_what_was_refused(open_llama, tiny_target, tiny
     for step in answer.steps[1:]:
         drafted = min(4, remaining - 1)
         taken = sum(token.source.label == "accepted" for token in step.tokens)
-        wasted += max(0, drafted - 1 - taken)  # the last drafted token is never decoded by the draft
+        wasted += max(
+            0, drafted - 1 - taken
+        )  # the last drafted token is never decoded by the draft
         remaining -= len(step.tokens)
     held = llm._assembly.session.engine.held(1, 0)
     assert wasted > 0
@@ -77,12 +81,17 @@ def test_companion_reads_text_once(open_llama, tiny_target, tiny_companion):
     ask(llm, PROMPT, 60)
     engine = llm._assembly.session.engine
     verified, drafted = llm.last_speculation["verified"], llm.last_speculation["drafted"]
-    assert engine.counters().rows[2] <= engine.held(2, 0) + drafted - verified + llm.last_speculation["rounds"]
+    assert (
+        engine.counters().rows[2]
+        <= engine.held(2, 0) + drafted - verified + llm.last_speculation["rounds"]
+    )
 
 
 def test_every_round_emits_at_least_one_token(open_llama, tiny_target, reference):
     """A draft that is always wrong costs time only: one token of the target's a round."""
-    wrong = Scripted(lambda tokens, limit: [(reference[len(tokens) - len(PROMPT)] - 3 + 1) % 29 + 3][:limit])
+    wrong = Scripted(
+        lambda tokens, limit: [(reference[len(tokens) - len(PROMPT)] - 3 + 1) % 29 + 3][:limit]
+    )
     answer = ask(open_llama(tiny_target, draft=wrong), PROMPT)
     assert (answer.ids, answer.flags) == (reference, "t" * 40)
 

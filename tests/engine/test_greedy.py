@@ -1,0 +1,168 @@
+"""Greedy strict speculation against plain greedy decoding, on real models.
+
+40 texts of 128 tokens each are made by speculation, many sequences a batch. Each emitted token is then compared with the
+argmax of a plain pass over the finished text. Where they differ, the place is decoded once more, one row, as plain decoding
+does it: the emitted token must be within BOUND nats of the best there. A batch's width changes the order in which products
+are added up, so a near-tie may fall either way; anything else is a fault. Every place of a text is held to this, not only
+the first difference. PYSPEC_TEST_THREADS sets the threads.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import llama_cpp
+import numpy as np
+import pytest
+from answers import GREEDY
+
+from pyspec.drafters import LookupDrafter
+from pyspec.engine.handle import Engine, Gate, Role
+from pyspec.engine.loop import Equipment, Loop, Run
+from pyspec.engine.side import SideModel
+from pyspec.policy.lengths import FixedPolicy
+from pyspec.rules import Strict
+
+N_TOKENS, N_SEQ, ROOM = 128, 10, 256
+THREADS = int(os.environ.get("PYSPEC_TEST_THREADS", os.cpu_count() or 1))
+BOUND = 0.1
+"""Largest top-2 gap, in nats, at which a difference is called a near-tie."""
+
+TEXTS = [
+    "The quick brown fox jumps over the lazy dog. The quick brown fox",
+    "Once upon a time, in a small village by the sea, there lived an old fisherman who",
+    "def fibonacci(n):\n    if n < 2:\n        return n\n    return",
+    "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11,",
+    "The capital of France is Paris. The capital of Germany is Berlin. The capital of Spain is",
+    "Q: What is 12 times 12?\nA:",
+    "Roses are red, violets are blue,",
+    '{"name": "Ada", "age": 36, "city": "London"}\n{"name": "Grace", "age":',
+    "import numpy as np\n\ndef softmax(x):\n",
+    "Dear Sir or Madam,\n\nI am writing to complain about",
+    "Translate to French:\nGood morning = Bonjour\nThank you = Merci\nGood night =",
+    "In 1969, Neil Armstrong became the first person to",
+    "| fruit | colour |\n| --- | --- |\n| apple | red |\n| banana |",
+    "To be, or not to be, that is the question:",
+    "The mitochondria is the powerhouse of",
+    "SELECT name, age FROM users WHERE",
+    "Repeat after me: la la la la la la la",
+    "Step 1: Boil the water. Step 2: Add the pasta. Step 3:",
+    "<html>\n<head>\n<title>Test page</title>\n</head>\n<body>\n",
+    "The three laws of robotics are as follows. First,",
+    "for i in range(10):\n    print(i)\n\nfor j in range(20):\n",
+    "My favourite recipe for pancakes needs flour, milk and",
+    "Water boils at 100 degrees Celsius at sea level, but on a mountain",
+    "Newton's first law states that an object at rest",
+    "a b c d e f g h i j k l m",
+    "#include <stdio.h>\n\nint main(void) {\n",
+    "The train left the station at noon. Two hours later,",
+    "Alice said: 'Hello, Bob.' Bob said: 'Hello, Alice.' Alice said:",
+    "The largest planet of the solar system is Jupiter; the smallest is",
+    "Summary: the meeting was about the budget. Action items:\n-",
+    "x = 3\ny = 4\nz = x * x + y * y\nprint(z)  #",
+    "It was a dark and stormy night; the rain fell in torrents, except at",
+    "A haiku about autumn:\n",
+    "The word 'cat' in Spanish is 'gato', the word 'dog' is",
+    "According to the weather forecast, tomorrow will be",
+    "\\begin{equation}\n  E = mc^2\n\\end{equation}\n\\begin{equation}\n",
+    "Name: John Smith\nAddress: 12 Main Street\nPhone:",
+    "One morning the king woke up and found that his crown was",
+    "Photosynthesis is the process by which plants",
+    "error: expected ';' before '}' token\nerror: expected",
+]
+
+
+def speculate(engine, n_ctx, prompts):
+    """Answers of N_TOKENS, N_SEQ sequences at a time, by lookup with four drafted tokens; and how many were accepted."""
+    loop = Loop(engine, Equipment(LookupDrafter(min_match=2)), n_ctx)
+    policy, texts, accepted = FixedPolicy(4), [], 0
+    for first in range(0, len(prompts), N_SEQ):
+        runs = [
+            Run(i, list(prompt), Gate(Strict(), sampled=False), N_TOKENS)
+            for i, prompt in enumerate(prompts[first : first + N_SEQ])
+        ]
+        for run in runs:
+            engine.set_tokens(run.seq, run.tokens)
+            while (
+                engine.prefill(Role.TARGET, run.seq, len(run.tokens) - 1, 256) < len(run.tokens) - 1
+            ):
+                pass
+        while active := [run for run in runs if run.finish_reason is None]:
+            loop.round(active, policy)
+        texts += [run.tokens for run in runs]
+        accepted += sum(run.tally.accepted for run in runs)
+    return texts, accepted
+
+
+def rows_of(llm, tokens, first):
+    """Raw logits of positions first .. len(tokens) - 2 in one batch: the rows that chose tokens[first + 1:]."""
+    batch = llama_cpp.llama_batch_init(len(tokens), 0, 1)
+    batch.n_tokens = len(tokens) - 1
+    for i, token in enumerate(tokens[:-1]):
+        batch.token[i], batch.pos[i], batch.n_seq_id[i], batch.seq_id[i][0] = token, i, 1, 0
+        batch.logits[i] = i >= first
+    llama_cpp.llama_memory_clear(llama_cpp.llama_get_memory(llm.ctx), False)
+    assert llama_cpp.llama_decode(llm.ctx, batch) == 0
+    for i in range(first, len(tokens) - 1):
+        yield np.ctypeslib.as_array(llama_cpp.llama_get_logits_ith(llm.ctx, i), (llm.n_vocab(),))
+    llama_cpp.llama_batch_free(batch)
+
+
+def one_row_gap(llm, prefix, token, n_prompt):
+    """How far `token` is behind the best after `prefix`, decoded as plain decoding does: prompt, then row by row."""
+    llm.reset()
+    llm.eval(prefix[:n_prompt])
+    for item in prefix[n_prompt:]:
+        llm.eval([item])
+    row = np.ctypeslib.as_array(llama_cpp.llama_get_logits_ith(llm.ctx, -1), (llm.n_vocab(),))
+    return float(row.max() - row[token])
+
+
+@pytest.mark.parametrize(
+    ("model", "every"),
+    [("smollm2", 1), ("gemma", 5), pytest.param("gemma", 1, marks=pytest.mark.slow)],
+)
+def test_speculation_is_plain_greedy_but_for_near_ties(open_plain, model, every, request):
+    """128 tokens of 40 texts, or of every fifth: each one is plain decoding's choice, or a near-tie of it."""
+    path = Path(request.getfixturevalue(model))
+    llm = open_plain(
+        path, n_ctx=ROOM, n_batch=ROOM, n_ubatch=ROOM, n_threads=THREADS, n_threads_batch=THREADS
+    )
+    prompts = [llm.tokenize(text.encode()) for text in TEXTS[::every]]
+    llm.context_params.n_ctx = N_SEQ * ROOM
+    many = SideModel(path, llm, n_seq=N_SEQ)
+    llm.context_params.n_ctx = ROOM
+    with Engine(N_SEQ, llm.n_vocab()) as engine:
+        engine.attach(Role.TARGET, many.context, many.model)
+        texts, accepted = speculate(engine, ROOM, prompts)
+    many.close()
+    assert accepted > len(prompts) * N_TOKENS // 10
+    check_near_ties(llm, [(len(prompt), text) for prompt, text in zip(prompts, texts)])
+
+
+def test_gemma_past_its_window(open_llama, open_plain, gemma):
+    """A prompt longer than the window of 512 and an answer after it: rolled back and drafted past the window, still greedy."""
+    text = "".join(f"Item {i}: a box of {i % 7} red and {i % 5} blue balls.\n" for i in range(36))
+    llm = open_llama(gemma, draft="lookup", n_ctx=1024)
+    prompt = llm.tokenize(text.encode())
+    assert len(prompt) > 512
+    answer = [
+        token.id for step in llm.steps(prompt, GREEDY, max_tokens=64) for token in step.tokens
+    ]
+    assert llm.last_speculation["accepted"] > 20
+    plain = open_plain(gemma, n_ctx=1024, n_batch=1024, n_ubatch=1024)
+    check_near_ties(plain, [(len(prompt), [*prompt, *answer])])
+
+
+def check_near_ties(llm, texts):
+    """Hold every answered token of (prompt length, text) to plain decoding's choice, or to a near-tie of it."""
+    odd = [
+        (n + i, n, text)
+        for n, text in texts
+        for i, row in enumerate(rows_of(llm, text, n - 1))
+        if int(np.argmax(row)) != text[n + i]
+    ]
+    gaps = [one_row_gap(llm, text[:i], text[i], n) for i, n, text in odd]
+    assert max(gaps, default=0.0) < BOUND
+    assert len(gaps) <= 1 + sum(len(text) - n for n, text in texts) // 100
