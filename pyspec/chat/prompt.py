@@ -190,6 +190,10 @@ def _history() -> History:
     return FileHistory(str(path))
 
 
+_SOUND = "\x1b[?2004l\x1b[?25h\x1b[0m\r\n"
+"""Bracketed paste off, cursor shown, plain colours: what an editor that was torn down did not undo."""
+
+
 @contextmanager
 def terminal_kept() -> Iterator[None]:
     """Puts the terminal back into the state it had, however the block is left."""
@@ -199,6 +203,11 @@ def terminal_kept() -> Iterator[None]:
     state = termios.tcgetattr(sys.stdin)
     try:
         yield
+    except BaseException:
+        with suppress(OSError):  # the terminal may be gone
+            sys.stdout.write(_SOUND)
+            sys.stdout.flush()
+        raise
     finally:
-        with suppress(termios.error):  # the terminal may be gone
+        with suppress(termios.error):
             termios.tcsetattr(sys.stdin, termios.TCSADRAIN, state)
