@@ -1,0 +1,256 @@
+/* The toy model behind the engine's tests; see fake_llama.h. */
+#include "fake_llama.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "../ps_api.h"
+
+int32_t fake_breaches;
+
+static bool breach(bool broken) {
+    fake_breaches += broken;
+    return broken;
+}
+
+/* ------------------------------------------------------------------ model */
+
+static uint32_t mix(uint32_t h, uint32_t x) {
+    h ^= x + 0x9E3779B9u + (h << 6) + (h >> 2);
+    h *= 0x85EBCA6Bu;
+    return h ^ (h >> 15);
+}
+
+static void say(const struct llama_model *model, uint32_t prefix, float *logits) {
+    const bool noisy = (int32_t)(mix(prefix, 77u) % 1000u) < model->noise;
+    const uint32_t h = mix(prefix, noisy ? model->seed + 1000u : model->seed);
+    for (int32_t v = 0; v < model->vocab.n_tokens; v++) logits[v] = (float)(mix(h, (uint32_t)v) % 4096u) / 256.0f;
+    if (model->endless) logits[FAKE_EOG] = -INFINITY;
+}
+
+/* Tokens [from, end) as one number. */
+static uint32_t fold(const struct llama_model *model, const uint32_t *token, int32_t first, int32_t end) {
+    int32_t from = first;
+    if (model->n_swa > 0 && end - model->n_swa > from) from = end - model->n_swa;
+    uint32_t h = 1;
+    for (int32_t pos = from; pos < end; pos++) h = mix(mix(h, (uint32_t)pos), token[pos - first]);
+    return h;
+}
+
+static int32_t argmax(const float *logits, int32_t n) {
+    int32_t best = 0;
+    for (int32_t i = 1; i < n; i++) {
+        if (logits[i] > logits[best]) best = i;
+    }
+    return best;
+}
+
+static int32_t choose(const struct llama_sampler *sampler, int32_t n_accepted, const float *logits, int32_t n) {
+    const float top = logits[argmax(logits, n)];
+    int32_t id = (int32_t)(mix(sampler->seed, (uint32_t)n_accepted) % (uint32_t)n);
+    while (logits[id] < top - 2.0f) id = (id + 1) % n; /* somewhere among the likely ones */
+    return id;
+}
+
+static void say_after(const struct llama_model *model, const int32_t *tokens, int32_t n, float *logits) {
+    uint32_t ids[FAKE_MAX_POS];
+    for (int32_t i = 0; i < n; i++) ids[i] = (uint32_t)tokens[i];
+    say(model, fold(model, ids, 0, n), logits);
+}
+
+int32_t fake_next(const struct llama_model *model, const int32_t *tokens, int32_t n) {
+    float logits[1024];
+    say_after(model, tokens, n, logits);
+    return argmax(logits, model->vocab.n_tokens);
+}
+
+int32_t fake_sampled(const struct llama_model *model, const struct llama_sampler *sampler, const int32_t *tokens, int32_t n) {
+    float logits[1024];
+    say_after(model, tokens, n, logits);
+    return choose(sampler, sampler->n_accepted, logits, model->vocab.n_tokens);
+}
+
+/* ---------------------------------------------------------------- context */
+
+struct llama_context *fake_open(const struct llama_model *model, int32_t n_ctx, int32_t n_batch, int32_t n_seq) {
+    struct llama_context *const ctx = calloc(1, sizeof *ctx);
+    const size_t rows = (size_t)n_batch;
+    ctx->model = ctx->memory.model = model;
+    ctx->memory.n_seq = n_seq;
+    ctx->memory.n_ubatch = n_batch;
+    ctx->n_ctx = n_ctx;
+    ctx->n_batch = n_batch;
+    ctx->embeddings = true; /* so that an engine that trusts a default is found out */
+    ctx->has_logits = calloc(rows, sizeof *ctx->has_logits);
+    ctx->logits = calloc(rows * (size_t)model->vocab.n_tokens, sizeof *ctx->logits);
+    ctx->states = calloc(rows * (size_t)model->n_embd, sizeof *ctx->states);
+    return ctx;
+}
+
+void fake_close(struct llama_context *ctx) {
+    free(ctx->has_logits);
+    free(ctx->logits);
+    free(ctx->states);
+    free(ctx);
+}
+
+/* A row's input as a number: its token, or its vector's bits. */
+static uint32_t input_of(const struct llama_context *ctx, const struct llama_batch *batch, int32_t i) {
+    if (batch->token) {
+        breach(batch->token[i] < 0 || batch->token[i] >= ctx->model->vocab.n_tokens);
+        return (uint32_t)batch->token[i];
+    }
+    const size_t width = (size_t)ctx->model->n_embd;
+    uint32_t h = 5;
+    for (size_t k = 0; k < width; k++) {
+        uint32_t bits;
+        memcpy(&bits, batch->embd + (size_t)i * width + k, sizeof bits);
+        h = mix(h, bits);
+    }
+    return h;
+}
+
+static bool decode_row(struct llama_context *ctx, const struct llama_batch *batch, int32_t i) {
+    const int32_t id = batch->seq_id[i][0], pos = batch->pos[i];
+    if (breach(batch->n_seq_id[i] != 1 || id < 0 || id >= ctx->memory.n_seq)) return false;
+    fake_seq *const seq = &ctx->memory.seq[id];
+    if (seq->n == 0) seq->first = seq->kept = pos;
+    if (breach(pos != seq->first + seq->n || pos < 0 || pos >= ctx->n_ctx)) return false;
+    seq->token[seq->n++] = input_of(ctx, batch, i);
+    const struct llama_model *const model = ctx->model;
+    const uint32_t prefix = fold(model, seq->token, seq->first, pos + 1);
+    if (model->n_swa > 0) {
+        breach(pos + 1 - model->n_swa > 0 && seq->kept > pos + 1 - model->n_swa && seq->kept > seq->first);
+        const int32_t oldest = pos + 1 - model->n_swa - ctx->memory.n_ubatch;
+        if (oldest > seq->kept) seq->kept = oldest;
+    }
+    ctx->has_logits[i] = ctx->embeddings || batch->logits[i];
+    float *const logits = ctx->logits + (size_t)i * (size_t)model->vocab.n_tokens;
+    say(model, prefix, logits);
+    if (ctx->n_decodes == ctx->nan_at) logits[model->vocab.n_tokens - 1] = NAN;
+    float *const state = ctx->states + (size_t)i * (size_t)model->n_embd;
+    for (int32_t k = 0; k < model->n_embd; k++) state[k] = (float)(mix(prefix, (uint32_t)k + 9u) % 256u) / 256.0f;
+    return true;
+}
+
+static int32_t fake_decode(struct llama_context *ctx, struct llama_batch batch) {
+    ctx->n_decodes++;
+    if (breach(batch.n_tokens < 1 || batch.n_tokens > ctx->n_batch)) return -1;
+    if (breach((batch.token == NULL) == (batch.embd == NULL))) return -1;
+    ctx->n_rows = batch.n_tokens;
+    const bool fails = ctx->n_decodes == ctx->fail_at;
+    const int32_t n = fails ? batch.n_tokens / 2 : batch.n_tokens; /* what is done stays done, as in llama.cpp */
+    for (int32_t i = 0; i < n; i++) {
+        if (!decode_row(ctx, &batch, i)) return -1;
+        if (ctx->abort && ctx->abort(ctx->abort_data)) return 2;
+    }
+    return fails ? ctx->fail_with : 0;
+}
+
+static float *fake_get_logits_ith(struct llama_context *ctx, int32_t i) {
+    if (breach(i < 0 || i >= ctx->n_rows || !ctx->has_logits[i])) return NULL;
+    return ctx->logits + (size_t)i * (size_t)ctx->model->vocab.n_tokens;
+}
+
+static float *fake_get_embeddings_ith(struct llama_context *ctx, int32_t i) {
+    if (breach(i < 0 || i >= ctx->n_rows || !ctx->embeddings)) return NULL;
+    return ctx->states + (size_t)i * (size_t)ctx->model->n_embd;
+}
+
+static void fake_set_embeddings(struct llama_context *ctx, bool embeddings) { ctx->embeddings = embeddings; }
+
+static struct llama_memory_i *fake_get_memory(const struct llama_context *ctx) {
+    return &((struct llama_context *)(uintptr_t)ctx)->memory;
+}
+
+static bool fake_memory_seq_rm(struct llama_memory_i *mem, int32_t id, int32_t p0, int32_t p1) {
+    if (breach(id < 0 || id >= mem->n_seq || p1 >= 0)) return false;
+    fake_seq *const seq = &mem->seq[id];
+    const int32_t from = p0 < 0 ? 0 : p0;
+    if (from <= seq->first) {
+        seq->n = 0;
+        return true;
+    }
+    if (from >= seq->first + seq->n) return true;
+    if (mem->model->recurrent) return false;
+    seq->n = from - seq->first;
+    return true;
+}
+
+static void fake_memory_seq_cp(struct llama_memory_i *mem, int32_t from, int32_t to, int32_t p0, int32_t p1) {
+    if (breach(from < 0 || from >= mem->n_seq || to < 0 || to >= mem->n_seq || p0 >= 0 || p1 >= 0)) return;
+    if (breach(mem->seq[to].n > 0)) return; /* real cells would then belong to two texts */
+    mem->seq[to] = mem->seq[from];
+}
+
+static int32_t fake_memory_seq_pos_min(struct llama_memory_i *mem, int32_t id) {
+    return mem->seq[id].n > 0 ? mem->seq[id].kept : -1;
+}
+
+static int32_t fake_memory_seq_pos_max(struct llama_memory_i *mem, int32_t id) {
+    return mem->seq[id].n > 0 ? mem->seq[id].first + mem->seq[id].n - 1 : -1;
+}
+
+static uint32_t fake_n_ctx(const struct llama_context *ctx) { return (uint32_t)(ctx->n_ctx * ctx->memory.n_seq); }
+static uint32_t fake_n_ctx_seq(const struct llama_context *ctx) { return (uint32_t)ctx->n_ctx; }
+static uint32_t fake_n_batch(const struct llama_context *ctx) { return (uint32_t)ctx->n_batch; }
+static uint32_t fake_n_ubatch(const struct llama_context *ctx) { return (uint32_t)ctx->n_batch; }
+static uint32_t fake_n_seq_max(const struct llama_context *ctx) { return (uint32_t)ctx->memory.n_seq; }
+
+static uint32_t fake_n_rs_seq(const struct llama_context *ctx) {
+    (void)ctx;
+    return 0;
+}
+
+static void fake_synchronize(struct llama_context *ctx) { (void)ctx; }
+
+static void fake_set_abort_callback(struct llama_context *ctx, ps_abort_callback callback, void *data) {
+    ctx->abort = callback;
+    ctx->abort_data = data;
+}
+
+static const struct llama_vocab *fake_model_get_vocab(const struct llama_model *model) { return &model->vocab; }
+static int32_t fake_model_n_embd(const struct llama_model *model) { return model->n_embd; }
+static bool fake_model_is_recurrent(const struct llama_model *model) { return model->recurrent; }
+
+static bool fake_model_is_hybrid(const struct llama_model *model) {
+    (void)model;
+    return false;
+}
+
+static int32_t fake_model_n_swa(const struct llama_model *model) { return model->n_swa; }
+static int32_t fake_vocab_n_tokens(const struct llama_vocab *vocab) { return vocab->n_tokens; }
+
+static bool fake_vocab_is_eog(const struct llama_vocab *vocab, int32_t token) {
+    breach(token < 0 || token >= vocab->n_tokens);
+    return token == FAKE_EOG;
+}
+
+static bool fake_vocab_is_control(const struct llama_vocab *vocab, int32_t token) {
+    breach(token < 0 || token >= vocab->n_tokens);
+    return token == FAKE_CONTROL;
+}
+
+/* Like llama.cpp's samplers it may reorder the candidates: `selected` is an index, not an id. */
+static void fake_sampler_apply(struct llama_sampler *sampler, struct llama_token_data_array *array) {
+    if (sampler->stuck) return;
+    float logits[1024];
+    for (size_t i = 0; i < array->size; i++) logits[array->data[i].id] = array->data[i].logit;
+    const int32_t id = choose(sampler, sampler->n_accepted, logits, (int32_t)array->size);
+    const struct llama_token_data first = array->data[0];
+    array->data[0] = array->data[id];
+    array->data[id] = first;
+    array->selected = 0;
+}
+
+static void fake_sampler_accept(struct llama_sampler *sampler, int32_t token) {
+    (void)token;
+    sampler->n_accepted++;
+}
+
+void fake_bind(void) {
+#define BIND(result, name, parameters) ps_api.name = fake_##name;
+    PS_LLAMA_API(BIND)
+#undef BIND
+}

@@ -1,0 +1,74 @@
+/*
+ * A toy llama.cpp for the engine's tests: logits are a hash of everything the KV holds, so one wrong position shows at once.
+ * It keeps llama.cpp's contracts (consecutive positions, batch and vocabulary bounds, rows without logits) and counts each breach in
+ * `fake_breaches` where the real one would abort the process.
+ */
+#ifndef FAKE_LLAMA_H
+#define FAKE_LLAMA_H
+
+#include "../llama_abi.h"
+
+enum { FAKE_EOG = 0, FAKE_CONTROL = 1, FAKE_MAX_SEQ = 8, FAKE_MAX_POS = 512 };
+
+struct llama_vocab {
+    int32_t n_tokens;
+};
+
+struct llama_model {
+    struct llama_vocab vocab;
+    uint32_t seed;
+    int32_t n_embd;
+    int32_t n_swa;
+    int32_t noise;  /* of 1000 rows, how many are hashed with another seed */
+    bool recurrent; /* memory that cannot drop its tail */
+    bool endless;   /* the end-of-generation token is never likely */
+};
+
+typedef struct fake_seq {
+    int32_t first, n; /* positions [first, first + n) */
+    int32_t kept;     /* oldest position a sliding window still holds */
+    uint32_t token[FAKE_MAX_POS];
+} fake_seq;
+
+struct llama_memory_i {
+    const struct llama_model *model;
+    int32_t n_seq, n_ubatch;
+    fake_seq seq[FAKE_MAX_SEQ];
+};
+
+struct llama_context {
+    const struct llama_model *model;
+    struct llama_memory_i memory;
+    int32_t n_ctx, n_batch;
+    bool embeddings;
+    bool (*abort)(void *);
+    void *abort_data;
+    int32_t n_rows;   /* of the last batch */
+    bool *has_logits; /* [n_batch] */
+    float *logits;    /* [n_batch][n_tokens] */
+    float *states;    /* [n_batch][n_embd] */
+    int32_t n_decodes;
+    int32_t fail_at;   /* this decode (1 = first) fails half-way with ... */
+    int32_t fail_with; /* ... this answer */
+    int32_t nan_at;    /* rows of this decode hold a NaN */
+};
+
+struct llama_sampler {
+    uint32_t seed;
+    int32_t n_accepted;
+    bool stuck; /* selects nothing */
+};
+
+extern int32_t fake_breaches;
+
+void fake_bind(void); /* fills ps_api */
+struct llama_context *fake_open(const struct llama_model *model, int32_t n_ctx, int32_t n_batch, int32_t n_seq);
+void fake_close(struct llama_context *ctx);
+
+/* What the model says next, without any context: the truth the engine is compared to. */
+int32_t fake_next(const struct llama_model *model, const int32_t *tokens, int32_t n);
+
+/* What the sampler would choose there. */
+int32_t fake_sampled(const struct llama_model *model, const struct llama_sampler *sampler, const int32_t *tokens, int32_t n);
+
+#endif /* FAKE_LLAMA_H */

@@ -1,0 +1,23 @@
+#!/bin/sh
+# Builds and runs the C tests under AddressSanitizer (with leaks) and UndefinedBehaviorSanitizer. CC names another compiler.
+set -eu
+here=$(cd "$(dirname "$0")" && pwd)
+out=$(mktemp -d)
+trap 'rm -rf "$out"' EXIT
+
+build() { # build NAME SOURCE...: everything as the wheel has it, warnings as errors, every finding fatal
+    name=$1
+    shift
+    ${CC:-cc} -std=c11 -O2 -g -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wno-sign-conversion -Werror \
+        -fopenmp-simd -ffp-contract=fast -fno-trapping-math -fno-math-errno -Wno-unknown-pragmas \
+        -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer \
+        "$@" -o "$out/$name" -lm
+}
+
+export ASAN_OPTIONS=detect_leaks=1:strict_string_checks=1
+cd "$here/.."
+build kernels tests/test_kernels.c ps_simd.c ps_scan.c ps_agree.c ps_gate.c ps_status.c
+"$out/kernels"
+# malloc is wrapped so that the test can make the k-th allocation fail
+build engine tests/test_engine.c tests/fake_llama.c ps_*.c -Wl,--wrap=malloc -Wl,--wrap=calloc -Wl,--wrap=realloc
+"$out/engine"

@@ -1,0 +1,118 @@
+/* The kernels under the sanitizers: rows of exactly their size, so that a read past an end is seen, at every level. */
+#include <math.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "../pyspec.h"
+#include "check.h"
+
+static float *random_row(int32_t n, uint32_t seed) {
+    float *const row = malloc((size_t)n * sizeof *row);
+    for (int32_t i = 0; i < n; i++) {
+        seed = seed * 1664525u + 1013904223u;
+        row[i] = (float)(seed >> 8) / 524288.0f - 16.0f;
+    }
+    return row;
+}
+
+static void compare(const float *row, int32_t n) {
+    int32_t first = 0, second = -1;
+    for (int32_t i = 1; i < n; i++) first = row[i] > row[first] ? i : first;
+    for (int32_t i = 0; i < n; i++) {
+        if (i != first && (second < 0 || row[i] > row[second])) second = i;
+    }
+    double sum = 0, product = 0;
+    for (int32_t i = 0; i < n; i++) {
+        const double d = (double)row[i] - (double)row[first];
+        sum += exp(d);
+        product += d > -700 ? exp(d) * d : 0;
+    }
+    ps_row out;
+    CHECK(ps_scan(row, n, PS_SCAN_ENTROPY, &out) == PS_OK);
+    CHECK(out.first == first && out.second == second);
+    CHECK(fabs((double)out.lse - ((double)row[first] + log(sum))) < 4e-6);
+    CHECK(fabs((double)out.entropy - (log(sum) - product / sum)) < 1e-4);
+}
+
+static void test_scan_every_length(void) {
+    for (int32_t n = 1; n < 200; n++) {
+        float *const row = random_row(n, (uint32_t)n);
+        compare(row, n);
+        free(row);
+    }
+    const int32_t edges[] = {1023, 1024, 1025, 2047, 2048, 2049, 49152};
+    for (size_t i = 0; i < sizeof edges / sizeof edges[0]; i++) {
+        float *const row = random_row(edges[i], 9);
+        compare(row, edges[i]);
+        free(row);
+    }
+}
+
+static void test_scan_extremes(void) {
+    const float values[] = {-INFINITY, -3.4e38f, 3.4e38f, 0.0f, -0.0f, 1e-45f, 88.0f};
+    const int32_t n = sizeof values / sizeof values[0];
+    float *const row = random_row(n, 1);
+    ps_row out;
+    for (int32_t shift = 0; shift < n; shift++) {
+        for (int32_t i = 0; i < n; i++) row[i] = values[(i + shift) % n];
+        CHECK(ps_scan(row, n, PS_SCAN_ENTROPY, &out) == PS_OK);
+        CHECK(out.z1 == 3.4e38f && out.z2 == 88.0f && out.lse == 3.4e38f && out.entropy < 1e-30f);
+    }
+    free(row);
+}
+
+static void test_scan_refuses(void) {
+    const float bad[] = {NAN, -NAN, INFINITY};
+    for (int32_t n = 1; n < 70; n += 4) {
+        for (int32_t at = 0; at < n; at++) {
+            float *const row = random_row(n, 3);
+            row[at] = bad[at % 3];
+            ps_row out;
+            CHECK(ps_scan(row, n, PS_SCAN_TOP2, &out) == PS_E_NUMERIC);
+            free(row);
+        }
+    }
+}
+
+static void test_agree_every_length(void) {
+    for (int32_t n = 1; n < 130; n++) {
+        float *const draft = random_row(2 * n, 1), *const companion = random_row(2 * n, 2);
+        const int32_t drafted[] = {n - 1, 0};
+        ps_agreement out[2];
+        CHECK(ps_agree(draft, companion, 2, n, drafted, out) == PS_OK);
+        for (int32_t i = 0; i < 2; i++) {
+            CHECK(out[i].s > 0 && out[i].s <= 1 && out[i].a > 0 && out[i].a <= 1);
+            CHECK(out[i].top >= 0 && out[i].top < n);
+            CHECK(fabsf(out[i].a - fminf(1.0f, out[i].pc / out[i].pd)) < 1e-5f);
+        }
+        CHECK(ps_agree(draft, companion, 2, n, (const int32_t[]){0, n}, out) == PS_E_ARG);
+        free(draft);
+        free(companion);
+    }
+}
+
+static void test_gate(void) {
+    const ps_gate gate = {.theta = 0.9f, .gap = 1.0f, .budget = INFINITY, .cap = -1};
+    const ps_row row = {.first = 4, .second = 6, .z1 = 12.0f, .z2 = 11.5f};
+    ps_gate_state state = {0, 0};
+    int32_t verdict;
+    float nats;
+    CHECK(ps_gate_decide(&gate, &state, &row, 4, 6, 0, &verdict, &nats) == PS_OK && verdict == PS_RELAXED && nats == 0.5f);
+    CHECK(ps_gate_decide(&gate, &state, &row, 4, 6, 1, &verdict, &nats) == PS_OK && verdict == PS_REJECTED && nats == 0.0f);
+    CHECK(ps_gate_decide(NULL, &state, &row, 4, 4, 1, &verdict, &nats) == PS_OK && verdict == PS_EXACT);
+    CHECK(ps_gate_decide(&gate, &state, NULL, 4, 4, 1, &verdict, &nats) == PS_E_ARG);
+    CHECK(state.spent == 0.5f && state.in_row == 0);
+}
+
+int main(void) {
+    for (int32_t level = ps_simd_limit(PS_SIMD_AVX512); level >= PS_SIMD_BASE; level--) {
+        CHECK(ps_simd_limit(level) == level);
+        RUN(test_scan_every_length);
+        RUN(test_scan_extremes);
+        RUN(test_scan_refuses);
+        RUN(test_agree_every_length);
+    }
+    RUN(test_gate);
+    return REPORT();
+}
