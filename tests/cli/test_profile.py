@@ -51,6 +51,16 @@ def test_json_is_one_object_and_nothing_is_stored_unasked(profile, tmp_path: Pat
     assert (header["pyspec_rounds"], header["kmax"]) == (1, 3)
 
 
+def test_without_a_draft_the_target_is_measured_alone(profile) -> None:
+    """Costs, no acceptance, and not speculating is the plan."""
+    done = profile("--draft", "none", "--json", "--no-save")
+    assert done.returncode == 0, done.stderr
+    figures = json.loads(done.stdout)
+    assert figures["acceptance"] == []
+    assert figures["best_plan"] == "do not speculate"
+    assert figures["draft_step_ms"] == 0.0
+
+
 def test_plot_is_saved(profile, tmp_path: Path) -> None:
     """An svg with the cost curve."""
     pytest.importorskip("matplotlib")

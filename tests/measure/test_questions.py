@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gzip
+import importlib.util
+import json
 from collections import Counter
 from pathlib import Path
 
@@ -9,7 +12,7 @@ import pytest
 
 from pyspec.errors import InputError, OptionError
 from pyspec.measure.checks import check
-from pyspec.measure.questions import load_questions, parse_questions, select
+from pyspec.measure.questions import human_eval, load_questions, parse_questions, select
 
 LINE = b'{"question_id": %d, "category": "%s", "turns": ["a"], "reference": ["x"]}'
 
@@ -80,3 +83,38 @@ def test_an_unknown_category_is_refused_with_the_known_ones() -> None:
     """The hint lists what there is."""
     with pytest.raises(OptionError, match="there are: a"):
         select(parse_questions([LINE % (1, b"a")], "f"), categories=["z"])
+
+
+def test_human_eval_is_read_from_the_installed_package(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each problem becomes a question whose check runs its tests; a draw is the same every time."""
+    folder = tmp_path / "human_eval" / "data"
+    folder.mkdir(parents=True)
+    (folder.parent / "__init__.py").write_text("")
+    problems = [
+        {"task_id": f"HumanEval/{i}", "prompt": "def f():\n", "test": "def check(c):\n    assert c() == 3",
+         "entry_point": "f"}
+        for i in range(9)
+    ]  # fmt: skip
+    with gzip.open(folder / "HumanEval.jsonl.gz", "wt") as out:
+        out.writelines(json.dumps(problem) + "\n" for problem in problems)
+    monkeypatch.syspath_prepend(tmp_path)
+    importlib.invalidate_caches()
+    questions = human_eval()
+    assert len(questions) == 9
+    what = questions[0].check_of(0)
+    assert what is not None
+    assert check(what, "    return 3")
+    assert not check(what, "    return 4")
+    assert human_eval(3) == human_eval(3)
+    assert len(human_eval(3)) == 3
+
+
+def test_without_human_eval_the_command_to_get_it_is_named(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """One sentence."""
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _name: None)
+    with pytest.raises(OptionError, match=r"human-eval==1\.0\.3"):
+        human_eval()
