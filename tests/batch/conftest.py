@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from pyspec.batch import Batch, Settings
@@ -14,10 +16,18 @@ def open_batch(tiny_target):
 
     def open_(path=None, max_tokens=24, **options):
         settings = options.pop("settings", Settings(max_tokens=max_tokens, raw=True))
-        defaults = {"draft": "none", "companion": "none", "length": "fixed:4", "n_ctx": 256, "parallel": 2}
+        defaults = {
+            "draft": "none",
+            "companion": "none",
+            "length": "fixed:4",
+            "n_ctx": 256,
+            "parallel": 2,
+        }
         threads = {"n_threads": 1, "n_threads_batch": 1}
-        words = {k: str(v) if k in ("draft", "companion") else v for k, v in options.items()}
-        opened.append(Batch(str(path or tiny_target), settings=settings, **{**defaults, **threads, **words}))
+        words = {k: str(v) if isinstance(v, Path) else v for k, v in options.items()}
+        opened.append(
+            Batch(str(path or tiny_target), settings=settings, **{**defaults, **threads, **words})
+        )
         return opened[-1]
 
     yield open_

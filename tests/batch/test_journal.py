@@ -108,7 +108,9 @@ def test_second_writer_is_refused(path):
     """flock: while one process writes, another one is told so, and may write afterwards."""
     journal = Journal(path, RUN)
     code = f"import sys; from pathlib import Path; from pyspec.batch.journal import Journal; Journal(Path({str(path)!r}), {RUN!r})"
-    second = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    second = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False
+    )
     assert "another process is writing" in second.stderr
     journal.close()
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -129,7 +129,15 @@ def test_jsonl_reads_every_field():
     (r,) = jsonl(
         '{"id": 7, "prompt": "p", "system": "s", "max_tokens": 3, "temperature": 0.5, "seed": 1, "stop": "x", "y": [1]}'
     )
-    assert (r.id, r.prompt, r.system, r.max_tokens, r.temperature, r.seed, r.stop) == ("7", "p", "s", 3, 0.5, 1, ["x"])
+    assert (r.id, r.prompt, r.system, r.max_tokens, r.temperature, r.seed, r.stop) == (
+        "7",
+        "p",
+        "s",
+        3,
+        0.5,
+        1,
+        ["x"],
+    )
 
 
 def test_jsonl_takes_messages():
@@ -174,7 +182,9 @@ def test_bad_jsonl_fails_that_record_with_its_line(line):
 
 def test_second_record_with_an_id_fails():
     """The first one keeps the id; the other is named after its place."""
-    first, second, third = jsonl('{"id": "a", "prompt": "x"}', '{"id": "a", "prompt": "y"}', '{"id": "in:2", "prompt": "z"}')
+    first, second, third = jsonl(
+        '{"id": "a", "prompt": "x"}', '{"id": "a", "prompt": "y"}', '{"id": "in:2", "prompt": "z"}'
+    )
     assert (first.id, first.error) == ("a", None)
     assert second.error is not None
     assert len({first.id, second.id, third.id}) == 3
@@ -182,5 +192,9 @@ def test_second_record_with_an_id_fails():
 
 def test_hash_is_of_what_is_asked():
     """Place and id do not matter, every setting does."""
-    a, b, c = jsonl('{"id": 1, "prompt": "x"}', '{"id": 2, "prompt": "x"}', '{"id": 3, "prompt": "x", "seed": 1}')
+    a, b, c = jsonl(
+        '{"id": 1, "prompt": "x"}',
+        '{"id": 2, "prompt": "x"}',
+        '{"id": 3, "prompt": "x", "seed": 1}',
+    )
     assert a.sha256 == b.sha256 != c.sha256

@@ -1,0 +1,219 @@
+"""What a batch gains: tokens a second against a loop over llama_cpp.Llama and against llama-server.
+
+    python bench/batch.py MODEL.gguf QUESTIONS.jsonl [--records 64] [--tokens 96] [--parallel 1,4,16]
+        [--server PATH/llama-server] [--draft auto] [--companion auto] [--threads 2] [--repeat 3]
+
+QUESTIONS has `turns` (the first one is asked) or `prompt` a line. Every way runs in a process of its
+own, so that its peak memory is its own; the ways take turns, --repeat times, and the table has
+medians. Temperature 0, strict verification, the same prompts as tokens for all. Memory is the peak of the
+resident set over what it is after the model is loaded and has answered one token, so that mapped
+weights do not count. llama-server is driven by 16 clients over HTTP.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import resource
+import socket
+import statistics
+import subprocess
+import sys
+import time
+import urllib.request
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+CLIENTS = 16
+WAIT_S = 120
+
+
+def main() -> None:
+    """Measure all ways and print a Markdown table."""
+    options = arguments()
+    ways = ["loop", *(["server"] if options.server else [])]
+    for n in options.parallel.split(","):
+        ways += [f"plain:{n}", f"speculative:{n}"]
+    found: dict[str, list[dict[str, Any]]] = {way: [] for way in ways}
+    for _ in range(options.repeat):
+        for way in ways:
+            command = [sys.executable, __file__, *sys.argv[1:], "--way", way]
+            done = subprocess.run(command, stdout=subprocess.PIPE, check=True)
+            found[way].append(json.loads(done.stdout))
+    print_table(found)
+
+
+def arguments() -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("model")
+    parser.add_argument("questions", type=Path)
+    for name, value in {
+        "records": 64,
+        "tokens": 96,
+        "threads": 2,
+        "repeat": 3,
+        "ctx": 2048,
+    }.items():
+        parser.add_argument(f"--{name}", type=int, default=value)
+    for name, text in {"parallel": "1,4,16", "draft": "auto", "companion": "auto"}.items():
+        parser.add_argument(f"--{name}", default=text)
+    parser.add_argument("--server")
+    parser.add_argument("--way", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.way:
+        print(json.dumps(measure(options)))
+        raise SystemExit
+    return options
+
+
+def measure(options: argparse.Namespace) -> dict[str, Any]:
+    """Run one way in this process."""
+    kind, _, n = options.way.partition(":")
+    texts = questions(options)
+    if kind == "loop":
+        return loop(options, texts)
+    if kind == "server":
+        return server(options, texts)
+    return batch(options, texts, int(n), speculative=kind == "speculative")
+
+
+def questions(options: argparse.Namespace) -> list[str]:
+    """The first turns."""
+    lines = options.questions.read_text(encoding="utf-8").splitlines()[: options.records]
+    rows = [json.loads(line) for line in lines]
+    return [row["turns"][0] if "turns" in row else row["prompt"] for row in rows]
+
+
+def loop(options: argparse.Namespace, texts: list[str]) -> dict[str, Any]:
+    """One prompt after another, as a program that knows llama-cpp-python would."""
+    import llama_cpp
+
+    from pyspec.template import ChatTemplate, Message
+
+    threads = {"n_threads": options.threads, "n_threads_batch": options.threads}
+    llm = llama_cpp.Llama(options.model, n_ctx=options.ctx, verbose=False, **threads)
+    template = ChatTemplate.of(llm)
+    prompts = [template.prompt([Message(role="user", content=text)]) for text in texts]
+    next(llm.generate(prompts[0], temp=0.0))
+    before = peak()
+    start, tokens = time.perf_counter(), 0
+    for prompt in prompts:
+        ends = llm.token_eos()
+        for count, token in enumerate(llm.generate(prompt, temp=0.0), 1):
+            if token == ends or count >= options.tokens:
+                break
+        tokens += count
+    return {"tokens": tokens, "seconds": time.perf_counter() - start, "grown": peak() - before}
+
+
+def batch(
+    options: argparse.Namespace, texts: list[str], n: int, *, speculative: bool
+) -> dict[str, Any]:
+    """`pyspec.Batch`, with and without drafts."""
+    from pyspec.batch import Batch, Settings
+
+    words = (options.draft, options.companion) if speculative else ("none", "none")
+    with Batch(
+        options.model,
+        draft=words[0],
+        companion=words[1],
+        parallel=n,
+        n_ctx=options.ctx,
+        settings=Settings(max_tokens=options.tokens),
+        n_threads=options.threads,
+        n_threads_batch=options.threads,
+    ) as answerer:
+        before = peak()
+        start = time.perf_counter()
+        tokens = sum(result.usage.completion_tokens for result in answerer.run(texts))
+        seconds = time.perf_counter() - start
+        stats = answerer.stats()
+    kept = {key: stats[key] for key in ("outside_decodes", "accepted", "verified", "kv_cells")}
+    return {"tokens": tokens, "seconds": seconds, "grown": peak() - before, **kept}
+
+
+def server(options: argparse.Namespace, texts: list[str]) -> dict[str, Any]:
+    """llama-server with 16 slots, driven by 16 clients."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    command = [options.server, "-m", options.model, "-np", str(CLIENTS), "--port", str(port)]
+    command += ["-c", str(CLIENTS * options.ctx), "-t", str(options.threads), "--log-disable"]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    base = f"http://127.0.0.1:{port}"
+    try:
+        wait_until_up(base)
+        ask(base, texts[0], 1)
+        start = time.perf_counter()
+        with ThreadPoolExecutor(CLIENTS) as clients:
+            tokens = sum(clients.map(lambda text: ask(base, text, options.tokens), texts))
+        seconds = time.perf_counter() - start
+    finally:
+        process.terminate()
+        process.wait()
+    return {"tokens": tokens, "seconds": seconds, "grown": 0}
+
+
+def wait_until_up(base: str) -> None:
+    """Until /health answers."""
+    for _ in range(10 * WAIT_S):
+        try:
+            with urllib.request.urlopen(f"{base}/health", timeout=1):  # noqa: S310 - http on this machine
+                return
+        except OSError:
+            time.sleep(0.1)
+    raise SystemExit("llama-server did not start")
+
+
+def ask(base: str, text: str, tokens: int) -> int:
+    """One chat completion; how many tokens came."""
+    message = {
+        "messages": [{"role": "user", "content": text}],
+        "max_tokens": tokens,
+        "temperature": 0,
+    }
+    request = urllib.request.Request(  # noqa: S310
+        f"{base}/v1/chat/completions",
+        data=json.dumps(message).encode(),
+        headers={"Content-Type": "application/json"},
+    )
+    with urllib.request.urlopen(request) as answer:  # noqa: S310
+        return int(json.load(answer)["usage"]["completion_tokens"])
+
+
+def peak() -> int:
+    """Largest resident set so far, MB."""
+    size = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return size // (1 << 20 if sys.platform == "darwin" else 1 << 10)
+
+
+def print_table(found: dict[str, list[dict[str, Any]]]) -> None:
+    """Medians over the repeats, as Markdown."""
+    rates = {way: [run["tokens"] / run["seconds"] for run in runs] for way, runs in found.items()}
+    base = statistics.median(rates["loop"])
+    print(f"{os.cpu_count()} cores; medians of {len(rates['loop'])}\n")
+    print(
+        "| way | tokens | tok/s | of the loop | of plain | grown MB | outside decodes | accepted |"
+    )
+    print("| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |")
+    for way, runs in found.items():
+        rate = statistics.median(rates[way])
+        plain = rates.get(way.replace("speculative", "plain"), rates[way])
+        middle = {
+            key: statistics.median(run.get(key, 0) for run in runs)
+            for key in ("tokens", "grown", "outside_decodes")
+        }
+        accepted = "-"
+        if runs[-1].get("verified"):
+            accepted = f"{runs[-1]['accepted']}/{runs[-1]['verified']}"
+        print(
+            f"| {way} | {middle['tokens']:.0f} | {rate:.1f} | {rate / base:.2f} | {rate / statistics.median(plain):.2f} "
+            f"| {middle['grown']:.0f} | {100 * middle['outside_decodes']:.1f} % | {accepted} |"
+        )
+
+
+if __name__ == "__main__":
+    main()

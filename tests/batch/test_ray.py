@@ -1,0 +1,61 @@
+"""The same records over Ray Data, on a local cluster of two workers."""
+
+from __future__ import annotations
+
+import pytest
+
+ray = pytest.importorskip("ray", reason="the extra [ray] is not installed")
+
+from pyspec.batch.jobs import Settings  # noqa: E402
+from pyspec.batch.ray import RayBatch, answer  # noqa: E402
+from pyspec.batch.records import Record  # noqa: E402
+
+PROMPTS = ["abc", "hello", "once upon a time", "the end"] * 3
+
+
+@pytest.fixture
+def cluster():
+    """Two processors' worth of a cluster."""
+    ray.init(num_cpus=2, log_to_driver=False, logging_level="ERROR", include_dashboard=False)
+    yield
+    ray.shutdown()
+
+
+@pytest.fixture
+def arguments():
+    """What the batches here are made with."""
+    settings = Settings(max_tokens=12, raw=True)
+    words = {
+        "draft": "none",
+        "companion": "none",
+        "n_ctx": 256,
+        "parallel": 2,
+        "settings": settings,
+    }
+    return {**words, "n_threads": 1, "n_threads_batch": 1}
+
+
+def test_two_workers_answer_as_one(cluster, arguments, open_batch, tiny_target):
+    """Every record once, with the text and the hash of a local batch."""
+    records = [Record(id=str(i), prompt=prompt) for i, prompt in enumerate(PROMPTS)]
+    local = sorted(open_batch(max_tokens=12).run(records), key=lambda result: result.index)
+    with RayBatch(str(tiny_target), workers=2, **arguments) as batch:
+        found = sorted(batch.run_indexed(iter(enumerate(records))), key=lambda result: result.index)
+    assert [(r.id, r.text, r.prompt_sha256) for r in found] == [
+        (r.id, r.text, r.prompt_sha256) for r in local
+    ]
+
+
+def test_datasets_in_and_out(cluster, arguments, open_batch, tiny_target, tmp_path):
+    """A Parquet file of prompts becomes a Parquet file of answers."""
+    local = sorted(open_batch(max_tokens=12).run(PROMPTS), key=lambda result: result.index)
+    rows = [{"id": str(i), "prompt": prompt} for i, prompt in enumerate(PROMPTS)]
+    ray.data.from_items(rows).write_parquet(str(tmp_path / "in"))
+    data = ray.data.read_parquet(str(tmp_path / "in"))
+    answer(data, str(tiny_target), workers=2, block=4, **arguments).write_parquet(
+        str(tmp_path / "out")
+    )
+    found = {
+        row["id"]: row["text"] for row in ray.data.read_parquet(str(tmp_path / "out")).iter_rows()
+    }
+    assert found == {result.id: result.text for result in local}

@@ -1,0 +1,297 @@
+"""Continuous batching: order, shared prefixes, cells, faults, and that nobody's text depends on them."""
+
+from __future__ import annotations
+
+import pytest
+import tiny
+from answers import GREEDY, Scripted, ask
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pyspec.batch import Settings
+from pyspec.batch.records import Record
+from pyspec.batch.run import best_parallel
+from pyspec.batch.scheduler import _common, share_rows
+from pyspec.engine.handle import Engine
+from pyspec.errors import Cancelled, EngineError, NumericError
+from pyspec.rules import Margin
+from pyspec.sampling import Sampling
+
+WORDS = [
+    "a",
+    "hello",
+    "once upon a time",
+    "x" * 90,
+    "the end.",
+    "bb",
+    "zyxwvut",
+    "q" * 33,
+    "to be or not to be",
+]
+
+
+def answers(batch, records):
+    """Texts by place."""
+    found = {result.index: result for result in batch.run(records)}
+    assert sorted(found) == list(range(len(records)))
+    return [found[i].text for i in range(len(records))]
+
+
+@pytest.fixture
+def reference(open_llama, tiny_target):
+    """24 tokens after each of WORDS, one sequence, plain decoding."""
+    llm = open_llama(tiny_target)
+    tokens = [
+        ask(llm, llm.tokenize(word.encode(), add_bos=False), 24, GREEDY).ids for word in WORDS
+    ]
+    return ["".join(llm.piece(token).decode() for token in ids) for ids in tokens]
+
+
+@pytest.mark.parametrize("parallel", [1, 2, 5, 16])
+@pytest.mark.parametrize("drafting", ["none", "lookup", "model", "both"])
+def test_text_does_not_depend_on_the_batch(open_batch, reference, tiny_draft, parallel, drafting):
+    """Whatever runs beside a record, its strict greedy text is that of plain decoding alone."""
+    draft = {"model": str(tiny_draft), "both": f"lookup+{tiny_draft}"}.get(drafting, drafting)
+    assert answers(open_batch(draft=draft, parallel=parallel), WORDS) == reference
+
+
+def test_companion_changes_no_text(open_batch, reference, tiny_draft, tiny_companion):
+    """Scores of all sequences in one batch, lengths chosen over all of them."""
+    batch = open_batch(draft=tiny_draft, companion=tiny_companion, length="companion", parallel=4)
+    assert answers(batch, WORDS) == reference
+    assert batch.stats()["decode_s"]["companion"] > 0
+
+
+def test_text_does_not_depend_on_the_order(open_batch, reference):
+    """Turned round, every record has the same answer."""
+    assert answers(open_batch(parallel=3), WORDS[::-1]) == reference[::-1]
+
+
+def test_margin_gates_each_answer_by_itself(open_batch, tiny_draft):
+    """The relaxed tokens of one record count against its own budget, and the result says so."""
+    rule = Margin(theta=0.0, gap=5.0, budget=4.0)
+    settings = Settings(rule=rule, max_tokens=24, raw=True)
+    results = list(open_batch(draft=tiny_draft, parallel=4, settings=settings).run(WORDS))
+    nats = [result.speculation["relaxed_nats"] for result in results]
+    assert sum(result.speculation["relaxed"] for result in results) > 0
+    assert all(0 <= spent <= 4.0 for spent in nats)
+
+
+def test_seeds_belong_to_records(open_batch):
+    """Sampled texts depend on the batch's seed and the record's id alone: not on parallelism or order."""
+    sampled = {"settings": Settings(Sampling(temperature=1.5, seed=3), max_tokens=24, raw=True)}
+    records = [Record(id=word, prompt=word) for word in WORDS]
+    one = answers(open_batch(parallel=1, **sampled), records)
+    assert answers(open_batch(parallel=8, **sampled), records[::-1]) == one[::-1]
+    other = {"settings": Settings(Sampling(temperature=1.5, seed=4), max_tokens=24, raw=True)}
+    assert answers(open_batch(parallel=1, **other), records) != one
+
+
+def test_records_bring_their_own_settings(open_batch):
+    """max_tokens, stop, temperature and seed of a record stand before the batch's."""
+    asked = {"id": "x", "prompt": "hello", "temperature": 1.5}
+    records = [
+        Record(id="a", prompt="hello", max_tokens=3),
+        Record(id="b", prompt="hello", max_tokens=0),
+        Record(id="c", prompt="hello", stop=["f"]),
+        Record(**asked, seed=1),
+        Record(**{**asked, "id": "y"}, seed=1),
+    ]
+    found = sorted(open_batch(parallel=4).run(records), key=lambda result: result.index)
+    assert [r.usage.completion_tokens for r in found[:2]] == [3, 0]
+    assert (found[2].finish_reason, "f" in found[2].text) == ("stop", False)
+    assert found[3].text == found[4].text != found[0].text
+
+
+def test_record_too_long_fails_alone(open_batch):
+    """A prompt over the context is that record's ContextOverflow, with both sizes."""
+    results = {r.index: r for r in open_batch(n_ctx=64).run(["abc", "x" * 300, "def"])}
+    assert results[1].error.type == "ContextOverflow"
+    assert "300" in results[1].error.message
+    assert (results[0].error, results[2].error) == (None, None)
+
+
+def test_context_ends_an_answer(open_batch):
+    """An answer that reaches the end of its context says so, beside others that go on."""
+    results = list(
+        open_batch(n_ctx=64, max_tokens=1000, parallel=3, cells=256).run(["abc", "x" * 50, "de"])
+    )
+    assert {r.finish_reason for r in results} == {"context"}
+    assert all(r.usage.total_tokens == 65 for r in results)
+
+
+# -- prefixes and cells ------------------------------------------------------------------------------
+
+
+def test_shared_prefix_is_decoded_once(open_batch):
+    """The target's rows are the prefix once, then each prompt's own tokens and one row a token."""
+    prefix = "the quick brown fox jumps "
+    batch = open_batch(parallel=4, max_tokens=5)
+    list(batch.run([prefix + word for word in ("abc", "de", "f", "ghij")]))
+    shared = batch.stats()["prefix_tokens"]
+    assert shared == len(prefix)
+    read = (
+        shared + (3 - 1) + (2 - 1) + 0 + (4 - 1)
+    )  # the last token of a prompt is its answer's first row
+    assert batch._contexts.engine.counters().rows[0] == read + 4 * 5
+
+
+def test_prefix_changes_no_text(open_batch, open_llama, tiny_target, tiny_draft):
+    """Copied cells give the text that read ones give, with a draft as well."""
+    prompts = ["once upon a time there was " + word for word in WORDS[:4]]
+    llm = open_llama(tiny_target)
+    alone = [ask(llm, llm.tokenize(p.encode(), add_bos=False), 24, GREEDY).ids for p in prompts]
+    expected = ["".join(llm.piece(token).decode() for token in ids) for ids in alone]
+    batch = open_batch(parallel=3, draft=tiny_draft)
+    assert answers(batch, prompts) == expected
+    assert batch.stats()["prefix_tokens"] >= 26
+
+
+def test_few_cells_make_records_wait(open_batch, reference):
+    """With cells for two at a time, all are answered all the same."""
+    batch = open_batch(parallel=8, n_ctx=128, cells=256)
+    assert answers(batch, WORDS) == reference
+
+
+def test_prefix_gives_way_where_cells_are_short(open_batch):
+    """A record that needs all the cells gets them from the prefix."""
+    prefix = "the quick brown fox jumps "
+    prompts = [prefix + "a", prefix + "b"] + ["z" * 200]
+    batch = open_batch(parallel=2, n_ctx=256, cells=256, max_tokens=56)
+    first = [Record(id=str(i), prompt=p) for i, p in enumerate(prompts)]
+    for record in first[:2]:
+        batch.submit(record)
+    found = []
+    for result in batch.stream():
+        found.append(result)
+        if len(found) == 1:
+            batch.submit(first[2])
+    assert [r.error for r in found] == [None] * 3
+    assert found[-1].usage.total_tokens == 256
+
+
+@given(
+    st.lists(st.integers(1, 5000), min_size=1, max_size=30),
+    st.integers(0, 600),
+)
+def test_rows_are_shared_fairly(missing, budget):
+    """Never over the budget or over what is missing, nothing left over, and the first always gets some."""
+    shares = share_rows(list(enumerate(missing)), budget)
+    given_ = dict(shares)
+    assert len(given_) == len(shares)
+    assert sum(given_.values()) == min(budget, sum(missing))
+    assert all(0 < n <= missing[seq] for seq, n in shares)
+    assert budget == 0 or given_[0] >= min(missing[0], max(1, budget // 4))
+
+
+@given(st.lists(st.integers(0, 2), max_size=8), st.lists(st.integers(0, 2), min_size=1, max_size=8))
+def test_common_beginning(a, b):
+    """Against the slow way; the last token of the second text never counts."""
+    slow = 0
+    while slow < min(len(a), len(b) - 1) and a[slow] == b[slow]:
+        slow += 1
+    assert _common(a, b) == slow
+
+
+def test_longest_record_starts_first(open_batch):
+    """Within the window, so that the end of a batch is not one long answer alone."""
+    order = []
+    drafter = Scripted(lambda tokens, _limit: order.append(len(tokens)) or [])
+    list(open_batch(draft=drafter, parallel=1, max_tokens=3).run(["abc", "x" * 90, "hello"]))
+    assert order == [91, 6, 4]
+
+
+def test_long_prompt_does_not_stall_others(open_batch, monkeypatch):
+    """While a long prompt is read in pieces, answers beside it go on in the same decodes."""
+    monkeypatch.setattr("pyspec.batch.scheduler.FILL_ROWS", 16)
+    batch = open_batch(parallel=2, max_tokens=12)
+    widths = []
+    verify = Engine.verify
+    monkeypatch.setattr(
+        Engine, "verify", lambda self, work: (widths.append(list(work)), verify(self, work))[1]
+    )
+    batch.submit(Record(id="short", prompt="ab", max_tokens=3))
+    batch.submit("cd")
+    for i, _ in enumerate(batch.stream()):
+        if i == 0:
+            batch.submit("y" * 100)
+    mixed = [work for work in widths if {n < 0 for _, _, n in work} == {True, False}]
+    assert len(mixed) >= 3
+
+
+@pytest.mark.parametrize("times", [[0, 1, 1.9, 3.7, 7.3, 14.5, 29], [0, 1.0]])
+def test_best_parallel_stops_where_doubling_gains_nothing(times):
+    """A machine whose time grows with the rows is best used by few sequences."""
+    assert best_parallel(times + [times[-1]] * (64 if len(times) == 2 else 0)) in (2, 16)
+
+
+# -- faults ------------------------------------------------------------------------------------------
+
+
+def test_fault_is_one_records_alone(open_batch, reference, monkeypatch):
+    """A row that is not finite fails its record; the others are answered as if nothing had been."""
+    accept = Engine.accept
+
+    def poisoned(self, seq, sampler, gate):
+        if self.held(0, seq) >= 90 - 1 + 3:  # the third token after the longest prompt
+            raise NumericError("a logit is not finite", code=9)
+        return accept(self, seq, sampler, gate)
+
+    monkeypatch.setattr(Engine, "accept", poisoned)
+    found = {r.index: r for r in open_batch(parallel=4).run(WORDS)}
+    assert found[3].error.type == "NumericError"
+    assert [found[i].text for i in range(len(WORDS)) if i != 3] == reference[:3] + reference[4:]
+
+
+@pytest.mark.parametrize("k", [1, 2, 5, 20])
+def test_transient_fault_loses_nothing(open_batch, reference, monkeypatch, k):
+    """The k-th decode fails once: everything in flight runs again, one by one."""
+    calls = iter(range(1, 100_000))
+    verify = Engine.verify
+
+    def flaky(self, work):
+        if next(calls) == k:
+            raise EngineError("llama_decode failed", code=5)
+        verify(self, work)
+
+    monkeypatch.setattr(Engine, "verify", flaky)
+    assert answers(open_batch(parallel=4), WORDS) == reference
+
+
+def test_cancel_ends_the_run_and_the_next_one_is_whole(open_batch, reference):
+    """Cancelled is raised, what was given before stays given, and the same object can go on."""
+    batch = open_batch(parallel=2)
+    found = []
+    with pytest.raises(Cancelled):
+        for result in batch.run(WORDS):
+            found.append(result)
+            if len(found) == 2:
+                batch.cancel()
+    assert len(found) >= 2
+    assert answers(batch, WORDS) == reference
+
+
+def test_iterator_dropped_in_the_middle_leaves_all_clean(open_batch, reference):
+    """A caller that stops listening costs the next run nothing."""
+    batch = open_batch(parallel=4)
+    next(iter(batch.run(WORDS)))
+    assert answers(batch, WORDS) == reference
+
+
+def test_closing_twice(open_batch):
+    """close() is idempotent, before and after a run."""
+    batch = open_batch()
+    list(batch.run(["a"]))
+    batch.close()
+    batch.close()
+
+
+def test_end_token_ends_the_answer(open_batch, tiny_folder, reference):
+    """An end-of-generation token ends with "stop", and nothing comes after it."""
+    at = 5
+    end = tiny.TOKENS.index(reference[0][at])
+    path = tiny.write(tiny_folder / "batch-ends.gguf", eos=end)
+    (result,) = open_batch(path).run([WORDS[0]])
+    assert result.finish_reason == "stop"
+    assert reference[0].startswith(result.text)
+    assert len(result.text) <= at + 1

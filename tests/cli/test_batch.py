@@ -1,0 +1,233 @@
+"""`pyspec batch` as people run it: exit codes, one sentence for a failure, and nothing lost."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+PLAIN = [
+    "--draft",
+    "none",
+    "--companion",
+    "none",
+    "--verify",
+    "strict",
+    "--temp",
+    "0",
+    "--raw",
+    "-t",
+    "1",
+    "-c",
+    "256",
+]
+
+
+@pytest.fixture
+def pyspec(tmp_path, tiny_target):
+    """Runs `pyspec batch ARGUMENTS` with the tiny model in a process of its own, in tmp_path."""
+
+    def command(*arguments):
+        return [sys.executable, "-m", "pyspec", "batch", "-m", str(tiny_target), *PLAIN, *arguments]
+
+    environment = {**os.environ, "PYSPEC_CACHE": str(tmp_path / "cache"), "OMP_NUM_THREADS": "1"}
+
+    def run(*arguments, start=False, **options):
+        options = {"cwd": tmp_path, "env": environment, **options}
+        if start:
+            pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+            return subprocess.Popen(command(*arguments), **pipes, **options)
+        return subprocess.run(
+            command(*arguments), capture_output=True, text=True, check=False, **options
+        )
+
+    return run
+
+
+@pytest.fixture
+def prompts(tmp_path):
+    """in.txt: four short prompts."""
+    (tmp_path / "in.txt").write_text("abc\nhello\nonce upon\nthe end\n")
+    return "in.txt"
+
+
+def lines(path):
+    return [json.loads(line) for line in Path(path).read_text().splitlines()]
+
+
+def test_answers_go_to_the_file_and_all_else_to_stderr(pyspec, prompts, tmp_path):
+    """stdout is empty, the summary is on stderr, one line a prompt in the file, exit status 0."""
+    done = pyspec(prompts, "-o", "out.jsonl", "-n", "8")
+    assert (done.returncode, done.stdout) == (0, "")
+    assert "4 done" in done.stderr
+    found = lines(tmp_path / "out.jsonl")
+    assert [line["id"] for line in found] == [f"in.txt:{i}" for i in range(1, 5)]
+    assert all(line["usage"]["completion_tokens"] == 8 for line in found)
+
+
+def test_summary_as_json(pyspec, prompts):
+    """--json puts the summary, and nothing else, on stdout."""
+    done = pyspec(prompts, "-o", "out.jsonl", "-n", "8", "--json", "--parallel", "2")
+    facts = json.loads(done.stdout)
+    assert (facts["done"], facts["failed"], facts["tokens"], facts["parallel"]) == (4, 0, 32, 2)
+
+
+def test_failed_records_end_with_3(pyspec, tmp_path):
+    """Bad JSON, bad UTF-8, a prompt too long: the rest is answered, and the status says that something failed."""
+    long = json.dumps({"prompt": "x" * 400})
+    (tmp_path / "in.jsonl").write_bytes(
+        b'{"prompt": "abc"}\n{bad\n{"prompt": "\xff"}\n' + long.encode() + b'\n{"prompt": "b"}'
+    )
+    done = pyspec("in.jsonl", "-o", "out.jsonl", "-n", "4")
+    errors = [line["error"] and line["error"]["type"] for line in lines(tmp_path / "out.jsonl")]
+    assert done.returncode == 3
+    assert errors == [None, "InputError", "InputEncoding", "ContextOverflow", None]
+    assert pyspec("in.jsonl", "-o", "out.jsonl", "-n", "4").returncode == 3
+
+
+def test_no_records_is_no_failure(pyspec, tmp_path):
+    """An empty file: status 0, a note, no output."""
+    (tmp_path / "in.txt").write_text("\n")
+    done = pyspec("in.txt", "-o", "out.jsonl")
+    assert done.returncode == 0
+    assert "no records" in done.stderr
+    assert not (tmp_path / "out.jsonl").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "says"),
+    [
+        (["missing.txt", "-o", "o.jsonl"], 2, "missing.txt"),
+        (["in.txt"], 2, "--output"),
+        (["in.txt", "-o", "in.txt"], 2, "is an input"),
+        (["in.txt", "-o", "/dev/full"], 2, "not a regular file"),
+        (["in.txt", "-o", "nowhere/o.jsonl"], 1, "cannot be written"),
+        (["in.txt", "-o", "o.jsonl", "--parallel", "0"], 2, "--parallel"),
+        (["in.txt", "-o", "o.jsonl", "--template", "in.txt"], 2, "{text}"),
+        (["in.txt", "-o", "o.jsonl", "--temp", "nan"], 2, "--temp"),
+        (["in.txt", "-o", "o.jsonl", "--length", "fixed:1000"], 2, "draft length"),
+        (["in.txt", "-o", "o.jsonl", "--stop", ""], 2, "stop"),
+    ],
+)
+def test_expected_errors_are_one_sentence(pyspec, prompts, arguments, status, says):
+    """No traceback, the right status, nothing on stdout."""
+    done = pyspec(*arguments)
+    assert (done.returncode, done.stdout) == (status, "")
+    assert says in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_other_options_are_refused_on_resume(pyspec, prompts, tmp_path):
+    """A journal of other options is named with what differs; status 1."""
+    journal = tmp_path / "out.jsonl.journal"
+    pyspec(prompts, "-o", "out/", "-n", "4")
+    (tmp_path / "out" / "pyspec-batch.journal").rename(journal)
+    done = pyspec(prompts, "-o", "out.jsonl", "-n", "5")
+    assert done.returncode == 1
+    assert "other max_tokens" in done.stderr
+
+
+# -- interruptions -------------------------------------------------------------------------------------
+
+RECORDS, TOKENS = 200, 100
+
+
+@pytest.fixture
+def many(tmp_path):
+    """many.txt: prompts for a second or two of work."""
+    rng = random.Random(1)
+    texts = [
+        "".join(rng.choices("abcdefghij ", k=rng.randint(1, 60))).strip() or "a"
+        for _ in range(RECORDS)
+    ]
+    (tmp_path / "many.txt").write_text("\n".join(texts) + "\n")
+    return ["many.txt", "-n", str(TOKENS), "--parallel", "4"]
+
+
+@pytest.fixture
+def undisturbed(pyspec, many, tmp_path):
+    """The bytes of a run that nobody disturbs."""
+    assert pyspec(*many, "-o", "whole.jsonl").returncode == 0
+    return (tmp_path / "whole.jsonl").read_bytes()
+
+
+def wait_for(journal, records, process):
+    """Returns when the journal has that many records, or the process has ended."""
+    while process.poll() is None and not (
+        journal.exists() and journal.read_bytes().count(b"\n") > records
+    ):
+        time.sleep(0.005)
+
+
+@pytest.mark.parametrize("moments", [5, pytest.param(50, marks=pytest.mark.slow)])
+def test_kill_at_random_moments_loses_and_doubles_nothing(
+    pyspec, many, undisturbed, tmp_path, moments
+):
+    """kill -9 and the same command again, over and over: the file has the bytes of an undisturbed run."""
+    rng = random.Random(2)
+    kills = 0
+    for i in range(moments):
+        out = tmp_path / f"out{i // 5}.jsonl"  # five kills to a run
+        process = pyspec(*many, "-o", out.name, start=True)
+        journal = out.with_name(out.name + ".journal")
+        held = journal.read_bytes().count(b"\n") if journal.exists() else 0
+        wait_for(journal, held + rng.randint(0, 40), process)
+        time.sleep(rng.random() * 0.02)
+        process.kill()
+        kills += process.wait() == -signal.SIGKILL
+        process.communicate()
+    for out in {tmp_path / f"out{i // 5}.jsonl" for i in range(moments)}:
+        assert pyspec(*many, "-o", out.name).returncode == 0
+        assert out.read_bytes() == undisturbed
+    assert kills > 0
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_signal_keeps_what_is_done(pyspec, many, undisturbed, tmp_path, number, status):
+    """Finished records are kept, stderr says how to go on, and going on gives the same file."""
+    process = pyspec(*many, "-o", "out.jsonl", start=True)
+    journal = tmp_path / "out.jsonl.journal"
+    wait_for(journal, 10, process)
+    process.send_signal(number)
+    _, stderr = process.communicate(timeout=30)
+    assert process.returncode == status
+    assert "the same command goes on from here" in stderr
+    assert "Traceback" not in stderr
+    assert 10 < journal.read_bytes().count(b"\n") < RECORDS
+    assert pyspec(*many, "-o", "out.jsonl").returncode == 0
+    assert (tmp_path / "out.jsonl").read_bytes() == undisturbed
+
+
+def test_second_process_is_refused(pyspec, many, tmp_path):
+    """Two runs into one output: the second is told so, the first is not disturbed."""
+    first = pyspec(*many, "-o", "out.jsonl", start=True)
+    wait_for(tmp_path / "out.jsonl.journal", 1, first)
+    first.send_signal(signal.SIGSTOP)
+    second = pyspec(*many, "-o", "out.jsonl")
+    first.send_signal(signal.SIGCONT)
+    first.communicate(timeout=60)
+    assert second.returncode == 1
+    assert "another process is writing" in second.stderr
+    assert first.returncode == 0
+
+
+def test_disk_full_ends_with_a_sentence(pyspec, many, undisturbed, tmp_path):
+    """RLIMIT_FSIZE in the middle of the journal: status 1, and the same command ends it once there is room."""
+    import resource
+
+    def limit():
+        resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, resource.RLIM_INFINITY))
+
+    full = pyspec(*many, "-o", "out.jsonl", preexec_fn=limit)
+    assert full.returncode == 1
+    assert "records are kept" in full.stderr
+    assert "Traceback" not in full.stderr
+    assert pyspec(*many, "-o", "out.jsonl").returncode == 0
+    assert (tmp_path / "out.jsonl").read_bytes() == undisturbed
