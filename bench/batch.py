@@ -89,9 +89,9 @@ def questions(options: argparse.Namespace) -> list[str]:
 
 def loop(options: argparse.Namespace, texts: list[str]) -> dict[str, Any]:
     """One prompt after another, as a program that knows llama-cpp-python would."""
-    import llama_cpp
+    import llama_cpp  # noqa: PLC0415 - each way's process holds its own libraries only
 
-    from pyspec.template import ChatTemplate, Message
+    from pyspec.template import ChatTemplate, Message  # noqa: PLC0415
 
     threads = {"n_threads": options.threads, "n_threads_batch": options.threads}
     llm = llama_cpp.Llama(options.model, n_ctx=options.ctx, verbose=False, **threads)
@@ -113,7 +113,7 @@ def batch(
     options: argparse.Namespace, texts: list[str], n: int, *, speculative: bool
 ) -> dict[str, Any]:
     """`pyspec.Batch`, with and without drafts."""
-    from pyspec.batch import Batch, Settings
+    from pyspec.batch import Batch, Settings  # noqa: PLC0415
 
     words = (options.draft, options.companion) if speculative else ("none", "none")
     with Batch(
@@ -163,7 +163,7 @@ def wait_until_up(base: str) -> None:
         try:
             with urllib.request.urlopen(f"{base}/health", timeout=1):  # noqa: S310 - http on this machine
                 return
-        except OSError:
+        except OSError:  # noqa: PERF203 - it is what a try costs that is waited for
             time.sleep(0.1)
     raise SystemExit("llama-server did not start")
 

@@ -20,6 +20,7 @@ RUN = {"target": "t", "inputs": "i"}
 
 
 def result(index, text="text"):
+    """An answered record."""
     return Result(index=index, id=f"r{index}", prompt_sha256="0" * 64, text=text)
 
 
@@ -39,7 +40,8 @@ def written(path):
     return path.read_bytes()
 
 
-def test_finished_records_are_there_again(path, written):
+@pytest.mark.usefixtures("written")
+def test_finished_records_are_there_again(path):
     """Opened again, it knows what is done and reads it back."""
     journal = Journal(path, RUN)
     assert sorted(journal.places) == [0, 1, 2]
@@ -107,7 +109,8 @@ def test_link_is_not_followed(path, tmp_path):
 def test_second_writer_is_refused(path):
     """flock: while one process writes, another one is told so, and may write afterwards."""
     journal = Journal(path, RUN)
-    code = f"import sys; from pathlib import Path; from pyspec.batch.journal import Journal; Journal(Path({str(path)!r}), {RUN!r})"
+    imports = "from pathlib import Path; from pyspec.batch.journal import Journal"
+    code = f"{imports}; Journal(Path({str(path)!r}), {RUN!r})"
     second = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=False
     )
@@ -116,7 +119,8 @@ def test_second_writer_is_refused(path):
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-def test_private(path, written):
+@pytest.mark.usefixtures("written")
+def test_private(path):
     """Prompts and answers are nobody else's business."""
     assert path.stat().st_mode & 0o777 == 0o600
 

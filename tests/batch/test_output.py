@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import resource
 import signal
 
@@ -11,7 +12,7 @@ import pytest
 from pyspec.batch.files import FileRun
 from pyspec.batch.output import open_output
 from pyspec.batch.records import Failure, Reading
-from pyspec.batch.results import Result
+from pyspec.batch.results import Result, public
 from pyspec.batch.sources import find_sources, read_sources
 from pyspec.errors import BatchWriteError, InputError, ResumeMismatch
 
@@ -24,15 +25,18 @@ class Fake:
         self._identity = {"target": "t", **identity}
 
     def identity(self):
+        """One fact."""
         return self._identity
 
-    def expect(self, records):
-        pass
+    def expect(self, _records):
+        """Nothing to make room for."""
 
     def stats(self):
+        """None."""
         return {}
 
     def run_indexed(self, records):
+        """Results in reverse."""
         for i, record in reversed(list(records)):
             self.asked.append(i)
             error = Failure("InputError", "bad") if "bad" in record.prompt else None
@@ -150,8 +154,6 @@ def test_two_inputs_of_one_name_are_refused(go, tmp_path):
 @pytest.mark.parametrize("out", ["in.txt", "link.jsonl", "pipe.jsonl", "in/"])
 def test_odd_outputs_are_refused(go, lines, tmp_path, out):
     """An input, a link, a pipe, the inputs' own folder: nothing is written there."""
-    import os
-
     (tmp_path / "link.jsonl").symlink_to(tmp_path / "elsewhere")
     os.mkfifo(tmp_path / "pipe.jsonl")
     (tmp_path / "in").mkdir()
@@ -183,10 +185,8 @@ def test_disk_full_while_assembling_keeps_the_journal(go, lines, tmp_path):
     assert (tmp_path / "out.jsonl").exists()
 
 
-def test_counts_are_left_out_unless_asked_for(go, lines, tmp_path):
+def test_counts_are_left_out_unless_asked_for():
     """What depends on the clock is no part of a file that is to be the same every time."""
-    from pyspec.batch.results import public
-
     result = Result(
         index=0,
         id="a",

@@ -10,6 +10,14 @@ from pyspec.batch.jobs import Settings  # noqa: E402
 from pyspec.batch.ray import RayBatch, answer  # noqa: E402
 from pyspec.batch.records import Record  # noqa: E402
 
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),  # of Ray about itself
+    pytest.mark.filterwarnings("ignore::FutureWarning"),
+    pytest.mark.filterwarnings("ignore::UserWarning"),
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+    pytest.mark.usefixtures("cluster"),
+]
+
 PROMPTS = ["abc", "hello", "once upon a time", "the end"] * 3
 
 
@@ -35,7 +43,7 @@ def arguments():
     return {**words, "n_threads": 1, "n_threads_batch": 1}
 
 
-def test_two_workers_answer_as_one(cluster, arguments, open_batch, tiny_target):
+def test_two_workers_answer_as_one(arguments, open_batch, tiny_target):
     """Every record once, with the text and the hash of a local batch."""
     records = [Record(id=str(i), prompt=prompt) for i, prompt in enumerate(PROMPTS)]
     local = sorted(open_batch(max_tokens=12).run(records), key=lambda result: result.index)
@@ -46,7 +54,7 @@ def test_two_workers_answer_as_one(cluster, arguments, open_batch, tiny_target):
     ]
 
 
-def test_datasets_in_and_out(cluster, arguments, open_batch, tiny_target, tmp_path):
+def test_datasets_in_and_out(arguments, open_batch, tiny_target, tmp_path):
     """A Parquet file of prompts becomes a Parquet file of answers."""
     local = sorted(open_batch(max_tokens=12).run(PROMPTS), key=lambda result: result.index)
     rows = [{"id": str(i), "prompt": prompt} for i, prompt in enumerate(PROMPTS)]

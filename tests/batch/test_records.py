@@ -16,10 +16,12 @@ def texts(data, **reading):
 
 
 def records(data, **reading):
+    """Records of a text input."""
     return list(read_text(io.BytesIO(data), "in", Reading(**reading)))
 
 
 def jsonl(*lines, **reading):
+    """Records of these JSON lines."""
     data = b"\n".join(line if isinstance(line, bytes) else line.encode() for line in lines)
     return list(unique(read_jsonl(io.BytesIO(data), "in", Reading(**reading))))
 
@@ -120,7 +122,7 @@ def test_template_wraps_the_text_only():
 
 def test_template_without_a_place_is_refused():
     """A template that would drop the input is an error."""
-    with pytest.raises(InputError, match="no {text}"):
+    with pytest.raises(InputError, match=r"no \{text\}"):
         Reading(template="Summarise.")
 
 

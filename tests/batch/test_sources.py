@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 import pytest
 
@@ -24,6 +25,7 @@ def folder(tmp_path):
 
 
 def below(inputs):
+    """Where each source lies."""
     return [source.below for source in find_sources([str(i) for i in inputs])]
 
 
@@ -61,7 +63,6 @@ def test_ids_are_unique_over_files(folder):
 def test_name_that_is_not_utf8_is_escaped(tmp_path):
     """A record's id is always text."""
     path = os.fsencode(tmp_path) + b"/\xff.txt"
-    with open(path, "wb") as file:
-        file.write(b"a")
+    Path(os.fsdecode(path)).write_bytes(b"a")
     (record,) = read_sources(find_sources([os.fsdecode(path)]), Reading())
     assert record.id.endswith("\\xff.txt:1")

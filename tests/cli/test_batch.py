@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import resource
 import signal
 import subprocess
 import sys
@@ -59,11 +60,12 @@ def prompts(tmp_path):
 
 
 def lines(path):
+    """The lines of a JSONL file."""
     return [json.loads(line) for line in Path(path).read_text().splitlines()]
 
 
 def test_answers_go_to_the_file_and_all_else_to_stderr(pyspec, prompts, tmp_path):
-    """stdout is empty, the summary is on stderr, one line a prompt in the file, exit status 0."""
+    """Nothing on stdout, the summary is on stderr, one line a prompt in the file, exit status 0."""
     done = pyspec(prompts, "-o", "out.jsonl", "-n", "8")
     assert (done.returncode, done.stdout) == (0, "")
     assert "4 done" in done.stderr
@@ -116,7 +118,8 @@ def test_no_records_is_no_failure(pyspec, tmp_path):
         (["in.txt", "-o", "o.jsonl", "--stop", ""], 2, "stop"),
     ],
 )
-def test_expected_errors_are_one_sentence(pyspec, prompts, arguments, status, says):
+@pytest.mark.usefixtures("prompts")
+def test_expected_errors_are_one_sentence(pyspec, arguments, status, says):
     """No traceback, the right status, nothing on stdout."""
     done = pyspec(*arguments)
     assert (done.returncode, done.stdout) == (status, "")
@@ -142,7 +145,7 @@ RECORDS, TOKENS = 200, 100
 @pytest.fixture
 def many(tmp_path):
     """many.txt: prompts for a second or two of work."""
-    rng = random.Random(1)
+    rng = random.Random(1)  # noqa: S311
     texts = [
         "".join(rng.choices("abcdefghij ", k=rng.randint(1, 60))).strip() or "a"
         for _ in range(RECORDS)
@@ -170,8 +173,8 @@ def wait_for(journal, records, process):
 def test_kill_at_random_moments_loses_and_doubles_nothing(
     pyspec, many, undisturbed, tmp_path, moments
 ):
-    """kill -9 and the same command again, over and over: the file has the bytes of an undisturbed run."""
-    rng = random.Random(2)
+    """SIGKILL and the same command again, over and over: the file has the bytes of an undisturbed run."""
+    rng = random.Random(2)  # noqa: S311
     kills = 0
     for i in range(moments):
         out = tmp_path / f"out{i // 5}.jsonl"  # five kills to a run
@@ -220,7 +223,6 @@ def test_second_process_is_refused(pyspec, many, tmp_path):
 
 def test_disk_full_ends_with_a_sentence(pyspec, many, undisturbed, tmp_path):
     """RLIMIT_FSIZE in the middle of the journal: status 1, and the same command ends it once there is room."""
-    import resource
 
     def limit():
         resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, resource.RLIM_INFINITY))
