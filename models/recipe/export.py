@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 from pyspec.models.recipe import gguf_io, headquant, sidecar, start
 from pyspec.models.recipe.corpus import Corpus
-from pyspec.models.recipe.net import Shape, Student
+from pyspec.models.recipe.net import Shape, Student, coupling
 from pyspec.models.recipe.rows import need_space
 from torch import Tensor, nn
 
@@ -111,8 +111,8 @@ def export(
             gguf_io.quantise(plain, out, kind)
             plain.unlink()
     if student.shape.target_width:
-        matrices = weights["from_target.weight"], weights["from_self.weight"]
-        sidecar.save(out.with_suffix(".npz"), *matrices, source, out)
+        w_h, w_s = (matrix.float().numpy() for matrix in coupling(student))
+        sidecar.save(out.with_suffix(".npz"), w_h, w_s, source, out)
 
 
 @click.command(name="export")

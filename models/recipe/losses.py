@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -22,34 +23,51 @@ class Weights:
     state: float = 0.5
 
 
-def support(ids: Tensor, common: Tensor, near: int) -> Tensor:
-    """The ids that the softmax runs over: the `near` best of every row, and `common` ones.
+@dataclass
+class Support:
+    """The ids that a softmax runs over instead of all.
 
-    A softmax over all ids would cost more than the rest of the step; ids that neither the
-    target considers anywhere in the batch nor its text often uses hardly change the sum.
+    `kept` (sorted): the best ids of every row and the common ones. `others`: a random sample of
+    the rest, which stands for all of them: `weight` is the logarithm of how many each stands for.
+    Without the sample nothing would push the logits of rare ids down, and with a fixed head some
+    of them end up on top.
     """
-    return torch.unique(torch.cat([ids[:, :near].reshape(-1), common]))
+
+    kept: Tensor
+    others: Tensor
+    weight: float
+
+
+def support(ids: Tensor, common: Tensor, near: int, others: Tensor, vocab: int) -> Support:
+    """The `near` best of every row of `ids`, `common`, and what of `others` is neither."""
+    kept = torch.unique(torch.cat([ids[:, :near].reshape(-1), common]))
+    place = torch.searchsorted(kept, others).clamp(max=len(kept) - 1)
+    others = others[kept[place] != others]
+    return Support(kept, others, math.log(max(1, vocab - len(kept)) / max(1, len(others))))
 
 
 def distances(
-    states: Tensor, head: Tensor, kept: Tensor, ids: Tensor, logp: Tensor
+    states: Tensor, head: Tensor, among: Support, ids: Tensor, logp: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
     """(hard, soft, agreement), each [rows], of student states [rows, width].
 
-    `head` [vocab, width] is the tied embedding; `kept` the support (sorted); `ids` and `logp`
-    [rows, top] the target's best. Target ids outside the support are dropped and the rest
-    renormalised.
+    `head` [vocab, width] is the tied embedding; `ids` and `logp` [rows, top] the target's best.
+    Target ids that are not among the kept ones are dropped and the rest renormalised.
     """
-    logits = f.linear(states, head[kept].to(states.dtype)).float()
-    own = torch.log_softmax(logits, -1)
-    place = torch.searchsorted(kept, ids).clamp(max=len(kept) - 1)
-    inside = kept[place] == ids
+    logits = f.linear(states, head[among.kept].to(states.dtype)).float()
+    total, best = logits.logsumexp(-1), logits.max(-1)
+    first = among.kept[best.indices]
+    if len(among.others):
+        rest = f.linear(states, head[among.others].to(states.dtype)).float()
+        total = torch.logaddexp(total, rest.logsumexp(-1) + among.weight)
+        first = torch.where(best.values >= rest.amax(-1), first, -1)
+    place = torch.searchsorted(among.kept, ids).clamp(max=len(among.kept) - 1)
+    inside = among.kept[place] == ids
     wanted = torch.softmax(logp.masked_fill(~inside, -1e4), -1)
-    at = own.gather(1, place)
+    at = logits.gather(1, place) - total[:, None]
     log_wanted = wanted.clamp(min=1e-9).log()
     soft = (wanted * (log_wanted - at)).sum(-1)
-    agree = kept[logits.argmax(-1)] == ids[:, 0]
-    return -at[:, 0], soft, agree
+    return -at[:, 0], soft, first == ids[:, 0]
 
 
 def state_distance(states: Tensor, wanted: Tensor) -> Tensor:

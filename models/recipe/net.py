@@ -4,7 +4,9 @@ Q and K use the interleaved rotary layout (pairs 2i, 2i+1), which is what llama.
 `llama` architecture, so weights go from a GGUF into this network and back without a permutation.
 
 A coupled student adds to the embedding of the token at position t either `from_target` times the
-target's final state at t-1 (committed tokens) or `from_self` times its own (drafted tokens).
+target's final state at t-1 (committed tokens) or `from_self` times its own (drafted tokens). A few
+dimensions of a state are twenty times larger than the others, so states are divided by each
+dimension's usual size first; `coupling` folds that division into the matrices.
 """
 
 from __future__ import annotations
@@ -133,6 +135,8 @@ class Student(nn.Module):  # type: ignore[misc]
         if shape.target_width:
             self.from_target = nn.Linear(shape.target_width, shape.width, bias=False)
             self.from_self = nn.Linear(shape.width, shape.width, bias=False)
+            self.register_buffer("target_size", torch.ones(shape.target_width))
+            self.register_buffer("self_size", torch.ones(shape.width))
 
     def states(
         self, tokens: Tensor, extra: Tensor | None = None,
@@ -162,12 +166,20 @@ class Student(nn.Module):  # type: ignore[misc]
         """
         past: list[list[tuple[Tensor, Tensor]]] = [[] for _ in self.blocks]
         shifted = f.pad(target_states, (0, 0, 1, 0))[:, :-1]
-        found = [self.states(tokens, self.from_target(shifted), past)]
+        found = [self.states(tokens, self.from_target(shifted / self.target_size), past)]
         for step in range(2, steps + 1):
             own = f.pad(found[-1], (0, 0, 1, 0))[:, :-1]
             mask = rollout_mask(tokens.shape[1], step).to(tokens.device)
-            found.append(self.states(tokens, self.from_self(own), past, mask))
+            found.append(self.states(tokens, self.from_self(own / self.self_size), past, mask))
         return found
+
+
+def coupling(student: Student) -> tuple[Tensor, Tensor]:
+    """(w_h [width, target width], w_s [width, width]): what multiplies a state as it comes."""
+    return (
+        student.from_target.weight.detach() / student.target_size,
+        student.from_self.weight.detach() / student.self_size,
+    )
 
 
 def rollout_mask(count: int, step: int) -> Tensor:

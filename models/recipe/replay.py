@@ -42,6 +42,8 @@ def read_student(path: Path) -> Student:
     if coupling is not None:
         weights["from_target.weight"] = coupling.w_h.astype(np.float32)
         weights["from_self.weight"] = coupling.w_s.astype(np.float32)
+        weights["target_size"] = np.ones(coupling.w_h.shape[1], np.float32)
+        weights["self_size"] = np.ones(coupling.w_s.shape[1], np.float32)
     student.load_state_dict({key: torch.from_numpy(value) for key, value in weights.items()})
     student.eval()
     return student

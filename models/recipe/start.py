@@ -23,12 +23,14 @@ from pyspec.errors import TrainingError
 class Head:
     """A tied embedding: float32 `values` [vocab, width], Q4_0 `scales` [vocab, width / 32].
 
-    `project` [width, target width] maps a target's state to the state that this head expects.
+    `project` [width, target width] maps a target's state to the state that this head expects. `sizes` [target width]: root mean
+    square of each dimension of the target's states.
     """
 
     values: NDArray[np.float32]
     scales: NDArray[np.float32]
     project: NDArray[np.float32]
+    sizes: NDArray[np.float32]
 
 
 def make_head(source: Source, states: NDArray[np.float32], width: int) -> Head:
@@ -47,7 +49,7 @@ def make_head(source: Source, states: NDArray[np.float32], width: int) -> Head:
         matrix, project = _factors(matrix, moment, width)
     moment = project.astype(np.float64) @ moment @ project.T.astype(np.float64)
     values, scales = headquant.compensated(matrix, moment)
-    return Head(values, scales, project)
+    return Head(values, scales, project, np.sqrt(np.mean(states**2, axis=0)) + 1e-6)
 
 
 def _factors(
@@ -83,7 +85,7 @@ def make_student(source: Source, head: Head, shape: Shape, layers: list[int], se
         for number, layer in enumerate(layers):
             _copy_layer(source, student, number, layer)
         if shape.target_width:
-            _start_coupling(source, student, head)
+            _start_coupling(student, head)
     load_head(student, head)
     return student
 
@@ -95,16 +97,18 @@ def load_head(student: Student, head: Head) -> None:
     student.embedding.weight.requires_grad_(False)
 
 
-def _start_coupling(source: Source, student: Student, head: Head) -> None:
+def _start_coupling(student: Student, head: Head) -> None:
     """States enter as the head's projection of them, a third as large as an embedding.
 
-    A state's size is that of the target's last norm weight. The student's own state is already
-    in the head's basis, so it enters through the same map without the projection.
+    The student's own state is already in the head's basis, so it enters through the same map
+    without the projection.
     """
-    state = float(np.sqrt(np.mean(source.tensor("output_norm.weight") ** 2)))
-    size = float(np.sqrt(np.mean(head.values**2))) / max(state, 1e-9) / 3
-    student.from_target.weight.copy_(torch.from_numpy(head.project * size))
-    student.from_self.weight.copy_(torch.eye(student.shape.width) * size)
+    own = np.sqrt(np.sum((head.project * head.sizes) ** 2, axis=1))
+    size = float(np.sqrt(np.mean(head.values**2)) / np.sqrt(np.mean(own**2))) / 3
+    student.target_size.copy_(torch.from_numpy(head.sizes))
+    student.self_size.copy_(torch.from_numpy(own))
+    student.from_target.weight.copy_(torch.from_numpy(head.project * head.sizes * size))
+    student.from_self.weight.copy_(torch.diag(torch.from_numpy(own) * size))
 
 
 def _copy_layer(source: Source, student: Student, number: int, layer: int) -> None:

@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 
 from pyspec.errors import TrainingError
 
-# (token, position, sequence, wants output)
-Row = tuple[int, int, int, bool]
+# (token, position, sequence)
+Row = tuple[int, int, int]
 
 
 @lc.llama_log_callback  # type: ignore[untyped-decorator]
@@ -89,28 +89,25 @@ class Target:
         return bool(lc.llama_vocab_is_eog(self.vocab, token))
 
     def decode(self, rows: Sequence[Row]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-        """Decode rows; returns (logits [outputs, n_vocab], states [outputs, n_embd]).
+        """Decode rows; returns (logits [rows, n_vocab], states [rows, n_embd]).
 
-        Both are views into the context, valid until the next call.
+        Both are views into the context, valid until the next call. With embeddings on, llama.cpp
+        outputs every row, whatever the batch's flags say.
         """
         batch = self._batch
         batch.n_tokens = len(rows)
-        for number, (token, position, sequence, output) in enumerate(rows):
+        for number, (token, position, sequence) in enumerate(rows):
             batch.token[number], batch.pos[number] = token, position
             batch.n_seq_id[number], batch.seq_id[number][0] = 1, sequence
-            batch.logits[number] = output
+            batch.logits[number] = True
         status = lc.llama_decode(self.context, batch)
         if status:
             raise TrainingError(f"llama_decode returned {status}", "ask for fewer slots")
-        outputs = sum(row[3] for row in rows)
-        return self._view(lc.llama_get_logits, outputs, self.n_vocab), self._view(
-            lc.llama_get_embeddings, outputs, self.n_embd
+        logits, states = lc.llama_get_logits(self.context), lc.llama_get_embeddings(self.context)
+        return (
+            np.ctypeslib.as_array(logits, shape=(len(rows), self.n_vocab)),
+            np.ctypeslib.as_array(states, shape=(len(rows), self.n_embd)),
         )
-
-    def _view(self, get: Any, outputs: int, width: int) -> NDArray[np.float32]:
-        if not outputs:
-            return np.zeros((0, width), np.float32)
-        return np.ctypeslib.as_array(get(self.context), shape=(outputs, width))
 
     def clear(self, sequence: int) -> None:
         """Forget what `sequence` holds."""

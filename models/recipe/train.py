@@ -35,7 +35,7 @@ class Plan:
 
     `minutes`: when not 0, the run also ends after so long, and the learning rate falls with
     whichever of steps and time is further on; `rollout`: draft steps that a coupled student is trained on; `prompt_share`:
-    share of prompt rows in the loss; `near`, `common`: see `losses.support`.
+    share of prompt rows in the loss; `near`, `common`, `others`: see `losses.support`.
     """
 
     steps: int = 2000
@@ -46,9 +46,10 @@ class Plan:
     decay: float = 0.01
     longest: int = 448
     rollout: int = 3
-    prompt_share: float = 0.25
-    near: int = 12
-    common: int = 3000
+    prompt_share: float = 0.5
+    near: int = 8
+    common: int = 2000
+    others: int = 3000
     seed: int = 1
     weights: losses.Weights = field(default_factory=losses.Weights)
 
@@ -66,10 +67,10 @@ class Trainer:
         self.frozen = student.embedding.weight.detach().to(torch.bfloat16)
         self.project = torch.from_numpy(head.project).to(self.device)
         self.common = torch.from_numpy(_common_ids(corpus, plan.common)).to(self.device)
-        learned = [p for p in student.parameters() if p.requires_grad]
         self.optimiser = torch.optim.AdamW(
-            learned, plan.rate, betas=(0.9, 0.95), weight_decay=plan.decay
+            _groups(student), plan.rate, betas=(0.9, 0.95), weight_decay=plan.decay, fused=True
         )
+        self.chance = torch.Generator()
         self.step = self.epoch = self.place = 0
         self.seconds = 0.0
         self.stop_at: int | None = None  # end early after this step, as an interruption would
@@ -90,7 +91,7 @@ class Trainer:
     def learn(self, batch: Batch) -> dict[str, float]:
         """One step; returns the loss and its parts. Raises `TrainingError` when it is NaN."""
         for group in self.optimiser.param_groups:
-            group["lr"] = self.rate()
+            group["lr"] = self.rate() * group["share"]
         loss, parts = self.loss(batch)
         if not math.isfinite(float(loss.detach())):
             raise TrainingError(
@@ -148,9 +149,13 @@ class Trainer:
         ids, logp, target = rows["ids"][mask], rows["logp"][mask], rows["state"][mask]
         total = torch.zeros((), device=self.device)
         sums = np.zeros(4)
+        self.chance.manual_seed(self.plan.seed * 1_000_003 + self.step)
         for begin in range(0, len(states), 1024):
             part = slice(begin, begin + 1024)
-            kept = losses.support(ids[part], self.common, self.plan.near)
+            others = torch.randint(
+                len(self.frozen), (self.plan.others,), generator=self.chance, device="cpu"
+            ).to(self.device)
+            kept = losses.support(ids[part], self.common, self.plan.near, others, len(self.frozen))
             hard, soft, agree = losses.distances(
                 states[part].to(torch.bfloat16), self.frozen, kept, ids[part], logp[part]
             )
@@ -222,6 +227,19 @@ class Trainer:
             else:
                 self.epoch, self.place = self.epoch + 1, 0
         self.save()
+
+
+def _groups(student: Student) -> list[dict[str, Any]]:
+    """What is learned, with each group's share of the learning rate.
+
+    Embeddings are about a tenth as large as what flows between layers, so what is added to them
+    moves a tenth as fast.
+    """
+    groups: dict[float, list[Any]] = {1.0: [], 0.1: []}
+    for name, weight in student.named_parameters():
+        if weight.requires_grad:
+            groups[0.1 if name.startswith("from_") else 1.0].append(weight)
+    return [{"params": part, "share": share} for share, part in groups.items() if part]
 
 
 def quiet() -> Progress:

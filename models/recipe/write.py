@@ -73,6 +73,12 @@ class Scribe:
 
     def _start_prefix(self) -> None:
         """Decode the prefix once into slot 0, and record it as sequence 0 of a new recording."""
+        need = len(self.prefix) + self.options.longest_prompt + self.options.answer
+        if need > self.target.depth:
+            raise TrainingError(
+                f"all chats begin with the same {len(self.prefix)} tokens, which leaves no room",
+                "ask for a shorter --longest-prompt",
+            )
         if not self.prefix:
             return
         live = Live(0, self.prefix, -1, 0.0, 0)
@@ -86,14 +92,19 @@ class Scribe:
         rows: list[Row] = []
         for live, token in work:
             step = ahead.get(live.slot, 0)
-            rows.append((token, live.position + step, live.slot, True))
+            rows.append((token, live.position + step, live.slot))
             ahead[live.slot] = step + 1
         for start in range(0, len(rows), self.target.n_batch):
             piece = rows[start : start + self.target.n_batch]
             self._record(work[start : start + self.target.n_batch], piece)
 
     def _record(self, work: list[tuple[Live, int]], rows: list[Row]) -> None:
-        logits, states = self.target.decode(self._without_gaps(rows))
+        filled = self._without_gaps(rows)
+        logits, states = self.target.decode(filled)
+        if len(filled) > len(rows):
+            mine = {row[2] for row in rows}
+            keep = [i for i, row in enumerate(filled) if row[2] in mine]
+            logits, states = logits[keep], states[keep]
         made = np.zeros(len(rows), self.dtype)
         for start in range(0, len(rows), 128):  # pieces that stay in the cache
             part = slice(start, start + 128)
@@ -118,7 +129,7 @@ class Scribe:
         idle = [s for s in range(rows[0][2], rows[-1][2]) if s not in used]
         for slot in idle:
             self.target.clear(slot)
-        return sorted(rows + [(rows[0][0], 0, s, False) for s in idle], key=lambda r: r[2])
+        return sorted(rows + [(rows[0][0], 0, s) for s in idle], key=lambda row: row[2])
 
     def admit(self, queue: Iterator[tuple[int, str]]) -> None:
         """Fill the free slots with new prompts, all their rows in one go."""

@@ -188,11 +188,11 @@ def test_rollout_is_drafting_step_by_step(coupled_run: Path, recording: Path) ->
 def drafted(student: Student, tokens: Any, true: Any, place: int) -> Any:
     """State at `place` when its token and the one before were drafted, in one causal pass each."""
     extra = torch.zeros(1, place + 1, student.shape.width)
-    extra[:, 1 : place - 1] = student.from_target(true[:, : place - 2])
-    extra[:, place - 2] = student.from_target(true[:, place - 3])
+    extra[:, 1 : place - 1] = student.from_target(true[:, : place - 2] / student.target_size)
+    extra[:, place - 2] = student.from_target(true[:, place - 3] / student.target_size)
     states = student.states(tokens[:, : place + 1], extra)
     for own in (place - 1, place):
-        extra[:, own] = student.from_self(states[:, own - 1])
+        extra[:, own] = student.from_self(states[:, own - 1] / student.self_size)
         states = student.states(tokens[:, : place + 1], extra)
     return states[0, place]
 
