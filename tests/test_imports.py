@@ -17,7 +17,7 @@ LAYERS = [
     ["llama"],
     ["assemble", "mirror", "speculation"],
     ["engine", "drafters", "profiles"],
-    ["policy", "store", "rules", "tokens", "stats", "text", "sampling", "scores"],
+    ["policy", "store", "rules", "tokens", "stats", "text", "sampling", "scores", "display"],
     ["_lib"],
     ["errors", "_native", "_version"],
 ]

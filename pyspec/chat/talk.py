@@ -11,7 +11,8 @@ from time import monotonic
 
 from pyspec.chat.conversation import FULL_HINT, Answer, Conversation, Exchange, fit, spoken
 from pyspec.chat.model import Ask, ChatModel
-from pyspec.chat.render import Screen, counted, stats_line
+from pyspec.chat.render import Screen, stats_line
+from pyspec.display import counted
 from pyspec.chat.settings import Settings
 from pyspec.errors import InputError, PyspecError
 from pyspec.rules import Strict, Verification

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 import click
+from rich.console import Console
 
 from pyspec.cli.interrupt import interruptible
 from pyspec.cli.options import (
@@ -18,7 +19,8 @@ from pyspec.cli.options import (
     speculation,
     speculation_options,
 )
-from pyspec.cli.show import printable, stats_line, token_line
+from pyspec.cli.show import stats_line
+from pyspec.display import safe, token_text
 from pyspec.errors import InputEncoding, InputTooLong, OptionError
 from pyspec.llama import SpeculativeLlama
 from pyspec.stream import Piece, stream_text
@@ -145,7 +147,7 @@ def _answer(llm: SpeculativeLlama, text: str, options: dict[str, Any], choice: A
         for piece in stream:
             pieces.append(piece)
             if not quiet and piece.text:
-                sys.stdout.write(printable(piece.text) if on_terminal else piece.text)
+                sys.stdout.write(safe(piece.text) if on_terminal else piece.text)
                 sys.stdout.flush()
     if not quiet:
         click.echo()
@@ -183,5 +185,6 @@ def _report(llm: SpeculativeLlama, pieces: list[Piece], options: dict[str, Any])
 
 def _print_tokens(llm: SpeculativeLlama, pieces: list[Piece], color: str) -> None:
     tokens = [token for piece in pieces for token in piece.tokens]
-    wanted = {"always": True, "never": False}.get(color)
-    click.echo(token_line(tokens, llm.piece), color=wanted)
+    console = Console(no_color=color == "never", force_terminal=True if color == "always" else None)
+    coloured = console.color_system is not None and not console.no_color
+    console.print(token_text(tokens, llm.piece, coloured), soft_wrap=True, end="")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import sys
 from importlib import import_module
-from typing import Any
 
 import click
 
@@ -50,18 +49,23 @@ def cli() -> None:
 def main(args: list[str] | None = None) -> None:
     """Run the command line; every expected error is one sentence and an exit code."""
     try:
-        code: Any = cli.main(args=args, prog_name="pyspec", standalone_mode=False)
+        # not cli.main(): that would answer a closed pipe itself
+        with cli.make_context("pyspec", list(sys.argv[1:] if args is None else args)) as context:
+            cli.invoke(context)
         sys.stdout.flush()
+        code = 0
+    except click.exceptions.Exit as leaving:
+        code = leaving.exit_code
     except click.ClickException as error:
         error.show()
         code = error.exit_code
     except PyspecError as error:
         click.echo(f"pyspec: {error}", err=True)
         code = error.exit_code
-    except (KeyboardInterrupt, click.Abort):
+    except (KeyboardInterrupt, click.Abort, EOFError):
         code = 130
     except BrokenPipeError:
         # the reader has gone: nothing more can be said, and Python shall not try at exit
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         code = 141
-    sys.exit(code if isinstance(code, int) else 0)
+    sys.exit(code)

@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pyspec.chat.model import AnswerStats
-from pyspec.chat.render import Span, safe, spans, stats_line
+from pyspec.chat.render import stats_line
+from pyspec.display import Span, safe, spans
 from pyspec.tokens import Source, Token
 
 STATS = AnswerStats(

@@ -1,0 +1,98 @@
+"""How model text and tokens look on a terminal: nothing that could drive it, and each token's source."""
+
+from __future__ import annotations
+
+import codecs
+import unicodedata
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from rich.text import Text
+
+from pyspec.tokens import Source, Token
+
+_JOINERS = "\u200c\u200d"  # format characters that Persian and emoji are written with
+_STYLES = {Source.TARGET: "", Source.ACCEPTED: "green", Source.RELAXED: "bold yellow"}
+_FRAMES = {Source.TARGET: ("", ""), Source.ACCEPTED: ("[", "]"), Source.RELAXED: ("{", "}")}
+_MEANING = {
+    Source.TARGET: "the target's own",
+    Source.ACCEPTED: "drafted, and the target's choice too",
+    Source.RELAXED: "drafted, a runner-up the target hardly ranked lower",
+}
+
+
+def safe(text: str) -> str:
+    """Text that cannot drive a terminal.
+
+    Control characters but newline and tab are dropped, ESC and the C1 set among them, and format
+    characters such as bidirectional overrides, and lone surrogates.
+    """
+    return "".join(char for char in text if char in "\n\t" or _harmless(char))
+
+
+def _harmless(char: str) -> bool:
+    return unicodedata.category(char) not in ("Cc", "Cf", "Cs") or char in _JOINERS
+
+
+def counted(n: int, thing: str) -> str:
+    """A number and what it counts, in the plural but for one."""
+    return f"{n} {thing}" if n == 1 else f"{n} {thing}s"
+
+
+@dataclass(frozen=True)
+class Span:
+    """Text of neighbouring tokens of one source; a relaxed one stands alone, with its token."""
+
+    text: str
+    source: Source
+    relaxed: Token | None = None
+
+
+def spans(tokens: Iterable[Token], piece: Callable[[int], bytes]) -> list[Span]:
+    """The tokens as spans. A character split over tokens belongs to the last of them."""
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    made: list[Span] = []
+    for token in tokens:
+        text = decoder.decode(piece(token.id))
+        if token.source is Source.RELAXED:
+            made.append(Span(text, token.source, token))
+        elif made and made[-1].source is token.source:
+            made[-1] = Span(made[-1].text + text, token.source)
+        else:
+            made.append(Span(text, token.source))
+    rest = decoder.decode(b"", final=True)
+    return [*made, Span(rest, Source.TARGET)] if rest else made
+
+
+def token_text(tokens: Sequence[Token], piece: Callable[[int], bytes], colour: bool) -> Text:
+    """The answer by source, a legend, and for each relaxed token what the target preferred.
+
+    Without colour, accepted stretches stand in [brackets] and relaxed tokens in {braces}.
+    """
+    text = Text()
+    relaxed: list[Token] = []
+    for span in spans(tokens, piece):
+        _mark(text, safe(span.text), span.source, colour)
+        if span.relaxed is not None:
+            relaxed.append(span.relaxed)
+            text.append(f"({len(relaxed)})", "dim")
+    text.append("\n\n")
+    for source in Source:
+        count = sum(token.source is source for token in tokens)
+        _mark(text, source.label, source, colour)
+        text.append(f"  {counted(count, 'token')}, {_MEANING[source]}\n")
+    for number, token in enumerate(relaxed, start=1):
+        said, preferred = (_quoted(piece(i)) for i in (token.id, token.preferred))
+        text.append(
+            f"({number}) {said}, the target preferred {preferred} by {token.gap:.3f} nats\n"
+        )
+    return text
+
+
+def _mark(text: Text, words: str, source: Source, colour: bool) -> None:
+    before, after = ("", "") if colour else _FRAMES[source]
+    text.append(f"{before}{words}{after}", _STYLES[source])
+
+
+def _quoted(data: bytes) -> str:
+    return repr(safe(data.decode("utf-8", "replace")))
