@@ -53,7 +53,7 @@ static int32_t choose(const struct llama_sampler *sampler, int32_t n_accepted, c
     return id;
 }
 
-static void say_after(const struct llama_model *model, const int32_t *tokens, int32_t n, float *logits) {
+void fake_row(const struct llama_model *model, const int32_t *tokens, int32_t n, float *logits) {
     uint32_t ids[FAKE_MAX_POS];
     for (int32_t i = 0; i < n; i++) ids[i] = (uint32_t)tokens[i];
     say(model, fold(model, ids, 0, n), logits);
@@ -61,13 +61,13 @@ static void say_after(const struct llama_model *model, const int32_t *tokens, in
 
 int32_t fake_next(const struct llama_model *model, const int32_t *tokens, int32_t n) {
     float logits[1024];
-    say_after(model, tokens, n, logits);
+    fake_row(model, tokens, n, logits);
     return argmax(logits, model->vocab.n_tokens);
 }
 
 int32_t fake_sampled(const struct llama_model *model, const struct llama_sampler *sampler, const int32_t *tokens, int32_t n) {
     float logits[1024];
-    say_after(model, tokens, n, logits);
+    fake_row(model, tokens, n, logits);
     return choose(sampler, sampler->n_accepted, logits, model->vocab.n_tokens);
 }
 

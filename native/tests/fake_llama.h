@@ -68,6 +68,9 @@ void fake_close(struct llama_context *ctx);
 /* What the model says next, without any context: the truth the engine is compared to. */
 int32_t fake_next(const struct llama_model *model, const int32_t *tokens, int32_t n);
 
+/* Its logits there. */
+void fake_row(const struct llama_model *model, const int32_t *tokens, int32_t n, float *logits);
+
 /* What the sampler would choose there. */
 int32_t fake_sampled(const struct llama_model *model, const struct llama_sampler *sampler, const int32_t *tokens, int32_t n);
 

@@ -21,3 +21,5 @@ build kernels tests/test_kernels.c ps_simd.c ps_scan.c ps_agree.c ps_gate.c ps_s
 # malloc is wrapped so that the test can make the k-th allocation fail
 build engine tests/test_engine.c tests/fake_llama.c ps_*.c -Wl,--wrap=malloc -Wl,--wrap=calloc -Wl,--wrap=realloc
 "$out/engine"
+build coupled tests/test_coupled.c tests/fake_llama.c ps_*.c
+"$out/coupled"

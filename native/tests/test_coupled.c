@@ -1,0 +1,207 @@
+/* The coupled draft and the margin gate inside the engine, on the toy model. */
+#include <math.h>
+#include <string.h>
+
+#include "../pyspec.h"
+#include "check.h"
+#include "fake_llama.h"
+
+enum { N_VOCAB = 60, N_CTX = 256, N_BATCH = 64, WIDTH = 8, N_HIDDEN = 12, N_PROMPT = 30, N_TEXT = 80 };
+
+static float embeddings[N_VOCAB * WIDTH], w_h[WIDTH * N_HIDDEN], w_s[WIDTH * WIDTH];
+
+typedef struct world {
+    struct llama_model model[PS_N_ROLES];
+    struct llama_context *ctx[PS_N_ROLES];
+    ps_engine *engine;
+    ps_gate gate;
+    ps_gate_state state;
+    int32_t text[N_CTX + PS_MAX_DRAFT];
+    int32_t n;
+} world;
+
+static void start(world *w) {
+    memset(w, 0, sizeof *w);
+    w->gate.theta = 1.0f;
+    CHECK(ps_engine_open(1, N_VOCAB, &w->engine) == PS_OK);
+    for (int32_t r = 0; r < PS_N_ROLES; r++) {
+        w->model[r] = (struct llama_model){
+            .vocab = {N_VOCAB}, .seed = 1, .n_embd = r == PS_TARGET ? N_HIDDEN : WIDTH, .endless = true};
+        w->ctx[r] = fake_open(&w->model[r], N_CTX, N_BATCH, 1);
+        CHECK(ps_engine_attach(w->engine, r, w->ctx[r], &w->model[r]) == PS_OK);
+    }
+    for (int32_t i = 0; i < N_PROMPT; i++) w->text[i] = 2 + (i * 7) % (N_VOCAB - 2);
+    w->n = N_PROMPT;
+    fake_breaches = 0;
+}
+
+static void couple(world *w, int32_t window) {
+    for (int32_t i = 0; i < N_VOCAB * WIDTH; i++) embeddings[i] = (float)(i % 97) / 16.0f;
+    for (int32_t i = 0; i < WIDTH * N_HIDDEN; i++) w_h[i] = (float)(i % 5) / 8.0f;
+    for (int32_t i = 0; i < WIDTH * WIDTH; i++) w_s[i] = (float)(i % 7) / 8.0f;
+    CHECK(ps_engine_couple(w->engine, embeddings, w_h, w_s, N_HIDDEN, WIDTH, window) == PS_OK);
+}
+
+static void stop(world *w) {
+    ps_engine_close(w->engine);
+    for (int32_t r = 0; r < PS_N_ROLES; r++) fake_close(w->ctx[r]);
+    CHECK(fake_breaches == 0);
+}
+
+static ps_status read_prompt(world *w) {
+    ps_status status = ps_seq_set(w->engine, 0, w->text, w->n, -1, NULL);
+    int32_t held = 0;
+    for (int32_t i = 0; status == PS_OK && held < w->n - 1 && i < w->n; i++) {
+        status = ps_prefill(w->engine, PS_TARGET, 0, w->n - 1, 16, &held);
+    }
+    return status;
+}
+
+static ps_status verify(world *w, int32_t n_draft, ps_verdict *out) {
+    const ps_work work = {.seq = 0, .n_draft = n_draft};
+    ps_status status = ps_verify(w->engine, 1, &work);
+    if (status == PS_OK) status = ps_accept(w->engine, 0, NULL, &w->gate, &w->state, out);
+    if (status != PS_OK) return status;
+    memcpy(w->text + w->n, out->token, (size_t)out->n * sizeof *out->token);
+    w->n += out->n;
+    return PS_OK;
+}
+
+static ps_status round_of(world *w, int32_t k, bool companion) {
+    const int32_t seq = 0;
+    ps_stop rule = {.floors = {0}};
+    for (int32_t i = 0; i < PS_TABLE_SIZE; i++) rule.table[i] = 1;
+    ps_verdict verdict;
+    ps_status status = k > 0 ? ps_draft_run(w->engine, 1, &seq, &k, &rule, companion) : PS_OK;
+    if (status == PS_OK && k > 0 && companion) status = ps_score(w->engine, 1, &seq);
+    return status == PS_OK ? verify(w, k, &verdict) : status;
+}
+
+static ps_status go_on(world *w, bool companion) {
+    ps_status status = PS_OK;
+    for (int32_t k = 1; status == PS_OK && w->n < N_TEXT; k = (k + 1) % 6) status = round_of(w, k, companion);
+    return status;
+}
+
+static bool is_the_targets(const world *w) {
+    for (int32_t i = N_PROMPT; i < w->n; i++) {
+        if (w->text[i] != fake_next(&w->model[PS_TARGET], w->text, i)) return false;
+    }
+    return w->n >= N_TEXT;
+}
+
+static void test_text_is_the_targets(void) {
+    for (int32_t window = 1; window <= 64; window *= 2) {
+        world w;
+        start(&w);
+        couple(&w, window);
+        CHECK(read_prompt(&w) == PS_OK);
+        CHECK(go_on(&w, window == 4) == PS_OK);
+        CHECK(is_the_targets(&w));
+        stop(&w);
+    }
+}
+
+/* Texts one after the other, each going back into the one before: as far as the states are kept it drafts at once ... */
+static void test_going_back(void) {
+    world w;
+    start(&w);
+    couple(&w, N_TEXT);
+    for (int32_t n = N_TEXT; n > N_PROMPT; n -= 7) {
+        CHECK(read_prompt(&w) == PS_OK);
+        CHECK(go_on(&w, false) == PS_OK);
+        CHECK(is_the_targets(&w));
+        w.n = n;
+    }
+    stop(&w);
+}
+
+/* ... and further back, after one round of the target alone. */
+static void test_going_back_past_the_states(void) {
+    world w;
+    start(&w);
+    couple(&w, 4);
+    CHECK(read_prompt(&w) == PS_OK);
+    CHECK(go_on(&w, false) == PS_OK);
+    w.n = N_PROMPT;
+    CHECK(read_prompt(&w) == PS_OK);
+    CHECK(round_of(&w, 0, false) == PS_OK);
+    CHECK(go_on(&w, false) == PS_OK);
+    CHECK(is_the_targets(&w));
+    stop(&w);
+}
+
+/* Whichever decode fails, the next text comes out right. */
+static void test_failing_decodes(void) {
+    for (int32_t role = PS_TARGET; role <= PS_DRAFT; role++) {
+        for (int32_t at = 1; at <= 10; at++) {
+            world w;
+            start(&w);
+            couple(&w, 16);
+            w.ctx[role]->fail_at = at;
+            w.ctx[role]->fail_with = at % 2 ? 2 : -3;
+            ps_status status = read_prompt(&w);
+            if (status == PS_OK) status = go_on(&w, false);
+            CHECK(status == (at % 2 ? PS_E_CANCELLED : PS_E_DECODE));
+            CHECK(read_prompt(&w) == PS_OK);
+            CHECK(go_on(&w, false) == PS_OK);
+            CHECK(is_the_targets(&w));
+            stop(&w);
+        }
+    }
+}
+
+/* The target's first and second choices in turn. */
+static void propose(const world *w, int32_t n, int32_t *draft) {
+    int32_t text[N_CTX + PS_MAX_DRAFT];
+    float logits[N_VOCAB];
+    memcpy(text, w->text, sizeof text);
+    for (int32_t i = 0; i < n; i++) {
+        ps_row row;
+        fake_row(&w->model[PS_TARGET], text, w->n + i, logits);
+        CHECK(ps_scan(logits, N_VOCAB, PS_SCAN_TOP2, &row) == PS_OK);
+        text[w->n + i] = draft[i] = i % 2 ? row.second : row.first;
+    }
+}
+
+static void test_margin_marks_what_it_takes(void) {
+    world w;
+    start(&w);
+    w.gate = (ps_gate){.theta = 0.9f, .gap = INFINITY, .budget = 8.0f, .cap = 1};
+    CHECK(read_prompt(&w) == PS_OK);
+    int32_t n_relaxed = 0, run = 0;
+    float spent = 0;
+    for (int32_t round = 0; round < 40; round++) {
+        const int32_t before = w.n;
+        int32_t draft[6];
+        ps_verdict verdict;
+        propose(&w, 6, draft);
+        CHECK(ps_draft_put(w.engine, 0, draft, 6) == PS_OK);
+        const ps_status status = verify(&w, 6, &verdict);
+        CHECK(status == PS_OK);
+        if (status != PS_OK) break;
+        for (int32_t i = 0; i < verdict.n; i++) {
+            const bool relaxed = verdict.source[i] == PS_FROM_RELAXED;
+            CHECK(verdict.preferred[i] == fake_next(&w.model[PS_TARGET], w.text, before + i));
+            CHECK((verdict.token[i] != verdict.preferred[i]) == relaxed);
+            CHECK(!relaxed || (verdict.token[i] != FAKE_CONTROL && verdict.preferred[i] != FAKE_CONTROL));
+            CHECK(relaxed || verdict.gap[i] == 0.0f);
+            run = relaxed ? run + 1 : 0;
+            CHECK(run <= 1);
+            n_relaxed += relaxed;
+            spent += verdict.gap[i];
+        }
+    }
+    CHECK(n_relaxed > 2 && spent <= 8.0f && fabsf(w.state.spent - spent) < 1e-4f);
+    stop(&w);
+}
+
+int main(void) {
+    fake_bind();
+    RUN(test_text_is_the_targets);
+    RUN(test_going_back);
+    RUN(test_going_back_past_the_states);
+    RUN(test_failing_decodes);
+    RUN(test_margin_marks_what_it_takes);
+    return REPORT();
+}
