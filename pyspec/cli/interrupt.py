@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from time import monotonic
 from types import FrameType
@@ -15,38 +15,44 @@ TWICE_S = 2.0
 
 
 @contextmanager
-def interruptible(cancel: Callable[[], None]) -> Iterator[None]:
+def interruptible(
+    cancel: Callable[[], None], signals: Sequence[int] = (signal.SIGINT,)
+) -> Iterator[list[int]]:
     """While inside, the first Ctrl-C calls `cancel` at once and a second within 2 s raises KeyboardInterrupt.
 
+    signals: which ones are meant; the list that comes with `with` has those that arrived.
     Python runs its own handlers only between bytecodes, and a decode may take seconds. So the signal's number travels through the
     wakeup descriptor to a thread that is free to act: decodes release the GIL. For the main thread only.
     """
     reader, writer = os.pipe()
     os.set_blocking(writer, False)
     watcher = threading.Thread(
-        target=_watch, args=(reader, cancel), name="pyspec-interrupt", daemon=True
+        target=_watch, args=(reader, cancel, signals), name="pyspec-interrupt", daemon=True
     )
     last = [float("-inf")]
+    seen: list[int] = []
 
-    def handle(_signal: int, _frame: FrameType | None) -> None:
+    def handle(number: int, _frame: FrameType | None) -> None:
+        seen.append(number)
         if monotonic() - last[0] < TWICE_S:
             raise KeyboardInterrupt
         last[0] = monotonic()
 
-    old_handler = signal.signal(signal.SIGINT, handle)
+    old_handlers = {number: signal.signal(number, handle) for number in signals}
     old_writer = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
     watcher.start()
     try:
-        yield
+        yield seen
     finally:
         signal.set_wakeup_fd(old_writer)
-        signal.signal(signal.SIGINT, old_handler)
+        for number, old in old_handlers.items():
+            signal.signal(number, old)
         os.close(writer)
         watcher.join()
         os.close(reader)
 
 
-def _watch(reader: int, cancel: Callable[[], None]) -> None:
+def _watch(reader: int, cancel: Callable[[], None], signals: Sequence[int]) -> None:
     while numbers := os.read(reader, 16):
-        if signal.SIGINT in numbers:
+        if any(number in numbers for number in signals):
             cancel()

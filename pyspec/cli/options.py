@@ -151,8 +151,8 @@ def sampling(options: Mapping[str, Any]) -> Sampling:
     )
 
 
-def open_model(options: Mapping[str, Any], **kwargs: Any) -> SpeculativeLlama:
-    """Find, check and load what `model_options` and `speculation_options` name.
+def find_models(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Find and check what `model_options` name: `model` as a path, `draft` and `companion` as words or paths.
 
     Files seen for the first time are loaded in a child process first, unless --trust-model.
     """
@@ -162,11 +162,17 @@ def open_model(options: Mapping[str, Any], **kwargs: Any) -> SpeculativeLlama:
     for file in (path, *(Path(word) for word in words.values() if _is_file(word))):
         if models_folder() not in file.parents:
             check_model(file, options["trust_model"])
+    return {"model": str(path), **words}
+
+
+def open_model(options: Mapping[str, Any], **kwargs: Any) -> SpeculativeLlama:
+    """Find, check and load what `model_options` and `speculation_options` name."""
+    found = find_models(options)
     threads = options["threads"] or physical_cores()
     return SpeculativeLlama(
-        str(path),
-        draft=words["draft"],
-        companion=words["companion"],
+        found["model"],
+        draft=found["draft"],
+        companion=found["companion"],
         verification=verification(options),
         length=options["length"],
         draft_n_gpu_layers=options["draft_ngl"],
