@@ -43,7 +43,8 @@ def answer(
     """A dataset with `id`, `prompt_sha256`, `text`, `finish_reason`, tokens and `error` for each row of `dataset`.
 
     Rows have the fields of `Record`: `prompt` (or `messages`), and optionally id, max_tokens and so on.
-    The column `record` may stand for them all. num_cpus, num_gpus: of each actor. arguments: as `Batch` takes them.
+    The column `record` may stand for them all. num_cpus, num_gpus: of each
+    actor; a CPU has to be left for the tasks that read and write. arguments: as `Batch` takes them.
     """
     options: dict[str, Any] = {"num_cpus": num_cpus or float(arguments.get("n_threads") or 1)}
     if num_gpus is not None:
