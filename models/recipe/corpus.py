@@ -21,7 +21,8 @@ class Batch:
     """Rows of several sequences, padded at the end.
 
     `rows` [sequences, positions] (see `Meta.row_dtype`), `answer` and `prompt` [sequences,
-    positions]: rows that predict a token of the answer, and of the prompt.
+    positions]: rows that predict a token of the answer, and of the prompt (without the shared
+    prefix, which is the same everywhere).
     """
 
     rows: NDArray[Any]
@@ -107,5 +108,5 @@ class Corpus:
         for i, (own, begin) in enumerate(found):
             rows[i, : len(own)] = own
             answer[i, begin - 1 : len(own)] = True
-            prompt[i, : min(begin - 1, len(own))] = True
+            prompt[i, len(self._prefix[items[i][0]]) : begin - 1] = True
         return Batch(rows, answer, prompt)

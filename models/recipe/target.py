@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 
 from pyspec.errors import TrainingError
 
-# (token, position, sequence)
 Row = tuple[int, int, int]
+"""A token, its position and its sequence."""
 
 
 @lc.llama_log_callback  # type: ignore[untyped-decorator]

@@ -17,11 +17,12 @@ torch = pytest.importorskip("torch", reason="the recipe needs the extra [train]"
 
 import llama_cpp as lc  # noqa: E402
 from make_target import write_target  # noqa: E402
-from pyspec.models.recipe import evaluate, export, gguf_io, replay, sidecar, train  # noqa: E402
+from pyspec.models.recipe import evaluate, export, gguf_io, replay, sidecar, train, trainer  # noqa: E402
 from pyspec.models.recipe.corpus import Corpus  # noqa: E402
 from pyspec.models.recipe.net import Student, rollout_mask  # noqa: E402
 from pyspec.models.recipe.replay import read_student  # noqa: E402
 from pyspec.models.recipe.rows import Recording  # noqa: E402
+from rich.progress import Progress  # noqa: E402
 
 SIZES = [
     "--width",
@@ -208,11 +209,11 @@ def test_resume_gives_the_same(tiny_target: Path, recording: Path, tmp_path: Pat
     for name, stops in (("one", [6]), ("two", [3, 6])):
         for stop in stops:
             corpus = Corpus([recording], 448)
-            plan = train.Plan(steps=6, tokens=128, common=64, warmup=6)
+            plan = trainer.Plan(steps=6, tokens=128, common=64, warmup=6)
             shape = {"width": 32, "layers": 1, "heads": 2, "kv_heads": 1, "head": 16, "ff": 64}
-            trainer = train.prepare(tiny_target, corpus, shape, [], False, plan, tmp_path / name)
-            trainer.stop_at = stop
-            trainer.run(train.quiet(), 1e9)
+            run = train.prepare(tiny_target, corpus, shape, [], False, plan, tmp_path / name)
+            run.stop_at = stop
+            run.run(Progress(disable=True), 1e9)
     one, two = (export.load_student(tmp_path / n / "student.pt")[0] for n in ("one", "two"))
     for name, weight in one.state_dict().items():
         torch.testing.assert_close(weight, two.state_dict()[name], msg=name)
