@@ -59,12 +59,16 @@ def gate_us(runs: int) -> float:
     gate = ffi.new("ps_gate *", [0.9, 1.0, 1e9, -1, 0])
     row = ffi.new("ps_row *", [1, 2, 10.0, 9.5, 0.0, 0.0])
     state, verdict, nats = ffi.new("ps_gate_state *"), ffi.new("int32_t *"), ffi.new("float *")
-    return median_us(lambda: int(lib.ps_gate_decide(gate, state, row, 1, 2, 0, verdict, nats)), runs)
+    return median_us(
+        lambda: int(lib.ps_gate_decide(gate, state, row, 1, 2, 0, verdict, nats)), runs
+    )
 
 
 @click.command()
 @click.option("--runs", default=301, show_default=True, help="Runs a median is taken of.")
-@click.option("--json", "file", type=click.Path(path_type=Path), help="Also write the figures here.")
+@click.option(
+    "--json", "file", type=click.Path(path_type=Path), help="Also write the figures here."
+)
 def main(runs: int, file: Path | None) -> None:
     """Time every kernel at every size and level."""
     figures = []
@@ -75,15 +79,31 @@ def main(runs: int, file: Path | None) -> None:
             rows = [rng.normal(0, 4, n).astype(np.float32) for _ in range(2)]
             for name, call in kernels(rows).items():
                 us = median_us(call, runs)
-                figures.append({"level": LEVELS[level], "kernel": name, "n": n, "us": us, "ns_per_entry": 1000 * us / n})
-                click.echo(f"{LEVELS[level]:7} {name:24} {n:7} {us:8.1f} us  {1000 * us / n:.3f} ns/entry")
+                figures.append(
+                    {
+                        "level": LEVELS[level],
+                        "kernel": name,
+                        "n": n,
+                        "us": us,
+                        "ns_per_entry": 1000 * us / n,
+                    }
+                )
+                click.echo(
+                    f"{LEVELS[level]:7} {name:24} {n:7} {us:8.1f} us  {1000 * us / n:.3f} ns/entry"
+                )
     lib.ps_simd_limit(lib.PS_SIMD_AVX512)
     click.echo(f"gate, with its call from Python: {gate_us(runs):.2f} us")
     if file:
         file.write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
-    bar = [f for f in figures if (f["level"], f["kernel"], f["n"]) == ("avx2", "top-2 + lse", SIZES[-1])]
+    bar = [
+        f
+        for f in figures
+        if (f["level"], f["kernel"], f["n"]) == ("avx2", "top-2 + lse", SIZES[-1])
+    ]
     for figure in bar:
-        click.echo(f"bar: {figure['us']:.1f} us of {BAR_US:.0f} for top-2 + lse of {SIZES[-1]} entries, avx2")
+        click.echo(
+            f"bar: {figure['us']:.1f} us of {BAR_US:.0f} for top-2 + lse of {SIZES[-1]} entries, avx2"
+        )
 
 
 if __name__ == "__main__":

@@ -1,12 +1,14 @@
-"""The one importer of the C extension: binds it to the llama.cpp that llama_cpp has loaded, and turns its statuses into exceptions.
+"""The one importer of the C extension: binds it to llama_cpp's llama.cpp, and turns its statuses into exceptions.
 
-Importing this module imports llama_cpp (which heeds LLAMA_CPP_LIB_PATH), compares versions and struct layouts, and hands each llama.cpp
-function's address to the extension, so that one copy of libllama serves both. Whatever does not fit is an ImportError of one sentence.
+Importing this module imports llama_cpp (which heeds LLAMA_CPP_LIB_PATH), compares versions and struct layouts, and hands each
+llama.cpp function's address to the extension, so that one copy of libllama serves both. Whatever does not fit is an ImportError
+of one sentence.
 """
 
 from __future__ import annotations
 
 import ctypes
+from pathlib import Path
 from typing import Any
 
 import llama_cpp
@@ -15,8 +17,18 @@ import numpy.typing as npt
 from llama_cpp import llama_cpp as _llama
 
 from pyspec import errors
-from pyspec._native import ffi, lib
 from pyspec._version import __version__
+
+try:
+    from pyspec._native import ffi, lib
+except ModuleNotFoundError as error:
+    if error.name != "pyspec._native":
+        raise
+    _MESSAGE = (
+        f"pyspec was imported from {Path(__file__).parent}, where its extension has not been built; "
+        "run `pip install .` and start Python outside the source folder"
+    )
+    raise ImportError(_MESSAGE) from error
 
 __all__ = ["LLAMA_CPP_VERSIONS", "check", "ffi", "floats", "int32s", "lib"]
 
@@ -30,7 +42,10 @@ _EXCEPTIONS: dict[int, tuple[type[errors.PyspecError], str]] = {
     lib.PS_E_NOMEM: (errors.EngineError, "lower n_ctx (-c) or the number of sequences"),
     lib.PS_E_BUSY: (errors.EngineBusy, "use one object per thread, or a lock"),
     lib.PS_E_UNBOUND: (errors.EngineError, _NO_FAULT_OF_YOURS),
-    lib.PS_E_DECODE: (errors.EngineError, "the model or its backend failed; llama.cpp's log (verbose=True) says why"),
+    lib.PS_E_DECODE: (
+        errors.EngineError,
+        "the model or its backend failed; llama.cpp's log (verbose=True) says why",
+    ),
     lib.PS_E_NOSLOT: (errors.EngineError, "raise n_ctx (-c) or lower the number of sequences"),
     lib.PS_E_CANCELLED: (errors.Cancelled, ""),
     lib.PS_E_ROLLBACK: (errors.UnsupportedModel, "use it without a draft"),
@@ -55,7 +70,7 @@ def check(status: int, what: str = "") -> None:
     raise kind(message, hint)
 
 
-def floats(array: npt.NDArray[np.float32]) -> Any:  # noqa: ANN401 (cffi has no types)
+def floats(array: npt.NDArray[np.float32]) -> Any:
     """A `float *` to the array's memory, which must be C-contiguous and outlive the pointer.
 
     Raises TypeError for another type or layout: a copy made here would be gone before it is read.
@@ -63,12 +78,12 @@ def floats(array: npt.NDArray[np.float32]) -> Any:  # noqa: ANN401 (cffi has no 
     return _pointer("float *", array, np.float32)
 
 
-def int32s(array: npt.NDArray[np.int32]) -> Any:  # noqa: ANN401
+def int32s(array: npt.NDArray[np.int32]) -> Any:
     """An `int32_t *` to the array's memory; like `floats`."""
     return _pointer("int32_t *", array, np.int32)
 
 
-def _pointer(kind: str, array: npt.NDArray[Any], dtype: type[np.generic]) -> Any:  # noqa: ANN401
+def _pointer(kind: str, array: npt.NDArray[Any], dtype: type[np.generic]) -> Any:
     if array.dtype != dtype or not array.flags.c_contiguous:
         message = f"{kind} needs a C-contiguous {np.dtype(dtype)} array, not {array.dtype}"
         raise TypeError(message)
@@ -86,14 +101,14 @@ def _check_versions(ours: str, built: str, theirs: str) -> None:
         raise ImportError(message)
 
 
-def _layout(name: str, library: Any) -> int:  # noqa: ANN401
-    """ctypes' size of `struct`, or its offset of `struct.field`."""
+def _layout(name: str, library: Any) -> int:
+    """Ctypes' size of `struct`, or its offset of `struct.field`."""
     struct, _, field = name.partition(".")
     kind = getattr(library, struct)
     return int(getattr(kind, field).offset if field else ctypes.sizeof(kind))
 
 
-def _check_layout(library: Any) -> None:  # noqa: ANN401
+def _check_layout(library: Any) -> None:
     """Compare each size and offset that the extension was compiled with to llama_cpp's."""
     name, value = ffi.new("const char **"), ffi.new("int32_t *")
     for index in range(lib.ps_abi_count()):

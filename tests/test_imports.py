@@ -46,7 +46,11 @@ def imported(path: Path) -> set[str]:
         elif isinstance(node, ast.ImportFrom):
             base = package[: len(package) - node.level + 1] if node.level else []
             module = ".".join([*base, *([node.module] if node.module else [])])
-            names |= {f"{module}.{alias.name}" for alias in node.names} if module == "pyspec" else {module}
+            names |= (
+                {f"{module}.{alias.name}" for alias in node.names}
+                if module == "pyspec"
+                else {module}
+            )
     return names
 
 
@@ -88,5 +92,7 @@ def test_some_know_less(owner: str) -> None:
 @pytest.mark.parametrize("extension", sorted(ONLY_IMPORTER))
 def test_one_module_imports_the_extension(extension: str) -> None:
     """Only pyspec/_lib.py touches the C extension."""
-    users = {part(path) for path in modules() if any(extension in n.split(".") for n in imported(path))}
+    users = {
+        part(path) for path in modules() if any(extension in n.split(".") for n in imported(path))
+    }
     assert users == {ONLY_IMPORTER[extension]}

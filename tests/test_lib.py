@@ -26,11 +26,11 @@ def test_every_status_has_an_exception() -> None:
     assert set(_lib._EXCEPTIONS) == {value for value, name in STATUSES if name != "PS_OK"}
 
 
-@pytest.mark.parametrize(("value", "name"), [pair for pair in STATUSES if pair[1] != "PS_OK"])
-def test_status_becomes_its_exception(value: int, name: str) -> None:
+@pytest.mark.parametrize("value", [value for value, name in STATUSES if name != "PS_OK"])
+def test_status_becomes_its_exception(value: int) -> None:
     """A status is raised as its class, in words that say what was done; an EngineError keeps the number."""
     kind, hint = _lib._EXCEPTIONS[value]
-    with pytest.raises(kind, match="^reading the prompt: ") as raised:
+    with pytest.raises(kind, match=r"^reading the prompt: ") as raised:
         check(value, "reading the prompt")
     assert raised.value.hint == hint
     assert "unknown" not in raised.value.message
@@ -81,7 +81,7 @@ def test_layout_of_another_llama_is_refused() -> None:
 def test_missing_symbol_is_refused() -> None:
     """A library that lacks a function stops the import, library and function named."""
     libc = ctypes.CDLL(None)
-    with pytest.raises(ImportError, match="pyspec calls llama_decode, but .* does not have it"):
+    with pytest.raises(ImportError, match=r"pyspec calls llama_decode, but .* does not have it"):
         _lib._bind(SimpleNamespace(_name=libc._name))
     _lib._bind(bound._lib)
 
@@ -90,7 +90,11 @@ def test_missing_symbol_is_refused() -> None:
     ("built", "theirs", "message"),
     [
         ("0.0.9", _lib.LLAMA_CPP_VERSIONS[0], "pyspec 1.0 found an extension built for 0.0.9"),
-        ("1.0", "0.2.1", r"pyspec 1.0 works with llama-cpp-python 0\.\d+\.\d+.*, but 0.2.1 is installed"),
+        (
+            "1.0",
+            "0.2.1",
+            r"pyspec 1.0 works with llama-cpp-python 0\.\d+\.\d+.*, but 0.2.1 is installed",
+        ),
     ],
 )
 def test_other_versions_are_refused(built: str, theirs: str, message: str) -> None:
@@ -142,7 +146,9 @@ def run(first: str, second: str, **environment: str) -> str:
     return done.stdout
 
 
-@pytest.mark.parametrize("order", [("llama_cpp", "pyspec"), ("pyspec", "llama_cpp"), ("pyspec._lib", "llama_cpp")])
+@pytest.mark.parametrize(
+    "order", [("llama_cpp", "pyspec"), ("pyspec", "llama_cpp"), ("pyspec._lib", "llama_cpp")]
+)
 def test_order_of_imports_does_not_matter(order: tuple[str, str]) -> None:
     """One libllama is loaded, whoever comes first."""
     run(*order)
@@ -154,3 +160,18 @@ def test_library_path_is_heeded(tmp_path: Path) -> None:
     shutil.copytree(Path(llama_cpp.__file__).parent / "lib", elsewhere)
     printed = run("pyspec._lib", "llama_cpp", LLAMA_CPP_LIB_PATH=str(elsewhere))
     assert printed.startswith(str(elsewhere))
+
+
+def test_unbuilt_source_folder_says_so(tmp_path: Path) -> None:
+    """Imported from its sources, where no extension lies, pyspec says what to do in one sentence."""
+    shutil.copytree(
+        Path(_lib.__file__).parent,
+        tmp_path / "pyspec",
+        ignore=shutil.ignore_patterns("*.so", "*.pyd"),
+    )
+    code = "import sys; sys.meta_path = [f for f in sys.meta_path if 'ScikitBuild' not in type(f).__name__]; import pyspec._lib"
+    command = [sys.executable, "-c", "import sys; sys.path.insert(0, '.'); " + code]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    last = done.stderr.splitlines()[-1]
+    assert last.startswith(f"ImportError: pyspec was imported from {tmp_path}")
+    assert "pip install ." in last

@@ -22,7 +22,10 @@ def native() -> Path:
     return NATIVE
 
 
-@pytest.fixture(params=range(lib.ps_simd_limit(lib.PS_SIMD_AVX512) + 1), ids=["base", "avx2", "avx512"].__getitem__)
+@pytest.fixture(
+    params=range(lib.ps_simd_limit(lib.PS_SIMD_AVX512) + 1),
+    ids=["base", "avx2", "avx512"].__getitem__,
+)
 def level(request: pytest.FixtureRequest) -> Iterator[int]:
     """Hold the kernels to one instruction set for a test."""
     assert lib.ps_simd_limit(request.param) == request.param

@@ -16,11 +16,15 @@ from pyspec._lib import ffi, floats, int32s, lib
 each_level = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 
 
-def c_agree(draft: np.ndarray, companion: np.ndarray, drafted: list[int]) -> tuple[int, list[tuple]]:
+def c_agree(
+    draft: np.ndarray, companion: np.ndarray, drafted: list[int]
+) -> tuple[int, list[tuple]]:
     """Status and the results of the kernel for rows [n, n_vocab]."""
     out = ffi.new("ps_agreement[]", len(drafted))
     ids = np.array(drafted, np.int32)
-    status = lib.ps_agree(floats(draft), floats(companion), len(draft), draft.shape[1], int32s(ids), out)
+    status = lib.ps_agree(
+        floats(draft), floats(companion), len(draft), draft.shape[1], int32s(ids), out
+    )
     return status, [(a.s, a.a, a.pd, a.pc, a.top) for a in out]
 
 
@@ -64,9 +68,16 @@ def test_disjoint_rows_do_not(level: int) -> None:
 
 @pytest.mark.parametrize(
     ("in_draft", "in_companion", "a"),
-    [(-math.inf, 0.0, 1.0), (0.0, -math.inf, 0.0), (-math.inf, -math.inf, 0.0), (-400.0, -401.0, math.exp(-1))],
+    [
+        (-math.inf, 0.0, 1.0),
+        (0.0, -math.inf, 0.0),
+        (-math.inf, -math.inf, 0.0),
+        (-400.0, -401.0, math.exp(-1)),
+    ],
 )
-def test_ratio_of_the_impossible(level: int, in_draft: float, in_companion: float, a: float) -> None:
+def test_ratio_of_the_impossible(
+    level: int, in_draft: float, in_companion: float, a: float
+) -> None:
     """A is defined where a probability is 0 or too small for a float."""
     draft, companion = np.zeros((2, 4), np.float32)
     draft[2], companion[2] = in_draft, in_companion
@@ -76,7 +87,10 @@ def test_ratio_of_the_impossible(level: int, in_draft: float, in_companion: floa
 
 def test_rows_are_taken_apart(level: int) -> None:
     """Several pairs at once give what each gives alone."""
-    draft, companion = random_row(4 * 777, 3).reshape(4, 777), random_row(4 * 777, 4).reshape(4, 777)
+    draft, companion = (
+        random_row(4 * 777, 3).reshape(4, 777),
+        random_row(4 * 777, 4).reshape(4, 777),
+    )
     ids = [5, 776, 0, 300]
     _, together = c_agree(draft, companion, ids)
     alone = [c_agree(draft[i : i + 1], companion[i : i + 1], [ids[i]])[1][0] for i in range(4)]

@@ -13,10 +13,20 @@ import pytest
 
 from pyspec import _native
 
-KERNELS = ["ps_kernel.h", "ps_simd.c", "ps_scan.c", "ps_agree.c", "ps_gate.c", "ps_status.c", "pyspec.h"]
+KERNELS = [
+    "ps_kernel.h",
+    "ps_simd.c",
+    "ps_scan.c",
+    "ps_agree.c",
+    "ps_gate.c",
+    "ps_status.c",
+    "pyspec.h",
+]
 
 
-@pytest.mark.skipif(sys.platform != "linux" or not shutil.which("nm"), reason="reads ELF symbols with nm")
+@pytest.mark.skipif(
+    sys.platform != "linux" or not shutil.which("nm"), reason="reads ELF symbols with nm"
+)
 def test_one_symbol_is_exported() -> None:
     """Only the module's init function is visible, so no name can clash with another library's."""
     command = ["nm", "-D", "--defined-only", _native.__file__]
@@ -24,7 +34,9 @@ def test_one_symbol_is_exported() -> None:
     assert [line.split()[-1] for line in listed.splitlines()] == ["PyInit__native"]
 
 
-@pytest.mark.skipif(sys.platform != "linux" or not shutil.which("readelf"), reason="reads ELF headers")
+@pytest.mark.skipif(
+    sys.platform != "linux" or not shutil.which("readelf"), reason="reads ELF headers"
+)
 def test_no_llama_library_is_linked() -> None:
     """The extension names no libllama: a second copy in the process would be undefined behaviour."""
     command = ["readelf", "-d", _native.__file__]
@@ -82,6 +94,14 @@ def test_declared_abi_is_the_installed_headers(native: Path, tmp_path: Path) -> 
     source = tmp_path / "abi.c"
     source.write_text(ABI % "\n".join(sizes + fields))
     installed = Path(llama_cpp.__file__).parents[1] / "include"
-    command = ["cc", "-std=gnu11", "-fsyntax-only", "-Wall", f"-I{native}", f"-I{installed}", str(source)]
+    command = [
+        "cc",
+        "-std=gnu11",
+        "-fsyntax-only",
+        "-Wall",
+        f"-I{native}",
+        f"-I{installed}",
+        str(source),
+    ]
     compiled = subprocess.run(command, capture_output=True, text=True, check=False)
     assert compiled.returncode == 0, compiled.stderr

@@ -15,7 +15,9 @@ from pyspec._lib import ffi, lib
 INF = math.inf
 
 
-def c_decide(gate: Gate | None, row: Row, chosen: int, drafted: int, barred: bool = False) -> tuple[int, float]:
+def c_decide(
+    gate: Gate | None, row: Row, chosen: int, drafted: int, barred: bool = False
+) -> tuple[int, float]:
     """The kernel's verdict and nats; moves the gate's state as the kernel does."""
     rule = ffi.NULL
     state = ffi.new("ps_gate_state *")
@@ -24,7 +26,9 @@ def c_decide(gate: Gate | None, row: Row, chosen: int, drafted: int, barred: boo
         state.spent, state.in_row = gate.spent, gate.in_row
     verdict, nats = ffi.new("int32_t *"), ffi.new("float *")
     seen = ffi.new("ps_row *", [row.first, row.second, row.z1, row.z2, 0, 0])
-    assert lib.ps_gate_decide(rule, state, seen, chosen, drafted, barred, verdict, nats) == lib.PS_OK
+    assert (
+        lib.ps_gate_decide(rule, state, seen, chosen, drafted, barred, verdict, nats) == lib.PS_OK
+    )
     if gate is not None:
         gate.spent, gate.in_row = np.float32(state.spent), state.in_row
     return verdict[0], nats[0]
@@ -86,7 +90,7 @@ def test_third_is_refused(drafted: int) -> None:
     """Only the runner-up may be taken, and -1, which marks a missing second, is no token."""
     assert c_decide(Gate(0.5), row(9.0, 8.9), 1, drafted)[0] == REJECTED
     lonely = Row(0, -1, 9.0, 8.9, 0, 0)
-    assert c_decide(Gate(0.5), lonely, 0, -1)[0] in {REJECTED}
+    assert c_decide(Gate(0.5), lonely, 0, -1)[0] == REJECTED
 
 
 def test_exact_match_goes_first() -> None:
@@ -113,7 +117,13 @@ def test_cap_counts_relaxed_in_a_row() -> None:
     """After `cap` relaxed tokens the next must be exact, and that opens the gate again."""
     gate = Gate(0.9, cap=2)
     steps = [2, 2, 2, 1, 2]
-    assert [c_decide(gate, row(9.0, 8.9), 1, d)[0] for d in steps] == [RELAXED, RELAXED, REJECTED, EXACT, RELAXED]
+    assert [c_decide(gate, row(9.0, 8.9), 1, d)[0] for d in steps] == [
+        RELAXED,
+        RELAXED,
+        REJECTED,
+        EXACT,
+        RELAXED,
+    ]
     assert c_decide(Gate(0.9, cap=0), row(9.0, 8.9), 1, 2)[0] == REJECTED
 
 
@@ -121,13 +131,19 @@ def test_budget_bounds_the_sum() -> None:
     """Relaxed tokens stop before their gaps exceed the budget; a smaller gap may still fit."""
     gate = Gate(0.9, budget=1.25)
     seen = [c_decide(gate, row(10.0, 10.0 - gap), 1, 2) for gap in (0.5, 0.5, 0.5, 0.25, 0.25)]
-    assert seen == [(RELAXED, 0.5), (RELAXED, 0.5), (REJECTED, 0.0), (RELAXED, 0.25), (REJECTED, 0.0)]
+    assert seen == [
+        (RELAXED, 0.5),
+        (RELAXED, 0.5),
+        (REJECTED, 0.0),
+        (RELAXED, 0.25),
+        (REJECTED, 0.0),
+    ]
     assert gate.spent == 1.25
 
 
 def test_a_refusal_changes_nothing() -> None:
     """The state moves only with a token that was taken."""
-    gate = Gate(0.9, spent=np.float32(0.5), in_row=3)
+    gate = Gate(0.9, spent=0.5, in_row=3)
     c_decide(gate, row(9.0, 1.0), 1, 2)
     assert (gate.spent, gate.in_row) == (0.5, 3)
 
@@ -143,17 +159,24 @@ limits = st.one_of(st.floats(0, 3, width=32), st.just(INF))
     budget=limits,
     cap=st.integers(-1, 3),
     sampled=st.booleans(),
-    steps=st.lists(st.tuples(st.integers(0, 3), st.integers(-1, 3), st.booleans()), min_size=1, max_size=8),
+    steps=st.lists(
+        st.tuples(st.integers(0, 3), st.integers(-1, 3), st.booleans()), min_size=1, max_size=8
+    ),
 )
 def test_is_the_twins(z, theta, gap, budget, cap, sampled, steps) -> None:
     """Any gate over any run of tokens decides as the twin does and ends in the same state."""
     ours, twin = (Gate(theta, gap, budget, cap, sampled) for _ in range(2))
     for chosen, drafted, barred in steps:
         seen = row(z[0], z[1])
-        assert c_decide(ours, seen, chosen, drafted, barred) == decide(twin, seen, chosen, drafted, barred)
+        assert c_decide(ours, seen, chosen, drafted, barred) == decide(
+            twin, seen, chosen, drafted, barred
+        )
     assert (ours.spent, ours.in_row) == (twin.spent, twin.in_row)
 
 
 def test_null_is_refused() -> None:
     """Results have to go somewhere."""
-    assert lib.ps_gate_decide(ffi.NULL, ffi.NULL, ffi.NULL, 0, 0, 0, ffi.NULL, ffi.NULL) == lib.PS_E_ARG
+    assert (
+        lib.ps_gate_decide(ffi.NULL, ffi.NULL, ffi.NULL, 0, 0, 0, ffi.NULL, ffi.NULL)
+        == lib.PS_E_ARG
+    )

@@ -76,7 +76,9 @@ def test_ordered_rows(level: int, shape: str) -> None:
 
 
 @each_level
-@given(row=rows(), bad=st.sampled_from([math.nan, -math.nan, math.inf]), where=st.integers(0, 2**31))
+@given(
+    row=rows(), bad=st.sampled_from([math.nan, -math.nan, math.inf]), where=st.integers(0, 2**31)
+)
 def test_not_finite_is_refused(level: int, row: np.ndarray, bad: float, where: int) -> None:
     """One NaN (of either sign) or +inf anywhere is PS_E_NUMERIC, whatever is asked for."""
     row[where % len(row)] = bad

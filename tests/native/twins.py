@@ -46,14 +46,14 @@ def log_softmax(row: np.ndarray) -> np.ndarray:
     return d - math.log(float(np.exp(d).sum()))
 
 
-def agreement(draft: np.ndarray, companion: np.ndarray, drafted: int) -> tuple[float, float, float, float, int]:
+def agreement(
+    draft: np.ndarray, companion: np.ndarray, drafted: int
+) -> tuple[float, float, float, float, int]:
     """(S, A, Pd(d), Pc(d), companion's argmax)."""
     log_d, log_c = log_softmax(draft), log_softmax(companion)
     s = float(np.minimum(np.exp(log_d), np.exp(log_c)).sum())
-    if log_c[drafted] == -math.inf:
-        a = 0.0
-    else:
-        a = math.exp(min(0.0, log_c[drafted] - log_d[drafted]))
+    possible = log_c[drafted] > -math.inf
+    a = math.exp(min(0.0, log_c[drafted] - log_d[drafted])) if possible else 0.0
     return s, a, math.exp(log_d[drafted]), math.exp(log_c[drafted]), int(np.argmax(companion))
 
 
@@ -66,7 +66,7 @@ class Gate:
     budget: float = math.inf
     cap: int = -1
     sampled: bool = False
-    spent: np.float32 = np.float32(0)
+    spent: float = 0.0  # a float32 once it has moved
     in_row: int = 0
 
 
@@ -91,10 +91,10 @@ def decide(
             z2 / z1 > np.float32(gate.theta),
             z1 - z2 <= np.float32(gate.gap),
             gate.cap < 0 or gate.in_row < gate.cap,
-            gate.spent + nats <= np.float32(gate.budget),
+            np.float32(gate.spent) + nats <= np.float32(gate.budget),
         )
     if not all(conditions):
         return REJECTED, 0.0
-    gate.spent += nats
+    gate.spent = np.float32(gate.spent) + nats
     gate.in_row += 1
     return RELAXED, float(nats)
