@@ -105,6 +105,7 @@ def rows_after(
     session = llm._open().session  # noqa: SLF001 - measuring looks inside
     engine, text, done = session.engine, list(prompt), 0
     engine.cancel(raised=False)
+    llm.reset()  # the KV is no longer what it was; what is common to two calls is not read twice
     while done < len(answer):
         engine.set_tokens(0, text)
         while engine.held(Role.TARGET, 0) < len(text) - 1:
@@ -118,8 +119,6 @@ def rows_after(
             yield engine.row(0, i)
         text += part
         done += len(part)
-    engine.set_tokens(0, [])
-    llm.reset()
 
 
 def tie_bound(llm: SpeculativeLlama, prompt: Sequence[int], answer: Sequence[int]) -> float:
