@@ -24,6 +24,15 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items[:] = [item for item in items if item not in slow]
 
 
+@pytest.fixture(scope="session", autouse=True)
+def away_from_the_sources(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Work elsewhere: a child of `python -m` must import the installed package, not the folder `pyspec` beside it."""
+    home = Path.cwd()
+    os.chdir(tmp_path_factory.mktemp("cwd"))
+    yield
+    os.chdir(home)
+
+
 @pytest.fixture(scope="session")
 def smollm2() -> str:
     """Path of the default target, fetched once; PYSPEC_TEST_TARGET names another file."""
