@@ -137,7 +137,7 @@ assert len(copies) <= 1, copies
 
 
 def run(first: str, second: str, **environment: str) -> str:
-    """Import both in a fresh interpreter, in this order; what it prints."""
+    """Import both in a fresh interpreter, in this order, away from the sources; what it prints."""
     command = [sys.executable, "-c", BOTH.format(first=first, second=second)]
     done = subprocess.run(
         command, capture_output=True, text=True, check=False, env={**os.environ, **environment}
