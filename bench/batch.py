@@ -163,7 +163,7 @@ def wait_until_up(base: str) -> None:
         try:
             with urllib.request.urlopen(f"{base}/health", timeout=1):  # noqa: S310 - http on this machine
                 return
-        except OSError:  # noqa: PERF203 - it is what a try costs that is waited for
+        except OSError:
             time.sleep(0.1)
     raise SystemExit("llama-server did not start")
 

@@ -210,7 +210,7 @@ def synthetic_answer(
         yield from _lookup(rng, name, category, t, length, kmax, copying)
 
 
-def _lookup(  # noqa: PLR0917 - internal
+def _lookup(
     rng: random.Random,
     name: int,
     category: str,

@@ -115,16 +115,17 @@ ps_status ps_coupled_keep_states(ps_engine *engine, int32_t seq, int32_t pos, in
     return PS_OK;
 }
 
-/* Before drafting: the KV must reach into the states that are there; if it does not, begin again at the oldest state. */
-ps_status ps_coupled_begin(ps_engine *engine, int32_t seq) {
+/* Before drafting: the KV must reach into the states that are there; if it does not, begin again at the oldest state. False
+ * where the target's newest state is missing, as after a text that goes back further than the states kept. */
+bool ps_coupled_begin(ps_engine *engine, int32_t seq) {
     const ps_seq *const s = &engine->seq[seq];
     ps_ctx *const draft = &engine->role[PS_DRAFT];
     const int32_t held = draft->n_kv[seq];
     const int32_t last = s->states.first + s->states.n; /* the newest position that can be fed */
-    PS_FAIL_IF(s->states.n == 0 || last != s->n - 1, PS_E_STATE);
+    if (s->states.n == 0 || last != s->n - 1) return false;
     const int32_t oldest = s->states.first == 0 ? 0 : s->states.first + 1;
-    if (held >= oldest && held <= last) return PS_OK;
+    if (held >= oldest && held <= last) return true;
     ps_api.memory_seq_rm(ps_api.get_memory(draft->ctx), seq, -1, -1);
     draft->n_kv[seq] = oldest;
-    return PS_OK;
+    return true;
 }

@@ -77,7 +77,7 @@ static ps_status begin(ps_engine *engine, ps_slot *step, const ps_stop *stop) {
     if (ps_coupled(engine)) {
         /* its inputs are states of the target, so what it drafted with its own is drafted anew */
         seq->draft.n = 0;
-        PS_TRY(ps_coupled_begin(engine, step->seq));
+        if (!ps_coupled_begin(engine, step->seq)) step->limit = 0; /* the next verify brings the states */
     }
     seq->draft.scored = 0;
     /* the row that tells the next token has to be decoded now, even where the KV holds it from a longer draft */

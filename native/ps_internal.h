@@ -112,7 +112,7 @@ void ps_seq_drop_draft(ps_seq *seq, int32_t n_matched);
 
 /* ps_coupled.c */
 bool ps_coupled(const ps_engine *engine);
-ps_status ps_coupled_begin(ps_engine *engine, int32_t seq);
+bool ps_coupled_begin(ps_engine *engine, int32_t seq);
 void ps_coupled_true_row(ps_engine *engine, int32_t seq, int32_t pos, bool wanted);
 void ps_coupled_own_row(ps_engine *engine, int32_t seq, int32_t pos, int32_t token, bool wanted);
 ps_status ps_coupled_keep_own(ps_engine *engine, int32_t seq, int32_t row);

@@ -35,7 +35,7 @@ def profile_key(llm: Any, assembly: Any = None) -> ProfileKey:
 
     assembly: what it drafts with, where the object does not have it yet.
     """
-    assembly = assembly if assembly is not None else llm._assembly  # noqa: SLF001
+    assembly = assembly if assembly is not None else llm._assembly
     sides = [file_sha256(model.path) for model in assembly.models]
     draft, companion = [*sides, "", ""][:2]
     offloaded = llm.model_params.n_gpu_layers if llama_cpp.llama_supports_gpu_offload() else 0

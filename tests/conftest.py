@@ -58,7 +58,7 @@ def tiny_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def tiny_target(tiny_folder: Path) -> Path:
     """A random model of 32 tokens."""
-    import tiny  # noqa: PLC0415 (found once the path is set)
+    import tiny
 
     return tiny.write(tiny_folder / "target.gguf")
 
@@ -66,7 +66,7 @@ def tiny_target(tiny_folder: Path) -> Path:
 @pytest.fixture(scope="session")
 def tiny_draft(tiny_folder: Path) -> Path:
     """A worse copy of `tiny_target`: it agrees with it at some places and not at others."""
-    import tiny  # noqa: PLC0415 (found once the path is set)
+    import tiny
 
     return tiny.write(tiny_folder / "draft.gguf", noise=0.15)
 
@@ -74,7 +74,7 @@ def tiny_draft(tiny_folder: Path) -> Path:
 @pytest.fixture(scope="session")
 def tiny_companion(tiny_folder: Path) -> Path:
     """Another worse copy of `tiny_target`, with errors of its own."""
-    import tiny  # noqa: PLC0415 (found once the path is set)
+    import tiny
 
     return tiny.write(tiny_folder / "companion.gguf", noise=0.15, noise_seed=2)
 
@@ -82,7 +82,7 @@ def tiny_companion(tiny_folder: Path) -> Path:
 @pytest.fixture(scope="session")
 def tiny_recurrent(tiny_folder: Path) -> Path:
     """A random Mamba: its memory cannot be rolled back."""
-    import tiny  # noqa: PLC0415 (found once the path is set)
+    import tiny
 
     return tiny.write(tiny_folder / "recurrent.gguf", arch="mamba")
 
@@ -90,7 +90,7 @@ def tiny_recurrent(tiny_folder: Path) -> Path:
 @pytest.fixture(scope="session")
 def tiny_sliding(tiny_folder: Path) -> Path:
     """A random Gemma 3 whose layers look back 16 tokens."""
-    import tiny  # noqa: PLC0415 (found once the path is set)
+    import tiny
 
     return tiny.write(tiny_folder / "sliding.gguf", arch="gemma3", n_layer=6, window=16)
 
@@ -98,8 +98,8 @@ def tiny_sliding(tiny_folder: Path) -> Path:
 @pytest.fixture
 def open_llama() -> Iterator[Callable[..., Any]]:
     """Makes a `SpeculativeLlama` of a path; strict, 4 drafted tokens, nothing that drafts; closed after the test."""
-    from pyspec.llama import SpeculativeLlama  # noqa: PLC0415 (most tests need no model)
-    from pyspec.rules import Strict  # noqa: PLC0415
+    from pyspec.llama import SpeculativeLlama
+    from pyspec.rules import Strict
 
     opened = []
 
@@ -125,7 +125,7 @@ def open_llama() -> Iterator[Callable[..., Any]]:
 @pytest.fixture
 def open_plain() -> Iterator[Callable[..., Any]]:
     """Makes a `llama_cpp.Llama` of a path, the reference of many tests; closed after the test."""
-    import llama_cpp  # noqa: PLC0415 (most tests need no model)
+    import llama_cpp
 
     opened = []
 
@@ -142,6 +142,6 @@ def open_plain() -> Iterator[Callable[..., Any]]:
 @pytest.fixture(scope="session")
 def tiny_ascii(tiny_folder: Path) -> Path:
     """A random model that speaks ASCII, one character a token: for templates, grammars and JSON."""
-    import tiny  # noqa: PLC0415 (found once the path is set)
+    import tiny
 
     return tiny.write(tiny_folder / "ascii.gguf", tokens=tiny.ASCII)

@@ -9,9 +9,9 @@ from pathlib import Path
 
 from pyspec.chat import files
 from pyspec.chat.render import stats_table
-from pyspec.display import counted
 from pyspec.chat.settings import FIELDS, apply, changed, values
 from pyspec.chat.talk import Chat
+from pyspec.display import counted
 from pyspec.errors import InputError
 
 KEYS = (

@@ -12,13 +12,13 @@ from time import monotonic
 from pyspec.chat.conversation import FULL_HINT, Answer, Conversation, Exchange, fit, spoken
 from pyspec.chat.model import Ask, ChatModel
 from pyspec.chat.render import Screen, stats_line
-from pyspec.display import counted
 from pyspec.chat.settings import Settings
+from pyspec.display import counted
 from pyspec.errors import InputError, PyspecError
 from pyspec.rules import Strict, Verification
 from pyspec.tokens import Token
 
-Guard = Callable[[Callable[[], None]], AbstractContextManager[None]]
+Guard = Callable[[Callable[[], None]], AbstractContextManager[object]]
 """Makes Ctrl-C call a function while inside; twice in short order raises KeyboardInterrupt."""
 
 

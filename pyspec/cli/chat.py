@@ -62,7 +62,8 @@ def chat(saved: Path | None, **options: Any) -> None:
             execute(talk, f"/load {saved}")
         if on_terminal:
             talk.screen.note(
-                f"pyspec {__version__}: {model.name}, draft {model.draft}, companion {model.companion}"
+                f"pyspec {__version__}: {model.name}, "
+                f"draft {model.draft}, companion {model.companion}"
             )
             talk.screen.note("/help lists the commands, Ctrl-D leaves")
         code = run(talk, TerminalReader() if on_terminal else StreamReader(sys.stdin.buffer))
@@ -95,15 +96,11 @@ def _screen(color: str) -> Screen:
                 errors="replace"
             )  # a terminal that lacks a character is no reason to end
     wanted = {"always": True, "never": False}.get(color)
-    consoles = (
-        Console(
-            stderr=stderr,
-            highlight=False,
-            markup=False,
-            emoji=False,
-            force_terminal=wanted,
-            no_color=color == "never" or None,
-        )  # fmt: skip
-        for stderr in (False, True)
-    )
-    return Screen(*consoles)
+    no_color = True if color == "never" else None
+
+    def console(*, stderr: bool) -> Console:
+        return Console(
+            stderr=stderr, highlight=False, emoji=False, force_terminal=wanted, no_color=no_color
+        )
+
+    return Screen(console(stderr=False), console(stderr=True))

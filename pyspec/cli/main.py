@@ -51,9 +51,9 @@ def main(args: list[str] | None = None) -> None:
     try:
         # not cli.main(): that would answer a closed pipe itself
         with cli.make_context("pyspec", list(sys.argv[1:] if args is None else args)) as context:
-            cli.invoke(context)
+            answer = cli.invoke(context)  # a command may return its exit code
         sys.stdout.flush()
-        code = 0
+        code = answer if isinstance(answer, int) else 0
     except click.exceptions.Exit as leaving:
         code = leaving.exit_code
     except click.ClickException as error:

@@ -227,6 +227,6 @@ def _memory(llm: SpeculativeLlama, task: Task, tell: Callable[[str], None]) -> d
     for name, configuration in wanted.items():
         try:  # one that fails does not take the others along
             out[name] = peak_mib({**common, **configuration})
-        except MeasureError as error:  # noqa: PERF203
+        except MeasureError as error:
             tell(f"memory of {name}: {error}")
     return out

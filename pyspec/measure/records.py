@@ -107,7 +107,7 @@ def read_records(path: Path, *, cut: bool = False) -> list[Record]:
     for number, line in enumerate(data[:whole].splitlines(), 1):
         try:
             out_records.append(decode(line))
-        except (msgspec.MsgspecError, UnicodeDecodeError) as error:  # noqa: PERF203
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
             raise InputError(f"{path}, line {number}: {error}") from None
     return out_records
 

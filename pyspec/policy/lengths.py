@@ -33,7 +33,7 @@ class FixedPolicy(LengthPolicy):
         self._k = k
         self._n_seq = 1
 
-    def plan(self, n_seq: int, limits: Sequence[int], depth: int = 0) -> Plan:  # noqa: ARG002 - the same at every depth
+    def plan(self, n_seq: int, limits: Sequence[int], depth: int = 0) -> Plan:
         """See LengthPolicy."""
         self._n_seq = n_seq
         return Plan(min(self._k, max(limits, default=0)))
@@ -73,7 +73,7 @@ class ConfidencePolicy(LengthPolicy):
             for k in range(TABLE_BINS)
         ]
 
-    def plan(self, n_seq: int, limits: Sequence[int], depth: int = 0) -> Plan:  # noqa: ARG002 - the same at every depth
+    def plan(self, n_seq: int, limits: Sequence[int], depth: int = 0) -> Plan:
         """See LengthPolicy."""
         self._n_seq = n_seq
         room = min(self._max_draft, max(limits, default=0))
@@ -118,7 +118,7 @@ class Fixed(Length, frozen=True):
         self,
         curve: CostCurve | None = None,
         learned: Learned | None = None,
-        companion: bool = False,  # noqa: ARG002 - not used by this choice
+        companion: bool = False,
     ) -> LengthPolicy:
         """See Length."""
         return FixedPolicy(self.k, curve, learned)
@@ -133,7 +133,7 @@ class Confidence(Length, frozen=True):
         self,
         curve: CostCurve | None = None,
         learned: Learned | None = None,
-        companion: bool = False,  # noqa: ARG002 - not used by this choice
+        companion: bool = False,
     ) -> LengthPolicy:
         """See Length."""
         return ConfidencePolicy(self.p, curve, learned)

@@ -106,7 +106,7 @@ class Cursor:
         """Passes over `n` bytes without reading them."""
         self.pos = self.bound(n, what)
 
-    def scalar(self, kind: struct.Struct, what: str) -> Any:  # noqa: ANN401 - `kind` decides
+    def scalar(self, kind: struct.Struct, what: str) -> Any:
         """The next number."""
         at = self.need(kind.size, what)  # may replace the window, so it comes first
         (value,) = kind.unpack_from(self.buf, at)

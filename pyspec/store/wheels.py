@@ -82,7 +82,7 @@ def _run_watched(
             while True:
                 try:
                     return child.wait(_POLL_SECONDS)
-                except subprocess.TimeoutExpired:  # noqa: PERF203 - the waiting is the point
+                except subprocess.TimeoutExpired:
                     watch()
         finally:
             if child.poll() is None:  # interrupted: leave no process behind
@@ -113,7 +113,7 @@ def _bytes_below(folder: Path) -> int:
         for name in names:
             try:
                 total += Path(root, name).lstat().st_size
-            except OSError:  # noqa: PERF203 - moved by pip meanwhile
+            except OSError:
                 continue
     return total
 
