@@ -17,7 +17,7 @@ from llama_cpp import _internals as internals
 from pyspec.assemble import Parts, choose_parts, read_sidecar
 from pyspec.engine.handle import Engine, Role
 from pyspec.engine.loop import Equipment, Loop
-from pyspec.engine.side import Placement, SideModel, address
+from pyspec.engine.side import Placement, SideModel, address, can_roll_back
 from pyspec.errors import EngineError, ModelInvalid
 from pyspec.policy.learned import Learned
 from pyspec.profiles import load_profile, prior_curve
@@ -49,7 +49,11 @@ class Models:
         except ValueError as error:
             raise ModelInvalid(f"{path} could not be loaded: {error}") from error
         try:
-            self.parts: Parts = choose_parts(self.target, draft, companion)
+            # measured: with many sequences a draft model costs more than it brings, and a coupled one makes the target give
+            # logits of every prompt row; lookup costs nothing
+            rolls_back = can_roll_back(self.target.model)
+            word = "lookup" if draft == "auto" and rolls_back else draft
+            self.parts: Parts = choose_parts(self.target, word, companion)
         except BaseException:
             self.target.close()
             raise
