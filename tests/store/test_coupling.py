@@ -47,7 +47,7 @@ def test_each_type_expands_as_ggml_has_it(kind, tmp_path):
     values = np.random.default_rng(0).standard_normal((64, 64)).astype(np.float32)
     of = gguf.GGMLQuantizationType[kind]
     packed = gguf.quantize(values, of)
-    from pyspec.store.coupling import _EXPAND  # noqa: PLC0415
+    from pyspec.store.coupling import _EXPAND
 
     ours = _EXPAND[kind.lower()](np.ascontiguousarray(packed).view(np.uint8).reshape(-1))
     assert np.array_equal(np.asarray(ours, np.float32).reshape(64, 64), gguf.dequantize(packed, of))
