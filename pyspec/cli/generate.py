@@ -42,7 +42,8 @@ MAX_INPUT = 1 << 20
     "-n",
     "--max-tokens",
     type=int,
-    default=-1,
+    default=512,
+    show_default=True,
     help="Most tokens of the answer; -1 for as many as fit.",
 )
 @click.option("-s", "--system", help="System text.")
