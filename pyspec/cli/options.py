@@ -159,7 +159,7 @@ def find_models(options: Mapping[str, Any]) -> dict[str, Any]:
     with store_progress() as progress:
         path = resolve(options["model"], progress)
         words = {role: _found(options[role], progress) for role in ("draft", "companion")}
-    for file in (path, *(Path(word) for word in words.values() if _is_file(word))):
+    for file in (path, *filter(None, map(_file_in, words.values()))):
         if models_folder() not in file.parents:
             check_model(file, options["trust_model"])
     return {"model": str(path), **words}
@@ -199,8 +199,9 @@ def _found(word: str, progress: Any) -> str:
     )
 
 
-def _is_file(word: str) -> bool:
-    return word not in _WORDS and "+" not in word
+def _file_in(word: str) -> Path | None:
+    """The file that a word of `_found` names, behind a `lookup+` too; None where it names none."""
+    return None if word in _WORDS else Path(word.removeprefix("lookup+"))
 
 
 def physical_cores() -> int:

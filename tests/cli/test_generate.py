@@ -109,6 +109,16 @@ def test_expected_errors_are_one_sentence(
     assert b"Traceback" not in done.stderr
 
 
+def test_draft_behind_lookup_is_checked_too(smollm2: str, tmp_path: Path) -> None:
+    """`lookup+PATH` is looked at before it is loaded, as PATH alone is."""
+    damaged = tmp_path / "draft.gguf"
+    damaged.write_bytes(b"no model")
+    by_itself = run("x", "-m", smollm2, "--draft", str(damaged), "-t", "1")
+    behind = run("x", "-m", smollm2, "--draft", f"lookup+{damaged}", "-t", "1")
+    assert (behind.returncode, behind.stderr) == (by_itself.returncode, by_itself.stderr)
+    assert b"not a GGUF" in behind.stderr
+
+
 def test_bad_utf8_on_stdin_is_named(smollm2: str) -> None:
     """Bytes that are not UTF-8 are refused with their place."""
     done = run("-", "-m", smollm2, stdin=b"ab\ncd\xff")
