@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import math
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, BinaryIO, Literal
 
 import msgspec
@@ -131,15 +132,7 @@ def read_text(stream: BinaryIO, name: str, reading: Reading) -> Iterator[Record]
     for lines in groups:
         place = f"{name}:{lines[0].number}"
         record = Record(id=place, source=name, line=lines[0].number)
-        try:
-            text = _joined(lines, name, reading)
-        except InputError as error:
-            record.error = Failure.of(error)
-        else:
-            if not text.strip():
-                continue
-            record.prompt = reading.wrap(text)
-        yield record
+        yield from _filled(record, partial(_joined, lines, name, reading), reading)
 
 
 def read_jsonl(stream: BinaryIO, name: str, reading: Reading) -> Iterator[Record]:
@@ -254,17 +247,25 @@ def _whole_file(stream: BinaryIO, name: str, reading: Reading) -> Iterator[Recor
     data = stream.read(reading.limit + len(_BOM) + 1)
     offset = len(_BOM) if data.startswith(_BOM) else 0
     data = data[offset:]
-    record = Record(id=name, source=name, line=1)
-    try:
+
+    def text() -> str:
         if len(data) > reading.limit:
             raise _too_long(name, 1, reading.limit)
-        text = _decoded(data, offset, name, 1, reading).replace("\r\n", "\n").rstrip("\n")
+        return _decoded(data, offset, name, 1, reading).replace("\r\n", "\n").rstrip("\n")
+
+    yield from _filled(Record(id=name, source=name, line=1), text, reading)
+
+
+def _filled(record: Record, text: Callable[[], str], reading: Reading) -> Iterator[Record]:
+    """The record with the text as its prompt, or with the error of reading it; nothing where the text is blank."""
+    try:
+        found = text()
     except InputError as error:
         record.error = Failure.of(error)
     else:
-        if not text.strip():
+        if not found.strip():
             return
-        record.prompt = reading.wrap(text)
+        record.prompt = reading.wrap(found)
     yield record
 
 
