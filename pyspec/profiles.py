@@ -75,10 +75,21 @@ def prior_curve(llm: Any, assembly: Any) -> CostCurve:
 
     The first rounds correct it; only ratios matter until then.
     """
-    if llm.model_params.n_gpu_layers != 0 and llama_cpp.llama_supports_gpu_offload():
-        shape = "metal" if sys.platform == "darwin" else "cuda"
-    else:
-        shape = _TYPES.get(int(llm.metadata.get("general.file_type", -1)), "")
     size = max(1, llama_cpp.llama_model_size(llm.model))
     shares = [max(0.02, side.path.stat().st_size / size) for side in assembly.models]
-    return CostCurve(shape, 10.0, *shares[:2])
+    draft, companion = (shares + [0.15, 0.1][len(shares) :])[:2]
+    if llm.model_params.n_gpu_layers != 0 and llama_cpp.llama_supports_gpu_offload():
+        return CostCurve("metal" if sys.platform == "darwin" else "cuda", 10.0, draft, companion)
+    shape = _TYPES.get(int(llm.metadata.get("general.file_type", -1)), "")
+    return CostCurve(shape, 10.0, draft, companion, depth_share=_depth_share(llm.model))
+
+
+def _depth_share(model: Any) -> float:
+    """What one position of context adds to a row on a CPU, in units of a row without context.
+
+    Attention does 2 * n_layer * n_embd products a position where the weights do n_params. Measured on
+    the 135M model in three file types it costs 1.4 to 2.3 times that share: Q4_1 +39 %, BF16 +43 %, Q4_K_M +59 %
+    from 64 positions to 1024.
+    """
+    layers, width = llama_cpp.llama_model_n_layer(model), llama_cpp.llama_model_n_embd(model)
+    return 3.2 * float(layers * width) / float(max(1, llama_cpp.llama_model_n_params(model)))

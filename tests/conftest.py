@@ -130,7 +130,8 @@ def open_plain() -> Iterator[Callable[..., Any]]:
     opened = []
 
     def open_(path: Path | str, **options: Any) -> llama_cpp.Llama:
-        settings = {"n_ctx": 256, "n_threads": 1, "n_threads_batch": 1, "verbose": False, **options}
+        settings = {"n_ctx": 256, "n_threads": 1, "n_threads_batch": 1, "verbose": False}
+        settings |= {"flash_attn": True, **options}  # as ours, or rounding would differ
         opened.append(llama_cpp.Llama(str(path), **settings))
         return opened[-1]
 

@@ -18,18 +18,21 @@ if TYPE_CHECKING:
 
 N_MAX = 64
 _WINDOW = 15  # observations a running median looks back on
+_SURE = 3  # observations from which on a median says something
 _REBUILD = 16  # observations between two rebuilds of a table
 _DEPTH_STEP = 256  # context depths closer than this share a table
+_FAR_DEPTH = 4096  # where a prior with depth has its second curve; linear between and beyond
 _VERSION_CHANGE = 0.01  # relative change of an entry that makes a table a new version
 
 SHAPES: Mapping[str, Mapping[int, float]] = {
-    # Times the cost of one row. CPU: measured on two AVX-512 cores with a 135M model; the GPU
-    # rows come from published measurements of llama.cpp (34B Q8_0 on CUDA, op level on Metal).
-    "Q4_1": {1: 1, 2: 1.77, 3: 2.24, 4: 2.73, 5: 3.51, 6: 4.41, 8: 5.20, 12: 7.24, 16: 9.41},
+    # Times the cost of one row. CPU: measured on two AVX-512 cores with a 135M model, flash
+    # attention on, 64 positions of context (Q4_0 and Q8_0: off, and another machine). The GPU rows
+    # come from published measurements of llama.cpp (34B Q8_0 on CUDA, op level on Metal).
+    "Q4_1": {1: 1, 2: 1.78, 3: 2.17, 4: 2.65, 5: 3.30, 6: 3.77, 8: 4.25, 12: 6.17, 16: 7.75},
     "Q4_0": {1: 1, 2: 1.53, 3: 1.95, 4: 2.24, 5: 2.92, 6: 3.35, 8: 3.60, 12: 4.99, 16: 5.11},
     "Q8_0": {1: 1, 2: 2.02, 3: 2.46, 4: 2.68, 5: 3.28, 6: 3.60, 8: 3.88, 12: 5.41, 16: 6.53},
-    "Q4_K_M": {1: 1, 2: 1.12, 3: 1.42, 4: 1.66, 5: 2.20, 6: 2.43, 8: 2.66, 12: 3.65, 16: 4.54},
-    "BF16": {1: 1, 2: 1.48, 3: 1.71, 4: 1.89, 5: 2.11, 6: 2.31, 8: 2.66, 12: 3.29, 16: 4.14},
+    "Q4_K_M": {1: 1, 2: 1.44, 3: 1.68, 4: 1.96, 5: 2.63, 6: 2.85, 8: 3.04, 12: 4.00, 16: 4.94},
+    "BF16": {1: 1, 2: 1.68, 3: 1.89, 4: 2.12, 5: 2.21, 6: 2.32, 8: 2.61, 12: 3.12, 16: 3.67},
     "cuda": {1: 1, 8: 1.74, 9: 3.89, 16: 4.1, 64: 5.0},
     "metal": {1: 1, 2: 2.06, 8: 7.6, 16: 8.2, 64: 12.0},
 }
@@ -74,7 +77,11 @@ class RowTimesState(msgspec.Struct):
 
 
 class RowTimes:
-    """Time in ms of one model's decode of n rows, as a base curve times a learned ratio per n."""
+    """Time in ms of one model's decode of n rows: a base curve, a learned ratio per n, and a level.
+
+    The level is how fast the machine is just now, whatever n. Without it a count seen in every round would follow each
+    slow second, a rare one would not, and the rare one would look cheap whenever the machine is slow.
+    """
 
     def __init__(self, bases: Mapping[int, Sequence[float]], measured: bool = False) -> None:
         self._depths = sorted(bases)
@@ -84,7 +91,10 @@ class RowTimes:
         self.version = 0
         self._seen: dict[int, deque[float]] = {}
         self._ratio: dict[int, float] = {}
-        self._pending = 0
+        self._recent: deque[tuple[int, float]] = deque(maxlen=_WINDOW)
+        self._waiting: list[tuple[int, float]] = []
+        self._count: dict[int, int] = {}
+        self._level = 1.0
         self._depth = -1
         self._table: list[float] = []
 
@@ -106,14 +116,11 @@ class RowTimes:
         """Learn from one decode; rows outside the curve and impossible times are ignored."""
         if not (1 <= rows <= self.n_max and 1e-4 < ms < 1e7):
             return
-        seen = self._seen.get(rows)
-        fresh = seen is None
-        if seen is None:
-            seen = self._seen[rows] = deque(maxlen=_WINDOW)
         base = self._bases[0][rows] if len(self._depths) == 1 else self.base(depth)[rows]
-        seen.append(ms / base)
-        self._pending += 1
-        if fresh or self._pending >= _REBUILD or len(seen) == 3:
+        self._waiting.append((rows, ms / base))
+        self._recent.append((rows, ms / base))
+        count = self._count[rows] = self._count.get(rows, 0) + 1
+        if count in (1, _SURE) or len(self._waiting) >= _REBUILD:
             self._learn()
 
     def table(self, depth: int = 0) -> list[float]:
@@ -132,8 +139,8 @@ class RowTimes:
         self.version += 1
 
     def count(self, rows: int) -> int:
-        """How many times `rows` was observed, at most the window's length."""
-        return len(self._seen.get(rows, ()))
+        """How many times `rows` was observed."""
+        return self._count.get(rows, 0)
 
     def state(self) -> RowTimesState:
         """The learned curve as a base for the next process."""
@@ -148,7 +155,10 @@ class RowTimes:
 
     def _learn(self) -> None:
         """Running medians of ms/base; one lone observation counts half, first calls being slow."""
-        self._pending = 0
+        self._find_level()
+        for n, x in self._waiting:
+            self._seen.setdefault(n, deque(maxlen=_WINDOW)).append(x / self._level)
+        self._waiting.clear()
         median = {n: sorted(seen)[len(seen) // 2] for n, seen in self._seen.items()}
         anchor = median[max(self._seen, key=lambda n: len(self._seen[n]))]
         if self.measured:
@@ -158,8 +168,15 @@ class RowTimes:
         }
         self._build()
 
+    def _find_level(self) -> None:
+        """The median of what the counts with a ratio of their own showed lately."""
+        sure = {n: r for n, r in self._ratio.items() if self._count[n] >= _SURE}
+        shown = sorted(x / sure[n] for n, x in self._recent if n in sure)
+        if len(shown) >= _SURE:
+            self._level = shown[len(shown) // 2]
+
     def _factors(self) -> list[float]:
-        known = sorted(self._ratio.items())
+        known = sorted((n, r * self._level) for n, r in self._ratio.items())
         if not known:
             return [1.0] * (self.n_max + 1)
         out = [known[0][1]] * (self.n_max + 1)
@@ -192,7 +209,8 @@ class CostCurve:
 
     Without a profile the target starts from a prior shape in units of `one_row_ms`; the draft
     and the companion from the shares of a target row that their file sizes suggest.
-    `draft.table()[n]` is one step of n sequences in lock-step.
+    `draft.table()[n]` is one step of n sequences in lock-step. `depth_share` is what each position
+    of context adds to every row of the target, in units of one row without context.
     """
 
     def __init__(
@@ -202,12 +220,18 @@ class CostCurve:
         draft_share: float = 0.15,
         companion_share: float = 0.1,
         n_max: int = N_MAX,
+        depth_share: float = 0.0,
     ) -> None:
         def times(unit: float, points: Mapping[int, float]) -> RowTimes:
             return RowTimes({0: [unit * t for t in expand(points, n_max)]})
 
         prior = shape(shape_name)
         self.target = times(one_row_ms, prior)
+        if depth_share > 0.0:
+            shallow = self.target.base(0)
+            more = one_row_ms * depth_share * _FAR_DEPTH
+            deep = [t + n * more for n, t in enumerate(shallow)]
+            self.target = RowTimes({0: shallow, _FAR_DEPTH: deep})
         self.draft = times(one_row_ms * draft_share, prior)
         self.companion = times(one_row_ms * companion_share, prior)
         self._shares = (draft_share, companion_share)
@@ -236,11 +260,11 @@ class CostCurve:
         first = not self.target.measured
         self.target.observe(rows, ms, depth)
         if first:
-            self._follow_target()
+            self._follow_target(depth)
 
-    def _follow_target(self) -> None:
+    def _follow_target(self, depth: int) -> None:
         """Keep unmeasured draft and companion at their share of the target's one row."""
-        one = self.target.table()[1]
+        one = self.target.table(depth)[1]
         for times, share in zip((self.draft, self.companion), self._shares, strict=False):
             if not times.measured and not times.count(1):
                 now = times.table()[1]

@@ -58,6 +58,20 @@ def test_outliers_do_not_move_the_curve() -> None:
     assert times.table()[3] == pytest.approx(3.0)
 
 
+def test_a_slow_spell_makes_no_rare_count_look_cheap() -> None:
+    """Where every round became half slower, four rows still cost three times one."""
+    times = RowTimes({0: expand({1: 1.0, 4: 3.0})})
+    for _ in range(60):
+        times.observe(1, 10.0)
+    for _ in range(15):
+        times.observe(4, 30.0)
+    for _ in range(60):
+        times.observe(1, 15.0)
+    table = times.table()
+    assert table[1] == pytest.approx(15.0, rel=0.02)
+    assert table[4] == pytest.approx(45.0, rel=0.05)
+
+
 @given(
     st.lists(
         st.tuples(st.integers(-5, 99), st.floats(allow_nan=True, allow_infinity=True)),
@@ -77,6 +91,16 @@ def test_depth_interpolates_between_measured_depths() -> None:
     times = RowTimes({0: expand({1: 1.0}), 1024: expand({1: 3.0})}, measured=True)
     assert times.table(512)[1] == pytest.approx(2.0)
     assert times.table(0)[1] == pytest.approx(1.0)
+
+
+def test_a_prior_with_depth_adds_the_same_time_for_each_row() -> None:
+    """Each of n rows pays for the positions of context that it attends to."""
+    target = CostCurve("BF16", 10.0, depth_share=0.001).target
+    shallow = list(target.table(0))
+    deep = target.table(1024)
+    assert [b - a for a, b in zip(shallow, deep, strict=True)] == pytest.approx(
+        [10.24 * n for n in range(N_MAX + 1)]
+    )
 
 
 def test_state_round_trip() -> None:
