@@ -4,7 +4,7 @@
     python bench/replay.py --synthetic 1 [--answers 8] [--write FILE]
     python bench/replay.py ROUNDS.jsonl --profile PROFILE.json
 
-Records are per position of an answer (see replay_records.py), so a round that accepts m tokens
+Records are per position of an answer (see pyspec/measure/rounds.py), so a round that accepts m tokens
 goes on at position + m + 1 whatever policy plays. Every policy plays all answers, in the order
 given, with one state throughout. The table shows goodput against plain decoding by category, the
 geometric mean, and the share of the oracle's goodput over all. Python's own time is not in it.
@@ -22,8 +22,9 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 from replay_policies import Costs, Oracle, Ours, Player, Published, Simple, profile_bins
-from replay_records import Answer, Header, group, read_answers, synthetic, write_rounds
+from replay_synthetic import synthetic
 
+from pyspec.measure.rounds import Answer, Header, group, read_answers, write_rounds
 from pyspec.policy.cost import CostCurve, expand, shape
 from pyspec.policy.goodput import GoodputPolicy
 from pyspec.policy.lengths import Companion

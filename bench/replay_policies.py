@@ -13,8 +13,7 @@ from pyspec.policy.records import Draft, Outcome, Plan, SeqOutcome
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from replay_records import Answer, Chain
-
+    from pyspec.measure.rounds import Answer, Chain
     from pyspec.policy.base import LengthPolicy
 
 
@@ -183,7 +182,7 @@ class Published:
         return _finish(seats, drafted, used, spent, companion=True)
 
     def _survival(self, chain: Chain, n: int) -> list[float]:
-        draft = chain.draft(0, n, companion=True)
+        draft = chain.draft(n)
         full = read_companion(draft, read_draft(draft)) or []
         return survivals([self._bins.predict(f) for f in full])
 
@@ -206,7 +205,7 @@ def profile_bins(answers: Sequence[Answer], k: int = 5) -> AdaptiveBins:
     bins = AdaptiveBins(memory=1 << 20)
     for answer in answers:
         for chain in answer.model.values():
-            draft = chain.draft(0, min(k, len(chain.ok)), companion=True)
+            draft = chain.draft(min(k, len(chain.ok)))
             for i, f in enumerate(read_companion(draft, read_draft(draft)) or []):
                 bins.update(f, bool(chain.ok[i]))
                 if not chain.ok[i]:
@@ -256,12 +255,12 @@ class Ours:
         found = seat.answer.lookup.get(seat.t) if self._lookup else None
         least = plan.lookup_min if plan.max_draft else 1
         if found and room(seat) and found.match_length >= least:
-            return found, found.draft(i, min(len(found.ok), room(seat)), companion=False)
+            return found, found.draft(min(len(found.ok), room(seat)), i)
         chain = chain_at(seat)
         if chain is None or plan.max_draft == 0 or room(seat) == 0:
             return None, Draft(i, 0)
         n = self._drafted(chain, min(plan.max_draft, room(seat), len(chain.ok)), plan)
-        return chain, chain.draft(i, n, plan.use_companion)
+        return chain, chain.draft(n, i, plan.use_companion)
 
     @staticmethod
     def _drafted(chain: Chain, most: int, plan: Plan) -> int:

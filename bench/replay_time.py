@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING
 
 from replay import Place, load_costs
 from replay_policies import Ours
-from replay_records import group, synthetic
+from replay_synthetic import synthetic
 
+from pyspec.measure.rounds import group
 from pyspec.policy.base import LengthPolicy
 from pyspec.policy.cost import CostCurve
 from pyspec.policy.goodput import GoodputPolicy

@@ -14,7 +14,7 @@ from pyspec.cli.options import model_options, open_model
 from pyspec.measure.profile import measure, store
 from pyspec.measure.profile_report import draw, say, summary
 from pyspec.measure.questions import load_questions, select
-from pyspec.measure.record import Header, write_rounds
+from pyspec.measure.rounds import Header, write_rounds
 
 if TYPE_CHECKING:
     from pyspec.llama import SpeculativeLlama

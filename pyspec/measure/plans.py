@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from pyspec.measure.costs import Costs
-    from pyspec.measure.record import Chain
+    from pyspec.measure.rounds import Chain
 
 PLAIN = "do not speculate"
 

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 
 from pyspec.measure.costs import Costs, measure_costs
 from pyspec.measure.plans import PLAIN, break_even, fixed_plans, simulate
-from pyspec.measure.record import Chain, record_answer
+from pyspec.measure.record import record_answer
+from pyspec.measure.rounds import Chain
 from pyspec.policy.goodput import GoodputPolicy
 from pyspec.policy.learned import Learned
 from pyspec.policy.profile import Profile, save_profile

@@ -1,87 +1,28 @@
 """Recording rounds: what would be drafted from every position of a greedy answer.
 
 The answer is decoded plainly, and before each token the draft proposes up to `kmax` tokens and the
-companion judges them. The file's format is that of bench/replay_records.py; each chain carries in
-addition `miss`: what the target thought where the chain first parts from the answer.
+companion judges them.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import msgspec
 import numpy as np
 
 from pyspec.drafters import LookupDrafter
 from pyspec.measure.modes import equipped
+from pyspec.measure.rounds import Chain, Miss
 from pyspec.policy.base import LengthPolicy
 from pyspec.policy.records import LOOKUP, MODEL, Draft, Outcome, Plan
 from pyspec.sampling import Sampling
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
-    from pathlib import Path
 
     import numpy.typing as npt
 
     from pyspec.llama import SpeculativeLlama
-
-
-class Header(msgspec.Struct):
-    """First line of a file of rounds."""
-
-    pyspec_rounds: int
-    target: str
-    draft: str
-    companion: str
-    kmax: int
-
-
-class Miss(msgspec.Struct):
-    """Where a chain parts from the answer: the target's margin there.
-
-    gap: z1 - z2, nats; ratio: z2 / z1 of the raw logits; z1: the largest; second: 1 if the drafted
-    token is the runner-up, so that a margin rule could take it.
-    """
-
-    gap: float
-    ratio: float
-    z1: float
-    second: int
-
-
-class Chain(msgspec.Struct, omit_defaults=True):
-    """One draft chain; the fields are explained in bench/replay_records.py."""
-
-    answer: str | int
-    category: str
-    t: int
-    length: int
-    ok: list[int]
-    source: str = MODEL
-    match_length: int = 0
-    p: list[float] = []
-    h: list[float] = []
-    s: list[float] | None = None
-    a: list[float] | None = None
-    pc: list[float] | None = None
-    agree: list[int] | None = None
-    miss: Miss | None = None
-
-    @property
-    def matched(self) -> int:
-        """Tokens from the start that the target would accept."""
-        return self.ok.index(0) if 0 in self.ok else len(self.ok)
-
-    def draft(self, n: int) -> Draft:
-        """The first n tokens as a policy sees them, on sequence 0."""
-        if self.source == LOOKUP:
-            return Draft(0, n, source=LOOKUP, match_length=self.match_length)
-        out = Draft(0, n, self.p[:n], self.h[:n])
-        if self.s and self.a and self.pc and self.agree:
-            out.s, out.a, out.pc = self.s[:n], self.a[:n], self.pc[:n]
-            out.agree = [bool(x) for x in self.agree[:n]]
-        return out
 
 
 class _Recording(LengthPolicy):
@@ -206,14 +147,3 @@ def _chain(
             chain.pc = [round(x, 6) for x in draft.pc[:n]]
             chain.agree = [int(x) for x in draft.agree[:n]]
     yield chain
-
-
-def write_rounds(path: Path, header: Header, chains: Iterable[Chain]) -> int:
-    """Write a file of rounds; returns how many chains."""
-    count = 0
-    with path.open("wb") as out:
-        out.write(msgspec.json.encode(header) + b"\n")
-        for chain in chains:
-            out.write(msgspec.json.encode(chain) + b"\n")
-            count += 1
-    return count

@@ -6,7 +6,7 @@ from pyspec.store.check import check_model
 from pyspec.store.fingerprint import file_sha256
 from pyspec.store.gguf import Header
 from pyspec.store.header import read_header
-from pyspec.store.locate import fitting, resolve, sidecar_path
+from pyspec.store.locate import fitting, resolve
 from pyspec.store.manifest import Entry, Manifest, load_manifest
 
 __all__ = [
@@ -19,5 +19,4 @@ __all__ = [
     "load_manifest",
     "read_header",
     "resolve",
-    "sidecar_path",
 ]

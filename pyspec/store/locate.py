@@ -13,10 +13,10 @@ from pyspec.store.cursor import open_regular, show
 from pyspec.store.fetch import Progress, fetch, no_progress
 from pyspec.store.fingerprint import file_sha256, stamp
 from pyspec.store.hub import PREFIX, parse_hub_name
-from pyspec.store.manifest import Entry, Manifest, load_manifest, models_folder
+from pyspec.store.manifest import Entry, Manifest, load_manifest
 from pyspec.store.paths import models_dir
 
-__all__ = ["find", "fitting", "known_as", "resolve", "sidecar_path"]
+__all__ = ["find", "fitting", "known_as", "resolve"]
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
@@ -119,15 +119,3 @@ def fitting(target: Path, role: str, manifest: Manifest | None = None) -> list[E
     if any(_SHA256.fullmatch(key) for entry in offers for key in entry.for_target):
         keys.add(file_sha256(target))
     return [entry for entry in offers if keys.intersection(entry.for_target)]
-
-
-def sidecar_path(entry: Entry) -> Path:
-    """The sidecar of a coupled draft, its hash checked; ModelNotFound when missing or damaged."""
-    sidecar = entry.sidecar
-    if sidecar is not None:
-        path = models_folder() / sidecar.file
-        if path.is_file() and file_sha256(path) == sidecar.sha256:
-            return path
-    raise ModelNotFound(
-        f"the sidecar of {entry.name} is missing or damaged", "install pyspec again"
-    )

@@ -12,7 +12,7 @@ from pyspec.measure.costs import Costs, measure_costs
 from pyspec.measure.plans import PLAIN, break_even, fixed_plans
 from pyspec.measure.profile import by_position, calibration, evaluate, measure, store
 from pyspec.measure.questions import Question
-from pyspec.measure.record import Chain
+from pyspec.measure.rounds import Chain
 from pyspec.profiles import load_profile, profile_key
 
 FLAT = [0.0] + [10.0] * 18

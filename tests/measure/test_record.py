@@ -1,35 +1,20 @@
-"""Recorded rounds: what they say is so, and bench/replay.py reads them."""
+"""Recorded rounds: what they say is so, and what is written is read again."""
 
 from __future__ import annotations
 
-import importlib.util
-import sys
 from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
 
 from pyspec.measure.modes import Bench, parse_mode
-from pyspec.measure.record import Chain, Header, record_answer, write_rounds
+from pyspec.measure.record import record_answer
+from pyspec.measure.rounds import Chain, Header, read_answers, write_rounds
 from pyspec.sampling import Sampling
 
 PROMPT = [5, 6, 7, 5, 6]
 N, KMAX = 20, 4
-
-
-@pytest.fixture
-def replay_records() -> ModuleType:
-    """bench/replay_records.py as a module."""
-    path = Path(__file__).parents[2] / "bench" / "replay_records.py"
-    spec = importlib.util.spec_from_file_location("replay_records", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["replay_records"] = module
-    spec.loader.exec_module(module)
-    return module
 
 
 @pytest.fixture
@@ -108,17 +93,15 @@ def test_the_equipment_and_the_policies_come_back(recorded: Any) -> None:
     assert llm.last_speculation["verified"] > 0
 
 
-def test_the_replayer_reads_the_file(
-    recorded: Any, tmp_path: Path, replay_records: ModuleType
-) -> None:
+def test_what_is_written_is_read_again(recorded: Any, tmp_path: Path) -> None:
     """Same answers, same chains."""
     _, answer, chains = recorded
     path = tmp_path / "rounds.jsonl"
     count = write_rounds(path, Header(1, "t", "d", "c", KMAX), chains)
     with path.open("rb") as lines:
-        (read,) = replay_records.read_answers(lines)
+        (read,) = read_answers(lines)
     assert read.length == len(answer)
     assert len(read.model) + len(read.lookup) == count == len(chains)
     for chain in chains:
         other = (read.model if chain.source == "model" else read.lookup)[chain.t]
-        assert (other.ok, other.p, other.s) == (chain.ok, chain.p, chain.s)
+        assert other == chain

@@ -9,8 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from replay import Place, geomean, load_costs, replay, speeds
 from replay_policies import Costs, Oracle, Ours, Simple
-from replay_records import Header, group, read_answers, synthetic, write_rounds
+from replay_synthetic import synthetic
 
+from pyspec.measure.rounds import Header, group, read_answers, write_rounds
 from pyspec.policy.cost import CostCurve, expand, shape
 from pyspec.policy.goodput import GoodputPolicy
 from pyspec.policy.lengths import Companion

@@ -8,7 +8,7 @@ import pytest
 from store.shop import SHIPPED, Shop, sha
 
 from pyspec.errors import ModelNotFound, ModelUnreadable
-from pyspec.store import fitting, resolve, sidecar_path
+from pyspec.store import fitting, resolve
 from pyspec.store.locate import known_as
 
 
@@ -111,17 +111,3 @@ def test_unknown_size_is_not_hashed(
     big.write_bytes(b"x")
     monkeypatch.setattr("pyspec.store.locate.file_sha256", lambda _: pytest.fail("hashed"))
     assert known_as(big, shop.manifest) is None
-
-
-def test_sidecar_is_checked(shop: Shop) -> None:
-    """A coupled draft's sidecar is found by the manifest and refused when its bytes changed."""
-    side = {"file": "side.gguf", "size": 4, "sha256": sha(b"side")}
-    shop.add("pair", b"x", SHIPPED, role="coupled", for_target=["toy"])
-    inline = ", ".join(f'{k} = "{v}"' if k != "size" else f"{k} = {v}" for k, v in side.items())
-    text = (shop.folder / "manifest.toml").read_text() + f"sidecar = {{ {inline} }}\n"
-    (shop.folder / "manifest.toml").write_text(text)
-    (shop.folder / "side.gguf").write_bytes(b"side")
-    assert sidecar_path(shop.entry("pair")).read_bytes() == b"side"
-    (shop.folder / "side.gguf").write_bytes(b"edis?")
-    with pytest.raises(ModelNotFound, match="sidecar of pair"):
-        sidecar_path(shop.entry("pair"))

@@ -1,0 +1,148 @@
+"""Recorded rounds: the file format, read by bench/replay.py.
+
+A file is JSON lines, UTF-8. The first line says what was recorded:
+
+    {"pyspec_rounds": 1, "target": NAME, "draft": NAME, "companion": NAME or "", "kmax": K}
+
+Every other line is one draft chain: what a drafter would propose at position t of an answer, if
+the answer's tokens before t were committed and token t-1 the last of them (for t = 0: the last
+token of the prompt). Chains of one answer stand together, t ascending; a position may have a chain
+of each source, or none.
+
+    answer        id of the answer, text or number
+    category      its category, text
+    t             position, 0-based; 0 <= t < length
+    length        number of tokens of the answer, the same on all its lines
+    source        "model" or "lookup"
+    match_length  tokens that matched, for "lookup"; else 0
+    p, h          per drafted token, up to K: the draft's full-softmax probability of it and the
+                  entropy in nats; absent for "lookup"
+    s, a, pc, agree  per drafted token: S, A, the companion's probability of it, whether it is the
+                  companion's argmax (0 or 1); absent where no companion ran
+    ok            per drafted token: 1 if it and all before it in the chain equal the answer's
+                  tokens t, t+1, ..., else 0
+    miss          what the target thought where the chain first parts from the answer; absent where it
+                  does not
+
+Chains go on after the first mismatch as the drafter would (a policy sees those tokens' p before
+it knows), and stop early only at the drafter's own end, e.g. an end-of-generation token. A recorder
+writes them by drafting K tokens from every position of a finished answer. Round at position t that
+accepts m tokens: the next round is at t + m + 1. So `ok` may be all that decides how far it goes.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from pyspec.policy.records import LOOKUP, MODEL, Draft
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+
+class Header(msgspec.Struct):
+    """First line of a file of rounds."""
+
+    pyspec_rounds: int
+    target: str = ""
+    draft: str = ""
+    companion: str = ""
+    kmax: int = 16
+
+
+class Miss(msgspec.Struct):
+    """Where a chain parts from the answer: the target's margin there.
+
+    gap: z1 - z2, nats; ratio: z2 / z1 of the raw logits; z1: the largest; second: 1 if the drafted
+    token is the runner-up, so that a margin rule could take it.
+    """
+
+    gap: float
+    ratio: float
+    z1: float
+    second: int
+
+
+class Chain(msgspec.Struct, omit_defaults=True):
+    """One draft chain; see the module's text."""
+
+    answer: str | int
+    category: str
+    t: int
+    length: int
+    ok: list[int]
+    source: str = MODEL
+    match_length: int = 0
+    p: list[float] = []
+    h: list[float] = []
+    s: list[float] | None = None
+    a: list[float] | None = None
+    pc: list[float] | None = None
+    agree: list[int] | None = None
+    miss: Miss | None = None
+
+    @property
+    def matched(self) -> int:
+        """Tokens from the start that the target would accept."""
+        return self.ok.index(0) if 0 in self.ok else len(self.ok)
+
+    def draft(self, n: int, seq: int = 0, companion: bool = True) -> Draft:
+        """The first n tokens as a policy sees them."""
+        if self.source == LOOKUP:
+            return Draft(seq, n, source=LOOKUP, match_length=self.match_length)
+        out = Draft(seq, n, self.p[:n], self.h[:n])
+        if companion and self.s and self.a and self.pc and self.agree:
+            out.s, out.a, out.pc = self.s[:n], self.a[:n], self.pc[:n]
+            out.agree = [bool(x) for x in self.agree[:n]]
+        return out
+
+
+class Answer(msgspec.Struct):
+    """All chains of one answer, by position."""
+
+    name: str | int
+    category: str
+    length: int
+    model: dict[int, Chain]
+    lookup: dict[int, Chain]
+
+
+def group(chains: Iterable[Chain]) -> list[Answer]:
+    """Chains by answer."""
+    answers: dict[str | int, Answer] = {}
+    for c in chains:
+        answer = answers.setdefault(c.answer, Answer(c.answer, c.category, c.length, {}, {}))
+        (answer.lookup if c.source == LOOKUP else answer.model)[c.t] = c
+    return list(answers.values())
+
+
+def read_answers(lines: Iterable[str | bytes]) -> list[Answer]:
+    """Parse a file of rounds. Raises ValueError with the line number where it is not one."""
+    chains: list[Chain] = []
+    decode = msgspec.json.Decoder(Chain).decode
+    for number, line in enumerate(lines, 1):
+        try:
+            if number == 1:
+                if msgspec.json.decode(line, type=Header).pyspec_rounds != 1:
+                    raise ValueError("not a file of rounds, version 1")
+                continue
+            if not line.strip():
+                continue
+            chains.append(decode(line))
+        except msgspec.MsgspecError as error:
+            raise ValueError(f"line {number}: {error}") from None
+    return group(chains)
+
+
+def write_rounds(path: Path, header: Header, chains: Iterable[Chain]) -> int:
+    """Write a file of rounds; returns how many chains."""
+    count = 0
+    with path.open("wb") as out:
+        out.write(msgspec.json.encode(header) + b"\n")
+        for chain in chains:
+            out.write(msgspec.json.encode(chain) + b"\n")
+            count += 1
+    return count
