@@ -14,29 +14,63 @@ from pathlib import Path
 import msgspec
 
 from pyspec.errors import InputError
-from pyspec.measure.report import Results, speed_table
+from pyspec.measure.report import Results, table
+from pyspec.measure.stats import TOTAL, Summary
 
 START, END = "<!-- results -->", "<!-- /results -->"
+PLAIN = "plain"
 _SHOWN = 12
+_HEAD = ["what", "way", "tokens/s", "over plain", "best", "worst", "first token ms"]
 
 
 def results_block(folder: Path, link: str = "bench/results") -> str:
-    """The tables of all results under `folder`, by name; empty where there are none."""
-    parts = []
-    for path in sorted(folder.glob("*/results.json")):
-        try:
-            results = msgspec.json.decode(path.read_bytes(), type=Results)
-        except msgspec.MsgspecError as error:
-            raise InputError(f"{path}: {error}") from None
-        setup = results.setup
-        target = setup.files["target"].name
-        parts.append(
-            f"{results.title}: {target}, {setup.machine}, {setup.threads} threads, "
-            f"{setup.max_tokens} tokens, temperature {setup.temperature:g}, {setup.day}. Speed-up "
-            f"over plain decoding ([page]({link}/{path.parent.name}/README.md)).\n\n"
-            + speed_table(results.summaries[:_SHOWN])
-        )
-    return "\n\n".join(parts)
+    """One table of all results under `folder`, by name; empty where there are none."""
+    found = {path.parent.name: _read(path) for path in sorted(folder.glob("*/results.json"))}
+    if not found:
+        return ""
+    rows = [
+        [f"[{results.title}]({link}/{name}/README.md)" if i == 0 else "", *_row(summary)]
+        for name, results in found.items()
+        for i, summary in enumerate(results.summaries[:_SHOWN])
+    ]
+    return f"{_where(list(found.values()))}\n\n{table(_HEAD, rows)}"
+
+
+def _read(path: Path) -> Results:
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=Results)
+    except msgspec.MsgspecError as error:
+        raise InputError(f"{path}: {error}") from None
+
+
+def _where(found: list[Results]) -> str:
+    """Machines, days and versions, each named once, and what the columns mean."""
+    setups = [results.setup for results in found]
+    places = dict.fromkeys(f"{s.machine}, {s.threads} threads" for s in setups)
+    days = dict.fromkeys(s.day for s in setups)
+    return (
+        f"{'; '.join(places)}; {', '.join(days)}. Tokens a second after the first token; over plain "
+        "decoding on the same questions as a geometric mean over categories, then the best and the worst category. Each title leads to its page: categories, "
+        "spread, files and the command that made it."
+    )
+
+
+def _row(summary: Summary) -> list[str]:
+    """A way of answering: speed, speed-up, best and worst category, first token."""
+    ups = {name: speed.speed_up for name, speed in summary.speeds.items() if name != TOTAL}
+    total = summary.speeds.get(TOTAL)
+    best, worst = (
+        max(ups, key=ups.__getitem__, default=""),
+        min(ups, key=ups.__getitem__, default=""),
+    )
+    return [
+        summary.who,
+        f"{total.rate:.1f}" if total else "-",
+        f"{summary.geomean:.2f}",
+        f"{best} {ups[best]:.2f}" if best and summary.who != PLAIN else "-",
+        f"{worst} {ups[worst]:.2f}" if worst and summary.who != PLAIN else "-",
+        f"{summary.first_ms:.0f}",
+    ]
 
 
 def replaced(text: str, block: str) -> str:

@@ -63,8 +63,8 @@ def test_the_block_is_made_of_all_results(tmp_path: Path) -> None:
     for name in ("b", "a"):
         save(results(name.upper()), tmp_path / name)
     block = readme.results_block(tmp_path)
-    assert block.index("A: t.gguf") < block.index("B: t.gguf")
-    assert "(bench/results/a/README.md)" in block
+    assert block.index("[A](bench/results/a/README.md)") < block.index("[B](")
+    assert "| slow |" in block
 
 
 def test_only_what_is_between_the_marks_changes() -> None:
