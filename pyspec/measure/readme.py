@@ -50,7 +50,8 @@ def _where(found: list[Results]) -> str:
     days = dict.fromkeys(s.day for s in setups)
     return (
         f"{'; '.join(places)}; {', '.join(days)}. Tokens a second after the first token; over plain "
-        "decoding on the same questions as a geometric mean over categories, then the best and the worst category. Each title leads to its page: categories, "
+        "decoding on the same questions as a geometric mean over categories, then the best and the "
+        "worst category. Each title leads to its page: categories, "
         "spread, files and the command that made it."
     )
 
