@@ -19,7 +19,7 @@ from pyspec.policy.base import LengthPolicy
 from pyspec.policy.cost import CostCurve
 from pyspec.policy.learned import Learned
 from pyspec.policy.lengths import Length, parse_length
-from pyspec.profiles import load_profile, prior_curve
+from pyspec.profiles import load_profile, prior_curve, prior_learned
 from pyspec.rules import Margin, Strict, Verification
 from pyspec.sampling import Sampling, build_chain
 from pyspec.speculation import OFF, Speculation, result_block
@@ -287,9 +287,9 @@ class SpeculativeLlama(Mirror):
         return self._policies[key]
 
     def _believed(self) -> tuple[CostCurve, Learned]:
-        """A policy's beginnings: what a profile measured, or the curve of this object and nothing learned."""
+        """A policy's beginnings: what a profile measured, or the curve of this object and the draft's prior."""
         measured = load_profile(self, self._assembly) if self._measured else None
-        return measured or (self._curve, Learned())
+        return measured or (self._curve, prior_learned(self._assembly))
 
     def _settle(self, policy: LengthPolicy, rule: Verification, speculation: Speculation) -> None:
         """After an answer, however it ended: what the KV holds, and what was done."""

@@ -8,19 +8,19 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 import llama_cpp
+import msgspec
 
 from pyspec._version import __version__
 from pyspec.errors import ProfileError, PyspecError
 from pyspec.policy.cost import CostCurve
-from pyspec.policy.profile import ProfileKey
+from pyspec.policy.learned import Learned
+from pyspec.policy.profile import Prior, ProfileKey, load_prior, prior_path
 from pyspec.policy.profile import load_profile as load_stored
 from pyspec.store.fingerprint import file_sha256
 from pyspec.store.paths import cache_dir
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    from pyspec.policy.learned import Learned
 
 log = logging.getLogger("pyspec")
 
@@ -36,8 +36,7 @@ def profile_key(llm: Any, assembly: Any = None) -> ProfileKey:
     assembly: what it drafts with, where the object does not have it yet.
     """
     assembly = assembly if assembly is not None else llm._assembly
-    sides = [file_sha256(model.path) for model in assembly.models]
-    draft, companion = [*sides, "", ""][:2]
+    draft, companion = _side_hashes(assembly)
     offloaded = llm.model_params.n_gpu_layers if llama_cpp.llama_supports_gpu_offload() else 0
     return ProfileKey(
         target=file_sha256(llm.model_path),
@@ -47,6 +46,12 @@ def profile_key(llm: Any, assembly: Any = None) -> ProfileKey:
         threads=int(llm.n_threads),
         version=f"{__version__} on {llama_cpp.__version__}",
     )
+
+
+def _side_hashes(assembly: Any) -> tuple[str, str]:
+    sides = [file_sha256(model.path) for model in assembly.models]
+    draft, companion = [*sides, "", ""][:2]
+    return draft, companion
 
 
 def load_profile(llm: Any, assembly: Any = None) -> tuple[CostCurve, Learned] | None:
@@ -64,6 +69,26 @@ def load_profile(llm: Any, assembly: Any = None) -> tuple[CostCurve, Learned] | 
     except PyspecError as error:
         log.warning("no profile is used: %s", error)
     return None
+
+
+def prior_learned(assembly: Any) -> Learned:
+    """What is believed of a draft's acceptance at first: the prior beside its file, or nothing."""
+    try:
+        prior = load_prior(assembly.models[0].path) if assembly.models else None
+        return prior.restore(*_side_hashes(assembly)) if prior is not None else Learned()
+    except ProfileError as error:
+        log.warning("%s; what it says is learned anew", error.message)
+        return Learned()
+
+
+def save_prior(assembly: Any, learned: Learned) -> Path:
+    """Write what was learned beside the draft, for those who get both; returns the path."""
+    draft, companion = _side_hashes(assembly)
+    if not draft:
+        raise ProfileError("there is no draft model to write a prior for", "name one with --draft")
+    path = prior_path(assembly.models[0].path)
+    path.write_bytes(msgspec.json.encode(Prior(draft, companion, learned.state())) + b"\n")
+    return path
 
 
 _TYPES = {1: "BF16", 2: "Q4_0", 3: "Q4_1", 7: "Q8_0", 15: "Q4_K_M", 32: "BF16"}

@@ -20,7 +20,7 @@ from pyspec.engine.loop import Equipment, Loop
 from pyspec.engine.side import Placement, SideModel, address, can_roll_back
 from pyspec.errors import EngineError, ModelInvalid
 from pyspec.policy.learned import Learned
-from pyspec.profiles import load_profile, prior_curve
+from pyspec.profiles import load_profile, prior_curve, prior_learned
 
 if TYPE_CHECKING:
     from pyspec.policy.cost import CostCurve
@@ -69,7 +69,7 @@ class Models:
         """The pair's profile, or a prior where it has none."""
         sides = [path for path in (self.parts.draft, self.parts.companion) if path is not None]
         pair = SimpleNamespace(models=[SimpleNamespace(path=path) for path in sides])
-        return load_profile(self.target, pair) or (prior_curve(self.target, pair), Learned())
+        return load_profile(self.target, pair) or (prior_curve(self.target, pair), prior_learned(pair))
 
     def close(self) -> None:
         """Free the target."""

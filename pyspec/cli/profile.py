@@ -15,6 +15,7 @@ from pyspec.measure.profile import measure, store
 from pyspec.measure.profile_report import draw, say, summary
 from pyspec.measure.questions import load_questions, select
 from pyspec.measure.rounds import Header, write_rounds
+from pyspec.profiles import save_prior
 
 if TYPE_CHECKING:
     from pyspec.llama import SpeculativeLlama
@@ -33,6 +34,11 @@ if TYPE_CHECKING:
               help="About how long to measure.")  # fmt: skip
 @click.option("--plot", type=FILE, help="Save a plot (svg, png, pdf).")
 @click.option("--rounds", type=FILE, help="Save the recorded rounds, for bench/replay.py.")
+@click.option(
+    "--prior",
+    is_flag=True,
+    help="Write what was learned beside the draft, as its prior for other machines.",
+)
 @click.option("--save/--no-save", default=True, help="Keep the profile for later runs.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of tables.")
 def profile(questions: Path | None, **options: Any) -> None:
@@ -63,5 +69,8 @@ def _keep(llm: SpeculativeLlama, found: Measured, options: dict[str, Any]) -> No
             1, Path(llm.model_path).name, assembly.draft, assembly.companion, options["kmax"]
         )
         write_rounds(options["rounds"], header, found.chains)
+    if options["prior"]:
+        path = save_prior(llm._open(), found.learned)  # noqa: SLF001 - its files
+        click.echo(f"prior written: {path.name}", err=True)
     if options["save"]:
         click.echo(f"profile stored: {store(llm, found).name}", err=True)

@@ -1,6 +1,8 @@
 """A measured profile of one pair of models on one machine, and its file in the cache.
 
-A profile that cannot be believed raises ProfileError; callers measure again.
+The part of it that holds on any machine, what is known of a draft's acceptance, may lie beside the
+draft as its prior. A file that cannot be believed raises ProfileError; callers measure again, or
+learn from nothing.
 """
 
 from __future__ import annotations
@@ -58,6 +60,44 @@ class Profile(msgspec.Struct, forbid_unknown_fields=True):
             return CostCurve.restore(self.curve), Learned.restore(self.learned)
         except OptionError as error:
             raise ProfileError(f"the profile is damaged: {error.message}", _HINT) from None
+
+
+class Prior(msgspec.Struct, forbid_unknown_fields=True):
+    """What was learned of a draft's acceptance, whatever the machine: the file beside the draft.
+
+    draft and companion are sha256 of the files; the companion's part is left out where another one, or none, is used.
+    """
+
+    draft: str
+    companion: str
+    learned: LearnedState
+    format: int = FORMAT
+
+    def restore(self, draft: str, companion: str) -> Learned:
+        """What a policy begins with. Raises ProfileError for another draft or contradicting tables."""
+        if self.format != FORMAT or self.draft != draft:
+            raise ProfileError("the draft's prior belongs to another draft", "install both again")
+        try:
+            learned = Learned.restore(self.learned)
+        except OptionError as error:
+            raise ProfileError(f"the draft's prior is damaged: {error.message}") from None
+        if self.companion != companion:
+            learned.companion = Learned().companion
+        return learned
+
+
+def prior_path(draft: Path) -> Path:
+    """Where a draft's prior lies."""
+    return draft.with_suffix(".prior.json")
+
+
+def load_prior(draft: Path) -> Prior | None:
+    """The prior beside a draft, None where there is none. Raises ProfileError if it is damaged."""
+    path = prior_path(draft)
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=Prior) if path.is_file() else None
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise ProfileError(f"the prior {path} is damaged: {error}", "install it again") from None
 
 
 def profile_path(folder: Path, key: ProfileKey) -> Path:

@@ -9,11 +9,15 @@ import pytest
 
 from pyspec.errors import ProfileError
 from pyspec.policy.cost import CostCurve
+from pyspec.policy.features import COMPANION_WIDTH, Features
 from pyspec.policy.learned import Learned
 from pyspec.policy.profile import (
+    Prior,
     Profile,
     ProfileKey,
+    load_prior,
     load_profile,
+    prior_path,
     profile_path,
     save_profile,
 )
@@ -108,3 +112,44 @@ def test_a_folder_that_cannot_be_made_is_one_sentence(tmp_path, profile) -> None
     (tmp_path / "file").write_text("")
     with pytest.raises(ProfileError, match="cannot be written"):
         save_profile(profile, tmp_path / "file")
+
+
+def taught() -> Learned:
+    """A state that has seen the sixth bin accepted often, and a useful companion."""
+    learned = Learned()
+    for _ in range(200):
+        learned.calibration.update(0, 6, True)
+        learned.companion.update(Features((1.0,) * COMPANION_WIDTH, 0.5, 0.5), True)
+    return learned
+
+
+def test_a_prior_is_what_was_learned(tmp_path) -> None:
+    """Read from the file beside the draft, it predicts as the state that was written."""
+    learned = taught()
+    draft = tmp_path / "d.gguf"
+    prior_path(draft).write_bytes(msgspec.json.encode(Prior("d", "c", learned.state())))
+    again = load_prior(draft).restore("d", "c")
+    assert again.calibration.table(1) == pytest.approx(learned.calibration.table(1))
+    assert again.state() == learned.state()
+
+
+def test_a_prior_for_another_companion_keeps_the_draft_s_part() -> None:
+    """What was learned with one companion says nothing about another."""
+    again = Prior("d", "c", taught().state()).restore("d", "other")
+    assert again.calibration.table(1) == pytest.approx(taught().calibration.table(1))
+    assert again.companion.state() == Learned().companion.state()
+
+
+def test_a_prior_for_another_draft_is_refused() -> None:
+    """Its bins are of other probabilities."""
+    with pytest.raises(ProfileError, match="another draft"):
+        Prior("d", "c", Learned().state()).restore("e", "c")
+
+
+def test_no_prior_is_none_and_a_damaged_one_is_refused(tmp_path) -> None:
+    """A draft without one is the usual case."""
+    draft = tmp_path / "d.gguf"
+    assert load_prior(draft) is None
+    prior_path(draft).write_text("{")
+    with pytest.raises(ProfileError, match="damaged"):
+        load_prior(draft)
