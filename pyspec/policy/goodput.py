@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from bisect import bisect
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pyspec.policy.base import MAX_DRAFT, LengthPolicy, clean_times, observe_times
 from pyspec.policy.calibration import mood
 from pyspec.policy.choose import allocate, best_length, draft_floors, survivals
+from pyspec.policy.drafting import Drafting
 from pyspec.policy.features import Features, read_companion, read_draft
-from pyspec.policy.gate import Gate, Starts
+from pyspec.policy.gate import Gate
 from pyspec.policy.records import LOOKUP, Draft, Outcome, Plan, SeqOutcome
 
 if TYPE_CHECKING:
@@ -21,14 +21,6 @@ if TYPE_CHECKING:
 _LATELY = 0.9  # what an observed token leaves of the running acceptance before it
 _REFRESH = 128  # rounds between two looks at slowly moving inputs of the floors
 _PRICE_MEMORY = 32.0  # rounds the running goodput looks back on
-# Contexts of a gate: the class of the running gain of this answer's drafts, or one of
-# _NEAR, _FAR, _START: nothing drafted for a few rounds, for long, since the answer began.
-_TREND_EDGES = (-0.3, -0.1, 0.0, 0.1, 0.3, 0.8)
-_NEAR = len(_TREND_EDGES) + 1
-_FAR, _START = _NEAR + 1, _NEAR + 2
-_NEAR_ROUNDS = 4
-_TREND_WEIGHT = 0.3  # of the last gain in the running gain
-_TRIAL_ROUNDS = 3  # rounds drafted at an answer's start, where the draft's KV is up to date
 _IDLE = Plan(0)
 
 
@@ -76,16 +68,11 @@ class GoodputPolicy(LengthPolicy):
         self._companion = companion
         self._auto_draft, self._auto_companion = auto_draft, auto_companion
         self._max_draft = max_draft
-        self._gates: dict[int, Gate] = {}
-        self._starts = Starts()
+        self._drafting = Drafting()
         self._companion_gate = Gate()
-        self._gate = Gate(_START + 1)
         self._speed = 1.0  # running goodput over that of plain decoding, at least 1
         self._recent = (_PRICE_MEMORY, _PRICE_MEMORY)  # tokens, tokens plain decoding would give
         self._plain_overhead = 0.0
-        self._context = _START
-        self._undrafted = self._drafted = 0
-        self._trend = 0.0
         self._lately: dict[int, float] = {}  # running acceptance of each sequence
         self._mood = 1
         self._n_seq = 1
@@ -97,7 +84,7 @@ class GoodputPolicy(LengthPolicy):
         self._pending: dict[int, _Pending] = {}
         self._predicted = 0.0
         self._companion_gain = 0.0
-        self._drafting = False
+        self._asked = False  # for a draft, this round
 
     # -- before drafting ---------------------------------------------------------------------
 
@@ -122,7 +109,7 @@ class GoodputPolicy(LengthPolicy):
         on, probe = self._ask_draft(n_seq) if self._auto_draft else (True, False)
         if not on:
             return _IDLE
-        self._drafting = True
+        self._asked = True
         self.tally.probes += probe
         return Plan(
             room,
@@ -136,11 +123,11 @@ class GoodputPolicy(LengthPolicy):
 
     def _ask_draft(self, n_seq: int) -> tuple[bool, bool]:
         """The gate's answer, told what the model of drafting expects and what catching up costs."""
+        missed = self._drafting.missed
         steps = self.curve.draft.table()
-        missed = steps[min(n_seq * (self._undrafted + 1), len(steps) - 1)] - self._tables.step
-        behind = self._speed * max(0.0, missed) / self._rows[n_seq] if self._undrafted else 0.0
-        trial = self._context != _FAR and self._drafted < _TRIAL_ROUNDS and self._starts.open
-        return self._gate.ask(self._context, self._tables.gain - behind, trial)
+        more = steps[min(n_seq * (missed + 1), len(steps) - 1)] - self._tables.step
+        behind = self._speed * max(0.0, more) / self._rows[n_seq] if missed else 0.0
+        return self._drafting.ask(self._tables.gain - behind)
 
     def _ask_companion(self) -> bool:
         if not self._companion or not self._auto_companion:
@@ -160,10 +147,7 @@ class GoodputPolicy(LengthPolicy):
             verify, step / n_seq, price, told.nexts(self._mood), told.table(self._mood)
         )
         floors += [1.1] * (self._max_draft - len(floors))
-        gate = self._gates.get(n_seq.bit_length())
-        if gate is None:
-            gate = self._gates[n_seq.bit_length()] = Gate(_START + 1)
-        self._gate = gate
+        self._drafting.among(n_seq)
         return _Tables(step, floors, gain, self._lookup_min(verify, price, gain))
 
     def _lookup_min(self, verify: list[float], price: float, gain: float) -> int:
@@ -239,7 +223,7 @@ class GoodputPolicy(LengthPolicy):
     def _forget_round(self) -> None:
         self._pending.clear()
         self._predicted = self._companion_gain = 0.0
-        self._drafting = False
+        self._asked = False
 
     def _observe(self, outcome: Outcome) -> None:
         n_seq = self._n_seq = len(outcome.seqs)
@@ -258,7 +242,7 @@ class GoodputPolicy(LengthPolicy):
         self._tell_companion(outcome, plain)
         # The companion answers for its own time.
         plain_tokens -= outcome.t_companion * n_seq / plain
-        self._tell_gate(outcome, tokens - plain_tokens)
+        self._tell_drafting(outcome, tokens - plain_tokens)
 
     def _time(self, rows: int) -> float:
         """The target's time for so many rows, at most what the curve covers."""
@@ -323,46 +307,34 @@ class GoodputPolicy(LengthPolicy):
             gain = self._companion_gain - min(outcome.t_companion, usual) * per_ms
             realised = self._companion_gain - outcome.t_companion * per_ms
             self._companion_gate.tell(gain, realised)
-        elif self._drafting:
+        elif self._asked:
             self._companion_gate.rest()
 
-    def _tell_gate(self, outcome: Outcome, realised: float) -> None:
+    def _tell_drafting(self, outcome: Outcome, realised: float) -> None:
         if outcome.draft_steps == 0:
-            self._undrafted += 1
-            if self._context != _START:
-                self._context = _NEAR if self._undrafted <= _NEAR_ROUNDS else _FAR
-            elif self._undrafted > _NEAR_ROUNDS:
-                self._context = _FAR
-            self._gate.rest()
+            self._drafting.rest()
             return
-        price = self._speed * self._n_seq / self._time(self._n_seq)
-        more = self._time(self._n_seq + sum([seq.n_verified for seq in outcome.seqs]))
-        verify = more - self._time(self._n_seq)
-        gain = self._predicted - price * (outcome.t_draft + verify)
+        n_seq, one = self._n_seq, self._time(self._n_seq)
+        price = self._speed * n_seq / one
+        verify = self._time(n_seq + sum([seq.n_verified for seq in outcome.seqs])) - one
         lately = [self._lately.get(seq.seq, 0.5) for seq in outcome.seqs]
         self._mood = mood(sum(lately) / len(lately))
         # What catching up cost will not come again, so it says nothing about going on.
         steps = outcome.t_draft
         if outcome.caught_up:
             steps = min(steps, outcome.draft_steps * self._tables.step)
-        again = (self._predicted - price * (steps + verify)) / self._n_seq
-        self._trend += (_TREND_WEIGHT if self._drafted else 1.0) * (again - self._trend)
-        self._drafted += 1
-        self._undrafted = 0
-        then = bisect(_TREND_EDGES, self._trend)
-        realised /= self._n_seq
-        self._starts.add(realised)
-        if self._context == _START:
-            realised += (outcome.t_draft - steps) / self._time(self._n_seq)
-        self._gate.tell(gain / self._n_seq, realised, self._context, then)
-        self._context = then
+        self._drafting.tell(
+            gain=(self._predicted - price * (outcome.t_draft + verify)) / n_seq,
+            again=(self._predicted - price * (steps + verify)) / n_seq,
+            realised=realised / n_seq,
+            caught_up=(outcome.t_draft - steps) / one,
+        )
 
     def begin_answer(self) -> None:
         """See LengthPolicy."""
         super().begin_answer()
-        self._starts.begin()
-        self._context, self._mood = _START, 1
-        self._undrafted = self._drafted = 0
+        self._drafting.begin_answer()
+        self._mood = 1
         self._lately.clear()
 
     def begin_sequence(self, seq: int) -> None:
@@ -377,7 +349,7 @@ class GoodputPolicy(LengthPolicy):
             "bins": round(self.learned.draft.loss_bins, 4),
             "logistic": round(self.learned.draft.loss_logistic, 4),
         }
-        out["drafting_gain"] = round(self._gate.value(self._context), 4)
+        out["drafting_gain"] = round(self._drafting.value, 4)
         out["speed_against_plain"] = round(self._recent[0] / self._recent[1], 4)
         if self.learned.scored:
             out["log_loss_without_companion"] = round(self.learned.loss_without, 4)
