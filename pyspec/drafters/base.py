@@ -9,10 +9,15 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """Drafted tokens, and how long the match was that they were taken from (0: no such thing)."""
+    """Drafted tokens, and what they were taken from.
+
+    match_length: of the text that they continue, 0 where there is no such thing; choices: how many different tokens have
+    followed it so far.
+    """
 
     tokens: Sequence[int]
     match_length: int = 0
+    choices: int = 1
 
 
 NOTHING = Proposal(())

@@ -31,6 +31,11 @@ class SuffixIndex:
         """Length of the longest suffix that occurred before, and the position where it last ended; (0, -1) for none."""
         return self._match
 
+    @property
+    def choices(self) -> int:
+        """How many different tokens have followed that suffix."""
+        return len(self._next[max(0, self._link[self._last])])
+
     def extend(self, token: int) -> None:
         """Append one token."""
         position = len(self.tokens)
@@ -99,7 +104,7 @@ class LookupDrafter(Drafter):
         for position in range(end + 1, end + 1 + limit):
             # past the end of the text a repetition goes on with its own continuation
             draft.append(text[position] if position < len(text) else draft[position - len(text)])
-        return Proposal(draft, length)
+        return Proposal(draft, length, index.choices)
 
     def _up_to_date(self, seq: int, tokens: Sequence[int]) -> SuffixIndex:
         index = self._index.get(seq)

@@ -158,7 +158,9 @@ class Loop:
         if n == 0 or 0 < proposal.match_length < plan.lookup_min:
             return Draft(run.seq, 0)
         self.engine.put_draft(run.seq, proposal.tokens)
-        return Draft(run.seq, n, source=LOOKUP, match_length=proposal.match_length)
+        return Draft(
+            run.seq, n, source=LOOKUP, match_length=proposal.match_length, choices=proposal.choices
+        )
 
     def _propose(self, drafter: Drafter, run: Run, limit: int) -> Proposal:
         try:
@@ -168,7 +170,7 @@ class Loop:
                 raise DraftError(
                     f"{len(tokens)} tokens drafted of {limit}, or ids that do not exist"
                 )
-            return Proposal(tokens, index(proposal.match_length))
+            return Proposal(tokens, index(proposal.match_length), index(proposal.choices))
         except Exception as error:  # noqa: BLE001 - whatever a drafter does, the answer goes on without it
             self._complain(drafter.name, error)
             return NOTHING

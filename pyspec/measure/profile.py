@@ -162,7 +162,7 @@ def teach(
         policy.observe(Outcome([SeqOutcome(0, n, chain.matched)], rows[n + 1], n + 1))
     for chain in lookup:
         hits = [True] * chain.matched + [False]
-        learned.lookup.update(chain.match_length, hits[: len(chain.ok)])
+        learned.lookup.update(chain.match_length, hits[: len(chain.ok)], chain.choices)
 
 
 def _lookup_share(chains: Sequence[Chain]) -> float:

@@ -15,6 +15,7 @@ of each source, or none.
     length        number of tokens of the answer, the same on all its lines
     source        "model" or "lookup"
     match_length  tokens that matched, for "lookup"; else 0
+    choices       how many different tokens had followed the match, for "lookup"; absent for 1
     p, h          per drafted token, up to K: the draft's full-softmax probability of it and the
                   entropy in nats; absent for "lookup"
     s, a, pc, agree  per drafted token: S, A, the companion's probability of it, whether it is the
@@ -76,6 +77,7 @@ class Chain(msgspec.Struct, omit_defaults=True):
     ok: list[int]
     source: str = MODEL
     match_length: int = 0
+    choices: int = 1
     p: list[float] = []
     h: list[float] = []
     s: list[float] | None = None
@@ -92,7 +94,9 @@ class Chain(msgspec.Struct, omit_defaults=True):
     def draft(self, n: int, seq: int = 0, companion: bool = True) -> Draft:
         """The first n tokens as a policy sees them."""
         if self.source == LOOKUP:
-            return Draft(seq, n, source=LOOKUP, match_length=self.match_length)
+            return Draft(
+                seq, n, source=LOOKUP, match_length=self.match_length, choices=self.choices
+            )
         out = Draft(seq, n, self.p[:n], self.h[:n])
         if companion and self.s and self.a and self.pc and self.agree:
             out.s, out.a, out.pc = self.s[:n], self.a[:n], self.pc[:n]

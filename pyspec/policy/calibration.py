@@ -1,4 +1,4 @@
-"""Running acceptance tables: by the draft's own probability, by position, and of lookup drafts."""
+"""Running acceptance tables of model drafts: by the draft's own probability, and by position."""
 
 from __future__ import annotations
 
@@ -195,75 +195,3 @@ class Calibration:
 def _spread(low: int, high: int) -> list[float]:
     """Two tokens' worth of an even spread over bins low..high - 1."""
     return [2.0 / (high - low) if low <= k < high else 0.0 for k in range(TABLE_BINS)]
-
-
-_MATCHES = (2, 3, 4, 6, 9)  # first match length of buckets 1..5
-_PLACES = (1, 2, 4)  # first position of buckets 1..3
-_CELLS = (len(_MATCHES) + 1) * 3 * (len(_PLACES) + 1)
-
-
-class LookupState(msgspec.Struct):
-    """Saved form of LookupEstimator."""
-
-    mean: list[float]
-    count: list[float]
-    recent: float
-
-
-class LookupEstimator:
-    """Acceptance of a lookup draft's tokens by match length, recent success and position."""
-
-    def __init__(self) -> None:
-        self._mean = [0.0] * _CELLS
-        self._count = [3.0] * _CELLS
-        self.recent = 0.5
-        for m in range(len(_MATCHES) + 1):
-            for r in range(3):
-                for q in range(len(_PLACES) + 1):
-                    # Longer matches and later positions of surviving drafts hold more often.
-                    mean = 0.25 + 0.09 * m + 0.1 * r + 0.05 * q
-                    self._mean[self._index(m, r, q)] = min(mean, 0.97)
-
-    @staticmethod
-    def _index(m: int, r: int, q: int) -> int:
-        return (m * 3 + r) * (len(_PLACES) + 1) + q
-
-    def _cell(self, match_length: int, position: int) -> int:
-        m = sum(match_length >= edge for edge in _MATCHES)
-        q = sum(position >= edge for edge in _PLACES)
-        r = (self.recent >= 0.35) + (self.recent >= 0.75)
-        return self._index(m, r, q)
-
-    def predict(self, match_length: int, n: int) -> list[float]:
-        """Conditional acceptance of positions 0..n-1 of a draft with this match length."""
-        start = self._cell(match_length, 0)
-        mean = self._mean
-        head = [mean[start], mean[start + 1], mean[start + 2], mean[start + 2]]
-        return [clamp(p) for p in (*head, *([mean[start + 3]] * (n - 4)))][:n]
-
-    def update(self, match_length: int, hits: list[bool]) -> None:
-        """Learn from the observed positions of one draft, in order; may be empty."""
-        for position, hit in enumerate(hits):
-            k = self._cell(match_length, position)
-            self._count[k] = min(self._count[k] + 1.0, 128.0)
-            self._mean[k] += ((1.0 if hit else 0.0) - self._mean[k]) / self._count[k]
-        if hits:
-            self.recent += 0.2 * ((1.0 if hits[0] else 0.0) - self.recent)
-
-    def state(self) -> LookupState:
-        """For a profile."""
-        return LookupState(list(self._mean), list(self._count), self.recent)
-
-    @classmethod
-    def restore(cls, state: LookupState) -> LookupEstimator:
-        """The inverse of `state`; raises OptionError on contradictions."""
-        good = (
-            len(state.mean) == len(state.count) == _CELLS
-            and all(0.0 <= m <= 1.0 for m in (*state.mean, state.recent))
-            and all(1.0 <= n <= 128.0 for n in state.count)
-        )
-        if not good:
-            raise OptionError("the lookup table contradicts itself")
-        out = cls()
-        out._mean, out._count, out.recent = list(state.mean), list(state.count), state.recent
-        return out

@@ -186,7 +186,7 @@ class GoodputPolicy(LengthPolicy):
     def _read(self, draft: Draft) -> _Pending:
         """Estimate a draft's acceptance and survival."""
         if draft.source == LOOKUP:
-            chance = self.learned.lookup.predict(draft.match_length, draft.n)
+            chance = self.learned.lookup.predict(draft.match_length, draft.n, draft.choices)
             return _Pending(draft, [], None, chance, [], survivals(chance), 0, 1)
         lately = self._lately.get(draft.seq, 0.5)
         base = read_draft(draft, lately)
@@ -276,7 +276,7 @@ class GoodputPolicy(LengthPolicy):
             hits.append(seq.next_match)
         draft, learned = pending.draft, self.learned
         if draft.source == LOOKUP:
-            learned.lookup.update(draft.match_length, hits[: draft.n])
+            learned.lookup.update(draft.match_length, hits[: draft.n], draft.choices)
             return
         for i, (f, hit) in enumerate(zip(pending.base, hits, strict=False)):
             before = pending.survival[i - 1] if i else 1.0

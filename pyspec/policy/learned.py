@@ -11,12 +11,11 @@ from pyspec.policy.calibration import (
     PRIOR_SLOPE,
     Calibration,
     CalibrationState,
-    LookupEstimator,
-    LookupState,
     prior_acceptance,
 )
 from pyspec.policy.estimator import AdaptiveBins, Logistic, Mix, MixState, clamp
 from pyspec.policy.features import COMPANION_WIDTH, DRAFT_WIDTH, LOGIT_MAX, Features
+from pyspec.policy.lookups import LookupEstimator, LookupState
 from pyspec.policy.records import TABLE_BINS
 
 _SHARED_DECAY = 0.99

@@ -19,7 +19,7 @@ from pyspec.errors import OptionError, ProfileError
 from pyspec.policy.cost import CostCurve, CurveState
 from pyspec.policy.learned import Learned, LearnedState
 
-FORMAT = 1
+FORMAT = 2
 _MAX_BYTES = 4 << 20
 _HINT = "run `pyspec profile` to measure again"
 

@@ -42,7 +42,8 @@ class Draft(msgspec.Struct):
     """The drafted tokens of one sequence, with what the models said about each.
 
     `p` and `entropy` (nats) come from the draft's full softmax; `s`, `a`, `pc`, `agree` from the
-    companion, all None where it did not run. Lookup drafts have neither and carry `match_length`.
+    companion, all None where it did not run. Lookup drafts have neither and carry `match_length`
+    and `choices`, the number of different tokens that followed the match.
     """
 
     seq: int
@@ -55,6 +56,7 @@ class Draft(msgspec.Struct):
     agree: Sequence[bool] | None = None
     source: str = MODEL
     match_length: int = 0
+    choices: int = 1
 
 
 class SeqOutcome(msgspec.Struct):

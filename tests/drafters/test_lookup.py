@@ -41,6 +41,18 @@ def test_index_finds_the_longest_earlier_suffix(text):
         assert index.match == slow_match(text[: i + 1])
 
 
+@given(texts)
+def test_choices_are_the_different_continuations(text):
+    """As many as different tokens stand behind the match in the text before."""
+    index = SuffixIndex()
+    for token in text:
+        index.extend(token)
+    length, _ = index.match
+    end = text[len(text) - length :]
+    places = [i for i in range(length, len(text)) if text[i - length : i] == end]
+    assert not length or index.choices == len({text[i] for i in places})
+
+
 @given(texts, st.integers(1, 20), st.integers(1, 4))
 def test_draft_is_the_slow_twins(text, limit, min_match):
     """Drafted tokens are the slow twin's, for every limit and shortest match."""

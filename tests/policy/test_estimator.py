@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pyspec.errors import NumericError, OptionError
-from pyspec.policy.calibration import Calibration, LookupEstimator
+from pyspec.policy.calibration import Calibration
 from pyspec.policy.estimator import MAX_CELLS, AdaptiveBins, Estimator, Logistic
 from pyspec.policy.features import (
     Features,
@@ -24,6 +24,7 @@ from pyspec.policy.features import (
     table_bin,
 )
 from pyspec.policy.learned import Learned, LearnedState
+from pyspec.policy.lookups import LookupEstimator
 from pyspec.policy.records import TABLE_BINS, Draft
 
 Planted = Callable[[float, float], float]
@@ -176,6 +177,17 @@ def test_long_matches_are_trusted_more_and_failures_teach() -> None:
         lookup.update(8, hits=[False])
     assert lookup.predict(8, 3)[0] < 0.3 < before
     assert len(lookup.predict(8, 10)) == 10
+
+
+def test_a_match_with_several_continuations_is_trusted_less() -> None:
+    """And what is learned of it says nothing about the others."""
+    lookup = LookupEstimator()
+    before = lookup.predict(5, 4)
+    assert all(a < b for a, b in zip(lookup.predict(5, 4, choices=2), before, strict=True))
+    for _ in range(20):
+        lookup.update(5, [False], choices=2)
+    lookup.recent = 0.5
+    assert lookup.predict(5, 4) == before
 
 
 def test_information_of_a_companion_that_knows() -> None:

@@ -81,7 +81,7 @@ def test_a_foreign_profile_is_refused(tmp_path, profile, field: str) -> None:
 @pytest.mark.parametrize(
     ("path", "value"),
     [
-        (("format",), 2),
+        (("format",), 1),
         (("curve", "target", "bases", 0, 3), -1.0),
         (("curve", "draft", "bases"), []),
         (("learned", "draft", "bins", "cell_of", 5), 4000),

@@ -1,0 +1,85 @@
+"""How often the tokens of lookup drafts are accepted."""
+
+from __future__ import annotations
+
+from itertools import product
+from math import exp
+
+import msgspec
+
+from pyspec.errors import OptionError
+from pyspec.policy.estimator import clamp
+
+_MATCHES = (2, 3, 4, 6, 9)  # first match length of buckets 1..5
+_RECENT = (0.35, 0.75)  # first running success of buckets 1, 2
+_PLACES = (1, 2, 4)  # first position of buckets 1..3
+_SIZES = (len(_MATCHES) + 1, len(_RECENT) + 1, 2, len(_PLACES) + 1)
+_CELLS = _SIZES[0] * _SIZES[1] * _SIZES[2] * _SIZES[3]
+_PRIOR_WEIGHT, _MEMORY = 3.0, 128.0
+
+
+class LookupState(msgspec.Struct):
+    """Saved form of LookupEstimator."""
+
+    mean: list[float]
+    count: list[float]
+    recent: float
+
+
+def _prior(match: int, recent: int, several: int, place: int) -> float:
+    """Acceptance assumed of a cell, by its buckets.
+
+    A logistic fit to 21,000 lookup drafts in greedy answers of SmolLM2-135M to its training
+    prompts (log-loss 0.397 a token), less 0.2 since larger models repeat themselves less.
+    """
+    fit = -0.83 + 0.6 * match + 0.1 * recent - 0.67 * several + (0.65 - 0.08 * match) * place
+    return clamp(1.0 / (1.0 + exp(0.2 - fit)))
+
+
+class LookupEstimator:
+    """Acceptance by match length, recent success, whether the match had one continuation, and position."""
+
+    def __init__(self) -> None:
+        self._mean = [_prior(*cell) for cell in product(*map(range, _SIZES))]
+        self._count = [_PRIOR_WEIGHT] * _CELLS
+        self.recent = 0.5
+
+    def _start(self, match_length: int, choices: int) -> int:
+        """The cell of the first position; those of the others follow it."""
+        match = sum([match_length >= edge for edge in _MATCHES])
+        recent = sum([self.recent >= edge for edge in _RECENT])
+        return ((match * _SIZES[1] + recent) * _SIZES[2] + (choices > 1)) * _SIZES[3]
+
+    def predict(self, match_length: int, n: int, choices: int = 1) -> list[float]:
+        """Conditional acceptance of positions 0..n-1 of a draft with this match."""
+        start = self._start(match_length, choices)
+        first, second, third, later = self._mean[start : start + _SIZES[3]]
+        return [clamp(p) for p in (first, second, third, third, *([later] * (n - 4)))][:n]
+
+    def update(self, match_length: int, hits: list[bool], choices: int = 1) -> None:
+        """Learn from the observed positions of one draft, in order; may be empty."""
+        start = self._start(match_length, choices)
+        for position, hit in enumerate(hits):
+            k = start + sum([position >= edge for edge in _PLACES])
+            self._count[k] = min(self._count[k] + 1.0, _MEMORY)
+            self._mean[k] += ((1.0 if hit else 0.0) - self._mean[k]) / self._count[k]
+        if hits:
+            self.recent += 0.2 * ((1.0 if hits[0] else 0.0) - self.recent)
+
+    def state(self) -> LookupState:
+        """For a profile."""
+        return LookupState(list(self._mean), list(self._count), self.recent)
+
+    @classmethod
+    def restore(cls, state: LookupState) -> LookupEstimator:
+        """The inverse of `state`; raises OptionError on contradictions."""
+        good = (
+            len(state.mean) == len(state.count) == _CELLS
+            and all(0.0 <= m <= 1.0 for m in (*state.mean, state.recent))
+            and all(1.0 <= n <= _MEMORY for n in state.count)
+        )
+        if not good:
+            raise OptionError("the lookup table contradicts itself")
+        out = cls()
+        out._mean, out._count, out.recent = list(state.mean), list(state.count), state.recent
+        return out
