@@ -21,7 +21,8 @@ def available() -> bool:
     return importlib.util.find_spec("matplotlib") is not None
 
 
-def _axes(title: str, x: str, y: str, width: float = 7.0) -> tuple[Any, Any]:
+def new_axes(title: str, x: str, y: str, width: float = 7.0) -> tuple[Any, Any]:
+    """An empty figure and its axes. Raises OptionError without matplotlib."""
     if not available():
         raise OptionError("plots need matplotlib", "pip install 'pyspec-llama[plot]'")
     from matplotlib.backends.backend_svg import FigureCanvasSVG  # noqa: PLC0415 - optional
@@ -55,7 +56,7 @@ def all_plots(
 def speed_up(summaries: Sequence[Summary]) -> Any:
     """Bars: speed-up by category, a group a category."""
     names = [*{n: None for s in summaries for n in s.speeds if n != TOTAL}, TOTAL]
-    figure, axes = _axes("speed-up over plain decoding", "", "times", 2.0 + 0.9 * len(names))
+    figure, axes = new_axes("speed-up over plain decoding", "", "times", 2.0 + 0.9 * len(names))
     shown = [s for s in summaries if s.who != "plain"] or list(summaries)
     width = 0.8 / len(shown)
     for k, summary in enumerate(shown):
@@ -81,7 +82,7 @@ def accepted_by_position(records: Sequence[Record]) -> Any | None:
                 counts[record.who] = rounds + int(turn.speculation["rounds"]), total
     if not counts:
         return None
-    figure, axes = _axes("accepted by position", "drafted token", "share of rounds")
+    figure, axes = new_axes("accepted by position", "drafted token", "share of rounds")
     for who, (rounds, total) in counts.items():
         axes.plot(range(1, len(total) + 1), [n / rounds for n in total], marker=".", label=who)
     axes.legend(frameon=False, fontsize="small")
@@ -99,7 +100,7 @@ def predicted(records: Sequence[Record]) -> Any | None:
                 points.setdefault(record.who, []).append(pair)
     if not points:
         return None
-    figure, axes = _axes("accepted tokens of an answer", "predicted", "observed")
+    figure, axes = new_axes("accepted tokens of an answer", "predicted", "observed")
     for who, pairs in points.items():
         axes.scatter(*zip(*pairs, strict=False), s=8, label=who)
     most = max(max(pair) for pairs in points.values() for pair in pairs)
@@ -112,7 +113,7 @@ def cost(curves: Mapping[str, Sequence[float]]) -> Any | None:
     """Lines: ms of a decode by rows; `curves` by name, index 0 being no row."""
     if not curves:
         return None
-    figure, axes = _axes("cost of a decode", "rows", "ms")
+    figure, axes = new_axes("cost of a decode", "rows", "ms")
     for name, times in curves.items():
         axes.plot(range(1, len(times)), times[1:], marker=".", label=name)
     axes.set_ylim(bottom=0.0)
@@ -122,7 +123,7 @@ def cost(curves: Mapping[str, Sequence[float]]) -> Any | None:
 
 def speed_against_quality(points: Mapping[str, tuple[float, float]]) -> Any:
     """Points: a gate's nats per token over strict's (x) and its speed-up over plain (y)."""
-    figure, axes = _axes("speed against quality", "nats a token over strict", "speed-up")
+    figure, axes = new_axes("speed against quality", "nats a token over strict", "speed-up")
     for name, (nats, speed) in points.items():
         axes.scatter([nats], [speed], s=16)
         axes.annotate(name, (nats, speed), fontsize="x-small", xytext=(3, 3),
