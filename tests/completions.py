@@ -1,0 +1,16 @@
+"""What these tests ask for, and what they compare of an answer."""
+
+from __future__ import annotations
+
+PROMPT = "abcabd"
+GREEDY = {"temperature": 0.0, "max_tokens": 40}
+CHAT = [{"role": "user", "content": "say abc abc"}]
+
+
+def stable(result):
+    """A completion without what differs from call to call."""
+    return {
+        key: value
+        for key, value in result.items()
+        if key not in ("id", "created", "speculation", "model")
+    }

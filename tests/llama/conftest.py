@@ -1,0 +1,11 @@
+"""Ours and theirs over one file."""
+
+from __future__ import annotations
+
+import pytest
+
+
+@pytest.fixture
+def pair(open_llama, open_plain, tiny_ascii):
+    """(ours, theirs) over one file, ours with itself as draft."""
+    return open_llama(tiny_ascii, draft=tiny_ascii, n_ctx=1024), open_plain(tiny_ascii, n_ctx=1024)

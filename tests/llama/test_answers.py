@@ -1,0 +1,218 @@
+"""`SpeculativeLlama` answers as `llama_cpp.Llama` does: each test has the original as its reference."""
+
+from __future__ import annotations
+
+import json
+
+import llama_cpp
+import numpy as np
+import pytest
+import tiny
+from completions import CHAT, GREEDY, PROMPT, stable
+
+from pyspec.rules import Margin
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        GREEDY,
+        {"max_tokens": 40, "seed": 11},
+        {"max_tokens": 40, "seed": 11, "temperature": 1.5, "top_k": 0, "top_p": 1.0, "min_p": 0.0},
+        {"max_tokens": 40, "seed": 5, "temperature": -1.0},
+        {"max_tokens": 40, "seed": 5, "typical_p": 0.6},
+        {"max_tokens": 40, "seed": 5, "mirostat_mode": 1},
+        {"max_tokens": 40, "seed": 5, "mirostat_mode": 2},
+        {**GREEDY, "repeat_penalty": 1.4},
+        {**GREEDY, "frequency_penalty": 0.7, "presence_penalty": 0.3},
+        {**GREEDY, "logit_bias": {7: 6.0, 9: -50.0}},
+        {"max_tokens": 40, "seed": 5, "logit_bias": {7: 6.0}, "repeat_penalty": 1.2},
+        {**GREEDY, "echo": True},
+        {**GREEDY, "stop": ["a", "zz"]},
+        {**GREEDY, "stop": "e"},
+        {**GREEDY, "max_tokens": 1},
+        {**GREEDY, "max_tokens": None},
+        {**GREEDY, "max_tokens": -1},
+        {**GREEDY, "max_tokens": 0},
+    ],
+)
+def test_completion_equals_llama_cpp_python(pair, options):
+    """Text, finish reason and usage are the original's, greedy or sampled with a seed."""
+    ours, theirs = pair
+    assert stable(ours.create_completion(PROMPT, **options)) == stable(
+        theirs.create_completion(PROMPT, **options)
+    )
+
+
+def test_call_is_create_completion(pair):
+    """`llm(prompt)` is the same call."""
+    ours, theirs = pair
+    assert stable(ours(PROMPT, **GREEDY)) == stable(theirs(PROMPT, **GREEDY))
+
+
+@pytest.mark.parametrize(
+    "options", [GREEDY, {**GREEDY, "stop": ["e"]}, {"seed": 3, "max_tokens": 40, "stop": ["xy"]}]
+)
+def test_stream_joins_to_the_same_text(pair, options):
+    """Streaming gives the text of the plain call, and its last chunk has the statistics."""
+    ours, _ = pair
+    whole = ours.create_completion(PROMPT, **options)["choices"][0]
+    chunks = list(ours.create_completion(PROMPT, stream=True, **options))
+    assert "".join(chunk["choices"][0]["text"] for chunk in chunks) == whole["text"]
+    assert chunks[-1]["choices"][0]["finish_reason"] == whole["finish_reason"]
+    assert [("speculation" in chunk) for chunk in chunks] == [False] * (len(chunks) - 1) + [True]
+
+
+def test_chat_equals_llama_cpp_python(pair):
+    """create_chat_completion goes through the same template and gives the same answer."""
+    ours, theirs = pair
+    assert stable(ours.create_chat_completion(CHAT, **GREEDY)) == stable(
+        theirs.create_chat_completion(CHAT, **GREEDY)
+    )
+
+
+def test_chat_stream_joins_to_the_same_text(pair):
+    """Chat chunks carry the content of the plain call."""
+    ours, _ = pair
+    whole = ours.create_chat_completion(CHAT, **GREEDY)["choices"][0]["message"]["content"]
+    chunks = list(ours.create_chat_completion(CHAT, stream=True, **GREEDY))
+    assert "".join(chunk["choices"][0]["delta"].get("content", "") for chunk in chunks) == whole
+    assert chunks[-1]["speculation"]["rounds"] > 0
+
+
+@pytest.mark.parametrize("options", [GREEDY, {"max_tokens": 60, "seed": 2}])
+def test_grammar_equals_llama_cpp_python(pair, options):
+    """Under a grammar the text is the original's, and strict."""
+    _ours, _theirs = pair
+    grammar = 'root ::= ("ab" | "cd" | "efg")+ "."'
+    results = [
+        llm.create_completion(
+            PROMPT, grammar=llama_cpp.LlamaGrammar.from_string(grammar, verbose=False), **options
+        )
+        for llm in pair
+    ]
+    assert stable(results[0]) == stable(results[1])
+    assert results[0]["speculation"]["verification"] == "strict"
+    assert set(results[0]["choices"][0]["text"]) <= set("abcdefg.")
+
+
+def test_response_format_json(pair):
+    """JSON mode gives the original's text."""
+    ours, theirs = pair
+    options = {**GREEDY, "response_format": {"type": "json_object"}}
+    assert stable(ours.create_chat_completion(CHAT, **options)) == stable(
+        theirs.create_chat_completion(CHAT, **options)
+    )
+
+
+SCHEMA = {
+    "type": "object",
+    "properties": {"yes": {"type": "boolean"}, "n": {"enum": [1, 2, 3]}},
+    "required": ["yes", "n"],
+}
+
+
+def test_json_schema_is_kept(open_llama, tiny_ascii):
+    """A schema constrains a random model's babble to valid JSON, also with a draft and the margin rule."""
+    llm = open_llama(
+        tiny_ascii, draft=tiny_ascii, verification=Margin(theta=0.0, gap=99.0), n_ctx=1024
+    )
+    options = {
+        "response_format": {"type": "json_object", "schema": SCHEMA},
+        "max_tokens": 300,
+        "temperature": 0.0,
+    }
+    message = llm.create_chat_completion(CHAT, **options, logit_bias={4: -100.0, 3: -100.0})[
+        "choices"
+    ][0]["message"]
+    found = json.loads(message["content"])
+    assert isinstance(found["yes"], bool)
+    assert found["n"] in (1, 2, 3)
+    assert llm.last_speculation["relaxed"] == 0
+
+
+def test_tools_equal_llama_cpp_python(pair):
+    """A named tool's arguments are drafted under its schema, strictly, and come out as the original's."""
+    ours, _theirs = pair
+    tool = {"type": "function", "function": {"name": "answer", "parameters": SCHEMA}}
+    options = {
+        **GREEDY,
+        "max_tokens": 200,
+        "tools": [tool],
+        "tool_choice": {"type": "function", "function": {"name": "answer"}},
+    }
+    results = [stable(llm.create_chat_completion(CHAT, **options)) for llm in pair]
+    for result in results:
+        for call in result["choices"][0]["message"]["tool_calls"]:
+            call["id"] = ""
+    assert results[0] == results[1]
+    assert ours.last_speculation["verification"] == "strict"
+
+
+@pytest.mark.parametrize("k", [1, 4, 9])
+def test_logprobs_equal_those_of_logits_all(open_llama, open_plain, tiny_ascii, tiny_folder, k):
+    """The log probabilities of emitted tokens and of the best others are those of a score buffer of everything."""
+    draft = tiny.write(tiny_folder / "ascii-draft.gguf", tokens=tiny.ASCII, noise=0.15)
+    ours = open_llama(tiny_ascii, draft=draft, length=f"fixed:{k}")
+    theirs = open_plain(tiny_ascii, logits_all=True)
+    found, wanted = (
+        llm.create_completion(PROMPT, logprobs=3, **GREEDY)["choices"][0]["logprobs"]
+        for llm in (ours, theirs)
+    )
+    assert ours.last_speculation["accepted"] > 0
+    assert found["tokens"] == wanted["tokens"]
+    np.testing.assert_allclose(found["token_logprobs"], wanted["token_logprobs"], atol=1e-4)
+    for ours_top, theirs_top in zip(found["top_logprobs"], wanted["top_logprobs"]):
+        assert ours_top.keys() == theirs_top.keys()
+        np.testing.assert_allclose(
+            sorted(ours_top.values()), sorted(theirs_top.values()), atol=1e-4
+        )
+
+
+def test_logprobs_in_a_stream(pair):
+    """Streamed chunks have their token's log probability."""
+    ours, _ = pair
+    whole = ours.create_completion(PROMPT, logprobs=2, **GREEDY)["choices"][0]["logprobs"][
+        "token_logprobs"
+    ]
+    chunks = ours.create_completion(PROMPT, logprobs=2, stream=True, **GREEDY)
+    parts = [chunk["choices"][0]["logprobs"] for chunk in chunks]
+    found = [p for part in parts if part for p in part["token_logprobs"]]
+    np.testing.assert_allclose(found, whole, atol=1e-4)
+
+
+def test_stopping_criteria_see_the_text(pair):
+    """A stopping criterion reads prompt and answer up to the last token, as the original's does."""
+    _ours, _theirs = pair
+    seen = []
+    for llm in pair:
+        lengths: list[int] = []
+
+        def stop(ids, _logits, lengths=lengths):
+            lengths.append(len(ids))
+            return len(lengths) == 7
+
+        text = llm.create_completion(
+            PROMPT, stopping_criteria=llama_cpp.StoppingCriteriaList([stop]), **GREEDY
+        )
+        seen.append((lengths, text["choices"][0]["text"], text["choices"][0]["finish_reason"]))
+    assert seen[0] == seen[1]
+
+
+def test_generate_yields_the_same_ids(pair):
+    """`generate` goes on past max_tokens of anybody, as the original's does."""
+    ours, _theirs = pair
+    tokens = ours.tokenize(PROMPT.encode())
+    ids = [[token for token, _ in zip(llm.generate(tokens, temp=0.0), range(50))] for llm in pair]
+    assert ids[0] == ids[1]
+
+
+def test_generate_takes_tokens_that_are_sent(pair):
+    """Tokens sent into the generator become part of the text, and the answer goes on from there."""
+    ours, theirs = pair  # (the original's own generator aborts the process here)
+    prompt = ours.tokenize(PROMPT.encode())
+    stream = ours.generate(prompt, temp=0.0)
+    ids = [next(stream) for _ in range(5)]
+    rest = [stream.send([40, 41, 42]), *(next(stream) for _ in range(10))]
+    wanted = theirs.generate([*prompt, *ids, 40, 41, 42], temp=0.0)
+    assert rest == [next(wanted) for _ in range(11)]

@@ -1,0 +1,158 @@
+"""What `SpeculativeLlama` has beyond the original: its blocks, its choices for one call, its fallbacks."""
+
+from __future__ import annotations
+
+import logging
+import pickle
+
+import llama_cpp
+import numpy as np
+import pytest
+from answers import Scripted, ask
+from completions import GREEDY, PROMPT, stable
+from llama_cpp.llama_speculative import LlamaDraftModel, LlamaPromptLookupDecoding
+
+from pyspec.errors import OptionError
+from pyspec.llama import OFF, Speculation
+from pyspec.rules import Margin, Strict
+
+
+def test_speculation_block(pair):
+    """A result says what was drafted, by what, and how much of it was taken."""
+    ours, _ = pair
+    result = ours.create_completion(PROMPT, **GREEDY)
+    block = result["speculation"]
+    assert block is ours.last_speculation
+    assert (block["draft"], block["companion"], block["verification"]) == (
+        "ascii",
+        "none",
+        "strict",
+    )
+    assert block["accepted"] == block["drafted"] == sum(block["accepted_by_position"])
+    assert block["rounds"] + block["accepted"] == 40
+    assert block["prompt_tokens"] == len(PROMPT)
+
+
+def test_off_for_one_call(pair):
+    """speculation=OFF decodes that call plainly and no other."""
+    ours, _ = pair
+    plain = ours.create_completion(PROMPT, speculation=OFF, **GREEDY)
+    assert plain["speculation"]["drafted"] == 0
+    assert plain["speculation"]["draft"] == "none"
+    drafted = ours.create_completion(PROMPT, **GREEDY)
+    assert drafted["speculation"]["drafted"] > 0
+    assert stable(plain) == stable(drafted)
+
+
+def test_length_for_one_call(pair):
+    """A call may have a draft length of its own."""
+    ours, _ = pair
+    block = ours.create_completion(PROMPT, speculation=Speculation(length="fixed:2"), **GREEDY)[
+        "speculation"
+    ]
+    assert len(block["accepted_by_position"]) == 2
+    assert len(ours.create_completion(PROMPT, **GREEDY)["speculation"]["accepted_by_position"]) == 4
+
+
+def test_bad_length_is_refused(pair, open_llama, tiny_ascii):
+    """A draft length that is none is refused when it is named."""
+    with pytest.raises(OptionError):
+        open_llama(tiny_ascii, length="fixed:x")
+    with pytest.raises(OptionError):
+        pair[0].create_completion(PROMPT, speculation=Speculation(length="long"), **GREEDY)
+
+
+def test_streams_keep_their_own_rule(open_llama, tiny_ascii):
+    """A rule given to a streaming call holds while it streams, and for it alone."""
+    llm = open_llama(tiny_ascii, draft=tiny_ascii, verification=Margin())
+    chunks = llm.create_completion(
+        PROMPT, stream=True, speculation=Speculation(verification=Strict()), **GREEDY
+    )
+    assert list(chunks)[-1]["speculation"]["verification"] == "strict"
+    assert llm.create_completion(PROMPT, **GREEDY)["speculation"]["verification"] == "margin"
+
+
+def test_no_score_buffer(pair):
+    """No n_ctx x n_vocab floats are held."""
+    assert pair[0].scores.size == 0
+
+
+def test_logits_processor_falls_back_and_says_so_once(pair, caplog):
+    """A Python logits processor is honoured by plain decoding; one line says so, however many calls there are."""
+    processors = llama_cpp.LogitsProcessorList([forbid_a])
+    ours, theirs = pair
+    wanted = stable(theirs.create_completion(PROMPT, logits_processor=processors, **GREEDY))
+    with caplog.at_level(logging.WARNING, "pyspec"):
+        for _ in range(2):
+            found = ours.create_completion(PROMPT, logits_processor=processors, **GREEDY)
+            assert stable(found) == wanted
+            assert found["speculation"]["drafted"] == 0
+    assert caplog.text.count("logits processor") == 1
+
+
+def forbid_a(_ids, scores):
+    """A logits processor: never the most frequent letter of the unbiased answer."""
+    scores = np.copy(scores)
+    scores[40] = -1e9
+    scores[41] = scores[41] + 3.0
+    return scores
+
+
+def test_pickling_is_refused(pair):
+    """One sentence, not a crash in another process."""
+    with pytest.raises(TypeError, match="cannot be pickled"):
+        pickle.dumps(pair[0])
+
+
+@pytest.mark.parametrize("name", ["draft", "draft_model"])
+def test_draft_model_of_llama_cpp_python(open_llama, open_plain, tiny_ascii, name):
+    """A LlamaDraftModel drafts, given as draft= or under llama-cpp-python's own name."""
+    options = {name: LlamaPromptLookupDecoding(num_pred_tokens=3)}
+    if name == "draft_model":
+        options["draft"] = "auto"
+    llm = open_llama(tiny_ascii, **options)
+    text = llm.create_completion(PROMPT, **{**GREEDY, "max_tokens": 150})
+    assert stable(text) == stable(
+        open_plain(tiny_ascii).create_completion(PROMPT, **{**GREEDY, "max_tokens": 150})
+    )
+    assert llm.last_speculation["draft"] == "LlamaPromptLookupDecoding"
+    assert llm.last_speculation["accepted"] > 0
+
+
+def test_draft_model_that_returns_junk(open_llama, tiny_ascii):
+    """A LlamaDraftModel of somebody's own may be wrong in any way."""
+
+    class Junk(LlamaDraftModel):
+        def __call__(self, input_ids, /, **kwargs):
+            return np.array([10**6, -1], dtype=np.intc)
+
+    text = open_llama(tiny_ascii, draft=Junk()).create_completion(PROMPT, **GREEDY)
+    assert stable(text) == stable(open_llama(tiny_ascii).create_completion(PROMPT, **GREEDY))
+
+
+@pytest.mark.parametrize("mode", ["embedding", "logits_all"])
+def test_plain_modes_are_the_original(open_llama, open_plain, tiny_ascii, mode, caplog):
+    """An embedder, and a model with a score buffer, are llama-cpp-python's own, and say so when they generate."""
+    ours, theirs = (
+        open_llama(tiny_ascii, draft=tiny_ascii, **{mode: True}),
+        open_plain(tiny_ascii, **{mode: True}),
+    )
+    if mode == "embedding":
+        found, wanted = (
+            llm.create_embedding("abc")["data"][0]["embedding"] for llm in (ours, theirs)
+        )
+        np.testing.assert_allclose(found, wanted, atol=1e-5)
+    else:
+        assert stable(ours.create_completion(PROMPT, **GREEDY)) == stable(
+            theirs.create_completion(PROMPT, **GREEDY)
+        )
+        assert "plainly" in caplog.text
+
+
+def test_drafter_may_ask_the_same_model(open_llama, tiny_ascii):
+    """A drafter that calls back into its own model gets EngineBusy logged; the answer goes on without it."""
+    holder = []
+    drafter = Scripted(lambda tokens, limit: ask(holder[0], list(tokens), limit).ids)
+    holder.append(open_llama(tiny_ascii, draft=drafter))
+    text = holder[0].create_completion(PROMPT, **GREEDY)
+    assert stable(text) == stable(open_llama(tiny_ascii).create_completion(PROMPT, **GREEDY))
