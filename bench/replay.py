@@ -27,8 +27,9 @@ from replay_synthetic import synthetic
 from pyspec.measure.rounds import Answer, Header, group, read_answers, write_rounds
 from pyspec.policy.cost import CostCurve, expand, shape
 from pyspec.policy.goodput import GoodputPolicy
+from pyspec.policy.learned import Learned
 from pyspec.policy.lengths import Companion
-from pyspec.policy.profile import Profile
+from pyspec.policy.profile import Prior, Profile
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -95,7 +96,9 @@ def replay(
     return totals
 
 
-def players(costs: Costs, answers: Sequence[Answer], known: bool) -> list[Callable[[], Player]]:
+def players(
+    costs: Costs, answers: Sequence[Answer], known: bool, prior: Prior | None = None
+) -> list[Callable[[], Player]]:
     """Everything that is compared; `known` gives our policies the true curve as a profile."""
 
     def curve() -> CostCurve:
@@ -106,6 +109,9 @@ def players(costs: Costs, answers: Sequence[Answer], known: bool) -> list[Callab
         share = costs.draft[1] / costs.target[1], costs.companion[1] / costs.target[1]
         return CostCurve("Q4_1", 10.0, *share)
 
+    def learned() -> Learned:
+        return Learned.restore(prior.learned) if prior is not None else Learned()
+
     bins = profile_bins(answers[: max(1, len(answers) // 10)])
     has_lookup = any(a.lookup for a in answers)
     make: list[Callable[[], Player]] = [lambda: Simple(costs, 0)]
@@ -113,14 +119,19 @@ def players(costs: Costs, answers: Sequence[Answer], known: bool) -> list[Callab
     make += [lambda p=p: Simple(costs, 16, p) for p in (0.5, 0.75, 0.9)]  # type: ignore[misc]
     make += [
         lambda: Published(costs, bins),
-        lambda: Ours("ours: companion", costs, Companion().policy(curve(), companion=True)),
-        lambda: Ours("ours: auto, no companion", costs, GoodputPolicy(curve())),
-        lambda: Ours("ours: auto", costs, GoodputPolicy(curve(), companion=True)),
+        lambda: Ours(
+            "ours: companion", costs, Companion().policy(curve(), learned(), companion=True)
+        ),
+        lambda: Ours("ours: auto, no companion", costs, GoodputPolicy(curve(), learned())),
+        lambda: Ours("ours: auto", costs, GoodputPolicy(curve(), learned(), companion=True)),
     ]
     if has_lookup:
         make.append(
             lambda: Ours(
-                "ours: auto + lookup", costs, GoodputPolicy(curve(), companion=True), lookup=True
+                "ours: auto + lookup",
+                costs,
+                GoodputPolicy(curve(), learned(), companion=True),
+                lookup=True,
             )
         )
     make.append(lambda: Oracle(costs))
@@ -184,6 +195,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--profile", type=Path, help="take the cost curve from this profile")
     parser.add_argument("--sequences", type=int, default=1, help="sequences in one batch")
     parser.add_argument("--prompt", type=int, default=64, help="tokens a draft must read first")
+    parser.add_argument("--prior", type=Path, help="what ours knows of the draft at first")
     parser.add_argument("--learn", action="store_true", help="ours starts from the prior curve")
     return parser.parse_args(argv)
 
@@ -219,9 +231,10 @@ def main(argv: Sequence[str] | None = None) -> None:
             sys.exit(f"no curve {missing[0]!r}; there are: {', '.join(named)}")
         costs = {n: load_costs(named[n], data["draft_points"]) for n in names}
     categories = sorted({a.category for a in answers})
+    prior = msgspec.json.decode(args.prior.read_bytes(), type=Prior) if args.prior else None
     for name, curve in costs.items():
         results = {}
-        for make in players(curve, answers, not args.learn):
+        for make in players(curve, answers, not args.learn, prior):
             player = make()
             results[player.name] = replay(player, answers, args.sequences, args.prompt)
         print(
