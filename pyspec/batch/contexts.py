@@ -1,10 +1,8 @@
 """Models and contexts of a batch: one target, draft and companion context for all sequences.
 
-Two layouts of the KV. A pool: all sequences share cells, sized by what the records need; rows of
-sequences that differ in number go through one pass, and a shared prefix takes its cells once. Or
-one stream a sequence, all of one size: attention looks at a sequence's own cells only, which reads
-prompts up to twice as fast and decodes 16 sequences 15 % faster (two CPU cores, 135M model), but a
-batch of unequal rows falls apart into many passes, so nothing is drafted.
+The contexts are unified: all sequences share one pool of KV cells, sized by what the records need,
+and rows of sequences that differ in number go through one pass. A prefix that sequences share takes
+its cells once. With one stream a sequence instead, a batch of unequal rows falls apart into many.
 """
 
 from __future__ import annotations
@@ -71,10 +69,7 @@ class Models:
         """The pair's profile, or a prior where it has none."""
         sides = [path for path in (self.parts.draft, self.parts.companion) if path is not None]
         pair = SimpleNamespace(models=[SimpleNamespace(path=path) for path in sides])
-        return load_profile(self.target, pair) or (
-            prior_curve(self.target, pair),
-            prior_learned(pair),
-        )
+        return load_profile(self.target, pair) or (prior_curve(self.target, pair), prior_learned(pair))
 
     def close(self) -> None:
         """Free the target."""
@@ -84,23 +79,15 @@ class Models:
 class Contexts:
     """An engine over `n_slots` sequences and one more for a shared prefix.
 
-    n_ctx: positions a sequence may use. cells: KV cells of each context, all sequences together. room: positions
-    of a stream, 0 for one pool; nothing is drafted in streams.
+    n_ctx: positions a sequence may use. cells: KV cells of each context, all sequences together.
     """
 
     def __init__(
-        self,
-        models: Models,
-        n_slots: int,
-        n_ctx: int,
-        cells: int,
-        gpu_layers: int | None,
-        room: int = 0,
+        self, models: Models, n_slots: int, n_ctx: int, cells: int, gpu_layers: int | None
     ) -> None:
-        self.n_slots, self.room = n_slots, rounded(room)
-        self.n_ctx = min(n_ctx, self.room) if room else n_ctx
-        self.cells = self.room * (n_slots + 1) if room else rounded(max(cells, n_ctx))
-        self.target, parts = models.target, Parts() if room else models.parts
+        self.n_slots, self.n_ctx = n_slots, n_ctx
+        self.cells = -(-max(cells, n_ctx) // CELLS_STEP) * CELLS_STEP
+        self.target, parts = models.target, models.parts
         self.drafter = parts.drafter
         self._sides: list[SideModel] = []
         self._own = self._replace_context()
@@ -112,7 +99,7 @@ class Contexts:
             self.close()
             raise
         equipment = Equipment(parts.drafter, parts.draft is not None, self.has_companion)
-        self.loop = Loop(self.engine, equipment, self.n_ctx)
+        self.loop = Loop(self.engine, equipment, n_ctx)
 
     @property
     def has_companion(self) -> bool:
@@ -123,8 +110,7 @@ class Contexts:
         """Give the target a context for many sequences in place of the small one it was loaded with."""
         target = self.target
         params = target.context_params
-        params.n_ctx, params.n_seq_max = self.cells, self.n_slots + 1
-        params.kv_unified = not self.room
+        params.n_ctx, params.n_seq_max, params.kv_unified = self.cells, self.n_slots + 1, True
         params.n_batch = max(params.n_ubatch, _ROWS_A_SEQUENCE * (self.n_slots + 1))
         target._ctx.close()  # noqa: SLF001 - llama_cpp makes contexts for one sequence only
         try:
@@ -170,8 +156,3 @@ class Contexts:
         for side in self._sides:
             side.close()
         self._sides.clear()
-
-
-def rounded(cells: int) -> int:
-    """What llama.cpp makes of a context's size."""
-    return -(-cells // CELLS_STEP) * CELLS_STEP

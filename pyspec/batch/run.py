@@ -8,7 +8,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from pyspec._version import __version__
-from pyspec.batch.contexts import MOST_SEQUENCES, Contexts, Models, rounded
+from pyspec.batch.contexts import MOST_SEQUENCES, Contexts, Models
 from pyspec.batch.jobs import JobMaker, Settings
 from pyspec.batch.records import Record
 from pyspec.batch.results import Result
@@ -30,9 +30,6 @@ _FORMAT_TOKENS = 64  # of a chat template, and to spare
 _BYTES_A_TOKEN = 3
 # few enough that a prompt not yet tokenised is hardly ever thought too short
 
-_STREAMS_FROM = 8
-# sequences; with fewer, drafts in one pool bring more than streams do
-
 _WORTH = 0.03
 # what twice the sequences have to gain to be worth their memory
 
@@ -48,9 +45,6 @@ class Batch:
     n_ctx: positions a record may use, prompt and answer. cells: KV cells of all sequences together; None
         for what `run` finds its records to need.
     draft_max: longest draft of a sequence, tokens.
-
-    From 8 answers at once on, records of similar length get a KV stream each and nothing is drafted, unless a draft
-    is named: that is faster than lookup in one pool (see `contexts`).
 
     One thread at a time. Raises OptionError, ModelInvalid, DraftMismatch and the like when made.
     """
@@ -83,9 +77,6 @@ class Batch:
         self._jobs = JobMaker(self._models.target, settings, n_ctx)
         self._contexts: Contexts | None = None
         self._scheduler: Scheduler | None = None
-        self._past: list[tuple[Scheduler, tuple[int, ...]]] = []
-        self._late: list[Job] = []  # too long for the streams: they run after the others
-        self._free_to_draft = draft == "auto" or self._models.parts.names[0] == "none"
         curve, learned = self._models.believed()
         self._policy = chosen.policy(curve, learned, self._models.parts.companion is not None)
         self.parallel = parallel or best_parallel(curve.target.table())
@@ -146,13 +137,11 @@ class Batch:
         try:
             while True:
                 yield from self._fill_window(take)
-                if (self._scheduler is None or self._scheduler.idle) and not self._begin_late():
+                if self._scheduler is None or self._scheduler.idle:
                     return
-                if self._scheduler is not None:
-                    yield from self._scheduler.round()
+                yield from self._scheduler.round()
         finally:
             self._seconds += perf_counter() - start
-            self._late.clear()
             if self._scheduler is not None:
                 self._scheduler.abandon()
 
@@ -170,53 +159,17 @@ class Batch:
                 jobs.append(made)
         if jobs:
             scheduler = self._scheduler or self._open(jobs)
-            room = self._contexts.room if self._contexts is not None else 0
             for job in jobs:
-                if room and job.need > room:
-                    self._late.append(job)
-                else:
-                    scheduler.add(job)
-
-    def _begin_late(self) -> bool:
-        """Go on with the jobs that were too long for the streams, in contexts made for them; False if there are none."""
-        late, self._late = self._late, []
-        if late:
-            self._retire()
-            scheduler = self._open(late)
-            for job in late:
                 scheduler.add(job)
-        return bool(late)
-
-    def _retire(self) -> None:
-        """Free the contexts and keep their counts."""
-        scheduler, contexts = self._scheduler, self._contexts
-        self._contexts = self._scheduler = None
-        if scheduler is not None and contexts is not None:
-            self._past.append((scheduler, contexts.engine.decode_us()))
-            contexts.close()
 
     def _open(self, jobs: Sequence[Job]) -> Scheduler:
         """Make contexts that hold the largest of these jobs at once."""
         needs = sorted((job.need for job in jobs), reverse=True)
         cells = max(self._cells or 0, sum(needs[: self.parallel]))
-        room = self._stream_room(needs[0], cells)
-        self._contexts = Contexts(
-            self._models, self.parallel, self._n_ctx, cells, self._gpu_layers, room
-        )
+        self._contexts = Contexts(self._models, self.parallel, self._n_ctx, cells, self._gpu_layers)
         window = max(WINDOW, 4 * self.parallel)
         self._scheduler = Scheduler(self._contexts, self._policy, self._draft_max, window)
         return self._scheduler
-
-    def _stream_room(self, longest: int, cells: int) -> int:
-        """Positions of a KV stream for each sequence, or 0 where a pool of `cells` is better.
-
-        Streams are as long as the longest of the first records; where that takes more than twice
-        the memory of a pool, the pool it is. Longer records that come later wait for the end.
-        """
-        if self.parallel < _STREAMS_FROM or not self._free_to_draft:
-            return 0
-        room = rounded(longest)
-        return room if room * (self.parallel + 1) <= 2 * rounded(max(cells, self._n_ctx)) else 0
 
     # -- about the run -----------------------------------------------------------------------------
 
@@ -242,24 +195,20 @@ class Batch:
 
     def stats(self) -> dict[str, Any]:
         """Counts and times since this was made. decode_s is time inside llama.cpp's decodes, by role."""
-        contexts = self._contexts
-        seen = list(self._past)
-        if self._scheduler is not None and contexts is not None:
-            seen.append((self._scheduler, contexts.engine.decode_us()))
-        times = [sum(us[role] for _, us in seen) for role in range(3)]
-        counts = {
-            name: sum(getattr(scheduler, name) for scheduler, _ in seen)
-            for name in ("tokens", "drafted", "verified", "accepted", "relaxed")
-        }
-        tokens = counts["tokens"]
+        scheduler, contexts = self._scheduler, self._contexts
+        tokens = scheduler.tokens if scheduler else 0
+        times = contexts.engine.decode_us() if contexts else (0, 0, 0)
         return {
             "parallel": self.parallel,
             "seconds": round(self._seconds, 3),
+            "tokens": tokens,
             "tokens_per_second": round(tokens / self._seconds, 2) if self._seconds else 0.0,
-            **counts,
+            "drafted": scheduler.drafted if scheduler else 0,
+            "verified": scheduler.verified if scheduler else 0,
+            "accepted": scheduler.accepted if scheduler else 0,
+            "relaxed": scheduler.relaxed if scheduler else 0,
             "kv_cells": contexts.cells if contexts else 0,
-            "kv_streams": bool(contexts and contexts.room),
-            "prefix_tokens": self._scheduler.prefix_tokens if self._scheduler else 0,
+            "prefix_tokens": scheduler.prefix_tokens if scheduler else 0,
             "decode_s": dict(
                 zip(
                     ("target", "draft", "companion"),

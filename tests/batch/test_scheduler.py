@@ -219,44 +219,6 @@ def test_long_prompt_does_not_stall_others(open_batch, monkeypatch):
     assert len(mixed) >= 3
 
 
-def test_many_records_of_like_length_get_streams(open_batch):
-    """Eight sequences with a KV stream each give the texts of two in one pool."""
-    texts = WORDS + WORDS[::-1]
-    pool, streams = (open_batch(parallel=n, max_tokens=190) for n in (2, 8))
-    assert answers(streams, texts) == answers(pool, texts)
-    assert streams.stats()["kv_streams"]
-    assert not pool.stats()["kv_streams"]
-
-
-def test_a_prefix_is_shared_among_streams(open_batch):
-    """Each stream gets a copy of what all prompts begin with."""
-    texts = ["the same beginning " * 4 + end for end in "abcdefghij"]
-    pool, streams = (open_batch(parallel=n, max_tokens=150) for n in (2, 8))
-    assert answers(streams, texts) == answers(pool, texts)
-    assert streams.stats()["kv_streams"]
-    assert streams.stats()["prefix_tokens"] > 70
-
-
-def test_a_named_drafter_keeps_the_pool(open_batch):
-    """Who asks for drafts gets them: streams would take them away."""
-    batch = open_batch(parallel=8, max_tokens=190, draft="lookup")
-    list(batch.run(WORDS + WORDS[::-1]))
-    assert not batch.stats()["kv_streams"]
-    assert batch.stats()["drafted"] > 0
-
-
-def test_a_record_too_long_for_the_streams_comes_last(open_batch):
-    """It arrives when contexts are made for shorter ones; it and the counts are complete all the same."""
-    short = ["word " + "a" * (i % 7) for i in range(66)]
-    texts = [*short, "x" * 280]
-    batch = open_batch(parallel=8, n_ctx=512, max_tokens=150)
-    results = list(batch.run(texts))
-    assert results[-1].index == len(texts) - 1
-    assert batch.stats()["tokens"] == sum(r.usage.completion_tokens for r in results)
-    found = [r.text for r in sorted(results, key=lambda r: r.index)]
-    assert found == answers(open_batch(parallel=2, n_ctx=512, max_tokens=150), texts)
-
-
 @pytest.mark.parametrize("times", [[0, 1, 1.9, 3.7, 7.3, 14.5, 29], [0, 1.0]])
 def test_best_parallel_stops_where_doubling_gains_nothing(times):
     """A machine whose time grows with the rows is best used by few sequences."""
