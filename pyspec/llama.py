@@ -20,7 +20,7 @@ from pyspec.policy.cost import CostCurve
 from pyspec.policy.learned import Learned
 from pyspec.policy.lengths import Length, parse_length
 from pyspec.profiles import load_profile, prior_curve, prior_learned
-from pyspec.rules import Margin, Strict, Verification
+from pyspec.rules import Strict, Verification
 from pyspec.sampling import Sampling, build_chain
 from pyspec.speculation import OFF, Speculation, result_block
 from pyspec.text import piece_reader
@@ -30,7 +30,7 @@ __all__ = ["OFF", "Speculation", "SpeculativeLlama"]
 
 log = logging.getLogger("pyspec")
 
-_MARGIN = Margin()
+_STRICT = Strict()
 _DEFAULT_SAMPLING = Sampling()
 
 
@@ -50,7 +50,7 @@ class SpeculativeLlama(Mirror):
     draft: "auto" (a shipped draft that fits, with prompt lookup in front; lookup alone otherwise), "none", "lookup", the
         name or path of a draft GGUF, "lookup+NAME", a pyspec `Drafter`, or any `LlamaDraftModel` of llama-cpp-python.
     companion: "auto" (the shipped one that fits), "none", a name or a path.
-    verification: `Margin()` or `Strict()`.
+    verification: `Strict()`, the target's own text, or `Margin()`, faster and a little different.
     length: how many drafted tokens are verified: "auto", "companion", "confidence:P" or "fixed:K".
     draft_n_gpu_layers: offload of draft and companion; None follows the target.
     flash_attn: on unless you say False, as in llama.cpp's own programs; on a CPU it decodes 4 to 10 % faster.
@@ -66,7 +66,7 @@ class SpeculativeLlama(Mirror):
         *,
         draft: Any = "auto",
         companion: str = "auto",
-        verification: Verification = _MARGIN,
+        verification: Verification = _STRICT,
         length: str = "auto",
         draft_n_gpu_layers: int | None = None,
         **kwargs: Any,

@@ -230,6 +230,6 @@ COMMANDS = (
     ),
     Command("companion", _companion, "judge drafts with it", "NAME|none", _JUDGES, takes_file=True),
     Command("stats", _stats, "the line after each answer", "on|off", ("on", "off")),
-    Command("compare", _compare, "answer again by the strict rule, and show both"),
+    Command("compare", _compare, "answer again by the other rule, and show both"),
 )
 """Every command."""

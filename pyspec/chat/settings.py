@@ -22,7 +22,7 @@ class Settings:
 
     sampling: Sampling = Sampling()
     margin: Margin = Margin()
-    verify: str = "margin"
+    verify: str = "strict"
     length: str | None = None
     draft_max: int | None = None
     max_tokens: int | None = None

@@ -74,23 +74,20 @@ class Chat:
         return self.conversation.exchanges.pop()
 
     def compare(self) -> None:
-        """Answer the last question again by the strict rule and show both; the first one stays."""
+        """Answer the last question again by the other rule and show both; the first one stays."""
         old = self._last_answer("nothing was answered yet, so there is nothing to compare")
         rule = old.stats.rule if old.stats else "as loaded"
-        if rule == Strict().name:
-            self.screen.note(
-                "that answer was strict already; /verify margin and /regen make the other"
-            )
+        other = self.settings.margin if rule == Strict().name else Strict()
         rate = f", {old.stats.rate:.1f} tok/s" if old.stats else ""
         self.screen.say(f"--- {rule}{rate}")
         with self.screen.answering() as write:
             write(old.text)
-        self.screen.say("--- strict")
+        self.screen.say(f"--- {other.name}")
         prompt = self.model.prompt(self.conversation.question())
         lead = old.stats.plain_tokens if old.stats else 0
-        new = self._stream(self._ask(prompt, old.seed, Strict(), lead))
+        new = self._stream(self._ask(prompt, old.seed, other, lead))
         rate = f"{new.stats.rate:.1f} tok/s, " if new.stats else ""
-        self.screen.say(f"--- strict: {rate}{_difference(old, new)}")
+        self.screen.say(f"--- {other.name}: {rate}{_difference(old, new)}")
         self._show_stats(new)
 
     def _last_answer(self, refusal: str) -> Answer:

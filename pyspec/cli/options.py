@@ -84,7 +84,7 @@ model_options = _stack(
 
 speculation_options = _stack(
     click.option(
-        "--verify", type=click.Choice(["margin", "strict"]), default="margin", show_default=True
+        "--verify", type=click.Choice(["margin", "strict"]), default="strict", show_default=True
     ),
     click.option(
         "--theta",
@@ -124,9 +124,8 @@ sampling_options = _stack(
 
 def verification(options: Mapping[str, Any]) -> Verification:
     """The rule that --verify, --theta, --gap, --budget and --cap describe; takes them out of nothing else."""
-    if options["verify"] == "strict":
-        return Strict()
-    return Margin(options["theta"], options["gap"], options["cap"], options["budget"])
+    margin = Margin(options["theta"], options["gap"], options["cap"], options["budget"])
+    return Strict() if options["verify"] == "strict" else margin
 
 
 def speculation(options: Mapping[str, Any]) -> Speculation:

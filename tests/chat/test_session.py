@@ -16,7 +16,7 @@ from pyspec.sampling import Sampling
 
 def test_two_turns() -> None:
     """Each line is answered; what the context held of the first turn is kept for the second."""
-    code, text = session(FakeModel(["one", "tw2~"]), "hi\nand?\n", Settings())
+    code, text = session(FakeModel(["one", "tw2~"]), "hi\nand?\n", Settings(verify="margin"))
     assert code == 0
     assert text == (
         "one\n"
@@ -35,8 +35,9 @@ def test_stats_are_hidden() -> None:
 
 def test_show_tokens() -> None:
     """Sources are readable without colour, and relaxed tokens say what the target preferred."""
-    _, text = session(FakeModel(["ab12~c"]), "hi\n/show tokens\n")
+    _, text = session(FakeModel(["ab12~c"]), "/verify margin\nhi\n/show tokens\n")
     assert text == (
+        "verify is margin\n"
         "ab12~c\n"
         "ab[12]{~}(1)c\n"
         "\n"
@@ -53,14 +54,14 @@ def test_compare() -> None:
     _, text = session(model, "hi\n/compare\ngo on\n")
     assert text == (
         "abc~\n"
-        "--- margin, 50.0 tok/s\n"
+        "--- strict, 50.0 tok/s\n"
         "abc~\n"
-        "--- strict\n"
+        "--- margin\n"
         "abc-\n"
-        "--- strict: 50.0 tok/s, the texts part after 3 tokens\n"
+        "--- margin: 50.0 tok/s, the texts part after 3 tokens\n"
         "end\n"
     )
-    assert [ask.rule.name for ask in model.asked] == ["margin", "strict", "margin"]
+    assert [ask.rule.name for ask in model.asked] == ["strict", "margin", "strict"]
     assert model.asked[0].prompt == model.asked[1].prompt
     assert model.asked[0].sampling.seed == model.asked[1].sampling.seed
     assert ord("~") in model.asked[2].prompt
@@ -130,9 +131,9 @@ def test_unknown_commands_are_named() -> None:
 def test_verify_changes_the_rule() -> None:
     """`/verify` holds from the next answer on."""
     model = FakeModel(["one"])
-    _, text = session(model, "hi\n/verify strict\nhi\n")
-    assert text == "one\nverify is strict\none\n"
-    assert [ask.rule.name for ask in model.asked] == ["margin", "strict"]
+    _, text = session(model, "hi\n/verify margin\nhi\n")
+    assert text == "one\nverify is margin\none\n"
+    assert [ask.rule.name for ask in model.asked] == ["strict", "margin"]
 
 
 def test_draft_is_changed_and_kept_on_errors() -> None:
