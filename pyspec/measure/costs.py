@@ -118,11 +118,12 @@ def _side(
     steps: list[float] = []
     scores: dict[int, list[float]] = {n: [] for n in sorted({1, 2, 4, 8, kmax})}
     engine.set_stop([0.0], None)
+    engine.set_tokens(0, [])  # read anew: a coupled draft needs the states of what was read last
     end = perf_counter() + budget_s
     for again in range(31):
         for n, times in scores.items():
-            _ready(engine, text, depth)
-            # a row of the target first: a coupled draft starts from its state
+            # from other places each time: at some the draft ends the text and goes no further
+            _ready(engine, text, depth - again % 8)
             engine.put_draft(0, [])
             start = perf_counter()
             engine.draft([0], [n], keep_rows=companion)
@@ -130,8 +131,9 @@ def _side(
             drafted = engine.drafted(0).n
             if companion and drafted:
                 engine.score([0])
+            if again:
+                steps.append(1e3 * (middle - start) / min(n, drafted + 1))
             if again and drafted == n:
-                steps.append(1e3 * (middle - start) / n)
                 times.append(1e3 * (perf_counter() - middle))
         if again >= 3 and perf_counter() > end:
             break
