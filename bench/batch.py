@@ -15,7 +15,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import resource
 import socket
 import statistics
 import subprocess
@@ -91,6 +90,7 @@ def loop(options: argparse.Namespace, texts: list[str]) -> dict[str, Any]:
     """One prompt after another, as a program that knows llama-cpp-python would."""
     import llama_cpp  # noqa: PLC0415 - each way's process holds its own libraries only
 
+    from pyspec.measure.memory import resident_peak  # noqa: PLC0415
     from pyspec.template import ChatTemplate, Message  # noqa: PLC0415
 
     threads = {"n_threads": options.threads, "n_threads_batch": options.threads}
@@ -109,7 +109,7 @@ def loop(options: argparse.Namespace, texts: list[str]) -> dict[str, Any]:
     return {
         "tokens": tokens,
         "seconds": seconds,
-        "peak": peak(),
+        "peak": resident_peak(),
         "kv": kv_megabytes(options.model, options.ctx),
     }
 
@@ -130,6 +130,7 @@ def batch(
 ) -> dict[str, Any]:
     """`pyspec.Batch`, with and without drafts."""
     from pyspec.batch import Batch, Settings  # noqa: PLC0415
+    from pyspec.measure.memory import resident_peak  # noqa: PLC0415
 
     words = (options.draft, options.companion) if speculative else ("none", "none")
     with Batch(
@@ -148,7 +149,7 @@ def batch(
         stats = answerer.stats()
     kept = {key: stats[key] for key in ("outside_decodes", "accepted", "verified")}
     kv = kv_megabytes(options.model, stats["kv_cells"])
-    return {"tokens": tokens, "seconds": seconds, "peak": peak(), "kv": kv, **kept}
+    return {"tokens": tokens, "seconds": seconds, "peak": resident_peak(), "kv": kv, **kept}
 
 
 def server(options: argparse.Namespace, texts: list[str]) -> dict[str, Any]:
@@ -200,12 +201,6 @@ def ask(base: str, text: str, tokens: int) -> int:
         return int(json.load(answer)["usage"]["completion_tokens"])
 
 
-def peak() -> int:
-    """Largest resident set so far, MB."""
-    size = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return size // (1 << 20 if sys.platform == "darwin" else 1 << 10)
-
-
 def print_table(found: dict[str, list[dict[str, Any]]]) -> None:
     """Medians over the repeats, as Markdown."""
     rates = {way: [run["tokens"] / run["seconds"] for run in runs] for way, runs in found.items()}
@@ -215,7 +210,7 @@ def print_table(found: dict[str, list[dict[str, Any]]]) -> None:
         "| way | tokens | tok/s | of the loop | of plain | peak MB | beyond KV | outside decodes | accepted |"
     )
     print("| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |")
-    own = found["loop"][-1]["peak"] - found["loop"][-1]["kv"]
+    loop = found["loop"][-1]
     for way, runs in found.items():
         rate = statistics.median(rates[way])
         plain = rates.get(way.replace("speculative", "plain"), rates[way])
@@ -223,15 +218,14 @@ def print_table(found: dict[str, list[dict[str, Any]]]) -> None:
             key: statistics.median(run.get(key, 0) for run in runs)
             for key in ("tokens", "peak", "kv", "outside_decodes")
         }
-        beyond = (
-            f"{100 * (middle['peak'] - middle['kv'] - own) / (own + found['loop'][-1]['kv']):.0f} %"
-        )
+        more = middle["peak"] - loop["peak"] - (middle["kv"] - loop["kv"])
+        beyond = f"{100 * more / loop['peak']:.0f} %" if middle["peak"] else "-"
         accepted = "-"
         if runs[-1].get("verified"):
             accepted = f"{runs[-1]['accepted']}/{runs[-1]['verified']}"
         print(
             f"| {way} | {middle['tokens']:.0f} | {rate:.1f} | {rate / base:.2f} | {rate / statistics.median(plain):.2f} "
-            f"| {middle['peak']:.0f} | {beyond if middle['peak'] else '-'} "
+            f"| {middle['peak']:.0f} | {beyond} "
             f"| {100 * middle['outside_decodes']:.1f} % | {accepted} |"
         )
 

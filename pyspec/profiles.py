@@ -8,14 +8,14 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 import llama_cpp
-import msgspec
 
 from pyspec._version import __version__
 from pyspec.errors import ProfileError, PyspecError
 from pyspec.policy.cost import CostCurve
 from pyspec.policy.learned import Learned
-from pyspec.policy.profile import Prior, ProfileKey, load_prior, prior_path
+from pyspec.policy.profile import Prior, ProfileKey, load_prior
 from pyspec.policy.profile import load_profile as load_stored
+from pyspec.policy.profile import save_prior as store_prior
 from pyspec.store.fingerprint import file_sha256
 from pyspec.store.paths import cache_dir
 
@@ -86,9 +86,7 @@ def save_prior(assembly: Any, learned: Learned) -> Path:
     draft, companion = _side_hashes(assembly)
     if not draft:
         raise ProfileError("there is no draft model to write a prior for", "name one with --draft")
-    path = prior_path(assembly.models[0].path)
-    path.write_bytes(msgspec.json.encode(Prior(draft, companion, learned.state())) + b"\n")
-    return path
+    return store_prior(Prior(draft, companion, learned.state()), assembly.models[0].path)
 
 
 _TYPES = {1: "BF16", 2: "Q4_0", 3: "Q4_1", 7: "Q8_0", 15: "Q4_K_M", 32: "BF16"}
@@ -101,12 +99,11 @@ def prior_curve(llm: Any, assembly: Any) -> CostCurve:
     The first rounds correct it; only ratios matter until then.
     """
     size = max(1, llama_cpp.llama_model_size(llm.model))
-    shares = [max(0.02, side.path.stat().st_size / size) for side in assembly.models]
-    draft, companion = (shares + [0.15, 0.1][len(shares) :])[:2]
+    shares = [max(0.02, side.path.stat().st_size / size) for side in assembly.models][:2]
     if llm.model_params.n_gpu_layers != 0 and llama_cpp.llama_supports_gpu_offload():
-        return CostCurve("metal" if sys.platform == "darwin" else "cuda", 10.0, draft, companion)
+        return CostCurve("metal" if sys.platform == "darwin" else "cuda", 10.0, *shares)
     shape = _TYPES.get(int(llm.metadata.get("general.file_type", -1)), "")
-    return CostCurve(shape, 10.0, draft, companion, depth_share=_depth_share(llm.model))
+    return CostCurve(shape, 10.0, *shares, depth_share=_depth_share(llm.model))
 
 
 def _depth_share(model: Any) -> float:

@@ -131,10 +131,10 @@ def _side(
             drafted = engine.drafted(0).n
             if companion and drafted:
                 engine.score([0])
-            if again:
+            if again:  # a draft that ended the text took one step more than it has tokens
                 steps.append(1e3 * (middle - start) / min(n, drafted + 1))
-            if again and drafted == n:
-                times.append(1e3 * (perf_counter() - middle))
+                if drafted == n:
+                    times.append(1e3 * (perf_counter() - middle))
         if again >= 3 and perf_counter() > end:
             break
     rows = {n: median(times) for n, times in scores.items() if times} if companion else {}

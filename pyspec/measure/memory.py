@@ -31,7 +31,7 @@ def peak_mib(configuration: dict[str, Any], timeout_s: float = 300.0) -> float:
         raise MeasureError(f"measuring memory failed: {type(error).__name__}") from None
 
 
-def _resident_peak() -> float:
+def resident_peak() -> float:
     """Of this process, since its start, in MiB."""
     status = Path("/proc/self/status")
     if status.exists():
@@ -63,4 +63,4 @@ def _answer(configuration: dict[str, Any]) -> None:
 
 if __name__ == "__main__":
     _answer(json.loads(sys.argv[1]))
-    print(json.dumps({"peak_mib": round(_resident_peak(), 1)}))  # noqa: T201 - its answer
+    print(json.dumps({"peak_mib": round(resident_peak(), 1)}))  # noqa: T201 - its answer

@@ -58,18 +58,14 @@ def _where(found: list[Results]) -> str:
 
 def _row(summary: Summary) -> list[str]:
     """A way of answering: speed, speed-up, best and worst category, first token."""
-    ups = {name: speed.speed_up for name, speed in summary.speeds.items() if name != TOTAL}
+    ups = sorted((s.speed_up, name) for name, s in summary.speeds.items() if name != TOTAL)
+    ends = [f"{name} {up:.2f}" for up, name in (ups[-1], ups[0])] if ups else ["-", "-"]
     total = summary.speeds.get(TOTAL)
-    best, worst = (
-        max(ups, key=ups.__getitem__, default=""),
-        min(ups, key=ups.__getitem__, default=""),
-    )
     return [
         summary.who,
         f"{total.rate:.1f}" if total else "-",
         f"{summary.geomean:.2f}",
-        f"{best} {ups[best]:.2f}" if best and summary.who != PLAIN else "-",
-        f"{worst} {ups[worst]:.2f}" if worst and summary.who != PLAIN else "-",
+        *(["-", "-"] if summary.who == PLAIN else ends),
         f"{summary.first_ms:.0f}",
     ]
 

@@ -88,8 +88,8 @@ def record_answer(
             chains += _chain(tokens, t, drafted, draft, name, category, margins)
         found = index.propose(0, [*prompt, *tokens[:t]], min(kmax, len(tokens) - t - 1))
         if found.tokens:
-            draft = Draft(0, len(found.tokens), source=LOOKUP, match_length=found.match_length)
-            draft.choices = found.choices
+            draft = Draft(0, len(found.tokens), source=LOOKUP)
+            draft.match_length, draft.choices = found.match_length, found.choices
             chains += _chain(tokens, t, list(found.tokens), draft, name, category, margins)
     return chains
 
@@ -133,8 +133,8 @@ def _chain(
         return
     same = next((i for i in range(n) if drafted[i] != tokens[t + i]), n)
     chain = Chain(name, category, t, len(tokens), [int(i < same) for i in range(n)])
-    chain.source, chain.match_length = draft.source, draft.match_length
-    chain.choices = draft.choices
+    chain.source = draft.source
+    chain.match_length, chain.choices = draft.match_length, draft.choices
     if same < n and t + same < len(margins):
         gap, ratio, z1, second = margins[t + same]
         chain.miss = Miss(

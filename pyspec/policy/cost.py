@@ -6,6 +6,7 @@ shape: measured row counts keep their own value and the others are interpolated.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import deque
 from typing import TYPE_CHECKING
 
@@ -98,27 +99,29 @@ class RowTimes:
         self._depth = -1
         self._table: list[float] = []
 
-    def base(self, depth: int) -> list[float]:
+    def base(self, depth: int) -> Sequence[float]:
         """The curve before learning at a context depth, linear between measured depths."""
+        low, high, weight = self._around(depth)
+        if low is high:
+            return low
+        return [a + (b - a) * weight for a, b in zip(low, high, strict=False)]
+
+    def _around(self, depth: int) -> tuple[list[float], list[float], float]:
+        """Base curves around a depth, and how far it is from the first to the second; one curve twice at the shallow end."""
         if len(self._depths) == 1 or depth <= self._depths[0]:
-            return self._bases[0]
-        for k in range(1, len(self._depths)):
-            d0, d1 = self._depths[k - 1], self._depths[k]
-            if depth <= d1 or k == len(self._depths) - 1:
-                w = (depth - d0) / (d1 - d0)
-                return [
-                    a + (b - a) * w
-                    for a, b in zip(self._bases[k - 1], self._bases[k], strict=False)
-                ]
-        return self._bases[-1]
+            return self._bases[0], self._bases[0], 0.0
+        k = min(bisect_left(self._depths, depth), len(self._depths) - 1)
+        d0, d1 = self._depths[k - 1], self._depths[k]
+        return self._bases[k - 1], self._bases[k], (depth - d0) / (d1 - d0)
 
     def observe(self, rows: int, ms: float, depth: int = 0) -> None:
         """Learn from one decode; rows outside the curve and impossible times are ignored."""
         if not (1 <= rows <= self.n_max and 1e-4 < ms < 1e7):
             return
-        base = self._bases[0][rows] if len(self._depths) == 1 else self.base(depth)[rows]
-        self._waiting.append((rows, ms / base))
-        self._recent.append((rows, ms / base))
+        low, high, weight = self._around(depth)
+        seen = rows, ms / (low[rows] + (high[rows] - low[rows]) * weight)
+        self._waiting.append(seen)
+        self._recent.append(seen)
         count = self._count[rows] = self._count.get(rows, 0) + 1
         if count in (1, _SURE) or len(self._waiting) >= _REBUILD:
             self._learn()
@@ -219,6 +222,7 @@ class CostCurve:
         one_row_ms: float = 10.0,
         draft_share: float = 0.15,
         companion_share: float = 0.1,
+        *,
         n_max: int = N_MAX,
         depth_share: float = 0.0,
     ) -> None:

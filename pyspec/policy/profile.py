@@ -91,6 +91,11 @@ def prior_path(draft: Path) -> Path:
     return draft.with_suffix(".prior.json")
 
 
+def save_prior(prior: Prior, draft: Path) -> Path:
+    """Write it beside the draft, atomically, and return its path. Raises ProfileError where the folder refuses."""
+    return _write(prior_path(draft), prior, "prior")
+
+
 def load_prior(draft: Path) -> Prior | None:
     """The prior beside a draft, None where there is none. Raises ProfileError if it is damaged."""
     path = prior_path(draft)
@@ -108,13 +113,17 @@ def profile_path(folder: Path, key: ProfileKey) -> Path:
 
 def save_profile(profile: Profile, folder: Path) -> Path:
     """Write atomically and return the path. Raises ProfileError where the folder refuses."""
-    path = profile_path(folder, profile.key)
+    return _write(profile_path(folder, profile.key), profile, "profile")
+
+
+def _write(path: Path, content: Profile | Prior, what: str) -> Path:
+    folder = path.parent
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(prefix=".profile-", dir=folder)
+        handle, name = tempfile.mkstemp(prefix=f".{what}-", dir=folder)
         try:
             with os.fdopen(handle, "wb") as out:
-                out.write(msgspec.json.encode(profile))
+                out.write(msgspec.json.encode(content))
                 out.flush()
                 os.fsync(out.fileno())
             Path(name).replace(path)
@@ -123,7 +132,7 @@ def save_profile(profile: Profile, folder: Path) -> Path:
             raise
     except OSError as error:
         reason = error.strerror or type(error).__name__
-        raise ProfileError(f"the profile cannot be written to {folder}: {reason}") from None
+        raise ProfileError(f"the {what} cannot be written to {folder}: {reason}") from None
     return path
 
 
