@@ -21,8 +21,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pyspec.batch.jobs import Job, failed
+from pyspec.batch.prefix import SharedPrefix
 from pyspec.batch.records import Failure
-from pyspec.engine.handle import MAX_DRAFT, Gate, Role
+from pyspec.batch.rows import draft_rows, fill_rows, share_rows
+from pyspec.engine.handle import MAX_DRAFT, Gate
 from pyspec.engine.loop import Run
 from pyspec.engine.side import address
 from pyspec.errors import Cancelled, EngineError
@@ -37,15 +39,6 @@ if TYPE_CHECKING:
     from pyspec.policy.base import LengthPolicy
 
 log = logging.getLogger("pyspec")
-
-FILL_ROWS = 128
-"""Prompt tokens that ride in a batch with answers: enough for the matrix kernels, few enough that answers go on."""
-
-COUPLED_ROWS = 64
-"""The same with a coupled draft, whose target gives logits for every row: they take n_vocab floats each."""
-
-LEAST_PREFIX = 16
-"""Shortest common prefix worth a sequence of its own, tokens."""
 
 _PATIENCE = 8
 # rounds of starts that may pass by a record that does not fit, as a multiple of the slots
@@ -80,7 +73,7 @@ class Scheduler:
         self._waiting: list[Job] = []
         self._active: dict[int, _Slot] = {}
         self._free = list(range(contexts.n_slots, 0, -1))
-        self._prefix: list[int] | None = None
+        self._prefix = SharedPrefix(contexts)
         self._passed_by = 0
         self.tokens = self.drafted = self.verified = self.accepted = self.relaxed = 0
 
@@ -94,7 +87,7 @@ class Scheduler:
     @property
     def prefix_tokens(self) -> int:
         """Length of the prefix that prompts share."""
-        return len(self._prefix or [])
+        return len(self._prefix)
 
     @property
     def idle(self) -> bool:
@@ -128,22 +121,18 @@ class Scheduler:
                 break  # it has waited for long enough: the cells are kept for it
         if self._active:
             return None
-        self._drop_prefix()  # it is all that is in the way
+        self._prefix.drop(self._free)  # it is all that is in the way
         return most
 
     def _cells(self, job: Job) -> int:
-        return job.need - _common(self._prefix or [], job.tokens)
+        return job.need - self._prefix.common(job.tokens)
 
     def _cells_free(self) -> int:
         used = sum(slot.job.need - slot.shared for slot in self._active.values())
-        return self._contexts.cells - len(self._prefix or []) - used
+        return self._contexts.cells - len(self._prefix) - used
 
     def _start(self, seq: int, job: Job) -> None:
-        shared = _common(self._prefix or [], job.tokens)
-        kept = self._engine.set_tokens(seq, job.tokens)
-        if kept < shared:
-            self._engine.copy_prefix(0, seq, shared)
-            kept = self._engine.set_tokens(seq, job.tokens)
+        shared, kept = self._prefix.give(seq, job.tokens)
         chain = build_chain(job.sampling, self._contexts.target)
         run = Run(
             seq, list(job.tokens), Gate(job.rule, job.sampling.temperature != 0.0), job.max_tokens
@@ -159,40 +148,6 @@ class Scheduler:
         if forget is not None:
             forget(seq)
 
-    # -- the shared prefix -------------------------------------------------------------------------
-
-    def _share_prefix(self) -> None:
-        """Decode what the waiting prompts have in common, once, in sequence 0."""
-        prompts = [job.tokens for job in self._waiting]
-        self._prefix = []
-        if len(prompts) < 2:
-            return
-        common = min((_common(prompts[0], prompt) for prompt in prompts[1:]), default=0)
-        common = min(
-            common, min(map(len, prompts)) - 1
-        )  # each has to decode a last token of its own
-        if common < LEAST_PREFIX:
-            return
-        self._engine.set_tokens(0, prompts[0][: common + 1])
-        for role in self._reading():
-            held = -1
-            while held < common:
-                held = self._engine.prefill(role, 0, common, self._contexts.n_batch)
-        self._prefix = prompts[0][:common]
-
-    def _reading(self) -> list[Role]:
-        """Roles whose contexts read prompts; a coupled draft reads states instead."""
-        equipment = self._loop.equipment
-        roles = [Role.TARGET]
-        if equipment.draft_model and not self._contexts.coupled:
-            roles.append(Role.DRAFT)
-        return [*roles, Role.COMPANION] if equipment.companion else roles
-
-    def _drop_prefix(self) -> None:
-        self._prefix = []
-        for seq in (0, *self._free):
-            self._engine.set_tokens(seq, ())
-
     # -- rounds ------------------------------------------------------------------------------------
 
     def round(self) -> list[Result]:
@@ -200,8 +155,8 @@ class Scheduler:
 
         Raises Cancelled; all that was not finished is then lost.
         """
-        if self._prefix is None:
-            self._share_prefix()
+        if self._prefix.tokens is None:
+            self._prefix.find([job.tokens for job in self._waiting])
         ended = self._end_empty()
         self._start_all()
         slots = [slot for slot in self._active.values() if slot.missing == 0]
@@ -235,19 +190,15 @@ class Scheduler:
         return [self._finish(slot) for slot in done]
 
     def _bound_drafts(self, slots: Sequence[_Slot], filled: int) -> None:
-        room = (self._contexts.n_batch - filled) // len(slots) - 1
+        room = draft_rows(self._contexts, len(slots), filled)
         for slot in slots:
-            slot.run.draft_max = max(0, min(self._draft_max, MAX_DRAFT, room))
+            slot.run.draft_max = min(self._draft_max, MAX_DRAFT, room)
 
     def _fills(self, n_answering: int) -> list[tuple[int, int]]:
         """Prompt tokens for the next decode, as (sequence, tokens)."""
-        budget = COUPLED_ROWS if self._contexts.coupled else FILL_ROWS
-        if not n_answering and not self._contexts.coupled:
-            budget = self._contexts.n_batch
-        budget = min(budget, self._contexts.n_batch - n_answering)
         # the dict keeps the order of starting: the first one that reads has waited longest
         reading = [(seq, slot.missing) for seq, slot in self._active.items() if slot.missing > 0]
-        return share_rows(reading, budget)
+        return share_rows(reading, fill_rows(self._contexts, n_answering))
 
     def _finish(self, slot: _Slot) -> Result:
         text = slot.shown + slot.text.finish()
@@ -279,7 +230,7 @@ class Scheduler:
         for slot in slots:
             slot.shared = 0
             self._release(slot)
-        self._drop_prefix()
+        self._prefix.drop(self._free)
         if len(slots) == 1:
             job = slots[0].job
             return [failed(job.index, job.record, Failure.of(error))]
@@ -294,29 +245,3 @@ class Scheduler:
         for slot in list(self._active.values()):
             self._release(slot)
         self._waiting.clear()
-
-
-def share_rows(reading: Sequence[tuple[int, int]], budget: int) -> list[tuple[int, int]]:
-    """Share `budget` rows among sequences that read, given as (sequence, tokens missing), longest waiting first.
-
-    The first one has a quarter for certain; the rest goes to those with the least left.
-    """
-    if not reading or budget < 1:
-        return []
-    first, missing = reading[0]
-    given = {first: min(missing, max(1, budget // 4))}
-    budget -= given[first]
-    for seq, left in sorted(reading, key=lambda item: item[1]):
-        more = min(budget, left - given.get(seq, 0))
-        if more > 0:
-            given[seq] = given.get(seq, 0) + more
-            budget -= more
-    return list(given.items())
-
-
-def _common(a: Sequence[int], b: Sequence[int]) -> int:
-    """Tokens that two texts begin with alike, at most all of b but its last."""
-    most = min(len(a), len(b) - 1)
-    if a[:most] == b[:most]:
-        return max(0, most)
-    return next(i for i in range(most) if a[i] != b[i])

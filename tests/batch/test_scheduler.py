@@ -5,13 +5,10 @@ from __future__ import annotations
 import pytest
 import tiny
 from answers import GREEDY, Scripted, ask
-from hypothesis import given
-from hypothesis import strategies as st
 
 from pyspec.batch import Settings
 from pyspec.batch.records import Record
 from pyspec.batch.run import best_parallel
-from pyspec.batch.scheduler import _common, share_rows
 from pyspec.engine.handle import Engine
 from pyspec.errors import Cancelled, EngineError, NumericError
 from pyspec.rules import Margin
@@ -170,29 +167,6 @@ def test_prefix_gives_way_where_cells_are_short(open_batch):
     assert found[-1].usage.total_tokens == 256
 
 
-@given(
-    st.lists(st.integers(1, 5000), min_size=1, max_size=30),
-    st.integers(0, 600),
-)
-def test_rows_are_shared_fairly(missing, budget):
-    """Never over the budget or over what is missing, nothing left over, and the first always gets some."""
-    shares = share_rows(list(enumerate(missing)), budget)
-    given_ = dict(shares)
-    assert len(given_) == len(shares)
-    assert sum(given_.values()) == min(budget, sum(missing))
-    assert all(0 < n <= missing[seq] for seq, n in shares)
-    assert budget == 0 or given_[0] >= min(missing[0], max(1, budget // 4))
-
-
-@given(st.lists(st.integers(0, 2), max_size=8), st.lists(st.integers(0, 2), min_size=1, max_size=8))
-def test_common_beginning(a, b):
-    """Against the slow way; the last token of the second text never counts."""
-    slow = 0
-    while slow < min(len(a), len(b) - 1) and a[slow] == b[slow]:
-        slow += 1
-    assert _common(a, b) == slow
-
-
 def test_longest_record_starts_first(open_batch):
     """Within the window, so that the end of a batch is not one long answer alone."""
     order = []
@@ -203,7 +177,7 @@ def test_longest_record_starts_first(open_batch):
 
 def test_long_prompt_does_not_stall_others(open_batch, monkeypatch):
     """While a long prompt is read in pieces, answers beside it go on in the same decodes."""
-    monkeypatch.setattr("pyspec.batch.scheduler.FILL_ROWS", 16)
+    monkeypatch.setattr("pyspec.batch.rows.FILL_ROWS", 16)
     batch = open_batch(parallel=2, max_tokens=12)
     widths = []
     verify = Engine.verify
