@@ -18,7 +18,7 @@ LAYERS = [
     ["assemble", "mirror", "speculation"],
     ["engine", "drafters", "profiles"],
     ["policy", "store", "rules", "tokens", "stats", "text", "sampling", "scores", "display"],
-    ["_lib"],
+    ["_lib", "atomic"],
     ["errors", "_native", "_version"],
 ]
 # Beyond the rows: the arithmetic of policies must run without an engine, a model or llama.cpp.

@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-static int n_failed, n_checked;
+extern int n_failed, n_checked; /* one count for all files of a program: check.c has it */
 
 #define CHECK(condition)                                                      \
     do {                                                                      \

@@ -16,10 +16,13 @@ build() { # build NAME SOURCE...: everything as the wheel has it, warnings as er
 
 export ASAN_OPTIONS=detect_leaks=1:strict_string_checks=1
 cd "$here/.."
-build kernels tests/test_kernels.c ps_simd.c ps_scan.c ps_agree.c ps_gate.c ps_status.c
+build kernels tests/test_kernels.c tests/check.c ps_simd.c ps_scan.c ps_agree.c ps_gate.c ps_status.c
 "$out/kernels"
-# malloc is wrapped so that the test can make the k-th allocation fail
-build engine tests/test_engine.c tests/fake_llama.c ps_*.c -Wl,--wrap=malloc -Wl,--wrap=calloc -Wl,--wrap=realloc
+world="tests/world.c tests/check.c tests/fake_llama.c"
+build engine tests/test_engine.c $world ps_*.c
 "$out/engine"
-build coupled tests/test_coupled.c tests/fake_llama.c ps_*.c
+# malloc is wrapped so that the test can make the k-th allocation fail
+build faults tests/test_faults.c $world ps_*.c -Wl,--wrap=malloc -Wl,--wrap=calloc -Wl,--wrap=realloc
+"$out/faults"
+build coupled tests/test_coupled.c tests/check.c tests/fake_llama.c ps_*.c
 "$out/coupled"

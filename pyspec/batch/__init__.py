@@ -1,7 +1,8 @@
 """Batches: many prompts over one set of models, from Python and from files."""
 
 from pyspec.batch.jobs import Settings
-from pyspec.batch.records import Failure, Reading, Record, Turn
+from pyspec.batch.reading import Reading
+from pyspec.batch.records import Failure, Record, Turn
 from pyspec.batch.results import Result, Usage
 from pyspec.batch.run import Batch
 

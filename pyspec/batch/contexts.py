@@ -1,11 +1,4 @@
-"""Models and contexts of a batch: one target, draft and companion context for all sequences.
-
-The contexts are unified: all sequences share one pool of KV cells, sized by what the records need,
-and rows of sequences that differ in number go through one pass. A prefix that sequences share takes
-its cells once. With one stream a sequence instead, a batch of unequal rows, or of sequences whose
-numbers do not follow each other, falls apart into many: 16 at once gave 102 tokens a second where
-the pool gives 215 (BF16, two cores).
-"""
+"""Models and contexts of a batch: one target, draft and companion context for all sequences."""
 
 from __future__ import annotations
 
@@ -17,6 +10,7 @@ import llama_cpp
 from llama_cpp import _internals as internals
 
 from pyspec.assemble import Parts, choose_parts, read_sidecar
+from pyspec.batch.layout import STEP, Layout
 from pyspec.engine.handle import Engine, Role
 from pyspec.engine.loop import Equipment, Loop
 from pyspec.engine.side import Placement, SideModel, address, can_roll_back
@@ -29,9 +23,6 @@ if TYPE_CHECKING:
 
 MOST_SEQUENCES = 64
 """Cost curves end there."""
-
-CELLS_STEP = 256
-"""llama.cpp rounds contexts up to it."""
 
 _SKIPPING_ROWS = 63
 # under 64 rows ggml's flash attention on a CPU passes by the cells that a row does not see; from there on it computes whole
@@ -49,7 +40,7 @@ class Models:
 
     def __init__(self, path: str, draft: Any, companion: str, **kwargs: Any) -> None:
         # attention then skips the cells of other sequences; without it each row would look at all of them
-        kwargs = {"verbose": False, "flash_attn": True, **kwargs, "n_ctx": CELLS_STEP}
+        kwargs = {"verbose": False, "flash_attn": True, **kwargs, "n_ctx": STEP}
         try:
             self.target = llama_cpp.Llama(path, **kwargs)
         except ValueError as error:
@@ -58,7 +49,8 @@ class Models:
             # measured: with many sequences a draft model costs more than it brings, and a coupled one makes the target give
             # logits of every prompt row; lookup costs nothing
             rolls_back = can_roll_back(self.target.model)
-            word = "lookup" if draft == "auto" and rolls_back else draft
+            self._automatic = draft == "auto" and rolls_back
+            word = "lookup" if self._automatic else draft
             self.parts: Parts = choose_parts(self.target, word, companion)
         except BaseException:
             self.target.close()
@@ -80,28 +72,39 @@ class Models:
             prior_learned(pair),
         )
 
+    @property
+    def on_cpu(self) -> bool:
+        """Whether no layer of the target is offloaded."""
+        asked = self.target.model_params.n_gpu_layers != 0
+        return not (asked and llama_cpp.llama_supports_gpu_offload())
+
+    @property
+    def must_draft(self) -> bool:
+        """Whether drafts were asked for; the lookup that `auto` stands for gives way to streams, on a CPU."""
+        drafts = self.parts.drafter is not None or self.parts.draft is not None
+        return drafts and not (self._automatic and self.on_cpu)
+
     def close(self) -> None:
         """Free the target."""
         self.target.close()
 
 
 class Contexts:
-    """An engine over `n_slots` sequences and one more for a shared prefix.
+    """An engine over `n_slots` sequences and one more for a shared prefix; nothing drafts over streams.
 
-    n_ctx: positions a sequence may use. cells: KV cells of each context, all sequences together.
+    n_ctx: positions a sequence may use. answering_rows: most rows of a decode while sequences answer.
     """
 
     def __init__(
-        self, models: Models, n_slots: int, n_ctx: int, cells: int, gpu_layers: int | None
+        self, models: Models, n_slots: int, n_ctx: int, layout: Layout, gpu_layers: int | None
     ) -> None:
-        self.n_slots, self.n_ctx = n_slots, n_ctx
-        self.cells = -(-max(cells, n_ctx) // CELLS_STEP) * CELLS_STEP
-        self.target, parts = models.target, models.parts
+        self.n_slots, self.n_ctx, self.layout = n_slots, n_ctx, layout
+        self.target, parts = models.target, Parts() if layout.each else models.parts
         self.drafter = parts.drafter
         self._sides: list[SideModel] = []
         self._own = self._replace_context()
         self.n_batch = int(llama_cpp.llama_n_batch(self._own.ctx))
-        self.answering_rows = self._answering_rows()
+        self.answering_rows = self._answering_rows(models.on_cpu)
         self.engine = Engine(n_slots + 1, self.target.n_vocab())
         try:
             self._attach(parts, Placement(n_gpu_layers=gpu_layers))
@@ -120,7 +123,8 @@ class Contexts:
         """Give the target a context for many sequences in place of the small one it was loaded with."""
         target = self.target
         params = target.context_params
-        params.n_ctx, params.n_seq_max, params.kv_unified = self.cells, self.n_slots + 1, True
+        params.n_ctx, params.n_seq_max = self.layout.cells, self.n_slots + 1
+        params.kv_unified = not self.layout.each
         params.n_batch = max(params.n_ubatch, _ROWS_A_SEQUENCE * (self.n_slots + 1))
         target._ctx.close()  # noqa: SLF001 - llama_cpp makes contexts for one sequence only
         try:
@@ -131,27 +135,18 @@ class Contexts:
             )
         except ValueError as error:
             raise EngineError(
-                f"no memory for a context of {self.cells} tokens",
+                f"no memory for a context of {self.layout.cells} tokens",
                 "lower --parallel, --max-tokens or -c",
             ) from error
         self._adapt()
         return target._ctx  # noqa: SLF001
 
-    def _answering_rows(self) -> int:
-        """Most rows of a decode while sequences answer."""
-        on_cpu = (
-            self.target.model_params.n_gpu_layers == 0 or not llama_cpp.llama_supports_gpu_offload()
-        )
-        skips = (
-            on_cpu
-            and self.target.context_params.flash_attn_type
-            == llama_cpp.LLAMA_FLASH_ATTN_TYPE_ENABLED
-        )
-        return (
-            min(_SKIPPING_ROWS, self.n_batch)
-            if skips and self.n_slots < _SKIPPING_ROWS
-            else self.n_batch
-        )
+    def _answering_rows(self, on_cpu: bool) -> int:
+        flash = self.target.context_params.flash_attn_type
+        skips = on_cpu and flash == llama_cpp.LLAMA_FLASH_ATTN_TYPE_ENABLED and not self.layout.each
+        if not skips or self.n_slots >= _SKIPPING_ROWS:
+            return self.n_batch
+        return min(_SKIPPING_ROWS, self.n_batch)
 
     def _adapt(self) -> None:
         """Put a LoRA adapter on the new context, as the old one had it."""

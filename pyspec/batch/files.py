@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from pyspec.batch.output import JsonLines, TextFiles
-    from pyspec.batch.records import Per, Record
+    from pyspec.batch.reading import Per
+    from pyspec.batch.records import Record
     from pyspec.batch.results import Result
 
 

@@ -6,15 +6,14 @@ file; the journal stays in it, since text files have no place for errors and sta
 
 from __future__ import annotations
 
-import contextlib
 import os
 import stat
-import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
 
+from pyspec.atomic import write_whole
 from pyspec.batch.results import public
 from pyspec.batch.sources import show
 from pyspec.errors import BatchWriteError, InputError, ResumeMismatch
@@ -23,7 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from pyspec.batch.journal import Journal
-    from pyspec.batch.records import Per, Record
+    from pyspec.batch.reading import Per
+    from pyspec.batch.records import Record
     from pyspec.batch.sources import Source
 
 
@@ -68,7 +68,7 @@ class JsonLines:
     def assemble(self, journal: Journal, run: str, records: Sequence[Record], per: Per) -> None:
         """Write the file, and then remove the journal. Raises BatchWriteError."""
         lines = (public(journal.read(i), run, counts=self.counts) for i in range(len(records)))
-        _write_whole(self.path, lines)
+        _write(self.path, lines)
         journal.remove()
 
 
@@ -111,7 +111,7 @@ class TextFiles:
                 path.parent.mkdir(parents=True, exist_ok=True)
             except OSError as error:
                 raise BatchWriteError(f"{path.parent} cannot be made: {error.strerror}") from None
-            _write_whole(path, (text.encode() for text in texts))
+            _write(path, (text.encode() for text in texts))
 
 
 def open_output(
@@ -153,32 +153,12 @@ def _refuse_odd(path: Path) -> None:
         raise InputError(f"{show(str(path))} is not a regular file", "give another -o")
 
 
-def _write_whole(path: Path, chunks: Iterator[bytes]) -> None:
-    """All or nothing: a temporary sibling that takes the name when it is complete and on the disk."""
-    temporary = None
+def _write(path: Path, chunks: Iterator[bytes]) -> None:
+    """All or nothing."""
     try:
-        fd, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-        with os.fdopen(fd, "wb") as out:
-            for chunk in chunks:
-                out.write(chunk)
-            out.flush()
-            os.fsync(out.fileno())
-        Path(temporary).replace(path)
-        _sync_folder(path.parent)
+        write_whole(path, chunks)
     except OSError as error:
         raise BatchWriteError(
             f"{path} cannot be written: {error.strerror}; all records are in the journal",
             "make room: the same command only writes it",
         ) from None
-    finally:
-        if temporary is not None:
-            Path(temporary).unlink(missing_ok=True)
-
-
-def _sync_folder(folder: Path) -> None:
-    with contextlib.suppress(OSError):  # not every system opens folders
-        fd = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(fd)
-        finally:
-            os.close(fd)

@@ -29,6 +29,17 @@ def draft_rows(contexts: Contexts, n_answering: int, filled: int) -> int:
     return max(0, (contexts.answering_rows - filled) // n_answering - 1)
 
 
+def read_one(reading: Sequence[tuple[int, int]], budget: int, beside: int) -> list[tuple[int, int]]:
+    """`share_rows` for streams: one prompt at a time; beside answers, the other prompts get a row each.
+
+    Equal rows of sequences whose numbers follow each other go through together: no number may be missing.
+    """
+    if not reading or budget < 1:
+        return []
+    (first, missing), others = reading[0], reading[1:] if beside else []
+    return [(first, max(1, min(missing, budget - len(others)))), *((seq, 1) for seq, _ in others)]
+
+
 def share_rows(reading: Sequence[tuple[int, int]], budget: int) -> list[tuple[int, int]]:
     """Share `budget` rows among sequences that read, given as (sequence, tokens missing), longest waiting first.
 

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections import deque
+from dataclasses import asdict
 from functools import partial
+from itertools import zip_longest
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from pyspec._version import __version__
 from pyspec.batch.contexts import MOST_SEQUENCES, Contexts, Models
 from pyspec.batch.jobs import JobMaker, Settings
+from pyspec.batch.layout import Layout, lay_out, padded
 from pyspec.batch.records import Record
 from pyspec.batch.results import Result
-from pyspec.batch.scheduler import Scheduler
+from pyspec.batch.scheduler import Counts, Scheduler
 from pyspec.engine.handle import MAX_DRAFT
 from pyspec.errors import Cancelled, OptionError
 from pyspec.policy.lengths import parse_length
@@ -70,6 +73,7 @@ class Batch:
             raise OptionError(f"n_ctx is {n_ctx}", "use 1 or more")
         chosen = parse_length(length)
         self.settings, self._n_ctx, self._cells = settings, n_ctx, cells
+        self._needs: list[int] = []
         self._draft_max = MAX_DRAFT if draft_max is None else draft_max
         self._gpu_layers = draft_n_gpu_layers
         self._options = {"length": length, "draft_max": draft_max, "n_ctx": n_ctx}
@@ -83,7 +87,9 @@ class Batch:
         self._queue: deque[tuple[int, Record]] = deque()
         self._count = 0
         self._cancelled = False
+        self._counts = Counts()
         self._seconds = 0.0
+        self._decode_us: tuple[int, ...] = (0, 0, 0)
 
     # -- records in, results out -------------------------------------------------------------------
 
@@ -118,7 +124,7 @@ class Batch:
     def expect(self, records: Sequence[Record]) -> None:
         """Make the contexts large enough for the longest of these; only before the first result."""
         needs = sorted((self._guess(record) for record in records), reverse=True)
-        self._cells = max(self._cells or 0, sum(needs[: self.parallel]))
+        self._needs = needs[: self.parallel]
 
     def _guess(self, record: Record) -> int:
         texts = [record.prompt or "", record.system or self.settings.system or ""]
@@ -140,6 +146,8 @@ class Batch:
                 if self._scheduler is None or self._scheduler.idle:
                     return
                 yield from self._scheduler.round()
+                if self._scheduler.outgrown:
+                    self._outgrow(self._scheduler)
         finally:
             self._seconds += perf_counter() - start
             if self._scheduler is not None:
@@ -163,13 +171,43 @@ class Batch:
                 scheduler.add(job)
 
     def _open(self, jobs: Sequence[Job]) -> Scheduler:
-        """Make contexts that hold the largest of these jobs at once."""
-        needs = sorted((job.need for job in jobs), reverse=True)
-        cells = max(self._cells or 0, sum(needs[: self.parallel]))
-        self._contexts = Contexts(self._models, self.parallel, self._n_ctx, cells, self._gpu_layers)
+        """Make contexts that hold the largest of these jobs, and of those expected, at once."""
+        found = sorted((job.need for job in jobs), reverse=True)[: self.parallel]
+        needs = [max(pair) for pair in zip_longest(found, self._needs, fillvalue=0)]
+        if self._cells:
+            layout = Layout(padded(max(self._cells, self._n_ctx)))
+        else:
+            must_draft = self._models.must_draft
+            layout = lay_out(self.parallel, self._n_ctx, needs, must_draft=must_draft)
+        self._contexts = Contexts(
+            self._models, self.parallel, self._n_ctx, layout, self._gpu_layers
+        )
         window = max(WINDOW, 4 * self.parallel)
-        self._scheduler = Scheduler(self._contexts, self._policy, self._draft_max, window)
+        self._scheduler = Scheduler(
+            self._contexts, self._policy, self._draft_max, window, self._counts
+        )
         return self._scheduler
+
+    def _outgrow(self, scheduler: Scheduler) -> None:
+        """Make larger contexts for the jobs that wait: none of them fits those there are."""
+        jobs = scheduler.give_up()
+        self._close_contexts()
+        scheduler = self._open(jobs)
+        for job in jobs:
+            scheduler.add(job)
+        if self._cancelled:  # while there was no engine to be told
+            raise Cancelled("the batch was cancelled")
+
+    def _close_contexts(self) -> None:
+        contexts, self._contexts, self._scheduler = self._contexts, None, None
+        if contexts is not None:
+            self._decode_us = self._decoding(contexts)
+            contexts.close()
+
+    def _decoding(self, contexts: Contexts | None) -> tuple[int, ...]:
+        """Microseconds in llama.cpp's decodes, by role, with contexts that are gone."""
+        now = contexts.engine.decode_us() if contexts else (0, 0, 0)
+        return tuple(a + b for a, b in zip(self._decode_us, now, strict=True))
 
     # -- about the run -----------------------------------------------------------------------------
 
@@ -195,19 +233,15 @@ class Batch:
 
     def stats(self) -> dict[str, Any]:
         """Counts and times since this was made. decode_s is time inside llama.cpp's decodes, by role."""
-        scheduler, contexts = self._scheduler, self._contexts
-        tokens = scheduler.tokens if scheduler else 0
-        times = contexts.engine.decode_us() if contexts else (0, 0, 0)
+        scheduler, contexts, counts = self._scheduler, self._contexts, self._counts
+        times = self._decoding(contexts)
         return {
             "parallel": self.parallel,
             "seconds": round(self._seconds, 3),
-            "tokens": tokens,
-            "tokens_per_second": round(tokens / self._seconds, 2) if self._seconds else 0.0,
-            "drafted": scheduler.drafted if scheduler else 0,
-            "verified": scheduler.verified if scheduler else 0,
-            "accepted": scheduler.accepted if scheduler else 0,
-            "relaxed": scheduler.relaxed if scheduler else 0,
-            "kv_cells": contexts.cells if contexts else 0,
+            **asdict(counts),
+            "tokens_per_second": round(counts.tokens / self._seconds, 2) if self._seconds else 0.0,
+            "kv_cells": contexts.layout.cells if contexts else 0,
+            "streams": bool(contexts and contexts.layout.each),
             "prefix_tokens": scheduler.prefix_tokens if scheduler else 0,
             "decode_s": dict(
                 zip(
@@ -223,9 +257,7 @@ class Batch:
 
     def close(self) -> None:
         """Free the models; calling it again does nothing."""
-        contexts, self._contexts, self._scheduler = self._contexts, None, None
-        if contexts is not None:
-            contexts.close()
+        self._close_contexts()
         self._models.close()
 
     def __enter__(self) -> Batch:

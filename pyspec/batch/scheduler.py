@@ -10,6 +10,8 @@ answer ends is given the next record at once.
   out of them.
 - The tokens that all prompts of the first window begin with are decoded once, in sequence 0, and
   copied.
+- Over streams, equal rows of sequences whose numbers follow each other go through together: prompts
+  are read one at a time, answers wait while many are read, and at the end sequences move up.
 - Prompts with the least left to read go first, but the one that waits longest always gets a share:
   neither do long prompts stall short ones, nor the other way round.
 """
@@ -23,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 from pyspec.batch.jobs import Job, failed
 from pyspec.batch.prefix import SharedPrefix
 from pyspec.batch.records import Failure
-from pyspec.batch.rows import draft_rows, fill_rows, share_rows
+from pyspec.batch.rows import draft_rows, fill_rows, read_one, share_rows
 from pyspec.engine.handle import MAX_DRAFT, Gate
 from pyspec.engine.loop import Run
 from pyspec.engine.side import address
@@ -57,14 +59,31 @@ class _Slot:
     shown: str = ""
 
 
+@dataclass
+class Counts:
+    """Tokens so far, those of failed records included."""
+
+    tokens: int = 0
+    drafted: int = 0
+    verified: int = 0
+    accepted: int = 0
+    relaxed: int = 0
+
+
 class Scheduler:
     """Runs jobs over the sequences of `contexts`; `round` returns those that ended in it.
 
-    window: how many jobs wait to be chosen from. tokens: emitted so far, failed records' included.
+    window: how many jobs wait to be chosen from. counts: what is emitted is added there.
+    outgrown: none of the jobs that wait fits a stream, and none runs.
     """
 
     def __init__(
-        self, contexts: Contexts, policy: LengthPolicy, draft_max: int, window: int
+        self,
+        contexts: Contexts,
+        policy: LengthPolicy,
+        draft_max: int,
+        window: int,
+        counts: Counts,
     ) -> None:
         self._contexts, self._policy, self._draft_max = contexts, policy, draft_max
         self._engine, self._loop = contexts.engine, contexts.loop
@@ -75,7 +94,8 @@ class Scheduler:
         self._free = list(range(contexts.n_slots, 0, -1))
         self._prefix = SharedPrefix(contexts)
         self._passed_by = 0
-        self.tokens = self.drafted = self.verified = self.accepted = self.relaxed = 0
+        self._counts = counts
+        self.outgrown = False
 
     # -- jobs in -----------------------------------------------------------------------------------
 
@@ -114,22 +134,27 @@ class Scheduler:
         """Index of the job with the most to do among those that fit the free cells."""
         most = len(self._waiting) - 1
         for at in range(most, -1, -1):
-            if self._cells_free() >= self._cells(self._waiting[at]):
+            if self._fits(self._waiting[at]):
                 self._passed_by = 0 if at == most else self._passed_by + 1
                 return at
             if self._passed_by >= _PATIENCE * self._contexts.n_slots:
                 break  # it has waited for long enough: the cells are kept for it
-        if self._active:
+        self.outgrown = self._streams and not self._active
+        if self._active or self._streams:
             return None
         self._prefix.drop(self._free)  # it is all that is in the way
         return most
 
-    def _cells(self, job: Job) -> int:
-        return job.need - self._prefix.common(job.tokens)
+    @property
+    def _streams(self) -> bool:
+        return self._contexts.layout.each > 0
 
-    def _cells_free(self) -> int:
+    def _fits(self, job: Job) -> bool:
+        if self._streams:
+            return job.need <= self._contexts.layout.each
         used = sum(slot.job.need - slot.shared for slot in self._active.values())
-        return self._contexts.cells - len(self._prefix) - used
+        free = self._contexts.layout.cells - len(self._prefix) - used
+        return job.need - self._prefix.common(job.tokens) <= free
 
     def _start(self, seq: int, job: Job) -> None:
         shared, kept = self._prefix.give(seq, job.tokens)
@@ -159,7 +184,8 @@ class Scheduler:
             self._prefix.find([job.tokens for job in self._waiting])
         ended = self._end_empty()
         self._start_all()
-        slots = [slot for slot in self._active.values() if slot.missing == 0]
+        self._move_up()
+        slots = self._answering()
         fills = self._fills(len(slots))
         try:
             ended += self._step(slots, fills)
@@ -174,6 +200,26 @@ class Scheduler:
         empty = [job for job in self._waiting if job.max_tokens == 0]
         self._waiting = [job for job in self._waiting if job.max_tokens > 0]
         return [job.result("", 0, "length", {"relaxed": 0, "relaxed_nats": 0.0}) for job in empty]
+
+    def _answering(self) -> list[_Slot]:
+        """Whose rows go into the next decode."""
+        slots = [slot for slot in self._active.values() if slot.missing == 0]
+        reading = len(self._active) - len(slots)
+        # a row of a prompt costs least beside others of its own
+        return [] if self._streams and reading > self._contexts.n_slots // 4 else slots
+
+    def _move_up(self) -> None:
+        """Where no record comes to fill a gap among streams, the last one does."""
+        while self._streams and self._active and self._free:
+            gap, last = min(self._free), max(self._active)
+            if gap > last:
+                return
+            slot = self._active.pop(last)
+            self._engine.copy_prefix(last, gap, len(slot.run.tokens))
+            self._engine.set_tokens(last, ())
+            self._free[self._free.index(gap)] = last
+            slot.run.seq = gap
+            self._active[gap] = slot
 
     def _step(self, slots: Sequence[_Slot], fills: Sequence[tuple[int, int]]) -> list[Result]:
         if not slots:
@@ -198,17 +244,21 @@ class Scheduler:
         """Prompt tokens for the next decode, as (sequence, tokens)."""
         # the dict keeps the order of starting: the first one that reads has waited longest
         reading = [(seq, slot.missing) for seq, slot in self._active.items() if slot.missing > 0]
-        return share_rows(reading, fill_rows(self._contexts, n_answering))
+        budget = fill_rows(self._contexts, n_answering)
+        if self._streams:
+            return read_one(reading, budget, n_answering)
+        return share_rows(reading, budget)
 
     def _finish(self, slot: _Slot) -> Result:
         text = slot.shown + slot.text.finish()
         reason = "stop" if slot.text.done else slot.run.finish_reason or "length"
         tally = slot.run.tally
-        self.tokens += tally.tokens
-        self.drafted += tally.drafted
-        self.verified += tally.verified
-        self.accepted += tally.accepted
-        self.relaxed += tally.relaxed
+        counts = self._counts
+        counts.tokens += tally.tokens
+        counts.drafted += tally.drafted
+        counts.verified += tally.verified
+        counts.accepted += tally.accepted
+        counts.relaxed += tally.relaxed
         self._release(slot)
         return slot.job.result(text, tally.tokens, reason, tally.as_dict())
 
@@ -239,6 +289,11 @@ class Scheduler:
             slot.job.alone = True
             self.add(slot.job)
         return []
+
+    def give_up(self) -> list[Job]:
+        """The jobs that wait, which leave."""
+        jobs, self._waiting = self._waiting, []
+        return jobs
 
     def abandon(self) -> None:
         """Drop everything that has not ended."""

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
-from pyspec.batch.records import Reading, Record, read_jsonl, read_text, unique
+from pyspec.batch.reading import Reading, read_jsonl, read_text
+from pyspec.batch.records import Record, unique
 from pyspec.errors import InputError
 
 if TYPE_CHECKING:

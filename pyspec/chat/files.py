@@ -10,10 +10,10 @@ from typing import Literal
 import msgspec
 
 from pyspec._version import __version__
+from pyspec.atomic import write_whole
 from pyspec.chat.conversation import Answer, Conversation, Exchange
 from pyspec.chat.model import ChatModel
 from pyspec.errors import InputEncoding, InputError, InputTooLong
-from pyspec.store.fingerprint import write_atomically
 from pyspec.tokens import Source, Token
 
 MAX_TEXT = 1 << 20
@@ -76,9 +76,9 @@ def save(
         settings=settings,
         messages=_messages(conversation),
     )
-    text = msgspec.json.format(msgspec.json.encode(saved), indent=1).decode()
+    data = msgspec.json.format(msgspec.json.encode(saved), indent=1)
     try:
-        write_atomically(path, text + "\n")
+        write_whole(path, [data, b"\n"])
     except OSError as error:
         raise InputError(f"cannot write {path}: {error.strerror}", "name another file") from error
 

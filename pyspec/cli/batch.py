@@ -13,7 +13,7 @@ from pyspec.batch import Batch, Settings
 from pyspec.batch.contexts import MOST_SEQUENCES
 from pyspec.batch.files import FileRun, Summary
 from pyspec.batch.output import open_output
-from pyspec.batch.records import MAX_RECORD, Reading
+from pyspec.batch.reading import MAX_RECORD, Reading
 from pyspec.batch.sources import find_sources, read_sources
 from pyspec.cli.batch_progress import batch_progress, show_summary
 from pyspec.cli.interrupt import interruptible

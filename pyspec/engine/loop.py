@@ -93,9 +93,7 @@ class Loop:
     ) -> list[Step]:
         """One round over `runs`; `fills` are (seq, n) prompt tokens to decode in the same batch. One step a run."""
         if not self.equipment.any:
-            self.engine.verify(
-                [*((run.seq, 0, 0) for run in runs), *((seq, n, -1) for seq, n in fills)]
-            )
+            self.engine.verify(_in_order([(run.seq, 0, 0) for run in runs], fills))
             return [self._accept(run, 0, 0)[0] for run in runs]
         start = perf_counter()
         outcome = Outcome(seqs=(), t_verify=0.0, verify_rows=0)
@@ -236,9 +234,7 @@ class Loop:
         outcome: Outcome,
     ) -> None:
         start = perf_counter()
-        work = [(run.seq, 0, n) for run, n in zip(runs, lengths)]
-        work.extend((seq, n, -1) for seq, n in fills)
-        self.engine.verify(work)
+        self.engine.verify(_in_order([(run.seq, 0, n) for run, n in zip(runs, lengths)], fills))
         outcome.t_verify = 1e3 * (perf_counter() - start)
         outcome.verify_rows = len(runs) + sum(lengths) + sum(n for _, n in fills)
         outcome.depth = max((len(run.tokens) for run in runs), default=0)
@@ -280,6 +276,13 @@ class Loop:
         if run.remaining <= 0:
             return "length"
         return "context" if len(run.tokens) > self.n_ctx else None
+
+
+def _in_order(
+    work: list[tuple[int, int, int]], fills: Sequence[tuple[int, int]]
+) -> list[tuple[int, int, int]]:
+    """With the fills, by sequence: over streams llama.cpp takes rows together whose sequences follow each other."""
+    return sorted([*work, *((seq, n, -1) for seq, n in fills)]) if fills or len(work) > 1 else work
 
 
 def _emitted(verdict: Any) -> tuple[Token, ...]:

@@ -13,10 +13,10 @@ from pyspec.measure.costs import Costs, measure_costs
 from pyspec.measure.plans import PLAIN, break_even, fixed_plans, simulate
 from pyspec.measure.record import record_answer
 from pyspec.measure.rounds import Chain
-from pyspec.policy.goodput import GoodputPolicy
+from pyspec.policy.forecast import Forecaster
 from pyspec.policy.learned import Learned
 from pyspec.policy.profile import Profile, save_profile
-from pyspec.policy.records import LOOKUP, Outcome, SeqOutcome
+from pyspec.policy.records import LOOKUP, SeqOutcome
 from pyspec.profiles import load_profile, profile_key, profiles_dir
 from pyspec.template import ChatTemplate, Message
 
@@ -105,7 +105,7 @@ def evaluate(costs: Costs, chains: list[Chain], kmax: int, seconds: float) -> Me
     curve, learned = costs.curve(), Learned()
     model = [chain for chain in chains if chain.source != LOOKUP]
     acceptance, counts = by_position(model, kmax)
-    teach(curve, learned, model, [c for c in chains if c.source == LOOKUP])
+    teach(learned, model, [c for c in chains if c.source == LOOKUP])
     rows, step = curve.target.table(min(costs.target)), costs.draft_step
     plans = fixed_plans(rows, step, acceptance)
     companion = any(chain.s for chain in model)
@@ -146,20 +146,12 @@ def calibration(chains: Sequence[Chain], bins: int = 10) -> list[Bin]:
     return out
 
 
-def teach(
-    curve: CostCurve, learned: Learned, model: Sequence[Chain], lookup: Sequence[Chain]
-) -> None:
+def teach(learned: Learned, model: Sequence[Chain], lookup: Sequence[Chain]) -> None:
     """Let the estimators see every recorded chain as a round that verified all of it."""
-    policy = GoodputPolicy(curve, learned, companion=True, auto_draft=False, auto_companion=False)
-    rows = curve.target.table()
+    forecaster = Forecaster(learned)
     for chain in model:
         n = len(chain.ok)
-        policy.plan(1, [n])
-        policy.choose([chain.draft(n)])
-        pending = policy._pending  # noqa: SLF001 - observed as if all had been verified
-        for seq, waiting in list(pending.items()):
-            pending[seq] = waiting._replace(length=n)
-        policy.observe(Outcome([SeqOutcome(0, n, chain.matched)], rows[n + 1], n + 1))
+        forecaster.learn(forecaster.read(chain.draft(n)), SeqOutcome(0, n, chain.matched))
     for chain in lookup:
         hits = [True] * chain.matched + [False]
         learned.lookup.update(chain.match_length, hits[: len(chain.ok)], chain.choices)

@@ -74,7 +74,8 @@ def clean_times(outcome: Outcome) -> None:
 def observe_times(curve: CostCurve, outcome: Outcome, n_seq: int) -> None:
     """Feed the times of a round to the cost curve; `outcome` went through `clean_times`."""
     own_rows = n_seq + sum(seen.n_verified for seen in outcome.seqs)
-    if outcome.verify_rows == own_rows:  # prompt rows in the same batch have no logits and cost less
+    # prompt rows in the same batch have no logits and cost less
+    if outcome.verify_rows == own_rows:
         curve.observe_target(outcome.verify_rows, outcome.t_verify, outcome.depth)
     if outcome.draft_steps > 0 and not outcome.caught_up:
         curve.draft.observe(n_seq, outcome.t_draft / outcome.draft_steps)

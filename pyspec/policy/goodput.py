@@ -5,12 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pyspec.policy.base import MAX_DRAFT, LengthPolicy, clean_times, observe_times
-from pyspec.policy.calibration import mood
 from pyspec.policy.choose import allocate, best_length, draft_floors, survivals
 from pyspec.policy.drafting import Drafting
-from pyspec.policy.features import Features, read_companion, read_draft
+from pyspec.policy.forecast import Forecast, Forecaster
 from pyspec.policy.gate import Gate
-from pyspec.policy.records import LOOKUP, Draft, Outcome, Plan, SeqOutcome
+from pyspec.policy.records import Draft, Outcome, Plan
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -18,23 +17,9 @@ if TYPE_CHECKING:
     from pyspec.policy.cost import CostCurve
     from pyspec.policy.learned import Learned
 
-_LATELY = 0.9  # what an observed token leaves of the running acceptance before it
 _REFRESH = 128  # rounds between two looks at slowly moving inputs of the floors
 _PRICE_MEMORY = 32.0  # rounds the running goodput looks back on
 _IDLE = Plan(0)
-
-
-class _Pending(NamedTuple):
-    """One draft between choose and observe."""
-
-    draft: Draft
-    base: list[Features]
-    full: list[Features] | None
-    without: list[float]
-    with_: list[float]
-    survival: list[float]
-    length: int
-    mood: int
 
 
 class _Tables(NamedTuple):
@@ -73,7 +58,7 @@ class GoodputPolicy(LengthPolicy):
         self._speed = 1.0  # running goodput over that of plain decoding, at least 1
         self._recent = (_PRICE_MEMORY, _PRICE_MEMORY)  # tokens, tokens plain decoding would give
         self._plain_overhead = 0.0
-        self._lately: dict[int, float] = {}  # running acceptance of each sequence
+        self._forecaster = Forecaster(self.learned)
         self._mood = 1
         self._n_seq = 1
         self._round = 0
@@ -81,7 +66,7 @@ class GoodputPolicy(LengthPolicy):
         self._by_mood: dict[tuple[int, int, int], _Tables] = {}
         self._tables = _Tables(0.0, [], 0.0, 1)
         self._rows: list[float] = []  # the target's time by rows, at this depth
-        self._pending: dict[int, _Pending] = {}
+        self._pending: dict[int, Forecast] = {}
         self._predicted = 0.0
         self._companion_gain = 0.0
         self._asked = False  # for a draft, this round
@@ -165,10 +150,10 @@ class GoodputPolicy(LengthPolicy):
         """See LengthPolicy."""
         rows = self._rows
         price = self._speed * self._n_seq / rows[self._n_seq]
-        read = [self._read(draft) for draft in drafts]
+        read = [self._forecaster.read(draft) for draft in drafts]
         lengths = self._lengths([r.survival for r in read], price)
         for r, g in zip(read, lengths, strict=False):
-            self._pending[r.draft.seq] = r._replace(length=g)
+            self._pending[r.draft.seq] = r
             self._predicted += sum(r.survival[:g])
         if any(r.full for r in read):
             self._weigh_companion(read, lengths, price)
@@ -183,22 +168,7 @@ class GoodputPolicy(LengthPolicy):
         chosen = allocate(chains + [[] for _ in range(max(0, spare))], rows, 0.0, price)
         return chosen[: len(chains)]
 
-    def _read(self, draft: Draft) -> _Pending:
-        """Estimate a draft's acceptance and survival."""
-        if draft.source == LOOKUP:
-            chance = self.learned.lookup.predict(draft.match_length, draft.n, draft.choices)
-            return _Pending(draft, [], None, chance, [], survivals(chance), 0, 1)
-        lately = self._lately.get(draft.seq, 0.5)
-        base = read_draft(draft, lately)
-        without = [self.learned.draft.predict(f) for f in base]
-        full = read_companion(draft, base) if draft.s is not None else None
-        if not full:
-            return _Pending(draft, base, None, without, [], survivals(without), 0, mood(lately))
-        with_ = [self.learned.companion.predict(f) for f in full]
-        best = with_ if self.learned.companion_helps else without
-        return _Pending(draft, base, full, without, with_, survivals(best), 0, mood(lately))
-
-    def _weigh_companion(self, read: list[_Pending], lengths: list[int], price: float) -> None:
+    def _weigh_companion(self, read: list[Forecast], lengths: list[int], price: float) -> None:
         """Expected gain of choosing with the companion's view over choosing without it."""
         if not self.learned.companion_helps:
             return
@@ -235,7 +205,7 @@ class GoodputPolicy(LengthPolicy):
             tokens += seq.n_accepted + 1
             pending = self._pending.get(seq.seq)
             if pending is not None:
-                self._learn(pending, seq)
+                self._forecaster.learn(pending, seq)
         plain = self._time(n_seq)
         plain_tokens = self._own_time(outcome, tokens) * n_seq / plain
         self._reprice(tokens, plain_tokens)
@@ -266,29 +236,6 @@ class GoodputPolicy(LengthPolicy):
             self._plain_overhead += 0.1 * (extra - self._plain_overhead)
         return max(time, outcome.t_round - self._plain_overhead)
 
-    def _learn(self, pending: _Pending, seq: SeqOutcome) -> None:
-        """Update estimators at the observed positions: up to the first refusal, not beyond."""
-        accepted, verified = seq.n_accepted, min(seq.n_verified, pending.length)
-        hits = [True] * accepted
-        if accepted < verified:
-            hits.append(False)
-        elif seq.next_match is not None:
-            hits.append(seq.next_match)
-        draft, learned = pending.draft, self.learned
-        if draft.source == LOOKUP:
-            learned.lookup.update(draft.match_length, hits[: draft.n], draft.choices)
-            return
-        for i, (f, hit) in enumerate(zip(pending.base, hits, strict=False)):
-            before = pending.survival[i - 1] if i else 1.0
-            learned.learn_draft(i, f, hit, before, pending.mood)
-            if pending.full is not None:
-                learned.learn_companion(pending.full[i], pending.without[i], pending.with_[i], hit)
-
-        if hits:
-            lately = self._lately.get(draft.seq, 0.5)
-            share = sum(hits) / len(hits)
-            self._lately[draft.seq] = share + (lately - share) * _LATELY ** len(hits)
-
     def _reprice(self, tokens: float, plain_tokens: float) -> None:
         """Running goodput in units of plain decoding's, the price of a millisecond."""
         keep = 1.0 - 1.0 / _PRICE_MEMORY
@@ -317,8 +264,7 @@ class GoodputPolicy(LengthPolicy):
         n_seq, one = self._n_seq, self._time(self._n_seq)
         price = self._speed * n_seq / one
         verify = self._time(n_seq + sum([seq.n_verified for seq in outcome.seqs])) - one
-        lately = [self._lately.get(seq.seq, 0.5) for seq in outcome.seqs]
-        self._mood = mood(sum(lately) / len(lately))
+        self._mood = self._forecaster.mood(outcome.seqs)
         # What catching up cost will not come again, so it says nothing about going on.
         steps = outcome.t_draft
         if outcome.caught_up:
@@ -335,11 +281,11 @@ class GoodputPolicy(LengthPolicy):
         super().begin_answer()
         self._drafting.begin_answer()
         self._mood = 1
-        self._lately.clear()
+        self._forecaster.begin_answer()
 
     def begin_sequence(self, seq: int) -> None:
         """See LengthPolicy."""
-        self._lately.pop(seq, None)
+        self._forecaster.forget(seq)
 
     def stats(self) -> dict[str, Any]:
         """See LengthPolicy."""

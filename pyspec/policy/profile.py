@@ -8,13 +8,12 @@ learn from nothing.
 from __future__ import annotations
 
 import hashlib
-import os
-import tempfile
 from math import isfinite
 from pathlib import Path
 
 import msgspec
 
+from pyspec.atomic import write_whole
 from pyspec.errors import OptionError, ProfileError
 from pyspec.policy.cost import CostCurve, CurveState
 from pyspec.policy.learned import Learned, LearnedState
@@ -117,22 +116,12 @@ def save_profile(profile: Profile, folder: Path) -> Path:
 
 
 def _write(path: Path, content: Profile | Prior, what: str) -> Path:
-    folder = path.parent
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(prefix=f".{what}-", dir=folder)
-        try:
-            with os.fdopen(handle, "wb") as out:
-                out.write(msgspec.json.encode(content))
-                out.flush()
-                os.fsync(out.fileno())
-            Path(name).replace(path)
-        except BaseException:
-            Path(name).unlink(missing_ok=True)
-            raise
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(path, [msgspec.json.encode(content)])
     except OSError as error:
         reason = error.strerror or type(error).__name__
-        raise ProfileError(f"the {what} cannot be written to {folder}: {reason}") from None
+        raise ProfileError(f"the {what} cannot be written to {path.parent}: {reason}") from None
     return path
 
 

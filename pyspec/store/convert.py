@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from pyspec.atomic import write_whole
 from pyspec.errors import FetchError, ModelError
 from pyspec.store.child import run_child
 from pyspec.store.fetch import Progress, fetch, no_progress, require_space, workspace
-from pyspec.store.fingerprint import file_sha256, write_atomically
+from pyspec.store.fingerprint import file_sha256
 from pyspec.store.header import read_header
 from pyspec.store.paths import models_dir
 
@@ -88,7 +89,7 @@ def convert(entry: Entry, kind: str, progress: Progress = no_progress) -> Path:
         )
         # The record goes last: a crash in between leaves a file that counts as absent.
         new.replace(target)
-        write_atomically(target.with_suffix(".json"), msgspec.json.encode(record).decode())
+        write_whole(target.with_suffix(".json"), [msgspec.json.encode(record)])
     return target
 
 

@@ -10,15 +10,15 @@ import contextlib
 import hashlib
 import json
 import os
-import tempfile
 from pathlib import Path
 from typing import NamedTuple
 
+from pyspec.atomic import write_whole
 from pyspec.errors import ModelUnreadable
 from pyspec.store.cursor import open_regular, show
 from pyspec.store.paths import cache_dir
 
-__all__ = ["Stamp", "file_sha256", "recall", "remember", "stamp", "write_atomically"]
+__all__ = ["Stamp", "file_sha256", "recall", "remember", "stamp"]
 
 _CHUNK = 1 << 20
 
@@ -59,20 +59,7 @@ def remember(kind: str, of: Stamp, fact: str) -> None:
     record = _record(kind, of)
     with contextlib.suppress(OSError):
         record.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(record, json.dumps({"stamp": list(of), "fact": fact}))
-
-
-def write_atomically(path: Path, text: str) -> None:
-    """Writes a small text file by way of a temporary sibling; raises OSError."""
-    fd, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(fd, "w", encoding="utf-8") as file:
-            file.write(text)
-        Path(temporary).replace(path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            Path(temporary).unlink()
-        raise
+        write_whole(record, [json.dumps({"stamp": list(of), "fact": fact}).encode()])
 
 
 def _record(kind: str, of: Stamp) -> Path:

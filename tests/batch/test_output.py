@@ -11,7 +11,8 @@ import pytest
 
 from pyspec.batch.files import FileRun
 from pyspec.batch.output import open_output
-from pyspec.batch.records import Failure, Reading
+from pyspec.batch.reading import Reading
+from pyspec.batch.records import Failure
 from pyspec.batch.results import Result, public
 from pyspec.batch.sources import find_sources, read_sources
 from pyspec.errors import BatchWriteError, InputError, ResumeMismatch

@@ -21,5 +21,6 @@ def test_c_tests_pass(native: Path) -> None:
     assert [name for name, checks in results if int(checks) > 0] == [
         "test_kernels",
         "test_engine",
+        "test_faults",
         "test_coupled",
     ]

@@ -1,0 +1,4 @@
+/* See check.h. */
+#include "check.h"
+
+int n_failed, n_checked;

@@ -1,0 +1,48 @@
+"""Where the KV cells of many sequences lie: in one pool, or in streams, one a sequence.
+
+In a pool, rows of sequences that differ in number go through one pass, and a shared prefix takes its
+cells once; but attention looks at the mask of every cell for every row. In streams a row meets its
+own sequence alone; but a batch of unequal rows falls apart into several passes, so nothing is drafted
+there, and every sequence takes as many cells as the longest.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+STREAMS_FROM = 8
+"""Sequences from which streams without drafts are faster than a pool with lookup, on a CPU."""
+
+WASTE = 3
+"""Times the cells of a pool that streams may take."""
+
+STEP = 256
+"""llama.cpp rounds contexts, and each stream, up to it."""
+
+
+class Layout(NamedTuple):
+    """cells: of each context, all sequences together. each: those of one stream, 0 in a pool."""
+
+    cells: int
+    each: int = 0
+
+
+def lay_out(n_slots: int, n_ctx: int, needs: Sequence[int], *, must_draft: bool) -> Layout:
+    """Cells for `n_slots` records at once, and a prefix that they share.
+
+    n_ctx: positions a sequence may use. needs: cells that the largest records take, largest first.
+    Streams for many records of about one length, unless drafts were asked for; a pool otherwise.
+    """
+    pool = padded(max(sum(needs[:n_slots]), n_ctx))
+    each = padded(needs[0]) if needs else 0
+    if must_draft or n_slots < STREAMS_FROM or not 0 < n_slots * each <= WASTE * pool:
+        return Layout(pool)
+    return Layout(each * (n_slots + 1), each)
+
+
+def padded(cells: int) -> int:
+    """The context that llama.cpp makes of so many cells."""
+    return -(-cells // STEP) * STEP

@@ -1,0 +1,244 @@
+"""How lines, paragraphs, files and JSON lines become records.
+
+Text is strict UTF-8. No record is ever held that is larger than the limit.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, BinaryIO, Literal
+
+import msgspec
+
+from pyspec.batch.records import Failure, Record, Turn
+from pyspec.errors import InputEncoding, InputError, InputTooLong
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+MAX_RECORD = 1 << 20
+"""Largest record unless told otherwise, bytes."""
+
+Per = Literal["line", "file", "paragraph"]
+
+_BOM = b"\xef\xbb\xbf"
+_MOST_TOKENS = 2**31 - 1
+
+
+class _JsonLine(msgspec.Struct):
+    """A line of a JSONL input; fields that are not named here are ignored."""
+
+    id: str | int | None = None
+    prompt: str | None = None
+    messages: list[Turn] | None = None
+    system: str | None = None
+    max_tokens: int | None = None
+    temperature: float | None = None
+    seed: int | None = None
+    stop: str | list[str] | None = None
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How inputs are read.
+
+    per: what one record of a text file is. limit: largest record, bytes. errors: "strict", or
+    "replace" to put U+FFFD where bytes are not UTF-8. template: text with `{text}` in it.
+    """
+
+    per: Per = "line"
+    limit: int = MAX_RECORD
+    errors: Literal["strict", "replace"] = "strict"
+    template: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.template is not None and "{text}" not in self.template:
+            raise InputError(
+                "the template has no {text} in it", "write {text} where each input goes"
+            )
+
+    def wrap(self, text: str) -> str:
+        """The prompt made of one input; braces other than `{text}` are left alone."""
+        return text if self.template is None else self.template.replace("{text}", text)
+
+
+@dataclass(frozen=True)
+class _Line:
+    """One line without its end; offset is its first byte's. A line over the limit has no data."""
+
+    number: int
+    offset: int
+    data: bytes | None
+
+
+def read_text(stream: BinaryIO, name: str, reading: Reading) -> Iterator[Record]:
+    """Records of a text file. Blank lines, paragraphs and files give none."""
+    if reading.per == "file":
+        yield from _whole_file(stream, name, reading)
+        return
+    groups: Iterator[list[_Line]] = ([line] for line in _lines(stream, reading.limit))
+    if reading.per == "paragraph":
+        groups = _paragraphs(_lines(stream, reading.limit))
+    for lines in groups:
+        place = f"{name}:{lines[0].number}"
+        record = Record(id=place, source=name, line=lines[0].number)
+        yield from _filled(record, partial(_joined, lines, name, reading), reading)
+
+
+def read_jsonl(stream: BinaryIO, name: str, reading: Reading) -> Iterator[Record]:
+    """Records of a JSONL file.
+
+    Each line has `prompt` or `messages`, and optionally id, system, max_tokens, temperature, seed, stop.
+    """
+    decode = msgspec.json.Decoder(_JsonLine).decode
+    for line in _lines(stream, reading.limit):
+        try:
+            text = _joined([line], name, reading)
+            if not text.strip():
+                continue
+            record = _from_json(text, decode, name, line.number, reading)
+        except InputError as error:
+            place = f"{name}:{line.number}"
+            record = Record(id=place, source=name, line=line.number, error=Failure.of(error))
+        yield record
+
+
+# -- lines -----------------------------------------------------------------------------------------
+
+
+def _lines(stream: BinaryIO, limit: int) -> Iterator[_Line]:
+    """Lines by bytes; LF and CRLF end one, the end of the file too. A BOM is no part of the first."""
+    offset = number = 0
+    while data := stream.readline(limit + len(_BOM) + 2):
+        number += 1
+        start, offset = offset, offset + len(data)
+        ended = data.endswith(b"\n")
+        if number == 1 and data.startswith(_BOM):
+            start += len(_BOM)
+            data = data[len(_BOM) :]
+        body = data[:-1] if ended else data
+        body = body[:-1] if ended and body.endswith(b"\r") else body
+        if not ended and len(body) > limit:
+            offset += _skip_line(stream)
+        yield _Line(number, start, body if len(body) <= limit else None)
+
+
+def _skip_line(stream: BinaryIO) -> int:
+    skipped = 0
+    while chunk := stream.readline(1 << 16):
+        skipped += len(chunk)
+        if chunk.endswith(b"\n"):
+            break
+    return skipped
+
+
+def _paragraphs(lines: Iterator[_Line]) -> Iterator[list[_Line]]:
+    group: list[_Line] = []
+    for line in lines:
+        if line.data is None or line.data.strip():
+            group.append(line)
+        elif group:
+            yield group
+            group = []
+    if group:
+        yield group
+
+
+def _joined(lines: list[_Line], name: str, reading: Reading) -> str:
+    """The text of lines. Raises InputTooLong or InputEncoding, which name line and byte."""
+    size = sum(len(line.data) + 1 for line in lines if line.data is not None) - 1
+    if size > reading.limit or any(line.data is None for line in lines):
+        raise _too_long(name, lines[0].number, reading.limit)
+    return "\n".join(
+        _decoded(line.data or b"", line.offset, name, line.number, reading) for line in lines
+    )
+
+
+def _too_long(name: str, line: int, limit: int) -> InputTooLong:
+    return InputTooLong(f"{name}, line {line}: longer than {limit} bytes", "raise --max-input")
+
+
+def _decoded(data: bytes, offset: int, name: str, line: int, reading: Reading) -> str:
+    try:
+        return data.decode("utf-8", reading.errors)
+    except UnicodeDecodeError as error:
+        line += data.count(b"\n", 0, error.start)
+        raise InputEncoding(
+            f"{name} is not UTF-8 at byte {offset + error.start}, line {line}",
+            "convert it, or use --encoding-errors replace",
+        ) from None
+
+
+def _whole_file(stream: BinaryIO, name: str, reading: Reading) -> Iterator[Record]:
+    data = stream.read(reading.limit + len(_BOM) + 1)
+    offset = len(_BOM) if data.startswith(_BOM) else 0
+    data = data[offset:]
+
+    def text() -> str:
+        if len(data) > reading.limit:
+            raise _too_long(name, 1, reading.limit)
+        return _decoded(data, offset, name, 1, reading).replace("\r\n", "\n").rstrip("\n")
+
+    yield from _filled(Record(id=name, source=name, line=1), text, reading)
+
+
+def _filled(record: Record, text: Callable[[], str], reading: Reading) -> Iterator[Record]:
+    """The record with the text as its prompt, or with the error of reading it; nothing where the text is blank."""
+    try:
+        found = text()
+    except InputError as error:
+        record.error = Failure.of(error)
+    else:
+        if not found.strip():
+            return
+        record.prompt = reading.wrap(found)
+    yield record
+
+
+# -- JSON ------------------------------------------------------------------------------------------
+
+
+def _from_json(
+    text: str, decode: Callable[[str], _JsonLine], name: str, number: int, reading: Reading
+) -> Record:
+    where = f"{name}, line {number}"
+    try:
+        line = decode(text)
+    except RecursionError:
+        raise InputError(f"{where}: JSON nested too deep") from None
+    except (msgspec.MsgspecError, UnicodeError) as error:
+        raise InputError(f"{where}: {error}") from None
+    _check(line, where)
+    return Record(
+        id=str(line.id) if line.id is not None else f"{name}:{number}",
+        prompt=None if line.prompt is None else reading.wrap(line.prompt),
+        messages=line.messages,
+        system=line.system,
+        max_tokens=line.max_tokens,
+        temperature=line.temperature,
+        seed=line.seed,
+        stop=[line.stop] if isinstance(line.stop, str) else line.stop,
+        source=name,
+        line=number,
+    )
+
+
+def _check(line: _JsonLine, where: str) -> None:
+    if (line.prompt is None) == (line.messages is None):
+        raise InputError(f"{where}: give either prompt or messages")
+    if not (line.prompt or line.messages):
+        raise InputError(f"{where}: the prompt is empty")
+    if line.messages is not None and line.system is not None:
+        raise InputError(f"{where}: system goes into messages where there are messages")
+    if line.max_tokens is not None and not 0 <= line.max_tokens <= _MOST_TOKENS:
+        raise InputError(f"{where}: max_tokens is {line.max_tokens}; use 0 to {_MOST_TOKENS}")
+    if line.temperature is not None and not (
+        math.isfinite(line.temperature) and line.temperature >= 0
+    ):
+        raise InputError(f"{where}: temperature is {line.temperature}; use 0 or more")
+    if line.seed is not None and not 0 <= line.seed < 2**32:
+        raise InputError(f"{where}: seed is {line.seed}; use 0 to {2**32 - 1}")
+    if line.stop is not None and not all(line.stop):
+        raise InputError(f"{where}: a stop string is empty")

@@ -1,0 +1,37 @@
+"""Where the cells lie: enough for every record, and never far more than a pool would take."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pyspec.batch.layout import STREAMS_FROM, WASTE, Layout, lay_out
+
+
+@given(
+    st.integers(1, 64),
+    st.integers(1, 8192),
+    st.lists(st.integers(1, 8192), min_size=1, max_size=64),
+    st.booleans(),
+)
+def test_every_record_fits(n_slots, n_ctx, needs, must_draft):
+    """A stream holds the longest record; a pool holds the longest ones together, and any one that the context allows."""
+    needs = sorted((min(need, n_ctx) for need in needs), reverse=True)
+    layout = lay_out(n_slots, n_ctx, needs, must_draft=must_draft)
+    pool = lay_out(n_slots, n_ctx, needs, must_draft=True)
+    assert pool.each == 0
+    assert pool.cells >= max(n_ctx, sum(needs[:n_slots]))
+    if layout.each:
+        assert n_slots >= STREAMS_FROM
+        assert not must_draft
+        assert layout.each >= needs[0]
+        assert layout.cells == layout.each * (n_slots + 1) <= 1.2 * WASTE * pool.cells
+    else:
+        assert layout == pool
+
+
+def test_records_of_one_length_get_streams():
+    """And one long record among short ones gets a pool, as few sequences do."""
+    assert lay_out(16, 2048, [200] * 16, must_draft=False) == Layout(17 * 256, 256)
+    assert lay_out(16, 2048, [2000] + [200] * 15, must_draft=False).each == 0
+    assert lay_out(4, 2048, [200] * 16, must_draft=False).each == 0

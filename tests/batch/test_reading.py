@@ -1,0 +1,182 @@
+"""Inputs: every way they can be good or bad."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+
+from pyspec.batch.reading import Reading, read_jsonl, read_text
+from pyspec.errors import InputError
+
+
+def texts(data, **reading):
+    """Prompts of a text input, or the error's name."""
+    return [r.error.type if r.error else r.prompt for r in records(data, **reading)]
+
+
+def records(data, **reading):
+    """Records of a text input."""
+    return list(read_text(io.BytesIO(data), "in", Reading(**reading)))
+
+
+def jsonl(*lines, **reading):
+    """Records of these JSON lines."""
+    data = b"\n".join(line if isinstance(line, bytes) else line.encode() for line in lines)
+    return list(read_jsonl(io.BytesIO(data), "in", Reading(**reading)))
+
+
+@pytest.mark.parametrize(
+    ("data", "expected"),
+    [
+        (b"", []),
+        (b"\n \n\t\n", []),
+        (b"a\nb\n", ["a", "b"]),
+        (b"a\r\nb\r\n", ["a", "b"]),
+        (b"a\nb", ["a", "b"]),
+        (b"\xef\xbb\xbfa\n", ["a"]),
+        (b"\xef\xbb\xbf", []),
+        (b"a\0b\n", ["a\0b"]),
+        (b"\xc3\xa9\xe2\x82\xac\n", ["é€"]),
+    ],
+)
+def test_lines(data, expected):
+    """LF, CRLF and the end of the file end a line; a BOM is dropped; blank lines are no records."""
+    assert texts(data) == expected
+
+
+def test_paragraphs_end_at_blank_lines():
+    """Lines of a paragraph stay together; several blank lines are one end."""
+    assert texts(b"a\nb\n\n \nc\r\nd", per="paragraph") == ["a\nb", "c\nd"]
+
+
+def test_a_file_is_one_record():
+    """The whole text, without BOM and last line ends."""
+    (record,) = records(b"\xef\xbb\xbfa\r\n\r\nb\n\n", per="file")
+    assert (record.id, record.prompt) == ("in", "a\n\nb")
+
+
+def test_blank_file_gives_no_record():
+    """Nothing to answer is no record, not an empty prompt."""
+    assert texts(b"\n\n", per="file") == []
+
+
+@pytest.mark.parametrize("per", ["line", "paragraph", "file"])
+def test_bad_utf8_names_byte_and_line(per):
+    """The message says where in the file, BOM and CRLF counted."""
+    (bad,) = [r for r in records(b"\xef\xbb\xbfab\r\nc\xffd", per=per) if r.error]
+    assert bad.error.type == "InputEncoding"
+    assert "byte 8, line 2" in bad.error.message
+
+
+def test_bad_utf8_fails_its_own_record_only():
+    """The lines around a broken one are read."""
+    assert texts(b"a\n\xff\nb") == ["a", "InputEncoding", "b"]
+
+
+def test_replacing_bad_bytes_is_explicit():
+    """With errors="replace" the record is read with U+FFFD."""
+    assert texts(b"a\xffb", errors="replace") == ["a\ufffdb"]
+
+
+@pytest.mark.parametrize("end", [b"\n", b"\r\n", b""])
+def test_limit_is_inclusive(end):
+    """A record of exactly the limit is read, one byte more is not; line ends do not count."""
+    assert texts(b"x" * 10 + end, limit=10) == ["x" * 10]
+    assert texts(b"x" * 11 + end, limit=10) == ["InputTooLong"]
+
+
+def test_too_long_line_is_skipped_whole():
+    """What follows a line over the limit is read, under its right number."""
+    found = records(b"a\n" + b"x" * 200_000 + b"\nb", limit=10)
+    assert [(r.line, r.prompt) for r in found] == [(1, "a"), (2, None), (3, "b")]
+
+
+def test_too_long_line_is_never_held():
+    """A line without end is read in small pieces."""
+
+    class Endless(io.RawIOBase):
+        largest = read = 0
+
+        def readline(self, size=-1):
+            self.largest = max(self.largest, size)
+            self.read += size
+            return b"x" * size if self.read < 50_000_000 else b""
+
+    stream = Endless()
+    (record,) = read_text(stream, "in", Reading(limit=1000))
+    assert record.error.type == "InputTooLong"
+    assert stream.largest <= 1 << 16
+
+
+@pytest.mark.parametrize("per", ["paragraph", "file"])
+def test_limit_holds_for_paragraphs_and_files(per):
+    """Many short lines are together too long."""
+    assert texts(b"abc\n" * 10, per=per, limit=30) == ["InputTooLong"]
+
+
+def test_template_wraps_the_text_only():
+    """Other braces stay, and so does {text} inside an input."""
+    assert texts(b"a {text} b", template='{"x": {text}}') == ['{"x": a {text} b}']
+
+
+def test_template_without_a_place_is_refused():
+    """A template that would drop the input is an error."""
+    with pytest.raises(InputError, match=r"no \{text\}"):
+        Reading(template="Summarise.")
+
+
+def test_jsonl_reads_every_field():
+    """All settings of a record; unknown fields are ignored; one stop string is a list of one."""
+    (r,) = jsonl(
+        '{"id": 7, "prompt": "p", "system": "s", "max_tokens": 3, "temperature": 0.5, "seed": 1, "stop": "x", "y": [1]}'
+    )
+    assert (r.id, r.prompt, r.system, r.max_tokens, r.temperature, r.seed, r.stop) == (
+        "7",
+        "p",
+        "s",
+        3,
+        0.5,
+        1,
+        ["x"],
+    )
+
+
+def test_jsonl_takes_messages():
+    """A conversation instead of a prompt."""
+    (r,) = jsonl('{"messages": [{"role": "user", "content": "hi"}]}')
+    assert [(turn.role, turn.content) for turn in r.messages] == [("user", "hi")]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "{",
+        "[1]",
+        '"text"',
+        "{}",
+        '{"prompt": 5}',
+        '{"prompt": ""}',
+        '{"prompt": "a", "messages": []}',
+        '{"messages": []}',
+        '{"messages": [{"role": "user"}]}',
+        '{"messages": [{"role": "user", "content": "a"}], "system": "s"}',
+        '{"prompt": "a", "max_tokens": -1}',
+        '{"prompt": "a", "max_tokens": 4294967296}',
+        '{"prompt": "a", "temperature": -1}',
+        '{"prompt": "a", "temperature": NaN}',
+        '{"prompt": "a", "temperature": 1e999}',
+        '{"prompt": "a", "seed": -1}',
+        '{"prompt": "a", "stop": [""]}',
+        '{"prompt": "\\ud800"}',
+        b'{"prompt": "\xff"}',
+        '{"x": ' + "[" * 10_000 + "]" * 10_000 + "}",
+        '{"prompt": ' + "[" * 100_000,
+    ],
+)
+def test_bad_jsonl_fails_that_record_with_its_line(line):
+    """One sentence with the line's number; the lines around it are read."""
+    first, bad, last = jsonl('{"prompt": "a"}', line, '{"prompt": "b"}')
+    assert (first.prompt, last.prompt) == ("a", "b")
+    assert "line 2" in bad.error.message
+    assert "\n" not in bad.error.message

@@ -1,0 +1,101 @@
+"""Many sequences without drafts: one KV stream each, with the text that each has alone."""
+
+from __future__ import annotations
+
+import pytest
+
+from pyspec.batch.records import Record
+from pyspec.engine.handle import Engine
+
+N = 20
+
+
+def records(common=""):
+    """More than there are slots, of lengths of their own."""
+    return [
+        Record(id=str(i), prompt=common + chr(97 + i) * (1 + 3 * i), max_tokens=130 + (7 * i) % 40)
+        for i in range(N)
+    ]
+
+
+def answers(batch, wanted):
+    """Texts by id."""
+    found = {result.id: result for result in batch.run(wanted)}
+    assert [result.error for result in found.values()] == [None] * len(wanted)
+    return {name: result.text for name, result in found.items()}
+
+
+@pytest.fixture
+def work(monkeypatch):
+    """What goes into each decode, as (sequence, prompt tokens, drafted tokens)."""
+    decodes = []
+    verify = Engine.verify
+    monkeypatch.setattr(
+        Engine, "verify", lambda self, work: (decodes.append(list(work)), verify(self, work))[1]
+    )
+    return decodes
+
+
+EXACT = {"flash_attn": False, "type_k": 0, "type_v": 0}
+"""F32 throughout: long texts of a random model are full of near-ties, which half precision decides by the order of cells."""
+
+
+@pytest.mark.parametrize("common", ["", "once upon a time "])
+def test_text_is_that_of_one_sequence(open_batch, common):
+    """Also after a prefix that all prompts share, copied from stream to stream."""
+    many = open_batch(parallel=16, **EXACT)
+    texts = answers(many, records(common))
+    assert many.stats()["streams"]
+    assert (many.stats()["prefix_tokens"] > 0) == bool(common)
+    assert texts == answers(open_batch(parallel=1, **EXACT), records(common))
+
+
+def test_sequences_of_a_decode_follow_each_other(open_batch, work):
+    """From the first round to the last: llama.cpp takes equal rows of such sequences together."""
+    answers(open_batch(parallel=16), records())
+    assert any(len(decode) == 16 for decode in work)
+    for decode in work:
+        seqs = [seq for seq, _, _ in decode]
+        assert seqs == list(range(seqs[0], seqs[0] + len(seqs)))
+
+
+def test_one_prompt_is_read_at_a_time(open_batch, work):
+    """Beside answers the others give a row each."""
+    answers(open_batch(parallel=16), records())
+    fills = [[n for _, n, drafted in decode if drafted < 0] for decode in work]
+    assert all(sum(n > 1 for n in each) <= 1 for each in fills)
+
+
+@pytest.mark.parametrize(("parallel", "draft"), [(4, "none"), (16, "lookup")])
+def test_drafts_and_few_sequences_share_a_pool(open_batch, parallel, draft):
+    """Unequal rows would fall apart into several passes."""
+    batch = open_batch(parallel=parallel, draft=draft)
+    answers(batch, records())
+    assert not batch.stats()["streams"]
+
+
+def test_automatic_lookup_gives_way(open_batch):
+    """`auto` means lookup for a few sequences and streams for many."""
+    many = open_batch(parallel=16, draft="auto", **EXACT)
+    few = open_batch(parallel=2, draft="auto", **EXACT)
+    assert answers(many, records()) == answers(few, records())
+    assert (many.stats()["drafted"], few.stats()["drafted"] > 0) == (0, True)
+
+
+def test_longer_record_gets_larger_contexts(open_batch):
+    """One that comes late and fits no stream: all others are finished first, none is lost."""
+    batch = open_batch(parallel=8, n_ctx=700, **EXACT)
+    late = Record(id="late", prompt="z" * 90, max_tokens=500)
+    for record in records():
+        batch.submit(record)
+    found = []
+    for result in batch.stream():
+        if not found:
+            cells = batch.stats()["kv_cells"]
+            batch.submit(late)
+        found.append(result)
+    assert [result.id for result in found].count("late") == 1
+    assert (len(found), found[-1].id, found[-1].error) == (N + 1, "late", None)
+    assert found[-1].text == answers(open_batch(parallel=1, n_ctx=700, **EXACT), [late])["late"]
+    assert cells == 9 * 256
+    assert batch.stats()["tokens"] == sum(result.usage.completion_tokens for result in found)
