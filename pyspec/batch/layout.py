@@ -1,4 +1,4 @@
-"""Where the KV cells of many sequences lie: in one pool, or in streams, one a sequence.
+"""How many sequences at once, and where their KV cells lie: in one pool, or in streams, one a sequence.
 
 In a pool, rows of sequences that differ in number go through one pass, and a shared prefix takes its
 cells once; but attention looks at the mask of every cell for every row. In streams a row meets its
@@ -21,6 +21,10 @@ WASTE = 3
 
 STEP = 256
 """llama.cpp rounds contexts, and each stream, up to it."""
+
+
+_WORTH = 0.03
+# what twice the sequences have to gain to be worth their memory
 
 
 class Layout(NamedTuple):
@@ -46,3 +50,14 @@ def lay_out(n_slots: int, n_ctx: int, needs: Sequence[int], *, must_draft: bool)
 def padded(cells: int) -> int:
     """The context that llama.cpp makes of so many cells."""
     return -(-cells // STEP) * STEP
+
+
+def best_parallel(times: Sequence[float], most: int = 16) -> int:
+    """How many sequences at once are worth it; `times[n]` is the target's time for n rows.
+
+    The smallest power of two after which doubling gains less than 3 % tokens a second; at most `most`.
+    """
+    n = 1
+    while 2 * n <= min(most, len(times) - 1) and 2 * n / times[2 * n] > (1 + _WORTH) * n / times[n]:
+        n *= 2
+    return n

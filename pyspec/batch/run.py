@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from pyspec._version import __version__
 from pyspec.batch.contexts import MOST_SEQUENCES, Contexts, Models
 from pyspec.batch.jobs import JobMaker, Settings
-from pyspec.batch.layout import Layout, lay_out, padded
+from pyspec.batch.layout import Layout, best_parallel, lay_out, padded
 from pyspec.batch.records import Record
 from pyspec.batch.results import Result
 from pyspec.batch.scheduler import Counts, Scheduler
@@ -32,9 +32,6 @@ WINDOW = 64
 _FORMAT_TOKENS = 64  # of a chat template, and to spare
 _BYTES_A_TOKEN = 3
 # few enough that a prompt not yet tokenised is hardly ever thought too short
-
-_WORTH = 0.03
-# what twice the sequences have to gain to be worth their memory
 
 
 class Batch:
@@ -265,17 +262,6 @@ class Batch:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-def best_parallel(times: Sequence[float], most: int = 16) -> int:
-    """How many sequences at once are worth it; `times[n]` is the target's time for n rows.
-
-    The smallest power of two after which doubling gains less than 3 % tokens a second; at most `most`.
-    """
-    n = 1
-    while 2 * n <= min(most, len(times) - 1) and 2 * n / times[2 * n] > (1 + _WORTH) * n / times[n]:
-        n *= 2
-    return n
 
 
 def _as_record(record: Record | str, index: int) -> Record:

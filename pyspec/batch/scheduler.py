@@ -4,8 +4,6 @@ A round is one `Loop.round`: every answering sequence gets its row and its draft
 room is left in the batch takes prompt tokens of sequences that are still reading. A sequence whose
 answer ends is given the next record at once.
 
-- Records wait in a window and the one with the most to do goes first, so that the end of a batch is
-  not one long answer alone.
 - A record starts when its prompt and its longest answer fit the free KV cells: decoding never runs
   out of them.
 - The tokens that all prompts of the first window begin with are decoded once, in sequence 0, and
@@ -26,6 +24,7 @@ from pyspec.batch.jobs import Job, failed
 from pyspec.batch.prefix import SharedPrefix
 from pyspec.batch.records import Failure
 from pyspec.batch.rows import draft_rows, fill_rows, read_one, share_rows
+from pyspec.batch.waiting import Waiting
 from pyspec.engine.handle import MAX_DRAFT, Gate
 from pyspec.engine.loop import Run
 from pyspec.engine.side import address
@@ -41,9 +40,6 @@ if TYPE_CHECKING:
     from pyspec.policy.base import LengthPolicy
 
 log = logging.getLogger("pyspec")
-
-_PATIENCE = 8
-# rounds of starts that may pass by a record that does not fit, as a multiple of the slots
 
 
 @dataclass
@@ -88,12 +84,10 @@ class Scheduler:
         self._contexts, self._policy, self._draft_max = contexts, policy, draft_max
         self._engine, self._loop = contexts.engine, contexts.loop
         self._piece = piece_reader(contexts.target._model.vocab)  # noqa: SLF001
-        self.window = window
-        self._waiting: list[Job] = []
+        self._waiting = Waiting(window, contexts.n_slots)
         self._active: dict[int, _Slot] = {}
         self._free = list(range(contexts.n_slots, 0, -1))
         self._prefix = SharedPrefix(contexts)
-        self._passed_by = 0
         self._counts = counts
         self.outgrown = False
 
@@ -102,7 +96,7 @@ class Scheduler:
     @property
     def room(self) -> int:
         """How many more jobs the window takes."""
-        return max(0, self.window - len(self._waiting))
+        return self._waiting.room
 
     @property
     def prefix_tokens(self) -> int:
@@ -116,34 +110,26 @@ class Scheduler:
 
     def add(self, job: Job) -> None:
         """Let a job wait for its turn."""
-        self._waiting.append(job)
-        self._waiting.sort(key=lambda j: (j.alone, j.need, -j.index))
+        self._waiting.add(job)
 
     def _start_all(self) -> None:
         while self._free and self._waiting:
-            if self._active and (
-                self._waiting[-1].alone or any(s.job.alone for s in self._active.values())
-            ):
+            alone = self._waiting.first.alone or any(s.job.alone for s in self._active.values())
+            job = None if self._active and alone else self._take()
+            if job is None:
                 return
-            at = self._fitting()
-            if at is None:
-                return
-            self._start(self._free.pop(), self._waiting.pop(at))
+            self._start(self._free.pop(), job)
 
-    def _fitting(self) -> int | None:
-        """Index of the job with the most to do among those that fit the free cells."""
-        most = len(self._waiting) - 1
-        for at in range(most, -1, -1):
-            if self._fits(self._waiting[at]):
-                self._passed_by = 0 if at == most else self._passed_by + 1
-                return at
-            if self._passed_by >= _PATIENCE * self._contexts.n_slots:
-                break  # it has waited for long enough: the cells are kept for it
-        self.outgrown = self._streams and not self._active
-        if self._active or self._streams:
+    def _take(self) -> Job | None:
+        """The next job, if one can start."""
+        job = self._waiting.take(self._fits)
+        if job is not None or self._active:
+            return job
+        self.outgrown = self._streams
+        if self.outgrown:
             return None
         self._prefix.drop(self._free)  # it is all that is in the way
-        return most
+        return self._waiting.take_first()
 
     @property
     def _streams(self) -> bool:
@@ -181,7 +167,7 @@ class Scheduler:
         Raises Cancelled; all that was not finished is then lost.
         """
         if self._prefix.tokens is None:
-            self._prefix.find([job.tokens for job in self._waiting])
+            self._prefix.find(self._waiting.prompts)
         ended = self._end_empty()
         self._start_all()
         self._move_up()
@@ -197,9 +183,8 @@ class Scheduler:
 
     def _end_empty(self) -> list[Result]:
         """Jobs that ask for no tokens."""
-        empty = [job for job in self._waiting if job.max_tokens == 0]
-        self._waiting = [job for job in self._waiting if job.max_tokens > 0]
-        return [job.result("", 0, "length", {"relaxed": 0, "relaxed_nats": 0.0}) for job in empty]
+        relaxed = {"relaxed": 0, "relaxed_nats": 0.0}
+        return [job.result("", 0, "length", relaxed) for job in self._waiting.take_empty()]
 
     def _answering(self) -> list[_Slot]:
         """Whose rows go into the next decode."""
@@ -292,11 +277,10 @@ class Scheduler:
 
     def give_up(self) -> list[Job]:
         """The jobs that wait, which leave."""
-        jobs, self._waiting = self._waiting, []
-        return jobs
+        return self._waiting.take_all()
 
     def abandon(self) -> None:
         """Drop everything that has not ended."""
         for slot in list(self._active.values()):
             self._release(slot)
-        self._waiting.clear()
+        self._waiting.take_all()

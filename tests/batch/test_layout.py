@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyspec.batch.layout import STREAMS_FROM, WASTE, Layout, lay_out
+from pyspec.batch.layout import STREAMS_FROM, WASTE, Layout, best_parallel, lay_out
 
 
 @given(
@@ -35,3 +36,9 @@ def test_records_of_one_length_get_streams():
     assert lay_out(16, 2048, [200] * 16, must_draft=False) == Layout(17 * 256, 256)
     assert lay_out(16, 2048, [2000] + [200] * 15, must_draft=False).each == 0
     assert lay_out(4, 2048, [200] * 16, must_draft=False).each == 0
+
+
+@pytest.mark.parametrize("times", [[0, 1, 1.9, 3.7, 7.3, 14.5, 29], [0, 1.0]])
+def test_best_parallel_stops_where_doubling_gains_nothing(times):
+    """A machine whose time grows with the rows is best used by few sequences."""
+    assert best_parallel(times + [times[-1]] * (64 if len(times) == 2 else 0)) in (2, 16)

@@ -8,7 +8,6 @@ from answers import GREEDY, Scripted, ask
 
 from pyspec.batch import Settings
 from pyspec.batch.records import Record
-from pyspec.batch.run import best_parallel
 from pyspec.engine.handle import Engine
 from pyspec.errors import Cancelled, EngineError, NumericError
 from pyspec.rules import Margin
@@ -191,12 +190,6 @@ def test_long_prompt_does_not_stall_others(open_batch, monkeypatch):
             batch.submit("y" * 100)
     mixed = [work for work in widths if {n < 0 for _, _, n in work} == {True, False}]
     assert len(mixed) >= 3
-
-
-@pytest.mark.parametrize("times", [[0, 1, 1.9, 3.7, 7.3, 14.5, 29], [0, 1.0]])
-def test_best_parallel_stops_where_doubling_gains_nothing(times):
-    """A machine whose time grows with the rows is best used by few sequences."""
-    assert best_parallel(times + [times[-1]] * (64 if len(times) == 2 else 0)) in (2, 16)
 
 
 # -- faults ------------------------------------------------------------------------------------------
