@@ -1,13 +1,13 @@
 """What a batch gains: tokens a second against a loop over llama_cpp.Llama and against llama-server.
 
     python bench/batch.py MODEL.gguf QUESTIONS.jsonl [--records 64] [--tokens 96] [--parallel 1,4,16]
-        [--server PATH/llama-server] [--draft auto] [--companion auto] [--threads 2] [--repeat 3]
+        [--more lookup:16] [--server PATH/llama-server] [--draft auto] [--companion auto] [--threads 2] [--repeat 3]
+        [--title TITLE] [--out DIR/NAME.json]
 
 QUESTIONS has `turns` (the first one is asked) or `prompt` a line. Every way runs in a process of its
 own, so that its peak memory is its own; the ways take turns, --repeat times, and the table has
-medians. Temperature 0, strict verification, the same prompts as tokens for all. Memory is the peak of the
-resident set over what it is after the model is loaded and has answered one token, so that mapped
-weights do not count. llama-server is driven by 16 clients over HTTP.
+medians. Temperature 0, strict verification, the same prompts as tokens for all. Memory is the peak
+of the resident set, mapped weights included. llama-server is driven by 16 clients over HTTP.
 """
 
 from __future__ import annotations
@@ -15,13 +15,14 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shlex
 import socket
-import statistics
 import subprocess
 import sys
 import time
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
@@ -30,18 +31,42 @@ WAIT_S = 120
 
 
 def main() -> None:
-    """Measure all ways and print a Markdown table."""
+    """Measure all ways, print a Markdown table, and write page and results to --out."""
     options = arguments()
     ways = ["loop", *(["server"] if options.server else [])]
     for n in options.parallel.split(","):
         ways += [f"plain:{n}", f"speculative:{n}"]
+    ways += options.more.split(",") if options.more else []
     found: dict[str, list[dict[str, Any]]] = {way: [] for way in ways}
     for _ in range(options.repeat):
         for way in ways:
             command = [sys.executable, __file__, *sys.argv[1:], "--way", way]
             done = subprocess.run(command, stdout=subprocess.PIPE, check=True)
             found[way].append(json.loads(done.stdout))
-    print_table(found)
+    publish(options, found)
+
+
+def publish(options: argparse.Namespace, found: dict[str, list[dict[str, Any]]]) -> None:
+    """Print the results with what they depend on, and write them where --out says."""
+    from pyspec.measure import batches  # noqa: PLC0415 - each way's process holds its own libraries only
+    from pyspec.measure.setup import machine, model_file  # noqa: PLC0415 - as above
+
+    words = [Path(word).name if os.sep in word else word for word in sys.argv]
+    results = batches.BatchResults(
+        title=options.title or f"Batch, {Path(options.model).stem}",
+        command=" ".join(["python bench/batch.py", *map(shlex.quote, words[1:])]),
+        day=datetime.now(timezone.utc).date().isoformat(),
+        machine=machine(),
+        threads=options.threads,
+        target=model_file(Path(options.model)),
+        records=options.records,
+        max_tokens=options.tokens,
+        repeat=options.repeat,
+        ways=[batches.summary(way, runs) for way, runs in found.items()],
+    )
+    print(batches.batch_table(results))
+    if options.out:
+        batches.save(results, options.out)
 
 
 def arguments() -> argparse.Namespace:
@@ -60,6 +85,9 @@ def arguments() -> argparse.Namespace:
     for name, text in {"parallel": "1,4,16", "draft": "auto", "companion": "auto"}.items():
         parser.add_argument(f"--{name}", default=text)
     parser.add_argument("--server")
+    parser.add_argument("--more", metavar="lookup:16,...", help="further ways")
+    parser.add_argument("--title")
+    parser.add_argument("--out", type=Path, help="NAME.json; the page goes beside it")
     parser.add_argument("--way", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.way:
@@ -76,7 +104,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         return loop(options, texts)
     if kind == "server":
         return server(options, texts)
-    return batch(options, texts, int(n), speculative=kind == "speculative")
+    return batch(options, texts, kind, int(n))
 
 
 def questions(options: argparse.Namespace) -> list[str]:
@@ -125,18 +153,17 @@ def kv_megabytes(model: str, cells: int) -> float:
     return 4 * width * header.of_arch("block_count") * cells / 2**20
 
 
-def batch(
-    options: argparse.Namespace, texts: list[str], n: int, *, speculative: bool
-) -> dict[str, Any]:
-    """`pyspec.Batch`, with and without drafts."""
+def batch(options: argparse.Namespace, texts: list[str], kind: str, n: int) -> dict[str, Any]:
+    """`pyspec.Batch`, without drafts, with those asked for, or with lookup."""
     from pyspec.batch import Batch, Settings  # noqa: PLC0415
     from pyspec.measure.memory import resident_peak  # noqa: PLC0415
 
-    words = (options.draft, options.companion) if speculative else ("none", "none")
+    words = {"plain": ("none", "none"), "lookup": ("lookup", "none")}
+    draft, companion = words.get(kind, (options.draft, options.companion))
     with Batch(
         options.model,
-        draft=words[0],
-        companion=words[1],
+        draft=draft,
+        companion=companion,
         parallel=n,
         n_ctx=options.ctx,
         settings=Settings(max_tokens=options.tokens),
@@ -199,35 +226,6 @@ def ask(base: str, text: str, tokens: int) -> int:
     )
     with urllib.request.urlopen(request) as answer:  # noqa: S310
         return int(json.load(answer)["usage"]["completion_tokens"])
-
-
-def print_table(found: dict[str, list[dict[str, Any]]]) -> None:
-    """Medians over the repeats, as Markdown."""
-    rates = {way: [run["tokens"] / run["seconds"] for run in runs] for way, runs in found.items()}
-    base = statistics.median(rates["loop"])
-    print(f"{os.cpu_count()} cores; medians of {len(rates['loop'])}\n")
-    print(
-        "| way | tokens | tok/s | of the loop | of plain | peak MB | beyond KV | outside decodes | accepted |"
-    )
-    print("| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |")
-    loop = found["loop"][-1]
-    for way, runs in found.items():
-        rate = statistics.median(rates[way])
-        plain = rates.get(way.replace("speculative", "plain"), rates[way])
-        middle = {
-            key: statistics.median(run.get(key, 0) for run in runs)
-            for key in ("tokens", "peak", "kv", "outside_decodes")
-        }
-        more = middle["peak"] - loop["peak"] - (middle["kv"] - loop["kv"])
-        beyond = f"{100 * more / loop['peak']:.0f} %" if middle["peak"] else "-"
-        accepted = "-"
-        if runs[-1].get("verified"):
-            accepted = f"{runs[-1]['accepted']}/{runs[-1]['verified']}"
-        print(
-            f"| {way} | {middle['tokens']:.0f} | {rate:.1f} | {rate / base:.2f} | {rate / statistics.median(plain):.2f} "
-            f"| {middle['peak']:.0f} | {beyond} "
-            f"| {100 * middle['outside_decodes']:.1f} % | {accepted} |"
-        )
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The README's table of results, made from `bench/results/*/results.json`.
+"""The README's table of results, made from `bench/results/*/results.json` and `bench/results/batch/*.json`.
 
     python -m pyspec.measure.readme [--check]    in the repository's root
 
@@ -14,6 +14,7 @@ from pathlib import Path
 import msgspec
 
 from pyspec.errors import InputError
+from pyspec.measure import batches
 from pyspec.measure.report import Results, table
 from pyspec.measure.stats import TOTAL, Summary
 
@@ -33,6 +34,8 @@ def results_block(folder: Path, link: str = "bench/results") -> str:
         for name, results in found.items()
         for i, summary in enumerate(results.summaries[:_SHOWN])
     ]
+    for batch in batches.load(folder / "batch"):
+        rows += batches.readme_rows(batch, f"{link}/batch/README.md")
     return f"{_where(list(found.values()))}\n\n{table(_HEAD, rows)}"
 
 
@@ -51,7 +54,7 @@ def _where(found: list[Results]) -> str:
     return (
         f"{'; '.join(places)}; {', '.join(days)}. Tokens a second after the first token; over plain "
         "decoding on the same questions as a geometric mean over categories, then the best and the "
-        "worst category. Each title leads to its page: categories, "
+        "worst category; batches over one sequence at a time. Each title leads to its page: categories, "
         "spread, files and the command that made it."
     )
 
