@@ -154,7 +154,8 @@ class Scheduler:
         self._forget(seq)
 
     def _forget(self, seq: int) -> None:
-        """Tell a drafter that keeps an index of each text that this one is another."""
+        """Tell the policy, and a drafter that keeps an index of each text, that this one is another."""
+        self._policy.begin_sequence(seq)
         forget = getattr(self._contexts.drafter, "forget", None)
         if forget is not None:
             forget(seq)

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 _LATELY = 0.9  # what an observed token leaves of the running acceptance before it
 _UNKNOWN = 0.5  # the running acceptance of a sequence without any
+_GRANTED = 4.0  # expected tokens that count as kept before the first lookup draft of a text
+_CARRIED = 0.7  # what the next text inherits of distrust
 
 
 class Forecast(NamedTuple):
@@ -30,19 +32,50 @@ class Forecast(NamedTuple):
     mood: int
 
 
+class _Trust:
+    """What lookup drafts of one text kept of what was expected of them, at most all of it.
+
+    Match lengths say the same of every text, and texts differ: in one that only seems to repeat itself the best of
+    many matches disappoint, and where rows are dear nothing but the best is tried. Weights found by replaying answers.
+    """
+
+    def __init__(self) -> None:
+        self._kept = self._expected = _GRANTED
+
+    @property
+    def share(self) -> float:
+        """Accepted of expected."""
+        return min(1.0, self._kept / self._expected)
+
+    def tell(self, expected: float, accepted: int) -> None:
+        """A draft was verified, or its first token seen to be right or wrong."""
+        self._expected += expected
+        self._kept += accepted
+
+    def begin(self) -> None:
+        """The next text; nothing changes where the last one had no drafts."""
+        if self._expected == _GRANTED:
+            return
+        self._kept = _GRANTED * (1.0 - _CARRIED * (1.0 - self.share))
+        self._expected = _GRANTED
+
+
 class Forecaster:
     """Reads drafts by what is learned; remembers how each sequence's drafts have gone lately."""
 
     def __init__(self, learned: Learned) -> None:
         self._learned = learned
         self._lately: dict[int, float] = {}
+        self._trust: dict[int, _Trust] = {}
 
     def read(self, draft: Draft) -> Forecast:
         """Estimate a draft's acceptance and survival."""
         learned = self._learned
         if draft.source == LOOKUP:
             chance = learned.lookup.predict(draft.match_length, draft.n, draft.choices)
-            return Forecast(draft, [], None, chance, [], survivals(chance), 1)
+            share = self._trust.setdefault(draft.seq, _Trust()).share
+            survival = [share * s for s in survivals(chance)]
+            return Forecast(draft, [], None, chance, [], survival, 1)
         lately = self._lately.get(draft.seq, _UNKNOWN)
         base = read_draft(draft, lately)
         without = [learned.draft.predict(f) for f in base]
@@ -59,6 +92,7 @@ class Forecaster:
         hits = _hits(seq, draft.n)
         if draft.source == LOOKUP:
             learned.lookup.update(draft.match_length, hits, draft.choices)
+            self._learn_trust(forecast, seq, hits)
             return
         for i, (f, hit) in enumerate(zip(forecast.base, hits, strict=False)):
             before = forecast.survival[i - 1] if i else 1.0
@@ -72,6 +106,12 @@ class Forecaster:
             share = sum(hits) / len(hits)
             self._lately[draft.seq] = share + (lately - share) * _LATELY ** len(hits)
 
+    def _learn_trust(self, forecast: Forecast, seq: SeqOutcome, hits: list[bool]) -> None:
+        """From all that was verified; where nothing was, from what the target said of the first token."""
+        trust = self._trust[forecast.draft.seq]
+        seen = seq.n_verified or len(hits)
+        trust.tell(sum(forecast.survival[:seen]) / trust.share, sum(hits[:seen]))
+
     def mood(self, seqs: Iterable[SeqOutcome]) -> int:
         """The mood that sequences are in together."""
         lately = [self._lately.get(seq.seq, _UNKNOWN) for seq in seqs]
@@ -80,10 +120,14 @@ class Forecaster:
     def begin_answer(self) -> None:
         """All sequences begin anew."""
         self._lately.clear()
+        for trust in self._trust.values():
+            trust.begin()
 
     def forget(self, seq: int) -> None:
         """Another text now goes on under this number."""
         self._lately.pop(seq, None)
+        if seq in self._trust:
+            self._trust[seq].begin()
 
 
 def _hits(seq: SeqOutcome, n_drafted: int) -> list[bool]:

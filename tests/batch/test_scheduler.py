@@ -10,6 +10,7 @@ from pyspec.batch import Settings
 from pyspec.batch.records import Record
 from pyspec.engine.handle import Engine
 from pyspec.errors import Cancelled, EngineError, NumericError
+from pyspec.policy.goodput import GoodputPolicy
 from pyspec.rules import Margin
 from pyspec.sampling import Sampling
 
@@ -190,6 +191,14 @@ def test_long_prompt_does_not_stall_others(open_batch, monkeypatch):
             batch.submit("y" * 100)
     mixed = [work for work in widths if {n < 0 for _, _, n in work} == {True, False}]
     assert len(mixed) >= 3
+
+
+def test_policy_hears_of_every_new_text(open_batch, monkeypatch):
+    """What it remembers of a sequence is of one text."""
+    begun = []
+    monkeypatch.setattr(GoodputPolicy, "begin_sequence", lambda _, seq: begun.append(seq))
+    list(open_batch(draft="lookup", length="auto", parallel=2).run(WORDS))
+    assert (len(begun), set(begun)) == (len(WORDS), {1, 2})
 
 
 # -- faults ------------------------------------------------------------------------------------------
