@@ -62,7 +62,7 @@ ps_status read_prompt(world *w, int32_t seq, const int32_t *text, int32_t n) {
     return status;
 }
 
-static ps_status draft(world *w, int32_t seq, const way *how, int32_t room, int32_t *n) {
+ps_status draft(world *w, int32_t seq, const way *how, int32_t room, int32_t *n) {
     const ps_stop stop = free_running();
     const int32_t length = how->length < room ? how->length : room;
     *n = 0;

@@ -32,6 +32,8 @@ void open_contexts(world *w);
 ps_status open_engine(world *w);
 
 ps_status read_prompt(world *w, int32_t seq, const int32_t *text, int32_t n);
+/* What a round drafts, and scores; *n is how much of it goes to the target. */
+ps_status draft(world *w, int32_t seq, const way *how, int32_t room, int32_t *n);
 /* One round; the text grows by the verdict's tokens. */
 ps_status round_of(world *w, int32_t seq, const way *how, int32_t *text, int32_t *n, int32_t most, ps_verdict *out);
 /* A whole text of N_TEXT tokens, or less where it ends. */
