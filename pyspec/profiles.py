@@ -37,7 +37,7 @@ def profile_key(llm: Any, assembly: Any = None) -> ProfileKey:
     """
     assembly = assembly if assembly is not None else llm._assembly
     draft, companion = _side_hashes(assembly)
-    offloaded = llm.model_params.n_gpu_layers if llama_cpp.llama_supports_gpu_offload() else 0
+    offloaded = gpu_layers(llm)
     return ProfileKey(
         target=file_sha256(llm.model_path),
         draft=draft,
@@ -93,6 +93,11 @@ _TYPES = {1: "BF16", 2: "Q4_0", 3: "Q4_1", 7: "Q8_0", 15: "Q4_K_M", 32: "BF16"}
 """llama.cpp's numbers of file types whose cost curve was measured; others are taken for the default."""
 
 
+def gpu_layers(llm: Any) -> int:
+    """Layers asked to be on a GPU; 0 where this build of llama.cpp has none."""
+    return int(llm.model_params.n_gpu_layers) if llama_cpp.llama_supports_gpu_offload() else 0
+
+
 def prior_curve(llm: Any, assembly: Any) -> CostCurve:
     """Where the cost curve starts: the shape of the target's file type, shares of a step by file size.
 
@@ -100,7 +105,7 @@ def prior_curve(llm: Any, assembly: Any) -> CostCurve:
     """
     size = max(1, llama_cpp.llama_model_size(llm.model))
     shares = [max(0.02, side.path.stat().st_size / size) for side in assembly.models][:2]
-    if llm.model_params.n_gpu_layers != 0 and llama_cpp.llama_supports_gpu_offload():
+    if gpu_layers(llm) != 0:
         return CostCurve("metal" if sys.platform == "darwin" else "cuda", 10.0, *shares)
     shape = _TYPES.get(int(llm.metadata.get("general.file_type", -1)), "")
     return CostCurve(shape, 10.0, *shares, depth_share=_depth_share(llm.model))

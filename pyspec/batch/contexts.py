@@ -16,7 +16,7 @@ from pyspec.engine.loop import Equipment, Loop
 from pyspec.engine.side import Placement, SideModel, address, can_roll_back
 from pyspec.errors import EngineError, ModelInvalid
 from pyspec.policy.learned import Learned
-from pyspec.profiles import load_profile, prior_curve, prior_learned
+from pyspec.profiles import gpu_layers, load_profile, prior_curve, prior_learned
 
 if TYPE_CHECKING:
     from pyspec.policy.cost import CostCurve
@@ -75,8 +75,7 @@ class Models:
     @property
     def on_cpu(self) -> bool:
         """Whether no layer of the target is offloaded."""
-        asked = self.target.model_params.n_gpu_layers != 0
-        return not (asked and llama_cpp.llama_supports_gpu_offload())
+        return gpu_layers(self.target) == 0
 
     @property
     def must_draft(self) -> bool:

@@ -9,10 +9,10 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import llama_cpp
 import msgspec
 
 from pyspec._version import __version__
+from pyspec.profiles import gpu_layers
 from pyspec.store.fingerprint import file_sha256
 
 if TYPE_CHECKING:
@@ -57,14 +57,13 @@ def describe(
     assembly = llm._open()  # noqa: SLF001 - measuring looks inside
     paths = {"target": Path(llm.model_path)}
     paths.update(zip(("draft", "companion"), (m.path for m in assembly.models), strict=False))
-    offload = llama_cpp.llama_supports_gpu_offload()
     return Setup(
         pyspec=__version__,
         llama_cpp_python=metadata.version("llama-cpp-python"),
         python=platform.python_version(),
         system=f"{platform.system()} {platform.machine()}",
         machine=machine(),
-        gpu_layers=int(llm.model_params.n_gpu_layers) if offload else 0,
+        gpu_layers=gpu_layers(llm),
         threads=int(llm.n_threads),
         n_ctx=llm.n_ctx(),
         max_tokens=max_tokens,
