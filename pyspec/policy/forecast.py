@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from typing import TYPE_CHECKING, NamedTuple
 
 from pyspec.policy.calibration import mood
@@ -66,14 +67,14 @@ class Forecaster:
     def __init__(self, learned: Learned) -> None:
         self._learned = learned
         self._lately: dict[int, float] = {}
-        self._trust: dict[int, _Trust] = {}
+        self._trust: defaultdict[int, _Trust] = defaultdict(_Trust)
 
     def read(self, draft: Draft) -> Forecast:
         """Estimate a draft's acceptance and survival."""
         learned = self._learned
         if draft.source == LOOKUP:
             chance = learned.lookup.predict(draft.match_length, draft.n, draft.choices)
-            share = self._trust.setdefault(draft.seq, _Trust()).share
+            share = self._trust[draft.seq].share
             survival = [share * s for s in survivals(chance)]
             return Forecast(draft, [], None, chance, [], survival, 1)
         lately = self._lately.get(draft.seq, _UNKNOWN)
@@ -126,8 +127,7 @@ class Forecaster:
     def forget(self, seq: int) -> None:
         """Another text now goes on under this number."""
         self._lately.pop(seq, None)
-        if seq in self._trust:
-            self._trust[seq].begin()
+        self._trust[seq].begin()
 
 
 def _hits(seq: SeqOutcome, n_drafted: int) -> list[bool]:
