@@ -34,15 +34,15 @@ class Layout(NamedTuple):
     each: int = 0
 
 
-def lay_out(n_slots: int, n_ctx: int, needs: Sequence[int], *, must_draft: bool) -> Layout:
+def lay_out(n_slots: int, n_ctx: int, needs: Sequence[int], *, must_pool: bool) -> Layout:
     """Cells for `n_slots` records at once, and a prefix that they share.
 
     n_ctx: positions a sequence may use. needs: cells that the largest records take, largest first.
-    Streams for many records of about one length, unless drafts were asked for; a pool otherwise.
+    Streams for many records of about one length, unless there must be a pool, as for drafts.
     """
     pool = padded(max(sum(needs[:n_slots]), n_ctx))
     each = padded(needs[0]) if needs else 0
-    if must_draft or n_slots < STREAMS_FROM or not 0 < n_slots * each <= WASTE * pool:
+    if must_pool or n_slots < STREAMS_FROM or not 0 < n_slots * each <= WASTE * pool:
         return Layout(pool)
     return Layout(each * (n_slots + 1), each)
 

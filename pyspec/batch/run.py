@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from pyspec._version import __version__
 from pyspec.batch.contexts import MOST_SEQUENCES, Contexts, Models
 from pyspec.batch.jobs import JobMaker, Settings
-from pyspec.batch.layout import Layout, best_parallel, lay_out, padded
+from pyspec.batch.layout import best_parallel, lay_out
 from pyspec.batch.records import Record
 from pyspec.batch.results import Result
 from pyspec.batch.scheduler import Counts, Scheduler
@@ -171,11 +171,10 @@ class Batch:
         """Make contexts that hold the largest of these jobs, and of those expected, at once."""
         found = sorted((job.need for job in jobs), reverse=True)[: self.parallel]
         needs = [max(pair) for pair in zip_longest(found, self._needs, fillvalue=0)]
-        if self._cells:
-            layout = Layout(padded(max(self._cells, self._n_ctx)))
-        else:
-            must_draft = self._models.must_draft
-            layout = lay_out(self.parallel, self._n_ctx, needs, must_draft=must_draft)
+        # so many cells and no more, where they were asked for, are a pool
+        asked = [self._cells] if self._cells else needs
+        must_pool = bool(self._cells) or self._models.must_draft
+        layout = lay_out(self.parallel, self._n_ctx, asked, must_pool=must_pool)
         self._contexts = Contexts(
             self._models, self.parallel, self._n_ctx, layout, self._gpu_layers
         )

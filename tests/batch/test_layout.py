@@ -15,16 +15,16 @@ from pyspec.batch.layout import STREAMS_FROM, WASTE, Layout, best_parallel, lay_
     st.lists(st.integers(1, 8192), min_size=1, max_size=64),
     st.booleans(),
 )
-def test_every_record_fits(n_slots, n_ctx, needs, must_draft):
+def test_every_record_fits(n_slots, n_ctx, needs, must_pool):
     """A stream holds the longest record; a pool holds the longest ones together, and any one that the context allows."""
     needs = sorted((min(need, n_ctx) for need in needs), reverse=True)
-    layout = lay_out(n_slots, n_ctx, needs, must_draft=must_draft)
-    pool = lay_out(n_slots, n_ctx, needs, must_draft=True)
+    layout = lay_out(n_slots, n_ctx, needs, must_pool=must_pool)
+    pool = lay_out(n_slots, n_ctx, needs, must_pool=True)
     assert pool.each == 0
     assert pool.cells >= max(n_ctx, sum(needs[:n_slots]))
     if layout.each:
         assert n_slots >= STREAMS_FROM
-        assert not must_draft
+        assert not must_pool
         assert layout.each >= needs[0]
         assert layout.cells == layout.each * (n_slots + 1) <= 1.2 * WASTE * pool.cells
     else:
@@ -33,9 +33,9 @@ def test_every_record_fits(n_slots, n_ctx, needs, must_draft):
 
 def test_records_of_one_length_get_streams():
     """And one long record among short ones gets a pool, as few sequences do."""
-    assert lay_out(16, 2048, [200] * 16, must_draft=False) == Layout(17 * 256, 256)
-    assert lay_out(16, 2048, [2000] + [200] * 15, must_draft=False).each == 0
-    assert lay_out(4, 2048, [200] * 16, must_draft=False).each == 0
+    assert lay_out(16, 2048, [200] * 16, must_pool=False) == Layout(17 * 256, 256)
+    assert lay_out(16, 2048, [2000] + [200] * 15, must_pool=False).each == 0
+    assert lay_out(4, 2048, [200] * 16, must_pool=False).each == 0
 
 
 @pytest.mark.parametrize("times", [[0, 1, 1.9, 3.7, 7.3, 14.5, 29], [0, 1.0]])
