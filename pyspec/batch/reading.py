@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, BinaryIO, Literal
 
 import msgspec
 
-from pyspec.batch.records import Failure, Record, Turn
+from pyspec.batch.records import Asked, Failure, Record
 from pyspec.errors import InputEncoding, InputError, InputTooLong
 
 if TYPE_CHECKING:
@@ -27,16 +27,10 @@ _BOM = b"\xef\xbb\xbf"
 _MOST_TOKENS = 2**31 - 1
 
 
-class _JsonLine(msgspec.Struct):
+class _JsonLine(Asked):
     """A line of a JSONL input; fields that are not named here are ignored."""
 
     id: str | int | None = None
-    prompt: str | None = None
-    messages: list[Turn] | None = None
-    system: str | None = None
-    max_tokens: int | None = None
-    temperature: float | None = None
-    seed: int | None = None
     stop: str | list[str] | None = None
 
 

@@ -36,7 +36,18 @@ class Turn(msgspec.Struct, frozen=True):
     content: str
 
 
-class Record(msgspec.Struct, kw_only=True):
+class Asked(msgspec.Struct, kw_only=True):
+    """What a record may bring, and a line of JSON as well."""
+
+    prompt: str | None = None
+    messages: list[Turn] | None = None
+    system: str | None = None
+    max_tokens: int | None = None
+    temperature: float | None = None
+    seed: int | None = None
+
+
+class Record(Asked, kw_only=True):
     """One prompt and what it asks for; None leaves the batch's own setting.
 
     Either `prompt` or `messages`. source: the input's name; line: where in it, from 1. error: why
@@ -44,12 +55,6 @@ class Record(msgspec.Struct, kw_only=True):
     """
 
     id: str
-    prompt: str | None = None
-    messages: list[Turn] | None = None
-    system: str | None = None
-    max_tokens: int | None = None
-    temperature: float | None = None
-    seed: int | None = None
     stop: list[str] | None = None
     source: str = ""
     line: int = 0
