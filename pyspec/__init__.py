@@ -11,8 +11,10 @@ The heavy names are imported when they are first used, so that `import pyspec` c
 from __future__ import annotations
 
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pyspec._clone import borrowed
 from pyspec.errors import PyspecError
 from pyspec.rules import Margin, Strict
 
@@ -61,6 +63,9 @@ __all__ = [
     "Token",
     "stream_text",
 ]
+
+
+__path__ += borrowed(Path(__file__).parent, __path__)  # in a clone, the extension lies elsewhere
 
 
 def __getattr__(name: str) -> Any:

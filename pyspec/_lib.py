@@ -26,7 +26,7 @@ except ModuleNotFoundError as error:
         raise
     _MESSAGE = (
         f"pyspec was imported from {Path(__file__).parent}, where its extension has not been built; "
-        "run `pip install .` and start Python outside the source folder"
+        "run `pip install .` or `pip install -e .` in the clone"
     )
     raise ImportError(_MESSAGE) from error
 

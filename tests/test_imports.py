@@ -19,7 +19,7 @@ LAYERS = [
     ["engine", "drafters", "profiles"],
     ["policy", "store", "rules", "tokens", "stats", "text", "sampling", "scores", "display"],
     ["_lib", "atomic"],
-    ["errors", "_native", "_version"],
+    ["errors", "_native", "_version", "_clone"],
 ]
 # Beyond the rows: the arithmetic of policies must run without an engine, a model or llama.cpp.
 FORBIDDEN = {"policy": {"_lib", "engine", "drafters", "llama_cpp"}, "errors": {"*"}}

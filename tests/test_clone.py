@@ -1,0 +1,73 @@
+"""Running from a clone: the package beside the sources finds what the installed one of the same version has built."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from pyspec import _clone
+
+ROOT = Path(__file__).parents[1]
+
+
+@pytest.fixture
+def clone(tmp_path: Path) -> Path:
+    """The sources as a clone has them, with nothing built in them."""
+    for name in ("pyspec", "models", "native"):
+        shutil.copytree(
+            ROOT / name,
+            tmp_path / name,
+            ignore=shutil.ignore_patterns("*.so", "*.gguf", "__pycache__"),
+        )
+    shutil.copy(ROOT / "pyproject.toml", tmp_path)
+    return tmp_path
+
+
+# An editable installation leads every import to its own clone.
+PLAINLY = "import sys; sys.meta_path[:] = [f for f in sys.meta_path if 'Redirect' not in type(f).__name__]\n"
+
+
+def run(clone: Path, code: str) -> str:
+    """What Python prints when it is started in the clone."""
+    done = subprocess.run(
+        [sys.executable, "-c", PLAINLY + textwrap.dedent(code)],
+        cwd=clone,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return done.stdout
+
+
+def test_a_script_in_the_clone_runs_its_sources(clone: Path) -> None:
+    """The package is the clone's, its models too, and the extension is found."""
+    printed = run(
+        clone,
+        """
+        import pyspec, pyspec.models
+        from pyspec import _lib
+        print(pyspec.__file__, pyspec.models.__path__[0], _lib.lib.ps_api_ready() == _lib.lib.PS_OK, sep="\\n")
+        """,
+    )
+    assert printed.splitlines() == [
+        str(clone / "pyspec" / "__init__.py"),
+        str(clone / "models"),
+        "True",
+    ]
+
+
+def test_a_clone_of_another_version_borrows_nothing(clone: Path) -> None:
+    """An extension of other sources would crash where it is called."""
+    path = clone / "pyproject.toml"
+    path.write_text(path.read_text().replace('\nversion = "', '\nversion = "99.'))
+    assert _clone.borrowed(clone / "pyspec", [str(clone / "pyspec")]) == [str(clone)]
+
+
+def test_an_installed_package_borrows_nothing(tmp_path: Path) -> None:
+    """Without sources beside it the package is what was installed."""
+    assert _clone.borrowed(tmp_path / "pyspec", [str(tmp_path / "pyspec")]) == []
