@@ -1,0 +1,65 @@
+"""A stretched target says what the model says that it was made of."""
+
+from __future__ import annotations
+
+import gguf
+import pytest
+
+PROMPT = b"the quick brown fox jumps"
+
+
+def greedy(llm, n: int = 48) -> list[int]:
+    """Tokens of a greedy answer."""
+    tokens = llm.tokenize(PROMPT)
+    out = []
+    for token in llm.generate(tokens, temp=0.0):
+        out.append(token)
+        if len(out) == n:
+            return out
+    return out
+
+
+def test_a_stretched_target_answers_like_its_model(tiny_target, tmp_path, script, open_plain):
+    """F32: idle blocks add exact zeros, so not even rounding differs."""
+    out = tmp_path / "x4.gguf"
+    script("stretch").main([str(tiny_target), str(out), "--times", "4"])
+    assert greedy(open_plain(out)) == greedy(open_plain(tiny_target))
+
+
+def test_a_stretched_target_is_as_deep_as_was_asked(tiny_target, tmp_path, script):
+    """Idle blocks are blocks: they are counted, and only what they would add is zero."""
+    out = tmp_path / "x3.gguf"
+    script("stretch").stretch(tiny_target, out, 3)
+    reader = gguf.GGUFReader(out)
+    tensors = {tensor.name: tensor.data for tensor in reader.tensors}
+    assert reader.get_field("llama.block_count").contents() == 6
+    assert (tensors["blk.1.attn_q.weight"] == tensors["blk.0.attn_q.weight"]).all()
+    assert not tensors["blk.1.ffn_down.weight"].any()
+    assert tensors["blk.3.ffn_down.weight"].any()
+
+
+def test_a_shortened_model_lacks_the_blocks(tiny_target, tmp_path, script, open_plain):
+    """Two blocks, the first dropped: one is left, which is the second, and it answers otherwise."""
+    out = tmp_path / "short.gguf"
+    script("stretch").main([str(tiny_target), str(out), "--drop", "0"])
+    tensors = {t.name: t.data for t in gguf.GGUFReader(out).tensors}
+    own = {t.name: t.data for t in gguf.GGUFReader(tiny_target).tensors}
+    assert (tensors["blk.0.attn_q.weight"] == own["blk.1.attn_q.weight"]).all()
+    assert "blk.1.attn_q.weight" not in tensors
+    assert greedy(open_plain(out)) != greedy(open_plain(tiny_target))
+
+
+def test_metadata_stays(tiny_target, tmp_path, script):
+    """Vocabulary and all else are the model's: a draft made so fits its target."""
+    out = tmp_path / "x2.gguf"
+    script("stretch").stretch(tiny_target, out, 2)
+    old, new = gguf.GGUFReader(tiny_target).fields, gguf.GGUFReader(out).fields
+    same = [name for name in old if not name.startswith("GGUF.") and "block_count" not in name]
+    assert {n: new[n].contents() for n in same} == {n: old[n].contents() for n in same}
+
+
+def test_one_of_both_must_be_asked_for(tiny_target, tmp_path, script):
+    """Neither --times nor --drop is a usage error."""
+    with pytest.raises(SystemExit) as error:
+        script("stretch").main([str(tiny_target), str(tmp_path / "out.gguf")])
+    assert error.value.code == 2
