@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 from pyspec.policy.choose import allocate, survivals
 from pyspec.policy.estimator import AdaptiveBins
 from pyspec.policy.features import read_companion, read_draft, table_bin
-from pyspec.policy.records import Draft, Outcome, Plan, SeqOutcome
+from pyspec.policy.types import Draft, Outcome, Place, Plan, SeqOutcome
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -62,7 +62,7 @@ class Spent:
         self._costs = costs
         self.draft = self.companion = self.verify = 0.0
         self.steps = self.companion_rows = self.verify_rows = 0
-        self.caught_up = False
+        self.draft_rows = 0
 
     def draft_run(self, seats: Sequence[Seat], lengths: Sequence[int]) -> None:
         """Steps of drafting lengths[i] tokens; the first one also decodes what was missed."""
@@ -71,10 +71,8 @@ class Spent:
             rows = sum(n > i for n in lengths)
             if i == 0:
                 rows += sum(s.draft_behind for s, n in zip(seats, lengths, strict=False) if n)
-                self.caught_up = any(
-                    s.draft_behind > 1 for s, n in zip(seats, lengths, strict=False) if n
-                )
             self.draft += _at(self._costs.draft, rows)
+            self.draft_rows += rows
         for seat, n in zip(seats, lengths, strict=False):
             seat.draft_behind = 0 if n else seat.draft_behind
 
@@ -231,7 +229,9 @@ class Ours:
         for i, seat in enumerate(seats):
             if seat.t == 0:
                 self.policy.begin_sequence(i)
-        plan = self.policy.plan(len(seats), [room(seat) for seat in seats])
+        plan = self.policy.plan(
+            [Place(i, room(seat), seat.draft_behind) for i, seat in enumerate(seats)]
+        )
         picks = [self._pick(i, seat, plan) for i, seat in enumerate(seats)]
         model = [
             d.n if c is chain_at(s) and c else 0 for (c, d), s in zip(picks, seats, strict=False)
@@ -253,13 +253,13 @@ class Ours:
 
     def _pick(self, i: int, seat: Seat, plan: Plan) -> tuple[Chain | None, Draft]:
         found = seat.answer.lookup.get(seat.t) if self._lookup else None
-        least = plan.lookup_min if plan.max_draft else 1
+        least = plan.lookup_min if plan.lengths[i] else 1
         if found and room(seat) and found.match_length >= least:
             return found, found.draft(min(len(found.ok), room(seat)), i)
         chain = chain_at(seat)
-        if chain is None or plan.max_draft == 0 or room(seat) == 0:
+        if chain is None or plan.lengths[i] == 0 or room(seat) == 0:
             return None, Draft(i, 0)
-        n = self._drafted(chain, min(plan.max_draft, room(seat), len(chain.ok)), plan)
+        n = self._drafted(chain, min(plan.lengths[i], room(seat), len(chain.ok)), plan)
         return chain, chain.draft(n, i, plan.use_companion)
 
     @staticmethod
@@ -270,7 +270,7 @@ class Ours:
         survival = 1.0
         for i in range(most):
             survival *= plan.table[table_bin(chain.p[i])]
-            if survival < plan.floors[i]:
+            if survival < plan.floors[min(i, len(plan.floors) - 1)]:
                 return i + 1
         return most
 
@@ -300,7 +300,7 @@ class Ours:
                 noisy(spent.companion) if spent.companion_rows else 0.0,
                 spent.companion_rows,
                 0.0,
-                spent.caught_up,
+                spent.draft_rows,
             )
         )
 

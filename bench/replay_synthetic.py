@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from pyspec.measure.rounds import Chain
-from pyspec.policy.records import LOOKUP
+from pyspec.policy.types import LOOKUP
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -22,7 +22,7 @@ from pyspec.policy.cost import CostCurve
 from pyspec.policy.goodput import GoodputPolicy
 
 if TYPE_CHECKING:
-    from pyspec.policy.records import Draft, Outcome, Plan
+    from pyspec.policy.types import Draft, Outcome, Place, Plan
 
 ENTRY = {"one_ms": 9.4, "shape": "Q4_K_M", "draft": 0.08, "companion": 0.06}
 TINY = {"1": 1.0, "16": 4.6, "64": 15.0}
@@ -46,10 +46,10 @@ class Timed(LengthPolicy):
             self.slowest = max(self.slowest, self._round)
             self._round = 0.0
 
-    def plan(self, n_seq: int, limits: list[int], depth: int = 0) -> Plan:  # type: ignore[override]
+    def plan(self, places: list[Place]) -> Plan:  # type: ignore[override]
         """See LengthPolicy."""
         start = clock()
-        out = self._inner.plan(n_seq, limits, depth)
+        out = self._inner.plan(places)
         self._add("plan", start)
         return out
 

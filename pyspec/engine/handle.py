@@ -77,6 +77,7 @@ class Engine:
         self._counters = ffi.new("ps_counters *")
         self._verdict = ffi.new("ps_verdict *")
         self._borrowed: list[object] = []
+        self._window = 0
 
     def attach(self, role: Role, context: int, model: int) -> None:
         """Give a role its llama_context and llama_model, as addresses; 0 empties the role."""
@@ -104,7 +105,7 @@ class Engine:
             lib.ps_engine_couple(self._engine, *pointers, n_hidden, width, window),
             "coupling the draft",
         )
-        self._borrowed = list(arrays)
+        self._borrowed, self._window = list(arrays), window
 
     def set_tokens(self, seq: int, tokens: Sequence[int], held: int = -1) -> int:
         """Make `tokens` the committed text of a sequence; every KV keeps the common prefix.
@@ -134,6 +135,14 @@ class Engine:
         """Tokens of a sequence that a role's KV holds."""
         check(lib.ps_seq_state(self._engine, role, seq, self._count, ffi.NULL))
         return int(self._count[0])
+
+    def lag(self, role: Role, seq: int, n_tokens: int) -> int:
+        """How many of a text's `n_tokens` a role has to read before its next draft, the last one aside.
+
+        A coupled draft reads no further back than the states that are kept for it.
+        """
+        behind = max(0, n_tokens - 1 - self.held(role, seq))
+        return min(behind, self._window) if self._window and role == Role.DRAFT else behind
 
     def set_stop(self, floors: Sequence[float], table: Sequence[float] | None) -> None:
         """When drafting stops: after token i, survival under floors[i]; the last floor holds for the rest."""

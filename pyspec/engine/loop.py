@@ -14,9 +14,9 @@ import numpy.typing as npt
 
 from pyspec._lib import ffi
 from pyspec.drafters import NOTHING, Drafter, Proposal
-from pyspec.engine.handle import MAX_DRAFT, Engine, Gate
+from pyspec.engine.handle import MAX_DRAFT, Engine, Gate, Role
 from pyspec.errors import Cancelled, DraftError, EngineBusy, EngineError, UnsupportedModel
-from pyspec.policy.records import LOOKUP, Draft, Outcome, Plan, SeqOutcome
+from pyspec.policy.types import LOOKUP, Draft, Outcome, Place, Plan, SeqOutcome
 from pyspec.stats import Tally
 from pyspec.tokens import Source, Step, Token
 
@@ -31,8 +31,8 @@ LOOKUP_MAX = 16
 class Policy(Protocol):
     """What the loop asks between its calls into C; `pyspec.policy` has the implementations."""
 
-    def plan(self, n_seq: int, limits: Sequence[int], depth: int = 0) -> Plan:
-        """What to draft; `limits` is the most each sequence may draft."""
+    def plan(self, places: Sequence[Place]) -> Plan:
+        """What to draft where sequences stand at `places`."""
 
     def choose(self, drafts: Sequence[Draft]) -> list[int]:
         """How many drafted tokens of each sequence go to the target."""
@@ -74,11 +74,32 @@ class Equipment:
         return self.draft_model or self.drafter is not None
 
 
+class _Outage:
+    """Rounds that a model sits out after it failed: 8, and twice as many each time it fails again."""
+
+    def __init__(self) -> None:
+        self._left, self._length = 0, 8
+
+    def begin(self) -> None:
+        """It failed."""
+        self._left = self._length
+        self._length = min(2 * self._length, 4096)
+
+    def lasts(self) -> bool:
+        """Whether it sits out this round; ask once a round."""
+        self._left -= 1
+        return self._left >= 0
+
+    def end(self) -> None:
+        """It works."""
+        self._length = 8
+
+
 class Loop:
     """Rounds over the sequences of one engine.
 
     n_ctx: positions a sequence may use. A drafter or a companion that fails is reported once and left out of the round, a
-    draft model or a companion for good; the text stays the target's.
+    draft model or a companion of some more rounds; the text stays the target's.
     """
 
     def __init__(self, engine: Engine, equipment: Equipment, n_ctx: int) -> None:
@@ -87,6 +108,7 @@ class Loop:
         self.n_ctx = n_ctx
         self._stopping: Plan | None = None
         self._complained: set[str] = set()
+        self._draft_outage, self._score_outage = _Outage(), _Outage()
 
     def round(
         self, runs: Sequence[Run], policy: Policy, fills: Sequence[tuple[int, int]] = ()
@@ -112,6 +134,11 @@ class Loop:
 
     # -- draft ---------------------------------------------------------------------------------------------------------
 
+    def _place(self, run: Run) -> Place:
+        n = len(run.tokens)
+        lag = self.engine.lag(Role.DRAFT, run.seq, n) if self.equipment.draft_model else 0
+        return Place(run.seq, self._room(run), lag, min(run.remaining, self.n_ctx - n), n)
+
     def _room(self, run: Run) -> int:
         """The longest draft that can be verified: one more token is always emitted after it."""
         if not run.tally.rounds:
@@ -119,17 +146,20 @@ class Loop:
         return max(0, min(run.remaining - 1, self.n_ctx - len(run.tokens), run.draft_max))
 
     def _draft(self, runs: Sequence[Run], policy: Policy, outcome: Outcome) -> list[Draft] | None:
-        limits = [self._room(run) for run in runs]
-        if not any(limits):
+        places = [self._place(run) for run in runs]
+        if not any(place.room for place in places):
             return None
-        plan = policy.plan(len(runs), limits, max(len(run.tokens) for run in runs))
-        drafts = [self._look_up(run, limit, plan) for run, limit in zip(runs, limits)]
-        if self.equipment.draft_model and plan.max_draft > 0:
-            rest = [i for i, draft in enumerate(drafts) if draft.n == 0 and limits[i] > 0]
+        plan = policy.plan(places)
+        drafts = [self._look_up(run, place.room, plan) for run, place in zip(runs, places)]
+        if self.equipment.draft_model and not self._draft_outage.lasts():
+            asked = [min(n, place.room) for n, place in zip(plan.lengths, places)]
+            rest = [i for i, draft in enumerate(drafts) if draft.n == 0 and asked[i] > 0]
             if rest:
-                asked = [min(limits[i], plan.max_draft) for i in rest]
                 for i, draft in zip(
-                    rest, self._try_model([runs[i].seq for i in rest], asked, plan, outcome)
+                    rest,
+                    self._try_model(
+                        [runs[i].seq for i in rest], [asked[i] for i in rest], plan, outcome
+                    ),
                 ):
                     drafts[i] = draft
         return drafts
@@ -138,15 +168,17 @@ class Loop:
         self, seqs: list[int], limits: list[int], plan: Plan, outcome: Outcome
     ) -> list[Draft]:
         try:
-            return self._run_model(seqs, limits, plan, outcome)
+            drafts = self._run_model(seqs, limits, plan, outcome)
         except (Cancelled, EngineBusy):
             raise
         except (EngineError, UnsupportedModel) as error:
             self._complain("the draft", error)
-            self.equipment = Equipment(self.equipment.drafter)
+            self._draft_outage.begin()
             for seq in seqs:
                 self.engine.put_draft(seq, ())
             return [Draft(seq, 0) for seq in seqs]
+        self._draft_outage.end()
+        return drafts
 
     def _look_up(self, run: Run, limit: int, plan: Plan) -> Draft:
         if self.equipment.drafter is None or limit < 1:
@@ -189,9 +221,11 @@ class Loop:
     ) -> list[Draft]:
         start = perf_counter()
         if plan is not self._stopping:
-            self.engine.set_stop(plan.floors or [plan.floor], plan.table)
+            self.engine.set_stop(plan.floors, plan.table)
             self._stopping = plan
-        companion = plan.use_companion and self.equipment.companion
+        companion = (
+            plan.use_companion and self.equipment.companion and not self._score_outage.lasts()
+        )
         before = self.engine.counters().rows[1]
         self.engine.draft(seqs, limits, keep_rows=companion)
         middle = perf_counter()
@@ -202,20 +236,18 @@ class Loop:
         if scored:
             outcome.t_companion = 1e3 * (perf_counter() - middle)
             outcome.companion_rows = sum(draft.n for draft in drafts)
-        extra = self.engine.counters().rows[1] - before - sum(draft.n for draft in drafts)
-        outcome.caught_up = extra > 4 * len(seqs)
+        outcome.draft_rows = self.engine.counters().rows[1] - before
         return drafts
 
     def _score(self, seqs: list[int]) -> bool:
         try:
             self.engine.score(seqs)
+            self._score_outage.end()
         except (Cancelled, EngineBusy):
             raise
         except (EngineError, UnsupportedModel) as error:
             self._complain("the companion", error)
-            self.equipment = Equipment(
-                self.equipment.drafter, self.equipment.draft_model, companion=False
-            )
+            self._score_outage.begin()
             return False
         return True
 

@@ -8,7 +8,7 @@ from pyspec.policy.choose import survivals
 from pyspec.policy.features import table_bin
 from pyspec.policy.goodput import GoodputPolicy
 from pyspec.policy.learned import Learned
-from pyspec.policy.records import LOOKUP, Draft, Outcome, Plan, SeqOutcome
+from pyspec.policy.types import LOOKUP, Draft, Outcome, Place, Plan, SeqOutcome
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -75,13 +75,13 @@ def _round(
 ) -> tuple[float, int]:
     """One simulated round: its time and the tokens that were accepted."""
     room = max(len(c.ok) if c else 0 for c in (model, lookup))
-    plan = policy.plan(1, [room])
+    plan = policy.plan([Place(0, room)])
     out = Outcome((), 0.0, 0)
     chain: Chain | None = None
     draft = Draft(0, 0)
     if lookup is not None and lookup.match_length >= plan.lookup_min:
         chain, draft = lookup, lookup.draft(len(lookup.ok))
-    elif model is not None and plan.max_draft > 0:
+    elif model is not None and plan.lengths[0] > 0:
         n = _stopped(model, plan)
         chain, draft = model, model.draft(n)
         out.draft_steps, out.t_draft = n, n * costs.draft_step
@@ -99,11 +99,10 @@ def _round(
 def _stopped(chain: Chain, plan: Plan) -> int:
     """Where the loop in C would stop drafting."""
     survival = 1.0
-    limit = min(plan.max_draft, len(chain.ok))
+    limit = min(plan.lengths[0], len(chain.ok))
     for i in range(limit):
         if plan.table is not None:
             survival *= plan.table[table_bin(chain.p[i])]
-            floors = plan.floors or [plan.floor]
-            if survival < floors[min(i, len(floors) - 1)]:
+            if survival < plan.floors[min(i, len(plan.floors) - 1)]:
                 return i + 1
     return limit

@@ -16,7 +16,7 @@ from pyspec.measure.rounds import Chain
 from pyspec.policy.forecast import Forecaster
 from pyspec.policy.learned import Learned
 from pyspec.policy.profile import Profile, save_profile
-from pyspec.policy.records import LOOKUP, SeqOutcome
+from pyspec.policy.types import LOOKUP, SeqOutcome
 from pyspec.profiles import load_profile, profile_key, profiles_dir
 from pyspec.template import ChatTemplate, Message
 

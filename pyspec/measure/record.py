@@ -14,7 +14,7 @@ from pyspec.drafters import LookupDrafter
 from pyspec.measure.modes import equipped
 from pyspec.measure.rounds import Chain, Miss
 from pyspec.policy.base import LengthPolicy
-from pyspec.policy.records import LOOKUP, MODEL, Draft, Outcome, Plan
+from pyspec.policy.types import LOOKUP, MODEL, Draft, Outcome, Place, Plan
 from pyspec.sampling import Sampling
 
 if TYPE_CHECKING:
@@ -34,9 +34,9 @@ class _Recording(LengthPolicy):
         self.drafts: dict[int, tuple[list[int], Draft]] = {}
         self.round = 0
 
-    def plan(self, n_seq: int, limits: Sequence[int], depth: int = 0) -> Plan:
+    def plan(self, places: Sequence[Place]) -> Plan:
         """See LengthPolicy."""
-        return Plan(min(self._kmax, max(limits)), use_companion=True)
+        return Plan([min(self._kmax, place.room) for place in places], use_companion=True)
 
     def choose(self, drafts: Sequence[Draft]) -> list[int]:
         """See LengthPolicy."""

@@ -37,7 +37,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from pyspec.policy.records import LOOKUP, MODEL, Draft
+from pyspec.policy.types import LOOKUP, MODEL, Draft
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

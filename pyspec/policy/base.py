@@ -12,7 +12,7 @@ from pyspec.policy.tally import Tally
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pyspec.policy.records import Draft, Outcome, Plan
+    from pyspec.policy.types import Draft, Outcome, Place, Plan
 
 MAX_DRAFT = 16
 _MS_MAX = 1e7
@@ -30,11 +30,8 @@ class LengthPolicy(ABC):
         self.tally = Tally()
 
     @abstractmethod
-    def plan(self, n_seq: int, limits: Sequence[int], depth: int = 0) -> Plan:
-        """What to draft for `n_seq` sequences that have room for `limits` tokens each.
-
-        `depth` is the largest context depth, in tokens.
-        """
+    def plan(self, places: Sequence[Place]) -> Plan:
+        """What to draft for the sequences that stand at `places`, at least one."""
 
     @abstractmethod
     def choose(self, drafts: Sequence[Draft]) -> list[int]:
@@ -77,7 +74,7 @@ def observe_times(curve: CostCurve, outcome: Outcome, n_seq: int) -> None:
     # prompt rows in the same batch have no logits and cost less
     if outcome.verify_rows == own_rows:
         curve.observe_target(outcome.verify_rows, outcome.t_verify, outcome.depth)
-    if outcome.draft_steps > 0 and not outcome.caught_up:
+    if outcome.draft_steps > 0 and outcome.draft_rows <= n_seq * outcome.draft_steps:
         curve.draft.observe(n_seq, outcome.t_draft / outcome.draft_steps)
     if outcome.companion_rows > 0:
         curve.companion.observe(outcome.companion_rows, outcome.t_companion)

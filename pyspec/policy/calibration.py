@@ -14,7 +14,7 @@ from pyspec.errors import OptionError
 from pyspec.policy.choose import GRID, Floats
 from pyspec.policy.estimator import clamp
 from pyspec.policy.features import bin_centre
-from pyspec.policy.records import TABLE_BINS
+from pyspec.policy.types import TABLE_BINS
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -6,7 +6,7 @@ from math import log
 from typing import NamedTuple
 
 from pyspec.errors import NumericError
-from pyspec.policy.records import TABLE_BINS, Draft
+from pyspec.policy.types import TABLE_BINS, Draft
 
 LOGIT_MAX = 8.0
 _P_MIN = 1.0 / (1.0 + 2980.9579870417283)  # logit -8

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from pyspec.policy.calibration import mood
 from pyspec.policy.choose import survivals
 from pyspec.policy.features import Features, read_companion, read_draft
-from pyspec.policy.records import LOOKUP, Draft, SeqOutcome
+from pyspec.policy.types import LOOKUP, Draft, SeqOutcome
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

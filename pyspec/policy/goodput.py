@@ -9,7 +9,7 @@ from pyspec.policy.choose import allocate, best_length, draft_floors, survivals
 from pyspec.policy.drafting import Drafting
 from pyspec.policy.forecast import Forecast, Forecaster
 from pyspec.policy.gate import Gate
-from pyspec.policy.records import Draft, Outcome, Plan
+from pyspec.policy.types import Draft, Outcome, Place, Plan
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
 _REFRESH = 128  # rounds between two looks at slowly moving inputs of the floors
 _PRICE_MEMORY = 32.0  # rounds the running goodput looks back on
-_IDLE = Plan(0)
 
 
 class _Tables(NamedTuple):
@@ -73,11 +72,13 @@ class GoodputPolicy(LengthPolicy):
 
     # -- before drafting ---------------------------------------------------------------------
 
-    def plan(self, n_seq: int, limits: Sequence[int], depth: int = 0) -> Plan:
+    def plan(self, places: Sequence[Place]) -> Plan:
         """See LengthPolicy."""
         self._forget_round()
         self._round += 1
-        self._n_seq = n_seq
+        n_seq = self._n_seq = len(places)
+        depth = max(place.depth for place in places)
+        idle = Plan([0] * n_seq)
         self._rows = self.curve.target.table(depth)
         if self._round >= self._stale_at:
             # Often at first, when every round teaches something, then now and then.
@@ -88,21 +89,19 @@ class GoodputPolicy(LengthPolicy):
         if tables is None:
             tables = self._by_mood[key] = self._refresh(n_seq, depth)
         self._tables = tables
-        room = min(self._max_draft, max(limits, default=0))
-        if room <= 0:
-            return _IDLE
+        lengths = [min(self._max_draft, place.room) for place in places]
+        if max(lengths) <= 0:
+            return idle
         on, probe = self._ask_draft(n_seq) if self._auto_draft else (True, False)
         if not on:
-            return _IDLE
+            return idle
         self._asked = True
         self.tally.probes += probe
         return Plan(
-            room,
-            min(self._tables.floors[:room]),
+            lengths,
             self.learned.calibration.table(self._mood),
             self._tables.floors,
             self._ask_companion(),
-            probe,
             self._tables.lookup_min,
         )
 
@@ -267,7 +266,10 @@ class GoodputPolicy(LengthPolicy):
         self._mood = self._forecaster.mood(outcome.seqs)
         # What catching up cost will not come again, so it says nothing about going on.
         steps = outcome.t_draft
-        if outcome.caught_up:
+        if (
+            outcome.draft_rows
+            > 4 * n_seq + sum([seq.n_verified for seq in outcome.seqs]) + outcome.draft_steps
+        ):
             steps = min(steps, outcome.draft_steps * self._tables.step)
         self._drafting.tell(
             gain=(self._predicted - price * (outcome.t_draft + verify)) / n_seq,

@@ -16,7 +16,7 @@ from pyspec.policy.calibration import (
 from pyspec.policy.estimator import AdaptiveBins, Logistic, Mix, MixState, clamp
 from pyspec.policy.features import COMPANION_WIDTH, DRAFT_WIDTH, LOGIT_MAX, Features
 from pyspec.policy.lookups import LookupEstimator, LookupState
-from pyspec.policy.records import TABLE_BINS
+from pyspec.policy.types import TABLE_BINS
 
 _SHARED_DECAY = 0.99
 LAST_BIN = TABLE_BINS - 1e-9  # times u in [0, 1]: the bin of p, which u is linear in

@@ -11,7 +11,7 @@ from pyspec.errors import OptionError
 from pyspec.policy.base import MAX_DRAFT, LengthPolicy, clean_times, observe_times
 from pyspec.policy.features import bin_centre, logit
 from pyspec.policy.goodput import GoodputPolicy
-from pyspec.policy.records import LOOKUP, TABLE_BINS, Draft, Outcome, Plan
+from pyspec.policy.types import LOOKUP, TABLE_BINS, Draft, Outcome, Place, Plan
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -33,10 +33,10 @@ class FixedPolicy(LengthPolicy):
         self._k = k
         self._n_seq = 1
 
-    def plan(self, n_seq: int, limits: Sequence[int], depth: int = 0) -> Plan:
+    def plan(self, places: Sequence[Place]) -> Plan:
         """See LengthPolicy."""
-        self._n_seq = n_seq
-        return Plan(min(self._k, max(limits, default=0)))
+        self._n_seq = len(places)
+        return Plan([min(self._k, place.room) for place in places])
 
     def choose(self, drafts: Sequence[Draft]) -> list[int]:
         """See LengthPolicy."""
@@ -73,11 +73,10 @@ class ConfidencePolicy(LengthPolicy):
             for k in range(TABLE_BINS)
         ]
 
-    def plan(self, n_seq: int, limits: Sequence[int], depth: int = 0) -> Plan:
+    def plan(self, places: Sequence[Place]) -> Plan:
         """See LengthPolicy."""
-        self._n_seq = n_seq
-        room = min(self._max_draft, max(limits, default=0))
-        return Plan(room, 0.5, self._table, [0.5] * room) if room > 0 else Plan(0)
+        self._n_seq = len(places)
+        return Plan([min(self._max_draft, place.room) for place in places], self._table, [0.5])
 
     def choose(self, drafts: Sequence[Draft]) -> list[int]:
         """See LengthPolicy."""

@@ -9,7 +9,7 @@ from pyspec.policy.choose import survivals
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pyspec.policy.records import Outcome
+    from pyspec.policy.types import Outcome
 
 
 class Tally:

@@ -123,6 +123,14 @@ def test_draft_that_fails_is_left_out(
     assert caplog.text.count("the draft failed") == 1
 
 
+def test_draft_that_failed_once_serves_again(open_llama, tiny_target, tiny_draft, reference):
+    """One failed decode is not the end of a draft model."""
+    llm = open_llama(tiny_target, draft=tiny_draft, length="fixed:2")
+    Breaking(llm._assembly.session.engine, "draft", 2, 1, EngineError("drafting: it broke"))
+    assert ask(llm, PROMPT).ids == reference
+    assert llm.last_speculation["choice"]["rounds_drafted"] > 3
+
+
 @pytest.mark.parametrize(
     ("call", "first"),
     [("prefill", 1), ("prefill", 2), ("verify", 1), ("verify", 4), ("accept", 1), ("accept", 4)],

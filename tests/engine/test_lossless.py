@@ -12,7 +12,7 @@ from answers import ask
 
 from pyspec.engine.handle import Engine, Role
 from pyspec.engine.side import address
-from pyspec.policy.records import Plan
+from pyspec.policy.types import Plan
 from pyspec.sampling import Sampling
 
 PROMPT = [tiny.A, tiny.A + 1, tiny.A + 2]
@@ -80,10 +80,12 @@ class Nosy:
     def __init__(self):
         self._accepted = 0
 
-    def plan(self, n_seq, limits, depth=0):
+    def plan(self, places):
         """1 to 3 tokens, with the companion at times: all by what was accepted so far."""
-        length = 1 + (self._accepted + depth) % 3
-        return Plan(min(length, max(limits)), use_companion=self._accepted % 2 == 0)
+        length = 1 + (self._accepted + places[0].depth) % 3
+        return Plan(
+            [min(length, place.room) for place in places], use_companion=self._accepted % 2 == 0
+        )
 
     def choose(self, drafts):
         """Any number of them, by everything the models said."""

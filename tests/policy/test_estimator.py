@@ -25,7 +25,7 @@ from pyspec.policy.features import (
 )
 from pyspec.policy.learned import Learned, LearnedState
 from pyspec.policy.lookups import LookupEstimator
-from pyspec.policy.records import TABLE_BINS, Draft
+from pyspec.policy.types import TABLE_BINS, Draft
 
 Planted = Callable[[float, float], float]
 WIDTH = 6

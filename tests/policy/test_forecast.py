@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from pyspec.policy.forecast import Forecaster
 from pyspec.policy.learned import Learned
-from pyspec.policy.records import LOOKUP, Draft, SeqOutcome
+from pyspec.policy.types import LOOKUP, Draft, SeqOutcome
 
 
 def found(n: int = 4, seq: int = 0) -> Draft:

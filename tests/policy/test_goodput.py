@@ -7,7 +7,8 @@ import math
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from replay import Place, geomean, load_costs, replay, speeds
+from replay import Place as Seat
+from replay import geomean, load_costs, replay, speeds
 from replay_policies import Costs, Oracle, Ours, Simple
 from replay_synthetic import synthetic
 
@@ -15,7 +16,7 @@ from pyspec.measure.rounds import Header, group, read_answers, write_rounds
 from pyspec.policy.cost import CostCurve, expand, shape
 from pyspec.policy.goodput import GoodputPolicy
 from pyspec.policy.lengths import Companion
-from pyspec.policy.records import LOOKUP, Draft, Outcome, SeqOutcome
+from pyspec.policy.types import LOOKUP, Draft, Outcome, Place, SeqOutcome
 
 TINY = {"1": 1.0, "16": 4.6, "64": 15.0}
 CHEAP = {"one_ms": 9.4, "shape": "Q4_K_M", "draft": 0.08, "companion": 0.06}
@@ -66,8 +67,8 @@ def test_a_drafter_that_is_never_right_is_switched_off() -> None:
     drafted = []
     policy.begin_answer()
     for _ in range(400):
-        plan = policy.plan(1, [16])
-        n = min(plan.max_draft, 2)
+        plan = policy.plan([Place(0, 16)])
+        n = min(plan.lengths[0], 2)
         if n:
             g = policy.choose([Draft(0, n, [0.9] * n, [0.3] * n)])[0]
             policy.observe(outcome(g, 0, n, more=None if g else False))
@@ -82,8 +83,8 @@ def test_a_drafter_that_is_always_right_is_used_at_length() -> None:
     policy = GoodputPolicy(known(load_costs(CHEAP, TINY)))
     policy.begin_answer()
     for _ in range(150):
-        plan = policy.plan(1, [16])
-        n = min(plan.max_draft, 8)
+        plan = policy.plan([Place(0, 16)])
+        n = min(plan.lengths[0], 8)
         g = policy.choose([Draft(0, n, [0.95] * n, [0.1] * n)])[0] if n else 0
         policy.observe(Outcome([SeqOutcome(0, g, g)], 9.4 + 2.0 * g, 1 + g, 0.8 * n, n))
     assert policy.stats()["tokens_accepted"] > 300
@@ -95,8 +96,8 @@ def test_the_companion_is_dropped_where_it_knows_nothing_new() -> None:
     policy = GoodputPolicy(known(costs), companion=True)
     used = 0
     for k in range(600):
-        plan = policy.plan(1, [16])
-        n = min(plan.max_draft, 3)
+        plan = policy.plan([Place(0, 16)])
+        n = min(plan.lengths[0], 3)
         draft = Draft(0, n, [0.6] * n, [1.0] * n)
         rows = 0
         if plan.use_companion and n:
@@ -137,7 +138,7 @@ def test_hostile_rounds_never_break_the_choice(
     """NaN probabilities and absurd times: lengths stay in range and statistics finite."""
     policy = GoodputPolicy(CostCurve(), companion=True, auto_draft=False)
     for n, p, accepted, ms, lookup in rounds:
-        plan = policy.plan(1, [6])
+        plan = policy.plan([Place(0, 6)])
         assert all(math.isfinite(f) for f in plan.floors)
         draft = Draft(0, n, p[:n], p[:n], p[:n], p[:n], p[:n], [True] * n)
         if lookup:
@@ -153,7 +154,7 @@ def test_several_sequences_share_the_rows() -> None:
     """With eight sequences every length is in range and someone gets tokens on a flat curve."""
     flat = expand({1: 10.0, 64: 11.0})
     policy = GoodputPolicy(CostCurve.from_tables({0: flat}, flat, flat), auto_draft=False)
-    policy.plan(8, [16] * 8)
+    policy.plan([Place(i, 16) for i in range(8)])
     drafts = [Draft(i, 4, [0.2 + 0.09 * i] * 4, [1.0] * 4) for i in range(8)]
     lengths = policy.choose(drafts)
     assert len(lengths) == 8
@@ -166,7 +167,7 @@ def test_the_price_of_time_lengthens_nothing_for_free() -> None:
     dear = {n: 10.0 * n for n in range(1, 65)}
     table = expand(dear)
     policy = Companion().policy(CostCurve.from_tables({0: table}, table, table))
-    policy.plan(1, [8])
+    policy.plan([Place(0, 8)])
     assert policy.choose([Draft(0, 3, [0.5] * 3, [1.0] * 3)]) == [0]
 
 
@@ -193,7 +194,7 @@ def test_a_round_goes_on_behind_what_was_accepted() -> None:
     answers = group(synthetic(5, 1, length=40))
     done = replay(Simple(costs, 3), answers, 4)
     assert done["all"][0] == 40 * len(answers)
-    seat = Place(answers[0])
+    seat = Seat(answers[0])
     chain = answers[0].model[0]
     assert Simple(costs, 3).play([seat]).accepted == [min(3, chain.matched)]
 

@@ -17,8 +17,8 @@ from pyspec.policy.lengths import (
     Length,
     parse_length,
 )
-from pyspec.policy.records import Draft, Outcome, SeqOutcome
 from pyspec.policy.tally import Tally
+from pyspec.policy.types import Draft, Outcome, Place, SeqOutcome
 
 
 @pytest.mark.parametrize(
@@ -56,9 +56,9 @@ def test_policies_are_made_by_their_length() -> None:
 
 def test_fixed_drafts_its_length_and_respects_room() -> None:
     """K tokens, fewer where the sequence ends, none for 0."""
-    assert FixedPolicy(4).plan(1, [9]).max_draft == 4
-    assert FixedPolicy(4).plan(1, [2]).max_draft == 2
-    assert FixedPolicy(0).plan(1, [9]).max_draft == 0
+    assert FixedPolicy(4).plan([Place(0, 9)]).lengths[0] == 4
+    assert FixedPolicy(4).plan([Place(0, 2)]).lengths[0] == 2
+    assert FixedPolicy(0).plan([Place(0, 9)]).lengths[0] == 0
     assert FixedPolicy(4).choose([Draft(0, 3), Draft(1, 9)]) == [3, 4]
 
 
@@ -72,17 +72,17 @@ def test_confidence_cuts_at_the_first_unsure_token() -> None:
 @pytest.mark.parametrize("p", [0.0, 0.3, 0.75, 0.999, 1.0])
 def test_the_loop_never_stops_a_confident_draft(p: float) -> None:
     """The coarse table in the loop lets every token through that the threshold lets through."""
-    plan = ConfidencePolicy(p).plan(1, [16])
+    plan = ConfidencePolicy(p).plan([Place(0, 16)])
     assert plan.table is not None
     for sure in (p, (p + 1.0) / 2.0, 1.0):
-        assert plan.table[table_bin(sure)] >= plan.floor
+        assert plan.table[table_bin(sure)] >= min(plan.floors)
 
 
 def test_companion_always_drafts_and_auto_waits() -> None:
     """Without evidence that it pays, `auto` with a hopeless curve drafts nothing."""
-    assert Companion().policy(companion=True).plan(1, [8]).max_draft == 8
-    assert Companion().policy(companion=True).plan(1, [8]).use_companion
-    assert not Companion().policy(companion=False).plan(1, [8]).use_companion
+    assert Companion().policy(companion=True).plan([Place(0, 8)]).lengths[0] == 8
+    assert Companion().policy(companion=True).plan([Place(0, 8)]).use_companion
+    assert not Companion().policy(companion=False).plan([Place(0, 8)]).use_companion
 
 
 def test_hindsight_knows_the_best_fixed_length() -> None:
@@ -105,7 +105,7 @@ def test_a_new_answer_starts_new_statistics_and_keeps_what_was_learned() -> None
     """`begin_answer` clears counts, not the curve."""
     policy = FixedPolicy(2)
     for _ in range(5):
-        policy.plan(1, [8])
+        policy.plan([Place(0, 8)])
         policy.choose([Draft(0, 2, [0.5, 0.5], [1.0, 1.0])])
         policy.observe(Outcome([SeqOutcome(0, 2, 1)], 33.0, 3))
     seen = policy.curve.target.table()[3]

@@ -19,22 +19,35 @@ TABLE_BINS = 32
 """Bins of the calibration table: equal in logit(p), which is clamped to [-8, 8]."""
 
 
+class Place(msgspec.Struct):
+    """Where one sequence stands before a round.
+
+    `room` is the longest draft that can still be verified, `left` the most tokens the text may still
+    get. `lag` counts committed tokens that the draft model would have to read before its next draft,
+    an unread prompt included. `depth` is the length of the text, in tokens.
+    """
+
+    seq: int
+    room: int
+    lag: int = 0
+    left: int = 1 << 30
+    depth: int = 0
+
+
 class Plan(msgspec.Struct, frozen=True):
     """What to draft this round.
 
-    `max_draft` 0 means: do not run the draft model. While drafting, survival is the product of
-    `table[bin(p)]` over the drafted tokens; after token i (0-based) drafting goes on only if
-    survival >= `floors[i]`. `floor` is the smallest of `floors`, for a loop that keeps one number.
-    `table` None switches the survival test off. A lookup whose match is shorter than
-    `lookup_min` should yield to the draft model. `probe` marks a round drafted for information.
+    `lengths` has the longest model draft for each place; 0 means: do not run the draft model there.
+    While drafting, survival is the product of `table[bin(p)]` over the drafted tokens; after token i
+    (0-based) drafting goes on only if survival >= `floors[i]`; the last floor holds for the rest.
+    `table` None switches the survival test off. A lookup whose match is shorter than `lookup_min`
+    should yield to the draft model.
     """
 
-    max_draft: int
-    floor: float = 0.0
+    lengths: Sequence[int]
     table: Sequence[float] | None = None
-    floors: Sequence[float] = ()
+    floors: Sequence[float] = (0.0,)
     use_companion: bool = False
-    probe: bool = False
     lookup_min: int = 1
 
 
@@ -77,8 +90,8 @@ class SeqOutcome(msgspec.Struct):
 class Outcome(msgspec.Struct):
     """One finished round. `t_round` is the whole of it, Python included; 0 when not measured.
 
-    `caught_up` marks a round whose `t_draft` includes tokens the draft had missed while it was
-    off: such a time says nothing about one step.
+    `draft_steps` are the draft model's decodes one after the other, `draft_rows` the rows in them:
+    more than the drafted tokens where the draft had to catch up first.
     """
 
     seqs: Sequence[SeqOutcome]
@@ -89,5 +102,5 @@ class Outcome(msgspec.Struct):
     t_companion: float = 0.0
     companion_rows: int = 0
     t_round: float = 0.0
-    caught_up: bool = False
+    draft_rows: int = 0
     depth: int = 0
