@@ -12,8 +12,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 
-def write_whole(path: Path, chunks: Iterable[bytes]) -> None:
-    """Write a temporary sibling, which takes the name when it is complete and on the disk. Raises OSError."""
+def write_whole(path: Path, chunks: Iterable[bytes], *, replace: bool = True) -> None:
+    """Write a temporary sibling, which takes the name when it is complete and on the disk.
+
+    Raises OSError; with replace False FileExistsError where the name is taken, whoever took it when.
+    """
     handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     try:
         with os.fdopen(handle, "wb") as out:
@@ -21,12 +24,27 @@ def write_whole(path: Path, chunks: Iterable[bytes]) -> None:
                 out.write(chunk)
             out.flush()
             os.fsync(out.fileno())
-        Path(temporary).replace(path)
+        _take_name(Path(temporary), path, replace=replace)
     except BaseException:
         with contextlib.suppress(OSError):
             Path(temporary).unlink()
         raise
     _sync_folder(path.parent)
+
+
+def _take_name(temporary: Path, path: Path, *, replace: bool) -> None:
+    if not replace:
+        try:
+            os.link(temporary, path)  # fails where the name is taken; a rename would not
+        except FileExistsError:
+            raise
+        except OSError:  # no links on this file system: look, then move
+            if os.path.lexists(path):
+                raise FileExistsError(17, "File exists", str(path)) from None
+        else:
+            temporary.unlink()
+            return
+    temporary.replace(path)
 
 
 def _sync_folder(folder: Path) -> None:

@@ -96,9 +96,18 @@ def build_chain(sampling: Sampling, llama: Any, grammar: Any = None, processors:
             penalty_present=sampling.presence_penalty,
         )
     if grammar is not None:
-        chain.add_grammar(llama._model, grammar)
+        _add_grammar(chain, llama._model, grammar)
     _add_choice(chain, sampling, llama.n_vocab())
     return chain
+
+
+def _add_grammar(chain: Any, model: Any, grammar: Any) -> None:
+    """A `LlamaGrammar`; one with a `trigger` holds from that text on."""
+    trigger = getattr(grammar, "trigger", None)
+    if trigger is None:
+        chain.add_grammar(model, grammar)
+    else:
+        chain.add_grammar_lazy_patterns(model, grammar, [trigger], [])
 
 
 def _add_choice(chain: Any, sampling: Sampling, n_vocab: int) -> None:

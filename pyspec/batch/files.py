@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING, Any, Protocol
 import msgspec
 
 from pyspec.batch.journal import Journal
+from pyspec.batch.output import Earlier, JsonLines, TextFiles
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from pyspec.batch.output import JsonLines, TextFiles
     from pyspec.batch.reading import Per
-    from pyspec.batch.records import Record
-    from pyspec.batch.results import Result
+    from pyspec.batch.records import Record, Result
 
 
 class Answerer(Protocol):
@@ -36,7 +35,7 @@ class Answerer(Protocol):
 
 
 @dataclass
-class Summary:
+class Progress:
     """What a run did. kept: records that the journal or an earlier run had already."""
 
     records: int
@@ -53,30 +52,52 @@ class Summary:
         self.failed += result.error is not None
 
 
-@dataclass
 class FileRun:
-    """One run over records that are known: `kept` first, then `answer`, then `assemble`.
+    """One run over records that are known, inside `with`: first `answer`, then `assemble`.
 
-    Raises BatchWriteError or ResumeMismatch before anything is computed where the output is in use or
-    belongs to something else.
+    retry_failed: answer again what failed before. Entering raises BatchWriteError or ResumeMismatch
+    where the output is in use or belongs to something else; nothing has been computed then.
     """
 
-    answerer: Answerer
-    records: Sequence[Record]
-    output: JsonLines | TextFiles
-    per: Per = "line"
-
-    def __post_init__(self) -> None:
-        self.run = {**self.answerer.identity(), "inputs": inputs_digest(self.records)}
+    def __init__(
+        self,
+        answerer: Answerer,
+        records: Sequence[Record],
+        output: JsonLines | TextFiles,
+        per: Per = "line",
+        *,
+        retry_failed: bool = False,
+    ) -> None:
+        self.answerer, self.records, self.output, self.per = answerer, records, output, per
+        self.retry_failed = retry_failed
+        self.summary = Progress(len(records))
+        self.run = {**answerer.identity(), "inputs": inputs_digest(records)}
         self.name = hashlib.sha256(msgspec.json.encode(self.run)).hexdigest()[:16]
-        self.summary = Summary(len(self.records))
         self.journal: Journal | None = None
-        failed = self.output.finished(self.name, self.records)
-        if failed is not None:
-            self.summary.kept, self.summary.failed = len(self.records), failed
-            return
-        self.journal = Journal(self.output.journal, self.run)
-        self.summary.kept, self.summary.failed = len(self.journal.places), self.journal.failed
+        self._todo: list[int] = []
+
+    def __enter__(self) -> FileRun:
+        earlier = self.output.inspect(self.name, self.records)
+        again = self.retry_failed and earlier is not None and earlier.failed > 0
+        if earlier is not None and not again and not self.output.journal.exists():
+            self.summary.kept, self.summary.failed = len(self.records), earlier.failed
+            return self
+        journal = Journal(self.output.journal, self.run, anew=self.output.overwrite)
+        try:
+            self._begin(journal, earlier or Earlier())
+        except BaseException:
+            journal.close()
+            raise
+        return self
+
+    def _begin(self, journal: Journal, earlier: Earlier) -> None:
+        if isinstance(self.output, TextFiles):
+            self.output.check(journal, self.records, self.per)
+        again = journal.failed if self.retry_failed else set()
+        done = (earlier.lines.keys() | journal.places.keys()) - again
+        self._todo = [i for i in range(len(self.records)) if i not in done]
+        self.summary.kept, self.summary.failed = len(done), len(journal.failed - again)
+        self.journal = journal
 
     @property
     def complete(self) -> bool:
@@ -84,11 +105,11 @@ class FileRun:
         return self.journal is None
 
     def answer(self, report: Callable[[Result], None]) -> None:
-        """Answer what is not in the journal yet; each record is on its way to the disk before `report` hears of it."""
+        """Answer what is not done yet; each record is on its way to the disk before `report` hears of it."""
         journal = self.journal
         if journal is None:
             return
-        todo = [(i, record) for i, record in enumerate(self.records) if i not in journal]
+        todo = [(i, self.records[i]) for i in self._todo]
         self.answerer.expect([record for _, record in todo])
         try:
             for result in self.answerer.run_indexed(iter(todo)):
@@ -108,9 +129,6 @@ class FileRun:
         if self.journal is not None:
             self.journal.close()
 
-    def __enter__(self) -> FileRun:
-        return self
-
     def __exit__(self, *_: object) -> None:
         self.close()
 
@@ -119,5 +137,5 @@ def inputs_digest(records: Sequence[Record]) -> str:
     """One hash of all records in their order."""
     digest = hashlib.sha256()
     for record in records:
-        digest.update(f"{record.id}\0{record.sha256}\n".encode())
+        digest.update(f"{record.id}\0{record.sha256}\n".encode("utf-8", "backslashreplace"))
     return digest.hexdigest()

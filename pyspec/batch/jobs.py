@@ -6,9 +6,9 @@ import hashlib
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from pyspec.batch.records import Failure, Record
-from pyspec.batch.results import Result, Usage
-from pyspec.errors import ContextOverflow, PyspecError
+from pyspec.batch.constrain import Constraint
+from pyspec.batch.records import SAMPLER_FIELDS, Record, Result, Usage, failed
+from pyspec.errors import ContextOverflow, InputError, OptionError
 from pyspec.rules import Strict, Verification
 from pyspec.sampling import Sampling
 from pyspec.template import PLAIN, ChatTemplate, Message
@@ -32,6 +32,10 @@ class Settings:
     stop: tuple[str, ...] = ()
     raw: bool = False
 
+    def __post_init__(self) -> None:
+        if not all(self.stop):
+            raise OptionError("a stop string is empty", "leave it out")
+
 
 @dataclass
 class Job:
@@ -45,6 +49,7 @@ class Job:
     max_tokens: int
     stop: tuple[str, ...]
     need: int
+    grammar: Constraint | None = None
     alone: bool = False
 
     def result(self, text: str, n: int, finish_reason: str, speculation: dict[str, Any]) -> Result:
@@ -61,11 +66,6 @@ class Job:
         )
 
 
-def failed(index: int, record: Record, error: Failure) -> Result:
-    """The result of a record that cannot be answered."""
-    return Result(index=index, id=record.id, prompt_sha256=record.sha256, error=error)
-
-
 class JobMaker:
     """Makes jobs for one target. n_ctx: positions a sequence may use."""
 
@@ -80,35 +80,49 @@ class JobMaker:
         if record.error is not None:
             return failed(index, record, record.error)
         try:
-            return self._job(index, record)
-        except PyspecError as error:
-            return failed(index, record, Failure.of(error))
+            return self.job(index, record)
+        except Exception as error:  # noqa: BLE001 - whatever is wrong with one record, the others go on
+            return failed(index, record, error)
 
-    def _job(self, index: int, record: Record) -> Job:
+    def job(self, index: int, record: Record) -> Job:
+        """A job. Raises InputError, OptionError or ContextOverflow."""
+        record.check()
         tokens = self._tokens(record)
         if len(tokens) > self._n_ctx:
             raise ContextOverflow(self._n_ctx, len(tokens))
         settings = self._settings
         wanted = settings.max_tokens if record.max_tokens is None else record.max_tokens
         sampling = self._sampling(record)
+        grammar = None
+        if record.grammar is not None:
+            grammar = Constraint(self._target, record.grammar, record.grammar_at)
         return Job(
             index,
             record,
             tokens,
             sampling,
-            Strict() if sampling.shaped else settings.rule,
+            Strict() if sampling.shaped or grammar is not None else settings.rule,
             wanted,
             settings.stop if record.stop is None else tuple(record.stop),
             min(len(tokens) + wanted, self._n_ctx),
+            grammar,
         )
 
     def _sampling(self, record: Record) -> Sampling:
         base = self._settings.sampling
-        temperature = base.temperature if record.temperature is None else record.temperature
+        own = {name: getattr(record, name) for name in SAMPLER_FIELDS}
+        own = {name: value for name, value in own.items() if value is not None}
+        for token in own.get("logit_bias", ()):
+            if not 0 <= token < self._target.n_vocab():
+                raise OptionError(f"logit_bias names token {token}", "there is no such token")
         seed = own_seed(base.seed, record.id) if record.seed is None else record.seed
-        return replace(base, temperature=temperature, seed=seed)
+        return replace(base, seed=seed, **own)
 
     def _tokens(self, record: Record) -> list[int]:
+        if record.tokens is not None:
+            if not all(0 <= token < self._target.n_vocab() for token in record.tokens):
+                raise InputError("the prompt names tokens that do not exist")
+            return list(record.tokens)
         if record.messages is None and (self._settings.raw or self._template.format is PLAIN):
             return self._plain_tokens(record.prompt or "")
         return self._template.prompt(self._messages(record))

@@ -3,8 +3,9 @@
 Records finish out of order, and in another order after an interruption. So the output is not
 written directly: a journal beside it (OUT.journal) takes whole records as they finish, and at the
 end OUT is assembled from it in the order of the inputs and moved into place in one step. Whatever
-happens in between, OUT is either absent, or the former one, or complete; and it has the same bytes
-however often the run was interrupted.
+happens in between, OUT is either absent, or the former one, or complete. What was finished stays as
+it was; of records that are computed after an interruption, texts may differ at near-ties from those
+of an undisturbed run, since rows of a decode round by how many there are, unless the batch is exact.
 
 - Line one is the header: what the answers depend on (hashes of models and inputs, options). A
   journal with another header is never continued.
@@ -26,7 +27,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from pyspec.batch.results import Result
+from pyspec.batch.records import Result
 from pyspec.errors import BatchWriteError, ResumeMismatch
 
 if TYPE_CHECKING:
@@ -64,14 +65,16 @@ class Place:
 class Journal:
     """An append-only file of results that this process alone writes.
 
+    failed: places of the records that failed. anew: a journal of another run gives way.
     Raises BatchWriteError where the file cannot be made, is in use or is no journal, and
     ResumeMismatch where it belongs to other inputs, models or options.
     """
 
-    def __init__(self, path: Path, run: dict[str, Any]) -> None:
+    def __init__(self, path: Path, run: dict[str, Any], *, anew: bool = False) -> None:
         self.path = path
         self.places: dict[int, Place] = {}
-        self.failed = 0
+        self.failed: set[int] = set()
+        self._anew = anew
         self._synced = monotonic()
         self._fd = _open_locked(path)
         try:
@@ -147,7 +150,9 @@ class Journal:
 
     def _keep(self, result: Result, size: int) -> None:
         self.places[result.index] = Place(self._end - size, size)
-        self.failed += result.error is not None
+        self.failed.discard(result.index)  # the last line on a record holds
+        if result.error is not None:
+            self.failed.add(result.index)
 
     def _recover(self, run: dict[str, Any]) -> int:
         """Read what is there, cut what is torn; returns where to go on."""
@@ -159,10 +164,9 @@ class Journal:
                     raise BatchWriteError(
                         f"{self.path} is not a journal of a batch", "move it away"
                     )
-                self._end = 0
-                os.ftruncate(self._fd, 0)
-                self._write(header)
-                return len(header)
+                return self._begin(header)
+            if first != header and self._anew and first.startswith(_MAGIC):
+                return self._begin(header)
             self._check(first, header)
             self._end = len(first)
             decode = msgspec.json.Decoder(Result).decode
@@ -178,6 +182,12 @@ class Journal:
         os.ftruncate(self._fd, self._end)
         return self._end
 
+    def _begin(self, header: bytes) -> int:
+        self._end = 0
+        os.ftruncate(self._fd, 0)
+        self._write(header)
+        return len(header)
+
     def _check(self, first: bytes, header: bytes) -> None:
         if not first.startswith(_MAGIC):
             raise BatchWriteError(f"{self.path} is not a journal of a batch", "move it away")
@@ -188,11 +198,30 @@ class Journal:
         except (msgspec.MsgspecError, UnicodeError):
             was = {}
         now = msgspec.json.decode(header, type=Header).run
-        changed = [key for key in {**was, **now} if was.get(key) != now.get(key)]
         raise ResumeMismatch(
-            f"{self.path} belongs to a run with other {', '.join(changed) or 'format'}",
-            "give the same command again, or another -o, or remove the journal to start anew",
+            f"{self.path} belongs to a run with other {differences(was, now) or 'format'}",
+            "give the same command again, or another -o, or --overwrite to start anew",
         )
+
+
+def differences(was: dict[str, Any], now: dict[str, Any]) -> str:
+    """What of two runs differs, with the values that a person can read."""
+    told = []
+    for key in {**was, **now}:
+        a, b = was.get(key), now.get(key)
+        if a == b:
+            continue
+        if isinstance(a, dict) and isinstance(b, dict):
+            parts = [part for part in {**a, **b} if a.get(part) != b.get(part)]
+            told += [f"{key} ({part} {a.get(part)}, now {b.get(part)})" for part in parts]
+        elif any(isinstance(value, str) and len(value) == _HASH for value in (a, b)):
+            told.append(key)
+        else:
+            told.append(f"{key} ({str(a)[:80]}, now {str(b)[:80]})")
+    return ", ".join(told)
+
+
+_HASH = 64  # hex digits: no use to anyone
 
 
 def _open_locked(path: Path) -> int:

@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from pyspec.batch.records import Record
-from pyspec.batch.results import Result
+from pyspec.batch.records import Record, Result
 from pyspec.batch.run import Batch
 from pyspec.errors import Cancelled, OptionError
 

@@ -1,17 +1,18 @@
-"""How lines, paragraphs, files and JSON lines become records.
+"""How lines, paragraphs, files, JSON lines and columns of a table become records.
 
 Text is strict UTF-8. No record is ever held that is larger than the limit.
 """
 
 from __future__ import annotations
 
-import math
+import csv
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, BinaryIO, Literal
 
 import msgspec
 
+from pyspec.batch.bodies import CHAT, read_body
 from pyspec.batch.records import Asked, Failure, Record
 from pyspec.errors import InputEncoding, InputError, InputTooLong
 
@@ -24,14 +25,16 @@ MAX_RECORD = 1 << 20
 Per = Literal["line", "file", "paragraph"]
 
 _BOM = b"\xef\xbb\xbf"
-_MOST_TOKENS = 2**31 - 1
 
 
 class _JsonLine(Asked):
-    """A line of a JSONL input; fields that are not named here are ignored."""
+    """A line of a JSONL input; fields that are not named here are ignored. custom_id, url, body: OpenAI's batch format."""
 
     id: str | int | None = None
     stop: str | list[str] | None = None
+    custom_id: str | None = None
+    url: str = ""
+    body: msgspec.Raw = msgspec.Raw()
 
 
 @dataclass(frozen=True)
@@ -39,13 +42,15 @@ class Reading:
     """How inputs are read.
 
     per: what one record of a text file is. limit: largest record, bytes. errors: "strict", or
-    "replace" to put U+FFFD where bytes are not UTF-8. template: text with `{text}` in it.
+    "replace" to put U+FFFD where bytes are not UTF-8. template: text with `{text}` in it. column: of
+    a CSV file, where the text is.
     """
 
     per: Per = "line"
     limit: int = MAX_RECORD
     errors: Literal["strict", "replace"] = "strict"
     template: str | None = None
+    column: str | None = None
 
     def __post_init__(self) -> None:
         if self.template is not None and "{text}" not in self.template:
@@ -200,39 +205,74 @@ def _from_json(
     where = f"{name}, line {number}"
     try:
         line = decode(text)
+        record = _foreign(line, where, reading) if bytes(line.body) else _own(line, reading)
     except RecursionError:
         raise InputError(f"{where}: JSON nested too deep") from None
-    except (msgspec.MsgspecError, UnicodeError) as error:
+    except (msgspec.MsgspecError, UnicodeError, InputError) as error:
         raise InputError(f"{where}: {error}") from None
-    _check(line, where)
-    return Record(
-        id=str(line.id) if line.id is not None else f"{name}:{number}",
-        prompt=None if line.prompt is None else reading.wrap(line.prompt),
-        messages=line.messages,
-        system=line.system,
-        max_tokens=line.max_tokens,
-        temperature=line.temperature,
-        seed=line.seed,
-        stop=[line.stop] if isinstance(line.stop, str) else line.stop,
-        source=name,
-        line=number,
-    )
+    if record.id == "":
+        record.id = f"{name}:{number}"
+    record.source, record.line = name, number
+    return record
 
 
-def _check(line: _JsonLine, where: str) -> None:
-    if (line.prompt is None) == (line.messages is None):
-        raise InputError(f"{where}: give either prompt or messages")
-    if not (line.prompt or line.messages):
-        raise InputError(f"{where}: the prompt is empty")
-    if line.messages is not None and line.system is not None:
-        raise InputError(f"{where}: system goes into messages where there are messages")
-    if line.max_tokens is not None and not 0 <= line.max_tokens <= _MOST_TOKENS:
-        raise InputError(f"{where}: max_tokens is {line.max_tokens}; use 0 to {_MOST_TOKENS}")
-    if line.temperature is not None and not (
-        math.isfinite(line.temperature) and line.temperature >= 0
-    ):
-        raise InputError(f"{where}: temperature is {line.temperature}; use 0 or more")
-    if line.seed is not None and not 0 <= line.seed < 2**32:
-        raise InputError(f"{where}: seed is {line.seed}; use 0 to {2**32 - 1}")
-    if line.stop is not None and not all(line.stop):
-        raise InputError(f"{where}: a stop string is empty")
+def _own(line: _JsonLine, reading: Reading) -> Record:
+    asked = {key: getattr(line, key) for key in Asked.__struct_fields__}
+    record = Record(id="" if line.id is None else str(line.id), **asked)
+    record.stop = [line.stop] if isinstance(line.stop, str) else line.stop
+    record.check()
+    if record.prompt is not None:
+        record.prompt = reading.wrap(record.prompt)
+    return record
+
+
+def _foreign(line: _JsonLine, where: str, reading: Reading) -> Record:
+    """A record of one of OpenAI's batch lines; one that cannot be used keeps its custom_id."""
+    name = line.custom_id or ""
+    try:
+        if reading.template is not None:
+            raise InputError("a template has no place in OpenAI's batch format")
+        body = read_body(line.url, line.body)
+        if body.n not in (None, 1) or body.stream:
+            raise InputError("n and stream have no place in a batch", "one answer a line")
+        record = body.record(name)
+        record.check()
+    except InputError as error:
+        return Record(id=name, form=CHAT, error=Failure.of(InputError(f"{where}: {error}")))
+    return record
+
+
+# -- tables ----------------------------------------------------------------------------------------
+
+
+def read_csv(stream: BinaryIO, name: str, reading: Reading) -> Iterator[Record]:
+    """Records of a CSV file whose first row names the columns; blank cells give none.
+
+    Raises InputError where the column is not there or not named, and InputEncoding.
+    """
+    rows = csv.reader(_csv_lines(stream, name, reading), strict=True)
+    old = csv.field_size_limit(reading.limit)
+    try:
+        head = next(rows, [])
+        if reading.column not in head:
+            was = f"no column {reading.column!r}" if reading.column else "several columns"
+            raise InputError(
+                f"{name} has {was}", f"name one with --column: {', '.join(head)[:200]}"
+            )
+        at = head.index(reading.column)
+        for row in rows:
+            number = rows.line_num
+            text = row[at].strip("\n") if at < len(row) else ""
+            record = Record(id=f"{name}:{number}", source=name, line=number)
+            yield from _filled(record, lambda text=text: text, reading)  # type: ignore[misc]
+    except csv.Error as error:
+        raise InputError(f"{name}, line {rows.line_num}: {error}", "mend the table") from None
+    finally:
+        csv.field_size_limit(old)
+
+
+def _csv_lines(stream: BinaryIO, name: str, reading: Reading) -> Iterator[str]:
+    for line in _lines(stream, reading.limit):
+        if line.data is None:
+            raise _too_long(name, line.number, reading.limit)
+        yield _decoded(line.data, line.offset, name, line.number, reading) + "\n"

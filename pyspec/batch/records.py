@@ -1,4 +1,4 @@
-"""Records of a batch: what a prompt is, and what it asks for.
+"""Records of a batch: what a prompt is, what it asks for, and what comes back.
 
 A record that cannot be used is still a record: it carries its error, so that the batch goes on and
 the output has a line for it.
@@ -7,14 +7,17 @@ the output has a line for it.
 from __future__ import annotations
 
 import hashlib
-from typing import TYPE_CHECKING
+import math
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from pyspec.errors import InputError, PyspecError
+from pyspec.errors import InputError, OptionError, PyspecError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
+
+_MOST_TOKENS = 2**31 - 1
 
 
 class Failure(msgspec.Struct, frozen=True):
@@ -24,9 +27,11 @@ class Failure(msgspec.Struct, frozen=True):
     message: str
 
     @classmethod
-    def of(cls, error: PyspecError) -> Failure:
-        """From an exception of this package."""
-        return cls(type(error).__name__, str(error))
+    def of(cls, error: BaseException) -> Failure:
+        """From an exception; one that is not of this package says so."""
+        if isinstance(error, PyspecError):
+            return cls(type(error).__name__, str(error))
+        return cls("InputError", f"the record cannot be used: {type(error).__name__}: {error}")
 
 
 class Turn(msgspec.Struct, frozen=True):
@@ -37,7 +42,11 @@ class Turn(msgspec.Struct, frozen=True):
 
 
 class Asked(msgspec.Struct, kw_only=True):
-    """What a record may bring, and a line of JSON as well."""
+    """What a record may bring, and a line of JSON as well; None leaves the batch's own setting.
+
+    grammar: GBNF that the answer has to follow; from the text `grammar_at` on where that is given.
+    logit_bias: added to logits, by token id.
+    """
 
     prompt: str | None = None
     messages: list[Turn] | None = None
@@ -45,27 +54,106 @@ class Asked(msgspec.Struct, kw_only=True):
     max_tokens: int | None = None
     temperature: float | None = None
     seed: int | None = None
+    top_k: int | None = None
+    top_p: float | None = None
+    min_p: float | None = None
+    repeat_penalty: float | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    logit_bias: dict[int, float] | None = None
+    grammar: str | None = None
+    grammar_at: str | None = None
+
+
+SAMPLER_FIELDS = (
+    *("temperature", "top_k", "top_p", "min_p"),
+    *("repeat_penalty", "presence_penalty", "frequency_penalty", "logit_bias"),
+)
+"""Fields of a record that go into its sampler under the same names."""
 
 
 class Record(Asked, kw_only=True):
-    """One prompt and what it asks for; None leaves the batch's own setting.
+    """One prompt and what it asks for.
 
-    Either `prompt` or `messages`. source: the input's name; line: where in it, from 1. error: why
-    the record cannot be used.
+    One of `prompt`, `messages` and `tokens`, a prompt as ids. source: the input's name; line: where in it,
+    from 1. form: "chat" or "completion" where the line was one of OpenAI's batch format, which the output
+    then has too. error: why the record cannot be used.
     """
 
     id: str
+    tokens: list[int] | None = None
     stop: list[str] | None = None
     source: str = ""
     line: int = 0
+    form: str = ""
     error: Failure | None = None
 
     @property
     def sha256(self) -> str:
         """Hash of what is asked: everything but id and place."""
-        asked = (self.prompt, self.messages, self.system, self.max_tokens, self.temperature)
-        data = msgspec.json.encode((*asked, self.seed, self.stop))
-        return hashlib.sha256(data).hexdigest()
+        asked = {name: getattr(self, name) for name in _ASKED}
+        data = repr([(key, value) for key, value in asked.items() if value is not None])
+        return hashlib.sha256(data.encode("utf-8", "backslashreplace")).hexdigest()
+
+    def check(self) -> None:
+        """Raise InputError or OptionError where a value is outside its range."""
+        given = [x for x in (self.prompt, self.messages, self.tokens) if x is not None]
+        if len(given) != 1:
+            raise InputError("give either prompt or messages")
+        if not given[0]:
+            raise InputError("the prompt is empty")
+        if self.messages is not None and self.system is not None:
+            raise InputError("system goes into messages where there are messages")
+        for name, (fits, hint) in _RANGES.items():
+            value = getattr(self, name)
+            if value is not None and not fits(value):
+                raise OptionError(f"{name} is {value}", hint)
+        if self.stop is not None and not all(self.stop):
+            raise OptionError("a stop string is empty", "leave it out")
+
+
+_RANGES: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "max_tokens": (lambda x: 0 <= x <= _MOST_TOKENS, f"use 0 to {_MOST_TOKENS}"),
+    "temperature": (lambda x: 0 <= x < math.inf, "use 0 or more"),
+    "seed": (lambda x: 0 <= x < 2**32, f"use 0 to {2**32 - 1}"),
+    "top_k": (lambda x: -_MOST_TOKENS <= x <= _MOST_TOKENS, "use 0 for no limit"),
+    "repeat_penalty": (lambda x: 0 < x < math.inf, "use more than 0"),
+    "presence_penalty": (math.isfinite, "use -2 to 2"),
+    "frequency_penalty": (math.isfinite, "use -2 to 2"),
+}
+_ASKED = (*Asked.__struct_fields__, "tokens", "stop")
+
+
+class Usage(msgspec.Struct, frozen=True):
+    """Tokens of one record."""
+
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    total_tokens: int = 0
+
+
+class Result(msgspec.Struct, kw_only=True):
+    """One record answered, or failed.
+
+    index: place of the record among the inputs, from 0. finish_reason: "stop", "length",
+    "context", "cancelled", or None where it failed. speculation: the verification rule and the counts of
+    `pyspec.stats.Tally`.
+    """
+
+    index: int
+    id: str
+    prompt_sha256: str
+    text: str = ""
+    finish_reason: str | None = None
+    usage: Usage = Usage()
+    speculation: dict[str, Any] = {}
+    error: Failure | None = None
+
+
+def failed(index: int, record: Record, error: BaseException | Failure) -> Result:
+    """The result of a record that cannot be answered."""
+    failure = error if isinstance(error, Failure) else Failure.of(error)
+    return Result(index=index, id=record.id, prompt_sha256=record.sha256, error=failure)
 
 
 def unique(records: Iterable[Record]) -> Iterator[Record]:
@@ -80,6 +168,7 @@ def unique(records: Iterable[Record]) -> Iterator[Record]:
                 id=_free(f"{record.source}:{record.line}", seen),
                 source=record.source,
                 line=record.line,
+                form=record.form,
                 error=Failure.of(error),
             )
         seen.add(record.id)

@@ -13,8 +13,7 @@ from pyspec._version import __version__
 from pyspec.batch.contexts import MOST_SEQUENCES, Contexts, Models
 from pyspec.batch.jobs import JobMaker, Settings
 from pyspec.batch.layout import best_parallel, lay_out
-from pyspec.batch.records import Record
-from pyspec.batch.results import Result
+from pyspec.batch.records import Record, Result
 from pyspec.batch.scheduler import Counts, Scheduler
 from pyspec.engine.handle import MAX_DRAFT
 from pyspec.errors import Cancelled, OptionError

@@ -20,9 +20,9 @@ import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from pyspec.batch.jobs import Job, failed
+from pyspec.batch.jobs import Job
 from pyspec.batch.prefix import SharedPrefix
-from pyspec.batch.records import Failure
+from pyspec.batch.records import failed
 from pyspec.batch.rows import draft_rows, fill_rows, read_one, share_rows
 from pyspec.batch.waiting import Waiting
 from pyspec.engine.handle import MAX_DRAFT, Gate
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from pyspec.batch.contexts import Contexts
-    from pyspec.batch.results import Result
+    from pyspec.batch.records import Result
     from pyspec.policy.base import LengthPolicy
 
 log = logging.getLogger("pyspec")
@@ -144,7 +144,7 @@ class Scheduler:
 
     def _start(self, seq: int, job: Job) -> None:
         shared, kept = self._prefix.give(seq, job.tokens)
-        chain = build_chain(job.sampling, self._contexts.target)
+        chain = build_chain(job.sampling, self._contexts.target, job.grammar)
         run = Run(
             seq, list(job.tokens), Gate(job.rule, job.sampling.temperature != 0.0), job.max_tokens
         )
@@ -269,7 +269,7 @@ class Scheduler:
         self._prefix.drop(self._free)
         if len(slots) == 1:
             job = slots[0].job
-            return [failed(job.index, job.record, Failure.of(error))]
+            return [failed(job.index, job.record, error)]
         log.warning("a batch failed and its %d records run one by one: %s", len(slots), error)
         for slot in slots:
             slot.job.alone = True

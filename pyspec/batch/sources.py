@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
-from pyspec.batch.reading import Reading, read_jsonl, read_text
+from pyspec.batch.reading import Reading, read_csv, read_jsonl, read_text
 from pyspec.batch.records import Record, unique
 from pyspec.errors import InputError
 
@@ -22,18 +22,23 @@ TEXT_SUFFIXES = (".txt", ".md", ".text")
 
 JSONL_SUFFIXES = (".jsonl", ".ndjson")
 
+CSV_SUFFIXES = (".csv",)
+
+_READERS = {"text": read_text, "jsonl": read_jsonl, "csv": read_csv}
+
 
 @dataclass(frozen=True)
 class Source:
     """One input file; path None is stdin.
 
-    name: how records and messages call it. below: its path inside the folder it was found in.
+    name: how records and messages call it. below: its path inside the folder it was found in. kind:
+    "text", "jsonl" or "csv".
     """
 
     path: Path | None
     name: str
     below: str
-    jsonl: bool
+    kind: str
 
     def open(self) -> BinaryIO:
         """The file, for reading. Raises InputError."""
@@ -60,7 +65,7 @@ def find_sources(inputs: Sequence[str]) -> list[Source]:
 
 def _find(given: str) -> list[Source]:
     if given == "-":
-        return [Source(None, "stdin", "stdin", jsonl=False)]
+        return [Source(None, "stdin", "stdin", "text")]
     path = Path(given)
     if path.is_dir():
         return _inside(path)
@@ -98,7 +103,9 @@ def _source(path: Path, below: str) -> Source:
         raise InputError(
             f"{show(str(path))} is not a regular file", "give files, folders or - for stdin"
         )
-    return Source(path, show(path.as_posix()), below, path.suffix.lower() in JSONL_SUFFIXES)
+    suffix = path.suffix.lower()
+    kind = "jsonl" if suffix in JSONL_SUFFIXES else "csv" if suffix in CSV_SUFFIXES else "text"
+    return Source(path, show(path.as_posix()), below, kind)
 
 
 def show(name: str) -> str:
@@ -114,8 +121,7 @@ def read_sources(sources: Sequence[Source], reading: Reading) -> Iterator[Record
 def _read(source: Source, reading: Reading) -> Iterator[Record]:
     stream = source.open()
     try:
-        read = read_jsonl if source.jsonl else read_text
-        yield from read(stream, source.name, reading)
+        yield from _READERS[source.kind](stream, source.name, reading)
     except OSError as error:
         raise InputError(f"{source.name} cannot be read: {error.strerror}") from None
     finally:

@@ -11,7 +11,7 @@ import click
 
 from pyspec.batch import Batch, Settings
 from pyspec.batch.contexts import MOST_SEQUENCES
-from pyspec.batch.files import FileRun, Summary
+from pyspec.batch.files import FileRun, Progress
 from pyspec.batch.output import open_output
 from pyspec.batch.reading import MAX_RECORD, Reading
 from pyspec.batch.sources import find_sources, read_sources
@@ -44,6 +44,9 @@ FAILED_ITEMS = 3
 @click.option(
     "--template", type=click.Path(path_type=Path), help="Text with {text} where each input goes."
 )
+@click.option("--column", help="Where the prompts are in CSV files.")
+@click.option("--overwrite", is_flag=True, help="Replace what is at OUT, whatever it is.")
+@click.option("--retry-failed", is_flag=True, help="Answer again what failed before.")
 @click.option(
     "--parallel",
     type=click.IntRange(1, MOST_SEQUENCES),
@@ -88,20 +91,27 @@ FAILED_ITEMS = 3
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON on stdout.")
 def batch(inputs: tuple[str, ...], output: str, per: Any, **options: Any) -> int:
-    """Answer the prompts in INPUT...: text files, JSONL, folders, globs, - for stdin.
+    """Answer the prompts in INPUT...: text files, JSONL (OpenAI's batch format too), CSV, folders, globs, - for stdin.
 
     The same command goes on where an interrupted one stopped.
     """
+    template = _template(options["template"])
     reading = Reading(
-        per, options["max_input"], options["encoding_errors"], _template(options["template"])
+        per, options["max_input"], options["encoding_errors"], template, options["column"]
     )
     sources = find_sources(inputs)
-    out = open_output(output, sources, counts=options["counts"])
+    model = Path(options["model"] or "default").stem
+    flags = {"counts": options["counts"], "overwrite": options["overwrite"], "model": model}
+    out = open_output(output, sources, **flags)
     records = list(read_sources(sources, reading))
     if not records:
         click.echo("no records in the inputs: nothing to do", err=True)
         return 0
-    with _answerer(options) as answerer, FileRun(answerer, records, out, per) as run:
+    retry = options["retry_failed"]
+    with (
+        _answerer(options) as answerer,
+        FileRun(answerer, records, out, per, retry_failed=retry) as run,
+    ):
         code = _answer(answerer, run)
         if run.complete:
             click.echo(f"{output} has all {len(records)} records already", err=True)
@@ -175,7 +185,7 @@ def _answerer(options: dict[str, Any]) -> Any:
     return Batch(found["model"], **arguments)
 
 
-def _tell(summary: Summary, stats: dict[str, Any], *, as_json: bool) -> None:
+def _tell(summary: Progress, stats: dict[str, Any], *, as_json: bool) -> None:
     facts = {**vars(summary), **stats}
     if as_json:
         click.echo(json.dumps(facts, ensure_ascii=False))

@@ -9,11 +9,12 @@ import signal
 
 import pytest
 
+from pyspec.atomic import write_whole
 from pyspec.batch.files import FileRun
-from pyspec.batch.output import open_output
+from pyspec.batch.journal import differences
+from pyspec.batch.output import open_output, public
 from pyspec.batch.reading import Reading
-from pyspec.batch.records import Failure
-from pyspec.batch.results import Result, public
+from pyspec.batch.records import Failure, Result
 from pyspec.batch.sources import find_sources, read_sources
 from pyspec.errors import BatchWriteError, InputError, ResumeMismatch
 
@@ -49,11 +50,12 @@ class Fake:
 def go(tmp_path):
     """Runs `inputs` into `out` with a Fake; returns it and its summary."""
 
-    def go_(inputs, out, per="line", fake=None, stop_after=None):
+    def go_(inputs, out, per="line", fake=None, stop_after=None, overwrite=False, **options):
         sources = find_sources([str(tmp_path / name) for name in inputs])
         records = list(read_sources(sources, Reading(per)))
         fake = fake or Fake()
-        with FileRun(fake, records, open_output(str(tmp_path) + "/" + out, sources), per) as run:
+        output = open_output(str(tmp_path) + "/" + out, sources, overwrite=overwrite)
+        with FileRun(fake, records, output, per, **options) as run:
             seen = []
 
             def report(result):
@@ -196,3 +198,164 @@ def test_counts_are_left_out_unless_asked_for():
     )
     assert "rounds" not in json.loads(public(result, "run"))["speculation"]
     assert json.loads(public(result, "run", counts=True))["speculation"]["rounds"] == 7
+
+
+# -- nothing of others is overwritten ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("out", ["out.jsonl", "out/"])
+def test_file_that_appears_meanwhile_is_kept(go, lines, tmp_path, out):
+    """Case 20: whoever wrote it keeps it; moved away, the same command only writes the answers."""
+    path = tmp_path / ("out.jsonl" if out == "out.jsonl" else "out/in.txt")
+
+    class Late(Fake):
+        def run_indexed(self, records):
+            yield from super().run_indexed(records)
+            path.parent.mkdir(exist_ok=True)
+            path.write_text("mine")
+
+    with pytest.raises(BatchWriteError, match="appeared or changed"):
+        go([lines], out, fake=Late())
+    assert path.read_text() == "mine"
+    with pytest.raises(ResumeMismatch):
+        go([lines], out)
+    assert path.read_text() == "mine"
+    path.unlink()
+    fake, _ = go([lines], out)
+    assert (fake.asked, path.exists()) == ([], True)
+
+
+def test_file_that_appears_at_the_last_moment_is_kept(tmp_path, monkeypatch):
+    """Between looking and taking the name: a link fails where the name is taken."""
+    path = tmp_path / "out"
+    link = os.link
+
+    def late(source, target):
+        path.write_text("mine")
+        link(source, target)
+
+    monkeypatch.setattr(os, "link", late)
+    with pytest.raises(FileExistsError):
+        write_whole(path, [b"ours"], replace=False)
+    assert (path.read_text(), len(list(tmp_path.iterdir()))) == ("mine", 1)
+
+
+def test_foreign_text_file_is_refused_before_anything_is_asked(go, lines, tmp_path):
+    """A folder may hold a file of the input's name that no run has written."""
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "in.txt").write_text("mine")
+    fake = Fake()
+    with pytest.raises(ResumeMismatch):
+        go([lines], "out/", fake=fake)
+    assert (fake.asked, (tmp_path / "out" / "in.txt").read_text()) == ([], "mine")
+
+
+@pytest.mark.parametrize("out", ["out.jsonl", "out/"])
+def test_overwrite_replaces_whatever_is_there(go, lines, tmp_path, out):
+    """Another run's output and its journal give way; a journal that is none does not."""
+    go([lines], out, fake=Fake(target="other"))
+    (tmp_path / "out.jsonl.journal").write_text('{"pyspec_batch":1,"run":{}}\n')
+    fake, _ = go([lines], out, overwrite=True)
+    assert len(fake.asked) == 5
+    (tmp_path / "out.jsonl.journal").write_text("notes")
+    if out == "out.jsonl":
+        (tmp_path / "out.jsonl").write_text("x")
+        with pytest.raises(BatchWriteError, match=r"no journal|not a journal"):
+            go([lines], out, overwrite=True)
+
+
+# -- failed records ------------------------------------------------------------------------------------
+
+
+class Mended(Fake):
+    """Answers what failed before."""
+
+    def run_indexed(self, records):
+        """As Fake, and nothing is bad."""
+        for result in super().run_indexed(records):
+            yield Result(
+                index=result.index, id=result.id, prompt_sha256=result.prompt_sha256, text="OK"
+            )
+
+
+@pytest.mark.parametrize("out", ["out.jsonl", "out/"])
+def test_retry_failed_asks_only_those(go, lines, tmp_path, out):
+    """Good answers stay as they are; the failed one is asked again and takes its place."""
+    go([lines], out)
+    fake, summary = go([lines], out, fake=Mended(), retry_failed=True)
+    assert (fake.asked, summary.kept, summary.failed) == ([2], 4, 0)
+    if out == "out/":
+        assert (tmp_path / "out" / "in.txt").read_text() == "A\nB\nOK\nD\nE\n"
+        return
+    found = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
+    assert [line["text"] for line in found] == ["A", "B", "OK", "D", "E"]
+    assert go([lines], out, retry_failed=True)[0].asked == []
+
+
+def test_retry_that_fails_again_is_told(go, lines, tmp_path):
+    """It stays the one failed record, in its place."""
+    go([lines], "out.jsonl")
+    fake, summary = go([lines], "out.jsonl", retry_failed=True)
+    assert (fake.asked, summary.failed) == ([2], 1)
+    found = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
+    assert [line["error"] is None for line in found] == [True, True, False, True, True]
+
+
+def test_interrupted_retry_goes_on(go, tmp_path):
+    """What the retry had answered is not asked again."""
+    (tmp_path / "in.txt").write_text("bad\na\nbad\n")
+    go(["in.txt"], "out.jsonl")
+    with pytest.raises(KeyboardInterrupt):
+        go(["in.txt"], "out.jsonl", fake=Mended(), retry_failed=True, stop_after=1)
+    fake, _ = go(["in.txt"], "out.jsonl", fake=Mended(), retry_failed=True)
+    assert fake.asked == [0]
+    found = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
+    assert [line["text"] for line in found] == ["OK", "A", "OK"]
+
+
+# -- OpenAI's format -----------------------------------------------------------------------------------
+
+
+def test_openai_batch_lines_come_back_as_such(go, tmp_path):
+    """custom_id, a chat.completion that OpenAI's own types read, and errors in their place."""
+    from openai.types.chat import ChatCompletion
+
+    ask = {"method": "POST", "url": "/v1/chat/completions"}
+    messages = [{"role": "user", "content": "hi"}]
+    lines = [
+        {**ask, "custom_id": "a", "body": {"model": "m", "messages": messages}},
+        {**ask, "custom_id": "b", "body": {"messages": messages, "temperature": -1}},
+        {**ask, "custom_id": "c", "url": "/v1/embeddings", "body": {"input": "x"}},
+    ]
+    (tmp_path / "in.jsonl").write_text("\n".join(map(json.dumps, lines)))
+
+    class Chats(Fake):
+        def run_indexed(self, records):
+            for i, record in records:
+                failed = record.error is not None
+                text = "" if failed else record.messages[0].content.upper()
+                yield Result(
+                    index=i,
+                    id=record.id,
+                    prompt_sha256=record.sha256,
+                    text=text,
+                    finish_reason=None if failed else "stop",
+                    error=record.error,
+                )
+
+    go(["in.jsonl"], "out.jsonl", fake=Chats())
+    good, bad, other = map(json.loads, (tmp_path / "out.jsonl").read_text().splitlines())
+    answer = ChatCompletion.model_validate(good["response"]["body"])
+    assert (good["custom_id"], good["response"]["status_code"], good["error"]) == ("a", 200, None)
+    assert (answer.choices[0].message.content, answer.usage.total_tokens) == ("HI", 0)
+    assert (bad["custom_id"], bad["response"]) == ("b", None)
+    assert "temperature" in bad["error"]["message"]
+    assert "url" in other["error"]["message"]
+    assert go(["in.jsonl"], "out.jsonl", fake=Chats())[0].asked == []
+
+
+def test_what_differs_is_named():
+    """Values that a person can read, and names of hashes."""
+    was = {"target": "a" * 64, "max_tokens": 4, "sampling": {"temperature": "0", "seed": "1"}}
+    now = {"target": "b" * 64, "max_tokens": 5, "sampling": {"temperature": "1", "seed": "1"}}
+    assert differences(was, now) == "target, max_tokens (4, now 5), sampling (temperature 0, now 1)"

@@ -6,7 +6,7 @@ import io
 
 import pytest
 
-from pyspec.batch.reading import Reading, read_jsonl, read_text
+from pyspec.batch.reading import Reading, read_csv, read_jsonl, read_text
 from pyspec.errors import InputError
 
 
@@ -168,6 +168,11 @@ def test_jsonl_takes_messages():
         '{"prompt": "a", "temperature": 1e999}',
         '{"prompt": "a", "seed": -1}',
         '{"prompt": "a", "stop": [""]}',
+        '{"prompt": "a", "stop": ""}',
+        '{"prompt": "a", "top_k": 1e99}',
+        '{"prompt": "a", "repeat_penalty": 0}',
+        '{"body": {}, "url": "/v1/chat/completions"}',
+        '{"body": {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "url": "/v1/chat/completions"}',
         '{"prompt": "\\ud800"}',
         b'{"prompt": "\xff"}',
         '{"x": ' + "[" * 10_000 + "]" * 10_000 + "}",
@@ -180,3 +185,32 @@ def test_bad_jsonl_fails_that_record_with_its_line(line):
     assert (first.prompt, last.prompt) == ("a", "b")
     assert "line 2" in bad.error.message
     assert "\n" not in bad.error.message
+
+
+# -- tables --------------------------------------------------------------------------------------------
+
+
+def table(data, column):
+    """Records of a CSV file."""
+    return list(read_csv(io.BytesIO(data), "in.csv", Reading(column=column)))
+
+
+def test_csv_reads_one_column():
+    """Quotes and line ends inside cells belong to the text; blank cells are no records; the BOM is dropped."""
+    found = table(b'\xef\xbb\xbfid,text\r\n1,abc\r\n2,"a, ""b""\nc"\r\n3,\r\n4,d\r\n', "text")
+    assert [record.prompt for record in found] == ["abc", 'a, "b"\nc', "d"]
+    assert [record.id for record in found] == ["in.csv:2", "in.csv:4", "in.csv:6"]
+
+
+@pytest.mark.parametrize("column", [None, "prompt"])
+def test_csv_without_its_column_is_refused(column):
+    """The sentence names the columns there are."""
+    with pytest.raises(InputError, match="id, text"):
+        table(b"id,text\n1,abc\n", column)
+
+
+def test_csv_that_is_broken_is_refused():
+    """A quote without end, a cell over the limit, bytes that are not UTF-8: never a traceback."""
+    for data in (b'text\n"abc', b"text\n" + b"x" * 2_000_000, b"text\n\xff\n"):
+        with pytest.raises(InputError, match="line"):
+            table(data, "text")

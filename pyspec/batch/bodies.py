@@ -1,0 +1,234 @@
+"""OpenAI's request and response bodies, for batches in their format and for the server.
+
+A body becomes a `Record`, so one way leads from either to an answer. What would change the answer and
+cannot be done is refused; other fields are ignored, as clients send many.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from pyspec.batch.constrain import grammar_of, tools_grammar, tools_text
+from pyspec.batch.records import SAMPLER_FIELDS, Record, Turn
+from pyspec.errors import InputError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pyspec.batch.records import Result
+
+CHAT, COMPLETION = "chat", "completion"
+_PATHS = {"/v1/chat/completions": CHAT, "/v1/completions": COMPLETION}
+
+
+class Body(msgspec.Struct, kw_only=True):
+    """What both kinds of request share; names and meanings are OpenAI's, top_k, min_p, grammar llama.cpp's."""
+
+    model: str | None = None
+    max_tokens: int | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    min_p: float | None = None
+    repeat_penalty: float | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    logit_bias: dict[int, float] | None = None
+    seed: int | None = None
+    stop: str | list[str] | None = None
+    n: int | None = None
+    stream: bool | None = None
+    stream_options: dict[str, Any] | None = None
+    grammar: str | None = None
+    response_format: dict[str, Any] | None = None
+    speculation: dict[str, Any] | None = None
+
+    def _shared(self, name: str) -> dict[str, Any]:
+        stop = [self.stop] if isinstance(self.stop, str) else self.stop
+        # a negative seed means any, as clients that know llama.cpp send
+        seed = None if self.seed is None or self.seed < 0 else self.seed & 0xFFFFFFFF
+        asked = {key: getattr(self, key) for key in ("max_tokens", *SAMPLER_FIELDS)}
+        return {"id": name, "stop": stop, "seed": seed, **asked, "grammar": grammar_of(self)}
+
+
+class ChatBody(Body):
+    """The body of a chat completion."""
+
+    messages: list[dict[str, Any]]
+    max_completion_tokens: int | None = None
+    logprobs: bool | None = None
+    top_logprobs: int | None = None
+    tools: list[dict[str, Any]] | None = None
+    tool_choice: str | dict[str, Any] | None = None
+
+    form = CHAT
+
+    @property
+    def alternatives(self) -> int | None:
+        """How many of the likeliest tokens to tell with each; None for no logprobs at all."""
+        return (self.top_logprobs or 0) if self.logprobs else None
+
+    def record(self, name: str) -> Record:
+        """What is asked, as a record."""
+        shared = self._shared(name)
+        if self.max_completion_tokens is not None:
+            shared["max_tokens"] = self.max_completion_tokens
+        turns = [_turn(message) for message in self.messages]
+        tools = _callable(self)
+        if tools:
+            if shared["grammar"] is not None:
+                raise InputError("tools and response_format cannot both shape an answer")
+            shared["grammar"], lazy = tools_grammar(tools, self.tool_choice)
+            turns = _with_system(turns, tools_text(tools, at_will=lazy))
+            shared["grammar_at"] = "<tool_call>" if lazy else None
+        return Record(messages=turns, form=CHAT, **shared)
+
+
+class CompletionBody(Body):
+    """The body of a completion."""
+
+    prompt: str | list[str] | list[int] | list[list[int]]
+    logprobs: int | None = None
+    echo: bool | None = None
+    suffix: str | None = None
+    best_of: int | None = None
+
+    form = COMPLETION
+
+    @property
+    def alternatives(self) -> int | None:
+        """See ChatBody."""
+        return self.logprobs
+
+    def record(self, name: str) -> Record:
+        """What is asked, as a record; one prompt alone."""
+        if self.echo or self.suffix:
+            raise InputError("echo and suffix are not supported", "leave them out")
+        if self.best_of is not None and self.best_of != (self.n or 1):
+            raise InputError("best_of is not supported", "use n")
+        (prompt,) = self.prompts()[:1]
+        return Record(form=COMPLETION, **self._shared(name), **prompt)
+
+    def prompts(self) -> list[dict[str, Any]]:
+        """Each prompt as fields of a record."""
+        given: list[Any] = list(self.prompt) if isinstance(self.prompt, list) else [self.prompt]
+        if given and all(isinstance(item, int) for item in given):
+            given = [given]
+        if not given:
+            raise InputError("the prompt is empty")
+        return [{"prompt": p} if isinstance(p, str) else {"tokens": p} for p in given]
+
+
+def read_body(path: str, data: bytes | msgspec.Raw) -> ChatBody | CompletionBody:
+    """The body of a request to `path`. Raises InputError."""
+    form = _PATHS.get(path)
+    if form is None:
+        raise InputError(f"url is {path[:80]!r}", f"use {' or '.join(_PATHS)}")
+    kind: type[ChatBody | CompletionBody] = ChatBody if form == CHAT else CompletionBody
+    try:
+        return msgspec.json.decode(data, type=kind)
+    except RecursionError:
+        raise InputError("the body is nested too deep") from None
+    except (msgspec.MsgspecError, UnicodeError) as error:
+        raise InputError(f"the body cannot be read: {error}") from None
+
+
+# -- messages in -----------------------------------------------------------------------------------
+
+_ROLES = {"developer": "system", "function": "tool"}
+
+
+def _turn(message: dict[str, Any]) -> Turn:
+    """A message as a turn of text: calls and their results are written out as the model writes them."""
+    role = message.get("role")
+    if not isinstance(role, str):
+        raise InputError("a message has no role")
+    role = _ROLES.get(role, role)
+    text = _text(message.get("content"))
+    if role == "tool":
+        return Turn("user", f"<tool_response>\n{text}\n</tool_response>")
+    calls = message.get("tool_calls") or []
+    try:
+        written = [_written(call["function"]) for call in calls]
+    except (KeyError, TypeError, ValueError):
+        raise InputError("a tool call in the messages has no function with arguments") from None
+    return Turn(role, "\n".join(filter(None, [text, *written])))
+
+
+def _written(function: dict[str, Any]) -> str:
+    given = function.get("arguments") or "{}"
+    arguments = json.loads(given) if isinstance(given, str) else given
+    call = {"name": function["name"], "arguments": arguments}
+    return f"<tool_call>\n{json.dumps(call, ensure_ascii=False)}\n</tool_call>"
+
+
+def _text(content: Any) -> str:
+    if content is None or isinstance(content, str):
+        return content or ""
+    parts = content if isinstance(content, list) else [content]
+    if not all(isinstance(part, dict) and isinstance(part.get("text"), str) for part in parts):
+        raise InputError("a message has content that is not text", "images and audio are not read")
+    return "".join(part["text"] for part in parts)
+
+
+def _with_system(turns: Sequence[Turn], text: str) -> list[Turn]:
+    if turns and turns[0].role == "system":
+        return [Turn("system", f"{turns[0].content}\n\n{text}"), *turns[1:]]
+    return [Turn("system", text), *turns]
+
+
+def _callable(body: ChatBody) -> list[dict[str, Any]]:
+    """The functions that may be called."""
+    if not body.tools or body.tool_choice == "none":
+        return []
+    functions = [tool.get("function") for tool in body.tools]
+    if not all(isinstance(f, dict) and isinstance(f.get("name"), str) for f in functions):
+        raise InputError("a tool has no function with a name")
+    return [function for function in functions if function is not None]
+
+
+# -- answers out -----------------------------------------------------------------------------------
+
+
+def choice_of(form: str, index: int, result: Result, *, tools: bool = False) -> dict[str, Any]:
+    """An answer as one of a body's choices."""
+    reason = openai_reason(result.finish_reason)
+    if form == COMPLETION:
+        return {"index": index, "text": result.text, "logprobs": None, "finish_reason": reason}
+    message: dict[str, Any] = {"role": "assistant", "content": result.text}
+    if tools:
+        text, calls = split_calls(result.text, f"{result.id}-{index}")
+        if calls:
+            message = {"role": "assistant", "content": text or None, "tool_calls": calls}
+            reason = "tool_calls"
+    return {"index": index, "message": message, "logprobs": None, "finish_reason": reason}
+
+
+def openai_reason(reason: str | None) -> str | None:
+    """OpenAI knows no "context": the answer was cut, and that is "length"."""
+    return {"context": "length", "cancelled": "length"}.get(reason or "", reason)
+
+
+def body_of(
+    form: str, name: str, model: str, created: int, choices: list[dict[str, Any]]
+) -> dict[str, Any]:
+    """The frame of a response's body."""
+    kind = "chat.completion" if form == CHAT else "text_completion"
+    return {"id": name, "object": kind, "created": created, "model": model, "choices": choices}
+
+
+def split_calls(text: str, name: str) -> tuple[str, list[dict[str, Any]]]:
+    """The text before the calls, and the calls that an answer ends with. A call that was cut short is text."""
+    before, *pieces = text.split("<tool_call>")
+    calls: list[dict[str, Any]] = []
+    for piece in pieces:
+        try:
+            call = json.loads(piece.partition("</tool_call>")[0])
+            function = {"name": call["name"], "arguments": json.dumps(call["arguments"])}
+        except (ValueError, KeyError, TypeError):
+            return text, []
+        calls.append({"id": f"call_{name}_{len(calls)}", "type": "function", "function": function})
+    return before.strip(), calls
