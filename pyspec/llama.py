@@ -53,6 +53,7 @@ class SpeculativeLlama(Mirror):
     verification: `Strict()`, the target's own text, or `Margin()`, faster and a little different.
     length: how many drafted tokens are verified: "auto", "companion", "confidence:P" or "fixed:K".
     draft_n_gpu_layers: offload of draft and companion; None follows the target.
+    trust: skip the trial load of files not seen before. extra_buffers: "auto", "on" or "off", see `TargetLlama`.
     flash_attn: on unless you say False, as in llama.cpp's own programs; on a CPU it decodes 4 to 10 % faster.
 
     Everything else is llama-cpp-python's. Each result carries a `speculation` block; the last one is `last_speculation`.

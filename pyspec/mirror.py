@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import llama_cpp
 import numpy as np
 
 from pyspec.errors import EngineError
 from pyspec.scores import ScoreRows
+from pyspec.target import TargetLlama
 
 
 class Closed:
@@ -24,7 +24,7 @@ def closed_error() -> EngineError:
     return EngineError("this SpeculativeLlama is closed", "make a new one")
 
 
-class Mirror(llama_cpp.Llama):  # type: ignore[misc]  # llama_cpp is untyped
+class Mirror(TargetLlama):
     """A `Llama` whose `input_ids`, `n_tokens` and scores follow what a session decodes on its context.
 
     llama-cpp-python and its users read those fields: for prefix reuse, saved states, stopping criteria and logprobs.

@@ -125,14 +125,16 @@ def open_llama() -> Iterator[Callable[..., Any]]:
 @pytest.fixture
 def open_plain() -> Iterator[Callable[..., Any]]:
     """Makes a `llama_cpp.Llama` of a path, the reference of many tests; closed after the test."""
-    import llama_cpp
+    from pyspec.target import (
+        TargetLlama,
+    )  # a llama_cpp.Llama that knows which processors die of extra buffers
 
     opened = []
 
-    def open_(path: Path | str, **options: Any) -> llama_cpp.Llama:
+    def open_(path: Path | str, **options: Any) -> TargetLlama:
         settings = {"n_ctx": 256, "n_threads": 1, "n_threads_batch": 1, "verbose": False}
         settings |= {"flash_attn": True, **options}  # as ours, or rounding would differ
-        opened.append(llama_cpp.Llama(str(path), **settings))
+        opened.append(TargetLlama(str(path), trust=True, **settings))
         return opened[-1]
 
     yield open_

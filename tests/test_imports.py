@@ -16,7 +16,7 @@ LAYERS = [
     ["stream", "template", "constrain"],
     ["llama"],
     ["assemble", "mirror", "speculation"],
-    ["engine", "drafters", "profiles"],
+    ["engine", "drafters", "profiles", "target"],
     ["policy", "store", "rules", "tokens", "stats", "text", "sampling", "scores", "display"],
     ["_lib", "atomic"],
     ["errors", "_native", "_version", "_clone"],

@@ -17,6 +17,7 @@ from pyspec.engine.side import Placement, SideModel, address, can_roll_back
 from pyspec.errors import EngineError, ModelInvalid
 from pyspec.policy.learned import Learned
 from pyspec.profiles import gpu_layers, load_profile, prior_curve, prior_learned
+from pyspec.target import TargetLlama
 
 if TYPE_CHECKING:
     from pyspec.policy.cost import CostCurve
@@ -35,14 +36,14 @@ _ROWS_A_SEQUENCE = 72
 class Models:
     """The target as a `llama_cpp.Llama`, and what will draft for it; contexts come later.
 
-    kwargs: as `llama_cpp.Llama` takes them. Raises ModelInvalid, ModelNotFound or UnsupportedModel.
+    kwargs: as `TargetLlama` takes them. Raises ModelInvalid, ModelNotFound or UnsupportedModel.
     """
 
     def __init__(self, path: str, draft: Any, companion: str, **kwargs: Any) -> None:
         # attention then skips the cells of other sequences; without it each row would look at all of them
         kwargs = {"verbose": False, "flash_attn": True, **kwargs, "n_ctx": STEP}
         try:
-            self.target = llama_cpp.Llama(path, **kwargs)
+            self.target = TargetLlama(path, **kwargs)
         except ValueError as error:
             raise ModelInvalid(f"{path} could not be loaded: {error}") from error
         try:

@@ -177,6 +177,8 @@ def _answerer(options: dict[str, Any]) -> Any:
         "n_gpu_layers": options["n_gpu_layers"],
         "n_threads": threads,
         "n_threads_batch": threads,
+        "trust": options["trust_model"],
+        "extra_buffers": options["extra_buffers"],
     }
     if options["engine"] == "ray":
         from pyspec.batch.ray import RayBatch  # noqa: PLC0415 - an extra that few install

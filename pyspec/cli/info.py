@@ -7,6 +7,7 @@ import llama_cpp
 
 from pyspec._version import __version__
 from pyspec.cli.options import physical_cores
+from pyspec.store.machine import extra_buffers_known, has_amx
 from pyspec.store.paths import cache_dir
 
 
@@ -18,8 +19,19 @@ def info() -> None:
     click.echo(f"offload to GPU    {'yes' if llama_cpp.llama_supports_gpu_offload() else 'no'}")
     for name in backends():
         click.echo(f"backend           {name}")
+    click.echo(f"extra buffers     {_extra_buffers()}")
     click.echo(f"threads           {physical_cores()}")
     click.echo(f"cache             {cache_dir()}")
+
+
+def _extra_buffers() -> str:
+    """What was found out about llama.cpp's own layouts of weights."""
+    known = extra_buffers_known("auto")
+    if known is None:
+        return "not tried yet; this processor has AMX" if has_amx() else "used"
+    return (
+        "used; tried here" if known else "left off: llama.cpp crashes with them on this processor"
+    )
 
 
 def backends() -> list[str]:

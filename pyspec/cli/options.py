@@ -15,8 +15,8 @@ from pyspec.errors import OptionError
 from pyspec.llama import Speculation, SpeculativeLlama
 from pyspec.rules import Margin, Strict, Verification
 from pyspec.sampling import Sampling
-from pyspec.store import check_model, resolve
-from pyspec.store.manifest import models_folder
+from pyspec.store import resolve
+from pyspec.store.machine import EXTRA_BUFFERS
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -73,6 +73,13 @@ model_options = _stack(
         "--draft-ngl",
         type=int,
         help="The same for draft and companion; follows the target if not given.",
+    ),
+    click.option(
+        "--extra-buffers",
+        type=click.Choice(EXTRA_BUFFERS),
+        default="auto",
+        show_default=True,
+        help="llama.cpp's own layouts of weights (AMX, repacking); auto: unless they crash here.",
     ),
     click.option(
         "--trust-model",
@@ -151,21 +158,15 @@ def sampling(options: Mapping[str, Any]) -> Sampling:
 
 
 def find_models(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Find and check what `model_options` name: `model` as a path, `draft` and `companion` as words or paths.
-
-    Files seen for the first time are loaded in a child process first, unless --trust-model.
-    """
+    """Find what `model_options` name: `model` as a path, `draft` and `companion` as words or paths."""
     with store_progress() as progress:
         path = resolve(options["model"], progress)
         words = {role: _found(options[role], progress) for role in ("draft", "companion")}
-    for file in (path, *filter(None, map(_file_in, words.values()))):
-        if models_folder() not in file.parents:
-            check_model(file, options["trust_model"])
     return {"model": str(path), **words}
 
 
 def open_model(options: Mapping[str, Any], **kwargs: Any) -> SpeculativeLlama:
-    """Find, check and load what `model_options` and `speculation_options` name."""
+    """Find and load what `model_options` and `speculation_options` name."""
     found = find_models(options)
     threads = options["threads"] or physical_cores()
     return SpeculativeLlama(
@@ -179,6 +180,8 @@ def open_model(options: Mapping[str, Any], **kwargs: Any) -> SpeculativeLlama:
         n_gpu_layers=options["n_gpu_layers"],
         n_threads=threads,
         n_threads_batch=threads,
+        trust=options["trust_model"],
+        extra_buffers=options["extra_buffers"],
         **kwargs,
     )
 
@@ -196,11 +199,6 @@ def _found(word: str, progress: Any) -> str:
         if plus and front == "lookup"
         else str(resolve(word, progress))
     )
-
-
-def _file_in(word: str) -> Path | None:
-    """The file that a word of `_found` names, behind a `lookup+` too; None where it names none."""
-    return None if word in _WORDS else Path(word.removeprefix("lookup+"))
 
 
 def physical_cores() -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,7 @@ import llama_cpp
 from llama_cpp import _internals as internals
 
 from pyspec.errors import DraftMismatch, ModelInvalid, UnsupportedModel
+from pyspec.store import check_model
 
 LARGEST_PADDING = 128
 """How far vocabulary sizes may differ: one family pads them differently from size to size."""
@@ -40,7 +41,7 @@ class SideModel:
         try:
             self._model = internals.LlamaModel(
                 path_model=str(path),
-                params=_model_params(target, placement),
+                params=_model_params(path, target, placement),
                 verbose=target.verbose,
             )
         except ValueError as error:
@@ -85,13 +86,16 @@ def can_roll_back(model: Any) -> bool:
     return not (llama_cpp.llama_model_is_recurrent(model) or llama_cpp.llama_model_is_hybrid(model))
 
 
-def _model_params(target: Any, placement: Placement) -> Any:
+def _model_params(path: Path, target: Any, placement: Placement) -> Any:
+    """As the target's, after the trial that the target had too. Raises ModelError."""
     params = llama_cpp.llama_model_default_params()
     params.n_gpu_layers = target.model_params.n_gpu_layers
     if placement.n_gpu_layers is not None:
         params.n_gpu_layers = placement.n_gpu_layers
     params.main_gpu = target.model_params.main_gpu
     params.load_mode = target.model_params.load_mode
+    loading = replace(target.loading, n_gpu_layers=params.n_gpu_layers)
+    params.use_extra_bufts = check_model(path, target.trust, loading)
     return params
 
 

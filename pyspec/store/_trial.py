@@ -1,6 +1,6 @@
-"""Child process: loads a GGUF with every check llama.cpp has, and decodes one token.
+"""Child process: loads a GGUF as the run will, with every check llama.cpp has, and decodes some rows.
 
-    _trial.py PATH ADDRESS_SPACE_BYTES
+    _trial.py PATH ADDRESS_SPACE_BYTES LOADING_JSON
 
 Run by path; imports no pyspec. Prints one JSON object {"ok", "error"} as its last line.
 """
@@ -10,68 +10,97 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import json
+import math
 import os
 import sys
-from typing import TYPE_CHECKING
+from importlib import import_module, util
+from types import ModuleType
+from typing import Any
 
-import numpy as np
+ROWS = (1, 8, 64)
+"""Rows of the decodes: an answer's step, a verified draft, a prompt. Each takes other kernels."""
 
-if TYPE_CHECKING:
-    from types import ModuleType
+MOST_CONTEXT = 8192
+"""Tokens of context that are tried; more only takes longer."""
 
 
 def limit(address_space: int) -> None:
-    """No core file, and no more memory than a load can need."""
+    """No core file, and no more memory than a load can need; 0 for no limit."""
     with contextlib.suppress(ImportError, ValueError, OSError):  # Windows has no limits to set
         import resource  # noqa: PLC0415 - absent on Windows
 
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         _, hard = resource.getrlimit(resource.RLIMIT_AS)
-        if hard == resource.RLIM_INFINITY or hard > address_space:
+        if address_space and (hard == resource.RLIM_INFINITY or hard > address_space):
             resource.setrlimit(resource.RLIMIT_AS, (address_space, hard))
 
 
-def trial(lc: ModuleType, path: str) -> str:
-    """Loads the model and decodes one token; returns what went wrong, or the empty string."""
+def bindings() -> ModuleType:
+    """llama_cpp's module of C calls without the package around it, which takes longer to import than the trial itself."""
+    spec = util.find_spec("llama_cpp")
+    if spec is None:
+        raise ImportError("llama-cpp-python is not installed")
+    package = sys.modules["llama_cpp"] = ModuleType("llama_cpp")
+    package.__path__ = list(spec.submodule_search_locations or ())
+    return import_module("llama_cpp.llama_cpp")
+
+
+def trial(lc: ModuleType, path: str, loading: dict[str, Any]) -> str:
+    """Loads the model and decodes; returns what went wrong, or the empty string."""
     lc.llama_backend_init()
     params = lc.llama_model_default_params()
-    params.n_gpu_layers = 0
+    params.n_gpu_layers = loading["n_gpu_layers"]
+    params.use_extra_bufts = loading["extra_buffers"]
     params.check_tensors = True
-    params.use_extra_bufts = False  # no repacking: it copies all weights and proves nothing
     model = lc.llama_model_load_from_file(os.fsencode(path), params)
     if not model:
         return "llama.cpp cannot load it"
     if lc.llama_model_has_encoder(model):
         return ""  # nothing to decode without an encoded text
-    return decode_one(lc, model)
-
-
-def decode_one(lc: ModuleType, model: ctypes.c_void_p) -> str:
-    """Decodes token 0 at position 0 and looks for logits that are not finite."""
-    params = lc.llama_context_default_params()
-    params.n_ctx, params.n_batch, params.n_ubatch, params.n_seq_max = 64, 8, 8, 1
-    params.n_threads = params.n_threads_batch = 2
-    context = lc.llama_init_from_model(model, params)
+    context = make_context(lc, model, loading)
     if not context:
         return "llama.cpp cannot make a context for it"
-    tokens = (lc.llama_token * 1)(0)
-    status = lc.llama_decode(context, lc.llama_batch_get_one(tokens, 1))
-    if status != 0:
-        return f"decoding one token returned {status}"
-    logits = lc.llama_get_logits_ith(context, -1)
-    if not logits:
-        return "decoding one token gave no logits"
+    return decode(lc, model, context)
+
+
+def make_context(lc: ModuleType, model: Any, loading: dict[str, Any]) -> Any:
+    """A context as the run will make it, as far as kernels depend on it."""
+    params = lc.llama_context_default_params()
+    params.n_ctx = max(sum(ROWS), min(loading["n_ctx"], MOST_CONTEXT))
+    params.n_batch = params.n_ubatch = max(ROWS)
+    params.n_seq_max = 1
+    params.n_threads = params.n_threads_batch = loading["n_threads"]
+    flash = (lc.LLAMA_FLASH_ATTN_TYPE_DISABLED, lc.LLAMA_FLASH_ATTN_TYPE_ENABLED)
+    params.flash_attn_type = flash[loading["flash_attn"]]
+    return lc.llama_init_from_model(model, params)
+
+
+def decode(lc: ModuleType, model: Any, context: Any) -> str:
+    """Decodes 1, 8 and 64 rows and looks for logits that are not finite."""
     n_vocab = lc.llama_vocab_n_tokens(lc.llama_model_get_vocab(model))
-    if not np.isfinite(np.ctypeslib.as_array(logits, shape=(n_vocab,))).all():
-        return "its logits are not finite, so the weights are damaged"
+    done = 0
+    for n in ROWS:
+        batch = lc.llama_batch_init(n, 0, 1)
+        batch.n_tokens = n
+        for i in range(n):
+            batch.token[i], batch.pos[i] = (done + i) % n_vocab, done + i
+            batch.n_seq_id[i], batch.seq_id[i][0], batch.logits[i] = 1, 0, n <= 8 or i == n - 1
+        status = lc.llama_decode(context, batch)
+        if status != 0:
+            return f"decoding {n} tokens returned {status}"
+        logits = lc.llama_get_logits_ith(context, n - 1)
+        if not logits:
+            return f"decoding {n} tokens gave no logits"
+        if not all(map(math.isfinite, logits[:n_vocab])):
+            return "its logits are not finite, so the weights are damaged"
+        done += n
     return ""
 
 
-def main(path: str, address_space: str) -> int:
+def main(path: str, address_space: str, loading: str) -> int:
     """Runs the trial; returns the exit status."""
     limit(int(address_space))
-    from llama_cpp import llama_cpp as lc  # noqa: PLC0415 - the limits come first
-
+    lc = bindings()
     errors: list[str] = []
 
     def log(level: int, text: bytes, _data: object) -> None:
@@ -80,7 +109,7 @@ def main(path: str, address_space: str) -> int:
 
     callback = lc.llama_log_callback(log)
     lc.llama_log_set(callback, ctypes.c_void_p(0))
-    error = trial(lc, path)
+    error = trial(lc, path, json.loads(loading))
     if error and errors:
         error = f"{error}: {errors[0]}"
     sys.stdout.write(json.dumps({"ok": not error, "error": error}) + "\n")

@@ -1,72 +1,191 @@
-"""Decides whether a model file may be loaded into this process.
+"""Decides whether a model file may be loaded into this process, and how.
 
-The first time a file is seen its header is read by our own reader, then llama.cpp loads it and
-decodes one token in a child process. An acceptance is remembered for that state of the file and
-that llama-cpp-python; a rejection is not, since its cause may be the machine's state.
+The first time a file is seen its header is read by our own reader, then llama.cpp loads it in a child process as the run
+will, and decodes. An acceptance is remembered for that state of the file, this machine and that llama-cpp-python; a
+rejection is not, since its cause may be the machine's state.
 """
 
 from __future__ import annotations
 
-from importlib import metadata
+import json
+import os
+import signal
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pyspec.errors import ModelRejected
-from pyspec.store.child import run_child
+from pyspec.store.child import Outcome, run_child
 from pyspec.store.cursor import show
 from pyspec.store.fingerprint import Stamp, recall, remember, stamp
 from pyspec.store.header import read_header
+from pyspec.store.machine import (
+    engine_build,
+    extra_buffers_known,
+    has_amx,
+    processor,
+    remember_extra_buffers,
+)
+from pyspec.store.manifest import models_folder
 
 if TYPE_CHECKING:
-    import os
-
     from pyspec.store.gguf import Header
 
-__all__ = ["check_model"]
+__all__ = ["Loading", "check_model", "extra_buffers"]
 
 _BASE_SECONDS = 60.0
 _BYTES_PER_SECOND = 20e6  # a slow disk; the whole file is read once
 _BASE_MEMORY = 16 << 30  # address space, not memory: thread stacks and libraries reserve much of it
+_STACK = 9 << 20  # llama.cpp checks each tensor in a thread of its own
+_SCRIPT = "_trial.py"
+_PROBE = "smollm2-companion.gguf"  # shipped, and of a type that extra buffers take (Q4_0)
+_NO_ROOM = ("Resource temporarily", "Cannot allocate", "bad_alloc", "allocate", "MemoryError")
+_CRASHES = {signal.SIGSEGV, signal.SIGABRT, signal.SIGILL, signal.SIGFPE} | (
+    {signal.SIGBUS} if hasattr(signal, "SIGBUS") else set()
+)
 
 
-def check_model(path: str | os.PathLike[str], trust: bool = False) -> None:
-    """Returns if the model may be loaded.
+@dataclass(frozen=True)
+class Loading:
+    """How the run will load a model; the trial does the same.
 
-    With `trust` only the header is read. Raises ModelNotFound, ModelUnreadable or ModelInvalid for
-    the file itself, and ModelRejected when the trial load failed or died.
+    n_gpu_layers: 0 for none. n_ctx: tokens. extra_buffers: auto, on or off.
     """
-    header = read_header(path)
+
+    n_gpu_layers: int = 0
+    n_ctx: int = 512
+    n_threads: int = 2
+    flash_attn: bool = True
+    extra_buffers: str = "auto"
+
+
+def check_model(
+    path: str | os.PathLike[str], trust: bool = False, loading: Loading = Loading()
+) -> bool:
+    """Returns whether its weights may go to extra buffers, if the model may be loaded at all.
+
+    With `trust` only the header is read; files that ship with pyspec are believed. Raises ModelNotFound, ModelUnreadable
+    or ModelInvalid for the file itself, ModelRejected when the trial load failed or died.
+    """
+    path = Path(path)
+    extra = extra_buffers(loading.extra_buffers)
+    if _is_shipped(path):
+        return extra
     if trust:
-        return
-    parts = header.parts or (header.path,)
-    stamps = [stamp(part) for part in parts]
-    kind = f"loads in llama-cpp-python {_engine_version()}"
-    fact = ";".join(str(tuple(s)) for s in stamps[1:])
-    if recall(kind, stamps[0]) == fact:
-        return
-    _trial(header, stamps)
-    if [stamp(part) for part in parts] == stamps:  # else it changed while it was tried
-        remember(kind, stamps[0], fact)
+        read_header(path)
+        return extra
+    gpu = "a GPU" if loading.n_gpu_layers else "the CPU"
+    kind = f"loads on {gpu}, {processor()}, {engine_build()}"
+    ways = _recall(kind, path)
+    if ways.get(_way(extra)):
+        return extra
+    if extra and loading.extra_buffers == "auto" and ways.get(_way(False)) and _way(True) in ways:
+        return False
+    header = read_header(path)
+    stamps = _stamps(header)
+    extra = _trial(header, stamps, loading, ways, extra)
+    if _stamps(header) == stamps:  # else it changed while it was tried
+        parts = [list(part) for part in stamps[1:]]
+        remember(kind, stamps[0], json.dumps({"ways": ways, "parts": parts}))
+    return extra
 
 
-def _engine_version() -> str:
+def _way(extra: bool) -> str:
+    return f"{'with' if extra else 'without'} extra buffers"
+
+
+def extra_buffers(option: str = "auto") -> bool:
+    """Whether this build of llama.cpp may put weights into extra buffers on this machine.
+
+    A processor with AMX is tried once, with a shipped model; others are believed until a file's trial shows otherwise.
+    """
+    known = extra_buffers_known(option)
+    if known is not None:
+        return known
+    probe = models_folder() / _PROBE
+    if not has_amx() or not probe.is_file():
+        return True
+    works = not _dies_only_with_extra(probe)
+    remember_extra_buffers(works)
+    return works
+
+
+def _dies_only_with_extra(path: Path) -> bool:
+    header = read_header(path)
+    stamps = _stamps(header)
+    first = _run(header, stamps, Loading(), True)
+    return first.signal in _CRASHES and _run(header, stamps, Loading(), False).ok
+
+
+def _is_shipped(path: Path) -> bool:
+    return os.path.realpath(path.parent) == os.path.realpath(models_folder())
+
+
+def _stamps(header: Header) -> list[Stamp]:
+    return [stamp(part) for part in header.parts or (header.path,)]
+
+
+def _recall(kind: str, path: Path) -> dict[str, bool]:
+    """Which ways of loading went well with this state of the file and its parts; empty where none was tried."""
+    fact = recall(kind, stamp(path))
+    if fact is None:
+        return {}
     try:
-        return metadata.version("llama_cpp_python")
-    except metadata.PackageNotFoundError:
-        return "of unknown version"
+        known = json.loads(fact)
+        parts = [Stamp(*part) for part in known["parts"]]
+        fresh = all(stamp(Path(part.realpath)) == part for part in parts)
+        return {way: went is True for way, went in known["ways"].items()} if fresh else {}
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return {}
 
 
-def _trial(header: Header, stamps: list[Stamp]) -> None:
-    size = sum(s.size for s in stamps)
-    memory = _BASE_MEMORY + 3 * size
-    outcome = run_child(
-        "_trial.py",
-        [str(Path(header.path).absolute()), str(memory)],
-        timeout=_BASE_SECONDS + size / _BYTES_PER_SECOND,
-    )
-    if not outcome.ok:
-        raise ModelRejected(
-            f"{show(header.path.name)} failed its trial load: {outcome.reason[:300]}",
-            "get the file from its source again, or try a newer llama-cpp-python",
-            outcome.signal,
+def _trial(
+    header: Header, stamps: list[Stamp], loading: Loading, ways: dict[str, bool], extra: bool
+) -> bool:
+    """Tries the file and notes in `ways` what went well; returns whether it was with extra buffers. Raises ModelRejected."""
+    outcome = _run(header, stamps, loading, extra)
+    ways[_way(extra)] = outcome.ok
+    if outcome.ok:
+        return extra
+    may_be_extra = extra and loading.extra_buffers == "auto" and outcome.signal in _CRASHES
+    if may_be_extra and _run(header, stamps, loading, False).ok:
+        ways[_way(False)] = True
+        _blame()
+        return False
+    raise _rejected(header, outcome)
+
+
+def _rejected(header: Header, outcome: Outcome) -> ModelRejected:
+    name, reason = show(header.path.name), outcome.reason[:300]
+    if any(words in reason for words in _NO_ROOM):
+        return ModelRejected(
+            f"there was no memory or thread left for the trial load of {name}: {reason}",
+            "end other programs, or skip the trial with trust=True (--trust-model)",
         )
+    return ModelRejected(
+        f"{name} failed its trial load: {reason}",
+        "get the file from its source again, or try a newer llama-cpp-python",
+        outcome.signal,
+    )
+
+
+def _blame() -> None:
+    """A file lives without extra buffers alone: that is the machine's fault unless a good file lives with them."""
+    probe = models_folder() / _PROBE
+    if not probe.is_file() or _dies_only_with_extra(probe):
+        remember_extra_buffers(False)
+
+
+def _run(header: Header, stamps: list[Stamp], loading: Loading, extra: bool) -> Outcome:
+    """One trial in a child. On a GPU the address space is left alone: drivers reserve all of it."""
+    size = sum(part.size for part in stamps)
+    memory = _BASE_MEMORY + 3 * size + _STACK * len(header.tensors)
+    if loading.n_gpu_layers:
+        memory = 0
+    wanted = {**vars(loading), "extra_buffers": extra}
+    return run_child(
+        _SCRIPT,
+        [str(header.path.absolute()), str(memory), json.dumps(wanted)],
+        timeout=_BASE_SECONDS + size / _BYTES_PER_SECOND,
+        gpu=loading.n_gpu_layers != 0,
+    )

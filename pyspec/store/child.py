@@ -27,7 +27,9 @@ _START = (
 _ENV = {
     "GGML_NO_BACKTRACE": "1",  # else an abort starts a debugger
     "PYTHONFAULTHANDLER": "0",
-    "CUDA_VISIBLE_DEVICES": "",  # the work is done on the CPU; starting a GPU only costs time
+}
+_NO_GPU = {  # where the work is done on the CPU, starting a GPU only costs time
+    "CUDA_VISIBLE_DEVICES": "",
     "HIP_VISIBLE_DEVICES": "",
     "GGML_VK_VISIBLE_DEVICES": "",
 }
@@ -69,21 +71,22 @@ def run_child(
     *,
     timeout: float | None = None,
     on_line: Callable[[str], None] | None = None,
+    gpu: bool = False,
 ) -> Outcome:
     """Runs `script` of this folder; its last line of output is `{"ok": bool, "error": str}`.
 
     Earlier lines go to `on_line`. The child is killed after `timeout` seconds and when the caller
-    is interrupted.
+    is interrupted; it sees no GPU unless `gpu`.
     """
     path = json.dumps([p or str(Path.cwd()) for p in sys.path])
-    command = [sys.executable, "-c", _START, path, str(Path(__file__).with_name(script))]
+    command = [sys.executable, "-c", _START, path, str(Path(__file__).parent / script)]
     with tempfile.TemporaryFile() as errors:
         child = subprocess.Popen(
             [*command, *arguments],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=errors,
-            env={**os.environ, **_ENV},
+            env={**os.environ, **_ENV, **({} if gpu else _NO_GPU)},
         )
         fired = threading.Event()
 

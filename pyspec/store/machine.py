@@ -1,0 +1,107 @@
+"""What is known of this machine and its llama.cpp: the processor, the build, and whether extra weight buffers work.
+
+llama.cpp copies weights into layouts of its own ("extra buffers": AMX tiles, repacked blocks) where the processor has
+kernels for them. Where those kernels crash, as AMX's do when GCC 12 compiled them, every model can be used without.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import platform
+from functools import cache
+from importlib import metadata, util
+from pathlib import Path
+
+from pyspec.errors import OptionError
+from pyspec.store.fingerprint import Stamp, recall, remember
+
+__all__ = [
+    "EXTRA_BUFFERS",
+    "engine_build",
+    "extra_buffers_known",
+    "has_amx",
+    "processor",
+    "remember_extra_buffers",
+]
+
+log = logging.getLogger("pyspec")
+
+EXTRA_BUFFERS = ("auto", "on", "off")
+"""What `extra_buffers` may be."""
+
+_KIND = "extra buffers"
+_session: dict[str, bool] = {}  # a cache that cannot be written is no reason to try again
+
+
+@cache
+def processor() -> str:
+    """The processor's name as the system gives it."""
+    for line in _cpuinfo():
+        if line.startswith("model name"):
+            return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
+
+
+@cache
+def has_amx() -> bool:
+    """Whether the processor says that it multiplies tiles (AMX)."""
+    flags = next((line for line in _cpuinfo() if line.startswith("flags")), "")
+    return {"amx_tile", "amx_int8"} <= set(flags.split())
+
+
+@cache
+def _cpuinfo() -> tuple[str, ...]:
+    try:
+        text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ()
+    return tuple(text.partition("\n\n")[0].splitlines())
+
+
+@cache
+def engine_build() -> str:
+    """The llama-cpp-python that is installed, and which build of it: another compiler makes another file."""
+    try:
+        version = metadata.version("llama_cpp_python")
+    except metadata.PackageNotFoundError:
+        version = "of unknown version"
+    digest = hashlib.sha256()
+    spec = util.find_spec("llama_cpp")
+    for folder in (spec.submodule_search_locations or ()) if spec else ():
+        for library in sorted(Path(folder, "lib").glob("*")):
+            status = library.stat()
+            digest.update(f"{library} {status.st_size} {status.st_mtime_ns}".encode())
+    return f"llama-cpp-python {version}, {digest.hexdigest()[:16]}"
+
+
+def extra_buffers_known(option: str) -> bool | None:
+    """Whether weights may go to extra buffers: as the option says, or as `auto` was found out here; None if it was not.
+
+    Raises OptionError for another word than auto, on and off.
+    """
+    if option not in EXTRA_BUFFERS:
+        raise OptionError(f"extra_buffers is {option!r}", "use auto, on or off")
+    if option != "auto":
+        return option == "on"
+    here = _here()
+    if here.realpath not in _session and (fact := recall(_KIND, here)) in ("on", "off"):
+        _session[here.realpath] = fact == "on"
+    return _session.get(here.realpath)
+
+
+def remember_extra_buffers(works: bool) -> None:
+    """Keep for this build on this machine, whatever the file, whether extra buffers work."""
+    here = _here()
+    _session[here.realpath] = works
+    remember(_KIND, here, "on" if works else "off")
+    if not works:
+        log.warning(
+            "llama.cpp crashes on this processor with extra weight buffers (AMX, repacking), so models are loaded "
+            "without them from now on; a llama-cpp-python built with GCC 13 or newer may do better"
+        )
+
+
+def _here() -> Stamp:
+    """This build on this processor, in the form of a file's state."""
+    return Stamp(f"{processor()} with {engine_build()}", 0, 0, 0)

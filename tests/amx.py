@@ -1,0 +1,45 @@
+"""Stands in for a processor on which llama.cpp's extra weight buffers crash: `python amx.py` runs the trial as one would.
+
+A decode of several rows then aborts if the model was loaded with extra buffers, as AMX's kernels do when GCC 12 compiled
+them; a decode of one row does not go there.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import runpy
+import sys
+from pathlib import Path
+from typing import Any
+
+
+def main() -> None:
+    """Run the trial with a `llama_cpp.llama_cpp` that crashes."""
+    package = Path(str(importlib.util.find_spec("pyspec.store").submodule_search_locations[0]))  # type: ignore[union-attr, index]
+    trial = runpy.run_path(str(package / "_trial.py"), run_name="trial")
+    bindings = trial["bindings"]
+
+    def crashing() -> Any:
+        lc = bindings()
+        load, decode = lc.llama_model_load_from_file, lc.llama_decode
+        extra = []
+
+        def load_noted(path: bytes, params: Any) -> Any:
+            extra.append(params.use_extra_bufts)
+            return load(path, params)
+
+        def decode_or_die(context: Any, batch: Any) -> int:
+            if extra[-1] and batch.n_tokens > 1:
+                os.abort()
+            return int(decode(context, batch))
+
+        lc.llama_model_load_from_file, lc.llama_decode = load_noted, decode_or_die
+        return lc
+
+    trial["main"].__globals__["bindings"] = crashing
+    trial["main"](*sys.argv[1:])
+
+
+if __name__ == "__main__":
+    main()
