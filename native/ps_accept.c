@@ -1,4 +1,5 @@
 /* Accepting a verified draft: the rule row by row, then one committed position for every KV. */
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -12,6 +13,7 @@ typedef struct trial {
     const ps_gate *gate;
     ps_gate_state *state;
     ps_verdict *out;
+    struct llama_token_data_array force; /* what the sampler chain left of the row */
 } trial;
 
 static const ps_gate STRICT = {.theta = 1.0f}; /* a closed gate */
@@ -22,7 +24,7 @@ static bool special(const ps_engine *engine, int32_t token) {
 }
 
 /* What the target's sampler chain chooses at a row; the chain sees every raw logit. */
-static ps_status sample(const trial *t, const float *row, int32_t *chosen) {
+static ps_status sample(trial *t, const float *row, int32_t *chosen) {
     ps_engine *const engine = t->engine;
     const size_t n_vocab = (size_t)engine->n_vocab;
     if (!engine->candidates) engine->candidates = malloc(n_vocab * sizeof *engine->candidates);
@@ -30,12 +32,23 @@ static ps_status sample(const trial *t, const float *row, int32_t *chosen) {
     for (int32_t i = 0; i < engine->n_vocab; i++) {
         engine->candidates[i] = (struct llama_token_data){.id = i, .logit = row[i], .p = 0.0f};
     }
-    struct llama_token_data_array array = {engine->candidates, n_vocab, -1, false};
-    ps_api.sampler_apply(t->sampler, &array);
-    PS_FAIL_IF(array.selected < 0 || (size_t)array.selected >= array.size, PS_E_SAMPLER);
-    *chosen = array.data[array.selected].id;
+    t->force = (struct llama_token_data_array){engine->candidates, n_vocab, -1, false};
+    ps_api.sampler_apply(t->sampler, &t->force);
+    PS_FAIL_IF(t->force.selected < 0 || (size_t)t->force.selected >= t->force.size, PS_E_SAMPLER);
+    *chosen = t->force.data[t->force.selected].id;
     PS_FAIL_IF(*chosen < 0 || *chosen >= engine->n_vocab, PS_E_SAMPLER);
     return PS_OK;
+}
+
+/* How far the second is behind the first, nats, in the distribution that was sampled from; INFINITY where one was cut away. */
+static float gap_in_force(const trial *t, const ps_row *row) {
+    if (!t->sampler) return row->z1 - row->z2;
+    float first = INFINITY, second = -INFINITY;
+    for (size_t i = 0; i < t->force.size; i++) {
+        if (t->force.data[i].id == row->first) first = t->force.data[i].logit;
+        if (t->force.data[i].id == row->second) second = t->force.data[i].logit;
+    }
+    return first - second;
 }
 
 static void emit(const trial *t, int32_t token, int32_t source, int32_t preferred, float gap) {
@@ -52,7 +65,7 @@ static void emit(const trial *t, int32_t token, int32_t source, int32_t preferre
 }
 
 /* Judge row i. *on tells whether the next row still belongs to the text. */
-static ps_status judge(const trial *t, int32_t i, bool *on) {
+static ps_status judge(trial *t, int32_t i, bool *on) {
     const float *const row = ps_ctx_logits(&t->engine->role[PS_TARGET], t->seq->row + i);
     PS_FAIL_UNLESS(row, PS_E_DECODE);
     ps_row found;
@@ -65,7 +78,8 @@ static ps_status judge(const trial *t, int32_t i, bool *on) {
     if (i < t->seq->verified) {
         const int32_t drafted = t->seq->draft.token[i];
         const int32_t barred = chosen != drafted && (special(t->engine, chosen) || special(t->engine, drafted));
-        PS_TRY(ps_gate_decide(t->gate, t->state, &found, chosen, drafted, barred, &verdict, &nats));
+        const float gap = chosen != drafted && t->gate->theta < 1 ? gap_in_force(t, &found) : 0;
+        PS_TRY(ps_gate_decide(t->gate, t->state, &found, gap, chosen, drafted, barred, &verdict, &nats));
         if (verdict != PS_REJECTED) {
             emit(t, drafted, verdict == PS_EXACT ? PS_FROM_DRAFT : PS_FROM_RELAXED, chosen, nats);
             *on = !t->out->ended;
@@ -116,7 +130,7 @@ ps_status ps_accept(ps_engine *engine, int32_t seq, void *sampler, const ps_gate
     PS_FAIL_IF(!engine || !state || !out || !ps_seq_valid(engine, seq), PS_E_ARG);
     PS_FAIL_UNLESS(ps_lock(engine), PS_E_BUSY);
     memset(out, 0, offsetof(ps_verdict, token));
-    trial t = {engine, &engine->seq[seq], sampler, gate ? gate : &STRICT, state, out};
+    trial t = {engine, &engine->seq[seq], sampler, gate ? gate : &STRICT, state, out, {0}};
     const ps_status status = accept(&t, seq);
     ps_unlock(engine);
     return status;

@@ -7,16 +7,16 @@
 /*
  * MARS (arXiv 2601.15498) takes the runner-up where z2 / z1 > theta, raw logits. For z1 <= 0 that ratio means nothing (two
  * negative logits far apart would always open the gate), and what it means for z1 > 0 varies from model to model, so a
- * gap in nats bounds it: the runner-up is at least exp(-gap) times as likely as the first. Comparisons are written
- * so that a NaN closes the gate.
+ * gap in nats bounds it: the runner-up is at least exp(-gap) times as likely as the first, where it counts: in the
+ * distribution that is sampled from. Comparisons are written so that a NaN closes the gate.
  */
-static bool open(const ps_gate *gate, const ps_row *row) {
-    return gate->theta < 1 && row->z1 > 0 && row->z2 / row->z1 > gate->theta && row->z1 - row->z2 <= gate->gap;
+static bool open(const ps_gate *gate, const ps_row *row, float gap) {
+    return gate->theta < 1 && gate->budget > 0 && row->z1 > 0 && row->z2 / row->z1 > gate->theta && gap < INFINITY &&
+           gap <= gate->gap;
 }
 
-/* The token's logit, if it is one the gate may take. Above temperature 0 the sampler may have chosen past the first. */
-static bool candidate(const ps_gate *gate, const ps_row *row, int32_t token, float *z) {
-    *z = token == row->first ? row->z1 : row->z2;
+/* Above temperature 0 the sampler may have chosen past the first. */
+static bool candidate(const ps_gate *gate, const ps_row *row, int32_t token) {
     return token >= 0 && (token == row->second || (gate->sampled && token == row->first));
 }
 
@@ -24,8 +24,8 @@ static bool within(const ps_gate *gate, const ps_gate_state *state, float nats) 
     return (gate->cap < 0 || state->in_row < gate->cap) && state->spent + nats <= gate->budget;
 }
 
-ps_status ps_gate_decide(const ps_gate *gate, ps_gate_state *state, const ps_row *row, int32_t chosen, int32_t drafted,
-                         int32_t barred, int32_t *verdict, float *nats) {
+ps_status ps_gate_decide(const ps_gate *gate, ps_gate_state *state, const ps_row *row, float gap, int32_t chosen,
+                         int32_t drafted, int32_t barred, int32_t *verdict, float *nats) {
     if (!state || !row || !verdict || !nats) return PS_E_ARG;
     *verdict = PS_REJECTED;
     *nats = 0;
@@ -34,13 +34,12 @@ ps_status ps_gate_decide(const ps_gate *gate, ps_gate_state *state, const ps_row
         state->in_row = 0;
         return PS_OK;
     }
-    float z;
-    if (!gate || barred || !open(gate, row) || !candidate(gate, row, drafted, &z)) return PS_OK;
-    const float gap = row->z1 - z > 0 ? row->z1 - z : 0;
-    if (!within(gate, state, gap)) return PS_OK;
+    if (!gate || barred || !open(gate, row, gap) || !candidate(gate, row, drafted)) return PS_OK;
+    const float charge = drafted == row->first || gap < 0 ? 0 : gap;
+    if (!within(gate, state, charge)) return PS_OK;
     *verdict = PS_RELAXED;
-    *nats = gap;
-    state->spent += gap;
+    *nats = charge;
+    state->spent += charge;
     state->in_row++;
     return PS_OK;
 }

@@ -71,11 +71,11 @@ typedef struct ps_agreement {
 ps_status ps_agree(const float *draft, const float *companion, int32_t n_rows, int32_t n_vocab, const int32_t *drafted,
                    ps_agreement *out);
 
-/* The margin gate. All limits are checked; a closed gate (theta >= 1) never opens. */
+/* The margin gate. All limits are checked; a closed gate (theta >= 1, budget or cap 0) never opens. */
 typedef struct ps_gate {
     float theta;     /* open when z2 / z1 > theta, raw logits, z1 > 0 */
-    float gap;       /* and z1 - z2 <= gap, nats; INFINITY is the paper's rule */
-    float budget;    /* sum of gaps of relaxed tokens allowed for the answer, nats; INFINITY for none */
+    float gap;       /* and the gap in force <= gap, nats; INFINITY is the paper's rule */
+    float budget;    /* sum of gaps of relaxed tokens allowed for the answer, nats; INFINITY for no limit, 0 is strict */
     int32_t cap;     /* relaxed tokens allowed in a row; negative for no cap */
     int32_t sampled; /* 1 above temperature 0: either of the top two may be taken */
 } ps_gate;
@@ -90,11 +90,13 @@ enum { PS_REJECTED = 0, PS_EXACT = 1, PS_RELAXED = 2 };
 /*
  * The acceptance rule for one row: exact match first, then the margin gate (MARS, arXiv 2601.15498, with a gap in nats).
  * `chosen` is what the target's sampler chose (its argmax when greedy), `drafted` the draft's token. `barred` is non-zero when
- * either is an end-of-generation or control token. *verdict is PS_REJECTED, PS_EXACT or PS_RELAXED; *nats is z1 - z(drafted), clipped
- * at 0 below, for a relaxed token and 0 otherwise. Updates *state.
+ * either is an end-of-generation or control token. `gap` is how far the second is behind the first in the distribution in force, nats:
+ * z1 - z2 of a greedy choice, (z1 - z2) / T at temperature T, INFINITY where truncation (top-k, top-p, min-p ...) removed one of
+ * the two. *verdict is PS_REJECTED, PS_EXACT or PS_RELAXED; *nats is what a relaxed token costs: `gap` for the second, 0 for the
+ * first, and 0 otherwise. Updates *state.
  */
-ps_status ps_gate_decide(const ps_gate *gate, ps_gate_state *state, const ps_row *row, int32_t chosen, int32_t drafted,
-                         int32_t barred, int32_t *verdict, float *nats);
+ps_status ps_gate_decide(const ps_gate *gate, ps_gate_state *state, const ps_row *row, float gap, int32_t chosen,
+                         int32_t drafted, int32_t barred, int32_t *verdict, float *nats);
 
 /* ---------------------------------------------------------------- binding */
 

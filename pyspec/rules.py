@@ -31,11 +31,17 @@ class Margin:
     `z1 > 0 and z2 / z1 > theta and z1 - z2 <= gap`. End-of-generation and control tokens are never relaxed, nor is
     anything while a grammar, penalties, logit bias or a logits processor shapes the row.
 
+    Above temperature 0 the target draws its own token first, and a drafted token that equals it is accepted. Otherwise, where
+    the gate is open, the drafted token is taken if it is either of the row's two first and truncation (top-k, top-p, min-p,
+    typical) left both of them to draw from. Gaps count in the distribution in force: (z1 - z2) / T at temperature T. The
+    runner-up costs that much of the budget; the first costs nothing, being the likeliest there is. So the answer's
+    distribution is sharper than the target's at that temperature; at `budget=0` nothing is relaxed.
+
     theta: ratio of raw logits, 0 to 1; 0.9 is the paper's, 1 closes the gate.
-    gap: largest z1 - z2, in nats; `math.inf` leaves the paper's rule alone.
-    cap: relaxed tokens allowed in a row, or None.
-    budget: sum of gaps allowed in one answer, in nats, or None: the answer's relaxed tokens are then together at most
-        that much less likely than the target's own choices at the same places.
+    gap: largest gap, in nats; `math.inf` leaves the paper's rule alone.
+    cap: relaxed tokens allowed in a row, or None; 0 closes the gate.
+    budget: sum of gaps allowed in one answer, in nats, or None; 0 closes the gate. The answer's relaxed tokens are together
+        at most that much less likely than the likeliest ones at the same places.
     """
 
     theta: float = 0.9
@@ -59,7 +65,7 @@ class Margin:
     @property
     def closed(self) -> bool:
         """Whether the gate can never open."""
-        return self.theta >= 1.0 or self.cap == 0
+        return self.theta >= 1.0 or self.cap == 0 or self.budget == 0.0
 
     @property
     def limits(self) -> tuple[float, float, float, int]:

@@ -200,9 +200,7 @@ def test_shaped_rows_are_never_relaxed(open_llama, tiny_target, runner_up, shape
     assert llm.last_speculation["verification"] == "strict"
 
 
-def test_above_temperature_0_the_first_may_be_taken_for_what_was_drawn(
-    open_llama, tiny_target
-):
+def test_above_temperature_0_the_first_may_be_taken_for_what_was_drawn(open_llama, tiny_target):
     """Sampled, either of the top two is taken where the gate is open: the draft's argmax among them."""
     llm = open_llama(tiny_target, draft=tiny_target, verification=WIDE)
     answer = ask(llm, PROMPT, 60, Sampling(temperature=1.5, top_k=0, top_p=1.0, min_p=0.0, seed=3))
@@ -220,3 +218,44 @@ def test_rule_can_be_changed_for_one_call(open_llama, tiny_target, runner_up):
     llm = open_llama(tiny_target, draft=runner_up, verification=WIDE, length="fixed:1")
     assert "r" not in ask(llm, PROMPT, 30, speculation=Speculation(verification=Strict())).flags
     assert "r" in ask(llm, PROMPT, 30).flags
+
+
+def test_above_temperature_0_gaps_are_those_of_that_temperature(
+    open_llama, open_plain, tiny_target, runner_up
+):
+    """A relaxed runner-up costs (z1 - z2) / T, whatever was drawn, and never more than the gap allowed."""
+    sampling = Sampling(temperature=2.0, top_k=0, top_p=1.0, min_p=0.0, seed=3)
+    rule = Margin(theta=0.0, gap=0.6)
+    llm = open_llama(tiny_target, draft=runner_up, verification=rule, length="fixed:1")
+    answer = ask(llm, PROMPT, 60, sampling)
+    plain = open_plain(tiny_target, logits_all=True)
+    plain.eval([*PROMPT, *answer.ids])
+    relaxed = [i for i, flag in enumerate(answer.flags) if flag == "r"]
+    for i in relaxed:
+        z2, z1 = np.sort(plain.scores[len(PROMPT) + i - 1])[-2:]
+        assert answer.gaps[i] == pytest.approx((z1 - z2) / 2.0, abs=1e-4)
+    assert 0.3 < max(answer.gaps) <= 0.6
+
+
+@pytest.mark.parametrize(
+    "cut", [{"top_k": 1}, {"min_p": 1.0}, {"top_p": 1e-6}, {"typical_p": 1e-6}]
+)
+def test_what_truncation_removed_is_not_taken(open_llama, tiny_target, runner_up, cut):
+    """Where the sampler leaves one token to draw, there is no runner-up to take."""
+    options = {"top_k": 0, "top_p": 1.0, "min_p": 0.0} | cut
+    llm = open_llama(tiny_target, draft=runner_up, verification=WIDE, length="fixed:1")
+    answer = ask(llm, PROMPT, 60, Sampling(temperature=1.5, seed=3, **options))
+    assert llm.last_speculation["drafted"] > 30
+    assert "r" not in answer.flags
+
+
+@pytest.mark.parametrize("draft", ["same", "second"])
+def test_budget_0_is_strict_above_temperature_0(open_llama, tiny_target, runner_up, draft):
+    """Also where taking the first would cost nothing: the text is the strict rule's, byte for byte."""
+    sampling = Sampling(temperature=1.5, top_k=0, top_p=1.0, min_p=0.0, seed=3)
+    drafter = tiny_target if draft == "same" else runner_up
+    found = [
+        ask(open_llama(tiny_target, draft=drafter, verification=rule), PROMPT, 60, sampling)
+        for rule in (Strict(), Margin(theta=0.0, gap=math.inf, budget=0.0))
+    ]
+    assert (found[0].ids, found[0].flags) == (found[1].ids, found[1].flags)

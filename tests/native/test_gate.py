@@ -16,9 +16,14 @@ INF = math.inf
 
 
 def c_decide(
-    gate: Gate | None, row: Row, chosen: int, drafted: int, barred: bool = False
+    gate: Gate | None,
+    row: Row,
+    chosen: int,
+    drafted: int,
+    barred: bool = False,
+    gap: float | None = None,
 ) -> tuple[int, float]:
-    """The kernel's verdict and nats; moves the gate's state as the kernel does."""
+    """The kernel's verdict and nats; moves the gate's state as the kernel does. gap: None for that of a greedy choice."""
     rule = ffi.NULL
     state = ffi.new("ps_gate_state *")
     if gate is not None:
@@ -26,12 +31,20 @@ def c_decide(
         state.spent, state.in_row = gate.spent, gate.in_row
     verdict, nats = ffi.new("int32_t *"), ffi.new("float *")
     seen = ffi.new("ps_row *", [row.first, row.second, row.z1, row.z2, 0, 0])
+    gap = greedy_gap(row) if gap is None else gap
     assert (
-        lib.ps_gate_decide(rule, state, seen, chosen, drafted, barred, verdict, nats) == lib.PS_OK
+        lib.ps_gate_decide(rule, state, seen, gap, chosen, drafted, barred, verdict, nats)
+        == lib.PS_OK
     )
     if gate is not None:
         gate.spent, gate.in_row = np.float32(state.spent), state.in_row
     return verdict[0], nats[0]
+
+
+def greedy_gap(row: Row) -> float:
+    """z1 - z2, as C has it in single precision."""
+    with np.errstate(all="ignore"):
+        return float(np.float32(row.z1) - np.float32(row.z2))
 
 
 def row(z1: float, z2: float) -> Row:
@@ -113,6 +126,24 @@ def test_sampled_takes_either_of_two() -> None:
     assert c_decide(Gate(0.9, sampled=True), row(9.0, 2.0), 5, 1)[0] == REJECTED
 
 
+def test_gaps_count_in_the_distribution_in_force() -> None:
+    """At temperature 2 half a logit is a quarter of a nat; what truncation removed is taken at no price."""
+    gate = Gate(0.9, gap=0.3, budget=0.4, sampled=True)
+    assert c_decide(gate, row(9.0, 8.5), 5, 2)[0] == REJECTED
+    assert c_decide(gate, row(9.0, 8.5), 5, 2, gap=0.25) == (RELAXED, 0.25)
+    assert c_decide(gate, row(9.0, 8.5), 5, 2, gap=0.25)[0] == REJECTED  # the budget is spent
+    for drafted in (1, 2):
+        free = Gate(0.5, sampled=True)
+        assert c_decide(free, row(9.0, 8.5), 5, drafted, gap=INF)[0] == REJECTED
+
+
+@pytest.mark.parametrize("drafted", [1, 2])
+def test_budget_of_nothing_is_strict(drafted: int) -> None:
+    """Budget 0 closes the gate, also to a token that would cost nothing."""
+    assert c_decide(Gate(0.9, budget=0.0, sampled=True), row(9.0, 8.9), 5, drafted)[0] == REJECTED
+    assert c_decide(Gate(0.9, budget=0.0), row(9.0, 9.0), 1, 2)[0] == REJECTED
+
+
 def test_cap_counts_relaxed_in_a_row() -> None:
     """After `cap` relaxed tokens the next must be exact, and that opens the gate again."""
     gate = Gate(0.9, cap=2)
@@ -159,24 +190,24 @@ limits = st.one_of(st.floats(0, 3, width=32), st.just(INF))
     budget=limits,
     cap=st.integers(-1, 3),
     sampled=st.booleans(),
+    force=st.one_of(st.none(), limits),
     steps=st.lists(
         st.tuples(st.integers(0, 3), st.integers(-1, 3), st.booleans()), min_size=1, max_size=8
     ),
 )
-def test_is_the_twins(z, theta, gap, budget, cap, sampled, steps) -> None:
+def test_is_the_twins(z, theta, gap, budget, cap, sampled, force, steps) -> None:
     """Any gate over any run of tokens decides as the twin does and ends in the same state."""
     ours, twin = (Gate(theta, gap, budget, cap, sampled) for _ in range(2))
     for chosen, drafted, barred in steps:
         seen = row(z[0], z[1])
-        assert c_decide(ours, seen, chosen, drafted, barred) == decide(
-            twin, seen, chosen, drafted, barred
-        )
+        found = c_decide(ours, seen, chosen, drafted, barred, force)
+        assert found == decide(twin, seen, chosen, drafted, barred, force)
     assert (ours.spent, ours.in_row) == (twin.spent, twin.in_row)
 
 
 def test_null_is_refused() -> None:
     """Results have to go somewhere."""
     assert (
-        lib.ps_gate_decide(ffi.NULL, ffi.NULL, ffi.NULL, 0, 0, 0, ffi.NULL, ffi.NULL)
+        lib.ps_gate_decide(ffi.NULL, ffi.NULL, ffi.NULL, 0, 0, 0, 0, ffi.NULL, ffi.NULL)
         == lib.PS_E_ARG
     )

@@ -71,7 +71,7 @@ class Gate:
 
 
 def decide(
-    gate: Gate | None, row: Row, chosen: int, drafted: int, barred: bool
+    gate: Gate | None, row: Row, chosen: int, drafted: int, barred: bool, gap: float | None = None
 ) -> tuple[int, float]:
     """The acceptance rule, one condition after the other; moves the gate's state."""
     if gate is None:
@@ -83,13 +83,17 @@ def decide(
     allowed = {row.second, row.first} if gate.sampled else {row.second}
     if barred or drafted not in allowed or drafted < 0:
         return REJECTED, 0.0
-    nats = np.float32(0) if drafted == row.first else z1 - z2
+    with np.errstate(all="ignore"):
+        apart = z1 - z2 if gap is None else np.float32(gap)
+    nats = np.float32(0) if drafted == row.first else apart
     with np.errstate(all="ignore"):
         conditions = (
             gate.theta < 1,
+            gate.budget > 0,
+            apart < np.inf,
             z1 > 0,
             z2 / z1 > np.float32(gate.theta),
-            z1 - z2 <= np.float32(gate.gap),
+            apart <= np.float32(gate.gap),
             gate.cap < 0 or gate.in_row < gate.cap,
             np.float32(gate.spent) + nats <= np.float32(gate.budget),
         )
