@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -75,16 +75,19 @@ class Sampling:
         return self.temperature == 0.0 and not self.shaped
 
 
-def build_chain(sampling: Sampling, llama: Any, grammar: Any = None, processors: Any = None) -> Any:
+def build_chain(
+    sampling: Sampling, llama: Any, grammar: Any = None, hook: ProcessorHook | None = None
+) -> Any:
     """The `LlamaSampler` of llama-cpp-python's `Llama` for these options, or None where argmax will do.
 
-    llama: the `llama_cpp.Llama` whose model, vocabulary and token history the chain needs.
+    llama: the `llama_cpp.Llama` whose model and vocabulary the chain needs. hook: logits processors, which come first.
     """
-    if sampling.greedy and grammar is None and processors is None:
+    if sampling.greedy and grammar is None and hook is None:
         return None
     chain = internals.LlamaSampler()
-    if processors is not None:
-        chain.add_custom(_processor_hook(llama, processors))
+    if hook is not None:
+        llama_cpp.llama_sampler_chain_add(chain.sampler, hook.get_sampler())
+        chain.custom_samplers.append((0, hook))  # it is ours to free, not llama.cpp's
     if sampling.logit_bias:
         _add_bias(chain, llama.n_vocab(), sampling.logit_bias)
     if sampling.penalised:
@@ -139,18 +142,44 @@ def _add_bias(chain: Any, n_vocab: int, bias: Mapping[int, float]) -> None:
     llama_cpp.llama_sampler_chain_add(chain.sampler, sampler)
 
 
-def _processor_hook(llama: Any, processors: Any) -> Any:
-    layout = np.dtype([("id", np.intc), ("logit", np.single), ("p", np.single)], align=True)
+_CANDIDATES = np.dtype([("id", np.intc), ("logit", np.single), ("p", np.single)], align=True)
 
-    def apply(array: Any) -> None:
+
+class ProcessorHook(internals.CustomSampler):  # type: ignore[misc]  # llama_cpp is untyped
+    """Runs logits processors in a sampler chain, over the token ids that stand before each row.
+
+    A verified row is sampled after the rows before it were accepted, so the processors see each row once, in order, with the
+    ids that plain decoding would have shown them, and nothing beyond the first refused token.
+    """
+
+    def __init__(self, processors: Sequence[Any], tokens: Sequence[int]) -> None:
+        super().__init__(self._process)
+        self._accept_ref = llama_cpp.llama_sampler_i_accept(self._extend)
+        self.sampler.iface.contents.accept = self._accept_ref
+        self._processors = list(processors)
+        self._ids = np.array(tokens, dtype=np.intc)
+        self._n = len(tokens)
+        self.error: Exception | None = None
+        """What a processor raised: no exception passes through llama.cpp, so the caller has to look."""
+
+    def _extend(self, _sampler: Any, token: int) -> None:
+        if self._n == len(self._ids):
+            self._ids = np.concatenate([self._ids, np.zeros(self._n + 64, dtype=np.intc)])
+        self._ids[self._n] = token
+        self._n += 1
+
+    def _process(self, array: Any) -> None:
+        if self.error is not None:
+            return
         size = array.contents.size
         block = (llama_cpp.llama_token_data * size).from_address(
             ctypes.addressof(array.contents.data.contents)
         )
-        candidates = np.frombuffer(block, dtype=layout)
+        candidates = np.frombuffer(block, dtype=_CANDIDATES)
         logits = np.ascontiguousarray(candidates["logit"])
-        for process in processors:
-            logits = process(llama._input_ids, logits)
-        candidates["logit"] = logits
-
-    return apply
+        try:
+            for process in self._processors:
+                logits = process(self._ids[: self._n], logits)
+            candidates["logit"] = logits
+        except Exception as error:  # noqa: BLE001 - raised where the answer is made
+            self.error = error

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import pickle
 
 import llama_cpp
@@ -75,27 +74,6 @@ def test_streams_keep_their_own_rule(open_llama, tiny_ascii):
 def test_no_score_buffer(pair):
     """No n_ctx x n_vocab floats are held."""
     assert pair[0].scores.size == 0
-
-
-def test_logits_processor_falls_back_and_says_so_once(pair, caplog):
-    """A Python logits processor is honoured by plain decoding; one line says so, however many calls there are."""
-    processors = llama_cpp.LogitsProcessorList([forbid_a])
-    ours, theirs = pair
-    wanted = stable(theirs.create_completion(PROMPT, logits_processor=processors, **GREEDY))
-    with caplog.at_level(logging.WARNING, "pyspec"):
-        for _ in range(2):
-            found = ours.create_completion(PROMPT, logits_processor=processors, **GREEDY)
-            assert stable(found) == wanted
-            assert found["speculation"]["drafted"] == 0
-    assert caplog.text.count("logits processor") == 1
-
-
-def forbid_a(_ids, scores):
-    """A logits processor: never the most frequent letter of the unbiased answer."""
-    scores = np.copy(scores)
-    scores[40] = -1e9
-    scores[41] = scores[41] + 3.0
-    return scores
 
 
 def test_pickling_is_refused(pair):

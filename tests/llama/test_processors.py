@@ -1,0 +1,145 @@
+"""Logits processors: they see what plain decoding shows them, and drafts are verified under them."""
+
+from __future__ import annotations
+
+import llama_cpp
+import numpy as np
+import pytest
+from completions import GREEDY, PROMPT, stable
+
+LONG = {**GREEDY, "max_tokens": 120}
+
+
+def both(pair, make, options=LONG, prompt=PROMPT):
+    """(our result, theirs) with a processor of its own each."""
+    return [
+        llm.create_completion(
+            prompt, logits_processor=llama_cpp.LogitsProcessorList([make()]), **options
+        )
+        for llm in pair
+    ]
+
+
+@pytest.fixture
+def watched(pair):
+    """The pair, and the ids that each one's processor was shown, call by call."""
+    seen = []
+
+    def make():
+        calls = []
+        seen.append(calls)
+
+        def watch(ids, logits):
+            calls.append(ids.tolist())
+            return logits
+
+        return watch
+
+    return pair, make, seen
+
+
+@pytest.mark.parametrize("draft", [0, 4])
+def test_ids_are_those_of_plain_decoding(watched, draft):
+    """Each call of a processor has one token more, the prompt first; also in a second answer, with drafts or without."""
+    from pyspec.llama import Speculation
+
+    pair, make, seen = watched
+    for prompt in (PROMPT, "zzyyxx"):
+        results = [
+            llm.create_completion(
+                prompt, logits_processor=llama_cpp.LogitsProcessorList([make()]), **GREEDY, **extra
+            )
+            for llm, extra in zip(pair, ({"speculation": Speculation(draft_max=draft)}, {}))
+        ]
+        assert stable(results[0]) == stable(results[1])
+    assert (results[0]["speculation"]["accepted"] > 0) is (draft > 0)
+    for ours, theirs in (seen[:2], seen[2:]):
+        # the original draws one token after another; ours may have drawn the rest of its last round too
+        assert ours[: len(theirs)] == theirs
+        assert len(ours) <= len(theirs) + draft
+
+
+def no_repeat():
+    """Never a token that is in the last eight."""
+
+    def process(ids, logits):
+        logits = np.copy(logits)
+        logits[ids[-8:]] = -np.inf
+        return logits
+
+    return process
+
+
+def alternate():
+    """A processor with a state of its own: it raises letters in turn, one a call."""
+    calls = []
+
+    def process(_ids, logits):
+        calls.append(0)
+        logits = np.copy(logits)
+        logits[30 + len(calls) % 5] += 8.0
+        return logits
+
+    return process
+
+
+@pytest.mark.parametrize("make", [no_repeat, alternate])
+@pytest.mark.parametrize("options", [LONG, {"max_tokens": 120, "seed": 3}])
+def test_text_is_the_originals(pair, make, options):
+    """Greedy or sampled, a processor's text is the one of llama-cpp-python."""
+    ours, theirs = both(pair, make, options)
+    assert stable(ours) == stable(theirs)
+
+
+def test_drafts_are_accepted_under_a_processor(open_llama, open_plain, tiny_ascii):
+    """Lookup finds the repetition that a processor forces, and the text stays the original's."""
+    pair = (open_llama(tiny_ascii, draft="lookup"), open_plain(tiny_ascii))
+    ours, theirs = both(pair, alternate)
+    assert stable(ours) == stable(theirs)
+    assert ours["speculation"]["accepted"] > 20
+    assert ours["speculation"]["verification"] == "strict"
+
+
+def test_processor_beside_bias_and_penalties(open_llama, tiny_ascii):
+    """With a bias and a penalty, drafts change nothing; the original drops both processors where a bias is given too."""
+    from pyspec.llama import OFF
+
+    llm = open_llama(tiny_ascii, draft=tiny_ascii)
+    options = {**LONG, "logit_bias": {7: 3.0}, "repeat_penalty": 1.3}
+    texts = [
+        llm.create_completion(
+            PROMPT,
+            logits_processor=llama_cpp.LogitsProcessorList([no_repeat()]),
+            **options,
+            speculation=how,
+        )["choices"][0]["text"]
+        for how in (None, OFF)
+    ]
+    assert texts[0] == texts[1]
+
+
+def test_what_a_processor_raises_reaches_the_caller(pair):
+    """No answer is made up without the processor; the next call works."""
+
+    def broken(ids, logits):
+        if len(ids) > 12:
+            raise ZeroDivisionError("no logits today")
+        return logits
+
+    ours, theirs = pair
+    with pytest.raises(ZeroDivisionError, match="no logits today"):
+        ours.create_completion(
+            PROMPT, logits_processor=llama_cpp.LogitsProcessorList([broken]), **LONG
+        )
+    assert stable(ours.create_completion(PROMPT, **GREEDY)) == stable(
+        theirs.create_completion(PROMPT, **GREEDY)
+    )
+
+
+def test_an_empty_list_is_no_processor(pair):
+    """Libraries pass empty lists."""
+    ours, _ = pair
+    found = ours.create_completion(
+        PROMPT, logits_processor=llama_cpp.LogitsProcessorList([]), **GREEDY
+    )
+    assert stable(found) == stable(ours.create_completion(PROMPT, **GREEDY))
