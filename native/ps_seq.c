@@ -26,6 +26,8 @@ void ps_seq_drop_draft(ps_seq *seq, int32_t n_matched) {
     draft->scored = 0;
 }
 
+static int32_t least(int32_t a, int32_t b) { return a < b ? a : b; }
+
 static int32_t common_prefix(const ps_seq *seq, const int32_t *tokens, int32_t n) {
     int32_t i = 0;
     while (i < n && i < seq->n && seq->token[i] == tokens[i]) i++;
@@ -45,13 +47,18 @@ static void settle(ps_engine *engine, int32_t role, int32_t seq, int32_t keep) {
     if (status == PS_E_ROLLBACK) engine->role[role].n_kv[seq] = 0;
 }
 
-/* Others used the target's context: ask its memory what it holds, and believe the caller what that is. */
-static void adopt(ps_engine *engine, int32_t seq, int32_t n_held) {
+/* Others may have used the target's context: what its memory holds beyond `keep`, or beyond our count, is not ours. */
+static void settle_target(ps_engine *engine, int32_t seq, int32_t keep) {
     ps_ctx *const ctx = &engine->role[PS_TARGET];
     if (!ctx->ctx) return;
     ctx->n_kv[seq] = ps_api.memory_seq_pos_max(ps_api.get_memory(ctx->ctx), seq) + 1;
-    settle(engine, PS_TARGET, seq, n_held);
-    ctx->states = !ctx->states; /* unknown: set it in any case */
+    settle(engine, PS_TARGET, seq, keep);
+}
+
+/* They may also have switched states on or off. */
+static void reset_states(ps_ctx *ctx) {
+    if (!ctx->ctx) return;
+    ctx->states = !ctx->states;
     ps_ctx_want_states(ctx, !ctx->states);
 }
 
@@ -62,9 +69,11 @@ static ps_status seq_set(ps_engine *engine, int32_t index, const int32_t *tokens
     /* the last token is always decoded in a verify, so that its logits are there */
     const int32_t most = n > 0 ? n - 1 : 0;
     const int32_t common = common_prefix(seq, tokens, n);
-    const int32_t keep = common < most ? common : most;
-    if (n_held >= 0) adopt(engine, index, n_held < most ? n_held : most);
-    else settle(engine, PS_TARGET, index, keep);
+    const int32_t keep = least(common, most);
+    ps_ctx *const target = &engine->role[PS_TARGET];
+    const int32_t known = n_held < 0 ? least(keep, target->n_kv[index]) : least(n_held, most);
+    settle_target(engine, index, known);
+    if (n_held >= 0) reset_states(target);
     for (int32_t r = PS_DRAFT; r < PS_N_ROLES; r++) settle(engine, r, index, keep);
     ps_states_cut(&seq->states, keep);
     seq->n = 0;

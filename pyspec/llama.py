@@ -21,7 +21,7 @@ from pyspec.policy.learned import Learned
 from pyspec.policy.lengths import Length, parse_length
 from pyspec.profiles import load_profile, prior_curve, prior_learned
 from pyspec.rules import Strict, Verification
-from pyspec.sampling import Sampling, build_chain
+from pyspec.sampling import ProcessorHook, Sampling, build_chain
 from pyspec.speculation import OFF, Speculation, result_block
 from pyspec.text import piece_reader
 from pyspec.tokens import Step
@@ -29,6 +29,9 @@ from pyspec.tokens import Step
 __all__ = ["OFF", "Speculation", "SpeculativeLlama"]
 
 log = logging.getLogger("pyspec")
+
+_FINISH_REASONS = {"length": "length", "context": "length", "cancelled": "cancelled"}
+"""What ended an answer, in the words of a completion: a full context is a length."""
 
 _STRICT = Strict()
 _DEFAULT_SAMPLING = Sampling()
@@ -42,6 +45,25 @@ class _Call:
     max_tokens: int | None = None
     logit_bias: dict[int, float] | None = None
     logprobs: bool = False
+    echo: bool = False
+    ending: _Ending | None = None
+
+
+class _Ending:
+    """Stands for a call's stopping criteria in llama-cpp-python's own loop.
+
+    That loop throws away the text of a generator which ends before it asked for the end, unless a criterion wants to stop
+    there. This one does, where the answer ended by itself.
+    """
+
+    def __init__(self, criteria: Any) -> None:
+        self.criteria = criteria
+        self.reason: str | None = None
+        """Why the answer ended; None where llama-cpp-python knows it."""
+
+    def __call__(self, ids: Any, logits: Any) -> bool:
+        wanted = self.criteria is not None and self.criteria(ids, logits)
+        return bool(wanted) or self.reason is not None
 
 
 class SpeculativeLlama(Mirror):
@@ -128,22 +150,30 @@ class SpeculativeLlama(Mirror):
         finally:
             self._bound = outer
 
-    def _marked(self, chunks: Any) -> Iterator[Any]:
+    def _marked(self, chunks: Any, ending: _Ending | None = None) -> Iterator[Any]:
         for chunk in chunks:
-            if chunk["choices"] and chunk["choices"][0].get("finish_reason"):
-                yield {**chunk, "speculation": self.last_speculation}
-            else:
+            if not chunk["choices"] or not chunk["choices"][0].get("finish_reason"):
                 yield chunk
+                continue
+            if ending is not None and ending.reason is not None:
+                chunk["choices"][0]["finish_reason"] = ending.reason
+            yield {**chunk, "speculation": self.last_speculation}
 
     def _create_completion(self, *args: Any, **kwargs: Any) -> Iterator[Any]:
-        bias = kwargs.pop("logit_bias", None)
+        bias = None if self._plain else kwargs.pop("logit_bias", None)
+        ending = None if self._plain else _Ending(kwargs.pop("stopping_criteria", None))
         call = _Call(
             self._bound,
             kwargs.get("max_tokens"),
             {int(token): float(value) for token, value in bias.items()} if bias else None,
             kwargs.get("logprobs") is not None,
+            bool(kwargs.get("echo")),
+            ending,
         )
-        return self._marked(self._carrying(call, super()._create_completion(*args, **kwargs)))
+        if ending is not None:
+            kwargs["stopping_criteria"] = ending
+        chunks = super()._create_completion(*args, **kwargs)
+        return self._marked(self._carrying(call, chunks), ending)
 
     def _carrying(self, call: _Call, chunks: Iterator[Any]) -> Iterator[Any]:
         """Run llama-cpp-python's generator with `call` in force whenever it runs."""
@@ -191,6 +221,7 @@ class SpeculativeLlama(Mirror):
                 grammar=grammar,
                 logits_processor=logits_processor,
                 keep_rows=call.logprobs,
+                goes_on=True,  # half a character may need a token more than was allowed
             )
             more = yield from self._ids(steps, text, stopping_criteria)
             if more is None:
@@ -232,23 +263,22 @@ class SpeculativeLlama(Mirror):
         grammar: Any = None,
         logits_processor: Any = None,
         keep_rows: bool = False,
+        goes_on: bool = False,
         progress: Callable[[int, int], None] | None = None,
     ) -> Generator[Step, None, None]:
         """Answer the prompt `tokens` round by round; the layer under all the others.
 
         max_tokens: None or below 1 for as many as the context holds. keep_rows: keep logits of emitted tokens for logprobs.
+        goes_on: do not end at max_tokens but go on without drafts until the generator is closed.
         progress(done, total) is called while the prompt is read. Closing the generator early keeps everything consistent.
-        Raises ContextOverflow, EngineError or NumericError.
+        Raises ContextOverflow, EngineError or NumericError, and whatever a logits processor raises.
         """
         session = self._open().session
         speculation = speculation or self._bound
-        chain = build_chain(sampling, self, grammar, logits_processor)
-        if logits_processor is not None:
-            self._tell(
-                "a logits processor runs in Python, token by token: such calls are decoded plainly"
-            )
+        hook = ProcessorHook(logits_processor, tokens) if logits_processor else None
+        chain = build_chain(sampling, self, grammar, hook)
         rule = speculation.verification or self.verification
-        if grammar is not None or logits_processor is not None or sampling.shaped:
+        if grammar is not None or hook is not None or sampling.shaped:
             rule = Strict()
         policy = self._policy(speculation, rule)
         request = Request(
@@ -257,7 +287,8 @@ class SpeculativeLlama(Mirror):
             sampler=0 if chain is None else address(chain.sampler),
             sampled=sampling.temperature != 0.0,
             max_tokens=UNLIMITED if max_tokens is None or max_tokens < 1 else max_tokens,
-            draft_max=speculation.longest if logits_processor is None else 0,
+            goes_on=goes_on,
+            draft_max=speculation.longest,
             rows=[] if keep_rows else None,
             progress=progress,
             held=self._held(tokens),
@@ -267,6 +298,8 @@ class SpeculativeLlama(Mirror):
         try:
             for step in session.steps(tokens, request):
                 self._follow(session.tokens)
+                if hook is not None and hook.error is not None:
+                    raise hook.error
                 yield step
         finally:
             self._settle(policy, rule, speculation)
@@ -306,24 +339,31 @@ class SpeculativeLlama(Mirror):
     def _ids(
         self, steps: Generator[Step, None, None], prompt: list[int], criteria: Any
     ) -> Generator[int, Sequence[int] | None, list[int] | None]:
-        """Flatten steps to ids; returns the text to go on from if the caller sends tokens."""
-        text = list(prompt)
+        """Flatten steps to ids; returns the text to go on from if the caller sends tokens.
+
+        However it ends, the context holds no token that the caller has not seen, and the last one not yet: as in
+        llama-cpp-python, where a token is decoded when the next one is asked for.
+        """
+        text, ending = list(prompt), self._call.ending
+        criteria = ending.criteria if ending is not None else criteria
         # criteria read tokens; logits are kept for logprobs alone
         row = np.zeros(self._n_vocab, dtype=np.single)
+        seen = len(text) - 1
         try:
             for step in steps:
                 for token in step.tokens:
-                    if criteria is not None and criteria(self.input_ids[: len(text)], row):
-                        steps.close()
-                        # what the caller has not seen is no text
-                        self.n_tokens = min(self.n_tokens, len(text))
+                    seen = len(text)
+                    if criteria is not None and criteria(self.input_ids[:seen], row):
                         return None
                     text.append(token.id)
                     sent = yield token.id
                     if sent:
                         return text + list(sent)
+                if ending is not None and step.finish_reason not in (None, "stop"):
+                    ending.reason = _FINISH_REASONS[step.finish_reason]
         finally:
             steps.close()
+            self.n_tokens = min(self.n_tokens, seen)
         return None
 
     # -- the rest ------------------------------------------------------------------------------------------------------
@@ -331,7 +371,7 @@ class SpeculativeLlama(Mirror):
     def cancel(self) -> None:
         """Stop the answer in flight, also while it reads the prompt; safe from any thread and from a signal handler."""
         if self._assembly is not None:
-            self._assembly.session.engine.cancel()
+            self._assembly.session.cancel()
 
     def _tell(self, note: str) -> None:
         if note not in self._told:

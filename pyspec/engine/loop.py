@@ -28,6 +28,10 @@ LOOKUP_MAX = 16
 """Longest draft asked of a Python drafter, tokens: a wider verify batch gains nothing on any curve measured."""
 
 
+MAX_BATCH = 2**31 - 1
+"""No limit of rows but llama.cpp's own."""
+
+
 class Policy(Protocol):
     """What the loop asks between its calls into C; `pyspec.policy` has the implementations."""
 
@@ -46,7 +50,8 @@ class Run:
     """One answer in flight on one sequence.
 
     tokens: committed text, prompt included. sampler: address of a llama sampler chain, 0 for argmax. remaining: tokens
-    still allowed. rows: where to keep the logits row of each emitted token, or None.
+    still allowed; where the answer goes on past them, it does so without drafts. rows: where to keep the logits row of each
+    emitted token, or None.
     """
 
     seq: int
@@ -55,6 +60,7 @@ class Run:
     remaining: int
     sampler: int = 0
     draft_max: int = MAX_DRAFT
+    goes_on: bool = False
     rows: list[npt.NDArray[np.float32]] | None = None
     tally: Tally = field(default_factory=Tally)
     finish_reason: str | None = None
@@ -98,14 +104,17 @@ class _Outage:
 class Loop:
     """Rounds over the sequences of one engine.
 
-    n_ctx: positions a sequence may use. A drafter or a companion that fails is reported once and left out of the round, a
-    draft model or a companion of some more rounds; the text stays the target's.
+    n_ctx: positions a sequence may use. n_batch: rows of one decode on the target. A drafter or a companion that fails is
+    reported once and left out of the round, a draft model or a companion of some more rounds; the text stays the target's.
     """
 
-    def __init__(self, engine: Engine, equipment: Equipment, n_ctx: int) -> None:
+    def __init__(
+        self, engine: Engine, equipment: Equipment, n_ctx: int, n_batch: int = MAX_BATCH
+    ) -> None:
         self.engine = engine
         self.equipment = equipment
         self.n_ctx = n_ctx
+        self.n_batch = n_batch
         self._stopping: Plan | None = None
         self._complained: set[str] = set()
         self._draft_outage, self._score_outage = _Outage(), _Outage()
@@ -124,7 +133,9 @@ class Loop:
             drafts, lengths = [Draft(run.seq, 0) for run in runs], [0] * len(runs)
         else:
             # a draft kept from an earlier round may be longer than this round's batch has room for
-            lengths = [min(n, self._room(run)) for n, run in zip(policy.choose(drafts), runs)]
+            lengths = [
+                min(n, self._room(run, len(runs))) for n, run in zip(policy.choose(drafts), runs)
+            ]
         self._verify(runs, lengths, fills, outcome)
         verdicts = [self._accept(run, n, draft.n) for run, n, draft in zip(runs, lengths, drafts)]
         outcome.seqs = [seen for _, seen in verdicts]
@@ -134,19 +145,21 @@ class Loop:
 
     # -- draft ---------------------------------------------------------------------------------------------------------
 
-    def _place(self, run: Run) -> Place:
+    def _place(self, run: Run, n_runs: int) -> Place:
         n = len(run.tokens)
         lag = self.engine.lag(Role.DRAFT, run.seq, n) if self.equipment.draft_model else 0
-        return Place(run.seq, self._room(run), lag, min(run.remaining, self.n_ctx - n), n)
+        left = max(0, min(run.remaining, self.n_ctx - n))
+        return Place(run.seq, self._room(run, n_runs), lag, left, n)
 
-    def _room(self, run: Run) -> int:
+    def _room(self, run: Run, n_runs: int) -> int:
         """The longest draft that can be verified: one more token is always emitted after it."""
         if not run.tally.rounds:
             return 0  # the first token does not wait for a draft to read the prompt
-        return max(0, min(run.remaining - 1, self.n_ctx - len(run.tokens), run.draft_max))
+        room = min(run.remaining, self.n_ctx + 1 - len(run.tokens), self.n_batch // n_runs)
+        return max(0, min(room - 1, run.draft_max))
 
     def _draft(self, runs: Sequence[Run], policy: Policy, outcome: Outcome) -> list[Draft] | None:
-        places = [self._place(run) for run in runs]
+        places = [self._place(run, len(runs)) for run in runs]
         if not any(place.room for place in places):
             return None
         plan = policy.plan(places)
@@ -305,7 +318,7 @@ class Loop:
     def _ending(self, run: Run, verdict: Any) -> str | None:
         if verdict.ended:
             return "stop"
-        if run.remaining <= 0:
+        if run.remaining <= 0 and not run.goes_on:
             return "length"
         return "context" if len(run.tokens) > self.n_ctx else None
 

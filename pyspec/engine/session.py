@@ -9,6 +9,7 @@ from threading import Lock
 from time import perf_counter
 from typing import Any
 
+import llama_cpp
 import numpy as np
 import numpy.typing as npt
 
@@ -33,7 +34,8 @@ UNLIMITED = 2**31 - 1
 class Request:
     """What one answer asks for.
 
-    sampler: address of a sampler chain, 0 for argmax; sampled: whether it draws at random. rows: a list that receives the
+    sampler: address of a sampler chain, 0 for argmax; sampled: whether it draws at random. goes_on: after max_tokens tokens
+    the answer does not end but goes on without drafts, until its caller closes it. rows: a list that receives the
     logits row of each emitted token, or None. progress(done, total) is called after each chunk of the prompt.
     """
 
@@ -42,6 +44,7 @@ class Request:
     sampler: int = 0
     sampled: bool = False
     max_tokens: int = UNLIMITED
+    goes_on: bool = False
     draft_max: int = MAX_DRAFT
     rows: list[npt.NDArray[np.float32]] | None = None
     progress: Callable[[int, int], None] | None = None
@@ -85,9 +88,13 @@ class Session:
         equipment = Equipment(
             drafter, draft is not None, draft is not None and companion is not None
         )
-        self.loop = Loop(self.engine, equipment, self.n_ctx)
+        n_batch = int(llama_cpp.llama_n_batch(target.ctx))
+        self.loop = Loop(self.engine, equipment, self.n_ctx, n_batch)
         self._lock = Lock()
         self._turn = 0  # counts answers: one that was suspended while another began must not go on with the other's text
+        self._in_flight = False
+        self.cancelling = False
+        """Whether the answer in flight is to end soon."""
         self.tokens: list[int] = []
         self.report: Report | None = None
 
@@ -107,7 +114,7 @@ class Session:
             request.max_tokens,
             request.sampler,
         )
-        run.draft_max, run.rows = request.draft_max, request.rows
+        run.draft_max, run.rows, run.goes_on = request.draft_max, request.rows, request.goes_on
         kept = self._begin(run, request.held)
         turn = self._turn
         try:
@@ -120,6 +127,8 @@ class Session:
             yield Step((), "cancelled")
         finally:
             if turn == self._turn:
+                self._in_flight = self.cancelling = False
+                self.engine.cancel(raised=False)
                 self.report = Report(
                     run.tally, clock.timings(run.tally.tokens), len(tokens), kept, run.finish_reason
                 )
@@ -144,7 +153,8 @@ class Session:
     def _begin(self, run: Run, held: int) -> int:
         with self._alone(self._turn):
             kept = self.engine.set_tokens(0, run.tokens, held)
-            self.engine.cancel(False)
+            self.engine.cancel(raised=False)
+            self._in_flight, self.cancelling = True, False
             self._turn += 1
             self.tokens, self.report = run.tokens, None
             return kept
@@ -168,6 +178,12 @@ class Session:
     def held(self) -> int:
         """Tokens of the text that the target's KV holds; after an error it may hold drafted ones too, not counted here."""
         return min(self.engine.held(Role.TARGET, 0), len(self.tokens))
+
+    def cancel(self) -> None:
+        """End the answer in flight soon; safe from any thread and from a signal handler. Without one, nothing happens."""
+        if self._in_flight:
+            self.cancelling = True
+            self.engine.cancel()
 
     def close(self) -> None:
         """Free the engine; an answer that another thread has in flight is cancelled first."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pickle
 
-import llama_cpp
 import numpy as np
 import pytest
 from answers import Scripted, ask

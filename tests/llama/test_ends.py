@@ -1,0 +1,130 @@
+"""How answers end, and what is left in the context: no text is lost, and none that nobody saw stays."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+import tiny
+from answers import Scripted
+from completions import GREEDY, PROMPT, stable
+
+JAPANESE = "日本の首都は東京です。日本の首都は"
+
+
+@pytest.mark.parametrize("n", [9, 11, 12, 13])
+def test_a_character_is_finished_though_max_tokens_falls_inside(open_llama, open_plain, smollm2, n):
+    """Text, usage and finish reason are the original's, which goes on until the character is whole."""
+    options = {"max_tokens": n, "temperature": 0.0}
+    result = open_llama(smollm2, draft="lookup").create_completion(JAPANESE, **options)
+    assert result["choices"][0]["text"]
+    assert stable(result) == stable(open_plain(smollm2).create_completion(JAPANESE, **options))
+
+
+@pytest.mark.parametrize("n", [11, 13])
+def test_a_streamed_character_is_finished(open_llama, open_plain, smollm2, n):
+    """The same in a stream."""
+    options = {"max_tokens": n, "temperature": 0.0, "stream": True}
+    texts = [
+        "".join(chunk["choices"][0]["text"] for chunk in llm.create_completion(JAPANESE, **options))
+        for llm in (open_llama(smollm2, draft="lookup"), open_plain(smollm2))
+    ]
+    assert texts[0] == texts[1] != ""
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_cancelled_answer_keeps_its_text(open_llama, tiny_ascii, stream):
+    """cancel() of a completion ends it with the text so far and says so."""
+    holder = []
+
+    def cancel(tokens, _limit):
+        if len(tokens) > 30:
+            threading.Thread(target=holder[0].cancel).start()
+            while not holder[0]._assembly.session.cancelling:
+                pass
+        return []
+
+    holder.append(open_llama(tiny_ascii, draft=Scripted(cancel), n_ctx=1024))
+    whole = open_llama(tiny_ascii).create_completion(PROMPT, **GREEDY)["choices"][0]["text"]
+    found = holder[0].create_completion(PROMPT, stream=stream, **{**GREEDY, "max_tokens": 500})
+    chunks = list(found) if stream else [found]
+    text = "".join(chunk["choices"][0]["text"] for chunk in chunks)
+    assert chunks[-1]["choices"][0]["finish_reason"] == "cancelled"
+    assert text == whole[: len(text)]
+    assert len(text) >= 31 - len(PROMPT)
+    again = holder[0].create_completion("zz", **{**GREEDY, "max_tokens": 5})
+    assert again["usage"]["completion_tokens"] == 5
+
+
+def test_cancel_between_answers_does_nothing(open_llama, tiny_ascii):
+    """Nothing is in flight, so nothing is cancelled: not the next answer, not eval()."""
+    llm = open_llama(tiny_ascii)
+    whole = llm.create_completion(PROMPT, **GREEDY)
+    llm.cancel()
+    llm.eval(llm.tokenize(b"abc"))
+    llm.cancel()
+    assert stable(llm.create_completion(PROMPT, **GREEDY)) == stable(whole)
+
+
+@pytest.mark.parametrize("k", [1, 3, 6])
+def test_what_the_caller_did_not_see_is_no_text(pair, k):
+    """After k tokens the generator is closed; going on with reset=False continues there, as in the original."""
+    tokens = pair[0].tokenize(PROMPT.encode())
+    found = []
+    for llm in pair:
+        stream = llm.generate(tokens, temp=0.0)
+        ids = [next(stream) for _ in range(k)]
+        stream.close()
+        held = llm.input_ids[: llm.n_tokens].tolist()
+        stream = llm.generate([40, 41], temp=0.0, reset=False)
+        found.append((ids, held, [next(stream) for _ in range(10)]))
+        stream.close()
+    assert found[0] == found[1]
+
+
+@pytest.mark.parametrize("n_ctx", [17, 64, 300, 1000])
+@pytest.mark.parametrize("draft", ["none", "tiny"])
+def test_a_context_is_filled_to_its_end(open_llama, tiny_ascii, n_ctx, draft):
+    """llama.cpp rounds contexts up; an answer that fills one ends with what it wrote, and the object goes on."""
+    llm = open_llama(tiny_ascii, n_ctx=n_ctx, draft=tiny_ascii if draft == "tiny" else draft)
+    prompt = llm.tokenize(PROMPT.encode())
+    steps = list(llm.steps(prompt))
+    assert steps[-1].finish_reason == "context"
+    assert len(prompt) + sum(len(step.tokens) for step in steps) == llm.n_ctx() + 1
+    result = llm.create_completion(PROMPT, max_tokens=None, temperature=0.0)
+    assert result["choices"][0]["finish_reason"] == "length"
+    assert len(result["choices"][0]["text"]) == llm.n_ctx() - len(PROMPT)
+
+
+def test_a_context_that_ends_inside_a_character_keeps_the_text(open_llama, smollm2):
+    """Where there is no room for the rest of a character, all before it is kept."""
+    llm = open_llama(smollm2, n_ctx=256)
+    tokens = llm.tokenize((JAPANESE * 12).encode())
+    for n in range(236, 240):
+        result = llm.create_completion(tokens[:n], max_tokens=None, temperature=0.0)
+        assert result["choices"][0]["finish_reason"] == "length"
+        assert result["choices"][0]["text"]
+
+
+@pytest.mark.parametrize("n_batch", [1, 2, 8])
+@pytest.mark.parametrize("draft", ["tiny", "lookup"])
+def test_drafts_fit_a_small_batch(open_llama, open_plain, tiny_ascii, tiny_folder, n_batch, draft):
+    """n_batch rows are all that one decode takes: a draft has at most one row less; LangChain's n_batch is 8."""
+    path = tiny.write(tiny_folder / "batch-draft.gguf", tokens=tiny.ASCII, noise=0.15)
+    llm = open_llama(
+        tiny_ascii, draft=path if draft == "tiny" else draft, length="fixed:16", n_batch=n_batch
+    )
+    options = {**GREEDY, "max_tokens": 120}
+    assert stable(llm.create_completion(PROMPT, **options)) == stable(
+        open_plain(tiny_ascii).create_completion(PROMPT, **options)
+    )
+    assert (llm.last_speculation["accepted"] > 0) is (n_batch > 1)
+
+
+def test_a_companion_fits_a_small_batch(open_llama, tiny_target, tiny_draft, tiny_companion):
+    """Nor has the companion more rows than it may."""
+    llm = open_llama(
+        tiny_target, draft=tiny_draft, companion=tiny_companion, length="companion", n_batch=8
+    )
+    wanted = open_llama(tiny_target).create_completion("abc", **GREEDY)
+    assert stable(llm.create_completion("abc", **GREEDY)) == stable(wanted)
