@@ -18,8 +18,8 @@ struct llama_vocab;
 
 struct llama_batch {
     int32_t n_tokens;
-    int32_t *token; /* NULL when embd is given */
-    float *embd;    /* NULL when token is given */
+    int32_t *token; /* NULL where embd alone is given */
+    float *embd;    /* NULL where token alone is given */
     int32_t *pos;
     int32_t *n_seq_id;
     int32_t **seq_id;
@@ -45,6 +45,7 @@ typedef bool (*ps_abort_callback)(void *data);
 /* Every llama.cpp function pyspec calls: X(return type, name without llama_, parameters). */
 #define PS_LLAMA_API(X)                                                                                                  \
     X(int32_t, decode, (struct llama_context * ctx, struct llama_batch batch))                                           \
+    X(int32_t, encode, (struct llama_context * ctx, struct llama_batch batch))                                           \
     X(float *, get_logits_ith, (struct llama_context * ctx, int32_t i))                                                  \
     X(float *, get_embeddings_ith, (struct llama_context * ctx, int32_t i))                                              \
     X(void, set_embeddings, (struct llama_context * ctx, bool embeddings))                                               \
@@ -71,5 +72,16 @@ typedef bool (*ps_abort_callback)(void *data);
     X(bool, vocab_is_control, (const struct llama_vocab *vocab, int32_t token))                                          \
     X(void, sampler_apply, (struct llama_sampler * smpl, struct llama_token_data_array * cur_p))                         \
     X(void, sampler_accept, (struct llama_sampler * smpl, int32_t token))
+
+/*
+ * What llama.cpp exports under C++ names and promises nothing about: bound where it is, and needed for drafts that read the
+ * target's states (EAGLE-3, MTP) alone. pyspec/_lib.py has the names by compiler.
+ */
+#define PS_LLAMA_EXT_API(X)                                                                      \
+    X(void, set_embeddings_layer_inp, (struct llama_context * ctx, uint32_t layer, bool wanted)) \
+    X(float *, get_embeddings_layer_inp, (struct llama_context * ctx, uint32_t layer))           \
+    X(void, set_embeddings_nextn, (struct llama_context * ctx, bool wanted, bool masked))        \
+    X(float *, get_embeddings_nextn, (struct llama_context * ctx))                               \
+    X(float *, get_embeddings_nextn_ith, (struct llama_context * ctx, int32_t i))
 
 #endif /* PS_LLAMA_ABI_H */

@@ -12,10 +12,12 @@ typedef struct entry {
 } entry;
 
 #define MEMBER(result, name, parameters) {"llama_" #name, (int32_t)offsetof(ps_api_table, name)},
-static const entry functions[] = {PS_LLAMA_API(MEMBER)};
+static const entry functions[] = {PS_LLAMA_API(MEMBER) PS_LLAMA_EXT_API(MEMBER)};
 #undef MEMBER
 
-enum { N_FUNCTIONS = sizeof functions / sizeof functions[0] };
+#define ONE(result, name, parameters) +1
+enum { N_FUNCTIONS = sizeof functions / sizeof functions[0], N_REQUIRED = 0 PS_LLAMA_API(ONE) };
+#undef ONE
 
 /* The table is written and read as memory, since C has no cast from an object pointer to a function pointer. */
 _Static_assert(sizeof(void *) == sizeof(void (*)(void)), "function pointers are as wide as object pointers");
@@ -32,7 +34,7 @@ ps_status ps_api_bind(int32_t index, void *function) {
 }
 
 ps_status ps_api_ready(void) {
-    for (int32_t i = 0; i < N_FUNCTIONS; i++) {
+    for (int32_t i = 0; i < N_REQUIRED; i++) {
         void *function;
         memcpy(&function, (const char *)&ps_api + functions[i].value, sizeof function);
         if (!function) return PS_E_UNBOUND;

@@ -8,9 +8,10 @@
 typedef struct ps_api_table {
 #define PS_API_MEMBER(result, name, parameters) result(*name) parameters;
     PS_LLAMA_API(PS_API_MEMBER)
+    PS_LLAMA_EXT_API(PS_API_MEMBER)
 #undef PS_API_MEMBER
 } ps_api_table;
 
-extern ps_api_table ps_api; /* filled by ps_api_bind; ps_api_ready says when it is complete */
+extern ps_api_table ps_api; /* filled by ps_api_bind; ps_api_ready says when llama.h's part is complete */
 
 #endif /* PS_API_H */

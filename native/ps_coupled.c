@@ -1,39 +1,83 @@
 /*
- * A coupled draft's inputs: E[token] + W_h * (target's final state one position before) where the target has been, and
- * E[token] + W_s * (the draft's own state one position before) for the tokens it drafts on from there.
+ * The inputs of a draft that reads the target's states. At position t it is given token t and a state of position t - 1: the
+ * target's where the target has been, its own for the tokens it drafts on from there.
+ *   PS_MATRICES  one vector, E[token] + W_h * (target's final state), or E[token] + W_s * (own state)
+ *   PS_EAGLE3    token and state; the target's three states go through the draft's encoder first (arXiv 2503.01840)
+ *   PS_MTP       token and state, the target's as it is
+ * llama.cpp's EAGLE-3 counts positions from the state, one lower; rotary embeddings see differences alone.
  */
 #include <stdlib.h>
 #include <string.h>
 
 #include "ps_internal.h"
 
-bool ps_coupled(const ps_engine *engine) { return engine->coupling.width > 0; }
+/* llama.cpp makes room for logits of every row it encodes, though none come: few rows at a time. */
+enum { ENCODED_ROWS = 64 };
+
+bool ps_coupled(const ps_engine *engine) { return engine->coupling.kind != 0; }
+
+bool ps_coupled_by_matrices(const ps_engine *engine) { return engine->coupling.kind == PS_MATRICES; }
+
+bool ps_coupled_wants_all(const ps_engine *engine) {
+    return engine->coupling.kind == PS_EAGLE3 || engine->coupling.kind == PS_MATRICES;
+}
+
+static bool bound(void) {
+    return ps_api.set_embeddings_layer_inp && ps_api.get_embeddings_layer_inp && ps_api.set_embeddings_nextn &&
+           ps_api.get_embeddings_nextn && ps_api.get_embeddings_nextn_ith;
+}
+
+static bool sound(const ps_coupling *c) {
+    if (c->n_hidden < 1 || c->width < 1 || c->window < 1) return false;
+    if (c->kind == PS_MATRICES) return c->embeddings && c->w_h && c->w_s;
+    if (c->kind == PS_EAGLE3) return c->n_hidden % PS_N_LAYERS == 0;
+    return c->kind == PS_MTP && c->n_hidden == c->width;
+}
+
+void ps_coupled_end(ps_engine *engine) {
+    if (!ps_coupled(engine)) return;
+    if (engine->role[PS_TARGET].ctx) ps_states_want(engine, false);
+    if (!ps_coupled_by_matrices(engine) && engine->role[PS_DRAFT].ctx) {
+        ps_api.set_embeddings_nextn(engine->role[PS_DRAFT].ctx, false, false);
+    }
+    memset(&engine->coupling, 0, sizeof engine->coupling);
+    free(engine->rows.embd);
+    engine->rows.embd = NULL;
+    for (int32_t s = 0; s < engine->n_seq; s++) engine->seq[s].states.n = 0;
+}
 
 static ps_status couple(ps_engine *engine, const ps_coupling *coupling) {
     ps_ctx *const draft = &engine->role[PS_DRAFT];
     PS_FAIL_UNLESS(draft->ctx && engine->role[PS_TARGET].ctx, PS_E_STATE);
+    PS_FAIL_UNLESS(coupling->kind == PS_MATRICES || bound(), PS_E_UNBOUND);
+    ps_coupled_end(engine);
     PS_TRY(ps_rows_reserve(&engine->rows, engine->rows.cap, coupling->width));
+    if (coupling->kind == PS_EAGLE3) PS_TRY(ps_rows_reserve(&engine->encoded, ENCODED_ROWS, coupling->n_hidden));
     for (int32_t s = 0; s < engine->n_seq; s++) {
         float *const own = realloc(engine->seq[s].own, (size_t)coupling->width * sizeof *own);
         PS_FAIL_UNLESS(own, PS_E_NOMEM);
         engine->seq[s].own = own;
+        engine->seq[s].states.cap = 0; /* rows of another width */
+        free(engine->seq[s].states.data);
+        engine->seq[s].states.data = NULL;
     }
     engine->coupling = *coupling;
-    ps_ctx_want_states(draft, true);
+    ps_states_want(engine, true);
+    /* EAGLE-3 gives the states of rows with logits in their order; MTP gives those of all rows, whatever is asked */
+    if (coupling->kind == PS_MATRICES) ps_ctx_want_states(draft, true);
+    else ps_api.set_embeddings_nextn(draft->ctx, true, coupling->kind == PS_EAGLE3);
     return PS_OK;
 }
 
-ps_status ps_engine_couple(ps_engine *engine, const float *embeddings, const float *w_h, const float *w_s, int32_t n_hidden,
-                           int32_t width, int32_t window) {
-    PS_FAIL_IF(!engine || !embeddings || !w_h || !w_s || n_hidden < 1 || width < 1 || window < 1, PS_E_ARG);
+ps_status ps_engine_couple(ps_engine *engine, const ps_coupling *coupling) {
+    PS_FAIL_IF(!engine || !coupling || !sound(coupling), PS_E_ARG);
     PS_FAIL_UNLESS(ps_lock(engine), PS_E_BUSY);
-    const ps_coupling coupling = {embeddings, w_h, w_s, n_hidden, width, window};
-    const ps_status status = couple(engine, &coupling);
+    const ps_status status = couple(engine, coupling);
     ps_unlock(engine);
     return status;
 }
 
-/* out += matrix[width][n] * vector[n]; eight partial sums so that the compiler may vectorise without reordering licence */
+/* out += matrix[width][n] * vector[n]; sixteen partial sums so that the compiler may vectorise without reordering licence */
 static void add_product(float *restrict out, const float *restrict matrix, const float *restrict vector, int32_t width,
                         int32_t n) {
     for (int32_t r = 0; r < width; r++) {
@@ -49,70 +93,83 @@ static void add_product(float *restrict out, const float *restrict matrix, const
     }
 }
 
-static void add_row(ps_engine *engine, int32_t seq, int32_t pos, int32_t token, bool wanted, const float *matrix,
-                    const float *state, int32_t n) {
-    const ps_coupling *const c = &engine->coupling;
-    float *const input = engine->rows.embd + (size_t)engine->rows.n * (size_t)c->width;
-    memcpy(input, c->embeddings + (size_t)token * (size_t)c->width, (size_t)c->width * sizeof *input);
-    if (n > 0) add_product(input, matrix, state, c->width, n);
-    ps_rows_add(&engine->rows, seq, pos, token, wanted);
+/* Where the next row's vector goes. */
+static float *next_input(const ps_engine *engine) {
+    return engine->rows.embd + (size_t)engine->rows.n * (size_t)engine->coupling.width;
+}
+
+static void put_embedding(ps_engine *engine, int32_t token) {
+    const size_t width = (size_t)engine->coupling.width;
+    memcpy(next_input(engine), engine->coupling.embeddings + (size_t)token * width, width * sizeof(float));
 }
 
 void ps_coupled_true_row(ps_engine *engine, int32_t seq, int32_t pos, bool wanted) {
-    const ps_seq *const s = &engine->seq[seq];
-    const int32_t n = engine->coupling.n_hidden;
-    if (pos == 0) { /* nothing came before: the embedding alone */
-        add_row(engine, seq, pos, s->token[pos], wanted, engine->coupling.w_h, NULL, 0);
-        return;
+    const ps_coupling *const c = &engine->coupling;
+    const int32_t token = engine->seq[seq].token[pos];
+    const float *const state = pos > 0 ? ps_states_at(engine, seq, pos - 1) : NULL;
+    float *const input = next_input(engine);
+    engine->rows.state[engine->rows.n] = c->kind == PS_EAGLE3 ? state : NULL;
+    if (c->kind == PS_MATRICES) {
+        put_embedding(engine, token);
+        if (state) add_product(input, c->w_h, state, c->width, c->n_hidden); /* nothing came before the first */
+    } else if (c->kind == PS_MTP) {
+        memcpy(input, state, (size_t)c->width * sizeof *input);
     }
-    const float *const state = s->states.data + (size_t)(pos - 1 - s->states.first) * (size_t)n;
-    add_row(engine, seq, pos, s->token[pos], wanted, engine->coupling.w_h, state, n);
+    ps_rows_add(&engine->rows, seq, pos, token, wanted);
 }
 
 void ps_coupled_own_row(ps_engine *engine, int32_t seq, int32_t pos, int32_t token, bool wanted) {
-    add_row(engine, seq, pos, token, wanted, engine->coupling.w_s, engine->seq[seq].own, engine->coupling.width);
+    const ps_coupling *const c = &engine->coupling;
+    const float *const own = engine->seq[seq].own;
+    float *const input = next_input(engine);
+    engine->rows.state[engine->rows.n] = NULL;
+    if (c->kind == PS_MATRICES) {
+        put_embedding(engine, token);
+        add_product(input, c->w_s, own, c->width, c->width);
+    } else {
+        memcpy(input, own, (size_t)c->width * sizeof *input);
+    }
+    ps_rows_add(&engine->rows, seq, pos, token, wanted);
 }
 
 ps_status ps_coupled_keep_own(ps_engine *engine, int32_t seq, int32_t row) {
-    const float *const state = ps_api.get_embeddings_ith(engine->role[PS_DRAFT].ctx, row);
+    struct llama_context *const draft = engine->role[PS_DRAFT].ctx;
+    const float *const state =
+        ps_coupled_by_matrices(engine) ? ps_api.get_embeddings_ith(draft, row) : ps_api.get_embeddings_nextn_ith(draft, row);
     PS_FAIL_UNLESS(state, PS_E_DECODE);
     memcpy(engine->seq[seq].own, state, (size_t)engine->coupling.width * sizeof *state);
     return PS_OK;
 }
 
-void ps_states_cut(ps_states *states, int32_t end) {
-    if (end < states->first + states->n) states->n = end > states->first ? end - states->first : 0;
-}
-
-static void forget_before(ps_engine *engine, ps_states *states, int32_t first) {
-    const int32_t gone = first - states->first;
-    if (gone <= 0) return;
-    const int32_t left = states->n > gone ? states->n - gone : 0;
-    const size_t width = (size_t)engine->coupling.n_hidden;
-    memmove(states->data, states->data + (size_t)gone * width, (size_t)left * width * sizeof *states->data);
-    states->first = first;
-    states->n = left;
-}
-
-/* Keep the target's states of n rows of its last decode, which stand at positions pos, pos + 1, ... */
-ps_status ps_coupled_keep_states(ps_engine *engine, int32_t seq, int32_t pos, int32_t row, int32_t n) {
-    ps_states *const states = &engine->seq[seq].states;
-    const size_t width = (size_t)engine->coupling.n_hidden;
-    if (states->n == 0 || pos > states->first + states->n || pos < states->first) {
-        states->first = pos;
-        states->n = 0;
+/* Encode the states of up to ENCODED_ROWS rows from *at on, and put what comes into their inputs. */
+static ps_status encode_some(ps_engine *engine, int32_t *at) {
+    ps_rows *const rows = &engine->rows, *const encoded = &engine->encoded;
+    const size_t width = (size_t)engine->coupling.width, n_hidden = (size_t)engine->coupling.n_hidden;
+    struct llama_context *const draft = engine->role[PS_DRAFT].ctx;
+    /* an encoder has no memory, but llama.cpp wants positions that go on where sequence 0 ends */
+    const int32_t first = ps_api.memory_seq_pos_max(ps_api.get_memory(draft), 0) + 1;
+    int32_t place[ENCODED_ROWS], *const next = at;
+    encoded->n = 0;
+    for (; *next < rows->n && encoded->n < ENCODED_ROWS; ++*next) {
+        if (!rows->state[*next]) continue;
+        memcpy(encoded->embd + (size_t)encoded->n * n_hidden, rows->state[*next], n_hidden * sizeof(float));
+        place[encoded->n] = *next;
+        ps_rows_add(encoded, 0, first + encoded->n, 0, true);
     }
-    ps_states_cut(states, pos);
-    /* a later text may begin with this one, so old states are worth keeping; twice the window, to move them seldom */
-    const int32_t window = engine->coupling.window;
-    if (states->n + n > 2 * window) forget_before(engine, states, states->first + states->n - window);
-    PS_TRY(ps_grow(&states->data, &states->cap, states->n + n, width * sizeof *states->data));
-    for (int32_t i = 0; i < n; i++) {
-        const float *const state = ps_api.get_embeddings_ith(engine->role[PS_TARGET].ctx, row + i);
-        PS_FAIL_UNLESS(state, PS_E_DECODE);
-        memcpy(states->data + (size_t)states->n++ * width, state, width * sizeof *state);
+    if (encoded->n == 0) return PS_OK;
+    PS_TRY(ps_ctx_encode(engine, encoded));
+    const float *const out = ps_api.get_embeddings_nextn(draft);
+    PS_FAIL_UNLESS(out, PS_E_DECODE);
+    for (int32_t i = 0; i < encoded->n; i++) {
+        memcpy(rows->embd + (size_t)place[i] * width, out + (size_t)i * width, width * sizeof(float));
     }
     return PS_OK;
+}
+
+ps_status ps_coupled_decode(ps_engine *engine) {
+    int32_t at = engine->coupling.kind == PS_EAGLE3 ? 0 : engine->rows.n;
+    while (at < engine->rows.n) PS_TRY(encode_some(engine, &at));
+    return ps_ctx_decode(engine, PS_DRAFT);
 }
 
 /* Before drafting: the KV must reach into the states that are there; if it does not, begin again at the oldest state. False
@@ -123,9 +180,21 @@ bool ps_coupled_begin(ps_engine *engine, int32_t seq) {
     const int32_t held = draft->n_kv[seq];
     const int32_t last = s->states.first + s->states.n; /* the newest position that can be fed */
     if (s->states.n == 0 || last != s->n - 1) return false;
-    const int32_t oldest = s->states.first == 0 ? 0 : s->states.first + 1;
+    const bool bare = ps_coupled_by_matrices(engine) && s->states.first == 0; /* a first row without a state */
+    const int32_t oldest = bare ? 0 : s->states.first + 1;
     if (held >= oldest && held <= last) return true;
     ps_api.memory_seq_rm(ps_api.get_memory(draft->ctx), seq, -1, -1);
     draft->n_kv[seq] = oldest;
     return true;
+}
+
+/* States that must go are decoded into the draft's KV first, where it can take them; what fails is begun again later. */
+void ps_coupled_feed(ps_engine *engine, int32_t seq) {
+    const ps_states *const states = &engine->seq[seq].states;
+    ps_ctx *const draft = &engine->role[PS_DRAFT];
+    if (ps_coupled_by_matrices(engine)) return;
+    if (states->first == 0 && draft->n_kv[seq] == 0) draft->n_kv[seq] = 1;
+    if (draft->n_kv[seq] <= states->first) return;
+    const int32_t end = states->first + states->n;
+    while (draft->n_kv[seq] < end && ps_draft_fill(engine, seq, end) == PS_OK) continue;
 }

@@ -14,6 +14,7 @@ void ps_rows_free(ps_rows *rows) {
     free(rows->seq_id);
     free(rows->wanted);
     free(rows->embd);
+    free(rows->state);
     memset(rows, 0, sizeof *rows);
 }
 
@@ -23,7 +24,7 @@ ps_status ps_rows_reserve(ps_rows *rows, int32_t cap, int32_t width) {
         PS_FAIL_UNLESS(embd, PS_E_NOMEM);
         rows->embd = embd;
     }
-    PS_FAIL_IF(cap <= rows->cap, PS_OK);
+    if (cap <= rows->cap) return PS_OK;
     PS_FAIL_IF(rows->embd && width == 0, PS_E_STATE); /* couple last: vectors are sized with the rows */
     const size_t n = (size_t)cap;
     ps_rows next = {.cap = cap, .embd = rows->embd};
@@ -34,7 +35,8 @@ ps_status ps_rows_reserve(ps_rows *rows, int32_t cap, int32_t width) {
     next.seq = malloc(n * sizeof *next.seq);
     next.seq_id = malloc(n * sizeof *next.seq_id);
     next.wanted = malloc(n);
-    if (!next.token || !next.pos || !next.n_seq_id || !next.seq || !next.seq_id || !next.wanted) {
+    next.state = malloc(n * sizeof *next.state);
+    if (!next.token || !next.pos || !next.n_seq_id || !next.seq || !next.seq_id || !next.wanted || !next.state) {
         rows->embd = next.embd;
         next.embd = NULL;
         ps_rows_free(&next);
@@ -83,40 +85,57 @@ static ps_status decode_status(int32_t answer) {
     }
 }
 
-/* Decode engine->rows on a role; on success n_kv of each sequence covers its rows. The rows stay readable. */
-ps_status ps_ctx_decode(ps_engine *engine, int32_t role, bool as_vectors) {
-    ps_ctx *const ctx = &engine->role[role];
-    ps_rows *const rows = &engine->rows;
-    PS_FAIL_IF(rows->n < 1 || rows->n > ctx->n_batch, PS_E_ARG);
-    PS_FAIL_IF(atomic_load_explicit(&engine->cancelled, memory_order_relaxed), PS_E_CANCELLED);
-    const struct llama_batch batch = {
+static struct llama_batch batch_of(const ps_rows *rows, bool tokens, bool vectors) {
+    return (struct llama_batch){
         .n_tokens = rows->n,
-        .token = as_vectors ? NULL : rows->token,
-        .embd = as_vectors ? rows->embd : NULL,
+        .token = tokens ? rows->token : NULL,
+        .embd = vectors ? rows->embd : NULL,
         .pos = rows->pos,
         .n_seq_id = rows->n_seq_id,
         .seq_id = rows->seq_id,
         .logits = rows->wanted,
     };
+}
+
+/* Run llama_decode or llama_encode, timed and counted. */
+static ps_status run(ps_engine *engine, int32_t role, int32_t (*function)(struct llama_context *, struct llama_batch),
+                     struct llama_batch batch) {
+    PS_FAIL_IF(atomic_load_explicit(&engine->cancelled, memory_order_relaxed), PS_E_CANCELLED);
+    struct llama_context *const ctx = engine->role[role].ctx;
     const int64_t start = now_us();
-    const int32_t answer = ps_api.decode(ctx->ctx, batch);
-    if (answer == 0) ps_api.synchronize(ctx->ctx);
+    const int32_t answer = function(ctx, batch);
+    if (answer == 0) ps_api.synchronize(ctx);
     engine->counters.us[role] += now_us() - start;
+    if (answer != 0) engine->counters.last_decode = answer;
+    return decode_status(answer);
+}
+
+/* Decode engine->rows on a role; on success n_kv of each sequence covers its rows. The rows stay readable. */
+ps_status ps_ctx_decode(ps_engine *engine, int32_t role) {
+    ps_ctx *const ctx = &engine->role[role];
+    ps_rows *const rows = &engine->rows;
+    PS_FAIL_IF(rows->n < 1 || rows->n > ctx->n_batch, PS_E_ARG);
+    const bool vectors = role == PS_DRAFT && ps_coupled(engine);
+    const bool tokens = !vectors || !ps_coupled_by_matrices(engine);
+    const ps_status status = run(engine, role, ps_api.decode, batch_of(rows, tokens, vectors));
     engine->counters.decodes[role]++;
-    if (answer != 0) {
-        engine->counters.last_decode = answer;
+    if (status != PS_OK) {
         resync(ctx, rows);
-        return decode_status(answer);
+        return status;
     }
     engine->counters.rows[role] += rows->n;
     for (int32_t i = 0; i < rows->n; i++) ctx->n_kv[rows->seq[i]] = rows->pos[i] + 1;
     return PS_OK;
 }
 
+ps_status ps_ctx_encode(ps_engine *engine, const ps_rows *rows) {
+    return run(engine, PS_DRAFT, ps_api.encode, batch_of(rows, false, true));
+}
+
 /* Keep the first n tokens of a sequence. A memory that cannot drop its tail is emptied instead, and says so. */
 ps_status ps_ctx_roll_back(ps_engine *engine, int32_t role, int32_t seq, int32_t n) {
     ps_ctx *const ctx = &engine->role[role];
-    PS_FAIL_IF(!ctx->ctx || n >= ctx->n_kv[seq], PS_OK);
+    if (!ctx->ctx || n >= ctx->n_kv[seq]) return PS_OK;
     PS_FAIL_IF(n < 0, PS_E_ARG); /* llama.cpp would take a negative position for "everything" */
     struct llama_memory_i *const memory = ps_api.get_memory(ctx->ctx);
     /* a sliding window may have forgotten what the kept tail still needs to see */

@@ -5,6 +5,8 @@
 
 #include "ps_internal.h"
 
+enum { ROWS_WITH_LOGITS = 8 }; /* a round's accepted tokens, in general */
+
 static int32_t table_bin(float p) {
     const float logit = p <= 0 ? -8.0f : p >= 1 ? 8.0f : logf(p / (1 - p));
     const int32_t bin = (int32_t)floorf((logit + 8.0f) * (PS_TABLE_SIZE / 16.0f));
@@ -55,15 +57,11 @@ static void add_missing(ps_engine *engine, const ps_slot *step) {
     const int32_t from = engine->role[PS_DRAFT].n_kv[step->seq];
     const int32_t end = seq->n + seq->draft.n;
     for (int32_t pos = from; pos < end; pos++) {
-        const bool last = pos == end - 1;
-        if (!ps_coupled(engine)) {
-            const int32_t token = pos < seq->n ? seq->token[pos] : seq->draft.token[pos - seq->n];
-            ps_rows_add(&engine->rows, step->seq, pos, token, last);
-        } else if (pos < seq->n) {
-            ps_coupled_true_row(engine, step->seq, pos, last);
-        } else {
-            ps_coupled_own_row(engine, step->seq, pos, seq->draft.token[pos - seq->n], last);
-        }
+        const bool wanted = pos == end - 1 || ps_coupled_wants_all(engine);
+        const int32_t token = pos < seq->n ? seq->token[pos] : seq->draft.token[pos - seq->n];
+        if (!ps_coupled(engine)) ps_rows_add(&engine->rows, step->seq, pos, token, wanted);
+        else if (pos < seq->n) ps_coupled_true_row(engine, step->seq, pos, wanted);
+        else ps_coupled_own_row(engine, step->seq, pos, token, wanted);
     }
 }
 
@@ -87,22 +85,31 @@ static ps_status begin(ps_engine *engine, ps_slot *step, const ps_stop *stop) {
     return PS_OK;
 }
 
+/* Decode committed tokens without logits up to `end`, a batchful of them at most. */
+ps_status ps_draft_fill(ps_engine *engine, int32_t seq, int32_t end) {
+    ps_ctx *const ctx = &engine->role[PS_DRAFT];
+    const int32_t from = ctx->n_kv[seq], upto = from + ctx->n_batch < end ? from + ctx->n_batch : end;
+    ps_ctx_want_states(ctx, false);
+    engine->rows.n = 0;
+    for (int32_t pos = from; pos < upto; pos++) {
+        if (ps_coupled(engine)) ps_coupled_true_row(engine, seq, pos, false);
+        else ps_rows_add(&engine->rows, seq, pos, engine->seq[seq].token[pos], false);
+    }
+    return ps_coupled_decode(engine);
+}
+
 /* Long gaps (a prompt, a stretch of lookup drafts) are decoded by themselves, so that one batch holds every sequence's rest. */
 static ps_status catch_up(ps_engine *engine, int32_t seq, int32_t room) {
-    ps_ctx *const ctx = &engine->role[PS_DRAFT];
     const int32_t end = engine->seq[seq].n;
-    ps_ctx_want_states(ctx, false);
-    while (end - ctx->n_kv[seq] > room) {
-        int32_t upto = ctx->n_kv[seq] + ctx->n_batch;
-        if (upto > end - 1) upto = end - 1;
-        engine->rows.n = 0;
-        for (int32_t pos = ctx->n_kv[seq]; pos < upto; pos++) {
-            if (ps_coupled(engine)) ps_coupled_true_row(engine, seq, pos, false);
-            else ps_rows_add(&engine->rows, seq, pos, engine->seq[seq].token[pos], false);
-        }
-        PS_TRY(ps_ctx_decode(engine, PS_DRAFT, ps_coupled(engine)));
-    }
+    while (end - engine->role[PS_DRAFT].n_kv[seq] > room) PS_TRY(ps_draft_fill(engine, seq, end - 1));
     return PS_OK;
+}
+
+/* Rows of a sequence that one batch may hold before the drafted ones; where each gives logits, few. */
+static int32_t room_of(const ps_engine *engine, int32_t n) {
+    const int32_t share = engine->role[PS_DRAFT].n_batch / n - PS_MAX_DRAFT;
+    const int32_t most = ps_coupled_by_matrices(engine) ? 1 : ps_coupled_wants_all(engine) ? ROWS_WITH_LOGITS : share;
+    return share < 1 ? 1 : share < most ? share : most;
 }
 
 /* One decode over all sequences still drafting, one token more for each. *active is how many went. */
@@ -116,9 +123,9 @@ static ps_status step_all(ps_engine *engine, int32_t n, ps_slot *steps, const ps
         steps[i].row = engine->rows.n - 1;
         ++*active;
     }
-    PS_FAIL_IF(*active == 0, PS_OK);
-    ps_ctx_want_states(&engine->role[PS_DRAFT], ps_coupled(engine));
-    PS_TRY(ps_ctx_decode(engine, PS_DRAFT, ps_coupled(engine)));
+    if (*active == 0) return PS_OK;
+    ps_ctx_want_states(&engine->role[PS_DRAFT], ps_coupled_by_matrices(engine));
+    PS_TRY(ps_coupled_decode(engine));
     for (int32_t i = 0; i < n; i++) {
         if (steps[i].row >= 0) PS_TRY(take_token(engine, &steps[i], stop, keep));
     }
@@ -130,9 +137,7 @@ static ps_status draft_run(ps_engine *engine, int32_t n, const int32_t *seqs, co
     const ps_ctx *const ctx = &engine->role[PS_DRAFT];
     PS_FAIL_UNLESS(ctx->ctx, PS_E_STATE);
     ps_slot *const steps = engine->slot;
-    /* a context that gives states gives logits of every row: what only fills the KV goes without */
-    const int32_t share = ps_coupled(engine) ? 1 : ctx->n_batch / n - PS_MAX_DRAFT;
-    const int32_t room = share > 1 ? share : 1;
+    const int32_t room = room_of(engine, n);
     ps_begin(engine);
     for (int32_t i = 0; i < n; i++) {
         PS_TRY(ps_seq_claim(engine, seqs[i]));

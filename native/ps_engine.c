@@ -19,7 +19,7 @@ ps_status ps_seq_claim(ps_engine *engine, int32_t seq) {
 }
 
 ps_status ps_grow(void *pointer, int32_t *cap, int32_t need, size_t size) {
-    PS_FAIL_IF(need <= *cap, PS_OK);
+    if (need <= *cap) return PS_OK;
     PS_FAIL_IF(need > INT32_MAX / 2, PS_E_NOMEM);
     int32_t grown = *cap > 0 ? *cap : 64;
     while (grown < need) grown *= 2;
@@ -68,6 +68,7 @@ static void detach(ps_ctx *ctx) {
 
 void ps_engine_close(ps_engine *engine) {
     if (!engine) return;
+    if (engine->seq) ps_coupled_end(engine);
     for (int32_t r = 0; r < PS_N_ROLES; r++) {
         detach(&engine->role[r]);
         free(engine->role[r].n_kv);
@@ -79,6 +80,7 @@ void ps_engine_close(ps_engine *engine) {
         free(engine->seq[s].states.data);
     }
     ps_rows_free(&engine->rows);
+    ps_rows_free(&engine->encoded);
     free(engine->candidates);
     free(engine->slot);
     free(engine->seq);
@@ -92,10 +94,10 @@ static bool cancelled(void *engine) {
 
 static ps_status attach(ps_engine *engine, int32_t role, struct llama_context *ctx, const struct llama_model *model) {
     ps_ctx *const slot = &engine->role[role];
+    if (role != PS_COMPANION) ps_coupled_end(engine);
     detach(slot);
-    if (role == PS_DRAFT) memset(&engine->coupling, 0, sizeof engine->coupling);
     memset(slot->n_kv, 0, (size_t)engine->n_seq * sizeof *slot->n_kv);
-    PS_FAIL_UNLESS(ctx, PS_OK);
+    if (!ctx) return PS_OK;
     PS_FAIL_UNLESS(model, PS_E_ARG);
     const struct llama_vocab *const vocab = ps_api.model_get_vocab(model);
     const int32_t n_vocab = ps_api.vocab_n_tokens(vocab);

@@ -32,16 +32,17 @@ typedef struct ps_ctx {
     int32_t *n_kv;                   /* [n_seq] tokens held */
 } ps_ctx;
 
-/* Rows for one llama_decode: tokens, or input vectors for a coupled draft. */
+/* Rows for one llama_decode: tokens, and input vectors for a coupled draft. */
 typedef struct ps_rows {
     int32_t n, cap;
     int32_t *token, *pos, *n_seq_id, *seq;
     int32_t **seq_id;
     int8_t *wanted; /* non-zero: logits of this row are read */
-    float *embd;    /* [cap][width], coupled draft only */
+    float *embd;         /* [cap][width], coupled draft only */
+    const float **state; /* [cap] EAGLE-3: the target's state that is to be encoded for this row, or NULL */
 } ps_rows;
 
-/* The target's final hidden states of consecutive positions [first, first + n), kept for a coupled draft. */
+/* The target's states of consecutive positions [first, first + n), kept for a coupled draft. */
 typedef struct ps_states {
     int32_t first, n, cap;
     float *data; /* [cap][n_hidden] */
@@ -69,12 +70,6 @@ typedef struct ps_slot {
     float survival; /* product of calibrated acceptance over its draft */
 } ps_slot;
 
-/* A coupled draft's matrices, borrowed; width 0 when the draft is independent. */
-typedef struct ps_coupling {
-    const float *embeddings, *w_h, *w_s;
-    int32_t n_hidden, width, window;
-} ps_coupling;
-
 struct ps_engine {
     int32_t n_seq, n_vocab;
     ps_ctx role[PS_N_ROLES];
@@ -82,7 +77,8 @@ struct ps_engine {
     ps_slot *slot; /* [n_seq] */
     uint32_t mark; /* of the running call */
     ps_rows rows;
-    ps_coupling coupling;
+    ps_rows encoded;      /* of an EAGLE-3 draft's encoder */
+    ps_coupling coupling; /* kind 0 when the draft is independent */
     struct llama_token_data *candidates; /* [n_vocab] for the sampler chain */
     ps_counters counters;
     atomic_int cancelled;
@@ -101,7 +97,8 @@ ps_status ps_grow(void *pointer, int32_t *cap, int32_t need, size_t size); /* do
 ps_status ps_rows_reserve(ps_rows *rows, int32_t cap, int32_t width);
 void ps_rows_free(ps_rows *rows);
 void ps_rows_add(ps_rows *rows, int32_t seq, int32_t pos, int32_t token, bool wanted);
-ps_status ps_ctx_decode(ps_engine *engine, int32_t role, bool as_vectors);
+ps_status ps_ctx_decode(ps_engine *engine, int32_t role);
+ps_status ps_ctx_encode(ps_engine *engine, const ps_rows *rows); /* on the draft */
 ps_status ps_ctx_roll_back(ps_engine *engine, int32_t role, int32_t seq, int32_t n);
 void ps_ctx_want_states(ps_ctx *ctx, bool wanted);
 const float *ps_ctx_logits(const ps_ctx *ctx, int32_t row);
@@ -110,13 +107,26 @@ const float *ps_ctx_logits(const ps_ctx *ctx, int32_t row);
 ps_status ps_seq_append(ps_seq *seq, const int32_t *tokens, int32_t n);
 void ps_seq_drop_draft(ps_seq *seq, int32_t n_matched);
 
+/* ps_draft.c */
+ps_status ps_draft_fill(ps_engine *engine, int32_t seq, int32_t end); /* one batch of committed tokens towards `end` */
+
+/* ps_states.c */
+void ps_states_want(ps_engine *engine, bool wanted);
+ps_status ps_states_keep(ps_engine *engine, int32_t seq, int32_t pos, int32_t row, int32_t n);
+ps_status ps_states_copy(ps_engine *engine, int32_t from, int32_t to, int32_t n);
+const float *ps_states_at(const ps_engine *engine, int32_t seq, int32_t pos);
+void ps_states_cut(ps_states *states, int32_t end);
+
 /* ps_coupled.c */
 bool ps_coupled(const ps_engine *engine);
+bool ps_coupled_by_matrices(const ps_engine *engine);
+bool ps_coupled_wants_all(const ps_engine *engine); /* the draft's graph gives logits of all rows or of none */
 bool ps_coupled_begin(ps_engine *engine, int32_t seq);
+void ps_coupled_feed(ps_engine *engine, int32_t seq);
+void ps_coupled_end(ps_engine *engine);
 void ps_coupled_true_row(ps_engine *engine, int32_t seq, int32_t pos, bool wanted);
 void ps_coupled_own_row(ps_engine *engine, int32_t seq, int32_t pos, int32_t token, bool wanted);
 ps_status ps_coupled_keep_own(ps_engine *engine, int32_t seq, int32_t row);
-ps_status ps_coupled_keep_states(ps_engine *engine, int32_t seq, int32_t pos, int32_t row, int32_t n);
-void ps_states_cut(ps_states *states, int32_t end);
+ps_status ps_coupled_decode(ps_engine *engine);
 
 #endif /* PS_INTERNAL_H */

@@ -25,7 +25,7 @@ static ps_status catch_up(ps_engine *engine, int32_t index, int32_t room) {
         if (upto > seq->n - 1) upto = seq->n - 1;
         engine->rows.n = 0;
         for (int32_t pos = ctx->n_kv[index]; pos < upto; pos++) ps_rows_add(&engine->rows, index, pos, seq->token[pos], false);
-        PS_TRY(ps_ctx_decode(engine, PS_COMPANION, false));
+        PS_TRY(ps_ctx_decode(engine, PS_COMPANION));
     }
     return PS_OK;
 }
@@ -59,8 +59,8 @@ static ps_status score(ps_engine *engine, int32_t n, const int32_t *seqs) {
     }
     engine->rows.n = 0;
     for (int32_t i = 0; i < n; i++) slots[i].row = engine->seq[seqs[i]].draft.n > 0 ? add_rows(engine, seqs[i]) : -1;
-    PS_FAIL_IF(engine->rows.n == 0, PS_OK);
-    PS_TRY(ps_ctx_decode(engine, PS_COMPANION, false));
+    if (engine->rows.n == 0) return PS_OK;
+    PS_TRY(ps_ctx_decode(engine, PS_COMPANION));
     for (int32_t i = 0; i < n; i++) {
         if (slots[i].row >= 0) PS_TRY(agree(engine, seqs[i], slots[i].row));
     }

@@ -101,7 +101,7 @@ static ps_status seq_copy(ps_engine *engine, int32_t from, int32_t to, int32_t n
     PS_TRY(ps_seq_append(target, source->token, n));
     for (int32_t r = 0; r < PS_N_ROLES; r++) {
         ps_ctx *const ctx = &engine->role[r];
-        if (!ctx->ctx || (r == PS_DRAFT && ps_coupled(engine))) continue; /* a coupled draft starts afresh from states */
+        if (!ctx->ctx) continue;
         const int32_t held = ctx->n_kv[from] < n ? ctx->n_kv[from] : n;
         if (held == 0) continue;
         /* whole sequences only: a KV with one stream a sequence aborts on a partial copy */
@@ -109,7 +109,7 @@ static ps_status seq_copy(ps_engine *engine, int32_t from, int32_t to, int32_t n
         ctx->n_kv[to] = ctx->n_kv[from];
         settle(engine, r, to, held);
     }
-    return PS_OK;
+    return ps_coupled(engine) ? ps_states_copy(engine, from, to, engine->role[PS_TARGET].n_kv[to]) : PS_OK;
 }
 
 ps_status ps_seq_copy(ps_engine *engine, int32_t from, int32_t to, int32_t n) {

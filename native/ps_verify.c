@@ -6,10 +6,9 @@ enum { STATES_CHUNK = 64 };
 
 static int32_t least(int32_t a, int32_t b) { return a < b ? a : b; }
 
-/* Committed tokens whose states a coupled draft is not fed. */
+/* Committed tokens whose states a draft is not fed, where they cost logits. */
 static int32_t stateless(const ps_engine *engine, int32_t seq) {
     const int32_t n = engine->seq[seq].n;
-    if (!ps_coupled(engine)) return n;
     return n - 1 > engine->coupling.window ? n - 1 - engine->coupling.window : 0;
 }
 
@@ -19,16 +18,16 @@ static ps_status prefill(ps_engine *engine, int32_t role, int32_t index, int32_t
     PS_FAIL_UNLESS(ctx->ctx, PS_E_STATE);
     const int32_t from = ctx->n_kv[index];
     int32_t end = least(least(upto, seq->n - 1), from + least(chunk, ctx->n_batch));
-    PS_FAIL_IF(end <= from, PS_OK);
-    const bool coupled = role == PS_TARGET && ps_coupled(engine);
-    const int32_t bare = coupled ? stateless(engine, index) : end;
-    const bool states = coupled && from >= bare;
-    if (coupled) end = states ? least(end, from + STATES_CHUNK) : least(end, bare);
+    if (end <= from) return PS_OK;
+    const bool costly = role == PS_TARGET && ps_coupled_by_matrices(engine);
+    const int32_t bare = costly ? stateless(engine, index) : from;
+    const bool states = role == PS_TARGET && ps_coupled(engine) && from >= bare;
+    if (costly) end = states ? least(end, from + STATES_CHUNK) : least(end, bare);
     engine->rows.n = 0;
-    for (int32_t pos = from; pos < end; pos++) ps_rows_add(&engine->rows, index, pos, seq->token[pos], states);
-    if (role == PS_TARGET) ps_ctx_want_states(ctx, states);
-    PS_TRY(ps_ctx_decode(engine, role, false));
-    return states ? ps_coupled_keep_states(engine, index, from, 0, end - from) : PS_OK;
+    for (int32_t pos = from; pos < end; pos++) ps_rows_add(&engine->rows, index, pos, seq->token[pos], costly && states);
+    if (role == PS_TARGET) ps_ctx_want_states(ctx, costly && states);
+    PS_TRY(ps_ctx_decode(engine, role));
+    return states ? ps_states_keep(engine, index, from, 0, end - from) : PS_OK;
 }
 
 ps_status ps_prefill(ps_engine *engine, int32_t role, int32_t seq, int32_t upto, int32_t chunk, int32_t *n_kv) {
@@ -58,7 +57,7 @@ static void add_work(ps_engine *engine, const ps_work *work, int32_t n_rows) {
     for (int32_t pos = from; pos < from + n_rows; pos++) {
         const int32_t token = pos < seq->n ? seq->token[pos] : seq->draft.token[pos - seq->n];
         /* a context that gives states gives them, and logits, of every row */
-        const bool wanted = ps_coupled(engine) || (work->n_draft >= 0 && pos >= seq->n - 1);
+        const bool wanted = ps_coupled_by_matrices(engine) || (work->n_draft >= 0 && pos >= seq->n - 1);
         if (pos == seq->n - 1) seq->row = engine->rows.n;
         ps_rows_add(&engine->rows, work->seq, pos, token, wanted);
     }
@@ -68,7 +67,7 @@ static void add_work(ps_engine *engine, const ps_work *work, int32_t n_rows) {
 /* The states of committed rows before the last one; those after it wait for what is accepted. */
 static ps_status keep_states(ps_engine *engine, const ps_work *work, int32_t from, int32_t row) {
     const int32_t n = work->n_draft < 0 ? work->n_prefill : engine->seq[work->seq].n - 1 - from;
-    return n > 0 ? ps_coupled_keep_states(engine, work->seq, from, row, n) : PS_OK;
+    return n > 0 ? ps_states_keep(engine, work->seq, from, row, n) : PS_OK;
 }
 
 static ps_status verify(ps_engine *engine, int32_t n, const ps_work *work) {
@@ -89,8 +88,8 @@ static ps_status verify(ps_engine *engine, int32_t n, const ps_work *work) {
         slots[i].row = engine->rows.n;
         add_work(engine, &work[i], slots[i].n_rows);
     }
-    ps_ctx_want_states(ctx, ps_coupled(engine));
-    const ps_status status = ps_ctx_decode(engine, PS_TARGET, false);
+    ps_ctx_want_states(ctx, ps_coupled_by_matrices(engine));
+    const ps_status status = ps_ctx_decode(engine, PS_TARGET);
     for (int32_t i = 0; status != PS_OK && i < n; i++) engine->seq[work[i].seq].row = -1;
     PS_TRY(status);
     for (int32_t i = 0; ps_coupled(engine) && i < n; i++) PS_TRY(keep_states(engine, &work[i], slots[i].from, slots[i].row));

@@ -81,8 +81,18 @@ void ps_engine_close(ps_engine *engine);
 
 ps_status ps_engine_attach(ps_engine *engine, int32_t role, void *ctx, const void *model);
 
-ps_status ps_engine_couple(ps_engine *engine, const float *embeddings, const float *w_h, const float *w_s, int32_t n_hidden,
-                           int32_t width, int32_t window);
+enum { PS_MATRICES = 1, PS_EAGLE3 = 2, PS_MTP = 3, PS_N_LAYERS = 3 };
+
+typedef struct ps_coupling {
+    int32_t kind;
+    int32_t n_hidden;
+    int32_t width;
+    int32_t window;
+    int32_t layer[PS_N_LAYERS];
+    const float *embeddings, *w_h, *w_s;
+} ps_coupling;
+
+ps_status ps_engine_couple(ps_engine *engine, const ps_coupling *coupling);
 
 void ps_engine_cancel(ps_engine *engine, int32_t raised);
 

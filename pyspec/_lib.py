@@ -30,7 +30,7 @@ except ModuleNotFoundError as error:
     )
     raise ImportError(_MESSAGE) from error
 
-__all__ = ["LLAMA_CPP_VERSIONS", "check", "ffi", "floats", "int32s", "lib"]
+__all__ = ["LLAMA_CPP_VERSIONS", "STATES_SHOWN", "check", "ffi", "floats", "int32s", "lib"]
 
 LLAMA_CPP_VERSIONS = ("0.3.36",)
 """The llama-cpp-python releases whose llama.cpp has the layout that native/llama_abi.h declares; pyproject.toml pins the same."""
@@ -120,25 +120,53 @@ def _check_layout(library: Any) -> None:
             raise ImportError(message)
 
 
-def _bind(handle: ctypes.CDLL) -> None:
-    """Give the extension the address of each llama.cpp function it calls."""
+_CPP_NAMES = {
+    f"llama_{name}": (
+        f"llama_{name}",
+        f"_Z{len(name) + 6}llama_{name}{itanium}",
+        f"?llama_{name}@@YA{msvc}@Z",
+    )
+    for name, itanium, msvc in (
+        ("set_embeddings_layer_inp", "P13llama_contextjb", "XPEAUllama_context@@I_N"),
+        ("get_embeddings_layer_inp", "P13llama_contextj", "PEAMPEAUllama_context@@I"),
+        ("set_embeddings_nextn", "P13llama_contextbb", "XPEAUllama_context@@_N1"),
+        ("get_embeddings_nextn", "P13llama_context", "PEAMPEAUllama_context@@"),
+        ("get_embeddings_nextn_ith", "P13llama_contexti", "PEAMPEAUllama_context@@H"),
+    )
+}
+"""Functions that llama.cpp exports under C++ names, as the Itanium and the Microsoft ABI spell them; they may be missing."""
+
+
+def _find(handle: ctypes.CDLL, name: str) -> Any:
+    """The function `name` of the library, or None for one that may be missing and is."""
+    for spelled in _CPP_NAMES.get(name, (name,)):
+        if hasattr(handle, spelled):
+            return getattr(handle, spelled)
+    if name in _CPP_NAMES:
+        return None
+    message = f"pyspec calls {name}, but {handle._name} does not have it"  # noqa: SLF001
+    raise ImportError(message)
+
+
+def _bind(handle: ctypes.CDLL) -> bool:
+    """Give the extension the address of each llama.cpp function it calls; False where states cannot be read."""
+    complete = True
     for index in range(lib.ps_api_count()):
         name = ffi.string(lib.ps_api_name(index)).decode()
-        try:
-            function = getattr(handle, name)
-        except AttributeError:
-            message = f"pyspec calls {name}, but {handle._name} does not have it"  # noqa: SLF001
-            raise ImportError(message) from None
-        address = ctypes.cast(function, ctypes.c_void_p).value
+        function = _find(handle, name)
+        complete = complete and function is not None
+        address = ctypes.cast(function, ctypes.c_void_p).value if function is not None else 0
         check(lib.ps_api_bind(index, ffi.cast("void *", address)), name)
     check(lib.ps_api_ready())
+    return complete
 
 
-def _connect() -> None:
+def _connect() -> bool:
     built = ffi.string(lib.ps_version()).decode()
     _check_versions(__version__, built, llama_cpp.__version__)
     _check_layout(_llama)
-    _bind(_llama._lib)  # noqa: SLF001 (the handle itself: a path could load a second copy)
+    return _bind(_llama._lib)  # noqa: SLF001 (the handle itself: a path could load a second copy)
 
 
-_connect()
+STATES_SHOWN = _connect()
+"""Whether this llama.cpp shows the states that EAGLE-3 drafts and MTP heads read."""

@@ -9,12 +9,14 @@ from typing import Any
 
 import llama_cpp
 
+from pyspec._lib import STATES_SHOWN
 from pyspec.drafters import Drafter, ForeignDrafter, LookupDrafter
 from pyspec.engine.session import Session
 from pyspec.engine.side import Placement, SideModel, can_roll_back
 from pyspec.errors import DraftMismatch, OptionError, UnsupportedModel
 from pyspec.store import fitting, resolve
 from pyspec.store.coupling import Coupling, find_sidecar, read_coupling
+from pyspec.store.eagle import States, TargetShape, is_eagle3, read_eagle3
 
 log = logging.getLogger("pyspec")
 
@@ -74,8 +76,12 @@ def assemble(target: Any, draft: Any, companion: str, n_gpu_layers: int | None =
     placement = Placement(n_gpu_layers=n_gpu_layers)
     models: list[SideModel] = []
     try:
-        loaded = [_load(path, target, placement, models) for path in (parts.draft, parts.companion)]
-        coupling = read_sidecar(parts, target)
+        coupling = read_coupling_of(parts, target)
+        states = coupling if isinstance(coupling, States) else None
+        loaded = [
+            _load(parts.draft, target, placement, models, states),
+            _load(parts.companion, target, placement, models),
+        ]
         session = Session(target, parts.drafter, loaded[0], loaded[1], coupling)
     except Exception:
         for model in models:
@@ -85,11 +91,15 @@ def assemble(target: Any, draft: Any, companion: str, n_gpu_layers: int | None =
 
 
 def _load(
-    path: Path | None, target: Any, placement: Placement, models: list[SideModel]
+    path: Path | None,
+    target: Any,
+    placement: Placement,
+    models: list[SideModel],
+    states: States | None = None,
 ) -> SideModel | None:
     if path is None:
         return None
-    models.append(SideModel(path, target, placement))
+    models.append(SideModel(path, target, placement, states=states))
     return models[-1]
 
 
@@ -166,14 +176,39 @@ def _add_companion(parts: Parts, target: Any, companion: str) -> None:
         parts.companion = None
 
 
-def read_sidecar(parts: Parts, target: Any) -> Coupling | None:
-    """What couples the draft to the target, or None. Raises DraftMismatch, or ModelInvalid for a damaged sidecar."""
-    if parts.draft is None or parts.sidecar is None:
+def read_coupling_of(parts: Parts, target: Any) -> Coupling | States | None:
+    """How the draft reads the target's states, or None for an independent one; before the draft is loaded.
+
+    Raises DraftMismatch or UnsupportedModel where the two do not fit, ModelInvalid for a damaged file.
+    """
+    if parts.draft is None:
         return None
-    coupling = read_coupling(parts.sidecar, parts.draft, Path(target.model_path))
+    if is_eagle3(parts.draft):
+        if not STATES_SHOWN:
+            raise UnsupportedModel(
+                f"this build of llama.cpp does not show a target's layers, which {parts.draft.name} reads",
+                "use another draft",
+            )
+        return read_eagle3(parts.draft, _shape(target))
+    return _read_sidecar(parts.draft, parts.sidecar, target)
+
+
+def _shape(target: Any) -> TargetShape:
+    return TargetShape(
+        target.metadata["general.architecture"],
+        llama_cpp.llama_model_n_layer(target.model),
+        target.n_embd(),
+        target.n_vocab(),
+    )
+
+
+def _read_sidecar(draft: Path, sidecar: Path | None, target: Any) -> Coupling | None:
+    if sidecar is None:
+        return None
+    coupling = read_coupling(sidecar, draft, Path(target.model_path))
     if coupling.w_h.shape[1] != target.n_embd():
         raise DraftMismatch(
-            f"{parts.draft.name} expects states {coupling.w_h.shape[1]} wide and the target's are {target.n_embd()}",
+            f"{draft.name} expects states {coupling.w_h.shape[1]} wide and the target's are {target.n_embd()}",
             "it was made for another target",
         )
     return coupling

@@ -85,6 +85,9 @@ struct llama_context *fake_open(const struct llama_model *model, int32_t n_ctx, 
     ctx->has_logits = calloc(rows, sizeof *ctx->has_logits);
     ctx->logits = calloc(rows * (size_t)model->vocab.n_tokens, sizeof *ctx->logits);
     ctx->states = calloc(rows * (size_t)model->n_embd, sizeof *ctx->states);
+    for (int32_t k = 0; k < FAKE_N_LAYERS; k++) {
+        ctx->layers[k] = calloc(rows * (size_t)model->n_embd, sizeof *ctx->layers[k]);
+    }
     return ctx;
 }
 
@@ -92,23 +95,32 @@ void fake_close(struct llama_context *ctx) {
     free(ctx->has_logits);
     free(ctx->logits);
     free(ctx->states);
+    for (int32_t k = 0; k < FAKE_N_LAYERS; k++) free(ctx->layers[k]);
     free(ctx);
 }
 
-/* A row's input as a number: its token, or its vector's bits. */
-static uint32_t input_of(const struct llama_context *ctx, const struct llama_batch *batch, int32_t i) {
-    if (batch->token) {
-        breach(batch->token[i] < 0 || batch->token[i] >= ctx->model->vocab.n_tokens);
-        return (uint32_t)batch->token[i];
-    }
-    const size_t width = (size_t)ctx->model->n_embd;
+static uint32_t hash_of(const float *vector, size_t width) {
     uint32_t h = 5;
     for (size_t k = 0; k < width; k++) {
         uint32_t bits;
-        memcpy(&bits, batch->embd + (size_t)i * width + k, sizeof bits);
+        memcpy(&bits, vector + k, sizeof bits);
         h = mix(h, bits);
     }
     return h;
+}
+
+/* A row's input as a number: its token, its vector's bits, or both. */
+static uint32_t input_of(const struct llama_context *ctx, const struct llama_batch *batch, int32_t i) {
+    if (batch->token) breach(batch->token[i] < 0 || batch->token[i] >= ctx->model->vocab.n_tokens);
+    if (!batch->embd) return (uint32_t)batch->token[i];
+    const size_t width = (size_t)ctx->model->n_embd;
+    const uint32_t h = hash_of(batch->embd + (size_t)i * width, width);
+    return batch->token ? mix(h, (uint32_t)batch->token[i]) : h;
+}
+
+/* n floats that only this number gives. */
+static void write_state(uint32_t number, float *out, int32_t n) {
+    for (int32_t k = 0; k < n; k++) out[k] = (float)(mix(number, (uint32_t)k + 9u) % 256u) / 256.0f;
 }
 
 static bool decode_row(struct llama_context *ctx, const struct llama_batch *batch, int32_t i) {
@@ -129,15 +141,40 @@ static bool decode_row(struct llama_context *ctx, const struct llama_batch *batc
     float *const logits = ctx->logits + (size_t)i * (size_t)model->vocab.n_tokens;
     say(model, prefix, logits);
     if (ctx->n_decodes == ctx->nan_at) logits[model->vocab.n_tokens - 1] = NAN;
-    float *const state = ctx->states + (size_t)i * (size_t)model->n_embd;
-    for (int32_t k = 0; k < model->n_embd; k++) state[k] = (float)(mix(prefix, (uint32_t)k + 9u) % 256u) / 256.0f;
+    const size_t at = (size_t)i * (size_t)model->n_embd;
+    write_state(prefix, ctx->states + at, model->n_embd);
+    for (uint32_t k = 0; k < FAKE_N_LAYERS; k++) write_state(mix(prefix, 50u + k), ctx->layers[k] + at, model->n_embd);
     return true;
+}
+
+/* Its graph has a row of logits for each row, and llama.cpp takes the first ones: all must be asked for, or none. */
+static bool all_or_none(const struct llama_batch *batch) {
+    int32_t n = 0;
+    for (int32_t i = 0; i < batch->n_tokens; i++) n += batch->logits[i] != 0;
+    return n == 0 || n == batch->n_tokens;
+}
+
+static int32_t fake_encode(struct llama_context *ctx, struct llama_batch batch) {
+    ctx->n_decodes++;
+    const size_t width = (size_t)ctx->model->n_encoded;
+    if (breach(width == 0 || batch.token || !batch.embd || batch.n_tokens < 1 || batch.n_tokens > ctx->n_batch)) return -1;
+    const int32_t first = ctx->memory.seq[0].n > 0 ? ctx->memory.seq[0].first + ctx->memory.seq[0].n : batch.pos[0];
+    ctx->n_rows = batch.n_tokens;
+    for (int32_t i = 0; i < batch.n_tokens; i++) {
+        breach(batch.pos[i] != first + i || batch.seq_id[i][0] != 0);
+        ctx->has_logits[i] = false;
+        const uint32_t number = hash_of(batch.embd + (size_t)i * width, width);
+        write_state(number, ctx->states + (size_t)i * (size_t)ctx->model->n_embd, ctx->model->n_embd);
+    }
+    return ctx->n_decodes == ctx->fail_at ? ctx->fail_with : 0;
 }
 
 static int32_t fake_decode(struct llama_context *ctx, struct llama_batch batch) {
     ctx->n_decodes++;
     if (breach(batch.n_tokens < 1 || batch.n_tokens > ctx->n_batch)) return -1;
-    if (breach((batch.token == NULL) == (batch.embd == NULL))) return -1;
+    const bool pairs = ctx->model->pairs;
+    if (breach(pairs ? !batch.token || !batch.embd : (batch.token == NULL) == (batch.embd == NULL))) return -1;
+    breach(ctx->model->n_encoded > 0 && !all_or_none(&batch));
     ctx->n_rows = batch.n_tokens;
     const bool fails = ctx->n_decodes == ctx->fail_at;
     const int32_t n = fails ? batch.n_tokens / 2 : batch.n_tokens; /* what is done stays done, as in llama.cpp */
@@ -155,6 +192,26 @@ static float *fake_get_logits_ith(struct llama_context *ctx, int32_t i) {
 
 static float *fake_get_embeddings_ith(struct llama_context *ctx, int32_t i) {
     if (breach(i < 0 || i >= ctx->n_rows || !ctx->embeddings)) return NULL;
+    return ctx->states + (size_t)i * (size_t)ctx->model->n_embd;
+}
+
+static void fake_set_embeddings_layer_inp(struct llama_context *ctx, uint32_t layer, bool wanted) {
+    if (!breach(layer >= FAKE_N_LAYERS)) ctx->shows[layer] = wanted;
+}
+
+static float *fake_get_embeddings_layer_inp(struct llama_context *ctx, uint32_t layer) {
+    return breach(layer >= FAKE_N_LAYERS || !ctx->shows[layer]) ? NULL : ctx->layers[layer];
+}
+
+static void fake_set_embeddings_nextn(struct llama_context *ctx, bool wanted, bool masked) {
+    ctx->nextn = wanted;
+    ctx->masked = masked;
+}
+
+static float *fake_get_embeddings_nextn(struct llama_context *ctx) { return breach(!ctx->nextn) ? NULL : ctx->states; }
+
+static float *fake_get_embeddings_nextn_ith(struct llama_context *ctx, int32_t i) {
+    if (breach(!ctx->nextn || i < 0 || i >= ctx->n_rows || (ctx->masked && !ctx->has_logits[i]))) return NULL;
     return ctx->states + (size_t)i * (size_t)ctx->model->n_embd;
 }
 
@@ -252,5 +309,6 @@ static void fake_sampler_accept(struct llama_sampler *sampler, int32_t token) {
 void fake_bind(void) {
 #define BIND(result, name, parameters) ps_api.name = fake_##name;
     PS_LLAMA_API(BIND)
+    PS_LLAMA_EXT_API(BIND)
 #undef BIND
 }

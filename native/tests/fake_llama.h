@@ -8,7 +8,7 @@
 
 #include "../llama_abi.h"
 
-enum { FAKE_EOG = 0, FAKE_CONTROL = 1, FAKE_MAX_SEQ = 8, FAKE_MAX_POS = 512 };
+enum { FAKE_EOG = 0, FAKE_CONTROL = 1, FAKE_MAX_SEQ = 8, FAKE_MAX_POS = 512, FAKE_N_LAYERS = 4 };
 
 struct llama_vocab {
     int32_t n_tokens;
@@ -20,6 +20,8 @@ struct llama_model {
     int32_t n_embd;
     int32_t n_swa;
     int32_t noise;  /* of 1000 rows, how many are hashed with another seed */
+    int32_t n_encoded; /* an EAGLE-3 draft's: floats that its encoder takes */
+    bool pairs;        /* a row is a token and a vector */
     bool recurrent; /* memory that cannot drop its tail */
     bool endless;   /* the end-of-generation token is never likely */
 };
@@ -41,6 +43,9 @@ struct llama_context {
     struct llama_memory_i memory;
     int32_t n_ctx, n_batch;
     bool embeddings;
+    bool nextn, masked;            /* llama_set_embeddings_nextn as it stands */
+    bool shows[FAKE_N_LAYERS];     /* llama_set_embeddings_layer_inp as it stands, by layer */
+    float *layers[FAKE_N_LAYERS];  /* [n_batch][n_embd] */
     bool (*abort)(void *);
     void *abort_data;
     int32_t n_rows;   /* of the last batch */

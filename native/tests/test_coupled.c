@@ -1,4 +1,4 @@
-/* The coupled draft and the margin gate inside the engine, on the toy model. */
+/* Drafts that read the target's states, of each kind, and the margin gate inside the engine, on the toy model. */
 #include <math.h>
 #include <string.h>
 
@@ -9,6 +9,7 @@
 enum { N_VOCAB = 60, N_CTX = 256, N_BATCH = 64, WIDTH = 8, N_HIDDEN = 12, N_PROMPT = 30, N_TEXT = 80 };
 
 static float embeddings[N_VOCAB * WIDTH], w_h[WIDTH * N_HIDDEN], w_s[WIDTH * WIDTH];
+static int32_t kind; /* of the coupling under test */
 
 typedef struct world {
     struct llama_model model[PS_N_ROLES];
@@ -27,6 +28,9 @@ static void start(world *w) {
     for (int32_t r = 0; r < PS_N_ROLES; r++) {
         w->model[r] = (struct llama_model){
             .vocab = {N_VOCAB}, .seed = 1, .n_embd = r == PS_TARGET ? N_HIDDEN : WIDTH, .endless = true};
+        if (r == PS_DRAFT) w->model[r].pairs = kind != PS_MATRICES;
+        if (r == PS_DRAFT && kind == PS_EAGLE3) w->model[r].n_encoded = N_HIDDEN * PS_N_LAYERS;
+        if (r == PS_DRAFT && kind == PS_MTP) w->model[r].n_embd = N_HIDDEN;
         w->ctx[r] = fake_open(&w->model[r], N_CTX, N_BATCH, 1);
         CHECK(ps_engine_attach(w->engine, r, w->ctx[r], &w->model[r]) == PS_OK);
     }
@@ -39,7 +43,11 @@ static void couple(world *w, int32_t window) {
     for (int32_t i = 0; i < N_VOCAB * WIDTH; i++) embeddings[i] = (float)(i % 97) / 16.0f;
     for (int32_t i = 0; i < WIDTH * N_HIDDEN; i++) w_h[i] = (float)(i % 5) / 8.0f;
     for (int32_t i = 0; i < WIDTH * WIDTH; i++) w_s[i] = (float)(i % 7) / 8.0f;
-    CHECK(ps_engine_couple(w->engine, embeddings, w_h, w_s, N_HIDDEN, WIDTH, window) == PS_OK);
+    ps_coupling coupling = {.kind = kind, .n_hidden = N_HIDDEN, .width = WIDTH, .window = window, .layer = {0, 2, -1},
+                            .embeddings = embeddings, .w_h = w_h, .w_s = w_s};
+    if (kind == PS_EAGLE3) coupling.n_hidden *= PS_N_LAYERS;
+    if (kind == PS_MTP) coupling.width = N_HIDDEN;
+    CHECK(ps_engine_couple(w->engine, &coupling) == PS_OK);
 }
 
 static void stop(world *w) {
@@ -131,6 +139,58 @@ static void test_going_back_past_the_states(void) {
     stop(&w);
 }
 
+static void look(world *w, int32_t n, int32_t *drafted) {
+    const int32_t seq = 0;
+    ps_stop rule = {.floors = {0}};
+    for (int32_t i = 0; i < PS_TABLE_SIZE; i++) rule.table[i] = 1;
+    const ps_draft *view;
+    CHECK(ps_draft_put(w->engine, seq, NULL, 0) == PS_OK);
+    CHECK(ps_draft_run(w->engine, 1, &seq, &n, &rule, false) == PS_OK);
+    CHECK(ps_draft_get(w->engine, seq, &view) == PS_OK);
+    CHECK(view->n == n);
+    memcpy(drafted, view->token, (size_t)n * sizeof *drafted);
+}
+
+/* What is drafted is a function of the text: the same after rounds that accepted, refused and went back, and read afresh. */
+static void test_drafts_have_no_history(void) {
+    for (int32_t window = 1; window <= N_CTX; window *= 4) {
+        world old, new;
+        start(&old);
+        couple(&old, window);
+        CHECK(read_prompt(&old) == PS_OK && go_on(&old, false) == PS_OK);
+        old.n = N_TEXT - 20;
+        CHECK(read_prompt(&old) == PS_OK && round_of(&old, 0, false) == PS_OK && go_on(&old, false) == PS_OK);
+        start(&new);
+        couple(&new, N_CTX);
+        memcpy(new.text, old.text, sizeof new.text);
+        new.n = old.n - 1;
+        CHECK(read_prompt(&new) == PS_OK && round_of(&new, 0, false) == PS_OK);
+        CHECK(new.n == old.n && new.text[new.n - 1] == old.text[old.n - 1]);
+        int32_t found[6], wanted[6];
+        look(&old, 6, found);
+        look(&new, 6, wanted);
+        /* our own form is fed a window of states, and drafts from them alone; a small window forgets what the text went back to */
+        const bool all = kind == PS_MATRICES ? window >= N_TEXT : window > 20;
+        CHECK(!all || !memcmp(found, wanted, sizeof found));
+        stop(&old);
+        stop(&new);
+    }
+}
+
+/* Detached, the target's context shows nothing more, and another draft drafts. */
+static void test_another_draft_after_it(void) {
+    world w;
+    start(&w);
+    couple(&w, 16);
+    CHECK(read_prompt(&w) == PS_OK && go_on(&w, false) == PS_OK);
+    CHECK(ps_engine_attach(w.engine, PS_DRAFT, w.ctx[PS_COMPANION], &w.model[PS_COMPANION]) == PS_OK);
+    CHECK(!w.ctx[PS_TARGET]->nextn && !w.ctx[PS_TARGET]->shows[0] && !w.ctx[PS_DRAFT]->nextn);
+    w.n = N_PROMPT;
+    CHECK(read_prompt(&w) == PS_OK && go_on(&w, false) == PS_OK);
+    CHECK(is_the_targets(&w));
+    stop(&w);
+}
+
 /* Whichever decode fails, the next text comes out right. */
 static void test_failing_decodes(void) {
     for (int32_t role = PS_TARGET; role <= PS_DRAFT; role++) {
@@ -198,10 +258,14 @@ static void test_margin_marks_what_it_takes(void) {
 
 int main(void) {
     fake_bind();
-    RUN(test_text_is_the_targets);
-    RUN(test_going_back);
-    RUN(test_going_back_past_the_states);
-    RUN(test_failing_decodes);
+    for (kind = PS_MATRICES; kind <= PS_MTP; kind++) {
+        RUN(test_text_is_the_targets);
+        RUN(test_going_back);
+        RUN(test_going_back_past_the_states);
+        RUN(test_drafts_have_no_history);
+        RUN(test_another_draft_after_it);
+        RUN(test_failing_decodes);
+    }
     RUN(test_margin_marks_what_it_takes);
     return REPORT();
 }

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import llama_cpp
 from llama_cpp import _internals as internals
 
-from pyspec.assemble import Parts, choose_parts, read_sidecar
+from pyspec.assemble import Parts, choose_parts, read_coupling_of
 from pyspec.batch.layout import STEP, Layout
 from pyspec.engine.handle import Engine, Role
 from pyspec.engine.loop import Equipment, Loop
@@ -17,6 +17,7 @@ from pyspec.engine.side import Placement, SideModel, address, can_roll_back
 from pyspec.errors import EngineError, ModelInvalid
 from pyspec.policy.learned import Learned
 from pyspec.profiles import gpu_layers, load_profile, prior_curve, prior_learned
+from pyspec.store.eagle import States
 from pyspec.target import TargetLlama
 
 if TYPE_CHECKING:
@@ -161,15 +162,20 @@ class Contexts:
 
     def _attach(self, parts: Parts, placement: Placement) -> None:
         self.engine.attach(Role.TARGET, address(self._own.ctx), address(self.target.model))
-        for role, path in ((Role.DRAFT, parts.draft), (Role.COMPANION, parts.companion)):
+        coupling = read_coupling_of(parts, self.target)
+        states = coupling if isinstance(coupling, States) else None
+        for role, path, reads in (
+            (Role.DRAFT, parts.draft, states),
+            (Role.COMPANION, parts.companion, None),
+        ):
             if path is not None:
-                side = SideModel(path, self.target, placement, n_seq=self.n_slots + 1)
+                side = SideModel(path, self.target, placement, self.n_slots + 1, reads)
                 self._sides.append(side)
                 self.engine.attach(role, side.context, side.model)
-        coupling = read_sidecar(parts, self.target)
-        self.coupled = coupling is not None
+        self.reads_states = coupling is not None
+        self.coupled = coupling is not None and states is None
         if coupling is not None:
-            self.engine.couple(coupling.embeddings, coupling.w_h, coupling.w_s, coupling.window)
+            self.engine.couple(coupling)
 
     def close(self) -> None:
         """Free the engine, then draft and companion; the target's context goes with the target."""

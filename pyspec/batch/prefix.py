@@ -66,7 +66,7 @@ class SharedPrefix:
         """Roles whose contexts read prompts; a coupled draft reads states instead."""
         equipment = self._contexts.loop.equipment
         roles = [Role.TARGET]
-        if equipment.draft_model and not self._contexts.coupled:
+        if equipment.draft_model and not self._contexts.reads_states:
             roles.append(Role.DRAFT)
         return [*roles, Role.COMPANION] if equipment.companion else roles
 

@@ -10,8 +10,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from pyspec._lib import check, ffi, lib
+from pyspec._lib import check, ffi, floats, lib
 from pyspec.rules import Margin, Verification
+from pyspec.store.coupling import Coupling
+from pyspec.store.eagle import States
 
 MAX_DRAFT = 64
 """Most drafted tokens of one sequence in one round; `PS_MAX_DRAFT` in native/pyspec.h."""
@@ -87,25 +89,23 @@ class Engine:
             f"attaching the {role.name.lower()}",
         )
 
-    def couple(
-        self,
-        embeddings: npt.NDArray[np.float32],
-        w_h: npt.NDArray[np.float32],
-        w_s: npt.NDArray[np.float32],
-        window: int,
-    ) -> None:
-        """Make the attached draft a coupled one.
-
-        embeddings: [n_vocab, width]; w_h: [width, n_hidden]; w_s: [width, width]; window: prompt states it is fed.
-        """
-        arrays = [np.ascontiguousarray(array, dtype=np.float32) for array in (embeddings, w_h, w_s)]
-        pointers = [ffi.cast("float *", array.ctypes.data) for array in arrays]
-        width, n_hidden = w_h.shape
-        check(
-            lib.ps_engine_couple(self._engine, *pointers, n_hidden, width, window),
-            "coupling the draft",
-        )
-        self._borrowed, self._window = list(arrays), window
+    def couple(self, coupling: Coupling | States) -> None:
+        """Make the attached draft one that reads the target's states."""
+        struct = ffi.new("ps_coupling *")
+        struct.window = coupling.window
+        arrays: list[npt.NDArray[np.float32]] = []
+        if isinstance(coupling, States):
+            struct.kind = lib.PS_MTP if coupling.kind == "mtp" else lib.PS_EAGLE3
+            struct.n_hidden, struct.width = coupling.n_hidden, coupling.width
+            struct.layer = list(coupling.layers)
+        else:
+            matrices = (coupling.embeddings, coupling.w_h, coupling.w_s)
+            arrays = [np.ascontiguousarray(matrix, dtype=np.float32) for matrix in matrices]
+            struct.kind = lib.PS_MATRICES
+            struct.embeddings, struct.w_h, struct.w_s = map(floats, arrays)
+            struct.width, struct.n_hidden = coupling.w_h.shape
+        check(lib.ps_engine_couple(self._engine, struct), "coupling the draft")
+        self._borrowed, self._window = list(arrays), coupling.window
 
     def set_tokens(self, seq: int, tokens: Sequence[int], held: int = -1) -> int:
         """Make `tokens` the committed text of a sequence; every KV keeps the common prefix.

@@ -21,6 +21,7 @@ from pyspec.errors import Cancelled, ContextOverflow, EngineBusy
 from pyspec.rules import Strict, Verification
 from pyspec.stats import Tally, Timings
 from pyspec.store.coupling import Coupling
+from pyspec.store.eagle import States
 from pyspec.tokens import Step
 
 PREFILL_CHUNK = 256
@@ -74,7 +75,7 @@ class Session:
         drafter: Drafter | None = None,
         draft: SideModel | None = None,
         companion: SideModel | None = None,
-        coupling: Coupling | None = None,
+        coupling: Coupling | States | None = None,
     ) -> None:
         self.engine = Engine(1, target.n_vocab())
         self.engine.attach(Role.TARGET, address(target.ctx), address(target.model))
@@ -83,7 +84,7 @@ class Session:
         if companion is not None:
             self.engine.attach(Role.COMPANION, companion.context, companion.model)
         if coupling is not None:
-            self.engine.couple(coupling.embeddings, coupling.w_h, coupling.w_s, coupling.window)
+            self.engine.couple(coupling)
         self.n_ctx = target.n_ctx()
         equipment = Equipment(
             drafter, draft is not None, draft is not None and companion is not None

@@ -12,6 +12,10 @@ from llama_cpp import _internals as internals
 
 from pyspec.errors import DraftMismatch, ModelInvalid, UnsupportedModel
 from pyspec.store import check_model
+from pyspec.store.eagle import States
+
+STATE_ROWS = 64
+"""Rows that an EAGLE-3 draft computes at once: each takes n_vocab floats of working memory."""
 
 LARGEST_PADDING = 128
 """How far vocabulary sizes may differ: one family pads them differently from size to size."""
@@ -35,7 +39,12 @@ class SideModel:
     """
 
     def __init__(
-        self, path: Path, target: Any, placement: Placement = Placement(), n_seq: int = 1
+        self,
+        path: Path,
+        target: Any,
+        placement: Placement = Placement(),
+        n_seq: int = 1,
+        states: States | None = None,
     ) -> None:
         self.path = path
         try:
@@ -53,6 +62,8 @@ class SideModel:
                     f"{path.name} is recurrent and cannot be rolled back", "choose another draft"
                 )
             params = context_params(target, placement, n_seq)
+            if states is not None:
+                _read_states(params, target)
             self._ctx = internals.LlamaContext(
                 model=self._model, params=params, verbose=target.verbose
             )
@@ -116,6 +127,12 @@ def context_params(target: Any, placement: Placement, n_seq: int) -> Any:
     if placement.type_v is not None:
         params.type_v = placement.type_v
     return params
+
+
+def _read_states(params: Any, target: Any) -> None:
+    """For a draft that may use the target's embeddings and head, and whose graph has logits of every row of a batch."""
+    params.ctx_other = target.ctx
+    params.n_ubatch = min(params.n_ubatch, STATE_ROWS)
 
 
 def check_vocabulary(target: Any, other: Any, name: str) -> None:

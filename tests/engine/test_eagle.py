@@ -1,0 +1,202 @@
+"""EAGLE-3 drafts in the engine: what they draft is what a forward pass in numpy drafts, whatever came before."""
+
+from __future__ import annotations
+
+from itertools import count
+
+import numpy as np
+import pytest
+import tiny
+import tiny_eagle
+from answers import ask
+
+from pyspec.engine.handle import MAX_DRAFT, Role
+from pyspec.errors import DraftMismatch, ModelInvalid, UnsupportedModel
+
+FORMS = {
+    "own": {},
+    "borrowed": {"embeddings": False, "head": False},
+    "borrowed-embeddings": {"embeddings": False},
+    "listed": {"d2t": range(3, 31, 2)},
+    "normed-residual": {"norm_before_residual": True},
+    "normed-input": {"norm_before_fc": True},
+    "wider": {"width": 48},
+}
+PROMPT = b"abcabdabe"
+
+
+@pytest.fixture(scope="module")
+def target(tiny_folder):
+    """A target of four layers."""
+    return tiny.write(tiny_folder / "eagle-target.gguf", n_layer=tiny_eagle.N_LAYER)
+
+
+@pytest.fixture
+def make(tmp_path):
+    """Writes an EAGLE-3 draft."""
+    names = count()
+    return lambda **form: tiny_eagle.write(tmp_path / f"eagle{next(names)}.gguf", **form)
+
+
+def drafted(llm, n):
+    """What the engine drafts after the text it holds: ids and probabilities."""
+    engine = llm._assembly.session.engine
+    engine.put_draft(0, ())
+    engine.set_stop([0.0], None)
+    engine.draft([0], [n])
+    view = engine.drafted(0)
+    return list(view.token[0 : view.n]), list(view.p[0 : view.n])
+
+
+def check(llm, draft, target, n=6):
+    """The engine's draft after the text it holds is numpy's."""
+    text = llm._assembly.session.tokens
+    found, chances = drafted(llm, n)
+    wanted, likely = tiny_eagle.Draft(draft, target).draft(text, n)
+    assert found == wanted
+    assert np.allclose(chances, likely, atol=0.02)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_drafts_are_numpys(open_llama, make, target, form):
+    """In every form of the file, after a prompt and after rounds in which drafts were accepted or refused."""
+    draft = make(**FORMS[form])
+    llm = open_llama(target, draft=draft)
+    prompt = llm.tokenize(PROMPT, add_bos=False)
+    for n in (1, 12, 30):
+        ask(llm, prompt, n)
+        check(llm, draft, target)
+
+
+def test_text_is_the_targets(open_llama, make, target):
+    """Over texts that begin alike, go back, or have nothing in common."""
+    llm, plain = open_llama(target, draft=make()), open_llama(target)
+    for text in (PROMPT, b"abcabdabezz", b"abcab", b"xyz", PROMPT):
+        prompt = llm.tokenize(text, add_bos=False)
+        assert ask(llm, prompt, 40).ids == ask(plain, prompt, 40).ids
+
+
+def test_some_drafts_are_accepted(open_llama, make, target):
+    """The draft's own states carry it over more than one token; accepted rows are decoded again with the target's."""
+    llm = open_llama(target, draft=make(output=fitted_head(open_llama, make, target)))
+    prompt = llm.tokenize(PROMPT, add_bos=False)
+    ask(llm, prompt, 120)
+    block = llm.last_speculation
+    assert block["accepted"] > 20
+    assert llm._assembly.session.engine.counters().refed == block["accepted"]
+
+
+def fitted_head(open_llama, make, target):
+    """A head that repeats the target's own text: least squares from the draft's states to the tokens that follow."""
+    llm, draft = open_llama(target), make()
+    text = llm.tokenize(PROMPT, add_bos=False)
+    text = [*text, *ask(llm, text, 120).ids]
+    numpy = tiny_eagle.Draft(draft, target)
+    states = numpy.states(text[1:], numpy.encode(text)[:-1])[:-1]
+    features = states / np.sqrt((states**2).mean(-1, keepdims=True) + 1e-5)
+    wanted = np.eye(tiny.N_VOCAB)[text[2:]]
+    ridge = features.T @ features + 0.1 * np.eye(features.shape[1])
+    return np.linalg.solve(ridge, features.T @ wanted).T.astype(np.float32) * 12
+
+
+def test_a_long_prompt_is_read_through_the_window(open_llama, make, target, monkeypatch):
+    """States that the window has no room for are decoded before they go."""
+    from pyspec.store.eagle import States
+
+    monkeypatch.setattr(States, "window", 8)
+    draft = make()
+    llm = open_llama(target, draft=draft)
+    prompt = llm.tokenize(b"abcdefghij" * 11, add_bos=False)
+    ask(llm, prompt, 1)
+    ask(llm, [*prompt, *prompt[:40]], 3)
+    check(llm, draft, target)
+
+
+def test_to_the_end_of_the_context(open_llama, make, target):
+    """It drafts no further than the context reaches, and the text is the target's to the last token."""
+    llm, plain = open_llama(target, draft=make(), n_ctx=256), open_llama(target, n_ctx=256)
+    prompt = llm.tokenize(PROMPT, add_bos=False)
+    ours, theirs = ask(llm, prompt, None), ask(plain, prompt, None)
+    assert ours.ids == theirs.ids
+    assert ours.finish_reason == "context"
+
+
+@pytest.mark.parametrize("after", [1, 2, 3])
+def test_cancel_leaves_it_right(open_llama, make, target, after):
+    """After a cancel the next answer and the next draft are what they would have been."""
+    draft = make()
+    llm, plain = open_llama(target, draft=draft), open_llama(target)
+    prompt = llm.tokenize(PROMPT, add_bos=False)
+    for i, _ in enumerate(llm.steps(prompt, max_tokens=40)):
+        if i == after:
+            llm.cancel()
+    assert ask(llm, prompt, 30).ids == ask(plain, prompt, 30).ids
+    check(llm, draft, target)
+
+
+def test_several_sequences_draft_as_each_alone(open_llama, make, target):
+    """In one lock-step batch, with a shared prefix copied from one to the other."""
+    from pyspec.batch.contexts import Contexts, Models
+    from pyspec.batch.layout import Layout
+
+    draft = make()
+    models = Models(str(target), str(draft), "none", n_threads=1, n_threads_batch=1)
+    try:
+        contexts = Contexts(models, 3, 128, Layout(512, each=0), None)
+        engine = contexts.engine
+        texts = [models.target.tokenize(t, add_bos=False) for t in (b"abcabdabe", b"abcabdx", b"z")]
+        engine.set_tokens(1, texts[0])
+        engine.verify([(1, 6, -1)])
+        engine.copy_prefix(1, 2, 6)
+        for seq, text in enumerate(texts, 1):
+            engine.set_tokens(seq, text)
+        work = [(seq, 0, 0) for seq in (1, 2, 3)]
+        engine.verify(work)
+        from pyspec.engine.handle import Gate
+        from pyspec.rules import Strict
+
+        for seq, text in enumerate(texts, 1):
+            verdict = engine.accept(seq, 0, Gate(Strict(), False))
+            text.append(verdict.token[0])
+        engine.set_stop([0.0], None)
+        engine.draft([1, 2, 3], [5, 3, 4])
+        for seq, text, n in zip((1, 2, 3), texts, (5, 3, 4)):
+            view = engine.drafted(seq)
+            assert list(view.token[0 : view.n]) == tiny_eagle.Draft(draft, target).draft(text, n)[0]
+        assert engine.held(Role.DRAFT, 1) <= len(texts[0]) + MAX_DRAFT
+        contexts.close()
+    finally:
+        models.close()
+
+
+@pytest.mark.parametrize(
+    ("form", "error", "words"),
+    [
+        ({"hidden": 64}, DraftMismatch, "states 64 wide"),
+        ({"layers": (1, 2, 9)}, DraftMismatch, "layers"),
+        ({"layers": (1, 2)}, ModelInvalid, "three layers"),
+        ({"layers": (1, 2, 4)}, UnsupportedModel, "does not show"),
+        ({"width": 48, "embeddings": False}, DraftMismatch, "48 wide"),
+        ({"d2t": range(3, 40)}, DraftMismatch, "outside"),
+        ({"d2t": range(3, 9), "head": False}, DraftMismatch, "vocabulary"),
+        ({"n_layer": 2}, ModelInvalid, "more than one layer"),
+    ],
+    ids=lambda x: "-".join(x) if isinstance(x, dict) else "",
+)
+def test_what_does_not_fit_is_refused(open_llama, make, target, form, error, words):
+    """llama.cpp would end the process on each of these."""
+    with pytest.raises(error, match=words):
+        open_llama(target, draft=make(**form))
+
+
+def test_architectures_without_layers_are_refused(open_llama, make, tiny_sliding):
+    """Asked for the layers of a model that does not keep them, llama.cpp would end the process."""
+    with pytest.raises(UnsupportedModel, match="gemma3"):
+        open_llama(tiny_sliding, draft=make())
+
+
+def test_a_llama_cpp_without_states_is_refused(open_llama, make, target, monkeypatch):
+    """Where the functions are not exported the sentence says so."""
+    monkeypatch.setattr("pyspec.assemble.STATES_SHOWN", False)
+    with pytest.raises(UnsupportedModel, match="this build"):
+        open_llama(target, draft=make())
