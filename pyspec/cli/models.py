@@ -9,10 +9,20 @@ import click
 from rich.console import Console
 from rich.table import Table
 
+from pyspec.cli.measuring import run_progress
+from pyspec.cli.options import physical_cores
 from pyspec.cli.progress import store_progress
 from pyspec.errors import ModelNotFound, PyspecError
-from pyspec.store.convert import CONVERSIONS, convert, converted, read_record, variant_path
-from pyspec.store.fetch import Progress, cached
+from pyspec.measure.types import all_types, best_type, type_table
+from pyspec.store.convert import (
+    CONVERSIONS,
+    ORIGINAL,
+    convert,
+    converted,
+    read_record,
+    variant_path,
+)
+from pyspec.store.fetch import Progress, cached, fetch
 from pyspec.store.fingerprint import file_sha256
 from pyspec.store.gguf import SCALARS, STRING, Array, Header
 from pyspec.store.header import read_header
@@ -85,8 +95,9 @@ def _state(entry: Entry) -> str:
 @click.option(
     "--as",
     "kind",
-    type=click.Choice(sorted(CONVERSIONS)),
-    help="Convert to this tensor type (beside the original); the name is then NAME-TYPE.",
+    type=click.Choice([*sorted(CONVERSIONS), ORIGINAL, "auto"]),
+    help="Convert to this tensor type (beside the original); the name is then NAME-TYPE. "
+    "auto measures all of them on this machine; original leaves the file as it comes.",
 )
 def pull(name: str, kind: str | None) -> None:
     """Fetch a model into the cache, verify it, and print its path."""
@@ -99,10 +110,29 @@ def pull(name: str, kind: str | None) -> None:
         return
     if isinstance(entry.source, HuggingFace) and not entry.sha256:
         raise click.UsageError("--as works for models of the manifest only")
+    if kind == "auto":
+        kind = _measured_type(entry)
+    if kind == ORIGINAL:
+        _echo_path(_with_progress(lambda show: fetch(entry, show)))
+        return
     made = _with_progress(lambda show: convert(entry, kind, show))
     if (record := read_record(made)) is not None:
         click.echo(f"{entry.name}-{kind}: {record.note}", err=True)
     _echo_path(made)
+
+
+def _measured_type(entry: Entry) -> str:
+    """The type that measures best here; of the other files only those stay that were there."""
+    there = {kind for kind in CONVERSIONS if converted(entry, kind) is not None}
+    with store_progress() as show, run_progress() as report:
+        found = all_types(entry, physical_cores(), show, report)
+    click.echo(type_table(found), err=True)
+    best = best_type(found).kind
+    for kind in set(CONVERSIONS) - there - {best, entry.convert}:
+        path = variant_path(entry.name, kind)
+        path.unlink(missing_ok=True)
+        path.with_suffix(".json").unlink(missing_ok=True)
+    return best
 
 
 def _echo_path(path: Path) -> None:

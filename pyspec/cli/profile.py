@@ -10,12 +10,16 @@ import msgspec
 from rich.console import Console
 
 from pyspec.cli.measuring import FILE, MEASURED, run_progress
-from pyspec.cli.options import model_options, open_model
+from pyspec.cli.options import model_options, open_model, physical_cores
+from pyspec.cli.progress import store_progress
+from pyspec.errors import OptionError
 from pyspec.measure.profile import measure, store
 from pyspec.measure.profile_report import draw, say, summary
 from pyspec.measure.questions import load_questions, select
 from pyspec.measure.rounds import Header, write_rounds
+from pyspec.measure.types import all_types, type_table
 from pyspec.profiles import save_prior
+from pyspec.store.manifest import load_manifest
 
 if TYPE_CHECKING:
     from pyspec.llama import SpeculativeLlama
@@ -40,9 +44,14 @@ if TYPE_CHECKING:
     help="Write what was learned beside the draft, as its prior for other machines.",
 )
 @click.option("--save/--no-save", default=True, help="Keep the profile for later runs.")
+@click.option("--types", is_flag=True,
+              help="Instead: time, size and nats of each tensor type of a known model here.")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of tables.")
 def profile(questions: Path | None, **options: Any) -> None:
     """Measure costs and acceptance of a pair of models, and store what was learned."""
+    if options["types"]:
+        _types(options)
+        return
     chosen = select(load_questions(questions), options["limit"], every=options["every"])
     with open_model({**options, **MEASURED}) as llm:
         with run_progress() as report:
@@ -56,6 +65,18 @@ def profile(questions: Path | None, **options: Any) -> None:
         else:
             say(found, Console(highlight=False, markup=False))
         _keep(llm, found, options)
+
+
+def _types(options: dict[str, Any]) -> None:
+    manifest = load_manifest()
+    name = options["model"] or manifest.default_target
+    if (entry := manifest.get(name)) is None:
+        raise OptionError(
+            f"--types converts known models, and {name} is none", "see `pyspec models list`"
+        )
+    with store_progress() as show, run_progress() as report:
+        found = all_types(entry, options["threads"] or physical_cores(), show, report)
+    click.echo(msgspec.json.encode(found) if options["as_json"] else type_table(found))
 
 
 def _keep(llm: SpeculativeLlama, found: Measured, options: dict[str, Any]) -> None:

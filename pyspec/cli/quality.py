@@ -1,4 +1,4 @@
-"""`pyspec quality`: what each gate of the margin rule costs."""
+"""`pyspec quality`: what the rules cost, against controls."""
 
 from __future__ import annotations
 
@@ -7,19 +7,17 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from pyspec.cli.measuring import (
-    MEASURED,
     chosen_questions,
     command_line,
     question_options,
     run_options,
     run_progress,
 )
-from pyspec.cli.options import model_options, open_model
-from pyspec.measure.bench import Task
-from pyspec.measure.modes import parse_modes
-from pyspec.measure.quality import GATES
-from pyspec.measure.quality_report import gate_table
-from pyspec.measure.quality_run import run_quality
+from pyspec.cli.options import find_models, model_options, physical_cores
+from pyspec.measure import plots
+from pyspec.measure.quality import WAYS, QualityResults, answer_all, judge, verdict
+from pyspec.measure.quality_report import save_quality, way_table
+from pyspec.measure.sides import Sides, parse_ways
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -28,32 +26,34 @@ if TYPE_CHECKING:
 @click.command()
 @model_options
 @question_options
-@click.option("--length", default="auto", show_default=True, help="Draft length of the gates.")
-@click.option(
-    "--gates", default=GATES, show_default=True, help="Modes; plain and strict are added."
-)
-def quality(out: Path, gates: str, **options: Any) -> None:
-    """Compare gates on the same questions; write runs.jsonl, quality.md and .json to --out.
+@click.option("--ways", default=WAYS, help="Comma-separated; the first one is the control.")
+@click.option("--title", default="What the margin rule costs", help="Heading of the page.")
+def quality(out: Path, ways: str, title: str, **options: Any) -> None:
+    """Answer each question in many ways side by side; write runs.jsonl, README.md and quality.json to --out.
 
-    Nats of the emitted text under the target, repetition, endings, checks that a program makes.
+    Ways are modes as `pyspec bench` has them, and margin+random+..., +thin, +share:S, +record, +own, plain+temp:T:
+    tokens a verify, nats under the target, looped answers, checks by a program, each against the first way.
     """
-    named = [_at_length(gate.strip(), options["length"]) for gate in gates.split(",")]
-    named = [name for name in ("plain", "strict") if name not in named] + named
-    task = Task(
-        questions=chosen_questions(options),
-        modes=parse_modes(",".join(named)),
-        options=run_options(options),
-        folder=out,
-        command=command_line(),
-        tie=options["tie"],
-    )
-    with open_model({**options, **MEASURED}) as llm, run_progress() as report:
-        results = run_quality(llm, task, report, lambda note: click.echo(note, err=True))
-    click.echo(gate_table(results.gates))
-    click.echo(f"\n{results.verdict}")
+    named, questions, how = parse_ways(ways), chosen_questions(options), run_options(options)
+    found = find_models({**options, "companion": "none"})
+    threads = options["threads"] or physical_cores()
+    sides = Sides(
+        found["model"], found["draft"], named, n_ctx=options["ctx"], max_tokens=how.max_tokens,
+        n_threads=threads, n_threads_batch=threads, n_gpu_layers=options["n_gpu_layers"],
+    )  # fmt: skip
+    try:
+        with run_progress() as report:
+            records = answer_all(sides, questions, how, out, report)
+    finally:
+        sides.close()
+    figures = judge(records, questions)
+    said = verdict(figures, named)
+    results = QualityResults(title, command_line(), records[-1].setup, figures, said)
+    drawn = []
+    if plots.available():
+        points = {f.who: (f.nats_over.mean, f.length / figures[0].length) for f in figures}
+        plots.gain_against_nats(points, figures[0].who).savefig(out / "gain-nats.svg")
+        drawn = ["gain-nats.svg"]
+    save_quality(results, out, drawn)
+    click.echo(f"{way_table(figures)}\n\n{said}")
     click.echo(f"written to {out}", err=True)
-
-
-def _at_length(gate: str, length: str) -> str:
-    """A gate at a length: long drafts show what it lets through where `auto` would not draft."""
-    return gate if length == "auto" or not gate.startswith("margin") else f"{gate}+{length}"

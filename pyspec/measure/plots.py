@@ -121,13 +121,13 @@ def cost(curves: Mapping[str, Sequence[float]]) -> Any | None:
     return figure
 
 
-def speed_against_quality(points: Mapping[str, tuple[float, float]]) -> Any:
-    """Points: a gate's nats per token over strict's (x) and its speed-up over plain (y)."""
-    figure, axes = new_axes("speed against quality", "nats a token over strict", "speed-up")
-    for name, (nats, speed) in points.items():
-        axes.scatter([nats], [speed], s=16)
-        axes.annotate(name, (nats, speed), fontsize="x-small", xytext=(3, 3),
+def gain_against_nats(points: Mapping[str, tuple[float, float]], control: str) -> Any:
+    """Points: a way's nats per token over the control's (x) and its tokens a verify over the control's (y)."""
+    title = f"what a rule brings and costs, against {control}"
+    figure, axes = new_axes(title, "nats a token over the control", "tokens a verify, times")
+    for name, (nats, gain) in points.items():
+        axes.scatter([nats], [gain], s=16)
+        axes.annotate(name, (nats, gain), fontsize="x-small", xytext=(3, 3),
                       textcoords="offset points")  # fmt: skip
     axes.axhline(1.0, color="black", linewidth=0.8)
-    axes.axvline(0.02, color="grey", linewidth=0.8, linestyle=":")
     return figure

@@ -1,74 +1,93 @@
-"""What a gate costs: the same questions under each rule, against strict.
+"""What a rule costs: the same questions answered in many ways side by side, against a control.
 
-Nats are of the emitted tokens under the target, by teacher forcing, so every rule is judged by one
-standard; strict's answers are the target's own greedy ones.
+The first way is the control; in the default list it is strict verification with drafts forced, so that what
+rounding alone changes is in it, too. Nats are of the emitted tokens under the target, at the rows they were chosen from.
 """
 
 from __future__ import annotations
 
 from collections import Counter
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from pyspec.drafters.lookup import SuffixIndex
+from pyspec.errors import MeasureError, PyspecError
+from pyspec.measure.bench import questions_name
 from pyspec.measure.checks import check
-from pyspec.measure.equal import nats_of, rows_after
-from pyspec.measure.setup import Setup
-from pyspec.measure.stats import TOTAL, Summary, paired, summarise
+from pyspec.measure.records import Journal, Record, Turn
+from pyspec.measure.setup import Setup, setup_of
+from pyspec.measure.sides import Sides, Way
+from pyspec.measure.stats import detectable, exact_pairs, paired, signed_ranks
+from pyspec.template import ChatTemplate, Message
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
-    from pyspec.llama import SpeculativeLlama
     from pyspec.measure.questions import Question
-    from pyspec.measure.records import Record, Turn
+    from pyspec.measure.run import Options
 
-BASE = "strict"
-GATES = (
-    "plain,strict,margin/gap=0.5,margin,margin/gap=2.5,margin/gap=inf,"
-    "margin/gap=inf/theta=0.84,margin/gap=inf/theta=0.87,margin/gap=inf/theta=0.93,"
-    "margin/gap=inf/theta=0.96,margin/gap=inf/theta=0.98,"
-    "margin/budget=2,margin/budget=8,margin/gap=2.5/budget=8"
+WAYS = (
+    "strict+fixed:4,plain,strict+fixed:1,plain+temp:0.3,margin+fixed:4,margin/gap=inf+fixed:4,margin+random,"
+    "margin+thin+fixed:4,margin+own+fixed:4,margin+model+fixed:4"
 )
-"""What `pyspec quality` compares unless told otherwise; `margin` is the default gate."""
+"""What `pyspec quality` compares unless told otherwise."""
 
-NATS_BOUND, DISTINCT_BOUND = 0.02, 0.01
+LOOPED = 0.5
+"""An answer whose share of different 4-grams is below this runs in circles."""
+
+NATS_BOUND, LEVEL = 0.02, 0.05
 
 
 class Interval(msgspec.Struct):
-    """Mean difference from strict over questions, and its 95 % bootstrap interval."""
+    """Mean difference from the control over questions, its 95 % bootstrap interval, and what could have been seen.
+
+    seen: the difference that a sample of this size shows four times of five at the 5 % level.
+    """
 
     mean: float
     low: float
     high: float
+    seen: float
 
 
-class Gate(msgspec.Struct):
-    """One rule's figures.
+class Figures(msgspec.Struct):
+    """One way's figures; `_over` fields are differences from the control.
 
-    `_over` fields are differences from strict. checks: by kind, passed and asked; worse: kinds
-    whose interval lies below 0; supported: whether the bounds of the project hold.
+    length: tokens a verify of the target brought; relaxed: share of tokens; open: share of places where the
+    gate was open; looped: answers that run in circles; looped_p: exact paired test against the control;
+    distinct_p: signed ranks. checks: by kind, passed and asked. worse: what is worse beyond chance or a bound.
     """
 
     who: str
-    speed_up: float
+    answers: int
+    tokens: float
+    length: float
+    relaxed: float
+    open: float
     nats: float
     nats_over: Interval
-    relaxed: float
+    looped: int
+    looped_p: float
     distinct: float
     distinct_over: Interval
-    longest_repeat: float
-    tokens: float
+    distinct_p: float
+    repeat: float
     endings: dict[str, int]
     checks: dict[str, tuple[int, int]]
     checks_over: dict[str, Interval]
-    supported: bool
+    worse: list[str] = []
 
-    @property
-    def worse(self) -> list[str]:
-        """Kinds of checks that this rule fails more often, beyond chance."""
-        return [kind for kind, interval in self.checks_over.items() if interval.high < 0.0]
+
+class QualityResults(msgspec.Struct):
+    """Everything the quality page says, as `quality.json` next to it."""
+
+    title: str
+    command: str
+    setup: Setup
+    figures: list[Figures]
+    verdict: str
 
 
 def distinct_4(tokens: Sequence[int]) -> float:
@@ -86,101 +105,170 @@ def longest_repeat(tokens: Sequence[int]) -> int:
     return longest
 
 
-def judge(llm: SpeculativeLlama) -> Callable[[Turn, Question, int, Sequence[int]], None]:
-    """What fills in a turn's nats and its check, for a `Runner`."""
+def answer_all(
+    sides: Sides,
+    questions: Sequence[Question],
+    options: Options,
+    folder: Path,
+    report: Callable[[int, int, str], None] = lambda _done, _total, _what: None,
+) -> list[Record]:
+    """Every question's first turn in every way, `options.repeat` seeds; what `folder` has is not answered again.
 
-    def fill(turn: Turn, question: Question, number: int, prompt: Sequence[int]) -> None:
-        rows = rows_after(llm, prompt, turn.tokens)
-        turn.nats = [
-            round(nats_of(row, token), 5) for row, token in zip(rows, turn.tokens, strict=True)
-        ]
-        what = question.check_of(number)
-        turn.check = check(what, turn.text) if what is not None else None
-
-    return fill
-
-
-def gates(records: Sequence[Record], questions: Sequence[Question]) -> list[Gate]:
-    """Figures of every rule in the records, strict first where it is there."""
-    kinds = {q.question_id: [c.get("kind", "") if c else "" for c in q.check] for q in questions}
-    by_who: dict[str, list[Record]] = {}
-    for record in records:
-        if not record.error and record.turns:
-            by_who.setdefault(record.who, []).append(record)
-    speeds = {summary.who: summary for summary in summarise(records)}
-    base = by_who.get(BASE, [])
-    return [_gate(group, base, speeds[who], kinds) for who, group in by_who.items()]
-
-
-def _gate(
-    group: Sequence[Record],
-    base: Sequence[Record],
-    summary: Summary,
-    kinds: dict[int | str, list[str]],
-) -> Gate:
-    turns = [turn for record in group for turn in record.turns]
-    nats = [n for turn in turns for n in turn.nats]
-    own_checks, base_checks = _checks(group, kinds), _checks(base, kinds)
-    names = sorted({kind for kind, _ in own_checks})
-    gate = Gate(
-        who=group[0].who,
-        speed_up=summary.speeds[TOTAL].speed_up,
-        nats=sum(nats) / len(nats) if nats else 0.0,
-        nats_over=_over(_each(group, _nats), _each(base, _nats)),
-        relaxed=summary.relaxed or 0.0,
-        distinct=_mean([distinct_4(turn.tokens) for turn in turns]),
-        distinct_over=_over(_each(group, _distinct), _each(base, _distinct)),
-        longest_repeat=_mean([float(longest_repeat(turn.tokens)) for turn in turns]),
-        tokens=_mean([float(len(turn.tokens)) for turn in turns]),
-        endings=dict(Counter(turn.finish for turn in turns)),
-        checks={kind: _passed(own_checks, kind) for kind in names},
-        checks_over={kind: _over(_of(own_checks, kind), _of(base_checks, kind)) for kind in names},
-        supported=True,
-    )
-    gate.supported = (
-        gate.nats_over.mean <= NATS_BOUND
-        and gate.distinct_over.mean >= -DISTINCT_BOUND
-        and not gate.worse
-    )
-    return gate
+    A question that does not fit the context is left out; Ctrl-C ends with what there is. Raises ResumeMismatch.
+    """
+    setup = _setup(sides, questions, options)
+    journal = Journal(folder / "runs.jsonl", setup)
+    template = ChatTemplate.of(sides.target)
+    work = [
+        (r, q) for r in range(options.repeat) for q in questions if not _has(journal, sides, q, r)
+    ]
+    for done, (repeat, question) in enumerate(work):
+        report(done, len(work), question.category)
+        prompt = template.prompt([Message(role="user", content=question.turns[0])])
+        if len(prompt) + options.max_tokens > sides.n_ctx:
+            continue
+        try:
+            turns = sides.answer(
+                prompt, options.sampling(repeat), rates(journal.records, sides.ways)
+            )
+        except KeyboardInterrupt:
+            break  # the page then says what is known so far
+        for record in _records(sides, question, repeat, setup, turns):
+            journal.add(record)
+    report(len(work), len(work), "done")
+    if not journal.records:
+        raise MeasureError("no question fits the context", "give more with -c")
+    return journal.records
 
 
-_Checks = dict[tuple[str, "int | str"], list[bool]]
+def _has(journal: Journal, sides: Sides, question: Question, repeat: int) -> bool:
+    return all(journal.has(way.name, question.question_id, repeat) for way in sides.ways)
 
 
-def _checks(group: Sequence[Record], kinds: dict[int | str, list[str]]) -> _Checks:
-    out: _Checks = {}
-    for record in group:
-        names = kinds.get(record.question_id, [])
-        for turn, kind in zip(record.turns, names, strict=False):
-            if turn.check is not None:
-                out.setdefault((kind, record.question_id), []).append(turn.check)
+def _records(
+    sides: Sides, question: Question, repeat: int, setup: Setup, turns: Sequence[Turn]
+) -> Iterator[Record]:
+    what = question.check_of(0)
+    for way, turn in zip(sides.ways, turns, strict=True):
+        try:
+            turn.check = check(what, turn.text) if what is not None else None
+        except PyspecError as error:
+            raise MeasureError(f"question {question.question_id}: {error}") from error
+        yield Record(way.name, question.question_id, question.category, repeat, [turn], setup,
+                     exact=way.margin is None)  # fmt: skip
+
+
+def _setup(sides: Sides, questions: Sequence[Question], options: Options) -> Setup:
+    return setup_of(
+        sides.models.files, threads=int(sides.target.n_threads), n_ctx=sides.n_ctx,
+        max_tokens=options.max_tokens, temperature=options.temperature, seed=options.seed,
+        questions=questions_name(questions),
+    )  # fmt: skip
+
+
+def rates(records: Sequence[Record], ways: Sequence[Way]) -> dict[str, float]:
+    """For each `random` way, how often the margin rule of its gate has taken an open gate so far; 0.15 at first."""
+    out = {}
+    for way in ways:
+        if "random" in way.extras:
+            model = next((w for w in ways if w.mode.rule == way.mode.rule and not w.extras), None)
+            turns = [r.turns[0] for r in records if model is not None and r.who == model.name]
+            relaxed = sum(int(t.speculation["relaxed"]) for t in turns)
+            out[way.name] = (relaxed + 3) / (sum(int(t.speculation["open"]) for t in turns) + 20)
     return out
 
 
-def _passed(checks: _Checks, kind: str) -> tuple[int, int]:
-    results = [r for (k, _), group in checks.items() if k == kind for r in group]
-    return sum(results), len(results)
+def judge(records: Sequence[Record], questions: Sequence[Question]) -> list[Figures]:
+    """Figures of every way in the records, in their order; the first one is the control."""
+    kinds = {q.question_id: (q.check_of(0) or {}).get("kind", "") for q in questions}
+    by_who: dict[str, list[Record]] = {}
+    for record in records:
+        by_who.setdefault(record.who, []).append(record)
+    control = next(iter(by_who.values()))
+    return [_figures(group, control, kinds) for group in by_who.values()]
 
 
-def _of(checks: _Checks, kind: str) -> dict[int | str, float]:
-    return {q: sum(r) / len(r) for (k, q), r in checks.items() if k == kind}
+def _figures(
+    group: Sequence[Record], control: Sequence[Record], kinds: dict[int | str, str]
+) -> Figures:
+    turns = [record.turns[0] for record in group]
+    tokens = sum(len(turn.tokens) for turn in turns)
+    nats, distinct = _each(group, _nats), _each(group, _distinct)
+    base = _each(control, _distinct)
+    loops, base_loops = _looped(group), _looped(control)
+    both = [key for key in loops if key in base_loops]
+    checks = _checks(group, kinds)
+    found = Figures(
+        who=group[0].who,
+        answers=len(turns),
+        tokens=tokens / len(turns),
+        length=tokens / max(1, sum(int(t.speculation["rounds"]) for t in turns)),
+        relaxed=sum(int(t.speculation["relaxed"]) for t in turns) / max(1, tokens),
+        open=sum(int(t.speculation["open"]) for t in turns) / max(1, tokens),
+        nats=_mean(list(nats.values())),
+        nats_over=_over(nats, _each(control, _nats)),
+        looped=sum(loops.values()),
+        looped_p=exact_pairs([(loops[key], base_loops[key]) for key in both]),
+        distinct=_mean(list(distinct.values())),
+        distinct_over=_over(distinct, base),
+        distinct_p=signed_ranks([distinct[q] - base[q] for q in distinct if q in base]),
+        repeat=_mean([float(longest_repeat(turn.tokens)) for turn in turns]),
+        endings=dict(Counter(turn.finish for turn in turns)),
+        checks={kind: _passed(group, kinds, kind) for kind in checks},
+        checks_over={
+            kind: _over(own, _checks(control, kinds).get(kind, {})) for kind, own in checks.items()
+        },
+    )
+    found.worse = list(_worse(found, sum(base_loops[key] for key in both)))
+    return found
+
+
+def _worse(found: Figures, base_looped: int) -> Iterator[str]:
+    """What is worse than the control: looped answers and checks beyond chance, nats beyond the bound."""
+    if found.looped > base_looped and found.looped_p < LEVEL:
+        yield "looped"
+    if found.nats_over.mean > NATS_BOUND:
+        yield "nats"
+    yield from (kind for kind, interval in found.checks_over.items() if interval.high < 0.0)
+
+
+def _nats(record: Record) -> float:
+    return _mean(record.turns[0].nats)
+
+
+def _distinct(record: Record) -> float:
+    return distinct_4(record.turns[0].tokens)
+
+
+def _looped(group: Sequence[Record]) -> dict[tuple[int | str, int], bool]:
+    return {(r.question_id, r.repeat): _distinct(r) < LOOPED for r in group}
 
 
 def _each(group: Sequence[Record], figure: Callable[[Record], float]) -> dict[int | str, float]:
-    """One figure a question, the mean over repeats."""
+    """One figure a question, the mean over seeds."""
     values: dict[int | str, list[float]] = {}
     for record in group:
         values.setdefault(record.question_id, []).append(figure(record))
     return {question: _mean(found) for question, found in values.items()}
 
 
-def _nats(record: Record) -> float:
-    return _mean([n for turn in record.turns for n in turn.nats])
+def _checks(
+    group: Sequence[Record], kinds: dict[int | str, str]
+) -> dict[str, dict[int | str, float]]:
+    """By kind of check, the share of each question's answers that passed."""
+    names = sorted({kinds.get(r.question_id, "") for r in group} - {""})
+    return {
+        kind: _each([r for r in group if kinds[r.question_id] == kind], _check) for kind in names
+    }
 
 
-def _distinct(record: Record) -> float:
-    return _mean([distinct_4(turn.tokens) for turn in record.turns])
+def _check(record: Record) -> float:
+    return float(bool(record.turns[0].check))
+
+
+def _passed(group: Sequence[Record], kinds: dict[int | str, str], kind: str) -> tuple[int, int]:
+    results = [bool(r.turns[0].check) for r in group if kinds.get(r.question_id) == kind]
+    return sum(results), len(results)
 
 
 def _mean(values: Sequence[float]) -> float:
@@ -188,30 +276,27 @@ def _mean(values: Sequence[float]) -> float:
 
 
 def _over(own: dict[int | str, float], base: dict[int | str, float]) -> Interval:
-    return Interval(*paired(own, base))
+    differences = [own[q] - base[q] for q in own if q in base]
+    return Interval(*paired(own, base), detectable(differences))
 
 
-def verdict(found: Sequence[Gate]) -> str:
-    """Which gate the data support, in one or two sentences."""
-    margins = [gate for gate in found if "margin" in gate.who]
-    fine = [gate for gate in margins if gate.supported]
-    if not margins:
+def verdict(found: Sequence[Figures], ways: Sequence[Way]) -> str:
+    """Which rule the data support, in two sentences: the one that brings most of those that are not worse."""
+    control = found[0]
+    margins = {way.name for way in ways if way.margin is not None and "random" not in way.extras}
+    rules = [f for f in found if f.who in margins]
+    fine = [f for f in rules if not f.worse]
+    if not rules:
         return "No margin rule was measured."
     if not fine:
-        return "No margin rule keeps within the bounds; the data support strict as the default."
-    best = max(fine, key=lambda gate: gate.speed_up)
-    own = next((gate for gate in margins if "margin" in gate.who.split("+")), None)
-    said = f"The fastest gate within the bounds is {best.who} ({best.speed_up:.2f} times plain)."
-    if own is None or own is best:
-        return said
-    state = "is within them" if own.supported else "is NOT within them"
-    return f"{said} The default gate ({own.who}, {own.speed_up:.2f} times) {state}."
-
-
-class QualityResults(msgspec.Struct):
-    """Everything the quality page says, as `quality.json` next to it."""
-
-    command: str
-    setup: Setup
-    gates: list[Gate]
-    verdict: str
+        return (
+            f"Every margin rule is worse than {control.who} in something; the data support strict."
+        )
+    best = max(fine, key=lambda f: f.length)
+    gain = 100 * (best.length / control.length - 1)
+    text = (
+        f"Of the margin rules that are in nothing worse than {control.who} as far as {best.answers} answers can "
+        f"show, {best.who} brings most: {best.length:.2f} tokens a verify, {gain:+.0f} %."
+    )
+    bad = [f"{f.who} ({', '.join(f.worse)})" for f in rules if f.worse]
+    return text + (f" Worse are {', '.join(bad)}." if bad else "")

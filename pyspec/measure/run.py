@@ -33,9 +33,9 @@ class Options:
     repeat: int = 1
     warm_up: int = 3
 
-    def sampling(self) -> Sampling:
-        """As the engine takes it."""
-        return Sampling(temperature=self.temperature, seed=self.seed)
+    def sampling(self, more: int = 0) -> Sampling:
+        """As the engine takes it, with a seed so many further on."""
+        return Sampling(temperature=self.temperature, seed=self.seed + more)
 
 
 class Contender(Protocol):

@@ -16,6 +16,8 @@ from pyspec.profiles import gpu_layers
 from pyspec.store.fingerprint import file_sha256
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from pyspec.llama import SpeculativeLlama
 
 
@@ -57,15 +59,33 @@ def describe(
     assembly = llm._open()  # noqa: SLF001 - measuring looks inside
     paths = {"target": Path(llm.model_path)}
     paths.update(zip(("draft", "companion"), (m.path for m in assembly.models), strict=False))
+    return setup_of(
+        paths, threads=int(llm.n_threads), n_ctx=llm.n_ctx(), max_tokens=max_tokens,
+        temperature=temperature, seed=seed, questions=questions, layers=gpu_layers(llm),
+    )  # fmt: skip
+
+
+def setup_of(
+    paths: Mapping[str, Path],
+    *,
+    threads: int,
+    n_ctx: int,
+    max_tokens: int,
+    temperature: float,
+    seed: int,
+    questions: str,
+    layers: int = 0,
+) -> Setup:
+    """The setup of a run with these files, by role, so many layers of the target on a GPU."""
     return Setup(
         pyspec=__version__,
         llama_cpp_python=metadata.version("llama-cpp-python"),
         python=platform.python_version(),
         system=f"{platform.system()} {platform.machine()}",
         machine=machine(),
-        gpu_layers=gpu_layers(llm),
-        threads=int(llm.n_threads),
-        n_ctx=llm.n_ctx(),
+        gpu_layers=layers,
+        threads=threads,
+        n_ctx=n_ctx,
         max_tokens=max_tokens,
         temperature=temperature,
         seed=seed,

@@ -25,10 +25,21 @@ if TYPE_CHECKING:
 
     from pyspec.store.manifest import Entry
 
-__all__ = ["CONVERSIONS", "Record", "convert", "converted", "read_record", "variant_path"]
+__all__ = [
+    "CONVERSIONS",
+    "ORIGINAL",
+    "Record",
+    "convert",
+    "converted",
+    "read_record",
+    "variant_path",
+]
 
 CONVERSIONS = {"q4_0": 2, "q8_0": 7, "q4_k_m": 15, "bf16": 32}
 """Types that can be made, with llama.cpp's number of each (enum llama_ftype)."""
+
+ORIGINAL = "original"
+"""Stands for the file as it was fetched where the manifest has the model converted."""
 
 _MOST_BITS = {"q4_0": 8.5, "q8_0": 8.5, "q4_k_m": 8.5, "bf16": 16.0}  # odd widths fall back to Q8_0
 

