@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from typing import Any
 
 import llama_cpp
@@ -20,6 +21,7 @@ class TargetLlama(llama_cpp.Llama):  # type: ignore[misc]  # llama_cpp is untype
     def __init__(
         self, model_path: str, *, trust: bool = False, extra_buffers: str = "auto", **kwargs: Any
     ) -> None:
+        self._stack = ExitStack()  # the base class closes it, also when the file is refused below
         self.trust = trust
         self.loading = Loading(
             n_gpu_layers=kwargs.get("n_gpu_layers", 0),

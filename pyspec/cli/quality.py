@@ -40,6 +40,7 @@ def quality(out: Path, ways: str, title: str, **options: Any) -> None:
     sides = Sides(
         found["model"], found["draft"], named, n_ctx=options["ctx"], max_tokens=how.max_tokens,
         n_threads=threads, n_threads_batch=threads, n_gpu_layers=options["n_gpu_layers"],
+        trust=options["trust_model"], extra_buffers=options["extra_buffers"],
     )  # fmt: skip
     try:
         with run_progress() as report:

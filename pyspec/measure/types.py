@@ -19,6 +19,7 @@ from pyspec.measure.questions import load_questions
 from pyspec.measure.report import table
 from pyspec.store.convert import CONVERSIONS, ORIGINAL, convert
 from pyspec.store.fetch import Progress, fetch
+from pyspec.target import TargetLlama
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -67,7 +68,7 @@ def measure_types(
 ) -> list[TypeFigures]:
     """Figures of files of the same weights, by type; the first one is what the others are compared with.
 
-    text: what the nats are measured on; 2,000 tokens or more tell types apart. Raises MeasureError.
+    text: what the nats are measured on; 2,000 tokens or more tell types apart. Raises ModelInvalid or MeasureError.
     """
     models = {kind: _Model(kind, path, threads) for kind, path in files.items()}
     try:
@@ -153,13 +154,10 @@ class _Model:
         self.times: dict[int, list[float]] = {n: [] for n in (*ROWS, PREFILL)}
         self.nats: list[float] = []
         self.choices: list[int] = []
-        try:
-            self._llm = llama_cpp.Llama(
-                str(path), n_ctx=1024, n_batch=PREFILL, n_ubatch=PREFILL, n_threads=threads,
-                n_threads_batch=threads, flash_attn=True, verbose=False,
-            )  # fmt: skip
-        except ValueError as error:
-            raise MeasureError(f"{path} could not be loaded: {error}") from error
+        self._llm = TargetLlama(
+            str(path), n_ctx=1024, n_batch=PREFILL, n_ubatch=PREFILL, n_threads=threads,
+            n_threads_batch=threads, flash_attn=True, verbose=False,
+        )  # fmt: skip
         self._context: Any = self._llm.ctx
         self._memory = llama_cpp.llama_get_memory(self._context)
         self._batch = llama_cpp.llama_batch_init(PREFILL, 0, 1)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pyspec.errors import MeasureError
+from pyspec.errors import ModelInvalid
 from pyspec.measure.types import PREFILL, ROWS, TypeFigures, best_type, measure_types, type_table
 
 TEXT = b"the quick brown fox jumps over the lazy dog " * 20
@@ -66,10 +66,10 @@ def test_break_even_is_what_four_rows_cost_over_one():
 
 
 def test_a_file_that_is_no_model_is_named(tmp_path):
-    """MeasureError, with the path."""
+    """ModelInvalid, with the path."""
     path = tmp_path / "broken.gguf"
     path.write_bytes(b"GGUF")
-    with pytest.raises(MeasureError, match=r"broken\.gguf"):
+    with pytest.raises(ModelInvalid, match=r"broken\.gguf"):
         measure_types({"original": path}, TEXT, 1)
 
 
