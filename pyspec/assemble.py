@@ -66,14 +66,18 @@ class Parts:
         return "+".join(named) or "none", self.companion.stem if self.companion else "none"
 
 
-def assemble(target: Any, draft: Any, companion: str, n_gpu_layers: int | None = None) -> Assembly:
+_AS_TARGET = Placement()
+
+
+def assemble(
+    target: Any, draft: Any, companion: str, placement: Placement = _AS_TARGET
+) -> Assembly:
     """Load what drafts for `target` (a `llama_cpp.Llama`) and join it to a session.
 
     draft: see `SpeculativeLlama`. Raises DraftMismatch for another vocabulary, UnsupportedModel where the target's memory
     cannot be rolled back and a draft was asked for by name.
     """
     parts = choose_parts(target, draft, companion)
-    placement = Placement(n_gpu_layers=n_gpu_layers)
     models: list[SideModel] = []
     try:
         coupling = read_coupling_of(parts, target)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import codecs
 import unicodedata
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from rich.text import Text
 
@@ -96,3 +97,55 @@ def _mark(text: Text, words: str, source: Source, colour: bool) -> None:
 
 def _quoted(data: bytes) -> str:
     return repr(safe(data.decode("utf-8", "replace")))
+
+
+SAME = 0.05
+"""How far from 1 a factor may be and still mean the same speed."""
+
+STATS_HELP = (
+    "tok/s: tokens a second after the prompt was read. drafted: tokens that were proposed; checked: of them, those the "
+    "target looked at; accepted: of them, those that stayed. a round: tokens gained each time the target ran, 1 without "
+    "drafts. relaxed: accepted though the target ranked another one first (--verify margin), with the sum of their gaps."
+)
+"""The terms of the line of statistics."""
+
+
+def verdict(block: Mapping[str, Any], tokens_per_second: float) -> str:
+    """One plain sentence: how fast an answer came, and what drafts did for it.
+
+    block: the `speculation` block of a result.
+    """
+    rate = f"{tokens_per_second:.1f} tokens/s"
+    if block.get("draft", "none") == "none":
+        return f"{rate}, without drafts"
+    factor = block.get("times_plain")
+    if not block.get("verified"):
+        return f"{rate}; drafts would not have paid here, so none were used"
+    if factor is None:
+        return f"{rate}; the answer is too short to say what drafts brought"
+    if factor >= 1 + SAME:
+        return f"{rate}, {factor:.2f} times as fast as without drafts"
+    if factor > 1 - SAME:
+        return f"{rate}, as fast as without drafts"
+    off = ", and are switched off while that is so" if block.get("draft_off") else ""
+    return f"{rate}; drafts did not help here ({factor:.2f} times the speed without them){off}"
+
+
+def stats_line(block: Mapping[str, Any], tokens_per_second: float) -> str:
+    """The counts of an answer in one line; `STATS_HELP` explains the terms."""
+    if not block:
+        return "0 tokens"
+    tokens = round(block["rounds"] * block["mean_length"])
+    parts = [counted(tokens, "token"), f"{tokens_per_second:.1f} tok/s"]
+    if block["drafted"]:
+        parts.append(
+            f"{block['drafted']} drafted, {block['verified']} checked, {block['accepted']} accepted"
+        )
+        parts.append(f"{block['mean_length']:.2f} a round")
+    else:
+        parts.append("nothing drafted")
+    if block["relaxed"]:
+        parts.append(f"{block['relaxed']} relaxed ({block['relaxed_nats']:.2f} nats)")
+    parts.append(f"prompt {block['prompt_tokens']}, {block['prompt_kept']} kept")
+    parts.append(f"draft {block['draft']}")
+    return " | ".join(parts)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from time import perf_counter
 from typing import Any
 
@@ -13,7 +15,7 @@ import numpy as np
 
 from pyspec.assemble import Assembly, assemble
 from pyspec.engine.session import UNLIMITED, Request
-from pyspec.engine.side import address
+from pyspec.engine.side import Placement, address
 from pyspec.mirror import Closed, Mirror, closed_error
 from pyspec.policy.base import LengthPolicy
 from pyspec.policy.cost import CostCurve
@@ -23,6 +25,7 @@ from pyspec.profiles import load_profile, prior_curve, prior_learned
 from pyspec.rules import Strict, Verification
 from pyspec.sampling import ProcessorHook, Sampling, build_chain
 from pyspec.speculation import OFF, Speculation, result_block
+from pyspec.store import resolve
 from pyspec.text import piece_reader
 from pyspec.tokens import Step
 
@@ -66,6 +69,11 @@ class _Ending:
         return bool(wanted) or self.reason is not None
 
 
+def _file_of(model: str | os.PathLike[str]) -> str:
+    """The file that a path or a name stands for; raises ModelNotFound where it is neither."""
+    return str(model) if Path(model).exists() else str(resolve(model))
+
+
 class SpeculativeLlama(Mirror):
     """A `llama_cpp.Llama` that drafts and verifies.
 
@@ -74,7 +82,8 @@ class SpeculativeLlama(Mirror):
     companion: "auto" (the shipped one that fits), "none", a name or a path.
     verification: `Strict()`, the target's own text, or `Margin()`, faster and a little different.
     length: how many drafted tokens are verified: "auto", "companion", "confidence:P" or "fixed:K".
-    draft_n_gpu_layers: offload of draft and companion; None follows the target.
+    model_path: a file, or a name as the command line takes it; what is not here is fetched.
+    draft_n_gpu_layers, draft_type_k, draft_type_v: offload and KV types of draft and companion; None follows the target.
     trust: skip the trial load of files not seen before. extra_buffers: "auto", "on" or "off", see `TargetLlama`.
     flash_attn: on unless you say False, as in llama.cpp's own programs; on a CPU it decodes 4 to 10 % faster.
 
@@ -92,6 +101,8 @@ class SpeculativeLlama(Mirror):
         verification: Verification = _STRICT,
         length: str = "auto",
         draft_n_gpu_layers: int | None = None,
+        draft_type_k: int | None = None,
+        draft_type_v: int | None = None,
         **kwargs: Any,
     ) -> None:
         start = perf_counter()
@@ -101,7 +112,7 @@ class SpeculativeLlama(Mirror):
         foreign = kwargs.pop("draft_model", None)
         kwargs.setdefault("verbose", False)
         kwargs.setdefault("flash_attn", True)
-        super().__init__(model_path, **kwargs)
+        super().__init__(_file_of(model_path), **kwargs)
         self.piece = piece_reader(self._model.vocab)
         self.verification = verification
         self._length = parse_length(length)
@@ -110,7 +121,8 @@ class SpeculativeLlama(Mirror):
         self.last_timings: dict[str, float] = {}
         if not self._plain:
             chosen = foreign if foreign is not None and draft == "auto" else draft
-            self._assembly = assemble(self, chosen, companion, draft_n_gpu_layers)
+            placement = Placement(draft_n_gpu_layers, type_k=draft_type_k, type_v=draft_type_v)
+            self._assembly = assemble(self, chosen, companion, placement)
             self._measured = load_profile(self, self._assembly) is not None
             self._curve = prior_curve(self, self._assembly)
             for note in self._assembly.notes:

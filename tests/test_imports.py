@@ -13,7 +13,7 @@ PACKAGE = Path(__file__).parents[1] / "pyspec"
 LAYERS = [
     ["cli", "__main__"],
     ["chat", "batch", "measure"],
-    ["stream", "template", "constrain"],
+    ["stream", "template", "constrain", "prompt_cache"],
     ["llama"],
     ["assemble", "mirror", "speculation"],
     ["engine", "drafters", "profiles", "target"],

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 from pyspec.chat import files
+from pyspec.chat.log import new_path
 from pyspec.chat.render import stats_table
 from pyspec.chat.settings import FIELDS, apply, changed, values
 from pyspec.chat.talk import Chat
@@ -43,10 +45,28 @@ def execute(chat: Chat, line: str) -> None:
     name, _, argument = line[1:].strip().partition(" ")
     command = find(name)
     if command is None:
+        _refuse_path(line.strip())
         near = difflib.get_close_matches(name, [command.name for command in COMMANDS], n=1)
         guess = f"did you mean /{near[0]}? " if near else ""
         raise InputError(f"there is no command /{name[:40]}", f"{guess}/help lists them")
     command.run(chat, argument.strip())
+
+
+_PICTURE = re.compile(r"\.(png|jpe?g|gif|webp|bmp|tiff?|heic|pdf)$", re.IGNORECASE)
+
+
+def _refuse_path(line: str) -> None:
+    """Say what to do with a file that was dropped into the terminal."""
+    if _PICTURE.search(line):
+        raise InputError("images are not understood here", "describe what is in it")
+    try:
+        there = Path(line.split(maxsplit=1)[0]).exists()
+    except (OSError, ValueError):
+        there = False
+    if there:
+        raise InputError(
+            "that is the path of a file", "`/read FILE` puts its text in front of the next message"
+        )
 
 
 def find(name: str) -> Command | None:
@@ -88,7 +108,9 @@ def _exit(chat: Chat, _argument: str) -> None:
 
 def _clear(chat: Chat, _argument: str) -> None:
     chat.conversation.exchanges.clear()
-    chat.pending = ""
+    chat.pending, chat.file = "", None
+    if chat.log is not None:
+        chat.log = new_path()  # what was said so far stays in the log
     chat.screen.note("the conversation is empty; the system text stays")
 
 
@@ -107,8 +129,18 @@ def _compare(chat: Chat, _argument: str) -> None:
 
 def _save(chat: Chat, argument: str) -> None:
     path = _file(argument)
-    files.save(path, chat.conversation, values(chat.settings), chat.model)
+    if path.exists() and not (chat.file and chat.file.exists() and path.samefile(chat.file)):
+        _may_replace(chat, path)
+    files.save(path, chat.conversation, values(chat.settings), chat.model.target())
+    chat.file = path
     chat.screen.note(f"saved {counted(len(chat.conversation.exchanges), 'exchange')} to {path}")
+
+
+def _may_replace(chat: Chat, path: Path) -> None:
+    """Raises InputError unless the user agrees that a saved chat is replaced; other files never are."""
+    files.load(path)
+    if chat.confirm is None or not chat.confirm(f"{path} holds another chat. Replace it?"):
+        raise InputError(f"{path} is left as it is", "name another file")
 
 
 def _load(chat: Chat, argument: str) -> None:
@@ -116,14 +148,37 @@ def _load(chat: Chat, argument: str) -> None:
     saved = files.load(path)
     conversation, same = files.restore(saved, chat.model)
     chat.settings, refused = apply(chat.settings, saved.settings)
-    chat.conversation, chat.pending = conversation, ""
+    chat.conversation, chat.pending, chat.file = conversation, "", path
+    chat.screen.wrap = chat.settings.wrap
     for sentence in refused:
         chat.screen.note(f"left as it is: {sentence}")
-    if not same:
+    if not same and saved.model.name != chat.model.name:
         chat.screen.note(
             f"this conversation was held with {saved.model.name}, not with {chat.model.name}"
         )
     chat.screen.note(f"loaded {counted(len(conversation.exchanges), 'exchange')} from {path}")
+    show_last(chat)
+
+
+_REMINDER = 12
+"""Lines of the last answer that are shown to remind of where one was."""
+
+
+def show_last(chat: Chat) -> None:
+    """Remind of where a conversation was: its last question, and the end of its last answer."""
+    if not chat.conversation.exchanges:
+        return
+    last = chat.conversation.exchanges[-1]
+    chat.screen.note(f">>> {last.user}")
+    if last.answer is not None:
+        lines = last.answer.text.rstrip().splitlines()
+        if len(lines) > _REMINDER:
+            chat.screen.note("...")
+        chat.screen.note("\n".join(lines[-_REMINDER:]))
+
+
+def _image(_chat: Chat, _argument: str) -> None:
+    raise InputError("images are not understood here", "describe what is in it")
 
 
 def _read(chat: Chat, argument: str) -> None:
@@ -149,6 +204,7 @@ def _set(chat: Chat, argument: str) -> None:
     if not value.strip():
         raise InputError(f"give {name[:40]} a value", f"settings: {', '.join(FIELDS)}")
     chat.settings = changed(chat.settings, name, value.strip())
+    chat.screen.wrap = chat.settings.wrap
     chat.screen.note(f"{name} is {values(chat.settings)[name]}")
 
 
@@ -157,7 +213,7 @@ def _verify(chat: Chat, argument: str) -> None:
 
 
 def _stats(chat: Chat, argument: str) -> None:
-    _set(chat, f"stats {_choice(argument, 'on', 'off')}")
+    _set(chat, f"stats {_choice(argument, 'on', 'brief', 'off')}")
 
 
 def _draft(chat: Chat, argument: str) -> None:
@@ -220,6 +276,7 @@ COMMANDS = (
     Command("undo", _undo, "take the last question and its answer back"),
     Command("save", _save, "write conversation and settings", "FILE", takes_file=True),
     Command("load", _load, "go on with a saved conversation", "FILE", takes_file=True),
+    Command("image", _image, "not understood: texts only", "FILE", takes_file=True),
     Command("read", _read, "put a text file in front of the next message", "FILE", takes_file=True),
     Command("system", _system, "set the system text; - removes it, nothing shows it", "TEXT"),
     Command("set", _set, "change a setting", "NAME VALUE", tuple(FIELDS)),
@@ -229,7 +286,9 @@ COMMANDS = (
         "draft", _draft, "draft with another model", "NAME|none|lookup", _DRAFTS, takes_file=True
     ),
     Command("companion", _companion, "judge drafts with it", "NAME|none", _JUDGES, takes_file=True),
-    Command("stats", _stats, "the line after each answer", "on|off", ("on", "off")),
+    Command(
+        "stats", _stats, "what is said after each answer", "on|brief|off", ("on", "brief", "off")
+    ),
     Command("compare", _compare, "answer again by the other rule, and show both"),
 )
 """Every command."""

@@ -5,15 +5,15 @@ from __future__ import annotations
 import os
 import stat
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Protocol
 
 import msgspec
 
 from pyspec._version import __version__
 from pyspec.atomic import write_whole
 from pyspec.chat.conversation import Answer, Conversation, Exchange
-from pyspec.chat.model import ChatModel
 from pyspec.errors import InputEncoding, InputError, InputTooLong
+from pyspec.store.fingerprint import file_sha256, known_sha256
 from pyspec.tokens import Source, Token
 
 MAX_TEXT = 1 << 20
@@ -21,9 +21,29 @@ MAX_TEXT = 1 << 20
 
 _MAX_SESSION = 1 << 26
 
+_QUICK_HASH = 1 << 30
+"""Bytes of a target that are hashed in a few seconds."""
+
+_IMAGES = (
+    b"\x89PNG", b"\xff\xd8\xff", b"GIF8", b"RIFF", b"BM", b"II*\x00", b"MM\x00*", b"%PDF",
+)  # fmt: skip
+
+
+class Speaker(Protocol):
+    """What is asked of a model to believe a file's tokens."""
+
+    def target(self) -> SavedModel:
+        """Name and hash of the target's file."""
+
+    def is_text(self, token: int) -> bool:
+        """Whether an id stands for bytes of text."""
+
+    def piece(self, token: int) -> bytes:
+        """Bytes of a token."""
+
 
 class SavedModel(msgspec.Struct):
-    """The target a conversation was held with."""
+    """The target a conversation was held with; the hash is empty where a large file was not hashed."""
 
     name: str
     sha256: str
@@ -60,7 +80,7 @@ class SavedChat(msgspec.Struct):
 
 
 def save(
-    path: Path, conversation: Conversation, settings: dict[str, str], model: ChatModel
+    path: Path, conversation: Conversation, settings: dict[str, str], model: SavedModel
 ) -> None:
     """Write a conversation, for the owner's eyes; at every moment the file is the old or the new.
 
@@ -72,7 +92,7 @@ def save(
         kind="pyspec-chat",
         format=1,
         pyspec=__version__,
-        model=SavedModel(model.name, model.sha256()),
+        model=model,
         settings=settings,
         messages=_messages(conversation),
     )
@@ -111,14 +131,20 @@ def load(path: Path) -> SavedChat:
         raise InputError(f"{path} is no saved chat: {error}", "/save writes them") from None
 
 
-def restore(saved: SavedChat, model: ChatModel) -> tuple[Conversation, bool]:
+def target_of(path: Path) -> SavedModel:
+    """What says which target a conversation is held with. Large files that nobody hashed yet are not hashed for this."""
+    small = path.stat().st_size <= _QUICK_HASH
+    return SavedModel(path.stem, file_sha256(path) if small else known_sha256(path))
+
+
+def restore(saved: SavedChat, model: Speaker) -> tuple[Conversation, bool]:
     """The saved conversation, and whether it was held with this very target.
 
     Tokens count only with the same target, and where they are plain text that says what the
     message says: a file is no way to slip control tokens into a prompt. Raises InputError where
     turns do not alternate.
     """
-    same = saved.model.sha256 == model.sha256()
+    same = saved.model == model.target() and bool(saved.model.sha256)
     conversation = Conversation()
     for index, message in enumerate(saved.messages):
         last = conversation.exchanges[-1] if conversation.exchanges else None
@@ -138,13 +164,13 @@ def restore(saved: SavedChat, model: ChatModel) -> tuple[Conversation, bool]:
     return conversation, same
 
 
-def _answer(message: SavedMessage, model: ChatModel, same: bool) -> Answer:
+def _answer(message: SavedMessage, model: Speaker, same: bool) -> Answer:
     tokens = _tokens(message, model) if same else ()
     seed = message.seed & 0xFFFFFFFF
     return Answer(message.content, tokens, message.finish_reason, seed)
 
 
-def _tokens(message: SavedMessage, model: ChatModel) -> tuple[Token, ...]:
+def _tokens(message: SavedMessage, model: Speaker) -> tuple[Token, ...]:
     sources = {int(source) for source in Source}
     for token in message.tokens:
         known = model.is_text(token.id) and model.is_text(token.preferred)
@@ -158,7 +184,12 @@ def _tokens(message: SavedMessage, model: ChatModel) -> tuple[Token, ...]:
 
 def read_text(path: Path) -> str:
     """A text file: UTF-8, at most 1 MiB. Raises InputError, InputTooLong or InputEncoding."""
-    return decode(_read(path, MAX_TEXT), str(path))
+    data = _read(path, MAX_TEXT)
+    if data.startswith(_IMAGES) and b"\0" in data:
+        raise InputError(
+            f"{path} is an image or a document of pictures", "only texts are read here"
+        )
+    return decode(data, str(path))
 
 
 def decode(data: bytes, where: str) -> str:

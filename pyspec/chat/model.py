@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from pyspec.rules import Verification
 from pyspec.sampling import Sampling
 from pyspec.stream import Piece
 from pyspec.template import Message
+
+if TYPE_CHECKING:
+    from pyspec.chat.files import SavedModel
 
 Progress = Callable[[int, int], None]
 """Called with (tokens read, tokens to read) while a prompt is read."""
@@ -20,8 +23,7 @@ class Ask:
     """One answer that is wanted.
 
     prompt: token ids. max_tokens: None for as many as fit. length, draft_max: how drafts are cut,
-    None for the model's own way. plain_first: tokens to decode plainly before speculation starts,
-    None to let the model measure its plain rate where it does not know it yet.
+    None for the model's own way.
     """
 
     prompt: Sequence[int]
@@ -30,43 +32,24 @@ class Ask:
     max_tokens: int | None = None
     length: str | None = None
     draft_max: int | None = None
-    plain_first: int | None = None
 
 
 @dataclass(frozen=True)
 class AnswerStats:
-    """What one answer did.
+    """What one answer did: the `speculation` block of its result, and where its time went, in ms."""
 
-    tokens: emitted, of them plain_tokens before speculation started. rate: tokens a second after
-    the plain start (of all where the answer ended in it). plain_rate: tokens a second of the same
-    target without speculation, measured in this session; None until it is known. drafted,
-    verified, accepted, relaxed: tokens; nats: sum of the gaps of relaxed ones. prompt_kept: prompt
-    tokens that were in the context already. first_token_ms, total_ms: from the call on.
-    """
-
-    tokens: int
-    plain_tokens: int
-    rate: float
-    plain_rate: float | None
-    drafted: int
-    verified: int
-    accepted: int
-    relaxed: int
-    nats: float
-    mean_length: float
-    prompt_tokens: int
-    prompt_kept: int
-    first_token_ms: float
-    total_ms: float
-    rule: str
-    draft: str
-    companion: str
+    block: Mapping[str, Any]
+    timings: Mapping[str, float]
 
     @property
-    def speedup(self) -> float | None:
-        """Rate over the plain rate, or None where one of them was not measured."""
-        speculated = self.tokens > self.plain_tokens and self.draft != "none"
-        return self.rate / self.plain_rate if self.plain_rate and speculated else None
+    def rate(self) -> float:
+        """Tokens a second after the prompt was read."""
+        return self.timings["tokens_per_second"]
+
+    @property
+    def rule(self) -> str:
+        """Name of the rule in force."""
+        return str(self.block["verification"])
 
 
 class ChatModel(Protocol):
@@ -109,8 +92,8 @@ class ChatModel(Protocol):
     def use(self, *, draft: str | None = None, companion: str | None = None) -> None:
         """Draft or judge with something else. On an error the former stay in use."""
 
-    def sha256(self) -> str:
-        """Hash of the target's file, in hex."""
+    def target(self) -> SavedModel:
+        """Name and hash of the target's file."""
 
     def describe(self) -> list[tuple[str, str]]:
         """Names and values that say what is loaded."""

@@ -111,6 +111,28 @@ class StreamReader:
         return decode(data, f"line {self._number} of stdin")
 
 
+class WholeReader:
+    """One entry: everything that a stream holds, never a command, since it may be somebody else's text.
+
+    Raises InputEncoding, or InputTooLong above `limit` bytes.
+    """
+
+    interactive = False
+
+    def __init__(self, stream: BinaryIO, limit: int = MAX_TEXT) -> None:
+        self._stream: BinaryIO | None = stream
+        self._limit = limit
+
+    def read(self) -> Entry:
+        """The entry, once."""
+        if self._stream is None:
+            raise EOFError
+        data, self._stream = self._stream.read(self._limit + 1), None
+        if len(data) > self._limit:
+            raise InputTooLong(f"stdin holds more than {self._limit} bytes", "shorten it")
+        return Entry(decode(data, "stdin").strip("\n"), literal=True)
+
+
 class CommandCompleter(Completer):
     """Completes commands, their words, and file names."""
 
@@ -161,6 +183,16 @@ class TerminalReader:
     def read(self) -> Entry:
         """The next entry, empty ones included."""
         return entry(self._session.prompt())
+
+    def confirm(self, question: str) -> bool:
+        """Whether a question is answered by yes; Ctrl-C and Ctrl-D mean no."""
+        try:
+            asked: PromptSession[str] = PromptSession(
+                f"{question} [y/N] ", history=InMemoryHistory()
+            )
+            return asked.prompt().strip().lower() in ("y", "yes")
+        except (EOFError, KeyboardInterrupt):
+            return False
 
 
 def _keys() -> KeyBindings:

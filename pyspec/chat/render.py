@@ -10,50 +10,38 @@ from rich.status import Status
 from rich.text import Text
 
 from pyspec.chat.model import AnswerStats
-from pyspec.display import counted, safe, token_text
+from pyspec.chat.wrap import Wrapper
+from pyspec.display import safe, token_text
 from pyspec.tokens import Token
 
 _LONG_PROMPT = 512  # tokens from which on reading is worth showing
 
 
-def stats_line(stats: AnswerStats) -> str:
-    """What an answer did, in one line; a speed-up only where the plain rate was measured."""
-    plain = f" ({stats.plain_tokens} plain, to time them)" if stats.plain_tokens else ""
-    parts = [f"{counted(stats.tokens, 'token')}{plain}", f"{stats.rate:.1f} tok/s"]
-    if stats.speedup is not None:
-        parts.append(f"{stats.speedup:.2f}x plain")
-    if stats.drafted:
-        parts.append(f"{stats.accepted} of {stats.verified} accepted, {stats.drafted} drafted")
-        parts.append(f"{stats.mean_length:.2f} a round")
-    else:
-        parts.append("nothing drafted")
-    if stats.relaxed:
-        parts.append(f"{stats.relaxed} relaxed ({stats.nats:.2f} nats)")
-    parts.append(f"prompt {stats.prompt_tokens}, {stats.prompt_kept} kept")
-    return " | ".join(parts)
-
-
 def stats_table(stats: AnswerStats) -> list[tuple[str, str]]:
     """Everything known of an answer, as names and values."""
-    plain = f"{stats.plain_rate:.1f} tok/s" if stats.plain_rate else "not measured yet"
-    speedup = f"{stats.speedup:.2f}" if stats.speedup is not None else "not known"
+    block, times = stats.block, stats.timings
+    factor = block.get("times_plain")
+    tokens = round(block["rounds"] * block["mean_length"])
     return [
-        ("tokens", f"{stats.tokens}, of them {stats.plain_tokens} plain to time them"),
+        ("tokens", str(tokens)),
         ("rate", f"{stats.rate:.1f} tok/s"),
-        ("plain rate", plain),
-        ("speed-up", speedup),
+        ("without drafts", "not known" if factor is None else f"{stats.rate / factor:.1f} tok/s"),
+        ("times as fast", "not known" if factor is None else f"{factor:.2f}"),
         (
             "drafted",
-            f"{stats.drafted} tokens, {stats.verified} verified, {stats.accepted} accepted",
+            f"{block['drafted']} tokens, {block['verified']} checked, {block['accepted']} accepted",
         ),
-        ("mean length", f"{stats.mean_length:.2f} tokens a round"),
-        ("relaxed", f"{stats.relaxed} tokens, {stats.nats:.3f} nats"),
-        ("prompt", f"{stats.prompt_tokens} tokens, {stats.prompt_kept} kept from the last turn"),
-        ("first token", f"{stats.first_token_ms:.0f} ms"),
-        ("whole answer", f"{stats.total_ms:.0f} ms"),
+        ("mean length", f"{block['mean_length']:.2f} tokens a round"),
+        ("relaxed", f"{block['relaxed']} tokens, {block['relaxed_nats']:.3f} nats"),
+        (
+            "prompt",
+            f"{block['prompt_tokens']} tokens, {block['prompt_kept']} kept from the last turn",
+        ),
+        ("first token", f"{times['first_token_ms']:.0f} ms"),
+        ("whole answer", f"{times['total_ms']:.0f} ms"),
         ("rule", stats.rule),
-        ("draft", stats.draft),
-        ("companion", stats.companion),
+        ("draft", str(block["draft"])),
+        ("companion", str(block["companion"])),
     ]
 
 
@@ -64,6 +52,7 @@ class Screen:
         self._out = out
         self._err = err
         self._status: Status | None = None
+        self.wrap = True
 
     def say(self, text: str) -> None:
         """A line of what a command was asked to show."""
@@ -105,20 +94,26 @@ class Screen:
 
     @contextmanager
     def answering(self) -> Iterator[Callable[[str], None]]:
-        """Gives what writes the pieces of one answer; ends its last line."""
+        """Gives what writes the pieces of one answer; ends its last line. On a terminal words wrap at the edge."""
         ends = ["\n"]
+        wrapper = Wrapper(self._out.width) if self.wrap and self._out.is_terminal else None
 
-        def write(text: str) -> None:
-            self._quiet()
-            if shown := safe(text):
+        def put(shown: str) -> None:
+            if shown:
                 ends[0] = shown[-1]
                 self._out.file.write(shown)
                 self._out.file.flush()
+
+        def write(text: str) -> None:
+            self._quiet()
+            put(wrapper.push(safe(text)) if wrapper else safe(text))
 
         try:
             yield write
         finally:
             self._quiet()
+            if wrapper:
+                put(wrapper.finish())
             if ends[0] != "\n":
                 self._out.file.write("\n")
                 self._out.file.flush()

@@ -15,10 +15,17 @@ from pyspec.sampling import Sampling
 
 Parse = Callable[[str], Any]
 
+SILENT, BRIEF, FULL = "off", "brief", "on"
+"""How much is said after an answer."""
+
 
 @dataclass(frozen=True)
 class Settings:
-    """Everything that is not the conversation. seed: None draws one for each answer."""
+    """Everything that is not the conversation.
+
+    seed: None draws one for each answer. trim: drop the oldest turns when the context is full. stats: `brief` for a
+    sentence after each answer, `on` for the counts as well, `off` for nothing. wrap: break lines between words.
+    """
 
     sampling: Sampling = Sampling()
     margin: Margin = Margin()
@@ -27,8 +34,9 @@ class Settings:
     draft_max: int | None = None
     max_tokens: int | None = None
     seed: int | None = None
-    trim: bool = False
-    stats: bool = True
+    trim: bool = True
+    stats: str = "brief"
+    wrap: bool = True
 
     @property
     def rule(self) -> Verification:
@@ -67,12 +75,19 @@ def _rule(text: str) -> str:
     return text
 
 
+def _amount(text: str) -> str:
+    if text not in (SILENT, BRIEF, FULL):
+        raise OptionError(f"{text[:40]} is not one of {FULL}, {BRIEF}, {SILENT}")
+    return text
+
+
 def _length(text: str) -> str:
     parse_length(text)
     return text
 
 
 _COUNT = _number(int, 0, 2**31 - 1)
+MAX_DRAFT = 64  # the engine's
 _PROBABILITY = _number(float, 0, 1)
 
 
@@ -105,9 +120,10 @@ FIELDS: Mapping[str, _Field] = MappingProxyType(
         "budget": _field("margin", "budget", _number(float, 0, inf), "none"),
         "cap": _field("margin", "cap", _COUNT, "none"),
         "length": _field("", "length", _length, "default"),
-        "draft_max": _field("", "draft_max", _COUNT, "none"),
+        "draft_max": _field("", "draft_max", _number(int, 0, MAX_DRAFT), "none"),
         "trim": _field("", "trim", _switch),
-        "stats": _field("", "stats", _switch),
+        "stats": _field("", "stats", _amount),
+        "wrap": _field("", "wrap", _switch),
     }
 )
 """Each setting by the name that `/set` takes."""

@@ -7,19 +7,27 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, closing
 from dataclasses import dataclass, field, replace
 from itertools import takewhile
+from pathlib import Path
 from time import monotonic
 
+from pyspec.chat import files
 from pyspec.chat.conversation import FULL_HINT, Answer, Conversation, Exchange, fit, spoken
 from pyspec.chat.model import Ask, ChatModel
-from pyspec.chat.render import Screen, stats_line
-from pyspec.chat.settings import Settings
-from pyspec.display import counted
+from pyspec.chat.render import Screen
+from pyspec.chat.settings import BRIEF, SILENT, Settings, values
+from pyspec.display import counted, stats_line, verdict
 from pyspec.errors import InputError, PyspecError
 from pyspec.rules import Strict, Verification
 from pyspec.tokens import Token
 
-Guard = Callable[[Callable[[], None]], AbstractContextManager[object]]
-"""Makes Ctrl-C call a function while inside; twice in short order raises KeyboardInterrupt."""
+Guard = Callable[[Callable[[], None]], AbstractContextManager[list[int]]]
+"""Makes Ctrl-C and SIGTERM call a function while inside, and lists those that came; a second one raises KeyboardInterrupt."""
+
+Confirm = Callable[[str], bool]
+"""Asks a question that is answered by yes or no."""
+
+TERMINATED = 143
+_SIGTERM = 15
 
 
 @dataclass
@@ -27,7 +35,8 @@ class Chat:
     """A conversation with a model, on a screen.
 
     pending: text that goes in front of the next question. interrupted_at: when Ctrl-C came last.
-    exit_code: of the last error, for scripts.
+    exit_code: of the last error, for scripts. log: where the chat is kept without being asked, None for nowhere;
+    file: where it was saved to or loaded from. confirm: asks the user; None where nobody is there to answer.
     """
 
     model: ChatModel
@@ -39,11 +48,26 @@ class Chat:
     leaving: bool = False
     interrupted_at: float = float("-inf")
     exit_code: int = 0
+    log: Path | None = None
+    file: Path | None = None
+    confirm: Confirm | None = None
+    kept: bool = False
 
     def fail(self, error: PyspecError) -> None:
         """Say what went wrong."""
         self.screen.error(str(error))
         self.exit_code = error.exit_code
+
+    def keep(self) -> None:
+        """Write the chat to its log. One that cannot be written is said once, and ends nothing."""
+        if self.log is None or not self.conversation.exchanges:
+            return
+        try:
+            files.save(self.log, self.conversation, values(self.settings), self.model.target())
+            self.kept = True
+        except PyspecError as error:
+            self.log = None
+            self.screen.note(f"this chat is not kept: {error}")
 
     def send(self, text: str) -> None:
         """Answer a question; where nothing was answered, it is as if it had not been asked."""
@@ -84,8 +108,7 @@ class Chat:
             write(old.text)
         self.screen.say(f"--- {other.name}")
         prompt = self.model.prompt(self.conversation.question())
-        lead = old.stats.plain_tokens if old.stats else 0
-        new = self._stream(self._ask(prompt, old.seed, other, lead))
+        new = self._stream(self._ask(prompt, old.seed, other))
         rate = f"{new.stats.rate:.1f} tok/s, " if new.stats else ""
         self.screen.say(f"--- {other.name}: {rate}{_difference(old, new)}")
         self._show_stats(new)
@@ -118,14 +141,13 @@ class Chat:
                 self.conversation.exchanges.pop()
         self._explain(exchange.answer)
         self._show_stats(exchange.answer)
+        self.keep()
         if exchange.answer.finish_reason == "cancelled" and not exchange.answer.tokens:
             self.conversation.exchanges.pop()
             return False
         return True
 
-    def _ask(
-        self, prompt: list[int], seed: int, rule: Verification, lead: int | None = None
-    ) -> Ask:
+    def _ask(self, prompt: list[int], seed: int, rule: Verification) -> Ask:
         settings = self.settings
         return Ask(
             prompt=prompt,
@@ -134,7 +156,6 @@ class Chat:
             max_tokens=settings.max_tokens,
             length=settings.length,
             draft_max=settings.draft_max,
-            plain_first=lead,
         )
 
     def _stream(self, ask: Ask) -> Answer:
@@ -142,7 +163,11 @@ class Chat:
         text, tokens, reason = "", list[Token](), "error"
         pieces = self.model.answer(ask, self.screen.progress)
         try:
-            with self.screen.answering() as write, self.guard(self._stop), closing(pieces):
+            with (
+                self.screen.answering() as write,
+                self.guard(self._stop) as signals,
+                closing(pieces),
+            ):
                 for piece in pieces:
                     text += piece.text
                     tokens.extend(piece.tokens)
@@ -152,6 +177,8 @@ class Chat:
             if not tokens:
                 raise
             self.fail(error)
+        if _SIGTERM in (signals or ()):
+            self.leaving, self.exit_code = True, TERMINATED
         kept = spoken(tokens, text, self.model.piece)
         return Answer(text, kept, reason, ask.sampling.seed, self.model.stats())
 
@@ -162,7 +189,7 @@ class Chat:
     def _explain(self, answer: Answer) -> None:
         kept = "what was said is kept" if answer.tokens else "nothing was said yet"
         notes = {
-            "length": f"stopped at {self.settings.max_tokens}, see /set max_tokens",
+            "length": f"stopped at {counted(self.settings.max_tokens or 0, 'token')}; /set max_tokens all has no limit",
             "context": f"the context of {self.model.n_ctx} tokens is full: {FULL_HINT}",
             "cancelled": f"stopped; {kept}",
         }
@@ -170,8 +197,12 @@ class Chat:
             self.screen.note(f"({notes[answer.finish_reason]})")
 
     def _show_stats(self, answer: Answer) -> None:
-        if self.settings.stats and answer.stats is not None:
-            self.screen.note(stats_line(answer.stats))
+        how, stats = self.settings.stats, answer.stats
+        if how == SILENT or stats is None:
+            return
+        self.screen.note(verdict(stats.block, stats.rate))
+        if how != BRIEF:
+            self.screen.note(stats_line(stats.block, stats.rate))
 
 
 def _difference(old: Answer, new: Answer) -> str:

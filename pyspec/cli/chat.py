@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -15,11 +16,14 @@ from pyspec._version import __version__
 from pyspec.chat.adapter import LlamaChat
 from pyspec.chat.commands import execute
 from pyspec.chat.conversation import Conversation
-from pyspec.chat.prompt import StreamReader, TerminalReader, terminal_kept
+from pyspec.chat.log import new_path, newest
+from pyspec.chat.prompt import Reader, StreamReader, TerminalReader, WholeReader, terminal_kept
 from pyspec.chat.render import Screen
 from pyspec.chat.repl import run
-from pyspec.chat.settings import Settings
+from pyspec.chat.settings import BRIEF, FULL, SILENT, Settings
 from pyspec.chat.talk import Chat
+from pyspec.cli.command import TEXT, Command, option
+from pyspec.cli.engine import engine_options
 from pyspec.cli.interrupt import interruptible
 from pyspec.cli.options import (
     model_options,
@@ -28,64 +32,157 @@ from pyspec.cli.options import (
     sampling_options,
     speculation_options,
 )
+from pyspec.display import STATS_HELP
+from pyspec.errors import InputError
 from pyspec.rules import Margin
 
+EXAMPLES = [
+    ("pyspec chat", "The default model"),
+    ("pyspec chat -m llama3.2:3b --draft llama3.2:1b", "Models that ollama fetched"),
+    ("pyspec chat -c", "Go on with the last chat"),
+    ("git diff | pyspec chat -s 'Review this.'", "One message from a pipe, answered on stdout"),
+]
 
-@click.command()
+
+@click.command(cls=Command, examples=EXAMPLES, epilog=STATS_HELP)
+@option(
+    "-s",
+    "--system",
+    group="Chat",
+    aliases=("-sys", "--system-prompt"),
+    type=TEXT,
+    help="System text.",
+)
+@option(
+    "--continue",
+    "going_on",
+    group="Chat",
+    is_flag=True,
+    help="Go on with the last chat or answer; so does -c without a number.",
+)
+@option(
+    "--load",
+    "saved",
+    group="Chat",
+    type=click.Path(path_type=Path),
+    help="Go on with a saved chat.",
+)
+@option("--log/--no-log", group="Chat", default=True, help="Keep the chat for -c.")
+@option(
+    "--script",
+    group="Chat",
+    is_flag=True,
+    help="Take each line of stdin as typed, commands included; else all of it is one message.",
+)
+@option(
+    "--trim/--no-trim",
+    group="Chat",
+    default=True,
+    show_default=True,
+    help="Drop the oldest turns when the context is full, and say so.",
+)
+@option(
+    "-n",
+    "--max-tokens",
+    group="Chat",
+    aliases=("--n-predict", "--predict"),
+    metavar="N",
+    type=click.IntRange(min=-1),
+    help="Most tokens of an answer; as many as fit if not given, or -1.",
+)
 @model_options
 @speculation_options
 @sampling_options
-@click.option("-n", "--max-tokens", type=click.IntRange(min=1), help="Most tokens of an answer.")
-@click.option("-s", "--system", help="System text.")
-@click.option("--load", "saved", type=click.Path(path_type=Path), help="Go on with a saved chat.")
-@click.option("--trim", is_flag=True, help="Drop the oldest turns when the context is full.")
-@click.option("--stats/--no-stats", default=True, help="A line of statistics after each answer.")
-@click.option("--color", type=click.Choice(["auto", "always", "never"]), default="auto")
-def chat(saved: Path | None, **options: Any) -> None:
+@engine_options
+@option(
+    "--stats/--no-stats",
+    group="Output",
+    default=None,
+    help="A line of statistics behind the sentence after each answer; --no-stats for neither.",
+)
+@option(
+    "--wrap/--no-wrap",
+    group="Output",
+    default=True,
+    help="Break lines between words on a terminal.",
+)
+@option(
+    "--color",
+    group="Output",
+    type=click.Choice(["auto", "always", "never"]),
+    default="auto",
+    show_default=True,
+    help="Colour of notes and of /show tokens.",
+)
+def chat(saved: Path | None, **options: Any) -> int:  # fmt: skip
     """Talk with a model: a line is a question, /help lists the commands.
 
-    Without a terminal, each line of stdin is answered on stdout, and the exit code is that of the
-    last one that failed.
+    Without a terminal, what comes on stdin is one message, answered on stdout.
     """
     signal.signal(signal.SIGTERM, _terminate)
-    settings = _settings(options)
     on_terminal = sys.stdin.isatty() and sys.stdout.isatty()
+    resumed = _newest() if options["going_on"] else None
     model = LlamaChat(
         lambda draft, companion: open_model({**options, "draft": draft, "companion": companion}),
         options["draft"],
         options["companion"],
     )
-    talk = Chat(model, _screen(options["color"]), interruptible, settings)
+    reader = _reader(on_terminal, options["script"])
+    talk = Chat(model, _screen(options["color"]), interruptible, _settings(options))
     talk.conversation = Conversation(options["system"])
+    talk.screen.wrap = options["wrap"]
+    talk.confirm = reader.confirm if isinstance(reader, TerminalReader) else None
     with terminal_kept():
-        if saved is not None:
-            execute(talk, f"/load {saved}")
         if on_terminal:
-            talk.screen.note(
-                f"pyspec {__version__}: {model.name}, "
-                f"draft {model.draft}, companion {model.companion}"
-            )
-            talk.screen.note("/help lists the commands, Ctrl-D leaves")
-        code = run(talk, TerminalReader() if on_terminal else StreamReader(sys.stdin.buffer))
+            _greet(talk)
+        if (path := saved or resumed) is not None:
+            execute(talk, f"/load {path}")
+        if options["log"]:
+            talk.log = resumed or new_path()
+        code = run(talk, reader)
+        if on_terminal and talk.kept:
+            talk.screen.note("this chat is kept; `pyspec chat -c` goes on with it")
     model.close()
-    sys.exit(code)
+    return code
+
+
+def _newest() -> Path:
+    if (path := newest()) is None:
+        raise InputError("there is no chat to go on with", "begin one without -c")
+    return path
+
+
+def _greet(talk: Chat) -> None:
+    model = talk.model
+    drafts = f"draft {model.draft}, companion {model.companion}"
+    talk.screen.note(f"pyspec {__version__}: {model.name}, {drafts}")
+    talk.screen.note("/help lists the commands, Ctrl-D leaves")
+
+
+def _reader(on_terminal: bool, script: bool) -> Reader:
+    if on_terminal:
+        return TerminalReader()
+    stream = sys.stdin.buffer
+    return StreamReader(stream) if script else WholeReader(stream)
 
 
 def _terminate(_signal: int, _frame: FrameType | None) -> None:
     sys.exit(143)
 
 
-def _settings(options: dict[str, Any]) -> Settings:
+def _settings(options: Mapping[str, Any]) -> Settings:
+    most = options["max_tokens"]
     return Settings(
         sampling=sampling(options),
         margin=Margin(options["theta"], options["gap"], options["cap"], options["budget"]),
         verify=options["verify"],
         length=options["length"],
         draft_max=options["draft_max"],
-        max_tokens=options["max_tokens"],
+        max_tokens=None if most == -1 else most,
         seed=None if options["seed"] is None else options["seed"] & 0xFFFFFFFF,
         trim=options["trim"],
-        stats=options["stats"],
+        stats={None: BRIEF, True: FULL, False: SILENT}[options["stats"]],
+        wrap=options["wrap"],
     )
 
 

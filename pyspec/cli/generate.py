@@ -1,16 +1,21 @@
-"""`pyspec generate`: one prompt, one answer on stdout, one line of statistics on stderr."""
+"""`pyspec generate`: one prompt, one answer on stdout, one sentence about it on stderr."""
 
 from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import click
 from rich.console import Console
 
-from pyspec.cli.interrupt import interruptible
+from pyspec.batch.constrain import Constraint
+from pyspec.cli.command import TEXT, Command, option
+from pyspec.cli.engine import engine_options
+from pyspec.cli.interrupt import exit_code, interruptible
 from pyspec.cli.options import (
     model_options,
     open_model,
@@ -19,143 +24,225 @@ from pyspec.cli.options import (
     speculation,
     speculation_options,
 )
-from pyspec.cli.show import stats_line
-from pyspec.display import safe, token_text
-from pyspec.errors import InputEncoding, InputTooLong, OptionError
-from pyspec.llama import SpeculativeLlama
+from pyspec.cli.resume import Dialogue
+from pyspec.cli.shape import grammar_of, shape_options
+from pyspec.cli.streams import prompt_text
+from pyspec.display import STATS_HELP, counted, safe, stats_line, token_text, verdict
+from pyspec.errors import OptionError
+from pyspec.llama import Speculation, SpeculativeLlama
+from pyspec.prompt_cache import PromptCache
+from pyspec.sampling import Sampling
 from pyspec.stream import Piece, stream_text
-from pyspec.template import PLAIN, ChatTemplate, Message
 
 MAX_INPUT = 1 << 20
 """Bytes of a prompt that are read unless --max-input says otherwise."""
 
+EXAMPLES = [
+    ('pyspec generate "Write a haiku about the sea."', "The default model"),
+    ('cat report.txt | pyspec generate "Summarize:"', "A prompt, and what is piped behind it"),
+    ('pyspec generate -m llama3.2:3b --draft llama3.2:1b "Why?"', "Models that ollama fetched"),
+    ('pyspec generate -c "And shorter?"', "Go on with the last answer"),
+    ('pyspec generate --json-schema schema.json "Name a city."', "JSON of a schema"),
+]
 
-@click.command()
-@click.argument("prompt", required=False)
-@click.option(
-    "-f", "--file", type=click.Path(path_type=Path), help="Read the prompt from a file; - is stdin."
+
+@dataclass(frozen=True)
+class _Task:
+    """One answer that is wanted, as the options say."""
+
+    sampling: Sampling
+    speculation: Speculation
+    max_tokens: int
+    stop: tuple[str, ...]
+    quiet: bool
+    grammar: Constraint | None = None
+
+
+@click.command(cls=Command, examples=EXAMPLES, epilog=STATS_HELP)
+@click.argument("prompt", required=False, type=TEXT)
+@option(
+    "-p",
+    "--prompt",
+    "more",
+    group="Prompt",
+    type=TEXT,
+    metavar="TEXT",
+    help="The prompt, as PROMPT.",
 )
-@model_options
-@speculation_options
-@sampling_options
-@click.option(
+@option(
+    "-f",
+    "--file",
+    group="Prompt",
+    type=click.Path(path_type=Path),
+    help="Read the prompt, or what follows it, from a file; - is stdin.",
+)
+@option(
+    "-s",
+    "--system",
+    group="Prompt",
+    aliases=("-sys", "--system-prompt"),
+    type=TEXT,
+    help="System text.",
+)
+@option(
+    "--raw", group="Prompt", is_flag=True, help="Give the prompt as it is, without a chat template."
+)
+@option(
+    "--continue",
+    "going_on",
+    group="Prompt",
+    is_flag=True,
+    help="Go on with the last answer or chat; so does -c without a number.",
+)
+@option("--log/--no-log", group="Prompt", default=True, help="Keep this answer for -c.")
+@option(
+    "--max-input",
+    group="Prompt",
+    type=click.IntRange(min=1),
+    default=MAX_INPUT,
+    show_default=True,
+    metavar="N",
+    help="Most bytes of a prompt.",
+)
+@option(
+    "--prompt-cache",
+    group="Prompt",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Keep what was read of the prompt in this file; the same beginning is then not read again.",
+)
+@option(
     "-n",
     "--max-tokens",
+    group="Answer",
+    aliases=("--n-predict", "--predict"),
     type=int,
     default=512,
     show_default=True,
+    metavar="N",
     help="Most tokens of the answer; -1 for as many as fit.",
 )
-@click.option("-s", "--system", help="System text.")
-@click.option("--raw", is_flag=True, help="Give the prompt as it is, without a chat template.")
-@click.option(
-    "--stop", multiple=True, help="End the answer before this text; may be given more than once."
+@option(
+    "--stop",
+    group="Answer",
+    aliases=("-r", "--reverse-prompt"),
+    multiple=True,
+    type=TEXT,
+    help="End the answer before this text; may be given more than once.",
 )
-@click.option("--tokens", is_flag=True, help="Say for each token where it came from.")
-@click.option("--stats/--no-stats", default=True, help="A line of statistics on stderr.")
-@click.option(
-    "--color", type=click.Choice(["auto", "always", "never"]), default="auto", show_default=True
+@shape_options
+@model_options
+@speculation_options
+@sampling_options
+@engine_options
+@option(
+    "--stats/--no-stats",
+    group="Output",
+    default=None,
+    help="A line of statistics on stderr behind the sentence; --no-stats for neither.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of text.")
-@click.option(
-    "--max-input", type=click.IntRange(min=1), default=MAX_INPUT, show_default=True, help="Bytes."
+@option("--tokens", group="Output", is_flag=True, help="Say for each token where it came from.")
+@option(
+    "--color",
+    group="Output",
+    type=click.Choice(["auto", "always", "never"]),
+    default="auto",
+    show_default=True,
+    help="Colour of --tokens.",
 )
-def generate(prompt: str | None, file: Path | None, max_input: int, **options: Any) -> None:
-    """Answer PROMPT, or the text of a file, or stdin (-)."""
+@option(
+    "--json", "as_json", group="Output", is_flag=True, help="Print one JSON object instead of text."
+)
+def generate(prompt: str | None, more: str | None, file: Path | None, **options: Any) -> int:  # fmt: skip
+    """Answer PROMPT, the text of a file, or what is piped to stdin; where there are several, joined in this order."""
     if options["max_tokens"] < -1:
         raise OptionError(
             f"-n is {options['max_tokens']}", "use 0 or more, or -1 for as many tokens as fit"
         )
-    text = _prompt_text(prompt, file, max_input)
-    choice = sampling(options)
+    if prompt is not None and more is not None:
+        raise OptionError("there is a prompt twice", "give it as PROMPT or with -p")
+    text = prompt_text(more if prompt is None else prompt, file, options["max_input"])
+    task, grammar = _task(options), grammar_of(options)
     with open_model(options) as llm:
-        pieces = _answer(llm, text, options, choice)
-        if options["as_json"]:
-            click.echo(json.dumps(_report(llm, pieces, options), ensure_ascii=False))
-        elif options["tokens"]:
-            _print_tokens(llm, pieces, options["color"])
-        if options["stats"] and not options["as_json"]:
-            click.echo(stats_line(llm.last_speculation, llm.last_timings), err=True)
-    if pieces[-1].finish_reason == "cancelled":
-        sys.exit(130)
+        if grammar is not None:
+            task = replace(task, grammar=Constraint(llm, grammar))
+        dialogue = Dialogue.begin(llm, options["system"], options)
+        pieces, signals = _answer(llm, dialogue.prompt(text), task, options["prompt_cache"])
+        dialogue.keep(text, pieces, task.sampling.seed)
+        _say(llm, pieces, options)
+    return exit_code(signals) if pieces[-1].finish_reason == "cancelled" else 0
 
 
-def _prompt_text(prompt: str | None, file: Path | None, limit: int) -> str:
-    if (prompt is None) == (file is None):
-        raise OptionError("give either a prompt or -f FILE", "`-` as the prompt reads stdin")
-    if prompt is not None and prompt != "-":
-        try:
-            prompt.encode("utf-8")
-        except UnicodeEncodeError as error:
-            raise InputEncoding(
-                f"the prompt is not UTF-8 at character {error.start}", "check the terminal"
-            ) from error
-        return prompt
-    if file is not None and str(file) != "-":
-        try:
-            with file.open("rb") as stream:
-                return _read(stream, limit, str(file))
-        except OSError as error:
-            raise OptionError(
-                f"{file} cannot be read: {error.strerror}", "name a readable text file"
-            ) from error
-    return _read(sys.stdin.buffer, limit, "stdin")
-
-
-def _read(stream: BinaryIO, limit: int, name: str) -> str:
-    data = stream.read(limit + 1)
-    if len(data) > limit:
-        raise InputTooLong(f"{name} holds more than {limit} bytes", "raise --max-input")
-    try:
-        return data.decode("utf-8-sig").replace("\r\n", "\n")
-    except UnicodeDecodeError as error:
-        line = data.count(b"\n", 0, error.start) + 1
-        raise InputEncoding(
-            f"{name} is not UTF-8 at byte {error.start}, line {line}", "convert it first"
-        ) from error
-
-
-def _prompt_tokens(llm: SpeculativeLlama, text: str, options: dict[str, Any]) -> list[int]:
-    template = ChatTemplate.of(llm)
-    if options["raw"] or template.format is PLAIN:
-        tokens: list[int] = llm.tokenize(
-            text.encode(), add_bos=bool(llm._model.add_bos_token()), special=False
-        )
-        return tokens or [llm.token_bos()]
-    system = (
-        [Message(role="system", content=options["system"])] if options["system"] is not None else []
+def _task(options: Mapping[str, Any]) -> _Task:
+    return _Task(
+        sampling(options),
+        speculation(options),
+        options["max_tokens"],
+        options["stop"],
+        options["as_json"] or options["tokens"],
     )
-    return template.prompt([*system, Message(role="user", content=text)])
 
 
-def _answer(llm: SpeculativeLlama, text: str, options: dict[str, Any], choice: Any) -> list[Piece]:
-    """Generate, writing text to stdout as it comes unless it is printed later as a whole."""
-    tokens = _prompt_tokens(llm, text, options)
-    quiet = options["as_json"] or options["tokens"]
-    if options["max_tokens"] == 0:
-        return [Piece("", (), "length")]
-    pieces = []
-    on_terminal = sys.stdout.isatty()
-    with interruptible(llm.cancel):
+def _answer(
+    llm: SpeculativeLlama, tokens: list[int], task: _Task, cache_file: Path | None
+) -> tuple[list[Piece], list[int]]:
+    """Generate, writing text to stdout as it comes unless it is printed later as a whole; with the signals that came."""
+    if task.max_tokens == 0:
+        return [Piece("", (), "length")], []
+    cache = PromptCache(llm, cache_file)
+    cache.restore(tokens)
+    pieces: list[Piece] = []
+    with interruptible(llm.cancel) as signals:
+
+        def progress(_done: int, _total: int) -> None:
+            if signals:  # one that came before the engine had begun
+                llm.cancel()
+
         stream = stream_text(
-            llm,
-            tokens,
-            choice,
-            max_tokens=options["max_tokens"],
-            stop=options["stop"],
-            speculation=speculation(options),
-        )
+            llm, tokens, task.sampling, max_tokens=task.max_tokens, stop=task.stop,
+            speculation=task.speculation, grammar=task.grammar, progress=progress,
+        )  # fmt: skip
+        on_terminal = sys.stdout.isatty()
         for piece in stream:
+            if not pieces:
+                cache.keep(tokens)
             pieces.append(piece)
-            if not quiet and piece.text:
+            if not task.quiet and piece.text:
                 sys.stdout.write(safe(piece.text) if on_terminal else piece.text)
                 sys.stdout.flush()
-    if not quiet:
+    if not task.quiet:
         click.echo()
-    return pieces
+    return pieces, signals
 
 
-def _report(llm: SpeculativeLlama, pieces: list[Piece], options: dict[str, Any]) -> dict[str, Any]:
+def _say(llm: SpeculativeLlama, pieces: list[Piece], options: Mapping[str, Any]) -> None:
+    """Everything behind the answer."""
+    if options["as_json"]:
+        click.echo(json.dumps(_report(llm, pieces, options["tokens"]), ensure_ascii=False))
+        return
+    if options["tokens"]:
+        _print_tokens(llm, pieces, options["color"])
+    if cut := _cut(llm, pieces, options["max_tokens"]):
+        click.echo(cut, err=True)
+    if options["stats"] is False or not llm.last_speculation:
+        return
+    rate = llm.last_timings["tokens_per_second"]
+    click.echo(verdict(llm.last_speculation, rate), err=True)
+    if options["stats"]:
+        click.echo(stats_line(llm.last_speculation, rate), err=True)
+
+
+def _cut(llm: SpeculativeLlama, pieces: list[Piece], most: int) -> str:
+    """Why an answer that did not end by itself ended, or nothing."""
+    reason = pieces[-1].finish_reason
+    if reason == "length" and most > 0:
+        return f"stopped at {counted(most, 'token')}; -n {2 * most} allows more, -n -1 has no limit"
+    if reason == "context":
+        n_ctx = llm.n_ctx()
+        return f"stopped: the context of {n_ctx} tokens is full; -c {2 * n_ctx} has more room"
+    return ""
+
+
+def _report(llm: SpeculativeLlama, pieces: list[Piece], with_tokens: bool) -> dict[str, Any]:
     block = dict(llm.last_speculation)
     block.pop("timings", None)
     prompt, answer = block.pop("prompt_tokens", 0), sum(len(piece.tokens) for piece in pieces)
@@ -170,7 +257,7 @@ def _report(llm: SpeculativeLlama, pieces: list[Piece], options: dict[str, Any])
         "speculation": block,
         "timings": llm.last_timings,
     }
-    if options["tokens"]:
+    if with_tokens:
         report["tokens"] = [
             {
                 "id": token.id,
@@ -186,6 +273,9 @@ def _report(llm: SpeculativeLlama, pieces: list[Piece], options: dict[str, Any])
 
 def _print_tokens(llm: SpeculativeLlama, pieces: list[Piece], color: str) -> None:
     tokens = [token for piece in pieces for token in piece.tokens]
-    console = Console(no_color=color == "never", force_terminal=True if color == "always" else None)
+    console = Console(
+        no_color=True if color == "never" else None,
+        force_terminal=True if color == "always" else None,
+    )
     coloured = console.color_system is not None and not console.no_color
     console.print(token_text(tokens, llm.piece, coloured), soft_wrap=True, end="")

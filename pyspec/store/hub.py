@@ -1,69 +1,190 @@
-"""Files on the Hugging Face hub, through `huggingface_hub` where it is installed."""
+"""Files on the Hugging Face hub: how they are named, which of a repository is meant, and fetching them.
+
+`huggingface_hub` brings the user's own token, endpoint, proxy and offline settings.
+"""
 
 from __future__ import annotations
 
 import errno
 import importlib
+import os
 import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
+from threading import Event, Thread
 from typing import Any
 
-from pyspec.errors import FetchError
+from pyspec.errors import FetchError, ModelNotFound
 from pyspec.store.cursor import show
 from pyspec.store.manifest import Entry, HuggingFace
+from pyspec.store.others import quant_of
+from pyspec.store.wheels import bytes_below
 
-__all__ = ["DISK_ERRNOS", "PREFIX", "fetch_hub", "parse_hub_name"]
+__all__ = ["DISK_ERRNOS", "PREFIX", "fetch_hub", "find_hub", "hub_repo", "parse_hub_name"]
 
 PREFIX = "hf:"
 DISK_ERRNOS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _NAME = re.compile(
     r"hf:(?P<repo>[\w.-]+/[\w.-]+)/(?P<path>[\w.-]+(?:/[\w.-]+)*\.gguf)(?:@(?P<revision>[\w.-]+))?"
 )
+_REPO = re.compile(
+    r"(?:hf:|hf\.co/|huggingface\.co/)?(?P<repo>[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)(?::(?P<type>[\w.-]+))?"
+)
+_URL = re.compile(
+    r"https?://[^/]+/(?P<repo>[\w.-]+/[\w.-]+)/?"
+    r"(?:(?:blob|resolve|tree)/(?P<revision>[\w.-]+)/?(?P<path>[\w./-]+\.gguf)?)?(?:[?#].*)?"
+)
+_PART = re.compile(r"-(\d{5})-of-(\d{5})\.gguf$")
+_PREFERRED = ("Q4_K_M", "Q4_0", "Q8_0")
+_POLL_SECONDS = 0.2
+
+
+@dataclass(frozen=True)
+class Repo:
+    """A repository, and what of it is meant: a type such as Q4_K_M, or nothing in particular."""
+
+    name: str
+    type: str = ""
+    revision: str = "main"
 
 
 def parse_hub_name(name: str) -> Entry | None:
-    """Makes an entry of `hf:OWNER/REPO/FILE.gguf[@REVISION]`, or None for any other name.
+    """Makes an entry of `hf:OWNER/REPO/FILE.gguf[@REVISION]` or a file's URL, or None for any other name.
 
     Its size and hash are not known beforehand; the hub's own hash is checked instead.
     """
-    match = _NAME.fullmatch(name)
-    if match is None or ".." in name:
+    match = _NAME.fullmatch(name) or _URL.fullmatch(name)
+    if match is None or not match["path"] or ".." in name:
         return None
-    revision = match["revision"] or "main"
-    flat = "--".join([*match["repo"].split("/"), revision, *match["path"].split("/")])
-    return Entry(
-        name=name,
-        role="target",
-        file=flat,
-        size=0,
-        sha256="",
-        licence="see the repository",
-        source=HuggingFace(match["repo"], match["path"], revision),
+    return _entry(name, HuggingFace(match["repo"], match["path"], match["revision"] or "main"))
+
+
+def hub_repo(name: str) -> Repo | None:
+    """The repository that OWNER/REPO[:TYPE], with hf: or hf.co/ in front or not, or its URL names; None for others."""
+    match = _REPO.fullmatch(name)
+    if match is not None and ".." not in name and not match["repo"].endswith(".gguf"):
+        return Repo(match["repo"], match["type"] or "")
+    match = _URL.fullmatch(name)
+    if match is not None and not match["path"]:
+        return Repo(match["repo"], "", match["revision"] or "main")
+    return None
+
+
+def _entry(name: str, source: HuggingFace, size: int = 0, sha256: str = "") -> Entry:
+    flat = "--".join([*source.repo.split("/"), source.revision, *source.path.split("/")])
+    return Entry(name, "target", flat, size, sha256, "see the repository", source)
+
+
+def find_hub(repo: Repo) -> list[Entry]:
+    """The file of a repository that is meant, or its parts in order, with size and sha256 as the hub states them.
+
+    Asks the hub. Raises ModelNotFound where the repository holds no such file, FetchError where it does not answer.
+    """
+    with _hub_errors(repo.name):
+        hub = _library()
+        info = hub.HfApi().model_info(repo.name, revision=repo.revision, files_metadata=True)
+    files = {each.rfilename: each for each in info.siblings or () if _is_model(each.rfilename)}
+    chosen = _choose(repo, list(files))
+    revision = info.sha or repo.revision
+    entries = []
+    for path in chosen:
+        lfs = files[path].lfs
+        digest = getattr(lfs, "sha256", None) or ""
+        source = HuggingFace(repo.name, path, revision)
+        entries.append(_entry(f"{repo.name}/{path}", source, files[path].size or 0, digest))
+    return entries
+
+
+def _is_model(path: str) -> bool:
+    name = Path(path).name.lower()
+    return name.endswith(".gguf") and not name.startswith("mmproj") and ".." not in path
+
+
+def _choose(repo: Repo, paths: list[str]) -> list[str]:
+    wanted = [repo.type] if repo.type else list(_PREFERRED)
+    for kind in wanted:
+        named = [
+            path for path in paths if quant_of(path) == kind.upper() or Path(path).name == kind
+        ]
+        if named:
+            return _all_parts(min(named, key=len), paths)
+    if not repo.type and paths:
+        return _all_parts(min(paths), paths)
+    have = ", ".join(sorted({quant_of(path) or Path(path).name for path in paths}))
+    what = (
+        f"{repo.name} holds no {repo.type} file" if repo.type else f"{repo.name} holds no GGUF file"
+    )
+    raise ModelNotFound(
+        what, f"it has {have}" if have else "look for a repository with GGUF in its name"
     )
 
 
-def fetch_hub(source: HuggingFace, work: Path) -> tuple[Path, str]:
+def _all_parts(path: str, paths: list[str]) -> list[str]:
+    found = _PART.search(path)
+    if found is None:
+        return [path]
+    stem = path[: found.start()]
+    return sorted(p for p in paths if (m := _PART.search(p)) and p[: m.start()] == stem)
+
+
+def fetch_hub(
+    source: HuggingFace, work: Path, tick: Callable[[int], None] = lambda _done: None
+) -> tuple[Path, str]:
     """Downloads one file into `work`; returns it and the sha256 the hub states, or "".
 
-    Raises FetchError, also when `huggingface_hub` is not installed.
+    `tick` is called with the bytes loaded so far. Raises FetchError.
     """
-    try:
-        hub: Any = importlib.import_module("huggingface_hub")
-    except ImportError as error:
-        raise FetchError(
-            f"{source.repo} is on the Hugging Face hub and huggingface_hub is not installed",
-            "pip install 'pyspec-llama[hub]'",
-        ) from error
-    try:
+    with _hub_errors(f"{source.repo}/{source.path}"):
+        hub = _library()
         url = hub.hf_hub_url(source.repo, source.path, revision=source.revision)
         etag = hub.get_hf_file_metadata(url).etag or ""
-        got = hub.hf_hub_download(
-            source.repo, source.path, revision=source.revision, local_dir=str(work)
-        )
+        with _watched(work, tick):
+            got = hub.hf_hub_download(
+                source.repo, source.path, revision=source.revision, local_dir=str(work)
+            )
+    return Path(got), etag if re.fullmatch(r"[0-9a-f]{64}", etag) else ""
+
+
+def _library() -> Any:
+    os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")  # ours is shown
+    os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
+    return importlib.import_module("huggingface_hub")
+
+
+@contextmanager
+def _hub_errors(what: str) -> Iterator[None]:
+    try:
+        yield
+    except ImportError as error:
+        raise FetchError(
+            f"{what} is on the Hugging Face hub and huggingface_hub is not installed",
+            "pip install huggingface_hub",
+        ) from error
+    except (FetchError, ModelNotFound):
+        raise
     except Exception as error:  # the hub's own classes are not ours to list
         if isinstance(error, OSError) and error.errno in DISK_ERRNOS:
             raise  # has one place, in fetch.py; the hub's network errors are OSErrors too
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        what = f"the hub did not give {source.repo}/{source.path}"
-        raise FetchError(f"{what}: {show(reason, 200)}", "check name and network") from error
-    return Path(got), etag if re.fullmatch(r"[0-9a-f]{64}", etag) else ""
+        hint = "check name and network; HF_TOKEN opens private and gated repositories"
+        raise FetchError(f"the hub did not give {what}: {show(reason, 200)}", hint) from error
+
+
+@contextmanager
+def _watched(folder: Path, tick: Callable[[int], None]) -> Iterator[None]:
+    """Tell how much lies in a folder, some times a second."""
+    done = Event()
+
+    def watch() -> None:
+        while not done.wait(_POLL_SECONDS):
+            tick(bytes_below(folder))
+
+    watcher = Thread(target=watch, name="pyspec-download", daemon=True)
+    watcher.start()
+    try:
+        yield
+    finally:
+        done.set()
+        watcher.join()

@@ -12,39 +12,70 @@ from pyspec.store.convert import CONVERSIONS, ORIGINAL, convert, converted, read
 from pyspec.store.cursor import open_regular, show
 from pyspec.store.fetch import Progress, fetch, no_progress
 from pyspec.store.fingerprint import file_sha256, stamp
-from pyspec.store.hub import PREFIX, parse_hub_name
+from pyspec.store.hub import PREFIX, find_hub, hub_repo, parse_hub_name
 from pyspec.store.manifest import Entry, Manifest, load_manifest
 from pyspec.store.paths import models_dir
+from pyspec.store.shelf import find_here, names
 
-__all__ = ["find", "fitting", "known_as", "resolve"]
+__all__ = ["find", "fitting", "known_as", "pull", "resolve"]
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
 def resolve(model: str | os.PathLike[str] | None = None, progress: Progress = no_progress) -> Path:
-    """The file of a model, fetched into the cache if need be.
+    """The file of a model, fetched into the cache if need be; None is the default target.
 
-    `model` is a path, a name of the manifest, such a name with the type it was converted to
-    (`smollm2-135m-instruct-q4_k_m`; `-original` is the file as it comes), or `hf:OWNER/REPO/FILE.gguf`; None is the
-    default target.
-    Anything with a path separator or the suffix .gguf is a path. Raises ModelNotFound with near
-    names, ModelUnreadable, or FetchError.
+    `model` is a path; a name of the manifest, or such a name with the type it was converted to
+    (`smollm2-135m-instruct-q4_k_m`; `-original` is the file as it comes); a name that another program gives a model
+    which is here (`llama3.2:3b`, a file's stem); or a file of the hub: OWNER/REPO[:TYPE],
+    `hf:OWNER/REPO/FILE.gguf[@REVISION]`, or its URL. What is here is taken without asking the hub. Raises
+    ModelNotFound with near names, ModelUnreadable, or FetchError.
     """
     if isinstance(model, os.PathLike):
         return _existing(Path(model))
-    if model is not None and not model.startswith(PREFIX) and _looks_like_path(model):
+    if model is not None and _is_path(model):
         return _existing(Path(model).expanduser())
     manifest = load_manifest()
     name = manifest.default_target if model is None else model
-    if (entry := find(name, manifest)) is not None:
-        if entry.convert is not None:
-            return convert(entry, entry.convert, progress)
+    path = _known(name, manifest, progress) or _variant(name, manifest, progress)
+    if path is None and (found := find_here(_bare(name))) is not None:
+        path = found.path
+    return path or _other(name, progress)
+
+
+def _known(name: str, manifest: Manifest, progress: Progress) -> Path | None:
+    entry = manifest.get(name)
+    if entry is None:
+        return None
+    return (
+        fetch(entry, progress) if entry.convert is None else convert(entry, entry.convert, progress)
+    )
+
+
+def _other(name: str, progress: Progress) -> Path:
+    """What is none of our names: a file of the hub, or one of this folder."""
+    if (entry := parse_hub_name(name)) is not None:
         return fetch(entry, progress)
-    if (path := _variant(name, manifest, progress)) is not None:
-        return path
     if name and _is_there(name):
         return _existing(Path(name))
-    raise _unknown(name, manifest)
+    return pull(name, progress)
+
+
+def pull(name: str, progress: Progress = no_progress) -> Path:
+    """The file of a hub repository, as the hub has it now. Raises ModelNotFound for what names none."""
+    repo = hub_repo(name)
+    if repo is None:
+        raise _unknown(name)
+    progress(f"asking the hub for {repo.name}", 0, 0)
+    parts = [fetch(entry, progress) for entry in find_hub(repo)]
+    return parts[0]
+
+
+def _bare(name: str) -> str:
+    """A name of the hub without what may stand in front of it."""
+    for front in (PREFIX, "hf.co/", "huggingface.co/"):
+        name = name.removeprefix(front)
+    return name
 
 
 def find(name: str, manifest: Manifest) -> Entry | None:
@@ -59,9 +90,14 @@ def _is_there(name: str) -> bool:
         return False
 
 
-def _looks_like_path(text: str) -> bool:
+def _is_path(text: str) -> bool:
+    """Whether a text is meant as a path. OWNER/REPO is not, unless there is such a file here."""
+    if text.startswith(PREFIX) or "://" in text:
+        return False
     separators = {"/", os.sep, os.altsep or "/"}
-    return text.endswith(".gguf") or text.startswith("~") or any(s in text for s in separators)
+    if not text.startswith("~") and not text.endswith(".gguf") and separators.isdisjoint(text):
+        return False
+    return _is_there(text) or (hub_repo(text) is None and find_here(text) is None)
 
 
 def _existing(path: Path) -> Path:
@@ -84,12 +120,13 @@ def _variant(name: str, manifest: Manifest, progress: Progress) -> Path | None:
     return None
 
 
-def _unknown(name: str, manifest: Manifest) -> ModelNotFound:
+def _unknown(name: str) -> ModelNotFound:
     if name.startswith(PREFIX):
         return ModelNotFound(
-            f"{show(name)} names no hub file", "write hf:OWNER/REPO/FILE.gguf, or add @REVISION"
+            f"{show(name)} names no hub file",
+            "write OWNER/REPO:TYPE or hf:OWNER/REPO/FILE.gguf, with @REVISION if you like",
         )
-    near = difflib.get_close_matches(name, manifest.names, n=3, cutoff=0.4)
+    near = difflib.get_close_matches(name, names(), n=3, cutoff=0.4)
     hint = "`pyspec models list` shows all names; a file is given by its path"
     if near:
         hint = f"did you mean {' or '.join(near)}? {hint}"

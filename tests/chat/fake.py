@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 from rich.console import Console
 
+from pyspec.chat.files import SavedModel
 from pyspec.chat.model import AnswerStats, Ask, Progress
 from pyspec.chat.prompt import StreamReader
 from pyspec.chat.render import Screen
@@ -20,7 +21,7 @@ from pyspec.stream import Piece
 from pyspec.template import Message
 from pyspec.tokens import Source, Token
 
-DEFAULTS, QUIET = Settings(), Settings(stats=False)
+DEFAULTS, QUIET = Settings(), Settings(stats="off")
 
 END = 2
 """The id that ends turns; it has no bytes, like any control token."""
@@ -112,12 +113,14 @@ class FakeModel:
     def _stats(self, ask: Ask, said: list[Token], kept: int) -> AnswerStats:
         taken = sum(token.source is not Source.TARGET for token in said)
         relaxed = sum(token.source is Source.RELAXED for token in said)
+        block = {
+            "rounds": len(said), "mean_length": 1.0, "drafted": taken, "verified": taken, "accepted": taken,
+            "relaxed": relaxed, "relaxed_nats": 0.25 * relaxed, "prompt_tokens": len(ask.prompt), "prompt_kept": kept,
+            "verification": ask.rule.name, "draft": self.draft, "companion": self.companion, "times_plain": 2.0,
+        }  # fmt: skip
         return AnswerStats(
-            tokens=len(said), plain_tokens=0, rate=50.0, plain_rate=25.0, drafted=taken, verified=taken,
-            accepted=taken, relaxed=relaxed, nats=0.25 * relaxed, mean_length=1.0, prompt_tokens=len(ask.prompt),
-            prompt_kept=kept, first_token_ms=1.0, total_ms=2.0, rule=ask.rule.name, draft=self.draft,
-            companion=self.companion,
-        )  # fmt: skip
+            block, {"tokens_per_second": 50.0, "first_token_ms": 1.0, "total_ms": 2.0}
+        )
 
     def cancel(self) -> None:
         """End the answer."""
@@ -133,18 +136,18 @@ class FakeModel:
             raise DraftMismatch("the draft speaks another vocabulary", "--draft none")
         self.draft, self.companion = draft or self.draft, companion or self.companion
 
-    def sha256(self) -> str:
-        """A made-up hash."""
-        return self.digest
+    def target(self) -> SavedModel:
+        """The name, and a made-up hash."""
+        return SavedModel(self.name, self.digest)
 
     def describe(self) -> list[tuple[str, str]]:
         """Names only."""
         return [("target", self.name), ("draft", self.draft)]
 
 
-def no_guard(_cancel: object) -> AbstractContextManager[None]:
+def no_guard(_cancel: object) -> AbstractContextManager[list[int]]:
     """A guard under which Ctrl-C does what Python does."""
-    return nullcontext()
+    return nullcontext([])
 
 
 def screen(out: io.StringIO | None = None, *, colour: bool = False) -> tuple[Screen, io.StringIO]:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from pyspec.chat.adapter import PLAIN_FIRST, LlamaChat
+from pyspec.chat.adapter import LlamaChat
 from pyspec.chat.conversation import Answer, Conversation, Exchange, spoken
 from pyspec.chat.model import Ask
 from pyspec.errors import ModelNotFound
@@ -33,12 +33,10 @@ def target(smollm2: str) -> Iterator[LlamaChat]:
     model.close()
 
 
-def ask(
-    model: LlamaChat, conversation: Conversation, most: int | None, lead: int | None = None
-) -> Ask:
+def ask(model: LlamaChat, conversation: Conversation, most: int | None) -> Ask:
     """The newest question of a conversation, greedy and strict."""
     prompt = model.prompt(conversation.messages())
-    return Ask(prompt, GREEDY, Strict(), max_tokens=most, plain_first=lead)
+    return Ask(prompt, GREEDY, Strict(), max_tokens=most)
 
 
 def joined(pieces: list[Piece]) -> str:
@@ -46,9 +44,9 @@ def joined(pieces: list[Piece]) -> str:
     return "".join(piece.text for piece in pieces)
 
 
-def test_the_seam_after_the_plain_start_is_not_seen(target: LlamaChat) -> None:
-    """A greedy strict answer is the plain answer, whatever is decoded plainly to time it."""
-    wanted = ask(target, Conversation(None, QUESTION), 40, lead=PLAIN_FIRST)
+def test_an_answer_is_the_plain_answer(target: LlamaChat) -> None:
+    """A greedy strict answer is what plain decoding gives, and its end has a reason."""
+    wanted = ask(target, Conversation(None, QUESTION), 40)
     pieces = list(target.answer(wanted))
     plain = stream_text(target._llm, wanted.prompt, GREEDY, max_tokens=40, speculation=OFF)
     assert joined(pieces) == joined(list(plain))
@@ -57,48 +55,39 @@ def test_the_seam_after_the_plain_start_is_not_seen(target: LlamaChat) -> None:
     assert sum(len(piece.tokens) for piece in pieces) == 40
 
 
-@pytest.mark.parametrize("most", [1, PLAIN_FIRST - 1, PLAIN_FIRST, PLAIN_FIRST + 1])
-def test_max_tokens_holds_around_the_seam(target: LlamaChat, most: int) -> None:
-    """No token too many and none too few, wherever the limit lies."""
-    pieces = list(target.answer(ask(target, Conversation(None, QUESTION), most, lead=PLAIN_FIRST)))
-    assert sum(len(piece.tokens) for piece in pieces) == most
-    assert pieces[-1].finish_reason == "length"
-
-
-def test_the_plain_rate_is_measured_once(target: LlamaChat) -> None:
-    """The first answer tells how fast plain decoding is; the next ones speculate from the start."""
-    target._plain_rate = None
-    for expected in (PLAIN_FIRST, 0):
-        list(target.answer(ask(target, Conversation(None, QUESTION), 30)))
-        stats = target.stats()
-        assert stats is not None
-        assert (stats.tokens, stats.plain_tokens) == (30, expected)
-        assert stats.plain_rate is not None
-        assert stats.speedup == stats.rate / stats.plain_rate
+def test_the_factor_comes_from_the_curve(target: LlamaChat) -> None:
+    """From the first answer on every token is drafted for, and what plain decoding would take is known."""
+    list(target.answer(ask(target, Conversation(None, QUESTION), 30)))
+    stats = target.stats()
+    assert stats is not None
+    curve = next(iter(target._llm._policies.values())).curve
+    row = sum(curve.target.table(stats.block["prompt_tokens"] + n)[1] for n in (0, 30)) / 2
+    spent = stats.timings["total_ms"] - stats.timings["prefill_ms"]
+    assert stats.block["times_plain"] == pytest.approx(30 * row / spent, rel=0.25)
 
 
 def test_a_turn_keeps_all_the_context_holds(target: LlamaChat) -> None:
     """The second prompt begins with the first one and its answer, token for token."""
     talk = Conversation(None, [Exchange("Say héllo — 你好.")])
-    first = ask(target, talk, 20, lead=0)
+    first = ask(target, talk, 20)
     pieces = list(target.answer(first))
     tokens = [token for piece in pieces for token in piece.tokens]
     said = spoken(tokens, joined(pieces), target.piece)
     talk.exchanges[0].answer = Answer(joined(pieces), said)
     talk.exchanges.append(Exchange("Again."))
-    second = ask(target, talk, 4, lead=0)
+    second = ask(target, talk, 4)
     held = [*first.prompt, *(token.id for token in said)]
     assert list(second.prompt)[: len(held)] == held
     list(target.answer(second))
     stats = target.stats()
     assert stats is not None
-    assert stats.prompt_kept >= len(held) - 1
+    assert stats.block["prompt_kept"] >= len(held) - 1
 
 
-def test_a_cancel_between_the_phases_is_not_lost(target: LlamaChat) -> None:
-    """The engine clears its flag with each call; the answer ends all the same."""
+def test_a_cancel_before_the_engine_began_is_not_lost(target: LlamaChat) -> None:
+    """The engine clears its flag where a call begins; the answer ends all the same."""
     pieces = []
-    for piece in target.answer(ask(target, Conversation(None, QUESTION), 60, lead=4)):
+    for piece in target.answer(ask(target, Conversation(None, QUESTION), 60)):
         pieces.append(piece)
         if len(pieces) == 4:
             target._cancelled = True
@@ -108,13 +97,13 @@ def test_a_cancel_between_the_phases_is_not_lost(target: LlamaChat) -> None:
 
 def test_cancelled_answers_have_stats(target: LlamaChat) -> None:
     """What was done until then is told."""
-    answer = target.answer(ask(target, Conversation(None, QUESTION), None, lead=0))
+    answer = target.answer(ask(target, Conversation(None, QUESTION), None))
     next(answer)
     target.cancel()
     assert list(answer)[-1].finish_reason == "cancelled"
     stats = target.stats()
     assert stats is not None
-    assert stats.tokens >= 1
+    assert stats.block["rounds"] >= 1
 
 
 def test_a_draft_that_cannot_be_found_leaves_the_former(target: LlamaChat) -> None:
@@ -132,12 +121,7 @@ def test_drafts_are_changed(target: LlamaChat) -> None:
         list(target.answer(ask(target, Conversation(None, QUESTION), 8)))
         stats = target.stats()
         assert stats is not None
-        assert (target.draft, stats.drafted, stats.plain_tokens, stats.speedup) == (
-            "none",
-            0,
-            0,
-            None,
-        )
+        assert (target.draft, stats.block["drafted"], stats.block["draft"]) == ("none", 0, "none")
     finally:
         target.use(draft="lookup")
 

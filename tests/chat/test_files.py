@@ -29,7 +29,7 @@ TALK = Conversation("be kind", [Exchange("hi", Answer("~", (RELAXED,), "stop", 7
 def saved(tmp_path: Path) -> Path:
     """A saved conversation."""
     path = tmp_path / "talk.json"
-    files.save(path, TALK, {"top_k": "7"}, MODEL)
+    files.save(path, TALK, {"top_k": "7"}, MODEL.target())
     return path
 
 
@@ -63,7 +63,7 @@ def test_a_failed_write_leaves_the_old_file(saved: Path, monkeypatch: pytest.Mon
     before = saved.read_bytes()
     monkeypatch.setattr(os, "replace", refuse)
     with pytest.raises(InputError, match="No space left"):
-        files.save(saved, Conversation(), {}, MODEL)
+        files.save(saved, Conversation(), {}, MODEL.target())
     assert saved.read_bytes() == before
     assert list(saved.parent.iterdir()) == [saved]
 
@@ -73,13 +73,13 @@ def test_other_files_are_not_replaced(tmp_path: Path) -> None:
     path = tmp_path / "notes.txt"
     path.write_text("dear diary")
     with pytest.raises(InputError, match="is no saved chat"):
-        files.save(path, TALK, {}, MODEL)
+        files.save(path, TALK, {}, MODEL.target())
     assert path.read_text() == "dear diary"
 
 
 def test_saved_chats_are_replaced(saved: Path) -> None:
     """Saving again under the same name is the usual thing."""
-    files.save(saved, Conversation(), {}, MODEL)
+    files.save(saved, Conversation(), {}, MODEL.target())
     assert files.load(saved).messages == []
 
 

@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 import unicodedata
-from dataclasses import replace
 
 import pytest
 from chat.fake import FakeModel, screen
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyspec.chat.model import AnswerStats
-from pyspec.chat.render import stats_line
-from pyspec.display import Span, safe, spans
+from pyspec.chat.wrap import Wrapper
+from pyspec.display import Span, safe, spans, stats_line, verdict
 from pyspec.tokens import Source, Token
 
-STATS = AnswerStats(
-    tokens=40, plain_tokens=16, rate=30.0, plain_rate=20.0, drafted=12, verified=10, accepted=8, relaxed=2,
-    nats=0.5, mean_length=1.5, prompt_tokens=37, prompt_kept=0, first_token_ms=9.0, total_ms=99.0, rule="margin",
-    draft="lookup", companion="none",
-)  # fmt: skip
+BLOCK = {
+    "rounds": 25, "mean_length": 1.6, "drafted": 12, "verified": 10, "accepted": 8, "relaxed": 2, "relaxed_nats": 0.5,
+    "prompt_tokens": 37, "prompt_kept": 0, "draft": "lookup", "times_plain": 1.5,
+}  # fmt: skip
 
 
 def token(number: int, source: Source = Source.TARGET) -> Token:
@@ -125,16 +122,57 @@ def test_answers_end_their_line_once() -> None:
 
 
 def test_stats_line() -> None:
-    """One line with everything that the issue of speed and trust needs."""
-    assert stats_line(STATS) == (
-        "40 tokens (16 plain, to time them) | 30.0 tok/s | 1.50x plain | 8 of 10 accepted, 12 drafted"
-        " | 1.50 a round | 2 relaxed (0.50 nats) | prompt 37, 0 kept"
+    """One line with every count."""
+    assert stats_line(BLOCK, 30.0) == (
+        "40 tokens | 30.0 tok/s | 12 drafted, 10 checked, 8 accepted | 1.60 a round | 2 relaxed (0.50 nats)"
+        " | prompt 37, 0 kept | draft lookup"
     )
 
 
-@pytest.mark.parametrize("change", [{"plain_rate": None}, {"tokens": 16}, {"draft": "none"}])
-def test_no_speedup_is_invented(change: dict[str, object]) -> None:
-    """Without a plain rate, or without speculation, no speed-up is shown."""
-    stats = replace(STATS, **change)  # type: ignore[arg-type]
-    assert stats.speedup is None
-    assert "x plain" not in stats_line(stats)
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({}, "30.0 tokens/s, 1.50 times as fast as without drafts"),
+        ({"times_plain": 1.02}, "30.0 tokens/s, as fast as without drafts"),
+        (
+            {"times_plain": 0.8},
+            "30.0 tokens/s; drafts did not help here (0.80 times the speed without them)",
+        ),
+        (
+            {"times_plain": None},
+            "30.0 tokens/s; the answer is too short to say what drafts brought",
+        ),
+        ({"verified": 0}, "30.0 tokens/s; drafts would not have paid here, so none were used"),
+        ({"draft": "none"}, "30.0 tokens/s, without drafts"),
+    ],
+)
+def test_one_plain_sentence(change: dict[str, object], says: str) -> None:
+    """What drafts did for an answer; no factor where none is known."""
+    assert verdict({**BLOCK, **change}, 30.0) == says
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ("one two three", "one two\nthree"),
+        ("one two  three four", "one two\nthree\nfour"),
+        ("a\n  b c\n", "a\n  b c\n"),
+        ("0123456789 x", "0123456789 x"),
+        ("你好你好你好", "你好你好\n你好"),
+        ("tab\tx y", "tab\tx\ny"),
+    ],
+)
+@pytest.mark.parametrize("step", [1, 2, 100])
+def test_words_wrap_at_the_edge(text: str, wanted: str, step: int) -> None:
+    """Between words, wide characters counted double, in whatever pieces the text comes."""
+    wrapper = Wrapper(9)
+    shown = "".join(wrapper.push(text[i : i + step]) for i in range(0, len(text), step))
+    assert shown + wrapper.finish() == wanted
+
+
+@given(st.lists(st.text()), st.integers(1, 40))
+def test_wrapping_loses_no_character(pieces: list[str], width: int) -> None:
+    """Only white space comes and goes."""
+    wrapper = Wrapper(width)
+    shown = "".join(wrapper.push(piece) for piece in pieces) + wrapper.finish()
+    assert "".join(shown.split()) == "".join("".join(pieces).split())

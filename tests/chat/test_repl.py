@@ -15,7 +15,7 @@ from pyspec.chat.prompt import Entry
 from pyspec.chat.repl import run
 from pyspec.chat.settings import Settings
 
-QUIET = Settings(stats=False)
+QUIET = Settings(stats="off")
 
 
 @dataclass
@@ -64,12 +64,12 @@ class Guard:
     cancel: Callable[[], None] = field(default=lambda: None)
 
     @contextmanager
-    def during(self, cancel: Callable[[], None]) -> Iterator[None]:
+    def during(self, cancel: Callable[[], None]) -> Iterator[list[int]]:
         """Route the fake's cancel through the chat's."""
         original = self.model.cancel
         self.model.cancel = lambda: (setattr(self.model, "cancel", original), cancel())  # type: ignore[method-assign]
         try:
-            yield
+            yield []
         finally:
             self.model.cancel = original  # type: ignore[method-assign]
 

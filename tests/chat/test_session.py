@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from io import BytesIO
 from pathlib import Path
 
-from chat.fake import FakeModel, session, talk
+from chat.fake import QUIET, FakeModel, session, talk
 
+from pyspec.chat import files
 from pyspec.chat.prompt import StreamReader
 from pyspec.chat.repl import run
 from pyspec.chat.settings import Settings
@@ -16,14 +18,18 @@ from pyspec.sampling import Sampling
 
 def test_two_turns() -> None:
     """Each line is answered; what the context held of the first turn is kept for the second."""
-    code, text = session(FakeModel(["one", "tw2~"]), "hi\nand?\n", Settings(verify="margin"))
+    code, text = session(
+        FakeModel(["one", "tw2~"]), "hi\nand?\n", Settings(verify="margin", stats="on")
+    )
     assert code == 0
     assert text == (
         "one\n"
-        "3 tokens | 50.0 tok/s | 2.00x plain | nothing drafted | prompt 7, 0 kept\n"
+        "50.0 tokens/s; drafts would not have paid here, so none were used\n"
+        "3 tokens | 50.0 tok/s | nothing drafted | prompt 7, 0 kept | draft lookup\n"
         "tw2~\n"
-        "4 tokens | 50.0 tok/s | 2.00x plain | 2 of 2 accepted, 2 drafted | 1.00 a round"
-        " | 1 relaxed (0.25 nats) | prompt 20, 10 kept\n"
+        "50.0 tokens/s, 2.00 times as fast as without drafts\n"
+        "4 tokens | 50.0 tok/s | 2 drafted, 2 checked, 2 accepted | 1.00 a round"
+        " | 1 relaxed (0.25 nats) | prompt 20, 10 kept | draft lookup\n"
     )
 
 
@@ -70,7 +76,7 @@ def test_compare() -> None:
 def test_regen_and_undo() -> None:
     """`/regen` asks the same again with another seed; `/undo` takes question and answer back."""
     model = FakeModel(["one", "two", "three"])
-    settings = Settings(stats=False, seed=7)
+    settings = Settings(stats="off", seed=7)
     code, text = session(model, "hi\n/regen\n/undo\n/undo\nnew\n", settings)
     assert text == (
         "one\ntwo\ntook back: hi\nthere is nothing to take back (ask something first)\nthree\n"
@@ -83,7 +89,7 @@ def test_regen_and_undo() -> None:
 
 def test_regen_of_greedy_answers_says_so() -> None:
     """At temperature 0 nothing else can come, and the user hears it."""
-    settings = Settings(stats=False, sampling=Sampling(temperature=0.0))
+    settings = Settings(stats="off", sampling=Sampling(temperature=0.0))
     _, text = session(FakeModel(["one"]), "hi\n/regen\n", settings)
     assert text == (
         "one\ntemperature is 0, so the answer is the same; /set temp 0.8 varies it\none\n"
@@ -97,7 +103,7 @@ def test_save_and_load(tmp_path: Path) -> None:
     session(first, f"/system be kind\n/set top_k 7\nhi\n/save {path}\nand?\n")
     second = FakeModel(["two"])
     code, text = session(second, f"/load {path}\nand?\n")
-    assert (code, text) == (0, f"loaded 1 exchange from {path}\ntwo\n")
+    assert (code, text) == (0, f"loaded 1 exchange from {path}\n>>> hi\none\ntwo\n")
     assert second.asked[0].prompt == first.asked[1].prompt
     assert second.asked[0].sampling.top_k == 7
 
@@ -110,7 +116,7 @@ def test_load_of_another_model_warns(tmp_path: Path) -> None:
     _, text = session(other, f"/load {path}\n/show tokens\n")
     assert text == (
         "this conversation was held with fake, not with other\n"
-        f"loaded 1 exchange from {path}\n"
+        f"loaded 1 exchange from {path}\n>>> hi\none\n"
         "there is no answer with known tokens (ask something first)\n"
     )
 
@@ -197,8 +203,9 @@ def test_exit_ends_the_session() -> None:
 def test_full_context_says_what_to_do() -> None:
     """Without trimming, a question that does not fit is refused before any answer, and forgotten."""
     model = FakeModel(["one"], n_ctx=40)
-    code, text = session(model, f"{'long ' * 20}\nhi\n")
+    code, text = session(model, f"/set trim off\n{'long ' * 20}\nhi\n")
     assert text == (
+        "trim is off\n"
         "the prompt has 104 tokens and the context holds 40 (/clear or /undo makes room,"
         " `/set trim on` drops the oldest turns, -c N has more room)\none\n"
     )
@@ -209,7 +216,7 @@ def test_full_context_says_what_to_do() -> None:
 def test_trimming_drops_the_oldest_turns() -> None:
     """With trimming, whole turns go and the system turn stays."""
     model = FakeModel(["x" * 20], n_ctx=100)
-    _, text = session(model, "/system kind\n/set trim on\n111\n222\n333\n444\n")
+    _, text = session(model, "/system kind\n111\n222\n333\n444\n")
     assert "the context was full: dropped the 2 oldest exchanges\n" in text
     last = bytes(model.asked[-1].prompt)
     assert last.startswith(b"S:kind\x02U:333")
@@ -225,7 +232,7 @@ def test_context_full_in_an_answer_keeps_it() -> None:
 def test_an_error_keeps_the_partial_answer() -> None:
     """An error ends the answer, not the session; what was said is kept."""
     model = FakeModel(["abcdef"], fail_after=3, failure=NumericError("a logit is not finite"))
-    chat, text = talk(model, Settings(stats=False))
+    chat, text = talk(model, Settings(stats="off"))
     chat.send("hi")
     assert text.getvalue() == "abc\na logit is not finite\n"
     assert chat.conversation.last_answer is not None
@@ -235,7 +242,67 @@ def test_an_error_keeps_the_partial_answer() -> None:
 def test_an_error_at_once_forgets_the_question() -> None:
     """Where nothing was said, the conversation is what it was before."""
     model = FakeModel(["abc"], fail_after=0, failure=NumericError("a logit is not finite"))
-    chat, text = talk(model, Settings(stats=False))
+    chat, text = talk(model, Settings(stats="off"))
     code = run(chat, StreamReader(BytesIO(b"hi\n")))
     assert (code, text.getvalue()) == (1, "a logit is not finite\n")
     assert chat.conversation.exchanges == []
+
+
+def test_saving_over_another_chat_asks_first(tmp_path: Path) -> None:
+    """A script is refused, a user is asked; the file this chat came from or went to is replaced as it is."""
+    path, other = tmp_path / "talk.json", tmp_path / "other.json"
+    session(FakeModel(["old"]), f"hi\n/save {path}\n")
+    code, text = session(FakeModel(["new"]), f"hi\n/save {path}\n/save {other}\n/save {other}\n")
+    assert code == 2
+    assert f"{path} is left as it is" in text
+    assert text.count(f"saved 1 exchange to {other}") == 2
+    assert "old" in path.read_text()
+    for answer, wanted in ((False, "old"), (True, "new")):
+        chat, _ = talk(FakeModel(["new"]), QUIET)
+        chat.confirm = lambda _question, answer=answer: answer
+        run(chat, StreamReader(BytesIO(f"hi\n/save {path}\n".encode())))
+        assert wanted in path.read_text()
+
+
+def test_a_chat_is_kept_without_being_asked(tmp_path: Path) -> None:
+    """Each answer is in the log at once; what is cleared stays in the log's older file."""
+    path = tmp_path / "log.json"
+    chat, _ = talk(FakeModel(["one", "two"]), QUIET)
+    chat.log = path
+    chat.send("hi")
+    assert [m.content for m in files.load(path).messages] == ["hi", "one"]
+    chat.send("and?")
+    assert [m.content for m in files.load(path).messages] == ["hi", "one", "and?", "two"]
+    assert chat.kept
+
+
+def test_a_log_that_cannot_be_written_ends_nothing(tmp_path: Path) -> None:
+    """It is said once, and the chat goes on."""
+    chat, text = talk(FakeModel(["one"]), QUIET)
+    chat.log = tmp_path / "nowhere" / "log.json"
+    chat.send("hi")
+    chat.send("hi")
+    assert text.getvalue().count("this chat is not kept") == 1
+
+
+def test_a_file_dropped_into_the_terminal_is_explained(tmp_path: Path) -> None:
+    """A path is no command, and pictures are no text."""
+    path = tmp_path / "notes.txt"
+    path.write_text("x")
+    picture = tmp_path / "cat.png"
+    picture.write_bytes(b"\x89PNG\r\n\x1a\n\0\0")
+    _, text = session(FakeModel(["one"]), f"{path}\n{picture}\n/image {picture}\n/read {picture}\n")
+    lines = text.splitlines()
+    assert "/read FILE" in lines[0]
+    assert all("images are not understood" in line for line in lines[1:3])
+    assert "is an image" in lines[3]
+
+
+def test_sigterm_in_an_answer_keeps_it_and_leaves() -> None:
+    """What was said is kept, and the program ends with 143."""
+    model = FakeModel(["abcdef"], cancel_after=3)
+    chat, _ = talk(model, QUIET, guard=lambda _cancel: nullcontext([15]))
+    chat.send("hi")
+    assert chat.conversation.last_answer is not None
+    assert chat.conversation.last_answer.text == "abc"
+    assert run(chat, StreamReader(BytesIO(b"more\n"))) == 143

@@ -29,7 +29,9 @@ def test_values_are_what_set_takes() -> None:
         ("budget", "none", lambda s: s.margin.budget is None),
         ("max_tokens", "all", lambda s: s.max_tokens is None),
         ("seed", "7", lambda s: s.seed == 7),
-        ("trim", "on", lambda s: s.trim),
+        ("trim", "off", lambda s: not s.trim),
+        ("stats", "on", lambda s: s.stats == "on"),
+        ("draft_max", "64", lambda s: s.draft_max == 64),
         ("length", "fixed:3", lambda s: s.length == "fixed:3"),
         ("verify", "strict", lambda s: s.rule == Strict()),
     ],
@@ -55,6 +57,8 @@ def test_changed(name: str, value: str, where: object) -> None:
         ("length", "fixed:x"),
         ("trim", "yes"),
         ("verify", "lax"),
+        ("stats", "many"),
+        ("draft_max", "65"),
     ],
 )
 def test_values_out_of_range_are_refused(name: str, value: str) -> None:

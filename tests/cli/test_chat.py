@@ -15,10 +15,11 @@ import pytest
 
 pexpect = pytest.importorskip("pexpect", reason="pseudo-terminals need POSIX")
 
-STATS = r"(\d+) tokens.*?prompt (\d+), (\d+) kept\s"
+STATS = r"(\d+) tokens \|.*?prompt (\d+), (\d+) kept\s"
 ENVIRONMENT = {
     **os.environ,
     "PYSPEC_CHAT_HISTORY": "",
+    "PYSPEC_CHATS": "",
     "PROMPT_TOOLKIT_NO_CPR": "1",  # nobody answers where the cursor is
     "TERM": "xterm",
     "COLUMNS": "200",
@@ -31,7 +32,7 @@ ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\x1b[=>]")
 def command(target: str, *options: str) -> list[str]:
     """How the chat is started."""
     chat = [sys.executable, "-m", "pyspec", "chat", "-m", target, "--trust-model"]
-    return [*chat, "-t", "1", "-c", "1024", "--temp", "0", "--draft", "lookup", *options]
+    return [*chat, "-t", "1", "-c", "1024", "--temp", "0", "--draft", "lookup", "--stats", *options]
 
 
 class Terminal:
@@ -160,9 +161,9 @@ def test_sigterm(terminal: Terminal) -> None:
 
 
 def filtered(target: str, data: bytes, *options: str) -> subprocess.CompletedProcess[bytes]:
-    """The chat with bytes on stdin."""
+    """The chat with lines on stdin, each as typed."""
     return subprocess.run(
-        command(target, *options),
+        command(target, "--script", *options),
         input=data,
         capture_output=True,
         env=ENVIRONMENT,
@@ -180,7 +181,7 @@ def test_as_a_filter(smollm2: str) -> None:
     answer, *rows = done.stdout.decode().splitlines()
     assert answer
     names = [row[:16].strip() for row in rows]
-    assert names[:4] == ["tokens", "rate", "plain rate", "speed-up"]
+    assert names[:4] == ["tokens", "rate", "without drafts", "times as fast"]
     assert b" tok/s | " in done.stderr
     assert b" tok/s | " not in done.stdout
 
@@ -199,3 +200,50 @@ def test_control_tokens_in_a_message_are_text(smollm2: str) -> None:
     found = re.search(rb"prompt +(\d+) tokens", done.stdout)
     assert found is not None, done.stderr
     assert int(found.group(1)) > 40
+
+
+def test_a_pipe_is_one_message(tiny_ascii: Path) -> None:
+    """Lines stay together, and a line that begins with a slash is text, whoever wrote it."""
+    done = subprocess.run(
+        command(str(tiny_ascii), "-n", "4"), input=b"a\n/exit\nb", capture_output=True, env=ENVIRONMENT,
+        timeout=60, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0
+    assert len(re.findall(rb"prompt \d+, 0 kept", done.stderr)) == 1
+
+
+def test_chats_are_kept_and_go_on(smollm2: str, tmp_path: Path) -> None:
+    """A chat is in the log without being saved; -c goes on with it, here and in generate."""
+    environment = {**ENVIRONMENT, "PYSPEC_CHATS": str(tmp_path)}
+
+    def run(words: list[str], data: bytes = b"") -> subprocess.CompletedProcess[bytes]:
+        return subprocess.run(
+            words, input=data, capture_output=True, env=environment, timeout=120, check=False
+        )
+
+    first = run(command(smollm2, "-n", "8"), b"Say one.")
+    assert first.returncode == 0, first.stderr
+    (path,) = tmp_path.iterdir()
+    again = run(command(smollm2, "-n", "8", "-c"), b"Say two.")
+    assert b">>> Say one." in again.stderr
+    more = [
+        sys.executable,
+        "-m",
+        "pyspec",
+        "generate",
+        "-m",
+        smollm2,
+        "-t",
+        "1",
+        "-n",
+        "8",
+        "--temp",
+        "0",
+        "-c",
+    ]
+    done = run([*more, "Say three."])
+    assert done.returncode == 0, done.stderr
+    talk = [m["content"] for m in json.loads(path.read_text())["messages"]]
+    assert talk[::2] == ["Say one.", "Say two.", "Say three."]
+    assert talk[-1] == done.stdout.decode().removesuffix("\n")
+    assert list(tmp_path.iterdir()) == [path]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -15,21 +16,34 @@ import pytest
 COMMON = ["-t", "1", "--temp", "0", "-n", "12", "--draft", "lookup"]
 
 
+NO_LOG = {**os.environ, "PYSPEC_CHATS": ""}
+
+
 def run(*args: str, stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:
     """Run the command in a process of its own."""
     command = [sys.executable, "-m", "pyspec", "generate", *args]
-    return subprocess.run(command, input=stdin, capture_output=True, timeout=120, check=False)
+    return subprocess.run(
+        command, input=stdin, capture_output=True, timeout=120, check=False, env=NO_LOG
+    )
 
 
-def test_answer_on_stdout_and_statistics_on_stderr(smollm2: str) -> None:
-    """The answer alone is on stdout; one line of statistics is on stderr."""
+def test_answer_on_stdout_and_one_sentence_on_stderr(smollm2: str) -> None:
+    """The answer alone is on stdout; stderr says that it was cut, and how fast it came."""
     done = run("Say hello.", "-m", smollm2, *COMMON)
     assert done.returncode == 0
     assert done.stdout.strip()
-    line = done.stderr.decode().strip()
-    assert "tok/s" in line
-    assert "mean length" in line
-    assert "\n" not in line
+    cut, sentence = done.stderr.decode().splitlines()
+    assert cut == "stopped at 12 tokens; -n 24 allows more, -n -1 has no limit"
+    assert re.match(r"[0-9.]+ tokens/s", sentence)
+
+
+def test_statistics_are_a_line_more_or_nothing(tiny_ascii: Path) -> None:
+    """--stats adds the counts, --no-stats leaves what a user must know."""
+    common = ["x", "-m", str(tiny_ascii), "--trust-model", "-t", "1", "-n", "3", "--temp", "0"]
+    full = run(*common, "--stats").stderr.decode().splitlines()
+    assert len(full) == 3
+    assert " | prompt 1, 0 kept | " in full[2]
+    assert len(run(*common, "--no-stats").stderr.splitlines()) == 1
 
 
 def test_json_is_one_object(smollm2: str) -> None:
@@ -95,6 +109,20 @@ def test_no_tokens_at_all(smollm2: str) -> None:
         (["x", "-m", "/dev/zero"], 1, "/dev/zero"),
         (["x", "-m", "/nowhere/model.gguf"], 1, "/nowhere/model.gguf"),
         (["b\udcff"], 2, "UTF-8"),
+        (["x", "-s", "b\udcff"], 2, "--system-prompt is not UTF-8"),
+        (["x", "--stop", "b\udcff"], 2, "not UTF-8"),
+        (["x", "-mx"], 2, "-mx"),
+        (["x", "-zz"], 2, "-zz"),
+        (["x", "--tempp", "1"], 2, "--temp"),
+        (["x", "-p", "y"], 2, "twice"),
+        (["x", "-ngl", "some"], 2, "all"),
+        (["x", "-ctv", "q8_0", "-fa", "off"], 2, "flash attention"),
+        (["x", "-ub", "64", "-b", "32"], 2, "-ub 64"),
+        (["x", "-ts", "1,x"], 2, "--tensor-split"),
+        (["x", "--override-kv", "a=what:1"], 2, "--override-kv"),
+        (["x", "--json-schema", "{"], 2, "JSON"),
+        (["x", "--json-schema", "{}", "--grammar", 'root ::= "a"'], 2, "one shape"),
+        (["x", "--grammar", "root ::= ["], 2, "grammar"),
     ],
 )
 def test_expected_errors_are_one_sentence(
@@ -172,5 +200,5 @@ def test_ctrl_c_keeps_the_partial_answer(smollm2: str) -> None:
     rest, errors = child.communicate(timeout=60)
     assert first + rest
     assert child.returncode == 130
-    assert b"tok/s" in errors
+    assert b"tokens/s" in errors
     assert time.monotonic() - started < 30

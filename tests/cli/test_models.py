@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import json
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
@@ -11,14 +12,12 @@ from store.shop import SHIPPED, WHEEL, Shop, open_shop
 
 from pyspec.cli.models import models
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
 
 @pytest.fixture
 def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Shop:
     """A manifest with one tiny model, and a cache of its own."""
     monkeypatch.setenv("PYSPEC_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))  # other programs' models stay out
     return open_shop(tmp_path / "shop", tiny_llama().build(), monkeypatch)
 
 
@@ -49,7 +48,9 @@ def test_list_says_what_is_here(shop: Shop) -> None:
     run("path")
     after = run("list").stdout.splitlines()
     assert [line.split()[0] for line in before] == ["name", "toy", "small"]
-    assert (before[1].split()[5], after[1].split()[5]) == ("no", "yes")
+    assert "to fetch" in before[1]
+    assert "llama  " in after[1]
+    assert "pyspec" in after[1]
     assert "missing" in before[2]
 
 
@@ -160,3 +161,29 @@ def test_wheel_sources_are_named(shop: Shop) -> None:
     """`info` names the wheel that a model comes from."""
     shop.add("second", b"x", WHEEL)
     assert "toy==1" in run("info", "second").stdout
+
+
+def test_json_is_for_programs(shop: Shop, tmp_path: Path) -> None:
+    """list, path, pull and info print JSON that can be read back."""
+    before = json.loads(run("list", "--json").stdout)
+    assert [(row["name"], row["here"], row["default"]) for row in before] == [("toy", False, True)]
+    path = json.loads(run("path", "--json").stdout)
+    assert path["sha256"] == shop.entry().sha256
+    (row,) = json.loads(run("list", "--json", "--here").stdout)
+    assert (row["path"], row["origin"], row["type"]) == (path["path"], "pyspec", "F32")
+    assert json.loads(run("info", "toy", "--json").stdout)["architecture"] == "llama"
+
+
+@pytest.mark.usefixtures("shop")
+def test_add_and_remove(tmp_path: Path) -> None:
+    """An added file has a name until it is removed; a fetched one is gone then."""
+    mine = tmp_path / "mine.gguf"
+    mine.write_bytes(tiny_llama().build())
+    assert run("add", str(mine)).exit_code == 0
+    assert run("path", "mine").stdout == f"{mine}\n"
+    assert run("rm", "mine").exit_code == 0
+    assert mine.exists()
+    assert run("path", "mine").exit_code == 1
+    fetched = run("path").stdout.strip()
+    assert "removed toy" in run("rm", "toy").stderr
+    assert not Path(fetched).exists()

@@ -294,12 +294,12 @@ def test_other_names_are_no_hub_names(name: str) -> None:
 
 
 @pytest.mark.usefixtures("shop")
-def test_hub_without_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without huggingface_hub the sentence names the extra to install."""
+def test_hub_without_its_library(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without huggingface_hub the sentence names what to install."""
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
     entry = parse_hub_name("hf:a/b/c.gguf")
     assert entry is not None
-    with pytest.raises(FetchError, match=r"pyspec-llama\[hub\]"):
+    with pytest.raises(FetchError, match="pip install huggingface_hub"):
         fetch(entry)
 
 

@@ -1,0 +1,164 @@
+"""Commands and options as all subcommands have them: grouped help, examples, other programs' names, nothing misread."""
+
+from __future__ import annotations
+
+import copy
+import difflib
+import re
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+import click
+
+from pyspec.errors import InputEncoding
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_ATTACHED = re.compile(r"-[A-Za-z]-?[0-9.]+")
+"""A one-letter option with a number behind it, such as -n64."""
+
+ENVIRONMENT = (
+    ("PYSPEC_CACHE", "folder of fetched models and of what is known of files"),
+    ("PYSPEC_MODELS", "folder of another manifest of known models"),
+    ("PYSPEC_CHATS", "folder where chats and answers are logged; empty for none"),
+    ("PYSPEC_CHAT_HISTORY", "file of the lines typed in chats; empty for none"),
+    ("OLLAMA_MODELS, HF_HOME, HF_HUB_CACHE, LLAMA_CACHE", "where other programs keep models"),
+    ("HF_TOKEN, HF_ENDPOINT, HF_HUB_OFFLINE", "how the Hugging Face hub is reached"),
+    ("NO_COLOR", "no colour anywhere"),
+)
+"""Environment variables, as `--help` names them."""
+
+
+class Option(click.Option):
+    """An option of a group, with names of other programs that work and are not listed.
+
+    words: for an option whose value may be left out, the values there are; anything else is not its value.
+    """
+
+    def __init__(
+        self,
+        names: Sequence[str],
+        *,
+        group: str = "Other options",
+        aliases: Sequence[str] = (),
+        words: Sequence[str] = (),
+        **options: Any,
+    ) -> None:
+        super().__init__([*names, *aliases], **options)
+        self.group = group
+        self.aliases = frozenset(aliases)
+        self.words = tuple(words)
+
+    def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
+        """The names that are listed, and the sentence."""
+        shown = copy.copy(self)
+        shown.opts = [name for name in self.opts if name not in self.aliases]
+        return super(Option, shown).get_help_record(ctx)
+
+
+def option(*names: str, group: str = "Other options", **options: Any) -> Callable[[F], F]:
+    """`click.option` for an `Option` of a group."""
+    return click.option(*names, cls=Option, group=group, **options)
+
+
+def stack(*options: Callable[[F], F]) -> Callable[[F], F]:
+    """One decorator of many, in the order in which `--help` lists them."""
+
+    def decorate(command: F) -> F:
+        for each in reversed(options):
+            command = each(command)
+        return command
+
+    return decorate
+
+
+class Command(click.Command):
+    """A subcommand whose `--help` has groups, examples and the environment, and that misreads no word."""
+
+    def __init__(
+        self, *args: Any, examples: Sequence[tuple[str, str]] = (), **options: Any
+    ) -> None:
+        super().__init__(*args, **options)
+        self.examples = examples
+
+    def make_parser(self, ctx: click.Context) -> Any:
+        """Click's parser, which would read -md as `-m d`; here such a word is one option or none."""
+        parser: Any = super().make_parser(ctx)
+        match_short, match_long = parser._match_short_opt, parser._match_long_opt  # noqa: SLF001 - no public seam
+        by_name = {name: each for each in self.params for name in each.opts}
+
+        def short(arg: str, state: Any) -> None:
+            if arg == "-c" and "--continue" in by_name and not _number_follows(state.rargs):
+                match_long("--continue", None, state)
+            elif len(arg) == 2 or _ATTACHED.fullmatch(arg):
+                match_short(arg, state)
+            else:
+                raise click.NoSuchOption(arg, possibilities=_near(arg, by_name), ctx=ctx)
+
+        def long(name: str, value: str | None, state: Any) -> None:
+            words = getattr(by_name.get(name), "words", ())
+            if words and value is None and not (state.rargs and state.rargs[0] in words):
+                state.rargs.insert(0, words[0])
+            match_long(name, value, state)
+
+        parser._match_short_opt, parser._match_long_opt = short, long  # noqa: SLF001
+        return parser
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Options by group, in the order in which groups come up."""
+        groups: dict[str, list[tuple[str, str]]] = {}
+        for each in self.get_params(ctx):
+            record = each.get_help_record(ctx)
+            if record is not None:
+                groups.setdefault(getattr(each, "group", "Other options"), []).append(record)
+        if "Other options" in groups:
+            groups["Other options"] = groups.pop("Other options")
+        for name, records in groups.items():
+            with formatter.section(name):
+                formatter.write_dl(records, col_max=34)
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Examples, and what the environment decides."""
+        if self.examples:
+            with formatter.section("Examples"):
+                for line, what in self.examples:
+                    formatter.write_text(f"{what}:")
+                    formatter.write(f"{'':>{formatter.current_indent + 2}}$ {line}\n")
+        super().format_epilog(ctx, formatter)
+        with formatter.section("Environment"):
+            formatter.write_dl(ENVIRONMENT, col_max=24)
+
+
+def _number_follows(rest: Sequence[str]) -> bool:
+    return bool(rest) and rest[0].lstrip("-").isdigit()
+
+
+def _near(arg: str, known: Any) -> list[str]:
+    letters = arg.lstrip("-").partition("=")[0]
+    near = difflib.get_close_matches(arg, known, n=3, cutoff=0.6)
+    if f"--{letters}" in known:
+        near.insert(0, f"--{letters}")
+    return list(dict.fromkeys(near))
+
+
+class Text(click.ParamType):  # type: ignore[type-arg, unused-ignore]  # generic from click 8.4 on
+    """Text of the command line, which must be UTF-8."""
+
+    name = "text"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """The text itself. Raises InputEncoding where the shell passed other bytes."""
+        try:
+            value.encode("utf-8")
+        except UnicodeEncodeError as error:
+            what = "the prompt" if param is None or not param.opts else param.opts[-1]
+            if isinstance(param, click.Argument):
+                what = f"the {param.name}"
+            raise InputEncoding(
+                f"{what} is not UTF-8 at character {error.start}",
+                "check the terminal's encoding, or give the text by a file (-f)",
+            ) from None
+        return str(value)
+
+
+TEXT = Text()

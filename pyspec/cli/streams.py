@@ -1,0 +1,121 @@
+"""stdin, stdout and stderr: joined prompts, closed descriptors, full disks, readers that went away."""
+
+from __future__ import annotations
+
+import errno
+import os
+import select
+import stat
+import sys
+from pathlib import Path
+from typing import BinaryIO
+
+import click
+
+from pyspec.errors import InputEncoding, InputTooLong, OptionError
+
+_PATIENCE_S = 2.0
+"""How long stdin may give nothing beside a prompt before that is said."""
+
+
+def open_closed() -> None:
+    """Put something on the descriptors 0 to 2 where the caller closed them.
+
+    Otherwise the next file that is opened would become stdout, and llama.cpp would write into it. Reading gives nothing;
+    writing to stdout fails as on a full disk, so that no answer is lost in silence; stderr goes nowhere.
+    """
+    for fd, name, how in (
+        (0, "stdin", os.O_RDONLY),
+        (1, "stdout", os.O_RDONLY),
+        (2, "stderr", os.O_WRONLY),
+    ):
+        try:
+            os.fstat(fd)
+        except OSError:
+            new = os.open(os.devnull, how)
+            if new != fd:
+                os.dup2(new, fd)
+                os.close(new)
+        if getattr(sys, name) is None:
+            mode = "r" if fd == 0 else "w"
+            setattr(sys, name, open(fd, mode, encoding="utf-8", closefd=False))  # noqa: SIM115 - lives as long as the process
+
+
+def silence(*fds: int) -> None:
+    """Send descriptors nowhere, so that Python does not try once more to write at exit."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    for fd in fds:
+        os.dup2(nowhere, fd)
+    os.close(nowhere)
+
+
+def write_failed(error: OSError) -> str:
+    """The sentence for an OSError that nobody below has put into words."""
+    if error.filename is not None:
+        return f"{error.filename}: {error.strerror}"
+    reason = "it is closed" if error.errno == errno.EBADF else error.strerror or str(error)
+    return f"cannot write to stdout: {reason}"
+
+
+def prompt_text(prompt: str | None, file: Path | None, limit: int) -> str:
+    """The prompt, the file and what is piped to stdin, those that there are, with a blank line between.
+
+    `-` as prompt or file is stdin. Raises OptionError where there is nothing, InputEncoding, or InputTooLong above
+    `limit` bytes each.
+    """
+    dashes = (prompt == "-") + (str(file) == "-")
+    parts = [prompt if prompt != "-" else None, _file_text(file, limit)]
+    if dashes or not _on_terminal():
+        if parts[0] or parts[1]:
+            _say_waiting()
+        parts.append(read_text(sys.stdin.buffer, limit, "stdin"))
+    given = [part for part in parts if part is not None and part.strip()]
+    if not given:
+        raise OptionError(
+            "there is no prompt", 'give one: pyspec generate "...", -f FILE, or a pipe to stdin'
+        )
+    return "\n\n".join([part.rstrip("\n") for part in given[:-1]] + given[-1:])
+
+
+def _on_terminal() -> bool:
+    """Whether nothing is piped: a terminal, or a device such as /dev/null, which has nothing to say."""
+    try:
+        mode = os.fstat(sys.stdin.fileno()).st_mode
+    except (OSError, ValueError):
+        return True
+    return stat.S_ISCHR(mode)
+
+
+def _say_waiting() -> None:
+    try:
+        ready, _, _ = select.select([sys.stdin], [], [], _PATIENCE_S)
+    except (OSError, ValueError):  # no descriptor to wait for
+        return
+    if not ready:
+        click.echo("waiting for the rest of the prompt on stdin (</dev/null for none)", err=True)
+
+
+def _file_text(file: Path | None, limit: int) -> str | None:
+    if file is None or str(file) == "-":
+        return None
+    try:
+        with file.open("rb") as stream:
+            return read_text(stream, limit, str(file))
+    except OSError as error:
+        raise OptionError(
+            f"{file} cannot be read: {error.strerror}", "name a readable text file"
+        ) from error
+
+
+def read_text(stream: BinaryIO, limit: int, name: str) -> str:
+    """All of a stream as text, at most `limit` bytes, without BOM and CR at line ends."""
+    data = stream.read(limit + 1)
+    if len(data) > limit:
+        raise InputTooLong(f"{name} holds more than {limit} bytes", "raise --max-input")
+    try:
+        return data.decode("utf-8-sig").replace("\r\n", "\n")
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise InputEncoding(
+            f"{name} is not UTF-8 at byte {error.start}, line {line}", "convert it first"
+        ) from error

@@ -1,0 +1,251 @@
+"""Models that other programs keep on this machine: ollama, LM Studio, the Hugging Face cache, llama.cpp's cache.
+
+Each is looked for where its program keeps it, the program's own environment variables first. Nothing is written there.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+__all__ = ["Found", "found_elsewhere", "gguf_names", "quant_of"]
+
+_QUANT = re.compile(
+    r"(?:^|[-._])((?:UD-)?(?:I?Q\d\w*|TQ\d\w*|BF16|FP?16|FP?32|MXFP4\w*|NVFP4))(?=[-.]|$)",
+    re.IGNORECASE,
+)
+_LATER_PART = re.compile(r"-(?!00001-of-)\d{5}-of-\d{5}\.gguf$", re.IGNORECASE)
+_PART = re.compile(r"-\d{5}-of-\d{5}$")
+_MODEL_LAYER = "application/vnd.ollama.image.model"
+_DIGEST = re.compile(r"sha256[:-][0-9a-f]{64}")
+_DEEPEST = 5
+_MANIFEST_BYTES = 1 << 20
+
+
+@dataclass(frozen=True)
+class Found:
+    """A model file: its name as its owner writes it, what else it is called, and whose it is."""
+
+    name: str
+    path: Path
+    origin: str
+    aliases: tuple[str, ...] = ()
+
+    def answers_to(self, name: str) -> bool:
+        """Whether the owner's name or another one is meant, in any case of letters."""
+        folded = name.casefold()
+        return folded == self.name.casefold() or any(folded == a.casefold() for a in self.aliases)
+
+
+def found_elsewhere() -> list[Found]:
+    """Every model of the other programs, by program and name; a folder that cannot be read has none."""
+    finders = (ollama, lm_studio, hugging_face, llama_cpp)
+    return [found for finder in finders for found in sorted(finder(), key=lambda f: f.name)]
+
+
+def quant_of(file: str) -> str:
+    """The type that a file name ends with, such as Q4_K_M, or the empty string."""
+    found = _QUANT.findall(_PART.sub("", file.removesuffix(".gguf")))
+    return found[-1].upper() if found else ""
+
+
+def gguf_names(repo: str, file: str) -> tuple[str, tuple[str, ...]]:
+    """What a file of a repository is called: OWNER/REPO:TYPE, and its other names."""
+    stem = _PART.sub("", Path(file).name.removesuffix(".gguf"))
+    name = f"{repo}:{quant}" if (quant := quant_of(file)) else f"{repo}/{file}"
+    short = repo.partition("/")[2]
+    plain = re.sub(r"-gguf$", "", short, flags=re.IGNORECASE)
+    return name, (stem, Path(file).name, f"{repo}/{file}", repo, short, plain)
+
+
+def _home() -> Path:
+    return Path.home()
+
+
+def _folder(variable: str) -> Path | None:
+    value = os.environ.get(variable, "").strip()
+    return Path(value).expanduser() if value else None
+
+
+def _xdg_cache() -> Path:
+    return _folder("XDG_CACHE_HOME") or _home() / ".cache"
+
+
+# -- ollama ------------------------------------------------------------------------------------------------------------
+
+
+def ollama() -> Iterator[Found]:
+    """Manifests name a model; its weights are a blob named after its hash."""
+    shared = Path("/usr/share/ollama/.ollama/models")
+    named = _folder("OLLAMA_MODELS")
+    for root in [named] if named else [_home() / ".ollama/models", shared]:
+        with suppress(OSError):
+            yield from _ollama_models(root)
+
+
+def _ollama_models(root: Path) -> Iterator[Found]:
+    manifests = root / "manifests"
+    for path in _files(manifests, ""):
+        parts = path.relative_to(manifests).parts
+        if len(parts) != 4:
+            continue
+        blob = _model_blob(root, path)
+        if blob is not None:
+            name, aliases = _ollama_names(*parts)
+            yield Found(name, blob, "ollama", aliases)
+
+
+def _ollama_names(host: str, namespace: str, model: str, tag: str) -> tuple[str, tuple[str, ...]]:
+    own = "ollama" in host
+    short = model if own and namespace == "library" else f"{namespace}/{model}"
+    if not own:
+        short = f"{host}/{short}"
+    names = [f"{host}/{namespace}/{model}:{tag}"]
+    if tag == "latest":
+        names.append(short)
+    if not own:
+        names.append(f"{namespace}/{model}:{tag}")
+    return f"{short}:{tag}", tuple(names)
+
+
+def _model_blob(root: Path, manifest: Path) -> Path | None:
+    layers = _json(manifest).get("layers")
+    for layer in layers if isinstance(layers, list) else []:
+        if not isinstance(layer, dict) or layer.get("mediaType") != _MODEL_LAYER:
+            continue
+        digest = str(layer.get("digest", ""))
+        if _DIGEST.fullmatch(digest):
+            for name in (digest.replace(":", "-"), digest):
+                if (path := root / "blobs" / name).is_file():
+                    return path
+    return None
+
+
+def _json(path: Path) -> dict[str, Any]:
+    """A JSON object of a file of somebody else's, or an empty one."""
+    try:
+        with path.open("rb") as file:
+            value = json.loads(file.read(_MANIFEST_BYTES))
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+# -- LM Studio ---------------------------------------------------------------------------------------------------------
+
+
+def lm_studio() -> Iterator[Found]:
+    """Files under PUBLISHER/REPOSITORY; the folder can be moved in its settings."""
+    for root in dict.fromkeys(_lm_studio_roots()):
+        for path in _files(root, ".gguf"):
+            parts = path.relative_to(root).parts
+            if len(parts) >= 3 and _is_model(path.name):
+                name, aliases = gguf_names("/".join(parts[:2]), "/".join(parts[2:]))
+                yield Found(name, path, "LM Studio", aliases)
+
+
+def _lm_studio_roots() -> Iterator[Path]:
+    homes = [_home() / ".lmstudio", _home() / ".cache/lm-studio"]
+    with suppress(OSError, ValueError):
+        homes.insert(0, Path((_home() / ".lmstudio-home-pointer").read_text("utf-8").strip()))
+    for home in homes:
+        moved = _json(home / "settings.json").get("downloadsFolder")
+        if isinstance(moved, str) and moved:
+            yield Path(moved)
+        yield home / "models"
+
+
+# -- Hugging Face ------------------------------------------------------------------------------------------------------
+
+
+def hugging_face() -> Iterator[Found]:
+    """Snapshots of repositories; the newest revision of a file counts."""
+    root = _folder("HF_HUB_CACHE") or _folder("HUGGINGFACE_HUB_CACHE")
+    if root is None:
+        root = (_folder("HF_HOME") or _xdg_cache() / "huggingface") / "hub"
+    with suppress(OSError):
+        for repository in sorted(root.glob("models--*--*")):
+            owner, _, name = repository.name.removeprefix("models--").partition("--")
+            yield from _snapshots(f"{owner}/{name}", repository / "snapshots")
+
+
+def _snapshots(repo: str, folder: Path) -> Iterator[Found]:
+    seen: set[str] = set()
+    revisions = sorted(folder.iterdir(), key=lambda path: path.stat().st_mtime, reverse=True)
+    for revision in revisions:
+        for path in _files(revision, ".gguf"):
+            file = path.relative_to(revision).as_posix()
+            if file not in seen and _is_model(path.name) and path.is_file():
+                seen.add(file)
+                name, aliases = gguf_names(repo, file)
+                yield Found(name, path, "Hugging Face", aliases)
+
+
+# -- llama.cpp ---------------------------------------------------------------------------------------------------------
+
+
+def llama_cpp() -> Iterator[Found]:
+    """Files named OWNER_REPO_FILE; what says where the owner ends lies beside them."""
+    root = _folder("LLAMA_CACHE") or _llama_cpp_cache()
+    with suppress(OSError):
+        repos = _known_repos(root)
+        for path in sorted(root.glob("*.gguf")):
+            if not _is_model(path.name):
+                continue
+            repo = next((r for p, r in repos.items() if path.name.startswith(p)), None)
+            if repo is None:
+                yield Found(_PART.sub("", path.stem), path, "llama.cpp", (path.name,))
+                continue
+            name, aliases = gguf_names(repo, path.name[len(repo) + 1 :])
+            yield Found(name, path, "llama.cpp", (*aliases, path.stem, path.name))
+
+
+def _llama_cpp_cache() -> Path:
+    if sys.platform == "darwin":
+        return _home() / "Library/Caches/llama.cpp"
+    if sys.platform == "win32":
+        return Path(os.environ.get("LOCALAPPDATA", "")) / "llama.cpp"
+    return _xdg_cache() / "llama.cpp"
+
+
+def _known_repos(root: Path) -> dict[str, str]:
+    """File name prefixes of repositories, from the manifests and the records beside downloads."""
+    repos: dict[str, str] = {}
+    for path in root.glob("manifest=*=*=*.json"):
+        _, owner, repo, _ = path.name.split("=", 3)
+        repos[f"{owner}_{repo}_"] = f"{owner}/{repo}"
+    for path in root.glob("*.gguf.json"):
+        found = re.search(r"//[^/]+/([\w.-]+)/([\w.-]+)/resolve/", str(_json(path).get("url", "")))
+        if found:
+            repos[f"{found[1]}_{found[2]}_"] = f"{found[1]}/{found[2]}"
+    return repos
+
+
+# -- walking -----------------------------------------------------------------------------------------------------------
+
+
+def _is_model(name: str) -> bool:
+    """Whether a file is a model's first or only part: no projector of images, no later part."""
+    return not name.lower().startswith("mmproj") and not _LATER_PART.search(name)
+
+
+def _files(root: Path, suffix: str, above: tuple[str, ...] = ()) -> Iterator[Path]:
+    """Files below a folder, not too deep, links followed that do not lead back; what cannot be read is left out."""
+    real = os.path.realpath(root)
+    if real in above or len(above) == _DEEPEST:
+        return
+    with suppress(OSError):
+        for entry in sorted(os.scandir(root), key=lambda each: each.name):
+            if entry.name.startswith("."):
+                continue
+            if entry.is_dir():
+                yield from _files(Path(entry.path), suffix, (*above, real))
+            elif entry.name.lower().endswith(suffix):
+                yield Path(entry.path)

@@ -1,0 +1,198 @@
+"""All models that are on this machine, under one set of names: known, fetched, converted, added, other programs'."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from pyspec.atomic import write_whole
+from pyspec.errors import ModelNotFound, OptionError
+from pyspec.store.convert import CONVERSIONS, converted, variant_path
+from pyspec.store.cursor import show
+from pyspec.store.facts import Facts, facts_of
+from pyspec.store.fetch import cached, target_path
+from pyspec.store.header import read_header
+from pyspec.store.lock import file_lock
+from pyspec.store.manifest import Entry, Manifest, Shipped, load_manifest
+from pyspec.store.others import Found, found_elsewhere, gguf_names
+from pyspec.store.paths import cache_dir, make_dir, models_dir
+
+__all__ = ["Model", "add", "find_here", "here", "names", "remove"]
+
+OURS, ADDED = "pyspec", "added"
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]*")
+_PREFERRED = ("Q4_K_M", "Q4_K_S", "Q4_0", "Q5_K_M", "Q8_0")
+"""Which type is meant where a repository is named without one."""
+
+
+@dataclass(frozen=True)
+class Model:
+    """A model on this machine, and what its file is; role is that of the manifest, else `target`."""
+
+    found: Found
+    facts: Facts | None
+    role: str = "target"
+    licence: str = ""
+    summary: str = ""
+
+
+def here(manifest: Manifest | None = None) -> list[Model]:
+    """Every model on this machine: ours first, then by program."""
+    manifest = manifest or load_manifest()
+    models = [
+        Model(found, facts_of(found.path), entry.role, entry.licence, summary)
+        for entry in manifest.model
+        for found, summary in _known(entry)
+    ]
+    taken = {model.found.path for model in models}
+    more = [*_fetched(), *_added(), *found_elsewhere()]
+    return models + [Model(f, facts_of(f.path)) for f in more if f.path not in taken]
+
+
+def names() -> list[str]:
+    """Every name that can be typed: of known models, and of those that are here."""
+    manifest = load_manifest()
+    more = [found.name for found in (*_fetched(), *_added(), *found_elsewhere())]
+    return list(dict.fromkeys([*manifest.names, *more]))
+
+
+def find_here(name: str) -> Found | None:
+    """The model of a name among the added, fetched and other programs', or None; an owner's name goes first."""
+    candidates = [*_added(), *_fetched(), *found_elsewhere()]
+    by_name = [found for found in candidates if found.name.casefold() == name.casefold()]
+    matches = by_name or [found for found in candidates if found.answers_to(name)]
+    return min(matches, key=_preference) if matches else None
+
+
+def _preference(found: Found) -> int:
+    kind = found.name.rpartition(":")[2].upper()
+    return _PREFERRED.index(kind) if kind in _PREFERRED else len(_PREFERRED)
+
+
+# -- ours --------------------------------------------------------------------------------------------------------------
+
+
+def _known(entry: Entry) -> Iterator[tuple[Found, str]]:
+    path = cached(entry)
+    if path is not None:
+        yield Found(entry.name, path, OURS, (path.stem, path.name)), entry.summary
+    for kind in CONVERSIONS:
+        made = converted(entry, kind)
+        if made is not None:
+            yield Found(f"{entry.name}-{kind}", made, OURS), f"converted from {entry.name}"
+
+
+def _fetched() -> Iterator[Found]:
+    """Files of the hub in our cache: OWNER--REPO--REVISION--FILE."""
+    with suppress(OSError):
+        for path in sorted(models_dir().glob("*--*--*--*.gguf")):
+            owner, repo, _, file = path.name.split("--", 3)
+            if not re.search(r"-(?!00001-of-)\d{5}-of-\d{5}\.gguf$", file):
+                name, aliases = gguf_names(f"{owner}/{repo}", file.replace("--", "/"))
+                yield Found(name, path, OURS, aliases)
+
+
+# -- added -------------------------------------------------------------------------------------------------------------
+
+
+def _register() -> Path:
+    return cache_dir() / "added.json"
+
+
+def _load_register() -> dict[str, str]:
+    try:
+        return msgspec.json.decode(_register().read_bytes(), type=dict[str, str])
+    except (OSError, msgspec.DecodeError):
+        return {}
+
+
+def _added() -> Iterator[Found]:
+    for name, path in _load_register().items():
+        if Path(path).is_file():
+            yield Found(name, Path(path), ADDED, (Path(path).stem,))
+
+
+def add(file: Path, name: str | None = None) -> Found:
+    """Give a GGUF file a name, which then works wherever a name does; the file stays where it is.
+
+    Raises ModelError for what is no model, OptionError for a name that cannot be or is taken.
+    """
+    path = file.expanduser().absolute()
+    read_header(path)
+    name = name or path.stem
+    if not _NAME.fullmatch(name):
+        raise OptionError(
+            f"{show(name)} cannot be a name", "use letters, digits, '.', '_', '-', ':'"
+        )
+    held = _load_register().get(name)
+    taken = load_manifest().get(name) is not None or (find_here(name) is not None and held is None)
+    if taken or (held is not None and Path(held) != path and Path(held).exists()):
+        raise OptionError(f"there is a model {show(name)} already", "choose another with --name")
+    _change_register({name: str(path)})
+    return Found(name, path, ADDED)
+
+
+def _change_register(new: dict[str, str], without: str = "") -> None:
+    folder = make_dir(cache_dir())
+    with file_lock(folder / ".added.lock"):
+        register = {**_load_register(), **new}
+        register.pop(without, None)
+        write_whole(_register(), [msgspec.json.format(msgspec.json.encode(register), indent=1)])
+
+
+# -- removing ----------------------------------------------------------------------------------------------------------
+
+
+def remove(name: str) -> str:
+    """Remove a model of ours from this machine, or the name of an added one; says what was done.
+
+    Raises ModelNotFound, or OptionError for what is another program's or ships with pyspec.
+    """
+    if name in _load_register():
+        _change_register({}, without=name)
+        return f"{name} is no name any more; its file stays where it is"
+    paths = _own_files(name)
+    if paths:
+        freed = sum(path.stat().st_size for path in paths)
+        for path in paths:
+            path.unlink()
+        return f"removed {name}, {freed / 1e6:.0f} MB"
+    found = find_here(name)
+    if found is None:
+        raise ModelNotFound(
+            f"there is no model {show(name)} here", "`pyspec models list` shows all"
+        )
+    if found.origin == OURS:
+        return remove(found.name) if found.name != name else _remove_fetched(found)
+    how = {"ollama": f"`ollama rm {found.name}`"}.get(found.origin, "that program")
+    raise OptionError(f"{found.name} belongs to {found.origin}", f"remove it with {how}")
+
+
+def _remove_fetched(found: Found) -> str:
+    stem = re.sub(r"-00001-of-(\d{5})\.gguf$", r"-?????-of-\1.gguf", found.path.name)
+    paths = list(found.path.parent.glob(stem))
+    freed = sum(path.stat().st_size for path in paths)
+    for path in paths:
+        path.unlink()
+    return f"removed {found.name}, {freed / 1e6:.0f} MB"
+
+
+def _own_files(name: str) -> list[Path]:
+    """Files in our cache that a name of the manifest stands for; nothing that ships with the package."""
+    manifest = load_manifest()
+    for entry in manifest.model:
+        if entry.name == name:
+            if isinstance(entry.source, Shipped):
+                raise OptionError(f"{name} is a part of pyspec", "it cannot be removed alone")
+            path = target_path(entry)
+            return [path] if path.is_file() else []
+        kind = name.removeprefix(f"{entry.name}-")
+        if kind != name and kind in CONVERSIONS:
+            path = variant_path(entry.name, kind)
+            return [p for p in (path, path.with_suffix(".json")) if p.is_file()]
+    return []

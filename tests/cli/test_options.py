@@ -1,0 +1,165 @@
+"""Options as users of other programs write them: understood, or refused by name."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from pyspec.cli.chat import chat
+from pyspec.cli.engine import engine_arguments
+from pyspec.cli.generate import generate
+from pyspec.cli.main import cli, main
+
+
+def parsed(*words: str, command: click.Command = generate) -> dict[str, object]:
+    """What a command line says, without running it."""
+    return command.make_context("x", list(words)).params
+
+
+@pytest.mark.parametrize(
+    ("words", "name", "value"),
+    [
+        (["-md", "small"], "draft", "small"),
+        (["--model-draft", "small"], "draft", "small"),
+        (["-sys", "be kind"], "system", "be kind"),
+        (["-p", "hi"], "more", "hi"),
+        (["-p", "-hi"], "more", "-hi"),
+        (["--n-predict", "7"], "max_tokens", 7),
+        (["-n7"], "max_tokens", 7),
+        (["-n", "-1"], "max_tokens", -1),
+        (["-n-1"], "max_tokens", -1),
+        (["--temperature", "0.5"], "temp", 0.5),
+        (["-ngl", "all"], "n_gpu_layers", -1),
+        (["-ngl", "99"], "n_gpu_layers", 99),
+        (["-ngld", "5"], "draft_ngl", 5),
+        (["-c", "512"], "ctx", 512),
+        (["--ctx-size", "512"], "ctx", 512),
+        (["-c512"], "ctx", 512),
+        (["-c"], "going_on", True),
+        (["-c", "And shorter?"], "going_on", True),
+        (["-c", "And shorter?"], "prompt", "And shorter?"),
+        (["-fa"], "flash_attn", "on"),
+        (["-fa", "the prompt"], "prompt", "the prompt"),
+        (["-fa", "off", "the prompt"], "flash_attn", "off"),
+        (["-ctk", "q8_0"], "cache_type_k", "q8_0"),
+        (["-r", "END"], "stop", ("END",)),
+    ],
+)
+def test_words_of_llama_cpp_and_llm(words: list[str], name: str, value: object) -> None:
+    """Each means here what it means there."""
+    assert parsed(*words)[name] == value
+
+
+@pytest.mark.parametrize("word", ["-mx", "-np", "-temp", "-hf", "-model", "-cnv"])
+def test_words_that_are_none_are_refused_by_name(word: str) -> None:
+    """-mx is not `-m x`: a misread option would load the wrong model."""
+    with pytest.raises(click.NoSuchOption, match=f"'?{word}"):
+        parsed(word, "value")
+
+
+def test_one_dash_too_few_is_explained() -> None:
+    """-temp is met with --temp."""
+    with pytest.raises(click.NoSuchOption) as caught:
+        parsed("-temp", "1")
+    assert "--temp" in (caught.value.possibilities or [])
+
+
+@pytest.mark.parametrize(
+    ("words", "wanted"),
+    [
+        (["-b", "64", "-ub", "32"], {"n_batch": 64, "n_ubatch": 32}),
+        (["-tb", "3"], {"n_threads_batch": 3}),
+        (["-fa", "off"], {"flash_attn": False}),
+        (["-ctk", "q8_0", "-ctvd", "f16"], {"type_k": 8, "draft_type_v": 1}),
+        (["--no-mmap", "--mlock", "-nkvo"], {"use_mmap": False, "use_mlock": True, "offload_kqv": False}),
+        (["-sm", "row", "-mg", "1", "-ts", "3,1"], {"split_mode": 2, "main_gpu": 1, "tensor_split": [3.0, 1.0]}),
+        (["--rope-scaling", "yarn", "--rope-freq-base", "5e5"], {"rope_scaling_type": 2, "rope_freq_base": 5e5}),
+        (["--override-kv", "a.b=int:8", "--override-kv", "c=bool:true"], {"kv_overrides": {"a.b": 8, "c": True}}),
+        ([], {}),
+    ],
+)  # fmt: skip
+def test_engine_options_become_arguments(words: list[str], wanted: dict[str, object]) -> None:
+    """By llama.cpp's names, as llama-cpp-python takes them; what is not given is left to it."""
+    assert engine_arguments(parsed(*words)) == wanted
+
+
+@pytest.mark.parametrize("command", [generate, chat])
+def test_every_option_has_a_sentence(command: click.Command) -> None:
+    """No option is listed by its name alone."""
+    silent = [
+        each.name for each in command.params if isinstance(each, click.Option) and not each.help
+    ]
+    assert silent == []
+
+
+@pytest.mark.parametrize("command", [generate, chat])
+def test_help_has_groups_examples_and_the_environment(command: click.Command) -> None:
+    """What a newcomer looks for stands there; other programs' names do not make it longer."""
+    text = CliRunner().invoke(command, ["--help"], terminal_width=100).output
+    for part in (
+        "Models:",
+        "Drafts:",
+        "Sampling:",
+        "Engine:",
+        "Examples:",
+        "Environment:",
+        "OLLAMA_MODELS",
+        "NO_COLOR",
+    ):
+        assert part in text
+    assert "a round: tokens gained" in " ".join(text.split())
+    assert "--model-draft" not in text
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("generat", "pyspec generate"),
+        ("run", "pyspec chat"),
+        ("pull", "models pull"),
+        ("Hi there", "generate"),
+    ],
+)
+def test_commands_are_suggested(name: str, says: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """A command of another program, or one letter off, is answered by the one meant."""
+    with pytest.raises(SystemExit) as left:
+        main([name])
+    assert left.value.code == 2
+    assert says in capsys.readouterr().err
+
+
+def complete(words: str) -> list[str]:
+    """What bash is offered after these words."""
+    script = subprocess.run(
+        [sys.executable, "-m", "pyspec", "completion", "bash"],
+        capture_output=True, text=True, check=True, timeout=60,
+    ).stdout  # fmt: skip
+    line = words.split(" ")
+    commands = f"""
+        pyspec() {{ {sys.executable} -m pyspec "$@"; }}
+        {script}
+        COMP_WORDS=({words!s} {"''" if words.endswith(" ") else ""}); COMP_CWORD={len(line) - 1}
+        _pyspec_completion pyspec; printf '%s\\n' "${{COMPREPLY[@]}}"
+    """
+    done = subprocess.run(
+        ["bash", "-c", commands], capture_output=True, text=True, check=False, timeout=60
+    )
+    return done.stdout.split()
+
+
+def test_bash_completes_commands_and_options() -> None:
+    """With the printed script, in a real bash."""
+    assert complete("pyspec gen") == ["generate"]
+    assert "--json-schema" in complete("pyspec generate --json-s")
+
+
+@pytest.mark.parametrize("name", ["bash", "zsh", "fish"])
+def test_completion_is_printed_for_each_shell(name: str) -> None:
+    """Each script names the command and how it asks."""
+    out = CliRunner().invoke(cli, ["completion", name]).output
+    assert "_PYSPEC_COMPLETE" in out
+    assert name in out

@@ -1,0 +1,142 @@
+"""Pipes, closed descriptors, full disks and signals: nothing is lost in silence, and nothing ends in a traceback."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from pyspec.cli.streams import prompt_text
+from pyspec.errors import OptionError
+
+ENVIRONMENT = {**os.environ, "PYSPEC_CHATS": ""}
+
+
+@pytest.fixture
+def piped(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[bytes | None], None]]:
+    """Puts bytes on stdin, as a pipe does; None leaves a device there."""
+    with ExitStack() as open_files:
+
+        def pipe(data: bytes | None) -> None:
+            reader = os.open(os.devnull, os.O_RDONLY)
+            if data is not None:
+                os.close(reader)
+                reader, writer = os.pipe()
+                os.write(writer, data)
+                os.close(writer)
+            monkeypatch.setattr(sys, "stdin", open_files.enter_context(os.fdopen(reader)))
+
+        yield pipe
+
+
+@pytest.mark.parametrize(
+    ("prompt", "file", "stdin", "wanted"),
+    [
+        ("Sum:", None, b"a\nb\n", "Sum:\n\na\nb\n"),
+        (None, None, b"a\nb", "a\nb"),
+        ("Sum:", None, None, "Sum:"),
+        ("Sum:", None, b"", "Sum:"),
+        ("-", None, b"a", "a"),
+        ("Sum:", b"file\n", None, "Sum:\n\nfile\n"),
+        ("Sum:", b"file\n", b"pipe", "Sum:\n\nfile\n\npipe"),
+        (None, b"file", b"pipe", "file\n\npipe"),
+    ],
+)
+def test_what_is_given_is_joined(
+    piped, tmp_path: Path, prompt: str, file: bytes, stdin: bytes, wanted: str
+) -> None:
+    """Prompt, file and pipe, in this order, with a blank line between; nothing is dropped."""
+    piped(stdin)
+    path = tmp_path / "q.txt" if file is not None else None
+    if path:
+        path.write_bytes(file)
+    assert prompt_text(prompt, path, 1000) == wanted
+
+
+def test_nothing_is_no_prompt(piped) -> None:
+    """An empty pipe alone is refused with how to give a prompt."""
+    piped(b"\n")
+    with pytest.raises(OptionError, match="pyspec generate"):
+        prompt_text(None, None, 1000)
+
+
+def shell(line: str, target: Path, **variables: str) -> subprocess.CompletedProcess[bytes]:
+    """A line of bash in which $P is the command and $M a tiny model's options."""
+    environment = {
+        **ENVIRONMENT,
+        "P": f"{sys.executable} -m pyspec",
+        "M": f"-m {target} --trust-model -t 1 -n 4 --temp 0",
+        **variables,
+    }
+    return subprocess.run(
+        ["bash", "-c", line], env=environment, capture_output=True, timeout=120, check=False
+    )
+
+
+@pytest.mark.parametrize("arguments", ["x $M", "x $M --json", "x $M --tokens"])
+@pytest.mark.parametrize("redirection", [">/dev/full", ">&-"])
+def test_an_answer_that_cannot_be_written(
+    tiny_ascii: Path, arguments: str, redirection: str
+) -> None:
+    """A full disk or a closed stdout is one sentence and a failure."""
+    done = shell(f"$P generate {arguments} {redirection}", tiny_ascii)
+    assert done.returncode == 1
+    assert done.stderr.decode().splitlines()[-1].startswith("pyspec: cannot write to stdout: ")
+    assert b"Traceback" not in done.stderr
+    assert b"Exception ignored" not in done.stderr
+
+
+@pytest.mark.parametrize("line", ["$P models list", "$P info", "echo hi | $P chat $M", "$P --help"])
+def test_other_commands_on_a_full_disk(tiny_ascii: Path, line: str) -> None:
+    """The same for lists and chats."""
+    done = shell(f"{line} >/dev/full", tiny_ascii)
+    assert done.returncode == 1
+    assert b"cannot write to stdout" in done.stderr
+    assert b"Traceback" not in done.stderr
+
+
+def test_stdin_that_is_closed(tiny_ascii: Path) -> None:
+    """With a prompt nobody misses it."""
+    done = shell("$P generate x $M <&-", tiny_ascii)
+    assert (done.returncode, b"Traceback" in done.stderr) == (0, False)
+    assert done.stdout
+
+
+def test_stderr_that_is_closed(tiny_ascii: Path) -> None:
+    """The answer comes all the same, and no note gets into it."""
+    done = shell("$P generate x $M 2>&-", tiny_ascii)
+    assert done.returncode == 0
+    assert b"tokens/s" not in done.stdout
+
+
+def test_no_descriptor_at_all(tiny_ascii: Path) -> None:
+    """Files that are opened later do not take the place of stdout."""
+    done = shell("$P generate x $M <&- >&- 2>&-; echo rc=$?", tiny_ascii)
+    assert done.stdout == b"rc=1\n"
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_while_the_prompt_is_read(smollm2: str, number: int, code: int) -> None:
+    """It ends the command in a moment, with llama.cpp's own log lines kept out, however long the prompt is."""
+    command = [sys.executable, "-m", "pyspec", "generate", "-m", smollm2, "-t", "1", "-c", "8192"]
+    child = subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=ENVIRONMENT
+    )  # fmt: skip
+    assert child.stdin is not None
+    child.stdin.write(b"word " * 7000)
+    child.stdin.close()
+    child.stdin = None
+    time.sleep(6)  # loaded, and at the prompt
+    child.send_signal(number)
+    out, errors = child.communicate(timeout=20)
+    assert child.returncode == code
+    assert b"graph" not in errors
+    assert b"decode" not in errors
+    assert out.strip() == b""
