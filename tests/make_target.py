@@ -1,4 +1,4 @@
-"""A random llama-architecture GGUF: two layers, byte tokens, a chat template; for the recipe's tests."""
+"""A random llama-architecture GGUF: three layers, byte tokens, a chat template; for the recipe's tests."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 import gguf
 import numpy as np
 
-WIDTH, LAYERS, HEADS, KV, HEAD, FF = 64, 2, 4, 2, 16, 96
+WIDTH, LAYERS, HEADS, KV, HEAD, FF = 64, 3, 4, 2, 16, 96
 TEMPLATE = (
     "{% for m in messages %}{{'<|im_start|>' + m['role'] + '\\n' + m['content'] + '<|im_end|>'}}"
     "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"

@@ -15,6 +15,7 @@ import click
 from numpy.typing import NDArray
 from pyspec.models.recipe import rivals, scores, write
 from pyspec.models.recipe.corpus import Corpus
+from pyspec.models.recipe.gguf_io import Source, architecture
 from pyspec.models.recipe.rows import Recording
 from rich.console import Console
 from rich.table import Table
@@ -37,12 +38,17 @@ def questions(path: Path, every: int) -> list[tuple[int, str, str]]:
         raise TrainingError(f"{path} is not a Spec-Bench file", str(error)) from error
 
 
-def answers(target: Path, bench: Path, folder: Path, every: int, threads: int) -> list[str]:
-    """Record the target's greedy answers unless they are there; returns categories by line."""
+def answers(
+    target: Path, bench: Path, folder: Path, every: int, threads: int, layers: tuple[int, ...] = ()
+) -> list[str]:
+    """Record the target's greedy answers unless they are there; returns categories by line.
+
+    `layers`: layers whose inputs an EAGLE-3 head reads.
+    """
     found = questions(bench, every)
     # a group of like lengths computes well together
     queue = [(line, text) for line, _, text in sorted(found, key=lambda q: len(q[2]))]
-    options = write.Options(slots=8, answer=128, longest_prompt=1856, warm=0.0)
+    options = write.Options(slots=8, answer=128, longest_prompt=1856, warm=0.0, layers=layers)
     have = len(Recording(folder).sequences) - 1 if (folder / "sequences.bin").exists() else 0
     if have < len(found):
         write.write(target, folder, queue, 1 << 40, options, threads, check_space=False)
@@ -50,6 +56,15 @@ def answers(target: Path, bench: Path, folder: Path, every: int, threads: int) -
     for line, category, _ in found:
         names[line] = category
     return names
+
+
+def read_layers(drafts: tuple[Path, ...]) -> tuple[int, ...]:
+    """The layers that the EAGLE-3 heads among `drafts` read; raises `TrainingError` when they differ."""
+    heads = [path for path in drafts if architecture(path) == "eagle3"]
+    found = {tuple(Source(path, "eagle3").field("eagle3.target_layers")) for path in heads}
+    if len(found) > 1:
+        raise TrainingError("the EAGLE-3 heads read different layers", "evaluate them one by one")
+    return found.pop() if found else ()
 
 
 def student_predictor(path: Path, target: Path, steps: int) -> Predict:
@@ -114,7 +129,7 @@ def main(
 ) -> None:  # fmt: skip
     """Score drafts against TARGET's own greedy answers on BENCH."""
     try:
-        names = answers(target, bench, folder, every, threads)
+        names = answers(target, bench, folder, every, threads, read_layers(draft))
         predictors: dict[str, Predict] = {"prompt lookup": rivals.lookup}
         if text:
             predictors["n-grams"] = rivals.Table(list(text)).guess

@@ -6,30 +6,35 @@ compensation (see `headquant`), against the inputs that it meets on the recordin
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import click
+import gguf
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from pyspec.models.recipe import gguf_io, headquant, sidecar, start
+from pyspec.models.recipe import eagle3, gguf_io, headquant, sidecar, start
 from pyspec.models.recipe.corpus import Corpus
 from pyspec.models.recipe.net import Shape, Student, coupling
 from pyspec.models.recipe.rows import need_space
+from pyspec.models.recipe.trainer import read_checkpoint
 from torch import Tensor, nn
 
 from pyspec.errors import TrainingError
 
+Q = gguf.GGMLQuantizationType
+
 
 def load_student(checkpoint: Path) -> tuple[Student, start.Head, dict[str, Any]]:
-    """(student, its head, the whole checkpoint) of a training run."""
+    """(student, its head, the whole checkpoint) of a training run of a `net.Student`."""
+    state = read_checkpoint(checkpoint)
     try:
-        state = torch.load(checkpoint, weights_only=False)
         student = Student(Shape(**state["shape"]))
         head = start.Head(**state["head"])
         student.load_state_dict(state["student"], strict=False)
-    except (OSError, RuntimeError, KeyError, TypeError, EOFError) as error:
+    except (RuntimeError, KeyError, TypeError) as error:
         raise TrainingError(
             f"{checkpoint} is not a checkpoint of this recipe", "run the train step first"
         ) from error
@@ -37,10 +42,24 @@ def load_student(checkpoint: Path) -> tuple[Student, start.Head, dict[str, Any]]
     return student.eval(), head, state
 
 
+def load_eagle3(checkpoint: Path, source: gguf_io.Source) -> eagle3.Eagle3:
+    """The EAGLE-3 head of a training run, with the embeddings and the output rows of its target."""
+    state = read_checkpoint(checkpoint)
+    try:
+        head = eagle3.Eagle3(eagle3.EagleShape(**state["shape"]))
+        head.load_state_dict(state["student"], strict=False)
+    except (RuntimeError, KeyError, TypeError) as error:
+        raise TrainingError(
+            f"{checkpoint} is not a checkpoint of an EAGLE-3 head", "train one with --eagle3"
+        ) from error
+    eagle3.borrow(head, source)
+    return head.eval()
+
+
 class Moments:
     """Mean of x x^T over the inputs x of every linear layer of a student."""
 
-    def __init__(self, student: Student) -> None:
+    def __init__(self, student: nn.Module) -> None:
         self.sums: dict[str, NDArray[np.float64]] = {}
         self.counts: dict[str, int] = {}
         self.hooks = [
@@ -64,15 +83,19 @@ class Moments:
         return {name: total / self.counts[name] for name, total in self.sums.items()}
 
 
-def input_moments(student: Student, corpus: Corpus, batches: int) -> dict[str, Any]:
-    """Moments over a few batches, roll-outs included for a coupled student."""
+def input_moments(student: Student | eagle3.Eagle3, corpus: Corpus, batches: int) -> dict[str, Any]:
+    """Moments over a few batches, roll-outs included for a student that sees the target's states."""
     moments = Moments(student)
     with torch.no_grad():
         for number, batch in enumerate(corpus.batches(7, 0, 4096)):
             if number >= batches:
                 break
             tokens = torch.from_numpy(batch.rows["token"].astype(np.int64))
-            if student.shape.target_width:
+            if isinstance(student, eagle3.Eagle3):
+                features = torch.from_numpy(batch.rows["features"].astype(np.float32))
+                for output in student.rollout(tokens, features, 2):
+                    student.head(student.norm(output))
+            elif student.shape.target_width:
                 states = torch.from_numpy(batch.rows["state"].astype(np.float32))
                 student.rollout(tokens, states, 2)
             else:
@@ -80,15 +103,14 @@ def input_moments(student: Student, corpus: Corpus, batches: int) -> dict[str, A
     return moments.take()
 
 
-def four_bits(student: Student, head: start.Head, moments: dict[str, Any]) -> dict[str, Any]:
-    """Q4_0 bytes by weight name, of the head and of every matrix in the blocks."""
-    packed = {"embedding.weight": headquant.packed(head.values, head.scales)}
-    for name, weight in student.state_dict().items():
+def four_bits(weights: Mapping[str, NDArray[Any]], moments: dict[str, Any]) -> dict[str, Any]:
+    """Q4_0 bytes by weight name, of every matrix whose inputs were measured."""
+    packed = {}
+    for name, weight in weights.items():
         layer = name.removesuffix(".weight")
-        if name.startswith("blocks.") and layer in moments:
-            packed[name] = headquant.packed(
-                *headquant.compensated(weight.float().numpy(), moments[layer])
-            )
+        if layer in moments:
+            values = headquant.compensated(weight.astype(np.float32), moments[layer])
+            packed[name] = (Q.Q4_0, headquant.packed(*values))
     return packed
 
 
@@ -96,23 +118,62 @@ def export(
     checkpoint: Path, target: Path, data: list[Path], out: Path, kind: str, name: str
 ) -> None:
     """Write `out` (and `out` with .npz for a coupled student) from a training run's checkpoint."""
-    student, head, state = load_student(checkpoint)
-    source = gguf_io.Source(target)
-    need_space(out.parent, 4 * sum(p.numel() for p in student.parameters()))
-    weights = {key: value.float().numpy() for key, value in student.state_dict().items()}
-    if kind == "q4_0":
-        corpus = Corpus(data, 448)
-        packed = four_bits(student, head, input_moments(student, corpus, 6))
-        gguf_io.write_gguf(out, source, state["shape"], weights, name, packed)
+    state, source = read_checkpoint(checkpoint), gguf_io.Source(target)
+    need_space(out.parent, 200_000_000)
+    if "draft_vocab" in state["shape"]:
+        export_eagle3(load_eagle3(checkpoint, source), source, data, out, kind, name)
     else:
-        plain = out if kind == "f32" else out.with_suffix(".f32")
-        gguf_io.write_gguf(plain, source, state["shape"], weights, name)
-        if kind != "f32":
-            gguf_io.quantise(plain, out, kind)
-            plain.unlink()
+        export_student(checkpoint, source, data, out, kind, name)
+
+
+def export_student(
+    checkpoint: Path, source: gguf_io.Source, data: list[Path], out: Path, kind: str, name: str
+) -> None:
+    """Write a `net.Student`, independent or coupled."""
+    student, head, state = load_student(checkpoint)
+    weights = {key: value.float().numpy() for key, value in student.state_dict().items()}
+    tensors: dict[str, Any] = {}
+    if kind == "q4_0":
+        moments = input_moments(student, Corpus(data, 448), 6)
+        blocks = {key: value for key, value in weights.items() if key.startswith("blocks.")}
+        tensors = four_bits(blocks, moments)
+        tensors["embedding.weight"] = (Q.Q4_0, headquant.packed(head.values, head.scales))
+    tensors = {gguf_io.gguf_name(key): value for key, value in {**weights, **tensors}.items()}
+    tensors.pop("", None)  # what the sidecar holds
+    plain = out if kind in ("f32", "q4_0") else out.with_suffix(".f32")
+    gguf_io.write_gguf(plain, source, state["shape"], tensors, name)
+    if plain != out:
+        gguf_io.quantise(plain, out, kind)
+        plain.unlink()
     if student.shape.target_width:
         w_h, w_s = (matrix.float().numpy() for matrix in coupling(student))
         sidecar.save(out.with_suffix(".npz"), w_h, w_s, source, out)
+
+
+def export_eagle3(
+    head: eagle3.Eagle3, source: gguf_io.Source, data: list[Path], out: Path, kind: str, name: str
+) -> None:
+    """Write an EAGLE-3 head in llama.cpp's form.
+
+    q4_0: the layer in Q4_0 with compensation, the output rows in Q8_0 (they decide most, see
+    models/README.md), `fc` in float16 (its columns differ in size twentyfold, and a draft step has no part of it).
+    """
+    weights = eagle3.file_weights(head)
+    tensors: dict[str, Any] = {key: value.astype(np.float32) for key, value in weights.items()}
+    if kind != "f32":
+        tensors["fc.weight"] = weights["fc.weight"].astype(np.float16)
+        matrices = [key for key, value in weights.items() if value.ndim == 2 and key != "fc.weight"]
+        wide = Q.F16 if kind == "f16" else Q.Q8_0
+        for key in matrices:
+            tensors[key] = (wide, gguf.quantize(tensors[key], wide))
+    if kind == "q4_0":
+        moments = input_moments(head, Corpus(data, 448), 6)
+        layer = {key: weights[key] for key in eagle3.LAYER_MATRICES}
+        named = {there: moments[here] for there, here in eagle3.LAYER_MATRICES.items()}
+        tensors |= four_bits(layer, {k.removesuffix(".weight"): v for k, v in named.items()})
+    tensors["d2t"] = head.d2t.numpy()
+    more = {"target_layers": list(head.shape.target_layers), "target_hidden_size": head.shape.width}
+    gguf_io.write_gguf(out, source, head.shape.as_dict(), tensors, name, "eagle3", more)
 
 
 @click.command(name="export")

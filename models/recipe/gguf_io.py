@@ -39,16 +39,16 @@ LAYER = {
 
 
 class Source:
-    """A target's GGUF opened for reading; raises `TrainingError` for what the recipe cannot use."""
+    """A GGUF opened for reading, a target's by default; raises `TrainingError` for what the recipe cannot use."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, architecture: str = "llama") -> None:
         try:
             self.reader = gguf.GGUFReader(path)
         except (OSError, ValueError, KeyError) as error:
             raise TrainingError(f"{path} is not a readable GGUF file", str(error)) from error
         self.path = path
         self.tensors = {tensor.name: tensor for tensor in self.reader.tensors}
-        if self.field("general.architecture") != "llama":
+        if self.field("general.architecture") != architecture:
             raise TrainingError(
                 f"{path} has architecture {self.field('general.architecture')}",
                 "the recipe makes drafts for targets of architecture llama",
@@ -72,16 +72,30 @@ class Source:
         return "output.weight" if "output.weight" in self.tensors else "token_embd.weight"
 
 
-def write_gguf(
-    path: Path, source: Source, shape: Mapping[str, Any], weights: Mapping[str, NDArray[Any]],
-    name: str, packed: Mapping[str, NDArray[np.uint8]] | None = None,
-) -> None:  # fmt: skip
-    """Write a student; `shape` and `weights` are named as in `net`.
+def architecture(path: Path) -> str:
+    """What a GGUF says it is; raises `TrainingError` when it cannot be read."""
+    try:
+        field = gguf.GGUFReader(path).get_field("general.architecture")
+    except (OSError, ValueError, KeyError) as error:
+        raise TrainingError(f"{path} is not a readable GGUF file", str(error)) from error
+    return "" if field is None else str(field.contents())
 
-    Weights are written as float32, those in `packed` as the Q4_0 bytes [rows, bytes] given there.
+
+Packed = tuple[gguf.GGMLQuantizationType, NDArray[np.uint8]]
+"""A quantised tensor: its type and its bytes [rows, bytes]."""
+
+
+def write_gguf(
+    path: Path, source: Source, shape: Mapping[str, Any],
+    tensors: Mapping[str, NDArray[Any] | Packed], name: str, arch: str = "llama",
+    more: Mapping[str, int | list[int]] | None = None,
+) -> None:  # fmt: skip
+    """Write a model of the sizes in `shape` (named as in `net`) with the target's tokenizer.
+
+    `tensors` are named as in the file; floating ones are written as they come. `more`: further metadata, without the
+    architecture's prefix.
     """
-    packed = packed or {}
-    writer = gguf.GGUFWriter(path, "llama")
+    writer = gguf.GGUFWriter(path, arch)
     writer.add_name(name)
     writer.add_license("apache-2.0")
     writer.add_context_length(int(source.field("llama.context_length", 2048)))
@@ -96,17 +110,16 @@ def write_gguf(
     writer.add_rope_freq_base(shape["rope_base"])
     writer.add_layer_norm_rms_eps(shape["eps"])
     writer.add_vocab_size(shape["vocab"])
-    if packed:
+    for key, fact in (more or {}).items():
+        add = writer.add_array if isinstance(fact, list) else writer.add_uint32
+        add(f"{arch}.{key}", fact)
+    if any(isinstance(value, tuple) for value in tensors.values()):
         writer.add_file_type(lc.LLAMA_FTYPE_MOSTLY_Q4_0)
         writer.add_quantization_version(gguf.GGML_QUANT_VERSION)
     _copy_tokenizer(writer, source)
-    for key, value in weights.items():
-        name_there = gguf_name(key)
-        if name_there and key in packed:
-            kind = gguf.GGMLQuantizationType.Q4_0
-            writer.add_tensor(name_there, np.ascontiguousarray(packed[key]), raw_dtype=kind)
-        elif name_there:
-            writer.add_tensor(name_there, np.ascontiguousarray(value, np.float32))
+    for key, value in tensors.items():
+        kind, data = value if isinstance(value, tuple) else (None, value)
+        writer.add_tensor(key, np.ascontiguousarray(data), raw_dtype=kind)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()

@@ -69,12 +69,12 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 class Attention(nn.Module):  # type: ignore[misc]
     """Grouped-query attention; `past` lists the keys and values of the roll-out's earlier steps."""
 
-    def __init__(self, s: Shape) -> None:
+    def __init__(self, s: Shape, into: int) -> None:
         super().__init__()
         self.s = s
-        self.q = nn.Linear(s.width, s.heads * s.head, bias=False)
-        self.k = nn.Linear(s.width, s.kv_heads * s.head, bias=False)
-        self.v = nn.Linear(s.width, s.kv_heads * s.head, bias=False)
+        self.q = nn.Linear(into, s.heads * s.head, bias=False)
+        self.k = nn.Linear(into, s.kv_heads * s.head, bias=False)
+        self.v = nn.Linear(into, s.kv_heads * s.head, bias=False)
         self.o = nn.Linear(s.heads * s.head, s.width, bias=False)
 
     def forward(
@@ -108,7 +108,7 @@ class Block(nn.Module):  # type: ignore[misc]
     def __init__(self, s: Shape) -> None:
         super().__init__()
         self.attn_norm, self.ffn_norm = RMSNorm(s.width, s.eps), RMSNorm(s.width, s.eps)
-        self.attn = Attention(s)
+        self.attn = Attention(s, s.width)
         self.gate = nn.Linear(s.width, s.ff, bias=False)
         self.up = nn.Linear(s.width, s.ff, bias=False)
         self.down = nn.Linear(s.ff, s.width, bias=False)

@@ -13,7 +13,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from pyspec.models.recipe import sidecar
-from pyspec.models.recipe.gguf_io import Source, gguf_name
+from pyspec.models.recipe.eagle3 import Eagle3, read_head
+from pyspec.models.recipe.gguf_io import Source, architecture, gguf_name
 from pyspec.models.recipe.net import Shape, Student
 from pyspec.models.recipe.scores import Guess
 
@@ -53,15 +54,19 @@ class Replay:
     """Guesses of one draft; raises `TrainingError` when it speaks another vocabulary."""
 
     def __init__(self, path: Path, target: Path, steps: int) -> None:
-        self.student, self.steps = read_student(path), steps
+        kind, own = architecture(path), Source(target)
+        self.student = read_head(path, own) if kind == "eagle3" else read_student(path)
+        self.steps = steps
         tokens = "tokenizer.ggml.tokens"
-        if Source(path).field(tokens) != Source(target).field(tokens):
+        if Source(path, kind).field(tokens) != own.field(tokens):
             raise TrainingError(f"{path} has another vocabulary than {target}", "export it again")
 
     @torch.no_grad()  # type: ignore[untyped-decorator]
     def guess(self, rows: NDArray[Any], prompt: int) -> Guess:
         """Guesses at the rows that predict the answer, at every draft step."""
         tokens = torch.from_numpy(rows["token"].astype(np.int64))[None]
+        if isinstance(self.student, Eagle3):
+            return self._eagle3(self.student, tokens, rows, prompt)
         if self.student.shape.target_width:
             states = torch.from_numpy(rows["state"].astype(np.float32))[None]
             found = self.student.rollout(tokens, states, self.steps)
@@ -73,4 +78,14 @@ class Replay:
             top = torch.softmax(logits, -1).max(-1)
             sure = top.values.numpy() if sure is None else sure
             ids.append(top.indices.numpy())
+        return Guess(np.stack(ids), sure)
+
+    def _eagle3(self, head: Eagle3, tokens: torch.Tensor, rows: NDArray[Any], prompt: int) -> Guess:
+        """Output t of a head says what follows token t+1."""
+        features = torch.from_numpy(rows["features"].astype(np.float32))[None]
+        ids, sure = [], None
+        for output in head.rollout(tokens, features, self.steps):
+            top = torch.softmax(head.head(head.norm(output[0, prompt - 2 :])), -1).max(-1)
+            sure = top.values.numpy() if sure is None else sure
+            ids.append(head.d2t[top.indices].numpy())
         return Guess(np.stack(ids), sure)

@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 
 from pyspec.errors import TrainingError
 
-FORMAT = 1
+FORMAT = 2
 SEQUENCE = np.dtype(
     [
         ("start", "<u8"),
@@ -50,13 +50,15 @@ class Meta:
     n_embd: int
     n_vocab: int
     top: int
+    layers: tuple[int, ...] = ()
     format: int = FORMAT
 
     def row_dtype(self) -> np.dtype[Any]:
         """One row: the token at this position, the one after it, and what the target said here.
 
         `ids` are the target's `top` best tokens, best first; `logp` their log-probabilities
-        (logit - `lse`); `state` the final hidden state, after the last norm.
+        (logit - `lse`); `state` the final hidden state, after the last norm; `features` the inputs
+        of the layers in `layers`, which an EAGLE-3 head reads.
         """
         ids = "<u2" if self.n_vocab <= 1 << 16 else "<u4"
         return np.dtype(
@@ -67,6 +69,7 @@ class Meta:
                 ("ids", ids, (self.top,)),
                 ("logp", "<f2", (self.top,)),
                 ("state", "<f2", (self.n_embd,)),
+                ("features", "<f2", (len(self.layers), self.n_embd)),
             ]
         )
 
@@ -172,7 +175,8 @@ class Recording:
 def read_meta(folder: Path) -> Meta:
     """The meta of a recording; raises `TrainingError` when there is none or it is damaged."""
     try:
-        meta = Meta(**json.loads((folder / "meta.json").read_text()))
+        fields = json.loads((folder / "meta.json").read_text())
+        meta = Meta(**{**fields, "layers": tuple(fields.get("layers", ()))})
     except (OSError, ValueError, TypeError) as error:
         raise TrainingError(
             f"{folder} holds no readable recording", "run the write step first"

@@ -26,12 +26,23 @@ def _silent(level: int, text: bytes, user: ctypes.c_void_p) -> None:
     """llama.cpp's log would tear the progress bar."""
 
 
+def _ext(name: str, result: Any, *more: Any) -> Any:
+    """A call that llama.cpp exports under its C++ name only: (context, layer, `more`)."""
+    call = getattr(lc.llama_cpp._lib, name)  # noqa: SLF001 - there is no other way to it
+    call.restype, call.argtypes = result, [ctypes.c_void_p, ctypes.c_uint32, *more]
+    return call
+
+
 class Target:
-    """One model with `slots` sequences of `depth` positions each; embeddings on, pooling none."""
+    """One model with `slots` sequences of `depth` positions each; embeddings on, pooling none.
+
+    `layers` are those whose inputs `features` gives after each decode.
+    """
 
     def __init__(
-        self, path: Path, slots: int, depth: int, threads: int, batch: int = 1024, gpu: bool = False
-    ) -> None:
+        self, path: Path, slots: int, depth: int, threads: int, batch: int = 1024, gpu: bool = False,
+        layers: Sequence[int] = (),
+    ) -> None:  # fmt: skip
         lc.llama_log_set(_silent, ctypes.c_void_p(0))
         lc.llama_backend_init()
         params = lc.llama_model_default_params()
@@ -47,6 +58,7 @@ class Target:
         if not self.context:
             raise TrainingError("llama.cpp cannot make the context", "ask for fewer slots")
         self.memory = lc.llama_get_memory(self.context)
+        self.layers = self._watch(layers)
         self._batch = lc.llama_batch_init(batch, 0, 1)
         self._chat = self._formatter()
 
@@ -61,6 +73,19 @@ class Target:
         options.flash_attn_type = lc.LLAMA_FLASH_ATTN_TYPE_ENABLED
         options.kv_unified = False
         return options
+
+    def _watch(self, layers: Sequence[int]) -> tuple[int, ...]:
+        count = int(lc.llama_model_n_layer(self.model))
+        wrong = [layer for layer in layers if not 0 <= layer < count]
+        if wrong:
+            raise TrainingError(
+                f"the target has no layer {wrong[0]}", f"name some of 0 to {count - 1}"
+            )
+        for layer in layers:
+            _ext("_Z30llama_set_embeddings_layer_inpP13llama_contextjb", None, ctypes.c_bool)(
+                self.context, layer, True
+            )
+        return tuple(layers)
 
     def _formatter(self) -> Jinja2ChatFormatter:
         raw = lc.llama_model_chat_template(self.model, None)
@@ -108,6 +133,17 @@ class Target:
             np.ctypeslib.as_array(logits, shape=(len(rows), self.n_vocab)),
             np.ctypeslib.as_array(states, shape=(len(rows), self.n_embd)),
         )
+
+    def features(self, rows: int) -> NDArray[np.float32]:
+        """The inputs of the watched layers at the last decode's rows: [rows, layers, n_embd]."""
+        read = _ext(
+            "_Z30llama_get_embeddings_layer_inpP13llama_contextj", ctypes.POINTER(ctypes.c_float)
+        )
+        found = np.empty((rows, len(self.layers), self.n_embd), np.float32)
+        for number, layer in enumerate(self.layers):
+            values = read(self.context, layer)
+            found[:, number] = np.ctypeslib.as_array(values, shape=(rows, self.n_embd))
+        return found
 
     def clear(self, sequence: int) -> None:
         """Forget what `sequence` holds."""

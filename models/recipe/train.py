@@ -6,20 +6,23 @@ The run's folder holds `student.pt` (the checkpoint, replaced in one move), `cur
 
 from __future__ import annotations
 
-import pickle
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import click
 import numpy as np
 import torch
-from pyspec.models.recipe import losses, start
+from pyspec.models.recipe import eagle3 as eagle
+from pyspec.models.recipe import start
 from pyspec.models.recipe.corpus import Corpus
 from pyspec.models.recipe.gguf_io import Source
+from pyspec.models.recipe.losses import Lesson, StudentLesson, Weights
 from pyspec.models.recipe.net import Shape
 from pyspec.models.recipe.rows import file_sha256, need_space
-from pyspec.models.recipe.trainer import Plan, Trainer
+from pyspec.models.recipe.trainer import Plan, Trainer, read_checkpoint
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from torch import nn
 
 from pyspec.errors import TrainingError
 
@@ -36,15 +39,25 @@ def answer_states(corpus: Corpus, count: int) -> np.ndarray[Any, np.dtype[np.flo
     return np.concatenate(found)
 
 
-def prepare(
-    target: Path, corpus: Corpus, shape: dict[str, int], layers: list[int], coupled: bool,
-    plan: Plan, folder: Path, begin: Path | None = None,
-) -> Trainer:  # fmt: skip
-    """A trainer at the folder's checkpoint, or at the start when there is none.
+@dataclass(frozen=True)
+class Wanted:
+    """What to train.
 
-    `begin` is the folder of another run whose weights are taken where names and sizes agree, and
-    whose head is taken whole: a coupled student learns soonest from a trained independent one.
+    `sizes`: width, layers, heads, kv_heads, head, ff; `layers`: layers of the target to start from; `coupled`: a
+    student that is fed the target's states; `draft_vocab`: not 0 for an EAGLE-3 head, and then how many ids it can
+    say; `begin`: folder of another run whose weights are taken where names and sizes agree, and whose head is taken
+    whole (a coupled student learns soonest from a trained independent one).
     """
+
+    sizes: dict[str, int]
+    layers: tuple[int, ...] = ()
+    coupled: bool = False
+    draft_vocab: int = 0
+    begin: Path | None = None
+
+
+def prepare(target: Path, corpus: Corpus, wanted: Wanted, plan: Plan, folder: Path) -> Trainer:
+    """A trainer at the folder's checkpoint, or at the start when there is none."""
     if file_sha256(target) != corpus.meta.target_sha256:
         click.echo("note: the recording was written by another file of the target", err=True)
     source = Source(target)
@@ -53,37 +66,68 @@ def prepare(
     need_space(folder, 200_000_000)
     checkpoint = folder / "student.pt"
     state = read_checkpoint(checkpoint) if checkpoint.exists() else None
-    full = Shape(
-        vocab=corpus.meta.n_vocab, **shape,
-        rope_base=float(source.field("llama.rope.freq_base", 10000.0)),
-        eps=float(source.field("llama.attention.layer_norm_rms_epsilon", 1e-5)),
-        target_width=corpus.meta.n_embd if coupled else 0,
-    )  # fmt: skip
-    if state is not None and state["shape"] != full.as_dict():
+    known = state or (read_checkpoint(wanted.begin / "student.pt") if wanted.begin else None)
+    make = _eagle3 if wanted.draft_vocab else _student
+    student, lesson, fixed = make(source, corpus, wanted, plan, known)
+    if state is not None and state["shape"] != student.shape.as_dict():
         raise TrainingError(f"{checkpoint} has other sizes", "give another --out")
-    other = read_checkpoint(begin / "student.pt") if begin and state is None else None
-    known = state or other
-    head = (
-        start.Head(**known["head"])
-        if known is not None
-        else start.make_head(source, answer_states(corpus, 120_000), shape["width"])
-    )
-    trainer = Trainer(
-        start.make_student(source, head, full, layers, plan.seed), head, corpus, plan, folder
-    )
-    if other is not None:
-        trainer.take_weights(other["student"])
+    trainer = Trainer(student, lesson, corpus, plan, folder, fixed)
     if state is not None:
         trainer.resume(state)
+    elif known is not None:
+        trainer.take_weights(known["student"])
     return trainer
 
 
-def read_checkpoint(path: Path) -> dict[str, Any]:
-    """A run's checkpoint; raises `TrainingError` when it is missing or damaged."""
-    try:
-        return dict(torch.load(path, weights_only=False))
-    except (OSError, RuntimeError, EOFError, pickle.UnpicklingError) as error:
-        raise TrainingError(f"{path} cannot be read", "train again into another folder") from error
+def _sizes(source: Source, corpus: Corpus, wanted: Wanted) -> dict[str, Any]:
+    """The sizes that are asked for, and what the target decides."""
+    return {
+        "vocab": corpus.meta.n_vocab,
+        "rope_base": float(source.field("llama.rope.freq_base", 10000.0)),
+        "eps": float(source.field("llama.attention.layer_norm_rms_epsilon", 1e-5)),
+        **wanted.sizes,
+    }
+
+
+Made = tuple[nn.Module, Lesson, dict[str, Any]]
+"""A student, its lesson, and what every checkpoint keeps of them beside what is learned."""
+
+
+def _student(
+    source: Source, corpus: Corpus, wanted: Wanted, plan: Plan, known: dict[str, Any] | None
+) -> Made:
+    width = corpus.meta.n_embd if wanted.coupled else 0
+    shape = Shape(**_sizes(source, corpus, wanted), target_width=width)
+    head = (
+        start.Head(**known["head"])
+        if known is not None
+        else start.make_head(source, answer_states(corpus, 120_000), shape.width)
+    )
+    student = start.make_student(source, head, shape, list(wanted.layers), plan.seed).to(_device())
+    lesson = StudentLesson(
+        student, head.project, corpus, plan.weights, plan.seed, plan.prompt_share, plan.sampling
+    )
+    return student, lesson, {"head": asdict(head)}
+
+
+def _eagle3(
+    source: Source, corpus: Corpus, wanted: Wanted, plan: Plan, known: dict[str, Any] | None
+) -> Made:
+    """The draft vocabulary is chosen once, from the text that there is at the start."""
+    sizes = _sizes(source, corpus, wanted) | {"width": corpus.meta.n_embd, "layers": 1}
+    layers = corpus.meta.layers
+    shape = eagle.EagleShape(**sizes, draft_vocab=wanted.draft_vocab, target_layers=layers)
+    d2t = (
+        eagle.draft_vocabulary(corpus, wanted.draft_vocab)
+        if known is None
+        else known["student"]["d2t"].cpu().numpy()
+    )
+    head = eagle.make_head(source, corpus, shape, d2t, plan.seed).to(_device())
+    return head, eagle.EagleLesson(head, plan.weights, plan.seed, plan.prompt_share), {}
+
+
+def _device() -> torch.device:
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
 def check_target(source: Source, corpus: Corpus) -> None:
@@ -109,6 +153,8 @@ def check_target(source: Source, corpus: Corpus) -> None:
 @click.option("--ff", default=768, show_default=True)
 @click.option("--from-layers", default="", help="Layers of the target to start from, as 0,29.")
 @click.option("--start-run", type=click.Path(path_type=Path), help="Run whose weights to take.")
+@click.option("--eagle3", is_flag=True, help="Train an EAGLE-3 head (one layer, target's width).")
+@click.option("--draft-vocab", default=8192, show_default=True, help="Ids an EAGLE-3 head can say.")
 @click.option("--coupled", is_flag=True, help="Feed the target's hidden states.")
 @click.option("--rollout", default=3, show_default=True)
 @click.option("--steps", default=2000, show_default=True)
@@ -120,23 +166,21 @@ def check_target(source: Source, corpus: Corpus) -> None:
 @click.option("--threads", default=2, show_default=True)
 @click.option("--save-every", default=60.0, show_default=True, help="Seconds.")
 def main(
-    target: Path, data: tuple[Path, ...], out: Path, width: int, layers: int, heads: int,
-    kv_heads: int, head: int, ff: int, from_layers: str, start_run: Path | None, coupled: bool, rollout: int,
-    steps: int, minutes: float, tokens: int, rate: float, state_weight: float, seed: int, threads: int, save_every: float,
+    target: Path, data: tuple[Path, ...], out: Path, width: int, layers: int, heads: int, kv_heads: int,
+    head: int, ff: int, from_layers: str, start_run: Path | None, eagle3: bool, draft_vocab: int,
+    coupled: bool, rollout: int, steps: int, minutes: float, tokens: int, rate: float,
+    state_weight: float, seed: int, threads: int, save_every: float,
 ) -> None:  # fmt: skip
     """Train a student of TARGET on the recordings in DATA."""
     torch.set_num_threads(threads)
-    weights = losses.Weights(state=state_weight)
-    plan = Plan(
-        steps=steps, minutes=minutes, tokens=tokens, rate=rate, rollout=rollout, seed=seed,
-        weights=weights,
-    )  # fmt: skip
-    shape = {"width": width, "layers": layers, "heads": heads, "kv_heads": kv_heads}
-    shape |= {"head": head, "ff": ff}
-    copied = [int(number) for number in from_layers.split(",") if number]
+    plan = Plan(steps=steps, minutes=minutes, tokens=tokens, rate=rate, rollout=rollout, seed=seed,
+                weights=Weights(state=state_weight))  # fmt: skip
+    sizes = {"width": width, "layers": layers, "heads": heads, "kv_heads": kv_heads}
+    sizes |= {"head": head, "ff": ff}
+    copied = tuple(int(number) for number in from_layers.split(",") if number)
+    wanted = Wanted(sizes, copied, coupled, draft_vocab if eagle3 else 0, start_run)
     try:
-        corpus = Corpus(list(data), plan.longest)
-        trainer = prepare(target, corpus, shape, copied, coupled, plan, out, start_run)
+        trainer = prepare(target, Corpus(list(data), plan.longest), wanted, plan, out)
         columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.completed}"))
         with Progress(*columns, TimeRemainingColumn()) as bar:
             trainer.run(bar, save_every)

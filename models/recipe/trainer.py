@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import csv
 import itertools
 import math
+import pickle
 import time
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -11,12 +13,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from pyspec.models.recipe import losses, start
 from pyspec.models.recipe.corpus import Batch, Corpus
-from pyspec.models.recipe.curve import write_curve
-from pyspec.models.recipe.net import Student
+from pyspec.models.recipe.losses import Lesson, Sampling, Weights
 from rich.progress import Progress
-from torch import Tensor
+from torch import Tensor, nn
 
 from pyspec.errors import TrainingError
 
@@ -27,7 +27,7 @@ class Plan:
 
     `minutes`: when not 0, the run also ends after so long, and the learning rate falls with
     whichever of steps and time is further on; `rollout`: draft steps that a coupled student is trained on; `prompt_share`:
-    share of prompt rows in the loss; `near`, `common`, `others`: see `losses.support`.
+    share of prompt rows in the loss.
     """
 
     steps: int = 2000
@@ -39,30 +39,26 @@ class Plan:
     longest: int = 448
     rollout: int = 3
     prompt_share: float = 0.5
-    near: int = 8
-    common: int = 2000
-    others: int = 3000
     seed: int = 1
-    weights: losses.Weights = field(default_factory=losses.Weights)
+    weights: Weights = field(default_factory=Weights)
+    sampling: Sampling = field(default_factory=Sampling)
 
 
 class Trainer:
-    """A student, its optimiser and its place in the corpus."""
+    """A student, its lesson, its optimiser and its place in the corpus.
+
+    `fixed` is kept in every checkpoint beside what is learned.
+    """
 
     def __init__(
-        self, student: Student, head: start.Head, corpus: Corpus, plan: Plan, folder: Path
-    ) -> None:
-        self.student, self.head, self.corpus, self.plan = student, head, corpus, plan
-        self.folder = folder
-        self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-        student.to(self.device)
-        self.frozen = student.embedding.weight.detach().to(torch.bfloat16)
-        self.project = torch.from_numpy(head.project).to(self.device)
-        self.common = torch.from_numpy(_common_ids(corpus, plan.common)).to(self.device)
+        self, student: nn.Module, lesson: Lesson, corpus: Corpus, plan: Plan, folder: Path,
+        fixed: dict[str, Any],
+    ) -> None:  # fmt: skip
+        self.student, self.lesson, self.corpus, self.plan = student, lesson, corpus, plan
+        self.folder, self.fixed = folder, fixed
         self.optimiser = torch.optim.AdamW(
             _groups(student), plan.rate, betas=(0.9, 0.95), weight_decay=plan.decay, fused=True
         )
-        self.chance = torch.Generator()
         self.step = self.epoch = self.place = 0
         self.seconds = 0.0
         self.stop_at: int | None = None  # end early after this step, as an interruption would
@@ -84,7 +80,7 @@ class Trainer:
         """One step; returns the loss and its parts. Raises `TrainingError` when it is NaN."""
         for group in self.optimiser.param_groups:
             group["lr"] = self.rate() * group["share"]
-        loss, parts = self.loss(batch)
+        loss, parts = self.lesson.loss(batch, self.step, self._rollout_steps())
         if not math.isfinite(float(loss.detach())):
             raise TrainingError(
                 f"the loss is not a number at step {self.step}",
@@ -98,33 +94,6 @@ class Trainer:
         self.step += 1
         return parts
 
-    def loss(self, batch: Batch, train: bool = True) -> tuple[Tensor, dict[str, float]]:
-        """(mean loss over the chosen rows and the roll-out's steps, its parts as numbers)."""
-        rows = {name: self._tensor(batch, name) for name in ("token", "ids", "logp", "state")}
-        chosen = batch.answer.copy()
-        if train:
-            rng = np.random.default_rng((self.plan.seed, self.step))
-            chosen |= batch.prompt & (rng.random(chosen.shape) < self.plan.prompt_share)
-        with torch.autocast(self.device.type, torch.bfloat16):
-            found = self._states(rows["token"], rows["state"])
-        where = torch.from_numpy(chosen).to(self.device)
-        total = torch.zeros((), device=self.device)
-        parts: dict[str, float] = {}
-        for number, states in enumerate(found, 1):
-            mask = where.clone()
-            mask[:, : number - 1] = False
-            step_loss, step_parts = self._row_loss(states[mask], rows, mask)
-            total = total + step_loss / len(found)
-            parts.update({f"{key}{number}": value for key, value in step_parts.items()})
-        parts["loss"] = float(total.detach())
-        return total, parts
-
-    def _states(self, tokens: Tensor, states: Tensor) -> list[Tensor]:
-        if self.student.shape.target_width:
-            found: list[Tensor] = self.student.rollout(tokens, states, self._rollout_steps())
-            return found
-        return [self.student.states(tokens)]
-
     def _rollout_steps(self) -> int:
         """All draft steps every fourth time, every second time in the later half, else the first.
 
@@ -133,44 +102,18 @@ class Trainer:
         often = 2 if self.progress() > 0.5 else 4
         return 1 if self.step % often else self.plan.rollout
 
-    def _row_loss(
-        self, states: Tensor, rows: dict[str, Tensor], mask: Tensor
-    ) -> tuple[Tensor, dict[str, float]]:
-        """Loss of the chosen rows, in pieces of 1024: each piece has its own small support."""
-        w = self.plan.weights
-        ids, logp, target = rows["ids"][mask], rows["logp"][mask], rows["state"][mask]
-        total = torch.zeros((), device=self.device)
-        sums = np.zeros(4)
-        self.chance.manual_seed(self.plan.seed * 1_000_003 + self.step)
-        for begin in range(0, len(states), 1024):
-            part = slice(begin, begin + 1024)
-            others = torch.randint(
-                len(self.frozen), (self.plan.others,), generator=self.chance, device="cpu"
-            ).to(self.device)
-            kept = losses.support(ids[part], self.common, self.plan.near, others, len(self.frozen))
-            hard, soft, agree = losses.distances(
-                states[part].to(torch.bfloat16), self.frozen, kept, ids[part], logp[part]
-            )
-            far = losses.state_distance(states[part], target[part] @ self.project.T)
-            total = total + (w.hard * hard + w.soft * soft + w.state * far).sum()
-            sums += [float(x.detach().float().sum()) for x in (hard, soft, far, agree)]
-        names = ("hard", "soft", "state", "agree")
-        return total / len(states), dict(zip(names, sums / len(states), strict=True))
-
-    def _tensor(self, batch: Batch, name: str) -> Tensor:
-        kind = np.int64 if name in ("token", "ids") else np.float32
-        return torch.from_numpy(batch.rows[name].astype(kind)).to(self.device)
-
     def save(self) -> None:
         """Replace the checkpoint in one move, and write the curve beside it."""
         state: dict[str, Any] = {
             "shape": self.student.shape.as_dict(),
-            "student": {k: v for k, v in self.student.state_dict().items() if k[:9] != "embedding"},
+            "student": {
+                k: v for k, v in self.student.state_dict().items() if k not in _fixed(self.student)
+            },
             "optimiser": self.optimiser.state_dict(),
             "at": [self.step, self.epoch, self.place, self.seconds],
             "curve": self.curve,
             "plan": asdict(self.plan),
-            "head": asdict(self.head),
+            **self.fixed,
             "target": self.corpus.meta.target_sha256,
         }
         try:
@@ -221,7 +164,12 @@ class Trainer:
         self.save()
 
 
-def _groups(student: Student) -> list[dict[str, Any]]:
+def _fixed(student: nn.Module) -> set[str]:
+    """Names of the weights that are not learned."""
+    return {name for name, weight in student.named_parameters() if not weight.requires_grad}
+
+
+def _groups(student: nn.Module) -> list[dict[str, Any]]:
     """What is learned, with each group's share of the learning rate.
 
     Embeddings are about a tenth as large as what flows between layers, so what is added to them
@@ -238,9 +186,35 @@ def _line(step: int, parts: dict[str, float]) -> str:
     return f"step {step} loss {parts['loss']:.3f} agreement {parts['agree1']:.3f}"
 
 
-def _common_ids(corpus: Corpus, count: int) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """The `count` ids that are most often among the target's best, in a sample of rows."""
-    rows = corpus.recordings[0].rows
-    sample = np.asarray(rows["ids"][:: max(1, len(rows) // 20000)], np.int64)
-    seen = np.bincount(sample.reshape(-1), minlength=corpus.meta.n_vocab)
-    return np.sort(np.argsort(-seen, kind="stable")[:count])
+def read_checkpoint(path: Path) -> dict[str, Any]:
+    """A run's checkpoint; raises `TrainingError` when it is missing or damaged."""
+    try:
+        return dict(torch.load(path, weights_only=False))
+    except (OSError, RuntimeError, EOFError, pickle.UnpicklingError) as error:
+        raise TrainingError(f"{path} cannot be read", "train again into another folder") from error
+
+
+def write_curve(folder: Path, curve: list[dict[str, float]]) -> None:
+    """`curve.csv` (one line a step) and `curve.png`."""
+    if not curve:
+        return
+    with (folder / "curve.csv").open("w", newline="") as file:
+        table = csv.DictWriter(file, list({key: None for row in curve for key in row}))
+        table.writeheader()
+        table.writerows(curve)
+    try:
+        from matplotlib.figure import Figure  # noqa: PLC0415 - optional
+    except ImportError:
+        return  # the numbers are there; the picture needs the extra
+    figure = Figure((7, 4))
+    axes = figure.subplots()
+    window = max(1, len(curve) // 50)
+    for name in sorted({key for row in curve for key in row if key[:5] == "agree"}):
+        steps, values = zip(*((r["step"], r[name]) for r in curve if name in r), strict=True)
+        smooth = np.convolve(values, np.ones(window) / window, "valid")
+        axes.plot(
+            steps[len(steps) - len(smooth) :], smooth, label=f"agreement, draft step {name[5:]}"
+        )
+    axes.set_xlabel("step")
+    axes.legend()
+    figure.savefig(folder / "curve.png", dpi=120)

@@ -16,7 +16,7 @@ import click
 import numpy as np
 from numpy.typing import NDArray
 from pyspec.models.recipe import prompts
-from pyspec.models.recipe.rows import Meta, Writer, file_sha256, need_space
+from pyspec.models.recipe.rows import Meta, Recording, Writer, file_sha256, need_space
 from pyspec.models.recipe.target import Row, Target, best
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -25,7 +25,10 @@ from pyspec.errors import TrainingError
 
 @dataclass(frozen=True)
 class Options:
-    """How to write: lengths in tokens, `top` logits kept a row, `warm` = share written at T 0.7."""
+    """How to write: lengths in tokens, `top` logits kept a row, `warm` = share written at T 0.7.
+
+    `layers`: layers of the target whose inputs are recorded too, for an EAGLE-3 head.
+    """
 
     slots: int = 128
     answer: int = 160
@@ -34,6 +37,7 @@ class Options:
     warm: float = 0.2
     temperature: float = 0.7
     seed: int = 1
+    layers: tuple[int, ...] = ()
 
 
 @dataclass
@@ -101,10 +105,11 @@ class Scribe:
     def _record(self, work: list[tuple[Live, int]], rows: list[Row]) -> None:
         filled = self._without_gaps(rows)
         logits, states = self.target.decode(filled)
+        features = self.target.features(len(filled))
         if len(filled) > len(rows):
             mine = {row[2] for row in rows}
             keep = [i for i, row in enumerate(filled) if row[2] in mine]
-            logits, states = logits[keep], states[keep]
+            logits, states, features = logits[keep], states[keep], features[keep]
         made = np.zeros(len(rows), self.dtype)
         for start in range(0, len(rows), 128):  # pieces that stay in the cache
             part = slice(start, start + 128)
@@ -113,6 +118,7 @@ class Scribe:
             )
         if not np.isfinite(made["lse"]).all():
             raise TrainingError("the target gave a logit that is not finite", "check the file")
+        made["features"] = features
         made["state"], made["token"] = states, [token for _, token in work]
         for (live, _), row in zip(work, made, strict=True):
             live.rows.append(row)
@@ -214,8 +220,10 @@ def write(
     that were not finished.
     """
     depth = -(-(options.longest_prompt + options.answer + 64) // 256) * 256
-    target = Target(target_path, options.slots + 1, depth, threads, gpu=gpu)
-    meta = Meta(file_sha256(target_path), target.n_embd, target.n_vocab, options.top)
+    target = Target(target_path, options.slots + 1, depth, threads, gpu=gpu, layers=options.layers)
+    meta = Meta(
+        file_sha256(target_path), target.n_embd, target.n_vocab, options.top, options.layers
+    )
     writer = Writer(folder, meta)
     try:
         if check_space:
@@ -252,16 +260,28 @@ def write(
     help="Which share of the prompts, as i/n: n processes of one thread beat one of n threads "
     "on a machine that others use too.",
 )
+@click.option(
+    "--skip",
+    type=click.Path(path_type=Path),
+    multiple=True,
+    help="Recording whose prompts to skip.",
+)
+@click.option("--layers", default="", help="Layers whose inputs to record, as 10,20,29.")
+@click.option("--top", default=64, show_default=True, help="Logits kept a row.")
 @click.option("--gpu", is_flag=True, help="Offload the target.")
 def main(
     target: Path, prompt_file: Path, out: Path, tokens: int, exclude: Path | None, slots: int,
-    answer: int, longest_prompt: int, warm: float, seed: int, threads: int, part: str, gpu: bool,
+    answer: int, longest_prompt: int, warm: float, seed: int, threads: int, part: str,
+    skip: tuple[Path, ...], layers: str, top: int, gpu: bool,
 ) -> None:  # fmt: skip
     """Let TARGET write text on the prompts, with its logits and hidden states."""
     try:
         first, step = (int(number) for number in part.split("/"))
+        used = {int(s) for folder in skip for s in Recording(folder).sequences["source"]}
         queue = prompts.load(prompt_file, exclude, seed)[first - 1 :: step]
-        options = Options(slots, answer, longest_prompt, warm=warm, seed=seed)
+        queue = [item for item in queue if item[0] not in used]
+        watched = tuple(int(number) for number in layers.split(",") if number)
+        options = Options(slots, answer, longest_prompt, top, warm, seed=seed, layers=watched)
         rows = write(target, out, queue, tokens, options, threads, gpu)
     except TrainingError as error:
         raise click.ClickException(str(error)) from error

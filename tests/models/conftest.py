@@ -11,7 +11,7 @@ from make_target import write_target
 
 @pytest.fixture(scope="session")
 def tiny_target(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A GGUF of two random layers with byte tokens and a chat template."""
+    """A GGUF of three random layers with byte tokens and a chat template."""
     return write_target(tmp_path_factory.mktemp("target") / "tiny.gguf")
 
 
@@ -31,6 +31,8 @@ def recording(tiny_target: Path, tmp_path_factory: pytest.TempPathFactory) -> Pa
 
     folder = tmp_path_factory.mktemp("recording") / "rec"
     queue = [(i, f"say hello {i} times") for i in range(1, 13)]
-    options = write.Options(slots=4, answer=12, longest_prompt=64, top=16, warm=0.5)
+    options = write.Options(
+        slots=4, answer=12, longest_prompt=64, top=16, warm=0.5, layers=(0, 1, 2)
+    )
     write.write(tiny_target, folder, queue, 100_000, options, threads=1)
     return folder

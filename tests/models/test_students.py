@@ -19,6 +19,7 @@ import llama_cpp as lc  # noqa: E402
 from make_target import write_target  # noqa: E402
 from pyspec.models.recipe import evaluate, export, gguf_io, replay, sidecar, train, trainer  # noqa: E402
 from pyspec.models.recipe.corpus import Corpus  # noqa: E402
+from pyspec.models.recipe.losses import Sampling  # noqa: E402
 from pyspec.models.recipe.net import Student, rollout_mask  # noqa: E402
 from pyspec.models.recipe.replay import read_student  # noqa: E402
 from pyspec.models.recipe.rows import Recording  # noqa: E402
@@ -209,9 +210,9 @@ def test_resume_gives_the_same(tiny_target: Path, recording: Path, tmp_path: Pat
     for name, stops in (("one", [6]), ("two", [3, 6])):
         for stop in stops:
             corpus = Corpus([recording], 448)
-            plan = trainer.Plan(steps=6, tokens=128, common=64, warmup=6)
+            plan = trainer.Plan(steps=6, tokens=128, sampling=Sampling(common=64), warmup=6)
             shape = {"width": 32, "layers": 1, "heads": 2, "kv_heads": 1, "head": 16, "ff": 64}
-            run = train.prepare(tiny_target, corpus, shape, [], False, plan, tmp_path / name)
+            run = train.prepare(tiny_target, corpus, train.Wanted(shape), plan, tmp_path / name)
             run.stop_at = stop
             run.run(Progress(disable=True), 1e9)
     one, two = (export.load_student(tmp_path / n / "student.pt")[0] for n in ("one", "two"))

@@ -14,11 +14,11 @@ from pyspec.models.recipe.target import Target, best
 from pyspec.errors import TrainingError
 
 
-def alone(path: Path, tokens: list[int]) -> tuple[np.ndarray, np.ndarray]:
-    """(logits, states) of one sequence decoded by itself."""
-    target = Target(path, 1, 512, threads=1)
+def alone(path: Path, tokens: list[int]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """(logits, states, features) of one sequence decoded by itself."""
+    target = Target(path, 1, 512, threads=1, layers=(0, 1, 2))
     logits, states = target.decode([(t, i, 0) for i, t in enumerate(tokens)])
-    found = logits.copy(), states.copy()
+    found = logits.copy(), states.copy(), target.features(len(tokens))
     target.close()
     return found
 
@@ -40,7 +40,8 @@ def test_recorded_rows_are_those_of_the_sequence_alone(
     """Prefix copying, batching and idle slots between live ones change neither states nor choices."""
     data = Recording(recording)
     rows = np.concatenate([data.sequence(0), data.sequence(number)])
-    logits, states = alone(tiny_target, rows["token"].tolist())
+    logits, states, features = alone(tiny_target, rows["token"].tolist())
+    np.testing.assert_allclose(rows["features"], features, atol=0.02)
     np.testing.assert_allclose(rows["state"], states, atol=0.02)
     wanted = np.take_along_axis(logits, rows["ids"][:, :1].astype(np.int64), 1)[:, 0]
     assert (wanted >= logits.max(1) - 0.05).all()
