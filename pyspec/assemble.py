@@ -10,12 +10,13 @@ from typing import Any
 import llama_cpp
 
 from pyspec._lib import STATES_SHOWN
-from pyspec.drafters import Drafter, ForeignDrafter, LookupDrafter
+from pyspec.drafters import Drafter, ForeignDrafter, LookupDrafter, TranslatedDrafter
 from pyspec.engine.session import Session
 from pyspec.engine.side import Placement, SideModel, can_roll_back
-from pyspec.errors import DraftMismatch, OptionError, UnsupportedModel
+from pyspec.errors import DraftMismatch, OptionError, PyspecError, UnsupportedModel
 from pyspec.store import fitting, resolve
 from pyspec.store.coupling import Coupling, find_sidecar, read_coupling
+from pyspec.store.drafts import draft_here
 from pyspec.store.eagle import States, TargetShape, is_eagle3, read_eagle3
 
 log = logging.getLogger("pyspec")
@@ -33,7 +34,7 @@ class Assembly:
     draft: str
     companion: str
     notes: list[str] = field(default_factory=list)
-    models: list[SideModel] = field(default_factory=list)
+    models: list[SideModel | TranslatedDrafter] = field(default_factory=list)
 
     @property
     def has_companion(self) -> bool:
@@ -50,19 +51,25 @@ class Assembly:
 
 @dataclass
 class Parts:
-    """What will draft: a Python drafter, a draft GGUF, its sidecar, a companion GGUF."""
+    """What will draft: a Python drafter, a draft GGUF, its sidecar, a companion GGUF.
+
+    automatic: the draft was found, not named. translated: it speaks another vocabulary.
+    """
 
     drafter: Drafter | None = None
     draft: Path | None = None
     sidecar: Path | None = None
     companion: Path | None = None
     notes: list[str] = field(default_factory=list)
+    automatic: bool = False
+    translated: bool = False
 
     @property
     def names(self) -> tuple[str, str]:
         """Draft and companion as results report them."""
         named = [self.drafter.name] if self.drafter else []
-        named += [self.draft.stem] if self.draft else []
+        how = " (translated)" if self.translated else ""
+        named += [self.draft.stem + how] if self.draft else []
         return "+".join(named) or "none", self.companion.stem if self.companion else "none"
 
 
@@ -74,19 +81,38 @@ def assemble(
 ) -> Assembly:
     """Load what drafts for `target` (a `llama_cpp.Llama`) and join it to a session.
 
-    draft: see `SpeculativeLlama`. Raises DraftMismatch for another vocabulary, UnsupportedModel where the target's memory
-    cannot be rolled back and a draft was asked for by name.
+    draft: see `SpeculativeLlama`; one of another vocabulary is translated. Raises DraftMismatch for a companion of another
+    vocabulary, UnsupportedModel where the target's memory cannot be rolled back and a draft was asked for by name.
     """
     parts = choose_parts(target, draft, companion)
-    models: list[SideModel] = []
     try:
-        coupling = read_coupling_of(parts, target)
-        states = coupling if isinstance(coupling, States) else None
-        loaded = [
-            _load(parts.draft, target, placement, models, states),
-            _load(parts.companion, target, placement, models),
+        return _assembled(parts, target, placement)
+    except PyspecError as error:
+        if not parts.automatic or parts.draft is None:
+            raise
+        parts.notes = [
+            f"{parts.draft.name} is here and cannot draft for this model: {error.message}"
         ]
-        session = Session(target, parts.drafter, loaded[0], loaded[1], coupling)
+        parts.draft = parts.companion = None
+        return _assembled(parts, target, placement)
+
+
+def _assembled(parts: Parts, target: Any, placement: Placement) -> Assembly:
+    models: list[SideModel | TranslatedDrafter] = []
+    coupling = read_coupling_of(parts, target)
+    states = coupling if isinstance(coupling, States) else None
+    draft: SideModel | TranslatedDrafter | None
+    try:
+        draft = _load(parts.draft, target, placement, models, states)
+    except DraftMismatch as error:
+        if parts.draft is None or coupling is not None or parts.automatic:
+            raise
+        draft = _translated(parts, target, placement, models, error)
+    try:
+        companion = _load(parts.companion, target, placement, models)
+        behind_text = draft if isinstance(draft, TranslatedDrafter) else None
+        side = draft if isinstance(draft, SideModel) else None
+        session = Session(target, parts.drafter, side, companion, coupling, behind_text)
     except Exception:
         for model in models:
             model.close()
@@ -94,17 +120,42 @@ def assemble(
     return Assembly(session, *parts.names, parts.notes, models)
 
 
+def _translated(
+    parts: Parts,
+    target: Any,
+    placement: Placement,
+    models: list[SideModel | TranslatedDrafter],
+    error: DraftMismatch,
+) -> TranslatedDrafter:
+    """A draft of another vocabulary, behind text; the companion would not understand what it says, so it is left out."""
+    assert parts.draft is not None  # noqa: S101 - for the type checker
+    layers = placement.n_gpu_layers
+    drafter = TranslatedDrafter(
+        parts.draft,
+        target,
+        n_gpu_layers=target.model_params.n_gpu_layers if layers is None else layers,
+        n_threads=placement.n_threads or target.n_threads,
+        flash_attn=True,
+        trust=target.trust,
+    )
+    models.append(drafter)
+    parts.companion, parts.translated = None, True
+    parts.notes.append(f"{error.message}; so its drafts are translated through text")
+    return drafter
+
+
 def _load(
     path: Path | None,
     target: Any,
     placement: Placement,
-    models: list[SideModel],
+    models: list[SideModel | TranslatedDrafter],
     states: States | None = None,
 ) -> SideModel | None:
     if path is None:
         return None
-    models.append(SideModel(path, target, placement, states=states))
-    return models[-1]
+    model = SideModel(path, target, placement, states=states)
+    models.append(model)
+    return model
 
 
 def choose_parts(target: Any, draft: Any, companion: str) -> Parts:
@@ -159,6 +210,14 @@ def _automatic(target: Any) -> Parts:
         for entry in fitting(Path(target.model_path), role):
             _add_draft(parts, entry.name)
             return parts
+    found = draft_here(Path(target.model_path))
+    if found is not None:
+        _add_draft(parts, str(found.path))
+        parts.automatic = True
+        parts.notes.append(
+            f"drafting with {found.name} ({found.origin}), the smallest model here with this vocabulary; "
+            "--draft lookup leaves it out"
+        )
     return parts
 
 

@@ -134,18 +134,30 @@ MISMATCHES = {
 }
 
 
-@pytest.mark.parametrize("role", ["draft", "companion"])
 @pytest.mark.parametrize("named", MISMATCHES)
-def test_other_vocabulary_is_refused_naming_the_first_difference(
-    open_llama, tiny_target, tiny_draft, tmp_path, named, role
+def test_a_companion_of_another_vocabulary_is_refused_naming_the_first_difference(
+    open_llama, tiny_target, tiny_draft, tmp_path, named
 ):
-    """A vocabulary that differs is refused before anything is generated; the first differing id is named."""
+    """It is refused before anything is generated; the first differing id is named."""
     other = tiny.write(tmp_path / "other.gguf", **MISMATCHES[named])
-    options = {"draft": other} if role == "draft" else {"draft": tiny_draft, "companion": other}
     with pytest.raises(DraftMismatch, match=named) as caught:
-        open_llama(tiny_target, **options)
+        open_llama(tiny_target, draft=tiny_draft, companion=other)
     assert "other.gguf" in caught.value.message
     assert "--draft none" in caught.value.hint
+
+
+@pytest.mark.parametrize("named", MISMATCHES)
+def test_a_draft_of_another_vocabulary_is_translated(
+    open_llama, tiny_target, tmp_path, named, caplog
+):
+    """It drafts through text, and that is said with the first id that differs; the text stays the target's."""
+    other = tiny.write(tmp_path / "other.gguf", **MISMATCHES[named])
+    plain = ask(open_llama(tiny_target), PROMPT)
+    llm = open_llama(tiny_target, draft=other)
+    assert named in caplog.text
+    assert "translated through text" in caplog.text
+    assert ask(llm, PROMPT).ids == plain.ids
+    assert llm.last_speculation["draft"] == "other (translated)"
 
 
 def test_padded_vocabulary_is_accepted(open_llama, tiny_target, tmp_path):

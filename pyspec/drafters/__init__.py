@@ -3,5 +3,13 @@
 from pyspec.drafters.base import NOTHING, Drafter, Proposal
 from pyspec.drafters.foreign import ForeignDrafter
 from pyspec.drafters.lookup import LookupDrafter
+from pyspec.drafters.translated import TranslatedDrafter
 
-__all__ = ["NOTHING", "Drafter", "ForeignDrafter", "LookupDrafter", "Proposal"]
+__all__ = [
+    "NOTHING",
+    "Drafter",
+    "ForeignDrafter",
+    "LookupDrafter",
+    "Proposal",
+    "TranslatedDrafter",
+]

@@ -12,12 +12,15 @@ class Proposal:
     """Drafted tokens, and what they were taken from.
 
     match_length: of the text that they continue, 0 where there is no such thing; choices: how many different tokens have
-    followed it so far.
+    followed it so far. p, entropy: of a model that drafted them, its probability of each and the entropy of each choice
+    in nats.
     """
 
     tokens: Sequence[int]
     match_length: int = 0
     choices: int = 1
+    p: Sequence[float] = ()
+    entropy: Sequence[float] = ()
 
 
 NOTHING = Proposal(())

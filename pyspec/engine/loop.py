@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from operator import index
 from time import perf_counter
 from typing import Any, Protocol
@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pyspec._lib import ffi
-from pyspec.drafters import NOTHING, Drafter, Proposal
+from pyspec.drafters import NOTHING, Drafter, Proposal, TranslatedDrafter
 from pyspec.engine.handle import MAX_DRAFT, Engine, Gate, Role
 from pyspec.errors import Cancelled, DraftError, EngineBusy, EngineError, UnsupportedModel
 from pyspec.policy.types import LOOKUP, Draft, Outcome, Place, Plan, SeqOutcome
@@ -68,16 +68,17 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Equipment:
-    """What the loop can draft with: a Python drafter, a draft model in the engine, a companion."""
+    """What the loop can draft with: a Python drafter, a draft model in the engine or one behind text, a companion."""
 
     drafter: Drafter | None = None
     draft_model: bool = False
     companion: bool = False
+    translated: TranslatedDrafter | None = None
 
     @property
     def any(self) -> bool:
         """Whether there is anything to draft with."""
-        return self.draft_model or self.drafter is not None
+        return self.draft_model or self.drafter is not None or self.translated is not None
 
 
 class _Outage:
@@ -148,6 +149,8 @@ class Loop:
     def _place(self, run: Run, n_runs: int) -> Place:
         n = len(run.tokens)
         lag = self.engine.lag(Role.DRAFT, run.seq, n) if self.equipment.draft_model else 0
+        if self.equipment.translated is not None:
+            lag = self.equipment.translated.lag(run.tokens)
         left = max(0, min(run.remaining, self.n_ctx - n))
         return Place(run.seq, self._room(run, n_runs), lag, left, n)
 
@@ -175,7 +178,25 @@ class Loop:
                     ),
                 ):
                     drafts[i] = draft
+        elif self.equipment.translated is not None:
+            for i, run in enumerate(runs):
+                limit = min(plan.lengths[i], places[i].room)
+                if drafts[i].n == 0 and limit > 0:
+                    drafts[i] = self._translate(self.equipment.translated, run, limit, outcome)
         return drafts
+
+    def _translate(
+        self, drafter: TranslatedDrafter, run: Run, limit: int, outcome: Outcome
+    ) -> Draft:
+        """A draft of a model behind text: paid for and judged as one in the engine is."""
+        start, lag = perf_counter(), drafter.lag(run.tokens)
+        proposal = self._propose(drafter, run, limit)
+        n = len(proposal.tokens)
+        self.engine.put_draft(run.seq, proposal.tokens)
+        outcome.t_draft += 1e3 * (perf_counter() - start)
+        outcome.draft_steps = max(outcome.draft_steps, n, 1)
+        outcome.draft_rows += lag + n
+        return Draft(run.seq, n, p=proposal.p, entropy=proposal.entropy)
 
     def _try_model(
         self, seqs: list[int], limits: list[int], plan: Plan, outcome: Outcome
@@ -213,7 +234,12 @@ class Loop:
                 raise DraftError(
                     f"{len(tokens)} tokens drafted of {limit}, or ids that do not exist"
                 )
-            return Proposal(tokens, index(proposal.match_length), index(proposal.choices))
+            return replace(
+                proposal,
+                tokens=tokens,
+                match_length=index(proposal.match_length),
+                choices=index(proposal.choices),
+            )
         except Exception as error:  # noqa: BLE001 - whatever a drafter does, the answer goes on without it
             self._complain(drafter.name, error)
             return NOTHING

@@ -13,7 +13,7 @@ import llama_cpp
 import numpy as np
 import numpy.typing as npt
 
-from pyspec.drafters import Drafter
+from pyspec.drafters import Drafter, TranslatedDrafter
 from pyspec.engine.handle import MAX_DRAFT, Engine, Gate, Role
 from pyspec.engine.loop import Equipment, Loop, Policy, Run
 from pyspec.engine.side import SideModel, address
@@ -76,6 +76,7 @@ class Session:
         draft: SideModel | None = None,
         companion: SideModel | None = None,
         coupling: Coupling | States | None = None,
+        translated: TranslatedDrafter | None = None,
     ) -> None:
         self.engine = Engine(1, target.n_vocab())
         self.engine.attach(Role.TARGET, address(target.ctx), address(target.model))
@@ -87,7 +88,7 @@ class Session:
             self.engine.couple(coupling)
         self.n_ctx = target.n_ctx()
         equipment = Equipment(
-            drafter, draft is not None, draft is not None and companion is not None
+            drafter, draft is not None, draft is not None and companion is not None, translated
         )
         n_batch = int(llama_cpp.llama_n_batch(target.ctx))
         self.loop = Loop(self.engine, equipment, self.n_ctx, n_batch)

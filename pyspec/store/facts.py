@@ -14,7 +14,8 @@ from pyspec.store.gguf import Array, Header, parse_header
 
 __all__ = ["Facts", "facts_of"]
 
-_KIND = "facts 1"
+_KIND = "facts 2"
+_RECURRENT = (".ssm.", ".wkv.", ".shortconv.")
 
 _FILE_TYPES = {
     0: "F32", 1: "F16", 2: "Q4_0", 3: "Q4_1", 7: "Q8_0", 8: "Q5_0", 9: "Q5_1", 10: "Q2_K", 11: "Q3_K_S",
@@ -30,7 +31,8 @@ class Facts(msgspec.Struct, frozen=True):
     """What the header says.
 
     vocabulary: hash of tokenizer, end tokens and token texts, padding at the end left out: files of equal ones can
-    draft for each other. Empty without a tokenizer. name: what the file calls itself.
+    draft for each other. Empty without a tokenizer. name: what the file calls itself. recurrent: it has a state that cannot be
+    rolled back.
     """
 
     architecture: str
@@ -40,6 +42,7 @@ class Facts(msgspec.Struct, frozen=True):
     vocabulary: str
     size: int
     width: int = 0
+    recurrent: bool = False
 
 
 def facts_of(path: Path) -> Facts | None:
@@ -71,6 +74,7 @@ def _read(header: Header) -> Facts | None:
         vocabulary=_vocabulary(header),
         size=_size(header),
         width=width if isinstance(width, int) else 0,
+        recurrent=any(mark in key for key in header.metadata for mark in _RECURRENT),
     )
 
 

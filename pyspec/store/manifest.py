@@ -24,6 +24,7 @@ else:
 
 __all__ = [
     "Entry",
+    "Family",
     "HuggingFace",
     "Manifest",
     "Part",
@@ -95,11 +96,29 @@ class Entry(_Strict, frozen=True):
     convert: Conversion | None = None
 
 
+class FamilyDraft(_Strict, frozen=True):
+    """A small model of a family: OWNER/REPO:TYPE on the hub, about how many bytes, and what to know about it."""
+
+    model: str
+    size: int
+    note: str = ""
+
+
+class Family(_Strict, frozen=True):
+    """Models that draft for each other, told by architecture and size of vocabulary."""
+
+    name: str
+    architectures: tuple[str, ...]
+    n_vocab: tuple[int, ...]
+    drafts: tuple[FamilyDraft, ...]
+
+
 class Manifest(_Strict, frozen=True):
     """All known models; `folder` is where the manifest and its shipped files lie."""
 
     default_target: str
     model: tuple[Entry, ...]
+    family: tuple[Family, ...] = ()
     format: Literal[1] = 1
     folder: Path = Path()
 

@@ -1,0 +1,107 @@
+"""`pyspec draft`: what goes with a model, and the command to run."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import tiny
+from click.testing import CliRunner, Result
+
+from pyspec.cli.draft import Verdict, draft
+from pyspec.llama import SpeculativeLlama
+from pyspec.store.shelf import add
+
+
+@pytest.fixture
+def pair(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Path]:
+    """A target and a model here that can draft for it."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("PYSPEC_CACHE", str(tmp_path / "cache"))
+    for variable in ("OLLAMA_MODELS", "HF_HOME", "HF_HUB_CACHE", "LLAMA_CACHE", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(variable, raising=False)
+    made = []
+    for name, layers in (("target", 8), ("small", 1)):
+        made.append(tiny.write(tmp_path / f"{name}.gguf", n_layer=layers, tokens=tiny.ASCII))
+        add(made[-1])
+    return made[0], made[1]
+
+
+def run(*arguments: str) -> Result:
+    """Runs `pyspec draft ARGUMENTS`."""
+    return CliRunner().invoke(draft, arguments)
+
+
+@pytest.mark.usefixtures("pair")
+def test_the_draft_and_the_command() -> None:
+    """The table has the draft with its share, the last line what to run."""
+    result = run("target")
+    assert result.exit_code == 0, result.output
+    assert result.stdout.splitlines()[1].split()[0] == "small"
+    assert (
+        result.stdout.splitlines()[-1] == "use: pyspec generate -m target --draft lookup+small ..."
+    )
+
+
+@pytest.mark.usefixtures("pair")
+def test_no_draft_is_said() -> None:
+    """Lookup needs no model."""
+    result = run("small")
+    assert "no draft here or known" in result.stdout
+    assert "--draft lookup ..." in result.stdout
+
+
+@pytest.mark.usefixtures("pair")
+def test_measured_verdict() -> None:
+    """With --measure each draft has a sentence with its factor, and JSON has it too."""
+    result = run("target", "--measure", "--seconds", "5", "-t", "1", "--json")
+    assert result.exit_code == 0, result.output
+    (row,) = json.loads(result.stdout)
+    assert row["name"] == "small"
+    assert row["times_plain"] > 0
+    assert "times as fast as without drafts" in row["verdict"]
+
+
+@pytest.mark.parametrize(
+    ("verdict", "says"),
+    [
+        (
+            Verdict(1.4, 0.62),
+            "pays: 1.40 times as fast as without drafts, 62 % of first tokens accepted",
+        ),
+        (Verdict(0.9, None), "does not pay here: 0.90 times as fast as without drafts"),
+        (Verdict(None, None, "it is damaged"), "cannot be used: it is damaged"),
+    ],
+)
+def test_verdicts_are_one_sentence(verdict: Verdict, says: str) -> None:
+    """What pays, what does not, and what cannot run."""
+    assert verdict.sentence == says
+
+
+def test_auto_takes_it_and_says_so(
+    pair: tuple[Path, Path],
+    open_llama: Callable[..., SpeculativeLlama],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """`--draft auto` drafts with the model that is here, and names it."""
+    llm = open_llama(pair[0], draft="auto", companion="auto")
+    list(llm.steps([5, 6, 7], max_tokens=8))
+    assert llm.last_speculation["draft"] == "lookup+small"
+    assert "drafting with small (added)" in caplog.text
+
+
+def test_auto_goes_on_without_a_draft_that_does_not_load(
+    pair: tuple[Path, Path],
+    open_llama: Callable[..., SpeculativeLlama],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A file that nobody named is no reason to fail."""
+    with pair[1].open("r+b") as file:
+        file.seek(-200, 2)
+        file.write(b"\xff" * 200)  # weights that are not finite: the trial refuses it
+    llm = open_llama(pair[0], draft="auto")
+    list(llm.steps([5, 6, 7], max_tokens=4))
+    assert llm.last_speculation["draft"] == "lookup"
+    assert "cannot draft for this model" in caplog.text
