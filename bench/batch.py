@@ -1,7 +1,7 @@
 """What a batch gains: tokens a second against a loop over llama_cpp.Llama and against llama-server.
 
     python bench/batch.py MODEL.gguf QUESTIONS.jsonl [--records 64] [--tokens 96] [--parallel 1,4,16]
-        [--more lookup:16] [--server PATH/llama-server] [--draft auto] [--companion auto] [--threads 2] [--repeat 3]
+        [--more lookup:16] [--server PATH/llama-server] [--draft auto] [--threads 2] [--repeat 3]
         [--title TITLE] [--out DIR/NAME.json]
 
 QUESTIONS has `turns` (the first one is asked) or `prompt` a line. Every way runs in a process of its
@@ -16,45 +16,155 @@ import argparse
 import json
 import os
 import shlex
-import socket
 import subprocess
 import sys
 import time
-import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from pyspec.measure.memory import resident_peak
+from pyspec.measure.report import table
+from pyspec.measure.setup import ModelFile, machine, model_file
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 CLIENTS = 16
-WAIT_S = 120
+LOOP = "loop"
+INTRO = (
+    '"loop" is llama_cpp.Llama, one prompt after another; "server" is llama-server with 16 slots and 16 clients; '
+    '"plain:N" is `pyspec batch --draft none --parallel N`; "speculative:N" the same with the drafts that `auto` stands '
+    'for; "lookup:N" with lookup in any case. Peak is the resident set, weights included; beyond KV is what it has over '
+    "the loop's, without the KV cells of both."
+)
+HEAD = ("way", "tokens", "tokens/s", "of the loop", "of plain", "peak MB", "KV MB", "beyond KV",
+        "outside decodes", "accepted")  # fmt: skip
 
 
-def main() -> None:
+class Way(msgspec.Struct):
+    """One way of answering all records; medians over runs. rate: tokens a second; peak, kv: MB, 0 where not known."""
+
+    name: str
+    tokens: float
+    rate: float
+    peak: float = 0.0
+    kv: float = 0.0
+    outside: float = 0.0
+    accepted: int = 0
+    verified: int = 0
+
+
+class BatchResults(msgspec.Struct):
+    """A run over one target, as `NAME.json` beside the page."""
+
+    title: str
+    command: str
+    day: str
+    machine: str
+    threads: int
+    target: ModelFile
+    records: int
+    max_tokens: int
+    repeat: int
+    ways: list[Way]
+
+    def way(self, name: str) -> Way | None:
+        """A way by name."""
+        return next((way for way in self.ways if way.name == name), None)
+
+
+def summary(name: str, runs: Sequence[dict[str, float]]) -> Way:
+    """A way's medians; a run has tokens, seconds and what else was measured."""
+    last = runs[-1]
+    middle = {key: median(run.get(key, 0.0) for run in runs) for key in ("tokens", "peak", "kv")}
+    rate = median(run["tokens"] / run["seconds"] for run in runs)
+    outside = median(run.get("outside_decodes", 0.0) for run in runs)
+    counts = {key: int(last.get(key, 0)) for key in ("accepted", "verified")}
+    return Way(name=name, rate=rate, outside=outside, **middle, **counts)
+
+
+def load(folder: Path) -> list[BatchResults]:
+    """All results in a folder, by file name."""
+    decode = msgspec.json.Decoder(BatchResults).decode
+    return [decode(path.read_bytes()) for path in sorted(folder.glob("*.json"))]
+
+
+def write_page(folder: Path) -> None:
+    """The page of all results in a folder, and of the pictures beside them."""
+    parts = ["# Batches", INTRO]
+    for found in load(folder):
+        parts += [f"## {found.title}", _made(found), batch_table(found)]
+    parts += [f"![{path.stem}]({path.name})" for path in sorted(folder.glob("*.svg"))]
+    (folder / "README.md").write_text("\n\n".join(parts) + "\n", encoding="utf-8")
+
+
+def _made(found: BatchResults) -> str:
+    return (
+        f"Made by `{found.command}` on {found.day}: {found.machine}, {found.threads} threads; "
+        f"{found.records} records, at most {found.max_tokens} tokens each, temperature 0, strict; medians of "
+        f"{found.repeat}, the ways taking turns. Target {found.target.name}, sha256 {found.target.sha256}."
+    )
+
+
+def batch_table(found: BatchResults) -> str:
+    """Speed, memory and what was accepted, a row a way."""
+    loop = found.way(LOOP)
+    return table(
+        HEAD,
+        [_row(way, loop, found.way(f"plain:{way.name.partition(':')[2]}")) for way in found.ways],
+    )
+
+
+def _row(way: Way, loop: Way | None, plain: Way | None) -> list[str]:
+    beyond = "-"
+    if way.peak and loop and loop.peak:
+        beyond = f"{100 * (way.peak - way.kv - loop.peak + loop.kv) / loop.peak:+.0f} %"
+    return [
+        way.name,
+        f"{way.tokens:.0f}",
+        f"{way.rate:.1f}",
+        *(f"{way.rate / base.rate:.2f}" if base else "-" for base in (loop, plain)),
+        *(f"{value:.0f}" if way.peak else "-" for value in (way.peak, way.kv)),
+        beyond,
+        f"{100 * way.outside:.1f} %" if way.outside else "-",
+        f"{way.accepted} of {way.verified}" if way.verified else "-",
+    ]
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
     """Measure all ways, print a Markdown table, and write page and results to --out."""
-    options = arguments()
-    ways = ["loop", *(["server"] if options.server else [])]
-    for n in options.parallel.split(","):
-        ways += [f"plain:{n}", f"speculative:{n}"]
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    options = parsed(given)
+    if options.way:
+        print(json.dumps(measure(options)))
+        return
+    ways = [LOOP, *(["server"] if options.server else [])]
+    ways += [
+        f"{kind}:{n}" for n in options.parallel.split(",") for kind in ("plain", "speculative")
+    ]
     ways += options.more.split(",") if options.more else []
     found: dict[str, list[dict[str, Any]]] = {way: [] for way in ways}
     for _ in range(options.repeat):
         for way in ways:
-            command = [sys.executable, __file__, *sys.argv[1:], "--way", way]
+            command = [sys.executable, __file__, *given, "--way", way]
             done = subprocess.run(command, stdout=subprocess.PIPE, check=True)
             found[way].append(json.loads(done.stdout))
-    publish(options, found)
+    publish(options, given, found)
 
 
-def publish(options: argparse.Namespace, found: dict[str, list[dict[str, Any]]]) -> None:
+def publish(
+    options: argparse.Namespace, given: Sequence[str], found: dict[str, list[dict[str, Any]]]
+) -> None:
     """Print the results with what they depend on, and write them where --out says."""
-    from pyspec.measure import batches  # noqa: PLC0415 - each way's process holds its own libraries only
-    from pyspec.measure.setup import machine, model_file  # noqa: PLC0415 - as above
-
-    words = [Path(word).name if os.sep in word else word for word in sys.argv]
-    results = batches.BatchResults(
+    words = [Path(word).name if os.sep in word else word for word in given]
+    results = BatchResults(
         title=options.title or f"Batch, {Path(options.model).stem}",
-        command=" ".join(["python bench/batch.py", *map(shlex.quote, words[1:])]),
+        command=" ".join(["python bench/batch.py", *map(shlex.quote, words)]),
         day=datetime.now(timezone.utc).date().isoformat(),
         machine=machine(),
         threads=options.threads,
@@ -62,64 +172,52 @@ def publish(options: argparse.Namespace, found: dict[str, list[dict[str, Any]]])
         records=options.records,
         max_tokens=options.tokens,
         repeat=options.repeat,
-        ways=[batches.summary(way, runs) for way, runs in found.items()],
+        ways=[summary(way, runs) for way, runs in found.items()],
     )
-    print(batches.batch_table(results))
+    print(batch_table(results))
     if options.out:
-        batches.save(results, options.out)
+        options.out.parent.mkdir(parents=True, exist_ok=True)
+        options.out.write_bytes(msgspec.json.format(msgspec.json.encode(results), indent=1) + b"\n")
+        write_page(options.out.parent)
 
 
-def arguments() -> argparse.Namespace:
+def parsed(arguments: Sequence[str]) -> argparse.Namespace:
     """The command line."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("model")
     parser.add_argument("questions", type=Path)
-    for name, value in {
-        "records": 64,
-        "tokens": 96,
-        "threads": 2,
-        "repeat": 3,
-        "ctx": 2048,
-    }.items():
+    numbers = {"records": 64, "tokens": 96, "threads": 2, "repeat": 3, "ctx": 2048}
+    for name, value in numbers.items():
         parser.add_argument(f"--{name}", type=int, default=value)
-    for name, text in {"parallel": "1,4,16", "draft": "auto", "companion": "auto"}.items():
+    for name, text in {
+        "parallel": "1,4,16",
+        "draft": "auto",
+        "more": "",
+        "server": "",
+        "title": "",
+    }.items():
         parser.add_argument(f"--{name}", default=text)
-    parser.add_argument("--server")
-    parser.add_argument("--more", metavar="lookup:16,...", help="further ways")
-    parser.add_argument("--title")
     parser.add_argument("--out", type=Path, help="NAME.json; the page goes beside it")
     parser.add_argument("--way", help=argparse.SUPPRESS)
-    options = parser.parse_args()
-    if options.way:
-        print(json.dumps(measure(options)))
-        raise SystemExit
-    return options
+    return parser.parse_args(arguments)
 
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
     """Run one way in this process."""
     kind, _, n = options.way.partition(":")
-    texts = questions(options)
-    if kind == "loop":
-        return loop(options, texts)
-    if kind == "server":
-        return server(options, texts)
-    return batch(options, texts, kind, int(n))
-
-
-def questions(options: argparse.Namespace) -> list[str]:
-    """The first turns."""
     lines = options.questions.read_text(encoding="utf-8").splitlines()[: options.records]
     rows = [json.loads(line) for line in lines]
-    return [row["turns"][0] if "turns" in row else row["prompt"] for row in rows]
+    texts = [row["turns"][0] if "turns" in row else row["prompt"] for row in rows]
+    if kind == LOOP:
+        return loop(options, texts)
+    return server(options, texts) if kind == "server" else batch(options, texts, kind, int(n))
 
 
 def loop(options: argparse.Namespace, texts: list[str]) -> dict[str, Any]:
     """One prompt after another, as a program that knows llama-cpp-python would."""
-    import llama_cpp  # noqa: PLC0415 - each way's process holds its own libraries only
+    import llama_cpp  # noqa: PLC0415 - each way's process loads what it needs
 
-    from pyspec.measure.memory import resident_peak  # noqa: PLC0415
-    from pyspec.template import ChatTemplate, Message  # noqa: PLC0415
+    from pyspec.template import ChatTemplate, Message  # noqa: PLC0415 - as above
 
     threads = {"n_threads": options.threads, "n_threads_batch": options.threads}
     llm = llama_cpp.Llama(options.model, n_ctx=options.ctx, verbose=False, **threads)
@@ -128,23 +226,18 @@ def loop(options: argparse.Namespace, texts: list[str]) -> dict[str, Any]:
     next(llm.generate(prompts[0], temp=0.0))
     start, tokens = time.perf_counter(), 0
     for prompt in prompts:
-        ends = llm.token_eos()
         for count, token in enumerate(llm.generate(prompt, temp=0.0), 1):
-            if token == ends or count >= options.tokens:
+            if token == llm.token_eos() or count >= options.tokens:
                 break
         tokens += count
     seconds = time.perf_counter() - start
-    return {
-        "tokens": tokens,
-        "seconds": seconds,
-        "peak": resident_peak(),
-        "kv": kv_megabytes(options.model, options.ctx),
-    }
+    kv = kv_megabytes(options.model, options.ctx)
+    return {"tokens": tokens, "seconds": seconds, "peak": resident_peak(), "kv": kv}
 
 
 def kv_megabytes(model: str, cells: int) -> float:
     """What so many KV cells take, 16 bits an entry."""
-    from pyspec.store.header import read_header  # noqa: PLC0415 - as below
+    from pyspec.store.header import read_header  # noqa: PLC0415 - as above
 
     header = read_header(model)
     heads = header.of_arch("attention.head_count")
@@ -155,21 +248,14 @@ def kv_megabytes(model: str, cells: int) -> float:
 
 def batch(options: argparse.Namespace, texts: list[str], kind: str, n: int) -> dict[str, Any]:
     """`pyspec.Batch`, without drafts, with those asked for, or with lookup."""
-    from pyspec.batch import Batch, Settings  # noqa: PLC0415
-    from pyspec.measure.memory import resident_peak  # noqa: PLC0415
+    from pyspec.batch import Batch, Settings  # noqa: PLC0415 - as above
 
-    words = {"plain": ("none", "none"), "lookup": ("lookup", "none")}
-    draft, companion = words.get(kind, (options.draft, options.companion))
+    draft = {"plain": "none", "lookup": "lookup"}.get(kind, options.draft)
     with Batch(
-        options.model,
-        draft=draft,
-        companion=companion,
-        parallel=n,
-        n_ctx=options.ctx,
-        settings=Settings(max_tokens=options.tokens),
-        n_threads=options.threads,
+        options.model, draft=draft, companion="none", parallel=n, n_ctx=options.ctx,
+        settings=Settings(max_tokens=options.tokens), n_threads=options.threads,
         n_threads_batch=options.threads,
-    ) as answerer:
+    ) as answerer:  # fmt: skip
         start = time.perf_counter()
         tokens = sum(result.usage.completion_tokens for result in answerer.run(texts))
         seconds = time.perf_counter() - start
@@ -181,51 +267,27 @@ def batch(options: argparse.Namespace, texts: list[str], kind: str, n: int) -> d
 
 def server(options: argparse.Namespace, texts: list[str]) -> dict[str, Any]:
     """llama-server with 16 slots, driven by 16 clients."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    command = [options.server, "-m", options.model, "-np", str(CLIENTS), "--port", str(port)]
-    command += ["-c", str(CLIENTS * options.ctx), "-t", str(options.threads), "--log-disable"]
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    base = f"http://127.0.0.1:{port}"
-    try:
-        wait_until_up(base)
-        ask(base, texts[0], 1)
+    from pyspec.measure.peers import ServerProcess  # noqa: PLC0415 - as above
+
+    more = ["-np", str(CLIENTS), "-c", str(CLIENTS * options.ctx), "-t", str(options.threads)]
+    with ServerProcess(Path(options.server), options.model, more) as process:
+        asked = [
+            {
+                "messages": [{"role": "user", "content": text}],
+                "max_tokens": options.tokens,
+                "temperature": 0,
+            }
+            for text in texts
+        ]
+        process.ask("/v1/chat/completions", {**asked[0], "max_tokens": 1})
         start = time.perf_counter()
         with ThreadPoolExecutor(CLIENTS) as clients:
-            tokens = sum(clients.map(lambda text: ask(base, text, options.tokens), texts))
+            answers = list(
+                clients.map(lambda body: process.ask("/v1/chat/completions", body), asked)
+            )
         seconds = time.perf_counter() - start
-    finally:
-        process.terminate()
-        process.wait()
+    tokens = sum(int(answer["usage"]["completion_tokens"]) for answer in answers)
     return {"tokens": tokens, "seconds": seconds}
-
-
-def wait_until_up(base: str) -> None:
-    """Until /health answers."""
-    for _ in range(10 * WAIT_S):
-        try:
-            with urllib.request.urlopen(f"{base}/health", timeout=1):  # noqa: S310 - http on this machine
-                return
-        except OSError:
-            time.sleep(0.1)
-    raise SystemExit("llama-server did not start")
-
-
-def ask(base: str, text: str, tokens: int) -> int:
-    """One chat completion; how many tokens came."""
-    message = {
-        "messages": [{"role": "user", "content": text}],
-        "max_tokens": tokens,
-        "temperature": 0,
-    }
-    request = urllib.request.Request(  # noqa: S310
-        f"{base}/v1/chat/completions",
-        data=json.dumps(message).encode(),
-        headers={"Content-Type": "application/json"},
-    )
-    with urllib.request.urlopen(request) as answer:  # noqa: S310
-        return int(json.load(answer)["usage"]["completion_tokens"])
 
 
 if __name__ == "__main__":

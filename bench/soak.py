@@ -10,22 +10,23 @@ from __future__ import annotations
 import argparse
 import os
 import random
+from collections.abc import Sequence
 from pathlib import Path
 
 from pyspec.batch import Batch, Settings
-from pyspec.measure.plots import new_axes
+from pyspec.measure.plots import new_axes, save_figure
 
 WORDS = ("river", "stone", "lamp", "garden", "winter", "letter", "music", "bread", "paper", "train")
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
     """Answer the prompts, print and draw the curve."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("model")
     parser.add_argument("out", type=Path)
     for name, value in {"records": 2000, "tokens": 8, "parallel": 16, "threads": 2}.items():
         parser.add_argument(f"--{name}", type=int, default=value)
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
     curve = soak(options)
     print("| records | resident MB |\n| ---: | ---: |")
     for done, size in curve:
@@ -33,7 +34,7 @@ def main() -> None:
     figure, axes = new_axes("resident set of a batch", "records done", "MB")
     axes.plot(*zip(*curve, strict=True))
     axes.set_ylim(bottom=0)
-    figure.savefig(options.out)
+    save_figure(figure, options.out)
 
 
 def soak(options: argparse.Namespace) -> list[tuple[int, float]]:

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 @click.option("--peer-draft", type=FILE, help="Draft GGUF for llama-server; else the loaded one.")
 @click.option("--memory", is_flag=True, help="Also peak memory, in processes of their own.")
 @click.option("--title", default="Benchmark", show_default=True, help="Heading of the page.")
+@click.option("--about", default="", help="A paragraph under the heading.")
 def bench(out: Path, **options: Any) -> None:
     """Compare modes and peers; write runs.jsonl, README.md, results.json and plots to --out.
 
@@ -48,6 +49,7 @@ def bench(out: Path, **options: Any) -> None:
         server=options["server"],
         peer_draft=options["peer_draft"],
         title=options["title"],
+        about=options["about"],
         command=command_line(),
         memory=options["memory"],
         tie=options["tie"],

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shlex
 import sys
 from contextlib import contextmanager
 from pathlib import Path
@@ -68,9 +70,13 @@ def run_options(options: dict[str, Any]) -> Options:
 
 
 def command_line() -> str:
-    """The command as it may be published: folders of this machine are left out."""
-    words = [word if "=" in word else Path(word).name or word for word in sys.argv[1:]]
-    return " ".join(["pyspec", *words])
+    """The command as it may be published: folders of this machine and the page's own text are left out."""
+    words = sys.argv[1:]
+    if "--about" in words:
+        at = words.index("--about")
+        words = [*words[:at], *words[at + 2 :]]
+    names = [Path(word).name if os.sep in word and "=" not in word else word for word in words]
+    return " ".join(["pyspec", *map(shlex.quote, names)])
 
 
 @contextmanager

@@ -14,7 +14,6 @@ from pyspec.cli.measuring import (
     run_progress,
 )
 from pyspec.cli.options import find_models, model_options, physical_cores
-from pyspec.measure import plots
 from pyspec.measure.quality import WAYS, QualityResults, answer_all, judge, verdict
 from pyspec.measure.quality_report import save_quality, way_table
 from pyspec.measure.sides import Sides, parse_ways
@@ -50,11 +49,6 @@ def quality(out: Path, ways: str, title: str, **options: Any) -> None:
     figures = judge(records, questions)
     said = verdict(figures, named)
     results = QualityResults(title, command_line(), records[-1].setup, figures, said)
-    drawn = []
-    if plots.available():
-        points = {f.who: (f.nats_over.mean, f.length / figures[0].length) for f in figures}
-        plots.gain_against_nats(points, figures[0].who).savefig(out / "gain-nats.svg")
-        drawn = ["gain-nats.svg"]
-    save_quality(results, out, drawn)
+    save_quality(results, out)
     click.echo(f"{way_table(figures)}\n\n{said}")
     click.echo(f"written to {out}", err=True)

@@ -47,6 +47,7 @@ class Task:
     server: Path | None = None
     peer_draft: Path | None = None
     title: str = "Benchmark"
+    about: str = ""
     command: str = "pyspec bench"
     memory: bool = False
     tie: float | None = None
@@ -75,15 +76,13 @@ def run_bench(
     demand_equal(found, {r.who for r in journal.records if r.peer}, tie)
     memory = _memory(llm, task, tell) if task.memory else {}
     results = collect(
-        journal.records, found, tie,
-        title=task.title, command=task.command, notes=notes, memory=memory,
+        journal.records, found, tie, tie_measured=task.tie is None, title=task.title,
+        about=task.about, command=task.command, notes=notes, memory=memory,
+        drawn=plots.gather(journal.records, curves(bench)),
     )  # fmt: skip
-    drawn: list[str] = []
-    if plots.available():
-        drawn = plots.all_plots(journal.records, results.summaries, curves(bench), task.folder)
-    else:
+    if not plots.available():
         tell("no plots: matplotlib is not installed (pip install 'pyspec-llama[plot]')")
-    save(results, task.folder, drawn)
+    save(results, task.folder)
     return results
 
 

@@ -33,7 +33,7 @@ from pyspec.errors import EngineError, OptionError, PeerMissing
 from pyspec.measure.run import Clock
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from pyspec.measure.records import Turn
     from pyspec.measure.run import Contender, Options
@@ -133,24 +133,16 @@ class InProcess:
         self._llm.close()
 
 
-class Server:
-    """One llama-server process; greedy answers over its HTTP interface, streamed."""
+class ServerProcess:
+    """A llama-server on 127.0.0.1, ready when made. Raises PeerMissing where it does not start."""
 
-    peer = True
-    exact = True
-
-    def __init__(self, name: str, files: Files, program: Path, more: Sequence[str]) -> None:
-        self.name = name
-        self._port = _free_port()
-        self._fresh = True
+    def __init__(self, program: Path, model: Path | str, options: Sequence[str]) -> None:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            self._port = int(probe.getsockname()[1])
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 - closed in close()
-        command = [
-            str(program), "-m", str(files.target), "--host", "127.0.0.1", "--port", str(self._port),
-            "-c", str(files.n_ctx), "-t", str(files.threads), "-tb", str(files.threads),
-            "-np", "1", "-ngl", str(files.gpu_layers), "--cache-ram", "0", "--no-ui", *more,
-        ]  # fmt: skip
-        if "draft-simple" in more:
-            command += ["-md", str(files.draft), "-td", str(files.threads)]
+        command = [str(program), "-m", str(model), "--host", "127.0.0.1", "--port", str(self._port),
+                   "--no-ui", *options]  # fmt: skip
         self._process = subprocess.Popen(command, stdout=self._log, stderr=subprocess.STDOUT)
         try:
             self._wait()
@@ -162,19 +154,74 @@ class Server:
         end = time.monotonic() + _START_S
         while time.monotonic() < end:
             if self._process.poll() is not None:
-                raise PeerMissing(f"{self.name} is skipped: it ended: {self._last_line()}")
+                raise PeerMissing(f"llama-server ended: {self._last_line()}")
             with contextlib.suppress(OSError, http.client.HTTPException):
                 connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=5)
                 connection.request("GET", "/health")
                 if connection.getresponse().status == 200:
                     return
             time.sleep(0.1)
-        raise PeerMissing(f"{self.name} is skipped: llama-server was not ready in {_START_S:.0f} s")
+        raise PeerMissing(f"llama-server was not ready in {_START_S:.0f} s")
 
     def _last_line(self) -> str:
         self._log.seek(0)
         lines = self._log.read().decode("utf-8", "replace").split("\n")
         return next((line.strip()[:200] for line in reversed(lines) if line.strip()), "no output")
+
+    def ask(self, path: str, body: dict[str, Any]) -> Any:
+        """One answer, as JSON. Raises EngineError."""
+        (answer,) = self.lines(path, body)
+        return json.loads(answer)
+
+    def lines(self, path: str, body: dict[str, Any]) -> Iterator[bytes]:
+        """The lines of an answer as they come. Raises EngineError."""
+        connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=_ANSWER_S)
+        try:
+            connection.request("POST", path, json.dumps(body), {"Content-Type": "application/json"})
+            response = connection.getresponse()
+            if response.status != 200:
+                text = response.read(300).decode("utf-8", "replace")
+                raise EngineError(f"llama-server answered {response.status}: {text}")
+            yield from response
+        except (OSError, http.client.HTTPException, ValueError) as error:
+            raise EngineError(f"llama-server failed: {error}; {self._last_line()}") from None
+        finally:
+            connection.close()
+
+    def close(self) -> None:
+        """End the process."""
+        self._process.terminate()
+        try:
+            self._process.wait(10)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._log.close()
+
+    def __enter__(self) -> ServerProcess:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class Server:
+    """One llama-server process; greedy answers over its HTTP interface, streamed."""
+
+    peer = True
+    exact = True
+
+    def __init__(self, name: str, files: Files, program: Path, more: Sequence[str]) -> None:
+        self.name = name
+        self._fresh = True
+        options = ["-c", str(files.n_ctx), "-t", str(files.threads), "-tb", str(files.threads),
+                   "-np", "1", "-ngl", str(files.gpu_layers), "--cache-ram", "0", *more]  # fmt: skip
+        if "draft-simple" in more:
+            options += ["-md", str(files.draft), "-td", str(files.threads)]
+        try:
+            self._process = ServerProcess(program, files.target, options)
+        except PeerMissing as error:
+            raise PeerMissing(f"{name} is skipped: {error}") from None
 
     def forget(self) -> None:
         """See Contender."""
@@ -191,39 +238,17 @@ class Server:
         clock = Clock()
         tokens: list[int] = []
         last: dict[str, Any] = {}
-        for chunk in self._stream(body):
-            if chunk.get("tokens"):
-                clock.tick()
-            tokens += chunk.get("tokens") or []
-            last = chunk
+        for line in self._process.lines("/completion", body):
+            if line.startswith(b"data: "):
+                last = json.loads(line[6:])
+                if last.get("tokens"):
+                    clock.tick()
+                tokens += last.get("tokens") or []
         return _as_turn(clock, prompt, tokens, last)
-
-    def _stream(self, body: dict[str, Any]) -> Any:
-        connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=_ANSWER_S)
-        try:
-            headers = {"Content-Type": "application/json"}
-            connection.request("POST", "/completion", json.dumps(body), headers)
-            response = connection.getresponse()
-            if response.status != 200:
-                text = response.read(300).decode("utf-8", "replace")
-                raise EngineError(f"{self.name} answered {response.status}: {text}")
-            for line in response:
-                if line.startswith(b"data: "):
-                    yield json.loads(line[6:])
-        except (OSError, http.client.HTTPException, ValueError) as error:
-            raise EngineError(f"{self.name} failed: {error}; {self._last_line()}") from None
-        finally:
-            connection.close()
 
     def close(self) -> None:
         """See Contender: ends the process this object started."""
-        self._process.terminate()
-        try:
-            self._process.wait(10)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
-        self._log.close()
+        self._process.close()
 
 
 def _as_turn(clock: Clock, prompt: Sequence[int], tokens: list[int], last: dict[str, Any]) -> Turn:
@@ -238,9 +263,3 @@ def _as_turn(clock: Clock, prompt: Sequence[int], tokens: list[int], last: dict[
         verified = int(timings["draft_n"])
         turn.speculation = {"rounds": rounds, "verified": verified, "accepted": accepted}
     return turn
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

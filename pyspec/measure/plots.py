@@ -1,9 +1,11 @@
-"""Plots of results; matplotlib is optional (`pip install pyspec-llama[plot]`)."""
+"""Pictures of results; matplotlib is optional (`pip install pyspec-llama[plot]`)."""
 
 from __future__ import annotations
 
 import importlib.util
 from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from pyspec.errors import OptionError
 from pyspec.measure.stats import TOTAL
@@ -16,6 +18,37 @@ if TYPE_CHECKING:
     from pyspec.measure.stats import Summary
 
 
+class Drawn(msgspec.Struct):
+    """What the pictures of a run are drawn from, beside its summaries; ways by name.
+
+    taken: rounds, and in how many of them the i-th drafted token was taken. predicted: for each answer, tokens its
+    choices expected to be accepted, and those that were. curves: ms of a decode by rows, from 0.
+    """
+
+    taken: dict[str, tuple[int, list[int]]] = {}
+    predicted: dict[str, list[tuple[float, int]]] = {}
+    curves: dict[str, list[float]] = {}
+
+
+def gather(records: Sequence[Record], curves: Mapping[str, Sequence[float]]) -> Drawn:
+    """Keep of the records what is drawn."""
+    out = Drawn(curves={name: [round(t, 3) for t in times] for name, times in curves.items()})
+    for record in records:
+        for turn in record.turns:
+            taken = turn.speculation.get("accepted_by_position")
+            if taken:
+                rounds, total = out.taken.get(record.who, (0, []))
+                longest = max(len(total), len(taken))
+                padded = [[*counts, *[0] * (longest - len(counts))] for counts in (total, taken)]
+                counts = [a + b for a, b in zip(*padded, strict=True)]
+                out.taken[record.who] = rounds + int(turn.speculation["rounds"]), counts
+            choice = turn.speculation.get("choice", {})
+            if choice.get("tokens_predicted"):
+                pair = round(float(choice["tokens_predicted"]), 1), int(choice["tokens_accepted"])
+                out.predicted.setdefault(record.who, []).append(pair)
+    return out
+
+
 def available() -> bool:
     """Whether matplotlib is installed."""
     return importlib.util.find_spec("matplotlib") is not None
@@ -25,32 +58,36 @@ def new_axes(title: str, x: str, y: str, width: float = 7.0) -> tuple[Any, Any]:
     """An empty figure and its axes. Raises OptionError without matplotlib."""
     if not available():
         raise OptionError("plots need matplotlib", "pip install 'pyspec-llama[plot]'")
-    from matplotlib.backends.backend_svg import FigureCanvasSVG  # noqa: PLC0415 - optional
+    import matplotlib as mpl  # noqa: PLC0415 - optional
     from matplotlib.figure import Figure  # noqa: PLC0415 - optional
 
+    # letters stay letters, which is a fifth of the bytes, and a picture drawn again is the same file
+    mpl.rcParams.update({"svg.fonttype": "none", "svg.hashsalt": "pyspec"})
     figure = Figure(figsize=(width, 4.0), layout="constrained")
-    FigureCanvasSVG(figure)
     axes = figure.add_subplot()
     axes.set(title=title, xlabel=x, ylabel=y)
     axes.spines[["top", "right"]].set_visible(False)
     return figure, axes
 
 
-def all_plots(
-    records: Sequence[Record], summaries: Sequence[Summary], curves: Mapping[str, Any], folder: Path
-) -> list[str]:
+def save_figure(figure: Any, path: Path) -> None:
+    """Save a picture; an SVG without the day, so that the same data give the same file."""
+    figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)
+
+
+def draw_all(drawn: Drawn, summaries: Sequence[Summary], folder: Path) -> list[str]:
     """Draw everything that the data allow into `folder`; returns the files' names."""
-    folder.mkdir(parents=True, exist_ok=True)
-    drawn = {
+    figures = {
         "speed-up.svg": speed_up(summaries),
-        "accepted-by-position.svg": accepted_by_position(records),
-        "predicted.svg": predicted(records),
-        "cost.svg": cost(curves),
+        "accepted-by-position.svg": accepted_by_position(drawn.taken),
+        "predicted.svg": predicted(drawn.predicted),
+        "cost.svg": cost(drawn.curves),
     }
-    for name, figure in drawn.items():
+    for name, figure in figures.items():
+        (folder / name).unlink(missing_ok=True)
         if figure is not None:
-            figure.savefig(folder / name)
-    return [name for name, figure in drawn.items() if figure is not None]
+            save_figure(figure, folder / name)
+    return [name for name, figure in figures.items() if figure is not None]
 
 
 def speed_up(summaries: Sequence[Summary]) -> Any:
@@ -69,35 +106,20 @@ def speed_up(summaries: Sequence[Summary]) -> Any:
     return figure
 
 
-def accepted_by_position(records: Sequence[Record]) -> Any | None:
+def accepted_by_position(taken: Mapping[str, tuple[int, Sequence[int]]]) -> Any | None:
     """Lines: share of rounds in which the i-th drafted token was taken."""
-    counts: dict[str, tuple[int, list[int]]] = {}
-    for record in records:
-        for turn in record.turns:
-            taken = turn.speculation.get("accepted_by_position")
-            if taken:
-                rounds, total = counts.get(record.who, (0, []))
-                total += [0] * (len(taken) - len(total))
-                total = [a + (taken[i] if i < len(taken) else 0) for i, a in enumerate(total)]
-                counts[record.who] = rounds + int(turn.speculation["rounds"]), total
-    if not counts:
+    if not taken:
         return None
     figure, axes = new_axes("accepted by position", "drafted token", "share of rounds")
-    for who, (rounds, total) in counts.items():
-        axes.plot(range(1, len(total) + 1), [n / rounds for n in total], marker=".", label=who)
+    for who, (rounds, counts) in taken.items():
+        shares = [n / rounds for n in counts]
+        axes.plot(range(1, len(shares) + 1), shares, marker=".", label=who)
     axes.legend(frameon=False, fontsize="small")
     return figure
 
 
-def predicted(records: Sequence[Record]) -> Any | None:
+def predicted(points: Mapping[str, Sequence[tuple[float, float]]]) -> Any | None:
     """Points: tokens an answer's choice expected to be accepted, and those that were."""
-    points: dict[str, list[tuple[float, float]]] = {}
-    for record in records:
-        for turn in record.turns:
-            choice = turn.speculation.get("choice", {})
-            if choice.get("tokens_predicted"):
-                pair = float(choice["tokens_predicted"]), float(choice["tokens_accepted"])
-                points.setdefault(record.who, []).append(pair)
     if not points:
         return None
     figure, axes = new_axes("accepted tokens of an answer", "predicted", "observed")

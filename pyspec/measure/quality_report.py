@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from pyspec.measure import plots
 from pyspec.measure.quality import LOOPED, NATS_BOUND, QualityResults
 from pyspec.measure.report import setup_list, table
 
@@ -14,6 +15,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pyspec.measure.quality import Figures, Interval
+
+
+_PICTURE = "gain-nats.svg"
 
 
 def quality_page(results: QualityResults, plots: Sequence[str] = ()) -> str:
@@ -54,13 +58,17 @@ _EXPLAINED = (
 )
 
 
-def save_quality(results: QualityResults, folder: Path, plots: Sequence[str] = ()) -> Path:
-    """Write `quality.json` and the page `README.md` into a folder; returns the page."""
+def save_quality(results: QualityResults, folder: Path) -> None:
+    """Write `quality.json` into a folder, and from it the picture and the page `README.md`."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "quality.json").write_bytes(msgspec.json.encode(results) + b"\n")
-    path = folder / "README.md"
-    path.write_text(quality_page(results, plots), encoding="utf-8")
-    return path
+    drawn = []
+    if plots.available():
+        control = results.figures[0]
+        points = {f.who: (f.nats_over.mean, f.length / control.length) for f in results.figures}
+        plots.save_figure(plots.gain_against_nats(points, control.who), folder / _PICTURE)
+        drawn = [_PICTURE]
+    (folder / "README.md").write_text(quality_page(results, drawn), encoding="utf-8")
 
 
 def way_table(found: Sequence[Figures]) -> str:

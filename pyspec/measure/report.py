@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from pyspec.measure import plots
 from pyspec.measure.equal import Difference
+from pyspec.measure.plots import Drawn
 from pyspec.measure.setup import Setup
 from pyspec.measure.stats import TOTAL, Summary, geomean, hindsight, summarise
 
@@ -17,11 +19,16 @@ if TYPE_CHECKING:
     from pyspec.measure.records import Record
 
 
-class Results(msgspec.Struct):
-    """Everything the page says, as `results.json` next to it; the README's table is made from it.
+SHOWN = 20
+"""Differences that are kept and shown; the others are counted."""
 
-    title: what was compared. notes: what was skipped, and why. memory: MiB resident, by
-    configuration. command: the command line that made it.
+
+class Results(msgspec.Struct):
+    """Everything the page says and its pictures show, as `results.json` next to it.
+
+    title, about: what was compared. tie: nats within which rounding may decide, measured or given. differing: answers
+    that part from plain decoding's, of which `differences` has the first. notes: what was skipped, and why. memory: MiB
+    resident, by configuration. command: the command line that made it.
     """
 
     title: str
@@ -30,34 +37,29 @@ class Results(msgspec.Struct):
     summaries: list[Summary]
     differences: list[Difference]
     tie: float
+    tie_measured: bool = False
+    differing: int = 0
+    about: str = ""
     notes: list[str] = []
     memory: dict[str, float] = {}
     repeat: int = 1
+    drawn: Drawn = msgspec.field(default_factory=Drawn)
 
 
 def collect(
-    records: Sequence[Record],
-    differences: Sequence[Difference],
-    tie: float,
-    *,
-    title: str,
-    command: str,
-    notes: Sequence[str] = (),
-    memory: dict[str, float] | None = None,
+    records: Sequence[Record], differences: Sequence[Difference], tie: float, **more: Any
 ) -> Results:
-    """Join figures to results. `records` must not be empty."""
+    """Join figures to results; `more` are fields of `Results`. `records` must not be empty."""
     errors = {r.error: r.who for r in records if r.error}
     told = [f"{who}: some questions were left out: {error}" for error, who in errors.items()]
     return Results(
-        title=title,
-        command=command,
         setup=records[-1].setup,
         summaries=summarise(records),
-        differences=list(differences),
+        differences=list(differences[:SHOWN]),
+        differing=len(differences),
         tie=tie,
-        notes=[*notes, *told],
-        memory=memory or {},
         repeat=1 + max(r.repeat for r in records),
+        **{**more, "notes": [*more.get("notes", ()), *told]},
     )
 
 
@@ -65,6 +67,7 @@ def page(results: Results, plots: Sequence[str] = ()) -> str:
     """The results as Markdown."""
     parts = [
         f"# {results.title}",
+        *([results.about] if results.about else []),
         _intro(results),
         "## Speed-up over plain decoding, by category",
         speed_table(results.summaries),
@@ -83,14 +86,12 @@ def page(results: Results, plots: Sequence[str] = ()) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def save(results: Results, folder: Path, plots: Sequence[str] = ()) -> Path:
-    """Write `results.json` and the page `README.md` into a folder; returns the page."""
+def save(results: Results, folder: Path) -> None:
+    """Write `results.json` into a folder, and from it the pictures and the page `README.md`."""
     folder.mkdir(parents=True, exist_ok=True)
-    data = msgspec.json.format(msgspec.json.encode(results), indent=1)
-    (folder / "results.json").write_bytes(data + b"\n")
-    path = folder / "README.md"
-    path.write_text(page(results, plots), encoding="utf-8")
-    return path
+    (folder / "results.json").write_bytes(msgspec.json.encode(results) + b"\n")
+    names = plots.draw_all(results.drawn, results.summaries, folder) if plots.available() else []
+    (folder / "README.md").write_text(page(results, names), encoding="utf-8")
 
 
 def _intro(results: Results) -> str:
@@ -204,16 +205,19 @@ def _memory(results: Results) -> list[str]:
 
 
 def _equality(results: Results) -> list[str]:
+    how = "measured on this target" if results.tie_measured else "given by --tie, not measured"
     text = (
         "Greedy answers of strict modes and peers were compared with plain decoding's, token by "
-        f"token. Rounding may decide where the target's two best tokens are within "
-        f"{results.tie:.2f} nats (measured on this target)."
+        f"token. Rounding may decide where the target's two best tokens are within {results.tie:.2f} nats ({how})."
     )
-    if not results.differences:
+    if not results.differing:
         return ["## Equality", f"{text} All were equal."]
-    lines = "\n".join(f"- {difference}" for difference in results.differences[:20])
-    count = len(results.differences)
-    return ["## Equality", f"{text} Answers that part from it: {count}. The first ones:", lines]
+    lines = "\n".join(f"- {difference}" for difference in results.differences)
+    return [
+        "## Equality",
+        f"{text} Answers that part from it: {results.differing}. The first ones:",
+        lines,
+    ]
 
 
 def setup_list(setup: Setup) -> str:

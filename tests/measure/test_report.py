@@ -1,31 +1,32 @@
-"""Pages, results.json, and the README's table."""
+"""Pages, their pictures, and results.json."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import msgspec
-import pytest
 from measure.making import record, turn
 
-from pyspec.errors import InputError
-from pyspec.measure import readme
 from pyspec.measure.equal import Difference
-from pyspec.measure.report import Results, collect, page, save
+from pyspec.measure.plots import gather
+from pyspec.measure.records import Record
+from pyspec.measure.report import SHOWN, Results, collect, page, save
 
-ROOT = Path(__file__).parents[2]
 
-
-def results(title: str = "Bench") -> Results:
-    """Two ways on one question."""
-    records = [
+def results_records() -> list[Record]:
+    """Two ways on one question, and one that failed."""
+    return [
         record("plain", 1, turn([1, 2, 3], 2.0), exact=True),
         record("slow", 1, turn([1, 2, 3], 4.0)),
         record("slow", 2, error="it broke"),
     ]
+
+
+def results(title: str = "Bench") -> Results:
+    """Two ways on one question."""
     found = [Difference("server", 1, 0, 2, 3, 4, 0.01)]
     return collect(
-        records, found, 0.2, title=title, command="pyspec bench", notes=["server is skipped"],
+        results_records(), found, 0.2, title=title, command="pyspec bench", notes=["server is skipped"],
         memory={"plain": 99.6},
     )  # fmt: skip
 
@@ -58,30 +59,39 @@ def test_results_come_back_from_their_file(tmp_path: Path) -> None:
     assert saved == results()
 
 
-def test_the_block_is_made_of_all_results(tmp_path: Path) -> None:
-    """In the order of their names, each with a link to its page."""
-    for name in ("b", "a"):
-        save(results(name.upper()), tmp_path / name)
-    block = readme.results_block(tmp_path)
-    assert block.index("[A](bench/results/a/README.md)") < block.index("[B](")
-    assert "| slow |" in block
+def test_only_the_first_differences_are_kept() -> None:
+    """All are counted."""
+    found = [Difference("server", i, 0, 2, 3, 4, 0.01) for i in range(50)]
+    kept = collect(results_records(), found, 0.1, title="t", command="c")
+    assert (len(kept.differences), kept.differing) == (SHOWN, 50)
+    assert "part from it: 50" in page(kept)
 
 
-def test_only_what_is_between_the_marks_changes() -> None:
-    """And doing it again changes nothing."""
-    text = f"before\n{readme.START}\nold\n{readme.END}\nafter\n"
-    new = readme.replaced(text, "| new |")
-    assert new == f"before\n{readme.START}\n| new |\n{readme.END}\nafter\n"
-    assert readme.replaced(new, "| new |") == new
+def test_a_bound_that_was_given_is_not_called_measured() -> None:
+    """The page says which it was."""
+    given, measured = (
+        collect(results_records(), [], 1.0, tie_measured=m, title="t", command="c")
+        for m in (False, True)
+    )
+    assert "1.00 nats (given by --tie, not measured)" in page(given)
+    assert "1.00 nats (measured on this target)" in page(measured)
 
 
-def test_a_readme_without_marks_is_refused() -> None:
-    """Nothing is appended somewhere."""
-    with pytest.raises(InputError, match="has no"):
-        readme.replaced("text", "x")
-
-
-def test_the_readme_shows_the_results_of_this_repository() -> None:
-    """Its table is the one made from bench/results."""
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
-    assert readme.replaced(text, readme.results_block(ROOT / "bench" / "results")) == text
+def test_pictures_can_be_drawn_from_the_file(tmp_path: Path) -> None:
+    """What is kept of the records is all that they need."""
+    counts = {
+        "rounds": 4,
+        "accepted_by_position": [3, 1],
+        "choice": {"tokens_predicted": 3.96, "tokens_accepted": 4},
+    }
+    records = [
+        record("plain", 1, turn([1, 2])),
+        *(record("strict", i, turn([1, 2], speculation=counts)) for i in (1, 2)),
+    ]
+    drawn = gather(records, {"target": [0.0, 1.23456]})
+    assert drawn.taken == {"strict": (8, [6, 2])}
+    assert drawn.predicted == {"strict": [(4.0, 4), (4.0, 4)]}
+    assert drawn.curves == {"target": [0.0, 1.235]}
+    save(collect(records, [], 0.1, title="t", command="c", drawn=drawn), tmp_path)
+    pictures = {path.name for path in tmp_path.glob("*.svg")}
+    assert pictures == {"speed-up.svg", "accepted-by-position.svg", "predicted.svg", "cost.svg"}

@@ -1,0 +1,74 @@
+"""What batches gained: figures, page, and the script itself."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+BENCH = Path(__file__).parents[2] / "bench"
+
+
+@pytest.fixture
+def batch(script):
+    """bench/batch.py."""
+    return script("batch")
+
+
+def results(batch, title: str = "Batch"):
+    """A loop at 50 tokens a second and batches at 100, 50 and 200."""
+    seconds = {"loop": 2.0, "plain:1": 1.0, "speculative:1": 2.0, "plain:16": 0.5}
+    memory = {"loop": (400.0, 40.0), "plain:16": (500.0, 100.0)}
+    ways = []
+    for name, time in seconds.items():
+        peak, kv = memory.get(name, (0.0, 0.0))
+        runs = [{"tokens": 100, "seconds": time * k, "peak": peak, "kv": kv} for k in (0.5, 1, 2)]
+        ways.append(batch.summary(name, runs))
+    return batch.BatchResults(
+        title, "python bench/batch.py", "2026-01-01", "a machine", 2, batch.ModelFile("t.gguf", "ab", 9),
+        64, 96, 3, ways,
+    )  # fmt: skip
+
+
+def test_speeds_are_medians_over_the_loop_and_over_plain(batch) -> None:
+    """And memory is what is left without the KV cells of both: 500 - 100 - 360 of 400."""
+    lines = batch.batch_table(results(batch)).splitlines()
+    rows = {line.split(" | ")[0].strip("| "): line for line in lines}
+    assert "| 200.0 | 4.00 | 1.00 | 500 | 100 | +10 % |" in rows["plain:16"]
+    assert "| 50.0 | 1.00 | 0.50 |" in rows["speculative:1"]
+
+
+def test_the_page_has_every_result_of_the_folder(batch, tmp_path: Path) -> None:
+    """One section a file, and the pictures."""
+    (tmp_path / "soak.svg").touch()
+    for name in ("b", "a"):
+        (tmp_path / f"{name}.json").write_bytes(
+            batch.msgspec.json.encode(results(batch, name.upper()))
+        )
+    batch.write_page(tmp_path)
+    assert [found.title for found in batch.load(tmp_path)] == ["A", "B"]
+    text = (tmp_path / "README.md").read_text()
+    assert text.index("## A") < text.index("## B") < text.index("![soak](soak.svg)")
+
+
+def test_the_script_measures_every_way_and_writes_the_page(
+    tiny_ascii: Path, tmp_path: Path
+) -> None:
+    """The loop and the batches answer the same records; tokens are counted, speeds are positive."""
+    questions = tmp_path / "q.jsonl"
+    questions.write_text("".join(json.dumps({"prompt": f"abc {i}"}) + "\n" for i in range(3)))
+    command = [
+        sys.executable, BENCH / "batch.py", tiny_ascii, questions, "--records", "3", "--tokens", "4",
+        "--parallel", "2", "--threads", "1", "--repeat", "1", "--ctx", "128", "--out", tmp_path / "tiny.json",
+    ]  # fmt: skip
+    done = subprocess.run(command, capture_output=True, timeout=120, check=False, text=True)
+    assert done.returncode == 0, done.stderr
+    ways = json.loads((tmp_path / "tiny.json").read_text())["ways"]
+    assert [way["name"] for way in ways] == ["loop", "plain:2", "speculative:2"]
+    assert {way["tokens"] for way in ways} == {12.0}
+    assert min(way["rate"] for way in ways) > 0.0
+    assert "plain:2" in done.stdout
+    assert (tmp_path / "README.md").exists()

@@ -1,0 +1,96 @@
+"""Pages, pictures and the README's numbers come from the results alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from measure.making import record, turn
+
+from pyspec.errors import InputError
+from pyspec.measure.report import collect, save
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def pages(script):
+    """bench/pages.py."""
+    return script("pages")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Results of one run: strict at twice plain's speed on qa and at half on code, a rival at a third."""
+    seconds = {"plain": (1.0, 1.0), "strict": (0.5, 2.0), "server-draft:2": (3.0, 3.0)}
+    records = [
+        record(who, i, turn([1, 2, 3], s), category=kind, peer=who.startswith("server"))
+        for who, times in seconds.items()
+        for i, (kind, s) in enumerate(zip(("qa", "code"), times, strict=True))
+    ]
+    save(collect(records, [], 0.1, title="Default", command="pyspec bench"), tmp_path / "default")
+    return tmp_path
+
+
+def test_a_row_has_the_worst_kind_and_the_best_rival(pages, folder: Path) -> None:
+    """Losing kinds are in; the title leads to the page."""
+    row = pages.readme_table(folder).splitlines()[-1]
+    assert row == (
+        "| [Default](bench/results/default/README.md) | 2 | **1.00** | 0.50 code | - | 0.33 server-draft:2 |"
+    )
+
+
+def test_numbers_in_the_text_are_filled_in(pages, folder: Path) -> None:
+    """By folder, way and figure; what is around them stays, and doing it again changes nothing."""
+    text = f"{pages.START}\n{pages.END}\nIt is <!--= default/strict/worst -->9<!--/--> times.\n"
+    new = pages.filled(text, folder)
+    assert new.endswith("It is <!--= default/strict/worst -->0.50<!--/--> times.\n")
+    assert "| [Default]" in new
+    assert pages.filled(new, folder) == new
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("no marks", "has no <!-- results"),
+        (
+            "<!-- results -->\n<!-- /results --><!--= default/none/mean -->1<!--/-->",
+            "default/none/mean",
+        ),
+    ],
+)
+def test_a_readme_that_cannot_be_filled_is_refused(
+    pages, folder: Path, text: str, words: str
+) -> None:
+    """Nothing is appended somewhere, and no number is left standing that nobody measured."""
+    with pytest.raises(InputError, match=words):
+        pages.filled(text, folder)
+
+
+def test_redrawing_gives_the_same_files(pages, folder: Path) -> None:
+    """The page, the results and every picture, byte by byte."""
+    pages.redraw(folder)
+    before = {p: p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+    for path in folder.rglob("*.svg"):
+        path.unlink()
+    pages.redraw(folder)
+    assert {p: p.read_bytes() for p in folder.rglob("*") if p.is_file()} == before
+
+
+def test_the_readme_shows_the_results_of_this_repository(pages) -> None:
+    """Its table and its numbers are those of bench/results."""
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert pages.filled(text, ROOT / "bench" / "results") == text
+
+
+def test_the_pages_are_those_of_the_results(pages) -> None:
+    """No page was written by hand, pictures aside."""
+    runs, rules = pages.read(ROOT / "bench" / "results")
+    for name, results in runs.items():
+        text = (ROOT / "bench" / "results" / name / "README.md").read_text(encoding="utf-8")
+        assert text.startswith(pages.report.page(results).partition("\n## Setup")[0]), name
+    for name, found in rules.items():
+        text = (ROOT / "bench" / "results" / name / "README.md").read_text(encoding="utf-8")
+        assert text.startswith(
+            pages.quality_report.quality_page(found).partition("\n## Setup")[0]
+        ), name
