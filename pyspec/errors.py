@@ -6,6 +6,7 @@
     │   ├── ModelUnreadable      a directory, a device, a FIFO, or no permission
     │   ├── ModelInvalid         the header or the tensors contradict the file
     │   └── ModelRejected        the trial load in a child process died or failed
+    ├── TemplateError            a model's own chat template cannot be rendered
     ├── DraftMismatch            draft or companion speaks another vocabulary
     ├── DraftError               a drafter raised or returned nonsense
     ├── UnsupportedModel         speculation cannot roll this architecture back
@@ -50,8 +51,8 @@ class PyspecError(Exception):
         return f"{self.message} ({self.hint})" if self.hint else self.message
 
 
-class ModelError(PyspecError):
-    """A model file cannot be used."""
+class ModelError(PyspecError, ValueError):
+    """A model file cannot be used; a ValueError too, since llama-cpp-python raises that."""
 
 
 class ModelNotFound(ModelError):
@@ -72,6 +73,10 @@ class ModelRejected(ModelError):
     def __init__(self, message: str, hint: str = "", signal: int | None = None) -> None:
         super().__init__(message, hint)
         self.signal = signal
+
+
+class TemplateError(PyspecError):
+    """A model's own chat template fails, takes too long or too much."""
 
 
 class DraftMismatch(PyspecError):

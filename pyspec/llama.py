@@ -22,6 +22,7 @@ from pyspec.policy.cost import CostCurve
 from pyspec.policy.learned import Learned
 from pyspec.policy.lengths import Length, parse_length
 from pyspec.profiles import load_profile, prior_curve, prior_learned
+from pyspec.ranges import check_ranges
 from pyspec.rules import Strict, Verification
 from pyspec.sampling import ProcessorHook, Sampling, build_chain
 from pyspec.speculation import OFF, Speculation, result_block
@@ -106,6 +107,7 @@ class SpeculativeLlama(Mirror):
         **kwargs: Any,
     ) -> None:
         start = perf_counter()
+        check_ranges({"draft_n_gpu_layers": draft_n_gpu_layers})
         self._bound, self._call = Speculation(), _Call()
         self._assembly: Assembly | None = None
         self._told: set[str] = set()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,6 +12,8 @@ import numpy as np
 from llama_cpp import _internals as internals
 
 from pyspec.errors import OptionError
+from pyspec.grammar import check_grammar
+from pyspec.ranges import RANGES, check_ranges
 
 PENALTY_WINDOW = 64
 """Tokens that penalties look back on, as llama-cpp-python has it."""
@@ -41,15 +42,9 @@ class Sampling:
     logit_bias: Mapping[int, float] | None = None
 
     def __post_init__(self) -> None:
-        if not math.isfinite(self.temperature):
-            raise OptionError(
-                f"temperature is {self.temperature}", "use 0 for greedy, or up to about 2"
-            )
-        if not 0.0 < self.top_p <= 1.0 or not 0.0 <= self.min_p <= 1.0:
-            raise OptionError(
-                f"top_p is {self.top_p} and min_p {self.min_p}",
-                "use 0 < top_p <= 1 and 0 <= min_p <= 1",
-            )
+        check_ranges(vars(self))
+        if self.top_p == 0.0:
+            raise OptionError("top_p is 0", RANGES["top_p"].says)
 
     @property
     def penalised(self) -> bool:
@@ -99,6 +94,7 @@ def build_chain(
             penalty_present=sampling.presence_penalty,
         )
     if grammar is not None:
+        check_grammar(grammar._grammar, llama._model.vocab)
         _add_grammar(chain, llama._model, grammar)
     _add_choice(chain, sampling, llama.n_vocab())
     return chain

@@ -8,8 +8,8 @@ from typing import Any
 from pyspec.assemble import Assembly
 from pyspec.engine.handle import MAX_DRAFT
 from pyspec.engine.session import Report
-from pyspec.errors import OptionError
 from pyspec.policy.base import LengthPolicy
+from pyspec.ranges import check_ranges
 from pyspec.rules import Verification
 
 
@@ -27,8 +27,7 @@ class Speculation:
     draft_max: int | None = None
 
     def __post_init__(self) -> None:
-        if self.draft_max is not None and self.draft_max < 0:
-            raise OptionError(f"draft_max is {self.draft_max}", "use 0 or more")
+        check_ranges(vars(self))
 
     @property
     def longest(self) -> int:

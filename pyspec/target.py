@@ -1,13 +1,22 @@
-"""The target as a `llama_cpp.Llama` that is tried before it is loaded."""
+"""The target as a `llama_cpp.Llama` that nothing in a model file can end: tried first, its texts and templates guarded."""
 
 from __future__ import annotations
 
 from contextlib import ExitStack
+from functools import partial
 from typing import Any
 
 import llama_cpp
+from llama_cpp import llama_chat_format
 
+from pyspec.errors import EngineError, ModelInvalid
+from pyspec.ranges import check_ranges
 from pyspec.store.check import Loading, check_model
+from pyspec.store.machine import default_threads
+from pyspec.store.render import TemplateProcess
+from pyspec.text import GuardedTokenizer
+
+_TEMPLATE = "tokenizer.chat_template"
 
 
 class TargetLlama(llama_cpp.Llama):  # type: ignore[misc]  # llama_cpp is untyped
@@ -15,23 +24,54 @@ class TargetLlama(llama_cpp.Llama):  # type: ignore[misc]  # llama_cpp is untype
 
     trust: read only the file's header instead. extra_buffers: whether llama.cpp may copy weights into layouts of its own
     (AMX, repacking); "auto" says yes unless that crashes on this machine, "on" and "off" decide it.
-    Raises ModelNotFound, ModelUnreadable, ModelInvalid or ModelRejected.
+    n_threads and n_threads_batch: as many as this process may really use, if not given.
+
+    A chat template in the file is rendered in a child process with limits, when a chat first needs it. Raises
+    ModelNotFound, ModelUnreadable, ModelInvalid, ModelRejected, OptionError, or EngineError where memory does not suffice.
     """
+
+    tokenizer_: Any
 
     def __init__(
         self, model_path: str, *, trust: bool = False, extra_buffers: str = "auto", **kwargs: Any
     ) -> None:
         self._stack = ExitStack()  # the base class closes it, also when the file is refused below
+        check_ranges(kwargs)
+        kwargs["n_threads"] = kwargs.get("n_threads") or default_threads()
+        kwargs["n_threads_batch"] = kwargs.get("n_threads_batch") or kwargs["n_threads"]
         self.trust = trust
         self.loading = Loading(
             n_gpu_layers=kwargs.get("n_gpu_layers", 0),
             n_ctx=kwargs.get("n_ctx", 512),
-            n_threads=kwargs.get("n_threads") or 2,
+            n_threads=kwargs["n_threads"],
             flash_attn=bool(kwargs.get("flash_attn", False)),
             extra_buffers=extra_buffers,
         )
         self._may_use_extra = check_model(model_path, trust, self.loading)
-        super().__init__(model_path, **kwargs)
+        self._templates: dict[str, str] | None = {}
+        self._load(model_path, kwargs)
+        if isinstance(self.tokenizer_, llama_cpp.LlamaTokenizer):
+            self.tokenizer_ = GuardedTokenizer(self)
+        self._offer_templates(kwargs)
+
+    def _load(self, model_path: str, kwargs: dict[str, Any]) -> None:
+        """llama-cpp-python's own beginning; what it raises gets a name and a hint."""
+        try:
+            super().__init__(model_path, **kwargs)
+        except UnicodeDecodeError as error:
+            raise ModelInvalid(f"{model_path} names tokens in bytes that are not UTF-8") from error
+        except MemoryError as error:
+            raise EngineError(
+                f"no memory for {model_path} with {kwargs.get('n_ctx', 512)} tokens of context",
+                "lower n_ctx (-c)",
+            ) from error
+        except ValueError as error:
+            if "context" in str(error):
+                raise EngineError(
+                    f"no memory for a context of {kwargs.get('n_ctx', 512)} tokens",
+                    "lower n_ctx (-c)",
+                ) from error
+            raise ModelInvalid(f"{model_path} could not be loaded: {error}") from error
 
     @property
     def model_params(self) -> Any:
@@ -42,3 +82,47 @@ class TargetLlama(llama_cpp.Llama):  # type: ignore[misc]  # llama_cpp is untype
     def model_params(self, params: Any) -> None:
         params.use_extra_bufts = self._may_use_extra
         self._model_params = params
+
+    @property
+    def metadata(self) -> dict[str, str]:
+        """What the file says of itself; while it is loaded without templates, which llama-cpp-python would compile."""
+        return self._metadata
+
+    @metadata.setter
+    def metadata(self, found: dict[str, str]) -> None:
+        if self._templates is not None:
+            self._templates = {k: v for k, v in found.items() if k.startswith(_TEMPLATE)}
+            found = {k: v for k, v in found.items() if k not in self._templates}
+        self._metadata = found
+
+    def _offer_templates(self, kwargs: dict[str, Any]) -> None:
+        """Chat formats as llama-cpp-python names them, rendered elsewhere."""
+        templates, self._templates = self._templates or {}, None
+        self._metadata = {**self._metadata, **templates}
+        for key, template in templates.items():
+            name = "chat_template.default" if key == _TEMPLATE else key.removeprefix("tokenizer.")
+            self._chat_handlers[name] = self._handler(template)
+        chosen = kwargs.get("chat_format") or kwargs.get("chat_handler")
+        if chosen is None and _TEMPLATE in templates:
+            guessed = llama_chat_format.guess_chat_format_from_gguf_metadata(self._metadata)
+            self.chat_format = guessed or "chat_template.default"
+
+    def _handler(self, template: str) -> Any:
+        eos, bos = self.token_eos(), self.token_bos()
+        words = [self._model.token_get_text(token) if token != -1 else "" for token in (eos, bos)]
+        process = TemplateProcess(template, *words)
+        self._stack.callback(process.close)
+        return llama_chat_format.chat_formatter_to_chat_completion_handler(
+            partial(_format, process, words[0], eos)
+        )
+
+
+def _format(process: TemplateProcess, eos_text: str, eos: int, **conversation: Any) -> Any:
+    """A conversation as llama-cpp-python's own Jinja formatter would give it."""
+    ends = llama_cpp.StoppingCriteriaList([lambda tokens, _: tokens[-1] == eos])
+    return llama_chat_format.ChatFormatterResponse(
+        prompt=process.render(conversation),
+        stop=[eos_text],
+        stopping_criteria=ends,
+        added_special=True,
+    )

@@ -17,8 +17,8 @@ LAYERS = [
     ["llama"],
     ["assemble", "mirror", "speculation"],
     ["engine", "drafters", "profiles", "target"],
-    ["policy", "store", "rules", "tokens", "stats", "text", "sampling", "scores", "display"],
-    ["_lib", "atomic"],
+    ["policy", "store", "rules", "tokens", "stats", "text", "sampling", "grammar", "scores", "display"],
+    ["_lib", "atomic", "ranges"],
     ["errors", "_native", "_version", "_clone"],
 ]
 # Beyond the rows: the arithmetic of policies must run without an engine, a model or llama.cpp.

@@ -14,7 +14,7 @@ from pyspec.batch.layout import STEP, Layout
 from pyspec.engine.handle import Engine, Role
 from pyspec.engine.loop import Equipment, Loop
 from pyspec.engine.side import Placement, SideModel, address, can_roll_back
-from pyspec.errors import EngineError, ModelInvalid
+from pyspec.errors import EngineError
 from pyspec.policy.learned import Learned
 from pyspec.profiles import gpu_layers, load_profile, prior_curve, prior_learned
 from pyspec.store.eagle import States
@@ -43,10 +43,7 @@ class Models:
     def __init__(self, path: str, draft: Any, companion: str, **kwargs: Any) -> None:
         # attention then skips the cells of other sequences; without it each row would look at all of them
         kwargs = {"verbose": False, "flash_attn": True, **kwargs, "n_ctx": STEP}
-        try:
-            self.target = TargetLlama(path, **kwargs)
-        except ValueError as error:
-            raise ModelInvalid(f"{path} could not be loaded: {error}") from error
+        self.target = TargetLlama(path, **kwargs)
         try:
             # measured: with many sequences a draft model costs more than it brings, and a coupled one makes the target give
             # logits of every prompt row; lookup costs nothing

@@ -18,6 +18,7 @@ from pyspec.batch.scheduler import Counts, Scheduler
 from pyspec.engine.handle import MAX_DRAFT
 from pyspec.errors import Cancelled, OptionError
 from pyspec.policy.lengths import parse_length
+from pyspec.ranges import check_range, check_ranges
 from pyspec.store.fingerprint import file_sha256
 
 if TYPE_CHECKING:
@@ -65,6 +66,8 @@ class Batch:
     ) -> None:
         if parallel is not None and not 1 <= parallel <= MOST_SEQUENCES:
             raise OptionError(f"parallel is {parallel}", f"use 1 to {MOST_SEQUENCES}")
+        check_range("n_ctx", n_ctx)
+        check_ranges({"draft_max": draft_max, "draft_n_gpu_layers": draft_n_gpu_layers})
         if n_ctx < 1:
             raise OptionError(f"n_ctx is {n_ctx}", "use 1 or more")
         chosen = parse_length(length)

@@ -20,13 +20,13 @@ from pyspec.cli.interrupt import interruptible
 from pyspec.cli.options import (
     find_models,
     model_options,
-    physical_cores,
     sampling,
     sampling_options,
     speculation_options,
     verification,
 )
 from pyspec.errors import Cancelled, InputEncoding, OptionError
+from pyspec.store.machine import default_threads
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 FAILED_ITEMS = 3
@@ -163,7 +163,7 @@ def _answerer(options: dict[str, Any]) -> Any:
         options["stop"],
         options["raw"],
     )
-    threads = options["threads"] or physical_cores()
+    threads = options["threads"] or default_threads()
     found = find_models(options)
     arguments = {
         "draft": found["draft"],

@@ -6,8 +6,7 @@ import click
 import llama_cpp
 
 from pyspec._version import __version__
-from pyspec.cli.options import physical_cores
-from pyspec.store.machine import extra_buffers_known, has_amx
+from pyspec.store.machine import default_threads, extra_buffers_known, has_amx
 from pyspec.store.paths import cache_dir
 
 
@@ -20,7 +19,7 @@ def info() -> None:
     for name in backends():
         click.echo(f"backend           {name}")
     click.echo(f"extra buffers     {_extra_buffers()}")
-    click.echo(f"threads           {physical_cores()}")
+    click.echo(f"threads           {default_threads()}")
     click.echo(f"cache             {cache_dir()}")
 
 

@@ -33,6 +33,7 @@ from pyspec.store.header import read_header
 from pyspec.store.hub import hub_repo
 from pyspec.store.locate import find, resolve
 from pyspec.store.locate import pull as fetch_repo
+from pyspec.store.machine import default_threads
 from pyspec.store.manifest import Entry, HuggingFace, Manifest, PypiWheel, Shipped, load_manifest
 from pyspec.store.shelf import Model, add, here, remove
 
@@ -159,12 +160,11 @@ def pull(name: str, kind: str | None, as_json: bool) -> None:
 def _measured_type(entry: Entry) -> str:
     """The type that measures best here; of the other files only those stay that were there."""
     from pyspec.cli.measuring import run_progress  # noqa: PLC0415 - loads the engine
-    from pyspec.cli.options import physical_cores  # noqa: PLC0415
     from pyspec.measure.types import all_types, best_type, type_table  # noqa: PLC0415
 
     there = {kind for kind in CONVERSIONS if converted(entry, kind) is not None}
     with store_progress() as show, run_progress() as report:
-        found = all_types(entry, physical_cores(), show, report)
+        found = all_types(entry, default_threads(), show, report)
     click.echo(type_table(found), err=True)
     best = best_type(found).kind
     for kind in set(CONVERSIONS) - there - {best, entry.convert}:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import click
@@ -20,7 +19,7 @@ from pyspec.llama import Speculation, SpeculativeLlama
 from pyspec.rules import Margin, Strict, Verification
 from pyspec.sampling import Sampling
 from pyspec.store import resolve
-from pyspec.store.machine import EXTRA_BUFFERS
+from pyspec.store.machine import EXTRA_BUFFERS, default_threads
 
 
 class Layers(click.ParamType):  # type: ignore[type-arg, unused-ignore]  # generic from click 8.4 on
@@ -261,7 +260,7 @@ def open_model(options: Mapping[str, Any], **kwargs: Any) -> SpeculativeLlama:
     """Find and load what `model_options` and `speculation_options` name."""
     found = find_models(options)
     hush_llama(bool(options.get("verbose")))
-    threads = options["threads"] or physical_cores()
+    threads = options["threads"] or default_threads()
     return SpeculativeLlama(
         found["model"],
         draft=found["draft"],
@@ -292,13 +291,3 @@ def _found(word: str, progress: Any) -> str:
         if plus and front == "lookup"
         else str(resolve(word, progress))
     )
-
-
-def physical_cores() -> int:
-    """Cores this process may use, hyper-threads not counted: they add nothing to matrix products."""
-    cores = (
-        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    )
-    smt = Path("/sys/devices/system/cpu/smt/active")
-    shared = smt.is_file() and smt.read_text().strip() == "1"
-    return max(1, cores // 2 if shared else cores)

@@ -10,7 +10,7 @@ import msgspec
 from rich.console import Console
 
 from pyspec.cli.measuring import FILE, MEASURED, run_progress
-from pyspec.cli.options import model_options, open_model, physical_cores
+from pyspec.cli.options import model_options, open_model
 from pyspec.cli.progress import store_progress
 from pyspec.errors import OptionError
 from pyspec.measure.profile import measure, store
@@ -19,6 +19,7 @@ from pyspec.measure.questions import load_questions, select
 from pyspec.measure.rounds import Header, write_rounds
 from pyspec.measure.types import all_types, type_table
 from pyspec.profiles import save_prior
+from pyspec.store.machine import default_threads
 from pyspec.store.manifest import load_manifest
 
 if TYPE_CHECKING:
@@ -75,7 +76,7 @@ def _types(options: dict[str, Any]) -> None:
             f"--types converts known models, and {name} is none", "see `pyspec models list`"
         )
     with store_progress() as show, run_progress() as report:
-        found = all_types(entry, options["threads"] or physical_cores(), show, report)
+        found = all_types(entry, options["threads"] or default_threads(), show, report)
     click.echo(msgspec.json.encode(found) if options["as_json"] else type_table(found))
 
 

@@ -13,10 +13,11 @@ from pyspec.cli.measuring import (
     run_options,
     run_progress,
 )
-from pyspec.cli.options import find_models, model_options, physical_cores
+from pyspec.cli.options import find_models, model_options
 from pyspec.measure.quality import WAYS, QualityResults, answer_all, judge, verdict
 from pyspec.measure.quality_report import save_quality, way_table
 from pyspec.measure.sides import Sides, parse_ways
+from pyspec.store.machine import default_threads
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -35,7 +36,7 @@ def quality(out: Path, ways: str, title: str, **options: Any) -> None:
     """
     named, questions, how = parse_ways(ways), chosen_questions(options), run_options(options)
     found = find_models({**options, "companion": "none"})
-    threads = options["threads"] or physical_cores()
+    threads = options["threads"] or default_threads()
     sides = Sides(
         found["model"], found["draft"], named, n_ctx=options["ctx"], max_tokens=how.max_tokens,
         n_threads=threads, n_threads_batch=threads, n_gpu_layers=options["n_gpu_layers"],

@@ -47,11 +47,10 @@ class SideModel:
         states: States | None = None,
     ) -> None:
         self.path = path
+        params = _model_params(path, target, placement)
         try:
             self._model = internals.LlamaModel(
-                path_model=str(path),
-                params=_model_params(path, target, placement),
-                verbose=target.verbose,
+                path_model=str(path), params=params, verbose=target.verbose
             )
         except ValueError as error:
             raise ModelInvalid(f"{path} could not be loaded: {error}") from error

@@ -24,6 +24,10 @@ MOST_CONTEXT = 8192
 """Tokens of context that are tried; more only takes longer."""
 
 
+TEXT = "Hello, w\u00f6rld\n\0\ufffd \u4e16\u754c".encode()
+"""Words, a letter that is not ASCII, NUL, and what stands for damaged text."""
+
+
 def limit(address_space: int) -> None:
     """No core file, and no more memory than a load can need; 0 for no limit."""
     with contextlib.suppress(ImportError, ValueError, OSError):  # Windows has no limits to set
@@ -55,12 +59,38 @@ def trial(lc: ModuleType, path: str, loading: dict[str, Any]) -> str:
     model = lc.llama_model_load_from_file(os.fsencode(path), params)
     if not model:
         return "llama.cpp cannot load it"
+    tokenize(lc, lc.llama_model_get_vocab(model))
     if lc.llama_model_has_encoder(model):
         return ""  # nothing to decode without an encoded text
     context = make_context(lc, model, loading)
     if not context:
         return "llama.cpp cannot make a context for it"
     return decode(lc, model, context)
+
+
+def tokenize(lc: ModuleType, vocab: Any) -> None:
+    """Turns texts into tokens: llama.cpp ends the process where the vocabulary contradicts itself."""
+    kind = lc.llama_vocab_type(vocab)
+    if kind == lc.LLAMA_VOCAB_TYPE_NONE:
+        return
+    spells = kind != lc.LLAMA_VOCAB_TYPE_SPM or has_bytes(lc, vocab)
+    room = (lc.llama_token * 256)()
+    for text in (
+        b"",
+        TEXT if spells else b"",
+    ):  # what cannot be spelled is refused where texts come in
+        for special in (False, True):
+            lc.llama_tokenize(vocab, text, len(text), room, len(room), True, special)
+
+
+def has_bytes(lc: ModuleType, vocab: Any) -> bool:
+    """Whether the vocabulary has a token for each of the 256 bytes."""
+    missing = {b"<0x%02X>" % byte for byte in range(256)}
+    for token in range(lc.llama_vocab_n_tokens(vocab)):
+        missing.discard(lc.llama_vocab_get_text(vocab, token))
+        if not missing:
+            return True
+    return False
 
 
 def make_context(lc: ModuleType, model: Any, loading: dict[str, Any]) -> Any:

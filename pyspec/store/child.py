@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-__all__ = ["Outcome", "run_child"]
+__all__ = ["Outcome", "command_of", "environment_of", "run_child"]
 
 # The child sees the parent's import path as it is now and never the working directory's files.
 _START = (
@@ -65,6 +65,17 @@ def _signal_name(number: int) -> str:
         return f"signal {number}"
 
 
+def command_of(script: str) -> list[str]:
+    """The command that runs `script` of this folder with this process's import path."""
+    path = json.dumps([p or str(Path.cwd()) for p in sys.path])
+    return [sys.executable, "-c", _START, path, str(Path(__file__).parent / script)]
+
+
+def environment_of(*, gpu: bool) -> dict[str, str]:
+    """The environment of a child."""
+    return {**os.environ, **_ENV, **({} if gpu else _NO_GPU)}
+
+
 def run_child(
     script: str,
     arguments: Sequence[str],
@@ -78,15 +89,13 @@ def run_child(
     Earlier lines go to `on_line`. The child is killed after `timeout` seconds and when the caller
     is interrupted; it sees no GPU unless `gpu`.
     """
-    path = json.dumps([p or str(Path.cwd()) for p in sys.path])
-    command = [sys.executable, "-c", _START, path, str(Path(__file__).parent / script)]
     with tempfile.TemporaryFile() as errors:
         child = subprocess.Popen(
-            [*command, *arguments],
+            [*command_of(script), *arguments],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=errors,
-            env={**os.environ, **_ENV, **({} if gpu else _NO_GPU)},
+            env=environment_of(gpu=gpu),
         )
         fired = threading.Event()
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import math
+import os
 import platform
 from functools import cache
 from importlib import metadata, util
@@ -18,6 +20,7 @@ from pyspec.store.fingerprint import Stamp, recall, remember
 
 __all__ = [
     "EXTRA_BUFFERS",
+    "default_threads",
     "engine_build",
     "extra_buffers_known",
     "has_amx",
@@ -105,3 +108,57 @@ def remember_extra_buffers(works: bool) -> None:
 def _here() -> Stamp:
     """This build on this processor, in the form of a file's state."""
     return Stamp(f"{processor()} with {engine_build()}", 0, 0, 0)
+
+
+def default_threads() -> int:
+    """Threads that this process may really use: its cores without hyper-threads, within the container's share of CPU time.
+
+    More would wait for each other: ggml's threads spin at barriers that a thread without a core keeps closed.
+    """
+    cores = (
+        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    )
+    smt = Path("/sys/devices/system/cpu/smt/active")
+    shared = smt.is_file() and smt.read_text().strip() == "1"
+    physical = cores // 2 if shared else cores
+    return max(1, int(min(physical, _cpu_share(Path("/")))))
+
+
+def _cpu_share(root: Path) -> float:
+    """CPUs that the control groups of this process grant it; infinity where there is no such limit.
+
+    root: where /proc and /sys are.
+    """
+    shares = [math.inf]
+    for line in _lines(root / "proc/self/cgroup"):
+        _, controllers, path = line.split(":", 2)
+        if controllers and "cpu" not in controllers.split(","):
+            continue
+        top = root / "sys/fs/cgroup" / ("cpu" if controllers else "")
+        group = top / path.lstrip("/")
+        for folder in (group, *group.parents):
+            shares += _quota(folder)
+            if folder == top:
+                break
+    return max(1.0, min(shares))
+
+
+def _quota(folder: Path) -> list[float]:
+    """The quota that one control group states, of either version; empty without one."""
+    try:
+        if fields := _lines(folder / "cpu.max"):
+            quota, period = fields[0].split()
+            return [int(quota) / int(period)] if quota != "max" else []
+        quota_us, period_us = (
+            int(_lines(folder / f"cpu.cfs_{name}_us")[0]) for name in ("quota", "period")
+        )
+        return [quota_us / period_us] if quota_us > 0 else []
+    except (ValueError, IndexError, ZeroDivisionError):
+        return []
+
+
+def _lines(path: Path) -> list[str]:
+    try:
+        return path.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return []
