@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +15,7 @@ from pyspec.cli.measuring import FILE, MEASURED, run_progress
 from pyspec.cli.options import model_options, open_model
 from pyspec.cli.progress import store_progress
 from pyspec.errors import OptionError
+from pyspec.measure.plots import available
 from pyspec.measure.profile import measure, store
 from pyspec.measure.profile_report import draw, say, summary
 from pyspec.measure.questions import load_questions, select
@@ -53,6 +56,8 @@ def profile(questions: Path | None, **options: Any) -> None:
     if options["types"]:
         _types(options)
         return
+    if options["plot"] and not available():
+        raise OptionError("--plot needs matplotlib", "pip install 'pyspec-llama[plot]'")
     chosen = select(load_questions(questions), options["limit"], every=options["every"])
     with open_model({**options, **MEASURED}) as llm:
         with run_progress() as report:
@@ -66,6 +71,25 @@ def profile(questions: Path | None, **options: Any) -> None:
         else:
             say(found, Console(highlight=False, markup=False))
         _keep(llm, found, options)
+    if not options["as_json"]:
+        click.echo(f"use: {next_command(found, options)}")
+
+
+def next_command(found: Measured, options: Mapping[str, Any]) -> str:
+    """The command that uses what was found: with the draft where it pays, else with what does."""
+    words = ["pyspec", "generate"]
+    if options["model"]:
+        words += ["-m", options["model"]]
+    draft = options["draft"]
+    if found.acceptance and found.auto < 1.0:
+        draft = "lookup" if found.lookup_share > WORTH_LOOKING else "none"
+    if draft != "auto":
+        words += ["--draft", draft]
+    return f"{shlex.join(words)} ..."
+
+
+WORTH_LOOKING = 0.05
+"""Share of positions where the text's own continuation must be right for lookup to be worth naming."""
 
 
 def _types(options: dict[str, Any]) -> None:

@@ -64,7 +64,13 @@ def measure_costs(
     long = (list(text) * (1 + (max(depths) + N_MAX) // max(1, len(text))))[: max(depths) + N_MAX]
     rows = range(1, min(kmax, MAX_DRAFT) + 2)
     seen: dict[int, dict[int, list[float]]] = {}
+    start = perf_counter()
+    _ready(engine, long, depths[0])
+    reading = (perf_counter() - start) / depths[0]
     for i, depth in enumerate(depths):
+        left = budget_s - (perf_counter() - start)
+        if i and reading * depth > left:
+            break  # reading so far would take more than all measuring may
         seen[depth] = _target(engine, long, depth, rows, 0.8 * budget_s / len(depths))
         report(0.8 * (i + 1) / len(depths))
     step = 0.0
@@ -100,6 +106,8 @@ def _target(
     end = perf_counter() + budget_s
     for again in range(41):
         for n in rows:
+            if again > 1 and perf_counter() > end:
+                return out
             _ready(engine, text, depth)
             engine.put_draft(0, text[depth : depth + n - 1])
             start = perf_counter()
@@ -107,8 +115,6 @@ def _target(
             ms = 1e3 * (perf_counter() - start)
             if again:  # the first pass warms caches and builds graphs
                 out[n].append(ms)
-        if again >= 3 and perf_counter() > end:
-            break
     return out
 
 
@@ -122,6 +128,8 @@ def _side(
     end = perf_counter() + budget_s
     for again in range(31):
         for n, times in scores.items():
+            if again > 1 and perf_counter() > end:
+                break
             # from other places each time: at some the draft ends the text and goes no further
             _ready(engine, text, depth - again % 8)
             engine.put_draft(0, [])
@@ -135,7 +143,7 @@ def _side(
                 steps.append(1e3 * (middle - start) / min(n, drafted + 1))
                 if drafted == n:
                     times.append(1e3 * (perf_counter() - middle))
-        if again >= 3 and perf_counter() > end:
+        if again > 1 and perf_counter() > end:
             break
     rows = {n: median(times) for n, times in scores.items() if times} if companion else {}
     return (median(steps) if steps else 0.0), rows

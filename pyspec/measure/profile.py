@@ -95,7 +95,7 @@ def measure(
             break
         chains += record_answer(
             llm, prompt, name=question.question_id, category=question.category,
-            max_tokens=max_tokens, kmax=kmax,
+            max_tokens=max_tokens, kmax=kmax, until=start + budget_s,
         )  # fmt: skip
     return evaluate(costs, chains, kmax, perf_counter() - start)
 

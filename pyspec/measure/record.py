@@ -6,6 +6,8 @@ companion judges them.
 
 from __future__ import annotations
 
+import math
+from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -59,8 +61,9 @@ def record_answer(
     category: str,
     max_tokens: int = 128,
     kmax: int = 16,
+    until: float = math.inf,
 ) -> list[Chain]:
-    """The chains of one greedy answer, model and lookup, by position.
+    """The chains of one greedy answer, model and lookup, by position; the answer ends at `until` on `perf_counter`.
 
     Chains near the end are shorter, as in the loop: the token after the draft must fit, too.
     """
@@ -76,6 +79,9 @@ def record_answer(
         steps = llm.steps(prompt, Sampling(temperature=0.0), max_tokens=max_tokens, keep_rows=True)
         for step in steps:
             tokens += [token.id for token in step.tokens]
+            if perf_counter() > until:
+                break
+        steps.close()
         rows = [llm._scores[len(prompt) - 1 + i] for i in range(len(tokens))]  # noqa: SLF001
     finally:
         session.loop.equipment, llm._policies = full, policies  # noqa: SLF001

@@ -22,7 +22,7 @@ from pyspec.store.manifest import Entry, Manifest, Shipped, load_manifest
 from pyspec.store.others import Found, found_elsewhere, gguf_names
 from pyspec.store.paths import cache_dir, make_dir, models_dir
 
-__all__ = ["Model", "add", "find_here", "here", "names", "remove"]
+__all__ = ["Model", "add", "find_here", "here", "names", "remove", "target_names"]
 
 OURS, ADDED = "pyspec", "added"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]*")
@@ -59,6 +59,15 @@ def names() -> list[str]:
     manifest = load_manifest()
     more = [found.name for found in (*_fetched(), *_added(), *found_elsewhere())]
     return list(dict.fromkeys([*manifest.names, *more]))
+
+
+def target_names() -> list[str]:
+    """Names of models to talk with: known targets, converted ones, and what is here of others; no header is read."""
+    manifest = load_manifest()
+    found = [f.name for entry in manifest.model if entry.role == "target" for f, _ in _known(entry)]
+    known = [entry.name for entry in manifest.model if entry.role == "target"]
+    more = [found.name for found in (*_fetched(), *_added(), *found_elsewhere())]
+    return list(dict.fromkeys([*known, *found, *more]))
 
 
 def find_here(name: str) -> Found | None:

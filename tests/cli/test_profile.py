@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+
+from pyspec.cli.profile import next_command
+from pyspec.errors import OptionError
 
 
 @pytest.fixture
@@ -34,7 +39,14 @@ def test_tables_name_the_break_even_and_the_best_plan(profile, tmp_path: Path) -
     """Costs by rows, acceptance by position, and the profile is stored."""
     done = profile()
     assert done.returncode == 0, done.stderr
-    for words in ("ms of a decode", "break-even acceptance", "best fixed plan", "calibration"):
+    for words in (
+        "ms of a decode",
+        "break-even acceptance",
+        "best fixed plan",
+        "calibration",
+        "the draft: ",
+        "\nuse: pyspec generate",
+    ):
         assert words in done.stdout
     (stored,) = (tmp_path / "cache" / "profiles").iterdir()
     assert stored.name in done.stderr
@@ -59,6 +71,31 @@ def test_without_a_draft_the_target_is_measured_alone(profile) -> None:
     assert figures["acceptance"] == []
     assert figures["best_plan"] == "do not speculate"
     assert figures["draft_step_ms"] == 0.0
+
+
+def test_a_plot_that_cannot_be_drawn_is_refused_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without matplotlib nothing is measured, nor is a model opened."""
+    module = importlib.import_module("pyspec.cli.profile")
+    monkeypatch.setattr(module, "available", lambda: False)
+    monkeypatch.setattr(module, "open_model", lambda _options: pytest.fail("opened"))
+    with pytest.raises(OptionError, match="matplotlib"):
+        module.profile.main(["--plot", "p.svg"], standalone_mode=False)
+
+
+@pytest.mark.parametrize(
+    ("auto", "lookup_share", "wanted"),
+    [
+        (1.3, 0.0, "pyspec generate -m 'my target' --draft small ..."),
+        (0.9, 0.2, "pyspec generate -m 'my target' --draft lookup ..."),
+        (0.9, 0.0, "pyspec generate -m 'my target' --draft none ..."),
+    ],
+)
+def test_the_report_ends_in_the_command_to_use(
+    auto: float, lookup_share: float, wanted: str
+) -> None:
+    """With the draft where it pays, without it where it does not."""
+    found = SimpleNamespace(acceptance=[0.5], auto=auto, lookup_share=lookup_share)
+    assert next_command(found, {"model": "my target", "draft": "small"}) == wanted
 
 
 def test_plot_is_saved(profile, tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from pyspec.measure.costs import measure_costs
 from pyspec.measure.modes import Bench, parse_mode
 from pyspec.measure.record import record_answer
 from pyspec.measure.rounds import Chain, Header, read_answers, write_rounds
@@ -105,3 +106,18 @@ def test_what_is_written_is_read_again(recorded: Any, tmp_path: Path) -> None:
     for chain in chains:
         other = (read.model if chain.source == "model" else read.lookup)[chain.t]
         assert other == chain
+
+
+def test_recording_ends_when_its_time_is_up(recorded: Any) -> None:
+    """An answer that would take longer than the profile may is cut, and what was seen of it counts."""
+    llm, _, _ = recorded
+    chains = record_answer(llm, PROMPT, name="x", category="c", max_tokens=N, kmax=KMAX, until=0.0)
+    assert all(chain.t < 2 for chain in chains)
+
+
+def test_costs_without_any_time_to_spare(recorded: Any) -> None:
+    """Each number of rows is measured once, at the depth that is quick to reach."""
+    llm, _, _ = recorded
+    costs = measure_costs(llm, PROMPT, kmax=2, depths=(8, 200), budget_s=0.0)
+    assert {depth: set(rows) for depth, rows in costs.target.items()} == {8: {1, 2, 3}}
+    assert costs.draft_step > 0

@@ -1,0 +1,179 @@
+"""A plugin of the program `llm`: the models on this machine behind its commands, answered with speculative decoding.
+
+    llm install pyspec-llama && llm -m pyspec "Write a haiku about the sea."
+
+`pyspec` is the default target, `pyspec/NAME` any model that `pyspec models list` shows. The model stays loaded while `llm`
+runs; what drafts did is in the log beside the answer.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from typing import Any, Literal
+
+import llm
+from pydantic import Field
+
+_DEFAULT = "pyspec"
+_ROLES = {"system": "system", "user": "user", "assistant": "assistant"}
+
+
+class _Options(llm.Options):  # type: ignore[misc]  # llm's types are not followed
+    """Options of `llm -o NAME VALUE`, by the names of `pyspec generate`."""
+
+    temperature: float = Field(
+        0.8, ge=0, le=100, description="0 takes the likeliest token, more varies"
+    )
+    top_k: int = Field(40, ge=0, description="choose among so many likeliest tokens; 0 for all")
+    top_p: float = Field(
+        0.95, gt=0, le=1, description="choose among tokens of this probability together"
+    )
+    min_p: float = Field(
+        0.05, ge=0, le=1, description="leave out tokens less likely than this share"
+    )
+    repeat_penalty: float = Field(
+        1.0, ge=0.01, le=100, description="make the last 64 tokens less likely"
+    )
+    seed: int | None = Field(None, ge=0, description="seed of the sampler")
+    max_tokens: int = Field(
+        -1, ge=-1, description="most tokens of the answer; -1 for as many as fit"
+    )
+    stop: str | None = Field(None, description="end the answer before this text")
+    draft: str = Field("auto", description="auto, none, lookup, or a model that drafts")
+    companion: str = Field("auto", description="auto, none, or a model that judges drafts")
+    verify: Literal["strict", "margin"] = Field(
+        "strict", description="margin is faster and changes the text"
+    )
+    gap: float = Field(1.0, ge=0, description="margin: largest difference of two logits, nats")
+    length: str = Field("auto", description="how many drafted tokens are checked")
+    n_ctx: int = Field(4096, ge=16, description="context, tokens")
+    n_gpu_layers: int = Field(0, ge=-1, description="layers on the GPU; -1 for all")
+    threads: int | None = Field(None, ge=1, description="threads; the physical cores if not given")
+
+
+class SpeculativeModel(llm.Model):  # type: ignore[misc]
+    """One model of this machine. name: as `pyspec models list` has it, None for the default target."""
+
+    can_stream = True
+    supports_schema = True
+    Options = _Options
+
+    def __init__(self, model_id: str, name: str | None) -> None:
+        self.model_id = model_id
+        self._name = name
+
+    def __str__(self) -> str:
+        return f"pyspec: {self.model_id}"
+
+    def execute(self, prompt: Any, stream: bool, response: Any, conversation: Any) -> Iterator[str]:
+        """Answer, one piece a round or as a whole; usage and what drafts did go into the response."""
+        from pyspec.errors import PyspecError  # noqa: PLC0415 - llm loads this module at every start
+
+        try:
+            pieces = self._answer(prompt, response, conversation)
+            yield from pieces if stream else ["".join(pieces)]
+        except PyspecError as error:
+            raise llm.ModelError(str(error)) from error
+
+    def _answer(self, prompt: Any, response: Any, conversation: Any) -> Iterator[str]:
+        from pyspec.batch.constrain import Constraint, schema_grammar  # noqa: PLC0415
+        from pyspec.stream import stream_text  # noqa: PLC0415
+        from pyspec.template import ChatTemplate, Message  # noqa: PLC0415
+
+        options = prompt.options
+        loaded = _load(self._name, options)
+        turns = [Message(role=role, content=text) for role, text in _turns(prompt, conversation)]
+        tokens = ChatTemplate.of(loaded).prompt(turns)
+        grammar = Constraint(loaded, schema_grammar(prompt.schema)) if prompt.schema else None
+        reason, emitted = None, 0
+        for piece in stream_text(
+            loaded,
+            tokens,
+            _sampling(options),
+            max_tokens=options.max_tokens,
+            stop=[options.stop] if options.stop else (),
+            speculation=_speculation(options),
+            grammar=grammar,
+        ):
+            emitted, reason = emitted + len(piece.tokens), piece.finish_reason
+            yield piece.text
+        response.set_usage(input=len(tokens), output=emitted)
+        block = {"finish_reason": reason, "speculation": loaded.last_speculation}
+        response.response_json = block
+
+
+def _turns(prompt: Any, conversation: Any) -> list[tuple[str, str]]:
+    """Role and text of every turn, this one last."""
+    messages = getattr(prompt, "messages", None)
+    if messages is not None:
+        texts = [(m.role, "".join(getattr(part, "text", "") for part in m.parts)) for m in messages]
+        return [(_ROLES[role], text) for role, text in texts if role in _ROLES]
+    turns = [("system", prompt.system)] if prompt.system else []
+    for earlier in conversation.responses if conversation else ():
+        turns += [("user", earlier.prompt.prompt), ("assistant", earlier.text())]
+    return [*turns, ("user", prompt.prompt)]
+
+
+def _sampling(options: Any) -> Any:
+    from pyspec.sampling import Sampling  # noqa: PLC0415
+
+    seed = int.from_bytes(os.urandom(4), "little") if options.seed is None else options.seed
+    return Sampling(
+        temperature=options.temperature,
+        top_k=options.top_k,
+        top_p=options.top_p,
+        min_p=options.min_p,
+        repeat_penalty=options.repeat_penalty,
+        seed=seed & 0xFFFFFFFF,
+    )
+
+
+def _speculation(options: Any) -> Any:
+    from pyspec.llama import Speculation  # noqa: PLC0415
+    from pyspec.rules import Margin, Strict  # noqa: PLC0415
+
+    rule = Strict() if options.verify == "strict" else Margin(gap=options.gap)
+    return Speculation(True, rule, options.length)
+
+
+_held: dict[tuple[Any, ...], Any] = {}
+"""The model in memory, under what it was loaded with; one at a time, since two need not fit."""
+
+
+def _load(name: str | None, options: Any) -> Any:
+    from pyspec.cli.options import physical_cores  # noqa: PLC0415
+    from pyspec.cli.quiet import hush_llama  # noqa: PLC0415
+    from pyspec.llama import SpeculativeLlama  # noqa: PLC0415
+    from pyspec.store import resolve  # noqa: PLC0415
+
+    threads = options.threads or physical_cores()
+    key = (name, options.draft, options.companion, options.n_ctx, options.n_gpu_layers, threads)
+    if key not in _held:
+        hush_llama(verbose=False)
+        for other in list(_held):
+            _held.pop(other).close()
+        _held[key] = SpeculativeLlama(
+            str(resolve(name)),
+            draft=options.draft,
+            companion=options.companion,
+            n_ctx=options.n_ctx,
+            n_gpu_layers=options.n_gpu_layers,
+            n_threads=threads,
+            n_threads_batch=threads,
+        )
+    return _held[key]
+
+
+@llm.hookimpl  # type: ignore[untyped-decorator, unused-ignore]
+def register_models(register: Callable[..., None]) -> None:
+    """Tell `llm` of the default target and of every model that is here."""
+    from pyspec.errors import PyspecError  # noqa: PLC0415
+    from pyspec.store.shelf import target_names  # noqa: PLC0415
+
+    register(SpeculativeModel(_DEFAULT, None))
+    try:
+        for name in target_names():
+            register(SpeculativeModel(f"pyspec/{name}", name))
+    except PyspecError:  # a damaged manifest or cache is no reason for llm not to start
+        return

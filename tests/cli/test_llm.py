@@ -1,0 +1,88 @@
+"""The plugin in the real program `llm`: models, options, conversations, schemas and the log."""
+
+from __future__ import annotations
+
+import json
+import os
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("llm", reason="the extra `llm` is not installed")
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    """A folder of llm's own: keys, settings and the log."""
+    return tmp_path / "llm"
+
+
+def llm(home: Path, *arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
+    """Runs `llm ARGUMENTS` with this plugin alone."""
+    return subprocess.run(
+        [sys.executable, "-m", "llm", *arguments],
+        input=stdin, capture_output=True, text=True, timeout=180, check=False,
+        env={**os.environ, "LLM_USER_PATH": str(home), "PYTHONWARNINGS": "ignore"},
+    )  # fmt: skip
+
+
+GREEDY = (
+    "-o",
+    "temperature",
+    "0",
+    "-o",
+    "max_tokens",
+    "16",
+    "-o",
+    "threads",
+    "1",
+    "-o",
+    "draft",
+    "lookup",
+)
+
+
+def test_models_and_options_are_listed(home: Path) -> None:
+    """`llm models` has the default target and the models that are here, with our options."""
+    listed = llm(home, "models", "--options", "-q", "pyspec").stdout
+    assert "pyspec: pyspec\n" in listed
+    assert "pyspec: pyspec/smollm2-135m-instruct" in listed
+    assert "verify" in listed
+
+
+def test_an_answer_is_streamed_and_logged(home: Path, smollm2: str) -> None:
+    """The answer on stdout; prompt, answer, usage and what drafts did in llm's log; -c goes on with it."""
+    done = llm(home, "-m", "pyspec", "Say hello.", *GREEDY)
+    assert done.returncode == 0, done.stderr
+    again = llm(home, "-c", "And again?", *GREEDY)
+    assert again.returncode == 0, again.stderr
+    with sqlite3.connect(home / "logs.db") as log:
+        rows = log.execute(
+            "select prompt, response, input_tokens, output_tokens, response_json, conversation_id"
+            " from responses order by id"
+        ).fetchall()
+    assert [row[0] for row in rows] == ["Say hello.", "And again?"]
+    assert rows[0][1].strip() == done.stdout.strip() != ""
+    assert rows[1][2] > rows[0][2] + rows[0][3] - 2  # the first turn is part of the second prompt
+    assert json.loads(rows[0][4])["speculation"]["draft"] == "lookup"
+    assert rows[0][5] == rows[1][5]
+
+
+def test_a_schema_is_followed(home: Path, smollm2: str) -> None:
+    """`--schema` gives JSON of it."""
+    done = llm(home, "-m", "pyspec", "A dog.", "--schema", "age int", "-o", "temperature", "0", "-o", "threads", "1",
+               "-o", "max_tokens", "60")  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert set(json.loads(done.stdout)) == {"age"}
+
+
+def test_errors_are_one_sentence(home: Path, smollm2: str) -> None:
+    """As llm shows errors of models."""
+    done = llm(home, "-m", "pyspec", "x", "-o", "draft", "no-such-model")
+    assert done.returncode == 1
+    assert "there is no model 'no-such-model'" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert llm(home, "-m", "pyspec", "x", "-o", "top_p", "7").returncode == 1
