@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from rich.console import Console
+from rich.status import Status
 from rich.text import Text
 
 from pyspec.tokens import Source, Token
@@ -97,6 +99,33 @@ def _mark(text: Text, words: str, source: Source, colour: bool) -> None:
 
 def _quoted(data: bytes) -> str:
     return repr(safe(data.decode("utf-8", "replace")))
+
+
+_LONG_PROMPT = 512  # tokens from which on reading is worth showing
+
+
+class Reading:
+    """How far a long prompt is read: on a terminal only, and gone with `stop`."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._status: Status | None = None
+
+    def __call__(self, done: int, total: int) -> None:
+        """Tokens read, of so many."""
+        if total < _LONG_PROMPT or not self._console.is_terminal:
+            return
+        message = f"reading the prompt, {done} of {total} tokens"
+        if self._status is None:
+            self._status = self._console.status(message)
+            self._status.start()
+        self._status.update(message)
+
+    def stop(self) -> None:
+        """Take it off the screen."""
+        if self._status is not None:
+            self._status.stop()
+            self._status = None
 
 
 SAME = 0.05

@@ -6,15 +6,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
 from rich.console import Console
-from rich.status import Status
 from rich.text import Text
 
 from pyspec.chat.model import AnswerStats
 from pyspec.chat.wrap import Wrapper
-from pyspec.display import safe, token_text
+from pyspec.display import Reading, safe, token_text
 from pyspec.tokens import Token
-
-_LONG_PROMPT = 512  # tokens from which on reading is worth showing
 
 
 def stats_table(stats: AnswerStats) -> list[tuple[str, str]]:
@@ -51,7 +48,7 @@ class Screen:
     def __init__(self, out: Console, err: Console) -> None:
         self._out = out
         self._err = err
-        self._status: Status | None = None
+        self.progress = Reading(err)
         self.wrap = True
 
     def say(self, text: str) -> None:
@@ -77,21 +74,6 @@ class Screen:
         colour = self._out.color_system is not None and not self._out.no_color
         self._out.print(token_text(tokens, piece, colour), soft_wrap=True, end="")
 
-    def progress(self, done: int, total: int) -> None:
-        """How far a long prompt is read; on a terminal only, gone with the first text."""
-        if total < _LONG_PROMPT or not self._err.is_terminal:
-            return
-        message = f"reading the prompt, {done} of {total} tokens"
-        if self._status is None:
-            self._status = self._err.status(message)
-            self._status.start()
-        self._status.update(message)
-
-    def _quiet(self) -> None:
-        if self._status is not None:
-            self._status.stop()
-            self._status = None
-
     @contextmanager
     def answering(self) -> Iterator[Callable[[str], None]]:
         """Gives what writes the pieces of one answer; ends its last line. On a terminal words wrap at the edge."""
@@ -105,13 +87,13 @@ class Screen:
                 self._out.file.flush()
 
         def write(text: str) -> None:
-            self._quiet()
+            self.progress.stop()
             put(wrapper.push(safe(text)) if wrapper else safe(text))
 
         try:
             yield write
         finally:
-            self._quiet()
+            self.progress.stop()
             if wrapper:
                 put(wrapper.finish())
             if ends[0] != "\n":

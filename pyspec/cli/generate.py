@@ -27,7 +27,7 @@ from pyspec.cli.options import (
 from pyspec.cli.resume import Dialogue
 from pyspec.cli.shape import grammar_of, shape_options
 from pyspec.cli.streams import prompt_text
-from pyspec.display import STATS_HELP, counted, safe, stats_line, token_text, verdict
+from pyspec.display import STATS_HELP, Reading, counted, safe, stats_line, token_text, verdict
 from pyspec.errors import OptionError
 from pyspec.llama import Speculation, SpeculativeLlama
 from pyspec.prompt_cache import PromptCache
@@ -191,9 +191,11 @@ def _answer(
     cache = PromptCache(llm, cache_file)
     cache.restore(tokens)
     pieces: list[Piece] = []
+    reading = Reading(Console(stderr=True))
     with interruptible(llm.cancel) as signals:
 
-        def progress(_done: int, _total: int) -> None:
+        def progress(done: int, total: int) -> None:
+            reading(done, total)
             if signals:  # one that came before the engine had begun
                 llm.cancel()
 
@@ -204,11 +206,13 @@ def _answer(
         on_terminal = sys.stdout.isatty()
         for piece in stream:
             if not pieces:
+                reading.stop()
                 cache.keep(tokens)
             pieces.append(piece)
             if not task.quiet and piece.text:
                 sys.stdout.write(safe(piece.text) if on_terminal else piece.text)
                 sys.stdout.flush()
+    reading.stop()
     if not task.quiet:
         click.echo()
     return pieces, signals

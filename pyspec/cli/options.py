@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import click
@@ -12,7 +13,7 @@ import click
 from pyspec.cli.command import option, stack
 from pyspec.cli.completion import model_names
 from pyspec.cli.engine import engine_arguments
-from pyspec.cli.progress import store_progress
+from pyspec.cli.progress import loading, store_progress
 from pyspec.cli.quiet import hush_llama
 from pyspec.errors import OptionError
 from pyspec.llama import Speculation, SpeculativeLlama
@@ -261,6 +262,13 @@ def open_model(options: Mapping[str, Any], **kwargs: Any) -> SpeculativeLlama:
     found = find_models(options)
     hush_llama(bool(options.get("verbose")))
     threads = options["threads"] or default_threads()
+    with loading(Path(found["model"]).stem):
+        return _load(options, found, threads, kwargs)
+
+
+def _load(
+    options: Mapping[str, Any], found: Mapping[str, Any], threads: int, kwargs: Mapping[str, Any]
+) -> SpeculativeLlama:
     return SpeculativeLlama(
         found["model"],
         draft=found["draft"],

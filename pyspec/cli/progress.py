@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
+from pyspec.display import safe
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from pyspec.store.fetch import Progress as Callback
 
-__all__ = ["store_progress"]
+__all__ = ["loading", "store_progress"]
 
 
 @contextmanager
@@ -43,3 +45,14 @@ def store_progress(console: Console | None = None) -> Iterator[Callback]:
     finally:
         if bar.live.is_started:  # stopping an idle bar prints an empty line
             bar.stop()
+
+
+@contextmanager
+def loading(name: str) -> Iterator[None]:
+    """Says what is being loaded while it is, on a terminal only."""
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield
+        return
+    with console.status(f"loading {safe(name)}"):
+        yield

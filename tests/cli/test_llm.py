@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import sqlite3
 import subprocess
 import sys
 from pathlib import Path
@@ -59,16 +58,13 @@ def test_an_answer_is_streamed_and_logged(home: Path, smollm2: str) -> None:
     assert done.returncode == 0, done.stderr
     again = llm(home, "-c", "And again?", *GREEDY)
     assert again.returncode == 0, again.stderr
-    with sqlite3.connect(home / "logs.db") as log:
-        rows = log.execute(
-            "select prompt, response, input_tokens, output_tokens, response_json, conversation_id"
-            " from responses order by id"
-        ).fetchall()
-    assert [row[0] for row in rows] == ["Say hello.", "And again?"]
-    assert rows[0][1].strip() == done.stdout.strip() != ""
-    assert rows[1][2] > rows[0][2] + rows[0][3] - 2  # the first turn is part of the second prompt
-    assert json.loads(rows[0][4])["speculation"]["draft"] == "lookup"
-    assert rows[0][5] == rows[1][5]
+    first, second = json.loads(llm(home, "logs", "-n", "0", "--json").stdout)
+    assert [first["prompt"], second["prompt"]] == ["Say hello.", "And again?"]
+    assert first["response"].strip() == done.stdout.strip() != ""
+    # the first turn is part of the second prompt
+    assert second["input_tokens"] > first["input_tokens"] + first["output_tokens"] - 2
+    assert first["response_json"]["speculation"]["draft"] == "lookup"
+    assert first["conversation_id"] == second["conversation_id"]
 
 
 def test_a_schema_is_followed(home: Path, smollm2: str) -> None:
