@@ -187,9 +187,9 @@ def _verdict(target: Path, row: Candidate, options: Mapping[str, Any]) -> Verdic
 
 
 def _opened(target: Path, row: Candidate, options: Mapping[str, Any]) -> SpeculativeLlama:
-    from pyspec.store.machine import default_threads  # noqa: PLC0415
     from pyspec.cli.quiet import hush_llama  # noqa: PLC0415
     from pyspec.llama import SpeculativeLlama  # noqa: PLC0415
+    from pyspec.store.machine import default_threads  # noqa: PLC0415
 
     hush_llama(verbose=False)
     threads = options["threads"] or default_threads()
