@@ -11,6 +11,7 @@ class Tally:
     """Counts of one answer.
 
     drafted: tokens proposed; verified: of them, sent to the target; accepted: of them, taken (relaxed ones included).
+    plain_ms: what decoding without drafts would have taken by the cost curve, and took_ms what it took; 0 for not known.
     accepted_by_position[i]: rounds in which the i-th drafted token was taken; verified_by_position likewise.
     """
 
@@ -21,6 +22,8 @@ class Tally:
     accepted: int = 0
     relaxed: int = 0
     relaxed_nats: float = 0.0
+    plain_ms: float = 0.0
+    took_ms: float = 0.0
     accepted_by_position: list[int] = field(default_factory=list)
     verified_by_position: list[int] = field(default_factory=list)
 
@@ -33,6 +36,18 @@ class Tally:
         self.accepted += accepted
         _bump(self.verified_by_position, verified)
         _bump(self.accepted_by_position, accepted)
+
+    def join(self, other: Tally) -> None:
+        """Count another answer's tokens in; positions are its own."""
+        for name in ("tokens", "rounds", "drafted", "verified", "accepted", "relaxed"):
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        for name in ("relaxed_nats", "plain_ms", "took_ms"):
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+
+    @property
+    def speed_against_plain(self) -> float:
+        """Times as fast as without drafts; 0 where nothing was drafted, or the curve is not known."""
+        return round(self.plain_ms / self.took_ms, 3) if self.took_ms and self.drafted else 0.0
 
     @property
     def mean_length(self) -> float:

@@ -12,6 +12,7 @@ PACKAGE = Path(__file__).parents[1] / "pyspec"
 # From the top down: a module may import from its own row and from those below it.
 LAYERS = [
     ["cli", "__main__", "llm_plugin"],
+    ["serve"],
     ["chat", "batch", "measure"],
     ["stream", "template", "constrain", "prompt_cache"],
     ["llama"],

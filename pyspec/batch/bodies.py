@@ -90,7 +90,7 @@ class ChatBody(Body):
 class CompletionBody(Body):
     """The body of a completion."""
 
-    prompt: str | list[str] | list[int] | list[list[int]]
+    prompt: str | list[Any]
     logprobs: int | None = None
     echo: bool | None = None
     suffix: str | None = None
@@ -119,7 +119,16 @@ class CompletionBody(Body):
             given = [given]
         if not given:
             raise InputError("the prompt is empty")
-        return [{"prompt": p} if isinstance(p, str) else {"tokens": p} for p in given]
+        return [_prompt(item) for item in given]
+
+
+def _prompt(given: Any) -> dict[str, Any]:
+    """One prompt as fields of a record: text, or token ids."""
+    if isinstance(given, str):
+        return {"prompt": given}
+    if isinstance(given, list) and all(type(item) is int for item in given):
+        return {"tokens": given}
+    raise InputError("a prompt is neither text nor a list of token ids")
 
 
 def read_body(path: str, data: bytes | msgspec.Raw) -> ChatBody | CompletionBody:

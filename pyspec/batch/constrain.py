@@ -1,6 +1,7 @@
 """Grammars for what an answer has to look like: JSON, a schema, calls of tools.
 
-llama.cpp's parser of grammars recurses and asserts, so what strangers send is bounded before it gets there.
+The converter of schemas recurses, so what strangers send is bounded before it gets there; grammars are checked by
+`pyspec.grammar`.
 """
 
 from __future__ import annotations
@@ -8,35 +9,31 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-import llama_cpp
 from llama_cpp.llama_grammar import JSON_GBNF, LlamaGrammar, json_schema_to_gbnf
 
 from pyspec.errors import InputError
+from pyspec.grammar import check_grammar
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 DEEPEST = 64
-"""Levels of a schema, and of brackets in a grammar."""
+"""Levels of a schema."""
 
 LARGEST = 1 << 16
-"""Bytes of a schema; of a grammar, 16 times as many: a schema grows when it is written as one."""
+"""Bytes of a schema."""
 
 
 class Constraint(LlamaGrammar):  # type: ignore[misc]  # llama_cpp is untyped
     """A grammar that an answer follows, from its first `trigger` on where there is one.
 
-    Raises InputError where llama.cpp cannot parse it.
+    Raises InputError where llama.cpp cannot use it.
     """
 
     def __init__(self, target: Any, grammar: str, trigger: str | None = None) -> None:
-        super().__init__(_grammar=bounded(grammar))
+        check_grammar(grammar, target._model.vocab)  # noqa: SLF001 - llama_cpp has no public way
+        super().__init__(_grammar=grammar)
         self.trigger = trigger
-        vocab = target._model.vocab  # noqa: SLF001 - llama_cpp has no public way
-        sampler = llama_cpp.llama_sampler_init_grammar(vocab, grammar.encode(), b"root")
-        if not sampler:
-            raise InputError("the grammar cannot be parsed", "it is GBNF, and begins at root")
-        llama_cpp.llama_sampler_free(sampler)
 
 
 def grammar_of(body: Any) -> str | None:
@@ -44,7 +41,7 @@ def grammar_of(body: Any) -> str | None:
     form = body.response_format or {"type": "text"}
     kind = form.get("type")
     if kind == "text":
-        return None if body.grammar is None else bounded(body.grammar)
+        return str(body.grammar) if body.grammar is not None else None
     if body.grammar is not None:
         raise InputError("grammar and response_format cannot both shape an answer")
     if kind == "json_object" and "schema" not in form:
@@ -67,24 +64,9 @@ def schema_grammar(schema: Any) -> str:
     if len(text) > LARGEST:
         raise InputError(f"the JSON schema is longer than {LARGEST} bytes")
     try:
-        return bounded(json_schema_to_gbnf(text))
-    except InputError:
-        raise
+        return str(json_schema_to_gbnf(text))
     except Exception as error:  # noqa: BLE001 - whatever the converter stumbles over, the schema is somebody's
         raise InputError(f"the JSON schema cannot be used: {str(error)[:200]}") from None
-
-
-def bounded(grammar: str) -> str:
-    """The grammar, if llama.cpp's parser can be given it. Raises InputError."""
-    if len(grammar) > 16 * LARGEST:
-        raise InputError(f"the grammar is longer than {16 * LARGEST} bytes")
-    depth = deepest = 0
-    for char in grammar:
-        depth += (char == "(") - (char == ")")
-        deepest = max(deepest, depth)
-    if deepest > DEEPEST:
-        raise InputError(f"the grammar has brackets {deepest} deep", f"at most {DEEPEST}")
-    return grammar
 
 
 def _check_depth(value: Any) -> None:

@@ -88,22 +88,30 @@ class Models:
 
 
 class Contexts:
-    """An engine over `n_slots` sequences and one more for a shared prefix; nothing drafts over streams.
+    """An engine over `n_slots` sequences.
 
-    n_ctx: positions a sequence may use. answering_rows: most rows of a decode while sequences answer.
+    n_ctx: positions a sequence may use. few: most answers at once for which anything drafts over streams.
+    answering_rows: most rows of a decode while sequences answer.
     """
 
     def __init__(
-        self, models: Models, n_slots: int, n_ctx: int, layout: Layout, gpu_layers: int | None
+        self,
+        models: Models,
+        n_slots: int,
+        n_ctx: int,
+        layout: Layout,
+        gpu_layers: int | None,
+        few: int = 0,
     ) -> None:
-        self.n_slots, self.n_ctx, self.layout = n_slots, n_ctx, layout
-        self.target, parts = models.target, Parts() if layout.each else models.parts
+        self.n_slots, self.n_ctx, self.layout, self.few = n_slots, n_ctx, layout, few
+        self.target = models.target
+        parts = Parts() if layout.each and not few else models.parts
         self.drafter = parts.drafter
         self._sides: list[SideModel] = []
         self._own = self._replace_context()
         self.n_batch = int(llama_cpp.llama_n_batch(self._own.ctx))
         self.answering_rows = self._answering_rows(models.on_cpu)
-        self.engine = Engine(n_slots + 1, self.target.n_vocab())
+        self.engine = Engine(n_slots, self.target.n_vocab())
         try:
             self._attach(parts, Placement(n_gpu_layers=gpu_layers))
         except BaseException:
@@ -121,9 +129,9 @@ class Contexts:
         """Give the target a context for many sequences in place of the small one it was loaded with."""
         target = self.target
         params = target.context_params
-        params.n_ctx, params.n_seq_max = self.layout.cells, self.n_slots + 1
+        params.n_ctx, params.n_seq_max = self.layout.cells, self.n_slots
         params.kv_unified = not self.layout.each
-        params.n_batch = max(params.n_ubatch, _ROWS_A_SEQUENCE * (self.n_slots + 1))
+        params.n_batch = max(params.n_ubatch, _ROWS_A_SEQUENCE * self.n_slots)
         target._ctx.close()  # noqa: SLF001 - llama_cpp makes contexts for one sequence only
         try:
             target._ctx = internals.LlamaContext(  # noqa: SLF001
@@ -166,7 +174,7 @@ class Contexts:
             (Role.COMPANION, parts.companion, None),
         ):
             if path is not None:
-                side = SideModel(path, self.target, placement, self.n_slots + 1, reads)
+                side = SideModel(path, self.target, placement, self.n_slots, reads)
                 self._sides.append(side)
                 self.engine.attach(role, side.context, side.model)
         self.reads_states = coupling is not None

@@ -8,13 +8,16 @@ from typing import TYPE_CHECKING, Any
 
 from pyspec.batch.constrain import Constraint
 from pyspec.batch.records import SAMPLER_FIELDS, Record, Result, Usage, failed
+from pyspec.engine.handle import MAX_DRAFT
 from pyspec.errors import ContextOverflow, InputError, OptionError
 from pyspec.rules import Strict, Verification
 from pyspec.sampling import Sampling
 from pyspec.template import PLAIN, ChatTemplate, Message
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
+
+    from pyspec.batch.answer import Answer, Delta
 
 
 @dataclass(frozen=True)
@@ -39,7 +42,13 @@ class Settings:
 
 @dataclass
 class Job:
-    """One record ready to run. need: cells of the KV cache, tokens."""
+    """One record ready to run.
+
+    need: cells of the KV cache, tokens. listener: hears of each round, in the thread that decodes.
+    alternatives: how many of the likeliest tokens it is told with each; None for none at all.
+    draft_max: longest draft. cancelled: set from any thread; the job then leaves before the next round. alone: nothing may run
+    beside it. begun: what there is of its answer already.
+    """
 
     index: int
     record: Record
@@ -50,7 +59,12 @@ class Job:
     stop: tuple[str, ...]
     need: int
     grammar: Constraint | None = None
+    listener: Callable[[Delta], None] | None = None
+    alternatives: int | None = None
+    draft_max: int = MAX_DRAFT
+    cancelled: bool = False
     alone: bool = False
+    begun: Answer | None = None
 
     def result(self, text: str, n: int, finish_reason: str, speculation: dict[str, Any]) -> Result:
         """The answer: `n` tokens that read `text`."""

@@ -8,7 +8,10 @@ there, and every sequence takes as many cells as the longest.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+import os
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import llama_cpp
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -34,17 +37,21 @@ class Layout(NamedTuple):
     each: int = 0
 
 
-def lay_out(n_slots: int, n_ctx: int, needs: Sequence[int], *, must_pool: bool) -> Layout:
-    """Cells for `n_slots` records at once, and a prefix that they share.
+def lay_out(
+    n_slots: int, n_ctx: int, needs: Sequence[int], *, must_pool: bool, must_stream: bool = False
+) -> Layout:
+    """Cells for `n_slots` records at once.
 
     n_ctx: positions a sequence may use. needs: cells that the largest records take, largest first.
-    Streams for many records of about one length, unless there must be a pool, as for drafts.
+    Streams for many records of about one length, unless there must be a pool, as for drafts, or streams.
     """
     pool = padded(max(sum(needs[:n_slots]), n_ctx))
     each = padded(needs[0]) if needs else 0
+    if must_stream:
+        return Layout(each * n_slots, each)
     if must_pool or n_slots < STREAMS_FROM or not 0 < n_slots * each <= WASTE * pool:
         return Layout(pool)
-    return Layout(each * (n_slots + 1), each)
+    return Layout(each * n_slots, each)
 
 
 def padded(cells: int) -> int:
@@ -61,3 +68,19 @@ def best_parallel(times: Sequence[float], most: int = 16) -> int:
     while 2 * n <= min(most, len(times) - 1) and 2 * n / times[2 * n] > (1 + _WORTH) * n / times[n]:
         n *= 2
     return n
+
+
+_SHARE = 0.25
+# of this machine's memory that KV cells may take unless more sequences were asked for
+
+
+def memory_for(target: Any, n_ctx: int) -> int:
+    """How many sequences of n_ctx cells a quarter of this machine's memory holds, at 16 bits an entry."""
+    model = target.model
+    heads = max(1, llama_cpp.llama_model_n_head(model))
+    width = llama_cpp.llama_model_n_embd(model) * llama_cpp.llama_model_n_head_kv(model) // heads
+    cell = 4 * max(1, width) * llama_cpp.llama_model_n_layer(model)
+    if not hasattr(os, "sysconf"):
+        return 1 << 30
+    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return int(_SHARE * memory / (cell * padded(n_ctx)))

@@ -1,4 +1,4 @@
-"""What all prompts begin with: decoded once, in sequence 0, and copied to every other."""
+"""What prompts begin with alike: read once, and taken over from whichever sequence holds it."""
 
 from __future__ import annotations
 
@@ -7,68 +7,76 @@ from typing import TYPE_CHECKING
 from pyspec.engine.handle import Role
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
-    from pyspec.batch.contexts import Contexts
+    from pyspec.engine.handle import Engine
 
 LEAST = 16
-"""Shortest common prefix worth a sequence of its own, tokens."""
+"""Shortest common beginning worth taking over, tokens."""
+
+_CELLS_A_TOKEN = 64
+# a stream is copied whole: so many cells take about the time of reading one token of a small model
 
 
-class SharedPrefix:
-    """The common beginning of the first window's prompts. tokens: None until it has been looked for."""
+class Kept:
+    """Which texts free sequences still hold, those freed longest ago first.
 
-    def __init__(self, contexts: Contexts) -> None:
-        self._contexts = contexts
-        self.tokens: list[int] | None = None
+    each: cells of a stream, 0 in a pool, where a copy costs nothing.
+    """
 
-    def __len__(self) -> int:
-        return len(self.tokens or ())
+    def __init__(self, engine: Engine, n_slots: int, each: int) -> None:
+        self._engine = engine
+        self.least = max(LEAST, each // _CELLS_A_TOKEN)
+        self.texts: dict[int, list[int]] = {seq: [] for seq in range(n_slots)}
+        self.longest = 0
+        """Most tokens that a text took over from another."""
 
-    def common(self, prompt: Sequence[int]) -> int:
-        """Tokens of it that a prompt begins with."""
-        return common(self.tokens or [], prompt)
+    @property
+    def cells(self) -> int:
+        """KV cells that these texts take."""
+        return sum(len(text) for text in self.texts.values())
 
-    def find(self, prompts: Sequence[Sequence[int]]) -> None:
-        """Decode what the prompts have in common, where that is worth it."""
-        self.tokens = []
-        if len(prompts) < 2:
-            return
-        shared = min(common(prompts[0], prompt) for prompt in prompts[1:])
-        # each has to decode a last token of its own
-        shared = min(shared, min(map(len, prompts)) - 1)
-        if shared < LEAST:
-            return
-        engine = self._contexts.engine
-        engine.set_tokens(0, prompts[0][: shared + 1])
-        for role in self._reading():
-            held = -1
-            while held < shared:
-                held = engine.prefill(role, 0, shared, self._contexts.n_batch)
-        self.tokens = list(prompts[0][:shared])
+    def keep(self, seq: int, text: Sequence[int], n: int) -> None:
+        """A sequence is free, and its first n tokens stay."""
+        # one token more than is kept: the last token of a text is never held
+        held = list(text[: n + 1]) if n > 0 else []
+        self._engine.set_tokens(seq, held)
+        self.texts[seq] = held
 
-    def give(self, seq: int, prompt: Sequence[int]) -> tuple[int, int]:
-        """Set a sequence's text and copy to it what it lacks; returns the tokens shared and the tokens its KV holds."""
-        engine, shared = self._contexts.engine, self.common(prompt)
-        kept = engine.set_tokens(seq, prompt)
-        if kept < shared:
-            engine.copy_prefix(0, seq, shared)
-            kept = engine.set_tokens(seq, prompt)
-        return shared, kept
+    def source(
+        self, prompt: Sequence[int], active: Mapping[int, Sequence[int]]
+    ) -> tuple[int | None, int]:
+        """Which sequence holds most of a prompt's beginning, and how many tokens."""
+        best, most = None, self.least - 1
+        for seq, text in (*self.texts.items(), *active.items()):
+            n = common(text, prompt)
+            if n > most:
+                n = min(n, self._engine.held(Role.TARGET, seq))
+            if n > most:
+                best, most = seq, n
+        return best, most if best is not None else 0
 
-    def drop(self, free: Iterable[int]) -> None:
-        """Give its cells back, also those that free sequences keep of it."""
-        self.tokens = []
-        for seq in (0, *free):
-            self._contexts.engine.set_tokens(seq, ())
+    def take(self, seq: int, prompt: Sequence[int], source: int | None, n: int) -> int:
+        """Give a free sequence a text, its beginning from `source`; returns the tokens that its KV holds."""
+        self.texts.pop(seq)
+        if source is not None:
+            self.longest = max(self.longest, n)
+            if source != seq:
+                self._engine.copy_prefix(source, seq, n)
+        return self._engine.set_tokens(seq, prompt)
 
-    def _reading(self) -> list[Role]:
-        """Roles whose contexts read prompts; a coupled draft reads states instead."""
-        equipment = self._contexts.loop.equipment
-        roles = [Role.TARGET]
-        if equipment.draft_model and not self._contexts.reads_states:
-            roles.append(Role.DRAFT)
-        return [*roles, Role.COMPANION] if equipment.companion else roles
+    def drop(self, most: int, spare: int | None = None) -> None:
+        """Forget texts, oldest first, until they take at most so many cells; `spare` is kept for longest."""
+        for seq in sorted(self.texts, key=lambda seq: seq == spare):
+            if self.cells <= most:
+                return
+            self.texts[seq] = []
+            self._engine.set_tokens(seq, ())
+
+
+def longest_common(text: Sequence[int], prompts: Iterable[Sequence[int]]) -> int:
+    """Tokens of `text` that the prompt most like it begins with."""
+    return max((common(text, prompt) for prompt in prompts), default=0)
 
 
 def common(a: Sequence[int], b: Sequence[int]) -> int:

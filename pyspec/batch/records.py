@@ -7,15 +7,15 @@ the output has a line for it.
 from __future__ import annotations
 
 import hashlib
-import math
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from pyspec.errors import InputError, OptionError, PyspecError
+from pyspec.ranges import check_ranges
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Iterable, Iterator
 
 _MOST_TOKENS = 2**31 - 1
 
@@ -104,22 +104,19 @@ class Record(Asked, kw_only=True):
             raise InputError("the prompt is empty")
         if self.messages is not None and self.system is not None:
             raise InputError("system goes into messages where there are messages")
-        for name, (fits, hint) in _RANGES.items():
+        for name, (low, high) in _RANGES.items():
             value = getattr(self, name)
-            if value is not None and not fits(value):
-                raise OptionError(f"{name} is {value}", hint)
+            if value is not None and not low <= value <= high:
+                raise OptionError(f"{name} is {value}", f"use {low} to {high:.10g}")
+        check_ranges({name: getattr(self, name) for name in SAMPLER_FIELDS[1:-1]})
         if self.stop is not None and not all(self.stop):
             raise OptionError("a stop string is empty", "leave it out")
 
 
-_RANGES: dict[str, tuple[Callable[[Any], bool], str]] = {
-    "max_tokens": (lambda x: 0 <= x <= _MOST_TOKENS, f"use 0 to {_MOST_TOKENS}"),
-    "temperature": (lambda x: 0 <= x < math.inf, "use 0 or more"),
-    "seed": (lambda x: 0 <= x < 2**32, f"use 0 to {2**32 - 1}"),
-    "top_k": (lambda x: -_MOST_TOKENS <= x <= _MOST_TOKENS, "use 0 for no limit"),
-    "repeat_penalty": (lambda x: 0 < x < math.inf, "use more than 0"),
-    "presence_penalty": (math.isfinite, "use -2 to 2"),
-    "frequency_penalty": (math.isfinite, "use -2 to 2"),
+_RANGES: dict[str, tuple[float, float]] = {
+    "max_tokens": (0, _MOST_TOKENS),
+    "temperature": (0, 1e9),
+    "seed": (0, 2**32 - 1),
 }
 _ASKED = (*Asked.__struct_fields__, "tokens", "stop")
 

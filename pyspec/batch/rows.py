@@ -16,6 +16,10 @@ COUPLED_ROWS = 64
 """The same with a coupled draft, whose target gives logits for every row: they take n_vocab floats each."""
 
 
+EXACT_CHUNK = 256
+"""Prompt tokens of a decode where texts have to be exact: pieces end at its multiples."""
+
+
 def fill_rows(contexts: Contexts, n_answering: int) -> int:
     """Prompt tokens that the next decode takes."""
     most = COUPLED_ROWS if contexts.coupled else FILL_ROWS
@@ -26,7 +30,14 @@ def fill_rows(contexts: Contexts, n_answering: int) -> int:
 
 def draft_rows(contexts: Contexts, n_answering: int, filled: int) -> int:
     """Drafted tokens that each of `n_answering` sequences may have beside `filled` prompt tokens."""
+    if contexts.layout.each and n_answering > contexts.few:
+        return 0  # unequal rows of streams fall apart into several passes
     return max(0, (contexts.answering_rows - filled) // n_answering - 1)
+
+
+def read_piece(reading: Sequence[tuple[int, int]], held: int) -> list[tuple[int, int]]:
+    """The next piece of the first prompt, of which `held` tokens were read."""
+    return [(seq, min(missing, EXACT_CHUNK - held % EXACT_CHUNK)) for seq, missing in reading[:1]]
 
 
 def read_one(reading: Sequence[tuple[int, int]], budget: int, beside: int) -> list[tuple[int, int]]:

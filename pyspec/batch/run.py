@@ -3,35 +3,41 @@
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import asdict
 from functools import partial
 from itertools import zip_longest
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
+import llama_cpp
+
 from pyspec._version import __version__
 from pyspec.batch.contexts import MOST_SEQUENCES, Contexts, Models
-from pyspec.batch.jobs import JobMaker, Settings
-from pyspec.batch.layout import best_parallel, lay_out
+from pyspec.batch.jobs import Job, JobMaker, Settings
+from pyspec.batch.layout import best_parallel, lay_out, memory_for
 from pyspec.batch.records import Record, Result
-from pyspec.batch.scheduler import Counts, Scheduler
+from pyspec.batch.scheduler import Scheduler
 from pyspec.engine.handle import MAX_DRAFT
 from pyspec.errors import Cancelled, OptionError
 from pyspec.policy.lengths import parse_length
 from pyspec.ranges import check_range, check_ranges
+from pyspec.stats import Tally
 from pyspec.store.fingerprint import file_sha256
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from pyspec.batch.jobs import Job
-
 WINDOW = 64
 """Fewest records that wait to be ordered by length."""
+
+FEW = 2
+"""Most answers at once for which anything drafts over streams: their rows fall apart into as many passes."""
 
 _FORMAT_TOKENS = 64  # of a chat template, and to spare
 _BYTES_A_TOKEN = 3
 # few enough that a prompt not yet tokenised is hardly ever thought too short
+
+
+_COUNTED = ("tokens", "drafted", "verified", "accepted", "relaxed")
 
 
 class Batch:
@@ -45,6 +51,10 @@ class Batch:
     n_ctx: positions a record may use, prompt and answer. cells: KV cells of all sequences together; None
         for what `run` finds its records to need.
     draft_max: longest draft of a sequence, tokens.
+    exact: a text depends on its record alone, not on neighbours, order or interruptions: nothing is
+        drafted, and every decode of answers has `parallel` rows.
+    interactive: people wait for the answers: first come, first served, each may use n_ctx positions at
+        once, and what free sequences hold is kept for prompts that begin alike.
 
     One thread at a time. Raises OptionError, ModelInvalid, DraftMismatch and the like when made.
     """
@@ -62,6 +72,8 @@ class Batch:
         cells: int | None = None,
         draft_max: int | None = None,
         draft_n_gpu_layers: int | None = None,
+        exact: bool = False,
+        interactive: bool = False,
         **kwargs: Any,
     ) -> None:
         if parallel is not None and not 1 <= parallel <= MOST_SEQUENCES:
@@ -76,17 +88,24 @@ class Batch:
         self._draft_max = MAX_DRAFT if draft_max is None else draft_max
         self._gpu_layers = draft_n_gpu_layers
         self._options = {"length": length, "draft_max": draft_max, "n_ctx": n_ctx}
-        self._models = Models(model_path, draft, companion, **kwargs)
-        self._jobs = JobMaker(self._models.target, settings, n_ctx)
+        self._exact, self._interactive = exact, interactive
+        words = ("none", "none") if exact else (draft, companion)
+        self._models = Models(model_path, *words, **kwargs)
+        self.jobs = JobMaker(self._models.target, settings, n_ctx)
         self._contexts: Contexts | None = None
         self._scheduler: Scheduler | None = None
         curve, learned = self._models.believed()
         self._policy = chosen.policy(curve, learned, self._models.parts.companion is not None)
         self.parallel = parallel or best_parallel(curve.target.table())
-        self._queue: deque[tuple[int, Record]] = deque()
+        if interactive:
+            self._needs = [n_ctx] * self._affordable(parallel)
+        if exact:  # kernels take rows by fours, and the rest one by one
+            self.parallel = 1 if self.parallel == 1 else -(-self.parallel // 4) * 4
+            self._options["exact"] = self.parallel
+        self._queue: deque[tuple[int, Record] | Job] = deque()
         self._count = 0
         self._cancelled = False
-        self._counts = Counts()
+        self._total = Tally()
         self._seconds = 0.0
         self._decode_us: tuple[int, ...] = (0, 0, 0)
 
@@ -110,6 +129,41 @@ class Batch:
         self._queue.append((index, _as_record(record, index)))
         return index
 
+    def submit_job(self, job: Job) -> None:
+        """Queue a job of `jobs.job` for `stream`. Safe from any thread."""
+        self._queue.append(job)
+
+    @property
+    def load(self) -> tuple[int, int]:
+        """Jobs that run, and jobs that wait."""
+        active, waiting = self._scheduler.load if self._scheduler else (0, 0)
+        return active, waiting + len(self._queue)
+
+    @property
+    def vocab(self) -> Any:
+        """The target's vocabulary, as llama.cpp has it."""
+        return self._models.target._model.vocab  # noqa: SLF001 - llama_cpp has no public way
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What the target is: vocabulary, context, parameters, bytes; and what drafts for it."""
+        model = self._models.target.model
+        draft, companion = self._models.parts.names
+        return {
+            "n_vocab": self._models.target.n_vocab(),
+            "n_ctx": self._n_ctx,
+            "n_params": int(llama_cpp.llama_model_n_params(model)),
+            "size": int(llama_cpp.llama_model_size(model)),
+            "parallel": self.parallel,
+            "draft": draft,
+            "companion": companion,
+        }
+
+    @property
+    def speed(self) -> float:
+        """Times as fast as without drafts, by the cost curve, over all rounds with nothing but answers; 0 for not known."""
+        return self._total.speed_against_plain
+
     def stream(self) -> Iterator[Result]:
         """Results of submitted records as they finish, until none is left; more may be submitted meanwhile."""
         return self._pump(lambda: self._queue.popleft() if self._queue else None)
@@ -125,6 +179,13 @@ class Batch:
         needs = sorted((self._guess(record) for record in records), reverse=True)
         self._needs = needs[: self.parallel]
 
+    def _affordable(self, asked: int | None) -> int:
+        """Sequences that may all fill their context; fewer than are worth it where memory is short and none were asked for."""
+        if asked is None:
+            most = memory_for(self._models.target, self._n_ctx)
+            self.parallel = max(1, min(self.parallel, most))
+        return self.parallel
+
     def _guess(self, record: Record) -> int:
         texts = [record.prompt or "", record.system or self.settings.system or ""]
         texts += [turn.content for turn in record.messages or ()]
@@ -134,7 +195,7 @@ class Batch:
 
     # -- the work ----------------------------------------------------------------------------------
 
-    def _pump(self, take: Callable[[], tuple[int, Record] | None]) -> Iterator[Result]:
+    def _pump(self, take: Callable[[], tuple[int, Record] | Job | None]) -> Iterator[Result]:
         start = perf_counter()
         self._cancelled = False
         if self._contexts is not None:
@@ -152,14 +213,14 @@ class Batch:
             if self._scheduler is not None:
                 self._scheduler.abandon()
 
-    def _fill_window(self, take: Callable[[], tuple[int, Record] | None]) -> Iterator[Result]:
+    def _fill_window(self, take: Callable[[], tuple[int, Record] | Job | None]) -> Iterator[Result]:
         """Take records until the window is full; those that cannot run come back at once."""
         jobs: list[Job] = []
         room = max(WINDOW, 4 * self.parallel) if self._scheduler is None else self._scheduler.room
         while len(jobs) < room and (item := take()) is not None:
             if self._cancelled:
                 raise Cancelled("the batch was cancelled")
-            made = self._jobs.make(*item)
+            made = self.jobs.make(*item) if isinstance(item, tuple) else item
             if isinstance(made, Result):
                 yield made
             else:
@@ -176,13 +237,21 @@ class Batch:
         # so many cells and no more, where they were asked for, are a pool
         asked = [self._cells] if self._cells else needs
         must_pool = bool(self._cells) or self._models.must_draft
-        layout = lay_out(self.parallel, self._n_ctx, asked, must_pool=must_pool)
-        self._contexts = Contexts(
-            self._models, self.parallel, self._n_ctx, layout, self._gpu_layers
+        layout = lay_out(
+            self.parallel, self._n_ctx, asked, must_pool=must_pool, must_stream=self._exact
         )
-        window = max(WINDOW, 4 * self.parallel)
+        few = FEW if self._interactive else 0
+        self._contexts = Contexts(
+            self._models, self.parallel, self._n_ctx, layout, self._gpu_layers, few
+        )
         self._scheduler = Scheduler(
-            self._contexts, self._policy, self._draft_max, window, self._counts
+            self._contexts,
+            self._policy,
+            self._draft_max,
+            max(WINDOW, 4 * self.parallel),
+            self._total,
+            interactive=self._interactive,
+            exact=self._exact,
         )
         return self._scheduler
 
@@ -231,13 +300,13 @@ class Batch:
 
     def stats(self) -> dict[str, Any]:
         """Counts and times since this was made. decode_s is time inside llama.cpp's decodes, by role."""
-        scheduler, contexts, counts = self._scheduler, self._contexts, self._counts
+        scheduler, contexts, total = self._scheduler, self._contexts, self._total
         times = self._decoding(contexts)
         return {
             "parallel": self.parallel,
             "seconds": round(self._seconds, 3),
-            **asdict(counts),
-            "tokens_per_second": round(counts.tokens / self._seconds, 2) if self._seconds else 0.0,
+            **{name: getattr(total, name) for name in _COUNTED},
+            "tokens_per_second": round(total.tokens / self._seconds, 2) if self._seconds else 0.0,
             "kv_cells": contexts.layout.cells if contexts else 0,
             "streams": bool(contexts and contexts.layout.each),
             "prefix_tokens": scheduler.prefix_tokens if scheduler else 0,

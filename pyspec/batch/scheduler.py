@@ -2,75 +2,54 @@
 
 A round is one `Loop.round`: every answering sequence gets its row and its drafted tokens, and what
 room is left in the batch takes prompt tokens of sequences that are still reading. A sequence whose
-answer ends is given the next record at once.
+answer ends is given the next record at once; records may come while others run, and leave.
 
 - A record starts when its prompt and its longest answer fit the free KV cells: decoding never runs
   out of them.
-- The tokens that all prompts of the first window begin with are decoded once, in sequence 0, and
-  copied.
+- What a prompt begins with is taken over from a sequence that holds it; while one is still reading
+  that, the others wait for it.
 - Over streams, equal rows of sequences whose numbers follow each other go through together: prompts
-  are read one at a time, answers wait while many are read, and at the end sequences move up.
+  are read one at a time, answers wait while many are read, and gaps are closed.
 - Prompts with the least left to read go first, but the one that waits longest always gets a share:
   neither do long prompts stall short ones, nor the other way round.
+- Where texts have to be exact, every decode of answers has the same number of rows and every prompt
+  is read alone and in the same pieces: rows then round the same, whoever their neighbours are.
 """
 
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from time import perf_counter
+from typing import TYPE_CHECKING
 
-from pyspec.batch.jobs import Job
-from pyspec.batch.prefix import SharedPrefix
+from pyspec.batch.answer import Answer, Delta
+from pyspec.batch.prefix import Kept, longest_common
 from pyspec.batch.records import failed
-from pyspec.batch.rows import draft_rows, fill_rows, read_one, share_rows
+from pyspec.batch.rows import EXACT_CHUNK, draft_rows, fill_rows, read_one, read_piece, share_rows
 from pyspec.batch.waiting import Waiting
-from pyspec.engine.handle import MAX_DRAFT, Gate
-from pyspec.engine.loop import Run
-from pyspec.engine.side import address
-from pyspec.errors import Cancelled, EngineError
-from pyspec.sampling import build_chain
-from pyspec.text import TextAssembler, piece_reader
+from pyspec.engine.handle import Role
+from pyspec.errors import Cancelled, EngineError, PyspecError
+from pyspec.stats import Tally
+from pyspec.text import piece_reader
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from pyspec.batch.contexts import Contexts
+    from pyspec.batch.jobs import Job
     from pyspec.batch.records import Result
     from pyspec.policy.base import LengthPolicy
 
 log = logging.getLogger("pyspec")
 
 
-@dataclass
-class _Slot:
-    """A job on its sequence. missing: prompt tokens still to be read, the last one aside."""
-
-    job: Job
-    run: Run
-    text: TextAssembler
-    chain: Any
-    missing: int
-    shared: int
-    shown: str = ""
-
-
-@dataclass
-class Counts:
-    """Tokens so far, those of failed records included."""
-
-    tokens: int = 0
-    drafted: int = 0
-    verified: int = 0
-    accepted: int = 0
-    relaxed: int = 0
-
-
 class Scheduler:
     """Runs jobs over the sequences of `contexts`; `round` returns those that ended in it.
 
-    window: how many jobs wait to be chosen from. counts: what is emitted is added there.
-    outgrown: none of the jobs that wait fits a stream, and none runs.
+    window: how many jobs wait to be chosen from. total: what is emitted is added there. interactive: who
+    came first is served first, and free sequences keep all of their text for prompts to come; else the
+    longest job goes first, and what waiting prompts begin with is kept. exact: texts do not depend on
+    neighbours. outgrown: none of the jobs that wait fits a stream, and none runs.
     """
 
     def __init__(
@@ -79,16 +58,19 @@ class Scheduler:
         policy: LengthPolicy,
         draft_max: int,
         window: int,
-        counts: Counts,
+        total: Tally,
+        *,
+        interactive: bool = False,
+        exact: bool = False,
     ) -> None:
         self._contexts, self._policy, self._draft_max = contexts, policy, draft_max
         self._engine, self._loop = contexts.engine, contexts.loop
-        self._piece = piece_reader(contexts.target._model.vocab)  # noqa: SLF001
-        self._waiting = Waiting(window, contexts.n_slots)
-        self._active: dict[int, _Slot] = {}
-        self._free = list(range(contexts.n_slots, 0, -1))
-        self._prefix = SharedPrefix(contexts)
-        self._counts = counts
+        self.piece = piece_reader(contexts.target._model.vocab)  # noqa: SLF001
+        self._waiting = Waiting(window, contexts.n_slots, in_order=interactive)
+        self._active: dict[int, Answer] = {}
+        self._kept = Kept(self._engine, contexts.n_slots, contexts.layout.each)
+        self._keep_texts, self._exact, self._total = interactive, exact, total
+        self._pad = [max(contexts.target.token_bos(), 0)]
         self.outgrown = False
 
     # -- jobs in -----------------------------------------------------------------------------------
@@ -100,25 +82,37 @@ class Scheduler:
 
     @property
     def prefix_tokens(self) -> int:
-        """Length of the prefix that prompts share."""
-        return len(self._prefix)
+        """Most tokens that a prompt took over from another."""
+        return self._kept.longest
 
     @property
     def idle(self) -> bool:
         """Whether there is nothing to do."""
         return not self._waiting and not self._active
 
+    @property
+    def load(self) -> tuple[int, int]:
+        """Jobs that run, and jobs that wait."""
+        return len(self._active), len(self._waiting)
+
     def add(self, job: Job) -> None:
         """Let a job wait for its turn."""
         self._waiting.add(job)
 
-    def _start_all(self) -> None:
-        while self._free and self._waiting:
+    def _start_all(self) -> list[Result]:
+        ended = []
+        while self._kept.texts and self._waiting:
             alone = self._waiting.first.alone or any(s.job.alone for s in self._active.values())
             job = None if self._active and alone else self._take()
             if job is None:
-                return
-            self._start(self._free.pop(), job)
+                break
+            try:
+                self._start(job)
+            except EngineError:
+                raise
+            except PyspecError as error:  # what one job asks for is no reason to end the others
+                ended.append(self._fail(job, error))
+        return ended
 
     def _take(self) -> Job | None:
         """The next job, if one can start."""
@@ -126,10 +120,7 @@ class Scheduler:
         if job is not None or self._active:
             return job
         self.outgrown = self._streams
-        if self.outgrown:
-            return None
-        self._prefix.drop(self._free)  # it is all that is in the way
-        return self._waiting.take_first()
+        return None if self.outgrown else self._waiting.take_first()
 
     @property
     def _streams(self) -> bool:
@@ -137,21 +128,56 @@ class Scheduler:
 
     def _fits(self, job: Job) -> bool:
         if self._streams:
-            return job.need <= self._contexts.layout.each
-        used = sum(slot.job.need - slot.shared for slot in self._active.values())
-        free = self._contexts.layout.cells - len(self._prefix) - used
-        return job.need - self._prefix.common(job.tokens) <= free
+            fits = job.need <= self._contexts.layout.each
+        else:
+            used = sum(answer.job.need for answer in self._active.values())
+            fits = job.need <= self._contexts.layout.cells - used
+        return fits and not self._being_read(job.tokens)
 
-    def _start(self, seq: int, job: Job) -> None:
-        shared, kept = self._prefix.give(seq, job.tokens)
-        chain = build_chain(job.sampling, self._contexts.target, job.grammar)
-        run = Run(
-            seq, list(job.tokens), Gate(job.rule, job.sampling.temperature != 0.0), job.max_tokens
-        )
-        run.sampler = 0 if chain is None else address(chain.sampler)
-        text = TextAssembler(self._piece, job.stop)
-        self._active[seq] = _Slot(job, run, text, chain, len(job.tokens) - 1 - kept, shared)
+    def _texts(self) -> dict[int, list[int]]:
+        return {seq: answer.run.tokens for seq, answer in self._active.items()}
+
+    def _being_read(self, prompt: Sequence[int]) -> bool:
+        """Whether another sequence is about to hold more of this prompt's beginning than any does now."""
+        reading = [a.run.tokens for a in self._active.values() if a.missing > 0]
+        if not reading:
+            return False
+        _, held = self._kept.source(prompt, self._texts())
+        return longest_common(prompt, reading) >= held + self._kept.least
+
+    def _start(self, job: Job) -> None:
+        answer = job.begun or Answer.begin(job, self._contexts.target, self.piece)
+        text = answer.run.tokens
+        source, n = self._kept.source(text, self._texts())
+        if self._exact:
+            n -= n % EXACT_CHUNK  # pieces have to begin where they would alone
+        seq = self._place(source)
+        self._make_room(job, source)
+        if n == 0 or (source not in self._active and not self._kept.texts[source or 0]):
+            source, n = None, 0
+        if self._exact and source in (None, seq):
+            self._kept.keep(seq, self._kept.texts[seq], n)
+        job.begun = None
+        answer.place(seq, self._kept.take(seq, text, source, n))
+        self._active[seq] = answer
         self._forget(seq)
+
+    def _make_room(self, job: Job, source: int | None) -> None:
+        """In a pool, what free sequences hold gives way."""
+        if not self._streams:
+            used = sum(answer.job.need for answer in self._active.values())
+            self._kept.drop(self._contexts.layout.cells - used - job.need, spare=source)
+
+    def _place(self, source: int | None) -> int:
+        """A free sequence: the one that holds the prompt's beginning, or the one free for longest; beside others over streams."""
+        free = self._kept.texts
+        if self._streams and self._active:
+            low, high = min(self._active), max(self._active)
+            near = [seq for seq in range(low, high + 2) if seq in free]
+            return near[0] if near else max(seq for seq in free if seq < low)
+        if source in free and source is not None:
+            return source
+        return next((seq for seq, text in free.items() if not text), next(iter(free)))
 
     def _forget(self, seq: int) -> None:
         """Tell the policy, and a drafter that keeps an index of each text, that this one is another."""
@@ -167,114 +193,155 @@ class Scheduler:
 
         Raises Cancelled; all that was not finished is then lost.
         """
-        if self._prefix.tokens is None:
-            self._prefix.find(self._waiting.prompts)
-        ended = self._end_empty()
-        self._start_all()
-        self._move_up()
-        slots = self._answering()
-        fills = self._fills(len(slots))
+        ended = self._leave()
+        ended += self._start_all()
+        self._close_gaps()
+        answering = self._answering()
+        fills = self._fills(len(answering))
         try:
-            ended += self._step(slots, fills)
+            ended += self._step(answering, fills)
         except Cancelled:
             raise
         except EngineError as error:
             ended += self._isolate(error)
         return ended
 
-    def _end_empty(self) -> list[Result]:
-        """Jobs that ask for no tokens."""
-        relaxed = {"relaxed": 0, "relaxed_nats": 0.0}
-        return [job.result("", 0, "length", relaxed) for job in self._waiting.take_empty()]
+    def _leave(self) -> list[Result]:
+        """Jobs that ask for no tokens, and those that nobody waits for any more."""
+        ended = [self._end_waiting(job) for job in self._waiting.take_ended()]
+        gone = [answer for answer in self._active.values() if answer.job.cancelled]
+        return [*ended, *(self._finish(answer) for answer in gone)]
 
-    def _answering(self) -> list[_Slot]:
+    def _end_waiting(self, job: Job) -> Result:
+        if job.begun is not None:
+            return self._told(job, job.begun.result("cancelled"))
+        reason = "cancelled" if job.cancelled else "length"
+        return self._told(job, job.result("", 0, reason, {"relaxed": 0, "relaxed_nats": 0.0}))
+
+    def _answering(self) -> list[Answer]:
         """Whose rows go into the next decode."""
-        slots = [slot for slot in self._active.values() if slot.missing == 0]
-        reading = len(self._active) - len(slots)
+        answers = [answer for answer in self._active.values() if answer.missing == 0]
+        reading = len(self._active) - len(answers)
+        if self._exact:
+            return [] if reading else answers
         # a row of a prompt costs least beside others of its own
-        return [] if self._streams and reading > self._contexts.n_slots // 4 else slots
+        return [] if self._streams and reading > self._contexts.n_slots // 4 else answers
 
-    def _move_up(self) -> None:
+    def _close_gaps(self) -> None:
         """Where no record comes to fill a gap among streams, the last one does."""
-        while self._streams and self._active and self._free:
-            gap, last = min(self._free), max(self._active)
-            if gap > last:
+        while self._streams and self._active and not self._exact:
+            low, high = min(self._active), max(self._active)
+            gap = next((seq for seq in range(low, high) if seq in self._kept.texts), None)
+            if gap is None:
                 return
-            slot = self._active.pop(last)
-            self._engine.copy_prefix(last, gap, len(slot.run.tokens))
-            self._engine.set_tokens(last, ())
-            self._free[self._free.index(gap)] = last
-            slot.run.seq = gap
-            self._active[gap] = slot
+            answer = self._active.pop(high)
+            self._kept.texts.pop(gap)
+            self._engine.copy_prefix(high, gap, len(answer.run.tokens))
+            self._kept.keep(high, (), 0)
+            answer.run.seq = gap
+            self._active[gap] = answer
+            self._forget(gap)
 
-    def _step(self, slots: Sequence[_Slot], fills: Sequence[tuple[int, int]]) -> list[Result]:
-        if not slots:
+    def _step(self, answers: Sequence[Answer], fills: Sequence[tuple[int, int]]) -> list[Result]:
+        if not answers:
             if fills:
                 self._engine.verify([(seq, n, -1) for seq, n in fills])
         else:
-            self._bound_drafts(slots, sum(n for _, n in fills))
-            steps = self._loop.round([slot.run for slot in slots], self._policy, fills)
-            for slot, step in zip(slots, steps, strict=True):
-                slot.shown += slot.text.push([token.id for token in step.tokens])
+            self._bound_drafts(answers, sum(n for _, n in fills))
+            start = perf_counter()
+            steps = self._loop.round(
+                [answer.run for answer in answers], self._policy, [*fills, *self._padding()]
+            )
+            plain = 0.0 if fills else self._plain_ms(answers)
+            took = 1e3 * (perf_counter() - start)
+            for answer, step in zip(answers, steps, strict=True):
+                answer.emitted(step.tokens, plain, took)
         for seq, n in fills:
             self._active[seq].missing -= n
-        done = [slot for slot in slots if slot.run.finish_reason is not None or slot.text.done]
-        return [self._finish(slot) for slot in done]
+        done = [answer for answer in answers if answer.done]
+        return [self._finish(answer) for answer in done]
 
-    def _bound_drafts(self, slots: Sequence[_Slot], filled: int) -> None:
-        room = draft_rows(self._contexts, len(slots), filled)
-        for slot in slots:
-            slot.run.draft_max = min(self._draft_max, MAX_DRAFT, room)
+    def _padding(self) -> list[tuple[int, int]]:
+        """Rows of free sequences, where every decode has to have as many."""
+        if not self._exact:
+            return []
+        for seq in self._kept.texts:
+            self._kept.keep(seq, (), 0)
+            self._engine.set_tokens(seq, self._pad)
+        return [(seq, 0) for seq in self._kept.texts]
+
+    def _plain_ms(self, answers: Sequence[Answer]) -> float:
+        """What this round would have taken without drafts; 0 where nothing drafts, and the curve is not measured."""
+        if not self._loop.equipment.any:
+            return 0.0
+        depth = max(len(answer.run.tokens) for answer in answers)
+        times = self._policy.curve.target.table(depth)
+        return float(times[min(len(answers), len(times) - 1)])
+
+    def _bound_drafts(self, answers: Sequence[Answer], filled: int) -> None:
+        room = draft_rows(self._contexts, len(answers), filled)
+        for answer in answers:
+            answer.run.draft_max = min(self._draft_max, answer.job.draft_max, room)
 
     def _fills(self, n_answering: int) -> list[tuple[int, int]]:
         """Prompt tokens for the next decode, as (sequence, tokens)."""
         # the dict keeps the order of starting: the first one that reads has waited longest
-        reading = [(seq, slot.missing) for seq, slot in self._active.items() if slot.missing > 0]
+        reading = [(seq, a.missing) for seq, a in self._active.items() if a.missing > 0]
+        if self._exact:
+            return read_piece(
+                reading, self._engine.held(Role.TARGET, reading[0][0]) if reading else 0
+            )
         budget = fill_rows(self._contexts, n_answering)
         if self._streams:
             return read_one(reading, budget, n_answering)
         return share_rows(reading, budget)
 
-    def _finish(self, slot: _Slot) -> Result:
-        text = slot.shown + slot.text.finish()
-        reason = "stop" if slot.text.done else slot.run.finish_reason or "length"
-        tally = slot.run.tally
-        counts = self._counts
-        counts.tokens += tally.tokens
-        counts.drafted += tally.drafted
-        counts.verified += tally.verified
-        counts.accepted += tally.accepted
-        counts.relaxed += tally.relaxed
-        self._release(slot)
-        return slot.job.result(text, tally.tokens, reason, tally.as_dict())
+    def _finish(self, answer: Answer) -> Result:
+        result = answer.result("cancelled" if answer.job.cancelled else None)
+        self._total.join(answer.run.tally)
+        self._release(answer)
+        answer.close()
+        return self._told(answer.job, result)
 
-    def _release(self, slot: _Slot) -> None:
-        """Give the sequence back, with the shared prefix in its KV and nothing else."""
-        seq = slot.run.seq
+    def _told(self, job: Job, result: Result) -> Result:
+        if job.listener is not None:
+            job.listener(Delta(result=result))
+        return result
+
+    def _fail(self, job: Job, error: PyspecError) -> Result:
+        return self._told(job, failed(job.index, job.record, error))
+
+    def _release(self, answer: Answer) -> None:
+        """Give the sequence back, with as much of its text as may be of use."""
+        seq, text = answer.run.seq, answer.run.tokens
         del self._active[seq]
-        self._free.append(seq)
-        if slot.chain is not None:
-            slot.chain.close()
-        # one token more than is kept: the last token of a text is never held
-        self._engine.set_tokens(seq, slot.job.tokens[: slot.shared + 1] if slot.shared else ())
+        n = len(text) - 1 if self._keep_texts else longest_common(text, self._waiting.prompts)
+        self._kept.keep(seq, text, n if n >= self._kept.least else 0)
 
     # -- faults ------------------------------------------------------------------------------------
 
     def _isolate(self, error: EngineError) -> list[Result]:
-        """After a failed decode: whose fault it was shows when each one runs alone."""
-        slots = list(self._active.values())
-        for slot in slots:
-            slot.shared = 0
-            self._release(slot)
-        self._prefix.drop(self._free)
-        if len(slots) == 1:
-            job = slots[0].job
-            return [failed(job.index, job.record, error)]
-        log.warning("a batch failed and its %d records run one by one: %s", len(slots), error)
-        for slot in slots:
-            slot.job.alone = True
-            self.add(slot.job)
-        return []
+        """After a failed decode: whose fault it was shows when each one goes on alone."""
+        answers = list(self._active.values())
+        ended = []
+        for answer in answers:
+            del self._active[answer.run.seq]
+            self._kept.keep(answer.run.seq, (), 0)
+            answer.catch_up()
+        self._kept.drop(0)
+        if len(answers) == 1:
+            answers[0].close()
+            return [self._fail(answers[0].job, error)]
+        log.warning("a batch failed and its %d records go on one by one: %s", len(answers), error)
+        for answer in answers:
+            if answer.done:
+                self._total.join(answer.run.tally)
+                ended.append(self._told(answer.job, answer.result(None)))
+                answer.close()
+                continue
+            answer.job.alone, answer.job.begun = True, answer
+            self.add(answer.job)
+        return ended
 
     def give_up(self) -> list[Job]:
         """The jobs that wait, which leave."""
@@ -282,6 +349,9 @@ class Scheduler:
 
     def abandon(self) -> None:
         """Drop everything that has not ended."""
-        for slot in list(self._active.values()):
-            self._release(slot)
-        self._waiting.take_all()
+        for answer in list(self._active.values()):
+            self._release(answer)
+            answer.close()
+        for job in self._waiting.take_all():
+            if job.begun is not None:
+                job.begun.close()

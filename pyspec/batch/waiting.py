@@ -16,11 +16,13 @@ _PATIENCE = 8
 class Waiting:
     """Jobs in a window, of which the one with the most to do goes first.
 
-    So the end of a batch is not one long answer alone. window: how many are chosen from.
+    So the end of a batch is not one long answer alone. window: how many are chosen from. in_order: the
+    one that came first goes first instead.
     """
 
-    def __init__(self, window: int, n_slots: int) -> None:
+    def __init__(self, window: int, n_slots: int, *, in_order: bool = False) -> None:
         self._window, self._patience = window, _PATIENCE * n_slots
+        self._in_order = in_order
         self._jobs: list[Job] = []
         self._passed_by = 0
 
@@ -45,7 +47,7 @@ class Waiting:
     def add(self, job: Job) -> None:
         """Let a job wait for its turn."""
         self._jobs.append(job)
-        self._jobs.sort(key=lambda j: (j.alone, j.need, -j.index))
+        self._jobs.sort(key=lambda j: (j.alone, 0 if self._in_order else j.need, -j.index))
 
     def take(self, fits: Callable[[Job], bool]) -> Job | None:
         """The job with the most to do among those that fit; None where none does, or one that does not has waited for long."""
@@ -62,11 +64,12 @@ class Waiting:
         """The job with the most to do."""
         return self._jobs.pop()
 
-    def take_empty(self) -> list[Job]:
-        """Those that ask for no tokens."""
-        empty = [job for job in self._jobs if job.max_tokens == 0]
-        self._jobs = [job for job in self._jobs if job.max_tokens > 0]
-        return empty
+    def take_ended(self) -> list[Job]:
+        """Those that ask for no tokens, and those that were cancelled."""
+        ended = [job for job in self._jobs if job.max_tokens == 0 or job.cancelled]
+        if ended:
+            self._jobs = [job for job in self._jobs if job.max_tokens > 0 and not job.cancelled]
+        return ended
 
     def take_all(self) -> list[Job]:
         """Every one."""

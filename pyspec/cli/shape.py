@@ -9,9 +9,10 @@ from typing import Any
 
 import click
 
-from pyspec.batch.constrain import bounded, schema_grammar
+from pyspec.batch.constrain import schema_grammar
 from pyspec.cli.command import TEXT, option, stack
 from pyspec.errors import OptionError
+from pyspec.grammar import bounded
 
 _FILE = click.Path(path_type=Path, dir_okay=False)
 

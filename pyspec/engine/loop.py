@@ -123,7 +123,10 @@ class Loop:
     def round(
         self, runs: Sequence[Run], policy: Policy, fills: Sequence[tuple[int, int]] = ()
     ) -> list[Step]:
-        """One round over `runs`; `fills` are (seq, n) prompt tokens to decode in the same batch. One step a run."""
+        """One round over `runs`, one step a run.
+
+        fills: (seq, n) prompt tokens to decode in the same batch; n 0 for a row that nobody reads.
+        """
         if not self.equipment.any:
             self.engine.verify(_in_order([(run.seq, 0, 0) for run in runs], fills))
             return [self._accept(run, 0, 0)[0] for run in runs]
@@ -353,7 +356,9 @@ def _in_order(
     work: list[tuple[int, int, int]], fills: Sequence[tuple[int, int]]
 ) -> list[tuple[int, int, int]]:
     """With the fills, by sequence: over streams llama.cpp takes rows together whose sequences follow each other."""
-    return sorted([*work, *((seq, n, -1) for seq, n in fills)]) if fills or len(work) > 1 else work
+    if not fills and len(work) < 2:
+        return work
+    return sorted([*work, *((seq, n, -1 if n else 0) for seq, n in fills)])
 
 
 def _emitted(verdict: Any) -> tuple[Token, ...]:

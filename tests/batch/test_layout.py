@@ -26,14 +26,14 @@ def test_every_record_fits(n_slots, n_ctx, needs, must_pool):
         assert n_slots >= STREAMS_FROM
         assert not must_pool
         assert layout.each >= needs[0]
-        assert layout.cells == layout.each * (n_slots + 1) <= 1.2 * WASTE * pool.cells
+        assert layout.cells == layout.each * n_slots <= 1.2 * WASTE * pool.cells
     else:
         assert layout == pool
 
 
 def test_records_of_one_length_get_streams():
     """And one long record among short ones gets a pool, as few sequences do."""
-    assert lay_out(16, 2048, [200] * 16, must_pool=False) == Layout(17 * 256, 256)
+    assert lay_out(16, 2048, [200] * 16, must_pool=False) == Layout(16 * 256, 256)
     assert lay_out(16, 2048, [2000] + [200] * 15, must_pool=False).each == 0
     assert lay_out(4, 2048, [200] * 16, must_pool=False).each == 0
 

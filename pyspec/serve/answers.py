@@ -1,0 +1,260 @@
+"""Bodies and events that answers become: OpenAI's chat and text completions, whole or streamed."""
+
+from __future__ import annotations
+
+import codecs
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from pyspec.batch.bodies import CHAT, body_of, choice_of, openai_reason, split_calls
+from pyspec.errors import EngineError, PyspecError
+
+if TYPE_CHECKING:
+    from pyspec.batch.answer import Delta, Likely
+    from pyspec.batch.records import Failure, Result
+    from pyspec.serve.worker import Inbox
+    from pyspec.tokens import Token
+
+_CALL = "<tool_call>"
+
+
+class AnswerFailed(PyspecError):
+    """An answer failed in the engine; failure is what it failed of."""
+
+    def __init__(self, failure: Failure) -> None:
+        super().__init__(failure.message)
+        self.failure = failure
+
+
+@dataclass
+class Asked:
+    """A request that was understood: its body, its answers in flight, and names for them."""
+
+    body: Any
+    inboxes: list[Inbox]
+    name: str
+    model: str
+    piece: Callable[[int], bytes]
+    about: dict[str, Any]
+    done: Callable[[Result, dict[str, float]], None]
+    begun: float = field(default_factory=time.perf_counter)
+
+    @property
+    def created(self) -> int:
+        """When it was asked, seconds since 1970."""
+        return int(time.time())
+
+    @property
+    def tools(self) -> bool:
+        """Whether the answer may be a call."""
+        return bool(getattr(self.body, "tools", None)) and self.body.tool_choice != "none"
+
+    @property
+    def details(self) -> bool:
+        """Whether each token's source and gap were asked for."""
+        return bool((self.body.speculation or {}).get("tokens"))
+
+
+class Choice:
+    """One answer of a request as it grows."""
+
+    def __init__(self, asked: Asked, index: int) -> None:
+        self.asked, self.index, self.inbox = asked, index, asked.inboxes[index]
+        self.likely: list[tuple[Token, Likely]] = []
+        self.told: list[dict[str, Any]] = []
+        self.result: Result | None = None
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._first = 0.0
+
+    async def news(self) -> AsyncIterator[tuple[str, list[Any], list[Any]]]:
+        """New text, its tokens' log-probabilities and details, a round or more at a time. Raises AnswerFailed."""
+        while self.result is None:
+            deltas = await self.inbox.take()
+            self._first = self._first or time.perf_counter()
+            self.result = deltas[-1].result
+            if self.result is not None and self.result.error is not None:
+                raise AnswerFailed(self.result.error)
+            likely = [pair for d in deltas for pair in zip(d.tokens, d.likely)]
+            yield "".join(d.text for d in deltas), likely, self._details(deltas)
+
+    def _details(self, deltas: Sequence[Delta]) -> list[dict[str, Any]]:
+        if not self.asked.details:
+            return []
+        return [self._detail(token) for delta in deltas for token in delta.tokens]
+
+    def _detail(self, token: Token) -> dict[str, Any]:
+        text = self._decoder.decode(self.asked.piece(token.id))
+        told = {"text": text, "source": token.source.label, "gap": round(token.gap, 4)}
+        if token.preferred != token.id:
+            told["preferred"] = self.asked.piece(token.preferred).decode("utf-8", "replace")
+        return told
+
+    def block(self) -> dict[str, Any]:
+        """The `speculation` block; and the request's owner hears of the end."""
+        result = self.result
+        if result is None:
+            raise EngineError("an answer was asked about before its end")
+        end, asked = time.perf_counter(), self.asked
+        first = self._first or end
+        n, seconds = result.usage.completion_tokens, max(1e-6, end - first)
+        timings = {
+            "first_token_ms": round(1e3 * (first - asked.begun), 2),
+            "total_ms": round(1e3 * (end - asked.begun), 2),
+            "tokens_per_second": round(max(0, n - 1) / seconds, 2),
+        }
+        asked.done(result, timings)
+        return {**result.speculation, **asked.about, "timings": timings}
+
+
+# -- whole -----------------------------------------------------------------------------------------
+
+
+async def whole(asked: Asked) -> dict[str, Any]:
+    """The body of a response that is not streamed. Raises AnswerFailed."""
+    choices, blocks, usage = [], [], {"prompt_tokens": 0, "completion_tokens": 0}
+    for i in range(len(asked.inboxes)):
+        choice = Choice(asked, i)
+        likely: list[Any] = []
+        details: list[Any] = []
+        async for _, more, told in choice.news():
+            likely += more
+            details += told
+        result = choice.result
+        if result is None:
+            continue
+        shown = choice_of(asked.body.form, i, result, tools=asked.tools)
+        if asked.body.alternatives is not None:
+            shown["logprobs"] = logprobs(asked, likely)
+        blocks.append(choice.block())
+        if details:
+            blocks[-1]["tokens"] = details
+        choices.append(shown)
+        _count(usage, result, i, asked)
+    body = body_of(asked.body.form, asked.name, asked.model, asked.created, choices)
+    block = blocks[0] if len(blocks) == 1 else {"choices": blocks}
+    return {**body, "usage": _totalled(usage), "speculation": block}
+
+
+def _count(usage: dict[str, int], result: Result, index: int, asked: Asked) -> None:
+    if index % (asked.body.n or 1) == 0:  # the prompt of several choices counts once
+        usage["prompt_tokens"] += result.usage.prompt_tokens
+    usage["completion_tokens"] += result.usage.completion_tokens
+
+
+def _totalled(usage: dict[str, int]) -> dict[str, int]:
+    return {**usage, "total_tokens": sum(usage.values())}
+
+
+# -- streamed --------------------------------------------------------------------------------------
+
+
+class _Calls:
+    """Text of an answer that may turn into calls: what begins like one is held back until the end."""
+
+    def __init__(self) -> None:
+        self._held = ""
+
+    def push(self, text: str) -> str:
+        self._held += text
+        at = self._held.find(_CALL)
+        if at < 0:
+            most = min(len(_CALL) - 1, len(self._held))
+            keep = next((n for n in range(most, 0, -1) if self._held.endswith(_CALL[:n])), 0)
+            at = len(self._held) - keep
+        shown, self._held = self._held[:at], self._held[at:]
+        return shown
+
+    def finish(self, name: str) -> tuple[str, list[dict[str, Any]]]:
+        return split_calls(self._held, name)
+
+
+async def streamed(asked: Asked, index: int) -> AsyncIterator[dict[str, Any]]:
+    """The chunks of one choice."""
+    choice, calls = Choice(asked, index), _Calls() if asked.tools else None
+    chat = asked.body.form == CHAT
+    if chat:
+        yield _chunk(asked, index, {"role": "assistant", "content": ""})
+    async for text, likely, details in choice.news():
+        shown = calls.push(text) if calls is not None else text
+        if shown or likely or details:
+            yield _chunk(asked, index, {"content": shown}, likely=likely, details=details)
+    result = choice.result
+    if result is None:
+        return
+    reason = openai_reason(result.finish_reason)
+    if calls is not None:
+        rest, found = calls.finish(f"{asked.name}-{index}")
+        if rest:
+            yield _chunk(asked, index, {"content": rest})
+        if found:
+            told = [{"index": i, **call} for i, call in enumerate(found)]
+            yield _chunk(asked, index, {"tool_calls": told})
+            reason = "tool_calls"
+    last = _chunk(asked, index, {} if chat else {"content": ""}, reason=reason)
+    yield {**last, "speculation": choice.block(), "_usage": result}
+
+
+def _chunk(
+    asked: Asked,
+    index: int,
+    delta: dict[str, Any],
+    *,
+    reason: str | None = None,
+    likely: Sequence[Any] = (),
+    details: Sequence[Any] = (),
+) -> dict[str, Any]:
+    chat = asked.body.form == CHAT
+    choice: dict[str, Any] = {"index": index, "finish_reason": reason, "logprobs": None}
+    choice |= {"delta": delta} if chat else {"text": delta["content"]}
+    if likely:
+        choice["logprobs"] = logprobs(asked, likely)
+    body = body_of(asked.body.form, asked.name, asked.model, asked.created, [choice])
+    if chat:
+        body["object"] = "chat.completion.chunk"
+    return {**body, "tokens": list(details)} if details else body
+
+
+def usage_chunk(asked: Asked, results: Sequence[Result]) -> dict[str, Any]:
+    """The chunk after the last one, for clients that asked for it."""
+    usage = {"prompt_tokens": 0, "completion_tokens": 0}
+    for i, result in enumerate(results):
+        _count(usage, result, i, asked)
+    body = body_of(asked.body.form, asked.name, asked.model, asked.created, [])
+    if asked.body.form == CHAT:
+        body["object"] = "chat.completion.chunk"
+    return {**body, "usage": _totalled(usage)}
+
+
+# -- log-probabilities -----------------------------------------------------------------------------
+
+
+def logprobs(asked: Asked, likely: Sequence[tuple[Token, Likely]]) -> dict[str, Any]:
+    """Log-probabilities as OpenAI writes them, for a chat or a completion."""
+    if asked.body.form == CHAT:
+        return {"content": [_entry(asked, token, found) for token, found in likely]}
+    texts = [_word(asked.piece(token.id)) for token, _ in likely]
+    return {
+        "tokens": texts,
+        "token_logprobs": [found.value for _, found in likely],
+        "top_logprobs": [
+            {_word(asked.piece(i)): value for i, value in found.top} for _, found in likely
+        ],
+        "text_offset": [sum(map(len, texts[:i])) for i in range(len(texts))],
+    }
+
+
+def _entry(asked: Asked, token: Token, found: Likely) -> dict[str, Any]:
+    return {
+        **_told(asked.piece(token.id), found.value),
+        "top_logprobs": [_told(asked.piece(i), value) for i, value in found.top],
+    }
+
+
+def _told(data: bytes, value: float) -> dict[str, Any]:
+    return {"token": _word(data), "logprob": value, "bytes": list(data)}
+
+
+def _word(data: bytes) -> str:
+    return data.decode("utf-8", "replace")

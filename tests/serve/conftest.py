@@ -1,0 +1,76 @@
+"""A server over a tiny model, on a port of its own."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+
+import pytest
+
+from pyspec.batch import Batch, Settings
+from pyspec.sampling import Sampling
+
+
+class Running:
+    """A server in a thread of this process."""
+
+    def __init__(self, batch, serving):
+        import uvicorn
+
+        from pyspec.serve.app import make_app
+
+        self.batch = batch
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self.listener.getsockname()[1]
+        self.url = f"http://127.0.0.1:{self.port}"
+        self.app = make_app(batch, serving)
+        config = uvicorn.Config(self.app, log_level="error", timeout_graceful_shutdown=1)
+        self.server = uvicorn.Server(config)
+        self.thread = threading.Thread(target=self.server.run, kwargs={"sockets": [self.listener]})
+        self.thread.start()
+        while not self.server.started:
+            time.sleep(0.01)
+
+    def idle(self, seconds=10.0):
+        """Whether nothing runs and nothing waits, now or soon."""
+        end = time.monotonic() + seconds
+        while self.batch.load != (0, 0) and time.monotonic() < end:
+            time.sleep(0.01)
+        return self.batch.load == (0, 0)
+
+    def close(self):
+        """End it."""
+        self.server.should_exit = True
+        self.thread.join()
+        self.listener.close()
+        self.batch.close()
+
+
+@pytest.fixture
+def serve(tiny_ascii):
+    """Starts a server: greedy, lookup, 4 answers at once, 1,024 positions each, unless said otherwise."""
+    from pyspec.serve.app import Serving
+
+    running = []
+
+    def serve_(path=None, *, key=None, queue=64, max_body=1 << 16, hosts=None, **options):
+        settings = Settings(Sampling(temperature=0.0, seed=1), max_tokens=24)
+        defaults = {"draft": "lookup", "companion": "none", "n_ctx": 1024, "parallel": 4}
+        threads = {"n_threads": 1, "n_threads_batch": 1}
+        options = {"settings": settings, **defaults, **threads, **options}
+        batch = Batch(str(path or tiny_ascii), interactive=True, **options)
+        serving = Serving(
+            "tiny",
+            api_key=key,
+            queue=queue,
+            max_body=max_body,
+            hosts=hosts,
+            about={"draft": "lookup"},
+        )
+        running.append(Running(batch, serving))
+        return running[-1]
+
+    yield serve_
+    for each in running:
+        each.close()

@@ -1,0 +1,252 @@
+"""The server as OpenAI's own client sees it."""
+
+from __future__ import annotations
+
+import json
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+openai = pytest.importorskip("openai", reason="the extra [test] is not installed")
+
+
+@pytest.fixture
+def server(serve):
+    """A server."""
+    return serve()
+
+
+@pytest.fixture
+def client(server):
+    """A client of it."""
+    with openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as made:
+        yield made
+
+
+def ask(client, text="hello there", **options):
+    """A chat completion of one message."""
+    options = {"max_tokens": 16, **options}
+    return client.chat.completions.create(
+        model="tiny", messages=[{"role": "user", "content": text}], **options
+    )
+
+
+def test_models(client):
+    """The one model there is, under its name."""
+    (model,) = client.models.list().data
+    assert (model.id, model.meta["n_vocab"] > 32) == ("tiny", True)
+
+
+def test_chat(client):
+    """An answer with its usage, and what speculation did."""
+    answer = ask(client)
+    (choice,) = answer.choices
+    assert (choice.message.role, choice.finish_reason) == ("assistant", "length")
+    assert answer.usage.completion_tokens == 16
+    assert answer.usage.total_tokens == answer.usage.prompt_tokens + 16
+    assert answer.speculation["verification"] == "strict"
+    assert answer.speculation["timings"]["total_ms"] > 0
+
+
+def test_stream_is_the_whole_in_pieces(client):
+    """The same text, one role, one finish_reason, usage where it was asked for, and the block at the end."""
+    whole = ask(client)
+    chunks = list(ask(client, stream=True, stream_options={"include_usage": True}))
+    deltas = [c.choices[0].delta for c in chunks if c.choices]
+    assert "".join(d.content or "" for d in deltas) == whole.choices[0].message.content
+    assert [d.role for d in deltas if d.role] == ["assistant"]
+    assert [c.choices[0].finish_reason for c in chunks if c.choices][-1] == "length"
+    assert chunks[-1].usage.completion_tokens == 16
+    assert chunks[-2].speculation["rounds"] <= 16
+    assert len(chunks) >= 4
+
+
+def test_completions(client):
+    """A text goes on as it is; two prompts are two choices; ids are a prompt too."""
+    one = client.completions.create(model="tiny", prompt="abc", max_tokens=8)
+    two = client.completions.create(model="tiny", prompt=["abc", "hello"], max_tokens=8)
+    assert two.choices[0].text == one.choices[0].text
+    assert [c.index for c in two.choices] == [0, 1]
+    ids = client.completions.create(model="tiny", prompt=[5, 6, 7], max_tokens=8)
+    assert ids.usage.prompt_tokens == 3
+    pieces = client.completions.create(model="tiny", prompt="abc", max_tokens=8, stream=True)
+    assert "".join(p.choices[0].text for p in pieces if p.choices) == one.choices[0].text
+
+
+def test_choices_differ_by_seed(client):
+    """N answers of one prompt, which counts once; the same seed gives the same again."""
+    options = {"n": 3, "temperature": 1.5, "seed": 7, "max_tokens": 12}
+    first, second = ask(client, **options), ask(client, **options)
+    texts = [choice.message.content for choice in first.choices]
+    assert len(set(texts)) == 3
+    assert texts == [choice.message.content for choice in second.choices]
+    assert first.usage.completion_tokens == 36
+    assert first.usage.prompt_tokens == ask(client).usage.prompt_tokens
+    assert len(first.speculation["choices"]) == 3
+
+
+def test_streamed_choices_come_side_by_side(client):
+    """Each chunk says whose it is; each choice ends once."""
+    chunks = list(ask(client, n=2, temperature=1.5, seed=7, stream=True))
+    whole = ask(client, n=2, temperature=1.5, seed=7)
+    for i in range(2):
+        own = [c.choices[0] for c in chunks if c.choices and c.choices[0].index == i]
+        assert "".join(c.delta.content or "" for c in own) == whole.choices[i].message.content
+        assert [c.finish_reason for c in own if c.finish_reason] == ["length"]
+
+
+def test_stop_strings(client):
+    """The text ends before it, streamed or not."""
+    text = ask(client, max_tokens=24).choices[0].message.content
+    stop = text[10:12]
+    cut = ask(client, max_tokens=24, stop=[stop]).choices[0]
+    assert (cut.message.content, cut.finish_reason) == (text[: text.index(stop)], "stop")
+    pieces = ask(client, max_tokens=24, stop=stop, stream=True)
+    shown = "".join(c.choices[0].delta.content or "" for c in pieces if c.choices)
+    assert shown == cut.message.content
+
+
+def test_logprobs(client):
+    """One entry a token, the greedy one the likeliest, streamed or not, and in completions."""
+    told = ask(client, logprobs=True, top_logprobs=3, max_tokens=6).choices[0].logprobs.content
+    assert len(told) == 6
+    assert all(len(entry.top_logprobs) == 3 for entry in told)
+    assert all(entry.logprob == entry.top_logprobs[0].logprob <= 0 for entry in told)
+    pieces = ask(client, logprobs=True, top_logprobs=3, max_tokens=6, stream=True)
+    streamed = [
+        e
+        for c in pieces
+        if c.choices and c.choices[0].logprobs
+        for e in c.choices[0].logprobs.content
+    ]
+    assert [e.logprob for e in streamed] == pytest.approx([e.logprob for e in told], abs=1e-5)
+    plain = client.completions.create(model="tiny", prompt="abc", max_tokens=4, logprobs=2)
+    assert len(plain.choices[0].logprobs.token_logprobs) == 4
+
+
+SCHEMA = {
+    "type": "object",
+    "properties": {
+        "n": {"type": "integer", "maximum": 99, "minimum": 0},
+        "ok": {"type": "boolean"},
+    },
+    "required": ["n", "ok"],
+    "additionalProperties": False,
+}
+
+
+def test_json_schema(client):
+    """Whatever a random model would say, it says it in the schema."""
+    form = {"type": "json_schema", "json_schema": {"name": "x", "schema": SCHEMA}}
+    answer = ask(client, response_format=form, max_tokens=200).choices[0]
+    assert answer.finish_reason == "stop"
+    assert set(json.loads(answer.message.content)) == {"n", "ok"}
+
+
+TOOL = {"type": "function", "function": {"name": "add", "parameters": SCHEMA}}
+
+
+@pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "add"}}])
+def test_tool_that_must_be_called(client, choice):
+    """A call with arguments of the schema, streamed or not."""
+    options = {"tools": [TOOL], "tool_choice": choice, "max_tokens": 300}
+    answer = ask(client, **options).choices[0]
+    (call,) = answer.message.tool_calls
+    assert (answer.finish_reason, call.function.name) == ("tool_calls", "add")
+    assert set(json.loads(call.function.arguments)) == {"n", "ok"}
+    chunks = [c.choices[0] for c in ask(client, stream=True, **options) if c.choices]
+    calls = [call for c in chunks for call in c.delta.tool_calls or ()]
+    assert [c.function.name for c in calls] == ["add"]
+    assert chunks[-1].finish_reason == "tool_calls"
+    assert not any(c.delta.content for c in chunks)
+
+
+def test_tool_that_may_be_called(client):
+    """A model that answers in words is not bent; results of calls go in as messages."""
+    answer = ask(client, tools=[TOOL], max_tokens=10).choices[0]
+    assert (answer.message.tool_calls, len(answer.message.content) > 0) == (None, True)
+    call = {"id": "1", "type": "function", "function": {"name": "add", "arguments": '{"n": 1}'}}
+    messages = [
+        {"role": "user", "content": "a"},
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "1", "content": "2"},
+    ]
+    answer = client.chat.completions.create(
+        model="tiny", messages=messages, tools=[TOOL], max_tokens=4
+    )
+    assert answer.usage.completion_tokens == 4
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"temperature": -1},
+        {"n": 0},
+        {"n": 1000},
+        {"stop": [""]},
+        {"max_tokens": -5},
+        {"top_p": 0},
+        {"logprobs": True, "top_logprobs": 50},
+        {"logit_bias": {"99999999": 1}},
+        {"response_format": {"type": "nonsense"}},
+        {"response_format": {"type": "json_schema", "json_schema": {"name": "x"}}},
+        {"tools": [{"type": "function", "function": {}}]},
+        {"tools": [TOOL], "tool_choice": {"type": "function", "function": {"name": "no"}}},
+        {"extra_body": {"grammar": "root ::= ["}},
+        {"extra_body": {"grammar": "root ::= " + "(" * 20_000}},
+        {"extra_body": {"speculation": {"verify": "no"}}},
+        {"extra_body": {"speculation": {"verify": "margin", "theta": 7}}},
+    ],
+)
+def test_what_cannot_be_done_is_refused(client, server, options):
+    """400 with a sentence; the server goes on."""
+    with pytest.raises(openai.BadRequestError) as refused:
+        ask(client, **options)
+    assert len(refused.value.body["message"]) > 10
+    assert ask(client, max_tokens=2).usage.completion_tokens == 2
+
+
+def test_prompt_over_the_context(client):
+    """The code that clients know, and both sizes."""
+    with pytest.raises(openai.BadRequestError) as refused:
+        ask(client, "x" * 3000)
+    assert refused.value.code == "context_length_exceeded"
+    assert "1024" in refused.value.body["message"]
+
+
+def test_context_ends_an_answer(client):
+    """As "length", for OpenAI knows no other word."""
+    answer = ask(client, "x" * 900, max_tokens=500)
+    assert answer.choices[0].finish_reason == "length"
+    assert answer.usage.total_tokens == 1025
+
+
+def test_many_clients_at_once(client, server):
+    """16 clients, 64 requests: each gets the text that it gets alone."""
+    texts = [f"question {i % 8}, and what follows from it" for i in range(64)]
+    alone = {text: ask(client, text).choices[0].message.content for text in set(texts)}
+
+    def one(text):
+        if hash(text) % 2:
+            return ask(client, text).choices[0].message.content
+        chunks = ask(client, text, stream=True)
+        return "".join(c.choices[0].delta.content or "" for c in chunks if c.choices)
+
+    with ThreadPoolExecutor(16) as clients:
+        found = list(clients.map(one, texts))
+    assert found == [alone[text] for text in texts]
+    assert server.idle()
+
+
+def test_speculation_by_request(client):
+    """Off, strict or by margin, in the request; details of each token where they are asked for."""
+    text = "abcabcabcabc " * 8
+    off = ask(client, text, extra_body={"speculation": {"enabled": False}})
+    on = ask(client, text, extra_body={"speculation": {"tokens": True}})
+    assert (off.speculation["drafted"], off.speculation["verified"]) == (0, 0)
+    assert off.choices[0].message.content == on.choices[0].message.content
+    told = on.speculation["tokens"]
+    assert "".join(token["text"] for token in told) == on.choices[0].message.content
+    assert {token["source"] for token in told} <= {"target", "accepted"}
+    loose = ask(client, extra_body={"speculation": {"verify": "margin", "gap": 9, "theta": 0}})
+    assert loose.speculation["verification"] == "margin"
