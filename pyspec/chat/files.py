@@ -47,6 +47,11 @@ class SavedModel(msgspec.Struct):
 
     name: str
     sha256: str
+    path: str = ""
+
+    def is_of(self, other: SavedModel) -> bool:
+        """Whether both are known to be one target, wherever its file lies."""
+        return bool(self.sha256) and (self.name, self.sha256) == (other.name, other.sha256)
 
 
 class SavedToken(msgspec.Struct, array_like=True):
@@ -134,7 +139,8 @@ def load(path: Path) -> SavedChat:
 def target_of(path: Path) -> SavedModel:
     """What says which target a conversation is held with. Large files that nobody hashed yet are not hashed for this."""
     small = path.stat().st_size <= _QUICK_HASH
-    return SavedModel(path.stem, file_sha256(path) if small else known_sha256(path))
+    digest = file_sha256(path) if small else known_sha256(path)
+    return SavedModel(path.stem, digest, os.fsdecode(path.absolute()))
 
 
 def restore(saved: SavedChat, model: Speaker) -> tuple[Conversation, bool]:
@@ -144,7 +150,7 @@ def restore(saved: SavedChat, model: Speaker) -> tuple[Conversation, bool]:
     message says: a file is no way to slip control tokens into a prompt. Raises InputError where
     turns do not alternate.
     """
-    same = saved.model == model.target() and bool(saved.model.sha256)
+    same = saved.model.is_of(model.target())
     conversation = Conversation()
     for index, message in enumerate(saved.messages):
         last = conversation.exchanges[-1] if conversation.exchanges else None

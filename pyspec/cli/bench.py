@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from pyspec.cli.command import Command
 from pyspec.cli.measuring import (
     FILE,
     MEASURED,
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-@click.command()
+@click.command(cls=Command)
 @model_options
 @question_options
 @click.option("--modes", default="plain,strict,margin", show_default=True, help="Comma-separated.")

@@ -32,6 +32,7 @@ from pyspec.cli.options import (
     sampling_options,
     speculation_options,
 )
+from pyspec.cli.resume import with_its_model
 from pyspec.display import STATS_HELP
 from pyspec.errors import InputError
 from pyspec.rules import Margin
@@ -122,6 +123,7 @@ def chat(saved: Path | None, **options: Any) -> int:  # fmt: skip
     signal.signal(signal.SIGTERM, _terminate)
     on_terminal = sys.stdin.isatty() and sys.stdout.isatty()
     resumed = _newest() if options["going_on"] else None
+    options = with_its_model(options)
     model = LlamaChat(
         lambda draft, companion: open_model({**options, "draft": draft, "companion": companion}),
         options["draft"],

@@ -24,7 +24,7 @@ from pyspec.cli.options import (
     speculation,
     speculation_options,
 )
-from pyspec.cli.resume import Dialogue
+from pyspec.cli.resume import Dialogue, with_its_model
 from pyspec.cli.shape import grammar_of, shape_options
 from pyspec.cli.streams import prompt_text
 from pyspec.display import STATS_HELP, Reading, counted, safe, stats_line, token_text, verdict
@@ -162,6 +162,7 @@ def generate(prompt: str | None, more: str | None, file: Path | None, **options:
         raise OptionError("there is a prompt twice", "give it as PROMPT or with -p")
     text = prompt_text(more if prompt is None else prompt, file, options["max_input"])
     task, grammar = _task(options), grammar_of(options)
+    options = with_its_model(options)
     with open_model(options) as llm:
         if grammar is not None:
             task = replace(task, grammar=Constraint(llm, grammar))

@@ -13,6 +13,7 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from pyspec.cli.command import option, stack
 from pyspec.measure.questions import human_eval, load_questions, select
 from pyspec.measure.run import Options
 from pyspec.rules import Margin
@@ -33,25 +34,28 @@ MEASURED: dict[str, Any] = {
 
 def question_options(command: Any) -> Any:
     """Which questions, and how each is answered."""
-    count = click.IntRange(min=1)
-    for option in (
-        click.option("--out", type=click.Path(path_type=Path, file_okay=False), required=True),
-        click.option("--tie", type=float, help="Near-tie, nats; measured if not given."),
-        click.option("--warm-up", type=click.IntRange(min=0), default=3, show_default=True),
-        click.option("--repeat", type=count, default=1, show_default=True, help="Runs a question."),
-        click.option("--seed", type=int, default=1, show_default=True),
-        click.option("--temp", type=click.FloatRange(min=0.0), default=0.0, show_default=True),
-        click.option(
-            "-n", "--max-tokens", type=click.IntRange(min=2), default=128, show_default=True
-        ),
-        click.option("--human-eval", type=count, help="Add so many HumanEval problems."),
-        click.option("--category", multiple=True, help="Only this one; may be given again."),
-        click.option("--every", type=count, default=1, help="Each N-th question of the file only."),
-        click.option("--limit", type=count, help="Questions of each category at most."),
-        click.option("--questions", type=FILE, help="Spec-Bench JSONL; else the shipped set."),
-    ):
-        command = option(command)
-    return command
+    return _QUESTIONS(command)
+
+
+_COUNT = click.IntRange(min=1)
+_QUESTIONS = stack(
+    option("--out", group="Measuring", type=click.Path(path_type=Path, file_okay=False), required=True,
+           help="Folder of the results; a run that was interrupted goes on there."),
+    option("--questions", group="Measuring", type=FILE, help="Spec-Bench JSONL; else the shipped set."),
+    option("--limit", group="Measuring", type=_COUNT, help="Questions of each category at most."),
+    option("--every", group="Measuring", type=_COUNT, default=1, help="Each N-th question of the file only."),
+    option("--category", group="Measuring", multiple=True, help="Only this one; may be given again."),
+    option("--human-eval", group="Measuring", type=_COUNT, help="Add so many HumanEval problems."),
+    option("-n", "--max-tokens", group="Measuring", type=click.IntRange(min=2), default=128, show_default=True,
+           help="Most tokens of an answer."),
+    option("--temp", group="Measuring", type=click.FloatRange(min=0.0), default=0.0, show_default=True,
+           help="Temperature; 0 takes the likeliest token."),
+    option("--seed", group="Measuring", type=int, default=1, show_default=True, help="Seed of the sampler."),
+    option("--repeat", group="Measuring", type=_COUNT, default=1, show_default=True, help="Runs a question."),
+    option("--warm-up", group="Measuring", type=click.IntRange(min=0), default=3, show_default=True,
+           help="Answers before any is timed."),
+    option("--tie", group="Measuring", type=float, help="Near-tie, nats; measured if not given."),
+)  # fmt: skip
 
 
 def chosen_questions(options: dict[str, Any]) -> list[Question]:

@@ -11,6 +11,7 @@ import click
 import msgspec
 from rich.console import Console
 
+from pyspec.cli.command import Command
 from pyspec.cli.measuring import FILE, MEASURED, run_progress
 from pyspec.cli.options import model_options, open_model
 from pyspec.cli.progress import store_progress
@@ -30,14 +31,16 @@ if TYPE_CHECKING:
     from pyspec.measure.profile import Measured
 
 
-@click.command()
+@click.command(cls=Command)
 @model_options
 @click.option("--questions", type=FILE, help="Spec-Bench JSONL; else the shipped set.")
 @click.option("--limit", type=click.IntRange(min=1), default=1, show_default=True,
               help="Questions of each category.")  # fmt: skip
 @click.option("--every", type=click.IntRange(min=1), default=1, help="Each N-th question only.")
-@click.option("-n", "--max-tokens", type=click.IntRange(min=4), default=64, show_default=True)
-@click.option("--draft-max", "kmax", type=click.IntRange(1, 32), default=16, show_default=True)
+@click.option("-n", "--max-tokens", type=click.IntRange(min=4), default=64, show_default=True,
+              help="Most tokens of an answer.")  # fmt: skip
+@click.option("--draft-max", "kmax", type=click.IntRange(1, 32), default=16, show_default=True,
+              help="Longest draft that is measured, tokens.")  # fmt: skip
 @click.option("--seconds", type=click.FloatRange(min=1.0), default=50.0, show_default=True,
               help="About how long to measure.")  # fmt: skip
 @click.option("--plot", type=FILE, help="Save a plot (svg, png, pdf).")

@@ -18,6 +18,15 @@ from pyspec.stream import Piece
 from pyspec.template import PLAIN, ChatTemplate
 
 
+def with_its_model(options: dict[str, Any]) -> dict[str, Any]:
+    """The options of a call with `going_on`: the model of the newest chat, unless another one is named."""
+    if not options["going_on"] or options["model"] is not None:
+        return options
+    path = newest()
+    model = files.load(path).model.path if path is not None else ""
+    return {**options, "model": model} if model and Path(model).is_file() else options
+
+
 @dataclass
 class Dialogue:
     """The conversation that an answer belongs to, and the file it is kept in, if any."""

@@ -114,6 +114,14 @@ def test_turns_alternate(saved: Path) -> None:
         files.restore(files.load(edited(saved, {"role": "system"})), MODEL)
 
 
+def test_a_target_is_known_wherever_it_lies() -> None:
+    """A file that was moved is the same target; one without a hash is none for certain."""
+    here, there = files.SavedModel("a", "1", "/x/a"), files.SavedModel("a", "1", "/y/a")
+    assert here.is_of(there)
+    assert not here.is_of(files.SavedModel("a", "2", "/x/a"))
+    assert not files.SavedModel("a", "").is_of(files.SavedModel("a", ""))
+
+
 def test_an_open_question_is_left_out(saved: Path) -> None:
     """A last question without answer is not part of the conversation."""
     content = json.loads(saved.read_text())

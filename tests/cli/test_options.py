@@ -9,10 +9,14 @@ import click
 import pytest
 from click.testing import CliRunner
 
+from pyspec.cli.bench import bench
 from pyspec.cli.chat import chat
+from pyspec.cli.draft import draft
 from pyspec.cli.engine import engine_arguments
 from pyspec.cli.generate import generate
 from pyspec.cli.main import cli, main
+from pyspec.cli.profile import profile
+from pyspec.cli.quality import quality
 
 
 def parsed(*words: str, command: click.Command = generate) -> dict[str, object]:
@@ -55,10 +59,11 @@ def test_words_of_llama_cpp_and_llm(words: list[str], name: str, value: object) 
 
 
 @pytest.mark.parametrize("word", ["-mx", "-np", "-temp", "-hf", "-model", "-cnv"])
-def test_words_that_are_none_are_refused_by_name(word: str) -> None:
+@pytest.mark.parametrize("command", [generate, chat, profile, bench, quality, draft])
+def test_words_that_are_none_are_refused_by_name(word: str, command: click.Command) -> None:
     """-mx is not `-m x`: a misread option would load the wrong model."""
     with pytest.raises(click.NoSuchOption, match=f"'?{word}"):
-        parsed(word, "value")
+        parsed(word, "value", command=command)
 
 
 def test_one_dash_too_few_is_explained() -> None:
@@ -87,7 +92,7 @@ def test_engine_options_become_arguments(words: list[str], wanted: dict[str, obj
     assert engine_arguments(parsed(*words)) == wanted
 
 
-@pytest.mark.parametrize("command", [generate, chat])
+@pytest.mark.parametrize("command", [generate, chat, profile, bench, quality, draft])
 def test_every_option_has_a_sentence(command: click.Command) -> None:
     """No option is listed by its name alone."""
     silent = [
