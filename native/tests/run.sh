@@ -1,5 +1,6 @@
 #!/bin/sh
-# Builds and runs the C tests under AddressSanitizer (with leaks) and UndefinedBehaviorSanitizer. CC names another compiler.
+# Builds and runs the C tests under AddressSanitizer (with leaks) and UndefinedBehaviorSanitizer, the lock's under
+# ThreadSanitizer. CC names another compiler.
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
 out=$(mktemp -d)
@@ -10,7 +11,7 @@ build() { # build NAME SOURCE...: everything as the wheel has it, warnings as er
     shift
     ${CC:-cc} -std=c11 -O2 -g -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wno-sign-conversion -Werror \
         -fopenmp-simd -ffp-contract=fast -fno-trapping-math -fno-math-errno -Wno-unknown-pragmas \
-        -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer \
+        -fsanitize="${checks:-address,undefined}" -fno-sanitize-recover=all -fno-omit-frame-pointer \
         "$@" -o "$out/$name" -lm
 }
 
@@ -26,3 +27,6 @@ build faults tests/test_faults.c $world ps_*.c -Wl,--wrap=malloc -Wl,--wrap=call
 "$out/faults"
 build coupled tests/test_coupled.c tests/check.c tests/fake_llama.c ps_*.c
 "$out/coupled"
+# the lock and the cancel flag are what threads share
+checks=thread build lock tests/test_lock.c $world ps_*.c -pthread
+TSAN_OPTIONS=halt_on_error=1 setarch "$(uname -m)" -R "$out/lock"
