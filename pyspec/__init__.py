@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from pyspec.batch import Batch
     from pyspec.drafters import Drafter, Proposal
     from pyspec.llama import OFF, Speculation, SpeculativeLlama
+    from pyspec.patch import install, uninstall
     from pyspec.sampling import Sampling
     from pyspec.stream import Piece, stream_text
     from pyspec.template import ChatTemplate, Message
@@ -41,7 +42,9 @@ _HOMES = {
     "SpeculativeLlama": "llama",
     "Step": "tokens",
     "Token": "tokens",
+    "install": "patch",
     "stream_text": "stream",
+    "uninstall": "patch",
 }
 
 __all__ = [
@@ -61,7 +64,9 @@ __all__ = [
     "Step",
     "Strict",
     "Token",
+    "install",
     "stream_text",
+    "uninstall",
 ]
 
 

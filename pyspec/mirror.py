@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
@@ -32,7 +34,8 @@ def closed_error() -> EngineError:
 class Mirror(TargetLlama):
     """A `Llama` whose `input_ids`, `n_tokens` and scores follow what a session decodes on its context.
 
-    llama-cpp-python and its users read those fields: for prefix reuse, saved states, stopping criteria and logprobs.
+    llama-cpp-python and its users read those fields: for prefix reuse, saved states, stopping criteria and logprobs. Logits
+    are kept where they are asked for, and after `eval` those of the last token.
     """
 
     n_tokens: int
@@ -40,16 +43,16 @@ class Mirror(TargetLlama):
 
     def __init__(self, model_path: str, **kwargs: Any) -> None:
         self._rows: ScoreRows | None = None
-        self._wants_logprobs = self._all_logits = self._plain = False
+        self._buffer: Any = None
+        self._all_logits = self._plain = False
         self._own_text: list[int] = []
         self._at_rest = _NEVER_DECODED
         super().__init__(model_path, **kwargs)
-        # with a score buffer of its own, or as an embedder, llama-cpp-python's plain path serves
-        self._plain = self._all_logits or bool(kwargs.get("embedding"))
+        # with a score buffer of its own, as an embedder or a mere tokenizer, llama-cpp-python's plain path serves
+        self._plain = any(kwargs.get(mode) for mode in ("logits_all", "embedding", "vocab_only"))
         self._widen()
         if not self._plain:
-            # the score buffer, n_batch x n_vocab floats, is never filled here
-            self.scores = np.empty((0, self._n_vocab), dtype=np.single)
+            self._buffer = None  # n_batch x n_vocab floats that are never filled here
 
     def _widen(self) -> None:
         """llama.cpp rounds a context up; make the buffers that llama-cpp-python sized as asked hold all of it."""
@@ -57,8 +60,10 @@ class Mirror(TargetLlama):
             ids = np.zeros(self._n_ctx, dtype=np.intc)
             ids[: len(self.input_ids)] = self.input_ids
             self.input_ids = ids
-        if self._all_logits and len(self.scores) < self._n_ctx:
-            self.scores = np.empty((self._n_ctx, self._n_vocab), dtype=np.single)
+        if self._all_logits and len(self._buffer) < self._n_ctx:
+            self._buffer = np.empty((self._n_ctx, self._n_vocab), dtype=np.single)
+
+    # -- what the context holds ----------------------------------------------------------------------------------------
 
     def _held(self, tokens: Sequence[int]) -> int:
         """-1 where the context holds what this class left there, else how many of `tokens` it begins with."""
@@ -91,6 +96,19 @@ class Mirror(TargetLlama):
         self._own_text = text
         self._requires_eval = True
 
+    def _adopt(self, text: list[int], held: int) -> None:
+        """Take a text as it stands: its first `held` tokens are in the KV."""
+        self._own_text = text[: held + 1]
+        self._at_rest = self._decoded()
+        self.input_ids[:held] = text[:held]
+        self.n_tokens = held
+
+    # -- logits --------------------------------------------------------------------------------------------------------
+
+    @property
+    def _wants_logprobs(self) -> bool:
+        return False
+
     @property
     def _logits_all(self) -> bool:
         # read by llama-cpp-python where it wants to know whether logprobs can be had: here they always can
@@ -101,18 +119,83 @@ class Mirror(TargetLlama):
         self._all_logits = value
 
     @property
+    def scores(self) -> Any:
+        """Logits by position, [n_tokens, n_vocab]; without `logits_all` only those that were asked for, the rest zeros."""
+        if self._buffer is not None:
+            return self._buffer
+        return self._rows if self._rows is not None else ScoreRows(0, [], self._n_vocab)
+
+    @scores.setter
+    def scores(self, buffer: Any) -> None:
+        self._buffer = buffer
+
+    @property
     def _scores(self) -> Any:
-        if self._rows is not None:
-            return self._rows
-        return super()._scores if self._plain else ScoreRows(0, [], self._n_vocab)
+        return self.scores[: self.n_tokens, :] if self._buffer is not None else self.scores
 
-    def _adopt(self, text: list[int], held: int) -> None:
-        """Take a text as it stands: its first `held` tokens are in the KV."""
-        self._own_text = text[: held + 1]
+    @property
+    def eval_logits(self) -> Any:
+        """The last token's logits after `eval`, as a deque of one row; of every token with `logits_all`."""
+        if self._plain:
+            return super().eval_logits
+        kept = self._rows.last if self._rows is not None else None
+        return deque([] if kept is None else [kept.tolist()], maxlen=1)
+
+    def eval(self, tokens: Sequence[int]) -> None:
+        """Decode tokens after those that the context holds."""
+        super().eval(tokens)
         self._at_rest = self._decoded()
-        self.input_ids[:held] = text[:held]
-        self.n_tokens = held
+        if not self._plain and len(tokens) > 0:
+            pointer = llama_cpp.llama_get_logits_ith(self._ctx.ctx, -1)
+            row = np.array(np.ctypeslib.as_array(pointer, (self._n_vocab,)))
+            self._rows = ScoreRows(self.n_tokens - 1, [row], self._n_vocab)
 
-    def _keep_rows(self, n_prompt: int, rows: Any) -> None:
-        """Where the logits of emitted tokens are, for logprobs; None for nowhere."""
-        self._rows = None if rows is None else ScoreRows(n_prompt - 1, rows, self._n_vocab)
+    def _begin_rows(
+        self, tokens: Sequence[int], keep: bool, prompt: bool
+    ) -> list[npt.NDArray[np.float32]] | None:
+        """Where an answer puts the logits of its tokens, for logprobs; None for nowhere.
+
+        prompt: they follow those of the prompt, which are computed here. llama-cpp-python takes row i for token i + 1 of
+        all tokens but a leading BOS, also where there is none to leave out: then nobody's row goes first.
+        """
+        rows: list[npt.NDArray[np.float32]] = []
+        if keep and prompt:
+            rows = self._prompt_rows(tokens)
+            if tokens[0] != self.token_bos():
+                rows.insert(0, np.zeros(self._n_vocab, dtype=np.float32))
+        first = 0 if prompt else len(tokens) - 1
+        self._rows = ScoreRows(first, rows, self._n_vocab) if keep else None
+        return rows if keep else None
+
+    def _prompt_rows(self, tokens: Sequence[int]) -> list[npt.NDArray[np.float32]]:
+        """Decode a prompt but for its last token; the logits of each, [n_vocab]."""
+        text = list(tokens[:-1])
+        self._ctx.kv_cache_seq_rm(-1, 0, -1)
+        rows: list[npt.NDArray[np.float32]] = []
+        for start in range(0, len(text), self.n_batch):
+            part = text[start : start + self.n_batch]
+            self._batch.set_batch(batch=part, n_past=start, logits_all=True)
+            self._ctx.decode(self._batch)
+            found = np.ctypeslib.as_array(self._ctx.get_logits(), (len(part) * self._n_vocab,))
+            rows += list(np.array(found).reshape(len(part), self._n_vocab))
+        self.input_ids[: len(text)] = text
+        self.n_tokens, self._own_text = len(text), []
+        return rows
+
+    # -- saved states --------------------------------------------------------------------------------------------------
+
+    def load_state(self, state: Any) -> None:
+        """Take the context to where `save_state` saw it, here or on a `llama_cpp.Llama` of the same file and options."""
+        if self._plain:
+            super().load_state(state)
+            return
+        self.n_tokens, self._own_text, self._rows = 0, [], None
+        data = (ctypes.c_uint8 * state.llama_state_size).from_buffer_copy(state.llama_state)
+        taken = llama_cpp.llama_state_set_data(self._ctx.ctx, data, state.llama_state_size)
+        if taken != state.llama_state_size:
+            raise EngineError(
+                "the saved state is of another model or another kind of context",
+                "load it where n_ctx, flash_attn and the KV types are those that saved it",
+            )
+        self.input_ids[: state.n_tokens] = state.input_ids[: state.n_tokens]
+        self.n_tokens, self._seed, self._requires_eval = state.n_tokens, state.seed, True

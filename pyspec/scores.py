@@ -42,6 +42,16 @@ class ScoreRows:
             whole[self._first :] = self._rows
         return whole if dtype is None else whole.astype(dtype)
 
+    @property
+    def size(self) -> int:
+        """Floats that are held."""
+        return len(self._rows) * self._n_vocab
+
+    @property
+    def last(self) -> npt.NDArray[np.float32] | None:
+        """The last row kept, [n_vocab], or None."""
+        return self._rows[-1] if self._rows else None
+
     def copy(self) -> npt.NDArray[np.float32]:
-        """An empty score buffer: a saved state keeps no logits."""
-        return np.empty((0, self._n_vocab), dtype=np.float32)
+        """One row of zeros: a saved state keeps no logits, and one row fits a `llama_cpp.Llama` with any number of them."""
+        return np.zeros((1, self._n_vocab), dtype=np.float32)

@@ -12,7 +12,7 @@ from llama_cpp import _internals as internals
 from pyspec.assemble import Parts, choose_parts, read_coupling_of
 from pyspec.batch.layout import STEP, Layout
 from pyspec.engine.handle import Engine, Role
-from pyspec.engine.loop import Equipment, Loop
+from pyspec.engine.loop import Loop
 from pyspec.engine.side import Placement, SideModel, address, can_roll_back
 from pyspec.errors import EngineError
 from pyspec.policy.learned import Learned
@@ -117,8 +117,14 @@ class Contexts:
         except BaseException:
             self.close()
             raise
-        equipment = Equipment(parts.drafter, parts.draft is not None, self.has_companion)
-        self.loop = Loop(self.engine, equipment, n_ctx)
+        self.loop = Loop(
+            self.engine,
+            n_ctx,
+            drafter=parts.drafter,
+            draft_model=parts.draft is not None,
+            companion=self.has_companion,
+            n_batch=self.n_batch,
+        )
 
     @property
     def has_companion(self) -> bool:

@@ -272,7 +272,7 @@ class Scheduler:
 
     def _plain_ms(self, answers: Sequence[Answer]) -> float:
         """What this round would have taken without drafts; 0 where nothing drafts, and the curve is not measured."""
-        if not self._loop.equipment.any:
+        if not self._loop.can_draft:
             return 0.0
         depth = max(len(answer.run.tokens) for answer in answers)
         times = self._policy.curve.target.table(depth)

@@ -50,8 +50,8 @@ class Run:
     """One answer in flight on one sequence.
 
     tokens: committed text, prompt included. sampler: address of a llama sampler chain, 0 for argmax. remaining: tokens
-    still allowed; where the answer goes on past them, it does so without drafts. rows: where to keep the logits row of each
-    emitted token, or None.
+    still allowed; where the answer goes on past them, it does so without drafts. drafting: which drafters it may have: "all",
+    "lookup" (the Python drafter), "model" or "nothing". rows: where to keep the logits row of each emitted token, or None.
     """
 
     seq: int
@@ -60,25 +60,11 @@ class Run:
     remaining: int
     sampler: int = 0
     draft_max: int = MAX_DRAFT
+    drafting: str = "all"
     goes_on: bool = False
     rows: list[npt.NDArray[np.float32]] | None = None
     tally: Tally = field(default_factory=Tally)
     finish_reason: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Equipment:
-    """What the loop can draft with: a Python drafter, a draft model in the engine or one behind text, a companion."""
-
-    drafter: Drafter | None = None
-    draft_model: bool = False
-    companion: bool = False
-    translated: TranslatedDrafter | None = None
-
-    @property
-    def any(self) -> bool:
-        """Whether there is anything to draft with."""
-        return self.draft_model or self.drafter is not None or self.translated is not None
 
 
 class _Outage:
@@ -105,20 +91,38 @@ class _Outage:
 class Loop:
     """Rounds over the sequences of one engine.
 
-    n_ctx: positions a sequence may use. n_batch: rows of one decode on the target. A drafter or a companion that fails is
+    n_ctx: positions a sequence may use. drafter: a Python drafter; draft_model, companion: whether the engine has one;
+    translated: a draft model behind text.
+    n_batch: rows of one decode on the target. A drafter or a companion that fails is
     reported once and left out of the round, a draft model or a companion of some more rounds; the text stays the target's.
     """
 
     def __init__(
-        self, engine: Engine, equipment: Equipment, n_ctx: int, n_batch: int = MAX_BATCH
+        self,
+        engine: Engine,
+        n_ctx: int,
+        *,
+        drafter: Drafter | None = None,
+        draft_model: bool = False,
+        companion: bool = False,
+        translated: TranslatedDrafter | None = None,
+        n_batch: int = MAX_BATCH,
     ) -> None:
         self.engine = engine
-        self.equipment = equipment
         self.n_ctx = n_ctx
+        self.drafter = drafter
+        self.draft_model = draft_model
+        self.companion = companion
+        self.translated = translated
         self.n_batch = n_batch
         self._stopping: Plan | None = None
         self._complained: set[str] = set()
         self._draft_outage, self._score_outage = _Outage(), _Outage()
+
+    @property
+    def can_draft(self) -> bool:
+        """Whether there is anything to draft with."""
+        return self.draft_model or self.drafter is not None or self.translated is not None
 
     def round(
         self, runs: Sequence[Run], policy: Policy, fills: Sequence[tuple[int, int]] = ()
@@ -127,7 +131,7 @@ class Loop:
 
         fills: (seq, n) prompt tokens to decode in the same batch; n 0 for a row that nobody reads.
         """
-        if not self.equipment.any:
+        if not any(self._may_draft(run) for run in runs):
             self.engine.verify(_in_order([(run.seq, 0, 0) for run in runs], fills))
             return [self._accept(run, 0, 0)[0] for run in runs]
         start = perf_counter()
@@ -149,11 +153,24 @@ class Loop:
 
     # -- draft ---------------------------------------------------------------------------------------------------------
 
+    def _may_draft(self, run: Run) -> bool:
+        return self._may_look_up(run) or self._may_run_model(run)
+
+    def _may_look_up(self, run: Run) -> bool:
+        return self.drafter is not None and run.drafting in ("all", "lookup")
+
+    def _may_run_model(self, run: Run) -> bool:
+        return (self.draft_model or self.translated is not None) and run.drafting in (
+            "all",
+            "model",
+        )
+
     def _place(self, run: Run, n_runs: int) -> Place:
         n = len(run.tokens)
-        lag = self.engine.lag(Role.DRAFT, run.seq, n) if self.equipment.draft_model else 0
-        if self.equipment.translated is not None:
-            lag = self.equipment.translated.lag(run.tokens)
+        lag = 0
+        if self._may_run_model(run):
+            behind = self.translated
+            lag = behind.lag(run.tokens) if behind else self.engine.lag(Role.DRAFT, run.seq, n)
         left = max(0, min(run.remaining, self.n_ctx - n))
         return Place(run.seq, self._room(run, n_runs), lag, left, n)
 
@@ -170,8 +187,11 @@ class Loop:
             return None
         plan = policy.plan(places)
         drafts = [self._look_up(run, place.room, plan) for run, place in zip(runs, places)]
-        if self.equipment.draft_model and not self._draft_outage.lasts():
-            asked = [min(n, place.room) for n, place in zip(plan.lengths, places)]
+        asked = [
+            min(n, place.room) if self._may_run_model(run) else 0
+            for n, place, run in zip(plan.lengths, places, runs)
+        ]
+        if self.draft_model and not self._draft_outage.lasts():
             rest = [i for i, draft in enumerate(drafts) if draft.n == 0 and asked[i] > 0]
             if rest:
                 for i, draft in zip(
@@ -181,11 +201,10 @@ class Loop:
                     ),
                 ):
                     drafts[i] = draft
-        elif self.equipment.translated is not None:
+        elif self.translated is not None:
             for i, run in enumerate(runs):
-                limit = min(plan.lengths[i], places[i].room)
-                if drafts[i].n == 0 and limit > 0:
-                    drafts[i] = self._translate(self.equipment.translated, run, limit, outcome)
+                if drafts[i].n == 0 and asked[i] > 0:
+                    drafts[i] = self._translate(self.translated, run, asked[i], outcome)
         return drafts
 
     def _translate(
@@ -218,9 +237,9 @@ class Loop:
         return drafts
 
     def _look_up(self, run: Run, limit: int, plan: Plan) -> Draft:
-        if self.equipment.drafter is None or limit < 1:
+        if self.drafter is None or limit < 1 or not self._may_look_up(run):
             return Draft(run.seq, 0)
-        proposal = self._propose(self.equipment.drafter, run, min(limit, LOOKUP_MAX))
+        proposal = self._propose(self.drafter, run, min(limit, LOOKUP_MAX))
         n = len(proposal.tokens)
         if n == 0 or 0 < proposal.match_length < plan.lookup_min:
             return Draft(run.seq, 0)
@@ -250,7 +269,7 @@ class Loop:
     def _tell_drafter(
         self, run: Run, tokens: tuple[Token, ...], n_verified: int, n_accepted: int
     ) -> None:
-        drafter = self.equipment.drafter
+        drafter = self.drafter
         if drafter is None or n_verified == 0:
             return
         try:
@@ -265,9 +284,7 @@ class Loop:
         if plan is not self._stopping:
             self.engine.set_stop(plan.floors, plan.table)
             self._stopping = plan
-        companion = (
-            plan.use_companion and self.equipment.companion and not self._score_outage.lasts()
-        )
+        companion = plan.use_companion and self.companion and not self._score_outage.lasts()
         before = self.engine.counters().rows[1]
         self.engine.draft(seqs, limits, keep_rows=companion)
         middle = perf_counter()

@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from threading import Lock
 from time import perf_counter
 from typing import Any
 
 import llama_cpp
-import numpy as np
-import numpy.typing as npt
 
 from pyspec.drafters import Drafter, TranslatedDrafter
-from pyspec.engine.handle import MAX_DRAFT, Engine, Gate, Role
-from pyspec.engine.loop import Equipment, Loop, Policy, Run
+from pyspec.engine.handle import Engine, Role
+from pyspec.engine.loop import Loop, Policy, Run
 from pyspec.engine.side import SideModel, address
 from pyspec.errors import Cancelled, ContextOverflow, EngineBusy
-from pyspec.rules import Strict, Verification
 from pyspec.stats import Tally, Timings
 from pyspec.store.coupling import Coupling
 from pyspec.store.eagle import States
@@ -29,27 +26,6 @@ PREFILL_CHUNK = 256
 
 UNLIMITED = 2**31 - 1
 """No limit of tokens: the context is the limit, and the answer ends with "context"."""
-
-
-@dataclass(slots=True)
-class Request:
-    """What one answer asks for.
-
-    sampler: address of a sampler chain, 0 for argmax; sampled: whether it draws at random. goes_on: after max_tokens tokens
-    the answer does not end but goes on without drafts, until its caller closes it. rows: a list that receives the
-    logits row of each emitted token, or None. progress(done, total) is called after each chunk of the prompt.
-    """
-
-    policy: Policy
-    rule: Verification = field(default_factory=Strict)
-    sampler: int = 0
-    sampled: bool = False
-    max_tokens: int = UNLIMITED
-    goes_on: bool = False
-    draft_max: int = MAX_DRAFT
-    rows: list[npt.NDArray[np.float32]] | None = None
-    progress: Callable[[int, int], None] | None = None
-    held: int = -1
 
 
 @dataclass(slots=True)
@@ -87,11 +63,15 @@ class Session:
         if coupling is not None:
             self.engine.couple(coupling)
         self.n_ctx = target.n_ctx()
-        equipment = Equipment(
-            drafter, draft is not None, draft is not None and companion is not None, translated
+        self.loop = Loop(
+            self.engine,
+            self.n_ctx,
+            drafter=drafter,
+            draft_model=draft is not None,
+            companion=draft is not None and companion is not None,
+            translated=translated,
+            n_batch=int(llama_cpp.llama_n_batch(target.ctx)),
         )
-        n_batch = int(llama_cpp.llama_n_batch(target.ctx))
-        self.loop = Loop(self.engine, equipment, self.n_ctx, n_batch)
         self._lock = Lock()
         self._turn = 0  # counts answers: one that was suspended while another began must not go on with the other's text
         self._in_flight = False
@@ -100,30 +80,30 @@ class Session:
         self.tokens: list[int] = []
         self.report: Report | None = None
 
-    def steps(self, tokens: Sequence[int], request: Request) -> Iterator[Step]:
-        """Answer the prompt `tokens`, one step a round; `report` tells afterwards, or meanwhile, what was done.
+    def steps(
+        self,
+        run: Run,
+        policy: Policy,
+        held: int = -1,
+        progress: Callable[[int, int], None] | None = None,
+    ) -> Iterator[Step]:
+        """Answer the prompt that `run` begins with, one step a round; `report` tells afterwards, or meanwhile, what was done.
 
+        held: see `Engine.set_tokens`. progress(done, total) is called after each chunk of the prompt.
         Raises ContextOverflow before any decode, EngineBusy if two answers are in flight. A cancel ends with
         finish_reason "cancelled" and keeps the text so far.
         """
-        if len(tokens) > self.n_ctx:
-            raise ContextOverflow(self.n_ctx, len(tokens))
+        n_prompt = len(run.tokens)
+        if n_prompt > self.n_ctx:
+            raise ContextOverflow(self.n_ctx, n_prompt)
         clock = _Clock(self.engine)
-        run = Run(
-            0,
-            list(tokens),
-            Gate(request.rule, request.sampled),
-            request.max_tokens,
-            request.sampler,
-        )
-        run.draft_max, run.rows, run.goes_on = request.draft_max, request.rows, request.goes_on
-        kept = self._begin(run, request.held)
+        kept = self._begin(run, held)
         turn = self._turn
         try:
             if run.remaining > 0:
-                self._prefill(turn, len(tokens), request)
+                self._prefill(turn, n_prompt, progress)
                 clock.prompt_read()
-                yield from self._rounds(turn, run, request.policy, clock)
+                yield from self._rounds(turn, run, policy, clock)
         except Cancelled:
             run.finish_reason = "cancelled"
             yield Step((), "cancelled")
@@ -132,7 +112,7 @@ class Session:
                 self._in_flight = self.cancelling = False
                 self.engine.cancel(raised=False)
                 self.report = Report(
-                    run.tally, clock.timings(run.tally.tokens), len(tokens), kept, run.finish_reason
+                    run.tally, clock.timings(run.tally.tokens), n_prompt, kept, run.finish_reason
                 )
 
     @contextmanager
@@ -161,13 +141,13 @@ class Session:
             self.tokens, self.report = run.tokens, None
             return kept
 
-    def _prefill(self, turn: int, n: int, request: Request) -> None:
+    def _prefill(self, turn: int, n: int, progress: Callable[[int, int], None] | None) -> None:
         done, total = -1, n - 1
         while done < total:
             with self._alone(turn):
                 done = self.engine.prefill(Role.TARGET, 0, total, PREFILL_CHUNK)
-            if request.progress is not None:
-                request.progress(done, total)
+            if progress is not None:
+                progress(done, total)
 
     def _rounds(self, turn: int, run: Run, policy: Policy, clock: _Clock) -> Iterator[Step]:
         while run.finish_reason is None:

@@ -154,7 +154,7 @@ def _files(llm: SpeculativeLlama, task: Task) -> Files:
 def _loaded_draft(llm: SpeculativeLlama) -> Path | None:
     """The loaded draft's file, where another program could use it: a coupled one it could not."""
     assembly = llm._open()  # noqa: SLF001 - measuring looks inside
-    if not assembly.session.loop.equipment.draft_model:
+    if not assembly.session.loop.draft_model:
         return None
     path = assembly.models[0].path
     return None if find_sidecar(path) else path
@@ -197,12 +197,12 @@ def _prompts(
 
 def curves(bench: Bench) -> dict[str, list[float]]:
     """The cost curve as learned during the run, up to 17 rows."""
-    equipment = bench.llm._open().session.loop.equipment  # noqa: SLF001
+    loop = bench.llm._open().session.loop  # noqa: SLF001
     curve = bench.curve
     out = {"target": list(curve.target.table())[:18]}
-    if equipment.draft_model:
+    if loop.draft_model:
         out["draft"] = list(curve.draft.table())[:18]
-    if equipment.companion:
+    if loop.companion:
         out["companion"] = list(curve.companion.table())[:18]
     return out
 

@@ -58,7 +58,7 @@ def measure_costs(
     """
     assembly = llm._open()  # noqa: SLF001 - measuring looks inside
     engine: Engine = assembly.session.engine
-    full = assembly.session.loop.equipment
+    full = assembly.session.loop
     engine.cancel(raised=False)
     depths = [d for d in depths if d + kmax + 1 < llm.n_ctx()] or [max(1, llm.n_ctx() // 2)]
     long = (list(text) * (1 + (max(depths) + N_MAX) // max(1, len(text))))[: max(depths) + N_MAX]

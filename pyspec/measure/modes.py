@@ -13,35 +13,34 @@ A mode is parts joined by `+`, in any order, each setting one thing:
 
 from __future__ import annotations
 
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
-from pyspec.engine.loop import Equipment
 from pyspec.errors import OptionError
 from pyspec.llama import Speculation
+from pyspec.options import Drafting
 from pyspec.policy.lengths import parse_length
 from pyspec.rules import Margin, Strict
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from pyspec.llama import SpeculativeLlama
+    from pyspec.policy.base import LengthPolicy
     from pyspec.policy.cost import CostCurve
     from pyspec.rules import Verification
 
+_ALL: Drafting = "all"
 _HINT = "modes look like plain, strict, margin/gap=0.5, fixed:4+strict, lookup+margin"
-_DRAFTING = ("lookup", "model", "nothing")
+_DRAFTING: dict[str, Drafting] = {"lookup": "lookup", "model": "model", "nothing": "nothing"}
 
 
 @dataclass(frozen=True)
 class Mode:
-    """One way to answer. drafting: "" for all that is loaded, else lookup, model or nothing."""
+    """One way to answer. drafting: what may draft of all that is loaded."""
 
     name: str
     rule: Verification
     length: str = "auto"
-    drafting: str = ""
+    drafting: Drafting = "all"
     enabled: bool = True
 
     @property
@@ -70,13 +69,13 @@ def parse_mode(text: str) -> Mode:
     if name == "plain":
         return Mode(name, Strict(), enabled=False)
     rule: Verification = Margin()
-    length, drafting = "auto", ""
+    length, drafting = "auto", _ALL
     for part in name.split("+"):
         head = part.partition("/")[0]
         if head in ("strict", "margin"):
             rule = Strict() if part == "strict" else _margin(part)
         elif part in _DRAFTING:
-            drafting = part
+            drafting = _DRAFTING[part]
         elif head.partition(":")[0] in ("fixed", "confidence", "companion", "auto"):
             parse_length(part)
             length = part
@@ -110,39 +109,31 @@ class Bench:
     def __init__(self, llm: SpeculativeLlama) -> None:
         self.llm = llm
         self._assembly = llm._open()  # noqa: SLF001 - measuring looks inside
-        self._full: Equipment = self._assembly.session.loop.equipment
-        self._policies: dict[str, Any] = {}
+        self._loop = self._assembly.session.loop
+        self._policies: dict[str, LengthPolicy] = {}
 
-    @contextmanager
-    def mode(self, mode: Mode) -> Iterator[Speculation]:
-        """Answer in `mode` while inside."""
-        loop, llm = self._assembly.session.loop, self.llm
-        outer = llm._policies  # noqa: SLF001
-        llm._policies = self._policies.setdefault(mode.name, {})  # noqa: SLF001
-        loop.equipment = equipped(self._full, mode.drafting)
-        try:
-            yield mode.speculation
-        finally:
-            loop.equipment = self._full
-            llm._policies = outer  # noqa: SLF001
+    def asked(self, mode: Mode) -> dict[str, Any]:
+        """What `SpeculativeLlama.steps` is asked for an answer in `mode`."""
+        if mode.name not in self._policies:
+            self._policies[mode.name] = self.llm.new_policy(mode.speculation)
+        policy = self._policies[mode.name]
+        return {"speculation": mode.speculation, "drafting": mode.drafting, "policy": policy}
 
     def lacks(self, mode: Mode) -> str:
         """Why a mode cannot be had with what is loaded; "" if it can."""
-        if mode.drafting == "lookup" and self._full.drafter is None:
+        if mode.drafting == "lookup" and self._loop.drafter is None:
             return "no prompt lookup is loaded (--draft auto or lookup+NAME)"
-        if mode.drafting == "model" and not self._full.draft_model:
+        if mode.drafting == "model" and not self._loop.draft_model:
             return "no draft model is loaded (--draft NAME or PATH)"
-        if mode.length == "companion" and not self._full.companion:
+        if mode.length == "companion" and not self._loop.companion:
             return "no companion is loaded (--companion NAME or PATH)"
         return ""
 
     @property
     def curve(self) -> CostCurve:
         """The cost curve as the modes of this run have learned it."""
-        for by_length in self._policies.values():
-            for policy in by_length.values():
-                return cast("CostCurve", policy.curve)
-        return self.llm._curve  # noqa: SLF001
+        policies = [*self._policies.values(), self.llm.new_policy()]
+        return cast("Any", policies[0]).curve  # type: ignore[no-any-return]
 
     def forget(self) -> None:
         """Empty every KV, so that nobody's prompt is read already."""
@@ -153,12 +144,3 @@ class Bench:
     def names(self) -> tuple[str, str]:
         """Draft and companion that are loaded."""
         return str(self._assembly.draft), str(self._assembly.companion)
-
-
-def equipped(full: Equipment, drafting: str) -> Equipment:
-    """What is left of `full` for a mode that wants only one kind of drafter."""
-    if drafting == "lookup":
-        return replace(full, draft_model=False, companion=False)
-    if drafting == "model":
-        return replace(full, drafter=None)
-    return Equipment() if drafting == "nothing" else full

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pyspec.drafters import LookupDrafter
-from pyspec.measure.modes import equipped
 from pyspec.measure.rounds import Chain, Miss
 from pyspec.policy.base import LengthPolicy
 from pyspec.policy.types import LOOKUP, MODEL, Draft, Outcome, Place, Plan
@@ -67,24 +66,22 @@ def record_answer(
 
     Chains near the end are shorter, as in the loop: the token after the draft must fit, too.
     """
-    assembly = llm._open()  # noqa: SLF001 - measuring looks inside
-    session = assembly.session
-    full, policies = session.loop.equipment, llm._policies  # noqa: SLF001
-    recording = _Recording(session.engine, kmax)
-    rows: list[npt.NDArray[np.float32]] = []
+    recording = _Recording(llm._open().session.engine, kmax)  # noqa: SLF001 - measuring looks inside
     tokens: list[int] = []
-    session.loop.equipment = equipped(full, "model")
-    llm._policies = _Always(recording)  # noqa: SLF001
-    try:
-        steps = llm.steps(prompt, Sampling(temperature=0.0), max_tokens=max_tokens, keep_rows=True)
-        for step in steps:
-            tokens += [token.id for token in step.tokens]
-            if perf_counter() > until:
-                break
-        steps.close()
-        rows = [llm._scores[len(prompt) - 1 + i] for i in range(len(tokens))]  # noqa: SLF001
-    finally:
-        session.loop.equipment, llm._policies = full, policies  # noqa: SLF001
+    steps = llm.steps(
+        prompt,
+        Sampling(temperature=0.0),
+        max_tokens=max_tokens,
+        keep_rows=True,
+        policy=recording,
+        drafting="model",
+    )
+    for step in steps:
+        tokens += [token.id for token in step.tokens]
+        if perf_counter() > until:
+            break
+    steps.close()
+    rows = [llm.scores[len(prompt) - 1 + i] for i in range(len(tokens))]
     margins = [_margin(row) for row in rows]
     chains: list[Chain] = []
     index = LookupDrafter()
@@ -98,20 +95,6 @@ def record_answer(
             draft.match_length, draft.choices = found.match_length, found.choices
             chains += _chain(tokens, t, list(found.tokens), draft, name, category, margins)
     return chains
-
-
-class _Always(dict[Any, Any]):
-    """A table of policies that has the same one for every question."""
-
-    def __init__(self, policy: LengthPolicy) -> None:
-        super().__init__()
-        self._policy = policy
-
-    def __contains__(self, key: object) -> bool:
-        return True
-
-    def __missing__(self, key: object) -> LengthPolicy:
-        return self._policy
 
 
 _Margin = tuple[float, float, float, int]

@@ -95,19 +95,14 @@ class Ours:
         """See Contender."""
         tokens: list[int] = []
         finish = "length"
-        with self.bench.mode(self.mode) as speculation:
-            clock = Clock()
-            steps = self.bench.llm.steps(
-                prompt, options.sampling(), max_tokens=max_tokens, speculation=speculation
-            )
-            for step in steps:
-                if step.tokens:
-                    clock.tick()
-                tokens += [token.id for token in step.tokens]
-                finish = step.finish_reason or finish
-            return clock.turn(
-                prompt, tokens, finish, speculation=dict(self.bench.llm.last_speculation)
-            )
+        llm, asked = self.bench.llm, self.bench.asked(self.mode)
+        clock = Clock()
+        for step in llm.steps(prompt, options.sampling(), max_tokens=max_tokens, **asked):
+            if step.tokens:
+                clock.tick()
+            tokens += [token.id for token in step.tokens]
+            finish = step.finish_reason or finish
+        return clock.turn(prompt, tokens, finish, speculation=dict(llm.last_speculation))
 
     def close(self) -> None:
         """See Contender; the model is the caller's."""

@@ -204,7 +204,7 @@ class Sides:
         for seq in readers:
             self._engine.set_tokens(seq, prompt)
             for role in (Role.TARGET, Role.DRAFT):
-                if role is Role.TARGET or (self._loop.equipment.draft_model and not coupled):
+                if role is Role.TARGET or (self._loop.draft_model and not coupled):
                     while self._engine.held(role, seq) < last:
                         self._engine.prefill(role, seq, last, _CHUNK)
         if not coupled:

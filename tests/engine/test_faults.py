@@ -11,7 +11,7 @@ import tiny
 from answers import GREEDY, Scripted, ask, counters, foretelling
 
 from pyspec.drafters import Proposal
-from pyspec.errors import ContextOverflow, EngineBusy, EngineError
+from pyspec.errors import ContextOverflow, EngineBusy, EngineError, InputError
 
 PROMPT = [tiny.A, tiny.A + 1, tiny.A + 2]
 
@@ -232,7 +232,7 @@ def test_id_outside_the_vocabulary_is_refused(open_llama, tiny_target, reference
 
 def test_empty_prompt_is_refused(open_llama, tiny_target):
     """Without a token there is nothing to go on from."""
-    with pytest.raises(EngineError):
+    with pytest.raises(InputError):
         ask(open_llama(tiny_target), [])
 
 

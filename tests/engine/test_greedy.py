@@ -19,7 +19,7 @@ from answers import GREEDY
 
 from pyspec.drafters import LookupDrafter
 from pyspec.engine.handle import Engine, Gate, Role
-from pyspec.engine.loop import Equipment, Loop, Run
+from pyspec.engine.loop import Loop, Run
 from pyspec.engine.side import SideModel
 from pyspec.policy.lengths import FixedPolicy
 from pyspec.rules import Strict
@@ -79,7 +79,7 @@ TEXTS = [
 
 def speculate(engine, n_ctx, prompts):
     """Answers of N_TOKENS, N_SEQ sequences at a time, by lookup with four drafted tokens; and how many were accepted."""
-    loop = Loop(engine, Equipment(LookupDrafter(min_match=2)), n_ctx)
+    loop = Loop(engine, n_ctx, drafter=LookupDrafter(min_match=2))
     policy, texts, accepted = FixedPolicy(4), [], 0
     for first in range(0, len(prompts), N_SEQ):
         runs = [

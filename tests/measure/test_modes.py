@@ -64,9 +64,8 @@ def bench(open_llama: Callable[..., Any], tiny_target: Path, tiny_draft: Path) -
 def answer(bench: Bench, text: str, n: int = 24) -> list[int]:
     """The tokens that a mode gives from an empty KV."""
     bench.forget()
-    with bench.mode(parse_mode(text)) as speculation:
-        steps = bench.llm.steps([5, 6, 7, 8], GREEDY, max_tokens=n, speculation=speculation)
-        return [token.id for step in steps for token in step.tokens]
+    steps = bench.llm.steps([5, 6, 7, 8], GREEDY, max_tokens=n, **bench.asked(parse_mode(text)))
+    return [token.id for step in steps for token in step.tokens]
 
 
 def test_strict_modes_of_one_model_agree(bench: Bench) -> None:
@@ -78,7 +77,7 @@ def test_strict_modes_of_one_model_agree(bench: Bench) -> None:
 
 
 def test_a_mode_drafts_with_what_it_names_alone(bench: Bench) -> None:
-    """`nothing` drafts nothing, `model` drafts; and the equipment comes back."""
+    """`nothing` drafts nothing, `model` drafts, `plain` does not."""
     answer(bench, "fixed:4+strict+nothing")
     assert bench.llm.last_speculation["drafted"] == 0
     answer(bench, "fixed:4+strict+model")

@@ -75,18 +75,16 @@ def test_matches_are_those_of_fixed_verification(recorded: Any) -> None:
     bench = Bench(llm)
     bench.forget()
     t = 0
-    with bench.mode(parse_mode(f"fixed:{KMAX}+strict+model")) as speculation:
-        for step in llm.steps(
-            PROMPT, Sampling(temperature=0.0), max_tokens=N, speculation=speculation
-        ):
-            accepted = len(step.tokens) - 1
-            if t in model and t + KMAX < N:
-                assert accepted == model[t].matched
-            t += len(step.tokens)
+    asked = bench.asked(parse_mode(f"fixed:{KMAX}+strict+model"))
+    for step in llm.steps(PROMPT, Sampling(temperature=0.0), max_tokens=N, **asked):
+        accepted = len(step.tokens) - 1
+        if t in model and t + KMAX < N:
+            assert accepted == model[t].matched
+        t += len(step.tokens)
     assert t == len(answer)
 
 
-def test_the_equipment_and_the_policies_come_back(recorded: Any) -> None:
+def test_recording_changes_nothing(recorded: Any) -> None:
     """Recording leaves the model as it was."""
     llm, answer, _ = recorded
     steps = llm.steps(PROMPT, Sampling(temperature=0.0), max_tokens=N)

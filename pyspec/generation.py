@@ -1,0 +1,357 @@
+"""How a `SpeculativeLlama` answers: steps of the engine's rounds under llama-cpp-python's own loop for completions."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import replace
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+
+from pyspec.assemble import Assembly, assemble
+from pyspec.engine.handle import Gate
+from pyspec.engine.loop import Run
+from pyspec.engine.session import UNLIMITED
+from pyspec.engine.side import Placement, address
+from pyspec.errors import InputError
+from pyspec.mirror import Closed, Mirror, closed_error
+from pyspec.options import AnswerOptions, Drafting, Speculation
+from pyspec.policy.base import LengthPolicy
+from pyspec.policy.cost import CostCurve
+from pyspec.policy.learned import Learned
+from pyspec.policy.lengths import Length, parse_length
+from pyspec.profiles import load_profile, prior_curve, prior_learned
+from pyspec.ranges import check_ranges
+from pyspec.result import result_block
+from pyspec.rules import Strict, Verification
+from pyspec.sampling import ProcessorHook, Sampling, build_chain
+from pyspec.text import piece_reader
+from pyspec.tokens import Step
+from pyspec.turns import Turns
+
+log = logging.getLogger("pyspec")
+
+_FINISH_REASONS = {"length": "length", "context": "length", "cancelled": "cancelled"}
+"""What ended an answer, in the words of a completion: a full context is a length."""
+
+_DEFAULT_SAMPLING = Sampling()
+
+
+class _Ending:
+    """Stands for a call's stopping criteria in llama-cpp-python's own loop.
+
+    That loop throws away the text of a generator which ends before it asked for the end, unless a criterion wants to stop
+    there. This one does, where the answer ended by itself.
+    """
+
+    def __init__(self, criteria: Any) -> None:
+        self.criteria = criteria
+        self.reason: str | None = None
+        """Why the answer ended; None where llama-cpp-python knows it."""
+
+    def __call__(self, ids: Any, logits: Any) -> bool:
+        wanted = self.criteria is not None and self.criteria(ids, logits)
+        return bool(wanted) or self.reason is not None
+
+
+class _InForce(threading.local):
+    """What holds for the call that this thread is in."""
+
+    speculation = Speculation()
+    options: AnswerOptions | None = None  # of the completion whose loop runs
+    ending: _Ending | None = None
+
+
+class Generation(Mirror):
+    """A `Llama` whose answers come from a session; `SpeculativeLlama` has the names and signatures that users know."""
+
+    def __init__(
+        self,
+        model_path: str,
+        *,
+        draft: Any,
+        companion: str,
+        verification: Verification,
+        length: str,
+        draft_n_gpu_layers: int | None,
+        draft_type_k: int | None,
+        draft_type_v: int | None,
+        wait: bool | float,
+        **kwargs: Any,
+    ) -> None:
+        start = perf_counter()
+        check_ranges({"draft_n_gpu_layers": draft_n_gpu_layers})
+        self._in_force = _InForce()
+        self._turns = Turns(wait)
+        self._assembly: Assembly | None = None
+        self._told: set[str] = set()
+        super().__init__(model_path, **kwargs)
+        self.piece = piece_reader(self._model.vocab)
+        self.verification = verification
+        self._length = parse_length(length)
+        self._policies: dict[tuple[Length, str], LengthPolicy] = {}
+        self.last_speculation: dict[str, Any] = {}
+        self.last_timings: dict[str, float] = {}
+        if not self._plain:
+            placement = Placement(draft_n_gpu_layers, type_k=draft_type_k, type_v=draft_type_v)
+            self._assembly = assemble(self, draft, companion, placement)
+            self._measured = load_profile(self, self._assembly) is not None
+            self._curve = prior_curve(self, self._assembly)
+            for note in self._assembly.notes:
+                self._tell(note)
+        self.load_ms = 1e3 * (perf_counter() - start)
+
+    # -- under llama-cpp-python's completions --------------------------------------------------------------------------
+
+    @contextmanager
+    def _binding(self, speculation: Speculation | None) -> Iterator[None]:
+        """Bind `speculation` to the calls made inside: chat handlers call `create_completion` with arguments of their own."""
+        outer = self._in_force.speculation
+        self._in_force.speculation = speculation or outer
+        try:
+            yield
+        finally:
+            self._in_force.speculation = outer
+
+    def _marked(self, chunks: Any, ending: _Ending | None = None) -> Iterator[Any]:
+        for chunk in chunks:
+            if not chunk["choices"] or not chunk["choices"][0].get("finish_reason"):
+                yield chunk
+                continue
+            if ending is not None and ending.reason is not None:
+                chunk["choices"][0]["finish_reason"] = ending.reason
+            yield {**chunk, "speculation": self.last_speculation}
+
+    def _create_completion(self, *args: Any, **kwargs: Any) -> Iterator[Any]:
+        if self._plain:
+            return self._marked(super()._create_completion(*args, **kwargs))
+        bias = kwargs.pop("logit_bias", None)
+        keep_rows = kwargs.get("logprobs") is not None
+        options = AnswerOptions(
+            Sampling(logit_bias={int(id_): float(z) for id_, z in bias.items()} if bias else None),
+            self._in_force.speculation,
+            kwargs.get("max_tokens"),
+            goes_on=True,  # half a character may need a token more than was allowed
+            keep_rows=keep_rows,
+            prompt_rows=keep_rows and bool(kwargs.get("echo")),
+        )
+        ending = _Ending(kwargs.pop("stopping_criteria", None))
+        chunks = super()._create_completion(*args, stopping_criteria=ending, **kwargs)
+        return self._marked(self._carrying(options, ending, chunks), ending)
+
+    def _carrying(
+        self, options: AnswerOptions, ending: _Ending, chunks: Iterator[Any]
+    ) -> Iterator[Any]:
+        """Run llama-cpp-python's generator with `options` in force whenever it runs."""
+        here = self._in_force
+        with self._turns.taken():
+            while True:
+                here.options, here.ending = options, ending
+                try:
+                    chunk = next(chunks)
+                except StopIteration:
+                    return
+                finally:
+                    here.options = here.ending = None
+                yield chunk
+
+    @property
+    def _wants_logprobs(self) -> bool:
+        options = self._in_force.options
+        return options is not None and options.keep_rows
+
+    # -- generation ----------------------------------------------------------------------------------------------------
+
+    def _generate(
+        self, tokens: Sequence[int], sampling: Sampling, reset: bool, criteria: Any, **asked: Any
+    ) -> Generator[int, Sequence[int] | None, None]:
+        """Ids of an answer; tokens that the caller sends become part of the text."""
+        options = self._in_force.options or AnswerOptions(goes_on=True)
+        sampling = replace(sampling, logit_bias=options.sampling.logit_bias)
+        options = replace(options, sampling=sampling, **asked)
+        ending = self._in_force.ending
+        criteria = ending.criteria if ending is not None else criteria
+        text = list(tokens) if reset else [*self.input_ids[: self.n_tokens].tolist(), *tokens]
+        while True:
+            more = yield from self._ids(self._answer(text, options), text, criteria, ending)
+            if more is None:
+                return
+            text = more
+
+    def _ids(
+        self,
+        steps: Generator[Step, None, None],
+        prompt: list[int],
+        criteria: Any,
+        ending: _Ending | None,
+    ) -> Generator[int, Sequence[int] | None, list[int] | None]:
+        """Flatten steps to ids; returns the text to go on from if the caller sends tokens.
+
+        However it ends, the context holds no token that the caller has not seen, and the last one not yet: as in
+        llama-cpp-python, where a token is decoded when the next one is asked for.
+        """
+        text = list(prompt)
+        # criteria read tokens; logits are kept for logprobs alone
+        row = np.zeros(self._n_vocab, dtype=np.single)
+        seen = len(text) - 1
+        try:
+            for step in steps:
+                for token in step.tokens:
+                    seen = len(text)
+                    if criteria is not None and criteria(self.input_ids[:seen], row):
+                        return None
+                    text.append(token.id)
+                    sent = yield token.id
+                    if sent:
+                        return text + list(sent)
+                if ending is not None and step.finish_reason not in (None, "stop"):
+                    ending.reason = _FINISH_REASONS[step.finish_reason]
+        finally:
+            steps.close()
+            self.n_tokens = min(self.n_tokens, seen)
+        return None
+
+    def steps(
+        self,
+        tokens: Sequence[int],
+        sampling: Sampling = _DEFAULT_SAMPLING,
+        *,
+        max_tokens: int | None = None,
+        speculation: Speculation | None = None,
+        grammar: Any = None,
+        logits_processor: Any = None,
+        keep_rows: bool = False,
+        policy: LengthPolicy | None = None,
+        drafting: Drafting = "all",
+        progress: Callable[[int, int], None] | None = None,
+    ) -> Generator[Step, None, None]:
+        """Answer the prompt `tokens` round by round; the layer under all the others. See `AnswerOptions`.
+
+        Closing the generator early keeps everything consistent. Raises InputError without a prompt, ContextOverflow,
+        EngineError or NumericError, and whatever a logits processor raises.
+        """
+        options = AnswerOptions(
+            sampling,
+            speculation or self._in_force.speculation,
+            max_tokens,
+            grammar=grammar,
+            logits_processor=logits_processor,
+            keep_rows=keep_rows,
+            policy=policy,
+            drafting=drafting,
+            progress=progress,
+        )
+        return self._answer(tokens, options)
+
+    def _answer(self, tokens: Sequence[int], options: AnswerOptions) -> Generator[Step, None, None]:
+        if not len(tokens):
+            raise InputError("the prompt has no tokens", "give at least one, such as token_bos()")
+        # inside a completion the turn is taken already
+        with nullcontext() if self._in_force.options is not None else self._turns.taken():
+            hook = None
+            if options.logits_processor:
+                hook = ProcessorHook(options.logits_processor, tokens)
+            chain = build_chain(options.sampling, self, options.grammar, hook)
+            try:
+                for step in self._rounds(tokens, options, chain):
+                    if hook is not None and hook.error is not None:
+                        raise hook.error
+                    yield step
+            finally:
+                if chain is not None:
+                    chain.close()
+
+    def _rounds(
+        self, tokens: Sequence[int], options: AnswerOptions, chain: Any
+    ) -> Generator[Step, None, None]:
+        session = self._open().session
+        speculation, most = options.speculation, options.max_tokens
+        rule = Strict() if options.shaped else speculation.verification or self.verification
+        policy = options.policy or self._policy(speculation, rule)
+        run = Run(
+            0,
+            list(tokens),
+            Gate(rule, options.sampling.temperature != 0.0),
+            UNLIMITED if most is None or most < 1 else most,
+            0 if chain is None else address(chain.sampler),
+            draft_max=speculation.longest,
+            drafting=options.drafting,
+            goes_on=options.goes_on,
+            rows=self._begin_rows(tokens, options.keep_rows, options.prompt_rows),
+        )
+        policy.begin_answer()
+        try:
+            for step in session.steps(run, policy, self._held(tokens), options.progress):
+                self._follow(session.tokens)
+                yield step
+        finally:
+            self._settle(policy, rule, speculation)
+
+    def _open(self) -> Assembly:
+        if self._assembly is None:
+            raise closed_error()
+        return self._assembly
+
+    def new_policy(self, speculation: Speculation | None = None) -> LengthPolicy:
+        """A policy for `steps` that has learned nothing yet, of the length that `speculation` or this object names."""
+        curve, learned = self._believed()
+        return self._length_of(speculation).policy(curve, learned, self._open().has_companion)
+
+    def _length_of(self, speculation: Speculation | None) -> Length:
+        chosen = speculation.length if speculation is not None else None
+        return parse_length(chosen) if chosen else self._length
+
+    def _policy(self, speculation: Speculation, rule: Verification) -> LengthPolicy:
+        """One policy for each length and rule, so that what it learns is of the rule in force."""
+        key = (self._length_of(speculation), rule.name)
+        if key not in self._policies:
+            self._policies[key] = self.new_policy(speculation)
+        return self._policies[key]
+
+    def _believed(self) -> tuple[CostCurve, Learned]:
+        """A policy's beginnings: what a profile measured, or the curve of this object and the draft's prior."""
+        measured = load_profile(self, self._assembly) if self._measured else None
+        return measured or (self._curve, prior_learned(self._assembly))
+
+    def _settle(self, policy: LengthPolicy, rule: Verification, speculation: Speculation) -> None:
+        """After an answer, however it ended: what the KV holds, and what was done."""
+        assembly = self._assembly
+        if assembly is None:
+            return
+        self._adopt(assembly.session.tokens, assembly.session.held)
+        report = assembly.session.report
+        if report is not None:
+            self.last_speculation = result_block(assembly, report, policy, rule, speculation)
+            self.last_timings = {**report.timings.as_dict(), "load_ms": round(self.load_ms, 2)}
+
+    # -- the rest ------------------------------------------------------------------------------------------------------
+
+    def cancel(self) -> None:
+        """Stop the answer in flight, also while it reads the prompt; safe from any thread and from a signal handler."""
+        if self._assembly is not None:
+            self._assembly.session.cancel()
+
+    def _tell(self, note: str) -> None:
+        if note not in self._told:
+            self._told.add(note)
+            log.warning("%s", note)
+
+    def close(self) -> None:
+        """Free the models; calling it again does nothing."""
+        assembly, self._assembly = getattr(self, "_assembly", None), None
+        if assembly is not None:
+            assembly.close()
+        if hasattr(self, "_stack"):
+            super().close()
+            # llama-cpp-python goes on to use the freed model where it is not told otherwise
+            self._model = self._ctx = self._batch = self.tokenizer_ = Closed()
+
+    def __enter__(self) -> Generation:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

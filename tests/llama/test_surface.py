@@ -1,0 +1,283 @@
+"""The names, signatures and fields that users of `llama_cpp.Llama` know."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import pickle
+import threading
+
+import llama_cpp
+import numpy as np
+import pytest
+from answers import ask
+from completions import GREEDY, PROMPT, stable
+
+import pyspec
+from pyspec.errors import EngineBusy, EngineError, InputError, ModelNotFound, OptionError
+from pyspec.llama import SpeculativeLlama
+
+OUR_DEFAULTS = {"flash_attn": True, "verbose": False}
+
+
+@pytest.mark.parametrize(
+    "name", ["__init__", "__call__", "create_completion", "create_chat_completion", "generate"]
+)
+def test_signatures_are_the_originals(name):
+    """Same parameters in the same order with the same defaults; ours come after them, by keyword alone."""
+    ours, theirs = (
+        list(inspect.signature(getattr(cls, name)).parameters.values())
+        for cls in (SpeculativeLlama, llama_cpp.Llama)
+    )
+    known = {parameter.name for parameter in theirs}
+    assert [p.name for p in ours if p.name in known] == [p.name for p in theirs]
+    for parameter, wanted in zip([p for p in ours if p.name in known], theirs):
+        default = OUR_DEFAULTS.get(wanted.name, wanted.default)
+        assert (parameter.kind, parameter.default) == (wanted.kind, default)
+        assert parameter.name == "self" or parameter.annotation is not inspect.Parameter.empty
+    assert all(p.kind is p.KEYWORD_ONLY for p in ours if p.name not in known)
+
+
+def test_generate_takes_positions(pair):
+    """top_k, top_p and the others go where llama-cpp-python has them."""
+    tokens = pair[0].tokenize(PROMPT.encode())
+    found = []
+    for llm in pair:
+        llm.set_seed(4)
+        stream = llm.generate(tokens, 7, 0.8, 0.02, 1.0, 1.3, 1.1)
+        found.append([next(stream) for _ in range(20)])
+    assert found[0] == found[1]
+
+
+@pytest.mark.parametrize("call", ["generate", "create_completion", "create_chat_completion"])
+def test_a_wrong_keyword_names_the_method(pair, call):
+    """Nobody is told of arguments of a class he never called."""
+    with pytest.raises(TypeError, match=rf"{call}\(\) got an unexpected keyword argument 'top_q'"):
+        getattr(pair[0], call)([], top_q=1)
+
+
+def test_an_empty_prompt_is_refused(pair):
+    """One sentence, not a fault of the engine."""
+    with pytest.raises(InputError, match="no tokens"):
+        next(pair[0].generate([]))
+
+
+@pytest.mark.parametrize(("top_p", "min_p"), [(0.0, 0.05), (1.5, -0.1), (0.5, 2.0)])
+def test_truncation_out_of_range_is_the_originals(pair, top_p, min_p):
+    """Clients send top_p 0 and more."""
+    options = {"top_p": top_p, "min_p": min_p, "seed": 3, "max_tokens": 20}
+    ours, theirs = (stable(llm.create_completion(PROMPT, **options)) for llm in pair)
+    assert ours == theirs
+
+
+# -- states ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("way", ["ours to theirs", "theirs to ours"])
+def test_saved_states_go_both_ways(pair, way):
+    """A state of either class is loaded by the other, and the next prompt goes on from it."""
+    ours, theirs = pair
+    giver, taker = pair if way == "ours to theirs" else (theirs, ours)
+    text = giver.create_completion(PROMPT, **GREEDY)["choices"][0]["text"]
+    state = giver.save_state()
+    taker.create_completion("zzyyxx", **GREEDY)
+    taker.load_state(pickle.loads(pickle.dumps(state)))
+    assert taker.n_tokens == state.n_tokens
+    assert taker.input_ids[: taker.n_tokens].tolist() == state.input_ids[: state.n_tokens].tolist()
+    prompt = PROMPT + text + "mm"
+    wanted = stable(giver.create_completion(prompt, **GREEDY))
+    assert stable(taker.create_completion(prompt, **GREEDY)) == wanted
+    if taker is ours:
+        assert ours.last_speculation["prompt_kept"] >= len(PROMPT) + 39
+
+
+def test_a_state_of_another_context_is_refused(open_llama, tiny_ascii):
+    """In words; the object goes on with an empty context."""
+    other = open_llama(tiny_ascii, flash_attn=False)
+    other.create_completion(PROMPT, **GREEDY)
+    llm = open_llama(tiny_ascii)
+    wanted = stable(llm.create_completion(PROMPT, **GREEDY))
+    with pytest.raises(EngineError, match="saved state"):
+        llm.load_state(other.save_state())
+    assert stable(llm.create_completion(PROMPT, **GREEDY)) == wanted
+
+
+@pytest.mark.parametrize("how", [copy.deepcopy, lambda llm: pickle.loads(pickle.dumps(llm))])
+def test_copies_load_the_model_anew(open_llama, tiny_ascii, how):
+    """With all that it was made with, ours included."""
+    llm = open_llama(tiny_ascii, draft=tiny_ascii, length="fixed:3", n_ctx=512)
+    again = how(llm)
+    try:
+        assert again.n_ctx() == 512
+        assert stable(again.create_completion(PROMPT, **GREEDY)) == stable(
+            llm.create_completion(PROMPT, **GREEDY)
+        )
+        assert (
+            again.last_speculation["accepted_by_position"]
+            == llm.last_speculation["accepted_by_position"]
+        )
+    finally:
+        again.close()
+
+
+# -- logits ------------------------------------------------------------------------------------------------------------
+
+
+def test_eval_leaves_the_last_logits(open_llama, open_plain, tiny_ascii):
+    """`scores` and `eval_logits` have the row that `sample` would draw from."""
+    ours, theirs = open_llama(tiny_ascii), open_plain(tiny_ascii, logits_all=True)
+    tokens = ours.tokenize(PROMPT.encode())
+    for llm in (ours, theirs):
+        llm.eval(tokens[:4])
+        llm.eval(tokens[4:])
+    assert len(ours.eval_logits) == 1
+    np.testing.assert_allclose(ours.eval_logits[-1], theirs.eval_logits[-1], atol=2e-2)
+    np.testing.assert_allclose(
+        ours.scores[ours.n_tokens - 1], theirs.scores[theirs.n_tokens - 1], atol=2e-2
+    )
+
+
+@pytest.mark.parametrize("bos", [True, False])
+@pytest.mark.parametrize("n_batch", [512, 4])
+def test_echoed_logprobs_are_the_models(
+    open_llama, open_plain, tiny_ascii, monkeypatch, bos, n_batch
+):
+    """Each prompt token has its own log probability, with a leading BOS or without; no score buffer is needed."""
+    ours, theirs = (
+        open_llama(tiny_ascii, draft=tiny_ascii, n_batch=n_batch),
+        open_plain(tiny_ascii, logits_all=True),
+    )
+    prompt = [1, *ours.tokenize(PROMPT.encode(), add_bos=False)][0 if bos else 1 :]
+    text = ours.detokenize(prompt).decode()
+    monkeypatch.setattr(ours._model, "add_bos_token", lambda: bos)
+    result = ours.create_completion(text, echo=True, logprobs=2, **{**GREEDY, "max_tokens": 8})
+    found = result["choices"][0]["logprobs"]
+    assert result["usage"]["prompt_tokens"] == len(prompt)
+    answer = ours.tokenize(result["choices"][0]["text"].encode(), add_bos=False)
+    everything = [1, *answer] if bos else answer
+    theirs.eval(everything)
+    rows = theirs.logits_to_logprobs(theirs.scores[: len(everything)])
+    wanted = [float(rows[i][token]) for i, token in enumerate(everything[1:])]
+    start = 0 if bos else 1
+    assert found["token_logprobs"][0] is None
+    np.testing.assert_allclose(found["token_logprobs"][1:], wanted[1 - start :], atol=2e-2)
+    monkeypatch.undo()
+    again = ours.create_completion(PROMPT, **GREEDY)
+    assert stable(again) == stable(open_llama(tiny_ascii).create_completion(PROMPT, **GREEDY))
+
+
+def test_vocab_only_is_a_tokenizer(open_llama, tiny_ascii):
+    """It loads, tokenizes and refuses to generate."""
+    llm = open_llama(tiny_ascii, vocab_only=True, draft="auto")
+    assert llm.detokenize(llm.tokenize(b"abc")) == b"abc"
+    with pytest.raises(EngineError, match="vocab_only"):
+        next(llm.generate([5, 6]))
+
+
+def test_names_are_targets(monkeypatch, tiny_ascii):
+    """A name of the manifest is a model; an unknown one is refused with near names."""
+    import pyspec.llama
+
+    monkeypatch.setattr(pyspec.llama, "resolve", {"some-model": tiny_ascii}.__getitem__)
+    with SpeculativeLlama("some-model", draft="none", n_threads=1) as llm:
+        assert llm.model_path == str(tiny_ascii)
+    monkeypatch.undo()
+    with pytest.raises(ModelNotFound, match="did you mean smollm2"):
+        SpeculativeLlama("smollm2-135m-instrukt")
+
+
+# -- several users -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_threads_wait_their_turn(open_llama, tiny_ascii, stream):
+    """With wait=True four threads get the answers that they would get alone, seeds and all."""
+    llm = open_llama(tiny_ascii, draft=tiny_ascii, wait=True, n_ctx=512)
+    calls = [({"seed": i, "max_tokens": 40}, PROMPT + "abcd"[i]) for i in range(4)]
+    wanted = [llm.create_completion(p, **o)["choices"][0]["text"] for o, p in calls]
+    found: list[str | None] = [None] * 4
+
+    def work(i):
+        options, prompt = calls[i]
+        result = llm.create_completion(prompt, stream=stream, **options)
+        chunks = result if stream else [result]
+        found[i] = "".join(chunk["choices"][0]["text"] for chunk in chunks)
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert found == wanted
+
+
+def test_waiting_ends(open_llama, tiny_ascii):
+    """A stream that nobody reads holds its turn; who waits for it is told after the time that was given."""
+    llm = open_llama(tiny_ascii, wait=0.05)
+    stream = llm.create_completion(PROMPT, stream=True, **GREEDY)
+    next(stream)
+    with pytest.raises(EngineBusy, match=r"0\.05 s"):
+        llm.create_completion(PROMPT, **GREEDY)
+    with pytest.raises(EngineBusy):
+        ask(llm, [5, 6])
+    stream.close()
+    assert llm.create_completion(PROMPT, **GREEDY)["usage"]["completion_tokens"] == 40
+
+
+@pytest.mark.parametrize("wait", [-1, float("nan"), float("inf")])
+def test_bad_waits_are_refused(open_llama, tiny_ascii, wait):
+    """Before anything is loaded that would have to be freed."""
+    with pytest.raises(OptionError, match="wait"):
+        open_llama(tiny_ascii, wait=wait)
+
+
+# -- install -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def installed():
+    """Ours in place of theirs, drafting by lookup."""
+    pyspec.install(draft="lookup", companion="none", length="fixed:4")
+    yield
+    pyspec.uninstall()
+
+
+def test_install_reaches_those_who_have_the_class(installed, tiny_ascii, tiny_folder):
+    """Also a module that imported it before; subclasses of others, and all after uninstall, are the original's."""
+
+    class Theirs(llama_cpp.Llama):
+        """Somebody's own."""
+
+    options = {"n_threads": 1, "verbose": False, "n_ctx": 512}
+    with llama_cpp.Llama(str(tiny_ascii), **options) as llm:
+        assert isinstance(llm, SpeculativeLlama)
+        assert (
+            llm.create_completion(PROMPT, **{**GREEDY, "max_tokens": 150})["speculation"][
+                "accepted"
+            ]
+            > 0
+        )
+        again = pickle.loads(pickle.dumps(llm))
+        assert isinstance(again, SpeculativeLlama)
+        again.close()
+    other = Theirs(str(tiny_ascii), **options)
+    assert not isinstance(other, SpeculativeLlama)
+    other.close()
+    pyspec.uninstall()
+    plain = llama_cpp.Llama(str(tiny_ascii), **options)
+    assert type(plain) is llama_cpp.Llama
+    plain.close()
+
+
+def test_what_a_library_says_goes_first(installed, tiny_ascii):
+    """install() gives defaults only."""
+    with llama_cpp.Llama(str(tiny_ascii), n_threads=1, draft="none", flash_attn=False) as llm:
+        assert llm.create_completion(PROMPT, **GREEDY)["speculation"]["draft"] == "none"
+        flash = llm.context_params.flash_attn_type
+        assert flash == llama_cpp.LLAMA_FLASH_ATTN_TYPE_DISABLED
+
+
+def test_our_own_class_is_untouched(installed, tiny_ascii):
+    """`SpeculativeLlama(...)` has its own defaults."""
+    with SpeculativeLlama(str(tiny_ascii), n_threads=1, draft="none") as llm:
+        assert type(llm) is SpeculativeLlama
