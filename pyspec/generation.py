@@ -20,10 +20,10 @@ from pyspec.engine.side import Placement, address
 from pyspec.errors import InputError
 from pyspec.mirror import Closed, Mirror, closed_error
 from pyspec.options import AnswerOptions, Drafting, Speculation
-from pyspec.policy.base import LengthPolicy
+from pyspec.policy.acceptance import Learned
 from pyspec.policy.cost import CostCurve
-from pyspec.policy.learned import Learned
 from pyspec.policy.lengths import Length, parse_length
+from pyspec.policy.simple import LengthPolicy
 from pyspec.profiles import load_profile, prior_curve, prior_learned
 from pyspec.ranges import check_ranges
 from pyspec.result import result_block
@@ -93,7 +93,7 @@ class Generation(Mirror):
         self.piece = piece_reader(self._model.vocab)
         self.verification = verification
         self._length = parse_length(length)
-        self._policies: dict[tuple[Length, str], LengthPolicy] = {}
+        self._policies: dict[tuple[Length, Verification], LengthPolicy] = {}
         self.last_speculation: dict[str, Any] = {}
         self.last_timings: dict[str, float] = {}
         if not self._plain:
@@ -307,7 +307,7 @@ class Generation(Mirror):
 
     def _policy(self, speculation: Speculation, rule: Verification) -> LengthPolicy:
         """One policy for each length and rule, so that what it learns is of the rule in force."""
-        key = (self._length_of(speculation), rule.name)
+        key = (self._length_of(speculation), rule)
         if key not in self._policies:
             self._policies[key] = self.new_policy(speculation)
         return self._policies[key]

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from pyspec.engine.handle import MAX_DRAFT
-from pyspec.policy.base import LengthPolicy
+from pyspec.policy.simple import LengthPolicy
 from pyspec.ranges import check_ranges
 from pyspec.rules import Verification
 from pyspec.sampling import Sampling

@@ -11,8 +11,8 @@ import llama_cpp
 
 from pyspec._version import __version__
 from pyspec.errors import ProfileError, PyspecError
+from pyspec.policy.acceptance import Learned
 from pyspec.policy.cost import CostCurve
-from pyspec.policy.learned import Learned
 from pyspec.policy.profile import Prior, ProfileKey, load_prior
 from pyspec.policy.profile import load_profile as load_stored
 from pyspec.policy.profile import save_prior as store_prior
@@ -90,7 +90,8 @@ def save_prior(assembly: Any, learned: Learned) -> Path:
 
 
 _TYPES = {1: "BF16", 2: "Q4_0", 3: "Q4_1", 7: "Q8_0", 15: "Q4_K_M", 32: "BF16"}
-"""llama.cpp's numbers of file types whose cost curve was measured; others are taken for the default."""
+"""llama.cpp's numbers of file types whose cost curve was measured. Others are taken for Q4_K_M, whose kernels take several
+rows at once as those of its family do."""
 
 
 def gpu_layers(llm: Any) -> int:

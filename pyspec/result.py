@@ -7,7 +7,7 @@ from typing import Any
 from pyspec.assemble import Assembly
 from pyspec.engine.session import Report
 from pyspec.options import Speculation
-from pyspec.policy.base import LengthPolicy
+from pyspec.policy.simple import LengthPolicy
 from pyspec.rules import Verification
 
 

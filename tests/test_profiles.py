@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from pyspec.errors import ProfileError
-from pyspec.policy.learned import Learned
+from pyspec.policy.acceptance import Learned
 from pyspec.policy.profile import prior_path
 from pyspec.profiles import prior_learned, save_prior
 

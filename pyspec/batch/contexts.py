@@ -15,7 +15,7 @@ from pyspec.engine.handle import Engine, Role
 from pyspec.engine.loop import Loop
 from pyspec.engine.side import Placement, SideModel, address, can_roll_back
 from pyspec.errors import EngineError
-from pyspec.policy.learned import Learned
+from pyspec.policy.acceptance import Learned
 from pyspec.profiles import gpu_layers, load_profile, prior_curve, prior_learned
 from pyspec.store.eagle import States
 from pyspec.target import TargetLlama

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from pyspec.batch.contexts import Contexts
     from pyspec.batch.jobs import Job
     from pyspec.batch.records import Result
-    from pyspec.policy.base import LengthPolicy
+    from pyspec.policy.simple import LengthPolicy
 
 log = logging.getLogger("pyspec")
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from operator import index
 from time import perf_counter
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -16,7 +16,7 @@ from pyspec._lib import ffi
 from pyspec.drafters import NOTHING, Drafter, Proposal, TranslatedDrafter
 from pyspec.engine.handle import MAX_DRAFT, Engine, Gate, Role
 from pyspec.errors import Cancelled, DraftError, EngineBusy, EngineError, UnsupportedModel
-from pyspec.policy.types import LOOKUP, Draft, Outcome, Place, Plan, SeqOutcome
+from pyspec.policy.types import LOOKUP, Draft, Outcome, Place, Plan, Policy, SeqOutcome
 from pyspec.stats import Tally
 from pyspec.tokens import Source, Step, Token
 
@@ -30,19 +30,6 @@ LOOKUP_MAX = 16
 
 MAX_BATCH = 2**31 - 1
 """No limit of rows but llama.cpp's own."""
-
-
-class Policy(Protocol):
-    """What the loop asks between its calls into C; `pyspec.policy` has the implementations."""
-
-    def plan(self, places: Sequence[Place]) -> Plan:
-        """What to draft where sequences stand at `places`."""
-
-    def choose(self, drafts: Sequence[Draft]) -> list[int]:
-        """How many drafted tokens of each sequence go to the target."""
-
-    def observe(self, outcome: Outcome) -> None:
-        """Hear what the target accepted and how long it took."""
 
 
 @dataclass(slots=True)
@@ -217,7 +204,7 @@ class Loop:
         self.engine.put_draft(run.seq, proposal.tokens)
         outcome.t_draft += 1e3 * (perf_counter() - start)
         outcome.draft_steps = max(outcome.draft_steps, n, 1)
-        outcome.draft_rows += lag + n
+        outcome.caught_up += lag
         return Draft(run.seq, n, p=proposal.p, entropy=proposal.entropy)
 
     def _try_model(
@@ -295,7 +282,8 @@ class Loop:
         if scored:
             outcome.t_companion = 1e3 * (perf_counter() - middle)
             outcome.companion_rows = sum(draft.n for draft in drafts)
-        outcome.draft_rows = self.engine.counters().rows[1] - before
+        rows = self.engine.counters().rows[1] - before
+        outcome.caught_up = rows - sum(draft.n for draft in drafts)
         return drafts
 
     def _score(self, seqs: list[int]) -> bool:

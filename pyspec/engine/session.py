@@ -13,9 +13,10 @@ import llama_cpp
 
 from pyspec.drafters import Drafter, TranslatedDrafter
 from pyspec.engine.handle import Engine, Role
-from pyspec.engine.loop import Loop, Policy, Run
+from pyspec.engine.loop import Loop, Run
 from pyspec.engine.side import SideModel, address
 from pyspec.errors import Cancelled, ContextOverflow, EngineBusy
+from pyspec.policy.types import Policy
 from pyspec.stats import Tally, Timings
 from pyspec.store.coupling import Coupling
 from pyspec.store.eagle import States

@@ -24,8 +24,8 @@ from pyspec.rules import Margin, Strict
 
 if TYPE_CHECKING:
     from pyspec.llama import SpeculativeLlama
-    from pyspec.policy.base import LengthPolicy
     from pyspec.policy.cost import CostCurve
+    from pyspec.policy.simple import LengthPolicy
     from pyspec.rules import Verification
 
 _ALL: Drafting = "all"

@@ -13,8 +13,8 @@ from pyspec.measure.costs import Costs, measure_costs
 from pyspec.measure.plans import PLAIN, break_even, fixed_plans, simulate
 from pyspec.measure.record import record_answer
 from pyspec.measure.rounds import Chain
+from pyspec.policy.acceptance import Learned
 from pyspec.policy.forecast import Forecaster
-from pyspec.policy.learned import Learned
 from pyspec.policy.profile import Profile, save_profile
 from pyspec.policy.types import LOOKUP, SeqOutcome
 from pyspec.profiles import load_profile, profile_key, profiles_dir
@@ -113,7 +113,7 @@ def evaluate(costs: Costs, chains: list[Chain], kmax: int, seconds: float) -> Me
         costs, curve, learned, chains, acceptance, counts, calibration(model), plans,
         max(plans, key=lambda name: plans[name]), break_even(rows, step, kmax),
         simulate(costs, chains, learned, companion=companion),
-        learned.loss_without if companion else learned.draft.loss,
+        learned.loss_without if companion else learned.loss,
         learned.loss_with if companion else None,
         _lookup_share(chains), seconds,
     )  # fmt: skip

@@ -14,7 +14,7 @@ import numpy as np
 
 from pyspec.drafters import LookupDrafter
 from pyspec.measure.rounds import Chain, Miss
-from pyspec.policy.base import LengthPolicy
+from pyspec.policy.simple import LengthPolicy
 from pyspec.policy.types import LOOKUP, MODEL, Draft, Outcome, Place, Plan
 from pyspec.sampling import Sampling
 
@@ -49,7 +49,7 @@ class _Recording(LengthPolicy):
     def observe(self, outcome: Outcome) -> None:
         """See LengthPolicy."""
         self.round += 1
-        self.tally.add(outcome, 0.0)
+        self.counts.add(outcome)
 
 
 def record_answer(
@@ -94,6 +94,8 @@ def record_answer(
             draft = Draft(0, len(found.tokens), source=LOOKUP)
             draft.match_length, draft.choices = found.match_length, found.choices
             chains += _chain(tokens, t, list(found.tokens), draft, name, category, margins)
+    for chain in chains:
+        chain.prompt = len(prompt)
     return chains
 
 

@@ -13,6 +13,7 @@ of each source, or none.
     category      its category, text
     t             position, 0-based; 0 <= t < length
     length        number of tokens of the answer, the same on all its lines
+    prompt        number of tokens of its prompt, likewise; absent for 64
     source        "model" or "lookup"
     match_length  tokens that matched, for "lookup"; else 0
     choices       how many different tokens had followed the match, for "lookup"; absent for 1
@@ -84,6 +85,7 @@ class Chain(msgspec.Struct, omit_defaults=True):
     a: list[float] | None = None
     pc: list[float] | None = None
     agree: list[int] | None = None
+    prompt: int = 64
     miss: Miss | None = None
 
     @property
@@ -112,13 +114,16 @@ class Answer(msgspec.Struct):
     length: int
     model: dict[int, Chain]
     lookup: dict[int, Chain]
+    prompt: int = 64
 
 
 def group(chains: Iterable[Chain]) -> list[Answer]:
     """Chains by answer."""
     answers: dict[str | int, Answer] = {}
     for c in chains:
-        answer = answers.setdefault(c.answer, Answer(c.answer, c.category, c.length, {}, {}))
+        answer = answers.setdefault(
+            c.answer, Answer(c.answer, c.category, c.length, {}, {}, c.prompt)
+        )
         (answer.lookup if c.source == LOOKUP else answer.model)[c.t] = c
     return list(answers.values())
 

@@ -36,8 +36,8 @@ from pyspec.engine.side import address
 from pyspec.errors import OptionError
 from pyspec.measure.modes import Mode, parse_mode
 from pyspec.measure.records import Turn
-from pyspec.policy.base import LengthPolicy
 from pyspec.policy.lengths import Fixed, parse_length
+from pyspec.policy.simple import LengthPolicy
 from pyspec.policy.types import Draft, Outcome, Place, Plan
 from pyspec.rules import Margin
 from pyspec.sampling import Sampling, build_chain

@@ -1,13 +1,19 @@
 """What a batch of n rows costs, learned while the program runs or loaded from a profile.
 
-The curve is stepped and not monotone (kernels work in tiles of rows), so nothing here assumes a
-shape: measured row counts keep their own value and the others are interpolated.
+The curve is stepped and not monotone (kernels work in tiles of rows), so nothing here assumes a shape. A time is
+
+    T(n) = scale * T0(1) * (1 + k(n) * (T0(n) / T0(1) - 1))
+
+with T0 the curve that was assumed or measured before, `scale` the machine's speed just now and k(n) how much dearer than
+assumed the rows beyond the first are. k says the same of neighbouring counts, so a few counts that were seen tell a lot of
+the others; and what a count costs follows from how fast the machine was in all rounds, not only in those that had it.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections import deque
+from functools import lru_cache
+from math import log2
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -17,13 +23,17 @@ from pyspec.errors import OptionError
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from pyspec.policy.types import Outcome
+
 N_MAX = 64
-_WINDOW = 15  # observations a running median looks back on
-_SURE = 3  # observations from which on a median says something
+_OWN = 16  # counts up to here are learned one by one, beyond in steps of a quarter of an octave
+_HOPE = 0.6  # share of k assumed beyond the last count seen: too dear a guess would never be tried
+_SURE = 3  # observations from which on a count says how fast the machine is
 _REBUILD = 16  # observations between two rebuilds of a table
+_STALL = 2.5  # times the expected time: the machine did something else
+_SLOW = 3  # so many in a row, and it is slow indeed
 _DEPTH_STEP = 256  # context depths closer than this share a table
 _FAR_DEPTH = 4096  # where a prior with depth has its second curve; linear between and beyond
-_VERSION_CHANGE = 0.01  # relative change of an entry that makes a table a new version
 
 SHAPES: Mapping[str, Mapping[int, float]] = {
     # Times the cost of one row. CPU: measured on two AVX-512 cores with a 135M model, flash
@@ -37,7 +47,7 @@ SHAPES: Mapping[str, Mapping[int, float]] = {
     "cuda": {1: 1, 8: 1.74, 9: 3.89, 16: 4.1, 64: 5.0},
     "metal": {1: 1, 2: 2.06, 8: 7.6, 16: 8.2, 64: 12.0},
 }
-DEFAULT_SHAPE = "Q4_1"
+DEFAULT_SHAPE = "Q4_K_M"
 
 
 def expand(points: Mapping[int, float], n_max: int = N_MAX) -> list[float]:
@@ -64,9 +74,10 @@ def expand(points: Mapping[int, float], n_max: int = N_MAX) -> list[float]:
     return out
 
 
-def shape(name: str) -> Mapping[int, float]:
-    """The prior shape for a GGUF file type or backend; unknown names get the dearest CPU one."""
-    return SHAPES.get(name, SHAPES[DEFAULT_SHAPE])
+@lru_cache(maxsize=4096)
+def _key(rows: int) -> int:
+    """Where k is learned for a count of rows."""
+    return rows if rows <= _OWN else _OWN + int(4.0 * log2(rows / _OWN))
 
 
 class RowTimesState(msgspec.Struct):
@@ -78,125 +89,150 @@ class RowTimesState(msgspec.Struct):
 
 
 class RowTimes:
-    """Time in ms of one model's decode of n rows: a base curve, a learned ratio per n, and a level.
-
-    The level is how fast the machine is just now, whatever n. Without it a count seen in every round would follow each
-    slow second, a rare one would not, and the rare one would look cheap whenever the machine is slow.
-    """
+    """Time in ms of one model's decode of n rows; see the module's formula."""
 
     def __init__(self, bases: Mapping[int, Sequence[float]], measured: bool = False) -> None:
         self._depths = sorted(bases)
         self._bases = [list(bases[d]) for d in self._depths]
-        self.n_max = len(self._bases[0]) - 1
         self.measured = measured
-        self.version = 0
-        self._seen: dict[int, deque[float]] = {}
-        self._ratio: dict[int, float] = {}
-        self._recent: deque[tuple[int, float]] = deque(maxlen=_WINDOW)
-        self._waiting: list[tuple[int, float]] = []
+        self.scale = 1.0
+        self._k: dict[int, float] = {}
         self._count: dict[int, int] = {}
-        self._level = 1.0
+        self._slow = self._waiting = 0
         self._depth = -1
+        self._base_of = (-1, 0)
+        self._one, self._more = 0.0, [0.0]
         self._table: list[float] = []
 
-    def base(self, depth: int) -> Sequence[float]:
-        """The curve before learning at a context depth, linear between measured depths."""
+    def count(self, rows: int) -> int:
+        """How many times so many rows were observed, stalls aside."""
+        return self._count.get(_key(rows), 0)
+
+    def table(self, depth: int = 0, rows: int = N_MAX) -> list[float]:
+        """Times for 0.. at least `rows` rows at a context depth; do not change the list."""
+        step = depth // _DEPTH_STEP if len(self._depths) > 1 else 0
+        if step != self._depth or len(self._table) <= rows:
+            self._depth = step
+            self._build(max(rows, N_MAX, len(self._table) - 1))
+        return self._table
+
+    def follow(self, target: RowTimes) -> None:
+        """As long as nothing was observed, be as fast or slow as the target is."""
+        if (
+            not self._count
+            and not self.measured
+            and abs(target.scale - self.scale) > 0.05 * self.scale
+        ):
+            self.scale, self._table = target.scale, []
+
+    def observe(self, rows: int, ms: float, depth: int = 0) -> None:
+        """Learn from one decode; impossible times are ignored, and stalls until they are the rule."""
+        if not (rows >= 1 and 1e-4 < ms < 1e7):
+            return
+        one, more = self._base(rows, depth)
+        key = _key(rows)
+        k = self._known(key)
+        expected = one * (1.0 + k * more)
+        ratio = ms / (self.scale * expected)
+        tried = rows == 1 or key in self._count
+        if not self._count or (tried and ratio < 1.0 / _STALL):  # no machine is faster by chance
+            self.scale *= ratio
+        elif ratio > _STALL:
+            self._slow += 1
+            if self._slow <= _SLOW:
+                return
+            self.scale *= ratio
+        self._slow = 0
+        count = self._count[key] = self._count.get(key, 8 if self.measured else 0) + 1
+        if rows == 1 or count > _SURE:
+            self.scale *= 1.0 + (max(0.1, 1.0 / count) if rows == 1 else 0.05) * (
+                ms / (self.scale * expected) - 1.0
+            )
+        if rows > 1:
+            found = (ms / (self.scale * one) - 1.0) / more
+            self._k[key] = max(0.0, k + max(0.1, 1.0 / (count + 1)) * (found - k))
+        self._waiting += 1
+        if self._table and (count <= _SURE or self._waiting >= _REBUILD):
+            self._build(len(self._table) - 1)
+
+    def _base(self, rows: int, depth: int) -> tuple[float, float]:
+        """T0(1), and what T0(rows) adds to it in units of T0(1)."""
         low, high, weight = self._around(depth)
-        if low is high:
-            return low
-        return [a + (b - a) * weight for a, b in zip(low, high, strict=False)]
+        one = low[1] + (high[1] - low[1]) * weight
+        t0, t1 = _at(low, rows), _at(high, rows)
+        return one, max((t0 + (t1 - t0) * weight) / one - 1.0, 0.01 * (rows - 1))
 
     def _around(self, depth: int) -> tuple[list[float], list[float], float]:
         """Base curves around a depth, and how far it is from the first to the second; one curve twice at the shallow end."""
         if len(self._depths) == 1 or depth <= self._depths[0]:
             return self._bases[0], self._bases[0], 0.0
-        k = min(bisect_left(self._depths, depth), len(self._depths) - 1)
-        d0, d1 = self._depths[k - 1], self._depths[k]
-        return self._bases[k - 1], self._bases[k], (depth - d0) / (d1 - d0)
+        i = min(bisect_left(self._depths, depth), len(self._depths) - 1)
+        d0, d1 = self._depths[i - 1], self._depths[i]
+        return self._bases[i - 1], self._bases[i], (depth - d0) / (d1 - d0)
 
-    def observe(self, rows: int, ms: float, depth: int = 0) -> None:
-        """Learn from one decode; rows outside the curve and impossible times are ignored."""
-        if not (1 <= rows <= self.n_max and 1e-4 < ms < 1e7):
-            return
-        low, high, weight = self._around(depth)
-        seen = rows, ms / (low[rows] + (high[rows] - low[rows]) * weight)
-        self._waiting.append(seen)
-        self._recent.append(seen)
-        count = self._count[rows] = self._count.get(rows, 0) + 1
-        if count in (1, _SURE) or len(self._waiting) >= _REBUILD:
-            self._learn()
+    def _known(self, key: int) -> float:
+        """The k where nothing is hoped for: seen, between two that were, or the nearest one's."""
+        if key in self._k:
+            return self._k[key]
+        if self.measured or not self._k:
+            return 1.0
+        keys = sorted(self._k)
+        i = bisect_left(keys, key)
+        if i == 0 or i == len(keys):
+            return self._k[keys[min(i, len(keys) - 1)]]
+        low, high = keys[i - 1], keys[i]
+        return self._k[low] + (self._k[high] - self._k[low]) * (key - low) / (high - low)
 
-    def table(self, depth: int = 0) -> list[float]:
-        """Times for 0..n_max rows at a context depth; do not change the list."""
-        if len(self._depths) == 1:
-            depth = 0
-        if depth // _DEPTH_STEP != self._depth or not self._table:
-            self._depth = depth // _DEPTH_STEP
-            self._build()
-        return self._table
-
-    def scaled(self, factor: float) -> None:
-        """Multiply the base curve, as when the unit of an unmeasured prior becomes known."""
-        self._bases = [[t * factor for t in base] for base in self._bases]
-        self._table = []
-        self.version += 1
-
-    def count(self, rows: int) -> int:
-        """How many times `rows` was observed."""
-        return self._count.get(rows, 0)
+    def _build(self, rows: int) -> None:
+        self._waiting = 0
+        if self._base_of != (self._depth, rows):
+            base = [self._base(n, self._depth * _DEPTH_STEP) for n in range(1, rows + 1)]
+            self._one, self._more = base[0][0], [0.0, *(more for _, more in base[1:])]
+            self._base_of = self._depth, rows
+        last = max(self._k, default=1)
+        hope = 1.0 if self.measured else _HOPE
+        k = [self._known(key) * (1.0 if key <= last else hope) for key in range(_key(rows) + 1)]
+        one = self.scale * self._one
+        self._table = [
+            0.0,
+            *(one + one * k[_key(n)] * more for n, more in enumerate(self._more, 1)),
+        ]
 
     def state(self) -> RowTimesState:
         """The learned curve as a base for the next process."""
-        factor = self._factors()
-        bases = [[t * f for t, f in zip(base, factor, strict=False)] for base in self._bases]
-        return RowTimesState(list(self._depths), bases, self.measured or bool(self._seen))
+        bases = []
+        for depth in self._depths:
+            curve = [0.0]
+            for n in range(1, N_MAX + 1):
+                one, more = self._base(n, depth)
+                curve.append(
+                    self.scale * one * (1.0 + (self._known(_key(n)) * more if n > 1 else 0.0))
+                )
+            bases.append(curve)
+        return RowTimesState(list(self._depths), bases, self.measured or bool(self._count))
 
     @classmethod
     def restore(cls, state: RowTimesState) -> RowTimes:
-        """The inverse of `state`."""
-        return cls(dict(zip(state.depths, state.bases, strict=False)), state.measured)
+        """The inverse of `state`; raises OptionError where the tables contradict each other."""
+        sizes = {len(base) for base in state.bases}
+        good = (
+            len(state.depths) == len(state.bases) == len(set(state.depths)) > 0
+            and len(sizes) == 1
+            and 2 <= min(sizes) <= 4096
+            and all(base[0] == 0.0 and all(0.0 < t < 1e7 for t in base[1:]) for base in state.bases)
+        )
+        if not good:
+            raise OptionError("a cost curve's tables contradict each other")
+        return cls(dict(zip(state.depths, state.bases, strict=True)), state.measured)
 
-    def _learn(self) -> None:
-        """Running medians of ms/base; one lone observation counts half, first calls being slow."""
-        self._find_level()
-        for n, x in self._waiting:
-            self._seen.setdefault(n, deque(maxlen=_WINDOW)).append(x / self._level)
-        self._waiting.clear()
-        median = {n: sorted(seen)[len(seen) // 2] for n, seen in self._seen.items()}
-        anchor = median[max(self._seen, key=lambda n: len(self._seen[n]))]
-        if self.measured:
-            anchor = 1.0
-        self._ratio = {
-            n: (m if len(self._seen[n]) > 1 else (m * anchor) ** 0.5) for n, m in median.items()
-        }
-        self._build()
 
-    def _find_level(self) -> None:
-        """The median of what the counts with a ratio of their own showed lately."""
-        sure = {n: r for n, r in self._ratio.items() if self._count[n] >= _SURE}
-        shown = sorted(x / sure[n] for n, x in self._recent if n in sure)
-        if len(shown) >= _SURE:
-            self._level = shown[len(shown) // 2]
-
-    def _factors(self) -> list[float]:
-        known = sorted((n, r * self._level) for n, r in self._ratio.items())
-        if not known:
-            return [1.0] * (self.n_max + 1)
-        out = [known[0][1]] * (self.n_max + 1)
-        for (n0, r0), (n1, r1) in zip(
-            known, [*known[1:], (self.n_max + 1, known[-1][1])], strict=False
-        ):
-            for n in range(n0, n1):
-                out[n] = r0 + (r1 - r0) * (n - n0) / (n1 - n0)
-        return out
-
-    def _build(self) -> None:
-        base = self.base(max(self._depth, 0) * _DEPTH_STEP)
-        new = [t * f for t, f in zip(base, self._factors(), strict=False)]
-        old = self._table
-        if not old or any(abs(a - b) > _VERSION_CHANGE * b for a, b in zip(new, old, strict=False)):
-            self._table = new
-            self.version += 1
+def _at(base: Sequence[float], rows: int) -> float:
+    """A base curve at any count: beyond its end it goes on as steep as in its upper half."""
+    last = len(base) - 1
+    if rows <= last:
+        return base[rows]
+    half = max(1, last // 2)
+    return base[last] + (rows - last) * (base[last] - base[half]) / max(1, last - half)
 
 
 class CurveState(msgspec.Struct):
@@ -212,8 +248,8 @@ class CostCurve:
 
     Without a profile the target starts from a prior shape in units of `one_row_ms`; the draft
     and the companion from the shares of a target row that their file sizes suggest.
-    `draft.table()[n]` is one step of n sequences in lock-step. `depth_share` is what each position
-    of context adds to every row of the target, in units of one row without context.
+    `draft.table()[n]` is one step of n sequences in lock-step, or n tokens of one text read at once.
+    `depth_share` is what each position of context adds to every row of the target, in units of one row without context.
     """
 
     def __init__(
@@ -223,22 +259,16 @@ class CostCurve:
         draft_share: float = 0.15,
         companion_share: float = 0.1,
         *,
-        n_max: int = N_MAX,
         depth_share: float = 0.0,
     ) -> None:
-        def times(unit: float, points: Mapping[int, float]) -> RowTimes:
-            return RowTimes({0: [unit * t for t in expand(points, n_max)]})
-
-        prior = shape(shape_name)
-        self.target = times(one_row_ms, prior)
+        shape = expand(SHAPES.get(shape_name, SHAPES[DEFAULT_SHAPE]))
+        bases = {0: [one_row_ms * t for t in shape]}
         if depth_share > 0.0:
-            shallow = self.target.base(0)
             more = one_row_ms * depth_share * _FAR_DEPTH
-            deep = [t + n * more for n, t in enumerate(shallow)]
-            self.target = RowTimes({0: shallow, _FAR_DEPTH: deep})
-        self.draft = times(one_row_ms * draft_share, prior)
-        self.companion = times(one_row_ms * companion_share, prior)
-        self._shares = (draft_share, companion_share)
+            bases[_FAR_DEPTH] = [t + n * more for n, t in enumerate(bases[0])]
+        self.target = RowTimes(bases)
+        self.draft = RowTimes({0: [one_row_ms * draft_share * t for t in shape]})
+        self.companion = RowTimes({0: [one_row_ms * companion_share * t for t in shape]})
 
     @classmethod
     def from_tables(
@@ -248,32 +278,37 @@ class CostCurve:
         companion: Sequence[float],
     ) -> CostCurve:
         """A measured curve: target times by depth, then draft and companion; index 0 is 0 rows."""
-        curve = cls(n_max=len(next(iter(target.values()))) - 1)
+        curve = cls()
         curve.target = RowTimes(target, measured=True)
         curve.draft = RowTimes({0: draft}, measured=True)
         curve.companion = RowTimes({0: companion}, measured=True)
         return curve
 
-    @property
-    def version(self) -> int:
-        """Grows when any table changed by more than a percent."""
-        return self.target.version + self.draft.version + self.companion.version
+    def observe(self, outcome: Outcome) -> None:
+        """Learn from a round's times."""
+        n_seq = len(outcome.seqs)
+        if outcome.verify_rows == outcome.own_rows:  # prompt rows have no logits and cost less
+            self.target.observe(outcome.verify_rows, outcome.t_verify, outcome.depth)
+            for side in (self.draft, self.companion):
+                side.follow(self.target)
+        if outcome.draft_steps > 0:
+            self._observe_draft(outcome, n_seq)
+        if outcome.companion_rows > 0:
+            self.companion.observe(outcome.companion_rows, outcome.t_companion)
 
-    def observe_target(self, rows: int, ms: float, depth: int = 0) -> None:
-        """Learn from one target decode of `rows` rows with logits."""
-        first = not self.target.measured
-        self.target.observe(rows, ms, depth)
-        if first:
-            self._follow_target(depth)
-
-    def _follow_target(self, depth: int) -> None:
-        """Keep unmeasured draft and companion at their share of the target's one row."""
-        one = self.target.table(depth)[1]
-        for times, share in zip((self.draft, self.companion), self._shares, strict=False):
-            if not times.measured and not times.count(1):
-                now = times.table()[1]
-                if abs(now - share * one) > 0.05 * now:
-                    times.scaled(share * one / now)
+    def _observe_draft(self, outcome: Outcome, n_seq: int) -> None:
+        """Learn from the greater part: the first decode where it caught up with a long text, else the other steps."""
+        steps = outcome.draft_steps
+        first = n_seq + outcome.caught_up
+        if outcome.caught_up <= 0:
+            self.draft.observe(n_seq, outcome.t_draft / steps)
+            return
+        table = self.draft.table(0, first)
+        rest = (steps - 1) * table[n_seq]
+        if table[first] >= rest:
+            self.draft.observe(first, outcome.t_draft - rest)
+        else:
+            self.draft.observe(n_seq, (outcome.t_draft - table[first]) / (steps - 1))
 
     def state(self) -> CurveState:
         """For a profile."""
@@ -282,23 +317,8 @@ class CostCurve:
     @classmethod
     def restore(cls, state: CurveState) -> CostCurve:
         """The inverse of `state`; raises OptionError where the tables contradict each other."""
-        for part in (state.target, state.draft, state.companion):
-            _check(part)
-        curve = cls(n_max=len(state.target.bases[0]) - 1)
+        curve = cls()
         curve.target = RowTimes.restore(state.target)
         curve.draft = RowTimes.restore(state.draft)
         curve.companion = RowTimes.restore(state.companion)
         return curve
-
-
-def _check(state: RowTimesState) -> None:
-    sizes = {len(base) for base in state.bases}
-    good = (
-        len(state.depths) == len(state.bases) > 0
-        and len(set(state.depths)) == len(state.depths)
-        and len(sizes) == 1
-        and 2 <= min(sizes) <= 4096
-        and all(base[0] == 0.0 and all(0.0 < t < 1e7 for t in base[1:]) for base in state.bases)
-    )
-    if not good:
-        raise OptionError("a cost curve's tables contradict each other")

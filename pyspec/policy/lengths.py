@@ -1,4 +1,4 @@
-"""The user's choice of draft length, and the simple policies."""
+"""The user's choice of draft length."""
 
 from __future__ import annotations
 
@@ -8,91 +8,15 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from pyspec.errors import OptionError
-from pyspec.policy.base import MAX_DRAFT, LengthPolicy, clean_times, observe_times
-from pyspec.policy.features import bin_centre, logit
 from pyspec.policy.goodput import GoodputPolicy
-from pyspec.policy.types import LOOKUP, TABLE_BINS, Draft, Outcome, Place, Plan
+from pyspec.policy.simple import ConfidencePolicy, FixedPolicy, LengthPolicy
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
+    from pyspec.policy.acceptance import Learned
     from pyspec.policy.cost import CostCurve
-    from pyspec.policy.learned import Learned
 
 FIXED_MAX = 63
 _HINT = "use fixed:K, confidence:P, companion or auto"
-
-
-class FixedPolicy(LengthPolicy):
-    """Always the same number of drafted tokens, as far as a sequence has room."""
-
-    def __init__(
-        self, k: int, curve: CostCurve | None = None, learned: Learned | None = None
-    ) -> None:
-        super().__init__(curve, learned)
-        self._k = k
-        self._n_seq = 1
-
-    def plan(self, places: Sequence[Place]) -> Plan:
-        """See LengthPolicy."""
-        self._n_seq = len(places)
-        return Plan([min(self._k, place.room) for place in places])
-
-    def choose(self, drafts: Sequence[Draft]) -> list[int]:
-        """See LengthPolicy."""
-        return [min(self._k, draft.n) for draft in drafts]
-
-    def observe(self, outcome: Outcome) -> None:
-        """See LengthPolicy."""
-        clean_times(outcome)
-        self.tally.add(outcome, 0.0)
-        observe_times(self.curve, outcome, self._n_seq)
-
-
-class ConfidencePolicy(LengthPolicy):
-    """Draft on while the draft's own probability of each token is at least `p`.
-
-    The survival test of the loop stands in for the threshold: its table is 1 for bins that reach
-    p and 0 below, so drafting stops within half a logit of p; `choose` then cuts exactly.
-    Lookup drafts carry no probability and are taken whole.
-    """
-
-    def __init__(
-        self,
-        p: float,
-        curve: CostCurve | None = None,
-        learned: Learned | None = None,
-        max_draft: int = MAX_DRAFT,
-    ) -> None:
-        super().__init__(curve, learned)
-        self._p, self._max_draft, self._n_seq = p, max_draft, 1
-        half_bin = bin_centre(1) - bin_centre(0)
-        edge = logit(p)
-        self._table = [
-            1.0 if k == TABLE_BINS - 1 or bin_centre(k) + half_bin / 2.0 > edge else 0.0
-            for k in range(TABLE_BINS)
-        ]
-
-    def plan(self, places: Sequence[Place]) -> Plan:
-        """See LengthPolicy."""
-        self._n_seq = len(places)
-        return Plan([min(self._max_draft, place.room) for place in places], self._table, [0.5])
-
-    def choose(self, drafts: Sequence[Draft]) -> list[int]:
-        """See LengthPolicy."""
-        return [self._length(draft) for draft in drafts]
-
-    def _length(self, draft: Draft) -> int:
-        if draft.source == LOOKUP:
-            return draft.n
-        known = min(draft.n, len(draft.p))
-        return next((i for i in range(known) if not draft.p[i] >= self._p), known)
-
-    def observe(self, outcome: Outcome) -> None:
-        """See LengthPolicy."""
-        clean_times(outcome)
-        self.tally.add(outcome, 0.0)
-        observe_times(self.curve, outcome, self._n_seq)
 
 
 class Length(msgspec.Struct, frozen=True):
@@ -148,9 +72,7 @@ class Companion(Length, frozen=True):
         companion: bool = False,
     ) -> LengthPolicy:
         """See Length."""
-        return GoodputPolicy(
-            curve, learned, companion=companion, auto_draft=False, auto_companion=False
-        )
+        return GoodputPolicy(curve, learned, companion=companion, auto=False)
 
 
 class Auto(Length, frozen=True):

@@ -8,7 +8,8 @@ from math import exp
 import msgspec
 
 from pyspec.errors import OptionError
-from pyspec.policy.estimator import clamp
+
+_P_LOW, _P_HIGH = 0.002, 0.998
 
 _MATCHES = (2, 3, 4, 6, 9, 14, 24)  # first match length of buckets 1..7
 _RECENT = (0.35, 0.75)  # first running success of buckets 1, 2
@@ -17,6 +18,11 @@ _SIZES = (len(_MATCHES) + 1, len(_RECENT) + 1, 2, len(_PLACES) + 1)
 _CELLS = _SIZES[0] * _SIZES[1] * _SIZES[2] * _SIZES[3]
 _PRIOR_WEIGHT, _MEMORY = 6.0, 128.0
 _CAUTION = 1.0  # subtracted from a prior log-odds: a vain check costs more than a missed one
+
+
+def clamp(p: float) -> float:
+    """Keep an estimate away from 0 and 1, so that no log-loss and no survival is extreme."""
+    return min(max(p, _P_LOW), _P_HIGH)
 
 
 class LookupState(msgspec.Struct):
@@ -85,3 +91,33 @@ class LookupEstimator:
         out = cls()
         out._mean, out._count, out.recent = list(state.mean), list(state.count), state.recent
         return out
+
+
+class TextRecord:
+    """What lookup drafts of one text kept of what was expected of them, at most all of it.
+
+    Match lengths say the same of every text, and texts differ: in one that only seems to repeat itself the best of
+    many matches disappoint, and where rows are dear nothing but the best is tried. Weights found by replaying answers.
+    """
+
+    _GRANTED = 4.0  # expected tokens that count as kept before the first draft of a text
+    _CARRIED = 0.7  # what the next text inherits of a shortfall
+
+    def __init__(self) -> None:
+        self._kept = self._expected = self._GRANTED
+
+    @property
+    def share(self) -> float:
+        """Accepted of expected."""
+        return min(1.0, self._kept / self._expected)
+
+    def add(self, expected: float, accepted: int) -> None:
+        """A draft was verified, or its first token seen to be right or wrong."""
+        self._expected += expected
+        self._kept += accepted
+
+    def begin(self) -> None:
+        """The next text; nothing changes where the last one had no drafts."""
+        if self._expected != self._GRANTED:
+            self._kept = self._GRANTED * (1.0 - self._CARRIED * (1.0 - self.share))
+            self._expected = self._GRANTED

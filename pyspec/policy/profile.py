@@ -15,10 +15,10 @@ import msgspec
 
 from pyspec.atomic import write_whole
 from pyspec.errors import OptionError, ProfileError
+from pyspec.policy.acceptance import Learned, LearnedState
 from pyspec.policy.cost import CostCurve, CurveState
-from pyspec.policy.learned import Learned, LearnedState
 
-FORMAT = 2
+FORMAT = 3
 _MAX_BYTES = 4 << 20
 _HINT = "run `pyspec profile` to measure again"
 

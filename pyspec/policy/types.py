@@ -1,11 +1,13 @@
-"""What the round loop and a policy tell each other.
+"""What the round loop and a policy tell each other, and what every policy offers.
 
-Times are wall milliseconds. A round is: plan, draft, (companion), choose, verify, observe.
+Times are wall milliseconds. A round is: plan, draft, (score), choose, verify, observe.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from abc import ABC, abstractmethod
+from math import log
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -15,8 +17,35 @@ if TYPE_CHECKING:
 MODEL = "model"
 LOOKUP = "lookup"
 
+LONGEST = 16
+"""Most tokens a model drafts in a round, unless a fixed length asks for more."""
+
 TABLE_BINS = 32
-"""Bins of the calibration table: equal in logit(p), which is clamped to [-8, 8]."""
+"""Bins of the acceptance table that C multiplies up: equal in logit(p), which is clamped to [-8, 8]."""
+
+LOGIT_MAX = 8.0
+_P_MIN = 1.0 / (1.0 + 2980.9579870417283)  # logit -8
+_P_MAX = 1.0 - _P_MIN
+
+
+def logit(p: float) -> float:
+    """log(p / (1 - p)), clamped to [-8, 8]."""
+    if p <= _P_MIN:
+        return -LOGIT_MAX
+    if p >= _P_MAX:
+        return LOGIT_MAX
+    return log(p / (1.0 - p))
+
+
+def table_bin(p: float) -> int:
+    """The bin of a draft probability, as C bins it."""
+    index = int((logit(p) + LOGIT_MAX) * (TABLE_BINS / (2.0 * LOGIT_MAX)))
+    return min(index, TABLE_BINS - 1)
+
+
+def bin_centre(index: int) -> float:
+    """The logit at the middle of a bin."""
+    return (index + 0.5) * (2.0 * LOGIT_MAX / TABLE_BINS) - LOGIT_MAX
 
 
 class Place(msgspec.Struct):
@@ -76,8 +105,8 @@ class SeqOutcome(msgspec.Struct):
     """What verification did with one sequence's draft.
 
     `next_match` costs nothing to know and teaches the most when little was verified: where every
-    verified token was accepted and the draft went on, it says whether the target's own token
-    would have accepted the first token left out. None where there is no such token.
+    verified token was accepted and the draft went on, it says whether the rule in force would have
+    accepted the first token left out. None where there is no such token.
     """
 
     seq: int
@@ -86,12 +115,21 @@ class SeqOutcome(msgspec.Struct):
     n_relaxed: int = 0
     next_match: bool | None = None
 
+    def hits(self, n_drafted: int) -> list[bool]:
+        """Whether each drafted token was right, as far as that is known: up to the first refusal."""
+        out = [True] * self.n_accepted
+        if self.n_accepted < self.n_verified:
+            out.append(False)
+        elif self.next_match is not None:
+            out.append(self.next_match)
+        return out[:n_drafted]
+
 
 class Outcome(msgspec.Struct):
     """One finished round. `t_round` is the whole of it, Python included; 0 when not measured.
 
-    `draft_steps` are the draft model's decodes one after the other, `draft_rows` the rows in them:
-    more than the drafted tokens where the draft had to catch up first.
+    `draft_steps` are the draft model's decodes one after the other, `caught_up` the rows in them
+    beyond one for each drafted token: what it had to read before.
     """
 
     seqs: Sequence[SeqOutcome]
@@ -102,5 +140,41 @@ class Outcome(msgspec.Struct):
     t_companion: float = 0.0
     companion_rows: int = 0
     t_round: float = 0.0
-    draft_rows: int = 0
+    caught_up: int = 0
     depth: int = 0
+
+    @property
+    def own_rows(self) -> int:
+        """Rows with logits: fewer than `verify_rows` where prompt tokens of other sequences shared the batch."""
+        return len(self.seqs) + sum([seq.n_verified for seq in self.seqs])
+
+
+class Policy(ABC):
+    """Decides draft lengths; one object lives as long as the process and learns across answers.
+
+    Not thread-safe. A round may come without `plan` and `choose`; then nothing was drafted.
+    """
+
+    @abstractmethod
+    def plan(self, places: Sequence[Place]) -> Plan:
+        """What to draft for the sequences that stand at `places`, at least one."""
+
+    @abstractmethod
+    def choose(self, drafts: Sequence[Draft]) -> list[int]:
+        """How many drafted tokens of each draft go to the target; in the order given."""
+
+    @abstractmethod
+    def observe(self, outcome: Outcome) -> None:
+        """Learn from a verified round."""
+
+    @abstractmethod
+    def begin_answer(self) -> None:
+        """Start the statistics anew, and all sequences; what was learned stays."""
+
+    @abstractmethod
+    def begin_sequence(self, seq: int) -> None:
+        """Another text now goes on under this sequence number, in the midst of a batch."""
+
+    @abstractmethod
+    def stats(self) -> dict[str, Any]:
+        """Statistics since `begin_answer`, for a result's `speculation` block."""

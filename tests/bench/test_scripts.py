@@ -5,13 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 BENCH = Path(__file__).parents[2] / "bench"
-TESTED = {"batch", "pages", "stretch", "kernels", "soak"}
-OF_THE_POLICY = "replay"  # tests/policy has them
+TESTED = {"batch", "pages", "stretch", "kernels", "soak", "grid"}
 
 
 def test_no_script_is_without_a_test() -> None:
     """A new one has to be added here, and tested."""
-    found = {path.stem for path in BENCH.glob("*.py") if not path.stem.startswith(OF_THE_POLICY)}
+    found = {path.stem for path in BENCH.glob("*.py")}
     assert found == TESTED
 
 
@@ -31,3 +30,14 @@ def test_the_soak_draws_its_curve(script, tiny_ascii: Path, tmp_path: Path, caps
     rows = capsys.readouterr().out.splitlines()
     assert [row.split(" | ")[0] for row in rows[2:]] == ["| 100", "| 200"]
     assert out.read_text().lstrip().startswith("<?xml")
+
+
+def test_the_grid_has_a_line_for_each_curve_and_start(script, capsys) -> None:
+    """One acceptance, one draft cost, one seed: the policy against the best fixed length by hindsight."""
+    few = ["--acceptance", "0.7", "--cost", "0.1", "--answers", "2"]
+    script("grid").main(["--seeds", "1", "--curve", "GPU", *few])
+    rows = capsys.readouterr().out.splitlines()
+    assert [row.split(" | ")[:2] for row in rows[2:4]] == [
+        ["| GPU", "fresh"],
+        ["| GPU", "profiled"],
+    ]

@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pyspec.policy.acceptance import Learned
 from pyspec.policy.forecast import Forecaster
-from pyspec.policy.learned import Learned
 from pyspec.policy.types import LOOKUP, Draft, SeqOutcome
 
 
@@ -50,7 +50,7 @@ def test_next_text_inherits_some_distrust() -> None:
     forecaster.begin_answer()
     after = expected(forecaster, learned)
     assert before < after < 1.0
-    forecaster.forget(0)
+    forecaster.begin_sequence(0)
     assert expected(forecaster, learned) == after
 
 

@@ -1,24 +1,21 @@
-"""Tests of pyspec.policy.lengths and tally."""
+"""Tests of pyspec.policy.lengths and simple."""
 
 from __future__ import annotations
 
 import pytest
 
 from pyspec.errors import OptionError
-from pyspec.policy.features import table_bin
 from pyspec.policy.goodput import GoodputPolicy
 from pyspec.policy.lengths import (
     Auto,
     Companion,
     Confidence,
-    ConfidencePolicy,
     Fixed,
-    FixedPolicy,
     Length,
     parse_length,
 )
-from pyspec.policy.tally import Tally
-from pyspec.policy.types import Draft, Outcome, Place, SeqOutcome
+from pyspec.policy.simple import ConfidencePolicy, FixedPolicy
+from pyspec.policy.types import Draft, Outcome, Place, SeqOutcome, table_bin
 
 
 @pytest.mark.parametrize(
@@ -83,22 +80,6 @@ def test_companion_always_drafts_and_auto_waits() -> None:
     assert Companion().policy(companion=True).plan([Place(0, 8)]).lengths[0] == 8
     assert Companion().policy(companion=True).plan([Place(0, 8)]).use_companion
     assert not Companion().policy(companion=False).plan([Place(0, 8)]).use_companion
-
-
-def test_hindsight_knows_the_best_fixed_length() -> None:
-    """Rounds that always accept three of five make three the best length on a linear curve."""
-    tally = Tally()
-    for _ in range(10):
-        seq = SeqOutcome(0, 5, 3)
-        tally.add(Outcome([seq], 6.0, 6, t_draft=0.5, draft_steps=5), 3.0)
-    verify = [3.0 + 0.6 * g for g in range(9)]
-    best, goodput = tally.hindsight(verify, 0.1, [0.9] * 5)
-    assert best == 3
-    assert goodput == pytest.approx(4.0 / (verify[3] + 0.3))
-    report = tally.report(verify, 0.1, [0.9] * 5)
-    assert report["rounds_by_length"] == {5: 10}
-    assert report["tokens_accepted"] == 30
-    assert report["tokens_saved_against_best_fixed"] < 0.0
 
 
 def test_a_new_answer_starts_new_statistics_and_keeps_what_was_learned() -> None:

@@ -8,9 +8,8 @@ import msgspec
 import pytest
 
 from pyspec.errors import ProfileError
+from pyspec.policy.acceptance import Learned
 from pyspec.policy.cost import CostCurve
-from pyspec.policy.features import COMPANION_WIDTH, Features
-from pyspec.policy.learned import Learned
 from pyspec.policy.profile import (
     Prior,
     Profile,
@@ -84,7 +83,7 @@ def test_a_foreign_profile_is_refused(tmp_path, profile, field: str) -> None:
         (("format",), 1),
         (("curve", "target", "bases", 0, 3), -1.0),
         (("curve", "draft", "bases"), []),
-        (("learned", "draft", "bins", "cell_of", 5), 4000),
+        (("learned", "draft", "weights", 0), 4000.0),
         (("learned", "lookup", "recent"), 7.0),
     ],
 )
@@ -119,7 +118,7 @@ def taught() -> Learned:
     learned = Learned()
     for _ in range(200):
         learned.calibration.update(0, 6, True)
-        learned.companion.update(Features((1.0,) * COMPANION_WIDTH, 0.5, 0.5), True)
+        learned.companion.learn((1.0,) * 10, 0.5)
     return learned
 
 
@@ -129,14 +128,14 @@ def test_a_prior_is_what_was_learned(tmp_path) -> None:
     draft = tmp_path / "d.gguf"
     prior_path(draft).write_bytes(msgspec.json.encode(Prior("d", "c", learned.state())))
     again = load_prior(draft).restore("d", "c")
-    assert again.calibration.table(1) == pytest.approx(learned.calibration.table(1))
+    assert again.calibration.table == pytest.approx(learned.calibration.table)
     assert again.state() == learned.state()
 
 
 def test_a_prior_for_another_companion_keeps_the_draft_s_part() -> None:
     """What was learned with one companion says nothing about another."""
     again = Prior("d", "c", taught().state()).restore("d", "other")
-    assert again.calibration.table(1) == pytest.approx(taught().calibration.table(1))
+    assert again.calibration.table == pytest.approx(taught().calibration.table)
     assert again.companion.state() == Learned().companion.state()
 
 

@@ -1,29 +1,24 @@
-"""Tests of pyspec.policy.choose against slow twins."""
+"""Tests of pyspec.policy.stopping against slow twins."""
 
 from __future__ import annotations
 
 from itertools import product
-from math import isinf
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pyspec.policy.choose import (
-    GRID,
+from pyspec.policy.cost import SHAPES, expand
+from pyspec.policy.stopping import (
     allocate,
-    best_fixed,
     best_length,
-    break_even,
     draft_floors,
-    expected_goodput,
     survivals,
 )
-from pyspec.policy.cost import SHAPES, expand
 
 chance = st.floats(0.002, 0.998)
-price = st.one_of(st.none(), st.floats(0.01, 2.0))
+price = st.floats(0.01, 2.0)
 
 
 @st.composite
@@ -36,20 +31,15 @@ def curves(draw: st.DrawFn, n: int) -> list[float]:
     return [0.0, *steps]
 
 
-def objective(tokens: float, time: float, at: float | None) -> float:
-    """What a choice maximises."""
-    return tokens / time if at is None else tokens - at * time
-
-
-@given(st.lists(chance, max_size=12), curves(13), st.floats(0.0, 5.0), price)
+@given(st.lists(chance, max_size=12), curves(13), price)
 def test_best_length_equals_brute_force(
-    acceptance: list[float], rows: list[float], sunk: float, at: float | None
+    acceptance: list[float], rows: list[float], at: float
 ) -> None:
     """No length has a better objective than the chosen one, on any curve."""
     chain = survivals(acceptance)
     verify = rows[1:]
-    g = best_length(chain, verify, sunk, at)
-    values = [objective(1.0 + sum(chain[:k]), verify[k] + sunk, at) for k in range(len(chain) + 1)]
+    g = best_length(chain, verify, at)
+    values = [1.0 + sum(chain[:k]) - at * verify[k] for k in range(len(chain) + 1)]
     assert values[g] == pytest.approx(max(values), rel=1e-9, abs=1e-9)
 
 
@@ -57,11 +47,10 @@ def test_best_length_equals_brute_force(
 @given(
     st.lists(st.lists(chance, max_size=3), min_size=1, max_size=3),
     curves(12),
-    st.floats(0.0, 5.0),
     price,
 )
 def test_allocation_equals_brute_force(
-    chances: list[list[float]], rows: list[float], sunk: float, at: float | None
+    chances: list[list[float]], rows: list[float], at: float
 ) -> None:
     """For few sequences no combination of lengths beats the allocation."""
     chains = [survivals(c) for c in chances]
@@ -69,32 +58,26 @@ def test_allocation_equals_brute_force(
 
     def value(lengths: tuple[int, ...]) -> float:
         tokens = n + sum(sum(c[:g]) for c, g in zip(chains, lengths, strict=False))
-        return objective(tokens, rows[n + sum(lengths)] + sunk, at)
+        return tokens - at * rows[n + sum(lengths)]
 
     best = max(value(g) for g in product(*(range(len(c) + 1) for c in chains)))
-    assert value(tuple(allocate(chains, rows, sunk, at))) == pytest.approx(best, rel=1e-9, abs=1e-9)
-
-
-def test_allocation_stays_inside_the_curve() -> None:
-    """Rows never exceed what the curve covers, however good the drafts are."""
-    lengths = allocate([[0.9] * 16 for _ in range(8)], [0.0] + [1.0] * 20)
-    assert sum(lengths) == 12
+    assert value(tuple(allocate(chains, rows, at))) == pytest.approx(best, rel=1e-9, abs=1e-9)
 
 
 def test_linear_curve_and_low_acceptance_choose_zero() -> None:
     """Where every row costs the same and acceptance is low, nothing is verified."""
-    assert best_length(survivals([0.4] * 8), [float(n) for n in range(1, 10)]) == 0
+    assert best_length(survivals([0.4] * 8), [float(n) for n in range(1, 10)], 1.0) == 0
 
 
 def test_flat_curve_takes_everything() -> None:
     """Where further rows are free, every drafted token is verified."""
-    assert best_length(survivals([0.5] * 8), [3.0] * 9) == 8
+    assert best_length(survivals([0.5] * 8), [3.0] * 9, 0.5) == 8
 
 
 def test_a_step_down_is_found_behind_a_dear_stretch() -> None:
     """The scan does not stop at the first fall: eight rows are cheaper than five here."""
     verify = [1.0, 2.0, 2.5, 3.0, 4.5, 4.4, 4.3, 2.2]
-    assert best_length(survivals([0.95] * 7), verify) == 7
+    assert best_length(survivals([0.95] * 7), verify, 1.0) == 7
 
 
 def exact(cost: list[float], step: float, values: list[float], weights: list[float]) -> float:
@@ -144,8 +127,8 @@ def test_floors_come_close_to_perfect_look_ahead(
     """Drafting by floors loses at most 0.12 tokens a round against optimal stopping."""
     verify = expand(SHAPES[name])[1:9]
     weights = [weight, 1.0 - weight]
-    table = np.tile(np.array(weights), (len(GRID), 1))
-    floors, _ = draft_floors(verify, step, at, lambda _: table, values)
+    nexts = np.array(weights), np.array(weights)
+    floors, _ = draft_floors(verify, step, at, nexts, values)
     cost = [at * t for t in verify]
     best = exact(cost, at * step, list(values), weights)
     assert by_floors(floors, cost, at * step, list(values), weights) >= best - 0.12
@@ -153,25 +136,7 @@ def test_floors_come_close_to_perfect_look_ahead(
 
 def test_the_gain_of_drafting_has_the_right_sign() -> None:
     """Free, always accepted drafts gain; drafts never accepted cost one step."""
-    sure = np.array([[1.0]] * len(GRID))
+    sure = np.array([1.0]), np.array([1.0])
     verify = expand(SHAPES["Q4_K_M"])[1:9]
-    assert draft_floors(verify, 0.0, 1.0, lambda _: sure, [0.998])[1] > 2.0
-    assert draft_floors(verify, 0.1, 1.0, lambda _: sure, [0.002])[1] == pytest.approx(
-        -0.1, abs=0.01
-    )
-
-
-def test_break_even_separates_gain_from_loss() -> None:
-    """Just above the break-even acceptance some length pays, just below none does."""
-    verify = expand(SHAPES["BF16"])[1:18]
-    a = break_even(verify, 0.1)
-    assert 0.3 < a < 0.9
-    assert best_fixed(a - 0.01, verify, 0.1) == 0
-    assert best_fixed(a + 0.01, verify, 0.1) > 0
-    g = best_fixed(a + 0.01, verify, 0.1)
-    assert expected_goodput(a + 0.01, g, verify, 0.1) > 1.0 / verify[0]
-
-
-def test_break_even_is_infinite_where_nothing_can_pay() -> None:
-    """On a curve dearer than one row a token even perfect drafts lose."""
-    assert isinf(break_even([1.0, 2.1, 3.2, 4.3], 0.1))
+    assert draft_floors(verify, 0.0, 1.0, sure, [0.998])[1] > 2.0
+    assert draft_floors(verify, 0.1, 1.0, sure, [0.002])[1] == pytest.approx(-0.1, abs=0.01)

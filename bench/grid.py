@@ -1,0 +1,185 @@
+"""The length policy on pairs unlike the one it was made on: synthetic texts on several cost curves.
+
+    python bench/grid.py [--seeds 3] [--jobs 2] [--curve NAME ...] [--even] [--without PART ...] [--write FILE.md]
+
+Each cell is one acceptance (0.3 to 0.95) and one draft cost (0.05 to 0.4 of a target step): 12 answers of 200 tokens, prompts of
+100 tokens that the draft has to read first, times with 3 % noise. The policy (`auto`) is set against plain decoding and
+against the best fixed length 0 to 16, chosen by hindsight with the same rounds. Fresh: a prior curve by file type, nothing
+known of the draft. Profiled: the true curve, and acceptance as learned on other texts of the same kind. `--even`: every
+token has the same chance and the draft's probability tells nothing. Python's own time is not counted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+from concurrent.futures import ProcessPoolExecutor
+from functools import lru_cache
+from itertools import product
+from math import exp, log
+from typing import TYPE_CHECKING, NamedTuple
+
+from pyspec.measure.simulate import Costs, Player, Synthetic, Times, fixed_speed
+from pyspec.policy.acceptance import Learned
+from pyspec.policy.cost import SHAPES, CostCurve
+from pyspec.policy.goodput import GoodputPolicy
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+ACCEPTANCES = (0.3, 0.5, 0.7, 0.85, 0.95)
+DRAFT_COSTS = (0.05, 0.1, 0.2, 0.4)
+ANSWERS, TOKENS, PROMPT = 12, 200, 100
+TINY = {1: 1.0, 2: 1.4, 4: 1.9, 8: 2.8, 16: 4.6, 64: 15.0}
+"""Rows of a small model, times one row."""
+
+CURVES: Mapping[str, tuple[Mapping[int, float], str]] = {
+    # points of the truth, and the name under which a fresh policy finds its prior
+    "Q4_1": (SHAPES["Q4_1"], "Q4_1"),
+    "Q4_K_M": (SHAPES["Q4_K_M"], "Q4_K_M"),
+    "BF16": (SHAPES["BF16"], "BF16"),
+    "GPU": ({1: 1.0, 16: 1.15, 64: 1.6}, "cuda"),
+    "7B on CPU": ({1: 1.0, 2: 1.07, 4: 1.2, 8: 1.6, 16: 2.8, 64: 10.0}, "Q4_K_M"),
+    "unknown type": (SHAPES["Q4_1"], ""),
+}
+
+
+class Cell(NamedTuple):
+    """One run."""
+
+    curve: str
+    acceptance: float
+    cost: float
+    seed: int
+    known: bool
+    even: bool = False
+    without: tuple[str, ...] = ()
+    answers: int = ANSWERS
+
+
+class Result(NamedTuple):
+    """Speed of the policy against the best fixed length and against plain decoding; and which length was best."""
+
+    best: float
+    plain: float
+    length: int
+
+
+def costs_of(cell: Cell) -> Costs:
+    """The truth of a cell, one row of the target in 10 ms."""
+    points, _ = CURVES[cell.curve]
+    side = Times(TINY, 10.0 * cell.cost)
+    return Costs(Times(points, 10.0), side, side)
+
+
+@lru_cache(maxsize=64)
+def texts_of(acceptance: float, seed: int, even: bool, n: int = ANSWERS) -> list[Synthetic]:
+    """Texts of a cell's kind."""
+    rng = random.Random(f"{acceptance} {seed}")  # noqa: S311 - reproducible, not secret
+    kind = {"spread": 0.0, "error": 0.3} if even else {}
+    return [Synthetic(rng, acceptance, TOKENS, PROMPT, **kind) for _ in range(n)]
+
+
+def policy_of(cell: Cell) -> GoodputPolicy:
+    """The policy as it starts."""
+    costs = costs_of(cell)
+    curve = CostCurve(CURVES[cell.curve][1], 10.0, cell.cost, cell.cost)
+    learned = Learned()
+    if cell.known:
+        tables = [[t(n) for n in range(65)] for t in costs]
+        learned = _taught(cell, costs, CostCurve.from_tables({0: tables[0]}, *tables[1:]))
+        curve = CostCurve.from_tables({0: tables[0]}, *tables[1:])
+    policy = GoodputPolicy(curve, learned)
+    for part in cell.without:
+        PARTS[part](policy)
+    return policy
+
+
+def _taught(cell: Cell, costs: Costs, curve: CostCurve) -> Learned:
+    """What a profile knows of the draft: four other answers, drafted throughout."""
+    policy = GoodputPolicy(curve, auto=False)
+    Player(policy, costs).play(texts_of(cell.acceptance, 1000 + cell.seed, cell.even, 4))
+    return policy.learned
+
+
+PARTS: dict[str, object] = {}
+
+
+def run(cell: Cell) -> Result:
+    """Play one cell."""
+    texts = texts_of(cell.acceptance, cell.seed, cell.even, cell.answers)
+    speed = Player(policy_of(cell), costs_of(cell), cell.seed).play(texts).speed
+    fixed = fixed_speeds(cell._replace(known=False, without=()))
+    return Result(speed / max(fixed), speed / fixed[0], fixed.index(max(fixed)))
+
+
+@lru_cache(maxsize=512)
+def fixed_speeds(cell: Cell) -> list[float]:
+    """Tokens per ms of the fixed lengths 0 to 16."""
+    texts, costs = texts_of(cell.acceptance, cell.seed, cell.even, cell.answers), costs_of(cell)
+    return [fixed_speed(texts, costs, k) for k in range(17)]
+
+
+def geomean(values: Sequence[float]) -> float:
+    """Geometric mean of positive values."""
+    return exp(sum(map(log, values)) / len(values))
+
+
+def report(cells: Sequence[Cell], results: Sequence[Result]) -> str:
+    """A Markdown table, a line for each curve."""
+    lines = [
+        "| curve | start | geometric mean of the best | worst cell | cells under 0.95 | worst run of plain |",
+        "| --- | --- | --- | --- | --- | --- |",
+    ]
+    for curve, known in product(CURVES, (False, True)):
+        mine = [
+            (c, r)
+            for c, r in zip(cells, results, strict=True)
+            if (c.curve, c.known) == (curve, known)
+        ]
+        if not mine:
+            continue
+        by_cell: dict[tuple[float, float], list[float]] = {}
+        for c, r in mine:
+            by_cell.setdefault((c.acceptance, c.cost), []).append(r.best)
+        means = {key: geomean(values) for key, values in by_cell.items()}
+        worst = min(means, key=lambda key: means[key])
+        lines.append(
+            f"| {curve} | {'profiled' if known else 'fresh'} | {geomean([r.best for _, r in mine]):.3f} "
+            f"| {means[worst]:.3f} ({worst[0]:g}, {worst[1]:g}) | {sum(m < 0.95 for m in means.values())} "
+            f"| {min(r.plain for _, r in mine):.3f} |"
+        )
+    return "\n".join(lines) + "\n"
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0] if __doc__ else "")
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--jobs", type=int, default=1)
+    parser.add_argument("--curve", action="append", choices=list(CURVES))
+    parser.add_argument("--acceptance", type=float, action="append")
+    parser.add_argument("--cost", type=float, action="append")
+    parser.add_argument("--answers", type=int, default=ANSWERS)
+    parser.add_argument("--even", action="store_true")
+    parser.add_argument("--without", action="append", default=[], choices=list(PARTS))
+    parser.add_argument("--verbose", action="store_true")
+    args = parser.parse_args(argv)
+    cells = [
+        Cell(curve, a, cost, seed, known, args.even, tuple(args.without), args.answers)
+        for a, seed in product(args.acceptance or ACCEPTANCES, range(args.seeds))
+        for curve in args.curve or CURVES
+        for cost, known in product(args.cost or DRAFT_COSTS, (False, True))
+    ]
+    with ProcessPoolExecutor(args.jobs) as pool:
+        results = list(
+            pool.map(run, cells, chunksize=len(DRAFT_COSTS) * 2 * len(args.curve or CURVES))
+        )
+    if args.verbose:
+        for cell, result in zip(cells, results, strict=True):
+            print(*cell[:5], f"{result.best:.3f} {result.plain:.3f} {result.length}")
+    print(report(cells, results))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,354 @@
+"""A text, a cost curve and a policy, played as the engine plays them, without an engine.
+
+The order of calls is the loop's own: a first round without a draft, then plan, draft, (score), choose, verify, observe.
+Texts are recorded rounds (`pyspec.measure.rounds`) or synthetic ones with planted acceptance. Times come from tables of
+milliseconds by rows; a policy sees them with noise, the totals have none. Python's own time is not in them.
+"""
+
+from __future__ import annotations
+
+import random
+from bisect import bisect
+from math import exp, log
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+from pyspec.measure.rounds import Answer, Chain
+from pyspec.policy.types import LONGEST, LOOKUP, Draft, Outcome, Place, Plan, SeqOutcome, table_bin
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from pyspec.policy.types import Policy
+
+_NOISE = 0.03  # standard deviation of the logarithm of a time
+
+
+class Times:
+    """Time in ms by rows: given up to some count, and from there on as steep as in the upper half."""
+
+    def __init__(self, points: Mapping[int, float], unit: float = 1.0) -> None:
+        known = sorted(points.items())
+        self._rows = [n for n, _ in known]
+        self._ms = [unit * t for _, t in known]
+        k = bisect(self._rows, self._rows[-1] // 2) - 1
+        span = self._rows[-1] - self._rows[k]
+        self._slope = (self._ms[-1] - self._ms[k]) / span if span else self._ms[0]
+        self._table = [self._at(n) for n in range(LONGEST + 2)]
+
+    def __call__(self, rows: int) -> float:
+        """The time of so many rows; 0 for none."""
+        return self._table[rows] if rows < len(self._table) else self._at(rows)
+
+    def _at(self, rows: int) -> float:
+        if rows < 1:
+            return 0.0
+        k = bisect(self._rows, rows)
+        if k == len(self._rows):
+            return self._ms[-1] + (rows - self._rows[-1]) * self._slope
+        if k == 0:
+            return self._ms[0]
+        part = (rows - self._rows[k - 1]) / (self._rows[k] - self._rows[k - 1])
+        return self._ms[k - 1] + part * (self._ms[k] - self._ms[k - 1])
+
+
+class Costs(NamedTuple):
+    """What decodes cost: the target's rows, the draft's rows (one step of n sequences), the companion's rows."""
+
+    target: Times
+    draft: Times
+    companion: Times
+
+
+class Text(Protocol):
+    """One answer, and what would be drafted at each of its positions."""
+
+    length: int
+    prompt: int
+
+    def model(self, t: int) -> Chain | None:
+        """What the draft model proposes where t tokens are committed."""
+
+    def lookup(self, t: int) -> Chain | None:
+        """What prompt lookup proposes there."""
+
+    def reach(self, t: int) -> tuple[int, int]:
+        """How many tokens the draft model would draft there at most, and how many of them are right."""
+
+
+class Recorded:
+    """An answer whose rounds were recorded."""
+
+    def __init__(self, answer: Answer) -> None:
+        self.answer, self.length, self.prompt = answer, answer.length, answer.prompt
+
+    def model(self, t: int) -> Chain | None:
+        """See Text."""
+        return self.answer.model.get(t)
+
+    def lookup(self, t: int) -> Chain | None:
+        """See Text."""
+        return self.answer.lookup.get(t)
+
+    def reach(self, t: int) -> tuple[int, int]:
+        """See Text."""
+        chain = self.answer.model.get(t)
+        return (len(chain.ok), chain.matched) if chain else (0, 0)
+
+
+class Synthetic:
+    """A text with planted acceptance.
+
+    Position t is accepted with a chance q(t) whose mean is `acceptance`: logit q varies by `spread` (standard deviation)
+    around a level, and follows its predecessor by `follow`. The draft's own probability tells q with an error of `error` in
+    logits; behind a refusal it tells nothing. The companion tells q with an error of its own, and a little of the outcome.
+    """
+
+    def __init__(
+        self, rng: random.Random, acceptance: float, length: int, prompt: int, *,
+        spread: float = 1.5, follow: float = 0.5, error: float = 0.8, companion: bool = False,
+    ) -> None:  # fmt: skip
+        self.length, self.prompt = length, prompt
+        level, z, fresh = _level(acceptance, spread), rng.gauss(0.0, 1.0), (1.0 - follow**2) ** 0.5
+        n = length + LONGEST
+        self._p, self._h, self._off = [], [], []
+        self._run = [0] * (n + 1)
+        self._seen: list[tuple[float, float, float, int]] = []
+        ok = []
+        for _ in range(n):
+            z = follow * z + fresh * rng.gauss(0.0, 1.0)
+            logit = level + spread * z
+            ok.append(rng.random() < _sigmoid(logit))
+            p = _sigmoid(1.1 * logit + 0.3 + rng.gauss(0.0, error))
+            self._p.append(p)
+            self._off.append(_sigmoid(rng.gauss(level - 1.0, spread + error)))
+            self._h.append(max(0.0, 3.2 * (1.0 - p) + rng.gauss(0.0, 0.25)))
+            if companion:
+                pc = _sigmoid(logit + rng.gauss(0.0, 1.0) + (0.7 if ok[-1] else -0.7))
+                s = min(1.0, max(0.0, 1.0 - 0.8 * abs(p - pc) - abs(rng.gauss(0.0, 0.12))))
+                self._seen.append((s, min(1.0, pc / p), pc, int(pc > 0.45)))
+        for t in range(n - 1, -1, -1):
+            self._run[t] = self._run[t + 1] + 1 if ok[t] else 0
+
+    def model(self, t: int) -> Chain | None:
+        """See Text."""
+        right = min(self._run[t], LONGEST)
+        told = min(right + 1, LONGEST)
+        p = self._p[t : t + told] + self._off[t + told : t + LONGEST]
+        out = Chain(0, "", t, self.length, [1] * right + [0] * (LONGEST - right))
+        out.p, out.h = p, self._h[t : t + LONGEST]
+        if self._seen:
+            s, a, pc, agree = zip(*self._seen[t : t + LONGEST], strict=True)
+            out.s, out.a, out.pc, out.agree = list(s), list(a), list(pc), list(agree)
+        return out
+
+    def lookup(self, t: int) -> Chain | None:
+        """See Text."""
+
+    def reach(self, t: int) -> tuple[int, int]:
+        """See Text."""
+        return LONGEST, self._run[t]
+
+
+def _sigmoid(z: float) -> float:
+    return 1.0 / (1.0 + exp(-z)) if z > -30.0 else 0.0
+
+
+def _level(mean: float, spread: float) -> float:
+    """The logit around which sigmoid(level + spread * N(0, 1)) has the wanted mean."""
+    if spread == 0.0:
+        return log(mean / (1.0 - mean))
+    nodes = [(k / 8.0, exp(-((k / 8.0) ** 2) / 2.0)) for k in range(-32, 33)]
+    total = sum(w for _, w in nodes)
+    low, high = -20.0, 20.0
+    for _ in range(40):
+        middle = 0.5 * (low + high)
+        got = sum(w * _sigmoid(middle + spread * x) for x, w in nodes) / total
+        low, high = (middle, high) if got < mean else (low, middle)
+    return low
+
+
+class Position:
+    """A text in flight: committed tokens, and how far the side models' KV lags behind them."""
+
+    def __init__(self, seq: int, text: Text) -> None:
+        self.seq, self.text = seq, text
+        self.t = 0
+        self.lag = self.companion_lag = text.prompt - 1
+
+    @property
+    def room(self) -> int:
+        """The longest draft that can be verified: the token after it must fit, and the first one does not wait."""
+        return max(0, self.text.length - self.t - 1) if self.t else 0
+
+    @property
+    def place(self) -> Place:
+        """As the loop tells a policy."""
+        left = self.text.length - self.t
+        return Place(self.seq, self.room, self.lag, left, self.text.prompt + self.t)
+
+    def commit(self, drafted: int, accepted: int, scored: bool) -> None:
+        """A model that saw the draft lacks at most its last token, if that was accepted."""
+        self.t = min(self.t + accepted + 1, self.text.length)
+        full = int(accepted >= drafted)
+        self.lag = full if drafted else self.lag + accepted + 1
+        self.companion_lag = full if drafted and scored else self.companion_lag + accepted + 1
+
+
+class Totals:
+    """What a play came to: ms without noise, tokens, rounds, and in which rounds the draft model ran."""
+
+    def __init__(self) -> None:
+        self.ms, self.tokens, self.rounds, self.scored = 0.0, 0, 0, 0
+        self.drafted: list[bool] = []
+
+    @property
+    def speed(self) -> float:
+        """Tokens per ms."""
+        return self.tokens / self.ms
+
+
+class Player:
+    """Plays a policy over texts, `width` of them at a time.
+
+    stalls: {round: extra ms of its verify}, seen by the policy and not counted in the totals.
+    """
+
+    def __init__(
+        self, policy: Policy, costs: Costs, seed: int = 0, stalls: Mapping[int, float] | None = None,
+    ) -> None:  # fmt: skip
+        self.policy, self.costs = policy, costs
+        self.totals = Totals()
+        self._rng = random.Random(seed)  # noqa: S311 - reproducible, not secret
+        self._stalls = stalls or {}
+
+    def play(self, texts: Sequence[Text], width: int = 1) -> Totals:
+        """All texts to their end; a text that ends makes way for the next one."""
+        for batch in _batches(texts, width, self.policy):
+            self._round(batch)
+        return self.totals
+
+    def _round(self, places: Sequence[Position]) -> None:
+        out = Outcome((), 0.0, 0, depth=max(p.text.prompt + p.t for p in places))
+        picks: list[tuple[Chain | None, Draft]] = [(None, Draft(p.seq, 0)) for p in places]
+        used, scored = [0] * len(places), False
+        if any(p.room for p in places):
+            plan = self.policy.plan([p.place for p in places])
+            picks = [_pick(p, n, plan) for p, n in zip(places, plan.lengths, strict=True)]
+            scored = self._draft(places, picks, plan, out)
+            used = self.policy.choose([draft for _, draft in picks])
+        rows = out.verify_rows = len(places) + sum(used)
+        out.t_verify = self.costs.target(rows)
+        self._count(out)
+        out.seqs = [_verified(p, *pick, g) for p, pick, g in zip(places, picks, used, strict=True)]
+        for p, (_, draft), seen in zip(places, picks, out.seqs, strict=True):
+            before = p.t
+            p.commit(draft.n if draft.source != LOOKUP else 0, seen.n_accepted, scored)
+            self.totals.tokens += p.t - before
+        self._blur(out)
+        self.policy.observe(out)
+
+    def _draft(
+        self, places: Sequence[Position], picks: Sequence[tuple[Chain | None, Draft]], plan: Plan,
+        out: Outcome,
+    ) -> bool:  # fmt: skip
+        """The side models' times; whether the companion scored."""
+        drawn = [
+            (p, d) for p, (_, d) in zip(places, picks, strict=True) if d.n and d.source != LOOKUP
+        ]
+        if not drawn:
+            return False
+        out.draft_steps = max(d.n for _, d in drawn)
+        out.caught_up = sum(p.lag for p, _ in drawn)
+        for i in range(out.draft_steps):
+            behind = out.caught_up if i == 0 else 0
+            out.t_draft += self.costs.draft(behind + sum(d.n > i for _, d in drawn))
+        scored = plan.use_companion and any(d.s for _, d in drawn)
+        if scored:
+            out.companion_rows = sum(d.n for _, d in drawn)
+            rows = out.companion_rows + sum(p.companion_lag for p, _ in drawn)
+            out.t_companion = self.costs.companion(rows)
+        return scored
+
+    def _count(self, out: Outcome) -> None:
+        self.totals.ms += out.t_draft + out.t_companion + out.t_verify
+        self.totals.drafted.append(out.draft_steps > 0)
+        self.totals.scored += out.companion_rows > 0
+        self.totals.rounds += 1
+
+    def _blur(self, out: Outcome) -> None:
+        """What a clock would say."""
+        out.t_verify *= exp(self._rng.gauss(0.0, _NOISE))
+        out.t_verify += self._stalls.get(self.totals.rounds - 1, 0.0)
+        if out.draft_steps:
+            out.t_draft *= exp(self._rng.gauss(0.0, _NOISE))
+        if out.companion_rows:
+            out.t_companion *= exp(self._rng.gauss(0.0, _NOISE))
+
+
+def _batches(texts: Sequence[Text], width: int, policy: Policy) -> Iterator[list[Position]]:
+    """The texts that take part in each round; one that ends makes way for the next."""
+    waiting, free = list(texts), list(range(width))
+    running: list[Position] = []
+    while waiting or running:
+        if not running:
+            policy.begin_answer()
+        while waiting and free:
+            running.append(Position(free.pop(0), waiting.pop(0)))
+            policy.begin_sequence(running[-1].seq)
+        yield running
+        free += [p.seq for p in running if p.t >= p.text.length]
+        running = [p for p in running if p.t < p.text.length]
+
+
+def _pick(place: Position, longest: int, plan: Plan) -> tuple[Chain | None, Draft]:
+    """What is drafted at a place: a match that is long enough, else the model's as far as the floors let it."""
+    found = place.text.lookup(place.t) if place.room else None
+    if found is not None and found.match_length >= plan.lookup_min:
+        return found, found.draft(min(len(found.ok), place.room), place.seq)
+    chain = place.text.model(place.t) if longest > 0 else None
+    if chain is None:
+        return None, Draft(place.seq, 0)
+    n = drafted(chain, min(longest, place.room), plan)
+    return chain, chain.draft(n, place.seq, plan.use_companion)
+
+
+def drafted(chain: Chain, longest: int, plan: Plan) -> int:
+    """Where the loop in C would stop drafting."""
+    survival, most = 1.0, min(longest, len(chain.ok))
+    if plan.table is None:
+        return most
+    for i in range(most):
+        survival *= plan.table[table_bin(chain.p[i])]
+        if survival < plan.floors[min(i, len(plan.floors) - 1)]:
+            return i + 1
+    return most
+
+
+def _verified(place: Position, chain: Chain | None, draft: Draft, used: int) -> SeqOutcome:
+    if chain is None:
+        return SeqOutcome(place.seq, 0, 0)
+    accepted = min(used, chain.matched)
+    known = accepted == used and used < draft.n
+    return SeqOutcome(place.seq, used, accepted, next_match=bool(chain.ok[used]) if known else None)
+
+
+def fixed_speed(texts: Sequence[Text], costs: Costs, k: int) -> float:
+    """Tokens per ms of always drafting k tokens, one text at a time."""
+    ms, tokens = 0.0, 0
+    step = costs.draft(1)
+    verify = [costs.target(n + 1) for n in range(k + 1)]
+    for text in texts:
+        t, lag = 0, text.prompt - 1
+        while t < text.length:
+            there, right = text.reach(t) if t and k else (0, 0)
+            n = min(k, text.length - t - 1, there)
+            accepted = min(n, right)
+            ms += verify[n]
+            if n:
+                ms += costs.draft(1 + lag) + (n - 1) * step
+                lag = int(accepted == n)
+            else:
+                lag += 1
+            t += accepted + 1
+        tokens += text.length
+    return tokens / ms

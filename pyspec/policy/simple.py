@@ -1,0 +1,161 @@
+"""What all policies share, and the two that follow a fixed rule."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from pyspec.policy.acceptance import Learned
+from pyspec.policy.cost import CostCurve
+from pyspec.policy.types import (
+    LONGEST,
+    LOOKUP,
+    TABLE_BINS,
+    Draft,
+    Outcome,
+    Place,
+    Plan,
+    Policy,
+    bin_centre,
+    logit,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_MS_MAX = 1e7
+
+
+class ChoiceStats:
+    """Counts of one answer (or of any stretch between two resets)."""
+
+    def __init__(self) -> None:
+        self._lengths: dict[int, int] = {}
+        self._rounds = self._drafted = self._scored = 0
+        self._predicted = 0.0
+        self._accepted = self._relaxed = self._verified = self._emitted = 0
+        self._t_draft = self._t_companion = self._t_verify = self._t_round = 0.0
+
+    def add(self, outcome: Outcome, predicted: float = 0.0) -> None:
+        """One round; `predicted` is the sum of survivals of the tokens that were verified."""
+        self._rounds += 1
+        self._predicted += predicted
+        for seq in outcome.seqs:
+            self._lengths[seq.n_verified] = self._lengths.get(seq.n_verified, 0) + 1
+            self._accepted += seq.n_accepted
+            self._relaxed += seq.n_relaxed
+            self._verified += seq.n_verified
+            self._emitted += seq.n_accepted + 1
+        self._t_draft += outcome.t_draft
+        self._t_companion += outcome.t_companion
+        self._t_verify += outcome.t_verify
+        parts = outcome.t_draft + outcome.t_companion + outcome.t_verify
+        self._t_round += max(outcome.t_round, parts)
+        self._drafted += outcome.draft_steps > 0
+        self._scored += outcome.companion_rows > 0
+
+    def report(self) -> dict[str, Any]:
+        """The statistics as plain values, times in ms."""
+        parts = self._t_draft + self._t_companion + self._t_verify
+        return {
+            "rounds": self._rounds,
+            "rounds_by_length": dict(sorted(self._lengths.items())),
+            "rounds_drafted": self._drafted,
+            "rounds_with_companion": self._scored,
+            "tokens_predicted": round(self._predicted, 3),
+            "tokens_accepted": self._accepted,
+            "tokens_relaxed": self._relaxed,
+            "tokens_verified": self._verified,
+            "tokens_emitted": self._emitted,
+            "ms_draft": round(self._t_draft, 3),
+            "ms_companion": round(self._t_companion, 3),
+            "ms_target": round(self._t_verify, 3),
+            "ms_other": round(max(0.0, self._t_round - parts), 3),
+        }
+
+
+class LengthPolicy(Policy):
+    """A policy with a cost curve, what was learned of acceptance, and statistics."""
+
+    def __init__(self, curve: CostCurve | None = None, learned: Learned | None = None) -> None:
+        self.curve = curve or CostCurve()
+        self.learned = learned or Learned()
+        self.counts = ChoiceStats()
+
+    def observe(self, outcome: Outcome) -> None:
+        """See Policy."""
+        if outcome.seqs:
+            clean_times(outcome)
+            self.counts.add(outcome)
+            self.curve.observe(outcome)
+
+    def begin_answer(self) -> None:
+        """See Policy."""
+        self.counts = ChoiceStats()
+
+    def begin_sequence(self, seq: int) -> None:
+        """See Policy."""
+
+    def stats(self) -> dict[str, Any]:
+        """See Policy."""
+        return self.counts.report()
+
+
+def clean_times(outcome: Outcome) -> None:
+    """Make times that cannot be, NaN included, 0: not measured."""
+    for name in ("t_verify", "t_draft", "t_companion", "t_round"):
+        ms = getattr(outcome, name)
+        if not 0.0 <= ms < _MS_MAX:
+            setattr(outcome, name, 0.0)
+
+
+class FixedPolicy(LengthPolicy):
+    """Always the same number of drafted tokens, as far as a sequence has room."""
+
+    def __init__(
+        self, k: int, curve: CostCurve | None = None, learned: Learned | None = None
+    ) -> None:
+        super().__init__(curve, learned)
+        self._k = k
+
+    def plan(self, places: Sequence[Place]) -> Plan:
+        """See Policy."""
+        return Plan([min(self._k, place.room) for place in places])
+
+    def choose(self, drafts: Sequence[Draft]) -> list[int]:
+        """See Policy."""
+        return [min(self._k, draft.n) for draft in drafts]
+
+
+class ConfidencePolicy(LengthPolicy):
+    """Draft on while the draft's own probability of each token is at least `p`.
+
+    The survival test of the loop stands in for the threshold: its table is 1 for bins that reach
+    p and 0 below, so drafting stops within half a logit of p; `choose` then cuts exactly.
+    Lookup drafts carry no probability and are taken whole.
+    """
+
+    def __init__(
+        self, p: float, curve: CostCurve | None = None, learned: Learned | None = None
+    ) -> None:
+        super().__init__(curve, learned)
+        self._p = p
+        half_bin = bin_centre(1) - bin_centre(0)
+        edge = logit(p)
+        self._table = [
+            1.0 if k == TABLE_BINS - 1 or bin_centre(k) + half_bin / 2.0 > edge else 0.0
+            for k in range(TABLE_BINS)
+        ]
+
+    def plan(self, places: Sequence[Place]) -> Plan:
+        """See Policy."""
+        return Plan([min(LONGEST, place.room) for place in places], self._table, [0.5])
+
+    def choose(self, drafts: Sequence[Draft]) -> list[int]:
+        """See Policy."""
+        return [self._length(draft) for draft in drafts]
+
+    def _length(self, draft: Draft) -> int:
+        if draft.source == LOOKUP:
+            return draft.n
+        known = min(draft.n, len(draft.p))
+        return next((i for i in range(known) if not draft.p[i] >= self._p), known)

@@ -1,0 +1,137 @@
+"""When to stop drafting and how much to verify, as pure functions. Times in ms, prices in tokens per ms.
+
+A round that verifies g drafted tokens yields 1 + E(g) tokens, E(g) = sum of the first g survival
+products, because the target's own token comes with every round. Verification time is stepped
+and not monotone in g, so every length is evaluated.
+
+What is maximised is 1 + E - price * T (Dinkelbach's form of (1 + E) / T): best for the whole answer if
+the price is the goodput of the rounds to come, since a millisecond saved now is spent there.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_LOG_MIN = 4.605170185988091  # -log 0.01: the survival GRID goes from 1 to 0.01, equal in log
+Floats = npt.NDArray[np.float64]
+GRID: Floats = np.exp(np.linspace(0.0, -_LOG_MIN, 24))
+_GRID_LIST = [float(s) for s in GRID]
+
+
+def survivals(acceptance: Sequence[float]) -> list[float]:
+    """Running products of conditional acceptance: P(position i and all before it accepted)."""
+    out, product = [], 1.0
+    for a in acceptance:
+        product *= a
+        out.append(product)
+    return out
+
+
+def best_length(survival: Sequence[float], verify: Sequence[float], price: float) -> int:
+    """The g in 0..len(survival) of the greatest worth; the shortest among equals.
+
+    `verify[g]` is the target's time with g drafted tokens.
+    """
+    tokens, best = 1.0, 0
+    top = 1.0 - price * verify[0]
+    for g, s in enumerate(survival, 1):
+        tokens += s
+        worth = tokens - price * verify[g]
+        if worth > top:
+            top, best = worth, g
+    return best
+
+
+def allocate(
+    survival: Sequence[Sequence[float]], target: Sequence[float], price: float
+) -> list[int]:
+    """How many drafted tokens each sequence gets, over all totals N.
+
+    `target[n]` is the time of n rows; each sequence takes one row for its own last token. Survival
+    never grows along a sequence, so taking the N largest always takes prefixes.
+    """
+    n_seq = len(survival)
+    order = sorted((-s, i, k) for i, chain in enumerate(survival) for k, s in enumerate(chain))
+    tokens, best = float(n_seq), 0
+    top = tokens - price * target[n_seq]
+    for taken, (minus_s, _, _) in enumerate(order, 1):
+        tokens -= minus_s
+        worth = tokens - price * target[n_seq + taken]
+        if worth > top:
+            top, best = worth, taken
+    lengths = [0] * n_seq
+    for _, i, _ in order[:best]:
+        lengths[i] += 1
+    return lengths
+
+
+def draft_floors(
+    verify: Sequence[float],
+    step: float,
+    price: float,
+    nexts: tuple[Floats, Floats],
+    acceptance: Sequence[float],
+) -> tuple[list[float], float]:
+    """Survival floors for drafting, by optimal stopping, and what drafting is expected to gain.
+
+    `verify[g]` for g = 0..max_draft; `step` is one more drafted token's time. `nexts` are the
+    probabilities with which a first and a later token's acceptance take each of the values
+    `acceptance`. Returns (floors, gain): after token i draft
+    on only if survival >= floors[i]; gain is in tokens a round over not drafting.
+
+    Backward over lengths i, with survival s on a grid. Stopping at i keeps all i tokens or cuts
+    the last ones again; the last one's survival is s, those before are taken as 1, which makes
+    the value of stopping a lower bound that is exact for a cut of none or one.
+    Going on costs `step` and brings s * a now and the value of what follows.
+    """
+    n = len(verify) - 1
+    cost = price * np.asarray(verify, dtype=np.float64)
+    stop, price_of_step = _stop_values(cost), price * step
+    first, later = (_expectation(acceptance, weights) for weights in nexts)
+    value = stop[n]
+    floors = [1.1] * n
+    for i in range(n - 1, 0, -1):
+        on = later[0] @ value + later[1] - price_of_step
+        floors[i - 1] = _threshold((on - stop[i]).tolist())
+        value = np.maximum(stop[i], on)
+    return floors, float(first[0][0] @ value + first[1][0] - price_of_step + cost[0])
+
+
+def _expectation(acceptance: Sequence[float], weights: Floats) -> tuple[Floats, Floats]:
+    """(W, c): from each survival of GRID one more token brings c on average, and leaves W @ value of what follows."""
+    after = np.outer(GRID, np.asarray(acceptance, dtype=np.float64))
+    place = np.clip(-np.log(after) * ((len(GRID) - 1) / _LOG_MIN), 0.0, len(GRID) - 1.000001)
+    low = place.astype(np.intp)
+    rows = np.broadcast_to(np.arange(len(GRID))[:, None], low.shape)
+    out = np.zeros((len(GRID), len(GRID)))
+    np.add.at(out, (rows, low), weights * (1.0 - (place - low)))
+    np.add.at(out, (rows, low + 1), weights * (place - low))
+    return out, after @ weights
+
+
+def _stop_values(cost: Floats) -> Floats:
+    """Value of stopping after i tokens, (i, survival)."""
+    n = len(cost)
+    places = np.arange(n)
+    # Cutting back to c < i loses the last token's s and at most 1 for each of the others.
+    best = np.maximum.accumulate(places - cost)
+    deeper = np.append(-np.inf, best[:-1] - (places[1:] - 1))
+    out: Floats = np.maximum(-cost[:, None], deeper[:, None] - GRID[None, :])
+    return out
+
+
+def _threshold(margin: Sequence[float]) -> float:
+    """The lowest survival of GRID from which on drafting pays; 1.1 where it never does."""
+    good = next((k for k, m in enumerate(margin) if m < 0.0), len(margin))
+    if good == 0:
+        return 1.1
+    if good == len(margin):
+        return 0.0
+    low, high = _GRID_LIST[good], _GRID_LIST[good - 1]
+    return low + (high - low) * -margin[good] / (margin[good - 1] - margin[good])

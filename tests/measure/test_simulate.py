@@ -1,0 +1,126 @@
+"""Tests of pyspec.measure.simulate."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from pyspec.measure.rounds import Header, group, read_answers, write_rounds
+from pyspec.measure.simulate import Costs, Player, Recorded, Synthetic, Times, fixed_speed
+from pyspec.policy.simple import FixedPolicy
+from pyspec.policy.types import Place, Plan
+
+FLAT = Costs(Times({1: 10.0, 16: 10.0}), Times({1: 1.0, 16: 1.0}), Times({1: 1.0}))
+
+
+def synthetic(acceptance: float, length: int = 60, n: int = 1, **kind: float) -> list[Synthetic]:
+    """Texts with prompts of ten tokens."""
+    rng = random.Random(3)  # noqa: S311 - reproducible, not secret
+    return [Synthetic(rng, acceptance, length, 10, **kind) for _ in range(n)]
+
+
+@pytest.mark.parametrize("acceptance", [0.3, 0.7, 0.95])
+@pytest.mark.parametrize("spread", [0.0, 1.5])
+def test_synthetic_texts_have_the_planted_acceptance(acceptance: float, spread: float) -> None:
+    """The share of positions whose first drafted token is right."""
+    text = synthetic(acceptance, 6000, spread=spread)[0]
+    right = sum(text.reach(t)[1] > 0 for t in range(text.length))
+    assert right / text.length == pytest.approx(acceptance, abs=0.03)
+
+
+def test_chains_from_different_positions_agree() -> None:
+    """Where a chain has m right tokens, the next position's has m - 1, or more at the longest."""
+    text = synthetic(0.8, 200)[0]
+    for t in range(199):
+        here, after = text.model(t).matched, text.model(t + 1).matched
+        assert after == here - 1 or here in (0, 16)
+
+
+class Diary(FixedPolicy):
+    """Writes down what it is asked."""
+
+    def __init__(self, k: int) -> None:
+        super().__init__(k)
+        self.calls: list[str] = []
+        self.places: list[Place] = []
+
+    def plan(self, places) -> Plan:
+        """See Policy."""
+        self.calls.append("plan")
+        self.places += places
+        return super().plan(places)
+
+    def choose(self, drafts) -> list[int]:
+        """See Policy."""
+        self.calls.append("choose")
+        return super().choose(drafts)
+
+    def observe(self, outcome) -> None:
+        """See Policy."""
+        self.calls.append("observe")
+        super().observe(outcome)
+
+    def begin_answer(self) -> None:
+        """See Policy."""
+        self.calls.append("begin")
+        super().begin_answer()
+
+
+def test_calls_come_in_the_loops_order() -> None:
+    """An answer begins, its first round is without a draft, then plan, choose, observe."""
+    diary = Diary(2)
+    Player(diary, FLAT).play(synthetic(0.5, n=2))
+    assert diary.calls[:5] == ["begin", "observe", "plan", "choose", "observe"]
+    assert diary.calls.count("begin") == 2
+
+
+def test_the_lag_is_the_prompt_at_first_and_one_token_after_full_acceptance() -> None:
+    """As the engine's KV has it: ten tokens of prompt, the last one aside, and the first round's token."""
+    diary = Diary(2)
+    Player(diary, FLAT).play(synthetic(0.98))
+    assert diary.places[0].lag == 10
+    assert {place.lag for place in diary.places[1:]} == {0, 1}
+    assert diary.places[0].left == 59
+
+
+def test_a_fixed_policy_is_as_fast_as_the_closed_form_says() -> None:
+    """The player and `fixed_speed` count the same times and tokens."""
+    texts = synthetic(0.7, n=3)
+    for k in (0, 1, 4):
+        assert Player(FixedPolicy(k), FLAT).play(texts).speed == pytest.approx(
+            fixed_speed(texts, FLAT, k)
+        )
+
+
+def test_several_texts_side_by_side_all_end() -> None:
+    """Every token of every text is emitted, whatever the width."""
+    texts = synthetic(0.7, n=7)
+    for width in (1, 3, 8):
+        assert Player(FixedPolicy(2), FLAT).play(texts, width).tokens == 7 * 60
+
+
+def test_times_go_on_behind_their_last_point() -> None:
+    """As steep as in their upper half."""
+    times = Times({1: 1.0, 8: 2.0, 16: 4.0})
+    assert [times(n) for n in (0, 1, 12, 16, 20)] == pytest.approx([0.0, 1.0, 3.0, 4.0, 5.0])
+
+
+def test_recorded_rounds_round_trip_and_play(tmp_path) -> None:
+    """What is written is read again, and plays to its end."""
+    text = synthetic(0.8, 24)[0]
+    chains = [text.model(t) for t in range(24)]
+    path = tmp_path / "rounds.jsonl"
+    write_rounds(path, Header(1, "t", "d", "c"), chains)
+    with path.open("rb") as lines:
+        answers = read_answers(lines)
+    assert answers == group(chains)
+    assert Player(FixedPolicy(3), FLAT).play([Recorded(answers[0])]).tokens == 24
+
+
+def test_a_file_of_other_content_is_refused() -> None:
+    """The first line must say what the file is; errors name the line."""
+    with pytest.raises(ValueError, match="line 1"):
+        read_answers(['{"answer": 1}'])
+    with pytest.raises(ValueError, match="line 2"):
+        read_answers(['{"pyspec_rounds": 1}', '{"answer": 1}'])

@@ -1,0 +1,201 @@
+"""Tests of pyspec.policy.acceptance and lookups."""
+
+from __future__ import annotations
+
+import random
+from math import exp, isfinite
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pyspec.errors import OptionError
+from pyspec.policy.acceptance import (
+    Calibration,
+    Features,
+    Learned,
+    LearnedState,
+    Logistic,
+    read_companion,
+    read_draft,
+)
+from pyspec.policy.lookups import LookupEstimator
+from pyspec.policy.types import TABLE_BINS, Draft, bin_centre, table_bin
+
+
+def features(p: float, h: float) -> Features:
+    """Of a draft's first token."""
+    return read_draft(Draft(0, 1, [p], [h]), 0.5)[0]
+
+
+def scored(p: float, h: float, s: float, a: float, pc: float, agree: bool) -> Features:
+    """The same with a companion's view."""
+    full = read_companion(Draft(0, 1, [p], [h], [s], [a], [pc], [agree]), [features(p, h)])
+    assert full is not None
+    return full[0]
+
+
+def planted(p: float, h: float) -> float:
+    """An acceptance that is monotone in both."""
+    return 1.0 / (1.0 + exp(-(3.0 * p - 1.0 - 0.5 * h)))
+
+
+def teach(model: Logistic, n: int, seed: int = 0, turned: bool = False) -> None:
+    """Show n random positions."""
+    rng = random.Random(seed)  # noqa: S311 - reproducible, not secret
+    for _ in range(n):
+        p, h = rng.uniform(0.02, 0.98), rng.uniform(0.0, 3.0)
+        x = features(p, h)
+        hit = (rng.random() < planted(p, h)) != turned
+        model.learn(x, hit - model.predict(x))
+
+
+def error(model: Logistic, turned: bool = False) -> float:
+    """Mean absolute error on a lattice."""
+    points = [(p / 20, h / 4) for p in range(1, 20) for h in range(12)]
+    wrong = [abs(model.predict(features(p, h)) - abs(turned - planted(p, h))) for p, h in points]
+    return sum(wrong) / len(wrong)
+
+
+def test_the_logistic_model_converges_to_planted_acceptance() -> None:
+    """After some thousand positions the mean error is small."""
+    model = Logistic([0.0] * 6)
+    teach(model, 6000)
+    assert error(model) < 0.07
+
+
+def test_it_follows_a_sudden_change() -> None:
+    """After the target changed its mind, the estimate follows within 1500 positions."""
+    model = Logistic([0.0] * 6)
+    teach(model, 4000)
+    before = error(model, turned=True)
+    teach(model, 1500, seed=1, turned=True)
+    assert error(model, turned=True) < 0.4 * before
+
+
+@settings(max_examples=60)
+@given(
+    st.lists(
+        st.tuples(
+            st.floats(0.0, 1.0),
+            st.floats(0.0, 1e300),
+            st.floats(0.0, 1.0),
+            st.floats(0.0, 1.0),
+            st.booleans(),
+        ),
+        max_size=80,
+    )
+)
+def test_estimates_stay_finite(rows: list[tuple[float, float, float, float, bool]]) -> None:
+    """Extreme but legal inputs, p = 0 and p = 1 included, never give a NaN or a certainty."""
+    learned = Learned()
+    for i, (p, h, s, a, hit) in enumerate(rows):
+        f, full = features(p, h), scored(p, h, s, a, p, hit)
+        without, with_ = learned.draft.predict(f), learned.companion.predict(full)
+        assert 0.0 < min(without, with_) <= max(without, with_) < 1.0
+        learned.learn_draft(i, f, without, hit)
+        learned.learn_companion(full, without, with_, hit)
+    assert isfinite(learned.loss_with)
+
+
+@pytest.mark.parametrize(
+    ("p", "h"), [(float("nan"), 1.0), (1.5, 1.0), (-0.1, 1.0), (0.5, float("nan")), (0.5, -1.0)]
+)
+def test_values_that_are_no_probability_end_a_draft(p: float, h: float) -> None:
+    """NaN and values outside their range say nothing, nor does what comes after them."""
+    assert read_draft(Draft(0, 2, [p, 0.5], [h, 0.5]), 0.5) == []
+
+
+def test_a_draft_ends_before_its_first_nonsense() -> None:
+    """A NaN cuts the draft there; a companion's NaN drops only the companion."""
+    draft = Draft(0, 3, [0.9, float("nan"), 0.9], [0.1, 0.1, 0.1])
+    assert len(read_draft(draft, 0.5)) == 1
+    whole = Draft(0, 1, [0.9], [0.1], [0.5], [float("nan")], [0.5], [True])
+    assert read_companion(whole, read_draft(whole, 0.5)) is None
+
+
+@pytest.mark.parametrize("k", range(TABLE_BINS))
+def test_bins_of_the_table_are_equal_in_logit(k: int) -> None:
+    """The centre of a bin lies in it."""
+    p = 1.0 / (1.0 + exp(-bin_centre(k)))
+    assert table_bin(p) == k
+
+
+def test_calibration_learns_and_shrinks() -> None:
+    """Bins seen often have their own mean, bins never seen keep a value near the diagonal."""
+    table = Calibration()
+    before = list(table.table)
+    for _ in range(400):
+        table.update(0, 20, accepted=False)
+    assert table.table[20] < 0.05
+    assert table.table[10] == before[10]
+
+
+def test_long_matches_are_trusted_more_and_failures_teach() -> None:
+    """A lookup's estimate grows with the match and falls after refusals."""
+    lookup = LookupEstimator()
+    assert lookup.predict(8, 3)[0] > lookup.predict(1, 3)[0]
+    before = lookup.predict(8, 3)[0]
+    for _ in range(60):
+        lookup.update(8, hits=[False])
+    assert lookup.predict(8, 3)[0] < 0.3 < before
+    assert len(lookup.predict(8, 10)) == 10
+
+
+def test_a_match_with_several_continuations_is_trusted_less() -> None:
+    """And what is learned of it says nothing about the others."""
+    lookup = LookupEstimator()
+    before = lookup.predict(5, 4)
+    assert all(a < b for a, b in zip(lookup.predict(5, 4, choices=2), before, strict=True))
+    for _ in range(20):
+        lookup.update(5, [False], choices=2)
+    lookup.recent = 0.5
+    assert lookup.predict(5, 4) == before
+
+
+def test_information_of_a_companion_that_knows() -> None:
+    """A companion that agrees exactly where the target accepts lowers the log-loss."""
+    learned = Learned()
+    rng = random.Random(5)  # noqa: S311 - reproducible, not secret
+    for _ in range(2000):
+        hit = rng.random() < 0.5
+        f, full = features(0.5, 1.0), scored(0.5, 1.0, 0.7, 1.0, 0.9 if hit else 0.1, hit)
+        without, with_ = learned.draft.predict(f), learned.companion.predict(full)
+        learned.learn_draft(0, f, without, hit)
+        learned.learn_companion(full, without, with_, hit)
+    assert learned.loss_without - learned.loss_with > 0.4
+    assert learned.companion_helps
+
+
+def test_learned_round_trip() -> None:
+    """What was learned survives JSON, prediction for prediction."""
+    learned = Learned()
+    teach(learned.draft, 3000)
+    learned.lookup.update(4, hits=[True, True, False])
+    learned.calibration.update(0, 20, accepted=True)
+    raw = msgspec.json.encode(learned.state())
+    again = Learned.restore(msgspec.json.decode(raw, type=LearnedState))
+    for p in (0.1, 0.5, 0.9):
+        f = features(p, 0.5)
+        assert again.draft.predict(f) == learned.draft.predict(f)
+    assert again.lookup.predict(4, 5) == learned.lookup.predict(4, 5)
+    assert again.calibration.table == pytest.approx(learned.calibration.table)
+
+
+@pytest.mark.parametrize("damage", ["width", "weight", "seen", "empty", "mean"])
+def test_contradicting_state_is_refused(damage: str) -> None:
+    """Each planted contradiction is an OptionError, never an IndexError later."""
+    state = msgspec.json.decode(msgspec.json.encode(Learned().state()), type=LearnedState)
+    if damage == "width":
+        state.draft.weights.pop()
+    elif damage == "weight":
+        state.draft.weights[0] = 1e9
+    elif damage == "seen":
+        state.calibration.seen[0] = -1.0
+    elif damage == "empty":
+        state.calibration.later = [0.0] * TABLE_BINS
+    else:
+        state.lookup.mean[0] = 1.5
+    with pytest.raises(OptionError):
+        Learned.restore(state)

@@ -1,0 +1,88 @@
+"""Tests of pyspec.policy.switch."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pyspec.policy.switch import UseSwitch
+
+
+def play(
+    switch: UseSwitch, gain: float, rounds: int, expected: float = 0.0, price: float = 0.0
+) -> tuple[int, float]:
+    """(uses, tokens lost) over rounds of one text in which each use gains the same; `price` is paid after a pause."""
+    uses, lost, behind = 0, 0.0, True
+    for _ in range(rounds):
+        if switch.on(0, expected, price if behind else 0.0, 200.0, 150.0):
+            lost += (price if behind else 0.0) - gain
+            uses, behind = uses + 1, False
+            switch.used(0, gain)
+        else:
+            switch.rested(0)
+            behind = True
+        switch.earn(1.0)
+    return uses, lost
+
+
+def test_a_use_that_never_pays_is_switched_off() -> None:
+    """Hopeless uses cost the first credit and half a percent of the tokens."""
+    uses, lost = play(UseSwitch(), -0.3, 4000)
+    assert 0 < uses < 120
+    assert lost < 0.005 * 4000 + 16.0
+
+
+def test_trials_go_on_and_find_a_change() -> None:
+    """After long failure a switch still notices that its use now pays, and stays on."""
+    switch = UseSwitch()
+    play(switch, -0.1, 1000)
+    play(switch, 0.8, 2000)
+    assert play(switch, 0.8, 100)[0] == 100
+
+
+def test_a_good_expectation_is_followed_at_once() -> None:
+    """What the model of the use expects decides before anything was observed."""
+    assert UseSwitch().on(0, 0.5, 0.0, 200.0, 150.0)
+
+
+def test_a_price_is_weighed_against_what_is_left() -> None:
+    """Reading a long prompt pays for a long answer and not for a short one, however well drafts do."""
+    switch = UseSwitch()
+    play(switch, 0.5, 50)
+    assert switch.on(1, 0.5, price=20.0, left=256.0, rounds=150.0)
+    assert not switch.on(1, 0.5, price=20.0, left=40.0, rounds=25.0)
+
+
+def test_a_price_is_no_evidence() -> None:
+    """What catching up costs is paid, and the gain that it leads to is judged without it."""
+    switch = UseSwitch()
+    uses, _ = play(switch, 0.3, 200, expected=0.3, price=10.0)
+    assert uses == 200
+    assert switch.gain(1, 0.3) > 0.29
+
+
+def test_a_trial_may_lose_a_share_of_what_is_left_only() -> None:
+    """Nothing is tried where the text ends before it could teach anything."""
+    assert not UseSwitch().on(0, -0.5, 5.0, 20.0, 20.0)
+    assert UseSwitch().on(0, -0.5, 5.0, 200.0, 200.0)
+
+
+def test_one_bad_text_does_not_speak_for_the_next() -> None:
+    """What a text's last rounds said is of that text."""
+    switch = UseSwitch()
+    play(switch, 0.5, 100)
+    for _ in range(6):
+        switch.used(0, -1.0)
+    assert switch.gain(0, 0.0) < 0.0 < switch.gain(1, 0.0)
+
+
+@given(st.lists(st.tuples(st.floats(-3.0, 3.0), st.floats(0.0, 50.0)), max_size=300))
+def test_every_answer_is_a_number(rounds: list[tuple[float, float]]) -> None:
+    """Whatever is seen, the gain stays inside what was seen."""
+    switch = UseSwitch()
+    for gain, price in rounds:
+        if switch.on(0, 0.0, price, 100.0, 100.0):
+            switch.used(0, gain)
+        else:
+            switch.rested(0)
+    assert -3.0 <= switch.gain(0, 0.0) <= 3.0
