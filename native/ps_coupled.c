@@ -18,9 +18,7 @@ bool ps_coupled(const ps_engine *engine) { return engine->coupling.kind != 0; }
 
 bool ps_coupled_by_matrices(const ps_engine *engine) { return engine->coupling.kind == PS_MATRICES; }
 
-bool ps_coupled_wants_all(const ps_engine *engine) {
-    return engine->coupling.kind == PS_EAGLE3 || engine->coupling.kind == PS_MATRICES;
-}
+bool ps_coupled_wants_all(const ps_engine *engine) { return engine->coupling.kind == PS_EAGLE3; }
 
 static bool bound(void) {
     return ps_api.set_embeddings_layer_inp && ps_api.get_embeddings_layer_inp && ps_api.set_embeddings_nextn &&
@@ -63,9 +61,8 @@ static ps_status couple(ps_engine *engine, const ps_coupling *coupling) {
     }
     engine->coupling = *coupling;
     ps_states_want(engine, true);
-    /* EAGLE-3 gives the states of rows with logits in their order; MTP gives those of all rows, whatever is asked */
     if (coupling->kind == PS_MATRICES) ps_ctx_want_states(draft, true);
-    else ps_api.set_embeddings_nextn(draft->ctx, true, coupling->kind == PS_EAGLE3);
+    else ps_api.set_embeddings_nextn(draft->ctx, true, true); /* of rows with logits */
     return PS_OK;
 }
 

@@ -84,7 +84,8 @@ static void resync(ps_ctx *ctx, const ps_rows *rows) {
     struct llama_memory_i *const memory = ps_api.get_memory(ctx->ctx);
     for (int32_t i = 0; i < rows->n; i++) {
         const int32_t seq = rows->seq[i];
-        const int32_t held = ps_api.memory_seq_pos_max(memory, seq) + 1;
+        /* a state that some layers have gone past is of no position */
+        const int32_t held = ctx->recurrent ? 0 : ps_api.memory_seq_pos_max(memory, seq) + 1;
         if (held < ctx->n_kv[seq]) ctx->n_kv[seq] = held;
         ps_api.memory_seq_rm(memory, seq, ctx->n_kv[seq], -1);
     }
@@ -138,6 +139,7 @@ ps_status ps_ctx_decode(ps_engine *engine, int32_t role) {
         return status;
     }
     engine->counters.rows[role] += rows->n;
+    for (int32_t i = 0; i < rows->n; i++) ctx->tail[rows->seq[i]] = rows->pos[i] - ctx->n_kv[rows->seq[i]];
     for (int32_t i = 0; i < rows->n; i++) ctx->n_kv[rows->seq[i]] = rows->pos[i] + 1;
     return PS_OK;
 }
@@ -155,8 +157,12 @@ ps_status ps_ctx_roll_back(ps_engine *engine, int32_t role, int32_t seq, int32_t
     /* a sliding window may have forgotten what the kept tail still needs to see */
     const int32_t needed = n > ctx->n_swa ? n - ctx->n_swa : 0;
     const bool forgotten = ctx->n_swa > 0 && n > 0 && ps_api.memory_seq_pos_min(memory, seq) > needed;
-    if (!forgotten && ps_api.memory_seq_rm(memory, seq, n, -1)) {
+    /* llama.cpp counts states it has overwritten or never had as kept: it drops n_rs tokens whatever was decoded last */
+    const int32_t gone = ctx->n_kv[seq] - n;
+    const bool overwritten = ctx->recurrent && n > 0 && (gone > ctx->tail[seq] || gone > ctx->n_rs);
+    if (!forgotten && !overwritten && ps_api.memory_seq_rm(memory, seq, n, -1)) {
         ctx->n_kv[seq] = n;
+        ctx->tail[seq] = -1;
         return PS_OK;
     }
     ps_api.memory_seq_rm(memory, seq, -1, -1);

@@ -105,10 +105,13 @@ static ps_status catch_up(ps_engine *engine, int32_t seq, int32_t room) {
     return PS_OK;
 }
 
-/* Rows of a sequence that one batch may hold before the drafted ones; where each gives logits, few. */
+/*
+ * Rows of a sequence that one batch may hold before the drafted ones. The graphs of coupled drafts give logits and states of the
+ * first rows where those of some are asked for, so all or none must be: EAGLE-3 computes them in any case, others only the last.
+ */
 static int32_t room_of(const ps_engine *engine, int32_t n) {
     const int32_t share = engine->role[PS_DRAFT].n_batch / n - PS_MAX_DRAFT;
-    const int32_t most = ps_coupled_by_matrices(engine) ? 1 : ps_coupled_wants_all(engine) ? ROWS_WITH_LOGITS : share;
+    const int32_t most = !ps_coupled(engine) ? share : ps_coupled_wants_all(engine) ? ROWS_WITH_LOGITS : 1;
     return share < 1 ? 1 : share < most ? share : most;
 }
 

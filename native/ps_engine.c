@@ -46,7 +46,8 @@ ps_status ps_engine_open(int32_t n_seq, int32_t n_vocab, ps_engine **out) {
     bool complete = engine->seq && engine->slot;
     for (int32_t r = 0; r < PS_N_ROLES; r++) {
         engine->role[r].n_kv = calloc((size_t)n_seq, sizeof *engine->role[r].n_kv);
-        complete = complete && engine->role[r].n_kv;
+        engine->role[r].tail = calloc((size_t)n_seq, sizeof *engine->role[r].tail);
+        complete = complete && engine->role[r].n_kv && engine->role[r].tail;
     }
     if (!complete) {
         ps_engine_close(engine);
@@ -72,6 +73,7 @@ void ps_engine_close(ps_engine *engine) {
     for (int32_t r = 0; r < PS_N_ROLES; r++) {
         detach(&engine->role[r]);
         free(engine->role[r].n_kv);
+        free(engine->role[r].tail);
     }
     for (int32_t s = 0; engine->seq && s < engine->n_seq; s++) {
         free(engine->seq[s].token);
@@ -107,6 +109,9 @@ static ps_status attach(ps_engine *engine, int32_t role, struct llama_context *c
     slot->n_batch = (int32_t)ps_api.n_batch(ctx);
     slot->n_ctx = (int32_t)ps_api.n_ctx_seq(ctx);
     slot->n_swa = ps_api.model_n_swa(model);
+    /* MTP heads are of a hybrid model, but their context has no states: drafts that have some are refused before */
+    slot->recurrent = role == PS_TARGET && (ps_api.model_is_recurrent(model) || ps_api.model_is_hybrid(model));
+    slot->n_rs = (int32_t)ps_api.n_rs_seq(ctx);
     slot->vocab = vocab;
     slot->states = true; /* unknown: the next line makes it so */
     slot->ctx = ctx;

@@ -29,7 +29,10 @@ typedef struct ps_ctx {
     int32_t n_ctx;                   /* positions one sequence may use */
     int32_t n_swa;                   /* sliding window, 0 for none */
     bool states;                     /* llama_set_embeddings as it stands */
+    bool recurrent;                  /* the target's memory: states, of which the last n_rs before the newest are kept */
+    int32_t n_rs;
     int32_t *n_kv;                   /* [n_seq] tokens held */
+    int32_t *tail;                   /* [n_seq] of a recurrent one: tokens that can be dropped now; -1 after a drop */
 } ps_ctx;
 
 /* Rows for one llama_decode: tokens, and input vectors for a coupled draft. */
@@ -120,7 +123,7 @@ void ps_states_cut(ps_states *states, int32_t end);
 /* ps_coupled.c */
 bool ps_coupled(const ps_engine *engine);
 bool ps_coupled_by_matrices(const ps_engine *engine);
-bool ps_coupled_wants_all(const ps_engine *engine); /* the draft's graph gives logits of all rows or of none */
+bool ps_coupled_wants_all(const ps_engine *engine); /* of a batch with logits, those of every row */
 bool ps_coupled_begin(ps_engine *engine, int32_t seq);
 void ps_coupled_feed(ps_engine *engine, int32_t seq);
 void ps_coupled_end(ps_engine *engine);

@@ -52,6 +52,7 @@ static void settle_target(ps_engine *engine, int32_t seq, int32_t keep) {
     ps_ctx *const ctx = &engine->role[PS_TARGET];
     if (!ctx->ctx) return;
     ctx->n_kv[seq] = ps_api.memory_seq_pos_max(ps_api.get_memory(ctx->ctx), seq) + 1;
+    ctx->tail[seq] = -1; /* what they decoded last is not known */
     settle(engine, PS_TARGET, seq, keep);
 }
 
@@ -103,10 +104,11 @@ static ps_status seq_copy(ps_engine *engine, int32_t from, int32_t to, int32_t n
         ps_ctx *const ctx = &engine->role[r];
         if (!ctx->ctx) continue;
         const int32_t held = ctx->n_kv[from] < n ? ctx->n_kv[from] : n;
-        if (held == 0) continue;
+        if (held == 0 || (ctx->recurrent && ctx->tail[from] < 0)) continue; /* a copy would be of the state before the drop */
         /* whole sequences only: a KV with one stream a sequence aborts on a partial copy */
         ps_api.memory_seq_cp(ps_api.get_memory(ctx->ctx), from, to, -1, -1);
         ctx->n_kv[to] = ctx->n_kv[from];
+        ctx->tail[from] = ctx->tail[to] = 0; /* one state for both until either goes on */
         settle(engine, r, to, held);
     }
     return ps_coupled(engine) ? ps_states_copy(engine, from, to, engine->role[PS_TARGET].n_kv[to]) : PS_OK;

@@ -48,6 +48,7 @@ static int32_t rows_needed(const ps_engine *engine, const ps_work *work) {
     if (seq->n < 1 || missing < 1) return -1;
     if (work->n_draft < 0) return work->n_prefill > 0 && work->n_prefill < missing ? work->n_prefill : -1;
     if (work->n_draft > seq->draft.n || seq->n + work->n_draft > ctx->n_ctx) return -1;
+    if (ctx->recurrent && work->n_draft > ctx->n_rs) return -1;
     return missing + work->n_draft;
 }
 

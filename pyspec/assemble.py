@@ -12,12 +12,12 @@ import llama_cpp
 from pyspec._lib import STATES_SHOWN
 from pyspec.drafters import Drafter, ForeignDrafter, LookupDrafter, TranslatedDrafter
 from pyspec.engine.session import Session
-from pyspec.engine.side import Placement, SideModel, can_roll_back
+from pyspec.engine.side import Placement, SideModel, longest_draft
 from pyspec.errors import DraftMismatch, OptionError, PyspecError, UnsupportedModel
 from pyspec.store import fitting, resolve
 from pyspec.store.coupling import Coupling, find_sidecar, read_coupling
 from pyspec.store.drafts import draft_here
-from pyspec.store.eagle import States, TargetShape, is_eagle3, read_eagle3
+from pyspec.store.eagle import MTP, States, TargetShape, is_eagle3, read_eagle3
 
 log = logging.getLogger("pyspec")
 
@@ -53,7 +53,8 @@ class Assembly:
 class Parts:
     """What will draft: a Python drafter, a draft GGUF, its sidecar, a companion GGUF.
 
-    automatic: the draft was found, not named. translated: it speaks another vocabulary.
+    automatic: the draft was found, not named. translated: it speaks another vocabulary. head: it is the target's own
+    next-token head, in the target's file.
     """
 
     drafter: Drafter | None = None
@@ -63,13 +64,15 @@ class Parts:
     notes: list[str] = field(default_factory=list)
     automatic: bool = False
     translated: bool = False
+    head: bool = False
 
     @property
     def names(self) -> tuple[str, str]:
         """Draft and companion as results report them."""
         named = [self.drafter.name] if self.drafter else []
         how = " (translated)" if self.translated else ""
-        named += [self.draft.stem + how] if self.draft else []
+        name = MTP if self.head else f"{self.draft.stem}{how}" if self.draft else ""
+        named += [name] if name else []
         return "+".join(named) or "none", self.companion.stem if self.companion else "none"
 
 
@@ -160,7 +163,7 @@ def _load(
 
 def choose_parts(target: Any, draft: Any, companion: str) -> Parts:
     """Turn the user's words into parts, without loading anything."""
-    if not can_roll_back(target.model):
+    if not longest_draft(target):
         return _plain_only(target, draft)
     if isinstance(draft, Drafter):
         return Parts(drafter=draft)
@@ -183,7 +186,9 @@ def _plain_only(target: Any, draft: Any) -> Parts:
     reason = (
         f"{Path(target.model_path).name} is recurrent or hybrid: its memory cannot be rolled back"
     )
-    if draft not in ("auto", "none"):
+    if draft == "none":
+        return Parts()
+    if draft != "auto":
         raise UnsupportedModel(f"{reason}, so nothing can be drafted for it", "use draft 'none'")
     return Parts(notes=[f"{reason}; decoding plainly"])
 
@@ -197,22 +202,25 @@ def _named(target: Any, draft: str) -> Parts:
     if draft == "lookup" or (plus and front == "lookup"):
         parts = Parts(drafter=LookupDrafter())
         if plus:
-            _add_draft(parts, name)
+            _add_draft(parts, target, name)
         return parts
     parts = Parts()
-    _add_draft(parts, draft)
+    _add_draft(parts, target, draft)
     return parts
 
 
 def _automatic(target: Any) -> Parts:
     parts = Parts(drafter=LookupDrafter())
+    if _has_head(target) and STATES_SHOWN:
+        _add_draft(parts, target, MTP)
+        return parts
     for role in ("coupled", "draft"):
         for entry in fitting(Path(target.model_path), role):
-            _add_draft(parts, entry.name)
+            _add_draft(parts, target, entry.name)
             return parts
     found = draft_here(Path(target.model_path))
     if found is not None:
-        _add_draft(parts, str(found.path))
+        _add_draft(parts, target, str(found.path))
         parts.automatic = True
         parts.notes.append(
             f"drafting with {found.name} ({found.origin}), the smallest model here with this vocabulary; "
@@ -221,7 +229,20 @@ def _automatic(target: Any) -> Parts:
     return parts
 
 
-def _add_draft(parts: Parts, name: str) -> None:
+def _has_head(target: Any) -> bool:
+    """Whether a next-token head was loaded with the target."""
+    return bool(getattr(target, "has_head", False))
+
+
+def _add_draft(parts: Parts, target: Any, name: str) -> None:
+    if name == MTP:
+        if not _has_head(target):
+            raise UnsupportedModel(
+                f"{Path(target.model_path).name} has no next-token head (MTP) of a known kind",
+                "use another draft",
+            )
+        parts.draft, parts.head = Path(target.model_path), True
+        return
     parts.draft = resolve(name)
     parts.sidecar = find_sidecar(parts.draft)
 
@@ -246,13 +267,16 @@ def read_coupling_of(parts: Parts, target: Any) -> Coupling | States | None:
     """
     if parts.draft is None:
         return None
-    if is_eagle3(parts.draft):
+    if parts.head or is_eagle3(parts.draft):
         if not STATES_SHOWN:
             raise UnsupportedModel(
-                f"this build of llama.cpp does not show a target's layers, which {parts.draft.name} reads",
+                "this build of llama.cpp does not show a target's states, which EAGLE-3 drafts and MTP read",
                 "use another draft",
             )
-        return read_eagle3(parts.draft, _shape(target))
+        if not parts.head:
+            return read_eagle3(parts.draft, _shape(target))
+        width = llama_cpp.llama_model_n_embd_out(target.model)
+        return States(MTP, width, width)
     return _read_sidecar(parts.draft, parts.sidecar, target)
 
 

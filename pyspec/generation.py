@@ -29,6 +29,8 @@ from pyspec.ranges import check_ranges
 from pyspec.result import result_block
 from pyspec.rules import Strict, Verification
 from pyspec.sampling import ProcessorHook, Sampling, build_chain
+from pyspec.store.eagle import MTP
+from pyspec.target import SNAPSHOTS
 from pyspec.text import piece_reader
 from pyspec.tokens import Step
 from pyspec.turns import Turns
@@ -89,6 +91,8 @@ class Generation(Mirror):
         self._turns = Turns(wait)
         self._assembly: Assembly | None = None
         self._told: set[str] = set()
+        kwargs.setdefault("snapshots", 0 if draft == "none" else SNAPSHOTS)
+        kwargs.setdefault("head", draft in ("auto", MTP, f"lookup+{MTP}"))
         super().__init__(model_path, **kwargs)
         self.piece = piece_reader(self._model.vocab)
         self.verification = verification
@@ -322,7 +326,9 @@ class Generation(Mirror):
         assembly = self._assembly
         if assembly is None:
             return
-        self._adopt(assembly.session.tokens, assembly.session.held)
+        with assembly.session.if_open() as is_open:
+            if is_open:
+                self._adopt(assembly.session.tokens, assembly.session.held)
         report = assembly.session.report
         if report is not None:
             self.last_speculation = result_block(assembly, report, policy, rule, speculation)

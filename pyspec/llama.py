@@ -43,7 +43,8 @@ class SpeculativeLlama(Generation):
 
     model_path: a file, or a name as the command line takes it; what is not here is fetched.
     draft: "auto" (a shipped draft that fits, with prompt lookup in front; lookup alone otherwise), "none", "lookup", the
-        name or path of a draft GGUF, "lookup+NAME", a pyspec `Drafter`, or any `LlamaDraftModel` of llama-cpp-python.
+        name or path of a draft GGUF (an EAGLE-3 one too), "mtp" (the target's own next-token head), "lookup+NAME", a pyspec
+        `Drafter`, or any `LlamaDraftModel` of llama-cpp-python.
     companion: "auto" (the shipped one that fits), "none", a name or a path.
     verification: `Strict()`, the target's own text, or `Margin()`, faster and a little different.
     length: how many drafted tokens are verified: "auto", "companion", "confidence:P" or "fixed:K".

@@ -105,7 +105,7 @@ def prior_curve(llm: Any, assembly: Any) -> CostCurve:
     The first rounds correct it; only ratios matter until then.
     """
     size = max(1, llama_cpp.llama_model_size(llm.model))
-    shares = [max(0.02, side.path.stat().st_size / size) for side in assembly.models][:2]
+    shares = [max(0.02, side.size / size) for side in assembly.models][:2]
     if gpu_layers(llm) != 0:
         return CostCurve("metal" if sys.platform == "darwin" else "cuda", 10.0, *shares)
     shape = _TYPES.get(int(llm.metadata.get("general.file_type", -1)), "")

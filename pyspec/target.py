@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import llama_cpp
@@ -12,11 +13,15 @@ from llama_cpp import llama_chat_format
 from pyspec.errors import EngineError, ModelInvalid
 from pyspec.ranges import check_ranges
 from pyspec.store.check import Loading, check_model
+from pyspec.store.eagle import has_head
 from pyspec.store.machine import default_threads
 from pyspec.store.render import TemplateProcess
 from pyspec.text import GuardedTokenizer
 
 _TEMPLATE = "tokenizer.chat_template"
+
+SNAPSHOTS = 8
+"""States that a hybrid model keeps of its last decode, and so its longest draft; each takes as much memory as the state."""
 
 
 class TargetLlama(llama_cpp.Llama):  # type: ignore[misc]  # llama_cpp is untyped
@@ -25,6 +30,8 @@ class TargetLlama(llama_cpp.Llama):  # type: ignore[misc]  # llama_cpp is untype
     trust: read only the file's header instead. extra_buffers: whether llama.cpp may copy weights into layouts of its own
     (AMX, repacking); "auto" says yes unless that crashes on this machine, "on" and "off" decide it.
     n_threads and n_threads_batch: as many as this process may really use, if not given.
+    snapshots: states that a hybrid model keeps, where llama.cpp can; without them nothing can be drafted for it. head: load the
+    next-token head (MTP) that the file may have; `has_head` says whether it did.
 
     A chat template in the file is rendered in a child process with limits, when a chat first needs it. Raises
     ModelNotFound, ModelUnreadable, ModelInvalid, ModelRejected, OptionError, or EngineError where memory does not suffice.
@@ -33,13 +40,21 @@ class TargetLlama(llama_cpp.Llama):  # type: ignore[misc]  # llama_cpp is untype
     tokenizer_: Any
 
     def __init__(
-        self, model_path: str, *, trust: bool = False, extra_buffers: str = "auto", **kwargs: Any
+        self,
+        model_path: str,
+        *,
+        trust: bool = False,
+        extra_buffers: str = "auto",
+        snapshots: int = SNAPSHOTS,
+        head: bool = False,
+        **kwargs: Any,
     ) -> None:
         self._stack = ExitStack()  # the base class closes it, also when the file is refused below
         check_ranges(kwargs)
         kwargs["n_threads"] = kwargs.get("n_threads") or default_threads()
         kwargs["n_threads_batch"] = kwargs.get("n_threads_batch") or kwargs["n_threads"]
         self.trust = trust
+        self._snapshots = snapshots
         self.loading = Loading(
             n_gpu_layers=kwargs.get("n_gpu_layers", 0),
             n_ctx=kwargs.get("n_ctx", 512),
@@ -48,6 +63,7 @@ class TargetLlama(llama_cpp.Llama):  # type: ignore[misc]  # llama_cpp is untype
             extra_buffers=extra_buffers,
         )
         self._may_use_extra = check_model(model_path, trust, self.loading)
+        self.has_head = head and has_head(Path(model_path))
         self._templates: dict[str, str] | None = {}
         self._load(model_path, kwargs)
         if isinstance(self.tokenizer_, llama_cpp.LlamaTokenizer):
@@ -75,13 +91,23 @@ class TargetLlama(llama_cpp.Llama):  # type: ignore[misc]  # llama_cpp is untype
 
     @property
     def model_params(self) -> Any:
-        """What the model is loaded with; `llama_cpp.Llama` fills it, and has no argument for extra buffers."""
+        """What the model is loaded with; `llama_cpp.Llama` fills it, and has no argument for these two."""
         return self._model_params
 
     @model_params.setter
     def model_params(self, params: Any) -> None:
-        params.use_extra_bufts = self._may_use_extra
+        params.use_extra_bufts, params.load_mtp = self._may_use_extra, self.has_head
         self._model_params = params
+
+    @property
+    def context_params(self) -> Any:
+        """What the context is made with; `llama_cpp.Llama` fills it, and has no argument for snapshots."""
+        return self._context_params
+
+    @context_params.setter
+    def context_params(self, params: Any) -> None:
+        params.n_rs_seq = self._snapshots  # llama.cpp makes it 0 for models that have no use for it
+        self._context_params = params
 
     @property
     def metadata(self) -> dict[str, str]:

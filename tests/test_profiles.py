@@ -15,7 +15,9 @@ from pyspec.profiles import prior_learned, save_prior
 
 def loaded(*paths) -> SimpleNamespace:
     """What an assembly shows of its models, draft first."""
-    return SimpleNamespace(models=[SimpleNamespace(path=path) for path in paths])
+    return SimpleNamespace(
+        models=[SimpleNamespace(path=path, size=path.stat().st_size) for path in paths]
+    )
 
 
 @pytest.fixture

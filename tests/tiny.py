@@ -89,7 +89,89 @@ def _sliding(weights: Weights, prefix: str) -> Iterator[tuple[str, np.ndarray]]:
         yield f"{prefix}.{name}.weight", np.ones(N_EMBD, np.float32)
 
 
-_BLOCKS = {"llama": _attention, "mamba": _mamba, "gemma3": _sliding}
+def _short_convolution(weights: Weights, prefix: str) -> Iterator[tuple[str, np.ndarray]]:
+    """LFM2: every other layer is a convolution over three tokens; its state is all that it remembers."""
+    convolution = int(prefix.removeprefix("blk.")) % 2 == 0
+    for name, tensor in _attention(weights, prefix):
+        if not (convolution and "attn_" in name and "norm" not in name):
+            yield name, tensor
+    if convolution:
+        yield f"{prefix}.shortconv.conv.weight", weights.matrix(N_EMBD, 3)
+        yield f"{prefix}.shortconv.in_proj.weight", weights.matrix(3 * N_EMBD, N_EMBD)
+        yield f"{prefix}.shortconv.out_proj.weight", weights.matrix(N_EMBD, N_EMBD)
+        return
+    for name in ("attn_q_norm", "attn_k_norm"):
+        yield f"{prefix}.{name}.weight", np.ones(N_EMBD // N_HEAD, np.float32)
+
+
+def _gated_attention(weights: Weights, prefix: str) -> Iterator[tuple[str, np.ndarray]]:
+    yield f"{prefix}.attn_q.weight", weights.matrix(2 * N_EMBD, N_EMBD)
+    for name in ("attn_k", "attn_v", "attn_output"):
+        yield f"{prefix}.{name}.weight", weights.matrix(N_EMBD, N_EMBD)
+    for name in ("attn_q_norm", "attn_k_norm"):
+        yield f"{prefix}.{name}.weight", np.ones(N_EMBD // N_HEAD, np.float32)
+
+
+def _delta_net(weights: Weights, prefix: str) -> Iterator[tuple[str, np.ndarray]]:
+    yield f"{prefix}.attn_qkv.weight", weights.matrix(3 * N_EMBD, N_EMBD)
+    yield f"{prefix}.attn_gate.weight", weights.matrix(N_EMBD, N_EMBD)
+    yield f"{prefix}.ssm_conv1d.weight", weights.matrix(3 * N_EMBD, 4)
+    yield f"{prefix}.ssm_dt.bias", np.zeros(N_HEAD, np.float32)
+    yield f"{prefix}.ssm_a", -np.ones(N_HEAD, np.float32)
+    for name in ("ssm_beta", "ssm_alpha"):
+        yield f"{prefix}.{name}.weight", weights.matrix(N_HEAD, N_EMBD)
+    yield f"{prefix}.ssm_norm.weight", np.ones(N_EMBD // N_HEAD, np.float32)
+    yield f"{prefix}.ssm_out.weight", weights.matrix(N_EMBD, N_EMBD)
+
+
+def _hybrid(weights: Weights, prefix: str) -> Iterator[tuple[str, np.ndarray]]:
+    """Qwen3.5: every other layer is a delta net."""
+    delta = int(prefix.removeprefix("blk.")) % 2 == 0
+    yield from (_delta_net if delta else _gated_attention)(weights, prefix)
+    for name in ("attn_norm", "post_attention_norm"):
+        yield f"{prefix}.{name}.weight", np.ones(N_EMBD, np.float32)
+    yield f"{prefix}.ffn_gate.weight", weights.matrix(N_FF, N_EMBD)
+    yield f"{prefix}.ffn_up.weight", weights.matrix(N_FF, N_EMBD)
+    yield f"{prefix}.ffn_down.weight", weights.matrix(N_EMBD, N_FF)
+
+
+def _next_token_head(weights: Weights, prefix: str) -> Iterator[tuple[str, np.ndarray]]:
+    """Qwen3.5's: a layer of attention over a token and the state before it."""
+    for name, tensor in _hybrid(weights, "blk.1"):
+        yield name.replace("blk.1", prefix), tensor
+    yield f"{prefix}.nextn.eh_proj.weight", weights.matrix(N_EMBD, 2 * N_EMBD)
+    for name in ("enorm", "hnorm", "shared_head_norm"):
+        yield f"{prefix}.nextn.{name}.weight", np.ones(N_EMBD, np.float32)
+
+
+_BLOCKS = {
+    "llama": _attention,
+    "mamba": _mamba,
+    "gemma3": _sliding,
+    "lfm2": _short_convolution,
+    "qwen35": _hybrid,
+}
+
+
+def _facts(writer: gguf.GGUFWriter, arch: str, n_layer: int, window: int) -> None:
+    """What only some architectures say of themselves."""
+    if arch in ("mamba", "qwen35"):
+        writer.add_ssm_conv_kernel(4)
+        writer.add_ssm_inner_size(2 * N_EMBD if arch == "mamba" else N_EMBD)
+        writer.add_ssm_state_size(8 if arch == "mamba" else N_EMBD // N_HEAD)
+        writer.add_ssm_time_step_rank(4 if arch == "mamba" else N_HEAD)
+    if arch in ("gemma3", "qwen35"):
+        writer.add_key_length(N_EMBD // N_HEAD)
+        writer.add_value_length(N_EMBD // N_HEAD)
+    if arch == "gemma3":
+        writer.add_sliding_window(window)
+    if arch == "qwen35":
+        writer.add_ssm_group_count(N_HEAD)
+        writer.add_array("qwen35.rope.dimension_sections", [3, 3, 2, 0])
+        writer.add_uint32("qwen35.full_attention_interval", 2)
+    if arch == "lfm2":
+        writer.add_shortconv_l_cache(3)
+        writer.add_head_count_kv([N_HEAD * (layer % 2) for layer in range(n_layer)])
 
 
 def write(
@@ -104,34 +186,32 @@ def write(
     n_layer: int = 2,
     window: int = 16,
     scale: float = LOGIT_SCALE,
+    n_heads: int = 0,
 ) -> Path:
-    """Write a model of architecture `arch`: llama, mamba (recurrent) or gemma3 (sliding window).
+    """Write a model of architecture `arch`: llama, mamba (recurrent), gemma3 (sliding window), lfm2 or qwen35 (hybrids).
 
+    n_heads: next-token heads (MTP), qwen35 only.
     noise: 0 for the weights of `seed` alone, 1 for other ones altogether. scale: standard deviation of the logits.
     """
     tokens = tokens or TOKENS
     writer = gguf.GGUFWriter(path, arch)
     writer.add_context_length(4096)
     writer.add_embedding_length(N_EMBD)
-    writer.add_block_count(n_layer)
+    writer.add_block_count(n_layer + n_heads)
     writer.add_feed_forward_length(0 if arch == "mamba" else N_FF)
     writer.add_head_count(0 if arch == "mamba" else N_HEAD)
     writer.add_layer_norm_rms_eps(1e-5)
-    if arch == "mamba":
-        writer.add_ssm_conv_kernel(4)
-        writer.add_ssm_inner_size(2 * N_EMBD)
-        writer.add_ssm_state_size(8)
-        writer.add_ssm_time_step_rank(4)
-    if arch == "gemma3":
-        writer.add_key_length(N_EMBD // N_HEAD)
-        writer.add_value_length(N_EMBD // N_HEAD)
-        writer.add_sliding_window(window)
+    if n_heads:
+        writer.add_uint32(f"{arch}.nextn_predict_layers", n_heads)
+    _facts(writer, arch, n_layer, window)
     _vocabulary(writer, tokens, eos)
     weights = Weights(seed, noise, noise_seed)
     for name, tensor in _ends(weights, len(tokens), scale):
-        writer.add_tensor(name, tensor)
-    for layer in range(n_layer):
-        for name, tensor in _BLOCKS[arch](weights, f"blk.{layer}"):
+        last = arch == "lfm2" and name == "output_norm.weight"
+        writer.add_tensor("token_embd_norm.weight" if last else name, tensor)
+    for layer in range(n_layer + n_heads):
+        block = _BLOCKS[arch] if layer < n_layer else _next_token_head
+        for name, tensor in block(weights, f"blk.{layer}"):
             writer.add_tensor(name, tensor)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()

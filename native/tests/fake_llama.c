@@ -129,6 +129,9 @@ static bool decode_row(struct llama_context *ctx, const struct llama_batch *batc
     fake_seq *const seq = &ctx->memory.seq[id];
     if (seq->n == 0) seq->first = seq->kept = pos;
     if (breach(pos != seq->first + seq->n || pos < 0 || pos >= ctx->n_ctx)) return false;
+    seq->fresh = seq->decode == ctx->n_decodes && seq->n > 0 ? seq->fresh + 1 : 0;
+    seq->decode = ctx->n_decodes;
+    seq->dropped = false;
     seq->token[seq->n++] = input_of(ctx, batch, i);
     const struct llama_model *const model = ctx->model;
     const uint32_t prefix = fold(model, seq->token, seq->first, pos + 1);
@@ -169,19 +172,28 @@ static int32_t fake_encode(struct llama_context *ctx, struct llama_batch batch) 
     return ctx->n_decodes == ctx->fail_at ? ctx->fail_with : 0;
 }
 
+/* States that a decode left half-way belong to no text. */
+static void spoil(struct llama_context *ctx, const struct llama_batch *batch) {
+    for (int32_t i = 0; ctx->model->recurrent && i < batch->n_tokens; i++) {
+        fake_seq *const seq = &ctx->memory.seq[batch->seq_id[i][0]];
+        if (seq->n > 0) seq->token[0] = 0xBADu;
+    }
+}
+
 static int32_t fake_decode(struct llama_context *ctx, struct llama_batch batch) {
     ctx->n_decodes++;
     if (breach(batch.n_tokens < 1 || batch.n_tokens > ctx->n_batch)) return -1;
     const bool pairs = ctx->model->pairs;
     if (breach(pairs ? !batch.token || !batch.embd : (batch.token == NULL) == (batch.embd == NULL))) return -1;
-    breach(ctx->model->n_encoded > 0 && !all_or_none(&batch));
+    breach(pairs && !all_or_none(&batch));
     ctx->n_rows = batch.n_tokens;
     const bool fails = ctx->n_decodes == ctx->fail_at;
     const int32_t n = fails ? batch.n_tokens / 2 : batch.n_tokens; /* what is done stays done, as in llama.cpp */
     for (int32_t i = 0; i < n; i++) {
         if (!decode_row(ctx, &batch, i)) return -1;
-        if (ctx->abort && ctx->abort(ctx->abort_data)) return 2;
+        if (ctx->abort && ctx->abort(ctx->abort_data)) return spoil(ctx, &batch), 2;
     }
+    if (fails) spoil(ctx, &batch);
     return fails ? ctx->fail_with : 0;
 }
 
@@ -230,7 +242,12 @@ static bool fake_memory_seq_rm(struct llama_memory_i *mem, int32_t id, int32_t p
         return true;
     }
     if (from >= seq->first + seq->n) return true;
-    if (mem->model->recurrent) return false;
+    if (mem->model->recurrent) {
+        const int32_t gone = seq->first + seq->n - from;
+        if (seq->dropped || gone > mem->model->n_rs) return false;
+        if (gone > seq->fresh) seq->token[0] ^= 0xBADu; /* llama.cpp says yes, and takes a state of something else */
+        seq->dropped = true;
+    }
     seq->n = from - seq->first;
     return true;
 }
@@ -238,6 +255,7 @@ static bool fake_memory_seq_rm(struct llama_memory_i *mem, int32_t id, int32_t p
 static void fake_memory_seq_cp(struct llama_memory_i *mem, int32_t from, int32_t to, int32_t p0, int32_t p1) {
     if (breach(from < 0 || from >= mem->n_seq || to < 0 || to >= mem->n_seq || p0 >= 0 || p1 >= 0)) return;
     if (breach(mem->seq[to].n > 0)) return; /* real cells would then belong to two texts */
+    breach(mem->model->recurrent && mem->seq[from].dropped);
     mem->seq[to] = mem->seq[from];
 }
 
@@ -255,10 +273,7 @@ static uint32_t fake_n_batch(const struct llama_context *ctx) { return (uint32_t
 static uint32_t fake_n_ubatch(const struct llama_context *ctx) { return (uint32_t)ctx->n_batch; }
 static uint32_t fake_n_seq_max(const struct llama_context *ctx) { return (uint32_t)ctx->memory.n_seq; }
 
-static uint32_t fake_n_rs_seq(const struct llama_context *ctx) {
-    (void)ctx;
-    return 0;
-}
+static uint32_t fake_n_rs_seq(const struct llama_context *ctx) { return (uint32_t)ctx->model->n_rs; }
 
 static void fake_synchronize(struct llama_context *ctx) { (void)ctx; }
 

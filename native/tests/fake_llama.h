@@ -22,13 +22,16 @@ struct llama_model {
     int32_t noise;  /* of 1000 rows, how many are hashed with another seed */
     int32_t n_encoded; /* an EAGLE-3 draft's: floats that its encoder takes */
     bool pairs;        /* a row is a token and a vector */
-    bool recurrent; /* memory that cannot drop its tail */
+    bool recurrent; /* memory of states: it cannot drop its tail, but for ... */
+    int32_t n_rs;   /* ... that many tokens of its last decode */
     bool endless;   /* the end-of-generation token is never likely */
 };
 
 typedef struct fake_seq {
     int32_t first, n; /* positions [first, first + n) */
     int32_t kept;     /* oldest position a sliding window still holds */
+    int32_t decode, fresh; /* the last decode, and tokens of it but the first */
+    bool dropped;          /* since then */
     uint32_t token[FAKE_MAX_POS];
 } fake_seq;
 

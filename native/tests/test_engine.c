@@ -205,13 +205,38 @@ static void test_recurrent_memory(void) {
     write_prompt(text, 0);
     CHECK(ps_seq_set(w.engine, 0, text, n, -1, &held) == PS_OK && held == 0);
     CHECK(read_prompt(&w, 0, text, n) == PS_OK);
-    ps_verdict verdict;
-    ps_gate_state state = {0};
     CHECK(ps_draft_put(w.engine, 0, (int32_t[]){2, 2}, 2) == PS_OK);
-    CHECK(ps_verify(w.engine, 1, &(ps_work){0, 0, 2}) == PS_OK);
-    CHECK(ps_accept(w.engine, 0, NULL, NULL, &state, &verdict) == PS_E_ROLLBACK);
+    CHECK(ps_verify(w.engine, 1, &(ps_work){0, 0, 2}) == PS_E_ARG); /* it could not be rolled back */
     check_answer(&w, 0, &(way){.length = 0});
     end(&w);
+}
+
+/* Memory that keeps the states of its last decode: drafts as long as that, and never a state of another position. */
+static void test_kept_states(void) {
+    for (int32_t noise = 0; noise <= 1000; noise += 250) {
+        world w = make(noise);
+        w.target.recurrent = true;
+        w.target.n_rs = 5;
+        begin(&w);
+        check_answer(&w, 0, &(way){.length = 5});
+        check_answer(&w, 0, &(way){.length = 3, .companion = true}); /* back to the prompt */
+        int32_t text[N_TEXT + PS_MAX_DRAFT], n, held;
+        CHECK(answer(&w, 1, &(way){.length = 4}, text, &n) == PS_OK);
+        for (int32_t back = 1; back < 8; back++) { /* as far as is kept, and further */
+            CHECK(ps_seq_set(w.engine, 1, text, n - back, -1, &held) == PS_OK && held < n - back);
+            CHECK(ps_prefill(w.engine, PS_TARGET, 1, n - back - 1, N_BATCH, &held) == PS_OK);
+            int32_t again = n - back;
+            ps_verdict verdict;
+            while (again < n) CHECK(round_of(&w, 1, &(way){.length = 4}, text, &again, n, &verdict) == PS_OK);
+            CHECK(text[again - 1] == fake_next(&w.target, text, again - 1));
+        }
+        CHECK(ps_seq_copy(w.engine, 1, 2, n - 1) == PS_OK);
+        check_answer(&w, 2, &(way){.length = 5});
+        check_answer(&w, 1, &(way){.length = 5});
+        CHECK(ps_draft_put(w.engine, 0, text, 6) == PS_OK);
+        CHECK(ps_verify(w.engine, 1, &(ps_work){0, 0, 6}) == PS_E_ARG); /* more than is kept */
+        end(&w);
+    }
 }
 
 static void test_last_position_of_the_context(void) {
@@ -268,6 +293,7 @@ int main(void) {
     RUN(test_shared_prefix);
     RUN(test_sliding_window);
     RUN(test_recurrent_memory);
+    RUN(test_kept_states);
     RUN(test_last_position_of_the_context);
     RUN(test_others_use_the_context);
     return REPORT();

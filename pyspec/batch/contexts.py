@@ -13,12 +13,12 @@ from pyspec.assemble import Parts, choose_parts, read_coupling_of
 from pyspec.batch.layout import STEP, Layout
 from pyspec.engine.handle import Engine, Role
 from pyspec.engine.loop import Loop
-from pyspec.engine.side import Placement, SideModel, address, can_roll_back
+from pyspec.engine.side import Placement, SideModel, address, longest_draft
 from pyspec.errors import EngineError
 from pyspec.policy.acceptance import Learned
 from pyspec.profiles import gpu_layers, load_profile, prior_curve, prior_learned
-from pyspec.store.eagle import States
-from pyspec.target import TargetLlama
+from pyspec.store.eagle import MTP, States, head_size
+from pyspec.target import SNAPSHOTS, TargetLlama
 
 if TYPE_CHECKING:
     from pyspec.policy.cost import CostCurve
@@ -43,11 +43,14 @@ class Models:
     def __init__(self, path: str, draft: Any, companion: str, **kwargs: Any) -> None:
         # attention then skips the cells of other sequences; without it each row would look at all of them
         kwargs = {"verbose": False, "flash_attn": True, **kwargs, "n_ctx": STEP}
+        kwargs["head"] = draft in (MTP, f"lookup+{MTP}")
+        # snapshots of states for every sequence are worth their memory only where drafts were asked for
+        kwargs["snapshots"] = 0 if draft in ("auto", "none") else SNAPSHOTS
         self.target = TargetLlama(path, **kwargs)
         try:
             # measured: with many sequences a draft model costs more than it brings, and a coupled one makes the target give
             # logits of every prompt row; lookup costs nothing
-            rolls_back = can_roll_back(self.target.model)
+            rolls_back = longest_draft(self.target) > 0
             self._automatic = draft == "auto" and rolls_back
             word = "lookup" if self._automatic else draft
             self.parts: Parts = choose_parts(self.target, word, companion)
@@ -65,7 +68,11 @@ class Models:
     def believed(self) -> tuple[CostCurve, Learned]:
         """The pair's profile, or a prior where it has none."""
         sides = [path for path in (self.parts.draft, self.parts.companion) if path is not None]
-        pair = SimpleNamespace(models=[SimpleNamespace(path=path) for path in sides])
+        sizes = [path.stat().st_size for path in sides]
+        if self.parts.head:
+            sizes[0] = head_size(sides[0])
+        models = [SimpleNamespace(path=path, size=size) for path, size in zip(sides, sizes)]
+        pair = SimpleNamespace(models=models)
         return load_profile(self.target, pair) or (
             prior_curve(self.target, pair),
             prior_learned(pair),
@@ -124,6 +131,7 @@ class Contexts:
             draft_model=parts.draft is not None,
             companion=self.has_companion,
             n_batch=self.n_batch,
+            longest=longest_draft(self.target),
         )
 
     @property

@@ -56,10 +56,10 @@ model_options = stack(
         aliases=("-md", "--model-draft", "--draft-model"),
         default="auto",
         show_default=True,
-        metavar="auto|none|lookup|NAME|FILE",
+        metavar="auto|none|lookup|mtp|NAME|FILE",
         shell_complete=model_names,
-        help="What proposes tokens: a model, the text itself (lookup), both (lookup+NAME) or nothing. auto takes lookup "
-        "and a draft that fits and is here.",
+        help="What proposes tokens: a model, the target's own next-token head (mtp), the text itself (lookup), two "
+        "(lookup+NAME) or nothing. auto takes lookup and a head or draft that fits and is here.",
     ),
     option(
         "--companion",
@@ -286,7 +286,7 @@ def _load(
     )
 
 
-_WORDS = ("none", "auto", "lookup")
+_WORDS = ("none", "auto", "lookup", "mtp", "lookup+mtp")
 
 
 def _found(word: str, progress: Any) -> str:

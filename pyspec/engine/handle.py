@@ -13,7 +13,7 @@ import numpy.typing as npt
 from pyspec._lib import check, ffi, floats, lib
 from pyspec.rules import Margin, Verification
 from pyspec.store.coupling import Coupling
-from pyspec.store.eagle import States
+from pyspec.store.eagle import MTP, States
 
 MAX_DRAFT = 64
 """Most drafted tokens of one sequence in one round; `PS_MAX_DRAFT` in native/pyspec.h."""
@@ -65,7 +65,9 @@ class Engine:
     def __init__(self, n_seq: int, n_vocab: int) -> None:
         out = ffi.new("ps_engine **")
         check(lib.ps_engine_open(n_seq, n_vocab, out), "opening the engine")
-        self._engine: Any = out[0]
+        # freed with its last user: another thread may be inside a call, such as a cancel, when `close` comes
+        self._engine: Any = ffi.gc(out[0], lib.ps_engine_close)
+        self._spent_us = (0, 0, 0)
         self.n_seq = n_seq
         self.n_vocab = n_vocab
         self._seqs = ffi.new("int32_t[]", n_seq)
@@ -95,7 +97,7 @@ class Engine:
         struct.window = coupling.window
         arrays: list[npt.NDArray[np.float32]] = []
         if isinstance(coupling, States):
-            struct.kind = lib.PS_MTP if coupling.kind == "mtp" else lib.PS_EAGLE3
+            struct.kind = lib.PS_MTP if coupling.kind == MTP else lib.PS_EAGLE3
             struct.n_hidden, struct.width = coupling.n_hidden, coupling.width
             struct.layer = list(coupling.layers)
         else:
@@ -197,10 +199,11 @@ class Engine:
         return np.array(np.frombuffer(memory, dtype=np.float32))
 
     def decode_us(self) -> tuple[int, int, int]:
-        """Microseconds spent in llama.cpp's decodes so far, by role."""
-        check(lib.ps_counters_get(self._engine, self._counters))
-        us = self._counters.us
-        return us[0], us[1], us[2]
+        """Microseconds spent in llama.cpp's decodes so far, by role; after `close` what it was then."""
+        if lib.ps_counters_get(self._engine, self._counters) == lib.PS_OK:
+            us = self._counters.us
+            self._spent_us = us[0], us[1], us[2]
+        return self._spent_us
 
     def counters(self) -> Counters:
         """Everything counted so far."""
@@ -213,9 +216,12 @@ class Engine:
         lib.ps_engine_cancel(self._engine, raised)
 
     def close(self) -> None:
-        """Free the engine; calling it again does nothing."""
+        """Let go of models and contexts; calling it again does nothing. Nobody may be inside but for cancel and counters."""
+        self.decode_us()
         engine, self._engine = self._engine, ffi.NULL
-        lib.ps_engine_close(engine)
+        if engine:
+            for role in Role:
+                lib.ps_engine_attach(engine, role, ffi.NULL, ffi.NULL)
         self._borrowed.clear()
 
     def __enter__(self) -> Engine:

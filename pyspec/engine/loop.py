@@ -94,6 +94,7 @@ class Loop:
         companion: bool = False,
         translated: TranslatedDrafter | None = None,
         n_batch: int = MAX_BATCH,
+        longest: int = MAX_DRAFT,
     ) -> None:
         self.engine = engine
         self.n_ctx = n_ctx
@@ -102,6 +103,7 @@ class Loop:
         self.companion = companion
         self.translated = translated
         self.n_batch = n_batch
+        self.longest = longest
         self._stopping: Plan | None = None
         self._complained: set[str] = set()
         self._draft_outage, self._score_outage = _Outage(), _Outage()
@@ -166,7 +168,7 @@ class Loop:
         if not run.tally.rounds:
             return 0  # the first token does not wait for a draft to read the prompt
         room = min(run.remaining, self.n_ctx + 1 - len(run.tokens), self.n_batch // n_runs)
-        return max(0, min(room - 1, run.draft_max))
+        return max(0, min(room - 1, run.draft_max, self.longest))
 
     def _draft(self, runs: Sequence[Run], policy: Policy, outcome: Outcome) -> list[Draft] | None:
         places = [self._place(run, len(runs)) for run in runs]

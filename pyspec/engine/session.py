@@ -14,7 +14,7 @@ import llama_cpp
 from pyspec.drafters import Drafter, TranslatedDrafter
 from pyspec.engine.handle import Engine, Role
 from pyspec.engine.loop import Loop, Run
-from pyspec.engine.side import SideModel, address
+from pyspec.engine.side import SideModel, address, longest_draft
 from pyspec.errors import Cancelled, ContextOverflow, EngineBusy
 from pyspec.policy.types import Policy
 from pyspec.stats import Tally, Timings
@@ -72,8 +72,10 @@ class Session:
             companion=draft is not None and companion is not None,
             translated=translated,
             n_batch=int(llama_cpp.llama_n_batch(target.ctx)),
+            longest=longest_draft(target),
         )
         self._lock = Lock()
+        self._closed = False
         self._turn = 0  # counts answers: one that was suspended while another began must not go on with the other's text
         self._in_flight = False
         self.cancelling = False
@@ -173,7 +175,18 @@ class Session:
         self.engine.cancel()
         with self._lock:
             self._turn += 1
+            self._closed = True
             self.engine.close()
+
+    @contextmanager
+    def if_open(self) -> Iterator[bool]:
+        """Keep `close` waiting, and what is freed after it; False where it came first, or another answer is at work."""
+        entered = self._lock.acquire(blocking=False)
+        try:
+            yield entered and not self._closed
+        finally:
+            if entered:
+                self._lock.release()
 
 
 class _Clock:

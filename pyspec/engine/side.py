@@ -10,9 +10,10 @@ from typing import Any
 import llama_cpp
 from llama_cpp import _internals as internals
 
+from pyspec.engine.handle import MAX_DRAFT
 from pyspec.errors import DraftMismatch, ModelInvalid, UnsupportedModel
 from pyspec.store import check_model
-from pyspec.store.eagle import States
+from pyspec.store.eagle import MTP, States, head_size
 
 STATE_ROWS = 64
 """Rows that an EAGLE-3 draft computes at once: each takes n_vocab floats of working memory."""
@@ -34,6 +35,7 @@ class Placement:
 class SideModel:
     """A small model with a context of its own, shaped after the target's.
 
+    states: how it reads the target's, if it does; a next-token head is a layer of the target's model in another context.
     Raises ModelInvalid if it does not load, DraftMismatch if its vocabulary is another, UnsupportedModel if its memory
     cannot be rolled back.
     """
@@ -47,28 +49,45 @@ class SideModel:
         states: States | None = None,
     ) -> None:
         self.path = path
-        params = _model_params(path, target, placement)
+        self._owned = states is None or states.kind != MTP
+        self._model = self._load(target, placement) if self._owned else target._model
         try:
-            self._model = internals.LlamaModel(
-                path_model=str(path), params=params, verbose=target.verbose
-            )
-        except ValueError as error:
-            raise ModelInvalid(f"{path} could not be loaded: {error}") from error
-        try:
-            check_vocabulary(target._model.model, self._model.model, path.name)
-            if not can_roll_back(self._model.model):
-                raise UnsupportedModel(
-                    f"{path.name} is recurrent and cannot be rolled back", "choose another draft"
-                )
+            if self._owned:
+                self._check(target)
             params = context_params(target, placement, n_seq)
             if states is not None:
-                _read_states(params, target)
+                _read_states(params, target, states)
             self._ctx = internals.LlamaContext(
                 model=self._model, params=params, verbose=target.verbose
             )
         except Exception:
-            self._model.close()
+            self._free()
             raise
+
+    def _load(self, target: Any, placement: Placement) -> Any:
+        params = _model_params(self.path, target, placement)
+        try:
+            return internals.LlamaModel(
+                path_model=str(self.path), params=params, verbose=target.verbose
+            )
+        except ValueError as error:
+            raise ModelInvalid(f"{self.path} could not be loaded: {error}") from error
+
+    def _check(self, target: Any) -> None:
+        check_vocabulary(target._model.model, self._model.model, self.path.name)
+        if not can_roll_back(self._model.model):
+            raise UnsupportedModel(
+                f"{self.path.name} is recurrent and cannot be rolled back", "choose another draft"
+            )
+
+    def _free(self) -> None:
+        if self._owned:
+            self._model.close()
+
+    @property
+    def size(self) -> int:
+        """Bytes of weights that one step reads."""
+        return self.path.stat().st_size if self._owned else head_size(self.path)
 
     @property
     def context(self) -> int:
@@ -83,7 +102,7 @@ class SideModel:
     def close(self) -> None:
         """Free context and model."""
         self._ctx.close()
-        self._model.close()
+        self._free()
 
 
 def address(pointer: Any) -> int:
@@ -92,8 +111,15 @@ def address(pointer: Any) -> int:
 
 
 def can_roll_back(model: Any) -> bool:
-    """Whether a model's memory can drop its tail: recurrent states cannot."""
+    """Whether a model's memory can drop its tail, however it came there: recurrent states cannot."""
     return not (llama_cpp.llama_model_is_recurrent(model) or llama_cpp.llama_model_is_hybrid(model))
+
+
+def longest_draft(target: Any) -> int:
+    """Drafted tokens that a target's context can roll back after a verify, 0 for a recurrent one without snapshots."""
+    if can_roll_back(target.model):
+        return MAX_DRAFT
+    return min(MAX_DRAFT, int(llama_cpp.llama_n_rs_seq(target.ctx)))
 
 
 def _model_params(path: Path, target: Any, placement: Placement) -> Any:
@@ -128,10 +154,12 @@ def context_params(target: Any, placement: Placement, n_seq: int) -> Any:
     return params
 
 
-def _read_states(params: Any, target: Any) -> None:
+def _read_states(params: Any, target: Any, states: States) -> None:
     """For a draft that may use the target's embeddings and head, and whose graph has logits of every row of a batch."""
     params.ctx_other = target.ctx
     params.n_ubatch = min(params.n_ubatch, STATE_ROWS)
+    if states.kind == MTP:
+        params.ctx_type = llama_cpp.LLAMA_CONTEXT_TYPE_MTP
 
 
 def check_vocabulary(target: Any, other: Any, name: str) -> None:

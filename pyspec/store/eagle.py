@@ -17,9 +17,11 @@ from pyspec.store.gguf import Array, Header, parse_header
 if TYPE_CHECKING:
     from pathlib import Path
 
-__all__ = ["States", "TargetShape", "read_eagle3"]
+__all__ = ["MTP", "States", "TargetShape", "has_head", "head_size", "is_eagle3", "read_eagle3"]
 
 ARCHITECTURE = "eagle3"
+MTP = "mtp"
+"""What a draft from the target's own next-token head is called."""
 
 _LAST = "qwen3next qwen35 qwen35moe gpt-oss gemma4 nemotron_h nemotron_h_moe mimo2 deepseek4 bailingmoe3"
 _INPUTS = f"{_LAST} llama qwen3 qwen3moe lfm2 lfm2moe hunyuan-dense hunyuan_vl minimax-01 minimax-m2 muse-glimmer nanbeige"
@@ -29,6 +31,9 @@ SHOWS_LAYERS = frozenset(_INPUTS.split())
 
 SHOWS_LAST = frozenset(_LAST.split())
 """Those that also give what comes out of the last layer."""
+
+ONE_HEAD = frozenset(["qwen35", "qwen35moe", "qwen3next"])
+"""Architectures whose next-token head (MTP) is one trained layer that is asked again for each token."""
 
 _WINDOW_BYTES = 16 << 20
 
@@ -60,6 +65,21 @@ class States:
     def window(self) -> int:
         """States that 16 MiB hold, 64 at least."""
         return max(64, _WINDOW_BYTES // (4 * self.n_hidden))
+
+
+def has_head(model: Path) -> bool:
+    """Whether a model's file holds a next-token head of a kind that is known here."""
+    header = parse_header(model)
+    return header.architecture in ONE_HEAD and header.of_arch("nextn_predict_layers") == 1
+
+
+def head_size(model: Path) -> int:
+    """Bytes that one step of a model's next-token head reads: its layer and the output matrix."""
+    header = parse_header(model)
+    layers, sizes = header.of_arch("block_count"), {t.name: t.nbytes for t in header.tensors}
+    last = f"blk.{layers - 1 if isinstance(layers, int) else 0}."
+    output = sizes.get("output.weight", sizes.get("token_embd.weight", 0))
+    return output + sum(size for name, size in sizes.items() if name.startswith(last))
 
 
 def is_eagle3(draft: Path) -> bool:

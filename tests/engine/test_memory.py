@@ -4,9 +4,15 @@ from __future__ import annotations
 
 import pytest
 import tiny
-from answers import ask, foretelling
+from answers import Scripted, ask, foretelling
 
+from pyspec.batch.contexts import Contexts, Models
+from pyspec.batch.layout import Layout
+from pyspec.engine.handle import Gate
+from pyspec.engine.loop import Run
 from pyspec.errors import UnsupportedModel
+from pyspec.policy.lengths import parse_length
+from pyspec.rules import Strict
 from pyspec.sampling import Sampling
 
 PROMPT = [tiny.A, tiny.A + 1, tiny.A + 2]
@@ -110,3 +116,81 @@ def test_recurrent_draft_is_refused(open_llama, tiny_target, tiny_recurrent):
     """A recurrent model cannot draft either."""
     with pytest.raises(UnsupportedModel):
         open_llama(tiny_target, draft=tiny_recurrent)
+
+
+@pytest.fixture(params=["lfm2", "qwen35"], scope="module")
+def hybrid(request, tiny_folder):
+    """Convolutions with attention, and delta nets with attention: llama.cpp keeps states of both."""
+    path = tiny_folder / f"{request.param}.gguf"
+    return tiny.write(path, arch=request.param, n_layer=4)
+
+
+@pytest.mark.parametrize("sampling", [Sampling(temperature=0.0), SAMPLED])
+@pytest.mark.parametrize("wrong", [0, 7, 3, 1])
+def test_hybrid_rolls_back(open_llama, open_plain, hybrid, wrong, sampling):
+    """Drafts that are right, wrong at every seventh or third place, or always: the text is plain decoding's."""
+    plain = ask(open_llama(hybrid), PROMPT, 150, sampling)
+    if sampling.temperature == 0:
+        stream = open_plain(hybrid).generate(PROMPT, temp=0.0)
+        assert plain.ids == [next(stream) for _ in range(150)]
+    text = [*PROMPT, *plain.ids]
+    if wrong:
+        text[10::wrong] = [3 + (token - 2) % 29 for token in text[10::wrong]]
+    llm = open_llama(hybrid, draft=foretelling(text), length="fixed:20")
+    assert ask(llm, PROMPT, 150, sampling).ids == plain.ids
+    block = llm.last_speculation
+    assert block["verified"] > block["accepted"] or not wrong
+    assert wrong or block["accepted"] > 120
+    assert len(block["accepted_by_position"]) <= 8  # as many as states are kept
+
+
+def test_hybrid_goes_back_in_its_text(open_llama, hybrid):
+    """One token, a few, or more than states are kept: where the state is gone the prompt is read again."""
+    text = [*PROMPT, *ask(open_llama(hybrid), PROMPT, 60).ids]
+    llm = open_llama(hybrid, draft=foretelling(text))
+    for end in (60, 59, 58, 55, 30, 4, 61):
+        found = ask(llm, text[:end], 8).ids
+        assert found == ask(open_llama(hybrid), text[:end], 8).ids
+
+
+@pytest.mark.parametrize("arch", ["mamba", "lfm2", "qwen35"])
+def test_cancel_in_a_decode_leaves_no_half_state(open_llama, tiny_folder, arch):
+    """Cancelled between two nodes of a graph, some layers have gone on: the state must not be used again."""
+    path = tiny.write(tiny_folder / f"cancel-{arch}.gguf", arch=arch, n_layer=4)
+    llm = open_llama(path, n_ctx=2048)
+    prompt = [3 + i * i % 29 for i in range(600)]
+    wanted = ask(open_llama(path, n_ctx=2048), prompt, 10).ids
+
+    def progress(done, total):
+        if done > 300:
+            llm.cancel()
+
+    assert ask(llm, prompt, 10, progress=progress).finish_reason == "cancelled"
+    assert ask(llm, prompt, 10).ids == wanted
+
+
+def test_hybrid_sequences_in_one_batch(open_llama, hybrid):
+    """Sequences whose drafts differ in length and fate share decodes, and each has the text it has alone."""
+    prompts = [PROMPT, [9, 8, 7, 9], [20, 4]]
+    alone = [ask(open_llama(hybrid), prompt, 40).ids for prompt in prompts]
+    texts = [[*prompt, *ids] for prompt, ids in zip(prompts, alone)]
+    texts[1][6::3] = [3 + (token - 2) % 29 for token in texts[1][6::3]]
+    drafter = Scripted(
+        lambda tokens, limit: next(t for t in texts if t[:2] == tokens[:2])[len(tokens) :][:limit]
+    )
+    models = Models(str(hybrid), drafter, "none", n_threads=1, n_threads_batch=1)
+    contexts = Contexts(models, 4, 256, Layout(1024), None)
+    try:
+        policy = parse_length("fixed:5").policy()
+        runs = [
+            Run(i + 1, list(prompt), Gate(Strict(), False), 40) for i, prompt in enumerate(prompts)
+        ]
+        for run in runs:
+            contexts.engine.set_tokens(run.seq, run.tokens)
+        while going := [run for run in runs if run.finish_reason is None]:
+            contexts.loop.round(going, policy)
+        assert [run.tokens[len(prompt) :] for run, prompt in zip(runs, prompts)] == alone
+        assert runs[0].tally.accepted > 20
+    finally:
+        contexts.close()
+        models.close()

@@ -1,0 +1,119 @@
+"""A target's own next-token head (MTP) as the draft: what it drafts is what llama.cpp's own calls give for the text alone."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import llama_cpp
+import numpy as np
+import pytest
+import tiny
+from answers import ask
+from llama_cpp import llama_cpp_ext as ext
+
+from pyspec.errors import UnsupportedModel
+
+PROMPT = [tiny.A, tiny.A + 1, tiny.A + 2, tiny.A]
+
+
+@pytest.fixture(scope="module")
+def target(tiny_folder):
+    """A hybrid of four layers with a next-token head."""
+    return tiny.write(tiny_folder / "headed.gguf", arch="qwen35", n_layer=4, n_heads=1)
+
+
+@pytest.fixture(scope="module")
+def reference(target):
+    """Drafts after a text: every position decoded afresh, by llama.cpp's calls alone."""
+    params = llama_cpp.llama_model_default_params()
+    params.load_mtp = True
+    model = llama_cpp.llama_model_load_from_file(str(target).encode(), params)
+    yield lambda text, n: _draft(model, text, n)
+    llama_cpp.llama_model_free(model)
+
+
+@contextmanager
+def _context(model: Any, kind: int) -> Iterator[Any]:
+    params = llama_cpp.llama_context_default_params()
+    params.n_ctx, params.ctx_type, params.n_threads = 256, kind, 1
+    context = llama_cpp.llama_init_from_model(model, params)
+    ext.llama_set_embeddings_nextn(context, True, True)
+    yield context
+    llama_cpp.llama_free(context)
+
+
+def _decode(
+    context: Any, tokens: Sequence[int], first: int, states: np.ndarray | None
+) -> np.ndarray:
+    """Decode with every row wanted; returns their states, [n, n_embd]."""
+    n = len(tokens)
+    batch = llama_cpp.llama_batch_init(n, 0, 1)
+    batch.n_tokens = n
+    for i, token in enumerate(tokens):
+        batch.token[i], batch.pos[i], batch.n_seq_id[i] = token, first + i, 1
+        batch.seq_id[i][0], batch.logits[i] = 0, 1
+    if states is not None:
+        rows = np.ascontiguousarray(states, np.float32)
+        batch.embd = rows.ctypes.data_as(ctypes.POINTER(ctypes.c_float))
+    assert llama_cpp.llama_decode(context, batch) == 0
+    batch.embd = None
+    llama_cpp.llama_batch_free(batch)
+    found = ext.llama_get_embeddings_nextn(context)
+    return np.ctypeslib.as_array(found, shape=(n, tiny.N_EMBD)).copy()
+
+
+def _draft(model: Any, text: Sequence[int], n: int) -> list[int]:
+    with _context(model, llama_cpp.LLAMA_CONTEXT_TYPE_DEFAULT) as trunk:
+        states = _decode(trunk, text, 0, None)[:-1]
+    drafted: list[int] = []
+    with _context(model, llama_cpp.LLAMA_CONTEXT_TYPE_MTP) as head:
+        own = _decode(head, text[1:], 1, states)[-1:]
+        for _ in range(n):
+            row = llama_cpp.llama_get_logits_ith(head, -1)
+            drafted.append(int(np.ctypeslib.as_array(row, shape=(tiny.N_VOCAB,)).argmax()))
+            own = _decode(head, drafted[-1:], len(text) + len(drafted) - 1, own)
+    return drafted
+
+
+def drafted(llm, n):
+    """What the engine drafts after the text it holds."""
+    engine = llm._assembly.session.engine
+    engine.put_draft(0, ())
+    engine.set_stop([0.0], None)
+    engine.draft([0], [n])
+    view = engine.drafted(0)
+    return list(view.token[0 : view.n])
+
+
+@pytest.mark.parametrize("answered", [1, 8, 33])
+def test_drafts_are_llama_cpps(open_llama, target, reference, answered):
+    """After a prompt, and after rounds in which drafts were accepted or refused."""
+    llm = open_llama(target, draft="mtp")
+    ask(llm, PROMPT, answered)
+    assert drafted(llm, 6) == reference(llm._assembly.session.tokens, 6)
+
+
+def test_text_is_the_targets(open_llama, target):
+    """Over texts that begin alike, go back, or have nothing in common; some drafts are accepted."""
+    llm, plain = open_llama(target, draft="mtp"), open_llama(target)
+    accepted = 0
+    for text in (PROMPT, [*PROMPT, 9, 9], PROMPT[:2], [20, 21], PROMPT):
+        assert ask(llm, text, 60).ids == ask(plain, text, 60).ids
+        accepted += llm.last_speculation["accepted"]
+    assert accepted > 0
+
+
+def test_auto_takes_the_head(open_llama, target):
+    """Lookup goes with it, as with any draft."""
+    llm = open_llama(target, draft="auto")
+    ask(llm, PROMPT, 10)
+    assert llm.last_speculation["draft"] == "lookup+mtp"
+
+
+def test_a_file_without_a_head_has_none(open_llama, tiny_target):
+    """Asked for by name it is refused in one sentence."""
+    with pytest.raises(UnsupportedModel, match="no next-token head"):
+        open_llama(tiny_target, draft="mtp")
