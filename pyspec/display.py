@@ -154,10 +154,16 @@ def verdict(block: Mapping[str, Any], tokens_per_second: float) -> str:
         return f"{rate}; the answer is too short to say what drafts brought"
     if factor >= 1 + SAME:
         return f"{rate}, {factor:.2f} times as fast as without drafts"
+    off = ", and were switched off for most of it" if _mostly_off(block) else ""
     if factor > 1 - SAME:
-        return f"{rate}, as fast as without drafts"
-    off = ", and are switched off while that is so" if block.get("draft_off") else ""
+        return f"{rate}, as fast as without drafts{off.replace(', and', ', which')}"
     return f"{rate}; drafts did not help here ({factor:.2f} times the speed without them){off}"
+
+
+def _mostly_off(block: Mapping[str, Any]) -> bool:
+    """Whether in most rounds of an answer nothing drafted was checked."""
+    plain = block.get("choice", {}).get("rounds_by_length", {}).get(0, 0)
+    return bool(2 * plain > block["rounds"])
 
 
 def stats_line(block: Mapping[str, Any], tokens_per_second: float) -> str:

@@ -140,7 +140,12 @@ def target_of(path: Path) -> SavedModel:
     """What says which target a conversation is held with. Large files that nobody hashed yet are not hashed for this."""
     small = path.stat().st_size <= _QUICK_HASH
     digest = file_sha256(path) if small else known_sha256(path)
-    return SavedModel(path.stem, digest, os.fsdecode(path.absolute()))
+    return SavedModel(_utf8(path.stem), digest, _utf8(str(path.absolute())))
+
+
+def _utf8(text: str) -> str:
+    """A file's name as JSON can hold it; one that is not UTF-8 is then found no more by it."""
+    return text.encode("utf-8", "replace").decode()
 
 
 def restore(saved: SavedChat, model: Speaker) -> tuple[Conversation, bool]:

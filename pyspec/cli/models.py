@@ -81,7 +81,7 @@ def list_models(as_json: bool, only_here: bool) -> None:
         listed = {row["name"] for row in rows}
         rows += [_known_row(e, manifest) for e in manifest.model if e.name not in listed]
     if as_json:
-        click.echo(json.dumps(rows, indent=1, ensure_ascii=False))
+        click.echo(json.dumps(rows, indent=1))
         return
     table = Table(box=None, pad_edge=False)
     for column in ("name", "role", "MB", "type", "architecture", "origin", "licence", "what"):

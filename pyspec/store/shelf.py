@@ -133,6 +133,12 @@ def add(file: Path, name: str | None = None) -> Found:
     """
     path = file.expanduser().absolute()
     read_header(path)
+    try:
+        str(path).encode("utf-8")
+    except UnicodeEncodeError:
+        raise OptionError(
+            f"the path {show(str(path), 300)} is not UTF-8", "rename it first"
+        ) from None
     name = name or path.stem
     if not _NAME.fullmatch(name):
         raise OptionError(

@@ -139,6 +139,15 @@ def test_stats_line() -> None:
             "30.0 tokens/s; drafts did not help here (0.80 times the speed without them)",
         ),
         (
+            {"times_plain": 0.8, "choice": {"rounds_by_length": {0: 20, 3: 5}}},
+            "30.0 tokens/s; drafts did not help here (0.80 times the speed without them), and were switched off for"
+            " most of it",
+        ),
+        (
+            {"times_plain": 1.0, "choice": {"rounds_by_length": {0: 20, 3: 5}}},
+            "30.0 tokens/s, as fast as without drafts, which were switched off for most of it",
+        ),
+        (
             {"times_plain": None},
             "30.0 tokens/s; the answer is too short to say what drafts brought",
         ),

@@ -80,6 +80,23 @@ def shell(line: str, target: Path, **variables: str) -> subprocess.CompletedProc
     )
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        r"$P generate x -m $'\xff.gguf'", r"$P generate x -f $'\xff'", r"$P generate x --draft $'\xff' $M",
+        r"$P models path $'\xff'", r"$P models info $'\xff'", r"$P models rm $'\xff'", r"$P $'\xff'",
+        r"$P generate --$'\xff' x", r"$P chat --load $'\xff' $M", r"$P chat -s $'\xff' $M",
+    ],
+)  # fmt: skip
+def test_words_that_are_not_utf8(tiny_ascii: Path, line: str) -> None:
+    """A sentence that shows them escaped, and a failure."""
+    done = shell(f"{line} </dev/null", tiny_ascii)
+    assert done.returncode in (1, 2)
+    assert done.stdout == b""
+    assert b"Traceback" not in done.stderr
+    done.stderr.decode("ascii")
+
+
 @pytest.mark.parametrize("arguments", ["x $M", "x $M --json", "x $M --tokens"])
 @pytest.mark.parametrize("redirection", [">/dev/full", ">&-"])
 def test_an_answer_that_cannot_be_written(
@@ -122,10 +139,11 @@ def test_no_descriptor_at_all(tiny_ascii: Path) -> None:
     assert done.stdout == b"rc=1\n"
 
 
+@pytest.mark.parametrize("name", ["generate", "chat"])
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_a_signal_while_the_prompt_is_read(smollm2: str, number: int, code: int) -> None:
+def test_a_signal_while_the_prompt_is_read(smollm2: str, number: int, code: int, name: str) -> None:
     """It ends the command in a moment, with llama.cpp's own log lines kept out, however long the prompt is."""
-    command = [sys.executable, "-m", "pyspec", "generate", "-m", smollm2, "-t", "1", "-c", "8192"]
+    command = [sys.executable, "-m", "pyspec", name, "-m", smollm2, "-t", "1", "-c", "8192"]
     child = subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=ENVIRONMENT
     )  # fmt: skip

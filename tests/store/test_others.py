@@ -250,6 +250,14 @@ def test_what_cannot_be_added(home: Path) -> None:
             add(path, name or " ")
 
 
+def test_a_path_that_is_not_utf8_cannot_be_added(home: Path) -> None:
+    """The register is text."""
+    path = home / os.fsdecode(b"a\xff.gguf")
+    path.write_bytes(TINY)
+    with pytest.raises(OptionError, match="not UTF-8"):
+        add(path, "odd")
+
+
 def test_other_programs_models_are_left_to_them(home: Path) -> None:
     """`rm` names the program that removes them."""
     blob = ollama(home / ".ollama/models", "toy:1b")
