@@ -195,7 +195,7 @@ def _screen(color: str) -> Screen:
                 errors="replace"
             )  # a terminal that lacks a character is no reason to end
     wanted = {"always": True, "never": False}.get(color)
-    no_color = True if color == "never" else None
+    no_color = {"never": True, "always": False}.get(color)
 
     def console(*, stderr: bool) -> Console:
         return Console(

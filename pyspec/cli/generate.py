@@ -279,7 +279,7 @@ def _report(llm: SpeculativeLlama, pieces: list[Piece], with_tokens: bool) -> di
 def _print_tokens(llm: SpeculativeLlama, pieces: list[Piece], color: str) -> None:
     tokens = [token for piece in pieces for token in piece.tokens]
     console = Console(
-        no_color=True if color == "never" else None,
+        no_color={"never": True, "always": False}.get(color),
         force_terminal=True if color == "always" else None,
     )
     coloured = console.color_system is not None and not console.no_color

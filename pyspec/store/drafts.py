@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from time import monotonic
 
 from pyspec.store.facts import Facts, facts_of
 from pyspec.store.manifest import Family, Manifest, load_manifest
 from pyspec.store.others import Found
-from pyspec.store.shelf import here
+from pyspec.store.shelf import shelf
 
 __all__ = ["Candidate", "candidates", "draft_here", "known_drafts"]
 
 LARGEST = 0.35
 """Share of the target's size above which no draft is taken unasked: its steps would cost as much as they gain."""
+
+PATIENCE_S = 0.3
+"""How long a start may look into files that were never looked into, seconds."""
 
 _COUPLED = ("eagle3",)
 """Architectures of drafts that were made for one target, whatever their vocabulary."""
@@ -47,22 +52,45 @@ def candidates(target: Path, manifest: Manifest | None = None) -> list[Candidate
         Candidate(
             found.name, found.origin, other.size, other.size / facts.size, _note(other), found.path
         )
-        for found, other in _fitting(target, facts, manifest)
+        for found, other in _fitting(target, facts)
     ]
     return sorted(fitting, key=lambda c: c.size) + known_drafts(facts, manifest)
 
 
 def draft_here(target: Path) -> Found | None:
-    """The smallest model on this machine that has a target's vocabulary and is much smaller than it, or None."""
+    """The smallest model on this machine that has a target's vocabulary and is much smaller than it, or None.
+
+    Headers that were never read are read, a tenth of a second each, for as long as `PATIENCE_S`: a later start knows the
+    rest.
+    """
     facts = facts_of(target)
     if facts is None or not facts.vocabulary:
         return None
-    small = [
-        (other.size, found)
-        for found, other in _fitting(target, facts, load_manifest())
-        if other.size <= LARGEST * facts.size and not other.recurrent
-    ]
-    return min(small, key=lambda pair: pair[0])[1] if small else None
+    end = monotonic() + PATIENCE_S
+    for found in _small(target, int(LARGEST * facts.size)):
+        other = facts_of(found.path)
+        if other is not None and _fits(other, facts) and not other.recurrent:
+            return found
+        if monotonic() > end:
+            break
+    return None
+
+
+def _small(target: Path, largest: int) -> list[Found]:
+    """What is here, is no companion or coupled draft, and has at most so many bytes; smallest first."""
+    sized = []
+    for found, entry, _ in shelf(load_manifest()):
+        if entry is not None and entry.role not in ("target", "draft"):
+            continue
+        with suppress(OSError):
+            if (size := found.path.stat().st_size) <= largest and not found.path.samefile(target):
+                sized.append((size, found))
+    return [found for _, found in sorted(sized, key=lambda pair: pair[0])]
+
+
+def _fits(other: Facts, facts: Facts) -> bool:
+    same = other.vocabulary == facts.vocabulary and other.size < facts.size
+    return same and other.architecture not in _COUPLED
 
 
 def known_drafts(facts: Facts, manifest: Manifest) -> list[Candidate]:
@@ -81,17 +109,9 @@ def _is_of(family: Family, facts: Facts) -> bool:
     return facts.architecture in family.architectures and facts.n_vocab in family.n_vocab
 
 
-def _fitting(target: Path, facts: Facts, manifest: Manifest) -> list[tuple[Found, Facts]]:
-    own = target.resolve()
-    found = []
-    for model in here(manifest):
-        other = model.facts
-        if other is None or model.role == "companion" or other.architecture in _COUPLED:
-            continue
-        same = other.vocabulary == facts.vocabulary and other.size < facts.size
-        if same and model.role != "coupled" and model.found.path.resolve() != own:
-            found.append((model.found, other))
-    return found
+def _fitting(target: Path, facts: Facts) -> list[tuple[Found, Facts]]:
+    found = [(found, facts_of(found.path)) for found in _small(target, facts.size)]
+    return [(f, other) for f, other in found if other is not None and _fits(other, facts)]
 
 
 def _note(facts: Facts) -> str:

@@ -22,7 +22,7 @@ from pyspec.store.manifest import Entry, Manifest, Shipped, load_manifest
 from pyspec.store.others import Found, found_elsewhere, gguf_names
 from pyspec.store.paths import cache_dir, make_dir, models_dir
 
-__all__ = ["Model", "add", "find_here", "here", "names", "remove", "target_names"]
+__all__ = ["Model", "add", "find_here", "here", "names", "remove", "shelf", "target_names"]
 
 OURS, ADDED = "pyspec", "added"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]*")
@@ -43,15 +43,22 @@ class Model:
 
 def here(manifest: Manifest | None = None) -> list[Model]:
     """Every model on this machine: ours first, then by program."""
-    manifest = manifest or load_manifest()
-    models = [
-        Model(found, facts_of(found.path), entry.role, entry.licence, summary)
-        for entry in manifest.model
-        for found, summary in _known(entry)
+    return [
+        Model(found, facts_of(found.path))
+        if entry is None
+        else Model(found, facts_of(found.path), entry.role, entry.licence, summary)
+        for found, entry, summary in shelf(manifest or load_manifest())
     ]
-    taken = {model.found.path for model in models}
+
+
+def shelf(manifest: Manifest) -> list[tuple[Found, Entry | None, str]]:
+    """The same without a look into the files: what is here, its entry in the manifest, a summary."""
+    known: list[tuple[Found, Entry | None, str]] = [
+        (found, entry, summary) for entry in manifest.model for found, summary in _known(entry)
+    ]
+    taken = {found.path for found, _, _ in known}
     more = [*_fetched(), *_added(), *found_elsewhere()]
-    return models + [Model(f, facts_of(f.path)) for f in more if f.path not in taken]
+    return known + [(found, None, "") for found in more if found.path not in taken]
 
 
 def names() -> list[str]:

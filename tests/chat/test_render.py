@@ -140,8 +140,10 @@ def test_stats_line() -> None:
         ),
         (
             {"times_plain": 0.8, "choice": {"rounds_by_length": {0: 20, 3: 5}}},
-            "30.0 tokens/s; drafts did not help here (0.80 times the speed without them), and were switched off for"
-            " most of it",
+            (
+                "30.0 tokens/s; drafts did not help here (0.80 times the speed without them), and were switched off for"
+                " most of it"
+            ),
         ),
         (
             {"times_plain": 1.0, "choice": {"rounds_by_length": {0: 20, 3: 5}}},

@@ -77,6 +77,25 @@ def test_tokens_name_their_source(smollm2: str) -> None:
     assert "{relaxed}" in done.stdout.decode()
 
 
+@pytest.mark.parametrize(
+    ("color", "variables", "coloured"),
+    [("auto", {}, False), ("always", {}, True), ("always", {"NO_COLOR": "1"}, True), ("never", {"FORCE_COLOR": "1"}, False),
+     ("auto", {"NO_COLOR": "1", "FORCE_COLOR": "1"}, False)],
+)  # fmt: skip
+def test_no_color_is_heard(
+    tiny_ascii: Path, color: str, variables: dict[str, str], coloured: bool
+) -> None:
+    """NO_COLOR means none, unless the option says otherwise."""
+    command = [sys.executable, "-m", "pyspec", "generate", "abcabcabc", "-m", str(tiny_ascii), "--trust-model",
+               "-t", "1", "-n", "40", "--temp", "0", "--draft", "lookup", "--length", "fixed:3", "--tokens",
+               "--color", color]  # fmt: skip
+    done = subprocess.run(
+        command, capture_output=True, env={**NO_LOG, **variables}, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert (b"\x1b[32m" in done.stdout) is coloured
+
+
 def test_prompt_from_stdin_and_file_agree(smollm2: str, tmp_path: Path) -> None:
     """A prompt gives the same answer from the command line, a file (CRLF and BOM included) and stdin."""
     file = tmp_path / "prompt.txt"

@@ -103,3 +103,20 @@ def test_known_targets_are_of_their_family(smollm2: str, monkeypatch: pytest.Mon
     families = [f.name for f in load_manifest().family
                 if facts.architecture in f.architectures and facts.n_vocab in f.n_vocab]  # fmt: skip
     assert families == ["SmolLM2"]
+
+
+def test_a_start_does_not_wait_for_every_header(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With many files that were never looked into, the smallest are looked into and the rest is left for later."""
+    target = made(home / "target.gguf", n_layer=8)
+    for n in range(4):
+        made(home / f"other{n}.gguf", n_layer=1, tokens=[*tiny.TOKENS[:-1], str(n)])
+    made(home / "fits.gguf", n_layer=2)
+    times = iter(range(100))
+    monkeypatch.setattr("pyspec.store.drafts.monotonic", lambda: 0.2 * next(times))
+    assert draft_here(target) is None
+    monkeypatch.setattr("pyspec.store.drafts.monotonic", lambda: 0.0)
+    found = draft_here(target)
+    assert found is not None
+    assert found.name == "fits"
