@@ -15,7 +15,7 @@ from rich.table import Table
 
 from pyspec.cli.command import Command, option, stack
 from pyspec.cli.completion import model_names
-from pyspec.cli.progress import store_progress
+from pyspec.cli.progress import busy, store_progress
 from pyspec.display import safe
 from pyspec.errors import OptionError, PyspecError
 from pyspec.store.drafts import Candidate, candidates
@@ -78,7 +78,8 @@ def draft(model: str | None, as_json: bool, **options: Any) -> None:
     """
     with store_progress() as progress:
         target = resolve(model, progress)
-    rows = [*_shipped(target), *candidates(target)]
+    with busy("looking into the files"):
+        rows = [*_shipped(target), *candidates(target)]
     verdicts = _measured(target, rows, options) if options["measure"] else {}
     if as_json:
         click.echo(json.dumps([_as_dict(row, verdicts.get(row.name)) for row in rows], indent=1))

@@ -19,7 +19,7 @@ BOTH = (signal.SIGINT, signal.SIGTERM)
 
 @contextmanager
 def interruptible(cancel: Callable[[], None], signals: Sequence[int] = BOTH) -> Iterator[list[int]]:
-    """While inside, the first signal calls `cancel` at once and a second within 2 s raises KeyboardInterrupt.
+    """While inside, the first signal calls `cancel` at once and a second within 2 s raises KeyboardInterrupt (SystemExit for SIGTERM).
 
     signals: which ones are meant; the list that comes with `with` has those that arrived.
     Python runs its own handlers only between bytecodes, and a decode may take seconds. So the signal's number travels through the
@@ -36,6 +36,8 @@ def interruptible(cancel: Callable[[], None], signals: Sequence[int] = BOTH) -> 
     def handle(number: int, _frame: FrameType | None) -> None:
         seen.append(number)
         if monotonic() - last[0] < TWICE_S:
+            if number == signal.SIGTERM:
+                raise SystemExit(exit_code(seen))
             raise KeyboardInterrupt
         last[0] = monotonic()
 

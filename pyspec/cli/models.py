@@ -14,7 +14,7 @@ from rich.table import Table
 
 from pyspec.cli.command import Command, option
 from pyspec.cli.completion import model_names
-from pyspec.cli.progress import store_progress
+from pyspec.cli.progress import busy, store_progress
 from pyspec.display import safe
 from pyspec.errors import ModelNotFound, PyspecError
 from pyspec.store.convert import (
@@ -76,7 +76,8 @@ def list_models(as_json: bool, only_here: bool) -> None:
     Each name works behind -m, --draft and --companion.
     """
     manifest = load_manifest()
-    rows = [_row(model, manifest) for model in here(manifest)]
+    with busy("looking into the files"):
+        rows = [_row(model, manifest) for model in here(manifest)]
     if not only_here:
         listed = {row["name"] for row in rows}
         rows += [_known_row(e, manifest) for e in manifest.model if e.name not in listed]

@@ -13,7 +13,7 @@ import click
 from pyspec.cli.command import option, stack
 from pyspec.cli.completion import model_names
 from pyspec.cli.engine import engine_arguments
-from pyspec.cli.progress import loading, store_progress
+from pyspec.cli.progress import busy, store_progress
 from pyspec.cli.quiet import hush_llama
 from pyspec.errors import OptionError
 from pyspec.llama import Speculation, SpeculativeLlama
@@ -262,7 +262,7 @@ def open_model(options: Mapping[str, Any], **kwargs: Any) -> SpeculativeLlama:
     found = find_models(options)
     hush_llama(bool(options.get("verbose")))
     threads = options["threads"] or default_threads()
-    with loading(Path(found["model"]).stem):
+    with busy(f"loading {Path(found['model']).stem}"):
         return _load(options, found, threads, kwargs)
 
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from pyspec.store.fetch import Progress as Callback
 
-__all__ = ["loading", "store_progress"]
+__all__ = ["busy", "store_progress"]
 
 
 @contextmanager
@@ -48,11 +48,11 @@ def store_progress(console: Console | None = None) -> Iterator[Callback]:
 
 
 @contextmanager
-def loading(name: str) -> Iterator[None]:
-    """Says what is being loaded while it is, on a terminal only."""
+def busy(what: str) -> Iterator[None]:
+    """Says what takes a moment while it does, on a terminal only."""
     console = Console(stderr=True)
     if not console.is_terminal:
         yield
         return
-    with console.status(f"loading {safe(name)}"):
+    with console.status(safe(what)):
         yield
