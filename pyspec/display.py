@@ -104,7 +104,7 @@ def _quoted(data: bytes) -> str:
 _LONG_PROMPT = 512  # tokens from which on reading is worth showing
 
 
-class Reading:
+class PromptStatus:
     """How far a long prompt is read: on a terminal only, and gone with `stop`."""
 
     def __init__(self, console: Console) -> None:

@@ -16,7 +16,7 @@ FULL_HINT = "/clear or /undo makes room, `/set trim on` drops the oldest turns, 
 
 
 @dataclass(frozen=True)
-class Answer:
+class Reply:
     """What the model said: the text, and the tokens it was generated as.
 
     tokens: without the one that ended the answer; empty where they are not known, as those of
@@ -42,7 +42,7 @@ class Exchange:
     """A question, and its answer once there is one."""
 
     user: str
-    answer: Answer | None = None
+    answer: Reply | None = None
 
 
 @dataclass
@@ -53,7 +53,7 @@ class Conversation:
     exchanges: list[Exchange] = field(default_factory=list)
 
     @property
-    def last_answer(self) -> Answer | None:
+    def last_answer(self) -> Reply | None:
         """The newest answer."""
         return self.exchanges[-1].answer if self.exchanges else None
 

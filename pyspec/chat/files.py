@@ -11,7 +11,7 @@ import msgspec
 
 from pyspec._version import __version__
 from pyspec.atomic import write_whole
-from pyspec.chat.conversation import Answer, Conversation, Exchange
+from pyspec.chat.conversation import Conversation, Exchange, Reply
 from pyspec.errors import InputEncoding, InputError, InputTooLong
 from pyspec.store.fingerprint import file_sha256, known_sha256
 from pyspec.tokens import Source, Token
@@ -175,10 +175,10 @@ def restore(saved: SavedChat, model: Speaker) -> tuple[Conversation, bool]:
     return conversation, same
 
 
-def _answer(message: SavedMessage, model: Speaker, same: bool) -> Answer:
+def _answer(message: SavedMessage, model: Speaker, same: bool) -> Reply:
     tokens = _tokens(message, model) if same else ()
     seed = message.seed & 0xFFFFFFFF
-    return Answer(message.content, tokens, message.finish_reason, seed)
+    return Reply(message.content, tokens, message.finish_reason, seed)
 
 
 def _tokens(message: SavedMessage, model: Speaker) -> tuple[Token, ...]:

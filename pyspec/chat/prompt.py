@@ -35,7 +35,7 @@ HISTORY = "PYSPEC_CHAT_HISTORY"
 
 
 @dataclass(frozen=True)
-class Entry:
+class Typed:
     """What was entered; `literal` texts were quoted and are never commands."""
 
     text: str
@@ -52,7 +52,7 @@ class Reader(Protocol):
 
     interactive: bool
 
-    def read(self) -> Entry:
+    def read(self) -> Typed:
         """The next entry."""
 
 
@@ -64,13 +64,13 @@ def is_open(text: str) -> bool:
     return text.endswith("\\")
 
 
-def entry(text: str) -> Entry:
+def typed(text: str) -> Typed:
     """The entry of complete lines, without the marks that joined them."""
     begun = text.strip()
     if begun.startswith(QUOTE):
         inside, _, after = begun[len(QUOTE) :].partition(QUOTE)
-        return Entry((inside + after).strip("\n"), literal=True)
-    return Entry(text.replace("\\\n", "\n").removesuffix("\\").rstrip())
+        return Typed((inside + after).strip("\n"), literal=True)
+    return Typed(text.replace("\\\n", "\n").removesuffix("\\").rstrip())
 
 
 class StreamReader:
@@ -86,7 +86,7 @@ class StreamReader:
         self._limit = limit
         self._number = 0
 
-    def read(self) -> Entry:
+    def read(self) -> Typed:
         """The next entry that is not empty."""
         while True:
             lines = self._line()
@@ -95,7 +95,7 @@ class StreamReader:
                     lines += "\n" + self._line()
                 except EOFError:
                     break
-            if (made := entry(lines)).text.strip():
+            if (made := typed(lines)).text.strip():
                 return made
 
     def _line(self) -> str:
@@ -123,14 +123,14 @@ class WholeReader:
         self._stream: BinaryIO | None = stream
         self._limit = limit
 
-    def read(self) -> Entry:
+    def read(self) -> Typed:
         """The entry, once."""
         if self._stream is None:
             raise EOFError
         data, self._stream = self._stream.read(self._limit + 1), None
         if len(data) > self._limit:
             raise InputTooLong(f"stdin holds more than {self._limit} bytes", "shorten it")
-        return Entry(decode(data, "stdin").strip("\n"), literal=True)
+        return Typed(decode(data, "stdin").strip("\n"), literal=True)
 
 
 class CommandCompleter(Completer):
@@ -180,9 +180,9 @@ class TerminalReader:
             tempfile_suffix=".txt",
         )
 
-    def read(self) -> Entry:
+    def read(self) -> Typed:
         """The next entry, empty ones included."""
-        return entry(self._session.prompt())
+        return typed(self._session.prompt())
 
     def confirm(self, question: str) -> bool:
         """Whether a question is answered by yes; Ctrl-C and Ctrl-D mean no."""

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from pyspec.chat.model import AnswerStats
 from pyspec.chat.wrap import Wrapper
-from pyspec.display import Reading, safe, token_text
+from pyspec.display import PromptStatus, safe, token_text
 from pyspec.tokens import Token
 
 
@@ -48,7 +48,7 @@ class Screen:
     def __init__(self, out: Console, err: Console) -> None:
         self._out = out
         self._err = err
-        self.progress = Reading(err)
+        self.progress = PromptStatus(err)
         self.wrap = True
 
     def say(self, text: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from time import monotonic
 
 from pyspec.chat.commands import execute
-from pyspec.chat.prompt import Entry, Reader
+from pyspec.chat.prompt import Reader, Typed
 from pyspec.chat.talk import Chat
 from pyspec.errors import PyspecError
 
@@ -36,7 +36,7 @@ def run(chat: Chat, reader: Reader) -> int:
     return 0 if reader.interactive else chat.exit_code
 
 
-def _handle(chat: Chat, entered: Entry) -> None:
+def _handle(chat: Chat, entered: Typed) -> None:
     try:
         if entered.is_command:
             execute(chat, entered.text)

@@ -20,7 +20,7 @@ SILENT, BRIEF, FULL = "off", "brief", "on"
 
 
 @dataclass(frozen=True)
-class Settings:
+class ChatSettings:
     """Everything that is not the conversation.
 
     seed: None draws one for each answer. trim: drop the oldest turns when the context is full. stats: `brief` for a
@@ -93,7 +93,7 @@ _PROBABILITY = _number(float, 0, 1)
 
 @dataclass(frozen=True)
 class _Field:
-    """Where a setting lives: a part of `Settings` ("" for itself), attribute; its word for None."""
+    """Where a setting lives: a part of `ChatSettings` ("" for itself), attribute; its word for None."""
 
     part: str
     attribute: str
@@ -129,7 +129,7 @@ FIELDS: Mapping[str, _Field] = MappingProxyType(
 """Each setting by the name that `/set` takes."""
 
 
-def changed(settings: Settings, name: str, value: str) -> Settings:
+def changed(settings: ChatSettings, name: str, value: str) -> ChatSettings:
     """`settings` with one of them set from its text. Raises OptionError, naming the setting."""
     if name not in FIELDS:
         raise OptionError(f"there is no setting {name[:40]!r}", f"use {', '.join(FIELDS)}")
@@ -144,12 +144,12 @@ def changed(settings: Settings, name: str, value: str) -> Settings:
     return replace(settings, **{where.part: part})
 
 
-def values(settings: Settings) -> dict[str, str]:
+def values(settings: ChatSettings) -> dict[str, str]:
     """Every setting as the text that `changed` takes."""
     return {name: _text(where, settings) for name, where in FIELDS.items()}
 
 
-def _text(where: _Field, settings: Settings) -> str:
+def _text(where: _Field, settings: ChatSettings) -> str:
     value = getattr(getattr(settings, where.part) if where.part else settings, where.attribute)
     if value is None:
         return where.none
@@ -158,7 +158,7 @@ def _text(where: _Field, settings: Settings) -> str:
     return f"{value:.12g}" if isinstance(value, float) else str(value)
 
 
-def apply(settings: Settings, saved: Mapping[str, str]) -> tuple[Settings, list[str]]:
+def apply(settings: ChatSettings, saved: Mapping[str, str]) -> tuple[ChatSettings, list[str]]:
     """`settings` with saved texts put in, and a sentence for each that cannot be used."""
     refused = []
     for name, value in saved.items():

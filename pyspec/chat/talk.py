@@ -11,10 +11,10 @@ from pathlib import Path
 from time import monotonic
 
 from pyspec.chat import files
-from pyspec.chat.conversation import FULL_HINT, Answer, Conversation, Exchange, fit, spoken
+from pyspec.chat.conversation import FULL_HINT, Conversation, Exchange, Reply, fit, spoken
 from pyspec.chat.model import Ask, ChatModel
 from pyspec.chat.render import Screen
-from pyspec.chat.settings import BRIEF, SILENT, Settings, values
+from pyspec.chat.settings import BRIEF, SILENT, ChatSettings, values
 from pyspec.display import counted, stats_line, verdict
 from pyspec.errors import InputError, PyspecError
 from pyspec.rules import Strict, Verification
@@ -42,7 +42,7 @@ class Chat:
     model: ChatModel
     screen: Screen
     guard: Guard
-    settings: Settings = Settings()
+    settings: ChatSettings = ChatSettings()
     conversation: Conversation = field(default_factory=Conversation)
     pending: str = ""
     leaving: bool = False
@@ -113,7 +113,7 @@ class Chat:
         self.screen.say(f"--- {other.name}: {rate}{_difference(old, new)}")
         self._show_stats(new)
 
-    def _last_answer(self, refusal: str) -> Answer:
+    def _last_answer(self, refusal: str) -> Reply:
         if (answer := self.conversation.last_answer) is None:
             raise InputError(refusal, "ask something first")
         return answer
@@ -158,7 +158,7 @@ class Chat:
             draft_max=settings.draft_max,
         )
 
-    def _stream(self, ask: Ask) -> Answer:
+    def _stream(self, ask: Ask) -> Reply:
         """Show an answer as it comes. An error ends it; what had come is kept."""
         text, tokens, reason = "", list[Token](), "error"
         pieces = self.model.answer(ask, self.screen.progress)
@@ -180,13 +180,13 @@ class Chat:
         if _SIGTERM in (signals or ()):
             self.leaving, self.exit_code = True, TERMINATED
         kept = spoken(tokens, text, self.model.piece)
-        return Answer(text, kept, reason, ask.sampling.seed, self.model.stats())
+        return Reply(text, kept, reason, ask.sampling.seed, self.model.stats())
 
     def _stop(self) -> None:
         self.interrupted_at = monotonic()
         self.model.cancel()
 
-    def _explain(self, answer: Answer) -> None:
+    def _explain(self, answer: Reply) -> None:
         kept = "what was said is kept" if answer.tokens else "nothing was said yet"
         notes = {
             "length": f"stopped at {counted(self.settings.max_tokens or 0, 'token')}; /set max_tokens all has no limit",
@@ -196,7 +196,7 @@ class Chat:
         if answer.finish_reason in notes:
             self.screen.note(f"({notes[answer.finish_reason]})")
 
-    def _show_stats(self, answer: Answer) -> None:
+    def _show_stats(self, answer: Reply) -> None:
         how, stats = self.settings.stats, answer.stats
         if how == SILENT or stats is None:
             return
@@ -205,7 +205,7 @@ class Chat:
             self.screen.note(stats_line(stats.block, stats.rate))
 
 
-def _difference(old: Answer, new: Answer) -> str:
+def _difference(old: Reply, new: Reply) -> str:
     if new.text == old.text:
         return "the same text"
     if not old.tokens:

@@ -16,7 +16,7 @@ from pyspec.batch.output import open_output
 from pyspec.batch.reading import MAX_RECORD, Reading
 from pyspec.batch.sources import find_sources, read_sources
 from pyspec.cli.batch_progress import batch_progress, show_summary
-from pyspec.cli.command import Command
+from pyspec.cli.command import Subcommand
 from pyspec.cli.interrupt import interruptible
 from pyspec.cli.options import (
     find_models,
@@ -34,7 +34,7 @@ FAILED_ITEMS = 3
 """Exit code of a batch that finished with failed records."""
 
 
-@click.command(cls=Command)
+@click.command(cls=Subcommand)
 @click.argument("inputs", nargs=-1, required=True, metavar="INPUT...")
 @click.option(
     "-o", "--output", required=True, metavar="OUT|DIR/", help="JSONL file, or folder of text files."

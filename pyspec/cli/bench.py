@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from pyspec.cli.command import Command
+from pyspec.cli.command import Subcommand
 from pyspec.cli.measuring import (
     FILE,
     MEASURED,
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-@click.command(cls=Command)
+@click.command(cls=Subcommand)
 @model_options
 @question_options
 @click.option("--modes", default="plain,strict,margin", show_default=True, help="Comma-separated.")

@@ -20,9 +20,9 @@ from pyspec.chat.log import new_path, newest
 from pyspec.chat.prompt import Reader, StreamReader, TerminalReader, WholeReader, terminal_kept
 from pyspec.chat.render import Screen
 from pyspec.chat.repl import run
-from pyspec.chat.settings import BRIEF, FULL, SILENT, Settings
+from pyspec.chat.settings import BRIEF, FULL, SILENT, ChatSettings
 from pyspec.chat.talk import Chat
-from pyspec.cli.command import TEXT, Command, option
+from pyspec.cli.command import TEXT, Subcommand, option
 from pyspec.cli.engine import engine_options
 from pyspec.cli.interrupt import interruptible
 from pyspec.cli.options import (
@@ -45,7 +45,7 @@ EXAMPLES = [
 ]
 
 
-@click.command(cls=Command, examples=EXAMPLES, epilog=STATS_HELP)
+@click.command(cls=Subcommand, examples=EXAMPLES, epilog=STATS_HELP)
 @option(
     "-s",
     "--system",
@@ -172,9 +172,9 @@ def _terminate(_signal: int, _frame: FrameType | None) -> None:
     sys.exit(143)
 
 
-def _settings(options: Mapping[str, Any]) -> Settings:
+def _settings(options: Mapping[str, Any]) -> ChatSettings:
     most = options["max_tokens"]
-    return Settings(
+    return ChatSettings(
         sampling=sampling(options),
         margin=Margin(options["theta"], options["gap"], options["cap"], options["budget"]),
         verify=options["verify"],

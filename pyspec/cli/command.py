@@ -72,7 +72,7 @@ def stack(*options: Callable[[F], F]) -> Callable[[F], F]:
     return decorate
 
 
-class Command(click.Command):
+class Subcommand(click.Command):
     """A subcommand whose `--help` has groups, examples and the environment, and that misreads no word."""
 
     def __init__(

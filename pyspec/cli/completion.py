@@ -9,13 +9,13 @@ from typing import Any
 import click
 from click.shell_completion import CompletionItem, get_completion_class
 
-from pyspec.cli.command import Command
+from pyspec.cli.command import Subcommand
 
 _SHELLS = ("bash", "zsh", "fish")
 
 
 @click.command(
-    cls=Command,
+    cls=Subcommand,
     examples=[
         ("pyspec completion bash >> ~/.bashrc", "For bash, from the next shell on"),
         ("pyspec completion zsh >> ~/.zshrc", "For zsh"),

@@ -13,7 +13,7 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from pyspec.cli.command import Command, option, stack
+from pyspec.cli.command import Subcommand, option, stack
 from pyspec.cli.completion import model_names
 from pyspec.cli.progress import busy, store_progress
 from pyspec.display import safe
@@ -62,7 +62,7 @@ class Verdict:
 
 
 @click.command(
-    cls=Command,
+    cls=Subcommand,
     examples=[
         ("pyspec draft llama3.2:3b", "What could draft for a model of ollama's"),
         ("pyspec draft llama3.2:3b --measure", "Whether it pays on this machine"),

@@ -13,7 +13,7 @@ import click
 from rich.console import Console
 
 from pyspec.batch.constrain import Constraint
-from pyspec.cli.command import TEXT, Command, option
+from pyspec.cli.command import TEXT, Subcommand, option
 from pyspec.cli.engine import engine_options
 from pyspec.cli.interrupt import exit_code, interruptible
 from pyspec.cli.options import (
@@ -27,7 +27,7 @@ from pyspec.cli.options import (
 from pyspec.cli.resume import Dialogue, with_its_model
 from pyspec.cli.shape import grammar_of, shape_options
 from pyspec.cli.streams import prompt_text
-from pyspec.display import STATS_HELP, Reading, counted, safe, stats_line, token_text, verdict
+from pyspec.display import STATS_HELP, PromptStatus, counted, safe, stats_line, token_text, verdict
 from pyspec.errors import OptionError
 from pyspec.llama import Speculation, SpeculativeLlama
 from pyspec.prompt_cache import PromptCache
@@ -58,7 +58,7 @@ class _Task:
     grammar: Constraint | None = None
 
 
-@click.command(cls=Command, examples=EXAMPLES, epilog=STATS_HELP)
+@click.command(cls=Subcommand, examples=EXAMPLES, epilog=STATS_HELP)
 @click.argument("prompt", required=False, type=TEXT)
 @option(
     "-p",
@@ -192,7 +192,7 @@ def _answer(
     cache = PromptCache(llm, cache_file)
     cache.restore(tokens)
     pieces: list[Piece] = []
-    reading = Reading(Console(stderr=True))
+    reading = PromptStatus(Console(stderr=True))
     with interruptible(llm.cancel) as signals:
 
         def progress(done: int, total: int) -> None:

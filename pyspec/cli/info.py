@@ -6,12 +6,12 @@ import click
 import llama_cpp
 
 from pyspec._version import __version__
-from pyspec.cli.command import Command
+from pyspec.cli.command import Subcommand
 from pyspec.store.machine import default_threads, extra_buffers_known, has_amx
 from pyspec.store.paths import cache_dir
 
 
-@click.command(cls=Command)
+@click.command(cls=Subcommand)
 def info() -> None:
     """Print versions, the backends this build has, and where models are kept."""
     click.echo(f"pyspec            {__version__}")

@@ -19,7 +19,7 @@ BOTH = (signal.SIGINT, signal.SIGTERM)
 
 @contextmanager
 def interruptible(cancel: Callable[[], None], signals: Sequence[int] = BOTH) -> Iterator[list[int]]:
-    """While inside, the first signal calls `cancel` at once and a second within 2 s raises KeyboardInterrupt (SystemExit for SIGTERM).
+    """While inside, the first signal calls `cancel` at once; a second within 2 s raises KeyboardInterrupt, or SystemExit.
 
     signals: which ones are meant; the list that comes with `with` has those that arrived.
     Python runs its own handlers only between bytecodes, and a decode may take seconds. So the signal's number travels through the

@@ -12,7 +12,7 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from pyspec.cli.command import Command, option
+from pyspec.cli.command import Subcommand, option
 from pyspec.cli.completion import model_names
 from pyspec.cli.progress import busy, store_progress
 from pyspec.display import safe
@@ -65,7 +65,7 @@ def models() -> None:
 _AS_JSON = option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
-@models.command("list", cls=Command)
+@models.command("list", cls=Subcommand)
 @_AS_JSON
 @option(
     "--here", "only_here", is_flag=True, help="Leave out what is known and not on this machine."
@@ -135,7 +135,7 @@ def _stdout() -> Console:
     return console if console.is_terminal else Console(highlight=False, markup=False, width=240)
 
 
-@models.command(cls=Command)
+@models.command(cls=Subcommand)
 @click.argument("name")
 @option(
     "--as",
@@ -202,7 +202,7 @@ def _with_progress(work: Callable[[Progress], T]) -> T:
         return work(show)
 
 
-@models.command(cls=Command)
+@models.command(cls=Subcommand)
 @click.argument("name", required=False, shell_complete=model_names)
 @_AS_JSON
 def path(name: str | None, as_json: bool) -> None:
@@ -210,7 +210,7 @@ def path(name: str | None, as_json: bool) -> None:
     _echo_path(_with_progress(lambda show: resolve(name, show)), as_json)
 
 
-@models.command("add", cls=Command)
+@models.command("add", cls=Subcommand)
 @click.argument("file", type=click.Path(path_type=Path))
 @option("--name", help="Its name; the file's without .gguf if not given.")
 def add_model(file: Path, name: str | None) -> None:
@@ -219,7 +219,7 @@ def add_model(file: Path, name: str | None) -> None:
     click.echo(f"{added.name} is {_plain(os.fspath(added.path), 1000)}", err=True)
 
 
-@models.command("rm", cls=Command)
+@models.command("rm", cls=Subcommand)
 @click.argument("names", nargs=-1, required=True, shell_complete=model_names)
 def remove_models(names: tuple[str, ...]) -> None:
     """Remove fetched and converted models from pyspec's own cache, or the name of an added file.
@@ -230,7 +230,7 @@ def remove_models(names: tuple[str, ...]) -> None:
         click.echo(remove(name), err=True)
 
 
-@models.command(cls=Command)
+@models.command(cls=Subcommand)
 @click.argument("name", shell_complete=model_names)
 @_AS_JSON
 def info(name: str, as_json: bool) -> None:

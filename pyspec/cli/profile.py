@@ -11,7 +11,7 @@ import click
 import msgspec
 from rich.console import Console
 
-from pyspec.cli.command import Command
+from pyspec.cli.command import Subcommand
 from pyspec.cli.measuring import FILE, MEASURED, run_progress
 from pyspec.cli.options import model_options, open_model
 from pyspec.cli.progress import store_progress
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from pyspec.measure.profile import Measured
 
 
-@click.command(cls=Command)
+@click.command(cls=Subcommand)
 @model_options
 @click.option("--questions", type=FILE, help="Spec-Bench JSONL; else the shipped set.")
 @click.option("--limit", type=click.IntRange(min=1), default=1, show_default=True,

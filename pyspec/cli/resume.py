@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from pyspec.chat import files
-from pyspec.chat.conversation import Answer, Conversation, Exchange, spoken
+from pyspec.chat.conversation import Conversation, Exchange, Reply, spoken
 from pyspec.chat.log import new_path, newest
 from pyspec.errors import InputError, PyspecError
 from pyspec.llama import SpeculativeLlama
@@ -79,7 +79,7 @@ class Dialogue:
         if self.path is None or not said:
             return
         tokens = [token for piece in pieces for token in piece.tokens]
-        answer = Answer(said, spoken(tokens, said, self.llm.piece), pieces[-1].finish_reason, seed)
+        answer = Reply(said, spoken(tokens, said, self.llm.piece), pieces[-1].finish_reason, seed)
         self.conversation.exchanges[-1] = Exchange(text, answer)
         try:
             files.save(self.path, self.conversation, {}, self.target())

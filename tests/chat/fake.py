@@ -14,14 +14,14 @@ from pyspec.chat.model import AnswerStats, Ask, Progress
 from pyspec.chat.prompt import StreamReader
 from pyspec.chat.render import Screen
 from pyspec.chat.repl import run
-from pyspec.chat.settings import Settings
+from pyspec.chat.settings import ChatSettings
 from pyspec.chat.talk import Chat, Guard
 from pyspec.errors import DraftMismatch, PyspecError
 from pyspec.stream import Piece
 from pyspec.template import Message
 from pyspec.tokens import Source, Token
 
-DEFAULTS, QUIET = Settings(), Settings(stats="off")
+DEFAULTS, QUIET = ChatSettings(), ChatSettings(stats="off")
 
 END = 2
 """The id that ends turns; it has no bytes, like any control token."""
@@ -163,14 +163,14 @@ def screen(out: io.StringIO | None = None, *, colour: bool = False) -> tuple[Scr
 
 
 def talk(
-    model: FakeModel, settings: Settings = DEFAULTS, guard: Guard = no_guard
+    model: FakeModel, settings: ChatSettings = DEFAULTS, guard: Guard = no_guard
 ) -> tuple[Chat, io.StringIO]:
     """A chat with a fake model, and what it writes."""
     shown, text = screen()
     return Chat(model, shown, guard, settings), text
 
 
-def session(model: FakeModel, lines: str, settings: Settings = QUIET) -> tuple[int, str]:
+def session(model: FakeModel, lines: str, settings: ChatSettings = QUIET) -> tuple[int, str]:
     """The exit code and the whole output of a scripted session."""
     chat, text = talk(model, settings)
     return run(chat, StreamReader(io.BytesIO(lines.encode()))), text.getvalue()

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from pyspec.chat.adapter import LlamaChat
-from pyspec.chat.conversation import Answer, Conversation, Exchange, spoken
+from pyspec.chat.conversation import Conversation, Exchange, Reply, spoken
 from pyspec.chat.model import Ask
 from pyspec.errors import ModelNotFound
 from pyspec.llama import OFF, SpeculativeLlama
@@ -73,7 +73,7 @@ def test_a_turn_keeps_all_the_context_holds(target: LlamaChat) -> None:
     pieces = list(target.answer(first))
     tokens = [token for piece in pieces for token in piece.tokens]
     said = spoken(tokens, joined(pieces), target.piece)
-    talk.exchanges[0].answer = Answer(joined(pieces), said)
+    talk.exchanges[0].answer = Reply(joined(pieces), said)
     talk.exchanges.append(Exchange("Again."))
     second = ask(target, talk, 4)
     held = [*first.prompt, *(token.id for token in said)]

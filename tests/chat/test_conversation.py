@@ -7,7 +7,7 @@ from chat.fake import END, FakeModel
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyspec.chat.conversation import Answer, Conversation, Exchange, fit, spoken
+from pyspec.chat.conversation import Conversation, Exchange, Reply, fit, spoken
 from pyspec.errors import ContextOverflow
 from pyspec.template import Message
 from pyspec.tokens import Source, Token
@@ -20,14 +20,14 @@ def token(char: str) -> Token:
 
 def conversation(*sizes: int) -> Conversation:
     """Exchanges whose questions have these many characters, with answers of one; the last open."""
-    made = [Exchange("q" * size, Answer("a", (token("a"),))) for size in sizes]
+    made = [Exchange("q" * size, Reply("a", (token("a"),))) for size in sizes]
     made[-1].answer = None
     return Conversation("s", made)
 
 
 def test_messages_carry_the_generated_tokens() -> None:
     """An answer goes back into the prompt as the tokens it was generated as."""
-    said = Conversation(None, [Exchange("hi", Answer("ab", (token("a"), token("b"))))])
+    said = Conversation(None, [Exchange("hi", Reply("ab", (token("a"), token("b"))))])
     assert said.messages() == [
         {"role": "user", "content": "hi"},
         {"role": "assistant", "content": "ab", "tokens": [97, 98]},
@@ -36,9 +36,9 @@ def test_messages_carry_the_generated_tokens() -> None:
 
 def test_question_leaves_the_last_answer_out() -> None:
     """The newest question is the end of the messages, answered or not."""
-    said = Conversation(None, [Exchange("hi", Answer("a")), Exchange("and?")])
+    said = Conversation(None, [Exchange("hi", Reply("a")), Exchange("and?")])
     assert said.question() == said.messages()
-    said.exchanges[1].answer = Answer("b")
+    said.exchanges[1].answer = Reply("b")
     assert said.question()[-1] == {"role": "user", "content": "and?"}
 
 

@@ -12,7 +12,7 @@ import pytest
 from chat.fake import END, FakeModel
 
 from pyspec.chat import files
-from pyspec.chat.conversation import Answer, Conversation, Exchange
+from pyspec.chat.conversation import Conversation, Exchange, Reply
 from pyspec.errors import InputEncoding, InputError, InputTooLong
 from pyspec.tokens import Source, Token
 
@@ -22,7 +22,7 @@ STRANGE = (
     b'{"kind":"pyspec-chat","format":1,"pyspec":"0","model":{"name":"","sha256":""},'
     b'"settings":{},"messages":[{"role":"tool","content":""}]}'
 )
-TALK = Conversation("be kind", [Exchange("hi", Answer("~", (RELAXED,), "stop", 7))])
+TALK = Conversation("be kind", [Exchange("hi", Reply("~", (RELAXED,), "stop", 7))])
 
 
 @pytest.fixture
@@ -87,7 +87,7 @@ def test_tokens_of_another_model_are_left_out(saved: Path) -> None:
     """Ids mean nothing to another vocabulary."""
     talk, same = files.restore(files.load(saved), FakeModel([], digest="0" * 64))
     assert not same
-    assert talk.last_answer == Answer("~", (), "stop", 7)
+    assert talk.last_answer == Reply("~", (), "stop", 7)
 
 
 @pytest.mark.parametrize(

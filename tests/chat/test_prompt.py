@@ -16,11 +16,11 @@ from prompt_toolkit.input.defaults import create_pipe_input
 from prompt_toolkit.output import DummyOutput
 
 from pyspec.chat import prompt
-from pyspec.chat.prompt import CommandCompleter, Entry, StreamReader, TerminalReader, entry, is_open
+from pyspec.chat.prompt import CommandCompleter, StreamReader, TerminalReader, Typed, is_open, typed
 from pyspec.errors import InputEncoding, InputTooLong
 
 
-def entries(data: bytes) -> list[Entry]:
+def entries(data: bytes) -> list[Typed]:
     """All entries of a pipe."""
     reader, found = StreamReader(BytesIO(data)), []
     try:
@@ -51,43 +51,43 @@ def test_is_open(text: str, open_: bool) -> None:
 @pytest.mark.parametrize(
     ("text", "made"),
     [
-        ("hi ", Entry("hi")),
-        ("a\\\nb", Entry("a\nb")),
-        ("a\\", Entry("a")),
-        ('"""\n  a\n\nb\n"""', Entry("  a\n\nb", literal=True)),
-        ('"""/help"""', Entry("/help", literal=True)),
-        ('"""never closed', Entry("never closed", literal=True)),
+        ("hi ", Typed("hi")),
+        ("a\\\nb", Typed("a\nb")),
+        ("a\\", Typed("a")),
+        ('"""\n  a\n\nb\n"""', Typed("  a\n\nb", literal=True)),
+        ('"""/help"""', Typed("/help", literal=True)),
+        ('"""never closed', Typed("never closed", literal=True)),
     ],
 )
-def test_entry(text: str, made: Entry) -> None:
+def test_entry(text: str, made: Typed) -> None:
     """The marks of many lines are taken away, and nothing else but blanks at the end."""
-    assert entry(text) == made
+    assert typed(text) == made
 
 
 def test_quoted_commands_are_messages() -> None:
     """A slash is a command at the very beginning of an unquoted entry only."""
-    assert entry("/help").is_command
-    assert not entry('"""/help"""').is_command
-    assert not entry(" /help").is_command
+    assert typed("/help").is_command
+    assert not typed('"""/help"""').is_command
+    assert not typed(" /help").is_command
 
 
 def test_lines_of_a_pipe() -> None:
     """CRLF is LF, a BOM is dropped, blank lines are left out, the last line needs no end."""
     assert entries(b"\xef\xbb\xbfone\r\n\n  \ntwo\\\nthree\nfour") == [
-        Entry("one"),
-        Entry("two\nthree"),
-        Entry("four"),
+        Typed("one"),
+        Typed("two\nthree"),
+        Typed("four"),
     ]
 
 
 def test_an_entry_may_end_with_the_pipe() -> None:
     """What was opened and never closed is taken as it is."""
-    assert entries(b'"""one\ntwo') == [Entry("one\ntwo", literal=True)]
+    assert entries(b'"""one\ntwo') == [Typed("one\ntwo", literal=True)]
 
 
 def test_nul_and_control_bytes_pass() -> None:
     """What a user pipes in is the user's text."""
-    assert entries(b"a\x00b\x1bc\n") == [Entry("a\x00b\x1bc")]
+    assert entries(b"a\x00b\x1bc\n") == [Typed("a\x00b\x1bc")]
 
 
 def test_bytes_that_are_not_utf8_are_named() -> None:
@@ -98,7 +98,7 @@ def test_bytes_that_are_not_utf8_are_named() -> None:
 
 def test_long_lines_are_refused() -> None:
     """A line is read no further than its limit."""
-    assert StreamReader(BytesIO(b"1234\r\n"), limit=4).read() == Entry("1234")
+    assert StreamReader(BytesIO(b"1234\r\n"), limit=4).read() == Typed("1234")
     with pytest.raises(InputTooLong, match="line 1"):
         StreamReader(BytesIO(b"12345\n"), limit=4).read()
 
@@ -160,13 +160,13 @@ def keys(monkeypatch: pytest.MonkeyPatch) -> Iterator[PipeInput]:
 def test_enter_goes_on_in_an_open_entry(keys: PipeInput) -> None:
     """Quotes hold the editor open over several lines; the whole is one entry."""
     keys.send_text('"""one\rtwo"""\r')
-    assert TerminalReader().read() == Entry("one\ntwo", literal=True)
+    assert TerminalReader().read() == Typed("one\ntwo", literal=True)
 
 
 def test_pasted_lines_are_one_entry(keys: PipeInput) -> None:
     """Bracketed paste does not send a line at its first newline."""
     keys.send_text("\x1b[200~one\ntwo\x1b[201~\r")
-    assert TerminalReader().read() == Entry("one\ntwo")
+    assert TerminalReader().read() == Typed("one\ntwo")
 
 
 def test_control_c_and_d(keys: PipeInput) -> None:

@@ -11,11 +11,11 @@ from chat.fake import FakeModel, talk
 
 from pyspec.chat import repl
 from pyspec.chat import talk as talk_module
-from pyspec.chat.prompt import Entry
+from pyspec.chat.prompt import Typed
 from pyspec.chat.repl import run
-from pyspec.chat.settings import Settings
+from pyspec.chat.settings import ChatSettings
 
-QUIET = Settings(stats="off")
+QUIET = ChatSettings(stats="off")
 
 
 @dataclass
@@ -27,7 +27,7 @@ class Script:
     now: float = 100.0
     at: int = 0
 
-    def read(self) -> Entry:
+    def read(self) -> Typed:
         """The next that was scripted."""
         while self.at < len(self.entries):
             entered = self.entries[self.at]
@@ -35,7 +35,7 @@ class Script:
             if entered is None:
                 raise KeyboardInterrupt
             if isinstance(entered, str):
-                return Entry(entered)
+                return Typed(entered)
             self.now += entered
         raise EOFError
 

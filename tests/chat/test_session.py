@@ -11,7 +11,7 @@ from chat.fake import QUIET, FakeModel, session, talk
 from pyspec.chat import files
 from pyspec.chat.prompt import StreamReader
 from pyspec.chat.repl import run
-from pyspec.chat.settings import Settings
+from pyspec.chat.settings import ChatSettings
 from pyspec.errors import NumericError
 from pyspec.sampling import Sampling
 
@@ -19,7 +19,7 @@ from pyspec.sampling import Sampling
 def test_two_turns() -> None:
     """Each line is answered; what the context held of the first turn is kept for the second."""
     code, text = session(
-        FakeModel(["one", "tw2~"]), "hi\nand?\n", Settings(verify="margin", stats="on")
+        FakeModel(["one", "tw2~"]), "hi\nand?\n", ChatSettings(verify="margin", stats="on")
     )
     assert code == 0
     assert text == (
@@ -35,7 +35,7 @@ def test_two_turns() -> None:
 
 def test_stats_are_hidden() -> None:
     """`/stats off` leaves the answers alone."""
-    code, text = session(FakeModel(["one"]), "/stats off\nhi\n", Settings())
+    code, text = session(FakeModel(["one"]), "/stats off\nhi\n", ChatSettings())
     assert (code, text) == (0, "stats is off\none\n")
 
 
@@ -76,7 +76,7 @@ def test_compare() -> None:
 def test_regen_and_undo() -> None:
     """`/regen` asks the same again with another seed; `/undo` takes question and answer back."""
     model = FakeModel(["one", "two", "three"])
-    settings = Settings(stats="off", seed=7)
+    settings = ChatSettings(stats="off", seed=7)
     code, text = session(model, "hi\n/regen\n/undo\n/undo\nnew\n", settings)
     assert text == (
         "one\ntwo\ntook back: hi\nthere is nothing to take back (ask something first)\nthree\n"
@@ -89,7 +89,7 @@ def test_regen_and_undo() -> None:
 
 def test_regen_of_greedy_answers_says_so() -> None:
     """At temperature 0 nothing else can come, and the user hears it."""
-    settings = Settings(stats="off", sampling=Sampling(temperature=0.0))
+    settings = ChatSettings(stats="off", sampling=Sampling(temperature=0.0))
     _, text = session(FakeModel(["one"]), "hi\n/regen\n", settings)
     assert text == (
         "one\ntemperature is 0, so the answer is the same; /set temp 0.8 varies it\none\n"
@@ -232,7 +232,7 @@ def test_context_full_in_an_answer_keeps_it() -> None:
 def test_an_error_keeps_the_partial_answer() -> None:
     """An error ends the answer, not the session; what was said is kept."""
     model = FakeModel(["abcdef"], fail_after=3, failure=NumericError("a logit is not finite"))
-    chat, text = talk(model, Settings(stats="off"))
+    chat, text = talk(model, ChatSettings(stats="off"))
     chat.send("hi")
     assert text.getvalue() == "abc\na logit is not finite\n"
     assert chat.conversation.last_answer is not None
@@ -242,7 +242,7 @@ def test_an_error_keeps_the_partial_answer() -> None:
 def test_an_error_at_once_forgets_the_question() -> None:
     """Where nothing was said, the conversation is what it was before."""
     model = FakeModel(["abc"], fail_after=0, failure=NumericError("a logit is not finite"))
-    chat, text = talk(model, Settings(stats="off"))
+    chat, text = talk(model, ChatSettings(stats="off"))
     code = run(chat, StreamReader(BytesIO(b"hi\n")))
     assert (code, text.getvalue()) == (1, "a logit is not finite\n")
     assert chat.conversation.exchanges == []

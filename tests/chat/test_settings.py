@@ -1,4 +1,4 @@
-"""Settings by name: every one can be set, read back and refused."""
+"""ChatSettings by name: every one can be set, read back and refused."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyspec.chat.settings import FIELDS, Settings, apply, changed, values
+from pyspec.chat.settings import FIELDS, ChatSettings, apply, changed, values
 from pyspec.errors import OptionError
 from pyspec.rules import Margin, Strict
 
 
 def test_values_are_what_set_takes() -> None:
     """Each setting's text gives the same setting."""
-    settings = Settings()
+    settings = ChatSettings()
     for name, value in values(settings).items():
         settings = changed(settings, name, value)
-    assert settings == Settings()
+    assert settings == ChatSettings()
 
 
 @pytest.mark.parametrize(
@@ -38,7 +38,7 @@ def test_values_are_what_set_takes() -> None:
 )
 def test_changed(name: str, value: str, where: object) -> None:
     """A setting reaches what it names."""
-    assert where(changed(Settings(), name, value))  # type: ignore[operator]
+    assert where(changed(ChatSettings(), name, value))  # type: ignore[operator]
 
 
 @pytest.mark.parametrize(
@@ -64,35 +64,35 @@ def test_changed(name: str, value: str, where: object) -> None:
 def test_values_out_of_range_are_refused(name: str, value: str) -> None:
     """The sentence names the setting."""
     with pytest.raises(OptionError, match=f"^{name}: "):
-        changed(Settings(), name, value)
+        changed(ChatSettings(), name, value)
 
 
 @given(st.sampled_from(list(FIELDS)), st.text())
 def test_any_text_is_taken_or_refused(name: str, value: str) -> None:
     """No text ends in anything but settings that can be written again, or one sentence."""
     try:
-        settings = changed(Settings(), name, value)
+        settings = changed(ChatSettings(), name, value)
     except OptionError:
         return
-    assert changed(Settings(), name, values(settings)[name]) == settings
+    assert changed(ChatSettings(), name, values(settings)[name]) == settings
 
 
 def test_unknown_names_list_the_known() -> None:
     """A wrong name is answered with the right ones."""
     with pytest.raises(OptionError, match=r"no setting 'temperature' \(use temp, "):
-        changed(Settings(), "temperature", "1")
+        changed(ChatSettings(), "temperature", "1")
 
 
 def test_margin_is_kept_while_strict() -> None:
     """Going strict and back does not lose theta and gap."""
-    settings = changed(changed(Settings(), "theta", "0.8"), "verify", "strict")
+    settings = changed(changed(ChatSettings(), "theta", "0.8"), "verify", "strict")
     assert changed(settings, "verify", "margin").rule == Margin(theta=0.8)
 
 
 def test_saved_settings_that_cannot_be_used_are_left_out() -> None:
     """A file of another version costs no more than its strange settings."""
-    settings, refused = apply(Settings(), {"temp": "0.5", "mood": "good", "top_k": "many"})
-    assert settings == changed(Settings(), "temp", "0.5")
+    settings, refused = apply(ChatSettings(), {"temp": "0.5", "mood": "good", "top_k": "many"})
+    assert settings == changed(ChatSettings(), "temp", "0.5")
     assert refused == [
         "there is no setting 'mood'",
         "top_k: many is not a whole number from 0 to 2147483647",

@@ -1,0 +1,37 @@
+"""Targets by name in the class, as on the command line."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from pyspec.errors import ModelNotFound
+from pyspec.llama import SpeculativeLlama
+from pyspec.store.shelf import add
+
+
+def test_a_name_stands_for_its_file(
+    open_llama: Callable[..., SpeculativeLlama],
+    tiny_ascii: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """`SpeculativeLlama("mine")` loads the file that was added under that name."""
+    monkeypatch.setenv("PYSPEC_CACHE", str(tmp_path))
+    add(tiny_ascii, "mine:1b")
+    assert open_llama("mine:1b").model_path == str(tiny_ascii)
+
+
+def test_known_names_are_fetched_or_found(
+    open_llama: Callable[..., SpeculativeLlama], smollm2: str
+) -> None:
+    """The default target by the name it has in the manifest."""
+    assert Path(open_llama("smollm2-135m-instruct").model_path).samefile(smollm2)
+
+
+def test_what_is_neither_is_one_sentence(open_llama: Callable[..., SpeculativeLlama]) -> None:
+    """A name that nobody has is answered with near ones."""
+    with pytest.raises(ModelNotFound, match="did you mean smollm2-135m-instruct"):
+        open_llama("smollm2-135m-instrukt")
