@@ -6,6 +6,8 @@ import subprocess
 import sys
 
 import click
+from pathlib import Path
+
 import pytest
 from click.testing import CliRunner
 
@@ -145,7 +147,7 @@ def complete(words: str) -> list[str]:
     ).stdout  # fmt: skip
     line = words.split(" ")
     commands = f"""
-        pyspec() {{ {sys.executable} -m pyspec "$@"; }}
+        PATH={Path(sys.executable).parent}:$PATH
         {script}
         COMP_WORDS=({words!s} {"''" if words.endswith(" ") else ""}); COMP_CWORD={len(line) - 1}
         _pyspec_completion pyspec; printf '%s\\n' "${{COMPREPLY[@]}}"
