@@ -102,7 +102,7 @@ static int32_t foreseen(const ps_draft *draft, const ps_verdict *out) {
 static ps_status commit(ps_engine *engine, int32_t index, const ps_verdict *out) {
     ps_seq *const seq = &engine->seq[index];
     const int32_t before = seq->n;
-    const int32_t matched = foreseen(&seq->draft, out);
+    const int32_t matched = out->n_foreseen;
     if (ps_coupled(engine)) {
         /* what it drafted with its own states gives way to rows with the target's */
         if (engine->role[PS_DRAFT].n_kv[index] > before) engine->counters.refed += out->n - 1;
@@ -122,6 +122,7 @@ static ps_status accept(trial *t, int32_t index) {
     t->out->n_verified = t->seq->verified;
     bool on = true;
     for (int32_t i = 0; on; i++) PS_TRY(judge(t, i, &on));
+    t->out->n_foreseen = foreseen(&t->seq->draft, t->out);
     return commit(t->engine, index, t->out);
 }
 

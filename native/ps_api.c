@@ -23,8 +23,6 @@ enum { N_FUNCTIONS = sizeof functions / sizeof functions[0], N_REQUIRED = 0 PS_L
 _Static_assert(sizeof(void *) == sizeof(void (*)(void)), "function pointers are as wide as object pointers");
 _Static_assert(sizeof(ps_api_table) == N_FUNCTIONS * sizeof(void *), "the table holds nothing but pointers");
 
-int32_t ps_api_count(void) { return N_FUNCTIONS; }
-
 const char *ps_api_name(int32_t index) { return index >= 0 && index < N_FUNCTIONS ? functions[index].name : NULL; }
 
 ps_status ps_api_bind(int32_t index, void *function) {
@@ -33,13 +31,13 @@ ps_status ps_api_bind(int32_t index, void *function) {
     return PS_OK;
 }
 
-ps_status ps_api_ready(void) {
+bool ps_api_ready(void) {
     for (int32_t i = 0; i < N_REQUIRED; i++) {
         void *function;
         memcpy(&function, (const char *)&ps_api + functions[i].value, sizeof function);
-        if (!function) return PS_E_UNBOUND;
+        if (!function) return false;
     }
-    return PS_OK;
+    return true;
 }
 
 #define SIZE(type) {#type, (int32_t)sizeof(struct type)}
@@ -67,8 +65,6 @@ static const entry layout[] = {
 #undef OFFSET
 
 enum { N_LAYOUT = sizeof layout / sizeof layout[0] };
-
-int32_t ps_abi_count(void) { return N_LAYOUT; }
 
 ps_status ps_abi_entry(int32_t index, const char **name, int32_t *value) {
     if (index < 0 || index >= N_LAYOUT || !name || !value) return PS_E_ARG;

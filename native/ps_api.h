@@ -12,6 +12,8 @@ typedef struct ps_api_table {
 #undef PS_API_MEMBER
 } ps_api_table;
 
-extern ps_api_table ps_api; /* filled by ps_api_bind; ps_api_ready says when llama.h's part is complete */
+extern ps_api_table ps_api; /* filled by ps_api_bind */
+
+bool ps_api_ready(void); /* whether llama.h's part is complete */
 
 #endif /* PS_API_H */

@@ -80,6 +80,7 @@ static ps_status begin(ps_engine *engine, ps_slot *step, const ps_stop *stop) {
     seq->draft.scored = 0;
     /* the row that tells the next token has to be decoded now, even where the KV holds it from a longer draft */
     PS_TRY(ps_ctx_roll_back(engine, PS_DRAFT, step->seq, seq->n + seq->draft.n - 1));
+    seq->draft.fed = step->limit > seq->draft.n ? seq->n + seq->draft.n - 1 - ctx->n_kv[step->seq] : 0;
     step->survival = 1;
     for (int32_t i = 0; i < seq->draft.n; i++) step->survival *= stop->table[table_bin(seq->draft.p[i])];
     return PS_OK;

@@ -36,7 +36,7 @@ ps_status ps_engine_open(int32_t n_seq, int32_t n_vocab, ps_engine **out) {
     PS_FAIL_UNLESS(out, PS_E_ARG);
     *out = NULL;
     PS_FAIL_IF(n_seq < 1 || n_seq > 4096 || n_vocab < 1, PS_E_ARG);
-    PS_TRY(ps_api_ready());
+    PS_FAIL_UNLESS(ps_api_ready(), PS_E_UNBOUND);
     ps_engine *const engine = calloc(1, sizeof *engine);
     PS_FAIL_UNLESS(engine, PS_E_NOMEM);
     engine->n_seq = n_seq;

@@ -63,12 +63,9 @@ enum { PS_REJECTED = 0, PS_EXACT = 1, PS_RELAXED = 2 };
 ps_status ps_gate_decide(const ps_gate *gate, ps_gate_state *state, const ps_row *row, float gap, int32_t chosen,
                          int32_t drafted, int32_t barred, int32_t *verdict, float *nats);
 
-int32_t ps_api_count(void);
 const char *ps_api_name(int32_t index);
 ps_status ps_api_bind(int32_t index, void *function);
-ps_status ps_api_ready(void);
 
-int32_t ps_abi_count(void);
 ps_status ps_abi_entry(int32_t index, const char **name, int32_t *value);
 
 typedef struct ps_engine ps_engine;
@@ -110,6 +107,7 @@ typedef struct ps_stop {
 typedef struct ps_draft {
     int32_t n;
     int32_t scored;
+    int32_t fed;
     int32_t token[PS_MAX_DRAFT];
     float p[PS_MAX_DRAFT];
     float entropy[PS_MAX_DRAFT];
@@ -140,6 +138,7 @@ typedef struct ps_verdict {
     int32_t n_verified;
     int32_t n_accepted;
     int32_t n_relaxed;
+    int32_t n_foreseen;
     int32_t ended;
     int32_t token[PS_MAX_DRAFT + 1];
     int32_t source[PS_MAX_DRAFT + 1];

@@ -67,7 +67,7 @@ typedef struct ps_agreement {
     int32_t top; /* companion's argmax */
 } ps_agreement;
 
-/* Fused S, A, Pd(d), Pc(d) and companion's argmax for n_rows pairs of rows; row strides in floats. */
+/* Fused S, A, Pd(d), Pc(d) and companion's argmax for n_rows pairs of rows, n_vocab floats each. */
 ps_status ps_agree(const float *draft, const float *companion, int32_t n_rows, int32_t n_vocab, const int32_t *drafted,
                    ps_agreement *out);
 
@@ -100,13 +100,10 @@ ps_status ps_gate_decide(const ps_gate *gate, ps_gate_state *state, const ps_row
 
 /* ---------------------------------------------------------------- binding */
 
-int32_t ps_api_count(void);
 const char *ps_api_name(int32_t index); /* NULL past the end */
 ps_status ps_api_bind(int32_t index, void *function);
-ps_status ps_api_ready(void); /* PS_E_UNBOUND until each one is bound */
 
 /* Compiled sizes and offsets for the import handshake: {name, value} pairs. */
-int32_t ps_abi_count(void);
 ps_status ps_abi_entry(int32_t index, const char **name, int32_t *value);
 
 /* ----------------------------------------------------------------- engine */
@@ -166,6 +163,7 @@ typedef struct ps_stop {
 typedef struct ps_draft {
     int32_t n;
     int32_t scored; /* non-zero when s, a, pc and top hold the companion's view */
+    int32_t fed;    /* rows that the draft model decoded before these, to catch up with the text */
     int32_t token[PS_MAX_DRAFT];
     float p[PS_MAX_DRAFT];       /* draft's full-softmax probability of its token; 0 when unknown (lookup) */
     float entropy[PS_MAX_DRAFT]; /* of the draft's softmax, nats */
@@ -179,7 +177,7 @@ ps_status ps_draft_run(ps_engine *engine, int32_t n, const int32_t *seqs, const 
 /* Take a draft from elsewhere (lookup, Python), replacing what the sequence has; n 0 clears it. */
 ps_status ps_draft_put(ps_engine *engine, int32_t seq, const int32_t *tokens, int32_t n);
 
-/* A view of the sequence's draft, valid until the next call on the engine. */
+/* The sequence's draft. The address holds for the engine's life, what is there until the next call. */
 ps_status ps_draft_get(ps_engine *engine, int32_t seq, const ps_draft **out);
 
 /* One companion decode over the drafts of n sequences; fills their agreement. */
@@ -201,6 +199,7 @@ typedef struct ps_verdict {
     int32_t n_verified;                   /* drafted tokens that went to the target */
     int32_t n_accepted;                   /* of them, accepted or relaxed */
     int32_t n_relaxed;
+    int32_t n_foreseen;                   /* emitted tokens that the draft began with, the target's own included */
     int32_t ended;                        /* non-zero: the last emitted token ends the generation */
     int32_t token[PS_MAX_DRAFT + 1];
     int32_t source[PS_MAX_DRAFT + 1];

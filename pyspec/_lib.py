@@ -111,8 +111,9 @@ def _layout(name: str, library: Any) -> int:
 def _check_layout(library: Any) -> None:
     """Compare each size and offset that the extension was compiled with to llama_cpp's."""
     name, value = ffi.new("const char **"), ffi.new("int32_t *")
-    for index in range(lib.ps_abi_count()):
-        check(lib.ps_abi_entry(index, name, value))
+    index = 0
+    while lib.ps_abi_entry(index, name, value) == lib.PS_OK:
+        index += 1
         entry = ffi.string(name[0]).decode()
         theirs = _layout(entry, library)
         if theirs != value[0]:
@@ -151,13 +152,14 @@ def _find(handle: ctypes.CDLL, name: str) -> Any:
 def _bind(handle: ctypes.CDLL) -> bool:
     """Give the extension the address of each llama.cpp function it calls; False where states cannot be read."""
     complete = True
-    for index in range(lib.ps_api_count()):
-        name = ffi.string(lib.ps_api_name(index)).decode()
+    index = 0
+    while (spelled := lib.ps_api_name(index)) != ffi.NULL:
+        name = ffi.string(spelled).decode()
         function = _find(handle, name)
         complete = complete and function is not None
         address = ctypes.cast(function, ctypes.c_void_p).value if function is not None else 0
         check(lib.ps_api_bind(index, ffi.cast("void *", address)), name)
-    check(lib.ps_api_ready())
+        index += 1
     return complete
 
 

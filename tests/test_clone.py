@@ -51,7 +51,7 @@ def test_a_script_in_the_clone_runs_its_sources(clone: Path) -> None:
         """
         import pyspec, pyspec.models
         from pyspec import _lib
-        print(pyspec.__file__, pyspec.models.__path__[0], _lib.lib.ps_api_ready() == _lib.lib.PS_OK, sep="\\n")
+        print(pyspec.__file__, pyspec.models.__path__[0], _lib.STATES_SHOWN, sep="\\n")
         """,
     )
     assert printed.splitlines() == [

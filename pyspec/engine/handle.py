@@ -76,6 +76,7 @@ class Engine:
         self._stop = ffi.new("ps_stop *")
         self._stop.table = [1.0] * len(self._stop.table)
         self._view = ffi.new("ps_draft **")
+        self._views: dict[int, Any] = {}
         self._row = ffi.new("float **")
         self._count = ffi.new("int32_t *")
         self._counters = ffi.new("ps_counters *")
@@ -168,8 +169,10 @@ class Engine:
 
     def drafted(self, seq: int) -> Any:
         """The sequence's `ps_draft`, valid until the next call."""
-        check(lib.ps_draft_get(self._engine, seq, self._view))
-        return self._view[0]
+        if seq not in self._views:  # it stays where it is
+            check(lib.ps_draft_get(self._engine, seq, self._view))
+            self._views[seq] = self._view[0]
+        return self._views[seq]
 
     def score(self, seqs: Sequence[int]) -> None:
         """Have the companion judge the drafts of these sequences."""
@@ -219,6 +222,7 @@ class Engine:
         """Let go of models and contexts; calling it again does nothing. Nobody may be inside but for cancel and counters."""
         self.decode_us()
         engine, self._engine = self._engine, ffi.NULL
+        self._views.clear()
         if engine:
             for role in Role:
                 lib.ps_engine_attach(engine, role, ffi.NULL, ffi.NULL)

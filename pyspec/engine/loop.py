@@ -274,18 +274,17 @@ class Loop:
             self.engine.set_stop(plan.floors, plan.table)
             self._stopping = plan
         companion = plan.use_companion and self.companion and not self._score_outage.lasts()
-        before = self.engine.counters().rows[1]
         self.engine.draft(seqs, limits, keep_rows=companion)
         middle = perf_counter()
         scored = companion and self._score(seqs)
-        drafts = [_read(seq, self.engine.drafted(seq)) for seq in seqs]
+        views = [self.engine.drafted(seq) for seq in seqs]
+        drafts = [_read(seq, view) for seq, view in zip(seqs, views)]
         outcome.t_draft = 1e3 * (middle - start)
         outcome.draft_steps = max(draft.n for draft in drafts)
         if scored:
             outcome.t_companion = 1e3 * (perf_counter() - middle)
             outcome.companion_rows = sum(draft.n for draft in drafts)
-        rows = self.engine.counters().rows[1] - before
-        outcome.caught_up = rows - sum(draft.n for draft in drafts)
+        outcome.caught_up = sum(view.fed for view in views)
         return drafts
 
     def _score(self, seqs: list[int]) -> bool:
@@ -321,7 +320,6 @@ class Loop:
         outcome.depth = max((len(run.tokens) for run in runs), default=0)
 
     def _accept(self, run: Run, n_verified: int, n_drafted: int) -> tuple[Step, SeqOutcome]:
-        following = self._following(run.seq, n_verified, n_drafted)
         rows = (
             [self.engine.row(run.seq, i) for i in range(n_verified + 1)]
             if run.rows is not None
@@ -337,13 +335,10 @@ class Loop:
         self._tell_drafter(run, tokens, n_verified, verdict.n_accepted)
         run.finish_reason = self._ending(run, verdict)
         seen = SeqOutcome(run.seq, n_verified, verdict.n_accepted, verdict.n_relaxed)
-        if following is not None and verdict.n_accepted == n_verified:
-            seen.next_match = tokens[-1].id == following
+        if n_verified < n_drafted and verdict.n_accepted == n_verified:
+            # the target's own choice says for nothing whether the first token not verified was right
+            seen.next_match = verdict.n_foreseen > n_verified
         return Step(tokens, run.finish_reason), seen
-
-    def _following(self, seq: int, n_verified: int, n_drafted: int) -> int | None:
-        """The first drafted token that is not verified: the target's own choice says for nothing whether it was right."""
-        return int(self.engine.drafted(seq).token[n_verified]) if n_verified < n_drafted else None
 
     def _count(self, run: Run, verdict: Any, n_drafted: int, tokens: tuple[Token, ...]) -> None:
         run.tally.add(n_drafted, verdict.n_verified, verdict.n_accepted, len(tokens))

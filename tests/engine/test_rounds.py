@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 import tiny
-from answers import Scripted, ask, counters, foretelling
+from answers import GREEDY, Scripted, ask, counters, foretelling
+
+from pyspec.engine import handle
 
 PROMPT = [tiny.A, tiny.A + 1, tiny.A + 2]
 
@@ -167,3 +169,38 @@ def test_prompt_that_fills_the_context_gives_one_token(open_llama, tiny_target):
     llm = open_llama(tiny_target, draft=tiny_target)
     answer = ask(llm, (PROMPT * 100)[: llm.n_ctx()])
     assert (len(answer.ids), answer.finish_reason) == (1, "context")
+
+
+class _Counted:
+    """The extension's functions, each call noted."""
+
+    def __init__(self, lib):
+        self._lib, self.calls = lib, []
+
+    def __getattr__(self, name):
+        found = getattr(self._lib, name)
+        if not callable(found):
+            return found
+
+        def call(*arguments):
+            self.calls.append(name)
+            return found(*arguments)
+
+        return call
+
+
+@pytest.mark.parametrize("judged", [False, True])
+def test_a_drafted_round_calls_into_c_five_times(
+    open_llama, tiny_target, tiny_draft, tiny_companion, monkeypatch, judged
+):
+    """Where the draft stands, draft, score, verify, accept: not one call more."""
+    names = {"companion": tiny_companion, "length": "companion"} if judged else {}
+    llm = open_llama(tiny_target, draft=tiny_draft, **names)
+    counted = _Counted(handle.lib)
+    monkeypatch.setattr(handle, "lib", counted)
+    most = 0
+    for rounds, _ in enumerate(llm.steps(PROMPT, GREEDY, max_tokens=40)):
+        if rounds > 2 and "ps_draft_run" in counted.calls:  # by then the views are known
+            most = max(most, len(counted.calls))
+        counted.calls.clear()
+    assert 4 <= most <= 5
