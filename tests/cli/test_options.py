@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import subprocess
 import sys
-
-import click
 from pathlib import Path
 
+import click
 import pytest
 from click.testing import CliRunner
 
