@@ -56,8 +56,8 @@ _PICTURE = re.compile(r"\.(png|jpe?g|gif|webp|bmp|tiff?|heic|pdf)$", re.IGNORECA
 
 
 def _refuse_path(line: str) -> None:
-    """Say what to do with a file that was dropped into the terminal."""
-    if _PICTURE.search(line):
+    """Say what to do with a picture, or with a file that was dropped into the terminal."""
+    if _PICTURE.search(line) or line.startswith(("/image", "/audio")):
         raise InputError("images are not understood here", "describe what is in it")
     try:
         there = Path(line.split(maxsplit=1)[0]).exists()
@@ -177,10 +177,6 @@ def show_last(chat: Chat) -> None:
         chat.screen.note("\n".join(lines[-_REMINDER:]))
 
 
-def _image(_chat: Chat, _argument: str) -> None:
-    raise InputError("images are not understood here", "describe what is in it")
-
-
 def _read(chat: Chat, argument: str) -> None:
     path = _file(argument)
     text = files.read_text(path)
@@ -276,7 +272,6 @@ COMMANDS = (
     Command("undo", _undo, "take the last question and its answer back"),
     Command("save", _save, "write conversation and settings", "FILE", takes_file=True),
     Command("load", _load, "go on with a saved conversation", "FILE", takes_file=True),
-    Command("image", _image, "not understood: texts only", "FILE", takes_file=True),
     Command("read", _read, "put a text file in front of the next message", "FILE", takes_file=True),
     Command("system", _system, "set the system text; - removes it, nothing shows it", "TEXT"),
     Command("set", _set, "change a setting", "NAME VALUE", tuple(FIELDS)),

@@ -11,6 +11,7 @@ import click
 
 from pyspec.batch import Batch, Settings
 from pyspec.batch.contexts import MOST_SEQUENCES
+from pyspec.cli.command import Subcommand
 from pyspec.cli.options import (
     find_models,
     model_options,
@@ -25,7 +26,7 @@ from pyspec.store.machine import default_threads
 _LOCAL = ("localhost", "127.0.0.1", "[::1]")
 
 
-@click.command()
+@click.command(cls=Subcommand)
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
 @click.option(
     "--port", type=click.IntRange(0, 65535), default=8080, show_default=True, help="0 for any."

@@ -18,6 +18,7 @@ from pyspec.cli.generate import generate
 from pyspec.cli.main import cli, main
 from pyspec.cli.profile import profile
 from pyspec.cli.quality import quality
+from pyspec.cli.serve import serve
 
 
 def parsed(*words: str, command: click.Command = generate) -> dict[str, object]:
@@ -60,7 +61,7 @@ def test_words_of_llama_cpp_and_llm(words: list[str], name: str, value: object) 
 
 
 @pytest.mark.parametrize("word", ["-mx", "-np", "-temp", "-hf", "-model", "-cnv"])
-@pytest.mark.parametrize("command", [generate, chat, profile, bench, quality, draft])
+@pytest.mark.parametrize("command", [generate, chat, profile, bench, quality, draft, serve])
 def test_words_that_are_none_are_refused_by_name(word: str, command: click.Command) -> None:
     """-mx is not `-m x`: a misread option would load the wrong model."""
     with pytest.raises(click.NoSuchOption, match=f"'?{word}"):
@@ -93,7 +94,7 @@ def test_engine_options_become_arguments(words: list[str], wanted: dict[str, obj
     assert engine_arguments(parsed(*words)) == wanted
 
 
-@pytest.mark.parametrize("command", [generate, chat, profile, bench, quality, draft])
+@pytest.mark.parametrize("command", [generate, chat, profile, bench, quality, draft, serve])
 def test_every_option_has_a_sentence(command: click.Command) -> None:
     """No option is listed by its name alone."""
     silent = [
