@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from pyspec.engine.handle import MAX_DRAFT, Role
+from pyspec.engine.handle import Role
 from pyspec.engine.session import PREFILL_CHUNK
 from pyspec.policy.cost import N_MAX, CostCurve, expand
 
@@ -62,7 +62,7 @@ def measure_costs(
     engine.cancel(raised=False)
     depths = [d for d in depths if d + kmax + 1 < llm.n_ctx()] or [max(1, llm.n_ctx() // 2)]
     long = (list(text) * (1 + (max(depths) + N_MAX) // max(1, len(text))))[: max(depths) + N_MAX]
-    rows = range(1, min(kmax, MAX_DRAFT) + 2)
+    rows = range(1, min(kmax, full.longest) + 2)
     seen: dict[int, dict[int, list[float]]] = {}
     start = perf_counter()
     _ready(engine, long, depths[0])

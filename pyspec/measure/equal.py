@@ -110,7 +110,7 @@ def rows_after(
         engine.set_tokens(0, text)
         while engine.held(Role.TARGET, 0) < len(text) - 1:
             engine.prefill(Role.TARGET, 0, len(text) - 1, PREFILL_CHUNK)
-        part = list(answer[done : done + MAX_DRAFT])
+        part = list(answer[done : done + min(MAX_DRAFT, session.loop.longest + 1)])
         # the last token's row is the one before it: nothing follows that had to be decoded
         drafted = part[:-1] if len(part) > 1 else []
         engine.put_draft(0, drafted)

@@ -11,6 +11,8 @@ from pyspec.batch.layout import Layout
 from pyspec.engine.handle import Gate
 from pyspec.engine.loop import Run
 from pyspec.errors import UnsupportedModel
+from pyspec.measure.costs import measure_costs
+from pyspec.measure.equal import rows_after
 from pyspec.policy.lengths import parse_length
 from pyspec.rules import Strict
 from pyspec.sampling import Sampling
@@ -194,3 +196,12 @@ def test_hybrid_sequences_in_one_batch(open_llama, hybrid):
     finally:
         contexts.close()
         models.close()
+
+
+def test_hybrid_is_measured_as_far_as_it_can_be_rolled_back(open_llama, hybrid):
+    """Its cost curve ends where its states do, and teacher forcing goes in parts as long."""
+    llm = open_llama(hybrid, draft="lookup")
+    found = measure_costs(llm, PROMPT, kmax=20, depths=(32,), budget_s=0.2)
+    assert list(found.target[32]) == list(range(1, 10))
+    answer = ask(llm, PROMPT, 40).ids
+    assert [int(row.argmax()) for row in rows_after(llm, PROMPT, answer)] == answer
