@@ -161,10 +161,3 @@ def with_gaps(
         row = next(iter(rows_after(llm, text, [0])))
         out.append(msgspec.structs.replace(one, gap=top_gap(row)))
     return out
-
-
-def nats_of(row: npt.NDArray[np.float32], token: int) -> float:
-    """-log of the target's probability of a token, by its logits."""
-    z = row.astype(np.float64)
-    top = z.max()
-    return float(top + np.log(np.exp(z - top).sum()) - z[token])

@@ -183,12 +183,13 @@ def detail_table(summaries: Sequence[Summary]) -> str:
             "-" if s.mean_length is None else f"{s.mean_length:.2f}",
             _share(s.relaxed),
             f"{s.first_ms:.0f}",
+            f"{s.answer_s:.2f}" if s.answer_s else "-",
             _share(s.other),
         ]
         for s in summaries
     ]
     head = ["", "accepted of verified", "tokens a round", "relaxed", "first token ms",
-            "outside decodes"]  # fmt: skip
+            "whole answer s", "outside decodes"]  # fmt: skip
     return table(head, rows)
 
 

@@ -35,6 +35,7 @@ class Speed(msgspec.Struct):
 class Summary(msgspec.Struct):
     """One way of answering, over all questions. geomean: of the categories' speed-ups.
 
+    answer_s: mean seconds of a whole answer, prompt included.
     other: share of the generation's time outside llama.cpp's decodes, None for peers.
     """
 
@@ -49,6 +50,7 @@ class Summary(msgspec.Struct):
     mean_length: float | None = None
     relaxed: float | None = None
     other: float | None = None
+    answer_s: float = 0.0
 
 
 def quartiles(values: Sequence[float]) -> tuple[float, float, float]:
@@ -160,6 +162,7 @@ def _summary(who: str, records: Sequence[Record], speeds: dict[str, Speed]) -> S
         mean_length=emitted / rounds if rounds else None,
         relaxed=_sum(turns, "relaxed") / emitted if rounds and emitted else None,
         other=sum(x["other_ms"] for x in timings) / spent if spent else None,
+        answer_s=sum(turn.total_s for turn in turns) / max(1, len(turns)),
     )
 
 
