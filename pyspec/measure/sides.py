@@ -29,16 +29,14 @@ import numpy as np
 from pyspec.assemble import choose_parts
 from pyspec.batch.contexts import Contexts, Models
 from pyspec.batch.layout import Layout, padded
-from pyspec.drafters import NOTHING, Drafter, LookupDrafter, Proposal
+from pyspec.drafters import LookupDrafter, Proposal
 from pyspec.engine.handle import Gate, Role
 from pyspec.engine.loop import Run
 from pyspec.engine.side import address
 from pyspec.errors import OptionError
 from pyspec.measure.modes import Mode, parse_mode
 from pyspec.measure.records import Turn
-from pyspec.policy.lengths import Fixed, parse_length
-from pyspec.policy.simple import LengthPolicy
-from pyspec.policy.types import Draft, Outcome, Place, Plan
+from pyspec.policy.lengths import FIXED_MAX, Fixed, FixedPolicy, parse_length
 from pyspec.rules import Margin
 from pyspec.sampling import Sampling, build_chain
 
@@ -163,13 +161,13 @@ class Sides:
         self.models = Models(model, "none", "none", **kwargs)
         self.target = self.models.target
         parts = choose_parts(self.target, drafting, "none")
-        self._lookup = _Lookup() if isinstance(parts.drafter, LookupDrafter) else None
-        parts.drafter = self._lookup
+        self._lookup = _Lookup()
+        parts.drafter = self._lookup if parts.drafter is not None else None
         self.models.parts = parts
         cells = padded(n_ctx + len(ways) * (max_tokens + 80))
         if parts.sidecar:  # each reads its own prompt
             cells = padded(len(ways) * n_ctx)
-        self._contexts = Contexts(self.models, len(ways), n_ctx, Layout(cells), None)
+        self._contexts = Contexts(self.models, len(ways) + 1, n_ctx, Layout(cells), None)
         self._engine, self._loop = self._contexts.engine, self._contexts.loop
 
     @property
@@ -183,9 +181,8 @@ class Sides:
         """One turn for each way. rates: of `random` ways, how often an open gate is taken."""
         self._read(prompt)
         sides = [self._side(i, way, prompt, sampling, rates) for i, way in enumerate(self.ways, 1)]
-        policy = _Lengths({side.run.seq: side.way for side in sides})
-        if self._lookup is not None:
-            self._lookup.begin({side.run.seq: side for side in sides if _looks_up(side.way)})
+        policy = FixedPolicy(FIXED_MAX)  # each run's own longest draft is the length
+        self._lookup.sides = {side.run.seq: side for side in sides}
         live = sides
         while live := [side for side in live if side.run.finish_reason is None]:
             for side in live:
@@ -221,7 +218,8 @@ class Sides:
         gate = Gate(way.mode.rule, own.temperature != 0.0)
         room = min(self.max_tokens, self.n_ctx - len(prompt))
         run = Run(seq, list(prompt), gate, room, 0 if chain is None else address(chain.sampler))
-        run.rows = []
+        run.draft_max, run.rows = way.draft_max, []
+        run.drafting = way.mode.drafting if way.draft_max else "nothing"
         rng = random.Random(f"{sampling.seed} {way.name}")  # noqa: S311 - reproducible, not secret
         return _Side(way, run, chain, rng, rates.get(way.name, 0.0))
 
@@ -263,10 +261,6 @@ class Sides:
         self.models.close()
 
 
-def _looks_up(way: Way) -> bool:
-    return way.draft_max > 0 and way.mode.drafting in ("", "lookup")
-
-
 def _opens(margin: Margin | None, row: npt.NDArray[np.float32]) -> bool:
     """Whether the gate is open at a row of raw logits."""
     if margin is None:
@@ -281,48 +275,17 @@ def nats_of(row: npt.NDArray[np.float32], token: int) -> float:
     return top + math.log(float(np.exp(row - top, dtype=np.float64).sum())) - float(row[token])
 
 
-class _Lookup(Drafter):
-    """Prompt lookup for the ways that look up; closes the gate of an `own` way where it drafts."""
-
-    name = "lookup"
+class _Lookup(LookupDrafter):
+    """Prompt lookup that closes the gate of an `own` way where it drafts."""
 
     def __init__(self) -> None:
-        self._sides: dict[int, _Side] = {}
-        self._inner = LookupDrafter()
-
-    def begin(self, sides: dict[int, _Side]) -> None:
-        """Another question."""
-        self._sides, self._inner = sides, LookupDrafter()
+        super().__init__()
+        self.sides: dict[int, _Side] = {}
 
     def propose(self, seq: int, tokens: Sequence[int], limit: int) -> Proposal:
         """See Drafter."""
-        side = self._sides.get(seq)
-        if side is None:
-            return NOTHING
-        found = self._inner.propose(seq, tokens, min(limit, side.way.draft_max))
+        found = super().propose(seq, tokens, limit)
+        side = self.sides[seq]
         if found.tokens and "own" in side.way.extras:
             side.run.gate.gate.theta = 1.0
         return found
-
-
-class _Lengths(LengthPolicy):
-    """Drafts as many tokens as each sequence's way says; lookup's are cut by `_Lookup`."""
-
-    def __init__(self, ways: dict[int, Way]) -> None:
-        super().__init__()
-        self._ways = ways
-
-    def plan(self, places: Sequence[Place]) -> Plan:
-        """See LengthPolicy."""
-        return Plan([self._model_length(place) for place in places])
-
-    def _model_length(self, place: Place) -> int:
-        way = self._ways[place.seq]
-        return 0 if way.mode.drafting == "lookup" else min(way.draft_max, place.room)
-
-    def choose(self, drafts: Sequence[Draft]) -> list[int]:
-        """See LengthPolicy."""
-        return [min(self._ways[draft.seq].draft_max, draft.n) for draft in drafts]
-
-    def observe(self, outcome: Outcome) -> None:
-        """See LengthPolicy."""
