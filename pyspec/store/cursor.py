@@ -39,6 +39,8 @@ def open_regular(path: Path) -> tuple[int, int]:
         if not stat.S_ISREG(path.stat().st_mode):
             raise ModelUnreadable(f"{show(str(path), 300)} is not a regular file")
         fd = os.open(path, flags)
+    except ModelUnreadable:  # a ValueError, too
+        raise
     except (FileNotFoundError, NotADirectoryError, ValueError) as error:
         raise ModelNotFound(f"there is no file {show(str(path), 300)}") from error
     except OSError as error:
