@@ -13,19 +13,21 @@ from __future__ import annotations
 
 import argparse
 import random
+from collections import defaultdict
 from concurrent.futures import ProcessPoolExecutor
 from functools import lru_cache
 from itertools import product
 from math import exp, log
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pyspec.measure.simulate import Costs, Player, Synthetic, Times, fixed_speed
 from pyspec.policy.acceptance import Learned
 from pyspec.policy.cost import SHAPES, CostCurve
 from pyspec.policy.goodput import GoodputPolicy
+from pyspec.policy.switch import UseSwitch
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
 ACCEPTANCES = (0.3, 0.5, 0.7, 0.85, 0.95)
 DRAFT_COSTS = (0.05, 0.1, 0.2, 0.4)
@@ -102,7 +104,82 @@ def _taught(cell: Cell, costs: Costs, curve: CostCurve) -> Learned:
     return policy.learned
 
 
-PARTS: dict[str, object] = {}
+class _Greedy(GoodputPolicy):
+    """Drafts on while the next token pays by itself, taking it for as good as the mean of those before."""
+
+    def _refresh(self) -> Any:
+        tables = super()._refresh()
+        price, rows = self._price, self._rows
+        later = self.learned.calibration.nexts()[1] @ self.learned.calibration.table
+        floors = [
+            price * (rows[g + 2] - rows[g + 1] + tables.step) / max(0.01, later) for g in range(15)
+        ]
+        return tables._replace(floors=[*floors, 1.1])
+
+
+def _without_table(policy: GoodputPolicy) -> None:
+    policy.learned.calibration.update = lambda *_: None  # type: ignore[method-assign]
+
+
+def _without_model(policy: GoodputPolicy) -> None:
+    """Acceptance by the table of p alone."""
+    table = policy.learned.calibration.table
+    policy.learned.draft.predict = lambda x: table[int(min(31.9, 8.0 * x[1] + 16.0))]  # type: ignore[method-assign]
+
+
+def _without_feature(k: int) -> Callable[[GoodputPolicy], None]:
+    def act(policy: GoodputPolicy) -> None:
+        model = policy.learned.draft
+        predict, learn = model.predict, model.learn
+        model.predict = lambda x: predict((*x[:k], 0.0, *x[k + 1 :]))  # type: ignore[method-assign]
+        model.learn = lambda x, error: learn((*x[:k], 0.0, *x[k + 1 :]), error)  # type: ignore[method-assign]
+
+    return act
+
+
+def _always(policy: GoodputPolicy) -> None:
+    policy._auto = False  # noqa: SLF001 - an ablation reaches in
+
+
+def _recast(kind: type[GoodputPolicy]) -> Callable[[GoodputPolicy], None]:
+    def act(policy: GoodputPolicy) -> None:
+        policy.__class__ = kind
+
+    return act
+
+
+def _switches(kind: type[UseSwitch]) -> Callable[[GoodputPolicy], None]:
+    def act(policy: GoodputPolicy) -> None:
+        policy._drafting = defaultdict(kind)  # noqa: SLF001 - as above
+
+    return act
+
+
+class _Untried(UseSwitch):
+    """Makes no trials."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._credit = -1e9
+
+
+def _hopeless(policy: GoodputPolicy) -> None:
+    policy.curve.target.hope = 1.0
+
+
+PARTS: Mapping[str, Callable[[GoodputPolicy], None]] = {
+    "switch": _always,
+    "trials": _switches(_Untried),
+    "floors": _recast(_Greedy),
+    "hope": _hopeless,
+    "table": _without_table,
+    "model": _without_model,
+    "entropy": _without_feature(2),
+    "position": _without_feature(3),
+    "recent": _without_feature(4),
+    "before": _without_feature(5),
+}
+"""What can be left out, to see what it is worth."""
 
 
 def run(cell: Cell) -> Result:

@@ -64,6 +64,15 @@ static void emit(const trial *t, int32_t token, int32_t source, int32_t preferre
     if (t->sampler) ps_api.sampler_accept(t->sampler, token);
 }
 
+/* What the rule in force says of drafted token i where the target chose `chosen`. */
+static ps_status decide(trial *t, ps_gate_state *state, const ps_row *found, int32_t i, int32_t chosen, int32_t *verdict,
+                        float *nats) {
+    const int32_t drafted = t->seq->draft.token[i];
+    const int32_t barred = chosen != drafted && (special(t->engine, chosen) || special(t->engine, drafted));
+    const float gap = chosen != drafted && t->gate->theta < 1 ? gap_in_force(t, found) : 0;
+    return ps_gate_decide(t->gate, state, found, gap, chosen, drafted, barred, verdict, nats);
+}
+
 /* Judge row i. *on tells whether the next row still belongs to the text. */
 static ps_status judge(trial *t, int32_t i, bool *on) {
     const float *const row = ps_ctx_logits(&t->engine->role[PS_TARGET], t->seq->row + i);
@@ -76,15 +85,16 @@ static ps_status judge(trial *t, int32_t i, bool *on) {
     int32_t verdict = PS_REJECTED;
     float nats = 0;
     if (i < t->seq->verified) {
-        const int32_t drafted = t->seq->draft.token[i];
-        const int32_t barred = chosen != drafted && (special(t->engine, chosen) || special(t->engine, drafted));
-        const float gap = chosen != drafted && t->gate->theta < 1 ? gap_in_force(t, &found) : 0;
-        PS_TRY(ps_gate_decide(t->gate, t->state, &found, gap, chosen, drafted, barred, &verdict, &nats));
+        PS_TRY(decide(t, t->state, &found, i, chosen, &verdict, &nats));
         if (verdict != PS_REJECTED) {
-            emit(t, drafted, verdict == PS_EXACT ? PS_FROM_DRAFT : PS_FROM_RELAXED, chosen, nats);
+            emit(t, t->seq->draft.token[i], verdict == PS_EXACT ? PS_FROM_DRAFT : PS_FROM_RELAXED, chosen, nats);
             *on = !t->out->ended;
             return PS_OK;
         }
+    } else if (i < t->seq->draft.n) {
+        ps_gate_state would = *t->state; /* not verified, so nothing is spent on it */
+        PS_TRY(decide(t, &would, &found, i, chosen, &verdict, &nats));
+        t->out->next = verdict != PS_REJECTED;
     }
     t->state->in_row = 0;
     emit(t, chosen, PS_FROM_TARGET, chosen, 0);
@@ -120,6 +130,7 @@ static ps_status commit(ps_engine *engine, int32_t index, const ps_verdict *out)
 static ps_status accept(trial *t, int32_t index) {
     PS_FAIL_IF(t->seq->row < 0 || t->seq->verified < 0, PS_E_STATE);
     t->out->n_verified = t->seq->verified;
+    t->out->next = -1;
     bool on = true;
     for (int32_t i = 0; on; i++) PS_TRY(judge(t, i, &on));
     t->out->n_foreseen = foreseen(&t->seq->draft, t->out);

@@ -140,6 +140,7 @@ typedef struct ps_verdict {
     int32_t n_relaxed;
     int32_t n_foreseen;
     int32_t ended;
+    int32_t next;
     int32_t token[PS_MAX_DRAFT + 1];
     int32_t source[PS_MAX_DRAFT + 1];
     int32_t preferred[PS_MAX_DRAFT + 1];

@@ -201,6 +201,7 @@ typedef struct ps_verdict {
     int32_t n_relaxed;
     int32_t n_foreseen;                   /* emitted tokens that the draft began with, the target's own included */
     int32_t ended;                        /* non-zero: the last emitted token ends the generation */
+    int32_t next;                         /* would the first drafted token left out have been accepted: 1, 0; -1 not known */
     int32_t token[PS_MAX_DRAFT + 1];
     int32_t source[PS_MAX_DRAFT + 1];
     int32_t preferred[PS_MAX_DRAFT + 1];  /* what the target chose there */

@@ -335,9 +335,8 @@ class Loop:
         self._tell_drafter(run, tokens, n_verified, verdict.n_accepted)
         run.finish_reason = self._ending(run, verdict)
         seen = SeqOutcome(run.seq, n_verified, verdict.n_accepted, verdict.n_relaxed)
-        if n_verified < n_drafted and verdict.n_accepted == n_verified:
-            # the target's own choice says for nothing whether the first token not verified was right
-            seen.next_match = verdict.n_foreseen > n_verified
+        if verdict.next >= 0:
+            seen.next_match = verdict.next == 1
         return Step(tokens, run.finish_reason), seen
 
     def _count(self, run: Run, verdict: Any, n_drafted: int, tokens: tuple[Token, ...]) -> None:

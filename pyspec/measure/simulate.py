@@ -78,8 +78,9 @@ class Text(Protocol):
 class Recorded:
     """An answer whose rounds were recorded."""
 
-    def __init__(self, answer: Answer) -> None:
+    def __init__(self, answer: Answer, with_lookup: bool = True) -> None:
         self.answer, self.length, self.prompt = answer, answer.length, answer.prompt
+        self._with_lookup = with_lookup
 
     def model(self, t: int) -> Chain | None:
         """See Text."""
@@ -87,7 +88,7 @@ class Recorded:
 
     def lookup(self, t: int) -> Chain | None:
         """See Text."""
-        return self.answer.lookup.get(t)
+        return self.answer.lookup.get(t) if self._with_lookup else None
 
     def reach(self, t: int) -> tuple[int, int]:
         """See Text."""

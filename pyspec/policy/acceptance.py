@@ -30,6 +30,7 @@ _POSITION = tuple(min(i, 8) / 8.0 for i in range(1025))
 _MEMORY = 256.0  # observations a bin looks back on
 _PRIOR_WEIGHT = 6.0
 _LOSS_MEMORY = 100.0
+_HELP = 0.02  # nats a token from which on another view is worth following
 
 # Weights of the draft-only prior: logit(acceptance) = intercept + slope * logit(p), a little under
 # the diagonal, since drafts are over-confident away from their training text.
@@ -225,8 +226,8 @@ class Learned:
 
     @property
     def companion_helps(self) -> bool:
-        """Whether estimates with the companion's features are at least as good as without."""
-        return self.loss_with <= self.loss_without + 0.005
+        """Whether estimates with the companion's features are better: a view that adds nothing only picks lucky drafts."""
+        return self.loss_with < self.loss_without - _HELP
 
     def learn_draft(self, position: int, x: Features, chance: float, accepted: bool) -> None:
         """One observed position of a model draft, and what was predicted of it."""

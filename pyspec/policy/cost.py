@@ -95,6 +95,7 @@ class RowTimes:
         self._depths = sorted(bases)
         self._bases = [list(bases[d]) for d in self._depths]
         self.measured = measured
+        self.hope = 1.0 if measured else _HOPE
         self.scale = 1.0
         self._k: dict[int, float] = {}
         self._count: dict[int, int] = {}
@@ -110,7 +111,7 @@ class RowTimes:
 
     def table(self, depth: int = 0, rows: int = N_MAX) -> list[float]:
         """Times for 0.. at least `rows` rows at a context depth; do not change the list."""
-        step = depth // _DEPTH_STEP if len(self._depths) > 1 else 0
+        step = self._step(depth)
         if step != self._depth or len(self._table) <= rows:
             self._depth = step
             self._build(max(rows, N_MAX, len(self._table) - 1))
@@ -157,10 +158,16 @@ class RowTimes:
 
     def _base(self, rows: int, depth: int) -> tuple[float, float]:
         """T0(1), and what T0(rows) adds to it in units of T0(1)."""
+        if self._step(depth) == self._base_of[0] and rows <= len(self._more):
+            return self._one, self._more[rows - 1]
         low, high, weight = self._around(depth)
         one = low[1] + (high[1] - low[1]) * weight
         t0, t1 = _at(low, rows), _at(high, rows)
         return one, max((t0 + (t1 - t0) * weight) / one - 1.0, 0.01 * (rows - 1))
+
+    def _step(self, depth: int) -> int:
+        """Which depths share a table."""
+        return depth // _DEPTH_STEP if len(self._depths) > 1 else 0
 
     def _around(self, depth: int) -> tuple[list[float], list[float], float]:
         """Base curves around a depth, and how far it is from the first to the second; one curve twice at the shallow end."""
@@ -186,12 +193,14 @@ class RowTimes:
     def _build(self, rows: int) -> None:
         self._waiting = 0
         if self._base_of != (self._depth, rows):
+            self._base_of = (-1, 0)
             base = [self._base(n, self._depth * _DEPTH_STEP) for n in range(1, rows + 1)]
             self._one, self._more = base[0][0], [0.0, *(more for _, more in base[1:])]
             self._base_of = self._depth, rows
         last = max(self._k, default=1)
-        hope = 1.0 if self.measured else _HOPE
-        k = [self._known(key) * (1.0 if key <= last else hope) for key in range(_key(rows) + 1)]
+        k = [
+            self._known(key) * (1.0 if key <= last else self.hope) for key in range(_key(rows) + 1)
+        ]
         one = self.scale * self._one
         self._table = [
             0.0,

@@ -9,7 +9,7 @@ from pyspec.policy.forecast import Forecast, Forecaster
 from pyspec.policy.simple import LengthPolicy, clean_times
 from pyspec.policy.stopping import allocate, best_length, draft_floors, survivals
 from pyspec.policy.switch import UseSwitch
-from pyspec.policy.types import LONGEST, LOOKUP, Draft, Outcome, Place, Plan, SeqOutcome
+from pyspec.policy.types import LONGEST, LOOKUP, Draft, Outcome, Place, Plan
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pyspec.policy.cost import CostCurve
 
 _REFRESH = 128  # rounds between two looks at slowly moving inputs of the floors
-_PRICE_MEMORY = 32.0  # rounds the running goodput looks back on
+_PACE_MEMORY = 32.0  # rounds the running mean of tokens looks back on
 _USUAL = 256.0  # tokens of an answer, before one was seen
 
 
@@ -35,7 +35,7 @@ class _Tables(NamedTuple):
 
 
 class GoodputPolicy(LengthPolicy):
-    """Maximise expected tokens per ms over a round, at the price of a millisecond.
+    """Maximise expected tokens over those that plain decoding would have made in the same time.
 
     `companion` says whether there is one. With `auto` draft and companion are used where they pay, else always.
     """
@@ -52,16 +52,19 @@ class GoodputPolicy(LengthPolicy):
         self._companion, self._auto = companion, auto
         self._drafting: defaultdict[int, UseSwitch] = defaultdict(UseSwitch)  # by size of the batch
         self._scoring = UseSwitch()
-        self._tokens = self._plain = _PRICE_MEMORY  # got lately, and what plain decoding would have
+        self._pace = 1.0  # tokens a round and sequence, lately
         self._forecaster = Forecaster(self.learned)
-        self._usual, self._length = _USUAL, 0.0
+        self._usual = _USUAL  # tokens of a text, and those of each that goes on
+        self._emitted: defaultdict[int, int] = defaultdict(int)
         self._round = self._stale_at = 0
         self._tables: dict[tuple[int, int], _Tables] = {}
         self._table = _Tables(0.0, [1.1], 0.0, 1)
         self._rows = self.curve.target.table()
         self._n_seq = 1
         self._pending: dict[int, Forecast] = {}
-        self._worth = 0.0
+        self._expected = self._worth = (
+            0.0  # tokens that the choice counts on; what the companion's view adds
+        )
 
     # -- the round ---------------------------------------------------------------------------
 
@@ -85,6 +88,7 @@ class GoodputPolicy(LengthPolicy):
         read = [self._forecaster.read(draft) for draft in drafts]
         lengths = self._lengths([r.survival for r in read])
         self._pending = {r.draft.seq: r for r in read if r.draft.n}
+        self._expected = sum([sum(r.survival[:g]) for r, g in zip(read, lengths, strict=True)])
         if any(r.full for r in read) and self.learned.companion_helps:
             other = self._lengths([survivals(r.without) for r in read])
             self._worth = self._value(read, lengths) - self._value(read, other)
@@ -97,21 +101,21 @@ class GoodputPolicy(LengthPolicy):
         clean_times(outcome)
         if not self._pending:  # nothing was drafted, or the loop did not ask
             self._look(len(outcome.seqs), outcome.depth)
-        self.counts.add(outcome, sum(self._predicted(seq) for seq in outcome.seqs))
+        self.counts.add(outcome, self._expected)
         self.curve.observe(outcome)
         for seq in outcome.seqs:
-            self._length += seq.n_accepted + 1
+            self._emitted[seq.seq] += seq.n_accepted + 1
             if seq.seq in self._pending:
                 self._forecaster.learn(self._pending[seq.seq], seq)
         self._weigh(outcome)
-        self._pending, self._worth = {}, 0.0
+        self._pending, self._expected, self._worth = {}, 0.0, 0.0
 
     # -- before drafting ---------------------------------------------------------------------
 
     @property
     def _price(self) -> float:
-        """Tokens a millisecond is worth: the running goodput, at least plain decoding's."""
-        return max(1.0, self._tokens / self._plain) * self._n_seq / self._rows[self._n_seq]
+        """Tokens a millisecond is worth: what plain decoding makes of it."""
+        return self._n_seq / self._rows[self._n_seq]
 
     def _look(self, n_seq: int, depth: int) -> None:
         """Take up the curve at this depth, and the tables for so many sequences."""
@@ -154,10 +158,9 @@ class GoodputPolicy(LengthPolicy):
             return True
         steps = self.curve.draft.table(0, place.lag + 1)
         left = min(float(place.left), self._usual)
-        rounds = left * self._plain / max(self._plain, self._tokens)
         behind = self._price * (steps[place.lag + 1] - steps[1])
         switch = self._drafting[self._n_seq.bit_length()]
-        return switch.on(place.seq, self._table.gain, behind, left, rounds)
+        return switch.on(place.seq, self._table.gain, behind, left, left / self._pace)
 
     def _score(self, places: Sequence[Place]) -> bool:
         """Whether the companion looks at this round's drafts."""
@@ -180,61 +183,53 @@ class GoodputPolicy(LengthPolicy):
 
     # -- after verifying ---------------------------------------------------------------------
 
-    def _predicted(self, seq: SeqOutcome) -> float:
-        forecast = self._pending.get(seq.seq)
-        return sum(forecast.survival[: seq.n_verified]) if forecast else 0.0
-
     def _weigh(self, outcome: Outcome) -> None:
-        """What the round gained by the curve: the price of time, and whether draft and companion pay."""
+        """Whether draft and companion pay: what the round gained, by the curve."""
         n, rows, price = self._n_seq, self._rows, self._price
         own = outcome.own_rows
-        tokens = own - sum([seq.n_verified - seq.n_accepted for seq in outcome.seqs])
-        verify = rows[min(own, len(rows) - 1)] - rows[n]
-        drafting = outcome.draft_steps * self._table.step
-        scoring = self.curve.companion.table(0, outcome.companion_rows)[outcome.companion_rows]
-        keep = 1.0 - 1.0 / _PRICE_MEMORY
-        self._tokens = self._tokens * keep + tokens / n
-        self._plain = self._plain * keep + 1.0 + (verify + drafting + scoring) / rows[n]
+        emitted = n + sum([seq.n_accepted for seq in outcome.seqs])
+        self._pace += (emitted / n - self._pace) / _PACE_MEMORY
         switch = self._drafting[n.bit_length()]
-        switch.earn(tokens / n)
-        self._scoring.earn(tokens / n)
-        by_model = {r.draft.seq for r in self._pending.values() if r.draft.source != LOOKUP}
-        for seq in outcome.seqs:
-            if seq.seq not in by_model:
-                switch.rested(seq.seq)
-                continue
-            share = seq.n_verified / max(1, own - n)
-            cost = price * (verify * share + drafting / len(by_model))
-            switch.used(seq.seq, self._predicted(seq) - cost)
+        switch.earn(emitted / n)
+        by_model = [r for r in self._pending.values() if r.draft.source != LOOKUP]
+        if by_model:
+            verify = (rows[min(own, len(rows) - 1)] - rows[n]) / max(1, own - n)
+            drafting = outcome.draft_steps * self._table.step / len(by_model)
+            lengths = {seq.seq: seq.n_verified for seq in outcome.seqs}
+            for r in by_model:
+                g = lengths.get(r.draft.seq, 0)
+                switch.used(sum(r.survival[:g]) - price * (verify * g + drafting))
+        self._scoring.earn(emitted / n)
         if outcome.companion_rows:
-            self._scoring.used(0, self._worth - price * scoring)
-        elif by_model:
-            self._scoring.rested(0)
+            scoring = self.curve.companion.table(0, outcome.companion_rows)
+            self._scoring.used(self._worth - price * scoring[outcome.companion_rows])
 
     # -- between answers ---------------------------------------------------------------------
 
     def begin_answer(self) -> None:
         """See Policy."""
         super().begin_answer()
-        if self._length:
-            self._usual += 0.2 * (self._length - self._usual)
-        self._length = 0.0
+        for seq in list(self._emitted):
+            self._end(seq)
         self._forecaster.begin_answer()
-        for switch in self._drafting.values():
-            switch.begin_all()
-        self._scoring.begin_all()
+        self._scoring.begin()
 
     def begin_sequence(self, seq: int) -> None:
         """See Policy."""
+        self._end(seq)
         self._forecaster.begin_sequence(seq)
+
+    def _end(self, seq: int) -> None:
+        """A text is at its end: how long texts are, and no trial goes on in another one."""
+        if seq in self._emitted:
+            self._usual += 0.2 * (self._emitted.pop(seq) - self._usual)
         for switch in self._drafting.values():
             switch.begin(seq)
 
     def stats(self) -> dict[str, Any]:
         """See Policy."""
         out = super().stats()
-        out["drafting_gain"] = round(self._drafting[1].gain(0, self._table.gain), 4)
-        out["speed_against_plain"] = round(self._tokens / self._plain, 4)
+        out["drafting_gain"] = round(self._drafting[1].gain(self._table.gain), 4)
         out["log_loss"] = round(self.learned.loss, 4)
         if self.learned.scored:
             out["log_loss_without_companion"] = round(self.learned.loss_without, 4)

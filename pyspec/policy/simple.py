@@ -102,6 +102,9 @@ class LengthPolicy(Policy):
 
 def clean_times(outcome: Outcome) -> None:
     """Make times that cannot be, NaN included, 0: not measured."""
+    total = outcome.t_verify + outcome.t_draft + outcome.t_companion + outcome.t_round
+    if 0.0 <= total < _MS_MAX and min(outcome.t_verify, outcome.t_draft) >= 0.0:
+        return
     for name in ("t_verify", "t_draft", "t_companion", "t_round"):
         ms = getattr(outcome, name)
         if not 0.0 <= ms < _MS_MAX:

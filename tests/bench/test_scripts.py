@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 BENCH = Path(__file__).parents[2] / "bench"
-TESTED = {"batch", "pages", "stretch", "kernels", "soak", "grid"}
+TESTED = {"batch", "pages", "stretch", "kernels", "soak", "grid", "replay"}
 
 
 def test_no_script_is_without_a_test() -> None:
@@ -41,3 +41,12 @@ def test_the_grid_has_a_line_for_each_curve_and_start(script, capsys) -> None:
         ["| GPU", "fresh"],
         ["| GPU", "profiled"],
     ]
+
+
+def test_committed_rounds_are_replayed(script, capsys) -> None:
+    """A line for each curve, with a number in every column, and what the companion foretells."""
+    script("replay").main(["--curve", "GPU", str(script("replay").ROUNDS / "q4_k_m.npz")])
+    rows = [line.split(" | ") for line in capsys.readouterr().out.splitlines()]
+    assert rows[2][:2] == ["| q4_k_m", "GPU"]
+    assert all(0.5 < float(cell.strip(" |")) < 20.0 for cell in rows[2][2:])
+    assert "companion foretells" in " ".join(rows[3])

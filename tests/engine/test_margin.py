@@ -10,6 +10,7 @@ import tiny
 from answers import Scripted, ask, foretelling
 
 from pyspec.llama import Speculation
+from pyspec.policy.simple import FixedPolicy
 from pyspec.rules import Margin, Strict
 from pyspec.sampling import Sampling
 
@@ -60,6 +61,36 @@ def test_runner_up_is_relaxed_and_its_gap_told(open_llama, open_plain, tiny_targ
         assert answer.gaps[i] == pytest.approx(
             row[first] - row[second] if flag == "r" else 0.0, abs=1e-4
         )
+
+
+class _LeftOut(FixedPolicy):
+    """Drafts a token a round, verifies every other one, and keeps what is said of those left out."""
+
+    def __init__(self):
+        super().__init__(1)
+        self.said, self._round = [], 0
+
+    def choose(self, drafts):
+        """See Policy."""
+        self._round += 1
+        return [draft.n * (self._round % 2) for draft in drafts]
+
+    def observe(self, outcome):
+        """See Policy."""
+        self.said += [seq.next_match for seq in outcome.seqs if not seq.n_verified]
+
+
+@pytest.mark.parametrize(("rule", "word"), [(Strict(), False), (WIDE, True)])
+def test_a_token_left_out_is_judged_by_the_rule_in_force(
+    open_llama, tiny_target, runner_up, rule, word
+):
+    """The target's second choice would be refused by the strict rule and taken by an open gate."""
+    policy = _LeftOut()
+    llm = open_llama(tiny_target, draft=runner_up, verification=rule)
+    list(llm.steps(PROMPT, Sampling(temperature=0.0), max_tokens=20, policy=policy))
+    said = [told for told in policy.said if told is not None]
+    assert len(said) > 4
+    assert set(said) == {word}
 
 
 def test_statistics_count_relaxed_tokens(open_llama, tiny_target, runner_up):

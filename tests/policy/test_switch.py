@@ -17,9 +17,8 @@ def play(
         if switch.on(0, expected, price if behind else 0.0, 200.0, 150.0):
             lost += (price if behind else 0.0) - gain
             uses, behind = uses + 1, False
-            switch.used(0, gain)
+            switch.used(gain)
         else:
-            switch.rested(0)
             behind = True
         switch.earn(1.0)
     return uses, lost
@@ -58,7 +57,7 @@ def test_a_price_is_no_evidence() -> None:
     switch = UseSwitch()
     uses, _ = play(switch, 0.3, 200, expected=0.3, price=10.0)
     assert uses == 200
-    assert switch.gain(1, 0.3) > 0.29
+    assert switch.gain(0.3) > 0.29
 
 
 def test_a_trial_may_lose_a_share_of_what_is_left_only() -> None:
@@ -67,22 +66,11 @@ def test_a_trial_may_lose_a_share_of_what_is_left_only() -> None:
     assert UseSwitch().on(0, -0.5, 5.0, 200.0, 200.0)
 
 
-def test_one_bad_text_does_not_speak_for_the_next() -> None:
-    """What a text's last rounds said is of that text."""
-    switch = UseSwitch()
-    play(switch, 0.5, 100)
-    for _ in range(6):
-        switch.used(0, -1.0)
-    assert switch.gain(0, 0.0) < 0.0 < switch.gain(1, 0.0)
-
-
 @given(st.lists(st.tuples(st.floats(-3.0, 3.0), st.floats(0.0, 50.0)), max_size=300))
 def test_every_answer_is_a_number(rounds: list[tuple[float, float]]) -> None:
     """Whatever is seen, the gain stays inside what was seen."""
     switch = UseSwitch()
     for gain, price in rounds:
         if switch.on(0, 0.0, price, 100.0, 100.0):
-            switch.used(0, gain)
-        else:
-            switch.rested(0)
-    assert -3.0 <= switch.gain(0, 0.0) <= 3.0
+            switch.used(gain)
+    assert -3.0 <= switch.gain(0.0) <= 3.0
