@@ -36,7 +36,8 @@ from pyspec.engine.side import address
 from pyspec.errors import OptionError
 from pyspec.measure.modes import Mode, parse_mode
 from pyspec.measure.records import Turn
-from pyspec.policy.lengths import FIXED_MAX, Fixed, FixedPolicy, parse_length
+from pyspec.policy.lengths import FIXED_MAX, Fixed, parse_length
+from pyspec.policy.simple import FixedPolicy
 from pyspec.rules import Margin
 from pyspec.sampling import Sampling, build_chain
 
