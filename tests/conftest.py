@@ -152,20 +152,7 @@ def tiny_ascii(tiny_folder: Path) -> Path:
 
 @pytest.fixture
 def coupled(tiny_target: Path, tmp_path: Path) -> Path:
-    """The target as its own coupled draft, with matrices of zeros: its input is the token's embedding alone."""
-    import shutil
+    """The target as its own coupled draft."""
+    import tiny
 
-    import numpy as np
-
-    from pyspec.store.coupling import norms_digest
-    from pyspec.store.fingerprint import file_sha256
-
-    path = tmp_path / "coupled.gguf"
-    shutil.copy(tiny_target, path)
-    zeros = np.zeros((32, 32), np.float16)
-    digest = np.array(file_sha256(path))
-    np.savez(
-        path.with_suffix(".npz"), format=np.int64(1), w_h=zeros, w_s=zeros, draft_sha256=digest,
-        target_sha256=digest, target_norms=np.array(norms_digest(path)),
-    )  # fmt: skip
-    return path
+    return tiny.couple(tiny_target, tmp_path / "coupled.gguf")

@@ -1,0 +1,75 @@
+"""LangChain's LlamaCpp and ChatLlamaCpp, which make their own `Llama`, with a batch of 8 rows."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.importorskip("langchain_community", reason="install pyspec-llama[clients]")
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning")
+
+OPTIONS = {"n_ctx": 512, "temperature": 0.0, "max_tokens": 60, "verbose": False, "n_threads": 1}
+OPTIONS |= {"model_kwargs": {"flash_attn": True}}
+
+
+@pytest.fixture
+def llm(tiny_ascii):
+    """Makes LangChain's LLM."""
+    from langchain_community.llms import LlamaCpp
+
+    return lambda: LlamaCpp(model_path=str(tiny_ascii), **OPTIONS)
+
+
+def counted(model, result):
+    """(result, drafted tokens accepted)."""
+    return result, getattr(model.client, "last_speculation", {}).get("accepted", 0)
+
+
+def test_invoke(both, llm):
+    """A prompt's answer, drafted."""
+
+    def client():
+        model = llm()
+        assert model.n_batch == 8
+        return counted(model, model.invoke("abcabd"))
+
+    theirs, ours = both(client)
+    assert ours[0] == theirs[0] != ""
+    assert ours[1] > 0
+
+
+def test_stream_and_stop(both, llm):
+    """A stream's pieces, with a stop string."""
+
+    def client():
+        model = llm()
+        whole = model.invoke("abcabd")
+        return counted(model, "".join(model.stream("abcabd", stop=[whole[30:32]])))
+
+    theirs, ours = both(client)
+    assert ours[0] == theirs[0]
+    assert ours[1] > 0
+
+
+def test_token_counts(both, llm):
+    """get_num_tokens goes through our tokenizer."""
+    theirs, ours = both(lambda: llm().get_num_tokens("abc abc"))
+    assert ours == theirs
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_chat(both, tiny_ascii, stream):
+    """A conversation's next turn."""
+    from langchain_community.chat_models import ChatLlamaCpp
+    from langchain_core.messages import HumanMessage, SystemMessage
+
+    messages = [SystemMessage(content="be brief"), HumanMessage(content="say abc abc")]
+
+    def client():
+        model = ChatLlamaCpp(model_path=str(tiny_ascii), **OPTIONS)
+        if stream:
+            return counted(model, "".join(str(chunk.content) for chunk in model.stream(messages)))
+        return counted(model, model.invoke(messages).content)
+
+    theirs, ours = both(client)
+    assert ours[0] == theirs[0] != ""
+    assert ours[1] > 0

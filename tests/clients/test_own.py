@@ -1,0 +1,74 @@
+"""llama-cpp-python's own tests, fetched from its source archive, with its class and with ours in its place.
+
+What passes with the original passes with ours. Models that cannot be had here are stood in for by ones of their kind.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tarfile
+from pathlib import Path
+from xml.etree import ElementTree as ET
+
+import llama_cpp
+import pytest
+
+pytest.importorskip("scipy", reason="install pyspec-llama[clients]")
+WANTED = ("/tests/test_", "ggml-vocab-llama-spm.gguf")
+
+
+@pytest.fixture(scope="module")
+def sources(tmp_path_factory):
+    """Tests and the vocabulary they read, from the archive of the installed version."""
+    folder = tmp_path_factory.mktemp("archive")
+    subprocess.run(
+        [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "--no-binary", ":all:",
+         f"llama-cpp-python=={llama_cpp.__version__}", "-d", str(folder)],
+        check=True,
+    )  # fmt: skip
+    (archive,) = folder.glob("*.tar.gz")
+    with tarfile.open(archive) as tar:
+        for member in tar:
+            if member.isfile() and any(name in member.name for name in WANTED):
+                path = folder / Path(*Path(member.name).parts[1:])
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_bytes(tar.extractfile(member).read())
+    return folder
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory, smollm2, tiny_recurrent):
+    """Stand-ins for the models that the tests would fetch."""
+    folder = tmp_path_factory.mktemp("models")
+    (folder / "llama.gguf").symlink_to(smollm2)
+    (folder / "recurrent.gguf").symlink_to(tiny_recurrent)
+    return folder
+
+
+def outcomes(sources, models, kind):
+    """Each test's name, and whether it passed, failed or was skipped."""
+    report = sources / f"{kind}.xml"
+    folder = Path(__file__).parent
+    environment = {**os.environ, "PYSPEC_OWN_MODELS": str(models), "PYSPEC_OWN_CLASS": kind}
+    environment["PYTHONPATH"] = os.pathsep.join([str(folder), os.environ.get("PYTHONPATH", "")])
+    subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "own_tests", "-p", "no:cacheprovider",
+         f"--junitxml={report}", "tests"],
+        cwd=sources, env=environment, check=False, capture_output=True, timeout=600,
+    )  # fmt: skip
+    found = {}
+    for case in ET.parse(report).iter("testcase"):  # noqa: S314 - pytest wrote it
+        kinds = {child.tag for child in case} & {"failure", "error", "skipped"}
+        found[f"{case.get('classname')}::{case.get('name')}"] = kinds.pop() if kinds else "passed"
+    return found
+
+
+def test_what_passes_with_theirs_passes_with_ours(sources, models):
+    """No test of llama-cpp-python's is lost."""
+    theirs = outcomes(sources, models, "theirs")
+    ours = outcomes(sources, models, "ours")
+    passed = {name for name, outcome in theirs.items() if outcome == "passed"}
+    assert len(passed) >= 15, theirs
+    assert {name: ours.get(name) for name in passed} == dict.fromkeys(passed, "passed")

@@ -1,0 +1,129 @@
+"""Structured output by other people's programs: through processors, grammars, and by decoding on the context itself."""
+
+from __future__ import annotations
+
+import json
+
+import llama_cpp
+import pytest
+from client_options import OPTIONS, accepted
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+SCHEMA = {
+    "type": "object",
+    "properties": {"yes": {"type": "boolean"}, "n": {"enum": [1, 2, 3]}},
+    "required": ["yes", "n"],
+}
+
+
+def test_outlines_json(both, tiny_ascii):
+    """JSON of a schema: the original's text, and drafts accepted under the processor."""
+    pytest.importorskip("numba", reason="install pyspec-llama[clients]")
+    outlines = pytest.importorskip("outlines", reason="install pyspec-llama[clients]")
+    from outlines.types import JsonSchema
+
+    def client():
+        llm = llama_cpp.Llama(str(tiny_ascii), **OPTIONS)
+        model = outlines.from_llamacpp(llm)
+        text = model("abcabd", JsonSchema(json.dumps(SCHEMA)), max_tokens=60, temperature=0.0)
+        return text, accepted(llm)
+
+    theirs, ours = both(client)
+    assert ours[0] == theirs[0]
+    assert set(json.loads(ours[0])) == {"yes", "n"}
+    assert ours[1] > 0
+
+
+def test_outlines_choice_and_stream(both, tiny_ascii):
+    """A choice, streamed: two answers of one model object, each with a processor of its own."""
+    pytest.importorskip("numba", reason="install pyspec-llama[clients]")
+    outlines = pytest.importorskip("outlines", reason="install pyspec-llama[clients]")
+    from typing import Literal
+
+    def client():
+        llm = llama_cpp.Llama(str(tiny_ascii), **OPTIONS)
+        generator = outlines.Generator(
+            outlines.from_llamacpp(llm), Literal["abcabd", "abcxyz", "zzz"]
+        )
+        return [generator("abcabd", max_tokens=20, temperature=0.0) for _ in range(2)] + [
+            "".join(generator.stream("abcabd", max_tokens=20, temperature=0.0))
+        ]
+
+    theirs, ours = both(client)
+    assert ours == theirs
+
+
+def test_lm_format_enforcer(both, smollm2):
+    """Its processor masks by the ids it is shown, so wrong ids would show; lookup drafts what is copied."""
+    integration = pytest.importorskip(
+        "lmformatenforcer.integrations.llamacpp", reason="install pyspec-llama[clients]"
+    )
+    from lmformatenforcer import JsonSchemaParser
+
+    prompt = 'As JSON: {"yes": true, "n": 2}\nThe same again: {"yes": true, "n": 2}\nOnce more: '
+
+    def client():
+        llm = llama_cpp.Llama(str(smollm2), **OPTIONS)
+        processor = integration.build_llamacpp_logits_processor(llm, JsonSchemaParser(SCHEMA))
+        result = llm(
+            prompt,
+            logits_processor=llama_cpp.LogitsProcessorList([processor]),
+            max_tokens=40,
+            temperature=0.0,
+        )
+        return result["choices"][0]["text"], accepted(llm)
+
+    theirs, ours = both(client, draft="lookup")
+    assert ours[0] == theirs[0]
+    assert set(json.loads(ours[0])) == {"yes", "n"}
+    assert ours[1] > 0
+
+
+def test_guidance_and_we_share_a_context(both, smollm2):
+    """Guidance decodes on the context by itself, between our answers; neither disturbs the other."""
+    guidance = pytest.importorskip("guidance", reason="install pyspec-llama[clients]")
+    options = {"max_tokens": 12, "temperature": 0.0}
+
+    def client():
+        llm = llama_cpp.Llama(str(smollm2), **{**OPTIONS, "n_ctx": 512})
+        first = llm("one two three four", **options)["choices"][0]["text"]
+        lm = guidance.models.LlamaCpp(llm, echo=False)
+        lm += "The capital of France is " + guidance.select(["Paris", "Rome"], name="city")
+        again = llm("one two three four", **options)["choices"][0]["text"]
+        assert again == first or type(llm) is llama_cpp.Llama
+        return first, lm["city"]
+
+    theirs, ours = both(client, draft="lookup")
+    assert ours == theirs
+
+
+def test_instructor(both, smollm2):
+    """A pydantic model through the chat interface and its grammar."""
+    instructor = pytest.importorskip("instructor", reason="install pyspec-llama[clients]")
+    from typing import Literal
+
+    import pydantic
+
+    class Answer(pydantic.BaseModel):
+        city: Literal["Paris", "Rome"]
+        country: Literal["France", "Italy"]
+
+    question = 'Say it again as JSON: {"city": "Paris", "country": "France"}'
+
+    def client():
+        llm = llama_cpp.Llama(str(smollm2), **OPTIONS)
+        create = instructor.patch(
+            create=llm.create_chat_completion_openai_v1, mode=instructor.Mode.JSON_SCHEMA
+        )
+        found = create(
+            messages=[{"role": "user", "content": question}],
+            response_model=Answer,
+            temperature=0.0,
+            max_tokens=120,
+            max_retries=1,
+        )
+        return found.model_dump(), accepted(llm)
+
+    theirs, ours = both(client, draft="lookup")
+    assert ours[0] == theirs[0]
+    assert ours[1] > 0
