@@ -14,7 +14,7 @@ import numpy as np
 
 from pyspec.assemble import Assembly, assemble
 from pyspec.engine.handle import Gate
-from pyspec.engine.loop import Run
+from pyspec.engine.runs import Run
 from pyspec.engine.session import UNLIMITED
 from pyspec.engine.side import Placement, address
 from pyspec.errors import InputError

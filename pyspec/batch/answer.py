@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pyspec.engine.handle import Gate
-from pyspec.engine.loop import Run
+from pyspec.engine.runs import Run
 from pyspec.engine.side import address
 from pyspec.sampling import build_chain
 from pyspec.text import TextAssembler

@@ -4,83 +4,53 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from operator import index
 from time import perf_counter
-from typing import Any
+from typing import Any, NamedTuple
 
-import numpy as np
-import numpy.typing as npt
-
-from pyspec._lib import ffi
 from pyspec.drafters import NOTHING, Drafter, Proposal, TranslatedDrafter
-from pyspec.engine.handle import MAX_DRAFT, Engine, Gate, Role
+from pyspec.engine.handle import MAX_DRAFT, Engine, Role
+from pyspec.engine.runs import Outage, Run, emitted, read_draft
 from pyspec.errors import Cancelled, DraftError, EngineBusy, EngineError, UnsupportedModel
 from pyspec.policy.types import LOOKUP, Draft, Outcome, Place, Plan, Policy, SeqOutcome
-from pyspec.stats import Tally
-from pyspec.tokens import Source, Step, Token
+from pyspec.tokens import Step, Token
 
 log = logging.getLogger("pyspec")
 
-_SOURCES = tuple(Source)
-
 LOOKUP_MAX = 16
 """Longest draft asked of a Python drafter, tokens: a wider verify batch gains nothing on any curve measured."""
-
 
 MAX_BATCH = 2**31 - 1
 """No limit of rows but llama.cpp's own."""
 
 
 @dataclass(slots=True)
-class Run:
-    """One answer in flight on one sequence.
+class _Drafted:
+    """The drafts of a round, one a run, and what they cost: times in ms, steps and rows as `Outcome` has them."""
 
-    tokens: committed text, prompt included. sampler: address of a llama sampler chain, 0 for argmax. remaining: tokens
-    still allowed; where the answer goes on past them, it does so without drafts. drafting: which drafters it may have: "all",
-    "lookup" (the Python drafter), "model" or "nothing". rows: where to keep the logits row of each emitted token, or None.
-    """
-
-    seq: int
-    tokens: list[int]
-    gate: Gate
-    remaining: int
-    sampler: int = 0
-    draft_max: int = MAX_DRAFT
-    drafting: str = "all"
-    goes_on: bool = False
-    rows: list[npt.NDArray[np.float32]] | None = None
-    tally: Tally = field(default_factory=Tally)
-    finish_reason: str | None = None
+    drafts: list[Draft]
+    t_draft: float = 0.0
+    steps: int = 0
+    t_companion: float = 0.0
+    companion_rows: int = 0
+    caught_up: int = 0
 
 
-class _Outage:
-    """Rounds that a model sits out after it failed: 8, and twice as many each time it fails again."""
+class _Asked(NamedTuple):
+    """A draft that is wanted of a model: for the i-th run, which stands at `place`, at most `limit` tokens."""
 
-    def __init__(self) -> None:
-        self._left, self._length = 0, 8
-
-    def begin(self) -> None:
-        """It failed."""
-        self._left = self._length
-        self._length = min(2 * self._length, 4096)
-
-    def lasts(self) -> bool:
-        """Whether it sits out this round; ask once a round."""
-        self._left -= 1
-        return self._left >= 0
-
-    def end(self) -> None:
-        """It works."""
-        self._length = 8
+    i: int
+    run: Run
+    place: Place
+    limit: int
 
 
 class Loop:
     """Rounds over the sequences of one engine.
 
     n_ctx: positions a sequence may use. drafter: a Python drafter; draft_model, companion: whether the engine has one;
-    translated: a draft model behind text.
-    n_batch: rows of one decode on the target. A drafter or a companion that fails is
+    translated: a draft model behind text; n_batch: rows of one decode on the target. A drafter or a companion that fails is
     reported once and left out of the round, a draft model or a companion of some more rounds; the text stays the target's.
     """
 
@@ -104,9 +74,8 @@ class Loop:
         self.translated = translated
         self.n_batch = n_batch
         self.longest = longest
-        self._stopping: Plan | None = None
         self._complained: set[str] = set()
-        self._draft_outage, self._score_outage = _Outage(), _Outage()
+        self._draft_outage, self._score_outage = Outage(), Outage()
 
     @property
     def can_draft(self) -> bool:
@@ -124,19 +93,32 @@ class Loop:
             self.engine.verify(_in_order([(run.seq, 0, 0) for run in runs], fills))
             return [self._accept(run, 0, 0)[0] for run in runs]
         start = perf_counter()
-        outcome = Outcome(seqs=(), t_verify=0.0, verify_rows=0)
-        drafts = self._draft(runs, policy, outcome)
-        if drafts is None:
-            drafts, lengths = [Draft(run.seq, 0) for run in runs], [0] * len(runs)
+        drafted = self._draft(runs, policy)
+        if drafted is None:
+            drafted, lengths = _Drafted([Draft(run.seq, 0) for run in runs]), [0] * len(runs)
         else:
             # a draft kept from an earlier round may be longer than this round's batch has room for
-            lengths = [
-                min(n, self._room(run, len(runs))) for n, run in zip(policy.choose(drafts), runs)
-            ]
-        self._verify(runs, lengths, fills, outcome)
-        verdicts = [self._accept(run, n, draft.n) for run, n, draft in zip(runs, lengths, drafts)]
-        outcome.seqs = [seen for _, seen in verdicts]
-        outcome.t_round = 1e3 * (perf_counter() - start)
+            chosen = policy.choose(drafted.drafts)
+            lengths = [min(n, self._room(run, len(runs))) for n, run in zip(chosen, runs)]
+        depth = max((len(run.tokens) for run in runs), default=0)
+        before = perf_counter()
+        self.engine.verify(_in_order([(run.seq, 0, n) for run, n in zip(runs, lengths)], fills))
+        t_verify = 1e3 * (perf_counter() - before)
+        verdicts = [
+            self._accept(run, n, draft.n) for run, n, draft in zip(runs, lengths, drafted.drafts)
+        ]
+        outcome = Outcome(
+            seqs=[seen for _, seen in verdicts],
+            t_verify=t_verify,
+            verify_rows=len(runs) + sum(lengths) + sum(n for _, n in fills),
+            t_draft=drafted.t_draft,
+            draft_steps=drafted.steps,
+            t_companion=drafted.t_companion,
+            companion_rows=drafted.companion_rows,
+            caught_up=drafted.caught_up,
+            t_round=1e3 * (perf_counter() - start),
+            depth=depth,
+        )
         policy.observe(outcome)
         return [step for step, _ in verdicts]
 
@@ -170,60 +152,50 @@ class Loop:
         room = min(run.remaining, self.n_ctx + 1 - len(run.tokens), self.n_batch // n_runs)
         return max(0, min(room - 1, run.draft_max, self.longest))
 
-    def _draft(self, runs: Sequence[Run], policy: Policy, outcome: Outcome) -> list[Draft] | None:
+    def _draft(self, runs: Sequence[Run], policy: Policy) -> _Drafted | None:
+        """One draft a run, by lookup where it finds something, else by a model; None where there is no room for any."""
         places = [self._place(run, len(runs)) for run in runs]
         if not any(place.room for place in places):
             return None
         plan = policy.plan(places)
-        drafts = [self._look_up(run, place.room, plan) for run, place in zip(runs, places)]
+        drafted = _Drafted(
+            [self._look_up(run, place.room, plan) for run, place in zip(runs, places)]
+        )
         asked = [
-            min(n, place.room) if self._may_run_model(run) else 0
-            for n, place, run in zip(plan.lengths, places, runs)
+            _Asked(i, run, place, min(n, place.room))
+            for i, (run, place, n) in enumerate(zip(runs, places, plan.lengths))
+            if drafted.drafts[i].n == 0 and min(n, place.room) > 0 and self._may_run_model(run)
         ]
-        if self.draft_model and not self._draft_outage.lasts():
-            rest = [i for i, draft in enumerate(drafts) if draft.n == 0 and asked[i] > 0]
-            if rest:
-                for i, draft in zip(
-                    rest,
-                    self._try_model(
-                        [runs[i].seq for i in rest], [asked[i] for i in rest], plan, outcome
-                    ),
-                ):
-                    drafts[i] = draft
-        elif self.translated is not None:
-            for i, run in enumerate(runs):
-                if drafts[i].n == 0 and asked[i] > 0:
-                    drafts[i] = self._translate(self.translated, run, asked[i], outcome)
-        return drafts
+        if self.translated is not None:
+            for one in asked:
+                self._translate(self.translated, one, drafted)
+        elif self.draft_model and not self._draft_outage.lasts() and asked:
+            self._try_model(asked, plan, drafted)
+        return drafted
 
-    def _translate(
-        self, drafter: TranslatedDrafter, run: Run, limit: int, outcome: Outcome
-    ) -> Draft:
+    def _translate(self, drafter: TranslatedDrafter, asked: _Asked, drafted: _Drafted) -> None:
         """A draft of a model behind text: paid for and judged as one in the engine is."""
-        start, lag = perf_counter(), drafter.lag(run.tokens)
-        proposal = self._propose(drafter, run, limit)
-        n = len(proposal.tokens)
-        self.engine.put_draft(run.seq, proposal.tokens)
-        outcome.t_draft += 1e3 * (perf_counter() - start)
-        outcome.draft_steps = max(outcome.draft_steps, n, 1)
-        outcome.caught_up += lag
-        return Draft(run.seq, n, p=proposal.p, entropy=proposal.entropy)
+        start = perf_counter()
+        proposal = self._propose(drafter, asked.run, asked.limit)
+        n, seq = len(proposal.tokens), asked.run.seq
+        self.engine.put_draft(seq, proposal.tokens)
+        drafted.t_draft += 1e3 * (perf_counter() - start)
+        drafted.steps = max(drafted.steps, n, 1)
+        drafted.caught_up += asked.place.lag
+        drafted.drafts[asked.i] = Draft(seq, n, p=proposal.p, entropy=proposal.entropy)
 
-    def _try_model(
-        self, seqs: list[int], limits: list[int], plan: Plan, outcome: Outcome
-    ) -> list[Draft]:
+    def _try_model(self, asked: Sequence[_Asked], plan: Plan, drafted: _Drafted) -> None:
         try:
-            drafts = self._run_model(seqs, limits, plan, outcome)
+            self._run_model(asked, plan, drafted)
         except (Cancelled, EngineBusy):
             raise
         except (EngineError, UnsupportedModel) as error:
             self._complain("the draft", error)
             self._draft_outage.begin()
-            for seq in seqs:
-                self.engine.put_draft(seq, ())
-            return [Draft(seq, 0) for seq in seqs]
-        self._draft_outage.end()
-        return drafts
+            for one in asked:
+                self.engine.put_draft(one.run.seq, ())
+        else:
+            self._draft_outage.end()
 
     def _look_up(self, run: Run, limit: int, plan: Plan) -> Draft:
         if self.drafter is None or limit < 1 or not self._may_look_up(run):
@@ -266,26 +238,25 @@ class Loop:
         except Exception as error:  # noqa: BLE001 - as above
             self._complain(drafter.name, error)
 
-    def _run_model(
-        self, seqs: list[int], limits: list[int], plan: Plan, outcome: Outcome
-    ) -> list[Draft]:
+    def _run_model(self, asked: Sequence[_Asked], plan: Plan, drafted: _Drafted) -> None:
         start = perf_counter()
-        if plan is not self._stopping:
-            self.engine.set_stop(plan.floors, plan.table)
-            self._stopping = plan
+        self.engine.set_stop(plan.floors, plan.table)
         companion = plan.use_companion and self.companion and not self._score_outage.lasts()
-        self.engine.draft(seqs, limits, keep_rows=companion)
+        seqs = [one.run.seq for one in asked]
+        self.engine.draft(seqs, [one.limit for one in asked], keep_rows=companion)
         middle = perf_counter()
         scored = companion and self._score(seqs)
+        end = perf_counter()
         views = [self.engine.drafted(seq) for seq in seqs]
-        drafts = [_read(seq, view) for seq, view in zip(seqs, views)]
-        outcome.t_draft = 1e3 * (middle - start)
-        outcome.draft_steps = max(draft.n for draft in drafts)
+        drafts = [read_draft(seq, view) for seq, view in zip(seqs, views)]
+        for one, draft in zip(asked, drafts):
+            drafted.drafts[one.i] = draft
+        drafted.t_draft = 1e3 * (middle - start)
+        drafted.steps = max(draft.n for draft in drafts)
+        drafted.caught_up = sum(view.fed for view in views)
         if scored:
-            outcome.t_companion = 1e3 * (perf_counter() - middle)
-            outcome.companion_rows = sum(draft.n for draft in drafts)
-        outcome.caught_up = sum(view.fed for view in views)
-        return drafts
+            drafted.t_companion = 1e3 * (end - middle)
+            drafted.companion_rows = sum(draft.n for draft in drafts)
 
     def _score(self, seqs: list[int]) -> bool:
         try:
@@ -306,19 +277,6 @@ class Loop:
 
     # -- verify and accept ---------------------------------------------------------------------------------------------
 
-    def _verify(
-        self,
-        runs: Sequence[Run],
-        lengths: list[int],
-        fills: Sequence[tuple[int, int]],
-        outcome: Outcome,
-    ) -> None:
-        start = perf_counter()
-        self.engine.verify(_in_order([(run.seq, 0, n) for run, n in zip(runs, lengths)], fills))
-        outcome.t_verify = 1e3 * (perf_counter() - start)
-        outcome.verify_rows = len(runs) + sum(lengths) + sum(n for _, n in fills)
-        outcome.depth = max((len(run.tokens) for run in runs), default=0)
-
     def _accept(self, run: Run, n_verified: int, n_drafted: int) -> tuple[Step, SeqOutcome]:
         rows = (
             [self.engine.row(run.seq, i) for i in range(n_verified + 1)]
@@ -326,7 +284,7 @@ class Loop:
             else None
         )
         verdict = self.engine.accept(run.seq, run.sampler, run.gate)
-        tokens = _emitted(verdict)
+        tokens = emitted(verdict)
         if rows is not None and run.rows is not None:
             run.rows.extend(rows[: len(tokens)])
         run.tokens.extend([token.id for token in tokens])
@@ -360,32 +318,3 @@ def _in_order(
     if not fills and len(work) < 2:
         return work
     return sorted([*work, *((seq, n, -1 if n else 0) for seq, n in fills)])
-
-
-def _emitted(verdict: Any) -> tuple[Token, ...]:
-    n = verdict.n
-    if n == 1:
-        token = Token(
-            verdict.token[0], _SOURCES[verdict.source[0]], verdict.gap[0], verdict.preferred[0]
-        )
-        return (token,)
-    ids, sources = ffi.unpack(verdict.token, n), ffi.unpack(verdict.source, n)
-    preferred, gaps = ffi.unpack(verdict.preferred, n), ffi.unpack(verdict.gap, n)
-    return tuple(
-        Token(id_, _SOURCES[source], gap, wanted)
-        for id_, source, gap, wanted in zip(ids, sources, gaps, preferred)
-    )
-
-
-def _read(seq: int, view: Any) -> Draft:
-    n = view.n
-    draft = (
-        Draft(seq, n, p=ffi.unpack(view.p, n), entropy=ffi.unpack(view.entropy, n))
-        if n
-        else Draft(seq, 0)
-    )
-    if n and view.scored:
-        seen = ffi.unpack(view.agreement, n)
-        draft.s, draft.a, draft.pc = [x.s for x in seen], [x.a for x in seen], [x.pc for x in seen]
-        draft.agree = [x.top == token for x, token in zip(seen, ffi.unpack(view.token, n))]
-    return draft

@@ -31,7 +31,7 @@ from pyspec.batch.contexts import Contexts, Models
 from pyspec.batch.layout import Layout, padded
 from pyspec.drafters import LookupDrafter, Proposal
 from pyspec.engine.handle import Gate, Role
-from pyspec.engine.loop import Run
+from pyspec.engine.runs import Run
 from pyspec.engine.side import address
 from pyspec.errors import OptionError
 from pyspec.measure.modes import Mode, parse_mode

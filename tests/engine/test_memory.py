@@ -9,7 +9,7 @@ from answers import Scripted, ask, foretelling
 from pyspec.batch.contexts import Contexts, Models
 from pyspec.batch.layout import Layout
 from pyspec.engine.handle import Gate
-from pyspec.engine.loop import Run
+from pyspec.engine.runs import Run
 from pyspec.errors import UnsupportedModel
 from pyspec.measure.costs import measure_costs
 from pyspec.measure.equal import rows_after

@@ -1,0 +1,91 @@
+"""What goes into a round and comes out of it: runs, and C's structs as Python's."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from pyspec._lib import ffi
+from pyspec.engine.handle import MAX_DRAFT, Gate
+from pyspec.policy.types import Draft
+from pyspec.stats import Tally
+from pyspec.tokens import Source, Token
+
+_SOURCES = tuple(Source)
+
+
+@dataclass(slots=True)
+class Run:
+    """One answer in flight on one sequence.
+
+    tokens: committed text, prompt included. sampler: address of a llama sampler chain, 0 for argmax. remaining: tokens
+    still allowed; where the answer goes on past them, it does so without drafts. drafting: which drafters it may have: "all",
+    "lookup" (the Python drafter), "model" or "nothing". rows: where to keep the logits row of each emitted token, or None.
+    """
+
+    seq: int
+    tokens: list[int]
+    gate: Gate
+    remaining: int
+    sampler: int = 0
+    draft_max: int = MAX_DRAFT
+    drafting: str = "all"
+    goes_on: bool = False
+    rows: list[npt.NDArray[np.float32]] | None = None
+    tally: Tally = field(default_factory=Tally)
+    finish_reason: str | None = None
+
+
+class Outage:
+    """Rounds that a model sits out after it failed: 8, and twice as many each time it fails again."""
+
+    def __init__(self) -> None:
+        self._left, self._length = 0, 8
+
+    def begin(self) -> None:
+        """It failed."""
+        self._left = self._length
+        self._length = min(2 * self._length, 4096)
+
+    def lasts(self) -> bool:
+        """Whether it sits out this round; ask once a round."""
+        self._left -= 1
+        return self._left >= 0
+
+    def end(self) -> None:
+        """It works."""
+        self._length = 8
+
+
+def emitted(verdict: Any) -> tuple[Token, ...]:
+    """The tokens of a `ps_verdict`."""
+    n = verdict.n
+    if n == 1:
+        token = Token(
+            verdict.token[0], _SOURCES[verdict.source[0]], verdict.gap[0], verdict.preferred[0]
+        )
+        return (token,)
+    ids, sources = ffi.unpack(verdict.token, n), ffi.unpack(verdict.source, n)
+    preferred, gaps = ffi.unpack(verdict.preferred, n), ffi.unpack(verdict.gap, n)
+    return tuple(
+        Token(id_, _SOURCES[source], gap, wanted)
+        for id_, source, gap, wanted in zip(ids, sources, gaps, preferred)
+    )
+
+
+def read_draft(seq: int, view: Any) -> Draft:
+    """A `ps_draft` as policies see it."""
+    n = view.n
+    draft = (
+        Draft(seq, n, p=ffi.unpack(view.p, n), entropy=ffi.unpack(view.entropy, n))
+        if n
+        else Draft(seq, 0)
+    )
+    if n and view.scored:
+        seen = ffi.unpack(view.agreement, n)
+        draft.s, draft.a, draft.pc = [x.s for x in seen], [x.a for x in seen], [x.pc for x in seen]
+        draft.agree = [x.top == token for x, token in zip(seen, ffi.unpack(view.token, n))]
+    return draft
