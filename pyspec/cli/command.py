@@ -108,7 +108,7 @@ class Subcommand(click.Command):
         """Options by group, in the order in which groups come up."""
         groups: dict[str, list[tuple[str, str]]] = {}
         for each in self.get_params(ctx):
-            record = each.get_help_record(ctx)
+            record = each.get_help_record(ctx) if isinstance(each, click.Option) else None
             if record is not None:
                 groups.setdefault(getattr(each, "group", "Other options"), []).append(record)
         if "Other options" in groups:

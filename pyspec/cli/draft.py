@@ -79,7 +79,7 @@ def draft(model: str | None, as_json: bool, **options: Any) -> None:
     with store_progress() as progress:
         target = resolve(model, progress)
     with busy("looking into the files"):
-        rows = [*_shipped(target), *candidates(target)]
+        rows = _all(target)
     verdicts = _measured(target, rows, options) if options["measure"] else {}
     if as_json:
         click.echo(json.dumps([_as_dict(row, verdicts.get(row.name)) for row in rows], indent=1))
@@ -94,6 +94,13 @@ def draft(model: str | None, as_json: bool, **options: Any) -> None:
         if row.name in verdicts:
             click.echo(f"{safe(row.name)} {verdicts[row.name].sentence}")
     click.echo(f"use: {_command(model, rows, verdicts)}")
+
+
+def _all(target: Path) -> list[Candidate]:
+    """Shipped drafts first, each file once."""
+    shipped = _shipped(target)
+    named = {row.name for row in shipped}
+    return shipped + [row for row in candidates(target) if row.name not in named]
 
 
 def _shipped(target: Path) -> list[Candidate]:

@@ -45,6 +45,13 @@ def test_the_draft_and_the_command() -> None:
     )
 
 
+def test_shipped_drafts_come_first_and_once(smollm2: str) -> None:
+    """The default target's own, coupled before independent."""
+    rows = [row["name"] for row in json.loads(run(smollm2, "--json").stdout)]
+    assert rows[:2] == ["smollm2-coupled", "smollm2-draft"]
+    assert len(set(rows)) == len(rows)
+
+
 @pytest.mark.usefixtures("pair")
 def test_no_draft_is_said() -> None:
     """Lookup needs no model."""

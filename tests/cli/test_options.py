@@ -120,6 +120,7 @@ def test_help_has_groups_examples_and_the_environment(command: click.Command) ->
         assert part in text
     assert "a round: tokens gained" in " ".join(text.split())
     assert "--model-draft" not in text
+    assert text.count("[PROMPT]") <= 1  # in the usage alone
 
 
 @pytest.mark.parametrize(
