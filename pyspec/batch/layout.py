@@ -27,7 +27,7 @@ STEP = 256
 
 
 _WORTH = 0.03
-# what twice the sequences have to gain to be worth their memory
+# what more sequences have to gain to be worth their memory
 
 
 class Layout(NamedTuple):
@@ -62,12 +62,12 @@ def padded(cells: int) -> int:
 def best_parallel(times: Sequence[float], most: int = 16) -> int:
     """How many sequences at once are worth it; `times[n]` is the target's time for n rows.
 
-    The smallest power of two after which doubling gains less than 3 % tokens a second; at most `most`.
+    The smallest power of two, at most `most`, than which none gives 3 % more tokens a second: a step that gains
+    nothing may lead to one that does, where two rows cost as much as two single ones and eight as much as four.
     """
-    n = 1
-    while 2 * n <= min(most, len(times) - 1) and 2 * n / times[2 * n] > (1 + _WORTH) * n / times[n]:
-        n *= 2
-    return n
+    sizes = [1 << k for k in range(most.bit_length()) if 1 << k <= min(most, len(times) - 1)]
+    best = max(n / times[n] for n in sizes)
+    return next(n for n in sizes if (1 + _WORTH) * n / times[n] >= best)
 
 
 _SHARE = 0.25

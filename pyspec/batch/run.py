@@ -32,6 +32,9 @@ WINDOW = 64
 FEW = 2
 """Most answers at once for which anything drafts over streams: their rows fall apart into as many passes."""
 
+_FEWEST = 4
+# answers at once where people wait for them
+
 _FORMAT_TOKENS = 64  # of a chat template, and to spare
 _BYTES_A_TOKEN = 3
 # few enough that a prompt not yet tokenised is hardly ever thought too short
@@ -183,7 +186,8 @@ class Batch:
         """Sequences that may all fill their context; fewer than are worth it where memory is short and none were asked for."""
         if asked is None:
             most = memory_for(self._models.target, self._n_ctx)
-            self.parallel = max(1, min(self.parallel, most))
+            # fewer may be as fast, but one who asks shall not wait for the end of another's answer
+            self.parallel = max(1, min(max(self.parallel, _FEWEST), most))
         return self.parallel
 
     def _guess(self, record: Record) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 from pathlib import Path
 from typing import Any
@@ -44,6 +45,11 @@ FAILED_ITEMS = 3
 )
 @click.option(
     "--template", type=click.Path(path_type=Path), help="Text with {text} where each input goes."
+)
+@click.option(
+    "--exact",
+    is_flag=True,
+    help="Texts that no neighbour, order or interruption changes: nothing is drafted.",
 )
 @click.option("--column", help="Where the prompts are in CSV files.")
 @click.option("--overwrite", is_flag=True, help="Replace what is at OUT, whatever it is.")
@@ -164,7 +170,7 @@ def _answerer(options: dict[str, Any]) -> Any:
         options["stop"],
         options["raw"],
     )
-    threads = options["threads"] or default_threads()
+    threads = options["threads"] or max(1, default_threads() // _here(options))
     found = find_models(options)
     arguments = {
         "draft": found["draft"],
@@ -180,12 +186,19 @@ def _answerer(options: dict[str, Any]) -> Any:
         "n_threads_batch": threads,
         "trust": options["trust_model"],
         "extra_buffers": options["extra_buffers"],
+        "exact": options["exact"],
     }
     if options["engine"] == "ray":
         from pyspec.batch.ray import RayBatch  # noqa: PLC0415 - an extra that few install
 
         return RayBatch(found["model"], workers=options["workers"], **arguments)
     return Batch(found["model"], **arguments)
+
+
+def _here(options: dict[str, Any]) -> int:
+    """Workers that share this machine's cores."""
+    local = options["engine"] == "ray" and "RAY_ADDRESS" not in os.environ
+    return int(options["workers"]) if local else 1
 
 
 def _tell(summary: Progress, stats: dict[str, Any], *, as_json: bool) -> None:

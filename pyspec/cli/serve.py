@@ -23,6 +23,7 @@ from pyspec.cli.options import (
 from pyspec.errors import OptionError
 from pyspec.store.machine import default_threads
 
+_BACKLOG = 512
 _LOCAL = ("localhost", "127.0.0.1", "[::1]")
 
 
@@ -118,6 +119,7 @@ def _listen(host: str, port: int) -> socket.socket:
         listener = socket.socket(family, kind, protocol)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(address)
+        listener.listen(_BACKLOG)  # who comes before the models are loaded waits
     except OSError as error:
         raise OptionError(
             f"cannot listen on {host} port {port}: {error.strerror or error}", "give another --port"

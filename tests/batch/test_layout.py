@@ -42,3 +42,10 @@ def test_records_of_one_length_get_streams():
 def test_best_parallel_stops_where_doubling_gains_nothing(times):
     """A machine whose time grows with the rows is best used by few sequences."""
     assert best_parallel(times + [times[-1]] * (64 if len(times) == 2 else 0)) in (2, 16)
+
+
+def test_best_parallel_looks_beyond_a_flat_step():
+    """Two rows at the price of two, eight at the price of four: as Q8_0 does on a CPU."""
+    times = [0, 1, 2.02, 2.46, 2.68, 3.28, 3.6, 3.7, 3.88, *[5.41] * 7, 6.53]
+    assert best_parallel(times) == 16
+    assert best_parallel(times[:9]) == 8

@@ -57,7 +57,9 @@ def serve(tiny_ascii):
     def serve_(path=None, *, key=None, queue=64, max_body=1 << 16, hosts=None, **options):
         settings = Settings(Sampling(temperature=0.0, seed=1), max_tokens=24)
         defaults = {"draft": "lookup", "companion": "none", "n_ctx": 1024, "parallel": 4}
+        # F32 throughout: a random model's text is full of near-ties, which half precision decides by the order of cells
         threads = {"n_threads": 1, "n_threads_batch": 1}
+        threads |= {"flash_attn": False, "type_k": 0, "type_v": 0}
         options = {"settings": settings, **defaults, **threads, **options}
         batch = Batch(str(path or tiny_ascii), interactive=True, **options)
         serving = Serving(

@@ -1,0 +1,201 @@
+"""What a server does under load: tokens a second, first tokens, errors and memory, of `pyspec serve` and of llama-server.
+
+    python bench/serve.py MODEL.gguf QUESTIONS.jsonl [--ways pyspec,llama-server] [--server PATH/llama-server]
+        [--clients 16] [--requests 64] [--tokens 96] [--ctx 2048] [--threads 2] [--repeat 1] [--whole]
+
+QUESTIONS has `turns` (the first one is asked) or `prompt` a line; they are asked over and over until --requests are
+done, by --clients at once, each the next one when its last has ended. Answers are streamed unless --whole. Both servers
+have as many slots as there are clients, and --ctx positions each; temperature 0, strict. Every way runs in a process of
+its own; the ways take turns, --repeat times. The table has medians; memory is the resident set after a tenth of the
+requests and at the end.
+"""
+
+from __future__ import annotations
+
+import argparse
+import http.client
+import json
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from statistics import median, quantiles
+from typing import Any
+
+WAIT_S = 120
+COLUMNS = (
+    "way",
+    "tokens/s",
+    "first token p50",
+    "p95",
+    "whole p50",
+    "errors",
+    "MB then",
+    "MB at the end",
+)
+
+
+def main() -> None:
+    """Measure all ways and print a Markdown table."""
+    options = arguments()
+    found: dict[str, list[dict[str, float]]] = {way: [] for way in options.ways.split(",")}
+    for _ in range(options.repeat):
+        for way, runs in found.items():
+            runs.append(measure(options, way))
+    print("| " + " | ".join(COLUMNS) + " |\n|" + " --- |" * len(COLUMNS))
+    for way, runs in found.items():
+        cells = [f"{median(run[name] for run in runs):.3g}" for name in runs[0]]
+        print(f"| {way} | {' | '.join(cells)} |", flush=True)
+
+
+def arguments() -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("model")
+    parser.add_argument("questions", type=Path)
+    parser.add_argument("--ways", default="pyspec")
+    parser.add_argument("--server", default="llama-server")
+    parser.add_argument("--whole", action="store_true", help="ask for whole answers, not streams")
+    numbers = {"clients": 16, "requests": 64, "tokens": 96, "ctx": 2048, "threads": 2, "repeat": 1}
+    for name, value in numbers.items():
+        parser.add_argument(f"--{name}", type=int, default=value)
+    return parser.parse_args()
+
+
+def command(options: argparse.Namespace, way: str, port: int) -> list[str]:
+    """How a server is started."""
+    n, threads = str(options.clients), str(options.threads)
+    if way == "llama-server":
+        context = ["-c", str(options.clients * options.ctx), "-np", n]
+        return [options.server, "-m", options.model, *context, "-t", threads, "-tb", threads,
+                "--port", str(port), "--cache-ram", "0", "--log-disable"]  # fmt: skip
+    draft = way.partition(":")[2] or "auto"
+    return [sys.executable, "-m", "pyspec", "serve", "-m", options.model, "--parallel", n, "-c",
+            str(options.ctx), "-t", threads, "--port", str(port), "--draft", draft]  # fmt: skip
+
+
+@contextmanager
+def running(options: argparse.Namespace, way: str) -> Iterator[tuple[int, int]]:
+    """A server that is up: its port and process id."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    process = subprocess.Popen(command(options, way, port), **quiet)  # type: ignore[call-overload]
+    try:
+        for _ in range(10 * WAIT_S):
+            if process.poll() is not None:
+                raise SystemExit(f"{way} ended with {process.returncode}")
+            try:
+                connection = http.client.HTTPConnection("127.0.0.1", port, timeout=2)
+                connection.request("GET", "/health")
+                if connection.getresponse().status == 200:
+                    break
+            except OSError:
+                pass
+            time.sleep(0.1)
+        yield port, process.pid
+    finally:
+        process.terminate()
+        process.wait()
+
+
+def measure(options: argparse.Namespace, way: str) -> dict[str, float]:
+    """One way under load."""
+    texts = questions(options.questions)
+    with running(options, way) as (port, pid):
+        ask(port, texts[0], options, 1)
+        load = Load(options, port, pid, texts)
+        clients = [threading.Thread(target=load.client) for _ in range(options.clients)]
+        start = time.perf_counter()
+        for client in clients:
+            client.start()
+        for client in clients:
+            client.join()
+        seconds = time.perf_counter() - start
+        end = resident(pid)
+    firsts = [answer[1] for answer in load.answers]
+    return {
+        "rate": sum(answer[0] for answer in load.answers) / seconds,
+        "first": median(firsts),
+        "late": quantiles(firsts, n=20)[-1],
+        "whole": median(answer[2] for answer in load.answers),
+        "errors": load.errors,
+        "then": load.then,
+        "end": end,
+    }
+
+
+class Load:
+    """What all clients share: the requests that are left, and what came of those done."""
+
+    def __init__(self, options: argparse.Namespace, port: int, pid: int, texts: list[str]) -> None:
+        self.options, self.port, self.pid, self.texts = options, port, pid, texts
+        self.answers: list[tuple[int, float, float]] = []
+        self.errors, self.then = 0, 0.0
+        self._next = 0
+        self._lock = threading.Lock()
+
+    def client(self) -> None:
+        """Ask one after another until none is left."""
+        while (number := self._take()) is not None:
+            text = self.texts[number % len(self.texts)]
+            try:
+                self.answers.append(ask(self.port, text, self.options, self.options.tokens))
+            except (OSError, ValueError, KeyError, http.client.HTTPException) as error:
+                self.errors += 1
+                print(f"request {number}: {error!r}", file=sys.stderr)
+
+    def _take(self) -> int | None:
+        with self._lock:
+            number, self._next = self._next, self._next + 1
+            if number == self.options.requests // 10:
+                self.then = resident(self.pid)
+            return number if number < self.options.requests else None
+
+
+def ask(port: int, text: str, options: argparse.Namespace, tokens: int) -> tuple[int, float, float]:
+    """One answer: its tokens, seconds until its first text, and until its end."""
+    body: dict[str, Any] = {"messages": [{"role": "user", "content": text}], "max_tokens": tokens}
+    body |= {"temperature": 0, "stream": not options.whole}
+    if not options.whole:
+        body["stream_options"] = {"include_usage": True}
+    start, first = time.perf_counter(), 0.0
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=600)
+    try:
+        head = {"Content-Type": "application/json"}
+        connection.request("POST", "/v1/chat/completions", json.dumps(body), head)
+        response = connection.getresponse()
+        if response.status != 200:
+            raise ValueError(f"{response.status}: {response.read(200)!r}")
+        last = b""
+        for line in response:
+            if b'"content":"' in line and b'"content":""' not in line:
+                first = first or time.perf_counter() - start
+            last = line if b'"usage"' in line else last
+    finally:
+        connection.close()
+    end = time.perf_counter() - start
+    usage = json.loads(last.removeprefix(b"data: "))["usage"]
+    return int(usage["completion_tokens"]), first or end, end
+
+
+def questions(path: Path) -> list[str]:
+    """The first turns."""
+    rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    return [row["turns"][0] if "turns" in row else row["prompt"] for row in rows]
+
+
+def resident(pid: int) -> float:
+    """The resident set of a process, MB; Linux alone tells."""
+    pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,64 @@
+"""Exact batches: a record's text is its own, on the real model too, where rows round by how many there are."""
+
+from __future__ import annotations
+
+import pytest
+
+from pyspec.batch import Batch, Record, Settings
+from pyspec.engine.handle import Engine
+from pyspec.sampling import Sampling
+
+PROMPTS = [
+    f"Write a line about {thing}." for thing in ("rain", "iron", "a fox", "tea", "the moon", "salt")
+]
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+def test_text_does_not_depend_on_what_runs_beside_it(smollm2, temperature):
+    """Asked in another order, after an interruption, among fewer: the same bytes."""
+    records = [Record(id=str(i), prompt=prompt) for i, prompt in enumerate(PROMPTS)]
+    settings = Settings(Sampling(temperature=temperature, seed=1), max_tokens=20)
+    options = {"n_ctx": 256, "parallel": 4, "n_threads": 1, "n_threads_batch": 1, "exact": True}
+    with Batch(smollm2, settings=settings, **options) as batch:
+        whole = {result.id: result.text for result in batch.run(records)}
+        for left in (records[::-1], records[4:] + records[1:3], records[4:5]):
+            for result in batch.run(left):
+                assert result.text == whole[result.id]
+
+
+def test_every_decode_of_answers_has_as_many_rows(open_batch, monkeypatch):
+    """And prompts are read alone, in pieces that end at the same places, shared beginnings too."""
+    decodes = []
+    verify = Engine.verify
+    monkeypatch.setattr(
+        Engine, "verify", lambda self, work: (decodes.append(list(work)), verify(self, work))[1]
+    )
+    batch = open_batch(exact=True, parallel=3, n_ctx=1024, max_tokens=5)
+    records = ["x" * 700 + word for word in ("a", "bc", "def")] + ["short"]
+    assert [result.error for result in batch.run(records)] == [None] * 4
+    answering = [work for work in decodes if any(drafted == 0 for _, _, drafted in work)]
+    assert {len(work) for work in answering} == {4}
+    assert all(drafted == 0 for work in answering for _, _, drafted in work)
+    reading = [work for work in decodes if work not in answering]
+    assert all(len(work) == 1 for work in reading)
+    assert {n for work in reading for _, n, _ in work} <= {256, 700 - 512, 701 - 512, 702 - 512, 4}
+    assert sum(n for work in reading for _, n, _ in work) < 4 * 700 - 1000
+
+
+def test_exactness_is_part_of_what_answers_depend_on(open_batch):
+    """A journal of an exact run is not continued by another one, nor with another number of rows."""
+    runs = [open_batch(exact=exact, parallel=n) for exact, n in ((True, 4), (True, 8), (False, 4))]
+    assert len({str(batch.identity().get("exact")) for batch in runs}) == 3
+
+
+@pytest.mark.parametrize("n_ctx", [17, 64, 300, 1000])
+@pytest.mark.parametrize("parallel", [1, 8])
+def test_context_of_any_size_is_filled_to_its_end(open_batch, n_ctx, parallel):
+    """llama.cpp rounds contexts up to 256; a record may use what was asked for, and says that it was cut."""
+    batch = open_batch(n_ctx=n_ctx, max_tokens=2000, parallel=parallel)
+    prompts = ["abc", "x" * (n_ctx - 3), "y" * n_ctx, "z" * (n_ctx + 1)]
+    found = sorted(batch.run(prompts), key=lambda result: result.index)
+    assert [result.finish_reason for result in found] == ["context"] * 3 + [None]
+    assert [result.usage.total_tokens for result in found[:3]] == [n_ctx + 1] * 3
+    assert all(result.text for result in found[:3])
+    assert found[3].error.type == "ContextOverflow"

@@ -1,0 +1,60 @@
+"""`pyspec serve` as people run it."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import urllib.request
+
+import pytest
+
+
+@pytest.fixture
+def start(tmp_path, tiny_ascii):
+    """Starts `pyspec serve ARGUMENTS` with a tiny model; gives the process."""
+    running = []
+    environment = {**os.environ, "PYSPEC_CACHE": str(tmp_path / "cache"), "OMP_NUM_THREADS": "1"}
+
+    def start_(*arguments):
+        command = [sys.executable, "-m", "pyspec", "serve", "-m", str(tiny_ascii), "-t", "1"]
+        command += ["-c", "512", "--parallel", "2", "--companion", "none", *arguments]
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+        running.append(subprocess.Popen(command, env=environment, cwd=tmp_path, **pipes))
+        return running[-1]
+
+    yield start_
+    for process in running:
+        process.kill()
+        process.communicate()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_serves_until_it_is_told_to_end(start, number):
+    """One line says where; an answer comes; Ctrl-C ends it without a traceback."""
+    process = start("--port", "0")
+    line = process.stderr.readline()
+    url = re.search(r"http://127\.0\.0\.1:\d+", line).group()
+    data = json.dumps({"messages": [{"role": "user", "content": "a"}], "max_tokens": 3}).encode()
+    request = urllib.request.Request(  # noqa: S310 - http on this machine
+        f"{url}/v1/chat/completions", data, {"Content-Type": "application/json"}
+    )
+    with urllib.request.urlopen(request, timeout=20) as answer:  # noqa: S310
+        assert json.load(answer)["usage"]["completion_tokens"] == 3
+    process.send_signal(number)
+    stdout, stderr = process.communicate(timeout=20)
+    assert (stdout, "Traceback" in stderr) == ("", False)
+
+
+def test_port_that_is_taken_is_one_sentence(start):
+    """Before any model is loaded; exit status 2."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        process = start("--port", str(taken.getsockname()[1]))
+        _, stderr = process.communicate(timeout=20)
+    assert process.returncode == 2
+    assert "cannot listen" in stderr
+    assert "Traceback" not in stderr
