@@ -20,11 +20,13 @@ from pyspec.measure.report import Results, collect, save
 from pyspec.measure.run import Options, Ours, Runner
 from pyspec.measure.setup import describe
 from pyspec.store.coupling import find_sidecar
+from pyspec.store.eagle import MTP
 from pyspec.template import ChatTemplate, Message
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from pyspec.assemble import Assembly
     from pyspec.llama import SpeculativeLlama
     from pyspec.measure.modes import Mode
     from pyspec.measure.questions import Question
@@ -151,10 +153,14 @@ def _files(llm: SpeculativeLlama, task: Task) -> Files:
     )  # fmt: skip
 
 
+def _is_head(assembly: Assembly) -> bool:
+    return assembly.draft.rpartition("+")[2] == MTP
+
+
 def _loaded_draft(llm: SpeculativeLlama) -> Path | None:
-    """The loaded draft's file, where another program could use it: a coupled one it could not."""
+    """The loaded draft's file, where another program could use it: our coupled form and the target's own head it could not."""
     assembly = llm._open()  # noqa: SLF001 - measuring looks inside
-    if not assembly.session.loop.draft_model:
+    if not assembly.session.loop.draft_model or _is_head(assembly):
         return None
     path = assembly.models[0].path
     return None if find_sidecar(path) else path
@@ -215,6 +221,8 @@ def _memory(llm: SpeculativeLlama, task: Task, tell: Callable[[str], None]) -> d
     }  # fmt: skip
     assembly = llm._open()  # noqa: SLF001
     paths = [str(m.path) for m in assembly.models]
+    if _is_head(assembly):
+        paths[0] = MTP
     loaded = {"draft": paths[0] if paths else "lookup", "companion": (paths[1:] or ["none"])[0]}
     wanted = {
         "pyspec --draft none": {"kind": "pyspec", "draft": "none"},
