@@ -169,6 +169,22 @@ def test_several_sequences_draft_as_each_alone(open_llama, make, target):
         models.close()
 
 
+@pytest.mark.parametrize(("arch", "layers"), [("qwen35", (0, 2, 4)), ("lfm2", (1, 2, 3))])
+def test_on_a_hybrid_target(open_llama, make, tmp_path, arch, layers):
+    """The text is the target's, and drafts after many rounds are those of a session that reads the text afresh.
+
+    Layer 4 of four is what comes out of the last one.
+    """
+    hybrid = tiny.write(tmp_path / "hybrid.gguf", arch=arch, n_layer=4)
+    draft = make(layers=layers)
+    llm, fresh = open_llama(hybrid, draft=draft), open_llama(hybrid, draft=draft)
+    prompt = llm.tokenize(PROMPT, add_bos=False)
+    assert ask(llm, prompt, 40).ids == ask(open_llama(hybrid), prompt, 40).ids
+    text = llm._assembly.session.tokens
+    assert ask(fresh, text[:-1], 1).ids == text[-1:]
+    assert drafted(llm, 6)[0] == drafted(fresh, 6)[0]
+
+
 @pytest.mark.parametrize(
     ("form", "error", "words"),
     [
