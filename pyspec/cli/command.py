@@ -24,6 +24,7 @@ ENVIRONMENT = (
     ("PYSPEC_CHAT_HISTORY", "file of the lines typed in chats; empty for none"),
     ("OLLAMA_MODELS, HF_HOME, HF_HUB_CACHE, LLAMA_CACHE", "where other programs keep models"),
     ("HF_TOKEN, HF_ENDPOINT, HF_HUB_OFFLINE", "how the Hugging Face hub is reached"),
+    ("PYSPEC_API_KEY", "key that clients of `pyspec serve` have to send"),
     ("NO_COLOR", "no colour anywhere"),
 )
 """Environment variables, as `--help` names them."""
