@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from pyspec.models.recipe import prompts
 from pyspec.models.recipe.rows import Meta, Recording, Writer, file_sha256, need_space
 from pyspec.models.recipe.target import Row, Target, best
+from pyspec.models.recipe.text import Answer, known
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from pyspec.errors import TrainingError
@@ -27,7 +28,8 @@ from pyspec.errors import TrainingError
 class Options:
     """How to write: lengths in tokens, `top` logits kept a row, `warm` = share written at T 0.7.
 
-    `layers`: layers of the target whose inputs are recorded too, for an EAGLE-3 head.
+    `layers`: layers of the target whose inputs are recorded too, for an EAGLE-3 head; `known`: answers by the
+    number of their prompt, which are computed again instead of being written.
     """
 
     slots: int = 128
@@ -38,6 +40,7 @@ class Options:
     temperature: float = 0.7
     seed: int = 1
     layers: tuple[int, ...] = ()
+    known: dict[int, Answer] = field(default_factory=dict)
 
 
 @dataclass
@@ -137,20 +140,37 @@ class Scribe:
             self.target.clear(slot)
         return sorted(rows + [(rows[0][0], 0, s) for s in idle], key=lambda row: row[2])
 
-    def admit(self, queue: Iterator[tuple[int, str]]) -> None:
-        """Fill the free slots with new prompts, all their rows in one go."""
-        work = []
+    def admit(self, queue: Iterator[tuple[int, str]]) -> bool:
+        """Fill the free slots with new prompts, all their rows in one go; False when none is left.
+
+        Returns early after a known answer, which leaves its slot free.
+        """
+        work, found = [], None
         while self.free:
             found = self._next_prompt(queue)
             if found is None:
                 break
             source, tokens = found
-            live = Live(self.free.pop(0), tokens, source, self._temperature(), len(self.prefix))
-            self.target.start_from(live.slot, 0)
+            slot = self.free.pop(0)
+            self.target.start_from(slot, 0)
+            answer = self.options.known.get(source)
+            if answer is not None:
+                self._compute(
+                    Live(slot, tokens, source, answer.temperature, len(self.prefix)), answer
+                )
+                continue
+            live = Live(slot, tokens, source, self._temperature(), len(self.prefix))
             self.live.append(live)
             work += [(live, token) for token in tokens]
         if work:
             self._decode(work)
+        return found is not None
+
+    def _compute(self, live: Live, answer: Answer) -> None:
+        """Record a prompt and its known answer in one go."""
+        self.live.append(live)
+        self._decode([(live, token) for token in [*live.tokens, *answer.ids[:-1].tolist()]])
+        self._finish(live, int(answer.ids[-1]), len(live.tokens), answer.ended)
 
     def _temperature(self) -> float:
         return self.options.temperature if self.rng.random() < self.options.warm else 0.0
@@ -159,7 +179,10 @@ class Scribe:
         """The next prompt that fits, without the shared prefix."""
         for source, text in queue:
             tokens = self.target.chat_tokens(text)[len(self.prefix) :]
-            if 0 < len(tokens) <= self.options.longest_prompt:
+            answer = self.options.known.get(source)
+            room = self.options.longest_prompt + self.options.answer
+            fits = answer is None or len(tokens) + len(answer.ids) <= room
+            if fits and 0 < len(tokens) <= self.options.longest_prompt:
                 return source, tokens
         return None
 
@@ -201,11 +224,11 @@ class Scribe:
         task = bar.add_task("writing", total=tokens, completed=self.writer.rows)
         few = max(1, self.target.slots // 16)  # admitting in groups keeps the batches large
         while self.writer.rows < tokens:
-            if len(self.free) >= few:
-                self.admit(queue)
-            if not self.live:
+            more = len(self.free) >= few and self.admit(queue)
+            if self.live:
+                self.step()
+            elif not more:
                 break
-            self.step()
             bar.update(task, completed=self.writer.rows)
 
 
@@ -266,22 +289,32 @@ def write(
     multiple=True,
     help="Recording whose prompts to skip.",
 )
+@click.option(
+    "--text",
+    type=click.Path(path_type=Path),
+    multiple=True,
+    help="Shard of answers to compute first.",
+)
 @click.option("--layers", default="", help="Layers whose inputs to record, as 10,20,29.")
 @click.option("--top", default=64, show_default=True, help="Logits kept a row.")
 @click.option("--gpu", is_flag=True, help="Offload the target.")
 def main(
     target: Path, prompt_file: Path, out: Path, tokens: int, exclude: Path | None, slots: int,
     answer: int, longest_prompt: int, warm: float, seed: int, threads: int, part: str,
-    skip: tuple[Path, ...], layers: str, top: int, gpu: bool,
+    skip: tuple[Path, ...], text: tuple[Path, ...], layers: str, top: int, gpu: bool,
 ) -> None:  # fmt: skip
     """Let TARGET write text on the prompts, with its logits and hidden states."""
     try:
         first, step = (int(number) for number in part.split("/"))
         used = {int(s) for folder in skip for s in Recording(folder).sequences["source"]}
         queue = prompts.load(prompt_file, exclude, seed)[first - 1 :: step]
+        answers = known(text, prompt_file, seed)
         queue = [item for item in queue if item[0] not in used]
+        queue.sort(key=lambda item: item[0] not in answers)
         watched = tuple(int(number) for number in layers.split(",") if number)
-        options = Options(slots, answer, longest_prompt, top, warm, seed=seed, layers=watched)
+        options = Options(
+            slots, answer, longest_prompt, top, warm, seed=seed, layers=watched, known=answers
+        )
         rows = write(target, out, queue, tokens, options, threads, gpu)
     except TrainingError as error:
         raise click.ClickException(str(error)) from error
