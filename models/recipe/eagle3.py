@@ -260,12 +260,15 @@ class EagleLesson:
         with torch.autocast(device.type, torch.bfloat16):
             found = self.head.rollout(tokens, features, rollout)
             wanted, states = self._wanted(rows, device)
+            true = self.head.fuse(features[:, 1:]).detach()[where]
         first = self.small[tensor_of(rows["ids"][:, 0], device)]
         total, parts, share = torch.zeros((), device=device), {}, 0.0
         for number, output in enumerate(found, 1):
             late = torch.arange(where.shape[1], device=device)[None, :] >= number - 1
             use = (where & late)[where]
-            loss, values = self._rows(output[where][use], wanted[use], first[use], states[use])
+            loss, values = self._rows(
+                output[where][use], wanted[use], first[use], states[use], true[use]
+            )
             total, share = total + 0.8 ** (number - 1) * loss, share + 0.8 ** (number - 1)
             parts.update({f"{name}{number}": value for name, value in values.items()})
         parts["loss"] = float(total.detach()) / share
@@ -278,8 +281,9 @@ class EagleLesson:
         return (self.head.head(states).float() - lse[:, None]).exp_(), states
 
     def _rows(
-        self, output: Tensor, wanted: Tensor, first: Tensor, states: Tensor
+        self, output: Tensor, wanted: Tensor, first: Tensor, states: Tensor, true: Tensor
     ) -> tuple[Tensor, dict[str, float]]:
+        """Loss of chosen rows; `true` is the g that `output` stands for at the next draft step."""
         normed = self.head.norm(output)
         with torch.autocast(output.device.type, torch.bfloat16):
             logits = self.head.head(normed).float()
@@ -288,8 +292,9 @@ class EagleLesson:
         inside = first >= 0
         hard = -logq.gather(1, first.clamp(min=0)[:, None])[:, 0] * inside
         far = state_distance(normed, states)
+        drift = ((output.float() - true.float()) / self.head.sizes[-1]).pow(2).mean(-1)
         agree = (logits.argmax(-1) == first) & inside
         w, count = self.weights, max(1, len(output))
-        total = (w.hard * hard + w.soft * soft + w.state * far).sum() / count
-        named = {"hard": hard, "soft": soft, "state": far, "agree": agree}
+        total = (w.hard * hard + w.soft * soft + w.state * far + w.drift * drift).sum() / count
+        named = {"hard": hard, "soft": soft, "state": far, "drift": drift, "agree": agree}
         return total, {k: float(v.detach().float().sum()) / count for k, v in named.items()}

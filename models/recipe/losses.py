@@ -39,12 +39,14 @@ class Weights:
     """Weights of the loss's parts.
 
     `hard`: cross-entropy on the target's first choice; `soft`: KL from its kept probabilities;
-    `state`: squared distance from the target's final state (as the student's head sees it).
+    `state`: squared distance from the target's final state (as the student's head sees it); `drift`, of an
+    EAGLE-3 head: squared distance of its output from the state that a true feature would give at the next step.
     """
 
     hard: float = 0.5
     soft: float = 1.0
     state: float = 0.5
+    drift: float = 0.5
 
 
 @dataclass
