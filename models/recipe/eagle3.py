@@ -15,10 +15,10 @@ import numpy as np
 import torch
 import torch.nn.functional as f
 from numpy.typing import NDArray
-from pyspec.models.recipe.corpus import Batch, Corpus
 from pyspec.models.recipe.gguf_io import Source
 from pyspec.models.recipe.losses import Weights, chosen_rows, state_distance, tensor_of
 from pyspec.models.recipe.net import Attention, RMSNorm, Shape, rollout_mask, rotary
+from pyspec.models.recipe.rows import Batch, Corpus
 from torch import Tensor, nn
 
 from pyspec.errors import TrainingError

@@ -15,10 +15,9 @@ import gguf
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from pyspec.models.recipe import eagle3, gguf_io, headquant, sidecar, start
-from pyspec.models.recipe.corpus import Corpus
-from pyspec.models.recipe.net import Shape, Student, coupling
-from pyspec.models.recipe.rows import need_space
+from pyspec.models.recipe import eagle3, gguf_io, headquant, sidecar
+from pyspec.models.recipe.net import Head, Shape, Student, coupling, load_head
+from pyspec.models.recipe.rows import Corpus, need_space
 from pyspec.models.recipe.trainer import read_checkpoint
 from torch import Tensor, nn
 
@@ -27,18 +26,18 @@ from pyspec.errors import TrainingError
 Q = gguf.GGMLQuantizationType
 
 
-def load_student(checkpoint: Path) -> tuple[Student, start.Head, dict[str, Any]]:
+def load_student(checkpoint: Path) -> tuple[Student, Head, dict[str, Any]]:
     """(student, its head, the whole checkpoint) of a training run of a `net.Student`."""
     state = read_checkpoint(checkpoint)
     try:
         student = Student(Shape(**state["shape"]))
-        head = start.Head(**state["head"])
+        head = Head(**state["head"])
         student.load_state_dict(state["student"], strict=False)
     except (RuntimeError, KeyError, TypeError) as error:
         raise TrainingError(
             f"{checkpoint} is not a checkpoint of this recipe", "run the train step first"
         ) from error
-    start.load_head(student, head)
+    load_head(student, head)
     return student.eval(), head, state
 
 

@@ -10,8 +10,8 @@ import numpy as np
 import torch
 import torch.nn.functional as f
 from numpy.typing import NDArray
-from pyspec.models.recipe.corpus import Batch, Corpus
 from pyspec.models.recipe.net import Student
+from pyspec.models.recipe.rows import Batch, Corpus
 from torch import Tensor
 
 

@@ -1,12 +1,16 @@
-"""Counting agreement between a draft's guesses and the target's own answers."""
+"""Counting agreement between a draft's guesses and the target's own answers; two drafters without a model."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from pyspec.models.recipe.rows import Corpus
+
+from pyspec.drafters.lookup import LookupDrafter
 
 THETA, GAP = 0.9, 1.0  # the margin rule's defaults
 BINS = 10
@@ -123,3 +127,46 @@ def accepted_in_rounds(right: NDArray[np.bool_], k: int) -> tuple[int, int]:
             n += 1
         accepted, rounds, place = accepted + n, rounds + 1, place + n + 1
     return accepted, rounds
+
+
+def lookup(rows: NDArray[Any], prompt: int, steps: int = 4) -> Guess:
+    """What pyspec's own lookup drafts (`LookupDrafter`), at every draft step."""
+    drafter = LookupDrafter()
+    tokens = [int(t) for t in rows["token"]]
+    count = len(tokens) - prompt + 1
+    ids = np.full((steps, count), -1, np.int64)
+    for row in range(count):
+        drafted = drafter.propose(0, tokens[: prompt + row], min(steps, count - row)).tokens
+        for step, token in enumerate(drafted):
+            ids[step, row + step] = token
+    return Guess(ids)
+
+
+class Table:
+    """The commonest continuation of the last 3, 2 or 1 tokens in the text of recordings."""
+
+    def __init__(self, folders: list[Path], longest: int = 3) -> None:
+        self.longest = longest
+        counts: dict[tuple[int, ...], dict[int, int]] = {}
+        corpus = Corpus(folders, 1 << 20)
+        for item in corpus.items:
+            rows, prompt = corpus.sequence(item)
+            self._count(counts, [int(t) for t in rows["token"]] + [int(rows["next"][-1])], prompt)
+        self.best = {key: max(found, key=found.__getitem__) for key, found in counts.items()}
+
+    def _count(
+        self, counts: dict[tuple[int, ...], dict[int, int]], tokens: list[int], prompt: int
+    ) -> None:
+        for end in range(prompt, len(tokens)):
+            for n in range(1, self.longest + 1):
+                found = counts.setdefault(tuple(tokens[end - n : end]), {})
+                found[tokens[end]] = found.get(tokens[end], 0) + 1
+
+    def guess(self, rows: NDArray[Any], prompt: int) -> Guess:
+        """The table's guess at each row that predicts the answer."""
+        tokens = [int(t) for t in rows["token"]]
+        found = []
+        for end in range(prompt, len(tokens) + 1):
+            keys = [tuple(tokens[end - n : end]) for n in range(self.longest, 0, -1)]
+            found.append(next((self.best[key] for key in keys if key in self.best), -1))
+        return Guess(np.array([found], np.int64))

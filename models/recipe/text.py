@@ -17,8 +17,7 @@ from pathlib import Path
 import click
 import numpy as np
 from numpy.typing import NDArray
-from pyspec.models.recipe.corpus import Corpus
-from pyspec.models.recipe.rows import file_sha256
+from pyspec.models.recipe.rows import Corpus, file_sha256
 
 from pyspec.errors import TrainingError
 
@@ -59,7 +58,7 @@ def save(path: Path, origin: Origin, answers: list[Answer]) -> None:
     parts = [json.dumps(head).encode() + b"\n"]
     parts += [np.array(columns[name], kind).tobytes() for name, kind in HEADS]
     parts += [answer.ids.astype("<u2").tobytes() for answer in answers]
-    path.write_bytes(lzma.compress(b"".join(parts), preset=9 | lzma.PRESET_EXTREME))
+    path.write_bytes(lzma.compress(b"".join(parts), preset=6 | lzma.PRESET_EXTREME))
 
 
 def load(path: Path) -> tuple[Origin, list[Answer]]:

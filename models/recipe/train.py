@@ -14,12 +14,10 @@ import click
 import numpy as np
 import torch
 from pyspec.models.recipe import eagle3 as eagle
-from pyspec.models.recipe import start
-from pyspec.models.recipe.corpus import Corpus
 from pyspec.models.recipe.gguf_io import Source
 from pyspec.models.recipe.losses import Lesson, StudentLesson, Weights
-from pyspec.models.recipe.net import Shape
-from pyspec.models.recipe.rows import file_sha256, need_space
+from pyspec.models.recipe.net import Head, Shape, make_head, make_student
+from pyspec.models.recipe.rows import Corpus, file_sha256, need_space
 from pyspec.models.recipe.trainer import Plan, Trainer, read_checkpoint
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from torch import nn
@@ -99,11 +97,11 @@ def _student(
     width = corpus.meta.n_embd if wanted.coupled else 0
     shape = Shape(**_sizes(source, corpus, wanted), target_width=width)
     head = (
-        start.Head(**known["head"])
+        Head(**known["head"])
         if known is not None
-        else start.make_head(source, answer_states(corpus, 120_000), shape.width)
+        else make_head(source, answer_states(corpus, 120_000), shape.width)
     )
-    student = start.make_student(source, head, shape, list(wanted.layers), plan.seed).to(_device())
+    student = make_student(source, head, shape, list(wanted.layers), plan.seed).to(_device())
     lesson = StudentLesson(
         student, head.project, corpus, plan.weights, plan.seed, plan.prompt_share, plan.sampling
     )

@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 import torch
-from pyspec.models.recipe.corpus import Batch, Corpus
 from pyspec.models.recipe.losses import Lesson, Sampling, Weights
+from pyspec.models.recipe.rows import Batch, Corpus
 from rich.progress import Progress
 from torch import Tensor, nn
 

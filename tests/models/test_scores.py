@@ -1,10 +1,10 @@
-"""Counting: strict and margin agreement, accepted lengths, steps, rivals."""
+"""Counting: strict and margin agreement, accepted lengths, steps, scores."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
-from pyspec.models.recipe import rivals, scores
+from pyspec.models.recipe import scores
 from pyspec.models.recipe.rows import Meta
 
 META = Meta("0", 2, 300, 2)
@@ -54,15 +54,15 @@ def test_later_steps_count_only_after_right_ones() -> None:
     assert score.by_step() == [pytest.approx(2 / 3), 1.0]
 
 
-def test_lookup_copies_what_followed() -> None:
-    """After 5 6 ... 5 the lookup says 6."""
-    rows = np.zeros(4, META.row_dtype())
-    rows["token"] = [5, 6, 7, 5]
-    assert rivals.lookup(rows, 4).ids.tolist() == [[6]]
+def test_lookup_is_the_one_that_ships() -> None:
+    """After 1 2 3 4 1 2 it drafts 3 4, and 4 again from the row after; a step without a draft is -1."""
+    rows = np.zeros(7, META.row_dtype())
+    rows["token"] = [1, 2, 3, 4, 1, 2, 3]
+    assert scores.lookup(rows, 6, steps=2).ids.tolist() == [[3, 4], [-1, 4]]
 
 
 def test_lookup_without_a_match_guesses_nothing() -> None:
-    """New tokens have no continuation."""
-    rows = np.zeros(2, META.row_dtype())
-    rows["token"] = [5, 6]
-    assert rivals.lookup(rows, 2).ids.tolist() == [[-1]]
+    """One token in common is no match."""
+    rows = np.zeros(3, META.row_dtype())
+    rows["token"] = [5, 6, 5]
+    assert scores.lookup(rows, 3, steps=1).ids.tolist() == [[-1]]

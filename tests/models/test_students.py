@@ -17,12 +17,10 @@ torch = pytest.importorskip("torch", reason="the recipe needs the extra [train]"
 
 import llama_cpp as lc  # noqa: E402
 from make_target import write_target  # noqa: E402
-from pyspec.models.recipe import evaluate, export, gguf_io, replay, sidecar, train, trainer  # noqa: E402
-from pyspec.models.recipe.corpus import Corpus  # noqa: E402
+from pyspec.models.recipe import evaluate, export, gguf_io, sidecar, train, trainer  # noqa: E402
 from pyspec.models.recipe.losses import Sampling  # noqa: E402
 from pyspec.models.recipe.net import Student, rollout_mask  # noqa: E402
-from pyspec.models.recipe.replay import read_student  # noqa: E402
-from pyspec.models.recipe.rows import Recording  # noqa: E402
+from pyspec.models.recipe.rows import Corpus, Recording  # noqa: E402
 from rich.progress import Progress  # noqa: E402
 
 SIZES = [
@@ -134,7 +132,7 @@ def test_llama_computes_what_torch_does(
     path = exported(plain_run, tiny_target, recording, tmp_path / "d.gguf", kind)
     tokens = Recording(recording).sequence(1)["token"].tolist()
     logits, _ = llama_states(path, batch_of(tokens, None), len(tokens), 320, 32)
-    student = read_student(path)
+    student = evaluate.read_student(path)
     with torch.no_grad():
         wanted = student.states(torch.tensor([tokens]))[0] @ student.embedding.weight.T
     error = np.abs(logits - wanted.numpy()).max() / np.abs(wanted.numpy()).max()
@@ -147,7 +145,7 @@ def test_f32_file_holds_the_trained_weights(
     """Nothing is permuted or renamed on the way through the file."""
     path = exported(plain_run, tiny_target, recording, tmp_path / "d.gguf", "f32")
     student, _, _ = export.load_student(plain_run / "student.pt")
-    back = read_student(path).state_dict()
+    back = evaluate.read_student(path).state_dict()
     for name, weight in student.state_dict().items():
         assert torch.equal(weight, back[name]), name
 
@@ -164,7 +162,7 @@ def test_coupled_input_goes_in_as_vectors(
     embedding = gguf_io.Source(path).tensor("token_embd.weight")
     vectors = embedding[rows["token"]] + states @ side.w_h.astype(np.float32).T
     logits, own = llama_states(path, batch_of(None, vectors), len(rows), 320, 64)
-    student = read_student(path)
+    student = evaluate.read_student(path)
     with torch.no_grad():
         tokens = torch.from_numpy(rows["token"].astype(np.int64))[None]
         true = torch.from_numpy(rows["state"].astype(np.float32))[None]
@@ -259,7 +257,7 @@ def test_draft_of_another_vocabulary_is_refused(
     path = exported(plain_run, tiny_target, recording, tmp_path / "d.gguf", "f32")
     real = gguf_io.Source.field
     monkeypatch.setattr(
-        replay.Source,
+        evaluate.Source,
         "field",
         lambda self, name, default=None: (
             ["other"]
@@ -268,7 +266,7 @@ def test_draft_of_another_vocabulary_is_refused(
         ),
     )
     with pytest.raises(TrainingError, match="has another vocabulary"):
-        replay.Replay(path, tiny_target, 1)
+        evaluate.Replay(path, tiny_target, 1)
 
 
 def test_tokenizer_and_template_are_the_targets(
@@ -314,5 +312,5 @@ def test_evaluate_prints_every_drafter(
     arguments = [part for key, value in options.items() for part in (f"--{key}", str(value))]
     result = CliRunner().invoke(evaluate.main, arguments)
     assert result.exit_code == 0, result.output
-    for name in ("prompt lookup", "n-grams", "d"):
+    for name in ("lookup", "n-grams", "d"):
         assert name in result.output

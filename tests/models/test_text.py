@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from click.testing import CliRunner
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyspec.models.recipe import text, write
 from pyspec.models.recipe.rows import Recording
@@ -24,6 +24,7 @@ ANSWERS = st.builds(
 )
 
 
+@settings(deadline=None, max_examples=30)
 @given(answers=st.lists(ANSWERS, max_size=8))
 def test_a_shard_gives_back_what_was_kept(tmp_path_factory, answers) -> None:
     """Numbers, ids, temperatures and endings, of any lengths."""
