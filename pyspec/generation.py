@@ -17,7 +17,7 @@ from pyspec.engine.handle import Gate
 from pyspec.engine.runs import Run
 from pyspec.engine.session import UNLIMITED
 from pyspec.engine.side import Placement, address
-from pyspec.errors import InputError
+from pyspec.errors import InputEncoding, InputError
 from pyspec.mirror import Closed, Mirror, closed_error
 from pyspec.options import AnswerOptions, Drafting, Speculation
 from pyspec.policy.acceptance import Learned
@@ -159,6 +159,10 @@ class Generation(Mirror):
                     chunk = next(chunks)
                 except StopIteration:
                     return
+                except UnicodeEncodeError as error:
+                    raise InputEncoding(
+                        f"the prompt is not UTF-8 at character {error.start}", "decode it first"
+                    ) from error
                 finally:
                     here.options = here.ending = None
                 yield chunk

@@ -14,9 +14,12 @@ from pyspec.errors import EngineError, ModelInvalid
 from pyspec.ranges import check_ranges
 from pyspec.store.check import Loading, check_model
 from pyspec.store.eagle import has_head
-from pyspec.store.machine import default_threads
+from pyspec.store.machine import address_space_left, default_threads
 from pyspec.store.render import TemplateProcess
 from pyspec.text import GuardedTokenizer
+
+_BESIDE_WEIGHTS = 512 << 20
+"""Address space that a small context, buffers and threads take beside the weights, measured and doubled."""
 
 _TEMPLATE = "tokenizer.chat_template"
 
@@ -72,6 +75,12 @@ class TargetLlama(llama_cpp.Llama):  # type: ignore[misc]  # llama_cpp is untype
 
     def _load(self, model_path: str, kwargs: dict[str, Any]) -> None:
         """llama-cpp-python's own beginning; what it raises gets a name and a hint."""
+        needed = Path(model_path).stat().st_size + _BESIDE_WEIGHTS
+        if address_space_left() < needed:  # ggml ends the process where an allocation fails
+            raise EngineError(
+                f"no memory for {model_path}: the limit on this process leaves less than {needed >> 20} MiB",
+                "raise the limit (ulimit -v)",
+            )
         try:
             super().__init__(model_path, **kwargs)
         except UnicodeDecodeError as error:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import zipfile
+import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +23,16 @@ from pyspec.store.gguf import Header, Tensor
 from pyspec.store.header import read_header
 
 FORMAT = 1
+_LARGEST = 1 << 30
+_DAMAGE = (
+    OSError,
+    ValueError,
+    KeyError,
+    EOFError,
+    NotImplementedError,
+    zipfile.BadZipFile,
+    zlib.error,
+)
 Floats = npt.NDArray[np.float32]
 
 
@@ -74,6 +85,9 @@ def read_coupling(sidecar: Path, draft: Path, target: Path) -> Coupling:
 
 def _load(sidecar: Path) -> dict[str, Any]:
     try:
+        with zipfile.ZipFile(sidecar) as members:
+            if sum(member.file_size for member in members.infolist()) > _LARGEST:
+                raise ModelInvalid(f"{sidecar} unpacks to more than {_LARGEST >> 20} MiB")
         with np.load(sidecar, allow_pickle=False) as file:
             if int(file["format"]) != FORMAT:
                 raise ModelInvalid(
@@ -83,7 +97,9 @@ def _load(sidecar: Path) -> dict[str, Any]:
             fields |= {
                 name: str(file[name]) for name in ("draft_sha256", "target_sha256", "target_norms")
             }
-    except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
+    except ModelInvalid:
+        raise
+    except (*_DAMAGE, MemoryError) as error:
         raise ModelInvalid(
             f"{sidecar} is not a sidecar of a coupled draft: {error}", "install it again"
         ) from error

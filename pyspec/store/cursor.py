@@ -36,16 +36,15 @@ def open_regular(path: Path) -> tuple[int, int]:
     """
     flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
     try:
-        if not stat.S_ISREG(path.stat().st_mode):
-            raise ModelUnreadable(f"{show(str(path), 300)} is not a regular file")
-        fd = os.open(path, flags)
-    except ModelUnreadable:  # a ValueError, too
-        raise
+        regular = stat.S_ISREG(path.stat().st_mode)
+        fd = os.open(path, flags) if regular else -1
     except (FileNotFoundError, NotADirectoryError, ValueError) as error:
         raise ModelNotFound(f"there is no file {show(str(path), 300)}") from error
     except OSError as error:
         reason = error.strerror or "unknown reason"
         raise ModelUnreadable(f"cannot read {show(str(path), 300)}: {reason}") from error
+    if not regular:
+        raise ModelUnreadable(f"{show(str(path), 300)} is not a regular file")
     status = os.fstat(fd)
     if not stat.S_ISREG(status.st_mode):  # replaced between stat and open
         os.close(fd)

@@ -95,6 +95,8 @@ def _check_unique(header: Header) -> None:
     words = header.array(_TOKENS)
     if not isinstance(words, list):
         raise _bad(header, f"{_TOKENS} is not a list of strings")
+    if words and not any(words):
+        raise _bad(header, f"all of its {len(words)} tokens are empty strings")
     different = set(words)
     if len(different) == len(words) and b"" not in different and b"\0" not in b"".join(words):
         return  # the usual case, without a step per word

@@ -20,6 +20,7 @@ from pyspec.store.fingerprint import Stamp, recall, remember
 
 __all__ = [
     "EXTRA_BUFFERS",
+    "address_space_left",
     "default_threads",
     "engine_build",
     "extra_buffers_known",
@@ -108,6 +109,20 @@ def remember_extra_buffers(works: bool) -> None:
 def _here() -> Stamp:
     """This build on this processor, in the form of a file's state."""
     return Stamp(f"{processor()} with {engine_build()}", 0, 0, 0)
+
+
+def address_space_left() -> float:
+    """Bytes that this process may still map; infinity without a limit (`ulimit -v`)."""
+    try:
+        import resource  # noqa: PLC0415 - absent on Windows
+
+        limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+        if limit == resource.RLIM_INFINITY:
+            return math.inf
+        pages = int(_lines(Path("/proc/self/statm"))[0].split()[0])
+        return float(limit - pages * os.sysconf("SC_PAGE_SIZE"))
+    except (ImportError, ValueError, IndexError, OSError):
+        return math.inf
 
 
 def default_threads() -> int:

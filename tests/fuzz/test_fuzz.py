@@ -1,0 +1,33 @@
+"""Damaged model files kill nothing: neither the class nor the command dies, hangs or ends in a traceback."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+DRIVE = Path(__file__).with_name("drive.py")
+SEEDS: list[int] = []
+"""Seeds that once found a fault, each with a word about it."""
+
+
+def drive(*arguments: str) -> None:
+    """Run the driver; every mutant must be answered or refused."""
+    done = subprocess.run(
+        [sys.executable, str(DRIVE), *arguments], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-1000:]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="forks")
+def test_a_few_mutants() -> None:
+    """The seeds of earlier faults, and some more."""
+    drive(*map(str, [*SEEDS, *range(24)]))
+
+
+@pytest.mark.slow
+def test_short_run() -> None:
+    """300 mutants; a long run is `python tests/fuzz/drive.py --count 10000 --log FILE`."""
+    drive("--count", "300")
