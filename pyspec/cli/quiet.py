@@ -13,13 +13,12 @@ def hush_llama(verbose: bool) -> None:
 
     An answer that is cancelled makes llama.cpp log errors of its own; what went wrong is said in a sentence of ours.
     """
-    callback = _show if verbose else _drop
-    llama_cpp.llama_log_set(callback, ctypes.c_void_p(0))
+    llama_cpp.llama_log_set(_show if verbose else _DROP, ctypes.c_void_p(0))
 
 
-@llama_cpp.llama_log_callback  # type: ignore[untyped-decorator, unused-ignore]
-def _drop(_level: int, _text: bytes, _data: ctypes.c_void_p) -> None:
-    pass
+_DROP = ctypes.cast(ctypes.pythonapi.Py_IsInitialized, llama_cpp.llama_log_callback)
+"""A function in C that does nothing with what it is given. One in Python would swallow signals: a KeyboardInterrupt that is
+raised in a callback goes no further, and llama.cpp logs all the time while it loads."""
 
 
 @llama_cpp.llama_log_callback  # type: ignore[untyped-decorator, unused-ignore]
