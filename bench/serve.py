@@ -40,9 +40,9 @@ COLUMNS = (
 )
 
 
-def main() -> None:
+def main(words: list[str] | None = None) -> None:
     """Measure all ways and print a Markdown table."""
-    options = arguments()
+    options = arguments(words)
     found: dict[str, list[dict[str, float]]] = {way: [] for way in options.ways.split(",")}
     for _ in range(options.repeat):
         for way, runs in found.items():
@@ -53,7 +53,7 @@ def main() -> None:
         print(f"| {way} | {' | '.join(cells)} |", flush=True)
 
 
-def arguments() -> argparse.Namespace:
+def arguments(words: list[str] | None) -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("model")
@@ -64,7 +64,7 @@ def arguments() -> argparse.Namespace:
     numbers = {"clients": 16, "requests": 64, "tokens": 96, "ctx": 2048, "threads": 2, "repeat": 1}
     for name, value in numbers.items():
         parser.add_argument(f"--{name}", type=int, default=value)
-    return parser.parse_args()
+    return parser.parse_args(words)
 
 
 def command(options: argparse.Namespace, way: str, port: int) -> list[str]:
@@ -173,7 +173,7 @@ def ask(port: int, text: str, options: argparse.Namespace, tokens: int) -> tuple
         response = connection.getresponse()
         if response.status != 200:
             raise ValueError(f"{response.status}: {response.read(200)!r}")
-        last = b""
+        last = line = b""
         for line in response:
             if b'"content":"' in line and b'"content":""' not in line:
                 first = first or time.perf_counter() - start
@@ -181,6 +181,8 @@ def ask(port: int, text: str, options: argparse.Namespace, tokens: int) -> tuple
     finally:
         connection.close()
     end = time.perf_counter() - start
+    if not last:
+        raise ValueError(f"the stream ended without usage: {line[:300]!r}")
     usage = json.loads(last.removeprefix(b"data: "))["usage"]
     return int(usage["completion_tokens"]), first or end, end
 

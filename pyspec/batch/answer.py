@@ -41,7 +41,7 @@ class Delta:
 
 
 @dataclass
-class Answer:
+class Answering:
     """A job on its sequence. missing: prompt tokens still to be read, the last one aside. seen: tokens whose text is known."""
 
     job: Job
@@ -53,7 +53,7 @@ class Answer:
     shown: str = ""
 
     @classmethod
-    def begin(cls, job: Job, target: Any, piece: Callable[[int], bytes]) -> Answer:
+    def begin(cls, job: Job, target: Any, piece: Callable[[int], bytes]) -> Answering:
         """Nothing is read yet. Raises OptionError or InputError for what cannot be asked of a sampler."""
         text = TextAssembler(piece, job.stop)
         chain = build_chain(job.sampling, target, job.grammar)

@@ -10,7 +10,7 @@ import llama_cpp
 from llama_cpp import _internals as internals
 
 from pyspec.assemble import Parts, choose_parts, read_coupling_of
-from pyspec.batch.layout import STEP, Layout
+from pyspec.batch.packing import STEP, Layout
 from pyspec.engine.handle import Engine, Role
 from pyspec.engine.loop import Loop
 from pyspec.engine.side import Placement, SideModel, address, longest_draft

@@ -35,7 +35,7 @@ class Answerer(Protocol):
 
 
 @dataclass
-class Progress:
+class RunProgress:
     """What a run did. kept: records that the journal or an earlier run had already."""
 
     records: int
@@ -70,7 +70,7 @@ class FileRun:
     ) -> None:
         self.answerer, self.records, self.output, self.per = answerer, records, output, per
         self.retry_failed = retry_failed
-        self.summary = Progress(len(records))
+        self.summary = RunProgress(len(records))
         self.run = {**answerer.identity(), "inputs": inputs_digest(records)}
         self.name = hashlib.sha256(msgspec.json.encode(self.run)).hexdigest()[:16]
         self.journal: Journal | None = None

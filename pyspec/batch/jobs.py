@@ -17,7 +17,7 @@ from pyspec.template import PLAIN, ChatTemplate, Message
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from pyspec.batch.answer import Answer, Delta
+    from pyspec.batch.answer import Answering, Delta
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class Job:
     draft_max: int = MAX_DRAFT
     cancelled: bool = False
     alone: bool = False
-    begun: Answer | None = None
+    begun: Answering | None = None
 
     def result(self, text: str, n: int, finish_reason: str, speculation: dict[str, Any]) -> Result:
         """The answer: `n` tokens that read `text`."""

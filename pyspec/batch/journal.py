@@ -47,7 +47,7 @@ for _name in ("O_CLOEXEC", "O_NOFOLLOW", "O_BINARY"):
 RESUME = "the same command goes on where this one stopped"
 
 
-class Header(msgspec.Struct):
+class JournalHeader(msgspec.Struct):
     """First line of a journal; `run` is what answers depend on, by name."""
 
     pyspec_batch: int
@@ -55,7 +55,7 @@ class Header(msgspec.Struct):
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class Extent:
     """Where a record stands in the journal, bytes."""
 
     offset: int
@@ -72,7 +72,7 @@ class Journal:
 
     def __init__(self, path: Path, run: dict[str, Any], *, anew: bool = False) -> None:
         self.path = path
-        self.places: dict[int, Place] = {}
+        self.places: dict[int, Extent] = {}
         self.failed: set[int] = set()
         self._anew = anew
         self._synced = monotonic()
@@ -149,14 +149,14 @@ class Journal:
         )
 
     def _keep(self, result: Result, size: int) -> None:
-        self.places[result.index] = Place(self._end - size, size)
+        self.places[result.index] = Extent(self._end - size, size)
         self.failed.discard(result.index)  # the last line on a record holds
         if result.error is not None:
             self.failed.add(result.index)
 
     def _recover(self, run: dict[str, Any]) -> int:
         """Read what is there, cut what is torn; returns where to go on."""
-        header = msgspec.json.encode(Header(FORMAT, run)) + b"\n"
+        header = msgspec.json.encode(JournalHeader(FORMAT, run)) + b"\n"
         with os.fdopen(os.dup(self._fd), "rb") as stream:
             first = stream.readline(1 << 24)
             if not first.endswith(b"\n"):
@@ -194,10 +194,10 @@ class Journal:
         if first == header:
             return
         try:
-            was = msgspec.json.decode(first, type=Header).run
+            was = msgspec.json.decode(first, type=JournalHeader).run
         except (msgspec.MsgspecError, UnicodeError):
             was = {}
-        now = msgspec.json.decode(header, type=Header).run
+        now = msgspec.json.decode(header, type=JournalHeader).run
         raise ResumeMismatch(
             f"{self.path} belongs to a run with other {differences(was, now) or 'format'}",
             "give the same command again, or another -o, or --overwrite to start anew",

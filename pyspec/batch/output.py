@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pyspec.batch.journal import Journal
     from pyspec.batch.reading import Per
     from pyspec.batch.records import Record, Result
-    from pyspec.batch.sources import Source
+    from pyspec.batch.sources import InputFile
 
 ABOUT_THE_TEXT = ("verification", "relaxed", "relaxed_nats")
 """What of `speculation` tells about the text. The rest tells how it was computed: rounds and drafted
@@ -58,7 +58,7 @@ class JsonLines:
     def __init__(
         self,
         path: Path,
-        inputs: Sequence[Source],
+        inputs: Sequence[InputFile],
         *,
         counts: bool = False,
         overwrite: bool = False,
@@ -188,7 +188,9 @@ def _foreign(
 class TextFiles:
     """A folder with one text file an input file, under the input's name."""
 
-    def __init__(self, folder: Path, inputs: Sequence[Source], *, overwrite: bool = False) -> None:
+    def __init__(
+        self, folder: Path, inputs: Sequence[InputFile], *, overwrite: bool = False
+    ) -> None:
         self.folder, self.overwrite = folder, overwrite
         self.paths: dict[str, Path] = {}
         for source in inputs:
@@ -256,7 +258,7 @@ _ARRANGE: dict[str, Callable[[str], str]] = {
 
 def open_output(
     out: str,
-    inputs: Sequence[Source],
+    inputs: Sequence[InputFile],
     *,
     counts: bool = False,
     overwrite: bool = False,
@@ -268,7 +270,7 @@ def open_output(
     return JsonLines(Path(out), inputs, counts=counts, overwrite=overwrite, model=model)
 
 
-def _refuse_inputs(outputs: Iterable[Path], inputs: Sequence[Source]) -> None:
+def _refuse_inputs(outputs: Iterable[Path], inputs: Sequence[InputFile]) -> None:
     read = {os.path.realpath(source.path) for source in inputs if source.path is not None}
     for path in outputs:
         if os.path.realpath(path) in read:

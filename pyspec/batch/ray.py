@@ -11,22 +11,32 @@ and back-pressure are Ray's.
 
 from __future__ import annotations
 
+import logging
+import os
+from collections import deque
 from math import isnan
+from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from pyspec.batch.records import Record, Result
 from pyspec.batch.run import Batch
-from pyspec.errors import Cancelled, OptionError
+from pyspec.errors import Cancelled, EngineError, OptionError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-_FIELDS = {*Record.__struct_fields__, "index", "record"}
+_FIELDS = {*Record.__struct_fields__, "index"}
 
-BLOCK = 64
-"""Records that go to an actor at once, at least: enough to keep its sequences busy to the end."""
+SHARES = 4
+"""Blocks of records for each worker: the last ones to finish wait for a block, not for half of all."""
+
+_LARGEST = 1024
+_DEATHS = 3
+# actors that may die in a run before it is given up
+_POLL_S = 0.2
+_COUNTED = ("drafted", "verified", "accepted", "relaxed")
 
 
 def answer(
@@ -36,14 +46,14 @@ def answer(
     workers: int = 1,
     num_cpus: float | None = None,
     num_gpus: float | None = None,
-    block: int = BLOCK,
+    block: int | None = None,
     **arguments: Any,
 ) -> Any:
     """A dataset with `id`, `prompt_sha256`, `text`, `finish_reason`, tokens and `error` for each row of `dataset`.
 
     Rows have the fields of `Record`: `prompt` (or `messages`), and optionally id, max_tokens and so on.
-    The column `record` may stand for them all. num_cpus, num_gpus: of each
-    actor; a CPU has to be left for the tasks that read and write. arguments: as `Batch` takes them.
+    num_cpus, num_gpus: of each actor; a CPU has to be left for the tasks that read and write. block: records
+    that an actor is given at once; all of them / (workers x 4) if not given. arguments: as `Batch` takes them.
     """
     options: dict[str, Any] = {"num_cpus": num_cpus or float(arguments.get("n_threads") or 1)}
     if num_gpus is not None:
@@ -52,7 +62,7 @@ def answer(
         _Worker,
         fn_constructor_args=(model_path, arguments),
         concurrency=workers,
-        batch_size=block,
+        batch_size=block or block_size(dataset.count(), workers),
         batch_format="numpy",
         **options,
     )
@@ -85,8 +95,12 @@ class _Worker:
             "prompt_tokens": [result.usage.prompt_tokens for result in results],
             "completion_tokens": [result.usage.completion_tokens for result in results],
             "error": [str(result.error.message) if result.error else "" for result in results],
-            "result": [msgspec.json.encode(result).decode() for result in results],
         }
+
+
+def block_size(records: int, workers: int) -> int:
+    """Records of a block: a quarter of a worker's share."""
+    return min(_LARGEST, max(1, -(-records // (SHARES * workers))))
 
 
 def _plain(value: Any) -> Any:
@@ -96,21 +110,51 @@ def _plain(value: Any) -> Any:
 
 
 def _record(row: dict[str, Any], index: int) -> Record:
-    if "record" in row:
-        return msgspec.json.decode(row["record"], type=Record)
     return msgspec.convert({"id": str(index), **row}, type=Record, strict=False)
 
 
-class RayBatch:
-    """What `--engine ray` runs: the interface of `Batch` over an actor pool.
+class _Actor:
+    """One actor of `RayBatch`: a `Batch` that lives as long as it does."""
 
-    Ray is started on this machine unless `RAY_ADDRESS` names a cluster. Model paths are those of the workers' machines.
+    def __init__(self, model_path: str, arguments: dict[str, Any]) -> None:
+        self._batch = Batch(model_path, **arguments)
+
+    def answer(self, records: list[tuple[int, bytes]]) -> Iterator[bytes]:
+        """Results, each as soon as it is there."""
+        decode = msgspec.json.Decoder(Record).decode
+        for result in self._batch.run_indexed((i, decode(record)) for i, record in records):
+            yield msgspec.json.encode(result)
+
+
+class _Working:
+    """Which actor works on which block, by the stream of its results. Blocks hold what is not answered yet."""
+
+    def __init__(self, todo: deque[dict[int, bytes]]) -> None:
+        self._todo = todo
+        self.blocks: dict[Any, tuple[Any, dict[int, bytes]]] = {}
+
+    def give(self, actor: Any) -> None:
+        """The next block, if there is one."""
+        if self._todo:
+            block = self._todo.popleft()
+            method = actor.answer.options(num_returns="streaming")
+            self.blocks[method.remote(list(block.items()))] = (actor, block)
+
+    def take(self, stream: Any) -> tuple[Any, dict[int, bytes]]:
+        """A stream that has ended: its actor, and what is left of its block."""
+        return self.blocks.pop(stream)
+
+
+class RayBatch:
+    """What `--engine ray` runs: the interface of `Batch` over actors, each of which is given blocks of records.
+
+    Ray is started on this machine unless `RAY_ADDRESS` names a cluster. Model paths are those of the workers'
+    machines. A result comes as soon as its actor has it; what an actor that died had not answered goes to another.
     """
 
     def __init__(self, model_path: str, *, workers: int, **arguments: Any) -> None:
         try:
             import ray  # noqa: PLC0415 - an extra that few install
-            import ray.data  # noqa: PLC0415
         except ImportError:
             raise OptionError("--engine ray needs Ray", "pip install 'pyspec-llama[ray]'") from None
         self._ray = ray
@@ -121,7 +165,9 @@ class RayBatch:
             self._identity = batch.identity()
             self._parallel = batch.parallel
         self._cancelled = False
-        self._tokens = 0
+        self._counts = dict.fromkeys(("tokens", *_COUNTED), 0)
+        self._seconds = 0.0
+        self._own = False
 
     def identity(self) -> dict[str, Any]:
         """What the answers depend on; the same as of a `Batch`."""
@@ -131,41 +177,89 @@ class RayBatch:
         """Nothing: each actor sees its own records."""
 
     def run_indexed(self, records: Iterator[tuple[int, Record]]) -> Iterator[Result]:
-        """Results as blocks of them finish."""
-        rows = [
-            {"index": i, "record": msgspec.json.encode(record).decode()} for i, record in records
-        ]
+        """Results as they finish. Raises Cancelled, and EngineError where actors keep dying."""
+        rows = [(i, msgspec.json.encode(record)) for i, record in records]
         if not rows:
             return
-        self._ray.init(ignore_reinit_error=True, log_to_driver=False, logging_level="ERROR")
-        data = self._ray.data
-        data.DataContext.get_current().enable_progress_bars = False
-        dataset = data.from_items(
-            rows, override_num_blocks=max(1, min(len(rows), 2 * self._workers))
-        )
-        answered = answer(dataset, self._model, workers=self._workers, **self._arguments)
-        for row in answered.iter_rows():
+        start = perf_counter()
+        self._start()
+        size = block_size(len(rows), self._workers)
+        todo = deque(dict(rows[at : at + size]) for at in range(0, len(rows), size))
+        try:
+            for data in self._spread(todo):
+                result = msgspec.json.decode(data, type=Result)
+                self._count(result)
+                self._seconds = perf_counter() - start
+                yield result
+        finally:
+            self._seconds = perf_counter() - start
+
+    def _start(self) -> None:
+        ray = self._ray
+        if ray.is_initialized():
+            return
+        self._own = True
+        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+        quiet = {"log_to_driver": False, "logging_level": logging.ERROR}
+        if "RAY_ADDRESS" in os.environ:
+            ray.init(**quiet)
+            return
+        cores = max(os.cpu_count() or 1, self._workers * self._threads)
+        ray.init(num_cpus=cores, include_dashboard=False, **quiet)
+
+    @property
+    def _threads(self) -> int:
+        return int(self._arguments.get("n_threads") or 1)
+
+    def _spread(self, todo: deque[dict[int, bytes]]) -> Iterator[bytes]:
+        """Give each actor a block, and another one when it has answered that."""
+        ray, working, deaths = self._ray, _Working(todo), 0
+        make = ray.remote(num_cpus=self._threads)(_Actor).remote
+        for _ in range(min(self._workers, len(todo))):
+            working.give(make(self._model, self._arguments))
+        while working.blocks:
             if self._cancelled:
                 raise Cancelled("the batch was cancelled")
-            result = msgspec.json.decode(row["result"], type=Result)
-            self._tokens += result.usage.completion_tokens
-            yield result
+            streams = list(working.blocks)
+            ready, _ = ray.wait(streams, num_returns=1, timeout=_POLL_S, fetch_local=False)
+            for stream in ready:
+                try:
+                    data = ray.get(next(stream))
+                except StopIteration:
+                    working.give(working.take(stream)[0])
+                except ray.exceptions.RayActorError as error:
+                    deaths += 1
+                    if deaths > _DEATHS:
+                        raise EngineError(f"{deaths} Ray actors died: {error}") from None
+                    todo.append(working.take(stream)[1])
+                    working.give(make(self._model, self._arguments))
+                else:
+                    working.blocks[stream][1].pop(_index(data))
+                    yield data
+
+    def _count(self, result: Result) -> None:
+        self._counts["tokens"] += result.usage.completion_tokens
+        for name in _COUNTED:
+            self._counts[name] += result.speculation.get(name, 0)
 
     def cancel(self) -> None:
         """Stop after the result that comes next."""
         self._cancelled = True
 
     def stats(self) -> dict[str, Any]:
-        """Tokens; the rest is the actors'."""
+        """Counts and times of all actors together."""
+        rate = self._counts["tokens"] / self._seconds if self._seconds else 0.0
         return {
             "parallel": self._parallel * self._workers,
             "workers": self._workers,
-            "tokens": self._tokens,
+            "seconds": round(self._seconds, 3),
+            **self._counts,
+            "tokens_per_second": round(rate, 2),
         }
 
     def close(self) -> None:
-        """Let go of Ray."""
-        if self._ray.is_initialized():
+        """Let go of Ray, where it was started here."""
+        if self._own and self._ray.is_initialized():
             self._ray.shutdown()
 
     def __enter__(self) -> RayBatch:
@@ -173,3 +267,11 @@ class RayBatch:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+class _Place(msgspec.Struct):
+    index: int
+
+
+def _index(data: bytes) -> int:
+    return msgspec.json.decode(data, type=_Place).index

@@ -13,7 +13,7 @@ import llama_cpp
 from pyspec._version import __version__
 from pyspec.batch.contexts import MOST_SEQUENCES, Contexts, Models
 from pyspec.batch.jobs import Job, JobMaker, Settings
-from pyspec.batch.layout import best_parallel, lay_out, memory_for
+from pyspec.batch.packing import best_parallel, lay_out, memory_for
 from pyspec.batch.records import Record, Result
 from pyspec.batch.scheduler import Scheduler
 from pyspec.engine.handle import MAX_DRAFT

@@ -22,11 +22,18 @@ import logging
 from time import perf_counter
 from typing import TYPE_CHECKING
 
-from pyspec.batch.answer import Answer, Delta
+from pyspec.batch.answer import Answering, Delta
+from pyspec.batch.packing import (
+    EXACT_CHUNK,
+    Waiting,
+    draft_rows,
+    fill_rows,
+    read_one,
+    read_piece,
+    share_rows,
+)
 from pyspec.batch.prefix import Kept, longest_common
 from pyspec.batch.records import failed
-from pyspec.batch.rows import EXACT_CHUNK, draft_rows, fill_rows, read_one, read_piece, share_rows
-from pyspec.batch.waiting import Waiting
 from pyspec.engine.handle import Role
 from pyspec.errors import Cancelled, EngineError, PyspecError
 from pyspec.stats import Tally
@@ -67,7 +74,7 @@ class Scheduler:
         self._engine, self._loop = contexts.engine, contexts.loop
         self.piece = piece_reader(contexts.target._model.vocab)  # noqa: SLF001
         self._waiting = Waiting(window, contexts.n_slots, in_order=interactive)
-        self._active: dict[int, Answer] = {}
+        self._active: dict[int, Answering] = {}
         self._kept = Kept(self._engine, contexts.n_slots, contexts.layout.each)
         self._keep_texts, self._exact, self._total = interactive, exact, total
         self._pad = [max(contexts.target.token_bos(), 0)]
@@ -108,11 +115,18 @@ class Scheduler:
                 break
             try:
                 self._start(job)
-            except EngineError:
+            except Cancelled:
                 raise
             except PyspecError as error:  # what one job asks for is no reason to end the others
                 ended.append(self._fail(job, error))
+                self._give_back()
         return ended
+
+    def _give_back(self) -> None:
+        """After a start that failed: sequences that nobody has are free, and hold nothing."""
+        for seq in range(self._contexts.n_slots):
+            if seq not in self._active and seq not in self._kept.texts:
+                self._kept.keep(seq, (), 0)
 
     def _take(self) -> Job | None:
         """The next job, if one can start."""
@@ -146,7 +160,7 @@ class Scheduler:
         return longest_common(prompt, reading) >= held + self._kept.least
 
     def _start(self, job: Job) -> None:
-        answer = job.begun or Answer.begin(job, self._contexts.target, self.piece)
+        answer = job.begun or Answering.begin(job, self._contexts.target, self.piece)
         text = answer.run.tokens
         source, n = self._kept.source(text, self._texts())
         if self._exact:
@@ -214,11 +228,13 @@ class Scheduler:
 
     def _end_waiting(self, job: Job) -> Result:
         if job.begun is not None:
-            return self._told(job, job.begun.result("cancelled"))
+            result = job.begun.result("cancelled")
+            job.begun.close()
+            return self._told(job, result)
         reason = "cancelled" if job.cancelled else "length"
         return self._told(job, job.result("", 0, reason, {"relaxed": 0, "relaxed_nats": 0.0}))
 
-    def _answering(self) -> list[Answer]:
+    def _answering(self) -> list[Answering]:
         """Whose rows go into the next decode."""
         answers = [answer for answer in self._active.values() if answer.missing == 0]
         reading = len(self._active) - len(answers)
@@ -242,7 +258,7 @@ class Scheduler:
             self._active[gap] = answer
             self._forget(gap)
 
-    def _step(self, answers: Sequence[Answer], fills: Sequence[tuple[int, int]]) -> list[Result]:
+    def _step(self, answers: Sequence[Answering], fills: Sequence[tuple[int, int]]) -> list[Result]:
         if not answers:
             if fills:
                 self._engine.verify([(seq, n, -1) for seq, n in fills])
@@ -270,7 +286,7 @@ class Scheduler:
             self._engine.set_tokens(seq, self._pad)
         return [(seq, 0) for seq in self._kept.texts]
 
-    def _plain_ms(self, answers: Sequence[Answer]) -> float:
+    def _plain_ms(self, answers: Sequence[Answering]) -> float:
         """What this round would have taken without drafts; 0 where nothing drafts, and the curve is not measured."""
         if not self._loop.can_draft:
             return 0.0
@@ -278,7 +294,7 @@ class Scheduler:
         times = self._policy.curve.target.table(depth)
         return float(times[min(len(answers), len(times) - 1)])
 
-    def _bound_drafts(self, answers: Sequence[Answer], filled: int) -> None:
+    def _bound_drafts(self, answers: Sequence[Answering], filled: int) -> None:
         room = draft_rows(self._contexts, len(answers), filled)
         for answer in answers:
             answer.run.draft_max = min(self._draft_max, answer.job.draft_max, room)
@@ -296,7 +312,7 @@ class Scheduler:
             return read_one(reading, budget, n_answering)
         return share_rows(reading, budget)
 
-    def _finish(self, answer: Answer) -> Result:
+    def _finish(self, answer: Answering) -> Result:
         result = answer.result("cancelled" if answer.job.cancelled else None)
         self._total.join(answer.run.tally)
         self._release(answer)
@@ -311,7 +327,7 @@ class Scheduler:
     def _fail(self, job: Job, error: PyspecError) -> Result:
         return self._told(job, failed(job.index, job.record, error))
 
-    def _release(self, answer: Answer) -> None:
+    def _release(self, answer: Answering) -> None:
         """Give the sequence back, with as much of its text as may be of use."""
         seq, text = answer.run.seq, answer.run.tokens
         del self._active[seq]

@@ -28,7 +28,7 @@ _READERS = {"text": read_text, "jsonl": read_jsonl, "csv": read_csv}
 
 
 @dataclass(frozen=True)
-class Source:
+class InputFile:
     """One input file; path None is stdin.
 
     name: how records and messages call it. below: its path inside the folder it was found in. kind:
@@ -50,12 +50,12 @@ class Source:
             raise InputError(f"{self.name} cannot be read: {error.strerror}") from None
 
 
-def find_sources(inputs: Sequence[str]) -> list[Source]:
+def find_sources(inputs: Sequence[str]) -> list[InputFile]:
     """Files behind names, folders, globs and `-`, each once, folders sorted by path.
 
     Raises InputError for what does not exist, holds no text or is no regular file.
     """
-    found: dict[str, Source] = {}
+    found: dict[str, InputFile] = {}
     for given in inputs:
         for source in _find(given):
             key = "-" if source.path is None else os.path.realpath(source.path)
@@ -63,9 +63,9 @@ def find_sources(inputs: Sequence[str]) -> list[Source]:
     return list(found.values())
 
 
-def _find(given: str) -> list[Source]:
+def _find(given: str) -> list[InputFile]:
     if given == "-":
-        return [Source(None, "stdin", "stdin", "text")]
+        return [InputFile(None, "stdin", "stdin", "text")]
     path = Path(given)
     if path.is_dir():
         return _inside(path)
@@ -78,7 +78,7 @@ def _find(given: str) -> list[Source]:
     return [_source(path, path.name)]
 
 
-def _inside(folder: Path) -> list[Source]:
+def _inside(folder: Path) -> list[InputFile]:
     wanted = (*TEXT_SUFFIXES, *JSONL_SUFFIXES)
     files = sorted(
         path
@@ -94,7 +94,7 @@ def _inside(folder: Path) -> list[Source]:
     return [_source(file, file.relative_to(folder).as_posix()) for file in files]
 
 
-def _source(path: Path, below: str) -> Source:
+def _source(path: Path, below: str) -> InputFile:
     try:
         mode = path.stat().st_mode
     except OSError as error:
@@ -105,7 +105,7 @@ def _source(path: Path, below: str) -> Source:
         )
     suffix = path.suffix.lower()
     kind = "jsonl" if suffix in JSONL_SUFFIXES else "csv" if suffix in CSV_SUFFIXES else "text"
-    return Source(path, show(path.as_posix()), below, kind)
+    return InputFile(path, show(path.as_posix()), below, kind)
 
 
 def show(name: str) -> str:
@@ -113,12 +113,12 @@ def show(name: str) -> str:
     return os.fsencode(name).decode("utf-8", "backslashreplace")
 
 
-def read_sources(sources: Sequence[Source], reading: Reading) -> Iterator[Record]:
+def read_sources(sources: Sequence[InputFile], reading: Reading) -> Iterator[Record]:
     """All records of all sources, in order; ids are unique. Raises InputError where a file cannot be read."""
     return unique(record for source in sources for record in _read(source, reading))
 
 
-def _read(source: Source, reading: Reading) -> Iterator[Record]:
+def _read(source: InputFile, reading: Reading) -> Iterator[Record]:
     stream = source.open()
     try:
         yield from _READERS[source.kind](stream, source.name, reading)

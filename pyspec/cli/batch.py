@@ -12,7 +12,7 @@ import click
 
 from pyspec.batch import Batch, Settings
 from pyspec.batch.contexts import MOST_SEQUENCES
-from pyspec.batch.files import FileRun, Progress
+from pyspec.batch.files import FileRun, RunProgress
 from pyspec.batch.output import open_output
 from pyspec.batch.reading import MAX_RECORD, Reading
 from pyspec.batch.sources import find_sources, read_sources
@@ -201,7 +201,7 @@ def _here(options: dict[str, Any]) -> int:
     return int(options["workers"]) if local else 1
 
 
-def _tell(summary: Progress, stats: dict[str, Any], *, as_json: bool) -> None:
+def _tell(summary: RunProgress, stats: dict[str, Any], *, as_json: bool) -> None:
     facts = {**vars(summary), **stats}
     if as_json:
         click.echo(json.dumps(facts, ensure_ascii=False))

@@ -20,7 +20,7 @@ from rich.table import Table
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from pyspec.batch.files import Progress as Done
+    from pyspec.batch.files import RunProgress
     from pyspec.batch.records import Result
 
 LINE_S = 10.0
@@ -55,7 +55,7 @@ class _Rate:
 
 @contextmanager
 def batch_progress(
-    summary: Done, console: Console | None = None
+    summary: RunProgress, console: Console | None = None
 ) -> Iterator[Callable[[Result], None]]:
     """Gives the function that hears of each result."""
     console = console or Console(stderr=True)
@@ -71,7 +71,7 @@ def batch_progress(
 
 
 @contextmanager
-def _bar(summary: Done, console: Console) -> Iterator[Callable[[Result], None]]:
+def _bar(summary: RunProgress, console: Console) -> Iterator[Callable[[Result], None]]:
     columns = (BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[rate]}"))
     bar = Progress(
         *columns, TimeElapsedColumn(), TimeRemainingColumn(), console=console, transient=True
@@ -88,7 +88,7 @@ def _bar(summary: Done, console: Console) -> Iterator[Callable[[Result], None]]:
 
 
 @contextmanager
-def _lines(summary: Done, console: Console) -> Iterator[Callable[[Result], None]]:
+def _lines(summary: RunProgress, console: Console) -> Iterator[Callable[[Result], None]]:
     rate = _Rate()
     start = last = monotonic()
 

@@ -24,7 +24,7 @@ from pyspec.errors import OptionError
 from pyspec.store.machine import default_threads
 
 _BACKLOG = 512
-_LOCAL = ("localhost", "127.0.0.1", "[::1]")
+_LOCAL = ("localhost", "127.0.0.1")
 
 
 @click.command(cls=Subcommand)
@@ -88,7 +88,7 @@ def serve(host: str, port: int, **options: Any) -> None:
             api_key=options["api_key"],
             queue=options["queue"],
             max_body=options["max_body"],
-            hosts=(*_LOCAL, host) if _is_loopback(host) else None,
+            hosts=(*_LOCAL, host) if _is_loopback(host) and ":" not in host else None,
             origins=options["origin"],
             about={key: facts[key] for key in ("draft", "companion")},
         )

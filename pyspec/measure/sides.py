@@ -28,7 +28,7 @@ import numpy as np
 
 from pyspec.assemble import choose_parts
 from pyspec.batch.contexts import Contexts, Models
-from pyspec.batch.layout import Layout, padded
+from pyspec.batch.packing import Layout, padded
 from pyspec.drafters import LookupDrafter, Proposal
 from pyspec.engine.handle import Gate, Role
 from pyspec.engine.runs import Run

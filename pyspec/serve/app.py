@@ -32,7 +32,7 @@ from pyspec.errors import (
     PyspecError,
 )
 from pyspec.rules import Margin, Strict, Verification
-from pyspec.serve.answers import AnswerFailed, Asked, whole
+from pyspec.serve.answers import AnswerFailed, Exchange, whole
 from pyspec.serve.events import EventStream, gone
 from pyspec.serve.metrics import Metrics
 from pyspec.serve.worker import Worker
@@ -79,7 +79,7 @@ class TooMany(PyspecError):
     """More answers were asked for than may wait."""
 
 
-class Server:
+class Service:
     """What the routes share."""
 
     def __init__(self, batch: Batch, serving: Serving) -> None:
@@ -91,7 +91,7 @@ class Server:
 
     # -- asking ------------------------------------------------------------------------------------
 
-    async def ask(self, path: str, data: bytes) -> Asked:
+    async def ask(self, path: str, data: bytes) -> Exchange:
         """Understand a request and begin its answers. Raises InputError, TooMany and the like."""
         body = read_body(path, data)
         name = uuid.uuid4().hex[:24]
@@ -101,7 +101,7 @@ class Server:
         prefix = "chatcmpl" if body.form == "chat" else "cmpl"
         inboxes = [self.worker.submit(job) for job in jobs]
         serving = self.serving
-        return Asked(
+        return Exchange(
             body, inboxes, f"{prefix}-{name}", serving.model, self.piece, serving.about, self._done
         )
 
@@ -135,7 +135,7 @@ class Server:
     def _done(self, result: Result, timings: dict[str, float]) -> None:
         self.metrics.answered(result, timings)
 
-    def drop(self, asked: Asked) -> None:
+    def drop(self, asked: Exchange) -> None:
         """Nobody reads these answers any more."""
         for inbox in asked.inboxes:
             self.worker.cancel(inbox)
@@ -167,7 +167,7 @@ def _ruled(job: Job, asked: dict[str, Any]) -> Job:
 
 def make_app(batch: Batch, serving: Serving) -> Starlette:
     """The application over a `Batch` made with `interactive=True`; it owns the batch's thread, not the batch."""
-    server = Server(batch, serving)
+    server = Service(batch, serving)
 
     @contextlib.asynccontextmanager
     async def lifespan(_app: Starlette) -> AsyncIterator[None]:
@@ -220,7 +220,7 @@ def _middleware(serving: Serving) -> list[Middleware]:
     return stack
 
 
-async def _complete(server: Server, request: Request) -> Any:
+async def _complete(server: Service, request: Request) -> Any:
     _authorised(server.serving, request)
     kind = request.headers.get("content-type", "").partition(";")[0].strip()
     if kind != "application/json":  # what a form of another page can send is not believed

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("pyspec")
 
+_STOP_S = 0.2
+
 
 class Inbox:
     """What an answer's reader has not taken yet; for the loop's thread only."""
@@ -90,9 +92,10 @@ class Worker:
     async def stop(self) -> None:
         """End what runs, and the thread."""
         self._stopping = True
-        self.batch.cancel()
-        self._wake.set()
-        await asyncio.to_thread(self._thread.join)
+        while self._thread.is_alive():  # one that is about to begin a run clears the flag
+            self.batch.cancel()
+            self._wake.set()
+            await asyncio.to_thread(self._thread.join, _STOP_S)
 
     def _flush(self) -> None:
         self._told = False  # before the rest: what comes now wakes the loop again
@@ -114,6 +117,8 @@ class Worker:
         while not self._stopping:
             self._wake.wait()
             self._wake.clear()
+            if self._stopping:
+                return
             try:
                 for _ in self.batch.stream():
                     pass

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import importlib
+import os
+import signal
+
 import pytest
 
 ray = pytest.importorskip("ray", reason="the extra [ray] is not installed")
 
 from pyspec.batch.jobs import Settings  # noqa: E402
-from pyspec.batch.ray import RayBatch, answer  # noqa: E402
+from pyspec.batch.ray import RayBatch, answer, block_size  # noqa: E402
 from pyspec.batch.records import Record  # noqa: E402
 
 pytestmark = [
@@ -52,6 +56,38 @@ def test_two_workers_answer_as_one(arguments, open_batch, tiny_target):
     assert [(r.id, r.text, r.prompt_sha256) for r in found] == [
         (r.id, r.text, r.prompt_sha256) for r in local
     ]
+
+
+def test_both_workers_have_work(arguments, tiny_target, monkeypatch):
+    """40 records over two workers are blocks of 5, and results come one by one, before all are done."""
+    assert (block_size(40, 2), block_size(3, 2), block_size(1, 8)) == (5, 1, 1)
+    records = [Record(id=str(i), prompt=f"{'abcdefgh'[i % 8]} word") for i in range(40)]
+    with RayBatch(str(tiny_target), workers=2, **arguments) as batch:
+        found = []
+        for result in batch.run_indexed(iter(enumerate(records))):
+            found.append(result.index)
+            if len(found) == 10:
+                early = batch.stats()["tokens"]
+        stats = batch.stats()
+    assert sorted(found) == list(range(40))
+    assert (early, stats["tokens"]) == (120, 480)
+    assert stats["seconds"] > 0
+    assert stats["tokens_per_second"] == pytest.approx(480 / stats["seconds"], rel=0.01)
+    assert min(found[:10]) < 5 <= max(found[:10])
+
+
+def test_worker_that_dies_loses_nothing(arguments, tiny_target, monkeypatch):
+    """What it had not answered goes to another one, and nothing comes twice."""
+    records = [Record(id=str(i), prompt="abc" + "x" * i) for i in range(12)]
+    with RayBatch(str(tiny_target), workers=2, **arguments) as batch:
+        found = []
+        for result in batch.run_indexed(iter(enumerate(records))):
+            found.append(result.index)
+            if len(found) == 2:
+                state = importlib.import_module("ray.util.state")
+                actors = state.list_actors(filters=[("state", "=", "ALIVE")])
+                os.kill(actors[0].pid, signal.SIGKILL)
+    assert sorted(found) == list(range(12))
 
 
 def test_datasets_in_and_out(arguments, open_batch, tiny_target, tmp_path):

@@ -7,6 +7,7 @@ import tiny
 from answers import GREEDY, Scripted, ask
 
 from pyspec.batch import Settings
+from pyspec.batch.answer import Answering
 from pyspec.batch.records import Record
 from pyspec.engine.handle import Engine
 from pyspec.errors import Cancelled, EngineError, NumericError
@@ -177,7 +178,7 @@ def test_longest_record_starts_first(open_batch):
 
 def test_long_prompt_does_not_stall_others(open_batch, monkeypatch):
     """While a long prompt is read in pieces, answers beside it go on in the same decodes."""
-    monkeypatch.setattr("pyspec.batch.rows.FILL_ROWS", 16)
+    monkeypatch.setattr("pyspec.batch.packing.FILL_ROWS", 16)
     batch = open_batch(parallel=2, max_tokens=12)
     widths = []
     verify = Engine.verify
@@ -275,3 +276,85 @@ def test_end_token_ends_the_answer(open_batch, tiny_folder, reference):
     assert result.finish_reason == "stop"
     assert reference[0].startswith(result.text)
     assert len(result.text) <= at + 1
+
+
+def test_start_that_fails_is_its_records_fault(open_batch, reference, monkeypatch):
+    """Whatever llama.cpp says to one record's text or sampler, the others are answered, and no sequence is lost."""
+    begin = Answering.begin
+
+    def fail(job, target, piece):
+        if job.index == 3:
+            raise EngineError("no memory for a sampler")
+        return begin(job, target, piece)
+
+    monkeypatch.setattr(Answering, "begin", fail)
+    batch = open_batch(parallel=2)
+    found = {r.index: r for r in batch.run(WORDS)}
+    assert found[3].error.type == "EngineError"
+    assert [found[i].text for i in range(len(WORDS)) if i != 3] == reference[:3] + reference[4:]
+    assert len(batch._scheduler._kept.texts) == 2
+
+
+def test_listeners_hear_each_round(open_batch):
+    """Text and tokens as they come, the result last; what they heard is the result's text."""
+    batch = open_batch(parallel=3, draft="lookup")
+    heard = {i: [] for i in range(5)}
+    for i in range(5):
+        job = batch.jobs.job(i, Record(id=str(i), prompt=WORDS[i]))
+        job.listener = heard[i].append
+        batch.submit_job(job)
+    results = {result.index: result for result in batch.stream()}
+    for i, deltas in heard.items():
+        assert "".join(delta.text for delta in deltas) == results[i].text
+        assert sum(len(delta.tokens) for delta in deltas) == 24
+        assert [delta.result for delta in deltas] == [None] * (len(deltas) - 1) + [results[i]]
+
+
+def test_cancelled_job_leaves_alone(open_batch, reference):
+    """With what there is of its answer, whether it runs or waits; the others do not notice."""
+    batch = open_batch(parallel=2)
+    jobs = [batch.jobs.job(i, Record(id=str(i), prompt=word)) for i, word in enumerate(WORDS)]
+
+    def hear(delta):
+        if delta.tokens:  # the longest runs first, the shortest last
+            jobs[3].cancelled = jobs[0].cancelled = True
+
+    jobs[3].listener = hear
+    for job in jobs:
+        batch.submit_job(job)
+    found = {result.index: result for result in batch.stream()}
+    assert {i for i in found if found[i].finish_reason == "cancelled"} == {0, 3}
+    assert (reference[3].startswith(found[3].text), found[0].text) == (True, "")
+    kept = [i for i in range(len(WORDS)) if i not in (0, 3)]
+    assert [found[i].text for i in kept] == [reference[i] for i in kept]
+
+
+def test_fault_in_the_midst_loses_and_doubles_no_text(open_batch, reference, monkeypatch):
+    """Listeners have heard a part already: the answer goes on from there, alone."""
+    calls = iter(range(1, 100_000))
+    accept = Engine.accept
+
+    def flaky(self, seq, sampler, gate):
+        if next(calls) == 31:
+            raise EngineError("accepting failed", code=5)
+        return accept(self, seq, sampler, gate)
+
+    monkeypatch.setattr(Engine, "accept", flaky)
+    batch = open_batch(parallel=4)
+    heard = {i: [] for i in range(len(WORDS))}
+    for i, word in enumerate(WORDS):
+        job = batch.jobs.job(i, Record(id=str(i), prompt=word))
+        job.listener = heard[i].append
+        batch.submit_job(job)
+    list(batch.stream())
+    assert ["".join(d.text for d in heard[i]) for i in range(len(WORDS))] == reference
+
+
+def test_prompts_that_begin_alike_wait_for_the_first(open_batch):
+    """Two groups of prompts: each group's beginning is read once, whatever runs beside it."""
+    groups = ["the quick brown fox jumps over ", "a lazy dog sleeps under the tree "]
+    prompts = [group + word for word in ("a", "bc", "def") for group in groups]
+    batch = open_batch(parallel=6, max_tokens=4)
+    assert all(result.error is None for result in batch.run(prompts))
+    own = sum(len(prompt) - 1 for prompt in prompts) - 2 * sum(map(len, groups))
+    assert batch._contexts.engine.counters().rows[0] == own + 4 * len(prompts)

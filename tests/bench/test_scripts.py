@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 BENCH = Path(__file__).parents[2] / "bench"
-TESTED = {"batch", "pages", "stretch", "kernels", "soak", "grid", "replay"}
+TESTED = {"batch", "pages", "stretch", "kernels", "soak", "grid", "replay", "serve"}
 
 
 def test_no_script_is_without_a_test() -> None:
@@ -50,3 +50,14 @@ def test_committed_rounds_are_replayed(script, capsys) -> None:
     assert rows[2][:2] == ["| q4_k_m", "GPU"]
     assert all(0.5 < float(cell.strip(" |")) < 20.0 for cell in rows[2][2:])
     assert "companion foretells" in " ".join(rows[3])
+
+
+def test_the_server_is_loaded(script, tiny_ascii: Path, tmp_path: Path, capsys) -> None:
+    """Two clients, twelve requests: a row with a speed, and no errors."""
+    questions = tmp_path / "questions.jsonl"
+    questions.write_text('{"prompt": "abc"}\n{"turns": ["hello", "more"]}\n')
+    numbers = ["--clients", "2", "--requests", "12", "--tokens", "3", "--ctx", "512", "--threads", "1"]
+    script("serve").main([str(tiny_ascii), str(questions), *numbers])
+    cells = capsys.readouterr().out.splitlines()[2].split(" | ")
+    assert cells[0] == "| pyspec"
+    assert (float(cells[1]) > 0, cells[5]) == (True, "0")

@@ -7,7 +7,7 @@ import tiny
 from answers import Scripted, ask, foretelling
 
 from pyspec.batch.contexts import Contexts, Models
-from pyspec.batch.layout import Layout
+from pyspec.batch.packing import Layout
 from pyspec.engine.handle import Gate
 from pyspec.engine.runs import Run
 from pyspec.errors import UnsupportedModel

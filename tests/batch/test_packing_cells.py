@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyspec.batch.layout import STREAMS_FROM, WASTE, Layout, best_parallel, lay_out
+from pyspec.batch.packing import STREAMS_FROM, WASTE, Layout, best_parallel, lay_out
 
 
 @given(

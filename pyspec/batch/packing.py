@@ -1,0 +1,223 @@
+"""What is packed together: records into sequences, sequences into KV cells, rows into decodes.
+
+In a pool, rows of sequences that differ in number go through one pass, and a shared beginning takes its
+cells once; but attention looks at the mask of every cell for every row. In streams a row meets its
+own sequence alone; but a batch of unequal rows falls apart into several passes, so little is drafted
+there, and every sequence takes as many cells as the longest.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import llama_cpp
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from pyspec.batch.contexts import Contexts
+    from pyspec.batch.jobs import Job
+
+# -- sequences and cells -----------------------------------------------------------------------------
+
+STREAMS_FROM = 8
+"""Sequences from which streams without drafts are faster than a pool with lookup, on a CPU."""
+
+WASTE = 3
+"""Times the cells of a pool that streams may take."""
+
+STEP = 256
+"""llama.cpp rounds contexts, and each stream, up to it."""
+
+
+_WORTH = 0.03
+# what more sequences have to gain to be worth their memory
+
+
+class Layout(NamedTuple):
+    """cells: of each context, all sequences together. each: those of one stream, 0 in a pool."""
+
+    cells: int
+    each: int = 0
+
+
+def lay_out(
+    n_slots: int, n_ctx: int, needs: Sequence[int], *, must_pool: bool, must_stream: bool = False
+) -> Layout:
+    """Cells for `n_slots` records at once.
+
+    n_ctx: positions a sequence may use. needs: cells that the largest records take, largest first.
+    Streams for many records of about one length, unless there must be a pool, as for drafts, or streams.
+    """
+    pool = padded(max(sum(needs[:n_slots]), n_ctx))
+    each = padded(needs[0]) if needs else 0
+    if must_stream:
+        return Layout(each * n_slots, each)
+    if must_pool or n_slots < STREAMS_FROM or not 0 < n_slots * each <= WASTE * pool:
+        return Layout(pool)
+    return Layout(each * n_slots, each)
+
+
+def padded(cells: int) -> int:
+    """The context that llama.cpp makes of so many cells."""
+    return -(-cells // STEP) * STEP
+
+
+def best_parallel(times: Sequence[float], most: int = 16) -> int:
+    """How many sequences at once are worth it; `times[n]` is the target's time for n rows.
+
+    The smallest power of two, at most `most`, than which none gives 3 % more tokens a second: a step that gains
+    nothing may lead to one that does, where two rows cost as much as two single ones and eight as much as four.
+    """
+    sizes = [1 << k for k in range(most.bit_length()) if 1 << k <= min(most, len(times) - 1)]
+    best = max(n / times[n] for n in sizes)
+    return next(n for n in sizes if (1 + _WORTH) * n / times[n] >= best)
+
+
+_SHARE = 0.25
+# of this machine's memory that KV cells may take unless more sequences were asked for
+
+
+def memory_for(target: Any, n_ctx: int) -> int:
+    """How many sequences of n_ctx cells a quarter of this machine's memory holds, at 16 bits an entry."""
+    model = target.model
+    heads = max(1, llama_cpp.llama_model_n_head(model))
+    width = llama_cpp.llama_model_n_embd(model) * llama_cpp.llama_model_n_head_kv(model) // heads
+    cell = 4 * max(1, width) * llama_cpp.llama_model_n_layer(model)
+    if not hasattr(os, "sysconf"):
+        return 1 << 30
+    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return int(_SHARE * memory / (cell * padded(n_ctx)))
+
+
+# -- rows of a decode --------------------------------------------------------------------------------
+
+FILL_ROWS = 128
+"""Prompt tokens that ride in a batch with answers: enough for the matrix kernels, few enough that answers go on."""
+
+COUPLED_ROWS = 64
+"""The same with a coupled draft, whose target gives logits for every row: they take n_vocab floats each."""
+
+
+EXACT_CHUNK = 256
+"""Prompt tokens of a decode where texts have to be exact: pieces end at its multiples."""
+
+
+def fill_rows(contexts: Contexts, n_answering: int) -> int:
+    """Prompt tokens that the next decode takes."""
+    most = COUPLED_ROWS if contexts.coupled else FILL_ROWS
+    if n_answering:
+        return min(most, contexts.answering_rows - n_answering)
+    return min(most, contexts.n_batch) if contexts.coupled else contexts.n_batch
+
+
+def draft_rows(contexts: Contexts, n_answering: int, filled: int) -> int:
+    """Drafted tokens that each of `n_answering` sequences may have beside `filled` prompt tokens."""
+    if contexts.layout.each and n_answering > contexts.few:
+        return 0  # unequal rows of streams fall apart into several passes
+    return max(0, (contexts.answering_rows - filled) // n_answering - 1)
+
+
+def read_piece(reading: Sequence[tuple[int, int]], held: int) -> list[tuple[int, int]]:
+    """The next piece of the first prompt, of which `held` tokens were read."""
+    return [(seq, min(missing, EXACT_CHUNK - held % EXACT_CHUNK)) for seq, missing in reading[:1]]
+
+
+def read_one(reading: Sequence[tuple[int, int]], budget: int, beside: int) -> list[tuple[int, int]]:
+    """`share_rows` for streams: one prompt at a time; beside answers, the other prompts get a row each.
+
+    Equal rows of sequences whose numbers follow each other go through together: no number may be missing.
+    """
+    if not reading or budget < 1:
+        return []
+    (first, missing), others = reading[0], reading[1:] if beside else []
+    return [(first, max(1, min(missing, budget - len(others)))), *((seq, 1) for seq, _ in others)]
+
+
+def share_rows(reading: Sequence[tuple[int, int]], budget: int) -> list[tuple[int, int]]:
+    """Share `budget` rows among sequences that read, given as (sequence, tokens missing), longest waiting first.
+
+    The first one has a quarter for certain; the rest goes to those with the least left.
+    """
+    if not reading or budget < 1:
+        return []
+    first, missing = reading[0]
+    given = {first: min(missing, max(1, budget // 4))}
+    budget -= given[first]
+    for seq, left in sorted(reading, key=lambda item: item[1]):
+        more = min(budget, left - given.get(seq, 0))
+        if more > 0:
+            given[seq] = given.get(seq, 0) + more
+            budget -= more
+    return list(given.items())
+
+
+# -- the window of records that wait -----------------------------------------------------------------
+
+_PATIENCE = 8
+# times that all sequences may be started anew before a record that does not fit is waited for
+
+
+class Waiting:
+    """Jobs in a window, of which the one with the most to do goes first.
+
+    So the end of a batch is not one long answer alone. window: how many are chosen from. in_order: the
+    one that came first goes first instead.
+    """
+
+    def __init__(self, window: int, n_slots: int, *, in_order: bool = False) -> None:
+        self._window, self._patience = window, _PATIENCE * n_slots
+        self._in_order = in_order
+        self._jobs: list[Job] = []
+        self._passed_by = 0
+
+    def __len__(self) -> int:
+        return len(self._jobs)
+
+    @property
+    def room(self) -> int:
+        """How many more jobs the window takes."""
+        return max(0, self._window - len(self._jobs))
+
+    @property
+    def prompts(self) -> list[list[int]]:
+        """What is asked, in tokens."""
+        return [job.tokens for job in self._jobs]
+
+    @property
+    def first(self) -> Job:
+        """The job with the most to do; those that have to run alone come before all others."""
+        return self._jobs[-1]
+
+    def add(self, job: Job) -> None:
+        """Let a job wait for its turn."""
+        self._jobs.append(job)
+        self._jobs.sort(key=lambda j: (j.alone, 0 if self._in_order else j.need, -j.index))
+
+    def take(self, fits: Callable[[Job], bool]) -> Job | None:
+        """The job with the most to do among those that fit; None where none does, or one that does not has waited for long."""
+        for at in range(len(self._jobs) - 1, -1, -1):
+            if fits(self._jobs[at]):
+                job = self._jobs.pop(at)
+                self._passed_by = 0 if at == len(self._jobs) else self._passed_by + 1
+                return job
+            if self._passed_by >= self._patience:
+                break
+        return None
+
+    def take_first(self) -> Job:
+        """The job with the most to do."""
+        return self._jobs.pop()
+
+    def take_ended(self) -> list[Job]:
+        """Those that ask for no tokens, and those that were cancelled."""
+        ended = [job for job in self._jobs if job.max_tokens == 0 or job.cancelled]
+        if ended:
+            self._jobs = [job for job in self._jobs if job.max_tokens > 0 and not job.cancelled]
+        return ended
+
+    def take_all(self) -> list[Job]:
+        """Every one."""
+        jobs, self._jobs = self._jobs, []
+        return jobs
