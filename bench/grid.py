@@ -121,22 +121,6 @@ def _without_table(policy: GoodputPolicy) -> None:
     policy.learned.calibration.update = lambda *_: None  # type: ignore[method-assign]
 
 
-def _without_model(policy: GoodputPolicy) -> None:
-    """Acceptance by the table of p alone."""
-    table = policy.learned.calibration.table
-    policy.learned.draft.predict = lambda x: table[int(min(31.9, 8.0 * x[1] + 16.0))]  # type: ignore[method-assign]
-
-
-def _without_feature(k: int) -> Callable[[GoodputPolicy], None]:
-    def act(policy: GoodputPolicy) -> None:
-        model = policy.learned.draft
-        predict, learn = model.predict, model.learn
-        model.predict = lambda x: predict((*x[:k], 0.0, *x[k + 1 :]))  # type: ignore[method-assign]
-        model.learn = lambda x, error: learn((*x[:k], 0.0, *x[k + 1 :]), error)  # type: ignore[method-assign]
-
-    return act
-
-
 def _always(policy: GoodputPolicy) -> None:
     policy._auto = False  # noqa: SLF001 - an ablation reaches in
 
@@ -173,11 +157,6 @@ PARTS: Mapping[str, Callable[[GoodputPolicy], None]] = {
     "floors": _recast(_Greedy),
     "hope": _hopeless,
     "table": _without_table,
-    "model": _without_model,
-    "entropy": _without_feature(2),
-    "position": _without_feature(3),
-    "recent": _without_feature(4),
-    "before": _without_feature(5),
 }
 """What can be left out, to see what it is worth."""
 

@@ -18,7 +18,7 @@ from pyspec.errors import OptionError, ProfileError
 from pyspec.policy.acceptance import Learned, LearnedState
 from pyspec.policy.cost import CostCurve, CurveState
 
-FORMAT = 3
+FORMAT = 4
 _MAX_BYTES = 4 << 20
 _HINT = "run `pyspec profile` to measure again"
 

@@ -83,7 +83,7 @@ def test_a_foreign_profile_is_refused(tmp_path, profile, field: str) -> None:
         (("format",), 1),
         (("curve", "target", "bases", 0, 3), -1.0),
         (("curve", "draft", "bases"), []),
-        (("learned", "draft", "weights", 0), 4000.0),
+        (("learned", "companion", "weights", 0), 4000.0),
         (("learned", "lookup", "recent"), 7.0),
     ],
 )
@@ -118,7 +118,7 @@ def taught() -> Learned:
     learned = Learned()
     for _ in range(200):
         learned.calibration.update(0, 6, True)
-        learned.companion.learn((1.0,) * 10, 0.5)
+        learned.companion.learn((1.0,) * 6, 0.5)
     return learned
 
 
