@@ -6,6 +6,7 @@ rounding alone changes is in it, too. Nats are of the emitted tokens under the t
 
 from __future__ import annotations
 
+import importlib.util
 from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -57,7 +58,8 @@ class Figures(msgspec.Struct):
 
     length: tokens a verify of the target brought; relaxed: share of tokens; open: share of places where the
     gate was open; looped: answers that run in circles; looped_p: exact paired test against the control;
-    distinct_p: signed ranks. checks: by kind, passed and asked. worse: what is worse beyond chance or a bound.
+    distinct_p: signed ranks. rouge: ROUGE-L against the questions' references, None without any. checks: by kind, passed
+    and asked. worse: what is worse beyond chance or a bound.
     """
 
     who: str
@@ -75,6 +77,8 @@ class Figures(msgspec.Struct):
     distinct_p: float
     repeat: float
     endings: dict[str, int]
+    rouge: float | None
+    rouge_over: Interval | None
     checks: dict[str, tuple[int, int]]
     checks_over: dict[str, Interval]
     worse: list[str] = []
@@ -185,11 +189,16 @@ def judge(records: Sequence[Record], questions: Sequence[Question]) -> list[Figu
     for record in records:
         by_who.setdefault(record.who, []).append(record)
     control = next(iter(by_who.values()))
-    return [_figures(group, control, kinds) for group in by_who.values()]
+    references = {q.question_id: q.reference[0] for q in questions if q.reference}
+    told = {q: text for q, text in references.items() if isinstance(text, str) and text}
+    return [_figures(group, control, kinds, told) for group in by_who.values()]
 
 
 def _figures(
-    group: Sequence[Record], control: Sequence[Record], kinds: dict[int | str, str]
+    group: Sequence[Record],
+    control: Sequence[Record],
+    kinds: dict[int | str, str],
+    references: dict[int | str, str],
 ) -> Figures:
     turns = [record.turns[0] for record in group]
     tokens = sum(len(turn.tokens) for turn in turns)
@@ -197,7 +206,7 @@ def _figures(
     base = _each(control, _distinct)
     loops, base_loops = _looped(group), _looped(control)
     both = [key for key in loops if key in base_loops]
-    checks = _checks(group, kinds)
+    checks, rouge = _checks(group, kinds), _rouge(group, references)
     found = Figures(
         who=group[0].who,
         answers=len(turns),
@@ -214,6 +223,8 @@ def _figures(
         distinct_p=signed_ranks([distinct[q] - base[q] for q in distinct if q in base]),
         repeat=_mean([float(longest_repeat(turn.tokens)) for turn in turns]),
         endings=dict(Counter(turn.finish for turn in turns)),
+        rouge=_mean(list(rouge.values())) if rouge else None,
+        rouge_over=_over(rouge, _rouge(control, references)) if rouge else None,
         checks={kind: _passed(group, kinds, kind) for kind in checks},
         checks_over={
             kind: _over(own, _checks(control, kinds).get(kind, {})) for kind, own in checks.items()
@@ -223,12 +234,30 @@ def _figures(
     return found
 
 
+def _rouge(group: Sequence[Record], references: dict[int | str, str]) -> dict[int | str, float]:
+    """ROUGE-L (F1) of each answer whose question has a reference; none where `rouge-score` is not installed."""
+    if not references or importlib.util.find_spec("rouge_score") is None:
+        return {}
+    from rouge_score.rouge_scorer import RougeScorer  # noqa: PLC0415 - optional
+
+    scorer = RougeScorer(["rougeL"], use_stemmer=True)
+    told = [record for record in group if record.question_id in references]
+    return _each(
+        told,
+        lambda r: float(
+            scorer.score(references[r.question_id], r.turns[0].text)["rougeL"].fmeasure
+        ),
+    )
+
+
 def _worse(found: Figures, base_looped: int) -> Iterator[str]:
     """What is worse than the control: looped answers and checks beyond chance, nats beyond the bound."""
     if found.looped > base_looped and found.looped_p < LEVEL:
         yield "looped"
     if found.nats_over.mean > NATS_BOUND:
         yield "nats"
+    if found.rouge_over is not None and found.rouge_over.high < 0.0:
+        yield "rouge"
     yield from (kind for kind, interval in found.checks_over.items() if interval.high < 0.0)
 
 

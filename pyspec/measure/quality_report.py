@@ -38,7 +38,7 @@ def quality_page(results: QualityResults, plots: Sequence[str] = ()) -> str:
         f"**{results.verdict}**",
         way_table(results.figures),
         _EXPLAINED,
-        "## Checks by a program",
+        "## Checks by a program, and references",
         check_table(results.figures),
         "## Endings",
         _endings(results.figures),
@@ -95,11 +95,19 @@ def way_table(found: Sequence[Figures]) -> str:
 
 
 def check_table(found: Sequence[Figures]) -> str:
-    """Passed of asked by kind, with the difference from the control in points."""
+    """Passed of asked by kind, and agreement with references, with the differences from the control."""
     kinds = sorted({kind for f in found for kind in f.checks})
-    if not kinds:
-        return "None of the questions has a check."
-    return table(["", *kinds], [[f.who, *(_check(f, kind) for kind in kinds)] for f in found])
+    told = any(f.rouge is not None for f in found)
+    if not kinds and not told:
+        return "None of the questions has a check or a reference."
+    rows = [[f.who, *(_check(f, k) for k in kinds), *([_rouge(f)] if told else [])] for f in found]
+    return table(["", *kinds, *(["ROUGE-L"] if told else [])], rows)
+
+
+def _rouge(figures: Figures) -> str:
+    if figures.rouge is None or figures.rouge_over is None:
+        return "-"
+    return f"{figures.rouge:.3f} {_interval(figures.rouge_over, 3)}"
 
 
 def _check(figures: Figures, kind: str) -> str:

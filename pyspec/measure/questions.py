@@ -1,8 +1,8 @@
 """Questions to measure with: Spec-Bench's JSONL format, and the small set that ships.
 
-One JSON object a line: `question_id`, `category`, `turns` (texts of the user, in order) and, which
-Spec-Bench does not have, `check`: one entry a turn, null or what a program can test in the answer
-(see checks.py). Spec-Bench's `reference` is not read.
+One JSON object a line: `question_id`, `category`, `turns` (texts of the user, in order), `reference` (good answers, one a turn;
+often absent) and, which Spec-Bench does not have, `check`: one entry a turn, null or what a program can test in the
+answer (see checks.py).
 """
 
 from __future__ import annotations
@@ -26,12 +26,13 @@ _HINT = 'each line is an object like {"question_id": 1, "category": "qa", "turns
 
 
 class Question(msgspec.Struct):
-    """One conversation; `check` has one entry a turn, or none at all."""
+    """One conversation; `check` and `reference` have one entry a turn, or none at all."""
 
     question_id: int | str
     category: str
     turns: list[str]
     check: list[dict[str, Any] | None] = []
+    reference: list[Any] = []
 
     def check_of(self, turn: int) -> dict[str, Any] | None:
         """What can be tested in the answer to a turn."""

@@ -42,7 +42,10 @@ class Turn(msgspec.Struct):
 
 
 class Record(msgspec.Struct):
-    """One question answered in one way. `who` is a mode of pyspec or a peer."""
+    """One question answered in one way. `who` is a mode of pyspec or a peer.
+
+    others: processor seconds a second that other programs took meanwhile.
+    """
 
     who: str
     question_id: int | str
@@ -53,6 +56,7 @@ class Record(msgspec.Struct):
     exact: bool = False
     peer: bool = False
     error: str = ""
+    others: float = 0.0
 
     @property
     def key(self) -> tuple[str, int | str, int]:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from pyspec.measure import plots
+from pyspec.measure.disturbed import BOUND
 from pyspec.measure.equal import Difference
 from pyspec.measure.plots import Drawn
 from pyspec.measure.setup import Setup
@@ -52,6 +53,11 @@ def collect(
     """Join figures to results; `more` are fields of `Results`. `records` must not be empty."""
     errors = {r.error: r.who for r in records if r.error}
     told = [f"{who}: some questions were left out: {error}" for error, who in errors.items()]
+    disturbed = sum(record.others > BOUND for record in records)
+    if disturbed:
+        told.append(
+            f"{disturbed} of {len(records)} answers were timed while other programs used the processor, each time again"
+        )
     return Results(
         setup=records[-1].setup,
         summaries=summarise(records),
@@ -103,7 +109,7 @@ def _intro(results: Results) -> str:
         f"{results.repeat} run{'s' if results.repeat > 1 else ''} a question, every question "
         "answered in each way before the next. A speed is tokens a second after the first token; "
         "a category's speed-up is the ratio of such speeds over all its questions; times are "
-        "medians over runs."
+        f"medians over runs. An answer is timed again where others took more than {100 * BOUND:.0f} % of a processor."
     )
 
 

@@ -144,3 +144,16 @@ def test_a_run_is_resumed(tiny_ascii, tmp_path) -> None:
     ]  # fmt: skip
     assert len(again) == 4
     assert [step[2] for step in asked] == ["b", "b", "done"]
+
+
+def test_answers_are_compared_with_references_where_there_are_some() -> None:
+    """ROUGE-L of the same words is 1, of other words 0; a rule that leaves the reference is worse."""
+    pytest.importorskip("rouge_score")
+    questions = [Question(q, "qa", ["a"], reference=["the cat sat"]) for q in range(1, 10)]
+    good, bad = run(CONTROL), run(MARGIN)
+    for r in good:
+        r.turns[0].text = "the cat sat"
+    control, margin = judge([*good, *bad], questions)
+    assert (control.rouge, margin.rouge) == (1.0, 0.0)
+    assert "rouge" in margin.worse
+    assert judged(good)[CONTROL].rouge is None

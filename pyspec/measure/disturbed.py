@@ -1,0 +1,48 @@
+"""Whether other programs were using the processor while something was timed. Linux tells; elsewhere nobody did."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from time import perf_counter
+
+BOUND = 0.05
+"""Processor seconds of others in a second: an answer timed beside more than this is timed again."""
+
+_TICKS = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
+
+
+class Watch:
+    """Counts from when it is made."""
+
+    def __init__(self) -> None:
+        self._start, self._all, self._own = perf_counter(), _all_s(), _own_s()
+
+    def others(self) -> float:
+        """Processor seconds a second that programs other than this one and its children took since."""
+        passed = perf_counter() - self._start
+        taken = (_all_s() - self._all) - (_own_s() - self._own)
+        return max(0.0, taken - 2.0 / _TICKS) / passed  # each count is rounded to a tick
+
+
+def _all_s() -> float:
+    """Seconds that all processors have worked."""
+    try:
+        fields = Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:8]
+    except OSError:
+        return 0.0
+    user, nice, system, _idle, _waiting, hard, soft = map(int, fields)
+    return (user + nice + system + hard + soft) / _TICKS
+
+
+def _own_s() -> float:
+    """Seconds that this process and its living children have worked."""
+    own, out = os.getpid(), 0.0
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = path.read_text().rpartition(")")[2].split()
+        except OSError:  # it ended meanwhile
+            continue
+        if own in (int(path.parent.name), int(fields[1])):
+            out += (int(fields[11]) + int(fields[12])) / _TICKS
+    return out
