@@ -9,6 +9,7 @@ from time import perf_counter
 BOUND = 0.05
 """Processor seconds of others in a second: an answer timed beside more than this is timed again."""
 
+_SHORT_S = 0.1  # ticks are too coarse for less
 _TICKS = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
 
 
@@ -21,6 +22,8 @@ class Watch:
     def others(self) -> float:
         """Processor seconds a second that programs other than this one and its children took since."""
         passed = perf_counter() - self._start
+        if passed < _SHORT_S:
+            return 0.0
         taken = (_all_s() - self._all) - (_own_s() - self._own)
         return max(0.0, taken - 2.0 / _TICKS) / passed  # each count is rounded to a tick
 
