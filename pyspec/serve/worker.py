@@ -60,7 +60,7 @@ class Worker:
         self._news: deque[tuple[Inbox, Delta]] = deque()
         self._told = False
         self._wake = threading.Event()
-        self._stopping = False
+        self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._work, name="pyspec-engine", daemon=True)
 
     # -- in the loop's thread ----------------------------------------------------------------------
@@ -91,7 +91,7 @@ class Worker:
 
     async def stop(self) -> None:
         """End what runs, and the thread."""
-        self._stopping = True
+        self._stopping.set()
         while self._thread.is_alive():  # one that is about to begin a run clears the flag
             self.batch.cancel()
             self._wake.set()
@@ -114,10 +114,10 @@ class Worker:
             self._loop.call_soon_threadsafe(self._flush)
 
     def _work(self) -> None:
-        while not self._stopping:
+        while not self._stopping.is_set():
             self._wake.wait()
             self._wake.clear()
-            if self._stopping:
+            if self._stopping.is_set():
                 return
             try:
                 for _ in self.batch.stream():
