@@ -215,12 +215,13 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
 
 def loop(options: argparse.Namespace, texts: list[str]) -> dict[str, Any]:
     """One prompt after another, as a program that knows llama-cpp-python would."""
-    import llama_cpp  # noqa: PLC0415 - each way's process loads what it needs
-
+    from pyspec.plain import PlainLlama  # noqa: PLC0415 - each way's process loads what it needs
+    from pyspec.store.check import extra_buffers  # noqa: PLC0415 - as above
     from pyspec.template import ChatTemplate, Message  # noqa: PLC0415 - as above
 
     threads = {"n_threads": options.threads, "n_threads_batch": options.threads}
-    llm = llama_cpp.Llama(options.model, n_ctx=options.ctx, verbose=False, **threads)
+    kind = {"extra_buffers": extra_buffers(), "verbose": False}
+    llm = PlainLlama(options.model, n_ctx=options.ctx, **kind, **threads)
     template = ChatTemplate.of(llm)
     prompts = [template.prompt([Message(role="user", content=text)]) for text in texts]
     next(llm.generate(prompts[0], temp=0.0))

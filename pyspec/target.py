@@ -19,7 +19,7 @@ from pyspec.store.render import TemplateProcess
 from pyspec.text import GuardedTokenizer
 
 _BESIDE_WEIGHTS = 512 << 20
-"""Address space that a small context, buffers and threads take beside the weights, measured and doubled."""
+"""Address space kept for a small context, buffers and threads beside the weights: an estimate."""
 
 _TEMPLATE = "tokenizer.chat_template"
 

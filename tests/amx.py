@@ -1,7 +1,7 @@
-"""Stands in for a processor on which llama.cpp's extra weight buffers crash: `python amx.py` runs the trial as one would.
+"""Processors on which llama.cpp's extra weight buffers crash: how tests live there, and how one is stood in for.
 
-A decode of several rows then aborts if the model was loaded with extra buffers, as AMX's kernels do when GCC 12 compiled
-them; a decode of one row does not go there.
+`python amx.py` runs the trial as such a one would. A decode of several rows then aborts if the model was loaded with
+extra buffers, as AMX's kernels do when GCC 12 compiled them; a decode of one row does not go there.
 """
 
 from __future__ import annotations
@@ -12,6 +12,29 @@ import runpy
 import sys
 from pathlib import Path
 from typing import Any
+
+
+def leave_extra_off() -> None:
+    """Let `llama_cpp` load every model of this process without extra buffers that would end it, if they would."""
+    from pyspec.store.check import extra_buffers
+
+    if not extra_buffers():
+        without_extra()
+
+
+def without_extra() -> None:
+    """Let `llama_cpp`'s own default be no extra buffers: `llama_cpp.Llama` has no argument for it."""
+    import llama_cpp
+
+    default = llama_cpp.llama_cpp.llama_model_default_params
+
+    def without() -> Any:
+        params = default()
+        params.use_extra_bufts = False
+        return params
+
+    for module in (llama_cpp, llama_cpp.llama_cpp):
+        module.llama_model_default_params = without
 
 
 def main() -> None:

@@ -33,6 +33,14 @@ def away_from_the_sources(tmp_path_factory: pytest.TempPathFactory) -> Iterator[
     os.chdir(home)
 
 
+@pytest.fixture(scope="session", autouse=True)
+def safe_weights() -> None:
+    """Plain `llama_cpp.Llama`s are references of many tests: none of them may end the process."""
+    import amx
+
+    amx.leave_extra_off()
+
+
 @pytest.fixture(scope="session")
 def smollm2() -> str:
     """Path of the default target, fetched once; PYSPEC_TEST_TARGET names another file."""

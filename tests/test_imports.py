@@ -18,7 +18,7 @@ LAYERS = [
     ["llama"],
     ["generation", "result"],
     ["assemble", "mirror", "options"],
-    ["engine", "drafters", "profiles", "target"],
+    ["engine", "drafters", "profiles", "target", "plain"],
     [
         "policy",
         "store",

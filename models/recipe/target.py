@@ -16,6 +16,7 @@ from llama_cpp.llama_chat_format import Jinja2ChatFormatter
 from numpy.typing import NDArray
 
 from pyspec.errors import TrainingError
+from pyspec.store.check import extra_buffers
 
 Row = tuple[int, int, int]
 """A token, its position and its sequence."""
@@ -47,6 +48,7 @@ class Target:
         lc.llama_backend_init()
         params = lc.llama_model_default_params()
         params.n_gpu_layers = -1 if gpu else 0
+        params.use_extra_bufts = extra_buffers()
         self.model = lc.llama_model_load_from_file(str(path).encode(), params)
         if not self.model:
             raise TrainingError(f"llama.cpp cannot load {path}", "give a complete GGUF file")

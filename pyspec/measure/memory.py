@@ -21,6 +21,10 @@ def peak_mib(configuration: dict[str, Any], timeout_s: float = 300.0) -> float:
     constructors take (n_ctx, n_threads, n_gpu_layers; draft and companion for pyspec).
     Raises MeasureError where the process fails.
     """
+    if configuration["kind"] != "pyspec":  # found out here, so that the child holds the peer alone
+        from pyspec.store.check import extra_buffers  # noqa: PLC0415 - not in the child
+
+        configuration = {**configuration, "extra_buffers": extra_buffers()}
     command = [sys.executable, "-m", "pyspec.measure.memory", json.dumps(configuration)]
     try:
         done = subprocess.run(
@@ -53,10 +57,12 @@ def _answer(configuration: dict[str, Any]) -> None:
     else:
         import llama_cpp  # noqa: PLC0415 - as above
 
+        from pyspec.plain import PlainLlama  # noqa: PLC0415 - as above
+
         if kind == "llama_cpp-lookup":
             draft = llama_cpp.llama_speculative.LlamaPromptLookupDecoding()
             configuration["draft_model"] = draft
-        llm = llama_cpp.Llama(path, verbose=False, **configuration)
+        llm = PlainLlama(path, verbose=False, **configuration)
     llm.create_completion(_PROMPT, max_tokens=_TOKENS, temperature=0.0)
     llm.close()
 

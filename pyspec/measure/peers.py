@@ -31,6 +31,8 @@ import llama_cpp
 
 from pyspec.errors import EngineError, OptionError, PeerMissing
 from pyspec.measure.run import Clock
+from pyspec.plain import PlainLlama
+from pyspec.store.check import extra_buffers
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -94,8 +96,9 @@ class InProcess:
     def __init__(self, name: str, files: Files) -> None:
         self.name = name
         lookup = llama_cpp.llama_speculative.LlamaPromptLookupDecoding
-        self._llm = llama_cpp.Llama(
+        self._llm = PlainLlama(
             str(files.target),
+            extra_buffers=extra_buffers(),
             n_ctx=files.n_ctx,
             n_threads=files.threads,
             n_threads_batch=files.threads,

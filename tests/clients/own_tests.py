@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import amx
 import huggingface_hub
 import pytest
 
@@ -20,6 +21,7 @@ def _here(repo: str, _file: str, **_: object) -> str:
 
 
 huggingface_hub.hf_hub_download = _here
+amx.leave_extra_off()
 
 if os.environ["PYSPEC_OWN_CLASS"] == "ours":
     import pyspec

@@ -52,7 +52,9 @@ def outcomes(sources, models, kind):
     report = sources / f"{kind}.xml"
     folder = Path(__file__).parent
     environment = {**os.environ, "PYSPEC_OWN_MODELS": str(models), "PYSPEC_OWN_CLASS": kind}
-    environment["PYTHONPATH"] = os.pathsep.join([str(folder), os.environ.get("PYTHONPATH", "")])
+    environment["PYTHONPATH"] = os.pathsep.join(
+        [str(folder), str(folder.parent), os.environ.get("PYTHONPATH", "")]
+    )
     subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "own_tests", "-p", "no:cacheprovider",
          f"--junitxml={report}", "tests"],

@@ -1,0 +1,76 @@
+"""Plain llama.cpp beside ours: no file of the project loads a model that the processor's extra buffers would crash on."""
+
+from __future__ import annotations
+
+import ast
+from contextlib import closing
+from pathlib import Path
+
+import amx
+import llama_cpp
+import pytest
+
+from pyspec.plain import PlainLlama
+
+ROOT = Path(__file__).parents[1]
+SMALL = {"n_ctx": 64, "n_threads": 1, "n_threads_batch": 1, "verbose": False}
+ITS_OWN = {"pyspec/plain.py", "pyspec/target.py", "pyspec/patch.py"}
+"""Where the class is made safe, or replaced."""
+
+
+def unsafe(source: str) -> list[str]:
+    """Loads of a source text that leave extra buffers to llama.cpp's default."""
+    calls = [n for n in ast.walk(ast.parse(source)) if isinstance(n, ast.Call)]
+    names = [ast.unparse(call.func) for call in calls]
+    found = [
+        n
+        for n in names
+        if n
+        in (
+            "Llama",
+            "llama_cpp.Llama",
+            "lc.Llama",
+            "Llama.from_pretrained",
+            "llama_cpp.Llama.from_pretrained",
+        )
+    ]
+    defaults = [n for n in names if n.endswith("llama_model_default_params")]
+    return found + (defaults if "use_extra_bufts" not in source else [])
+
+
+def test_no_source_loads_without_a_word_on_extra_buffers() -> None:
+    """The package, the benchmarks and the recipe; a peer that dies would end the comparison."""
+    found = {}
+    for folder in ("pyspec", "bench", "models"):
+        for path in sorted((ROOT / folder).rglob("*.py")):
+            name = path.relative_to(ROOT).as_posix()
+            if name not in ITS_OWN and (calls := unsafe(path.read_text(encoding="utf-8"))):
+                found[name] = calls
+    assert found == {}
+
+
+@pytest.mark.parametrize(
+    "source",
+    ["import llama_cpp\nllama_cpp.Llama('x')", "Llama(model_path='x')", "p = lc.llama_model_default_params()"],
+)  # fmt: skip
+def test_the_search_finds_them(source: str) -> None:
+    """Each way of writing it."""
+    assert unsafe(source)
+
+
+@pytest.mark.parametrize("extra", [True, False])
+def test_it_is_told(tiny_target: Path, extra: bool) -> None:
+    """What a comparison says reaches the load."""
+    with closing(PlainLlama(str(tiny_target), extra_buffers=extra, **SMALL)) as llm:
+        assert llm.model_params.use_extra_bufts is extra
+
+
+def test_plain_objects_of_tests_are_safe(
+    tiny_target: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a processor that crashes, what tests and other people's programs make has no extra buffers."""
+    for module in (llama_cpp, llama_cpp.llama_cpp):  # put back afterwards
+        monkeypatch.setattr(module, "llama_model_default_params", module.llama_model_default_params)
+    amx.without_extra()
+    with closing(llama_cpp.Llama(str(tiny_target), **SMALL)) as llm:
+        assert llm.model_params.use_extra_bufts is False
