@@ -42,12 +42,15 @@ class Margin:
     cap: relaxed tokens allowed in a row, or None; 0 closes the gate.
     budget: sum of gaps allowed in one answer, in nats, or None; 0 closes the gate. The answer's relaxed tokens are together
         at most that much less likely than the likeliest ones at the same places.
+    lookup: whether what prompt lookup drafted may be relaxed, too. It proposes what the text has said already, so relaxing it
+        makes answers repeat themselves; False costs a few of the tokens that the rule brings.
     """
 
     theta: float = 0.9
     gap: float = 1.0
     cap: int | None = None
     budget: float | None = None
+    lookup: bool = True
 
     def __post_init__(self) -> None:
         _require(0.0 <= self.theta <= 1.0, "theta", self.theta, "0 to 1")

@@ -49,6 +49,13 @@ class Gate:
         else:
             self.gate.theta = 1.0
         self.gate.sampled = sampled
+        self._theta = float(self.gate.theta)
+        self._relaxes_lookup = not isinstance(rule, Margin) or rule.lookup
+
+    def judge(self, looked_up: bool) -> None:
+        """Say where the draft comes from that is accepted next."""
+        if not self._relaxes_lookup:
+            self.gate.theta = 1.0 if looked_up else self._theta
 
     @property
     def spent(self) -> float:

@@ -104,6 +104,8 @@ class Loop:
         before = perf_counter()
         self.engine.verify(_in_order([(run.seq, 0, n) for run, n in zip(runs, lengths)], fills))
         t_verify = 1e3 * (perf_counter() - before)
+        for run, draft in zip(runs, drafted.drafts):
+            run.gate.judge(draft.source == LOOKUP)
         verdicts = [
             self._accept(run, n, draft.n) for run, n, draft in zip(runs, lengths, drafted.drafts)
         ]

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 WAYS = (
     "strict+fixed:4,plain,strict+fixed:1,plain+temp:0.3,margin+fixed:4,margin/gap=inf+fixed:4,margin+random,"
-    "margin+thin+fixed:4,margin+own+fixed:4,margin+model+fixed:4"
+    "margin+thin+fixed:4,margin/lookup=0+fixed:4,margin+model+fixed:4"
 )
 """What `pyspec quality` compares unless told otherwise."""
 
@@ -251,9 +251,11 @@ def _rouge(group: Sequence[Record], references: dict[int | str, str]) -> dict[in
 
 
 def _worse(found: Figures, base_looped: int) -> Iterator[str]:
-    """What is worse than the control: looped answers and checks beyond chance, nats beyond the bound."""
+    """What is worse than the control: looped answers, repetition and checks beyond chance, nats beyond the bound."""
     if found.looped > base_looped and found.looped_p < LEVEL:
         yield "looped"
+    if found.distinct_over.mean < 0.0 and found.distinct_p < LEVEL:
+        yield "distinct-4"
     if found.nats_over.mean > NATS_BOUND:
         yield "nats"
     if found.rouge_over is not None and found.rouge_over.high < 0.0:

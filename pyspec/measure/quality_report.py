@@ -30,7 +30,7 @@ def quality_page(results: QualityResults, plots: Sequence[str] = ()) -> str:
         "95 % bootstrap intervals over questions; behind them, in brackets, the smallest difference that so many "
         "questions show four times of five. An answer is looped where less than "
         f"{100 * LOOPED:.0f} % of its 4-grams are different; p is of the exact paired test. A way is worse where more "
-        f"answers are looped or fewer checks passed than chance explains at 5 %, or nats rise by over {NATS_BOUND}."
+        f"answers are looped, 4-grams repeated or checks failed than chance explains at 5 %, or nats rise by over {NATS_BOUND}."
     )
     parts = [
         f"# {results.title}",

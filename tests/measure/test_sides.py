@@ -108,6 +108,14 @@ def test_own_never_relaxes_what_lookup_drafts(answers):
     assert free.speculation["verified"] > 0
 
 
+def test_a_margin_without_lookup_never_relaxes_what_lookup_drafts(answers):
+    """The engine's own rule says the same as `own`, and relaxes what the model drafts."""
+    ways = "margin/theta=0/gap=inf/lookup=0+fixed:4,margin/theta=0/gap=inf+own+fixed:4"
+    rule, own = answers(ways).values()
+    assert rule.tokens == own.tokens
+    assert rule.speculation["relaxed"] == own.speculation["relaxed"] > 0
+
+
 def test_nats_are_of_each_token_under_the_target(answers):
     """One for each; at temperature 0 and strict, of the likeliest."""
     found = answers("strict+fixed:4,plain+temp:5")
