@@ -22,7 +22,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from statistics import median, quantiles
 from typing import Any
@@ -92,9 +92,7 @@ def running(options: argparse.Namespace, way: str) -> Iterator[tuple[int, int]]:
             if process.poll() is not None:
                 raise SystemExit(f"{way} ended with {process.returncode}")
             try:
-                connection = http.client.HTTPConnection("127.0.0.1", port, timeout=2)
-                connection.request("GET", "/health")
-                if connection.getresponse().status == 200:
+                if is_healthy(port):
                     break
             except OSError:
                 pass
@@ -103,6 +101,14 @@ def running(options: argparse.Namespace, way: str) -> Iterator[tuple[int, int]]:
     finally:
         process.terminate()
         process.wait()
+
+
+def is_healthy(port: int) -> bool:
+    """Whether the server there takes requests."""
+    with closing(http.client.HTTPConnection("127.0.0.1", port, timeout=2)) as connection:
+        connection.request("GET", "/health")
+        with connection.getresponse() as response:
+            return response.status == 200
 
 
 def measure(options: argparse.Namespace, way: str) -> dict[str, float]:

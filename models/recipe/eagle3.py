@@ -230,7 +230,9 @@ def read_head(path: Path, target: Source) -> Eagle3:
         draft_vocab=len(d2t), target_layers=tuple(int(i) for i in get("eagle3.target_layers")),
     )  # fmt: skip
     head = Eagle3(shape)
-    weights = {f"{here}.weight": source.tensor(there) for there, here in NAMES.items()}
+    weights: dict[str, Any] = {
+        f"{here}.weight": source.tensor(there) for there, here in NAMES.items()
+    }
     weights |= {"fc.weight": source.tensor("fc.weight"), "embedding.weight": embedding, "d2t": d2t}
     weights["sizes"] = np.ones((len(shape.target_layers), shape.width), np.float32)
     head.load_state_dict({key: torch.from_numpy(value) for key, value in weights.items()})

@@ -171,7 +171,10 @@ def export_eagle3(
         named = {there: moments[here] for there, here in eagle3.LAYER_MATRICES.items()}
         tensors |= four_bits(layer, {k.removesuffix(".weight"): v for k, v in named.items()})
     tensors["d2t"] = head.d2t.numpy()
-    more = {"target_layers": list(head.shape.target_layers), "target_hidden_size": head.shape.width}
+    more: dict[str, Any] = {
+        "target_layers": list(head.shape.target_layers),
+        "target_hidden_size": head.shape.width,
+    }
     gguf_io.write_gguf(out, source, head.shape.as_dict(), tensors, name, "eagle3", more)
 
 

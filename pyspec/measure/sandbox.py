@@ -61,7 +61,7 @@ def _run(program: str, word: str, end: int, folder: str, timeout_s: float) -> No
         [sys.executable, "-I", "-S", str(_CHILD), *arguments],
         stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
         cwd=folder, env=_environment(), start_new_session=True,
-        **({} if sys.platform == "win32" else {"pass_fds": (end,)}),
+        pass_fds=() if sys.platform == "win32" else (end,),
     )  # fmt: skip
     try:
         # the word comes last, so that the code does not hold it while it runs

@@ -56,7 +56,18 @@ def test_the_server_is_loaded(script, tiny_ascii: Path, tmp_path: Path, capsys) 
     """Two clients, twelve requests: a row with a speed, and no errors."""
     questions = tmp_path / "questions.jsonl"
     questions.write_text('{"prompt": "abc"}\n{"turns": ["hello", "more"]}\n')
-    numbers = ["--clients", "2", "--requests", "12", "--tokens", "3", "--ctx", "512", "--threads", "1"]
+    numbers = [
+        "--clients",
+        "2",
+        "--requests",
+        "12",
+        "--tokens",
+        "3",
+        "--ctx",
+        "512",
+        "--threads",
+        "1",
+    ]
     script("serve").main([str(tiny_ascii), str(questions), *numbers])
     cells = capsys.readouterr().out.splitlines()[2].split(" | ")
     assert cells[0] == "| pyspec"
