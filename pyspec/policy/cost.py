@@ -11,19 +11,23 @@ the others; and what a count costs follows from how fast the machine was in all 
 
 from __future__ import annotations
 
+import logging
 from bisect import bisect_left
 from functools import lru_cache
-from math import log2
+from math import inf, log2
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from pyspec.errors import OptionError
+from pyspec.policy.busy import SENTENCE, TIMES, Busy
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from pyspec.policy.types import Outcome
+
+log = logging.getLogger("pyspec")
 
 N_MAX = 64
 _OWN = 16  # counts up to here are learned one by one, beyond in steps of a quarter of an octave
@@ -100,6 +104,8 @@ class RowTimes:
         self._k: dict[int, float] = {}
         self._count: dict[int, int] = {}
         self._slow = self._waiting = 0
+        self.ratio = 0.0
+        """The last time in units of the base curve's; 0 where such a count of rows is too new to say."""
         self._depth = -1
         self._base_of = (-1, 0)
         self._one, self._more = 0.0, [0.0]
@@ -128,6 +134,7 @@ class RowTimes:
 
     def observe(self, rows: int, ms: float, depth: int = 0) -> None:
         """Learn from one decode; impossible times are ignored, and stalls until they are the rule."""
+        self.ratio = 0.0
         if not (rows >= 1 and 1e-4 < ms < 1e7):
             return
         one, more = self._base(rows, depth)
@@ -136,6 +143,8 @@ class RowTimes:
         expected = one * (1.0 + k * more)
         ratio = ms / (self.scale * expected)
         tried = rows == 1 or key in self._count
+        if rows == 1 or self._count.get(key, 0) > _SURE:
+            self.ratio = ms / expected
         if not self._count or (tried and ratio < 1.0 / _STALL):  # no machine is faster by chance
             self.scale *= ratio
         elif ratio > _STALL:
@@ -278,6 +287,7 @@ class CostCurve:
         self.target = RowTimes(bases)
         self.draft = RowTimes({0: [one_row_ms * draft_share * t for t in shape]})
         self.companion = RowTimes({0: [one_row_ms * companion_share * t for t in shape]})
+        self._busy = Busy(inf)
 
     @classmethod
     def from_tables(
@@ -291,6 +301,7 @@ class CostCurve:
         curve.target = RowTimes(target, measured=True)
         curve.draft = RowTimes({0: draft}, measured=True)
         curve.companion = RowTimes({0: companion}, measured=True)
+        curve._busy = Busy(1.0)
         return curve
 
     def observe(self, outcome: Outcome) -> None:
@@ -298,6 +309,8 @@ class CostCurve:
         n_seq = len(outcome.seqs)
         if outcome.verify_rows == outcome.own_rows:  # prompt rows have no logits and cost less
             self.target.observe(outcome.verify_rows, outcome.t_verify, outcome.depth)
+            if self._busy.notes(self.target.ratio):
+                log.warning(SENTENCE, TIMES)
             for side in (self.draft, self.companion):
                 side.follow(self.target)
         if outcome.draft_steps > 0:
@@ -330,4 +343,5 @@ class CostCurve:
         curve.target = RowTimes.restore(state.target)
         curve.draft = RowTimes.restore(state.draft)
         curve.companion = RowTimes.restore(state.companion)
+        curve._busy = Busy(1.0 if curve.target.measured else inf)
         return curve
