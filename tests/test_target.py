@@ -17,7 +17,7 @@ from pyspec.errors import ModelRejected, OptionError
 from pyspec.llama import SpeculativeLlama
 from pyspec.store import check as checks
 from pyspec.store import machine
-from pyspec.store.child import Outcome
+from pyspec.store.child import ChildExit
 
 PLAIN: dict[str, Any] = {"n_ctx": 128, "n_threads": 1, "n_threads_batch": 1}
 
@@ -32,12 +32,12 @@ def fresh_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[N
 
 
 @pytest.fixture
-def amx_crashes(monkeypatch: pytest.MonkeyPatch) -> list[Outcome]:
+def amx_crashes(monkeypatch: pytest.MonkeyPatch) -> list[ChildExit]:
     """Children in which extra buffers crash; the list grows by each outcome."""
-    outcomes: list[Outcome] = []
+    outcomes: list[ChildExit] = []
     run = checks.run_child
 
-    def watched(*args: Any, **options: Any) -> Outcome:
+    def watched(*args: Any, **options: Any) -> ChildExit:
         outcomes.append(run(*args, **options))
         return outcomes[-1]
 
@@ -54,7 +54,7 @@ def uses_extra(llm: Any) -> bool:
 def test_extra_buffers_that_crash_are_left_off(
     tiny_target: Path,
     tiny_draft: Path,
-    amx_crashes: list[Outcome],
+    amx_crashes: list[ChildExit],
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """Target, draft and companion answer without them; one sentence says so, and it is known from then on."""
@@ -72,7 +72,10 @@ def test_extra_buffers_that_crash_are_left_off(
 
 
 def test_what_was_found_holds_for_other_files(
-    tiny_target: Path, tiny_draft: Path, amx_crashes: list[Outcome], monkeypatch: pytest.MonkeyPatch
+    tiny_target: Path,
+    tiny_draft: Path,
+    amx_crashes: list[ChildExit],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The machine is remembered, not the file: another one is tried without extra buffers only, in a new process too."""
     checks.check_model(tiny_target)
@@ -125,7 +128,7 @@ def test_another_word_is_refused(tiny_target: Path) -> None:
 
 
 def test_asked_for_they_are_tried_and_refused(
-    tiny_target: Path, amx_crashes: list[Outcome]
+    tiny_target: Path, amx_crashes: list[ChildExit]
 ) -> None:
     """With "on" there is no way round: the trial dies, and this process does not."""
     with pytest.raises(ModelRejected, match="SIGABRT"):
@@ -133,7 +136,7 @@ def test_asked_for_they_are_tried_and_refused(
 
 
 def test_a_processor_with_amx_is_tried_once_for_trusted_files(
-    tiny_target: Path, amx_crashes: list[Outcome], monkeypatch: pytest.MonkeyPatch
+    tiny_target: Path, amx_crashes: list[ChildExit], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No trial of the file, but one of the machine with a shipped model."""
     monkeypatch.setattr(checks, "has_amx", lambda: True)
@@ -148,7 +151,7 @@ def test_a_good_processor_with_amx_keeps_them(
 ) -> None:
     """The trial is believed, not the flag."""
     monkeypatch.setattr(checks, "has_amx", lambda: True)
-    monkeypatch.setattr(checks, "run_child", lambda *_, **__: Outcome(""))
+    monkeypatch.setattr(checks, "run_child", lambda *_, **__: ChildExit(""))
     assert checks.check_model(tiny_target, trust=True) is True
 
 
@@ -158,9 +161,9 @@ def test_one_bad_file_does_not_blame_the_machine(
     """A file that crashes with them alone is loaded without, while a shipped model shows that they work."""
     bad = Path(shutil.copy(tiny_target, tmp_path / "bad.gguf"))
 
-    def bad_dies(_script: str, arguments: list[str], **_options: Any) -> Outcome:
+    def bad_dies(_script: str, arguments: list[str], **_options: Any) -> ChildExit:
         dies = "bad.gguf" in arguments[0] and '"extra_buffers": true' in arguments[2]
-        return Outcome("", signal=11 if dies else None)
+        return ChildExit("", signal=11 if dies else None)
 
     monkeypatch.setattr(checks, "has_amx", lambda: False)
     monkeypatch.setattr(checks, "run_child", bad_dies)
@@ -171,7 +174,7 @@ def test_one_bad_file_does_not_blame_the_machine(
 
 
 def test_the_command_answers_and_info_says_why(
-    tiny_ascii: Path, amx_crashes: list[Outcome], capsys: pytest.CaptureFixture[str]
+    tiny_ascii: Path, amx_crashes: list[ChildExit], capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The first command of a machine like that answers; `pyspec info` shows what was found."""
     command = ["generate", "abc", "-m", str(tiny_ascii), "--draft", "none", "-n", "4", "-t", "1"]

@@ -142,7 +142,7 @@ def _near(arg: str, known: Any) -> list[str]:
     return list(dict.fromkeys(near))
 
 
-class Text(click.ParamType):  # type: ignore[type-arg, unused-ignore]  # generic from click 8.4 on
+class _Text(click.ParamType):  # type: ignore[type-arg, unused-ignore]  # generic from click 8.4 on
     """Text of the command line, which must be UTF-8."""
 
     name = "text"
@@ -162,4 +162,4 @@ class Text(click.ParamType):  # type: ignore[type-arg, unused-ignore]  # generic
         return str(value)
 
 
-TEXT = Text()
+TEXT = _Text()

@@ -22,7 +22,7 @@ from pyspec.store.convert import (
     ORIGINAL,
     convert,
     converted,
-    read_record,
+    read_provenance,
     variant_path,
 )
 from pyspec.store.facts import facts_of
@@ -153,7 +153,7 @@ def pull(name: str, kind: str | None, as_json: bool) -> None:
     if kind == "auto" and (entry := find(name, load_manifest())) is not None:
         kind = _measured_type(entry)
     made = _with_progress(lambda show: _pulled(name, kind, show))
-    if kind is not None and (record := read_record(made)) is not None:
+    if kind is not None and (record := read_provenance(made)) is not None:
         click.echo(f"{made.stem}: {record.note}", err=True)
     _echo_path(made, as_json)
 
@@ -292,7 +292,7 @@ def _say_file(header: Header) -> None:
         _say("file", _plain(os.fspath(part), 1000))
         _say("sha256", file_sha256(part))
     _say("size", f"{sum(p.stat().st_size for p in paths) / 1e6:.1f} MB")
-    record = read_record(header.path)
+    record = read_provenance(header.path)
     if record is not None:
         _say("made", record.note)
     _say("format", f"GGUF v{header.version}, architecture {_plain(header.architecture)}")

@@ -20,7 +20,7 @@ from pyspec.measure.plots import available
 from pyspec.measure.profile import measure, store
 from pyspec.measure.profile_report import draw, say, summary
 from pyspec.measure.questions import load_questions, select
-from pyspec.measure.rounds import Header, write_rounds
+from pyspec.measure.rounds import RoundsHeader, write_rounds
 from pyspec.measure.types import all_types, type_table
 from pyspec.profiles import save_prior
 from pyspec.store.machine import default_threads
@@ -114,7 +114,7 @@ def _keep(llm: SpeculativeLlama, found: Measured, options: dict[str, Any]) -> No
         draw(found, options["plot"])
     if options["rounds"]:
         assembly = llm._open()  # noqa: SLF001 - names for the header
-        header = Header(
+        header = RoundsHeader(
             1, Path(llm.model_path).name, assembly.draft, assembly.companion, options["kmax"]
         )
         write_rounds(options["rounds"], header, found.chains)

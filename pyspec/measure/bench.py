@@ -15,7 +15,7 @@ from pyspec.measure.equal import Difference, demand_equal, differences, tie_boun
 from pyspec.measure.memory import peak_mib
 from pyspec.measure.modes import Bench
 from pyspec.measure.peers import Files, open_peer
-from pyspec.measure.records import Journal, Record
+from pyspec.measure.records import RunLog, RunRecord
 from pyspec.measure.report import Results, collect, save
 from pyspec.measure.run import Options, Ours, Runner
 from pyspec.measure.setup import describe
@@ -90,14 +90,14 @@ def run_bench(
 
 def make_runner(
     llm: SpeculativeLlama, task: Task, contenders: Sequence[Contender]
-) -> tuple[Journal, Runner]:
+) -> tuple[RunLog, Runner]:
     """A runner over the journal of the task's folder. Raises ResumeMismatch."""
     options = task.options
     setup = describe(
         llm, max_tokens=options.max_tokens, temperature=options.temperature, seed=options.seed,
         questions=questions_name(task.questions),
     )  # fmt: skip
-    journal = Journal(task.folder / "runs.jsonl", setup)
+    journal = RunLog(task.folder / "runs.jsonl", setup)
     return journal, Runner(llm, contenders, options, setup, journal)
 
 
@@ -108,7 +108,7 @@ def questions_name(questions: Sequence[Question]) -> str:
 
 
 def _contenders(
-    bench: Bench, task: Task, journal: Journal, stack: ExitStack
+    bench: Bench, task: Task, journal: RunLog, stack: ExitStack
 ) -> tuple[list[Contender], list[str]]:
     out: list[Contender] = []
     notes = []
@@ -136,7 +136,7 @@ def _contenders(
     return out, notes
 
 
-def _finished(journal: Journal, name: str, task: Task) -> bool:
+def _finished(journal: RunLog, name: str, task: Task) -> bool:
     """Whether a peer has nothing left to do, and need not be loaded."""
     return all(
         journal.has(name, question.question_id, repeat)
@@ -168,7 +168,7 @@ def _loaded_draft(llm: SpeculativeLlama) -> Path | None:
 
 def equality(
     llm: SpeculativeLlama,
-    records: Sequence[Record],
+    records: Sequence[RunRecord],
     questions: Sequence[Question],
     tie: float | None = None,
 ) -> tuple[list[Difference], float]:
@@ -184,7 +184,7 @@ def equality(
 
 
 def _prompts(
-    llm: SpeculativeLlama, plain: Sequence[Record], questions: Sequence[Question]
+    llm: SpeculativeLlama, plain: Sequence[RunRecord], questions: Sequence[Question]
 ) -> dict[tuple[int | str, int], tuple[list[int], list[int]]]:
     template = ChatTemplate.of(llm)
     by_id = {question.question_id: question for question in questions}

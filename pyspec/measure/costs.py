@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pyspec.llama import SpeculativeLlama
 
 
-class Costs(msgspec.Struct):
+class MeasuredCosts(msgspec.Struct):
     """Medians in ms. target: by depth, then by rows; companion: by rows; draft_step: one token.
 
     spread: the widest (upper quartile - lower quartile) / median of the target's times.
@@ -51,7 +51,7 @@ def measure_costs(
     depths: Sequence[int] = (128, 1024),
     budget_s: float = 20.0,
     report: Callable[[float], None] = lambda _share: None,
-) -> Costs:
+) -> MeasuredCosts:
     """Measure within about `budget_s` seconds; `text` is repeated as far as the depths need.
 
     Row counts take turns, so that a slow moment of the machine does not fall on one of them.
@@ -81,7 +81,7 @@ def measure_costs(
     engine.set_tokens(0, [])
     llm.reset()
     medians = {d: {n: median(times) for n, times in s.items()} for d, s in seen.items()}
-    return Costs(medians, step, companion, _spread(seen))
+    return MeasuredCosts(medians, step, companion, _spread(seen))
 
 
 def _spread(seen: dict[int, dict[int, list[float]]]) -> float:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from pyspec.llama import SpeculativeLlama
-    from pyspec.measure.records import Record
+    from pyspec.measure.records import RunRecord
 
 TIE = 0.05
 """Nats between the two best tokens below which rounding may decide, at the least."""
@@ -54,7 +54,7 @@ class Difference(msgspec.Struct):
         )
 
 
-def differences(records: Sequence[Record]) -> list[Difference]:
+def differences(records: Sequence[RunRecord]) -> list[Difference]:
     """The first difference of each exact answer from plain decoding's of the same run.
 
     A shorter answer is a difference at its end. Later turns after a difference have another
@@ -72,7 +72,7 @@ def differences(records: Sequence[Record]) -> list[Difference]:
     return out
 
 
-def _parts(base: Record, record: Record) -> Iterator[Difference]:
+def _parts(base: RunRecord, record: RunRecord) -> Iterator[Difference]:
     for number, (one, two) in enumerate(zip(base.turns, record.turns, strict=False)):
         a, b = one.tokens, two.tokens
         place = next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), None)

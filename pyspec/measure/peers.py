@@ -37,7 +37,7 @@ from pyspec.store.check import extra_buffers
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from pyspec.measure.records import Turn
+    from pyspec.measure.records import TimedAnswer
     from pyspec.measure.run import Contender, Options
 
 _HINT = "peers: llama_cpp, llama_cpp-lookup, server, server-draft, server-draft:K, server-ngram"
@@ -113,7 +113,7 @@ class InProcess:
         """See Contender."""
         self._llm.reset()
 
-    def answer(self, prompt: Sequence[int], max_tokens: int, options: Options) -> Turn:
+    def answer(self, prompt: Sequence[int], max_tokens: int, options: Options) -> TimedAnswer:
         """See Contender."""
         tokens: list[int] = []
         finish = "length"
@@ -230,7 +230,7 @@ class Server:
         """See Contender."""
         self._fresh = True
 
-    def answer(self, prompt: Sequence[int], max_tokens: int, options: Options) -> Turn:
+    def answer(self, prompt: Sequence[int], max_tokens: int, options: Options) -> TimedAnswer:
         """See Contender. Decoding is timed by the server's own clock, which HTTP does not slow."""
         body = {
             "prompt": list(prompt), "n_predict": max_tokens, "temperature": options.temperature,
@@ -254,7 +254,9 @@ class Server:
         self._process.close()
 
 
-def _as_turn(clock: Clock, prompt: Sequence[int], tokens: list[int], last: dict[str, Any]) -> Turn:
+def _as_turn(
+    clock: Clock, prompt: Sequence[int], tokens: list[int], last: dict[str, Any]
+) -> TimedAnswer:
     finish = "stop" if last.get("stop_type") in ("eos", "word") else "length"
     turn = clock.turn(prompt, tokens, finish)
     timings = last.get("timings") or {}

@@ -14,7 +14,7 @@ from pyspec.policy.stopping import survivals
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pyspec.measure.costs import Costs
+    from pyspec.measure.costs import MeasuredCosts
     from pyspec.measure.rounds import Chain
 
 PLAIN = "do not speculate"
@@ -49,7 +49,9 @@ def break_even(rows: Sequence[float], step: float, kmax: int) -> float:
     return high
 
 
-def simulate(costs: Costs, chains: Sequence[Chain], learned: Learned, *, companion: bool) -> float:
+def simulate(
+    costs: MeasuredCosts, chains: Sequence[Chain], learned: Learned, *, companion: bool
+) -> float:
     """Speed-up of the default policy on the recorded rounds, by the measured times; no Python in them."""
     texts = [Recorded(answer) for answer in group(chains)]
     if not texts:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-    from pyspec.measure.records import Record
+    from pyspec.measure.records import RunRecord
     from pyspec.measure.stats import Summary
 
 
@@ -30,7 +30,7 @@ class Drawn(msgspec.Struct):
     curves: dict[str, list[float]] = {}
 
 
-def gather(records: Sequence[Record], curves: Mapping[str, Sequence[float]]) -> Drawn:
+def gather(records: Sequence[RunRecord], curves: Mapping[str, Sequence[float]]) -> Drawn:
     """Keep of the records what is drawn."""
     out = Drawn(curves={name: [round(t, 3) for t in times] for name, times in curves.items()})
     for record in records:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from time import perf_counter
 from typing import TYPE_CHECKING
 
-from pyspec.measure.costs import Costs, measure_costs
+from pyspec.measure.costs import MeasuredCosts, measure_costs
 from pyspec.measure.plans import PLAIN, break_even, fixed_plans, simulate
 from pyspec.measure.record import record_answer
 from pyspec.measure.rounds import Chain
@@ -51,7 +51,7 @@ class Measured:
     auto: what the default policy would gain on the recorded rounds.
     """
 
-    costs: Costs
+    costs: MeasuredCosts
     curve: CostCurve
     learned: Learned
     chains: list[Chain]
@@ -100,7 +100,7 @@ def measure(
     return evaluate(costs, chains, kmax, perf_counter() - start)
 
 
-def evaluate(costs: Costs, chains: list[Chain], kmax: int, seconds: float) -> Measured:
+def evaluate(costs: MeasuredCosts, chains: list[Chain], kmax: int, seconds: float) -> Measured:
     """From measured times and recorded chains to the figures; without any model."""
     curve, learned = costs.curve(), Learned()
     model = [chain for chain in chains if chain.source != LOOKUP]

@@ -17,7 +17,7 @@ from pyspec.drafters.lookup import SuffixIndex
 from pyspec.errors import MeasureError, PyspecError
 from pyspec.measure.bench import questions_name
 from pyspec.measure.checks import check
-from pyspec.measure.records import Journal, Record, Turn
+from pyspec.measure.records import RunLog, RunRecord, TimedAnswer
 from pyspec.measure.setup import Setup, setup_of
 from pyspec.measure.sides import Sides, Way
 from pyspec.measure.stats import detectable, exact_pairs, paired, signed_ranks
@@ -115,13 +115,13 @@ def answer_all(
     options: Options,
     folder: Path,
     report: Callable[[int, int, str], None] = lambda _done, _total, _what: None,
-) -> list[Record]:
+) -> list[RunRecord]:
     """Every question's first turn in every way, `options.repeat` seeds; what `folder` has is not answered again.
 
     A question that does not fit the context is left out; Ctrl-C ends with what there is. Raises ResumeMismatch.
     """
     setup = _setup(sides, questions, options)
-    journal = Journal(folder / "runs.jsonl", setup)
+    journal = RunLog(folder / "runs.jsonl", setup)
     template = ChatTemplate.of(sides.target)
     work = [
         (r, q) for r in range(options.repeat) for q in questions if not _has(journal, sides, q, r)
@@ -145,20 +145,20 @@ def answer_all(
     return journal.records
 
 
-def _has(journal: Journal, sides: Sides, question: Question, repeat: int) -> bool:
+def _has(journal: RunLog, sides: Sides, question: Question, repeat: int) -> bool:
     return all(journal.has(way.name, question.question_id, repeat) for way in sides.ways)
 
 
 def _records(
-    sides: Sides, question: Question, repeat: int, setup: Setup, turns: Sequence[Turn]
-) -> Iterator[Record]:
+    sides: Sides, question: Question, repeat: int, setup: Setup, turns: Sequence[TimedAnswer]
+) -> Iterator[RunRecord]:
     what = question.check_of(0)
     for way, turn in zip(sides.ways, turns, strict=True):
         try:
             turn.check = check(what, turn.text) if what is not None else None
         except PyspecError as error:
             raise MeasureError(f"question {question.question_id}: {error}") from error
-        yield Record(way.name, question.question_id, question.category, repeat, [turn], setup,
+        yield RunRecord(way.name, question.question_id, question.category, repeat, [turn], setup,
                      exact=way.margin is None)  # fmt: skip
 
 
@@ -170,7 +170,7 @@ def _setup(sides: Sides, questions: Sequence[Question], options: Options) -> Set
     )  # fmt: skip
 
 
-def rates(records: Sequence[Record], ways: Sequence[Way]) -> dict[str, float]:
+def rates(records: Sequence[RunRecord], ways: Sequence[Way]) -> dict[str, float]:
     """For each `random` way, how often the margin rule of its gate has taken an open gate so far; 0.15 at first."""
     out = {}
     for way in ways:
@@ -182,10 +182,10 @@ def rates(records: Sequence[Record], ways: Sequence[Way]) -> dict[str, float]:
     return out
 
 
-def judge(records: Sequence[Record], questions: Sequence[Question]) -> list[Figures]:
+def judge(records: Sequence[RunRecord], questions: Sequence[Question]) -> list[Figures]:
     """Figures of every way in the records, in their order; the first one is the control."""
     kinds = {q.question_id: (q.check_of(0) or {}).get("kind", "") for q in questions}
-    by_who: dict[str, list[Record]] = {}
+    by_who: dict[str, list[RunRecord]] = {}
     for record in records:
         by_who.setdefault(record.who, []).append(record)
     control = next(iter(by_who.values()))
@@ -195,8 +195,8 @@ def judge(records: Sequence[Record], questions: Sequence[Question]) -> list[Figu
 
 
 def _figures(
-    group: Sequence[Record],
-    control: Sequence[Record],
+    group: Sequence[RunRecord],
+    control: Sequence[RunRecord],
     kinds: dict[int | str, str],
     references: dict[int | str, str],
 ) -> Figures:
@@ -234,7 +234,7 @@ def _figures(
     return found
 
 
-def _rouge(group: Sequence[Record], references: dict[int | str, str]) -> dict[int | str, float]:
+def _rouge(group: Sequence[RunRecord], references: dict[int | str, str]) -> dict[int | str, float]:
     """ROUGE-L (F1) of each answer whose question has a reference; none where `rouge-score` is not installed."""
     if not references or importlib.util.find_spec("rouge_score") is None:
         return {}
@@ -263,19 +263,21 @@ def _worse(found: Figures, base_looped: int) -> Iterator[str]:
     yield from (kind for kind, interval in found.checks_over.items() if interval.high < 0.0)
 
 
-def _nats(record: Record) -> float:
+def _nats(record: RunRecord) -> float:
     return _mean(record.turns[0].nats)
 
 
-def _distinct(record: Record) -> float:
+def _distinct(record: RunRecord) -> float:
     return distinct_4(record.turns[0].tokens)
 
 
-def _looped(group: Sequence[Record]) -> dict[tuple[int | str, int], bool]:
+def _looped(group: Sequence[RunRecord]) -> dict[tuple[int | str, int], bool]:
     return {(r.question_id, r.repeat): _distinct(r) < LOOPED for r in group}
 
 
-def _each(group: Sequence[Record], figure: Callable[[Record], float]) -> dict[int | str, float]:
+def _each(
+    group: Sequence[RunRecord], figure: Callable[[RunRecord], float]
+) -> dict[int | str, float]:
     """One figure a question, the mean over seeds."""
     values: dict[int | str, list[float]] = {}
     for record in group:
@@ -284,7 +286,7 @@ def _each(group: Sequence[Record], figure: Callable[[Record], float]) -> dict[in
 
 
 def _checks(
-    group: Sequence[Record], kinds: dict[int | str, str]
+    group: Sequence[RunRecord], kinds: dict[int | str, str]
 ) -> dict[str, dict[int | str, float]]:
     """By kind of check, the share of each question's answers that passed."""
     names = sorted({kinds.get(r.question_id, "") for r in group} - {""})
@@ -293,11 +295,11 @@ def _checks(
     }
 
 
-def _check(record: Record) -> float:
+def _check(record: RunRecord) -> float:
     return float(bool(record.turns[0].check))
 
 
-def _passed(group: Sequence[Record], kinds: dict[int | str, str], kind: str) -> tuple[int, int]:
+def _passed(group: Sequence[RunRecord], kinds: dict[int | str, str], kind: str) -> tuple[int, int]:
     results = [bool(r.turns[0].check) for r in group if kinds.get(r.question_id) == kind]
     return sum(results), len(results)
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-class Turn(msgspec.Struct):
+class TimedAnswer(msgspec.Struct):
     """One answer. Times are seconds by the clock outside; memory is not measured here.
 
     first_s: until the first token; decode_s: from the first token to the last. speculation: the
@@ -41,7 +41,7 @@ class Turn(msgspec.Struct):
         return (len(self.tokens) - 1) / self.decode_s if self.decode_s > 0 else 0.0
 
 
-class Record(msgspec.Struct):
+class RunRecord(msgspec.Struct):
     """One question answered in one way. `who` is a mode of pyspec or a peer.
 
     others: processor seconds a second that other programs took meanwhile.
@@ -51,7 +51,7 @@ class Record(msgspec.Struct):
     question_id: int | str
     category: str
     repeat: int
-    turns: list[Turn]
+    turns: list[TimedAnswer]
     setup: Setup
     exact: bool = False
     peer: bool = False
@@ -64,7 +64,7 @@ class Record(msgspec.Struct):
         return self.who, self.question_id, self.repeat
 
 
-class Journal:
+class RunLog:
     """A file of records that a run appends to and a later run resumes."""
 
     def __init__(self, path: Path, setup: Setup) -> None:
@@ -83,7 +83,7 @@ class Journal:
         """Whether this run was made already."""
         return (who, question_id, repeat) in self._done
 
-    def add(self, record: Record) -> None:
+    def add(self, record: RunRecord) -> None:
         """Append a record; it is on the disk when this returns."""
         with self.path.open("ab") as out:
             out.write(msgspec.json.encode(record) + b"\n")
@@ -93,7 +93,7 @@ class Journal:
         self._done.add(record.key)
 
 
-def read_records(path: Path, *, cut: bool = False) -> list[Record]:
+def read_records(path: Path, *, cut: bool = False) -> list[RunRecord]:
     """The records of a file; with `cut`, an unfinished last line is removed from it.
 
     Raises InputError where the file cannot be read or a line is no record.
@@ -106,7 +106,7 @@ def read_records(path: Path, *, cut: bool = False) -> list[Record]:
     if cut and whole < len(data):
         with path.open("r+b") as out:
             out.truncate(whole)
-    decode = msgspec.json.Decoder(Record).decode
+    decode = msgspec.json.Decoder(RunRecord).decode
     out_records = []
     for number, line in enumerate(data[:whole].splitlines(), 1):
         try:

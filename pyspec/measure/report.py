@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from pyspec.measure.records import Record
+    from pyspec.measure.records import RunRecord
 
 
 SHOWN = 20
@@ -48,7 +48,7 @@ class Results(msgspec.Struct):
 
 
 def collect(
-    records: Sequence[Record], differences: Sequence[Difference], tie: float, **more: Any
+    records: Sequence[RunRecord], differences: Sequence[Difference], tie: float, **more: Any
 ) -> Results:
     """Join figures to results; `more` are fields of `Results`. `records` must not be empty."""
     errors = {r.error: r.who for r in records if r.error}

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-class Header(msgspec.Struct):
+class RoundsHeader(msgspec.Struct):
     """First line of a file of rounds."""
 
     pyspec_rounds: int
@@ -137,7 +137,7 @@ def read_answers(lines: Iterable[str | bytes]) -> list[Answer]:
     for number, line in enumerate(lines, 1):
         try:
             if number == 1:
-                if msgspec.json.decode(line, type=Header).pyspec_rounds != 1:
+                if msgspec.json.decode(line, type=RoundsHeader).pyspec_rounds != 1:
                     raise ValueError("not a file of rounds, version 1")
                 continue
             if not line.strip():
@@ -148,7 +148,7 @@ def read_answers(lines: Iterable[str | bytes]) -> list[Answer]:
     return group(chains)
 
 
-def write_rounds(path: Path, header: Header, chains: Iterable[Chain]) -> int:
+def write_rounds(path: Path, header: RoundsHeader, chains: Iterable[Chain]) -> int:
     """Write a file of rounds; returns how many chains."""
     count = 0
     with path.open("wb") as out:
@@ -163,7 +163,7 @@ _LOGIT_STEP = 16.0 / 255.0
 _COLUMNS = ("answer", "t", "n", "matched", "match_length", "choices")
 
 
-def pack(path: Path, header: Header, chains: Sequence[Chain]) -> None:
+def pack(path: Path, header: RoundsHeader, chains: Sequence[Chain]) -> None:
     """Write rounds in a tenth of the space: one byte for each of p, h, s, a, pc and agree, margins left out.
 
     Probabilities are kept as logits in steps of 0.06, entropies and S and A in steps of 1/255 of their range.

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from pyspec.errors import PyspecError
 from pyspec.measure.disturbed import BOUND, Watch
-from pyspec.measure.records import Journal, Record, Turn
+from pyspec.measure.records import RunLog, RunRecord, TimedAnswer
 from pyspec.sampling import Sampling
 from pyspec.template import ChatTemplate, Message
 
@@ -52,7 +52,7 @@ class Contender(Protocol):
     def forget(self) -> None:
         """Empty the KV: the next prompt is read from its first token on."""
 
-    def answer(self, prompt: Sequence[int], max_tokens: int, options: Options) -> Turn:
+    def answer(self, prompt: Sequence[int], max_tokens: int, options: Options) -> TimedAnswer:
         """Answer the tokens of a prompt; what is held of an earlier turn may be reused."""
 
     def close(self) -> None:
@@ -72,13 +72,15 @@ class Clock:
         if not self.first:
             self.first = self.last
 
-    def turn(self, prompt: Sequence[int], tokens: list[int], finish: str, **more: Any) -> Turn:
+    def turn(
+        self, prompt: Sequence[int], tokens: list[int], finish: str, **more: Any
+    ) -> TimedAnswer:
         """The finished turn."""
         end = self.last or perf_counter()
         first = self.first or end
         total = round(perf_counter() - self.start, 6)
         first_s, decode_s = round(first - self.start, 6), round(end - first, 6)
-        return Turn(len(prompt), tokens, finish, first_s, decode_s, total, **more)
+        return TimedAnswer(len(prompt), tokens, finish, first_s, decode_s, total, **more)
 
 
 class Ours:
@@ -95,7 +97,7 @@ class Ours:
         """See Contender."""
         self.bench.forget()
 
-    def answer(self, prompt: Sequence[int], max_tokens: int, options: Options) -> Turn:
+    def answer(self, prompt: Sequence[int], max_tokens: int, options: Options) -> TimedAnswer:
         """See Contender."""
         tokens: list[int] = []
         finish = "length"
@@ -124,15 +126,15 @@ class Runner:
     contenders: Sequence[Contender]
     options: Options
     setup: Setup
-    journal: Journal
-    finish: Callable[[Turn, Question, int, Sequence[int]], None] | None = None
+    journal: RunLog
+    finish: Callable[[TimedAnswer, Question, int, Sequence[int]], None] | None = None
     report: Callable[[int, int, str], None] = lambda _done, _total, _what: None
     _template: ChatTemplate = field(init=False)
 
     def __post_init__(self) -> None:
         self._template = ChatTemplate.of(self.llm)
 
-    def run(self, questions: Sequence[Question]) -> list[Record]:
+    def run(self, questions: Sequence[Question]) -> list[RunRecord]:
         """Everything that the journal does not have; returns all records of this setup."""
         work = [
             (repeat, question, contender)
@@ -150,9 +152,9 @@ class Runner:
         self.report(len(work), len(work), "done")
         return self.journal.records
 
-    def _undisturbed(self, contender: Contender, question: Question, repeat: int) -> Record:
+    def _undisturbed(self, contender: Contender, question: Question, repeat: int) -> RunRecord:
         """The answer, timed again where other programs were busy meanwhile; of some attempts the quietest."""
-        found: list[Record] = []
+        found: list[RunRecord] = []
         while len(found) < _ATTEMPTS:
             watch = Watch()
             found.append(self._record(contender, question, repeat))
@@ -174,9 +176,9 @@ class Runner:
     def _prompt(self, messages: Sequence[Message]) -> list[int]:
         return self._template.prompt(messages)
 
-    def _record(self, contender: Contender, question: Question, repeat: int) -> Record:
+    def _record(self, contender: Contender, question: Question, repeat: int) -> RunRecord:
         contender.forget()
-        record = Record(
+        record = RunRecord(
             contender.name, question.question_id, question.category, repeat, [], self.setup,
             exact=contender.exact, peer=contender.peer,
         )  # fmt: skip

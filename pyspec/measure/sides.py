@@ -35,7 +35,7 @@ from pyspec.engine.runs import Run
 from pyspec.engine.side import address
 from pyspec.errors import OptionError
 from pyspec.measure.modes import Mode, parse_mode
-from pyspec.measure.records import Turn
+from pyspec.measure.records import TimedAnswer
 from pyspec.policy.lengths import FIXED_MAX, Fixed, parse_length
 from pyspec.policy.simple import FixedPolicy
 from pyspec.rules import Margin
@@ -178,7 +178,7 @@ class Sides:
 
     def answer(
         self, prompt: Sequence[int], sampling: Sampling, rates: dict[str, float]
-    ) -> list[Turn]:
+    ) -> list[TimedAnswer]:
         """One turn for each way. rates: of `random` ways, how often an open gate is taken."""
         self._read(prompt)
         sides = [self._side(i, way, prompt, sampling, rates) for i, way in enumerate(self.ways, 1)]
@@ -246,12 +246,12 @@ class Sides:
         ends = llama_cpp.llama_vocab_is_eog(vocab, token)
         return bool(ends or llama_cpp.llama_vocab_is_control(vocab, token))
 
-    def _turn(self, side: _Side, n_prompt: int) -> Turn:
+    def _turn(self, side: _Side, n_prompt: int) -> TimedAnswer:
         if side.chain is not None:
             side.chain.close()
         counts = {**side.run.tally.as_dict(), "open": side.open}
         text = self.target.detokenize(side.tokens).decode("utf-8", "replace")
-        return Turn(
+        return TimedAnswer(
             n_prompt, side.tokens, side.run.finish_reason or "length", 0.0, 0.0, 0.0,
             speculation=counts, text=text, nats=side.nats,
         )  # fmt: skip

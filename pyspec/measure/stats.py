@@ -12,7 +12,7 @@ import numpy as np
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pyspec.measure.records import Record, Turn
+    from pyspec.measure.records import RunRecord, TimedAnswer
 
 TOTAL = "total"
 
@@ -74,9 +74,9 @@ class _Cost(msgspec.Struct):
     seconds: float
 
 
-def costs(records: Sequence[Record]) -> dict[int | str, _Cost]:
+def costs(records: Sequence[RunRecord]) -> dict[int | str, _Cost]:
     """By question: tokens and seconds, as medians over repeats, without failed records."""
-    groups: dict[int | str, list[Record]] = {}
+    groups: dict[int | str, list[RunRecord]] = {}
     for record in records:
         if not record.error:
             groups.setdefault(record.question_id, []).append(record)
@@ -109,9 +109,9 @@ def _rate(group: Sequence[_Cost]) -> float:
     return sum(c.tokens for c in group) / sum(c.seconds for c in group)
 
 
-def summarise(records: Sequence[Record], base: str = "plain") -> list[Summary]:
+def summarise(records: Sequence[RunRecord], base: str = "plain") -> list[Summary]:
     """One summary for each way of answering, in the order of the file; speed-ups against `base`."""
-    by_who: dict[str, list[Record]] = {}
+    by_who: dict[str, list[RunRecord]] = {}
     for record in records:
         by_who.setdefault(record.who, []).append(record)
     own = {who: costs(group) for who, group in by_who.items()}
@@ -142,7 +142,7 @@ def _speed_up(speed: Speed) -> float:
     return speed.speed_up
 
 
-def _summary(who: str, records: Sequence[Record], speeds: dict[str, Speed]) -> Summary:
+def _summary(who: str, records: Sequence[RunRecord], speeds: dict[str, Speed]) -> Summary:
     turns = [turn for record in records if not record.error for turn in record.turns]
     rounds = _sum(turns, "rounds")
     verified, emitted = _sum(turns, "verified"), sum(len(turn.tokens) for turn in turns)
@@ -166,7 +166,7 @@ def _summary(who: str, records: Sequence[Record], speeds: dict[str, Speed]) -> S
     )
 
 
-def _sum(turns: Sequence[Turn], name: str) -> int:
+def _sum(turns: Sequence[TimedAnswer], name: str) -> int:
     return sum(int(turn.speculation.get(name, 0)) for turn in turns)
 
 

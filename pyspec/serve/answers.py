@@ -29,7 +29,7 @@ class AnswerFailed(PyspecError):
 
 
 @dataclass
-class Exchange:
+class PendingRequest:
     """A request that was understood: its body, its answers in flight, and names for them."""
 
     body: Any
@@ -60,7 +60,7 @@ class Exchange:
 class Choice:
     """One answer of a request as it grows."""
 
-    def __init__(self, asked: Exchange, index: int) -> None:
+    def __init__(self, asked: PendingRequest, index: int) -> None:
         self.asked, self.index, self.inbox = asked, index, asked.inboxes[index]
         self.likely: list[tuple[Token, Likely]] = []
         self.told: list[dict[str, Any]] = []
@@ -111,7 +111,7 @@ class Choice:
 # -- whole -----------------------------------------------------------------------------------------
 
 
-async def whole(asked: Exchange) -> dict[str, Any]:
+async def whole(asked: PendingRequest) -> dict[str, Any]:
     """The body of a response that is not streamed. Raises AnswerFailed."""
     choices, blocks, usage = [], [], {"prompt_tokens": 0, "completion_tokens": 0}
     for i in range(len(asked.inboxes)):
@@ -137,7 +137,7 @@ async def whole(asked: Exchange) -> dict[str, Any]:
     return {**body, "usage": _totalled(usage), "speculation": block}
 
 
-def _count(usage: dict[str, int], result: Result, index: int, asked: Exchange) -> None:
+def _count(usage: dict[str, int], result: Result, index: int, asked: PendingRequest) -> None:
     if index % (asked.body.n or 1) == 0:  # the prompt of several choices counts once
         usage["prompt_tokens"] += result.usage.prompt_tokens
     usage["completion_tokens"] += result.usage.completion_tokens
@@ -170,7 +170,7 @@ class _Calls:
         return split_calls(self._held, name)
 
 
-async def streamed(asked: Exchange, index: int) -> AsyncIterator[dict[str, Any]]:
+async def streamed(asked: PendingRequest, index: int) -> AsyncIterator[dict[str, Any]]:
     """The chunks of one choice."""
     choice, calls = Choice(asked, index), _Calls() if asked.tools else None
     chat = asked.body.form == CHAT
@@ -197,7 +197,7 @@ async def streamed(asked: Exchange, index: int) -> AsyncIterator[dict[str, Any]]
 
 
 def _chunk(
-    asked: Exchange,
+    asked: PendingRequest,
     index: int,
     delta: dict[str, Any],
     *,
@@ -216,7 +216,7 @@ def _chunk(
     return {**body, "tokens": list(details)} if details else body
 
 
-def usage_chunk(asked: Exchange, results: Sequence[Result]) -> dict[str, Any]:
+def usage_chunk(asked: PendingRequest, results: Sequence[Result]) -> dict[str, Any]:
     """The chunk after the last one, for clients that asked for it."""
     usage = {"prompt_tokens": 0, "completion_tokens": 0}
     for i, result in enumerate(results):
@@ -230,7 +230,7 @@ def usage_chunk(asked: Exchange, results: Sequence[Result]) -> dict[str, Any]:
 # -- log-probabilities -----------------------------------------------------------------------------
 
 
-def logprobs(asked: Exchange, likely: Sequence[tuple[Token, Likely]]) -> dict[str, Any]:
+def logprobs(asked: PendingRequest, likely: Sequence[tuple[Token, Likely]]) -> dict[str, Any]:
     """Log-probabilities as OpenAI writes them, for a chat or a completion."""
     if asked.body.form == CHAT:
         return {"content": [_entry(asked, token, found) for token, found in likely]}
@@ -245,7 +245,7 @@ def logprobs(asked: Exchange, likely: Sequence[tuple[Token, Likely]]) -> dict[st
     }
 
 
-def _entry(asked: Exchange, token: Token, found: Likely) -> dict[str, Any]:
+def _entry(asked: PendingRequest, token: Token, found: Likely) -> dict[str, Any]:
     return {
         **_told(asked.piece(token.id), found.value),
         "top_logprobs": [_told(asked.piece(i), value) for i, value in found.top],

@@ -32,7 +32,7 @@ from pyspec.errors import (
     PyspecError,
 )
 from pyspec.rules import Margin, Strict, Verification
-from pyspec.serve.answers import AnswerFailed, Exchange, whole
+from pyspec.serve.answers import AnswerFailed, PendingRequest, whole
 from pyspec.serve.events import EventStream, gone
 from pyspec.serve.metrics import Metrics
 from pyspec.serve.worker import Worker
@@ -91,7 +91,7 @@ class Service:
 
     # -- asking ------------------------------------------------------------------------------------
 
-    async def ask(self, path: str, data: bytes) -> Exchange:
+    async def ask(self, path: str, data: bytes) -> PendingRequest:
         """Understand a request and begin its answers. Raises InputError, TooMany and the like."""
         body = read_body(path, data)
         name = uuid.uuid4().hex[:24]
@@ -101,7 +101,7 @@ class Service:
         prefix = "chatcmpl" if body.form == "chat" else "cmpl"
         inboxes = [self.worker.submit(job) for job in jobs]
         serving = self.serving
-        return Exchange(
+        return PendingRequest(
             body, inboxes, f"{prefix}-{name}", serving.model, self.piece, serving.about, self._done
         )
 
@@ -135,7 +135,7 @@ class Service:
     def _done(self, result: Result, timings: dict[str, float]) -> None:
         self.metrics.answered(result, timings)
 
-    def drop(self, asked: Exchange) -> None:
+    def drop(self, asked: PendingRequest) -> None:
         """Nobody reads these answers any more."""
         for inbox in asked.inboxes:
             self.worker.cancel(inbox)

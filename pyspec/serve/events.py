@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from pyspec.serve.answers import AnswerFailed, Exchange, streamed, usage_chunk
+from pyspec.serve.answers import AnswerFailed, PendingRequest, streamed, usage_chunk
 
 if TYPE_CHECKING:
     from pyspec.batch.records import Result
@@ -38,7 +38,7 @@ async def gone(receive: Receive) -> None:
 class EventStream:
     """An ASGI response: the chunks of all choices as they come, then `[DONE]`. `drop` hears of its end, however it came."""
 
-    def __init__(self, asked: Exchange, drop: Callable[[Exchange], None]) -> None:
+    def __init__(self, asked: PendingRequest, drop: Callable[[PendingRequest], None]) -> None:
         self._asked, self._drop = asked, drop
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
@@ -103,7 +103,7 @@ class EventStream:
                 task.cancel()
 
 
-async def _feed(asked: Exchange, index: int, queue: asyncio.Queue[tuple[int, Any]]) -> None:
+async def _feed(asked: PendingRequest, index: int, queue: asyncio.Queue[tuple[int, Any]]) -> None:
     try:
         async for chunk in streamed(asked, index):
             await queue.put((index, chunk))

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pyspec.errors import ModelRejected
-from pyspec.store.child import Outcome, run_child
+from pyspec.store.child import ChildExit, run_child
 from pyspec.store.cursor import show
 from pyspec.store.fingerprint import Stamp, recall, remember, stamp
 from pyspec.store.header import read_header
@@ -155,7 +155,7 @@ def _trial(
     raise _rejected(header, outcome)
 
 
-def _rejected(header: Header, outcome: Outcome) -> ModelRejected:
+def _rejected(header: Header, outcome: ChildExit) -> ModelRejected:
     name, reason = show(header.path.name), outcome.reason[:300]
     if any(words in reason for words in _NO_ROOM):
         return ModelRejected(
@@ -176,7 +176,7 @@ def _blame() -> None:
         remember_extra_buffers(False)
 
 
-def _run(header: Header, stamps: list[Stamp], loading: Loading, extra: bool) -> Outcome:
+def _run(header: Header, stamps: list[Stamp], loading: Loading, extra: bool) -> ChildExit:
     """One trial in a child. On a GPU the address space is left alone: drivers reserve all of it."""
     size = sum(part.size for part in stamps)
     memory = _BASE_MEMORY + 3 * size + _STACK * len(header.tensors)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-__all__ = ["Outcome", "command_of", "environment_of", "run_child"]
+__all__ = ["ChildExit", "command_of", "environment_of", "run_child"]
 
 # The child sees the parent's import path as it is now and never the working directory's files.
 _START = (
@@ -36,7 +36,7 @@ _NO_GPU = {  # where the work is done on the CPU, starting a GPU only costs time
 
 
 @dataclass(frozen=True)
-class Outcome:
+class ChildExit:
     """How a child ended: its report's error ("" when fine), the signal it died of, if any."""
 
     error: str
@@ -83,7 +83,7 @@ def run_child(
     timeout: float | None = None,
     on_line: Callable[[str], None] | None = None,
     gpu: bool = False,
-) -> Outcome:
+) -> ChildExit:
     """Runs `script` of this folder; its last line of output is `{"ok": bool, "error": str}`.
 
     Earlier lines go to `on_line`. The child is killed after `timeout` seconds and when the caller
@@ -129,14 +129,14 @@ def _read_lines(child: subprocess.Popen[bytes], on_line: Callable[[str], None] |
     return last
 
 
-def _outcome(status: int, last: str, errors: bytes, timed_out: bool) -> Outcome:
+def _outcome(status: int, last: str, errors: bytes, timed_out: bool) -> ChildExit:
     if timed_out:
-        return Outcome("", timed_out=True)
+        return ChildExit("", timed_out=True)
     if status < 0:
-        return Outcome("", signal=-status)
+        return ChildExit("", signal=-status)
     with contextlib.suppress(ValueError, RecursionError):
         report = json.loads(last)
         if isinstance(report, dict) and status == 0:
-            return Outcome("" if report.get("ok") is True else str(report.get("error", "failed")))
+            return ChildExit("" if report.get("ok") is True else str(report.get("error", "failed")))
     tail = errors.decode("utf-8", "replace").strip().splitlines()
-    return Outcome(tail[-1] if tail else f"the child ended with status {status} and no report")
+    return ChildExit(tail[-1] if tail else f"the child ended with status {status} and no report")

@@ -28,10 +28,10 @@ if TYPE_CHECKING:
 __all__ = [
     "CONVERSIONS",
     "ORIGINAL",
-    "Record",
+    "Provenance",
     "convert",
     "converted",
-    "read_record",
+    "read_provenance",
     "variant_path",
 ]
 
@@ -44,7 +44,7 @@ ORIGINAL = "original"
 _MOST_BITS = {"q4_0": 8.5, "q8_0": 8.5, "q4_k_m": 8.5, "bf16": 16.0}  # odd widths fall back to Q8_0
 
 
-class Record(msgspec.Struct, frozen=True):
+class Provenance(msgspec.Struct, frozen=True):
     """What was made of what: name and sha256 of the source, type, sha256 and size of the result."""
 
     source: str
@@ -60,10 +60,10 @@ def variant_path(name: str, kind: str) -> Path:
     return models_dir() / f"{name}-{kind}.gguf"
 
 
-def read_record(path: Path) -> Record | None:
+def read_provenance(path: Path) -> Provenance | None:
     """The record beside a converted file, or None when there is none that fits the file."""
     try:
-        record = msgspec.json.decode(path.with_suffix(".json").read_bytes(), type=Record)
+        record = msgspec.json.decode(path.with_suffix(".json").read_bytes(), type=Provenance)
         fits = path.stat().st_size == record.size and file_sha256(path) == record.sha256
     except (OSError, msgspec.DecodeError, ModelError):
         return None
@@ -73,7 +73,7 @@ def read_record(path: Path) -> Record | None:
 def converted(entry: Entry, kind: str) -> Path | None:
     """The converted file if it was made from the weights the manifest names, or None."""
     path = variant_path(entry.name, kind)
-    record = read_record(path) if path.exists() else None
+    record = read_provenance(path) if path.exists() else None
     return path if record is not None and record.source_sha256 == entry.sha256 else None
 
 
@@ -95,7 +95,7 @@ def convert(entry: Entry, kind: str, progress: Progress = no_progress) -> Path:
         new = work / target.name
         _quantize(source, new, ftype, f"converting {entry.name} to {kind}", progress)
         note = _note(entry, kind, read_header(new).tensor_types())
-        record = Record(
+        record = Provenance(
             entry.name, file_sha256(source), kind, file_sha256(new), new.stat().st_size, note
         )
         # The record goes last: a crash in between leaves a file that counts as absent.

@@ -8,7 +8,7 @@ import re
 from pathlib import Path
 
 from pyspec.errors import ModelNotFound
-from pyspec.store.convert import CONVERSIONS, ORIGINAL, convert, converted, read_record
+from pyspec.store.convert import CONVERSIONS, ORIGINAL, convert, converted, read_provenance
 from pyspec.store.cursor import open_regular, show
 from pyspec.store.fetch import Progress, fetch, no_progress
 from pyspec.store.fingerprint import file_sha256, stamp
@@ -138,7 +138,7 @@ def known_as(path: Path, manifest: Manifest) -> Entry | None:
 
     Files of another size than any entry are not hashed, so this is quick for large models.
     """
-    if path.parent == models_dir() and (record := read_record(path)) is not None:
+    if path.parent == models_dir() and (record := read_provenance(path)) is not None:
         entry = manifest.get(record.source)
         return entry if entry is not None and entry.sha256 == record.source_sha256 else None
     size = stamp(path).size

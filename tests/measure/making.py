@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from pyspec.measure.records import Record, Turn
+from pyspec.measure.records import RunRecord, TimedAnswer
 from pyspec.measure.setup import ModelFile, Setup
 
 SETUP = Setup(
@@ -25,18 +25,18 @@ SETUP = Setup(
 )
 
 
-def turn(tokens: list[int], seconds: float = 1.0, **more: Any) -> Turn:
+def turn(tokens: list[int], seconds: float = 1.0, **more: Any) -> TimedAnswer:
     """A turn that decoded `tokens` in `seconds`."""
-    return Turn(4, tokens, "length", 0.1, seconds, seconds + 0.1, **more)
+    return TimedAnswer(4, tokens, "length", 0.1, seconds, seconds + 0.1, **more)
 
 
 def record(
     who: str,
     question: int = 1,
-    *turns: Turn,
+    *turns: TimedAnswer,
     category: str = "qa",
     repeat: int = 0,
     **more: Any,
-) -> Record:
+) -> RunRecord:
     """A record of one question."""
-    return Record(who, question, category, repeat, list(turns), SETUP, **more)
+    return RunRecord(who, question, category, repeat, list(turns), SETUP, **more)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pyspec.measure.costs import Costs, measure_costs
+from pyspec.measure.costs import MeasuredCosts, measure_costs
 from pyspec.measure.plans import PLAIN, break_even, fixed_plans
 from pyspec.measure.profile import by_position, calibration, evaluate, measure, store
 from pyspec.measure.questions import Question
@@ -25,9 +25,9 @@ def chain(t: int, ok: list[int], p: float = 0.9) -> Chain:
     return Chain("x", "c", t, 40, ok, p=[p] * n, h=[0.5] * n)
 
 
-def costs(rows: list[float], step: float = 1.0) -> Costs:
+def costs(rows: list[float], step: float = 1.0) -> MeasuredCosts:
     """Costs with this curve at one depth."""
-    return Costs({128: {n: rows[n] for n in range(1, 18)}}, step, {}, 0.0)
+    return MeasuredCosts({128: {n: rows[n] for n in range(1, 18)}}, step, {}, 0.0)
 
 
 def test_plans_by_hand() -> None:

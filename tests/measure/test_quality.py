@@ -15,7 +15,7 @@ from pyspec.measure.quality import (
     verdict,
 )
 from pyspec.measure.questions import Question
-from pyspec.measure.records import Record
+from pyspec.measure.records import RunRecord
 from pyspec.measure.run import Options
 from pyspec.measure.sides import Sides, parse_ways
 
@@ -33,7 +33,7 @@ def run(
     checks: bool = True,
     tokens: list[int] | None = None,
     rounds: int = 4,
-) -> list[Record]:
+) -> list[RunRecord]:
     """Nine answers alike but for the last, which has no check."""
     tokens = tokens or list(range(24))
     counts = {"rounds": rounds, "relaxed": 0, "open": 0}
@@ -52,7 +52,7 @@ def run(
     ]
 
 
-def judged(*records: list[Record]) -> dict[str, Figures]:
+def judged(*records: list[RunRecord]) -> dict[str, Figures]:
     """Figures by name."""
     found = judge([r for group in records for r in group], QUESTIONS)
     return {figures.who: figures for figures in found}
@@ -80,7 +80,7 @@ def test_figures_are_over_the_first_way() -> None:
         (run(MARGIN, tokens=CIRCLE), "looped, distinct-4"),
     ],
 )
-def test_what_is_worse_is_named(worse: list[Record], what: str) -> None:
+def test_what_is_worse_is_named(worse: list[RunRecord], what: str) -> None:
     """Nats, checks and looped answers, each alone."""
     assert judged(run(CONTROL), worse)[MARGIN].worse == what.split(", ")
 

@@ -11,7 +11,7 @@ import pytest
 from pyspec.measure.costs import measure_costs
 from pyspec.measure.modes import Bench, parse_mode
 from pyspec.measure.record import record_answer
-from pyspec.measure.rounds import Chain, Header, read_answers, write_rounds
+from pyspec.measure.rounds import Chain, RoundsHeader, read_answers, write_rounds
 from pyspec.sampling import Sampling
 
 PROMPT = [5, 6, 7, 5, 6]
@@ -96,7 +96,7 @@ def test_what_is_written_is_read_again(recorded: Any, tmp_path: Path) -> None:
     """Same answers, same chains."""
     _, answer, chains = recorded
     path = tmp_path / "rounds.jsonl"
-    count = write_rounds(path, Header(1, "t", "d", "c", KMAX), chains)
+    count = write_rounds(path, RoundsHeader(1, "t", "d", "c", KMAX), chains)
     with path.open("rb") as lines:
         (read,) = read_answers(lines)
     assert read.length == len(answer)

@@ -9,14 +9,14 @@ import pytest
 from measure.making import SETUP, record, turn
 
 from pyspec.errors import InputError, ResumeMismatch
-from pyspec.measure.records import Journal, read_records
+from pyspec.measure.records import RunLog, read_records
 
 
 def test_what_was_added_is_there_again(tmp_path: Path) -> None:
     """A second journal over the file knows what is done."""
     path = tmp_path / "runs.jsonl"
-    Journal(path, SETUP).add(record("plain", 1, turn([1, 2])))
-    again = Journal(path, SETUP)
+    RunLog(path, SETUP).add(record("plain", 1, turn([1, 2])))
+    again = RunLog(path, SETUP)
     assert again.has("plain", 1, 0)
     assert not again.has("plain", 1, 1)
     assert not again.has("strict", 1, 0)
@@ -25,10 +25,10 @@ def test_what_was_added_is_there_again(tmp_path: Path) -> None:
 def test_a_torn_last_line_is_removed(tmp_path: Path) -> None:
     """What a killed process left behind does not end up inside the next record."""
     path = tmp_path / "runs.jsonl"
-    Journal(path, SETUP).add(record("plain", 1, turn([1, 2])))
+    RunLog(path, SETUP).add(record("plain", 1, turn([1, 2])))
     with path.open("ab") as out:
         out.write(b'{"who": "str')
-    journal = Journal(path, SETUP)
+    journal = RunLog(path, SETUP)
     journal.add(record("strict", 1, turn([1, 2])))
     assert [r.who for r in read_records(path)] == ["plain", "strict"]
 
@@ -36,23 +36,23 @@ def test_a_torn_last_line_is_removed(tmp_path: Path) -> None:
 def test_a_failed_run_is_tried_again(tmp_path: Path) -> None:
     """A record with an error does not count as done."""
     path = tmp_path / "runs.jsonl"
-    Journal(path, SETUP).add(record("plain", 1, error="no"))
-    assert not Journal(path, SETUP).has("plain", 1, 0)
+    RunLog(path, SETUP).add(record("plain", 1, error="no"))
+    assert not RunLog(path, SETUP).has("plain", 1, 0)
 
 
 def test_another_setup_is_refused_by_what_differs(tmp_path: Path) -> None:
     """Records of other threads cannot be continued."""
     path = tmp_path / "runs.jsonl"
-    Journal(path, SETUP).add(record("plain", 1, turn([1, 2])))
+    RunLog(path, SETUP).add(record("plain", 1, turn([1, 2])))
     with pytest.raises(ResumeMismatch, match="threads was 1, is 2"):
-        Journal(path, msgspec.structs.replace(SETUP, threads=2))
+        RunLog(path, msgspec.structs.replace(SETUP, threads=2))
 
 
 def test_the_day_does_not_matter(tmp_path: Path) -> None:
     """A run may be resumed tomorrow."""
     path = tmp_path / "runs.jsonl"
-    Journal(path, SETUP).add(record("plain", 1, turn([1, 2])))
-    assert Journal(path, msgspec.structs.replace(SETUP, day="2027-01-01")).has("plain", 1, 0)
+    RunLog(path, SETUP).add(record("plain", 1, turn([1, 2])))
+    assert RunLog(path, msgspec.structs.replace(SETUP, day="2027-01-01")).has("plain", 1, 0)
 
 
 def test_a_foreign_line_is_refused_with_its_number(tmp_path: Path) -> None:
@@ -60,7 +60,7 @@ def test_a_foreign_line_is_refused_with_its_number(tmp_path: Path) -> None:
     path = tmp_path / "runs.jsonl"
     path.write_bytes(b'{"a": 1}\n')
     with pytest.raises(InputError, match="line 1"):
-        Journal(path, SETUP)
+        RunLog(path, SETUP)
 
 
 def test_rate_leaves_the_first_token_out() -> None:

@@ -9,11 +9,11 @@ from measure.making import record, turn
 
 from pyspec.measure.equal import Difference
 from pyspec.measure.plots import gather
-from pyspec.measure.records import Record
+from pyspec.measure.records import RunRecord
 from pyspec.measure.report import SHOWN, Results, collect, page, save
 
 
-def results_records() -> list[Record]:
+def results_records() -> list[RunRecord]:
     """Two ways on one question, and one that failed."""
     return [
         record("plain", 1, turn([1, 2, 3], 2.0), exact=True),

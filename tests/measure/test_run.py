@@ -14,7 +14,7 @@ from pyspec.measure.equal import differences
 from pyspec.measure.modes import Bench, parse_modes
 from pyspec.measure.peers import Files, open_peer
 from pyspec.measure.questions import Question
-from pyspec.measure.records import Journal, Turn, read_records
+from pyspec.measure.records import RunLog, TimedAnswer, read_records
 from pyspec.measure.run import Options, Ours, Runner
 from pyspec.measure.setup import describe
 
@@ -34,12 +34,12 @@ class Fake:
         """Say so."""
         self._log.append(f"forget {self.name}")
 
-    def answer(self, prompt: Sequence[int], max_tokens: int, options: Options) -> Turn:
+    def answer(self, prompt: Sequence[int], max_tokens: int, options: Options) -> TimedAnswer:
         """Two tokens, or an error."""
         self._log.append(self.name)
         if self._fails:
             raise EngineError("it broke")
-        return Turn(len(prompt), [5, 6], "length", 0.1, 0.1, 0.2)
+        return TimedAnswer(len(prompt), [5, 6], "length", 0.1, 0.1, 0.2)
 
     def close(self) -> None:
         """Say so."""
@@ -55,7 +55,7 @@ def llm(open_llama: Callable[..., Any], tiny_ascii: Path) -> Any:
 def runner(llm: Any, path: Path, contenders: Sequence[Any]) -> Runner:
     """A runner over a journal at `path`."""
     setup = describe(llm, max_tokens=8, temperature=0.0, seed=1, questions="q")
-    return Runner(llm, contenders, OPTIONS, setup, Journal(path, setup))
+    return Runner(llm, contenders, OPTIONS, setup, RunLog(path, setup))
 
 
 def test_questions_are_interleaved_and_the_order_turns(llm: Any, tmp_path: Path) -> None:

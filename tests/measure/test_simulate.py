@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from pyspec.measure.rounds import Header, group, read_answers, write_rounds
+from pyspec.measure.rounds import RoundsHeader, group, read_answers, write_rounds
 from pyspec.measure.simulate import Costs, Player, Recorded, Synthetic, Times, fixed_speed
 from pyspec.policy.simple import FixedPolicy
 from pyspec.policy.types import Place, Plan
@@ -111,7 +111,7 @@ def test_recorded_rounds_round_trip_and_play(tmp_path) -> None:
     text = synthetic(0.8, 24)[0]
     chains = [text.model(t) for t in range(24)]
     path = tmp_path / "rounds.jsonl"
-    write_rounds(path, Header(1, "t", "d", "c"), chains)
+    write_rounds(path, RoundsHeader(1, "t", "d", "c"), chains)
     with path.open("rb") as lines:
         answers = read_answers(lines)
     assert answers == group(chains)

@@ -12,14 +12,14 @@ from store.make_gguf import ARR, STR, tiny_llama
 from pyspec.errors import ModelInvalid, ModelRejected
 from pyspec.store import check as module
 from pyspec.store.check import check_model
-from pyspec.store.child import Outcome, run_child
+from pyspec.store.child import ChildExit, run_child
 from pyspec.store.gguf import parse_header
 
 
 def forbid_children(monkeypatch: pytest.MonkeyPatch) -> None:
     """Makes any further trial load fail the test."""
 
-    def refuse(*_: object, **__: object) -> Outcome:
+    def refuse(*_: object, **__: object) -> ChildExit:
         raise AssertionError("a child was started")
 
     monkeypatch.setattr(module, "run_child", refuse)

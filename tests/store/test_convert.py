@@ -11,8 +11,8 @@ from store.shop import WHEEL, Shop, sha
 from pyspec.errors import FetchError
 from pyspec.store import convert as module
 from pyspec.store import read_header, resolve
-from pyspec.store.child import Outcome
-from pyspec.store.convert import CONVERSIONS, convert, converted, read_record
+from pyspec.store.child import ChildExit
+from pyspec.store.convert import CONVERSIONS, convert, converted, read_provenance
 from pyspec.store.locate import known_as
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ def test_conversion_is_found_by_its_name(shop: Shop) -> None:
 
 def test_record_says_what_was_done(shop: Shop, tiny_bytes: bytes) -> None:
     """The record names the source by hash and says that weights were rounded again."""
-    record = read_record(convert(shop.entry(), "q8_0"))
+    record = read_provenance(convert(shop.entry(), "q8_0"))
     assert record is not None
     assert (record.source, record.source_sha256, record.type) == ("toy", sha(tiny_bytes), "q8_0")
     assert "requantised from toy.gguf to q8_0" in record.note
@@ -72,7 +72,7 @@ def test_failed_conversion_leaves_nothing(
     shop: Shop, own_cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """When the child dies the cache holds the original and no trace of the conversion."""
-    monkeypatch.setattr(module, "run_child", lambda *_a, **_k: Outcome("", signal=6))
+    monkeypatch.setattr(module, "run_child", lambda *_a, **_k: ChildExit("", signal=6))
     with pytest.raises(FetchError, match="SIGABRT"):
         convert(shop.entry(), "q8_0")
     left = [p.name for p in (own_cache / "models").iterdir() if not p.name.endswith(".lock")]

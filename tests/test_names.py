@@ -1,0 +1,40 @@
+"""One name for one thing: what the package calls things, checked by reading its sources."""
+
+from __future__ import annotations
+
+import ast
+from collections import defaultdict
+from pathlib import Path
+
+import pyspec
+
+PACKAGE = Path(__file__).parents[1] / "pyspec"
+
+
+def public_classes() -> dict[str, list[str]]:
+    """Each public class of the package, with the files that define one of that name."""
+    found: dict[str, list[str]] = defaultdict(list)
+    for path in sorted(PACKAGE.rglob("*.py")):
+        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                found[node.name].append(str(path.relative_to(PACKAGE)))
+    return found
+
+
+def test_a_class_name_means_one_thing() -> None:
+    """No two public classes share a name."""
+    assert {name: files for name, files in public_classes().items() if len(files) > 1} == {}
+
+
+def test_the_front_door_names_what_it_opens() -> None:
+    """The three lists of `pyspec/__init__.py` agree: what is offered, where it lives, and what a type checker reads."""
+    tree = ast.parse((PACKAGE / "__init__.py").read_text(encoding="utf-8"))
+    imported = {
+        alias.name
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom) and str(node.module).startswith("pyspec.")
+        for alias in node.names
+    }
+    assert set(pyspec.__all__) == imported & set(pyspec.__all__)
+    assert set(pyspec._HOMES) <= set(pyspec.__all__)
+    assert all(getattr(pyspec, name) is not None for name in pyspec.__all__)
