@@ -2,6 +2,8 @@
 
     python tests/fuzz/drive.py [--count 10000] [--start 0] [--log FILE] [SEED ...]
 
+A SEED is a number, for a mutant, or a name of `seeds.py`.
+
 Prints one line for each seed that killed a process, ended in a traceback or took longer than 10 s, and a summary. With
 --log each seed's verdict is kept, and the same command goes on where an interrupted one stopped.
 """
@@ -25,6 +27,7 @@ from typing import NamedTuple
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from fuzz.mutate import mutant
+from fuzz.seeds import seed as named
 
 from pyspec.errors import PyspecError
 
@@ -36,7 +39,7 @@ ENTRIES = ("class", "command")
 class Verdict(NamedTuple):
     """How one entry took one file: "answered", "refused", or what must not be."""
 
-    seed: int
+    seed: int | str
     entry: str
     kind: str
     detail: str = ""
@@ -98,7 +101,7 @@ def _child(entry: str, path: Path, report: int) -> None:
     os._exit(0)
 
 
-def try_one(seed: int, entry: str, path: Path) -> Verdict:
+def try_one(seed: int | str, entry: str, path: Path) -> Verdict:
     """One file through one entry, in a fork of this process; it must not have threads."""
     reading, writing = os.pipe()
     pid = os.fork()
@@ -129,7 +132,7 @@ def _wait(pid: int) -> int | None:
     return None
 
 
-def drive(seeds: Iterable[int], log: Path | None = None) -> list[Verdict]:
+def drive(seeds: Iterable[int | str], log: Path | None = None) -> list[Verdict]:
     """Every seed through both entries; verdicts of a log that is there already are taken from it."""
     import pyspec.cli.generate
     import pyspec.llama  # noqa: F401
@@ -143,7 +146,7 @@ def drive(seeds: Iterable[int], log: Path | None = None) -> list[Verdict]:
             if (seed, "command") in known:
                 verdicts += [known[seed, entry] for entry in ENTRIES]
                 continue
-            path.write_bytes(mutant(seed))
+            path.write_bytes(mutant(seed) if isinstance(seed, int) else named(seed))
             found = [try_one(seed, entry, path) for entry in ENTRIES]
             verdicts += found
             if log is not None:
@@ -152,17 +155,21 @@ def drive(seeds: Iterable[int], log: Path | None = None) -> list[Verdict]:
     return verdicts
 
 
-def _known(log: Path | None) -> dict[tuple[int, str], Verdict]:
+def _known(log: Path | None) -> dict[tuple[int | str, str], Verdict]:
     if log is None or not log.exists():
         return {}
     rows = [line.split("\t") for line in log.read_text(encoding="utf-8").splitlines()]
-    return {(int(seed), entry): Verdict(int(seed), entry, kind) for seed, entry, kind in rows}
+    return {(_seed(s), entry): Verdict(_seed(s), entry, kind) for s, entry, kind in rows}
+
+
+def _seed(text: str) -> int | str:
+    return int(text) if text.isdecimal() else text
 
 
 def main() -> int:
     """The command; its exit status is 1 where something must not be."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("seeds", nargs="*", type=int)
+    parser.add_argument("seeds", nargs="*", type=_seed)
     parser.add_argument("--count", type=int, default=10_000)
     parser.add_argument("--start", type=int, default=0)
     parser.add_argument("--log", type=Path)

@@ -1,0 +1,70 @@
+"""Files that once ended the process or hung it, each by name: one change to the header of a model that loads."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+from store.make_gguf import ARR, F32, STR, U32, Gguf, tiny_llama
+
+EPS = "llama.attention.layer_norm_rms_epsilon"
+
+
+def _set(key: str, kind: int, value: Any) -> Callable[[Gguf], None]:
+    return lambda made: made.kv.update({key: (kind, value)})
+
+
+def _words(change: Callable[[list[str]], list[str]]) -> Callable[[Gguf], None]:
+    def apply(made: Gguf) -> None:
+        _, (of, words) = made.kv["tokenizer.ggml.tokens"]
+        made.kv["tokenizer.ggml.tokens"] = (ARR, (of, change(list(words))))
+
+    return apply
+
+
+def _experts(used: int, of: int) -> Callable[[Gguf], None]:
+    def apply(made: Gguf) -> None:
+        made.kv["llama.expert_count"] = (U32, of)
+        made.kv["llama.expert_used_count"] = (U32, used)
+
+    return apply
+
+
+def _rope(kind: str, factor: float) -> Callable[[Gguf], None]:
+    def apply(made: Gguf) -> None:
+        made.kv["llama.rope.scaling.type"] = (STR, kind)
+        made.kv["llama.rope.scaling.factor"] = (F32, factor)
+
+    return apply
+
+
+SEEDS: dict[str, Callable[[Gguf], None]] = {
+    "no-layers": _set("llama.block_count", U32, 0),
+    "513-layers": _set("llama.block_count", U32, 513),
+    "two-tokens-of-one-text": _words(lambda words: [*words[:-1], words[-2]]),
+    "an-empty-token": _words(lambda words: [*words[:-1], ""]),
+    "empty-tokens": _words(lambda words: [""] * len(words)),
+    "nul-in-a-token": _words(lambda words: [*words[:-1], "a\0b"]),
+    "no-byte-tokens": _words(lambda words: [f"w{i}" for i in range(len(words))]),
+    "eps-nan": _set(EPS, F32, math.nan),
+    "eps-minus-infinity": _set(EPS, F32, -math.inf),
+    "eps-minus-one": _set(EPS, F32, -1.0),
+    "one-expert-too-many": _experts(3, 2),
+    "expert-counts-without-end": _experts(1, 2**31),
+    "rope-factor-0": _rope("linear", 0.0),
+    "rope-factor-nan": _rope("yarn", math.nan),
+    "rope-scaling-unknown": _rope("none\0", 1.0),
+    "tokenizer-bert": _set("tokenizer.ggml.model", STR, "bert"),
+    "template-that-stalls": _set("tokenizer.chat_template", STR, "{{ 'a'*10**9 }}"),
+    "template-of-brackets": _set(
+        "tokenizer.chat_template", STR, "{{" + "(" * 3000 + ")" * 3000 + "}}"
+    ),
+}
+
+
+def seed(name: str) -> bytes:
+    """The file of that name."""
+    made = tiny_llama()
+    SEEDS[name](made)
+    return made.build()
