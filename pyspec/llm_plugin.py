@@ -41,7 +41,7 @@ class _Options(llm.Options):  # type: ignore[misc]  # llm's types are not follow
     )
     stop: str | None = Field(None, description="end the answer before this text")
     draft: str = Field("auto", description="auto, none, lookup, or a model that drafts")
-    companion: str = Field("auto", description="auto, none, or a model that judges drafts")
+    companion: str = Field("none", description="none, auto, or a model that judges drafts")
     verify: Literal["strict", "margin"] = Field(
         "strict", description="margin is faster and changes the text"
     )

@@ -67,7 +67,7 @@ class Batch:
         model_path: str,
         *,
         draft: Any = "auto",
-        companion: str = "auto",
+        companion: str = "none",
         length: str = "auto",
         settings: Settings = Settings(),  # noqa: B008 - frozen
         parallel: int | None = None,

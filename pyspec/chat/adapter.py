@@ -22,7 +22,7 @@ class LlamaChat:
     Opening again, for `use`, has the context read anew; the conversation is the caller's.
     """
 
-    def __init__(self, opener: Opener, draft: str = "auto", companion: str = "auto") -> None:
+    def __init__(self, opener: Opener, draft: str = "auto", companion: str = "none") -> None:
         self._opener = opener
         self._open(draft, companion)
         self._stats: AnswerStats | None = None

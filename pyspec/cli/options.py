@@ -64,11 +64,11 @@ model_options = stack(
     option(
         "--companion",
         group="Models",
-        default="auto",
+        default="none",
         show_default=True,
-        metavar="auto|none|NAME|FILE",
+        metavar="none|auto|NAME|FILE",
         shell_complete=model_names,
-        help="A second small model that says how much of a draft is worth checking.",
+        help="A second small model that says how much of a draft is worth checking; on the pairs measured it gained nothing.",
     ),
     option(
         "--trust-model",
