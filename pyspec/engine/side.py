@@ -13,6 +13,7 @@ from llama_cpp import _internals as internals
 from pyspec.engine.handle import MAX_DRAFT
 from pyspec.errors import DraftMismatch, ModelInvalid, UnsupportedModel
 from pyspec.store import check_model
+from pyspec.store.drafts import same_tokens
 from pyspec.store.eagle import MTP, States, head_size
 
 STATE_ROWS = 64
@@ -74,7 +75,12 @@ class SideModel:
             raise ModelInvalid(f"{self.path} could not be loaded: {error}") from error
 
     def _check(self, target: Any) -> None:
-        check_vocabulary(target._model.model, self._model.model, self.path.name)
+        check_vocabulary(
+            target._model.model,
+            self._model.model,
+            self.path.name,
+            known_equal=same_tokens(Path(target.model_path), self.path),
+        )
         if not can_roll_back(self._model.model):
             raise UnsupportedModel(
                 f"{self.path.name} is recurrent and cannot be rolled back", "choose another draft"
@@ -162,8 +168,11 @@ def _read_states(params: Any, target: Any, states: States) -> None:
         params.ctx_type = llama_cpp.LLAMA_CONTEXT_TYPE_MTP
 
 
-def check_vocabulary(target: Any, other: Any, name: str) -> None:
-    """Raise DraftMismatch unless both models speak the same tokens; names the first id that differs."""
+def check_vocabulary(target: Any, other: Any, name: str, *, known_equal: bool = False) -> None:
+    """Raise DraftMismatch unless both models speak the same tokens; names the first id that differs.
+
+    known_equal: the files' token texts have one hash, so that they need not be compared one by one.
+    """
     ours, theirs = llama_cpp.llama_model_get_vocab(target), llama_cpp.llama_model_get_vocab(other)
     hint = "use --draft none, or a draft with the target's tokenizer"
     for what, get in _TRAITS.items():
@@ -173,7 +182,7 @@ def check_vocabulary(target: Any, other: Any, name: str) -> None:
             )
     n_ours, n_theirs = llama_cpp.llama_vocab_n_tokens(ours), llama_cpp.llama_vocab_n_tokens(theirs)
     text = llama_cpp.llama_vocab_get_text
-    for token in range(min(n_ours, n_theirs)):
+    for token in range(0 if known_equal else min(n_ours, n_theirs)):
         if text(ours, token) != text(theirs, token):
             raise DraftMismatch(
                 f"{name} has another token {token} than the target: {text(theirs, token)!r}, not {text(ours, token)!r}",

@@ -12,7 +12,7 @@ from pyspec.store.manifest import Family, Manifest, load_manifest
 from pyspec.store.others import Found
 from pyspec.store.shelf import shelf
 
-__all__ = ["Candidate", "candidates", "draft_here", "known_drafts"]
+__all__ = ["Candidate", "candidates", "draft_here", "known_drafts", "same_tokens"]
 
 LARGEST = 0.35
 """Share of the target's size above which no draft is taken unasked: its steps would cost as much as they gain."""
@@ -74,6 +74,14 @@ def draft_here(target: Path) -> Found | None:
         if monotonic() > end:
             break
     return None
+
+
+def same_tokens(one: Path, other: Path) -> bool:
+    """Whether two files are known to have equal token texts, in equal number."""
+    ours, theirs = facts_of(one), facts_of(other)
+    if ours is None or theirs is None or not ours.vocabulary:
+        return False
+    return (ours.vocabulary, ours.n_vocab) == (theirs.vocabulary, theirs.n_vocab)
 
 
 def _small(target: Path, largest: int) -> list[Found]:

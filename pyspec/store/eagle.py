@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from pyspec.errors import DraftMismatch, ModelInvalid, UnsupportedModel
+from pyspec.store.facts import facts_of
 from pyspec.store.gguf import Array, Header, parse_header
 
 if TYPE_CHECKING:
@@ -69,8 +70,10 @@ class States:
 
 def has_head(model: Path) -> bool:
     """Whether a model's file holds a next-token head of a kind that is known here."""
+    if _architecture(model) not in ONE_HEAD:
+        return False
     header = parse_header(model)
-    return header.architecture in ONE_HEAD and header.of_arch("nextn_predict_layers") == 1
+    return header.of_arch("nextn_predict_layers") == 1
 
 
 def head_size(model: Path) -> int:
@@ -84,7 +87,13 @@ def head_size(model: Path) -> int:
 
 def is_eagle3(draft: Path) -> bool:
     """Whether a GGUF is an EAGLE-3 draft."""
-    return parse_header(draft).architecture == ARCHITECTURE
+    return _architecture(draft) == ARCHITECTURE
+
+
+def _architecture(model: Path) -> str:
+    """From the cache where the file has not changed. Raises ModelError for what is no GGUF file."""
+    facts = facts_of(model)
+    return facts.architecture if facts is not None else parse_header(model).architecture
 
 
 def read_eagle3(draft: Path, target: TargetShape) -> States:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 BENCH = Path(__file__).parents[2] / "bench"
-TESTED = {"batch", "pages", "stretch", "kernels", "soak", "grid", "replay", "serve"}
+TESTED = {"batch", "pages", "stretch", "kernels", "load", "soak", "grid", "replay", "serve"}
 
 
 def test_no_script_is_without_a_test() -> None:
@@ -72,3 +72,12 @@ def test_the_server_is_loaded(script, tiny_ascii: Path, tmp_path: Path, capsys) 
     cells = capsys.readouterr().out.splitlines()[2].split(" | ")
     assert cells[0] == "| pyspec"
     assert (float(cells[1]) > 0, cells[5]) == (True, "0")
+
+
+def test_loading_is_timed(script, tiny_ascii: Path, capsys) -> None:
+    """A row for each way; what the first way takes over itself is nothing."""
+    script("load").main([str(tiny_ascii), "--runs", "1", "--threads", "1"])
+    rows = [row.split(" | ") for row in capsys.readouterr().out.splitlines()[2:]]
+    assert [row[0] for row in rows] == ["| none", "| auto"]
+    assert all(float(row[1]) > 0 for row in rows)
+    assert rows[0][2] == "0 |"

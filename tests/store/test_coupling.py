@@ -9,6 +9,7 @@ import pytest
 from pyspec.errors import DraftMismatch, ModelInvalid
 from pyspec.store.coupling import find_sidecar, norms_digest, read_coupling, read_embeddings
 from pyspec.store.fingerprint import file_sha256
+from pyspec.store.paths import cache_dir
 
 
 @pytest.fixture
@@ -91,3 +92,41 @@ def test_sidecar_lies_beside_the_draft(sidecar):
 def test_embeddings_have_a_row_a_token(tiny_draft):
     """[n_vocab, width]."""
     assert read_embeddings(tiny_draft).shape == (32, 32)
+
+
+def test_a_later_start_maps_what_a_former_one_unpacked(
+    sidecar, tiny_draft, tiny_target, monkeypatch
+):
+    """The same values, without reading the draft's tensors again."""
+    first = read_coupling(sidecar, tiny_draft, tiny_target).embeddings
+    monkeypatch.setattr(
+        "pyspec.store.coupling.read_embeddings", lambda _: pytest.fail("unpacked again")
+    )
+    again = read_coupling(sidecar, tiny_draft, tiny_target).embeddings
+    assert np.array_equal(again, first)
+    assert (again.dtype, again.flags.c_contiguous) == (np.float32, True)
+
+
+@pytest.mark.parametrize("damage", ["empty", "cut", "rows", "type", "junk"])
+def test_damage_to_what_was_kept_is_mended(damage, sidecar, tiny_draft, tiny_target):
+    """The draft's own values, whatever the kept file became, and a whole file afterwards."""
+    whole = read_coupling(sidecar, tiny_draft, tiny_target).embeddings.copy()
+    kept = cache_dir() / "unpacked" / f"{file_sha256(tiny_draft)[:32]}.npy"
+    good = kept.read_bytes()
+    kept.unlink()
+    if damage in ("rows", "type"):
+        np.save(kept, whole[1:] if damage == "rows" else whole.astype(np.float64))
+    else:
+        kept.write_bytes({"empty": b"", "cut": good[:-4], "junk": b"junk" * 99}[damage])
+    assert np.array_equal(read_coupling(sidecar, tiny_draft, tiny_target).embeddings, whole)
+    assert kept.read_bytes() == good
+
+
+def test_norms_of_a_changed_file_are_read_anew(tiny_draft, tiny_target, tmp_path):
+    """What was remembered holds for one state of a file."""
+    path = tmp_path / "model.gguf"
+    path.write_bytes(tiny_target.read_bytes())
+    first = norms_digest(path)
+    assert norms_digest(path) == first
+    path.write_bytes(tiny_draft.read_bytes() + b"\0" * 8)
+    assert norms_digest(path) == norms_digest(tiny_draft)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import tiny
 
-from pyspec.store.drafts import candidates, draft_here, known_drafts
+from pyspec.store.drafts import candidates, draft_here, known_drafts, same_tokens
 from pyspec.store.facts import Facts, facts_of
 from pyspec.store.manifest import load_manifest
 from pyspec.store.shelf import add
@@ -120,3 +120,20 @@ def test_a_start_does_not_wait_for_every_header(
     found = draft_here(target)
     assert found is not None
     assert found.name == "fits"
+
+
+def test_equal_tokens_are_known_by_their_hash(home: Path) -> None:
+    """Files of one vocabulary, and none of another text, number or end token; what is no model is not known."""
+    target = made(home / "target.gguf", n_layer=2)
+    others = {
+        "same": {},
+        "text": {"tokens": [*tiny.TOKENS[:-1], "#"]},
+        "more": {"tokens": [*tiny.TOKENS, "[PAD32]"]},
+        "ends": {"eos": 7},
+    }
+    found = {
+        name for name, o in others.items() if same_tokens(target, made(home / f"{name}.gguf", **o))
+    }
+    assert found == {"same"}
+    (home / "junk.gguf").write_bytes(b"junk")
+    assert not same_tokens(target, home / "junk.gguf")
