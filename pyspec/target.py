@@ -64,6 +64,7 @@ class TargetLlama(llama_cpp.Llama):  # type: ignore[misc]  # llama_cpp is untype
             n_threads=kwargs["n_threads"],
             flash_attn=bool(kwargs.get("flash_attn", False)),
             extra_buffers=extra_buffers,
+            vocab_only=bool(kwargs.get("vocab_only", False)),
         )
         self._may_use_extra = check_model(model_path, trust, self.loading)
         self.has_head = head and has_head(Path(model_path))

@@ -56,12 +56,13 @@ def trial(lc: ModuleType, path: str, loading: dict[str, Any]) -> str:
     params.n_gpu_layers = loading["n_gpu_layers"]
     params.use_extra_bufts = loading["extra_buffers"]
     params.check_tensors = True
+    params.vocab_only = loading["vocab_only"]
     model = lc.llama_model_load_from_file(os.fsencode(path), params)
     if not model:
         return "llama.cpp cannot load it"
     tokenize(lc, lc.llama_model_get_vocab(model))
-    if lc.llama_model_has_encoder(model):
-        return ""  # nothing to decode without an encoded text
+    if loading["vocab_only"] or lc.llama_model_has_encoder(model):
+        return ""  # nothing to decode without weights, or without an encoded text
     context = make_context(lc, model, loading)
     if not context:
         return "llama.cpp cannot make a context for it"

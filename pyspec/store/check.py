@@ -49,7 +49,8 @@ _CRASHES = {signal.SIGSEGV, signal.SIGABRT, signal.SIGILL, signal.SIGFPE} | (
 class Loading:
     """How the run will load a model; the trial does the same.
 
-    n_gpu_layers: 0 for none. n_ctx: tokens. extra_buffers: auto, on or off.
+    n_gpu_layers: 0 for none. n_ctx: tokens. extra_buffers: auto, on or off. vocab_only: only the vocabulary is
+    wanted, and the file need not have weights.
     """
 
     n_gpu_layers: int = 0
@@ -57,6 +58,7 @@ class Loading:
     n_threads: int = 2
     flash_attn: bool = True
     extra_buffers: str = "auto"
+    vocab_only: bool = False
 
 
 def check_model(
@@ -72,16 +74,17 @@ def check_model(
     if _is_shipped(path):
         return extra
     if trust:
-        read_header(path)
+        read_header(path, weights=not loading.vocab_only)
         return extra
     gpu = "a GPU" if loading.n_gpu_layers else "the CPU"
-    kind = f"loads on {gpu}, {processor()}, {engine_build()}"
+    what = "the vocabulary loads" if loading.vocab_only else "loads"
+    kind = f"{what} on {gpu}, {processor()}, {engine_build()}"
     ways = _recall(kind, path)
     if ways.get(_way(extra)):
         return extra
     if extra and loading.extra_buffers == "auto" and ways.get(_way(False)) and _way(True) in ways:
         return False
-    header = read_header(path)
+    header = read_header(path, weights=not loading.vocab_only)
     stamps = _stamps(header)
     extra = _trial(header, stamps, loading, ways, extra)
     if _stamps(header) == stamps:  # else it changed while it was tried

@@ -29,17 +29,21 @@ _PART = re.compile(r"(?P<prefix>.+)-(?P<no>\d{5})-of-(?P<count>\d{5})\.gguf", re
 _TOKENS = "tokenizer.ggml.tokens"
 
 
-def read_header(path: str | os.PathLike[str], *, model: bool = True) -> Header:
+def read_header(
+    path: str | os.PathLike[str], *, model: bool = True, weights: bool = True
+) -> Header:
     """Reads and checks the header of a GGUF file, with all its parts if it is split.
 
-    With `model=False` only the format is checked, for sidecars and later parts. Raises
+    With `model=False` only the format is checked, for sidecars and later parts; with `weights=False` a
+    vocabulary without weights is a model too. Raises
     ModelNotFound, ModelUnreadable or ModelInvalid and nothing else.
     """
     header = parse_header(Path(path))
     if not model:
         return header
     header = _join_parts(header)
-    _check_shape(header)
+    if weights:
+        _check_shape(header)
     _check_vocabulary(header)
     return header
 

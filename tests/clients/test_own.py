@@ -39,11 +39,10 @@ def sources(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def models(tmp_path_factory, smollm2, tiny_recurrent):
+def models(tmp_path_factory, smollm2):
     """Stand-ins for the models that the tests would fetch."""
     folder = tmp_path_factory.mktemp("models")
     (folder / "llama.gguf").symlink_to(smollm2)
-    (folder / "recurrent.gguf").symlink_to(tiny_recurrent)
     return folder
 
 

@@ -11,7 +11,7 @@ from store.make_gguf import ARR, STR, tiny_llama
 
 from pyspec.errors import ModelInvalid, ModelRejected
 from pyspec.store import check as module
-from pyspec.store.check import check_model
+from pyspec.store.check import Loading, check_model
 from pyspec.store.child import ChildExit, run_child
 from pyspec.store.gguf import parse_header
 
@@ -50,6 +50,17 @@ def test_trust_reads_the_header_only(tiny: Path, monkeypatch: pytest.MonkeyPatch
         check_model(tiny, trust=True)
 
 
+def test_a_vocabulary_without_weights_is_tried_as_one(tmp_path: Path) -> None:
+    """Files such as llama.cpp's own vocabularies hold no tensors: fine where only the vocabulary is wanted."""
+    made = tiny_llama()
+    made.tensors = []
+    path = tmp_path / "vocabulary.gguf"
+    path.write_bytes(made.build())
+    check_model(path, loading=Loading(vocab_only=True))
+    with pytest.raises(ModelInvalid, match="no tensors"):
+        check_model(path)
+
+
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 def test_weights_that_are_not_finite_are_rejected(value: float, tmp_path: Path) -> None:
     """One bad weight is enough: llama.cpp's tensor check finds it, and its message is passed on."""
@@ -83,7 +94,7 @@ def test_abort_of_llama_cpp_stays_in_the_child(
     made.kv["tokenizer.ggml.tokens"] = (ARR, (STR, [*words[:-1], "a"]))
     path = tmp_path / "twins.gguf"
     path.write_bytes(made.build())
-    monkeypatch.setattr(module, "read_header", lambda p: parse_header(Path(p)))
+    monkeypatch.setattr(module, "read_header", lambda p, **_: parse_header(Path(p)))
     with pytest.raises(ModelRejected, match="SIGABRT") as caught:
         check_model(path)
     assert caught.value.signal == signal.SIGABRT
