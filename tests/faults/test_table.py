@@ -45,7 +45,7 @@ ELSEWHERE = {
         "test_prompt_longer_than_the_context_is_refused_before_any_decode",
     ),
     25: ("engine/test_faults.py", "test_junk_of_a_drafter_is_left_out"),
-    26: ("engine/test_faults.py", "test_failing_target_is_an_error_and_the_next_answer_is_right"),
+    26: ("faults/test_decodes.py", "test_a_failing_target_is_one_error"),
     28: ("cli/test_generate.py", "test_ctrl_c_keeps_the_partial_answer"),
     29: ("batch/test_journal.py", "test_disk_full_keeps_whole_records"),
     30: ("cli/test_batch.py", "test_kill_at_random_moments_loses_and_doubles_nothing"),
