@@ -142,7 +142,7 @@ _held: dict[tuple[Any, ...], Any] = {}
 
 
 def _load(name: str | None, options: Any) -> Any:
-    from pyspec.cli.quiet import hush_llama  # noqa: PLC0415
+    from pyspec.cli.engine import hush_llama  # noqa: PLC0415
     from pyspec.llama import SpeculativeLlama  # noqa: PLC0415
     from pyspec.store import resolve  # noqa: PLC0415
     from pyspec.store.machine import default_threads  # noqa: PLC0415

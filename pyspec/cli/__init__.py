@@ -1,1 +1,1 @@
-"""The command line: one module a subcommand, glue alone."""
+"""The command line: a module for each larger subcommand, glue alone."""

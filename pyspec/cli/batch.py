@@ -16,9 +16,7 @@ from pyspec.batch.files import FileRun, RunProgress
 from pyspec.batch.output import open_output
 from pyspec.batch.reading import MAX_RECORD, Reading
 from pyspec.batch.sources import find_sources, read_sources
-from pyspec.cli.batch_progress import batch_progress, show_summary
 from pyspec.cli.command import Subcommand
-from pyspec.cli.interrupt import interruptible
 from pyspec.cli.options import (
     find_models,
     model_options,
@@ -27,6 +25,8 @@ from pyspec.cli.options import (
     speculation_options,
     verification,
 )
+from pyspec.cli.progress import batch_progress, show_summary
+from pyspec.cli.streams import interruptible
 from pyspec.errors import Cancelled, InputEncoding, OptionError
 from pyspec.store.machine import default_threads
 

@@ -24,7 +24,6 @@ from pyspec.chat.settings import BRIEF, FULL, SILENT, ChatSettings
 from pyspec.chat.talk import Chat
 from pyspec.cli.command import TEXT, Subcommand, option
 from pyspec.cli.engine import engine_options
-from pyspec.cli.interrupt import interruptible
 from pyspec.cli.options import (
     model_options,
     open_model,
@@ -33,6 +32,7 @@ from pyspec.cli.options import (
     speculation_options,
 )
 from pyspec.cli.resume import with_its_model
+from pyspec.cli.streams import interruptible
 from pyspec.display import STATS_HELP
 from pyspec.errors import InputError
 from pyspec.rules import Margin

@@ -13,9 +13,8 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from pyspec.cli.command import Subcommand, option, stack
-from pyspec.cli.completion import model_names
-from pyspec.cli.progress import busy, store_progress
+from pyspec.cli.command import Subcommand, model_names, option, stack
+from pyspec.cli.progress import busy, run_progress, store_progress
 from pyspec.display import safe
 from pyspec.errors import OptionError, PyspecError
 from pyspec.store.drafts import Candidate, candidates
@@ -175,7 +174,6 @@ def _measured(
 
 
 def _verdict(target: Path, row: Candidate, options: Mapping[str, Any]) -> Verdict:
-    from pyspec.cli.measuring import run_progress  # noqa: PLC0415 - loads the engine
     from pyspec.measure.profile import measure  # noqa: PLC0415
     from pyspec.measure.questions import load_questions, select  # noqa: PLC0415
 
@@ -195,7 +193,7 @@ def _verdict(target: Path, row: Candidate, options: Mapping[str, Any]) -> Verdic
 
 
 def _opened(target: Path, row: Candidate, options: Mapping[str, Any]) -> SpeculativeLlama:
-    from pyspec.cli.quiet import hush_llama  # noqa: PLC0415
+    from pyspec.cli.engine import hush_llama  # noqa: PLC0415
     from pyspec.llama import SpeculativeLlama  # noqa: PLC0415
     from pyspec.store.machine import default_threads  # noqa: PLC0415
 

@@ -1,14 +1,20 @@
-"""llama.cpp's engine options by llama.cpp's names, and the arguments of `llama_cpp.Llama` that they stand for."""
+"""llama.cpp from the command line: its engine options by its names, its log lines, and `pyspec info`, what this build can do."""
 
 from __future__ import annotations
 
+import ctypes
+import sys
 from collections.abc import Mapping
 from typing import Any
 
 import click
+import llama_cpp
 
-from pyspec.cli.command import option, stack
+from pyspec._version import __version__
+from pyspec.cli.command import Subcommand, option, stack
 from pyspec.errors import OptionError
+from pyspec.store.machine import default_threads, extra_buffers_known, has_amx
+from pyspec.store.paths import cache_dir
 
 _CACHE_TYPES = {
     "f32": 0,
@@ -148,3 +154,58 @@ def _override(text: str) -> tuple[str, int | float | bool | str]:
             f"--override-kv {text} cannot be read",
             "write it as KEY=int:8, with int, float, bool or str",
         ) from None
+
+
+def hush_llama(verbose: bool) -> None:
+    """Drop llama.cpp's log lines, or show them on stderr.
+
+    An answer that is cancelled makes llama.cpp log errors of its own; what went wrong is said in a sentence of ours.
+    """
+    llama_cpp.llama_log_set(_show if verbose else _DROP, ctypes.c_void_p(0))
+
+
+_DROP = ctypes.cast(ctypes.pythonapi.Py_IsInitialized, llama_cpp.llama_log_callback)
+"""A function in C that does nothing with what it is given. One in Python would swallow signals: a KeyboardInterrupt that is
+raised in a callback goes no further, and llama.cpp logs all the time while it loads."""
+
+
+@llama_cpp.llama_log_callback  # type: ignore[untyped-decorator, unused-ignore]
+def _show(_level: int, text: bytes, _data: ctypes.c_void_p) -> None:
+    sys.stderr.write(text.decode("utf-8", "replace"))
+    sys.stderr.flush()
+
+
+@click.command(cls=Subcommand)
+def info() -> None:
+    """Print versions, the backends this build has, and where models are kept."""
+    click.echo(f"pyspec            {__version__}")
+    click.echo(f"llama-cpp-python  {llama_cpp.__version__}")
+    click.echo(f"offload to GPU    {'yes' if llama_cpp.llama_supports_gpu_offload() else 'no'}")
+    for name in backends():
+        click.echo(f"backend           {name}")
+    click.echo(f"extra buffers     {_extra_buffers()}")
+    click.echo(f"threads           {default_threads()}")
+    click.echo(f"cache             {cache_dir()}")
+
+
+def _extra_buffers() -> str:
+    """What was found out about llama.cpp's own layouts of weights."""
+    known = extra_buffers_known("auto")
+    if known is None:
+        return "not tried yet; this processor has AMX" if has_amx() else "used"
+    return (
+        "used; tried here" if known else "left off: llama.cpp crashes with them on this processor"
+    )
+
+
+def backends() -> list[str]:
+    """The backends compiled in with their features, as llama.cpp prints them."""
+    text = llama_cpp.llama_print_system_info().decode("utf-8", "replace")
+    named = [part.strip() for part in text.split("|")]
+    groups: list[list[str]] = []
+    for part in named:
+        if " : " in part:
+            groups.append([part])
+        elif part and groups:
+            groups[-1].append(part)
+    return [", ".join(group) for group in groups]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -12,10 +12,9 @@ from typing import Any
 import click
 from rich.console import Console
 
-from pyspec.batch.constrain import Constraint
-from pyspec.cli.command import TEXT, Subcommand, option
+from pyspec.batch.constrain import Constraint, schema_grammar
+from pyspec.cli.command import TEXT, Subcommand, option, stack
 from pyspec.cli.engine import engine_options
-from pyspec.cli.interrupt import exit_code, interruptible
 from pyspec.cli.options import (
     model_options,
     open_model,
@@ -25,14 +24,25 @@ from pyspec.cli.options import (
     speculation_options,
 )
 from pyspec.cli.resume import Dialogue, with_its_model
-from pyspec.cli.shape import grammar_of, shape_options
-from pyspec.cli.streams import prompt_text
+from pyspec.cli.streams import exit_code, interruptible, prompt_text
 from pyspec.display import STATS_HELP, PromptStatus, counted, safe, stats_line, token_text, verdict
 from pyspec.errors import OptionError
+from pyspec.grammar import bounded
 from pyspec.llama import Speculation, SpeculativeLlama
 from pyspec.prompt_cache import PromptCache
 from pyspec.sampling import Sampling
 from pyspec.stream import Piece, stream_text
+
+_FILE = click.Path(path_type=Path, dir_okay=False)
+
+shape_options = stack(
+    option("--json-schema", group="Answer", aliases=("-j",), type=TEXT, metavar="FILE|JSON",
+           help="Answer with JSON of this schema; {} for any JSON."),
+    option("--json-schema-file", group="Answer", aliases=("-jf",), type=_FILE, help="The same, from a file."),
+    option("--grammar", group="Answer", type=TEXT, metavar="GBNF", help="Answer with text of this grammar."),
+    option("--grammar-file", group="Answer", type=_FILE, help="The same, from a file."),
+)  # fmt: skip
+"""What an answer must look like."""
 
 MAX_INPUT = 1 << 20
 """Bytes of a prompt that are read unless --max-input says otherwise."""
@@ -284,3 +294,49 @@ def _print_tokens(llm: SpeculativeLlama, pieces: list[Piece], color: str) -> Non
     )
     coloured = console.color_system is not None and not console.no_color
     console.print(token_text(tokens, llm.piece, coloured), soft_wrap=True, end="")
+
+
+def grammar_of(options: Mapping[str, Any]) -> str | None:
+    """The grammar that the options describe, or None. Raises InputError for one that cannot be read or is too large."""
+    named = [name for name in _READERS if options.get(name) is not None]
+    if not named:
+        return None
+    if len(named) > 1:
+        raise OptionError("an answer has one shape", f"leave out all but one of {_names(named)}")
+    return _READERS[named[0]](options[named[0]])
+
+
+def _names(options: list[str]) -> str:
+    return ", ".join("--" + name.replace("_", "-") for name in options)
+
+
+def _schema(text: str) -> str:
+    if not text.lstrip().startswith("{"):
+        return _schema_file(Path(text))
+    try:
+        schema = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise OptionError(f"the JSON schema is no JSON: {error}", "check its quotes") from None
+    return schema_grammar(schema)
+
+
+def _schema_file(path: Path) -> str:
+    text = _read(path)
+    if not text.lstrip().startswith("{"):
+        raise OptionError(f"{path} holds no JSON object", "a schema begins with {")
+    return _schema(text)
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8-sig")
+    except (OSError, ValueError) as error:
+        raise OptionError(f"{path} cannot be read: {error}", "name a readable text file") from None
+
+
+_READERS: dict[str, Callable[[Any], str]] = {
+    "json_schema": _schema,
+    "json_schema_file": _schema_file,
+    "grammar": bounded,
+    "grammar_file": lambda path: bounded(_read(path)),
+}

@@ -28,6 +28,9 @@ _COMMANDS = {
     "completion": "Print what makes a shell complete commands.",
 }
 
+_MODULES = {"bench": "measuring", "quality": "measuring", "info": "engine", "completion": "command"}
+"""Where a subcommand lies that has no module of its own."""
+
 _ELSEWHERE = {
     "run": "pyspec chat -m NAME",
     "prompt": "pyspec generate",
@@ -55,7 +58,7 @@ class _Lazy(click.Group):
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
         if name not in _COMMANDS:
             return None
-        command = getattr(import_module(f"pyspec.cli.{name}"), name)
+        command = getattr(import_module(f"pyspec.cli.{_MODULES.get(name, name)}"), name)
         return command if isinstance(command, click.Command) else None
 
     def resolve_command(

@@ -1,27 +1,34 @@
-"""What the measuring commands share: their options, a progress bar, the command as published."""
+"""`pyspec bench` and `pyspec quality`: questions answered in several modes, one page of results."""
 
 from __future__ import annotations
 
 import os
 import shlex
 import sys
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from pyspec.cli.command import option, stack
+from pyspec.cli.command import Subcommand, option, stack
+from pyspec.cli.options import find_models, model_options, open_model
+from pyspec.cli.progress import run_progress
+from pyspec.measure.bench import Task, run_bench
+from pyspec.measure.modes import parse_modes
+from pyspec.measure.quality import WAYS, QualityResults, answer_all, judge, verdict
+from pyspec.measure.quality_report import save_quality, way_table
 from pyspec.measure.questions import human_eval, load_questions, select
+from pyspec.measure.report import speed_table
 from pyspec.measure.run import Options
+from pyspec.measure.sides import Sides, parse_ways
 from pyspec.rules import Margin
+from pyspec.store.machine import default_threads
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from pathlib import Path
 
     from pyspec.measure.questions import Question
+
 
 FILE = click.Path(path_type=Path, dir_okay=False)
 
@@ -83,24 +90,69 @@ def command_line() -> str:
     return " ".join(["pyspec", *map(shlex.quote, names)])
 
 
-@contextmanager
-def run_progress() -> Iterator[Callable[[int, int, str], None]]:
-    """A bar on stderr where that is a terminal; elsewhere a line now and then."""
-    console = Console(stderr=True)
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
-    bar = Progress(*columns, TimeRemainingColumn(), console=console, transient=True)
-    task = bar.add_task("", total=None)
+@click.command(cls=Subcommand)
+@model_options
+@question_options
+@click.option("--modes", default="plain,strict,margin", show_default=True, help="Comma-separated.")
+@click.option("--peers", default="", help="llama_cpp[-lookup], server[-draft[:K]|-ngram], commas.")
+@click.option("--server", type=FILE, help="llama-server; else the one on PATH.")
+@click.option("--peer-draft", type=FILE, help="Draft GGUF for llama-server; else the loaded one.")
+@click.option("--memory", is_flag=True, help="Also peak memory, in processes of their own.")
+@click.option("--title", default="Benchmark", show_default=True, help="Heading of the page.")
+@click.option("--about", default="", help="A paragraph under the heading.")
+def bench(out: Path, **options: Any) -> None:
+    """Compare modes and peers; write runs.jsonl, README.md, results.json and plots to --out.
 
-    def show(done: int, total: int, what: str) -> None:
-        if console.is_terminal:
-            bar.update(task, completed=done, total=total or None, description=what)
-        elif total and done % 50 == 0:
-            click.echo(f"{done}/{total} {what}", err=True)
+    Modes are parts joined by +: plain, strict, margin/gap=G/theta=T, fixed:K, confidence:P,
+    companion, auto, lookup, model, nothing. A run that was interrupted goes on where it stopped.
+    """
+    task = Task(
+        questions=chosen_questions(options),
+        modes=parse_modes(options["modes"]),
+        options=run_options(options),
+        folder=out,
+        peers=[name.strip() for name in options["peers"].split(",") if name.strip()],
+        server=options["server"],
+        peer_draft=options["peer_draft"],
+        title=options["title"],
+        about=options["about"],
+        command=command_line(),
+        memory=options["memory"],
+        tie=options["tie"],
+    )
+    with open_model({**options, **MEASURED}) as llm, run_progress() as report:
+        results = run_bench(llm, task, report, lambda note: click.echo(note, err=True))
+    click.echo(speed_table(results.summaries))
+    click.echo(f"written to {out}", err=True)
 
-    with bar if console.is_terminal else _nothing():
-        yield show
 
+@click.command(cls=Subcommand)
+@model_options
+@question_options
+@click.option("--ways", default=WAYS, help="Comma-separated; the first one is the control.")
+@click.option("--title", default="What the margin rule costs", help="Heading of the page.")
+def quality(out: Path, ways: str, title: str, **options: Any) -> None:
+    """Answer each question in many ways side by side; write runs.jsonl, README.md and quality.json to --out.
 
-@contextmanager
-def _nothing() -> Iterator[None]:
-    yield
+    Ways are modes as `pyspec bench` has them, and margin+random+..., +thin, +share:S, +record, +own, plain+temp:T:
+    tokens a verify, nats under the target, looped answers, checks by a program, each against the first way.
+    """
+    named, questions, how = parse_ways(ways), chosen_questions(options), run_options(options)
+    found = find_models({**options, "companion": "none"})
+    threads = options["threads"] or default_threads()
+    sides = Sides(
+        found["model"], found["draft"], named, n_ctx=options["ctx"], max_tokens=how.max_tokens,
+        n_threads=threads, n_threads_batch=threads, n_gpu_layers=options["n_gpu_layers"],
+        trust=options["trust_model"], extra_buffers=options["extra_buffers"],
+    )  # fmt: skip
+    try:
+        with run_progress() as report:
+            records = answer_all(sides, questions, how, out, report)
+    finally:
+        sides.close()
+    figures = judge(records, questions)
+    said = verdict(figures, named)
+    results = QualityResults(title, command_line(), records[-1].setup, figures, said)
+    save_quality(results, out)
+    click.echo(f"{way_table(figures)}\n\n{said}")
+    click.echo(f"written to {out}", err=True)

@@ -12,9 +12,8 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from pyspec.cli.command import Subcommand, option
-from pyspec.cli.completion import model_names
-from pyspec.cli.progress import busy, store_progress
+from pyspec.cli.command import Subcommand, model_names, option
+from pyspec.cli.progress import busy, run_progress, store_progress
 from pyspec.display import safe
 from pyspec.errors import ModelNotFound, PyspecError
 from pyspec.store.convert import (
@@ -160,7 +159,6 @@ def pull(name: str, kind: str | None, as_json: bool) -> None:
 
 def _measured_type(entry: Entry) -> str:
     """The type that measures best here; of the other files only those stay that were there."""
-    from pyspec.cli.measuring import run_progress  # noqa: PLC0415 - loads the engine
     from pyspec.measure.types import all_types, best_type, type_table  # noqa: PLC0415
 
     there = {kind for kind in CONVERSIONS if converted(entry, kind) is not None}

@@ -10,11 +10,9 @@ from typing import Any
 
 import click
 
-from pyspec.cli.command import option, stack
-from pyspec.cli.completion import model_names
-from pyspec.cli.engine import engine_arguments
+from pyspec.cli.command import model_names, option, stack
+from pyspec.cli.engine import engine_arguments, hush_llama
 from pyspec.cli.progress import busy, store_progress
-from pyspec.cli.quiet import hush_llama
 from pyspec.errors import OptionError
 from pyspec.llama import Speculation, SpeculativeLlama
 from pyspec.rules import Margin, Strict, Verification

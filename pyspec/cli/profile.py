@@ -12,9 +12,9 @@ import msgspec
 from rich.console import Console
 
 from pyspec.cli.command import Subcommand
-from pyspec.cli.measuring import FILE, MEASURED, run_progress
+from pyspec.cli.measuring import FILE, MEASURED
 from pyspec.cli.options import model_options, open_model
-from pyspec.cli.progress import store_progress
+from pyspec.cli.progress import run_progress, store_progress
 from pyspec.errors import OptionError
 from pyspec.measure.plots import available
 from pyspec.measure.profile import measure, store

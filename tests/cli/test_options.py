@@ -10,14 +10,13 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from pyspec.cli.bench import bench
 from pyspec.cli.chat import chat
 from pyspec.cli.draft import draft
 from pyspec.cli.engine import engine_arguments
 from pyspec.cli.generate import generate
 from pyspec.cli.main import cli, main
+from pyspec.cli.measuring import bench, quality
 from pyspec.cli.profile import profile
-from pyspec.cli.quality import quality
 from pyspec.cli.serve import serve
 
 
