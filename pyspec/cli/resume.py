@@ -11,7 +11,7 @@ import click
 
 from pyspec.chat import files
 from pyspec.chat.conversation import Conversation, Exchange, Reply, spoken
-from pyspec.chat.log import new_path, newest
+from pyspec.chat.files import new_path, newest
 from pyspec.errors import InputError, PyspecError
 from pyspec.llama import SpeculativeLlama
 from pyspec.stream import Piece

@@ -1,7 +1,6 @@
 """Drafters that live in Python; draft models live in the engine, where they are drafted in lock-step."""
 
-from pyspec.drafters.base import NOTHING, Drafter, Proposal
-from pyspec.drafters.foreign import ForeignDrafter
+from pyspec.drafters.base import NOTHING, Drafter, ForeignDrafter, Proposal
 from pyspec.drafters.lookup import LookupDrafter
 from pyspec.drafters.translated import TranslatedDrafter
 

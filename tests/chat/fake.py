@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 
 from rich.console import Console
 
+from pyspec.chat.commands import run
 from pyspec.chat.files import SavedModel
 from pyspec.chat.model import AnswerStats, Ask, Progress
 from pyspec.chat.prompt import StreamReader
 from pyspec.chat.render import Screen
-from pyspec.chat.repl import run
 from pyspec.chat.settings import ChatSettings
 from pyspec.chat.talk import Chat, Guard
 from pyspec.errors import DraftMismatch, PyspecError
