@@ -71,5 +71,5 @@ def test_what_passes_with_theirs_passes_with_ours(sources, models):
     theirs = outcomes(sources, models, "theirs")
     ours = outcomes(sources, models, "ours")
     passed = {name for name, outcome in theirs.items() if outcome == "passed"}
-    assert len(passed) >= 15, theirs
+    assert len(passed) >= 12, theirs
     assert {name: ours.get(name) for name in passed} == dict.fromkeys(passed, "passed")
