@@ -315,7 +315,7 @@ def run(chat: Chat, reader: Reader) -> int:
                 return _INTERRUPTED
             chat.interrupted_at = monotonic()
             chat.screen.note("(Ctrl-D or /exit leaves)")
-        if not reader.interactive and chat.interrupted_at > 0:
+        if not reader.interactive and chat.interrupted_at > 0 and not chat.leaving:
             return _INTERRUPTED
     return 0 if reader.interactive else chat.exit_code
 
