@@ -46,7 +46,7 @@ def test_a_disturbed_answer_is_timed_again(monkeypatch: pytest.MonkeyPatch) -> N
             pass
 
         def _record(self, *_arguments):
-            made.append(run.Record("x", 1, "a", 0, [], None))
+            made.append(run.RunRecord("x", 1, "a", 0, [], None))
             return made[-1]
 
     kept = Runner(None, [], run.Options(), None, None)._undisturbed(None, None, 0)
