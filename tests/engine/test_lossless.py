@@ -12,6 +12,7 @@ from answers import ask
 
 from pyspec.engine.handle import Engine, Role
 from pyspec.engine.side import address
+from pyspec.policy.cost import CostCurve
 from pyspec.policy.types import Plan
 from pyspec.sampling import Sampling
 
@@ -79,6 +80,7 @@ class Nosy:
 
     def __init__(self):
         self._accepted = 0
+        self.curve = CostCurve()  # results tell the speed against it
 
     def plan(self, places):
         """1 to 3 tokens, with the companion at times: all by what was accepted so far."""

@@ -1,4 +1,4 @@
-"""The C tests: kernels, engine and coupled draft on a toy llama.cpp, under AddressSanitizer and UndefinedBehaviorSanitizer."""
+"""The C tests: kernels, engine and coupled draft on a toy llama.cpp, under sanitizers of addresses, undefined behaviour and threads."""
 
 from __future__ import annotations
 
@@ -23,4 +23,5 @@ def test_c_tests_pass(native: Path) -> None:
         "test_engine",
         "test_faults",
         "test_coupled",
+        "test_lock",
     ]
