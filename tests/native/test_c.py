@@ -1,4 +1,4 @@
-"""The C tests: kernels, engine and coupled draft on a toy llama.cpp, under sanitizers of addresses, undefined behaviour and threads."""
+"""The C tests: kernels, engine and coupled draft on a toy llama.cpp, under the sanitizers."""
 
 from __future__ import annotations
 
