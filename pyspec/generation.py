@@ -12,11 +12,11 @@ from typing import Any
 
 import numpy as np
 
-from pyspec.assemble import Assembly, assemble
+from pyspec.engine.assembly import Assembly, assemble
 from pyspec.engine.handle import Gate
+from pyspec.engine.models import Placement, address
 from pyspec.engine.runs import Run
 from pyspec.engine.session import UNLIMITED
-from pyspec.engine.side import Placement, address
 from pyspec.errors import InputEncoding, InputError
 from pyspec.mirror import Closed, Mirror, closed_error
 from pyspec.options import AnswerOptions, Drafting, Speculation

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from pyspec.assemble import Assembly
+from pyspec.engine.assembly import Assembly
 from pyspec.engine.session import Report
 from pyspec.options import Speculation
 from pyspec.policy.simple import LengthPolicy

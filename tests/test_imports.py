@@ -17,7 +17,7 @@ LAYERS = [
     ["stream", "template", "constrain", "prompt_cache", "patch"],
     ["llama"],
     ["generation", "result"],
-    ["assemble", "mirror", "options"],
+    ["mirror", "options"],
     ["engine", "drafters", "profiles", "target", "plain"],
     [
         "policy",

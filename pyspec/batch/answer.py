@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from pyspec.engine.handle import Gate
+from pyspec.engine.models import address
 from pyspec.engine.runs import Run
-from pyspec.engine.side import address
 from pyspec.sampling import build_chain
 from pyspec.text import TextAssembler
 from pyspec.tokens import Token

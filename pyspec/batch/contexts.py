@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 import llama_cpp
 from llama_cpp import _internals as internals
 
-from pyspec.assemble import Parts, choose_parts, read_coupling_of
 from pyspec.batch.packing import STEP, Layout
 from pyspec.engine.handle import Engine, Role
-from pyspec.engine.loop import Loop
-from pyspec.engine.side import Placement, SideModel, address, longest_draft
+from pyspec.engine.models import Placement, SideModel, address, longest_draft
+from pyspec.engine.parts import Parts, choose_parts, read_coupling_of
+from pyspec.engine.round import Loop
 from pyspec.errors import EngineError
 from pyspec.policy.acceptance import Learned
 from pyspec.profiles import gpu_layers, load_profile, prior_curve, prior_learned

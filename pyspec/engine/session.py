@@ -13,9 +13,9 @@ import llama_cpp
 
 from pyspec.drafters import Drafter, TranslatedDrafter
 from pyspec.engine.handle import Engine, Role
-from pyspec.engine.loop import Loop
+from pyspec.engine.models import SideModel, address, longest_draft
+from pyspec.engine.round import Loop
 from pyspec.engine.runs import Run
-from pyspec.engine.side import SideModel, address, longest_draft
 from pyspec.errors import Cancelled, ContextOverflow, EngineBusy
 from pyspec.policy.types import Policy
 from pyspec.stats import Tally, Timings

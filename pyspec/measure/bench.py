@@ -26,7 +26,7 @@ from pyspec.template import ChatTemplate, Message
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from pyspec.assemble import Assembly
+    from pyspec.engine.assembly import Assembly
     from pyspec.llama import SpeculativeLlama
     from pyspec.measure.modes import Mode
     from pyspec.measure.questions import Question

@@ -26,13 +26,13 @@ from typing import TYPE_CHECKING, Any
 import llama_cpp
 import numpy as np
 
-from pyspec.assemble import choose_parts
 from pyspec.batch.contexts import Contexts, Models
 from pyspec.batch.packing import Layout, padded
 from pyspec.drafters import LookupDrafter, Proposal
 from pyspec.engine.handle import Gate, Role
+from pyspec.engine.models import address
+from pyspec.engine.parts import choose_parts
 from pyspec.engine.runs import Run
-from pyspec.engine.side import address
 from pyspec.errors import OptionError
 from pyspec.measure.modes import Mode, parse_mode
 from pyspec.measure.records import TimedAnswer

@@ -213,6 +213,6 @@ def test_architectures_without_layers_are_refused(open_llama, make, tiny_sliding
 
 def test_a_llama_cpp_without_states_is_refused(open_llama, make, target, monkeypatch):
     """Where the functions are not exported the sentence says so."""
-    monkeypatch.setattr("pyspec.assemble.STATES_SHOWN", False)
+    monkeypatch.setattr("pyspec.engine.parts.STATES_SHOWN", False)
     with pytest.raises(UnsupportedModel, match="this build"):
         open_llama(target, draft=make())

@@ -19,9 +19,9 @@ from answers import GREEDY
 
 from pyspec.drafters import LookupDrafter
 from pyspec.engine.handle import Engine, Gate, Role
-from pyspec.engine.loop import Loop
+from pyspec.engine.models import SideModel
+from pyspec.engine.round import Loop
 from pyspec.engine.runs import Run
-from pyspec.engine.side import SideModel
 from pyspec.policy.lengths import FixedPolicy
 from pyspec.rules import Strict
 

@@ -11,7 +11,7 @@ import tiny
 from answers import ask
 
 from pyspec.engine.handle import Engine, Role
-from pyspec.engine.side import address
+from pyspec.engine.models import address
 from pyspec.policy.cost import CostCurve
 from pyspec.policy.types import Plan
 from pyspec.sampling import Sampling

@@ -1,8 +1,7 @@
-"""From what the user named to a session: finds, checks and loads drafters, drafts and companions."""
+"""Which models stand beside the target: from what the user named to files, checked and not yet loaded."""
 
 from __future__ import annotations
 
-import logging
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -10,43 +9,13 @@ from typing import Any
 import llama_cpp
 
 from pyspec._lib import STATES_SHOWN
-from pyspec.drafters import Drafter, ForeignDrafter, LookupDrafter, TranslatedDrafter
-from pyspec.engine.session import Session
-from pyspec.engine.side import Placement, SideModel, longest_draft
-from pyspec.errors import DraftMismatch, OptionError, PyspecError, UnsupportedModel
+from pyspec.drafters import Drafter, ForeignDrafter, LookupDrafter
+from pyspec.engine.models import longest_draft
+from pyspec.errors import DraftMismatch, OptionError, UnsupportedModel
 from pyspec.store import fitting, resolve
 from pyspec.store.coupling import Coupling, find_sidecar, read_coupling
 from pyspec.store.drafts import draft_here
 from pyspec.store.eagle import MTP, States, TargetShape, is_eagle3, read_eagle3
-
-log = logging.getLogger("pyspec")
-
-
-@dataclass
-class Assembly:
-    """A session and what it was made of; `close` frees what `assemble` loaded.
-
-    draft and companion are the names that results report; models are the loaded ones, draft first; notes say what was left
-    out, and why.
-    """
-
-    session: Session
-    draft: str
-    companion: str
-    notes: list[str] = field(default_factory=list)
-    models: list[SideModel | TranslatedDrafter] = field(default_factory=list)
-
-    @property
-    def has_companion(self) -> bool:
-        """Whether a companion is loaded."""
-        return self.companion != "none"
-
-    def close(self) -> None:
-        """Free the session, then the models."""
-        self.session.close()
-        for model in self.models:
-            model.close()
-        self.models.clear()
 
 
 @dataclass
@@ -74,91 +43,6 @@ class Parts:
         name = MTP if self.head else f"{self.draft.stem}{how}" if self.draft else ""
         named += [name] if name else []
         return "+".join(named) or "none", self.companion.stem if self.companion else "none"
-
-
-_AS_TARGET = Placement()
-
-
-def assemble(
-    target: Any, draft: Any, companion: str, placement: Placement = _AS_TARGET
-) -> Assembly:
-    """Load what drafts for `target` (a `llama_cpp.Llama`) and join it to a session.
-
-    draft: see `SpeculativeLlama`; one of another vocabulary is translated. Raises DraftMismatch for a companion of another
-    vocabulary, UnsupportedModel where the target's memory cannot be rolled back and a draft was asked for by name.
-    """
-    parts = choose_parts(target, draft, companion)
-    try:
-        return _assembled(parts, target, placement)
-    except PyspecError as error:
-        if not parts.automatic or parts.draft is None:
-            raise
-        parts.notes = [
-            f"{parts.draft.name} is here and cannot draft for this model: {error.message}"
-        ]
-        parts.draft = parts.companion = None
-        return _assembled(parts, target, placement)
-
-
-def _assembled(parts: Parts, target: Any, placement: Placement) -> Assembly:
-    models: list[SideModel | TranslatedDrafter] = []
-    coupling = read_coupling_of(parts, target)
-    states = coupling if isinstance(coupling, States) else None
-    draft: SideModel | TranslatedDrafter | None
-    try:
-        draft = _load(parts.draft, target, placement, models, states)
-    except DraftMismatch as error:
-        if parts.draft is None or coupling is not None or parts.automatic:
-            raise
-        draft = _translated(parts, target, placement, models, error)
-    try:
-        companion = _load(parts.companion, target, placement, models)
-        behind_text = draft if isinstance(draft, TranslatedDrafter) else None
-        side = draft if isinstance(draft, SideModel) else None
-        session = Session(target, parts.drafter, side, companion, coupling, behind_text)
-    except Exception:
-        for model in models:
-            model.close()
-        raise
-    return Assembly(session, *parts.names, parts.notes, models)
-
-
-def _translated(
-    parts: Parts,
-    target: Any,
-    placement: Placement,
-    models: list[SideModel | TranslatedDrafter],
-    error: DraftMismatch,
-) -> TranslatedDrafter:
-    """A draft of another vocabulary, behind text; the companion would not understand what it says, so it is left out."""
-    assert parts.draft is not None  # noqa: S101 - for the type checker
-    layers = placement.n_gpu_layers
-    drafter = TranslatedDrafter(
-        parts.draft,
-        target,
-        n_gpu_layers=target.model_params.n_gpu_layers if layers is None else layers,
-        n_threads=placement.n_threads or target.n_threads,
-        flash_attn=True,
-        trust=target.trust,
-    )
-    models.append(drafter)
-    parts.companion, parts.translated = None, True
-    parts.notes.append(f"{error.message}; so its drafts are translated through text")
-    return drafter
-
-
-def _load(
-    path: Path | None,
-    target: Any,
-    placement: Placement,
-    models: list[SideModel | TranslatedDrafter],
-    states: States | None = None,
-) -> SideModel | None:
-    if path is None:
-        return None
-    model = SideModel(path, target, placement, states=states)
-    models.append(model)
-    return model
 
 
 def choose_parts(target: Any, draft: Any, companion: str) -> Parts:

@@ -1,4 +1,4 @@
-"""Draft and companion models: loaded through llama-cpp-python, checked against the target's vocabulary."""
+"""The models beside the target: loaded through llama-cpp-python, checked against the target's vocabulary."""
 
 from __future__ import annotations
 

@@ -7,8 +7,8 @@ import tiny
 from answers import Scripted, ask
 from llama_cpp.llama_speculative import LlamaPromptLookupDecoding
 
-from pyspec.assemble import choose_parts
 from pyspec.drafters import ForeignDrafter, LookupDrafter
+from pyspec.engine.parts import choose_parts
 from pyspec.errors import (
     DraftMismatch,
     ModelError,
