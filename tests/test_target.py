@@ -89,16 +89,16 @@ def test_drafts_follow(
     tiny_target: Path, tiny_draft: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A draft is loaded with the buffers that its target was given."""
-    from pyspec.engine import side
+    from pyspec.engine import models
 
     seen = []
-    make = side._model_params
+    make = models._model_params
 
     def watched(*args: Any) -> Any:
         seen.append(make(*args))
         return seen[-1]
 
-    monkeypatch.setattr(side, "_model_params", watched)
+    monkeypatch.setattr(models, "_model_params", watched)
     for word in ("on", "off"):
         options = {**PLAIN, "draft": str(tiny_draft), "trust": True, "extra_buffers": word}
         SpeculativeLlama(str(tiny_target), companion="none", **options).close()
