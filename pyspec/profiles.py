@@ -16,8 +16,7 @@ from pyspec.policy.cost import CostCurve
 from pyspec.policy.profile import Prior, ProfileKey, load_prior
 from pyspec.policy.profile import load_profile as load_stored
 from pyspec.policy.profile import save_prior as store_prior
-from pyspec.store.fingerprint import file_sha256
-from pyspec.store.paths import cache_dir
+from pyspec.store.cache import cache_dir, file_sha256
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -13,9 +13,9 @@ from llama_cpp import llama_chat_format
 from pyspec.errors import EngineError, ModelInvalid
 from pyspec.ranges import check_ranges
 from pyspec.store.check import Loading, check_model
+from pyspec.store.child import TemplateProcess
 from pyspec.store.eagle import has_head
 from pyspec.store.machine import address_space_left, default_threads
-from pyspec.store.render import TemplateProcess
 from pyspec.text import GuardedTokenizer
 
 _BESIDE_WEIGHTS = 512 << 20

@@ -223,8 +223,8 @@ def write(
 
 def couple(target: Path, path: Path) -> Path:
     """Write the target as its own coupled draft, with matrices of zeros: its input is the token's embedding alone."""
+    from pyspec.store.cache import file_sha256
     from pyspec.store.coupling import norms_digest
-    from pyspec.store.fingerprint import file_sha256
 
     shutil.copy(target, path)
     zeros = np.zeros((32, 32), np.float16)

@@ -21,7 +21,7 @@ from pyspec.errors import Cancelled, OptionError
 from pyspec.policy.lengths import parse_length
 from pyspec.ranges import check_range, check_ranges
 from pyspec.stats import Tally
-from pyspec.store.fingerprint import file_sha256
+from pyspec.store.cache import file_sha256
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence

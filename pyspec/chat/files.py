@@ -16,7 +16,7 @@ from pyspec._version import __version__
 from pyspec.atomic import write_whole
 from pyspec.chat.conversation import Conversation, Exchange, Reply
 from pyspec.errors import InputEncoding, InputError, InputTooLong
-from pyspec.store.fingerprint import file_sha256, known_sha256
+from pyspec.store.cache import file_sha256, known_sha256
 from pyspec.tokens import Source, Token
 
 MAX_TEXT = 1 << 20

@@ -13,8 +13,8 @@ import llama_cpp
 from pyspec._version import __version__
 from pyspec.cli.command import Subcommand, option, stack
 from pyspec.errors import OptionError
+from pyspec.store.cache import cache_dir
 from pyspec.store.machine import default_threads, extra_buffers_known, has_amx
-from pyspec.store.paths import cache_dir
 
 _CACHE_TYPES = {
     "f32": 0,

@@ -16,24 +16,25 @@ from pyspec.cli.command import Subcommand, model_names, option
 from pyspec.cli.progress import busy, run_progress, store_progress
 from pyspec.display import safe
 from pyspec.errors import ModelNotFound, PyspecError
-from pyspec.store.convert import (
+from pyspec.store.cache import file_sha256
+from pyspec.store.fetch import (
     CONVERSIONS,
     ORIGINAL,
+    Progress,
+    cached,
     convert,
     converted,
+    fetch,
     read_provenance,
     variant_path,
 )
-from pyspec.store.facts import facts_of
-from pyspec.store.fetch import Progress, cached, fetch
-from pyspec.store.fingerprint import file_sha256
 from pyspec.store.gguf import SCALARS, STRING, Array, Header
-from pyspec.store.header import read_header
-from pyspec.store.hub import hub_repo
+from pyspec.store.header import facts_of, read_header
 from pyspec.store.locate import find, resolve
 from pyspec.store.locate import pull as fetch_repo
 from pyspec.store.machine import default_threads
 from pyspec.store.manifest import Entry, HuggingFace, Manifest, PypiWheel, Shipped, load_manifest
+from pyspec.store.remote import hub_repo
 from pyspec.store.shelf import Model, add, here, remove
 
 __all__ = ["models"]

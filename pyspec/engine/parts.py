@@ -14,8 +14,8 @@ from pyspec.engine.models import longest_draft
 from pyspec.errors import DraftMismatch, OptionError, UnsupportedModel
 from pyspec.store import fitting, resolve
 from pyspec.store.coupling import Coupling, find_sidecar, read_coupling
-from pyspec.store.drafts import draft_here
 from pyspec.store.eagle import MTP, States, TargetShape, is_eagle3, read_eagle3
+from pyspec.store.shelf import draft_here
 
 
 @dataclass

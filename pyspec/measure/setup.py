@@ -13,7 +13,7 @@ import msgspec
 
 from pyspec._version import __version__
 from pyspec.profiles import gpu_layers
-from pyspec.store.fingerprint import file_sha256
+from pyspec.store.cache import file_sha256
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -17,8 +17,7 @@ import numpy as np
 from pyspec.errors import MeasureError
 from pyspec.measure.questions import load_questions
 from pyspec.measure.report import table
-from pyspec.store.convert import CONVERSIONS, ORIGINAL, convert
-from pyspec.store.fetch import Progress, fetch
+from pyspec.store.fetch import CONVERSIONS, ORIGINAL, Progress, convert, fetch
 from pyspec.target import TargetLlama
 
 if TYPE_CHECKING:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from pyspec.store.cache import file_sha256
 from pyspec.store.check import check_model
-from pyspec.store.fingerprint import file_sha256
 from pyspec.store.gguf import Header
 from pyspec.store.header import read_header
 from pyspec.store.locate import fitting, resolve

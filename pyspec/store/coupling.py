@@ -21,11 +21,9 @@ import numpy.typing as npt
 
 from pyspec.atomic import write_whole
 from pyspec.errors import DraftMismatch, ModelInvalid
-from pyspec.store.facts import facts_of
-from pyspec.store.fingerprint import file_sha256, recall, remember, stamp
+from pyspec.store.cache import cache_dir, file_sha256, recall, remember, stamp
 from pyspec.store.gguf import Header, Tensor
-from pyspec.store.header import read_header
-from pyspec.store.paths import cache_dir
+from pyspec.store.header import facts_of, read_header
 
 FORMAT = 1
 _LARGEST = 1 << 30

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from pyspec.errors import DraftMismatch, ModelInvalid, UnsupportedModel
-from pyspec.store.facts import facts_of
 from pyspec.store.gguf import Array, Header, parse_header
+from pyspec.store.header import facts_of
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -8,13 +8,20 @@ import re
 from pathlib import Path
 
 from pyspec.errors import ModelNotFound
-from pyspec.store.convert import CONVERSIONS, ORIGINAL, convert, converted, read_provenance
+from pyspec.store.cache import file_sha256, models_dir, stamp
 from pyspec.store.cursor import open_regular, show
-from pyspec.store.fetch import Progress, fetch, no_progress
-from pyspec.store.fingerprint import file_sha256, stamp
-from pyspec.store.hub import PREFIX, find_hub, hub_repo, parse_hub_name
+from pyspec.store.fetch import (
+    CONVERSIONS,
+    ORIGINAL,
+    Progress,
+    convert,
+    converted,
+    fetch,
+    no_progress,
+    read_provenance,
+)
 from pyspec.store.manifest import Entry, Manifest, load_manifest
-from pyspec.store.paths import models_dir
+from pyspec.store.remote import PREFIX, find_hub, hub_repo, parse_hub_name
 from pyspec.store.shelf import find_here, names
 
 __all__ = ["find", "fitting", "known_as", "pull", "resolve"]

@@ -16,7 +16,7 @@ from importlib import metadata, util
 from pathlib import Path
 
 from pyspec.errors import OptionError
-from pyspec.store.fingerprint import Stamp, recall, remember
+from pyspec.store.cache import Stamp, recall, remember
 
 __all__ = [
     "EXTRA_BUFFERS",

@@ -9,10 +9,10 @@ from llama_cpp import llama_cpp as lc
 from store.shop import WHEEL, Shop, sha
 
 from pyspec.errors import FetchError
-from pyspec.store import convert as module
+from pyspec.store import fetch as module
 from pyspec.store import read_header, resolve
 from pyspec.store.child import ChildExit
-from pyspec.store.convert import CONVERSIONS, convert, converted, read_provenance
+from pyspec.store.fetch import CONVERSIONS, convert, converted, read_provenance
 from pyspec.store.locate import known_as
 
 if TYPE_CHECKING:

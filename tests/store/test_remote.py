@@ -15,7 +15,7 @@ from store.hub_server import COMMIT, serving
 from store.make_gguf import tiny_llama
 
 from pyspec.errors import ModelNotFound
-from pyspec.store.hub import Repo, _choose, hub_repo
+from pyspec.store.remote import Repo, _choose, hub_repo
 
 TINY = tiny_llama().build()
 

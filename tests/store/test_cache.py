@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pyspec.errors import ModelNotFound
-from pyspec.store import fingerprint
-from pyspec.store.fingerprint import file_sha256, recall, remember, stamp
+from pyspec.store import cache
+from pyspec.store.cache import file_sha256, recall, remember, stamp
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -32,7 +32,7 @@ def test_second_hash_reads_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     def refuse(_: Path) -> str:
         raise AssertionError("read again")
 
-    monkeypatch.setattr(fingerprint, "_hash", refuse)
+    monkeypatch.setattr(cache, "_hash", refuse)
     assert file_sha256(path) == first
 
 

@@ -1,0 +1,191 @@
+"""The cache of fetched and converted models: where it lies, one process at a time, and what is known of each file."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+import platformdirs
+
+from pyspec.atomic import write_whole
+from pyspec.errors import FetchError, ModelUnreadable
+from pyspec.store.cursor import open_regular, show
+
+__all__ = [
+    "Stamp",
+    "cache_dir",
+    "file_lock",
+    "file_sha256",
+    "known_sha256",
+    "make_dir",
+    "models_dir",
+    "recall",
+    "remember",
+    "stamp",
+]
+
+
+def cache_dir() -> Path:
+    """The cache of pyspec; PYSPEC_CACHE overrides the platform's convention. Not created here."""
+    override = os.environ.get("PYSPEC_CACHE")
+    if override:
+        return Path(override).expanduser().absolute()
+    return platformdirs.user_cache_path("pyspec", appauthor=False)
+
+
+def models_dir() -> Path:
+    """The folder of fetched and converted models in the cache. Not created here."""
+    return cache_dir() / "models"
+
+
+def make_dir(path: Path) -> Path:
+    """Creates a folder of the cache and returns it; FetchError when that cannot be done."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise FetchError(
+            f"cannot create the cache folder {path}: {error.strerror}",
+            "set PYSPEC_CACHE to a folder that can be written",
+        ) from error
+    return path
+
+
+# -- one process at a time ---------------------------------------------------------------------------------------------
+
+
+_POLL_SECONDS = 0.1
+
+if sys.platform == "win32":
+    import msvcrt
+
+    def _try_lock(fd: int) -> bool:
+        try:
+            msvcrt.locking(fd, msvcrt.LK_NBLCK, 1)
+        except OSError:
+            return False
+        return True
+
+else:
+    import fcntl
+
+    def _try_lock(fd: int) -> bool:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True
+
+
+@contextmanager
+def file_lock(path: Path, on_wait: Callable[[], None] | None = None) -> Iterator[None]:
+    """Holds an exclusive lock on `path`, which is created and left in place.
+
+    The lock dies with the process that holds it. While another holds it, `on_wait` is called once
+    and the lock is polled, so Ctrl-C works. Raises FetchError when the file cannot be opened.
+    """
+    try:
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0), 0o600)
+    except OSError as error:
+        raise FetchError(f"cannot write to the cache at {path}: {error.strerror}") from error
+    try:
+        waited = False
+        while not _try_lock(fd):
+            if not waited and on_wait is not None:
+                on_wait()
+            waited = True
+            time.sleep(_POLL_SECONDS)
+        yield
+    finally:
+        os.close(fd)  # releases the lock
+
+
+# -- facts of files ----------------------------------------------------------------------------------------------------
+
+
+_CHUNK = 1 << 20
+
+
+class Stamp(NamedTuple):
+    """What tells one state of a file from another."""
+
+    realpath: str
+    size: int
+    mtime_ns: int
+    inode: int
+
+
+def stamp(path: Path) -> Stamp:
+    """The stamp of a file; raises ModelNotFound or ModelUnreadable."""
+    fd, _ = open_regular(path)
+    try:
+        status = os.fstat(fd)
+    finally:
+        os.close(fd)
+    return Stamp(os.path.realpath(path), status.st_size, status.st_mtime_ns, status.st_ino)
+
+
+def recall(kind: str, of: Stamp) -> str | None:
+    """The fact remembered under `kind` for exactly this state of the file, or None."""
+    try:
+        record = json.loads(_record(kind, of).read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return None
+    if not isinstance(record, dict) or record.get("stamp") != list(of):
+        return None
+    fact = record.get("fact")
+    return fact if isinstance(fact, str) else None
+
+
+def remember(kind: str, of: Stamp, fact: str) -> None:
+    """Keeps a fact; a later state of the same file replaces it. Failures are ignored."""
+    record = _record(kind, of)
+    with contextlib.suppress(OSError):
+        record.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(record, [json.dumps({"stamp": list(of), "fact": fact}).encode()])
+
+
+def _record(kind: str, of: Stamp) -> Path:
+    key = hashlib.sha256(f"{kind}\0{of.realpath}".encode("utf-8", "surrogateescape")).hexdigest()
+    return cache_dir() / "facts" / f"{key[:32]}.json"
+
+
+def file_sha256(path: str | os.PathLike[str]) -> str:
+    """The sha256 of a file in hex, from the cache when the file has not changed since.
+
+    Raises ModelNotFound or ModelUnreadable.
+    """
+    path = Path(path)
+    before = stamp(path)
+    known = recall("sha256", before)
+    if known is not None:
+        return known
+    digest = _hash(path)
+    if stamp(path) == before:  # else it changed while it was read
+        remember("sha256", before, digest)
+    return digest
+
+
+def known_sha256(path: Path) -> str:
+    """The sha256 of a file if it was found out before, or the empty string."""
+    return recall("sha256", stamp(path)) or ""
+
+
+def _hash(path: Path) -> str:
+    digest = hashlib.sha256()
+    fd, _ = open_regular(path)
+    try:
+        while chunk := os.read(fd, _CHUNK):
+            digest.update(chunk)
+    except OSError as error:
+        raise ModelUnreadable(f"cannot read {show(str(path), 300)}: {error.strerror}") from error
+    finally:
+        os.close(fd)
+    return digest.hexdigest()
