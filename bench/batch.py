@@ -27,9 +27,9 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from pyspec.measure.memory import resident_peak
+from pyspec.measure.records import ModelFile, machine, model_file
 from pyspec.measure.report import table
-from pyspec.measure.setup import ModelFile, machine, model_file
+from pyspec.measure.usage import resident_peak
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

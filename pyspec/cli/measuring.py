@@ -14,12 +14,11 @@ from pyspec.cli.command import Subcommand, option, stack
 from pyspec.cli.options import find_models, model_options, open_model
 from pyspec.cli.progress import run_progress
 from pyspec.measure.bench import Task, run_bench
-from pyspec.measure.modes import parse_modes
+from pyspec.measure.modes import Options, parse_modes
 from pyspec.measure.quality import WAYS, QualityResults, answer_all, judge, verdict
 from pyspec.measure.quality_report import save_quality, way_table
 from pyspec.measure.questions import human_eval, load_questions, select
 from pyspec.measure.report import speed_table
-from pyspec.measure.run import Options
 from pyspec.measure.sides import Sides, parse_ways
 from pyspec.rules import Margin
 from pyspec.store.machine import default_threads

@@ -17,8 +17,7 @@ from pyspec.cli.options import model_options, open_model
 from pyspec.cli.progress import run_progress, store_progress
 from pyspec.errors import OptionError
 from pyspec.measure.plots import available
-from pyspec.measure.profile import measure, store
-from pyspec.measure.profile_report import draw, say, summary
+from pyspec.measure.profile import draw, measure, say, store, summary
 from pyspec.measure.questions import load_questions, select
 from pyspec.measure.rounds import RoundsHeader, write_rounds
 from pyspec.measure.types import all_types, type_table

@@ -15,7 +15,8 @@ import numpy as np
 
 from pyspec.engine.handle import MAX_DRAFT, Role
 from pyspec.engine.session import PREFILL_CHUNK
-from pyspec.errors import UnequalOutputs
+from pyspec.errors import InputError, UnequalOutputs
+from pyspec.template import ChatTemplate, Message
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from pyspec.llama import SpeculativeLlama
+    from pyspec.measure.questions import Question
     from pyspec.measure.records import RunRecord
 
 TIE = 0.05
@@ -160,4 +162,39 @@ def with_gaps(
         text = [*prompt, *answer[: one.place]]
         row = next(iter(rows_after(llm, text, [0])))
         out.append(msgspec.structs.replace(one, gap=top_gap(row)))
+    return out
+
+
+def equality(
+    llm: SpeculativeLlama,
+    records: Sequence[RunRecord],
+    questions: Sequence[Question],
+    tie: float | None = None,
+) -> tuple[list[Difference], float]:
+    """First differences from plain decoding's, with the target's gap at each, and the bound."""
+    plain = [r for r in records if r.who == "plain" and not r.error and r.turns]
+    if not plain:
+        return [], 0.0
+    prompts = _prompts(llm, plain, questions)
+    longest = max(prompts.values(), key=lambda pair: len(pair[1]))
+    if tie is None:
+        tie = tie_bound(llm, longest[0], longest[1][:48])
+    return with_gaps(llm, differences(records), prompts), tie
+
+
+def _prompts(
+    llm: SpeculativeLlama, plain: Sequence[RunRecord], questions: Sequence[Question]
+) -> dict[tuple[int | str, int], tuple[list[int], list[int]]]:
+    template = ChatTemplate.of(llm)
+    by_id = {question.question_id: question for question in questions}
+    out = {}
+    for record in plain:
+        question = by_id.get(record.question_id)
+        if question is None:
+            raise InputError(f"the journal holds question {record.question_id}, this run does not")
+        messages: list[Message] = []
+        for number, turn in enumerate(record.turns):
+            messages.append(Message(role="user", content=question.turns[number]))
+            out[record.question_id, number] = template.prompt(messages), turn.tokens
+            messages.append(Message(role="assistant", tokens=turn.tokens))
     return out

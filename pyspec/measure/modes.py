@@ -13,14 +13,18 @@ A mode is parts joined by `+`, in any order, each setting one thing:
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, cast
+from time import perf_counter
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from pyspec.errors import OptionError
 from pyspec.llama import Speculation
+from pyspec.measure.records import TimedAnswer
 from pyspec.options import Drafting
 from pyspec.policy.lengths import parse_length
 from pyspec.rules import Margin, Strict
+from pyspec.sampling import Sampling
 
 if TYPE_CHECKING:
     from pyspec.llama import SpeculativeLlama
@@ -144,3 +148,93 @@ class Bench:
     def names(self) -> tuple[str, str]:
         """Draft and companion that are loaded."""
         return str(self._assembly.draft), str(self._assembly.companion)
+
+
+# -- ways of answering -------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Options:
+    """max_tokens: of one answer; temperature, seed: of the sampler; repeat: runs a question."""
+
+    max_tokens: int = 128
+    temperature: float = 0.0
+    seed: int = 1
+    repeat: int = 1
+    warm_up: int = 3
+
+    def sampling(self, more: int = 0) -> Sampling:
+        """As the engine takes it, with a seed so many further on."""
+        return Sampling(temperature=self.temperature, seed=self.seed + more)
+
+
+class Contender(Protocol):
+    """A way of answering: a mode of pyspec, or a peer."""
+
+    name: str
+    exact: bool
+    peer: bool
+
+    def forget(self) -> None:
+        """Empty the KV: the next prompt is read from its first token on."""
+
+    def answer(self, prompt: Sequence[int], max_tokens: int, options: Options) -> TimedAnswer:
+        """Answer the tokens of a prompt; what is held of an earlier turn may be reused."""
+
+    def close(self) -> None:
+        """Free what this alone holds."""
+
+
+class Clock:
+    """Arrival times of tokens, seen from outside; the same clock for every contender."""
+
+    def __init__(self) -> None:
+        self.start = perf_counter()
+        self.first = self.last = 0.0
+
+    def tick(self) -> None:
+        """Tokens arrived."""
+        self.last = perf_counter()
+        if not self.first:
+            self.first = self.last
+
+    def turn(
+        self, prompt: Sequence[int], tokens: list[int], finish: str, **more: Any
+    ) -> TimedAnswer:
+        """The finished turn."""
+        end = self.last or perf_counter()
+        first = self.first or end
+        total = round(perf_counter() - self.start, 6)
+        first_s, decode_s = round(first - self.start, 6), round(end - first, 6)
+        return TimedAnswer(len(prompt), tokens, finish, first_s, decode_s, total, **more)
+
+
+class Ours:
+    """One mode of the loaded model."""
+
+    peer = False
+
+    def __init__(self, bench: Bench, mode: Mode, *, exact: bool | None = None) -> None:
+        self.bench, self.mode = bench, mode
+        self.name = mode.name
+        self.exact = mode.exact if exact is None else exact
+
+    def forget(self) -> None:
+        """See Contender."""
+        self.bench.forget()
+
+    def answer(self, prompt: Sequence[int], max_tokens: int, options: Options) -> TimedAnswer:
+        """See Contender."""
+        tokens: list[int] = []
+        finish = "length"
+        llm, asked = self.bench.llm, self.bench.asked(self.mode)
+        clock = Clock()
+        for step in llm.steps(prompt, options.sampling(), max_tokens=max_tokens, **asked):
+            if step.tokens:
+                clock.tick()
+            tokens += [token.id for token in step.tokens]
+            finish = step.finish_reason or finish
+        return clock.turn(prompt, tokens, finish, speculation=dict(llm.last_speculation))
+
+    def close(self) -> None:
+        """See Contender; the model is the caller's."""

@@ -30,15 +30,15 @@ from typing import TYPE_CHECKING, Any
 import llama_cpp
 
 from pyspec.errors import EngineError, OptionError, PeerMissing
-from pyspec.measure.run import Clock
+from pyspec.measure.modes import Clock
 from pyspec.plain import PlainLlama
 from pyspec.store.check import extra_buffers
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from pyspec.measure.modes import Contender, Options
     from pyspec.measure.records import TimedAnswer
-    from pyspec.measure.run import Contender, Options
 
 _HINT = "peers: llama_cpp, llama_cpp-lookup, server, server-draft, server-draft:K, server-ngram"
 _START_S, _ANSWER_S = 120.0, 600.0

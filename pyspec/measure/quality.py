@@ -16,9 +16,8 @@ import msgspec
 from pyspec.drafters.lookup import SuffixIndex
 from pyspec.errors import MeasureError, PyspecError
 from pyspec.measure.bench import questions_name
-from pyspec.measure.checks import check
-from pyspec.measure.records import RunLog, RunRecord, TimedAnswer
-from pyspec.measure.setup import Setup, setup_of
+from pyspec.measure.questions import check
+from pyspec.measure.records import RunLog, RunRecord, Setup, TimedAnswer, setup_of
 from pyspec.measure.sides import Sides, Way
 from pyspec.measure.stats import detectable, exact_pairs, paired, signed_ranks
 from pyspec.template import ChatTemplate, Message
@@ -26,8 +25,8 @@ from pyspec.template import ChatTemplate, Message
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+    from pyspec.measure.modes import Options
     from pyspec.measure.questions import Question
-    from pyspec.measure.run import Options
 
 WAYS = (
     "strict+fixed:4,plain,strict+fixed:1,plain+temp:0.3,margin+fixed:4,margin/gap=inf+fixed:4,margin+random,"

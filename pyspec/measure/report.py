@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from pyspec.measure import plots
-from pyspec.measure.disturbed import BOUND
 from pyspec.measure.equal import Difference
 from pyspec.measure.plots import Drawn
-from pyspec.measure.setup import Setup
+from pyspec.measure.records import Setup
 from pyspec.measure.stats import TOTAL, Summary, geomean, hindsight, summarise
+from pyspec.measure.usage import BOUND
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

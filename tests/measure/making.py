@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from pyspec.measure.records import RunRecord, TimedAnswer
-from pyspec.measure.setup import ModelFile, Setup
+from pyspec.measure.records import ModelFile, RunRecord, Setup, TimedAnswer
 
 SETUP = Setup(
     pyspec="0",

@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from pyspec.measure.costs import MeasuredCosts, measure_costs
-from pyspec.measure.plans import PLAIN, break_even, fixed_plans
+from pyspec.measure.costs import PLAIN, MeasuredCosts, break_even, fixed_plans, measure_costs
 from pyspec.measure.profile import by_position, calibration, evaluate, measure, store
 from pyspec.measure.questions import Question
 from pyspec.measure.rounds import Chain

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from measure.making import record, turn
 
+from pyspec.measure.modes import Options
 from pyspec.measure.quality import (
     Figures,
     answer_all,
@@ -16,7 +17,6 @@ from pyspec.measure.quality import (
 )
 from pyspec.measure.questions import Question
 from pyspec.measure.records import RunRecord
-from pyspec.measure.run import Options
 from pyspec.measure.sides import Sides, parse_ways
 
 QUESTIONS = [

@@ -9,14 +9,12 @@ from typing import Any
 import pytest
 
 from pyspec.errors import EngineError, MeasureError, OptionError, PeerMissing
-from pyspec.measure.bench import Task, run_bench
+from pyspec.measure.bench import Runner, Task, run_bench
 from pyspec.measure.equal import differences
-from pyspec.measure.modes import Bench, parse_modes
+from pyspec.measure.modes import Bench, Options, Ours, parse_modes
 from pyspec.measure.peers import Files, open_peer
 from pyspec.measure.questions import Question
-from pyspec.measure.records import RunLog, TimedAnswer, read_records
-from pyspec.measure.run import Options, Ours, Runner
-from pyspec.measure.setup import describe
+from pyspec.measure.records import RunLog, TimedAnswer, describe, read_records
 
 OPTIONS = Options(max_tokens=8, warm_up=0)
 QUESTIONS = [Question(1, "a", ["abc", "more"]), Question(2, "b", ["xyz xyz"])]

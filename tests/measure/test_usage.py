@@ -8,15 +8,15 @@ import time
 
 import pytest
 
-from pyspec.measure import disturbed, run
-from pyspec.measure.disturbed import Watch
+from pyspec.measure import bench, usage
+from pyspec.measure.usage import Watch
 
 SPIN = "import time\nend = time.monotonic() + {}\nwhile time.monotonic() < end: pass"
 
 
 def test_ones_own_work_and_ones_childrens_is_not_others(monkeypatch: pytest.MonkeyPatch) -> None:
     """With the clock of all processors fed by this process alone, nothing is left for others."""
-    monkeypatch.setattr(disturbed, "_all_s", disturbed._own_s)
+    monkeypatch.setattr(usage, "_all_s", usage._own_s)
     watch = Watch()
     child = subprocess.Popen([sys.executable, "-c", SPIN.format(5)])
     time.sleep(0.5)
@@ -38,16 +38,16 @@ def test_a_strangers_work_is_seen() -> None:
 def test_a_disturbed_answer_is_timed_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """Until it is quiet, four times at most; the quietest one stays."""
     shares = iter([0.5, 0.2, 0.01])
-    monkeypatch.setattr(run.Watch, "others", lambda _self: next(shares))
+    monkeypatch.setattr(bench.Watch, "others", lambda _self: next(shares))
     made = []
 
-    class Runner(run.Runner):
+    class Runner(bench.Runner):
         def __post_init__(self) -> None:
             pass
 
         def _record(self, *_arguments):
-            made.append(run.RunRecord("x", 1, "a", 0, [], None))
+            made.append(bench.RunRecord("x", 1, "a", 0, [], None))
             return made[-1]
 
-    kept = Runner(None, [], run.Options(), None, None)._undisturbed(None, None, 0)
+    kept = Runner(None, [], bench.Options(), None, None)._undisturbed(None, None, 0)
     assert (len(made), kept is made[2], kept.others) == (3, True, 0.01)

@@ -1,14 +1,67 @@
-"""Peak memory of a configuration: a process of its own loads it, answers once and says."""
+"""What a run takes of the machine: processor time that other programs took meanwhile, and peak memory."""
 
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
+from time import perf_counter
 from typing import Any
 
 from pyspec.errors import MeasureError
+
+# -- other programs' processor time; Linux tells, elsewhere none is seen -----------------------------------------------
+
+
+BOUND = 0.05
+"""Processor seconds of others in a second: an answer timed beside more than this is timed again."""
+
+_SHORT_S = 0.1  # ticks are too coarse for less
+_TICKS = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
+
+
+class Watch:
+    """Counts from when it is made."""
+
+    def __init__(self) -> None:
+        self._start, self._all, self._own = perf_counter(), _all_s(), _own_s()
+
+    def others(self) -> float:
+        """Processor seconds a second that programs other than this one and its children took since."""
+        passed = perf_counter() - self._start
+        if passed < _SHORT_S:
+            return 0.0
+        taken = (_all_s() - self._all) - (_own_s() - self._own)
+        return max(0.0, taken - 2.0 / _TICKS) / passed  # each count is rounded to a tick
+
+
+def _all_s() -> float:
+    """Seconds that all processors have worked."""
+    try:
+        fields = Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:8]
+    except OSError:
+        return 0.0
+    user, nice, system, _idle, _waiting, hard, soft = map(int, fields)
+    return (user + nice + system + hard + soft) / _TICKS
+
+
+def _own_s() -> float:
+    """Seconds that this process and its living children have worked."""
+    own, out = os.getpid(), 0.0
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = path.read_text().rpartition(")")[2].split()
+        except OSError:  # it ended meanwhile
+            continue
+        if own in (int(path.parent.name), int(fields[1])):
+            out += (int(fields[11]) + int(fields[12])) / _TICKS
+    return out
+
+
+# -- peak memory -------------------------------------------------------------------------------------------------------
+
 
 _PROMPT = "Write one sentence about the sea."
 _TOKENS = 24
@@ -25,7 +78,7 @@ def peak_mib(configuration: dict[str, Any], timeout_s: float = 300.0) -> float:
         from pyspec.store.check import extra_buffers  # noqa: PLC0415 - not in the child
 
         configuration = {**configuration, "extra_buffers": extra_buffers()}
-    command = [sys.executable, "-m", "pyspec.measure.memory", json.dumps(configuration)]
+    command = [sys.executable, "-m", "pyspec.measure.usage", json.dumps(configuration)]
     try:
         done = subprocess.run(
             command, capture_output=True, timeout=timeout_s, check=False, stdin=subprocess.DEVNULL

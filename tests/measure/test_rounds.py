@@ -10,8 +10,7 @@ import pytest
 
 from pyspec.measure.costs import measure_costs
 from pyspec.measure.modes import Bench, parse_mode
-from pyspec.measure.record import record_answer
-from pyspec.measure.rounds import Chain, RoundsHeader, read_answers, write_rounds
+from pyspec.measure.rounds import Chain, RoundsHeader, read_answers, record_answer, write_rounds
 from pyspec.sampling import Sampling
 
 PROMPT = [5, 6, 7, 5, 6]
