@@ -15,13 +15,15 @@ from pyspec.sampling import Sampling
 class Running:
     """A server in a thread of this process."""
 
-    def __init__(self, batch, serving):
+    def __init__(self, batch, serving, send_buffer):
         import uvicorn
 
         from pyspec.serve.app import make_app
 
         self.batch = batch
         self.listener = socket.create_server(("127.0.0.1", 0))
+        if send_buffer:  # what it accepts has one as small
+            self.listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, send_buffer)
         self.port = self.listener.getsockname()[1]
         self.url = f"http://127.0.0.1:{self.port}"
         self.app = make_app(batch, serving)
@@ -31,6 +33,11 @@ class Running:
         self.thread.start()
         while not self.server.started:
             time.sleep(0.01)
+
+    @property
+    def tasks(self):
+        """Requests whose responses have not ended, in uvicorn's own set."""
+        return self.server.server_state.tasks
 
     def idle(self, seconds=10.0):
         """Whether nothing runs and nothing waits, now or soon."""
@@ -49,12 +56,17 @@ class Running:
 
 @pytest.fixture
 def serve(tiny_ascii):
-    """Starts a server: greedy, lookup, 4 answers at once, 1,024 positions each, unless said otherwise."""
+    """Starts a server: greedy, lookup, 4 answers at once, 1,024 positions each, unless said otherwise.
+
+    send_buffer: bytes that the kernel takes from the server before a reader has to read; 0 for as many as it likes.
+    """
     from pyspec.serve.app import Serving
 
     running = []
 
-    def serve_(path=None, *, key=None, queue=64, max_body=1 << 16, hosts=None, **options):
+    def serve_(
+        path=None, *, key=None, queue=64, max_body=1 << 16, hosts=None, send_buffer=0, **options
+    ):
         settings = Settings(Sampling(temperature=0.0, seed=1), max_tokens=24)
         defaults = {"draft": "lookup", "companion": "none", "n_ctx": 1024, "parallel": 4}
         # F32 throughout: a random model's text is full of near-ties, which half precision decides by the order of cells
@@ -70,7 +82,7 @@ def serve(tiny_ascii):
             hosts=hosts,
             about={"draft": "lookup"},
         )
-        running.append(Running(batch, serving))
+        running.append(Running(batch, serving, send_buffer))
         return running[-1]
 
     yield serve_
