@@ -21,8 +21,7 @@ from pyspec.rules import Margin, Strict
 if TYPE_CHECKING:
     from pyspec.batch import Batch
     from pyspec.drafters import Drafter, Proposal
-    from pyspec.llama import OFF, Speculation, SpeculativeLlama
-    from pyspec.patch import install, uninstall
+    from pyspec.llama import OFF, Speculation, SpeculativeLlama, install, uninstall
     from pyspec.sampling import Sampling
     from pyspec.stream import Piece, stream_text
     from pyspec.template import ChatTemplate, Message
@@ -42,9 +41,9 @@ _HOMES = {
     "SpeculativeLlama": "llama",
     "Step": "tokens",
     "Token": "tokens",
-    "install": "patch",
+    "install": "llama",
     "stream_text": "stream",
-    "uninstall": "patch",
+    "uninstall": "llama",
 }
 
 __all__ = [

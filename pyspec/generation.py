@@ -18,15 +18,14 @@ from pyspec.engine.models import Placement, address
 from pyspec.engine.runs import Run
 from pyspec.engine.session import UNLIMITED
 from pyspec.errors import InputEncoding, InputError
+from pyspec.limits import check_ranges
 from pyspec.mirror import Closed, Mirror, closed_error
-from pyspec.options import AnswerOptions, Drafting, Speculation
+from pyspec.options import AnswerOptions, Drafting, Speculation, result_block
 from pyspec.policy.acceptance import Learned
 from pyspec.policy.cost import CostCurve
 from pyspec.policy.lengths import Length, parse_length
 from pyspec.policy.simple import LengthPolicy
 from pyspec.profiles import load_profile, prior_curve, prior_learned
-from pyspec.ranges import check_ranges
-from pyspec.result import result_block
 from pyspec.rules import Strict, Verification
 from pyspec.sampling import ProcessorHook, Sampling, build_chain
 from pyspec.store.eagle import MTP

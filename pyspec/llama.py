@@ -5,9 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import llama_cpp
+from llama_cpp.llama_chat_format import LlamaChatCompletionHandler
+from llama_cpp.llama_speculative import LlamaDraftModel
+from llama_cpp.llama_tokenizer import BaseLlamaTokenizer
 
 from pyspec.errors import EngineError
 from pyspec.generation import Generation
@@ -15,11 +18,6 @@ from pyspec.options import OFF, Speculation
 from pyspec.rules import Strict, Verification
 from pyspec.sampling import Sampling
 from pyspec.store import resolve
-
-if TYPE_CHECKING:
-    from llama_cpp.llama_chat_format import LlamaChatCompletionHandler
-    from llama_cpp.llama_speculative import LlamaDraftModel
-    from llama_cpp.llama_tokenizer import BaseLlamaTokenizer
 
 __all__ = ["OFF", "Speculation", "SpeculativeLlama"]
 
@@ -304,3 +302,38 @@ _OWN_ARGUMENTS = (
     "draft", "companion", "verification", "length", "draft_n_gpu_layers", "draft_type_k", "draft_type_v",
     "wait", "trust", "extra_buffers",
 )  # fmt: skip
+
+
+# -- `llama_cpp.Llama` made ours, for libraries that build their own ---------------------------------------------------
+
+
+_defaults: dict[str, Any] | None = None
+
+
+class InstalledLlama(SpeculativeLlama):
+    """What `llama_cpp.Llama(...)` makes after `install`: what the caller says, then what `install` was told."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **{**(_defaults or {}), **kwargs})
+
+
+def _make(cls: type, *_args: object, **_kwargs: object) -> object:
+    ours = cls is llama_cpp.Llama and _defaults is not None
+    return object.__new__(InstalledLlama if ours else cls)
+
+
+def install(**defaults: Any) -> None:
+    """Let `llama_cpp.Llama(...)` make `SpeculativeLlama`s, wherever that class was imported already.
+
+    defaults: arguments of `SpeculativeLlama` for what a library does not say itself, such as `draft` or `verification`.
+    Objects that exist stay what they are; subclasses of others do, too. Calling it again replaces the defaults.
+    """
+    global _defaults  # noqa: PLW0603 - the class is one for the whole process, too
+    _defaults = defaults
+    llama_cpp.Llama.__new__ = _make
+
+
+def uninstall() -> None:
+    """Let `llama_cpp.Llama(...)` make its own objects again."""
+    global _defaults  # noqa: PLW0603 - as above
+    _defaults = None

@@ -12,8 +12,7 @@ import numpy as np
 from llama_cpp import _internals as internals
 
 from pyspec.errors import OptionError
-from pyspec.grammar import check_grammar
-from pyspec.ranges import RANGES, check_ranges
+from pyspec.limits import RANGES, check_grammar, check_ranges
 
 PENALTY_WINDOW = 64
 """Tokens that penalties look back on, as llama-cpp-python has it."""

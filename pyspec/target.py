@@ -11,7 +11,7 @@ import llama_cpp
 from llama_cpp import llama_chat_format
 
 from pyspec.errors import EngineError, ModelInvalid
-from pyspec.ranges import check_ranges
+from pyspec.limits import check_ranges
 from pyspec.store.check import Loading, check_model
 from pyspec.store.child import TemplateProcess
 from pyspec.store.eagle import has_head

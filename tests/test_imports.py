@@ -14,9 +14,9 @@ LAYERS = [
     ["cli", "__main__", "llm_plugin"],
     ["serve"],
     ["chat", "batch", "measure"],
-    ["stream", "template", "constrain", "prompt_cache", "patch"],
+    ["stream", "template", "constrain", "prompt_cache"],
     ["llama"],
-    ["generation", "result"],
+    ["generation"],
     ["mirror", "options"],
     ["engine", "drafters", "profiles", "target", "plain"],
     [
@@ -24,14 +24,11 @@ LAYERS = [
         "store",
         "rules",
         "tokens",
-        "stats",
         "text",
         "sampling",
-        "grammar",
-        "scores",
         "display",
     ],
-    ["_lib", "atomic", "ranges", "turns"],
+    ["_lib", "atomic", "limits", "turns"],
     ["errors", "_native", "_version", "_clone"],
 ]
 # Beyond the rows: the arithmetic of policies must run without an engine, a model or llama.cpp.

@@ -1,7 +1,7 @@
 """Grammars for what an answer has to look like: JSON, a schema, calls of tools.
 
 The converter of schemas recurses, so what strangers send is bounded before it gets there; grammars are checked by
-`pyspec.grammar`.
+`pyspec.limits`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from llama_cpp.llama_grammar import JSON_GBNF, LlamaGrammar, json_schema_to_gbnf
 
 from pyspec.errors import InputError
-from pyspec.grammar import check_grammar
+from pyspec.limits import check_grammar
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from pyspec.errors import InputError, OptionError, PyspecError
-from pyspec.ranges import check_ranges
+from pyspec.limits import check_ranges
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -134,7 +134,7 @@ class Result(msgspec.Struct, kw_only=True):
 
     index: place of the record among the inputs, from 0. finish_reason: "stop", "length",
     "context", "cancelled", or None where it failed. speculation: the verification rule and the counts of
-    `pyspec.stats.Tally`.
+    `pyspec.tokens.Tally`.
     """
 
     index: int

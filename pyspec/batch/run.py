@@ -18,10 +18,10 @@ from pyspec.batch.records import Record, Result
 from pyspec.batch.scheduler import Scheduler
 from pyspec.engine.handle import MAX_DRAFT
 from pyspec.errors import Cancelled, OptionError
+from pyspec.limits import check_range, check_ranges
 from pyspec.policy.lengths import parse_length
-from pyspec.ranges import check_range, check_ranges
-from pyspec.stats import Tally
 from pyspec.store.cache import file_sha256
+from pyspec.tokens import Tally
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence

@@ -36,8 +36,8 @@ from pyspec.batch.prefix import Kept, longest_common
 from pyspec.batch.records import failed
 from pyspec.engine.handle import Role
 from pyspec.errors import Cancelled, EngineError, PyspecError
-from pyspec.stats import Tally
 from pyspec.text import piece_reader
+from pyspec.tokens import Tally
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -6,8 +6,8 @@ from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
 from pathlib import Path
 
-from pyspec.chat.files import SavedModel, target_of
-from pyspec.chat.model import AnswerStats, Ask, Progress
+from pyspec.chat.conversation import AnswerStats, Ask, Progress, SavedModel
+from pyspec.chat.files import target_of
 from pyspec.errors import PyspecError
 from pyspec.llama import Speculation, SpeculativeLlama
 from pyspec.stream import Piece, stream_text

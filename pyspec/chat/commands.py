@@ -11,10 +11,9 @@ from time import monotonic
 from typing import TYPE_CHECKING
 
 from pyspec.chat import files
-from pyspec.chat.render import stats_table
 from pyspec.chat.settings import FIELDS, apply, changed, values
 from pyspec.chat.talk import Chat
-from pyspec.display import counted
+from pyspec.display import counted, stats_table
 from pyspec.errors import InputError, PyspecError
 
 if TYPE_CHECKING:
@@ -244,7 +243,7 @@ def _show_stats(chat: Chat) -> None:
     answer = chat.conversation.last_answer
     if answer is None or answer.stats is None:
         raise InputError("there is no answer to tell of", "ask something first")
-    chat.screen.table(stats_table(answer.stats))
+    chat.screen.table(stats_table(answer.stats.block, answer.stats.timings))
 
 
 def _show_tokens(chat: Chat) -> None:

@@ -14,7 +14,7 @@ import platformdirs
 
 from pyspec._version import __version__
 from pyspec.atomic import write_whole
-from pyspec.chat.conversation import Conversation, Exchange, Reply
+from pyspec.chat.conversation import Conversation, Exchange, Reply, SavedModel
 from pyspec.errors import InputEncoding, InputError, InputTooLong
 from pyspec.store.cache import file_sha256, known_sha256
 from pyspec.tokens import Source, Token
@@ -43,18 +43,6 @@ class Speaker(Protocol):
 
     def piece(self, token: int) -> bytes:
         """Bytes of a token."""
-
-
-class SavedModel(msgspec.Struct):
-    """The target a conversation was held with; the hash is empty where a large file was not hashed."""
-
-    name: str
-    sha256: str
-    path: str = ""
-
-    def is_of(self, other: SavedModel) -> bool:
-        """Whether both are known to be one target, wherever its file lies."""
-        return bool(self.sha256) and (self.name, self.sha256) == (other.name, other.sha256)
 
 
 class SavedToken(msgspec.Struct, array_like=True):

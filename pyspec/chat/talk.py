@@ -11,11 +11,18 @@ from pathlib import Path
 from time import monotonic
 
 from pyspec.chat import files
-from pyspec.chat.conversation import FULL_HINT, Conversation, Exchange, Reply, fit, spoken
-from pyspec.chat.model import Ask, ChatModel
-from pyspec.chat.render import Screen
+from pyspec.chat.conversation import (
+    FULL_HINT,
+    Ask,
+    ChatModel,
+    Conversation,
+    Exchange,
+    Reply,
+    fit,
+    spoken,
+)
 from pyspec.chat.settings import BRIEF, SILENT, ChatSettings, values
-from pyspec.display import counted, stats_line, verdict
+from pyspec.display import Screen, counted, stats_line, verdict
 from pyspec.errors import InputError, PyspecError
 from pyspec.rules import Strict, Verification
 from pyspec.tokens import Token

@@ -18,7 +18,6 @@ from pyspec.chat.commands import execute, run
 from pyspec.chat.conversation import Conversation
 from pyspec.chat.files import new_path, newest
 from pyspec.chat.prompt import Reader, StreamReader, TerminalReader, WholeReader, terminal_kept
-from pyspec.chat.render import Screen
 from pyspec.chat.settings import BRIEF, FULL, SILENT, ChatSettings
 from pyspec.chat.talk import Chat
 from pyspec.cli.command import TEXT, Subcommand, option
@@ -32,7 +31,7 @@ from pyspec.cli.options import (
 )
 from pyspec.cli.resume import with_its_model
 from pyspec.cli.streams import interruptible
-from pyspec.display import STATS_HELP
+from pyspec.display import STATS_HELP, Screen
 from pyspec.errors import InputError
 from pyspec.rules import Margin
 

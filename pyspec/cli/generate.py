@@ -27,7 +27,7 @@ from pyspec.cli.resume import Dialogue, with_its_model
 from pyspec.cli.streams import exit_code, interruptible, prompt_text
 from pyspec.display import STATS_HELP, PromptStatus, counted, safe, stats_line, token_text, verdict
 from pyspec.errors import OptionError
-from pyspec.grammar import bounded
+from pyspec.limits import bounded
 from pyspec.llama import Speculation, SpeculativeLlama
 from pyspec.prompt_cache import PromptCache
 from pyspec.sampling import Sampling

@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from pyspec.chat import files
-from pyspec.chat.conversation import Conversation, Exchange, Reply, spoken
+from pyspec.chat.conversation import Conversation, Exchange, Reply, SavedModel, spoken
 from pyspec.chat.files import new_path, newest
 from pyspec.errors import InputError, PyspecError
 from pyspec.llama import SpeculativeLlama
@@ -86,7 +86,7 @@ class Dialogue:
         except PyspecError as error:
             click.echo(f"the answer is not logged: {error}", err=True)
 
-    def target(self) -> files.SavedModel:
+    def target(self) -> SavedModel:
         """Name and hash of the target's file."""
         return files.target_of(Path(self.llm.model_path))
 

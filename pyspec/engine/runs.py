@@ -11,8 +11,7 @@ import numpy.typing as npt
 from pyspec._lib import ffi
 from pyspec.engine.handle import MAX_DRAFT, Gate
 from pyspec.policy.types import Draft
-from pyspec.stats import Tally
-from pyspec.tokens import Source, Token
+from pyspec.tokens import Source, Tally, Token
 
 _SOURCES = tuple(Source)
 

@@ -18,10 +18,9 @@ from pyspec.engine.round import Loop
 from pyspec.engine.runs import Run
 from pyspec.errors import Cancelled, ContextOverflow, EngineBusy
 from pyspec.policy.types import Policy
-from pyspec.stats import Tally, Timings
 from pyspec.store.coupling import Coupling
 from pyspec.store.eagle import States
-from pyspec.tokens import Step
+from pyspec.tokens import Step, Tally, Timings
 
 PREFILL_CHUNK = 256
 """Prompt tokens a decode: small enough for progress and cancelling, large enough for the matrix kernels."""

@@ -10,12 +10,11 @@ from dataclasses import dataclass, field
 from rich.console import Console
 
 from pyspec.chat.commands import run
-from pyspec.chat.files import SavedModel
-from pyspec.chat.model import AnswerStats, Ask, Progress
+from pyspec.chat.conversation import AnswerStats, Ask, Progress, SavedModel
 from pyspec.chat.prompt import StreamReader
-from pyspec.chat.render import Screen
 from pyspec.chat.settings import ChatSettings
 from pyspec.chat.talk import Chat, Guard
+from pyspec.display import Screen
 from pyspec.errors import DraftMismatch, PyspecError
 from pyspec.stream import Piece
 from pyspec.template import Message

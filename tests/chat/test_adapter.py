@@ -7,8 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from pyspec.chat.adapter import LlamaChat
-from pyspec.chat.conversation import Conversation, Exchange, Reply, spoken
-from pyspec.chat.model import Ask
+from pyspec.chat.conversation import Ask, Conversation, Exchange, Reply, spoken
 from pyspec.errors import ModelNotFound
 from pyspec.llama import OFF, SpeculativeLlama
 from pyspec.rules import Strict

@@ -12,7 +12,7 @@ import pytest
 from chat.fake import END, FakeModel
 
 from pyspec.chat import files
-from pyspec.chat.conversation import Conversation, Exchange, Reply
+from pyspec.chat.conversation import Conversation, Exchange, Reply, SavedModel
 from pyspec.errors import InputEncoding, InputError, InputTooLong
 from pyspec.tokens import Source, Token
 
@@ -116,10 +116,10 @@ def test_turns_alternate(saved: Path) -> None:
 
 def test_a_target_is_known_wherever_it_lies() -> None:
     """A file that was moved is the same target; one without a hash is none for certain."""
-    here, there = files.SavedModel("a", "1", "/x/a"), files.SavedModel("a", "1", "/y/a")
+    here, there = SavedModel("a", "1", "/x/a"), SavedModel("a", "1", "/y/a")
     assert here.is_of(there)
-    assert not here.is_of(files.SavedModel("a", "2", "/x/a"))
-    assert not files.SavedModel("a", "").is_of(files.SavedModel("a", ""))
+    assert not here.is_of(SavedModel("a", "2", "/x/a"))
+    assert not SavedModel("a", "").is_of(SavedModel("a", ""))
 
 
 def test_an_open_question_is_left_out(saved: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from pyspec.scores import ScoreRows
+from pyspec.mirror import ScoreRows
 
 
 @pytest.fixture

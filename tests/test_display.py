@@ -9,8 +9,7 @@ from chat.fake import FakeModel, screen
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyspec.chat.render import Wrapper
-from pyspec.display import Span, safe, spans, stats_line, verdict
+from pyspec.display import Span, Wrapper, safe, spans, stats_line, verdict
 from pyspec.tokens import Source, Token
 
 BLOCK = {
