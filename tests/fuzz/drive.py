@@ -1,6 +1,6 @@
-"""Drives damaged model files through the class and the command, each in a process of its own.
+"""Drives damaged model files through the class, the command and the place of a draft, each in a process of its own.
 
-    python tests/fuzz/drive.py [--count 10000] [--start 0] [--log FILE] [SEED ...]
+    python tests/fuzz/drive.py [--count 10000] [--start 0] [--log FILE] [--jobs 2] [SEED ...]
 
 A SEED is a number, for a mutant, or a name of `seeds.py`.
 
@@ -12,28 +12,28 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import io
+import multiprocessing
 import os
-import signal
 import sys
 import tempfile
-import time
 import traceback
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+from fuzz.forked import fork, run_child
 from fuzz.mutate import mutant
 from fuzz.seeds import seed as named
+from store.make_gguf import tiny_llama
 
 from pyspec.errors import PyspecError
 
 TIMEOUT_S = float(os.environ.get("PYSPEC_FUZZ_TIMEOUT", "10"))
 TEXT = "a b \0 é \ufffd"
-ENTRIES = ("class", "command")
+LAST = "draft"
 
 
 class Verdict(NamedTuple):
@@ -85,81 +85,94 @@ def by_command(path: Path) -> str:
     return "answered" if code == 0 else "refused"
 
 
-def _child(entry: str, path: Path, report: int) -> None:
-    """In the forked process: one entry, its verdict into a pipe, no output."""
-    silence = os.open(os.devnull, os.O_RDWR)
-    for fd in (0, 1, 2):
-        os.dup2(silence, fd)
-    sys.stdout = io.TextIOWrapper(os.fdopen(1, "wb", closefd=False))
-    try:
-        kind, detail = (by_class if entry == "class" else by_command)(path), ""
-    except PyspecError as error:
-        kind, detail = "refused", f"{type(error).__name__}: {error}"
-    except BaseException:  # noqa: BLE001 - whatever it is, it is what is looked for
-        kind, detail = "traceback", traceback.format_exc()[-1500:]
-    os.write(report, f"{kind}\n{detail}".encode("utf-8", "replace")[:4000])
-    os._exit(0)
+def by_side(path: Path) -> str:
+    """As the draft of a model that is sound."""
+    from pyspec.llama import SpeculativeLlama
+
+    options = {"n_ctx": 64, "n_threads": 1, "n_batch": 32, "companion": "none"}
+    with SpeculativeLlama(
+        str(path.with_name("sound.gguf")), draft=str(path), length="fixed:3", **options
+    ) as llm:
+        llm.create_completion("abcab", max_tokens=6, temperature=0.0)
+    return "answered"
+
+
+ENTRIES: dict[str, Callable[[Path], str]] = {
+    "class": by_class,
+    "command": by_command,
+    "draft": by_side,
+}
 
 
 def try_one(seed: int | str, entry: str, path: Path) -> Verdict:
-    """One file through one entry, in a fork of this process; it must not have threads."""
-    reading, writing = os.pipe()
-    pid = os.fork()
-    if pid == 0:
-        os.setpgid(0, 0)
-        _child(entry, path, writing)
-    os.close(writing)
-    status = _wait(pid)
-    with os.fdopen(reading, "rb") as pipe:
-        kind, _, detail = pipe.read().decode("utf-8", "replace").partition("\n")
+    """One file through one entry, in a fork of this process."""
+
+    def work(report: int) -> None:
+        try:
+            kind, detail = ENTRIES[entry](path), ""
+        except PyspecError as error:
+            kind, detail = "refused", f"{type(error).__name__}: {error}"
+        except BaseException:  # noqa: BLE001 - whatever it is, it is what is looked for
+            kind, detail = "traceback", traceback.format_exc()[-1500:]
+        os.write(report, f"{kind}\n{detail}".encode("utf-8", "replace")[:4000])
+        os._exit(0)
+
+    said, status, where = fork(work, TIMEOUT_S)
     if status is None:
-        return Verdict(seed, entry, "hang")
+        return Verdict(seed, entry, "hang", where)
     if os.WIFSIGNALED(status):
         return Verdict(seed, entry, "death", f"signal {os.WTERMSIG(status)}")
-    return Verdict(seed, entry, kind or "death", detail or f"status {status}")
+    kind, _, detail = said.partition("\n")
+    return (
+        Verdict(seed, entry, kind, detail)
+        if kind
+        else Verdict(seed, entry, "death", f"status {status}")
+    )
 
 
-def _wait(pid: int) -> int | None:
-    """The child's status; None after it was ended for taking too long."""
-    end = time.monotonic() + TIMEOUT_S
-    while time.monotonic() < end:
-        done, status = os.waitpid(pid, os.WNOHANG)
-        if done:
-            return status
-        time.sleep(0.01)
-    os.killpg(pid, signal.SIGKILL)
-    os.waitpid(pid, 0)
-    return None
-
-
-def drive(seeds: Iterable[int | str], log: Path | None = None) -> list[Verdict]:
-    """Every seed through both entries; verdicts of a log that is there already are taken from it."""
+def drive(seeds: Sequence[int | str], log: Path | None = None) -> list[Verdict]:
+    """Every seed through every entry; verdicts of a log that is there already are taken from it."""
     import pyspec.cli.generate
-    import pyspec.llama  # noqa: F401
+    import pyspec.llama
 
+    pyspec.store.check.run_child = run_child
     known = _known(log)
-    verdicts: list[Verdict] = []
+    verdicts = [known[seed, entry] for seed in seeds if (seed, LAST) in known for entry in ENTRIES]
     with tempfile.TemporaryDirectory() as folder:
         os.environ["PYSPEC_CACHE"] = str(Path(folder, "cache"))
         path = Path(folder, "mutant.gguf")
+        path.with_name("sound.gguf").write_bytes(tiny_llama().build())
         for seed in seeds:
-            if (seed, "command") in known:
-                verdicts += [known[seed, entry] for entry in ENTRIES]
+            if (seed, LAST) in known:
                 continue
             path.write_bytes(mutant(seed) if isinstance(seed, int) else named(seed))
             found = [try_one(seed, entry, path) for entry in ENTRIES]
             verdicts += found
             if log is not None:
                 with log.open("a", encoding="utf-8") as lines:
-                    lines.writelines(f"{v.seed}\t{v.entry}\t{v.kind}\n" for v in found)
+                    lines.writelines(_line(verdict) for verdict in found)
     return verdicts
+
+
+def share(seeds: Sequence[int | str], log: Path | None, jobs: int) -> list[Verdict]:
+    """`drive` by several processes, each with its part of the seeds."""
+    if jobs == 1:
+        return drive(seeds, log)
+    with multiprocessing.get_context("spawn").Pool(jobs) as pool:
+        parts = pool.starmap(drive, [(seeds[job::jobs], log) for job in range(jobs)])
+    return [verdict for part in parts for verdict in part]
+
+
+def _line(verdict: Verdict) -> str:
+    detail = "" if verdict.good else repr(verdict.detail)
+    return "\t".join([str(verdict.seed), verdict.entry, verdict.kind, detail]) + "\n"
 
 
 def _known(log: Path | None) -> dict[tuple[int | str, str], Verdict]:
     if log is None or not log.exists():
         return {}
     rows = [line.split("\t") for line in log.read_text(encoding="utf-8").splitlines()]
-    return {(_seed(s), entry): Verdict(_seed(s), entry, kind) for s, entry, kind in rows}
+    return {(_seed(row[0]), row[1]): Verdict(_seed(row[0]), *row[1:]) for row in rows}
 
 
 def _seed(text: str) -> int | str:
@@ -173,9 +186,10 @@ def main() -> int:
     parser.add_argument("--count", type=int, default=10_000)
     parser.add_argument("--start", type=int, default=0)
     parser.add_argument("--log", type=Path)
+    parser.add_argument("--jobs", type=int, default=1)
     options = parser.parse_args()
     seeds = options.seeds or range(options.start, options.start + options.count)
-    verdicts = drive(seeds, options.log)
+    verdicts = share(seeds, options.log, options.jobs)
     for verdict in verdicts:
         if not verdict.good:
             print(f"{verdict.seed} {verdict.entry}: {verdict.kind} {verdict.detail}")  # noqa: T201

@@ -27,12 +27,6 @@ def test_earlier_faults() -> None:
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="forks")
-def test_a_few_mutants() -> None:
-    """Some that nobody chose."""
-    drive(*map(str, range(24)))
-
-
-@pytest.mark.slow
-def test_short_run() -> None:
-    """300 mutants; a long run is `python tests/fuzz/drive.py --count 10000 --log FILE`."""
-    drive("--count", "300")
+def test_mutants() -> None:
+    """300 that nobody chose; a long run is `python tests/fuzz/drive.py --count 10000 --log FILE`."""
+    drive("--count", "300", "--jobs", "2")

@@ -1,0 +1,147 @@
+"""How long a command lives after Ctrl-C or SIGTERM: while it reads a prompt, while it answers, and in a batch.
+
+    python bench/signals.py MODEL.gguf [--sends 20] [--threads 1] [--cases prefill,answer,batch] [--spread 1.0]
+
+Each send is a process of its own; the signal comes at a random moment, up to --spread seconds after the command began
+to do what the case names, and the time is taken to the end of the process. A send counts only if the process ended
+by the signal (130 or 143) rather than by itself.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from statistics import median, quantiles
+
+WAIT_S = 120
+CODES = {signal.SIGINT: 130, signal.SIGTERM: 143}
+
+
+def main() -> None:
+    """Measure every case and print a Markdown table."""
+    options = arguments()
+    print(
+        "| case | signal | sends | p50 ms | p95 ms | most ms |\n| --- | --- | --- | --- | --- | --- |"
+    )
+    for name in options.cases.split(","):
+        for number in CODES:
+            found = [CASES[name](options, number, random.Random(i)) for i in range(options.sends)]  # noqa: S311
+            p95 = quantiles(found, n=20, method="inclusive")[-1]
+            cells = [f"{1e3 * x:.0f}" for x in (median(found), p95, max(found))]
+            print(f"| {name} | {number.name} | {len(found)} | {' | '.join(cells)} |", flush=True)
+
+
+def arguments() -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("model")
+    parser.add_argument("--sends", type=int, default=20)
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--cases", default="prefill,answer,batch")
+    parser.add_argument("--spread", type=float, default=1.0)
+    return parser.parse_args()
+
+
+def prefill(options: argparse.Namespace, number: signal.Signals, rng: random.Random) -> float:
+    """A prompt of some 7,000 tokens, which takes seconds to read."""
+    child = start(options, "generate", "-c", "8192")
+    give(child, "word " * 7000)
+    handles(child)
+    time.sleep(rng.random() * options.spread)
+    return end(child, number)
+
+
+def answer(options: argparse.Namespace, number: signal.Signals, rng: random.Random) -> float:
+    """A short prompt with an answer that has no end."""
+    child = start(options, "generate", "-c", "4096", "-n", "-1", "--raw", "--temp", "1")
+    give(child, "Once upon a time")
+    read(child)
+    time.sleep(rng.random() * options.spread)
+    return end(child, number)
+
+
+def batch(options: argparse.Namespace, number: signal.Signals, rng: random.Random) -> float:
+    """Many records, some of which are done."""
+    with tempfile.TemporaryDirectory() as folder:
+        records = Path(folder, "in.jsonl")
+        lines = (json.dumps({"id": i, "prompt": f"Tell me about {i}. " * 20}) for i in range(400))
+        records.write_text("\n".join(lines))
+        out = Path(folder, "out.jsonl")
+        child = start(options, "batch", str(records), "-o", str(out), "-n", "24", "--parallel", "4")
+        journal = out.with_name("out.jsonl.journal")
+        wait(lambda: journal.exists() and journal.read_bytes().count(b"\n") > 2)
+        time.sleep(rng.random() * options.spread)
+        return end(child, number)
+
+
+CASES = {"prefill": prefill, "answer": answer, "batch": batch}
+
+
+def start(options: argparse.Namespace, *words: str) -> subprocess.Popen[bytes]:
+    """The command as a person runs it."""
+    command = [
+        sys.executable,
+        "-m",
+        "pyspec",
+        *words,
+        "-m",
+        options.model,
+        "-t",
+        str(options.threads),
+    ]
+    streams = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
+    return subprocess.Popen(command, env={**os.environ, "PYSPEC_CHATS": ""}, **streams)  # type: ignore[call-overload, no-any-return]
+
+
+def give(child: subprocess.Popen[bytes], prompt: str) -> None:
+    """All of stdin."""
+    if child.stdin is not None:
+        child.stdin.write(prompt.encode())
+        child.stdin.close()
+
+
+def read(child: subprocess.Popen[bytes]) -> None:
+    """The first byte of stdout."""
+    if child.stdout is not None:
+        child.stdout.read(1)
+
+
+def handles(child: subprocess.Popen[bytes]) -> None:
+    """Wait until it handles SIGTERM by itself, which it does while it answers."""
+    status = Path(f"/proc/{child.pid}/status")
+    caught = re.compile(r"SigCgt:\s*([0-9a-f]+)")
+    wait(lambda: int(caught.findall(status.read_text())[0], 16) & 1 << (signal.SIGTERM - 1))
+
+
+def wait(until: Callable[[], object]) -> None:
+    """Look every few milliseconds."""
+    latest = time.monotonic() + WAIT_S
+    while not until():
+        if time.monotonic() > latest:
+            sys.exit("the command never came so far")
+        time.sleep(0.005)
+
+
+def end(child: subprocess.Popen[bytes], number: signal.Signals) -> float:
+    """Send the signal; seconds until the process is gone."""
+    began = time.perf_counter()
+    child.send_signal(number)
+    child.communicate(timeout=WAIT_S) if child.stdin is None else child.wait(WAIT_S)
+    took = time.perf_counter() - began
+    if child.returncode != CODES[number]:
+        sys.exit(f"it ended with {child.returncode}, not by {number.name}: use a larger model")
+    return took
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,271 @@
+"""Cases 24, 26 and 27 at every place: ends, decodes and allocations, each once or from there on, under the whole of Python.
+
+llama.cpp's functions are replaced in the extension's table, and the C library's in what the extension imports.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import tiny
+from answers import GREEDY, ask
+from faults.inject import Allocations, Decodes, Ends
+
+from pyspec._lib import ffi, lib
+from pyspec.batch import Batch, Settings
+from pyspec.cli.main import main
+from pyspec.engine.handle import Role
+from pyspec.errors import EngineError
+from pyspec.rules import Margin
+
+PROMPT = [tiny.A, tiny.A + 1, tiny.A + 2]
+ANSWERS = (1, -1, -3)
+"""No room in the KV, a bad batch, and a computation that failed; 2 is a cancel."""
+
+lasting = pytest.mark.parametrize("lasts", [False, True], ids=["once", "from-there-on"])
+
+
+@pytest.fixture
+def decodes() -> Iterator[Decodes]:
+    """Decodes that can fail."""
+    made = Decodes()
+    yield made
+    made.restore()
+
+
+@pytest.fixture
+def ends() -> Iterator[Ends]:
+    """Any token may end an answer."""
+    made = Ends()
+    yield made
+    made.restore()
+
+
+@pytest.fixture
+def allocations() -> Iterator[Allocations]:
+    """The extension's allocations can fail."""
+    made = Allocations()
+    yield made
+    made.restore()
+
+
+@pytest.fixture
+def both(tiny_target, tiny_draft, tiny_companion) -> dict[str, Any]:
+    """A target with a draft and a companion, which both work."""
+    sides = {"draft": tiny_draft, "companion": tiny_companion, "length": "companion"}
+    return {"path": tiny_target, "n_ctx": 512, **sides}
+
+
+@pytest.fixture
+def llm(open_llama, both):
+    """The class over them."""
+    return open_llama(**both)
+
+
+@pytest.fixture
+def parts(llm, decodes):
+    """The same, each decode known by its role."""
+    decodes.contexts = {
+        int(ffi.cast("uintptr_t", side.context)): role
+        for role, side in zip((Role.DRAFT, Role.COMPANION), llm._assembly.models)
+    }
+    return llm
+
+
+@pytest.fixture
+def command(both, capfd) -> Callable[..., tuple[int, str, str]]:
+    """`pyspec generate`: its exit code, what it wrote, and what it said."""
+    files = [
+        "-m",
+        str(both["path"]),
+        "--draft",
+        str(both["draft"]),
+        "--companion",
+        str(both["companion"]),
+    ]
+    options = [
+        "--raw",
+        "--temp",
+        "0",
+        "-n",
+        "24",
+        "-t",
+        "1",
+        "-c",
+        "128",
+        "--trust-model",
+        "--no-stats",
+        "--no-log",
+    ]
+
+    def run(*more: str) -> tuple[int, str, str]:
+        with pytest.raises(SystemExit) as end:
+            main(["generate", "abc", *files, *options, "--length", "fixed:4", *more])
+        return int(end.value.code or 0), *capfd.readouterr()
+
+    return run
+
+
+@lasting
+@pytest.mark.parametrize("role", [Role.DRAFT, Role.COMPANION])
+def test_a_failing_side_changes_no_text(parts, decodes, role, lasts) -> None:
+    """Whichever decode of draft or companion fails, the answer is the target's, and so is the next."""
+    llm = parts
+    reference = ask(llm, PROMPT).ids
+    k = 0
+    while k == 0 or decodes.failed:
+        k += 1
+        decodes.fail(role, k, lasts, ANSWERS[k % 3])
+        assert ask(llm, PROMPT).ids == reference, k
+    assert k > 5  # it was used, and failed at each of these places
+    assert ask(llm, PROMPT).ids == reference
+
+
+@lasting
+def test_a_failing_target_is_one_error(parts, decodes, lasts) -> None:
+    """Whichever decode of the target fails, what came before is right, an EngineError says so, and the next answer is right."""
+    llm = parts
+    reference = ask(llm, PROMPT).ids
+    k, failed = 0, True
+    while failed:
+        k += 1
+        decodes.fail(Role.TARGET, k, lasts, ANSWERS[k % 3])
+        ids: list[int] = []
+        try:
+            for step in llm.steps(PROMPT, GREEDY, max_tokens=40):
+                ids += [token.id for token in step.tokens]
+            assert not decodes.failed, k
+        except EngineError:
+            assert decodes.failed, k
+        failed = bool(decodes.failed)
+        assert ids == reference[: len(ids)], k
+        decodes.fail(Role.TARGET, 0)
+        assert ask(llm, PROMPT).ids == reference, k
+    assert k > 5
+
+
+@lasting
+def test_a_failing_target_ends_no_batch(tiny_target, decodes, lasts) -> None:
+    """Each record is answered rightly or is its own failure; none is lost, and the next batch is right."""
+    prompts = ["abc", "bcd", "cde"]
+    options = {"draft": "none", "companion": "none", "n_ctx": 256, "parallel": 2, "n_threads": 1}
+    settings = Settings(max_tokens=8, raw=True)
+    with Batch(str(tiny_target), settings=settings, **options) as batch:
+        wanted = [result.text for result in batch.run(prompts)]
+        k, failed = 0, True
+        while failed:
+            k += 1
+            decodes.fail(Role.TARGET, k, lasts, ANSWERS[k % 3])
+            results = list(batch.run(prompts))
+            failed = bool(decodes.failed)
+            decodes.fail(Role.TARGET, 0)
+            assert len(results) == len(prompts), k
+            right = [result.error or result.text == text for result, text in zip(results, wanted)]
+            assert all(right), (k, results)
+            assert failed or not any(result.error for result in results), k
+            assert [result.text for result in batch.run(prompts)] == wanted, k
+    assert k > 5
+
+
+@lasting
+def test_a_failing_target_is_one_sentence(command, decodes, lasts) -> None:
+    """The same on the command line: what was right is written, and the exit code is 1."""
+    decodes.fail(Role.TARGET, 0)
+    code, reference, _ = command("--draft", "none", "--companion", "none")
+    assert (code, len(reference) > 20) == (0, True)
+    k, failed = 0, True
+    while failed:
+        k += 3
+        decodes.fail(Role.TARGET, k, lasts, ANSWERS[k % 3])
+        code, text, said = command("--draft", "none", "--companion", "none")
+        failed = bool(decodes.failed)
+        assert code == int(failed), k
+        assert reference.startswith(text.rstrip("\n")), k
+        assert said.startswith("pyspec: ") is failed, said
+        assert len(said.splitlines()) == 1, said
+    assert k > 12
+
+
+@lasting
+@pytest.mark.parametrize("theta", [1.0, 0.5], ids=["strict", "margin"])
+def test_an_end_anywhere_is_the_end(open_llama, both, ends, theta, lasts) -> None:
+    """Case 24: wherever a token ends the answer, nothing behind it is given or kept; the next answer is whole."""
+    llm = open_llama(**{**both, "length": "fixed:4"}, verification=Margin(theta, budget=0.0))
+    reference = ask(llm, PROMPT, 24).ids
+    k, failed, inside = 0, True, 0
+    while failed:
+        k += 1
+        ends.arm(k, lasts)
+        answer = ask(llm, PROMPT, 24)
+        failed = bool(ends.failed)
+        assert answer.ids == reference[: len(answer.ids)], k
+        assert answer.finish_reason == "stop" or answer.ids == reference, k
+        assert llm.input_ids[: llm.n_tokens].tolist() == (PROMPT + answer.ids)[: llm.n_tokens], k
+        assert llm.n_tokens >= len(PROMPT) + len(answer.ids) - 1, k
+        inside += answer.finish_reason == "stop" and answer.flags[-1] == "a"
+        ends.arm(0)
+        assert ask(llm, PROMPT, 24).ids == reference, k
+    assert inside > 5  # drafted tokens that were accepted, and the end
+
+
+def test_an_end_anywhere_ends_the_command(command, ends) -> None:
+    """The same on the command line."""
+    _, reference, _ = command()
+    lengths = set()
+    k, failed = 0, True
+    while failed:
+        k += 5
+        ends.arm(k)
+        code, text, _ = command()
+        failed = bool(ends.failed)
+        assert code == 0
+        assert reference.startswith(text.rstrip("\n")), k
+        lengths.add(len(text))
+    assert len(lengths) > 3
+
+
+needs_elf = pytest.mark.skipif(sys.platform != "linux", reason="it writes into an ELF image")
+
+
+@needs_elf
+@lasting
+def test_a_failing_allocation_is_one_error(open_llama, both, allocations, lasts) -> None:
+    """Case 27: whichever allocation of the extension fails, an EngineError says so or the text is right, as is the next."""
+    reference = ask(open_llama(**both), PROMPT).ids
+    k, failed, errors = 0, True, 0
+    while failed:
+        k += 1
+        allocations.arm(k, lasts)
+        llm, code = None, lib.PS_E_NOMEM
+        try:
+            llm = open_llama(**both)
+            assert ask(llm, PROMPT).ids == reference, k
+        except EngineError as error:
+            errors, code = errors + 1, error.code
+        assert code == lib.PS_E_NOMEM, k
+        failed = bool(allocations.failed)
+        allocations.arm(0)
+        if llm is not None:
+            assert ask(llm, PROMPT).ids == reference, k
+            llm.close()
+    assert min(errors, k) > 5
+
+
+@needs_elf
+@lasting
+def test_a_failing_allocation_is_one_sentence(command, allocations, lasts) -> None:
+    """The same on the command line."""
+    _, reference, _ = command()
+    k, failed, errors = 0, True, 0
+    while failed:
+        k += 4
+        allocations.arm(k, lasts)
+        code, text, said = command()
+        failed = bool(allocations.failed)
+        errors += code
+        assert code == 1 if said.startswith("pyspec: ") else text == reference, (k, said)
+        assert "Traceback" not in said
+    assert errors > 2
