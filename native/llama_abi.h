@@ -47,7 +47,6 @@ typedef bool (*ps_abort_callback)(void *data);
     X(int32_t, decode, (struct llama_context * ctx, struct llama_batch batch))                                           \
     X(int32_t, encode, (struct llama_context * ctx, struct llama_batch batch))                                           \
     X(float *, get_logits_ith, (struct llama_context * ctx, int32_t i))                                                  \
-    X(float *, get_embeddings_ith, (struct llama_context * ctx, int32_t i))                                              \
     X(void, set_embeddings, (struct llama_context * ctx, bool embeddings))                                               \
     X(struct llama_memory_i *, get_memory, (const struct llama_context *ctx))                                            \
     X(bool, memory_seq_rm, (struct llama_memory_i * mem, int32_t seq_id, int32_t p0, int32_t p1))                        \
@@ -63,7 +62,6 @@ typedef bool (*ps_abort_callback)(void *data);
     X(void, synchronize, (struct llama_context * ctx))                                                                   \
     X(void, set_abort_callback, (struct llama_context * ctx, ps_abort_callback callback, void *data))                    \
     X(const struct llama_vocab *, model_get_vocab, (const struct llama_model *model))                                    \
-    X(int32_t, model_n_embd, (const struct llama_model *model))                                                          \
     X(bool, model_is_recurrent, (const struct llama_model *model))                                                       \
     X(bool, model_is_hybrid, (const struct llama_model *model))                                                          \
     X(int32_t, model_n_swa, (const struct llama_model *model))                                                           \

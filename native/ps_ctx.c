@@ -131,8 +131,7 @@ ps_status ps_ctx_decode(ps_engine *engine, int32_t role) {
     ps_rows *const rows = &engine->rows;
     PS_FAIL_IF(rows->n < 1 || rows->n > ctx->n_batch, PS_E_ARG);
     const bool vectors = role == PS_DRAFT && ps_coupled(engine);
-    const bool tokens = !vectors || !ps_coupled_by_matrices(engine);
-    const ps_status status = run(engine, role, ps_api.decode, batch_of(rows, tokens, vectors));
+    const ps_status status = run(engine, role, ps_api.decode, batch_of(rows, true, vectors));
     engine->counters.decodes[role]++;
     if (status != PS_OK) {
         resync(ctx, rows);
@@ -168,12 +167,6 @@ ps_status ps_ctx_roll_back(ps_engine *engine, int32_t role, int32_t seq, int32_t
     ps_api.memory_seq_rm(memory, seq, -1, -1);
     ctx->n_kv[seq] = 0;
     return PS_E_ROLLBACK;
-}
-
-void ps_ctx_want_states(ps_ctx *ctx, bool wanted) {
-    if (ctx->states == wanted) return;
-    ps_api.set_embeddings(ctx->ctx, wanted);
-    ctx->states = wanted;
 }
 
 const float *ps_ctx_logits(const ps_ctx *ctx, int32_t row) { return ps_api.get_logits_ith(ctx->ctx, row); }

@@ -90,7 +90,6 @@ static ps_status begin(ps_engine *engine, ps_slot *step, const ps_stop *stop) {
 ps_status ps_draft_fill(ps_engine *engine, int32_t seq, int32_t end) {
     ps_ctx *const ctx = &engine->role[PS_DRAFT];
     const int32_t from = ctx->n_kv[seq], upto = from + ctx->n_batch < end ? from + ctx->n_batch : end;
-    ps_ctx_want_states(ctx, false);
     engine->rows.n = 0;
     for (int32_t pos = from; pos < upto; pos++) {
         if (ps_coupled(engine)) ps_coupled_true_row(engine, seq, pos, false);
@@ -128,7 +127,6 @@ static ps_status step_all(ps_engine *engine, int32_t n, ps_slot *steps, const ps
         ++*active;
     }
     if (*active == 0) return PS_OK;
-    ps_ctx_want_states(&engine->role[PS_DRAFT], ps_coupled_by_matrices(engine));
     PS_TRY(ps_coupled_decode(engine));
     for (int32_t i = 0; i < n; i++) {
         if (steps[i].row >= 0) PS_TRY(take_token(engine, &steps[i], stop, keep));

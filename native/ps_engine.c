@@ -60,10 +60,7 @@ ps_status ps_engine_open(int32_t n_seq, int32_t n_vocab, ps_engine **out) {
 }
 
 static void detach(ps_ctx *ctx) {
-    if (ctx->ctx) {
-        ps_ctx_want_states(ctx, false);
-        ps_api.set_abort_callback(ctx->ctx, NULL, NULL);
-    }
+    if (ctx->ctx) ps_api.set_abort_callback(ctx->ctx, NULL, NULL);
     ctx->ctx = NULL;
 }
 
@@ -113,9 +110,8 @@ static ps_status attach(ps_engine *engine, int32_t role, struct llama_context *c
     slot->recurrent = role == PS_TARGET && (ps_api.model_is_recurrent(model) || ps_api.model_is_hybrid(model));
     slot->n_rs = (int32_t)ps_api.n_rs_seq(ctx);
     slot->vocab = vocab;
-    slot->states = true; /* unknown: the next line makes it so */
     slot->ctx = ctx;
-    ps_ctx_want_states(slot, false);
+    ps_api.set_embeddings(ctx, false);
     ps_api.set_abort_callback(ctx, cancelled, engine);
     return ps_rows_reserve(&engine->rows, slot->n_batch, 0);
 }

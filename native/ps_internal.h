@@ -28,24 +28,23 @@ typedef struct ps_ctx {
     int32_t n_batch;                 /* rows one llama_decode accepts */
     int32_t n_ctx;                   /* positions one sequence may use */
     int32_t n_swa;                   /* sliding window, 0 for none */
-    bool states;                     /* llama_set_embeddings as it stands */
     bool recurrent;                  /* the target's memory: states, of which the last n_rs before the newest are kept */
     int32_t n_rs;
     int32_t *n_kv;                   /* [n_seq] tokens held */
     int32_t *tail;                   /* [n_seq] of a recurrent one: tokens that can be dropped now; -1 after a drop */
 } ps_ctx;
 
-/* Rows for one llama_decode: tokens, and input vectors for a coupled draft. */
+/* Rows for one llama_decode: tokens, and input vectors for a draft that reads states. */
 typedef struct ps_rows {
     int32_t n, cap;
     int32_t *token, *pos, *n_seq_id, *seq;
     int32_t **seq_id;
     int8_t *wanted; /* non-zero: logits of this row are read */
-    float *embd;         /* [cap][width], coupled draft only */
+    float *embd;         /* [cap][width], draft that reads states only */
     const float **state; /* [cap] EAGLE-3: the target's state that is to be encoded for this row, or NULL */
 } ps_rows;
 
-/* The target's states of consecutive positions [first, first + n), kept for a coupled draft. */
+/* The target's states of consecutive positions [first, first + n), kept for a draft that reads them. */
 typedef struct ps_states {
     int32_t first, n, cap;
     float *data; /* [cap][n_hidden] */
@@ -58,7 +57,7 @@ typedef struct ps_seq {
     int32_t row;      /* first row of the last verify in the target's output, -1 for none */
     int32_t verified; /* drafted tokens in that verify */
     float *kept;      /* [PS_MAX_DRAFT][n_vocab] the draft's rows, while the companion wants them */
-    float *own;       /* [width] the coupled draft's own state after its last row */
+    float *own;       /* [width] such a draft's own state after its last row */
     ps_states states;
     uint32_t mark; /* the last call that named this sequence */
 } ps_seq;
@@ -103,7 +102,6 @@ void ps_rows_add(ps_rows *rows, int32_t seq, int32_t pos, int32_t token, bool wa
 ps_status ps_ctx_decode(ps_engine *engine, int32_t role);
 ps_status ps_ctx_encode(ps_engine *engine, const ps_rows *rows); /* on the draft */
 ps_status ps_ctx_roll_back(ps_engine *engine, int32_t role, int32_t seq, int32_t n);
-void ps_ctx_want_states(ps_ctx *ctx, bool wanted);
 const float *ps_ctx_logits(const ps_ctx *ctx, int32_t row);
 
 /* ps_seq.c */
@@ -120,9 +118,8 @@ ps_status ps_states_copy(ps_engine *engine, int32_t from, int32_t to, int32_t n)
 const float *ps_states_at(const ps_engine *engine, int32_t seq, int32_t pos);
 void ps_states_cut(ps_states *states, int32_t end);
 
-/* ps_coupled.c */
-bool ps_coupled(const ps_engine *engine);
-bool ps_coupled_by_matrices(const ps_engine *engine);
+/* ps_inputs.c */
+bool ps_coupled(const ps_engine *engine); /* whether the draft reads the target's states */
 bool ps_coupled_wants_all(const ps_engine *engine); /* of a batch with logits, those of every row */
 bool ps_coupled_begin(ps_engine *engine, int32_t seq);
 void ps_coupled_feed(ps_engine *engine, int32_t seq);

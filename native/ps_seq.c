@@ -56,13 +56,6 @@ static void settle_target(ps_engine *engine, int32_t seq, int32_t keep) {
     settle(engine, PS_TARGET, seq, keep);
 }
 
-/* They may also have switched states on or off. */
-static void reset_states(ps_ctx *ctx) {
-    if (!ctx->ctx) return;
-    ctx->states = !ctx->states;
-    ps_ctx_want_states(ctx, !ctx->states);
-}
-
 static ps_status seq_set(ps_engine *engine, int32_t index, const int32_t *tokens, int32_t n, int32_t n_held,
                          int32_t *n_kept) {
     ps_seq *const seq = &engine->seq[index];
@@ -74,7 +67,7 @@ static ps_status seq_set(ps_engine *engine, int32_t index, const int32_t *tokens
     ps_ctx *const target = &engine->role[PS_TARGET];
     const int32_t known = n_held < 0 ? least(keep, target->n_kv[index]) : least(n_held, most);
     settle_target(engine, index, known);
-    if (n_held >= 0) reset_states(target);
+    if (n_held >= 0 && target->ctx) ps_api.set_embeddings(target->ctx, false); /* they may have switched them on */
     for (int32_t r = PS_DRAFT; r < PS_N_ROLES; r++) settle(engine, r, index, keep);
     ps_states_cut(&seq->states, keep);
     seq->n = 0;

@@ -1,6 +1,6 @@
 /*
- * The target's hidden states, kept for a draft that reads them: the final ones (our own coupled form), the inputs of three layers
- * side by side (EAGLE-3), or those its next-token heads read (MTP).
+ * The target's hidden states, kept for a draft that reads them: the inputs of three layers side by side (EAGLE-3),
+ * or those its next-token heads read (MTP).
  */
 #include <string.h>
 
@@ -42,8 +42,7 @@ static ps_status read_states(const ps_engine *engine, int32_t first, int32_t n, 
         return PS_OK;
     }
     for (int32_t i = 0; i < n; i++) {
-        const float *const row = c->kind == PS_MTP ? ps_api.get_embeddings_nextn_ith(target, first + i)
-                                                   : ps_api.get_embeddings_ith(target, first + i);
+        const float *const row = ps_api.get_embeddings_nextn_ith(target, first + i);
         PS_FAIL_UNLESS(row, PS_E_DECODE);
         memcpy(out + (size_t)i * width, row, width * sizeof *out);
     }

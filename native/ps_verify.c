@@ -1,33 +1,19 @@
 /* Decoding on the target: prefill in chunks, and the verify batch of a round. */
 #include "ps_internal.h"
 
-/* A context that gives states gives logits of every row, n_vocab floats each: keep such batches small. */
-enum { STATES_CHUNK = 64 };
-
 static int32_t least(int32_t a, int32_t b) { return a < b ? a : b; }
-
-/* Committed tokens whose states a draft is not fed, where they cost logits. */
-static int32_t stateless(const ps_engine *engine, int32_t seq) {
-    const int32_t n = engine->seq[seq].n;
-    return n - 1 > engine->coupling.window ? n - 1 - engine->coupling.window : 0;
-}
 
 static ps_status prefill(ps_engine *engine, int32_t role, int32_t index, int32_t upto, int32_t chunk) {
     ps_ctx *const ctx = &engine->role[role];
     const ps_seq *const seq = &engine->seq[index];
     PS_FAIL_UNLESS(ctx->ctx, PS_E_STATE);
     const int32_t from = ctx->n_kv[index];
-    int32_t end = least(least(upto, seq->n - 1), from + least(chunk, ctx->n_batch));
+    const int32_t end = least(least(upto, seq->n - 1), from + least(chunk, ctx->n_batch));
     if (end <= from) return PS_OK;
-    const bool costly = role == PS_TARGET && ps_coupled_by_matrices(engine);
-    const int32_t bare = costly ? stateless(engine, index) : from;
-    const bool states = role == PS_TARGET && ps_coupled(engine) && from >= bare;
-    if (costly) end = states ? least(end, from + STATES_CHUNK) : least(end, bare);
     engine->rows.n = 0;
-    for (int32_t pos = from; pos < end; pos++) ps_rows_add(&engine->rows, index, pos, seq->token[pos], costly && states);
-    if (role == PS_TARGET) ps_ctx_want_states(ctx, costly && states);
+    for (int32_t pos = from; pos < end; pos++) ps_rows_add(&engine->rows, index, pos, seq->token[pos], false);
     PS_TRY(ps_ctx_decode(engine, role));
-    return states ? ps_states_keep(engine, index, from, 0, end - from) : PS_OK;
+    return role == PS_TARGET && ps_coupled(engine) ? ps_states_keep(engine, index, from, 0, end - from) : PS_OK;
 }
 
 ps_status ps_prefill(ps_engine *engine, int32_t role, int32_t seq, int32_t upto, int32_t chunk, int32_t *n_kv) {
@@ -57,8 +43,7 @@ static void add_work(ps_engine *engine, const ps_work *work, int32_t n_rows) {
     const int32_t from = engine->role[PS_TARGET].n_kv[work->seq];
     for (int32_t pos = from; pos < from + n_rows; pos++) {
         const int32_t token = pos < seq->n ? seq->token[pos] : seq->draft.token[pos - seq->n];
-        /* a context that gives states gives them, and logits, of every row */
-        const bool wanted = ps_coupled_by_matrices(engine) || (work->n_draft >= 0 && pos >= seq->n - 1);
+        const bool wanted = work->n_draft >= 0 && pos >= seq->n - 1;
         if (pos == seq->n - 1) seq->row = engine->rows.n;
         ps_rows_add(&engine->rows, work->seq, pos, token, wanted);
     }
@@ -89,7 +74,6 @@ static ps_status verify(ps_engine *engine, int32_t n, const ps_work *work) {
         slots[i].row = engine->rows.n;
         add_work(engine, &work[i], slots[i].n_rows);
     }
-    ps_ctx_want_states(ctx, ps_coupled_by_matrices(engine));
     const ps_status status = ps_ctx_decode(engine, PS_TARGET);
     for (int32_t i = 0; status != PS_OK && i < n; i++) engine->seq[work[i].seq].row = -1;
     PS_TRY(status);

@@ -78,7 +78,7 @@ void ps_engine_close(ps_engine *engine);
 
 ps_status ps_engine_attach(ps_engine *engine, int32_t role, void *ctx, const void *model);
 
-enum { PS_MATRICES = 1, PS_EAGLE3 = 2, PS_MTP = 3, PS_N_LAYERS = 3 };
+enum { PS_EAGLE3 = 1, PS_MTP = 2, PS_N_LAYERS = 3 };
 
 typedef struct ps_coupling {
     int32_t kind;
@@ -86,7 +86,6 @@ typedef struct ps_coupling {
     int32_t width;
     int32_t window;
     int32_t layer[PS_N_LAYERS];
-    const float *embeddings, *w_h, *w_s;
 } ps_coupling;
 
 ps_status ps_engine_couple(ps_engine *engine, const ps_coupling *coupling);

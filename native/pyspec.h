@@ -121,22 +121,20 @@ void ps_engine_close(ps_engine *engine); /* accepts NULL */
 ps_status ps_engine_attach(ps_engine *engine, int32_t role, void *ctx, const void *model);
 
 /*
- * A draft that reads the target's states. PS_MATRICES, our own form: token embeddings [n_vocab][width], W_h [width][n_hidden] and
- * W_s [width][width], float32, borrowed for the life of the attachment. PS_EAGLE3: the inputs of three of the target's layers,
- * -1 for what comes out of the last one. PS_MTP: the target's own next-token heads in a context of their own.
+ * A draft that reads the target's states. PS_EAGLE3: the inputs of three of the target's layers, -1 for what comes out of the last
+ * one. PS_MTP: the target's own next-token heads in a context of their own.
  */
-enum { PS_MATRICES = 1, PS_EAGLE3 = 2, PS_MTP = 3, PS_N_LAYERS = 3 };
+enum { PS_EAGLE3 = 1, PS_MTP = 2, PS_N_LAYERS = 3 };
 
 typedef struct ps_coupling {
     int32_t kind;
     int32_t n_hidden; /* floats of one state; of the three layers together for EAGLE-3 */
     int32_t width;    /* floats of one input of the draft */
-    int32_t window;   /* states kept for it; of a prompt PS_MATRICES is fed no more, since each costs a row of logits */
+    int32_t window;   /* states kept for it between its decodes */
     int32_t layer[PS_N_LAYERS];
-    const float *embeddings, *w_h, *w_s;
 } ps_coupling;
 
-/* Make the attached draft a coupled one; call it last. PS_E_UNBOUND where this llama.cpp does not show the states. */
+/* Make the attached draft one that reads the target's states; call it last. PS_E_UNBOUND where this llama.cpp does not show the states. */
 ps_status ps_engine_couple(ps_engine *engine, const ps_coupling *coupling);
 
 void ps_engine_cancel(ps_engine *engine, int32_t raised); /* safe from any thread and from a signal handler */
@@ -219,7 +217,7 @@ typedef struct ps_counters {
     int64_t decodes[PS_N_ROLES]; /* llama_decode calls */
     int64_t rows[PS_N_ROLES];    /* tokens decoded */
     int64_t us[PS_N_ROLES];      /* time in llama_decode and waiting for its result */
-    int64_t refed;               /* rows a coupled draft decoded again with the target's true states */
+    int64_t refed;               /* rows decoded again with the target's true states */
     int32_t last_decode;         /* last non-zero answer of llama_decode */
 } ps_counters;
 

@@ -158,9 +158,9 @@ def tiny_ascii(tiny_folder: Path) -> Path:
     return tiny.write(tiny_folder / "ascii.gguf", tokens=tiny.ASCII)
 
 
-@pytest.fixture
-def coupled(tiny_target: Path, tmp_path: Path) -> Path:
-    """The target as its own coupled draft."""
-    import tiny
+@pytest.fixture(scope="session")
+def tiny_eagle3(tiny_folder: Path) -> Path:
+    """A random EAGLE-3 draft of `tiny_target`, which has two layers."""
+    import tiny_eagle
 
-    return tiny.couple(tiny_target, tmp_path / "coupled.gguf")
+    return tiny_eagle.write(tiny_folder / "eagle3.gguf", layers=(0, 1, 1))

@@ -32,18 +32,18 @@ def kept(open_llama: Open, tiny_target: Path, tmp_path: Path) -> tuple[Path, lis
     return tmp_path / "prompt.bin", ids
 
 
-@pytest.mark.parametrize("draft", ["none", "model", "coupled"])
+@pytest.mark.parametrize("draft", ["none", "model", "eagle3"])
 def test_the_prompt_is_not_read_again(
     open_llama: Open,
     tiny_target: Path,
     tiny_draft: Path,
-    coupled: Path,
+    tiny_eagle3: Path,
     kept: tuple[Path, list[int]],
     draft: str,
 ) -> None:
     """Another process' object answers the same without reading, whatever drafts for it."""
     path, wanted = kept
-    named = {"none": "none", "model": tiny_draft, "coupled": coupled}[draft]
+    named = {"none": "none", "model": tiny_draft, "eagle3": tiny_eagle3}[draft]
     llm = open_llama(tiny_target, draft=named)
     assert PromptCache(llm, path).restore(PROMPT) == len(PROMPT)
     assert ask(llm, PROMPT, 12).ids == wanted

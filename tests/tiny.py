@@ -6,7 +6,6 @@ rows of the output matrix are zero, so they are hardly ever an argmax; a test th
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -218,19 +217,4 @@ def write(
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
-    return path
-
-
-def couple(target: Path, path: Path) -> Path:
-    """Write the target as its own coupled draft, with matrices of zeros: its input is the token's embedding alone."""
-    from pyspec.store.cache import file_sha256
-    from pyspec.store.coupling import norms_digest
-
-    shutil.copy(target, path)
-    zeros = np.zeros((32, 32), np.float16)
-    digest = np.array(file_sha256(path))
-    np.savez(
-        path.with_suffix(".npz"), format=np.int64(1), w_h=zeros, w_s=zeros, draft_sha256=digest,
-        target_sha256=digest, target_norms=np.array(norms_digest(path)),
-    )  # fmt: skip
     return path

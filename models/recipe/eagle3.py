@@ -83,7 +83,9 @@ class Eagle3(nn.Module):  # type: ignore[misc]
         """Outputs at draft steps 1..`steps`, each [batch, positions - 1, width].
 
         `tokens` [batch, positions] and `features` [batch, positions, layers, width] are those of the same positions; output t
-        predicts what follows token t+1. Steps see what `net.Student.rollout` says (training-time test).
+        predicts what follows token t+1. At step j, position t is the j-th
+        token since the last true feature: its g is the output of step j-1 at t-1, and it sees the keys of step 1 up to t-j+1
+        and those of its own steps on the diagonals between (training-time test).
         """
         past: list[tuple[Tensor, Tensor]] = []
         following = tokens[:, 1:]

@@ -17,7 +17,7 @@ import click
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from pyspec.models.recipe import scores, sidecar, write
+from pyspec.models.recipe import scores, write
 from pyspec.models.recipe.eagle3 import Eagle3, read_head
 from pyspec.models.recipe.gguf_io import Source, architecture, gguf_name
 from pyspec.models.recipe.net import Shape, Student
@@ -74,10 +74,8 @@ def read_layers(drafts: tuple[Path, ...]) -> tuple[int, ...]:
 
 
 def read_student(path: Path) -> Student:
-    """The student in a GGUF, coupled when a sidecar lies beside it."""
+    """The student in a GGUF."""
     source = Source(path)
-    beside = path.with_suffix(".npz")
-    coupling = sidecar.load(beside) if beside.exists() else None
     embedding = source.tensor("token_embd.weight")
     get = source.field
     heads = int(get("llama.attention.head_count"))
@@ -88,15 +86,9 @@ def read_student(path: Path) -> Student:
         ff=int(get("llama.feed_forward_length")),
         rope_base=float(get("llama.rope.freq_base", 10000.0)),
         eps=float(get("llama.attention.layer_norm_rms_epsilon")),
-        target_width=0 if coupling is None else coupling.w_h.shape[1],
     )  # fmt: skip
     student = Student(shape)
-    weights = {key: source.tensor(name) for key in student.state_dict() if (name := gguf_name(key))}
-    if coupling is not None:
-        weights["from_target.weight"] = coupling.w_h.astype(np.float32)
-        weights["from_self.weight"] = coupling.w_s.astype(np.float32)
-        weights["target_size"] = np.ones(coupling.w_h.shape[1], np.float32)
-        weights["self_size"] = np.ones(coupling.w_s.shape[1], np.float32)
+    weights = {key: source.tensor(gguf_name(key)) for key in student.state_dict()}
     student.load_state_dict({key: torch.from_numpy(value) for key, value in weights.items()})
     student.eval()
     return student
@@ -119,18 +111,9 @@ class Replay:
         tokens = torch.from_numpy(rows["token"].astype(np.int64))[None]
         if isinstance(self.student, Eagle3):
             return self._eagle3(self.student, tokens, rows, prompt)
-        if self.student.shape.target_width:
-            states = torch.from_numpy(rows["state"].astype(np.float32))[None]
-            found = self.student.rollout(tokens, states, self.steps)
-        else:
-            found = [self.student.states(tokens)]
-        ids, sure = [], None
-        for states in found:
-            logits = states[0, prompt - 1 :] @ self.student.embedding.weight.T
-            top = torch.softmax(logits, -1).max(-1)
-            sure = top.values.numpy() if sure is None else sure
-            ids.append(top.indices.numpy())
-        return Guess(np.stack(ids), sure)
+        states = self.student.states(tokens)[0, prompt - 1 :]
+        top = torch.softmax(states @ self.student.embedding.weight.T, -1).max(-1)
+        return Guess(top.indices.numpy()[None], top.values.numpy())
 
     def _eagle3(self, head: Eagle3, tokens: torch.Tensor, rows: NDArray[Any], prompt: int) -> Guess:
         """Output t of a head says what follows token t+1."""
@@ -188,7 +171,7 @@ def as_json(totals: dict[str, scores.Score]) -> dict[str, Any]:
 @click.option("--draft", type=click.Path(path_type=Path), multiple=True, help="GGUF to score.")
 @click.option("--text", type=click.Path(path_type=Path), multiple=True, help="For the n-grams.")
 @click.option("--every", default=3, show_default=True)
-@click.option("--steps", default=4, show_default=True, help="Draft steps of a coupled draft.")
+@click.option("--steps", default=4, show_default=True, help="Draft steps of an EAGLE-3 head.")
 @click.option("--threads", default=2, show_default=True)
 @click.option("--json", "json_path", type=click.Path(path_type=Path))
 def main(

@@ -15,8 +15,8 @@ import gguf
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from pyspec.models.recipe import eagle3, gguf_io, headquant, sidecar
-from pyspec.models.recipe.net import Head, Shape, Student, coupling, load_head
+from pyspec.models.recipe import eagle3, gguf_io, headquant
+from pyspec.models.recipe.net import Head, Shape, Student, load_head
 from pyspec.models.recipe.rows import Corpus, need_space
 from pyspec.models.recipe.trainer import read_checkpoint
 from torch import Tensor, nn
@@ -83,7 +83,7 @@ class Moments:
 
 
 def input_moments(student: Student | eagle3.Eagle3, corpus: Corpus, batches: int) -> dict[str, Any]:
-    """Moments over a few batches, roll-outs included for a student that sees the target's states."""
+    """Moments over a few batches, roll-outs included for an EAGLE-3 head."""
     moments = Moments(student)
     with torch.no_grad():
         for number, batch in enumerate(corpus.batches(7, 0, 4096)):
@@ -94,9 +94,6 @@ def input_moments(student: Student | eagle3.Eagle3, corpus: Corpus, batches: int
                 features = torch.from_numpy(batch.rows["features"].astype(np.float32))
                 for output in student.rollout(tokens, features, 2):
                     student.head(student.norm(output))
-            elif student.shape.target_width:
-                states = torch.from_numpy(batch.rows["state"].astype(np.float32))
-                student.rollout(tokens, states, 2)
             else:
                 student.states(tokens)
     return moments.take()
@@ -116,7 +113,7 @@ def four_bits(weights: Mapping[str, NDArray[Any]], moments: dict[str, Any]) -> d
 def export(
     checkpoint: Path, target: Path, data: list[Path], out: Path, kind: str, name: str
 ) -> None:
-    """Write `out` (and `out` with .npz for a coupled student) from a training run's checkpoint."""
+    """Write `out` from a training run's checkpoint."""
     state, source = read_checkpoint(checkpoint), gguf_io.Source(target)
     need_space(out.parent, 200_000_000)
     if "draft_vocab" in state["shape"]:
@@ -128,7 +125,7 @@ def export(
 def export_student(
     checkpoint: Path, source: gguf_io.Source, data: list[Path], out: Path, kind: str, name: str
 ) -> None:
-    """Write a `net.Student`, independent or coupled."""
+    """Write a `net.Student`."""
     student, head, state = load_student(checkpoint)
     weights = {key: value.float().numpy() for key, value in student.state_dict().items()}
     tensors: dict[str, Any] = {}
@@ -138,15 +135,11 @@ def export_student(
         tensors = four_bits(blocks, moments)
         tensors["embedding.weight"] = (Q.Q4_0, headquant.packed(head.values, head.scales))
     tensors = {gguf_io.gguf_name(key): value for key, value in {**weights, **tensors}.items()}
-    tensors.pop("", None)  # what the sidecar holds
     plain = out if kind in ("f32", "q4_0") else out.with_suffix(".f32")
     gguf_io.write_gguf(plain, source, state["shape"], tensors, name)
     if plain != out:
         gguf_io.quantise(plain, out, kind)
         plain.unlink()
-    if student.shape.target_width:
-        w_h, w_s = (matrix.float().numpy() for matrix in coupling(student))
-        sidecar.save(out.with_suffix(".npz"), w_h, w_s, source, out)
 
 
 def export_eagle3(

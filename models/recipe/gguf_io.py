@@ -127,13 +127,11 @@ def write_gguf(
 
 
 def gguf_name(key: str) -> str:
-    """GGUF name of a student's weight, "" for those of the sidecar (`from_target`, `from_self`)."""
+    """GGUF name of a student's weight."""
     if key == "embedding.weight":
         return "token_embd.weight"
     if key == "norm.weight":
         return "output_norm.weight"
-    if not key.startswith("blocks."):
-        return ""
     _, layer, rest = key.split(".", 2)
     there = next(g for g, n in LAYER.items() if rest == f"{n}.weight")
     return f"blk.{layer}.{there}.weight"

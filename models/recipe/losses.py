@@ -127,23 +127,15 @@ class StudentLesson:
         self.chance = torch.Generator()
 
     def loss(self, batch: Batch, step: int, rollout: int) -> tuple[Tensor, dict[str, float]]:
-        """(mean loss over the chosen rows and the roll-out's steps, its parts as numbers)."""
+        """(mean loss over the chosen rows, its parts as numbers); it has no steps to roll out."""
         names = ("token", "ids", "logp", "state")
         rows = {name: tensor_of(batch.rows[name], self.device) for name in names}
         with torch.autocast(self.device.type, torch.bfloat16):
-            if self.student.shape.target_width:
-                found = self.student.rollout(rows["token"], rows["state"], rollout)
-            else:
-                found = [self.student.states(rows["token"])]
-        where = chosen_rows(batch, self.seed, step, self.prompt_share)
-        total = torch.zeros((), device=self.device)
-        parts: dict[str, float] = {}
-        for number, states in enumerate(found, 1):
-            mask = torch.from_numpy(where).to(self.device)
-            mask[:, : number - 1] = False
-            step_loss, step_parts = self._row_loss(states[mask], rows, mask, step)
-            total = total + step_loss / len(found)
-            parts.update({f"{key}{number}": value for key, value in step_parts.items()})
+            states = self.student.states(rows["token"])
+        mask = torch.from_numpy(chosen_rows(batch, self.seed, step, self.prompt_share))
+        mask = mask.to(self.device)
+        total, parts = self._row_loss(states[mask], rows, mask, step)
+        parts = {f"{key}1": value for key, value in parts.items()}
         parts["loss"] = float(total.detach())
         return total, parts
 

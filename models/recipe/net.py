@@ -3,11 +3,6 @@
 Q and K use the interleaved rotary layout (pairs 2i, 2i+1), which is what llama.cpp applies to the
 `llama` architecture, so weights go from a GGUF into this network and back without a permutation.
 
-A coupled student adds to the embedding of the token at position t either `from_target` times the
-target's final state at t-1 (committed tokens) or `from_self` times its own (drafted tokens). A few
-dimensions of a state are twenty times larger than the others, so states are divided by each
-dimension's usual size first; `coupling` folds that division into the matrices.
-
 A student starts from the target: its embedding in as many columns as the student has, and some of its layers. The
 embedding is fixed before training and never changes: it is rounded to the 4 bits that ship and the layers learn to
 serve that rounded head. It holds most of a tiny model's weights, so leaving it alone makes a step several times
@@ -43,7 +38,6 @@ class Shape:
     ff: int
     rope_base: float = 10000.0
     eps: float = 1e-5
-    target_width: int = 0  # width of the target's states; 0 for an independent student
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values, for a checkpoint or an error message."""
@@ -124,12 +118,9 @@ class Block(nn.Module):  # type: ignore[misc]
         self.up = nn.Linear(s.width, s.ff, bias=False)
         self.down = nn.Linear(s.ff, s.width, bias=False)
 
-    def forward(
-        self, x: Tensor, turn: tuple[Tensor, Tensor], past: list[tuple[Tensor, Tensor]],
-        mask: Tensor | None,
-    ) -> Tensor:  # fmt: skip
+    def forward(self, x: Tensor, turn: tuple[Tensor, Tensor]) -> Tensor:
         """[batch, positions, width] to the same."""
-        x = x + self.attn(self.attn_norm(x), turn, past, mask)
+        x = x + self.attn(self.attn_norm(x), turn, [], None)
         inner = self.ffn_norm(x)
         return x + self.down(f.silu(self.gate(inner)) * self.up(inner))
 
@@ -143,54 +134,15 @@ class Student(nn.Module):  # type: ignore[misc]
         self.embedding = nn.Embedding(shape.vocab, shape.width)
         self.blocks = nn.ModuleList(Block(shape) for _ in range(shape.layers))
         self.norm = RMSNorm(shape.width, shape.eps)
-        if shape.target_width:
-            self.from_target = nn.Linear(shape.target_width, shape.width, bias=False)
-            self.from_self = nn.Linear(shape.width, shape.width, bias=False)
-            self.register_buffer("target_size", torch.ones(shape.target_width))
-            self.register_buffer("self_size", torch.ones(shape.width))
 
-    def states(
-        self, tokens: Tensor, extra: Tensor | None = None,
-        past: list[list[tuple[Tensor, Tensor]]] | None = None, mask: Tensor | None = None,
-    ) -> Tensor:  # fmt: skip
-        """Final normed states [batch, positions, width] of tokens [batch, positions].
-
-        `extra` [batch, positions, width] is added to the embeddings; `past` (one list a layer)
-        carries keys and values from one step of a roll-out to the next, with its `mask`.
-        """
+    def states(self, tokens: Tensor) -> Tensor:
+        """Final normed states [batch, positions, width] of tokens [batch, positions]."""
         x = self.embedding(tokens)
-        x = x if extra is None else x + extra
         turn = rotary(tokens.shape[1], self.shape.head, self.shape.rope_base)
         turn = (turn[0].to(x.device), turn[1].to(x.device))
-        past = [[] for _ in self.blocks] if past is None else past
-        for block, kept in zip(self.blocks, past, strict=True):
-            x = block(x, turn, kept, mask)
+        for block in self.blocks:
+            x = block(x, turn)
         return self.norm(x)
-
-    def rollout(self, tokens: Tensor, target_states: Tensor, steps: int) -> list[Tensor]:
-        """States of a coupled student at draft steps 1..`steps`, each [batch, positions, width].
-
-        `target_states` [batch, positions, target width]: row t is the target's state at t. At
-        step j, position t is the j-th token since the last true state: its input holds the
-        student's own state at t-1 from step j-1, and it sees true-state keys up to t-j+1 and the
-        keys of its own steps on the diagonals between (training-time test, EAGLE-3).
-        """
-        past: list[list[tuple[Tensor, Tensor]]] = [[] for _ in self.blocks]
-        shifted = f.pad(target_states, (0, 0, 1, 0))[:, :-1]
-        found = [self.states(tokens, self.from_target(shifted / self.target_size), past)]
-        for step in range(2, steps + 1):
-            own = f.pad(found[-1], (0, 0, 1, 0))[:, :-1]
-            mask = rollout_mask(tokens.shape[1], step).to(tokens.device)
-            found.append(self.states(tokens, self.from_self(own / self.self_size), past, mask))
-        return found
-
-
-def coupling(student: Student) -> tuple[Tensor, Tensor]:
-    """(w_h [width, target width], w_s [width, width]): what multiplies a state as it comes."""
-    return (
-        student.from_target.weight.detach() / student.target_size,
-        student.from_self.weight.detach() / student.self_size,
-    )
 
 
 def rollout_mask(count: int, step: int) -> Tensor:
@@ -210,14 +162,12 @@ def rollout_mask(count: int, step: int) -> Tensor:
 class Head:
     """A tied embedding: float32 `values` [vocab, width], Q4_0 `scales` [vocab, width / 32].
 
-    `project` [width, target width] maps a target's state to the state that this head expects. `sizes` [target width]: root mean
-    square of each dimension of the target's states.
+    `project` [width, target width] maps a target's state to the state that this head expects.
     """
 
     values: NDArray[np.float32]
     scales: NDArray[np.float32]
     project: NDArray[np.float32]
-    sizes: NDArray[np.float32]
 
 
 def make_head(source: Source, states: NDArray[np.float32], width: int) -> Head:
@@ -236,7 +186,7 @@ def make_head(source: Source, states: NDArray[np.float32], width: int) -> Head:
         matrix, project = _factors(matrix, moment, width)
     moment = project.astype(np.float64) @ moment @ project.T.astype(np.float64)
     values, scales = headquant.compensated(matrix, moment)
-    return Head(values, scales, project, np.sqrt(np.mean(states**2, axis=0)) + 1e-6)
+    return Head(values, scales, project)
 
 
 def _factors(
@@ -271,8 +221,6 @@ def make_student(source: Source, head: Head, shape: Shape, layers: list[int], se
             student.norm.weight.mul_(0.5)
         for number, layer in enumerate(layers):
             _copy_layer(source, student, number, layer)
-        if shape.target_width:
-            _start_coupling(student, head)
     load_head(student, head)
     return student
 
@@ -282,20 +230,6 @@ def load_head(student: Student, head: Head) -> None:
     with torch.no_grad():
         student.embedding.weight.copy_(torch.from_numpy(head.values))
     student.embedding.weight.requires_grad_(False)
-
-
-def _start_coupling(student: Student, head: Head) -> None:
-    """States enter as the head's projection of them, a third as large as an embedding.
-
-    The student's own state is already in the head's basis, so it enters through the same map
-    without the projection.
-    """
-    own = np.sqrt(np.sum((head.project * head.sizes) ** 2, axis=1))
-    size = float(np.sqrt(np.mean(head.values**2)) / np.sqrt(np.mean(own**2))) / 3
-    student.target_size.copy_(torch.from_numpy(head.sizes))
-    student.self_size.copy_(torch.from_numpy(own))
-    student.from_target.weight.copy_(torch.from_numpy(head.project * head.sizes * size))
-    student.from_self.weight.copy_(torch.diag(torch.from_numpy(own) * size))
 
 
 def _copy_layer(source: Source, student: Student, number: int, layer: int) -> None:

@@ -41,15 +41,13 @@ def answer_states(corpus: Corpus, count: int) -> np.ndarray[Any, np.dtype[np.flo
 class Wanted:
     """What to train.
 
-    `sizes`: width, layers, heads, kv_heads, head, ff; `layers`: layers of the target to start from; `coupled`: a
-    student that is fed the target's states; `draft_vocab`: not 0 for an EAGLE-3 head, and then how many ids it can
-    say; `begin`: folder of another run whose weights are taken where names and sizes agree, and whose head is taken
-    whole (a coupled student learns soonest from a trained independent one).
+    `sizes`: width, layers, heads, kv_heads, head, ff; `layers`: layers of the target to start from; `draft_vocab`: not 0
+    for an EAGLE-3 head, and then how many ids it can say; `begin`: folder of another run whose weights are taken where
+    names and sizes agree, and whose output matrix is taken whole.
     """
 
     sizes: dict[str, int]
     layers: tuple[int, ...] = ()
-    coupled: bool = False
     draft_vocab: int = 0
     begin: Path | None = None
 
@@ -94,8 +92,7 @@ Made = tuple[nn.Module, Lesson, dict[str, Any]]
 def _student(
     source: Source, corpus: Corpus, wanted: Wanted, plan: Plan, known: dict[str, Any] | None
 ) -> Made:
-    width = corpus.meta.n_embd if wanted.coupled else 0
-    shape = Shape(**_sizes(source, corpus, wanted), target_width=width)
+    shape = Shape(**_sizes(source, corpus, wanted))
     head = (
         Head(**known["head"])
         if known is not None
@@ -153,8 +150,9 @@ def check_target(source: Source, corpus: Corpus) -> None:
 @click.option("--start-run", type=click.Path(path_type=Path), help="Run whose weights to take.")
 @click.option("--eagle3", is_flag=True, help="Train an EAGLE-3 head (one layer, target's width).")
 @click.option("--draft-vocab", default=8192, show_default=True, help="Ids an EAGLE-3 head can say.")
-@click.option("--coupled", is_flag=True, help="Feed the target's hidden states.")
-@click.option("--rollout", default=3, show_default=True)
+@click.option(
+    "--rollout", default=4, show_default=True, help="Draft steps learned by an EAGLE-3 head."
+)
 @click.option("--steps", default=2000, show_default=True)
 @click.option("--minutes", default=0.0, help="End after so long, whatever --steps says.")
 @click.option("--tokens", default=2048, show_default=True, help="Tokens a step.")
@@ -166,7 +164,7 @@ def check_target(source: Source, corpus: Corpus) -> None:
 def main(
     target: Path, data: tuple[Path, ...], out: Path, width: int, layers: int, heads: int, kv_heads: int,
     head: int, ff: int, from_layers: str, start_run: Path | None, eagle3: bool, draft_vocab: int,
-    coupled: bool, rollout: int, steps: int, minutes: float, tokens: int, rate: float,
+    rollout: int, steps: int, minutes: float, tokens: int, rate: float,
     state_weight: float, seed: int, threads: int, save_every: float,
 ) -> None:  # fmt: skip
     """Train a student of TARGET on the recordings in DATA."""
@@ -176,7 +174,7 @@ def main(
     sizes = {"width": width, "layers": layers, "heads": heads, "kv_heads": kv_heads}
     sizes |= {"head": head, "ff": ff}
     copied = tuple(int(number) for number in from_layers.split(",") if number)
-    wanted = Wanted(sizes, copied, coupled, draft_vocab if eagle3 else 0, start_run)
+    wanted = Wanted(sizes, copied, draft_vocab if eagle3 else 0, start_run)
     try:
         trainer = prepare(target, Corpus(list(data), plan.longest), wanted, plan, out)
         columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.completed}"))

@@ -26,7 +26,7 @@ class Plan:
     """How to train.
 
     `minutes`: when not 0, the run also ends after so long, and the learning rate falls with
-    whichever of steps and time is further on; `rollout`: draft steps that a coupled student is trained on; `prompt_share`:
+    whichever of steps and time is further on; `rollout`: draft steps that an EAGLE-3 head is trained on; `prompt_share`:
     share of prompt rows in the loss.
     """
 
@@ -37,8 +37,8 @@ class Plan:
     warmup: int = 50
     decay: float = 0.01
     longest: int = 448
-    rollout: int = 3
-    prompt_share: float = 0.5
+    rollout: int = 4
+    prompt_share: float = 0.25
     seed: int = 1
     weights: Weights = field(default_factory=Weights)
     sampling: Sampling = field(default_factory=Sampling)
@@ -56,8 +56,9 @@ class Trainer:
     ) -> None:  # fmt: skip
         self.student, self.lesson, self.corpus, self.plan = student, lesson, corpus, plan
         self.folder, self.fixed = folder, fixed
+        learned = [weight for weight in student.parameters() if weight.requires_grad]
         self.optimiser = torch.optim.AdamW(
-            _groups(student), plan.rate, betas=(0.9, 0.95), weight_decay=plan.decay, fused=True
+            learned, plan.rate, betas=(0.9, 0.95), weight_decay=plan.decay, fused=True
         )
         self.step = self.epoch = self.place = 0
         self.seconds = 0.0
@@ -79,7 +80,7 @@ class Trainer:
     def learn(self, batch: Batch) -> dict[str, float]:
         """One step; returns the loss and its parts. Raises `TrainingError` when it is NaN."""
         for group in self.optimiser.param_groups:
-            group["lr"] = self.rate() * group["share"]
+            group["lr"] = self.rate()
         loss, parts = self.lesson.loss(batch, self.step, self._rollout_steps())
         if not math.isfinite(float(loss.detach())):
             raise TrainingError(
@@ -95,11 +96,12 @@ class Trainer:
         return parts
 
     def _rollout_steps(self) -> int:
-        """All draft steps every fourth time, two every other fourth time, else the first.
+        """All draft steps every fourth time, one fewer every other fourth time, else two.
 
-        The first step decides most of what is accepted and costs a third of the full roll-out.
+        What is drafted first decides most of what is accepted, and costs a third of the full roll-out.
         """
-        return min(self.plan.rollout, (self.plan.rollout, 1, 2, 1)[self.step % 4])
+        whole = self.plan.rollout
+        return max(1, (whole, min(2, whole), whole - 1, min(2, whole))[self.step % 4])
 
     def save(self) -> None:
         """Replace the checkpoint in one move, and write the curve beside it."""
@@ -166,19 +168,6 @@ class Trainer:
 def _fixed(student: nn.Module) -> set[str]:
     """Names of the weights that are not learned."""
     return {name for name, weight in student.named_parameters() if not weight.requires_grad}
-
-
-def _groups(student: nn.Module) -> list[dict[str, Any]]:
-    """What is learned, with each group's share of the learning rate.
-
-    Embeddings are about a tenth as large as what flows between layers, so what is added to them
-    moves a tenth as fast.
-    """
-    groups: dict[float, list[Any]] = {1.0: [], 0.1: []}
-    for name, weight in student.named_parameters():
-        if weight.requires_grad:
-            groups[0.1 if name.startswith("from_") else 1.0].append(weight)
-    return [{"params": part, "share": share} for share, part in groups.items() if part]
 
 
 def _line(step: int, parts: dict[str, float]) -> str:

@@ -202,11 +202,6 @@ static float *fake_get_logits_ith(struct llama_context *ctx, int32_t i) {
     return ctx->logits + (size_t)i * (size_t)ctx->model->vocab.n_tokens;
 }
 
-static float *fake_get_embeddings_ith(struct llama_context *ctx, int32_t i) {
-    if (breach(i < 0 || i >= ctx->n_rows || !ctx->embeddings)) return NULL;
-    return ctx->states + (size_t)i * (size_t)ctx->model->n_embd;
-}
-
 static void fake_set_embeddings_layer_inp(struct llama_context *ctx, uint32_t layer, bool wanted) {
     if (!breach(layer >= FAKE_N_LAYERS)) ctx->shows[layer] = wanted;
 }
@@ -283,7 +278,6 @@ static void fake_set_abort_callback(struct llama_context *ctx, ps_abort_callback
 }
 
 static const struct llama_vocab *fake_model_get_vocab(const struct llama_model *model) { return &model->vocab; }
-static int32_t fake_model_n_embd(const struct llama_model *model) { return model->n_embd; }
 static bool fake_model_is_recurrent(const struct llama_model *model) { return model->recurrent; }
 
 static bool fake_model_is_hybrid(const struct llama_model *model) {

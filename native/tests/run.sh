@@ -25,8 +25,8 @@ build engine tests/test_engine.c $world ps_*.c
 # malloc is wrapped so that the test can make the k-th allocation fail
 build faults tests/test_faults.c $world ps_*.c -Wl,--wrap=malloc -Wl,--wrap=calloc -Wl,--wrap=realloc
 "$out/faults"
-build coupled tests/test_coupled.c tests/check.c tests/fake_llama.c ps_*.c
-"$out/coupled"
+build inputs tests/test_inputs.c tests/check.c tests/fake_llama.c ps_*.c
+"$out/inputs"
 # the lock and the cancel flag are what threads share
 checks=thread build lock tests/test_lock.c $world ps_*.c -pthread
 TSAN_OPTIONS=halt_on_error=1 setarch "$(uname -m)" -R "$out/lock"

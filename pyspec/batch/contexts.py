@@ -12,12 +12,12 @@ from llama_cpp import _internals as internals
 from pyspec.batch.packing import STEP, Layout
 from pyspec.engine.handle import Engine, Role
 from pyspec.engine.models import Placement, SideModel, address, longest_draft
-from pyspec.engine.parts import Parts, choose_parts, read_coupling_of
+from pyspec.engine.parts import Parts, choose_parts, states_of
 from pyspec.engine.round import Loop
 from pyspec.errors import EngineError
 from pyspec.policy.acceptance import Learned
 from pyspec.profiles import gpu_layers, load_profile, prior_curve, prior_learned
-from pyspec.store.eagle import MTP, States, head_size
+from pyspec.store.eagle import MTP, head_size
 from pyspec.target import SNAPSHOTS, TargetLlama
 
 if TYPE_CHECKING:
@@ -48,8 +48,7 @@ class Models:
         kwargs["snapshots"] = 0 if draft in ("auto", "none") else SNAPSHOTS
         self.target = TargetLlama(path, **kwargs)
         try:
-            # measured: with many sequences a draft model costs more than it brings, and a coupled one makes the target give
-            # logits of every prompt row; lookup costs nothing
+            # measured: with many sequences a draft model costs more than it brings; lookup costs nothing
             rolls_back = longest_draft(self.target) > 0
             self._automatic = draft == "auto" and rolls_back
             word = "lookup" if self._automatic else draft
@@ -62,7 +61,7 @@ class Models:
     def files(self) -> dict[str, Path]:
         """The model files by role."""
         files = {"target": Path(self.target.model_path), "draft": self.parts.draft}
-        files |= {"companion": self.parts.companion, "sidecar": self.parts.sidecar}
+        files |= {"companion": self.parts.companion}
         return {role: path for role, path in files.items() if path is not None}
 
     def believed(self) -> tuple[CostCurve, Learned]:
@@ -181,8 +180,7 @@ class Contexts:
 
     def _attach(self, parts: Parts, placement: Placement) -> None:
         self.engine.attach(Role.TARGET, address(self._own.ctx), address(self.target.model))
-        coupling = read_coupling_of(parts, self.target)
-        states = coupling if isinstance(coupling, States) else None
+        states = states_of(parts, self.target)
         for role, path, reads in (
             (Role.DRAFT, parts.draft, states),
             (Role.COMPANION, parts.companion, None),
@@ -191,10 +189,9 @@ class Contexts:
                 side = SideModel(path, self.target, placement, self.n_slots, reads)
                 self._sides.append(side)
                 self.engine.attach(role, side.context, side.model)
-        self.reads_states = coupling is not None
-        self.coupled = coupling is not None and states is None
-        if coupling is not None:
-            self.engine.couple(coupling)
+        self.reads_states = states is not None
+        if states is not None:
+            self.engine.read_states(states)
 
     def close(self) -> None:
         """Free the engine, then draft and companion; the target's context goes with the target."""

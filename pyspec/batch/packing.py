@@ -96,20 +96,15 @@ def memory_for(target: Any, n_ctx: int) -> int:
 FILL_ROWS = 128
 """Prompt tokens that ride in a batch with answers: enough for the matrix kernels, few enough that answers go on."""
 
-COUPLED_ROWS = 64
-"""The same with a coupled draft, whose target gives logits for every row: they take n_vocab floats each."""
-
-
 EXACT_CHUNK = 256
 """Prompt tokens of a decode where texts have to be exact: pieces end at its multiples."""
 
 
 def fill_rows(contexts: Contexts, n_answering: int) -> int:
     """Prompt tokens that the next decode takes."""
-    most = COUPLED_ROWS if contexts.coupled else FILL_ROWS
     if n_answering:
-        return min(most, contexts.answering_rows - n_answering)
-    return min(most, contexts.n_batch) if contexts.coupled else contexts.n_batch
+        return min(FILL_ROWS, contexts.answering_rows - n_answering)
+    return contexts.n_batch
 
 
 def draft_rows(contexts: Contexts, n_answering: int, filled: int) -> int:

@@ -109,8 +109,7 @@ def _shipped(target: Path) -> list[Candidate]:
         Candidate(
             entry.name, "pyspec", entry.size, entry.size / size, entry.summary, resolve(entry.name)
         )
-        for role in ("coupled", "draft")
-        for entry in fitting(target, role, load_manifest())
+        for entry in fitting(target, "draft", load_manifest())
     ]
 
 

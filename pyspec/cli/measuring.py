@@ -93,7 +93,9 @@ def command_line() -> str:
 @model_options
 @question_options
 @click.option("--modes", default="plain,strict,margin", show_default=True, help="Comma-separated.")
-@click.option("--peers", default="", help="llama_cpp[-lookup], server[-draft[:K]|-ngram], commas.")
+@click.option(
+    "--peers", default="", help="llama_cpp[-lookup], server[-draft[:K]|-eagle3[:K]|-ngram], commas."
+)
 @click.option("--server", type=FILE, help="llama-server; else the one on PATH.")
 @click.option("--peer-draft", type=FILE, help="Draft GGUF for llama-server; else the loaded one.")
 @click.option("--memory", is_flag=True, help="Also peak memory, in processes of their own.")

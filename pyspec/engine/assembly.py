@@ -8,7 +8,7 @@ from typing import Any
 
 from pyspec.drafters import TranslatedDrafter
 from pyspec.engine.models import Placement, SideModel
-from pyspec.engine.parts import Parts, choose_parts, read_coupling_of
+from pyspec.engine.parts import Parts, choose_parts, states_of
 from pyspec.engine.session import Session
 from pyspec.errors import DraftMismatch, PyspecError
 from pyspec.store.eagle import States
@@ -67,20 +67,19 @@ def assemble(
 
 def _assembled(parts: Parts, target: Any, placement: Placement) -> Assembly:
     models: list[SideModel | TranslatedDrafter] = []
-    coupling = read_coupling_of(parts, target)
-    states = coupling if isinstance(coupling, States) else None
+    states = states_of(parts, target)
     draft: SideModel | TranslatedDrafter | None
     try:
         draft = _load(parts.draft, target, placement, models, states)
     except DraftMismatch as error:
-        if parts.draft is None or coupling is not None or parts.automatic:
+        if parts.draft is None or states is not None or parts.automatic:
             raise
         draft = _translated(parts, target, placement, models, error)
     try:
         companion = _load(parts.companion, target, placement, models)
         behind_text = draft if isinstance(draft, TranslatedDrafter) else None
         side = draft if isinstance(draft, SideModel) else None
-        session = Session(target, parts.drafter, side, companion, coupling, behind_text)
+        session = Session(target, parts.drafter, side, companion, states, behind_text)
     except Exception:
         for model in models:
             model.close()

@@ -10,9 +10,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from pyspec._lib import check, ffi, floats, lib
+from pyspec._lib import check, ffi, lib
 from pyspec.rules import Margin, Verification
-from pyspec.store.coupling import Coupling
 from pyspec.store.eagle import MTP, States
 
 MAX_DRAFT = 64
@@ -88,7 +87,6 @@ class Engine:
         self._count = ffi.new("int32_t *")
         self._counters = ffi.new("ps_counters *")
         self._verdict = ffi.new("ps_verdict *")
-        self._borrowed: list[object] = []
         self._window = 0
 
     def attach(self, role: Role, context: int, model: int) -> None:
@@ -99,23 +97,14 @@ class Engine:
             f"attaching the {role.name.lower()}",
         )
 
-    def couple(self, coupling: Coupling | States) -> None:
+    def read_states(self, states: States) -> None:
         """Make the attached draft one that reads the target's states."""
         struct = ffi.new("ps_coupling *")
-        struct.window = coupling.window
-        arrays: list[npt.NDArray[np.float32]] = []
-        if isinstance(coupling, States):
-            struct.kind = lib.PS_MTP if coupling.kind == MTP else lib.PS_EAGLE3
-            struct.n_hidden, struct.width = coupling.n_hidden, coupling.width
-            struct.layer = list(coupling.layers)
-        else:
-            matrices = (coupling.embeddings, coupling.w_h, coupling.w_s)
-            arrays = [np.ascontiguousarray(matrix, dtype=np.float32) for matrix in matrices]
-            struct.kind = lib.PS_MATRICES
-            struct.embeddings, struct.w_h, struct.w_s = map(floats, arrays)
-            struct.width, struct.n_hidden = coupling.w_h.shape
+        struct.kind = lib.PS_MTP if states.kind == MTP else lib.PS_EAGLE3
+        struct.n_hidden, struct.width = states.n_hidden, states.width
+        struct.layer, struct.window = list(states.layers), states.window
         check(lib.ps_engine_couple(self._engine, struct), "coupling the draft")
-        self._borrowed, self._window = list(arrays), coupling.window
+        self._window = states.window
 
     def set_tokens(self, seq: int, tokens: Sequence[int], held: int = -1) -> int:
         """Make `tokens` the committed text of a sequence; every KV keeps the common prefix.
@@ -149,7 +138,7 @@ class Engine:
     def lag(self, role: Role, seq: int, n_tokens: int) -> int:
         """How many of a text's `n_tokens` a role has to read before its next draft, the last one aside.
 
-        A coupled draft reads no further back than the states that are kept for it.
+        A draft that reads states reads no further back than those that are kept for it.
         """
         behind = max(0, n_tokens - 1 - self.held(role, seq))
         return min(behind, self._window) if self._window and role == Role.DRAFT else behind
@@ -233,7 +222,6 @@ class Engine:
         if engine:
             for role in Role:
                 lib.ps_engine_attach(engine, role, ffi.NULL, ffi.NULL)
-        self._borrowed.clear()
 
     def __enter__(self) -> Engine:
         return self

@@ -11,16 +11,15 @@ import llama_cpp
 from pyspec._lib import STATES_SHOWN
 from pyspec.drafters import Drafter, ForeignDrafter, LookupDrafter
 from pyspec.engine.models import longest_draft
-from pyspec.errors import DraftMismatch, OptionError, UnsupportedModel
+from pyspec.errors import OptionError, UnsupportedModel
 from pyspec.store import fitting, resolve
-from pyspec.store.coupling import Coupling, find_sidecar, read_coupling
 from pyspec.store.eagle import MTP, States, TargetShape, is_eagle3, read_eagle3
 from pyspec.store.shelf import draft_here
 
 
 @dataclass
 class Parts:
-    """What will draft: a Python drafter, a draft GGUF, its sidecar, a companion GGUF.
+    """What will draft: a Python drafter, a draft GGUF, a companion GGUF.
 
     automatic: the draft was found, not named. translated: it speaks another vocabulary. head: it is the target's own
     next-token head, in the target's file.
@@ -28,7 +27,6 @@ class Parts:
 
     drafter: Drafter | None = None
     draft: Path | None = None
-    sidecar: Path | None = None
     companion: Path | None = None
     notes: list[str] = field(default_factory=list)
     automatic: bool = False
@@ -98,8 +96,8 @@ def _automatic(target: Any) -> Parts:
     if _has_head(target) and STATES_SHOWN:
         _add_draft(parts, target, MTP)
         return parts
-    for role in ("coupled", "draft"):
-        for entry in fitting(Path(target.model_path), role):
+    for entry in fitting(Path(target.model_path), "draft"):
+        if STATES_SHOWN or not is_eagle3(resolve(entry.name)):
             _add_draft(parts, target, entry.name)
             return parts
     found = draft_here(Path(target.model_path))
@@ -128,7 +126,6 @@ def _add_draft(parts: Parts, target: Any, name: str) -> None:
         parts.draft, parts.head = Path(target.model_path), True
         return
     parts.draft = resolve(name)
-    parts.sidecar = find_sidecar(parts.draft)
 
 
 def _add_companion(parts: Parts, target: Any, companion: str) -> None:
@@ -144,24 +141,22 @@ def _add_companion(parts: Parts, target: Any, companion: str) -> None:
         parts.companion = None
 
 
-def read_coupling_of(parts: Parts, target: Any) -> Coupling | States | None:
-    """How the draft reads the target's states, or None for an independent one; before the draft is loaded.
+def states_of(parts: Parts, target: Any) -> States | None:
+    """How the draft reads the target's states, or None for one that does not; before the draft is loaded.
 
     Raises DraftMismatch or UnsupportedModel where the two do not fit, ModelInvalid for a damaged file.
     """
-    if parts.draft is None:
+    if parts.draft is None or not (parts.head or is_eagle3(parts.draft)):
         return None
-    if parts.head or is_eagle3(parts.draft):
-        if not STATES_SHOWN:
-            raise UnsupportedModel(
-                "this build of llama.cpp does not show a target's states, which EAGLE-3 drafts and MTP read",
-                "use another draft",
-            )
-        if not parts.head:
-            return read_eagle3(parts.draft, _shape(target))
-        width = llama_cpp.llama_model_n_embd_out(target.model)
-        return States(MTP, width, width)
-    return _read_sidecar(parts.draft, parts.sidecar, target)
+    if not STATES_SHOWN:
+        raise UnsupportedModel(
+            "this build of llama.cpp does not show a target's states, which EAGLE-3 drafts and MTP read",
+            "use another draft",
+        )
+    if not parts.head:
+        return read_eagle3(parts.draft, _shape(target))
+    width = llama_cpp.llama_model_n_embd_out(target.model)
+    return States(MTP, width, width)
 
 
 def _shape(target: Any) -> TargetShape:
@@ -171,15 +166,3 @@ def _shape(target: Any) -> TargetShape:
         target.n_embd(),
         target.n_vocab(),
     )
-
-
-def _read_sidecar(draft: Path, sidecar: Path | None, target: Any) -> Coupling | None:
-    if sidecar is None:
-        return None
-    coupling = read_coupling(sidecar, draft, Path(target.model_path))
-    if coupling.w_h.shape[1] != target.n_embd():
-        raise DraftMismatch(
-            f"{draft.name} expects states {coupling.w_h.shape[1]} wide and the target's are {target.n_embd()}",
-            "it was made for another target",
-        )
-    return coupling

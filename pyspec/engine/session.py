@@ -18,7 +18,6 @@ from pyspec.engine.round import Loop
 from pyspec.engine.runs import Run
 from pyspec.errors import Cancelled, ContextOverflow, EngineBusy
 from pyspec.policy.types import Policy
-from pyspec.store.coupling import Coupling
 from pyspec.store.eagle import States
 from pyspec.tokens import Step, Tally, Timings
 
@@ -52,7 +51,7 @@ class Session:
         drafter: Drafter | None = None,
         draft: SideModel | None = None,
         companion: SideModel | None = None,
-        coupling: Coupling | States | None = None,
+        states: States | None = None,
         translated: TranslatedDrafter | None = None,
     ) -> None:
         self.engine = Engine(1, target.n_vocab())
@@ -61,8 +60,8 @@ class Session:
             self.engine.attach(Role.DRAFT, draft.context, draft.model)
         if companion is not None:
             self.engine.attach(Role.COMPANION, companion.context, companion.model)
-        if coupling is not None:
-            self.engine.couple(coupling)
+        if states is not None:
+            self.engine.read_states(states)
         self.n_ctx = target.n_ctx()
         self.loop = Loop(
             self.engine,

@@ -21,7 +21,6 @@ from pyspec.measure.peers import Files, open_peer
 from pyspec.measure.records import RunLog, RunRecord, Setup, TimedAnswer, describe
 from pyspec.measure.report import Results, collect, save
 from pyspec.measure.usage import BOUND, Watch, peak_mib
-from pyspec.store.coupling import find_sidecar
 from pyspec.store.eagle import MTP
 from pyspec.template import ChatTemplate, Message
 
@@ -38,7 +37,7 @@ if TYPE_CHECKING:
 class Task:
     """What is to be compared, and where it is written.
 
-    peer_draft: a draft GGUF for llama-server; None takes the loaded one unless it is coupled.
+    peer_draft: a draft GGUF for llama-server; None takes the loaded one.
     tie: nats within which rounding may decide; None measures it.
     """
 
@@ -159,12 +158,11 @@ def _is_head(assembly: Assembly) -> bool:
 
 
 def _loaded_draft(llm: SpeculativeLlama) -> Path | None:
-    """The loaded draft's file, where another program could use it: our coupled form and the target's own head it could not."""
+    """The loaded draft's file, None for the target's own head."""
     assembly = llm._open()  # noqa: SLF001 - measuring looks inside
     if not assembly.session.loop.draft_model or _is_head(assembly):
         return None
-    path = assembly.models[0].path
-    return None if find_sidecar(path) else path
+    return assembly.models[0].path
 
 
 def curves(bench: Bench) -> dict[str, list[float]]:

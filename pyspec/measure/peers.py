@@ -7,10 +7,11 @@ Names, comma-separated:
     server                llama-server without speculation
     server-draft          llama-server, draft-simple at its default length
     server-draft:K        llama-server, draft-simple, at most K drafted tokens
+    server-eagle3[:K]     the same, draft-eagle3
     server-ngram          llama-server, ngram-simple at its defaults
 
 Each takes the very token ids that pyspec gets. llama-server runs on 127.0.0.1 for as long as the
-run lasts; a draft of a coupled kind cannot be given to it.
+run lasts.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ from pyspec.errors import EngineError, OptionError, PeerMissing
 from pyspec.measure.modes import Clock
 from pyspec.plain import PlainLlama
 from pyspec.store.check import extra_buffers
+from pyspec.store.eagle import is_eagle3
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -40,7 +42,9 @@ if TYPE_CHECKING:
     from pyspec.measure.modes import Contender, Options
     from pyspec.measure.records import TimedAnswer
 
-_HINT = "peers: llama_cpp, llama_cpp-lookup, server, server-draft, server-draft:K, server-ngram"
+_HINT = (
+    "peers: llama_cpp, llama_cpp-lookup, server, server-draft[:K], server-eagle3[:K], server-ngram"
+)
 _START_S, _ANSWER_S = 120.0, 600.0
 
 
@@ -60,22 +64,35 @@ def open_peer(name: str, files: Files, server: Path | None) -> Contender:
     if name in ("llama_cpp", "llama_cpp-lookup"):
         return InProcess(name, files)
     kind, _, k = name.partition(":")
-    if kind not in _SERVER_OPTIONS or (k and not (kind == "server-draft" and k.isdigit())):
+    if kind not in _SERVER_OPTIONS or (k and not (kind in _DRAFTING and k.isdigit())):
         raise OptionError(f"unknown peer {name[:40]!r}", _HINT)
     found = server or _on_path()
     if found is None or not found.is_file():
         hint = "bench/Makefile builds it; --server PATH"
         raise PeerMissing(f"{name} is skipped: there is no llama-server", hint)
-    if kind == "server-draft" and files.draft is None:
-        raise PeerMissing(f"{name} is skipped: llama-server needs a draft model", "--draft PATH")
+    if kind in _DRAFTING:
+        _check_draft(name, files.draft)
     return Server(name, files, found, [*_SERVER_OPTIONS[kind], *_length(k)])
 
 
 _SERVER_OPTIONS: dict[str, list[str]] = {
     "server": [],
     "server-draft": ["--spec-type", "draft-simple"],
+    "server-eagle3": ["--spec-type", "draft-eagle3"],
     "server-ngram": ["--spec-type", "ngram-simple"],
 }
+
+
+_DRAFTING = ("server-draft", "server-eagle3")
+
+
+def _check_draft(name: str, draft: Path | None) -> None:
+    """Raise PeerMissing unless the draft is of the peer's kind."""
+    if draft is None:
+        raise PeerMissing(f"{name} is skipped: llama-server needs a draft model", "--draft PATH")
+    if is_eagle3(draft) != name.startswith("server-eagle3"):
+        what = "an EAGLE-3 draft" if is_eagle3(draft) else "no EAGLE-3 draft"
+        raise PeerMissing(f"{name} is skipped: {draft.name} is {what}", "--peer-draft PATH")
 
 
 def _length(k: str) -> list[str]:
@@ -219,7 +236,7 @@ class Server:
         self._fresh = True
         options = ["-c", str(files.n_ctx), "-t", str(files.threads), "-tb", str(files.threads),
                    "-np", "1", "-ngl", str(files.gpu_layers), "--cache-ram", "0", *more]  # fmt: skip
-        if "draft-simple" in more:
+        if name.partition(":")[0] in _DRAFTING:
             options += ["-md", str(files.draft), "-td", str(files.threads)]
         try:
             self._process = ServerProcess(program, files.target, options)

@@ -166,8 +166,6 @@ class Sides:
         parts.drafter = self._lookup if parts.drafter is not None else None
         self.models.parts = parts
         cells = padded(n_ctx + len(ways) * (max_tokens + 80))
-        if parts.sidecar:  # each reads its own prompt
-            cells = padded(len(ways) * n_ctx)
         self._contexts = Contexts(self.models, len(ways) + 1, n_ctx, Layout(cells), None)
         self._engine, self._loop = self._contexts.engine, self._contexts.loop
 
@@ -196,20 +194,17 @@ class Sides:
         return [self._turn(side, len(prompt)) for side in sides]
 
     def _read(self, prompt: Sequence[int]) -> None:
-        """The prompt into sequence 0 once, and from there to all; a coupled draft needs each to read it."""
-        last, coupled = len(prompt) - 1, self._contexts.coupled
-        readers = range(1, len(self.ways) + 1) if coupled else [0]
-        for seq in readers:
+        """The prompt into sequence 0 once, and from there to all."""
+        last = len(prompt) - 1
+        self._engine.set_tokens(0, prompt)
+        for role in (Role.TARGET, Role.DRAFT):
+            if role is Role.TARGET or (self._loop.draft_model and not self._contexts.reads_states):
+                while self._engine.held(role, 0) < last:
+                    self._engine.prefill(role, 0, last, _CHUNK)
+        for seq in range(1, len(self.ways) + 1):
+            self._engine.set_tokens(seq, ())
+            self._engine.copy_prefix(0, seq, last)
             self._engine.set_tokens(seq, prompt)
-            for role in (Role.TARGET, Role.DRAFT):
-                if role is Role.TARGET or (self._loop.draft_model and not coupled):
-                    while self._engine.held(role, seq) < last:
-                        self._engine.prefill(role, seq, last, _CHUNK)
-        if not coupled:
-            for seq in range(1, len(self.ways) + 1):
-                self._engine.set_tokens(seq, ())
-                self._engine.copy_prefix(0, seq, last)
-                self._engine.set_tokens(seq, prompt)
 
     def _side(
         self, seq: int, way: Way, prompt: Sequence[int], sampling: Sampling, rates: dict[str, float]

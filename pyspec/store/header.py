@@ -31,7 +31,7 @@ def read_header(
 ) -> Header:
     """Reads and checks the header of a GGUF file, with all its parts if it is split.
 
-    With `model=False` only the format is checked, for sidecars and later parts; with `weights=False` a
+    With `model=False` only the format is checked, for later parts; with `weights=False` a
     vocabulary without weights is a model too. Raises
     ModelNotFound, ModelUnreadable or ModelInvalid and nothing else.
     """

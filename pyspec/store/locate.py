@@ -156,7 +156,7 @@ def known_as(path: Path, manifest: Manifest) -> Entry | None:
 
 
 def fitting(target: Path, role: str, manifest: Manifest | None = None) -> list[Entry]:
-    """The drafts, companions or coupled drafts (`role`) that the manifest has for a target file."""
+    """The drafts or companions (`role`) that the manifest has for a target file."""
     manifest = manifest or load_manifest()
     offers = [entry for entry in manifest.model if entry.role == role and entry.for_target]
     if not offers:

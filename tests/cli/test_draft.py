@@ -46,9 +46,9 @@ def test_the_draft_and_the_command() -> None:
 
 
 def test_shipped_drafts_come_first_and_once(smollm2: str) -> None:
-    """The default target's own, coupled before independent."""
+    """The default target's own."""
     rows = [row["name"] for row in json.loads(run(smollm2, "--json").stdout)]
-    assert rows[:2] == ["smollm2-coupled", "smollm2-draft"]
+    assert rows[0] == "smollm2-eagle3"
     assert len(set(rows)) == len(rows)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import count
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -216,3 +217,15 @@ def test_a_llama_cpp_without_states_is_refused(open_llama, make, target, monkeyp
     monkeypatch.setattr("pyspec.engine.parts.STATES_SHOWN", False)
     with pytest.raises(UnsupportedModel, match="this build"):
         open_llama(target, draft=make())
+
+
+@pytest.mark.parametrize("shown", [True, False])
+def test_auto_takes_it_where_states_are_shown(open_llama, make, target, monkeypatch, shown):
+    """Elsewhere the text itself drafts, and the model opens all the same."""
+    entry = SimpleNamespace(name=str(make()))
+    monkeypatch.setattr("pyspec.engine.parts.fitting", lambda *_: [entry])
+    monkeypatch.setattr("pyspec.engine.parts.draft_here", lambda _: None)
+    monkeypatch.setattr("pyspec.engine.parts.STATES_SHOWN", shown)
+    llm = open_llama(target, draft="auto")
+    assert llm._open().draft.startswith("lookup+eagle" if shown else "lookup")
+    assert llm._open().session.loop.draft_model is shown

@@ -10,6 +10,7 @@ import llama_cpp
 import numpy as np
 import pytest
 import tiny
+import tiny_eagle
 
 from pyspec.llama import SpeculativeLlama
 
@@ -32,16 +33,16 @@ SETTINGS = {
     },
 }
 N = 24
-DRAFTS = ["none", "lookup", "model", "coupled"]
+DRAFTS = ["none", "lookup", "model", "eagle3"]
 
 
 @pytest.fixture(scope="module")
-def opened(tiny_folder, tmp_path_factory):
+def opened(tiny_folder):
     """(theirs, ours by what drafts, ids of theirs by question), over a model of 32 tokens; ours draft four at a time."""
     target = tiny.write(tiny_folder / "table-target.gguf")
     draft = tiny.write(tiny_folder / "table-draft.gguf", noise=0.15)
-    coupled = tiny.couple(target, tmp_path_factory.mktemp("coupled") / "coupled.gguf")
-    files = {"none": "none", "lookup": "lookup", "model": str(draft), "coupled": str(coupled)}
+    eagle = tiny_eagle.write(tiny_folder / "table-eagle.gguf", layers=(0, 1, 1))
+    files = {"none": "none", "lookup": "lookup", "model": str(draft), "eagle3": str(eagle)}
     options = {
         "n_ctx": 256,
         "n_threads": 1,

@@ -156,6 +156,18 @@ def test_unknown_peers_are_refused(name: str, tmp_path: Path) -> None:
         open_peer(name, Files(tmp_path, None, 64, 1), None)
 
 
+@pytest.mark.parametrize(
+    ("name", "draft"), [("server-draft", "eagle"), ("server-eagle3:2", "llama")]
+)
+def test_a_draft_of_another_kind_is_not_given_to_a_server(
+    name: str, draft: str, tiny_draft: Path, tiny_eagle3: Path
+) -> None:
+    """llama-server would end on it."""
+    path = tiny_eagle3 if draft == "eagle" else tiny_draft
+    with pytest.raises(PeerMissing, match="EAGLE-3 draft"):
+        open_peer(name, Files(tiny_draft, path, 64, 1), tiny_draft)
+
+
 def test_a_server_that_dies_is_missing(tmp_path: Path) -> None:
     """Its last line says why."""
     program = tmp_path / "llama-server"

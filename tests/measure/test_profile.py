@@ -92,11 +92,11 @@ def test_costs_are_measured_for_every_row_count(
     assert found.companion[1] > 0
 
 
-def test_the_step_of_a_coupled_draft_is_measured(
-    open_llama: Callable[..., Any], tiny_target: Path, coupled: Path
+def test_the_step_of_a_draft_that_reads_states_is_measured(
+    open_llama: Callable[..., Any], tiny_target: Path, tiny_eagle3: Path
 ) -> None:
     """It drafts after the deeper measurements too, which leave no states of the text's beginning."""
-    llm = open_llama(tiny_target, draft=coupled)
+    llm = open_llama(tiny_target, draft=tiny_eagle3)
     found = measure_costs(llm, [5, 6, 7], kmax=3, depths=(64, 192), budget_s=0.1)
     assert found.draft_step > 0.01
 

@@ -1,4 +1,4 @@
-"""The C tests: kernels, engine and coupled draft on a toy llama.cpp, under the sanitizers."""
+"""The C tests: kernels, engine and drafts that read states on a toy llama.cpp, under the sanitizers."""
 
 from __future__ import annotations
 
@@ -22,6 +22,6 @@ def test_c_tests_pass(native: Path) -> None:
         "test_kernels",
         "test_engine",
         "test_faults",
-        "test_coupled",
+        "test_inputs",
         "test_lock",
     ]

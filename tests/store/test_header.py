@@ -99,7 +99,7 @@ def test_model_without_tensors_is_refused(tmp_path: Path) -> None:
         read_header(write(tmp_path, made))
 
 
-def test_sidecar_needs_no_architecture(tmp_path: Path) -> None:
+def test_matrices_alone_need_no_architecture(tmp_path: Path) -> None:
     """With model=False a GGUF of matrices alone is read."""
     made = Gguf({}, [Tensor("w", (2,), b"\0" * 8)])
     assert read_header(write(tmp_path, made), model=False).tensors[0].shape == (2,)

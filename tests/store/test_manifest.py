@@ -74,7 +74,6 @@ def test_good_manifest_is_read(tmp_path: Path) -> None:
         ('default_target = "toy"', 'default_target = "x"', "default target"),
         ('kind = "shipped"', 'kind = "post"', "post"),
         ('kind = "shipped"', 'kind = "pypi-wheel", parts = []', "no wheel"),
-        ('role = "target"', 'role = "coupled"', "sidecar"),
         ("size = 1", 'convert = "q9"\nsize = 1', "q9"),
     ],
 )

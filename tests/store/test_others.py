@@ -245,7 +245,7 @@ def test_what_cannot_be_added(home: Path) -> None:
     with pytest.raises(ModelInvalid):
         add(path)
     path.write_bytes(TINY)
-    for name in ("../x", "", "toy:1b", "smollm2-draft"):
+    for name in ("../x", "", "toy:1b", "smollm2-eagle3"):
         with pytest.raises(OptionError):
             add(path, name or " ")
 
@@ -265,7 +265,7 @@ def test_other_programs_models_are_left_to_them(home: Path) -> None:
         remove("toy:1b")
     assert blob.exists()
     with pytest.raises(OptionError, match="a part of pyspec"):
-        remove("smollm2-draft")
+        remove("smollm2-eagle3")
     with pytest.raises(ModelNotFound):
         remove("nothing")
 

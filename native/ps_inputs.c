@@ -1,9 +1,8 @@
 /*
  * The inputs of a draft that reads the target's states. At position t it is given token t and a state of position t - 1: the
  * target's where the target has been, its own for the tokens it drafts on from there.
- *   PS_MATRICES  one vector, E[token] + W_h * (target's final state), or E[token] + W_s * (own state)
- *   PS_EAGLE3    token and state; the target's three states go through the draft's encoder first (arXiv 2503.01840)
- *   PS_MTP       token and state, the target's as it is
+ *   PS_EAGLE3  the target's three states go through the draft's encoder first (arXiv 2503.01840)
+ *   PS_MTP     the target's state as it is
  * llama.cpp's EAGLE-3 counts positions from the state, one lower; rotary embeddings see differences alone.
  */
 #include <stdlib.h>
@@ -16,8 +15,6 @@ enum { ENCODED_ROWS = 64 };
 
 bool ps_coupled(const ps_engine *engine) { return engine->coupling.kind != 0; }
 
-bool ps_coupled_by_matrices(const ps_engine *engine) { return engine->coupling.kind == PS_MATRICES; }
-
 bool ps_coupled_wants_all(const ps_engine *engine) { return engine->coupling.kind == PS_EAGLE3; }
 
 static bool bound(void) {
@@ -27,7 +24,6 @@ static bool bound(void) {
 
 static bool sound(const ps_coupling *c) {
     if (c->n_hidden < 1 || c->width < 1 || c->window < 1) return false;
-    if (c->kind == PS_MATRICES) return c->embeddings && c->w_h && c->w_s;
     if (c->kind == PS_EAGLE3) return c->n_hidden % PS_N_LAYERS == 0;
     return c->kind == PS_MTP && c->n_hidden == c->width;
 }
@@ -35,9 +31,7 @@ static bool sound(const ps_coupling *c) {
 void ps_coupled_end(ps_engine *engine) {
     if (!ps_coupled(engine)) return;
     if (engine->role[PS_TARGET].ctx) ps_states_want(engine, false);
-    if (!ps_coupled_by_matrices(engine) && engine->role[PS_DRAFT].ctx) {
-        ps_api.set_embeddings_nextn(engine->role[PS_DRAFT].ctx, false, false);
-    }
+    if (engine->role[PS_DRAFT].ctx) ps_api.set_embeddings_nextn(engine->role[PS_DRAFT].ctx, false, false);
     memset(&engine->coupling, 0, sizeof engine->coupling);
     free(engine->rows.embd);
     engine->rows.embd = NULL;
@@ -47,7 +41,7 @@ void ps_coupled_end(ps_engine *engine) {
 static ps_status couple(ps_engine *engine, const ps_coupling *coupling) {
     ps_ctx *const draft = &engine->role[PS_DRAFT];
     PS_FAIL_UNLESS(draft->ctx && engine->role[PS_TARGET].ctx, PS_E_STATE);
-    PS_FAIL_UNLESS(coupling->kind == PS_MATRICES || bound(), PS_E_UNBOUND);
+    PS_FAIL_UNLESS(bound(), PS_E_UNBOUND);
     ps_coupled_end(engine);
     PS_TRY(ps_rows_reserve(&engine->rows, engine->rows.cap, coupling->width));
     if (coupling->kind == PS_EAGLE3) PS_TRY(ps_rows_reserve(&engine->encoded, ENCODED_ROWS, coupling->n_hidden));
@@ -61,8 +55,7 @@ static ps_status couple(ps_engine *engine, const ps_coupling *coupling) {
     }
     engine->coupling = *coupling;
     ps_states_want(engine, true);
-    if (coupling->kind == PS_MATRICES) ps_ctx_want_states(draft, true);
-    else ps_api.set_embeddings_nextn(draft->ctx, true, true); /* of rows with logits */
+    ps_api.set_embeddings_nextn(draft->ctx, true, true); /* of rows with logits */
     return PS_OK;
 }
 
@@ -74,65 +67,28 @@ ps_status ps_engine_couple(ps_engine *engine, const ps_coupling *coupling) {
     return status;
 }
 
-/* out += matrix[width][n] * vector[n]; sixteen partial sums so that the compiler may vectorise without reordering licence */
-static void add_product(float *restrict out, const float *restrict matrix, const float *restrict vector, int32_t width,
-                        int32_t n) {
-    for (int32_t r = 0; r < width; r++) {
-        const float *const restrict row = matrix + (size_t)r * (size_t)n;
-        float sum[16] = {0};
-        int32_t i = 0;
-        for (; i + 16 <= n; i += 16) {
-            for (int32_t k = 0; k < 16; k++) sum[k] += row[i + k] * vector[i + k];
-        }
-        for (; i < n; i++) sum[0] += row[i] * vector[i];
-        for (int32_t k = 1; k < 16; k++) sum[0] += sum[k];
-        out[r] += sum[0];
-    }
-}
-
 /* Where the next row's vector goes. */
 static float *next_input(const ps_engine *engine) {
     return engine->rows.embd + (size_t)engine->rows.n * (size_t)engine->coupling.width;
 }
 
-static void put_embedding(ps_engine *engine, int32_t token) {
-    const size_t width = (size_t)engine->coupling.width;
-    memcpy(next_input(engine), engine->coupling.embeddings + (size_t)token * width, width * sizeof(float));
-}
-
 void ps_coupled_true_row(ps_engine *engine, int32_t seq, int32_t pos, bool wanted) {
     const ps_coupling *const c = &engine->coupling;
-    const int32_t token = engine->seq[seq].token[pos];
-    const float *const state = pos > 0 ? ps_states_at(engine, seq, pos - 1) : NULL;
-    float *const input = next_input(engine);
-    engine->rows.state[engine->rows.n] = c->kind == PS_EAGLE3 ? state : NULL;
-    if (c->kind == PS_MATRICES) {
-        put_embedding(engine, token);
-        if (state) add_product(input, c->w_h, state, c->width, c->n_hidden); /* nothing came before the first */
-    } else if (c->kind == PS_MTP) {
-        memcpy(input, state, (size_t)c->width * sizeof *input);
-    }
-    ps_rows_add(&engine->rows, seq, pos, token, wanted);
+    const float *const state = ps_states_at(engine, seq, pos - 1);
+    engine->rows.state[engine->rows.n] = c->kind == PS_EAGLE3 ? state : NULL; /* to be encoded */
+    if (c->kind == PS_MTP) memcpy(next_input(engine), state, (size_t)c->width * sizeof *state);
+    ps_rows_add(&engine->rows, seq, pos, engine->seq[seq].token[pos], wanted);
 }
 
 void ps_coupled_own_row(ps_engine *engine, int32_t seq, int32_t pos, int32_t token, bool wanted) {
-    const ps_coupling *const c = &engine->coupling;
     const float *const own = engine->seq[seq].own;
-    float *const input = next_input(engine);
     engine->rows.state[engine->rows.n] = NULL;
-    if (c->kind == PS_MATRICES) {
-        put_embedding(engine, token);
-        add_product(input, c->w_s, own, c->width, c->width);
-    } else {
-        memcpy(input, own, (size_t)c->width * sizeof *input);
-    }
+    memcpy(next_input(engine), own, (size_t)engine->coupling.width * sizeof *own);
     ps_rows_add(&engine->rows, seq, pos, token, wanted);
 }
 
 ps_status ps_coupled_keep_own(ps_engine *engine, int32_t seq, int32_t row) {
-    struct llama_context *const draft = engine->role[PS_DRAFT].ctx;
-    const float *const state =
-        ps_coupled_by_matrices(engine) ? ps_api.get_embeddings_ith(draft, row) : ps_api.get_embeddings_nextn_ith(draft, row);
+    const float *const state = ps_api.get_embeddings_nextn_ith(engine->role[PS_DRAFT].ctx, row);
     PS_FAIL_UNLESS(state, PS_E_DECODE);
     memcpy(engine->seq[seq].own, state, (size_t)engine->coupling.width * sizeof *state);
     return PS_OK;
@@ -177,8 +133,7 @@ bool ps_coupled_begin(ps_engine *engine, int32_t seq) {
     const int32_t held = draft->n_kv[seq];
     const int32_t last = s->states.first + s->states.n; /* the newest position that can be fed */
     if (s->states.n == 0 || last != s->n - 1) return false;
-    const bool bare = ps_coupled_by_matrices(engine) && s->states.first == 0; /* a first row without a state */
-    const int32_t oldest = bare ? 0 : s->states.first + 1;
+    const int32_t oldest = s->states.first + 1;
     if (held >= oldest && held <= last) return true;
     ps_api.memory_seq_rm(ps_api.get_memory(draft->ctx), seq, -1, -1);
     draft->n_kv[seq] = oldest;
@@ -189,7 +144,6 @@ bool ps_coupled_begin(ps_engine *engine, int32_t seq) {
 void ps_coupled_feed(ps_engine *engine, int32_t seq) {
     const ps_states *const states = &engine->seq[seq].states;
     ps_ctx *const draft = &engine->role[PS_DRAFT];
-    if (ps_coupled_by_matrices(engine)) return;
     if (states->first == 0 && draft->n_kv[seq] == 0) draft->n_kv[seq] = 1;
     if (draft->n_kv[seq] <= states->first) return;
     const int32_t end = states->first + states->n;
