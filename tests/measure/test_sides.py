@@ -64,6 +64,13 @@ def test_strict_ways_are_plain_decoding(answers):
     assert found["plain"].speculation["verified"] == 0
 
 
+def test_a_draft_that_reads_states_goes_on_from_a_shared_prompt(answers, tiny_eagle3):
+    """The prompt is read once, and its states go to every way."""
+    found = answers("plain,strict+fixed:1,strict+fixed:4", drafting=str(tiny_eagle3))
+    assert len({tuple(turn.tokens) for turn in found.values()}) == 1
+    assert found["strict+fixed:4"].speculation["verified"] > 0
+
+
 def test_plain_is_what_llama_gives(answers, tiny_target, open_plain):
     """The tokens of llama_cpp's own greedy decoding."""
     tokens = []
