@@ -14,8 +14,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import shlex
 import subprocess
 import sys
 import time
@@ -27,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from pyspec.measure.records import ModelFile, machine, model_file
+from pyspec.measure.records import ModelFile, machine, model_file, published
 from pyspec.measure.report import table
 from pyspec.measure.usage import resident_peak
 
@@ -39,8 +37,8 @@ LOOP = "loop"
 INTRO = (
     '"loop" is llama_cpp.Llama, one prompt after another; "server" is llama-server with 16 slots and 16 clients; '
     '"plain:N" is `pyspec batch --draft none --parallel N`; "speculative:N" the same with the drafts that `auto` stands '
-    'for; "lookup:N" with lookup in any case. Peak is the resident set, weights included; beyond KV is what it has over '
-    "the loop's, without the KV cells of both."
+    'for; "lookup:N" with lookup in any case; "exact:N" with `--exact`, whose texts no neighbour changes. Peak is the '
+    "resident set, weights included; beyond KV is what it has over the loop's, without the KV cells of both."
 )
 HEAD = ("way", "tokens", "tokens/s", "of the loop", "of plain", "peak MB", "KV MB", "beyond KV",
         "outside decodes", "accepted")  # fmt: skip
@@ -161,10 +159,9 @@ def publish(
     options: argparse.Namespace, given: Sequence[str], found: dict[str, list[dict[str, Any]]]
 ) -> None:
     """Print the results with what they depend on, and write them where --out says."""
-    words = [Path(word).name if os.sep in word else word for word in given]
     results = BatchResults(
         title=options.title or f"Batch, {Path(options.model).stem}",
-        command=" ".join(["python bench/batch.py", *map(shlex.quote, words)]),
+        command=published("python bench/batch.py", given),
         day=datetime.now(timezone.utc).date().isoformat(),
         machine=machine(),
         threads=options.threads,
@@ -248,14 +245,14 @@ def kv_megabytes(model: str, cells: int) -> float:
 
 
 def batch(options: argparse.Namespace, texts: list[str], kind: str, n: int) -> dict[str, Any]:
-    """`pyspec.Batch`, without drafts, with those asked for, or with lookup."""
+    """`pyspec.Batch`: without drafts, with those asked for, with lookup, or exact."""
     from pyspec.batch import Batch, Settings  # noqa: PLC0415 - as above
 
-    draft = {"plain": "none", "lookup": "lookup"}.get(kind, options.draft)
+    draft = {"plain": "none", "exact": "none", "lookup": "lookup"}.get(kind, options.draft)
     with Batch(
         options.model, draft=draft, companion="none", parallel=n, n_ctx=options.ctx,
         settings=Settings(max_tokens=options.tokens), n_threads=options.threads,
-        n_threads_batch=options.threads,
+        n_threads_batch=options.threads, exact=kind == "exact",
     ) as answerer:  # fmt: skip
         start = time.perf_counter()
         tokens = sum(result.usage.completion_tokens for result in answerer.run(texts))

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 
 import batch
 import msgspec
+import serve
 
 from pyspec.errors import InputError
 from pyspec.measure import quality_report, report
@@ -63,6 +64,8 @@ def redraw(folder: Path) -> None:
         quality_report.save_quality(found, folder / name)
     if (folder / "batch").is_dir():
         batch.write_page(folder / "batch")
+    if (folder / "serve").is_dir():
+        serve.write_page(folder / "serve")
 
 
 def readme_table(folder: Path, link: str = "bench/results") -> str:

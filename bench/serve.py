@@ -2,6 +2,7 @@
 
     python bench/serve.py MODEL.gguf QUESTIONS.jsonl [--ways pyspec,llama-server] [--server PATH/llama-server]
         [--clients 16] [--requests 64] [--tokens 96] [--ctx 2048] [--threads 2] [--repeat 1] [--whole]
+        [--title TITLE] [--out DIR/NAME.json]
 
 QUESTIONS has `turns` (the first one is asked) or `prompt` a line; they are asked over and over until --requests are
 done, by --clients at once, each the next one when its last has ended. Answers are streamed unless --whole. Both servers
@@ -23,34 +24,125 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from datetime import datetime, timezone
 from pathlib import Path
 from statistics import median, quantiles
 from typing import Any
 
+import msgspec
+
+from pyspec.measure.records import ModelFile, machine, model_file, published
+from pyspec.measure.report import table
+
 WAIT_S = 120
-COLUMNS = (
-    "way",
-    "tokens/s",
-    "first token p50",
-    "p95",
-    "whole p50",
-    "errors",
-    "MB then",
-    "MB at the end",
+INTRO = (
+    "What clients of a server see: each asks the next question when its last answer has ended. Answers are streamed; both "
+    "servers have a slot for each client. First tokens and whole answers are seconds; memory is the resident set after a "
+    'tenth of the requests and at the end. "pyspec" is `pyspec serve` as it comes, "pyspec:none" the same without drafts.'
 )
+HEAD = ("way", "tokens/s", "of llama-server", "first p50", "first p95", "whole p50", "errors",
+        "MB then", "MB at the end")  # fmt: skip
+PEER = "llama-server"
+
+
+class Served(msgspec.Struct):
+    """What clients saw of one way; medians over runs. first, late, whole: seconds. then, end: MB."""
+
+    name: str
+    rate: float
+    first: float
+    late: float
+    whole: float
+    errors: int
+    then: float
+    end: float
+
+
+class ServeResults(msgspec.Struct):
+    """A run over one target, as `NAME.json` beside the page."""
+
+    title: str
+    command: str
+    day: str
+    machine: str
+    threads: int
+    target: ModelFile
+    clients: int
+    requests: int
+    max_tokens: int
+    repeat: int
+    ways: list[Served]
 
 
 def main(words: list[str] | None = None) -> None:
-    """Measure all ways and print a Markdown table."""
-    options = arguments(words)
+    """Measure all ways, print a Markdown table, and write page and results to --out."""
+    given = list(sys.argv[1:] if words is None else words)
+    options = arguments(given)
     found: dict[str, list[dict[str, float]]] = {way: [] for way in options.ways.split(",")}
     for _ in range(options.repeat):
         for way, runs in found.items():
             runs.append(measure(options, way))
-    print("| " + " | ".join(COLUMNS) + " |\n|" + " --- |" * len(COLUMNS))
-    for way, runs in found.items():
-        cells = [f"{median(run[name] for run in runs):.3g}" for name in runs[0]]
-        print(f"| {way} | {' | '.join(cells)} |", flush=True)
+            print(way, json.dumps(runs[-1]), file=sys.stderr, flush=True)
+    publish(options, given, found)
+
+
+def publish(
+    options: argparse.Namespace, given: list[str], found: dict[str, list[dict[str, float]]]
+) -> None:
+    """Print the results with what they depend on, and write them where --out says."""
+    target = Path(options.model)
+    results = ServeResults(
+        title=options.title or f"Serve, {target.stem}",
+        command=published("python bench/serve.py", given),
+        day=datetime.now(timezone.utc).date().isoformat(),
+        machine=machine(),
+        threads=options.threads,
+        target=model_file(target),
+        clients=options.clients,
+        requests=options.requests,
+        max_tokens=options.tokens,
+        repeat=options.repeat,
+        ways=[summary(way, runs) for way, runs in found.items()],
+    )
+    print(serve_table(results))
+    if options.out:
+        options.out.parent.mkdir(parents=True, exist_ok=True)
+        options.out.write_bytes(msgspec.json.format(msgspec.json.encode(results), indent=1) + b"\n")
+        write_page(options.out.parent)
+
+
+def summary(way: str, runs: list[dict[str, float]]) -> Served:
+    """A way's medians, and all of its errors."""
+    middle = {key: median(run[key] for run in runs) for key in runs[0] if key != "errors"}
+    return Served(name=way, errors=int(sum(run["errors"] for run in runs)), **middle)
+
+
+def serve_table(found: ServeResults) -> str:
+    """What clients saw, a row a way."""
+    peer = next((way.rate for way in found.ways if way.name == PEER), 0.0)
+    return table(
+        HEAD,
+        [
+            [way.name, f"{way.rate:.1f}", f"{way.rate / peer:.2f}" if peer else "-",
+             *(f"{value:.2f}" for value in (way.first, way.late, way.whole)),
+             str(way.errors), f"{way.then:.0f}", f"{way.end:.0f}"]
+            for way in found.ways
+        ],
+    )  # fmt: skip
+
+
+def write_page(folder: Path) -> None:
+    """The page of all results in a folder."""
+    parts = ["# Servers under load", INTRO]
+    for path in sorted(folder.glob("*.json")):
+        found = msgspec.json.decode(path.read_bytes(), type=ServeResults)
+        made = (
+            f"Made by `{found.command}` on {found.day}: {found.machine}, {found.threads} threads; {found.clients} clients, "
+            f"{found.requests} requests of at most {found.max_tokens} tokens, temperature 0, strict; medians of "
+            f"{found.repeat}, the ways taking turns. Target {found.target.name}, sha256 {found.target.sha256}."
+        )
+        parts += [f"## {found.title}", made, serve_table(found)]
+    (folder / "README.md").write_text("\n\n".join(parts) + "\n", encoding="utf-8")
 
 
 def arguments(words: list[str] | None) -> argparse.Namespace:
@@ -60,6 +152,8 @@ def arguments(words: list[str] | None) -> argparse.Namespace:
     parser.add_argument("questions", type=Path)
     parser.add_argument("--ways", default="pyspec")
     parser.add_argument("--server", default="llama-server")
+    parser.add_argument("--title", default="")
+    parser.add_argument("--out", type=Path, help="NAME.json; the page goes beside it")
     parser.add_argument("--whole", action="store_true", help="ask for whole answers, not streams")
     numbers = {"clients": 16, "requests": 64, "tokens": 96, "ctx": 2048, "threads": 2, "repeat": 1}
     for name, value in numbers.items():
@@ -70,7 +164,7 @@ def arguments(words: list[str] | None) -> argparse.Namespace:
 def command(options: argparse.Namespace, way: str, port: int) -> list[str]:
     """How a server is started."""
     n, threads = str(options.clients), str(options.threads)
-    if way == "llama-server":
+    if way == PEER:
         context = ["-c", str(options.clients * options.ctx), "-np", n]
         return [options.server, "-m", options.model, *context, "-t", threads, "-tb", threads,
                 "--port", str(port), "--cache-ram", "0", "--log-disable"]  # fmt: skip

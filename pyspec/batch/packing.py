@@ -107,9 +107,12 @@ def fill_rows(contexts: Contexts, n_answering: int) -> int:
     return contexts.n_batch
 
 
-def draft_rows(contexts: Contexts, n_answering: int, filled: int) -> int:
-    """Drafted tokens that each of `n_answering` sequences may have beside `filled` prompt tokens."""
-    if contexts.layout.each and n_answering > contexts.few:
+def draft_rows(contexts: Contexts, n_answering: int, n_running: int, filled: int) -> int:
+    """Drafted tokens that each of `n_answering` sequences may have beside `filled` prompt tokens.
+
+    n_running: sequences that have a record, those that still read their prompt among them.
+    """
+    if contexts.layout.each and n_running > contexts.few:
         return 0  # unequal rows of streams fall apart into several passes
     return max(0, (contexts.answering_rows - filled) // n_answering - 1)
 

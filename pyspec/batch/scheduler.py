@@ -268,8 +268,8 @@ class Scheduler:
             steps = self._loop.round(
                 [answer.run for answer in answers], self._policy, [*fills, *self._padding()]
             )
-            plain = 0.0 if fills else self._plain_ms(answers)
             took = 1e3 * (perf_counter() - start)
+            plain = 0.0 if fills else self._plain_ms(answers, took)
             for answer, step in zip(answers, steps, strict=True):
                 answer.emitted(step.tokens, plain, took)
         for seq, n in fills:
@@ -286,18 +286,22 @@ class Scheduler:
             self._engine.set_tokens(seq, self._pad)
         return [(seq, 0) for seq in self._kept.texts]
 
-    def _plain_ms(self, answers: Sequence[Answering]) -> float:
-        """What this round would have taken without drafts; 0 where nothing drafts, and the curve is not measured."""
+    def _plain_ms(self, answers: Sequence[Answering], took: float) -> float:
+        """What this round, which took so many ms, would have taken without drafts; 0 where nothing drafts at all."""
         if not self._loop.can_draft:
             return 0.0
+        if all(answer.run.drafting == "nothing" for answer in answers):
+            return took
         depth = max(len(answer.run.tokens) for answer in answers)
         times = self._policy.curve.target.table(depth)
         return float(times[min(len(answers), len(times) - 1)])
 
     def _bound_drafts(self, answers: Sequence[Answering], filled: int) -> None:
-        room = draft_rows(self._contexts, len(answers), filled)
+        """How long drafts may be; where none can be, nothing that drafts is asked, and nothing learned."""
+        room = draft_rows(self._contexts, len(answers), len(self._active), filled)
         for answer in answers:
             answer.run.draft_max = min(self._draft_max, answer.job.draft_max, room)
+            answer.run.drafting = "all" if answer.run.draft_max else "nothing"
 
     def _fills(self, n_answering: int) -> list[tuple[int, int]]:
         """Prompt tokens for the next decode, as (sequence, tokens)."""

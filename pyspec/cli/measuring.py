@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import shlex
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,6 +16,7 @@ from pyspec.measure.modes import Options, parse_modes
 from pyspec.measure.quality import WAYS, QualityResults, answer_all, judge, verdict
 from pyspec.measure.quality_report import save_quality, way_table
 from pyspec.measure.questions import human_eval, load_questions, select
+from pyspec.measure.records import published
 from pyspec.measure.report import speed_table
 from pyspec.measure.sides import Sides, parse_ways
 from pyspec.rules import Margin
@@ -85,8 +84,7 @@ def command_line() -> str:
     if "--about" in words:
         at = words.index("--about")
         words = [*words[:at], *words[at + 2 :]]
-    names = [Path(word).name if os.sep in word and "=" not in word else word for word in words]
-    return " ".join(["pyspec", *map(shlex.quote, names)])
+    return published("pyspec", words)
 
 
 @click.command(cls=Subcommand)

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Mapping
+import shlex
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
 from importlib import metadata
 from pathlib import Path
@@ -106,6 +107,22 @@ def machine() -> str:
     """The processor's name, how many cores this process may use, and the memory."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     return f"{processor()}, {cores} cores, {_memory_gib()} GiB"
+
+
+def published(program: str, words: Sequence[str]) -> str:
+    """A command line as it may be published: of paths of this machine the last part alone.
+
+    A word with "=" is a mode (`margin/gap=1`), unless it begins with dashes.
+    """
+
+    def bare(word: str) -> str:
+        option, equals, value = word.partition("=")
+        if equals and not option.startswith("--"):
+            return word
+        front, path = (option + equals, value) if equals else ("", word)
+        return front + Path(path).name if os.sep in path else word
+
+    return " ".join([program, *(shlex.quote(bare(word)) for word in words)])
 
 
 def _memory_gib() -> int:

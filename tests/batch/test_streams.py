@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 
 from pyspec.batch.records import Record
+from pyspec.batch.run import FEW
 from pyspec.engine.handle import Engine
+from pyspec.policy.goodput import GoodputPolicy
 
 N = 20
 
@@ -99,3 +101,33 @@ def test_longer_record_gets_larger_contexts(open_batch):
     assert found[-1].text == answers(open_batch(parallel=1, n_ctx=700, **EXACT), [late])["late"]
     assert cells == 8 * 256
     assert batch.stats()["tokens"] == sum(result.usage.completion_tokens for result in found)
+
+
+def test_many_at_once_cost_what_they_cost_without_drafts(open_batch, work, monkeypatch):
+    """Where people wait, one or two answers are drafted for; beside more of them nothing is looked up, planned or learned."""
+    asked = []
+    for name in ("plan", "observe"):
+        monkeypatch.setattr(GoodputPolicy, name, _counted(getattr(GoodputPolicy, name), asked))
+    options = {"parallel": 8, "interactive": True, "length": "auto", **EXACT}
+    alone = Record(id="alone", prompt="abc" * 20, max_tokens=60)
+    many = [Record(id=str(i), prompt="abc" * (20 + i), max_tokens=12) for i in range(24)]
+    decodes = {}
+    for draft in ("none", "auto"):
+        batch = open_batch(draft=draft, **options)
+        answers(batch, [alone])
+        drafted = batch.stats()["drafted"]
+        work.clear()
+        answers(batch, many)
+        decodes[draft] = [decode for decode in work if len(decode) > FEW]
+        assert batch.stats()["streams"]
+    assert decodes["auto"] == decodes["none"]
+    assert drafted > 0
+    assert max(asked) <= FEW
+
+
+def _counted(method, asked):
+    def counted(self, told):
+        asked.append(len(getattr(told, "seqs", told)))
+        return method(self, told)
+
+    return counted

@@ -68,10 +68,14 @@ def test_the_server_is_loaded(script, tiny_ascii: Path, tmp_path: Path, capsys) 
         "--threads",
         "1",
     ]
-    script("serve").main([str(tiny_ascii), str(questions), *numbers])
+    out = tmp_path / "results" / "tiny.json"
+    script("serve").main([str(tiny_ascii), str(questions), *numbers, f"--out={out}"])
     cells = capsys.readouterr().out.splitlines()[2].split(" | ")
     assert cells[0] == "| pyspec"
-    assert (float(cells[1]) > 0, cells[5]) == (True, "0")
+    assert (float(cells[1]) > 0, cells[6]) == (True, "0")
+    page = (out.parent / "README.md").read_text()
+    assert "| pyspec | " in page
+    assert str(tmp_path) not in page
 
 
 def test_loading_is_timed(script, tiny_ascii: Path, capsys) -> None:
