@@ -8,7 +8,6 @@ runs; what drafts did is in the log beside the answer.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
 from typing import Any, Literal
 
@@ -116,53 +115,44 @@ def _turns(prompt: Any, conversation: Any) -> list[tuple[str, str]]:
 
 
 def _sampling(options: Any) -> Any:
-    from pyspec.sampling import Sampling  # noqa: PLC0415
+    from pyspec.cli.options import SamplerOptions  # noqa: PLC0415
 
-    seed = int.from_bytes(os.urandom(4), "little") if options.seed is None else options.seed
-    return Sampling(
-        temperature=options.temperature,
-        top_k=options.top_k,
-        top_p=options.top_p,
-        min_p=options.min_p,
-        repeat_penalty=options.repeat_penalty,
-        seed=seed & 0xFFFFFFFF,
-    )
+    return SamplerOptions(
+        options.temperature,
+        options.top_k,
+        options.top_p,
+        options.min_p,
+        options.repeat_penalty,
+        options.seed,
+    ).sampling()
 
 
 def _speculation(options: Any) -> Any:
-    from pyspec.llama import Speculation  # noqa: PLC0415
-    from pyspec.rules import Margin, Strict  # noqa: PLC0415
+    from pyspec.cli.options import DraftOptions  # noqa: PLC0415
 
-    rule = Strict() if options.verify == "strict" else Margin(gap=options.gap)
-    return Speculation(True, rule, options.length)
+    return DraftOptions(options.verify, gap=options.gap, length=options.length).speculation
 
 
-_held: dict[tuple[Any, ...], Any] = {}
+_held: dict[Any, Any] = {}
 """The model in memory, under what it was loaded with; one at a time, since two need not fit."""
 
 
 def _load(name: str | None, options: Any) -> Any:
-    from pyspec.cli.engine import hush_llama  # noqa: PLC0415
-    from pyspec.llama import SpeculativeLlama  # noqa: PLC0415
-    from pyspec.store import resolve  # noqa: PLC0415
-    from pyspec.store.machine import default_threads  # noqa: PLC0415
+    from pyspec.cli.options import ModelOptions, open_model  # noqa: PLC0415
 
-    threads = options.threads or default_threads()
-    key = (name, options.draft, options.companion, options.n_ctx, options.n_gpu_layers, threads)
-    if key not in _held:
-        hush_llama(verbose=False)
+    wanted = ModelOptions(
+        name,
+        options.draft,
+        options.companion,
+        ctx=options.n_ctx,
+        threads=options.threads,
+        n_gpu_layers=options.n_gpu_layers,
+    )
+    if wanted not in _held:
         for other in list(_held):
             _held.pop(other).close()
-        _held[key] = SpeculativeLlama(
-            str(resolve(name)),
-            draft=options.draft,
-            companion=options.companion,
-            n_ctx=options.n_ctx,
-            n_gpu_layers=options.n_gpu_layers,
-            n_threads=threads,
-            n_threads_batch=threads,
-        )
-    return _held[key]
+        _held[wanted] = open_model(wanted)
+    return _held[wanted]
 
 
 @llm.hookimpl  # type: ignore[untyped-decorator, unused-ignore]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,17 +19,16 @@ from pyspec.batch.reading import MAX_RECORD, Reading
 from pyspec.batch.sources import find_sources, read_sources
 from pyspec.cli.command import Subcommand
 from pyspec.cli.options import (
-    find_models,
+    DraftOptions,
+    ModelOptions,
+    SamplerOptions,
+    draft_options,
     model_options,
-    sampling,
-    sampling_options,
-    speculation_options,
-    verification,
+    sampler_options,
 )
 from pyspec.cli.progress import batch_progress, show_summary
 from pyspec.cli.streams import interruptible
 from pyspec.errors import Cancelled, InputEncoding, OptionError
-from pyspec.store.machine import default_threads
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 FAILED_ITEMS = 3
@@ -60,8 +60,8 @@ FAILED_ITEMS = 3
     help="Answers at once; by the profile if not given.",
 )
 @model_options
-@speculation_options
-@sampling_options
+@draft_options
+@sampler_options
 @click.option(
     "-n", "--max-tokens", type=click.IntRange(0, 2**31 - 1), default=512, show_default=True
 )
@@ -97,7 +97,15 @@ FAILED_ITEMS = 3
     help="Actors of --engine ray.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON on stdout.")
-def batch(inputs: tuple[str, ...], output: str, per: Any, **options: Any) -> int:
+def batch(
+    inputs: tuple[str, ...],
+    output: str,
+    per: Any,
+    models: ModelOptions,
+    drafts: DraftOptions,
+    sampler: SamplerOptions,
+    **options: Any,
+) -> int:
     """Answer the prompts in INPUT...: text files, JSONL (OpenAI's batch format too), CSV, folders, globs, - for stdin.
 
     The same command goes on where an interrupted one stopped.
@@ -107,7 +115,7 @@ def batch(inputs: tuple[str, ...], output: str, per: Any, **options: Any) -> int
         per, options["max_input"], options["encoding_errors"], template, options["column"]
     )
     sources = find_sources(inputs)
-    model = Path(options["model"] or "default").stem
+    model = Path(models.model or "default").stem
     flags = {"counts": options["counts"], "overwrite": options["overwrite"], "model": model}
     out = open_output(output, sources, **flags)
     records = list(read_sources(sources, reading))
@@ -116,7 +124,7 @@ def batch(inputs: tuple[str, ...], output: str, per: Any, **options: Any) -> int
         return 0
     retry = options["retry_failed"]
     with (
-        _answerer(options) as answerer,
+        _answerer(models, drafts, sampler, options) as answerer,
         FileRun(answerer, records, out, per, retry_failed=retry) as run,
     ):
         code = _answer(answerer, run)
@@ -157,45 +165,31 @@ def _template(path: Path | None) -> str | None:
     return text.replace("\r\n", "\n").removesuffix("\n")
 
 
-def _answerer(options: dict[str, Any]) -> Any:
+def _answerer(
+    models: ModelOptions, drafts: DraftOptions, sampler: SamplerOptions, options: Mapping[str, Any]
+) -> Any:
     """The `Batch` that the options describe, or one that spreads the work over Ray."""
-    seed = (
-        0 if options["seed"] is None else options["seed"]
-    )  # the same command gives the same answers
     settings = Settings(
-        sampling({**options, "seed": seed}),
-        verification(options),
+        sampler.sampling(seed=0),  # the same command gives the same answers
+        drafts.rule,
         options["max_tokens"],
         options["system"],
         options["stop"],
         options["raw"],
     )
-    threads = options["threads"] or max(1, default_threads() // _here(options))
-    found = find_models(options)
+    found = models.find(workers=_here(options))
     arguments = {
-        "draft": found["draft"],
-        "companion": found["companion"],
-        "length": options["length"],
-        "settings": settings,
-        "parallel": options["parallel"],
-        "n_ctx": options["ctx"],
-        "draft_max": options["draft_max"],
-        "draft_n_gpu_layers": options["draft_ngl"],
-        "n_gpu_layers": options["n_gpu_layers"],
-        "n_threads": threads,
-        "n_threads_batch": threads,
-        "trust": options["trust_model"],
-        "extra_buffers": options["extra_buffers"],
-        "exact": options["exact"],
-    }
+        **found.arguments, "length": drafts.length, "draft_max": drafts.draft_max, "settings": settings,
+        "parallel": options["parallel"], "exact": options["exact"],
+    }  # fmt: skip
     if options["engine"] == "ray":
         from pyspec.batch.ray import RayBatch  # noqa: PLC0415 - an extra that few install
 
-        return RayBatch(found["model"], workers=options["workers"], **arguments)
-    return Batch(found["model"], **arguments)
+        return RayBatch(str(found.path), workers=options["workers"], **arguments)
+    return Batch(str(found.path), **arguments)
 
 
-def _here(options: dict[str, Any]) -> int:
+def _here(options: Mapping[str, Any]) -> int:
     """Workers that share this machine's cores."""
     local = options["engine"] == "ray" and "RAY_ADDRESS" not in os.environ
     return int(options["workers"]) if local else 1

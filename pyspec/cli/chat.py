@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import sys
 from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -20,20 +21,23 @@ from pyspec.chat.files import new_path, newest
 from pyspec.chat.prompt import Reader, StreamReader, TerminalReader, WholeReader, terminal_kept
 from pyspec.chat.settings import BRIEF, FULL, SILENT, ChatSettings
 from pyspec.chat.talk import Chat
-from pyspec.cli.command import TEXT, Subcommand, option
+from pyspec.cli.command import Subcommand, gathered, option
 from pyspec.cli.engine import engine_options
 from pyspec.cli.options import (
+    DraftOptions,
+    ModelOptions,
+    SamplerOptions,
+    dialogue_options,
+    draft_options,
     model_options,
     open_model,
-    sampling,
-    sampling_options,
-    speculation_options,
+    output_options,
+    sampler_options,
 )
-from pyspec.cli.resume import with_its_model
+from pyspec.cli.resume import with_last_model
 from pyspec.cli.streams import interruptible
 from pyspec.display import STATS_HELP, Screen
 from pyspec.errors import InputError
-from pyspec.rules import Margin
 
 EXAMPLES = [
     ("pyspec chat", "The default model"),
@@ -43,101 +47,92 @@ EXAMPLES = [
 ]
 
 
+@dataclass(frozen=True)
+class TalkOptions:
+    """The conversation, and how it is shown."""
+
+    system: str | None
+    going_on: bool
+    log: bool
+    saved: Path | None
+    script: bool
+    trim: bool
+    max_tokens: int | None
+    stats: bool | None
+    wrap: bool
+    color: str
+
+    def settings(self, drafts: DraftOptions, sampler: SamplerOptions) -> ChatSettings:
+        """What `/set` changes, as it begins."""
+        return ChatSettings(
+            sampling=sampler.sampling(),
+            margin=drafts.margin,
+            verify=drafts.verify,
+            length=drafts.length,
+            draft_max=drafts.draft_max,
+            max_tokens=None if self.max_tokens == -1 else self.max_tokens,
+            seed=None if sampler.seed is None else sampler.seed & 0xFFFFFFFF,
+            trim=self.trim,
+            stats={None: BRIEF, True: FULL, False: SILENT}[self.stats],
+            wrap=self.wrap,
+        )
+
+
+talk_options = gathered(
+    "asked", TalkOptions,
+    dialogue_options("Chat"),
+    option("--load", "saved", group="Chat", type=click.Path(path_type=Path), help="Go on with a saved chat."),
+    option("--script", group="Chat", is_flag=True,
+           help="Take each line of stdin as typed, commands included; else all of it is one message."),
+    option("--trim/--no-trim", group="Chat", default=True, show_default=True,
+           help="Drop the oldest turns when the context is full, and say so."),
+    option("-n", "--max-tokens", group="Chat", aliases=("--n-predict", "--predict"), metavar="N",
+           type=click.IntRange(min=-1), help="Most tokens of an answer; as many as fit if not given, or -1."),
+    output_options("notes and of /show tokens",
+                   option("--wrap/--no-wrap", group="Output", default=True, help="Break lines between words on a terminal.")),
+)  # fmt: skip
+
+
 @click.command(cls=Subcommand, examples=EXAMPLES, epilog=STATS_HELP)
-@option(
-    "-s",
-    "--system",
-    group="Chat",
-    aliases=("-sys", "--system-prompt"),
-    type=TEXT,
-    help="System text.",
-)
-@option(
-    "--continue",
-    "going_on",
-    group="Chat",
-    is_flag=True,
-    help="Go on with the last chat or answer; so does -c without a number.",
-)
-@option(
-    "--load",
-    "saved",
-    group="Chat",
-    type=click.Path(path_type=Path),
-    help="Go on with a saved chat.",
-)
-@option("--log/--no-log", group="Chat", default=True, help="Keep the chat for -c.")
-@option(
-    "--script",
-    group="Chat",
-    is_flag=True,
-    help="Take each line of stdin as typed, commands included; else all of it is one message.",
-)
-@option(
-    "--trim/--no-trim",
-    group="Chat",
-    default=True,
-    show_default=True,
-    help="Drop the oldest turns when the context is full, and say so.",
-)
-@option(
-    "-n",
-    "--max-tokens",
-    group="Chat",
-    aliases=("--n-predict", "--predict"),
-    metavar="N",
-    type=click.IntRange(min=-1),
-    help="Most tokens of an answer; as many as fit if not given, or -1.",
-)
+@talk_options
 @model_options
-@speculation_options
-@sampling_options
+@draft_options
+@sampler_options
 @engine_options
-@option(
-    "--stats/--no-stats",
-    group="Output",
-    default=None,
-    help="A line of statistics behind the sentence after each answer; --no-stats for neither.",
-)
-@option(
-    "--wrap/--no-wrap",
-    group="Output",
-    default=True,
-    help="Break lines between words on a terminal.",
-)
-@option(
-    "--color",
-    group="Output",
-    type=click.Choice(["auto", "always", "never"]),
-    default="auto",
-    show_default=True,
-    help="Colour of notes and of /show tokens.",
-)
-def chat(saved: Path | None, **options: Any) -> int:  # fmt: skip
+def chat(
+    asked: TalkOptions,
+    models: ModelOptions,
+    drafts: DraftOptions,
+    sampler: SamplerOptions,
+    engine: Mapping[str, Any],
+) -> int:
     """Talk with a model: a line is a question, /help lists the commands.
 
     Without a terminal, what comes on stdin is one message, answered on stdout.
     """
     signal.signal(signal.SIGTERM, _terminate)
     on_terminal = sys.stdin.isatty() and sys.stdout.isatty()
-    resumed = _newest() if options["going_on"] else None
-    options = with_its_model(options)
+    resumed = _newest() if asked.going_on else None
+    if asked.going_on:
+        models = with_last_model(models)
     model = LlamaChat(
-        lambda draft, companion: open_model({**options, "draft": draft, "companion": companion}),
-        options["draft"],
-        options["companion"],
+        lambda draft, companion: open_model(
+            replace(models, draft=draft, companion=companion), drafts, engine
+        ),
+        models.draft,
+        models.companion,
     )
-    reader = _reader(on_terminal, options["script"])
-    talk = Chat(model, _screen(options["color"]), interruptible, _settings(options))
-    talk.conversation = Conversation(options["system"])
-    talk.screen.wrap = options["wrap"]
+    reader = _reader(on_terminal, asked.script)
+    talk = Chat(model, _screen(asked.color), interruptible, asked.settings(drafts, sampler))
+    talk.conversation = Conversation(asked.system)
+    talk.screen.wrap = asked.wrap
     talk.confirm = reader.confirm if isinstance(reader, TerminalReader) else None
     with terminal_kept():
         if on_terminal:
             _greet(talk)
-        if (path := saved or resumed) is not None:
+        if (path := asked.saved or resumed) is not None:
             execute(talk, f"/load {path}")
-        if options["log"]:
+        if asked.log:
             talk.log = resumed or new_path()
         code = run(talk, reader)
         if on_terminal and talk.kept:
@@ -168,22 +163,6 @@ def _reader(on_terminal: bool, script: bool) -> Reader:
 
 def _terminate(_signal: int, _frame: FrameType | None) -> None:
     sys.exit(143)
-
-
-def _settings(options: Mapping[str, Any]) -> ChatSettings:
-    most = options["max_tokens"]
-    return ChatSettings(
-        sampling=sampling(options),
-        margin=Margin(options["theta"], options["gap"], options["cap"], options["budget"]),
-        verify=options["verify"],
-        length=options["length"],
-        draft_max=options["draft_max"],
-        max_tokens=None if most == -1 else most,
-        seed=None if options["seed"] is None else options["seed"] & 0xFFFFFFFF,
-        trim=options["trim"],
-        stats={None: BRIEF, True: FULL, False: SILENT}[options["stats"]],
-        wrap=options["wrap"],
-    )
 
 
 def _screen(color: str) -> Screen:

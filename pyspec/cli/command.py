@@ -7,8 +7,9 @@ import difflib
 import os
 import re
 from collections.abc import Callable, Sequence
+from functools import wraps
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import click
 from click.shell_completion import CompletionItem, get_completion_class
@@ -72,6 +73,25 @@ def stack(*options: Callable[[F], F]) -> Callable[[F], F]:
         for each in reversed(options):
             command = each(command)
         return command
+
+    return decorate
+
+
+def gathered(
+    argument: str, kind: Callable[..., Any], *options: Callable[[F], F]
+) -> Callable[[F], F]:
+    """One decorator of a group of options, which the command gets together as `argument`, made by `kind`."""
+
+    def decorate(command: F) -> F:
+        @wraps(command)
+        def call(*args: Any, **given: Any) -> Any:
+            own = {name: given.pop(name) for name in names}
+            return command(*args, **given, **{argument: kind(**own)})
+
+        before = len(getattr(call, "__click_params__", ()))
+        made: Any = stack(*options)(cast("Any", call))
+        names = [each.name for each in made.__click_params__[before:]]
+        return cast("F", made)
 
     return decorate
 

@@ -192,18 +192,13 @@ def _verdict(target: Path, row: Candidate, options: Mapping[str, Any]) -> Verdic
 
 
 def _opened(target: Path, row: Candidate, options: Mapping[str, Any]) -> SpeculativeLlama:
-    from pyspec.cli.engine import hush_llama  # noqa: PLC0415
-    from pyspec.llama import SpeculativeLlama  # noqa: PLC0415
-    from pyspec.store.machine import default_threads  # noqa: PLC0415
+    from pyspec.cli.options import ModelOptions, open_model  # noqa: PLC0415
 
-    hush_llama(verbose=False)
-    threads = options["threads"] or default_threads()
-    return SpeculativeLlama(
-        str(target),
-        draft=f"lookup+{row.path}",
-        companion="none",
-        n_ctx=4096,
-        n_threads=threads,
-        n_threads_batch=threads,
-        n_gpu_layers=options["n_gpu_layers"],
+    return open_model(
+        ModelOptions(
+            str(target),
+            f"lookup+{row.path}",
+            threads=options["threads"],
+            n_gpu_layers=options["n_gpu_layers"],
+        )
     )

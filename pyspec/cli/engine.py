@@ -11,7 +11,7 @@ import click
 import llama_cpp
 
 from pyspec._version import __version__
-from pyspec.cli.command import Subcommand, option, stack
+from pyspec.cli.command import Subcommand, gathered, option
 from pyspec.errors import OptionError
 from pyspec.store.cache import cache_dir
 from pyspec.store.machine import default_threads, extra_buffers_known, has_amx
@@ -34,7 +34,8 @@ _ROPES = {"none": 0, "linear": 1, "yarn": 2}
 _CACHE = click.Choice(list(_CACHE_TYPES), case_sensitive=False)
 _ON_OFF = ("on", "off", "auto", "1", "0", "true", "false")
 
-engine_options = stack(
+engine_options = gathered(
+    "engine", dict,
     option("-b", "--batch-size", group="Engine", metavar="N", type=click.IntRange(1, 1 << 20),
            help="Most tokens of a prompt given to llama.cpp at once."),
     option("-ub", "--ubatch-size", group="Engine", metavar="N", type=click.IntRange(1, 1 << 20),
@@ -76,7 +77,7 @@ engine_options = stack(
            help="Replace a value of the model's metadata; TYPE is int, float, bool or str."),
     option("-v", "--verbose", group="Engine", is_flag=True, help="Show llama.cpp's own log lines."),
 )  # fmt: skip
-"""How llama.cpp runs; each by the name it has there."""
+"""How llama.cpp runs, each by the name it has there: `engine` of the command."""
 
 _PLAIN = {
     "batch_size": "n_batch", "ubatch_size": "n_ubatch", "threads_batch": "n_threads_batch", "main_gpu": "main_gpu",

@@ -13,17 +13,20 @@ import click
 from rich.console import Console
 
 from pyspec.batch.constrain import Constraint, schema_grammar
-from pyspec.cli.command import TEXT, Subcommand, option, stack
+from pyspec.cli.command import TEXT, Subcommand, gathered, option
 from pyspec.cli.engine import engine_options
 from pyspec.cli.options import (
+    DraftOptions,
+    ModelOptions,
+    SamplerOptions,
+    dialogue_options,
+    draft_options,
     model_options,
     open_model,
-    sampling,
-    sampling_options,
-    speculation,
-    speculation_options,
+    output_options,
+    sampler_options,
 )
-from pyspec.cli.resume import Dialogue, with_its_model
+from pyspec.cli.resume import Dialogue, with_last_model
 from pyspec.cli.streams import exit_code, interruptible, prompt_text
 from pyspec.display import STATS_HELP, PromptStatus, counted, safe, stats_line, token_text, verdict
 from pyspec.errors import OptionError
@@ -35,15 +38,6 @@ from pyspec.stream import Piece, stream_text
 
 _FILE = click.Path(path_type=Path, dir_okay=False)
 
-shape_options = stack(
-    option("--json-schema", group="Answer", aliases=("-j",), type=TEXT, metavar="FILE|JSON",
-           help="Answer with JSON of this schema; {} for any JSON."),
-    option("--json-schema-file", group="Answer", aliases=("-jf",), type=_FILE, help="The same, from a file."),
-    option("--grammar", group="Answer", type=TEXT, metavar="GBNF", help="Answer with text of this grammar."),
-    option("--grammar-file", group="Answer", type=_FILE, help="The same, from a file."),
-)  # fmt: skip
-"""What an answer must look like."""
-
 MAX_INPUT = 1 << 20
 """Bytes of a prompt that are read unless --max-input says otherwise."""
 
@@ -54,6 +48,89 @@ EXAMPLES = [
     ('pyspec generate -c "And shorter?"', "Go on with the last answer"),
     ('pyspec generate --json-schema schema.json "Name a city."', "JSON of a schema"),
 ]
+
+
+@dataclass(frozen=True)
+class PromptOptions:
+    """Where the prompt comes from, and what it belongs to."""
+
+    more: str | None
+    file: Path | None
+    system: str | None
+    going_on: bool
+    log: bool
+    raw: bool
+    max_input: int
+    prompt_cache: Path | None
+
+    def text(self, prompt: str | None) -> str:
+        """The whole prompt, with the argument. Raises OptionError where there is none, or one twice."""
+        if prompt is not None and self.more is not None:
+            raise OptionError("there is a prompt twice", "give it as PROMPT or with -p")
+        return prompt_text(self.more if prompt is None else prompt, self.file, self.max_input)
+
+
+prompt_options = gathered(
+    "asked", PromptOptions,
+    option("-p", "--prompt", "more", group="Prompt", type=TEXT, metavar="TEXT", help="The prompt, as PROMPT."),
+    option("-f", "--file", group="Prompt", type=click.Path(path_type=Path),
+           help="Read the prompt, or what follows it, from a file; - is stdin."),
+    dialogue_options("Prompt"),
+    option("--raw", group="Prompt", is_flag=True, help="Give the prompt as it is, without a chat template."),
+    option("--max-input", group="Prompt", type=click.IntRange(min=1), default=MAX_INPUT, show_default=True,
+           metavar="N", help="Most bytes of a prompt."),
+    option("--prompt-cache", group="Prompt", type=_FILE,
+           help="Keep what was read of the prompt in this file; the same beginning is then not read again."),
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class ShapeOptions:
+    """What an answer must look like, and where it ends."""
+
+    max_tokens: int
+    stop: tuple[str, ...]
+    json_schema: str | None
+    json_schema_file: Path | None
+    grammar: str | None
+    grammar_file: Path | None
+
+    def __post_init__(self) -> None:
+        if self.max_tokens < -1:
+            hint = "use 0 or more, or -1 for as many tokens as fit"
+            raise OptionError(f"-n is {self.max_tokens}", hint)
+
+    def gbnf(self) -> str | None:
+        """The grammar of it, or None. Raises InputError for one that cannot be read or is too large."""
+        named = [name for name in _READERS if getattr(self, name) is not None]
+        if len(named) > 1:
+            names = ", ".join("--" + name.replace("_", "-") for name in named)
+            raise OptionError("an answer has one shape", f"leave out all but one of {names}")
+        return _READERS[named[0]](getattr(self, named[0])) if named else None
+
+
+shape_options = gathered(
+    "shape", ShapeOptions,
+    option("-n", "--max-tokens", group="Answer", aliases=("--n-predict", "--predict"), type=int, default=512,
+           show_default=True, metavar="N", help="Most tokens of the answer; -1 for as many as fit."),
+    option("--stop", group="Answer", aliases=("-r", "--reverse-prompt"), multiple=True, type=TEXT,
+           help="End the answer before this text; may be given more than once."),
+    option("--json-schema", group="Answer", aliases=("-j",), type=TEXT, metavar="FILE|JSON",
+           help="Answer with JSON of this schema; {} for any JSON."),
+    option("--json-schema-file", group="Answer", aliases=("-jf",), type=_FILE, help="The same, from a file."),
+    option("--grammar", group="Answer", type=TEXT, metavar="GBNF", help="Answer with text of this grammar."),
+    option("--grammar-file", group="Answer", type=_FILE, help="The same, from a file."),
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class OutputOptions:
+    """What is printed, beside the text or instead of it."""
+
+    stats: bool | None
+    tokens: bool
+    color: str
+    as_json: bool
 
 
 @dataclass(frozen=True)
@@ -70,127 +147,48 @@ class _Task:
 
 @click.command(cls=Subcommand, examples=EXAMPLES, epilog=STATS_HELP)
 @click.argument("prompt", required=False, type=TEXT)
-@option(
-    "-p",
-    "--prompt",
-    "more",
-    group="Prompt",
-    type=TEXT,
-    metavar="TEXT",
-    help="The prompt, as PROMPT.",
-)
-@option(
-    "-f",
-    "--file",
-    group="Prompt",
-    type=click.Path(path_type=Path),
-    help="Read the prompt, or what follows it, from a file; - is stdin.",
-)
-@option(
-    "-s",
-    "--system",
-    group="Prompt",
-    aliases=("-sys", "--system-prompt"),
-    type=TEXT,
-    help="System text.",
-)
-@option(
-    "--raw", group="Prompt", is_flag=True, help="Give the prompt as it is, without a chat template."
-)
-@option(
-    "--continue",
-    "going_on",
-    group="Prompt",
-    is_flag=True,
-    help="Go on with the last answer or chat; so does -c without a number.",
-)
-@option("--log/--no-log", group="Prompt", default=True, help="Keep this answer for -c.")
-@option(
-    "--max-input",
-    group="Prompt",
-    type=click.IntRange(min=1),
-    default=MAX_INPUT,
-    show_default=True,
-    metavar="N",
-    help="Most bytes of a prompt.",
-)
-@option(
-    "--prompt-cache",
-    group="Prompt",
-    type=click.Path(path_type=Path, dir_okay=False),
-    help="Keep what was read of the prompt in this file; the same beginning is then not read again.",
-)
-@option(
-    "-n",
-    "--max-tokens",
-    group="Answer",
-    aliases=("--n-predict", "--predict"),
-    type=int,
-    default=512,
-    show_default=True,
-    metavar="N",
-    help="Most tokens of the answer; -1 for as many as fit.",
-)
-@option(
-    "--stop",
-    group="Answer",
-    aliases=("-r", "--reverse-prompt"),
-    multiple=True,
-    type=TEXT,
-    help="End the answer before this text; may be given more than once.",
-)
+@prompt_options
 @shape_options
 @model_options
-@speculation_options
-@sampling_options
+@draft_options
+@sampler_options
 @engine_options
-@option(
-    "--stats/--no-stats",
-    group="Output",
-    default=None,
-    help="A line of statistics on stderr behind the sentence; --no-stats for neither.",
-)
-@option("--tokens", group="Output", is_flag=True, help="Say for each token where it came from.")
-@option(
-    "--color",
-    group="Output",
-    type=click.Choice(["auto", "always", "never"]),
-    default="auto",
-    show_default=True,
-    help="Colour of --tokens.",
-)
-@option(
-    "--json", "as_json", group="Output", is_flag=True, help="Print one JSON object instead of text."
-)
-def generate(prompt: str | None, more: str | None, file: Path | None, **options: Any) -> int:  # fmt: skip
+@gathered(
+    "output", OutputOptions,
+    output_options("--tokens", option("--tokens", group="Output", is_flag=True,
+                                      help="Say for each token where it came from.")),
+    option("--json", "as_json", group="Output", is_flag=True, help="Print one JSON object instead of text."),
+)  # fmt: skip
+def generate(
+    prompt: str | None,
+    asked: PromptOptions,
+    shape: ShapeOptions,
+    models: ModelOptions,
+    drafts: DraftOptions,
+    sampler: SamplerOptions,
+    engine: Mapping[str, Any],
+    output: OutputOptions,
+) -> int:
     """Answer PROMPT, the text of a file, or what is piped to stdin; where there are several, joined in this order."""
-    if options["max_tokens"] < -1:
-        raise OptionError(
-            f"-n is {options['max_tokens']}", "use 0 or more, or -1 for as many tokens as fit"
-        )
-    if prompt is not None and more is not None:
-        raise OptionError("there is a prompt twice", "give it as PROMPT or with -p")
-    text = prompt_text(more if prompt is None else prompt, file, options["max_input"])
-    task, grammar = _task(options), grammar_of(options)
-    options = with_its_model(options)
-    with open_model(options) as llm:
+    text = asked.text(prompt)
+    task = _Task(
+        sampler.sampling(),
+        drafts.speculation,
+        shape.max_tokens,
+        shape.stop,
+        output.as_json or output.tokens,
+    )
+    grammar = shape.gbnf()
+    with open_model(with_last_model(models) if asked.going_on else models, drafts, engine) as llm:
         if grammar is not None:
             task = replace(task, grammar=Constraint(llm, grammar))
-        dialogue = Dialogue.begin(llm, options["system"], options)
-        pieces, signals = _answer(llm, dialogue.prompt(text), task, options["prompt_cache"])
+        dialogue = Dialogue.begin(
+            llm, asked.system, raw=asked.raw, going_on=asked.going_on, log=asked.log
+        )
+        pieces, signals = _answer(llm, dialogue.prompt(text), task, asked.prompt_cache)
         dialogue.keep(text, pieces, task.sampling.seed)
-        _say(llm, pieces, options)
+        _say(llm, pieces, output, shape.max_tokens)
     return exit_code(signals) if pieces[-1].finish_reason == "cancelled" else 0
-
-
-def _task(options: Mapping[str, Any]) -> _Task:
-    return _Task(
-        sampling(options),
-        speculation(options),
-        options["max_tokens"],
-        options["stop"],
-        options["as_json"] or options["tokens"],
-    )
 
 
 def _answer(
@@ -229,20 +227,22 @@ def _answer(
     return pieces, signals
 
 
-def _say(llm: SpeculativeLlama, pieces: list[Piece], options: Mapping[str, Any]) -> None:
+def _say(
+    llm: SpeculativeLlama, pieces: list[Piece], output: OutputOptions, max_tokens: int
+) -> None:
     """Everything behind the answer."""
-    if options["as_json"]:
-        click.echo(json.dumps(_report(llm, pieces, options["tokens"]), ensure_ascii=False))
+    if output.as_json:
+        click.echo(json.dumps(_report(llm, pieces, output.tokens), ensure_ascii=False))
         return
-    if options["tokens"]:
-        _print_tokens(llm, pieces, options["color"])
-    if cut := _cut(llm, pieces, options["max_tokens"]):
+    if output.tokens:
+        _print_tokens(llm, pieces, output.color)
+    if cut := _cut(llm, pieces, max_tokens):
         click.echo(cut, err=True)
-    if options["stats"] is False or not llm.last_speculation:
+    if output.stats is False or not llm.last_speculation:
         return
     rate = llm.last_timings["tokens_per_second"]
     click.echo(verdict(llm.last_speculation, rate), err=True)
-    if options["stats"]:
+    if output.stats:
         click.echo(stats_line(llm.last_speculation, rate), err=True)
 
 
@@ -294,20 +294,6 @@ def _print_tokens(llm: SpeculativeLlama, pieces: list[Piece], color: str) -> Non
     )
     coloured = console.color_system is not None and not console.no_color
     console.print(token_text(tokens, llm.piece, coloured), soft_wrap=True, end="")
-
-
-def grammar_of(options: Mapping[str, Any]) -> str | None:
-    """The grammar that the options describe, or None. Raises InputError for one that cannot be read or is too large."""
-    named = [name for name in _READERS if options.get(name) is not None]
-    if not named:
-        return None
-    if len(named) > 1:
-        raise OptionError("an answer has one shape", f"leave out all but one of {_names(named)}")
-    return _READERS[named[0]](options[named[0]])
-
-
-def _names(options: list[str]) -> str:
-    return ", ".join("--" + name.replace("_", "-") for name in options)
 
 
 def _schema(text: str) -> str:

@@ -28,7 +28,13 @@ _COMMANDS = {
     "completion": "Print what makes a shell complete commands.",
 }
 
-_MODULES = {"bench": "measuring", "quality": "measuring", "info": "engine", "completion": "command"}
+_MODULES = {
+    "bench": "measuring",
+    "quality": "measuring",
+    "profile": "measuring",
+    "info": "engine",
+    "completion": "command",
+}
 """Where a subcommand lies that has no module of its own."""
 
 _ELSEWHERE = {

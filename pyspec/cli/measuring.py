@@ -1,49 +1,75 @@
-"""`pyspec bench` and `pyspec quality`: questions answered in several modes, one page of results."""
+"""`pyspec bench`, `quality` and `profile`: questions answered in several modes, and what this machine and a draft are worth."""
 
 from __future__ import annotations
 
+import shlex
 import sys
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
+import msgspec
+from rich.console import Console
 
-from pyspec.cli.command import Subcommand, option, stack
-from pyspec.cli.options import find_models, model_options, open_model
-from pyspec.cli.progress import run_progress
+from pyspec.cli.command import Subcommand, gathered, option
+from pyspec.cli.options import DraftOptions, ModelOptions, model_options, open_model
+from pyspec.cli.progress import run_progress, store_progress
+from pyspec.errors import OptionError
+from pyspec.llama import SpeculativeLlama
 from pyspec.measure.bench import Task, run_bench
 from pyspec.measure.modes import Options, parse_modes
+from pyspec.measure.plots import available
+from pyspec.measure.profile import Measured, draw, measure, say, store, summary
 from pyspec.measure.quality import WAYS, QualityResults, answer_all, judge, verdict
 from pyspec.measure.quality_report import save_quality, way_table
-from pyspec.measure.questions import human_eval, load_questions, select
+from pyspec.measure.questions import Question, human_eval, load_questions, select
 from pyspec.measure.records import published
 from pyspec.measure.report import speed_table
+from pyspec.measure.rounds import RoundsHeader, write_rounds
 from pyspec.measure.sides import Sides, parse_ways
-from pyspec.rules import Margin
+from pyspec.measure.types import all_types, type_table
+from pyspec.profiles import save_prior
 from pyspec.store.machine import default_threads
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from pyspec.measure.questions import Question
-
+from pyspec.store.manifest import load_manifest
 
 FILE = click.Path(path_type=Path, dir_okay=False)
-
-MEASURED: dict[str, Any] = {
-    "verify": "margin", "theta": Margin.theta, "gap": Margin.gap, "budget": None, "cap": None,
-    "length": "auto", "draft_max": None,
-}  # fmt: skip
-"""What each mode sets for itself, as `open_model` wants to have it."""
-
-
-def question_options(command: Any) -> Any:
-    """Which questions, and how each is answered."""
-    return _QUESTIONS(command)
-
-
 _COUNT = click.IntRange(min=1)
-_QUESTIONS = stack(
+
+MARGIN = DraftOptions(verify="margin")
+"""What is opened for measuring; each mode sets its own rule and length."""
+
+
+@dataclass(frozen=True)
+class AskedOptions:
+    """Which questions, how each is answered, and the folder of the results."""
+
+    out: Path
+    questions: Path | None
+    limit: int | None
+    every: int
+    category: tuple[str, ...]
+    human_eval: int | None
+    max_tokens: int
+    temp: float
+    seed: int
+    repeat: int
+    warm_up: int
+    tie: float | None
+
+    def chosen(self) -> list[Question]:
+        """The questions that the options name."""
+        found = select(load_questions(self.questions), self.limit, self.category, self.every)
+        return [*found, *(human_eval(self.human_eval) if self.human_eval else [])]
+
+    @property
+    def how(self) -> Options:
+        """How each question is answered."""
+        return Options(self.max_tokens, self.temp, self.seed, self.repeat, self.warm_up)
+
+
+question_options = gathered(
+    "asked", AskedOptions,
     option("--out", group="Measuring", type=click.Path(path_type=Path, file_okay=False), required=True,
            help="Folder of the results; a run that was interrupted goes on there."),
     option("--questions", group="Measuring", type=FILE, help="Spec-Bench JSONL; else the shipped set."),
@@ -61,21 +87,6 @@ _QUESTIONS = stack(
            help="Answers before any is timed."),
     option("--tie", group="Measuring", type=float, help="Near-tie, nats; measured if not given."),
 )  # fmt: skip
-
-
-def chosen_questions(options: dict[str, Any]) -> list[Question]:
-    """The questions that the options name."""
-    known = load_questions(options["questions"])
-    out = select(known, options["limit"], options["category"], options["every"])
-    return [*out, *(human_eval(options["human_eval"]) if options["human_eval"] else [])]
-
-
-def run_options(options: dict[str, Any]) -> Options:
-    """How each question is answered."""
-    return Options(
-        options["max_tokens"], options["temp"], options["seed"], options["repeat"],
-        options["warm_up"],
-    )  # fmt: skip
 
 
 def command_line() -> str:
@@ -99,17 +110,17 @@ def command_line() -> str:
 @click.option("--memory", is_flag=True, help="Also peak memory, in processes of their own.")
 @click.option("--title", default="Benchmark", show_default=True, help="Heading of the page.")
 @click.option("--about", default="", help="A paragraph under the heading.")
-def bench(out: Path, **options: Any) -> None:
+def bench(asked: AskedOptions, models: ModelOptions, **options: Any) -> None:
     """Compare modes and peers; write runs.jsonl, README.md, results.json and plots to --out.
 
     Modes are parts joined by +: plain, strict, margin/gap=G/theta=T, fixed:K, confidence:P,
     companion, auto, lookup, model, nothing. A run that was interrupted goes on where it stopped.
     """
     task = Task(
-        questions=chosen_questions(options),
+        questions=asked.chosen(),
         modes=parse_modes(options["modes"]),
-        options=run_options(options),
-        folder=out,
+        options=asked.how,
+        folder=asked.out,
         peers=[name.strip() for name in options["peers"].split(",") if name.strip()],
         server=options["server"],
         peer_draft=options["peer_draft"],
@@ -117,12 +128,15 @@ def bench(out: Path, **options: Any) -> None:
         about=options["about"],
         command=command_line(),
         memory=options["memory"],
-        tie=options["tie"],
+        tie=asked.tie,
     )
-    with open_model({**options, **MEASURED}) as llm, run_progress() as report:
+    with open_model(models, MARGIN) as llm, run_progress() as report:
         results = run_bench(llm, task, report, lambda note: click.echo(note, err=True))
     click.echo(speed_table(results.summaries))
-    click.echo(f"written to {out}", err=True)
+    click.echo(f"written to {asked.out}", err=True)
+
+
+_SIDES = ("n_ctx", "n_threads", "n_threads_batch", "n_gpu_layers", "trust", "extra_buffers")
 
 
 @click.command(cls=Subcommand)
@@ -130,28 +144,123 @@ def bench(out: Path, **options: Any) -> None:
 @question_options
 @click.option("--ways", default=WAYS, help="Comma-separated; the first one is the control.")
 @click.option("--title", default="What the margin rule costs", help="Heading of the page.")
-def quality(out: Path, ways: str, title: str, **options: Any) -> None:
+def quality(asked: AskedOptions, models: ModelOptions, ways: str, title: str) -> None:
     """Answer each question in many ways side by side; write runs.jsonl, README.md and quality.json to --out.
 
     Ways are modes as `pyspec bench` has them, and margin+random+..., +thin, +share:S, +record, +own, plain+temp:T:
     tokens a verify, nats under the target, looped answers, checks by a program, each against the first way.
     """
-    named, questions, how = parse_ways(ways), chosen_questions(options), run_options(options)
-    found = find_models({**options, "companion": "none"})
-    threads = options["threads"] or default_threads()
+    named, questions, how = parse_ways(ways), asked.chosen(), asked.how
+    found = replace(models, companion="none").find()
+    given = {name: found.arguments[name] for name in _SIDES}
     sides = Sides(
-        found["model"], found["draft"], named, n_ctx=options["ctx"], max_tokens=how.max_tokens,
-        n_threads=threads, n_threads_batch=threads, n_gpu_layers=options["n_gpu_layers"],
-        trust=options["trust_model"], extra_buffers=options["extra_buffers"],
-    )  # fmt: skip
+        str(found.path), found.arguments["draft"], named, max_tokens=how.max_tokens, **given
+    )
     try:
         with run_progress() as report:
-            records = answer_all(sides, questions, how, out, report)
+            records = answer_all(sides, questions, how, asked.out, report)
     finally:
         sides.close()
     figures = judge(records, questions)
     said = verdict(figures, named)
     results = QualityResults(title, command_line(), records[-1].setup, figures, said)
-    save_quality(results, out)
+    save_quality(results, asked.out)
     click.echo(f"{way_table(figures)}\n\n{said}")
-    click.echo(f"written to {out}", err=True)
+    click.echo(f"written to {asked.out}", err=True)
+
+
+# -- the profile -------------------------------------------------------------------------------------------------------
+
+
+@click.command(cls=Subcommand)
+@model_options
+@click.option("--questions", type=FILE, help="Spec-Bench JSONL; else the shipped set.")
+@click.option("--limit", type=click.IntRange(min=1), default=1, show_default=True,
+              help="Questions of each category.")  # fmt: skip
+@click.option("--every", type=click.IntRange(min=1), default=1, help="Each N-th question only.")
+@click.option("-n", "--max-tokens", type=click.IntRange(min=4), default=64, show_default=True,
+              help="Most tokens of an answer.")  # fmt: skip
+@click.option("--draft-max", "kmax", type=click.IntRange(1, 32), default=16, show_default=True,
+              help="Longest draft that is measured, tokens.")  # fmt: skip
+@click.option("--seconds", type=click.FloatRange(min=1.0), default=50.0, show_default=True,
+              help="About how long to measure.")  # fmt: skip
+@click.option("--plot", type=FILE, help="Save a plot (svg, png, pdf).")
+@click.option("--rounds", type=FILE, help="Save the recorded rounds, for bench/replay.py.")
+@click.option(
+    "--prior",
+    is_flag=True,
+    help="Write what was learned beside the draft, as its prior for other machines.",
+)
+@click.option("--save/--no-save", default=True, help="Keep the profile for later runs.")
+@click.option("--types", is_flag=True,
+              help="Instead: time, size and nats of each tensor type of a known model here.")  # fmt: skip
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of tables.")
+def profile(models: ModelOptions, questions: Path | None, **options: Any) -> None:
+    """Measure costs and acceptance of a pair of models, and store what was learned."""
+    if options["types"]:
+        _types(models, as_json=options["as_json"])
+        return
+    if options["plot"] and not available():
+        raise OptionError("--plot needs matplotlib", "pip install 'pyspec-llama[plot]'")
+    chosen = select(load_questions(questions), options["limit"], every=options["every"])
+    with open_model(models, MARGIN) as llm:
+        with run_progress() as report:
+            found = measure(
+                llm, chosen, kmax=options["kmax"], max_tokens=options["max_tokens"],
+                budget_s=options["seconds"],
+                report=lambda what, share: report(int(100 * share), 100, what),
+            )  # fmt: skip
+        if options["as_json"]:
+            click.echo(msgspec.json.encode(summary(found)))
+        else:
+            say(found, Console(highlight=False, markup=False))
+        _keep(llm, found, options)
+    if not options["as_json"]:
+        click.echo(f"use: {next_command(found, models)}")
+
+
+def next_command(found: Measured, models: ModelOptions) -> str:
+    """The command that uses what was found: with the draft where it pays, else with what does."""
+    words = ["pyspec", "generate"]
+    if models.model:
+        words += ["-m", models.model]
+    draft = models.draft
+    if found.acceptance and found.auto < 1.0:
+        draft = "lookup" if found.lookup_share > WORTH_LOOKING else "none"
+    if draft != "auto":
+        words += ["--draft", draft]
+    return f"{shlex.join(words)} ..."
+
+
+WORTH_LOOKING = 0.05
+"""Share of positions where the text's own continuation must be right for lookup to be worth naming."""
+
+
+def _types(models: ModelOptions, *, as_json: bool) -> None:
+    manifest = load_manifest()
+    name = models.model or manifest.default_target
+    if (entry := manifest.get(name)) is None:
+        raise OptionError(
+            f"--types converts known models, and {name} is none", "see `pyspec models list`"
+        )
+    with store_progress() as show, run_progress() as report:
+        found = all_types(entry, models.threads or default_threads(), show, report)
+    click.echo(msgspec.json.encode(found) if as_json else type_table(found))
+
+
+def _keep(llm: SpeculativeLlama, found: Measured, options: dict[str, Any]) -> None:
+    for warning in found.warnings:
+        click.echo(f"warning: {warning}", err=True)
+    if options["plot"]:
+        draw(found, options["plot"])
+    if options["rounds"]:
+        assembly = llm._open()  # noqa: SLF001 - names for the header
+        header = RoundsHeader(
+            1, Path(llm.model_path).name, assembly.draft, assembly.companion, options["kmax"]
+        )
+        write_rounds(options["rounds"], header, found.chains)
+    if options["prior"]:
+        path = save_prior(llm._open(), found.learned)  # noqa: SLF001 - its files
+        click.echo(f"prior written: {path.name}", err=True)
+    if options["save"]:
+        click.echo(f"profile stored: {store(llm, found).name}", err=True)

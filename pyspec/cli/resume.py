@@ -2,29 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import click
 
 from pyspec.chat import files
 from pyspec.chat.conversation import Conversation, Exchange, Reply, SavedModel, spoken
 from pyspec.chat.files import new_path, newest
+from pyspec.cli.options import ModelOptions
 from pyspec.errors import InputError, PyspecError
 from pyspec.llama import SpeculativeLlama
 from pyspec.stream import Piece
 from pyspec.template import PLAIN, ChatTemplate
 
 
-def with_its_model(options: dict[str, Any]) -> dict[str, Any]:
-    """The options of a call with `going_on`: the model of the newest chat, unless another one is named."""
-    if not options["going_on"] or options["model"] is not None:
-        return options
-    path = newest()
+def with_last_model(models: ModelOptions) -> ModelOptions:
+    """The options with the model of the newest chat, unless another one is named."""
+    path = newest() if models.model is None else None
     model = files.load(path).model.path if path is not None else ""
-    return {**options, "model": model} if model and Path(model).is_file() else options
+    return replace(models, model=model) if model and Path(model).is_file() else models
 
 
 @dataclass
@@ -39,15 +36,15 @@ class Dialogue:
 
     @classmethod
     def begin(
-        cls, llm: SpeculativeLlama, system: str | None, options: Mapping[str, Any]
+        cls, llm: SpeculativeLlama, system: str | None, *, raw: bool, going_on: bool, log: bool
     ) -> Dialogue:
         """A new one, or with `going_on` the newest that was logged. Raises InputError where there is none."""
         template = ChatTemplate.of(llm)
-        raw = options["raw"] or template.format is PLAIN
+        raw = raw or template.format is PLAIN
         made = cls(llm, template, Conversation(system), None, raw)
-        if options["going_on"]:
+        if going_on:
             made._go_on(newest(), system)
-        elif options["log"] and not raw:
+        elif log and not raw:
             made.path = new_path()
         return made
 

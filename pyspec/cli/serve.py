@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ipaddress
 import socket
-from pathlib import Path
 from typing import Any
 
 import click
@@ -13,15 +12,14 @@ from pyspec.batch import Batch, Settings
 from pyspec.batch.contexts import MOST_SEQUENCES
 from pyspec.cli.command import Subcommand
 from pyspec.cli.options import (
-    find_models,
+    DraftOptions,
+    ModelOptions,
+    SamplerOptions,
+    draft_options,
     model_options,
-    sampling,
-    sampling_options,
-    speculation_options,
-    verification,
+    sampler_options,
 )
 from pyspec.errors import OptionError
-from pyspec.store.machine import default_threads
 
 _BACKLOG = 512
 _LOCAL = ("localhost", "127.0.0.1")
@@ -59,8 +57,8 @@ _LOCAL = ("localhost", "127.0.0.1")
 )
 @click.option("--alias", help="The model's name for clients; the file's if not given.")
 @model_options
-@speculation_options
-@sampling_options
+@draft_options
+@sampler_options
 @click.option(
     "-n",
     "--max-tokens",
@@ -69,7 +67,14 @@ _LOCAL = ("localhost", "127.0.0.1")
     show_default=True,
     help="Most tokens of answers that set no limit.",
 )
-def serve(host: str, port: int, **options: Any) -> None:
+def serve(
+    host: str,
+    port: int,
+    models: ModelOptions,
+    drafts: DraftOptions,
+    sampler: SamplerOptions,
+    **options: Any,
+) -> None:
     """Serve chat and text completions as OpenAI does, and a page to chat in at /.
 
     Requests join and leave while others run; sampler options are those of requests that bring none.
@@ -79,9 +84,18 @@ def serve(host: str, port: int, **options: Any) -> None:
     from pyspec.serve.app import Serving, make_app  # noqa: PLC0415 - as above
 
     listener = _listen(host, port)
-    found = find_models(options)
-    with _batch(found, options) as batch:
-        name = options["alias"] or Path(found["model"]).stem
+    found = models.find()
+    settings = Settings(sampler.sampling(), drafts.rule, options["max_tokens"])
+    with Batch(
+        str(found.path),
+        length=drafts.length,
+        draft_max=drafts.draft_max,
+        settings=settings,
+        parallel=options["parallel"],
+        interactive=True,
+        **found.arguments,
+    ) as batch:
+        name = options["alias"] or found.path.stem
         facts = batch.facts
         serving = Serving(
             model=name,
@@ -132,24 +146,3 @@ def _is_loopback(host: str) -> bool:
         return host == "localhost" or ipaddress.ip_address(host).is_loopback
     except ValueError:
         return False
-
-
-def _batch(found: dict[str, Any], options: dict[str, Any]) -> Batch:
-    threads = options["threads"] or default_threads()
-    return Batch(
-        found["model"],
-        draft=found["draft"],
-        companion=found["companion"],
-        length=options["length"],
-        settings=Settings(sampling(options), verification(options), options["max_tokens"]),
-        parallel=options["parallel"],
-        n_ctx=options["ctx"],
-        draft_max=options["draft_max"],
-        draft_n_gpu_layers=options["draft_ngl"],
-        n_gpu_layers=options["n_gpu_layers"],
-        n_threads=threads,
-        n_threads_batch=threads,
-        trust=options["trust_model"],
-        extra_buffers=options["extra_buffers"],
-        interactive=True,
-    )

@@ -15,8 +15,7 @@ from pyspec.cli.draft import draft
 from pyspec.cli.engine import engine_arguments
 from pyspec.cli.generate import generate
 from pyspec.cli.main import cli, main
-from pyspec.cli.measuring import bench, quality
-from pyspec.cli.profile import profile
+from pyspec.cli.measuring import bench, profile, quality
 from pyspec.cli.serve import serve
 
 

@@ -11,7 +11,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from pyspec.cli.profile import next_command
+from pyspec.cli.measuring import next_command
+from pyspec.cli.options import ModelOptions
 from pyspec.errors import OptionError
 
 
@@ -75,9 +76,9 @@ def test_without_a_draft_the_target_is_measured_alone(profile) -> None:
 
 def test_a_plot_that_cannot_be_drawn_is_refused_first(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without matplotlib nothing is measured, nor is a model opened."""
-    module = importlib.import_module("pyspec.cli.profile")
+    module = importlib.import_module("pyspec.cli.measuring")
     monkeypatch.setattr(module, "available", lambda: False)
-    monkeypatch.setattr(module, "open_model", lambda _options: pytest.fail("opened"))
+    monkeypatch.setattr(module, "open_model", lambda *_: pytest.fail("opened"))
     with pytest.raises(OptionError, match="matplotlib"):
         module.profile.main(["--plot", "p.svg"], standalone_mode=False)
 
@@ -95,7 +96,7 @@ def test_the_report_ends_in_the_command_to_use(
 ) -> None:
     """With the draft where it pays, without it where it does not."""
     found = SimpleNamespace(acceptance=[0.5], auto=auto, lookup_share=lookup_share)
-    assert next_command(found, {"model": "my target", "draft": "small"}) == wanted
+    assert next_command(found, ModelOptions("my target", "small")) == wanted
 
 
 def test_plot_is_saved(profile, tmp_path: Path) -> None:
