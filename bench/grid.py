@@ -6,7 +6,7 @@ Each cell is one acceptance (0.3 to 0.95) and one draft cost (0.05 to 0.4 of a t
 100 tokens that the draft has to read first, times with 3 % noise. The policy (`auto`) is set against plain decoding and
 against the best fixed length 0 to 16, chosen by hindsight with the same rounds. Fresh: a prior curve by file type, nothing
 known of the draft. Profiled: the true curve, and acceptance as learned on other texts of the same kind. `--even`: every
-token has the same chance and the draft's probability tells nothing. Python's own time is not counted.
+token has the same chance and the draft's probability says nothing. Python's own time is not counted.
 """
 
 from __future__ import annotations

@@ -61,7 +61,7 @@ def soak(options: argparse.Namespace) -> list[tuple[int, float]]:
 
 
 def resident_megabytes() -> float:
-    """The resident set now; Linux alone tells."""
+    """The resident set now; known on Linux alone."""
     pages = int(Path("/proc/self/statm").read_text().split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
 

@@ -24,7 +24,7 @@
     ├── TrainingError            the recipe in models/ cannot go on
     ├── BatchWriteError          the output of a batch cannot be written
     ├── ResumeMismatch           a journal belongs to other inputs, models or options
-    └── MeasureError             a measurement cannot be made, or not believed
+    └── MeasureError             a measurement cannot be made, or is not valid
         ├── PeerMissing          a peer is not here, and is skipped
         └── UnequalOutputs       answers that must be equal differ
 
@@ -165,7 +165,7 @@ class ResumeMismatch(PyspecError):
 
 
 class MeasureError(PyspecError):
-    """A measurement cannot be made, or not believed."""
+    """A measurement cannot be made, or is not valid."""
 
 
 class PeerMissing(MeasureError):

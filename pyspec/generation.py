@@ -305,7 +305,7 @@ class Generation(Mirror):
 
     def new_policy(self, speculation: Speculation | None = None) -> LengthPolicy:
         """A policy for `steps` that has learned nothing yet, of the length that `speculation` or this object names."""
-        curve, learned = self._believed()
+        curve, learned = self._known()
         return self._length_of(speculation).policy(curve, learned, self._open().has_companion)
 
     def _length_of(self, speculation: Speculation | None) -> Length:
@@ -319,7 +319,7 @@ class Generation(Mirror):
             self._policies[key] = self.new_policy(speculation)
         return self._policies[key]
 
-    def _believed(self) -> tuple[CostCurve, Learned]:
+    def _known(self) -> tuple[CostCurve, Learned]:
         """A policy's beginnings: what a profile measured, or the curve of this object and the draft's prior."""
         measured = load_profile(self, self._assembly) if self._measured else None
         return measured or (self._curve, prior_learned(self._assembly))

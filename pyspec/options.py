@@ -99,7 +99,7 @@ def result_block(
 
 
 _FEWEST_ROWS, _FEWEST_TOKENS = 3, 16
-"""Decodes of one row below which an unmeasured curve is not believed, and the shortest answer that says anything."""
+"""Decodes of one row below which an unmeasured curve is not used, and the shortest answer that says anything."""
 
 
 def times_plain(report: Report, policy: LengthPolicy) -> float | None:

@@ -1,4 +1,4 @@
-"""What is believed of a pair of models before its first round: a stored profile, or a prior from the files' types and sizes."""
+"""What is known of a pair of models before its first round: a stored profile, or a prior from the files' types and sizes."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def load_profile(llm: Any, assembly: Any = None) -> tuple[CostCurve, Learned] | 
 
 
 def prior_learned(assembly: Any) -> Learned:
-    """What is believed of a draft's acceptance at first: the prior beside its file, or nothing."""
+    """A draft's acceptance before the first round: the prior beside its file, or nothing."""
     try:
         prior = load_prior(assembly.models[0].path) if assembly.models else None
         return prior.restore(*_side_hashes(assembly)) if prior is not None else Learned()

@@ -42,7 +42,7 @@ def stream_text(
 ) -> Generator[Piece, None, None]:
     """Answer a prompt of tokens, one piece a round; the last piece has a finish_reason.
 
-    `llm.last_speculation` and `llm.last_timings` tell afterwards what was done.
+    `llm.last_speculation` and `llm.last_timings` say what was done.
     """
     text = TextAssembler(llm.piece, stop)
     steps = llm.steps(

@@ -242,7 +242,7 @@ def _show_settings(chat: Chat) -> None:
 def _show_stats(chat: Chat) -> None:
     answer = chat.conversation.last_answer
     if answer is None or answer.stats is None:
-        raise InputError("there is no answer to tell of", "ask something first")
+        raise InputError("there is no answer to show", "ask something first")
     chat.screen.table(stats_table(answer.stats.block, answer.stats.timings))
 
 

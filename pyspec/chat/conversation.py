@@ -37,7 +37,7 @@ class Ask:
     """One answer that is wanted.
 
     prompt: token ids. max_tokens: None for as many as fit. length, draft_max: how drafts are cut,
-    None for the model's own way.
+    None for the model's own setting.
     """
 
     prompt: Sequence[int]

@@ -33,7 +33,7 @@ _IMAGES = (
 
 
 class Speaker(Protocol):
-    """What is asked of a model to believe a file's tokens."""
+    """What a model must offer so that a file's tokens can be checked."""
 
     def target(self) -> SavedModel:
         """Name and hash of the target's file."""

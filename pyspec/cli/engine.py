@@ -43,7 +43,7 @@ engine_options = gathered(
     option("-tb", "--threads-batch", group="Engine", metavar="N", type=click.IntRange(1, 4096),
            help="Threads while a prompt is read; as -t if not given."),
     option("-fa", "--flash-attn", group="Engine", metavar="[on|off|auto]", words=_ON_OFF,
-           type=click.Choice(_ON_OFF), help="Flash attention; on unless told otherwise."),
+           type=click.Choice(_ON_OFF), help="Flash attention; on if not given."),
     option("-ctk", "--cache-type-k", group="Engine", type=_CACHE, metavar="TYPE",
            help=f"Type of the target's K cache: {', '.join(_CACHE_TYPES)}."),
     option("-ctv", "--cache-type-v", group="Engine", type=_CACHE, metavar="TYPE",

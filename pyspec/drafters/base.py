@@ -33,7 +33,7 @@ NOTHING = Proposal(())
 class Drafter(ABC):
     """Proposes tokens that may follow a text.
 
-    One drafter serves several sequences, told apart by `seq`. A drafter may return fewer tokens than asked, or none.
+    One drafter serves several sequences, distinguished by `seq`. A drafter may return fewer tokens than asked, or none.
     Ids outside the target's vocabulary are refused by the loop, which then goes on with an empty draft.
     """
 

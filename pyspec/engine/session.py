@@ -89,7 +89,7 @@ class Session:
         held: int = -1,
         progress: Callable[[int, int], None] | None = None,
     ) -> Iterator[Step]:
-        """Answer the prompt that `run` begins with, one step a round; `report` tells afterwards, or meanwhile, what was done.
+        """Answer the prompt that `run` begins with, one step a round; `report` has the counts, during the answer and after it.
 
         held: see `Engine.set_tokens`. progress(done, total) is called after each chunk of the prompt.
         Raises ContextOverflow before any decode, EngineBusy if two answers are in flight. A cancel ends with

@@ -59,31 +59,31 @@ def run_bench(
     llm: SpeculativeLlama,
     task: Task,
     report: Callable[[int, int, str], None],
-    tell: Callable[[str], None],
+    note: Callable[[str], None],
 ) -> Results:
     """Run what the journal in `task.folder` lacks, compare, and write page, plots and results.
 
-    tell: hears what is skipped, and why. Raises UnequalOutputs before any page is written where
+    note: called with what is skipped, and why. Raises UnequalOutputs before any page is written where
     answers differ that must be equal.
     """
     bench = Bench(llm)
     journal, runner = make_runner(llm, task, [])
     with ExitStack() as stack:
         runner.contenders, notes = _contenders(bench, task, journal, stack)
-        for note in notes:
-            tell(note)
+        for each in notes:
+            note(each)
         runner.report = report
         runner.run(task.questions)
     found, tie = equality(llm, journal.records, task.questions, task.tie)
     demand_equal(found, {r.who for r in journal.records if r.peer}, tie)
-    memory = _memory(llm, task, tell) if task.memory else {}
+    memory = _memory(llm, task, note) if task.memory else {}
     results = collect(
         journal.records, found, tie, tie_measured=task.tie is None, title=task.title,
         about=task.about, command=task.command, notes=notes, memory=memory,
         drawn=plots.gather(journal.records, curves(bench)),
     )  # fmt: skip
     if not plots.available():
-        tell("no plots: matplotlib is not installed (pip install 'pyspec-llama[plot]')")
+        note("no plots: matplotlib is not installed (pip install 'pyspec-llama[plot]')")
     save(results, task.folder)
     return results
 
@@ -177,7 +177,7 @@ def curves(bench: Bench) -> dict[str, list[float]]:
     return out
 
 
-def _memory(llm: SpeculativeLlama, task: Task, tell: Callable[[str], None]) -> dict[str, float]:
+def _memory(llm: SpeculativeLlama, task: Task, note: Callable[[str], None]) -> dict[str, float]:
     """Peak memory of what was compared, a process each."""
     common: dict[str, Any] = {
         "target": llm.model_path, "n_ctx": llm.n_ctx(), "n_threads": int(llm.n_threads),
@@ -199,7 +199,7 @@ def _memory(llm: SpeculativeLlama, task: Task, tell: Callable[[str], None]) -> d
         try:  # one that fails does not take the others along
             out[name] = peak_mib({**common, **configuration})
         except MeasureError as error:
-            tell(f"memory of {name}: {error}")
+            note(f"memory of {name}: {error}")
     return out
 
 

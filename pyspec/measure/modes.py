@@ -39,7 +39,7 @@ _DRAFTING: dict[str, Drafting] = {"lookup": "lookup", "model": "model", "nothing
 
 @dataclass(frozen=True)
 class Mode:
-    """One way to answer. drafting: what may draft of all that is loaded."""
+    """How to answer. drafting: what may draft of all that is loaded."""
 
     name: str
     rule: Verification
@@ -150,7 +150,7 @@ class Bench:
         return str(self._assembly.draft), str(self._assembly.companion)
 
 
-# -- ways of answering -------------------------------------------------------------------------------------------------
+# -- contenders -------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -169,7 +169,7 @@ class Options:
 
 
 class Contender(Protocol):
-    """A way of answering: a mode of pyspec, or a peer."""
+    """A mode of pyspec, or a peer."""
 
     name: str
     exact: bool

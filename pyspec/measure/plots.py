@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Drawn(msgspec.Struct):
-    """What the pictures of a run are drawn from, beside its summaries; ways by name.
+    """What the pictures of a run are drawn from, beside its summaries; modes and peers by name.
 
     taken: rounds, and in how many of them the i-th drafted token was taken. predicted: for each answer, tokens its
     choices expected to be accepted, and those that were. curves: ms of a decode by rows, from 0.
@@ -144,7 +144,7 @@ def cost(curves: Mapping[str, Sequence[float]]) -> Any | None:
 
 
 def gain_against_nats(points: Mapping[str, tuple[float, float]], control: str) -> Any:
-    """Points: a way's nats per token over the control's (x) and its tokens a verify over the control's (y)."""
+    """Points: a mode's nats per token over the control's (x) and its tokens a verify over the control's (y)."""
     title = f"what a rule brings and costs, against {control}"
     figure, axes = new_axes(title, "nats a token over the control", "tokens a verify, times")
     for name, (nats, gain) in points.items():

@@ -160,7 +160,7 @@ class TimedAnswer(msgspec.Struct):
 
 
 class RunRecord(msgspec.Struct):
-    """One question answered in one way. `who` is a mode of pyspec or a peer.
+    """One question answered in one mode. `who` is a mode of pyspec or a peer.
 
     others: processor seconds a second that other programs took meanwhile.
     """

@@ -52,10 +52,10 @@ def collect(
 ) -> Results:
     """Join figures to results; `more` are fields of `Results`. `records` must not be empty."""
     errors = {r.error: r.who for r in records if r.error}
-    told = [f"{who}: some questions were left out: {error}" for error, who in errors.items()]
+    notes = [f"{who}: some questions were left out: {error}" for error, who in errors.items()]
     disturbed = sum(record.others > BOUND for record in records)
     if disturbed:
-        told.append(
+        notes.append(
             f"{disturbed} of {len(records)} answers were timed while other programs used the processor, each time again"
         )
     return Results(
@@ -65,7 +65,7 @@ def collect(
         differing=len(differences),
         tie=tie,
         repeat=1 + max(r.repeat for r in records),
-        **{**more, "notes": [*more.get("notes", ()), *told]},
+        **{**more, "notes": [*more.get("notes", ()), *notes]},
     )
 
 
@@ -107,7 +107,7 @@ def _intro(results: Results) -> str:
         f"Made by `{results.command}` on {setup.day}. {max(counts, default=0)} questions, "
         f"{setup.max_tokens} tokens an answer at most, temperature {setup.temperature:g}, "
         f"{results.repeat} run{'s' if results.repeat > 1 else ''} a question, every question "
-        "answered in each way before the next. A speed is tokens a second after the first token; "
+        "answered in each mode before the next. A speed is tokens a second after the first token; "
         "a category's speed-up is the ratio of such speeds over all its questions; times are "
         f"medians over runs. An answer is timed again where others took more than {100 * BOUND:.0f} % of a processor."
     )
@@ -141,7 +141,7 @@ def _up(summary: Summary, name: str) -> str:
 
 
 def _against(summaries: Sequence[Summary]) -> list[str]:
-    """Each own way over each peer and over the best fixed lengths, as geometric means."""
+    """Each mode over each peer and over the best fixed lengths, as geometric means."""
     best = hindsight(summaries)
     others = [*(s for s in summaries if s.peer), *([best] if best else [])]
     own = [s for s in summaries if not s.peer]

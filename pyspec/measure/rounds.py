@@ -177,12 +177,12 @@ def pack(path: Path, header: RoundsHeader, chains: Sequence[Chain]) -> None:
     place = {name: i for i, name in enumerate(answers)}
     rows = [(place[c.answer], c.t, len(c.ok), c.matched, c.match_length, c.choices) for c in chains]
     model = [c for c in chains if c.source == MODEL]
-    told = {
+    columns = {
         "p": _bytes([_squeezed(x) for c in model for x in c.p]),
         "h": _bytes([min(x, 12.0) / 12.0 for c in model for x in c.h]),
     }
     if all(c.s and c.a and c.pc and c.agree for c in model):
-        told |= {
+        columns |= {
             "s": _bytes([x for c in model for x in c.s or ()]),
             "a": _bytes([x for c in model for x in c.a or ()]),
             "pc": _bytes([_squeezed(x) for c in model for x in c.pc or ()]),
@@ -195,7 +195,7 @@ def pack(path: Path, header: RoundsHeader, chains: Sequence[Chain]) -> None:
             out,
             meta=np.frombuffer(meta, dtype=np.uint8),
             **dict(zip(_COLUMNS, table, strict=True)),
-            **told,
+            **columns,
         )
 
 

@@ -18,7 +18,7 @@ TOTAL = "total"
 
 
 class Speed(msgspec.Struct):
-    """One way of answering on one category, or on all.
+    """A mode or peer on one category, or on all.
 
     rate: tokens a second after the first token, all questions together, times being medians over
     repeats. speed_up: rate over plain decoding's. low, mid, high: quartiles and median of the
@@ -33,7 +33,7 @@ class Speed(msgspec.Struct):
 
 
 class Summary(msgspec.Struct):
-    """One way of answering, over all questions. geomean: of the categories' speed-ups.
+    """A mode or peer over all questions. geomean: of the categories' speed-ups.
 
     answer_s: mean seconds of a whole answer, prompt included.
     other: share of the generation's time outside llama.cpp's decodes, None for peers.
@@ -110,7 +110,7 @@ def _rate(group: Sequence[_Cost]) -> float:
 
 
 def summarise(records: Sequence[RunRecord], base: str = "plain") -> list[Summary]:
-    """One summary for each way of answering, in the order of the file; speed-ups against `base`."""
+    """One summary for each mode and peer, in the order of the file; speed-ups against `base`."""
     by_who: dict[str, list[RunRecord]] = {}
     for record in records:
         by_who.setdefault(record.who, []).append(record)
@@ -122,7 +122,7 @@ def summarise(records: Sequence[RunRecord], base: str = "plain") -> list[Summary
 def hindsight(summaries: Sequence[Summary]) -> Summary | None:
     """The best strict fixed length of each category, known afterwards; plain is length 0.
 
-    None where fewer than two fixed lengths were measured. Not a way of answering: a yardstick.
+    None where fewer than two fixed lengths were measured. A yardstick, not a mode.
     """
     fixed = [s for s in summaries if "fixed:" in s.who and s.exact]
     if len(fixed) < 2:

@@ -12,7 +12,7 @@ from typing import Any
 
 from pyspec.errors import MeasureError
 
-# -- other programs' processor time; Linux tells, elsewhere none is seen -----------------------------------------------
+# -- other programs' processor time; known on Linux alone -----------------------------------------------
 
 
 BOUND = 0.05

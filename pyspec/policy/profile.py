@@ -1,7 +1,7 @@
 """A measured profile of one pair of models on one machine, and its file in the cache.
 
 The part of it that holds on any machine, what is known of a draft's acceptance, may lie beside the
-draft as its prior. A file that cannot be believed raises ProfileError; callers measure again, or
+draft as its prior. A file that is damaged or of other models raises ProfileError; callers measure again, or
 learn from nothing.
 """
 

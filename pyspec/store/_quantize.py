@@ -20,7 +20,7 @@ _STEP = re.compile(r"\[\s*(\d+)/\s*(\d+)\]")
 
 
 def say(line: str) -> None:
-    """Tells the parent one line at once."""
+    """Writes one line to the parent, flushed."""
     sys.stdout.write(line + "\n")
     sys.stdout.flush()
 

@@ -114,7 +114,7 @@ _CHUNK = 1 << 20
 
 
 class Stamp(NamedTuple):
-    """What tells one state of a file from another."""
+    """What distinguishes one state of a file from another."""
 
     realpath: str
     size: int

@@ -66,7 +66,7 @@ def check_model(
 ) -> bool:
     """Returns whether its weights may go to extra buffers, if the model may be loaded at all.
 
-    With `trust` only the header is read; files that ship with pyspec are believed. Raises ModelNotFound, ModelUnreadable
+    With `trust` only the header is read; files that ship with pyspec are not checked. Raises ModelNotFound, ModelUnreadable
     or ModelInvalid for the file itself, ModelRejected when the trial load failed or died.
     """
     path = Path(path)
@@ -79,28 +79,33 @@ def check_model(
     gpu = "a GPU" if loading.n_gpu_layers else "the CPU"
     what = "the vocabulary loads" if loading.vocab_only else "loads"
     kind = f"{what} on {gpu}, {processor()}, {engine_build()}"
-    ways = _recall(kind, path)
-    if ways.get(_way(extra)):
+    tried = _recall(kind, path)
+    if tried.get(_name(extra)):
         return extra
-    if extra and loading.extra_buffers == "auto" and ways.get(_way(False)) and _way(True) in ways:
+    if (
+        extra
+        and loading.extra_buffers == "auto"
+        and tried.get(_name(False))
+        and _name(True) in tried
+    ):
         return False
     header = read_header(path, weights=not loading.vocab_only)
     stamps = _stamps(header)
-    extra = _trial(header, stamps, loading, ways, extra)
+    extra = _trial(header, stamps, loading, tried, extra)
     if _stamps(header) == stamps:  # else it changed while it was tried
         parts = [list(part) for part in stamps[1:]]
-        remember(kind, stamps[0], json.dumps({"ways": ways, "parts": parts}))
+        remember(kind, stamps[0], json.dumps({"tried": tried, "parts": parts}))
     return extra
 
 
-def _way(extra: bool) -> str:
+def _name(extra: bool) -> str:
     return f"{'with' if extra else 'without'} extra buffers"
 
 
 def extra_buffers(option: str = "auto") -> bool:
     """Whether this build of llama.cpp may put weights into extra buffers on this machine.
 
-    A processor with AMX is tried once, with a shipped model; others are believed until a file's trial shows otherwise.
+    A processor with AMX is tried once, with a shipped model; others count as able until a file's trial shows otherwise.
     """
     known = extra_buffers_known(option)
     if known is not None:
@@ -129,7 +134,7 @@ def _stamps(header: Header) -> list[Stamp]:
 
 
 def _recall(kind: str, path: Path) -> dict[str, bool]:
-    """Which ways of loading went well with this state of the file and its parts; empty where none was tried."""
+    """Which forms of loading went well with this state of the file and its parts; empty where none was tried."""
     fact = recall(kind, stamp(path))
     if fact is None:
         return {}
@@ -137,22 +142,22 @@ def _recall(kind: str, path: Path) -> dict[str, bool]:
         known = json.loads(fact)
         parts = [Stamp(*part) for part in known["parts"]]
         fresh = all(stamp(Path(part.realpath)) == part for part in parts)
-        return {way: went is True for way, went in known["ways"].items()} if fresh else {}
+        return {name: went is True for name, went in known["tried"].items()} if fresh else {}
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return {}
 
 
 def _trial(
-    header: Header, stamps: list[Stamp], loading: Loading, ways: dict[str, bool], extra: bool
+    header: Header, stamps: list[Stamp], loading: Loading, tried: dict[str, bool], extra: bool
 ) -> bool:
-    """Tries the file and notes in `ways` what went well; returns whether it was with extra buffers. Raises ModelRejected."""
+    """Tries the file and notes in `tried` what went well; returns whether it was with extra buffers. Raises ModelRejected."""
     outcome = _run(header, stamps, loading, extra)
-    ways[_way(extra)] = outcome.ok
+    tried[_name(extra)] = outcome.ok
     if outcome.ok:
         return extra
     may_be_extra = extra and loading.extra_buffers == "auto" and outcome.signal in _CRASHES
     if may_be_extra and _run(header, stamps, loading, False).ok:
-        ways[_way(False)] = True
+        tried[_name(False)] = True
         _blame()
         return False
     raise _rejected(header, outcome)

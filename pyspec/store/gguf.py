@@ -1,4 +1,4 @@
-"""Reader of GGUF headers that believes nothing it reads.
+"""Reader of GGUF headers from untrusted files.
 
 llama.cpp aborts the process on some headers and has had its size checks bypassed four times, so
 every file is read here first. All counts, lengths, shapes and offsets are held against caps and

@@ -95,7 +95,7 @@ class FamilyDraft(_Strict, frozen=True):
 
 
 class Family(_Strict, frozen=True):
-    """Models that draft for each other, told by architecture and size of vocabulary."""
+    """Models that draft for each other, recognised by architecture and size of vocabulary."""
 
     name: str
     architectures: tuple[str, ...]

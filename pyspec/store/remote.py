@@ -317,7 +317,7 @@ def _hub_errors(what: str) -> Iterator[None]:
 
 @contextmanager
 def _watched(folder: Path, tick: Callable[[int], None]) -> Iterator[None]:
-    """Tell how much lies in a folder, some times a second."""
+    """Report the bytes in a folder, some times a second."""
     done = Event()
 
     def watch() -> None:
