@@ -185,7 +185,11 @@ def quality(asked: AskedOptions, models: ModelOptions, ways: str, title: str) ->
 @click.option("--seconds", type=click.FloatRange(min=1.0), default=50.0, show_default=True,
               help="About how long to measure.")  # fmt: skip
 @click.option("--plot", type=FILE, help="Save a plot (svg, png, pdf).")
-@click.option("--rounds", type=FILE, help="Save the recorded rounds, for bench/replay.py.")
+@click.option(
+    "--rounds",
+    type=FILE,
+    help="Save the recorded rounds, for bench/replay.py; a name in .npz packs them.",
+)
 @click.option(
     "--prior",
     is_flag=True,

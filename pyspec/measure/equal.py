@@ -2,7 +2,8 @@
 
 At temperature 0 a strict mode gives the tokens that plain decoding gives. llama.cpp's kernels do
 not round alike for one row and for several (a Q4_1 file's logits move by 0.1 nats and more), so
-where the target's two best tokens are nearer than that the answers may part, and then go apart; any other difference is a fault. How near is measured: `tie_bound`.
+where the target's two best tokens are nearer than that the answers may part, and then go apart;
+any other difference is a fault. How near is measured: `tie_bound`.
 """
 
 from __future__ import annotations

@@ -220,11 +220,11 @@ class Ours:
         self.exact = mode.exact if exact is None else exact
 
     def forget(self) -> None:
-        """See Contender."""
+        """Empty every KV cache of the loaded model."""
         self.bench.forget()
 
     def answer(self, prompt: Sequence[int], max_tokens: int, options: Options) -> TimedAnswer:
-        """See Contender."""
+        """Answer through `SpeculativeLlama.steps`, with the mode's own policy."""
         tokens: list[int] = []
         finish = "length"
         llm, asked = self.bench.llm, self.bench.asked(self.mode)
@@ -237,4 +237,4 @@ class Ours:
         return clock.turn(prompt, tokens, finish, speculation=dict(llm.last_speculation))
 
     def close(self) -> None:
-        """See Contender; the model is the caller's."""
+        """Nothing: the model is the caller's."""

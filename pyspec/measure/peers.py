@@ -127,11 +127,11 @@ class InProcess:
         self._vocab = llama_cpp.llama_model_get_vocab(model)
 
     def forget(self) -> None:
-        """See Contender."""
+        """Drop what its KV cache holds."""
         self._llm.reset()
 
     def answer(self, prompt: Sequence[int], max_tokens: int, options: Options) -> TimedAnswer:
-        """See Contender."""
+        """Answer through `Llama.generate`, token by token."""
         tokens: list[int] = []
         finish = "length"
         self._llm.set_seed(options.seed)
@@ -149,7 +149,7 @@ class InProcess:
         return clock.turn(prompt, tokens, finish)
 
     def close(self) -> None:
-        """See Contender."""
+        """Free the model."""
         self._llm.close()
 
 
@@ -244,11 +244,11 @@ class Server:
             raise PeerMissing(f"{name} is skipped: {error}") from None
 
     def forget(self) -> None:
-        """See Contender."""
+        """Have the server read the next prompt from its first token on."""
         self._fresh = True
 
     def answer(self, prompt: Sequence[int], max_tokens: int, options: Options) -> TimedAnswer:
-        """See Contender. Decoding is timed by the server's own clock, which HTTP does not slow."""
+        """Answer over HTTP. Decoding is timed by the server's own clock, which HTTP does not slow."""
         body = {
             "prompt": list(prompt), "n_predict": max_tokens, "temperature": options.temperature,
             "seed": options.seed, "cache_prompt": not self._fresh, "stream": True,
@@ -267,7 +267,7 @@ class Server:
         return _as_turn(clock, prompt, tokens, last)
 
     def close(self) -> None:
-        """See Contender: ends the process this object started."""
+        """End the process that this object started."""
         self._process.close()
 
 

@@ -154,14 +154,16 @@ def read_answers(lines: Iterable[str | bytes]) -> list[Answer]:
 
 
 def write_rounds(path: Path, header: RoundsHeader, chains: Iterable[Chain]) -> int:
-    """Write a file of rounds; returns how many chains."""
-    count = 0
+    """Write a file of rounds, packed where its name ends in .npz; returns how many chains."""
+    chains = list(chains)
+    if path.suffix == ".npz":
+        pack(path, header, chains)
+        return len(chains)
     with path.open("wb") as out:
         out.write(msgspec.json.encode(header) + b"\n")
         for chain in chains:
             out.write(msgspec.json.encode(chain) + b"\n")
-            count += 1
-    return count
+    return len(chains)
 
 
 _LOGIT_STEP = 16.0 / 255.0
@@ -249,18 +251,18 @@ class _Recording(LengthPolicy):
         self.round = 0
 
     def plan(self, places: Sequence[Place]) -> Plan:
-        """See LengthPolicy."""
+        """The longest drafts there may be, judged by the companion."""
         return Plan([min(self._kmax, place.room) for place in places], use_companion=True)
 
     def choose(self, drafts: Sequence[Draft]) -> list[int]:
-        """See LengthPolicy."""
+        """Keep the draft; verify nothing of it."""
         (draft,) = drafts
         view = self._engine.drafted(0)
         self.drafts[self.round] = [int(view.token[i]) for i in range(draft.n)], draft
         return [0]
 
     def observe(self, outcome: Outcome) -> None:
-        """See LengthPolicy."""
+        """Count the round."""
         self.round += 1
         self.counts.add(outcome)
 
