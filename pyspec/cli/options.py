@@ -56,7 +56,7 @@ class ModelOptions:
     draft_ngl: int | None = None
     extra_buffers: str = "auto"
 
-    def find(self, workers: int = 1) -> Models:
+    def find(self, workers: int = 1) -> FoundModels:
         """The files, fetched if need be; threads not given are shared by so many workers."""
         with store_progress() as progress:
             path = resolve(self.model, progress)
@@ -67,11 +67,11 @@ class ModelOptions:
             "n_ctx": self.ctx, "n_gpu_layers": self.n_gpu_layers, "n_threads": threads,
             "n_threads_batch": threads, "trust": self.trust_model, "extra_buffers": self.extra_buffers,
         }  # fmt: skip
-        return Models(path, arguments)
+        return FoundModels(path, arguments)
 
 
 @dataclass(frozen=True)
-class Models:
+class FoundModels:
     """Models that were found: the target's file, and what `SpeculativeLlama` and `Batch` are given with it."""
 
     path: Path
