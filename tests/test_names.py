@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections import defaultdict
 from pathlib import Path
+
+import pytest
 
 import pyspec
 
 PACKAGE = Path(__file__).parents[1] / "pyspec"
+SOURCES = ("pyspec/", "native/", "bench/", "models/", "tests/")
+NO_FILES = {"bench/NAME.py", "llama.h"}
+"""A placeholder, and llama.cpp's own."""
 
 
 def public_classes() -> dict[str, list[str]]:
@@ -38,3 +44,15 @@ def test_the_front_door_names_what_it_opens() -> None:
     assert set(pyspec.__all__) == imported & set(pyspec.__all__)
     assert set(pyspec._HOMES) <= set(pyspec.__all__)
     assert all(getattr(pyspec, name) is not None for name in pyspec.__all__)
+
+
+@pytest.mark.parametrize("page", ["ARCHITECTURE.md", "CONTRIBUTING.md", "bench/README.md"])
+def test_files_that_a_page_names_are_there(page: str) -> None:
+    """A source file that was moved is moved in what newcomers read, too."""
+    root = PACKAGE.parent
+    known = {path.name for folder in SOURCES for path in (root / folder).rglob("*.*")}
+    named = re.findall(r"[\w/]+\.(?:py|c|h)\b", (root / page).read_text(encoding="utf-8"))
+    paths = {name for name in named if name not in NO_FILES}
+    whole = {name for name in paths if name.startswith(SOURCES)}
+    assert {name for name in whole if not (root / name).is_file()} == set()
+    assert {name for name in paths - whole if name.rpartition("/")[2] not in known} == set()
