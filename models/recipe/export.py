@@ -1,7 +1,7 @@
 """Step 3: write a trained student as a GGUF that llama.cpp loads like any other.
 
 The tokenizer and the chat template are the target's own. Q4_0 rounds every matrix with
-compensation (see `headquant`), against the inputs that it meets on the recording.
+compensation (see `gguf_io`), against the inputs that it meets on the recording.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import gguf
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from pyspec.models.recipe import eagle3, gguf_io, headquant
+from pyspec.models.recipe import eagle3, gguf_io
 from pyspec.models.recipe.net import Head, Shape, Student, load_head
 from pyspec.models.recipe.rows import Corpus, need_space
 from pyspec.models.recipe.trainer import read_checkpoint
@@ -105,8 +105,8 @@ def four_bits(weights: Mapping[str, NDArray[Any]], moments: dict[str, Any]) -> d
     for name, weight in weights.items():
         layer = name.removesuffix(".weight")
         if layer in moments:
-            values = headquant.compensated(weight.astype(np.float32), moments[layer])
-            packed[name] = (Q.Q4_0, headquant.packed(*values))
+            values = gguf_io.compensated(weight.astype(np.float32), moments[layer])
+            packed[name] = (Q.Q4_0, gguf_io.packed(*values))
     return packed
 
 
@@ -133,7 +133,7 @@ def export_student(
         moments = input_moments(student, Corpus(data, 448), 6)
         blocks = {key: value for key, value in weights.items() if key.startswith("blocks.")}
         tensors = four_bits(blocks, moments)
-        tensors["embedding.weight"] = (Q.Q4_0, headquant.packed(head.values, head.scales))
+        tensors["embedding.weight"] = (Q.Q4_0, gguf_io.packed(head.values, head.scales))
     tensors = {gguf_io.gguf_name(key): value for key, value in {**weights, **tensors}.items()}
     plain = out if kind in ("f32", "q4_0") else out.with_suffix(".f32")
     gguf_io.write_gguf(plain, source, state["shape"], tensors, name)

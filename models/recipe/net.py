@@ -18,7 +18,7 @@ import numpy as np
 import torch
 import torch.nn.functional as f
 from numpy.typing import NDArray
-from pyspec.models.recipe import headquant
+from pyspec.models.recipe import gguf_io
 from pyspec.models.recipe.gguf_io import LAYER, Source
 from torch import Tensor, nn
 
@@ -185,7 +185,7 @@ def make_head(source: Source, states: NDArray[np.float32], width: int) -> Head:
     else:
         matrix, project = _factors(matrix, moment, width)
     moment = project.astype(np.float64) @ moment @ project.T.astype(np.float64)
-    values, scales = headquant.compensated(matrix, moment)
+    values, scales = gguf_io.compensated(matrix, moment)
     return Head(values, scales, project)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gguf
 import numpy as np
-from pyspec.models.recipe import headquant
+from pyspec.models.recipe import gguf_io
 
 
 def correlated_states(count: int, width: int) -> np.ndarray:
@@ -18,8 +18,8 @@ def correlated_states(count: int, width: int) -> np.ndarray:
 def test_bytes_read_back_as_the_values() -> None:
     """Ggml's layout: what gguf dequantises is exactly what was rounded."""
     matrix = np.random.default_rng(0).standard_normal((20, 64)).astype(np.float32)
-    values, scale = headquant.compensated(matrix, np.eye(64))
-    raw = headquant.packed(values, scale)
+    values, scale = gguf_io.compensated(matrix, np.eye(64))
+    raw = gguf_io.packed(values, scale)
     back = gguf.dequantize(raw, gguf.GGMLQuantizationType.Q4_0)
     np.testing.assert_array_equal(back, values)
 
@@ -29,7 +29,7 @@ def test_products_are_closer_than_with_plain_rounding() -> None:
     matrix = np.random.default_rng(0).standard_normal((200, 64)).astype(np.float32)
     states = correlated_states(2000, 64)
     moment = (states.T @ states / len(states)).astype(np.float64)
-    values, _ = headquant.compensated(matrix, moment)
+    values, _ = gguf_io.compensated(matrix, moment)
     kind = gguf.GGMLQuantizationType.Q4_0
     plain = gguf.dequantize(gguf.quantize(matrix, kind), kind)
     error = [np.square(states @ (m - matrix).T).mean() for m in (values, plain)]
@@ -38,6 +38,6 @@ def test_products_are_closer_than_with_plain_rounding() -> None:
 
 def test_a_block_of_zeros_stays_zero() -> None:
     """A scale of zero divides nothing, and reads back as zeros."""
-    values, scale = headquant.compensated(np.zeros((3, 32), np.float32), np.eye(32))
-    raw = headquant.packed(values, scale)
+    values, scale = gguf_io.compensated(np.zeros((3, 32), np.float32), np.eye(32))
+    raw = gguf_io.packed(values, scale)
     assert not gguf.dequantize(raw, gguf.GGMLQuantizationType.Q4_0).any()
