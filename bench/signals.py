@@ -27,9 +27,9 @@ WAIT_S = 120
 CODES = {signal.SIGINT: 130, signal.SIGTERM: 143}
 
 
-def main() -> None:
+def main(words: list[str] | None = None) -> None:
     """Measure every case and print a Markdown table."""
-    options = arguments()
+    options = arguments(words)
     print(
         "| case | signal | sends | p50 ms | p95 ms | most ms |\n| --- | --- | --- | --- | --- | --- |"
     )
@@ -41,7 +41,7 @@ def main() -> None:
             print(f"| {name} | {number.name} | {len(found)} | {' | '.join(cells)} |", flush=True)
 
 
-def arguments() -> argparse.Namespace:
+def arguments(words: list[str] | None) -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("model")
@@ -49,7 +49,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--cases", default="prefill,answer,batch")
     parser.add_argument("--spread", type=float, default=1.0)
-    return parser.parse_args()
+    return parser.parse_args(words)
 
 
 def prefill(options: argparse.Namespace, number: signal.Signals, rng: random.Random) -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import closing, contextmanager, nullcontext
 from dataclasses import replace
 from time import perf_counter
 from typing import Any
@@ -101,12 +101,19 @@ class Generation(Mirror):
         self.last_timings: dict[str, float] = {}
         if not self._plain:
             placement = Placement(draft_n_gpu_layers, type_k=draft_type_k, type_v=draft_type_v)
-            self._assembly = assemble(self, draft, companion, placement)
-            self._measured = load_profile(self, self._assembly) is not None
-            self._curve = prior_curve(self, self._assembly)
-            for note in self._assembly.notes:
-                self._tell(note)
+            try:
+                self._assemble(draft, companion, placement)
+            except BaseException:
+                self.close()  # the exception's traceback keeps this object, and it the target's memory
+                raise
         self.load_ms = 1e3 * (perf_counter() - start)
+
+    def _assemble(self, draft: Any, companion: str, placement: Placement) -> None:
+        self._assembly = assemble(self, draft, companion, placement)
+        self._measured = load_profile(self, self._assembly) is not None
+        self._curve = prior_curve(self, self._assembly)
+        for note in self._assembly.notes:
+            self._tell(note)
 
     # -- under llama-cpp-python's completions --------------------------------------------------------------------------
 
@@ -147,11 +154,11 @@ class Generation(Mirror):
         return self._marked(self._carrying(options, ending, chunks), ending)
 
     def _carrying(
-        self, options: AnswerOptions, ending: _Ending, chunks: Iterator[Any]
+        self, options: AnswerOptions, ending: _Ending, chunks: Generator[Any, None, None]
     ) -> Iterator[Any]:
-        """Run llama-cpp-python's generator with `options` in force whenever it runs."""
+        """Run llama-cpp-python's generator with `options` in force whenever it runs; when the turn goes on, it has ended."""
         here = self._in_force
-        with self._turns.taken():
+        with self._turns.taken(), closing(chunks):
             while True:
                 here.options, here.ending = options, ending
                 try:
@@ -341,8 +348,9 @@ class Generation(Mirror):
 
     def cancel(self) -> None:
         """Stop the answer in flight, also while it reads the prompt; safe from any thread and from a signal handler."""
-        if self._assembly is not None:
-            self._assembly.session.cancel()
+        assembly = self._assembly  # another thread may close this object meanwhile
+        if assembly is not None:
+            assembly.session.cancel()
 
     def _tell(self, note: str) -> None:
         if note not in self._told:

@@ -117,9 +117,8 @@ class Mirror(TargetLlama):
     def _held(self, tokens: Sequence[int]) -> int:
         """-1 where the context holds what this class left there, else how many of `tokens` it begins with."""
         ids = self.input_ids[: self.n_tokens].tolist()
-        if ids == self._own_text[: self.n_tokens] and self.n_tokens == max(
-            0, len(self._own_text) - 1
-        ):
+        own = self._own_text
+        if own and self.n_tokens == len(own) - 1 and ids == own[:-1]:
             return 0 if self._used_by_others() else -1
         same = 0
         while same < len(ids) and same < len(tokens) and ids[same] == tokens[same]:

@@ -154,7 +154,7 @@ class ProcessorHook(internals.CustomSampler):  # type: ignore[misc]  # llama_cpp
         self._processors = list(processors)
         self._ids = np.array(tokens, dtype=np.intc)
         self._n = len(tokens)
-        self.error: Exception | None = None
+        self.error: BaseException | None = None
         """What a processor raised: no exception passes through llama.cpp, so the caller has to look."""
 
     def _extend(self, _sampler: Any, token: int) -> None:
@@ -176,5 +176,5 @@ class ProcessorHook(internals.CustomSampler):  # type: ignore[misc]  # llama_cpp
             for process in self._processors:
                 logits = process(self._ids[: self._n], logits)
             candidates["logit"] = logits
-        except Exception as error:  # noqa: BLE001 - raised where the answer is made
+        except BaseException as error:  # noqa: BLE001 - Ctrl-C too is raised where the answer is made
             self.error = error

@@ -80,7 +80,7 @@ def _assembled(parts: Parts, target: Any, placement: Placement) -> Assembly:
         behind_text = draft if isinstance(draft, TranslatedDrafter) else None
         side = draft if isinstance(draft, SideModel) else None
         session = Session(target, parts.drafter, side, companion, states, behind_text)
-    except Exception:
+    except BaseException:
         for model in models:
             model.close()
         raise

@@ -11,7 +11,7 @@ import llama_cpp
 from llama_cpp import _internals as internals
 
 from pyspec.engine.handle import MAX_DRAFT
-from pyspec.errors import DraftMismatch, ModelInvalid, UnsupportedModel
+from pyspec.errors import DraftMismatch, EngineError, ModelInvalid, UnsupportedModel
 from pyspec.store import check_model
 from pyspec.store.eagle import MTP, States, head_size
 from pyspec.store.shelf import same_tokens
@@ -38,7 +38,7 @@ class SideModel:
 
     states: how it reads the target's, if it does; a next-token head is a layer of the target's model in another context.
     Raises ModelInvalid if it does not load, DraftMismatch if its vocabulary is another, UnsupportedModel if its memory
-    cannot be rolled back.
+    cannot be rolled back, EngineError if there is no room for its context.
     """
 
     def __init__(
@@ -58,10 +58,8 @@ class SideModel:
             params = context_params(target, placement, n_seq)
             if states is not None:
                 _read_states(params, target, states)
-            self._ctx = internals.LlamaContext(
-                model=self._model, params=params, verbose=target.verbose
-            )
-        except Exception:
+            self._ctx = self._make_context(params, target.verbose)
+        except BaseException:
             self._free()
             raise
 
@@ -73,6 +71,15 @@ class SideModel:
             )
         except ValueError as error:
             raise ModelInvalid(f"{self.path} could not be loaded: {error}") from error
+
+    def _make_context(self, params: Any, verbose: bool) -> Any:
+        try:
+            return internals.LlamaContext(model=self._model, params=params, verbose=verbose)
+        except ValueError as error:
+            raise EngineError(
+                f"no memory for a context of {params.n_ctx} tokens of {self.path.name}",
+                "lower n_ctx (-c), or go without it (--draft none)",
+            ) from error
 
     def _check(self, target: Any) -> None:
         check_vocabulary(

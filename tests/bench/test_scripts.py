@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
+import pytest
+
 BENCH = Path(__file__).parents[2] / "bench"
-TESTED = {"batch", "pages", "stretch", "kernels", "load", "soak", "grid", "replay", "serve"}
+TESTED = {
+    "batch", "pages", "stretch", "kernels", "load", "soak", "grid", "replay", "serve", "signals", "parity", "structured",
+}  # fmt: skip
 
 
 def test_no_script_is_without_a_test() -> None:
@@ -85,3 +90,28 @@ def test_loading_is_timed(script, tiny_ascii: Path, capsys) -> None:
     assert [row[0] for row in rows] == ["| none", "| auto"]
     assert all(float(row[1]) > 0 for row in rows)
     assert rows[0][2] == "0 |"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="handlers are seen in /proc")
+def test_signals_are_timed(script, tiny_ascii: Path, capsys) -> None:
+    """An answer that each signal ends."""
+    script("signals").main([str(tiny_ascii), "--sends", "1", "--cases", "answer", "--spread", "0"])
+    rows = capsys.readouterr().out.splitlines()[2:]
+    assert [row.split(" | ")[1] for row in rows] == ["SIGINT", "SIGTERM"]
+
+
+def test_answers_are_compared(script, tiny_ascii: Path, capsys) -> None:
+    """On a model this small every answer is the original's."""
+    script("parity").main(
+        [str(tiny_ascii), "--prompts", "2", "--tokens", "8", "--drafts", "lookup"]
+    )
+    rows = capsys.readouterr().out.splitlines()[2:]
+    assert rows == [f"| lookup | {t} | 2 | 2 | 0 | 0 |" for t in (0.0, 0.8)]
+
+
+def test_structured_answers_are_timed(script, tiny_ascii: Path, capsys) -> None:
+    """Each way gives the same JSON."""
+    pytest.importorskip("outlines", reason="install pyspec-llama[clients]")
+    pytest.importorskip("numba", reason="install pyspec-llama[clients]")
+    script("structured").main([str(tiny_ascii), "--repeat", "1", "--threads", "1"])
+    assert "| lookup |" in capsys.readouterr().out

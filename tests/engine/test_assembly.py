@@ -8,15 +8,18 @@ from answers import Scripted, ask
 from llama_cpp.llama_speculative import LlamaPromptLookupDecoding
 
 from pyspec.drafters import ForeignDrafter, LookupDrafter
+from pyspec.engine import models
 from pyspec.engine.parts import choose_parts
 from pyspec.errors import (
     DraftMismatch,
+    EngineError,
     ModelError,
     ModelInvalid,
     ModelNotFound,
     ModelUnreadable,
     OptionError,
 )
+from pyspec.llama import SpeculativeLlama
 
 PROMPT = [tiny.A, tiny.A + 1, tiny.A + 2]
 
@@ -202,3 +205,24 @@ def test_unknown_name(open_llama, tiny_target):
     """A name that no manifest has is told as such."""
     with pytest.raises(ModelNotFound):
         open_llama(tiny_target, draft="no-such-draft")
+
+
+def test_no_room_for_a_draft_is_said(target, tiny_draft, monkeypatch):
+    """A context that cannot be made is one of our errors."""
+
+    def refuse(**_):
+        raise ValueError("Failed to create llama_context")
+
+    monkeypatch.setattr(models.internals, "LlamaContext", refuse)
+    with pytest.raises(EngineError, match="no memory for a context"):
+        models.SideModel(tiny_draft, target)
+
+
+def test_a_refused_draft_leaves_no_target(tiny_target, tmp_path):
+    """Whoever keeps the exception does not keep the model: it is closed at once."""
+    with pytest.raises(ModelError) as error:
+        SpeculativeLlama(str(tiny_target), draft=str(tmp_path / "missing.gguf"), n_threads=1)
+    frames = [entry.frame.f_locals.get("self") for entry in error.traceback]
+    (llm,) = {id(found): found for found in frames if isinstance(found, SpeculativeLlama)}.values()
+    with pytest.raises(EngineError, match="closed"):
+        llm.tokenize(b"a")

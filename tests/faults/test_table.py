@@ -282,6 +282,37 @@ def test_22_context_fills(tiny_ascii: Path, command: Callable[..., tuple[int, st
     assert command(tiny_ascii, "-n", "-1")[0] == 0
 
 
+FILLED = ["-n", "-1", "--temp", "0", "-t", "1", "--trust-model", "--draft", "lookup"]
+
+
+@pytest.mark.parametrize("asked", [17, 64, 300, 1000])
+@pytest.mark.parametrize("name", ["generate", "chat"])
+def test_22_context_fills_a_command(
+    tiny_ascii: Path,
+    asked: int,
+    name: str,
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """llama.cpp rounds a context up to 256; all of it is filled, the text kept, and the reason said."""
+    reader, writer = os.pipe()
+    os.write(writer, b"abc")
+    os.close(writer)
+    monkeypatch.setenv("PYSPEC_CHATS", "")
+    raw = ["--raw"] if name == "generate" else []
+    with os.fdopen(reader) as stdin, monkeypatch.context() as patched:
+        patched.setattr("sys.stdin", stdin)
+        with pytest.raises(SystemExit) as end:
+            main([name, "-m", str(tiny_ascii), "-c", str(asked), *FILLED, *raw])
+    answer, said = capfd.readouterr()
+    n_ctx = -(-asked // 256) * 256
+    assert end.value.code in (0, None)
+    assert f"the context of {n_ctx} tokens is full" in said
+    assert (
+        len(answer.removesuffix("\n")) >= n_ctx - 60
+    )  # a chat's prompt has words around the message
+
+
 @pytest.mark.parametrize(
     "option",
     [

@@ -115,6 +115,16 @@ def test_saved_state_goes_on(pair):
     assert kept(ours) == len(PROMPT) + 39
 
 
+def test_state_of_a_fresh_object(pair):
+    """It brings back that nothing is held."""
+    ours, _ = pair
+    fresh = ours.save_state()
+    first = ours.create_completion(PROMPT, **GREEDY)
+    ours.load_state(fresh)
+    assert stable(ours.create_completion(PROMPT, **GREEDY)) == stable(first)
+    assert kept(ours) == 0
+
+
 def test_state_moves_to_another_object(pair, open_llama, tiny_ascii):
     """A state saved by one object is loaded by another one, and by llama-cpp-python's own."""
     ours, theirs = pair

@@ -118,16 +118,17 @@ def test_processor_beside_bias_and_penalties(open_llama, tiny_ascii):
     assert texts[0] == texts[1]
 
 
-def test_what_a_processor_raises_reaches_the_caller(pair):
-    """No answer is made up without the processor; the next call works."""
+@pytest.mark.parametrize("error", [ZeroDivisionError, KeyboardInterrupt])
+def test_what_a_processor_raises_reaches_the_caller(pair, error):
+    """No answer is made up without the processor, a Ctrl-C that meets one is not lost; the next call works."""
 
     def broken(ids, logits):
         if len(ids) > 12:
-            raise ZeroDivisionError("no logits today")
+            raise error("no logits today")
         return logits
 
     ours, theirs = pair
-    with pytest.raises(ZeroDivisionError, match="no logits today"):
+    with pytest.raises(error, match="no logits today"):
         ours.create_completion(
             PROMPT, logits_processor=llama_cpp.LogitsProcessorList([broken]), **LONG
         )

@@ -6,6 +6,7 @@ import copy
 import inspect
 import pickle
 import threading
+from contextlib import contextmanager
 
 import llama_cpp
 import numpy as np
@@ -187,6 +188,25 @@ def test_names_are_targets(monkeypatch, tiny_ascii):
 
 
 # -- several users -----------------------------------------------------------------------------------------------------
+
+
+def test_a_turn_ends_after_its_answer(open_llama, tiny_ascii, monkeypatch):
+    """Who waits for a stream that is closed begins when it has been put away, not before."""
+    llm = open_llama(tiny_ascii, wait=True)
+    in_flight = []
+
+    @contextmanager
+    def watched():
+        try:
+            yield
+        finally:
+            in_flight.append(llm._assembly.session._in_flight)
+
+    monkeypatch.setattr(llm._turns, "taken", watched)
+    stream = llm.create_completion(PROMPT, max_tokens=20, stream=True)
+    next(stream)
+    stream.close()
+    assert in_flight == [False]
 
 
 @pytest.mark.parametrize("stream", [False, True])

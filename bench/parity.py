@@ -1,0 +1,167 @@
+"""How many answers differ from those of `llama_cpp.Llama`: 20 prompts x 2 temperatures x 3 drafts, strict.
+
+    python bench/parity.py MODEL.gguf [--prompts 20] [--tokens 48] [--threads 1] [--drafts lookup,smollm2-companion,smollm2-eagle3]
+
+Both sides use flash attention and the same seeds. Where an answer differs, its first difference is looked at: rows that
+are computed together round otherwise than rows computed one by one, and a near-tie falls the other way. It is one if the
+original's own row, computed with the rows before it in one batch, gives our token to the same sampler.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from typing import Any, NamedTuple
+
+import llama_cpp
+import numpy as np
+
+from pyspec.llama import SpeculativeLlama
+from pyspec.target import TargetLlama
+
+SEED = 7
+TEMPERATURES = (0.0, 0.8)
+DRAFTS = ("lookup", "smollm2-companion", "smollm2-eagle3")
+PROMPTS = (
+    "The quick brown fox jumps over the lazy dog. The quick brown fox",
+    "Once upon a time, in a small village by the sea,",
+    "def fibonacci(n):\n    if n < 2:\n        return n\n    return",
+    "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11,",
+    "The capital of France is Paris. The capital of Germany is",
+    "Q: What is 12 times 12?\nA:",
+    "Dear Sir or Madam,\n\nI am writing to",
+    "The three primary colours are",
+    "Water boils at 100 degrees. Explain why:",
+    "import numpy as np\n\ndef mean(values):",
+    '{"name": "Ada", "born": 1815}\n{"name": "Alan", "born":',
+    "Translate to French: Good morning, my friend.",
+    "Ingredients for pancakes:\n- flour\n- milk\n-",
+    "In 1969, two astronauts",
+    "SELECT name, age FROM people WHERE",
+    "The opposite of hot is cold. The opposite of up is",
+    "To be, or not to be, that is the question:",
+    "Monday, Tuesday, Wednesday,",
+    "A short poem about the rain:\n",
+    "<ul>\n  <li>One</li>\n  <li>Two</li>\n",
+)
+
+
+class Difference(NamedTuple):
+    """Where an answer leaves the original's: the token's place, both ids, and whether it is a near-tie."""
+
+    prompt: str
+    temperature: float
+    draft: str
+    place: int
+    ours: int
+    theirs: int
+    near: bool
+
+
+def main(words: list[str] | None = None) -> None:
+    """Count, and print a Markdown table and each difference."""
+    options = arguments(words)
+    found = list(
+        compare(options.model, options.drafts.split(","), options.prompts, options.tokens, options.threads)
+    )  # fmt: skip
+    print("| draft | temperature | answers | equal | near-ties | others |\n|" + " --- |" * 6)
+    for draft in options.drafts.split(","):
+        for temperature in TEMPERATURES:
+            mine = [d for d in found if (d.draft, d.temperature) == (draft, temperature)]
+            near = sum(d.near for d in mine)
+            counts = [options.prompts, options.prompts - len(mine), near, len(mine) - near]
+            print(f"| {draft} | {temperature} | " + " | ".join(map(str, counts)) + " |")
+    for difference in found:
+        print(difference)
+
+
+def arguments(words: list[str] | None) -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("model")
+    parser.add_argument("--prompts", type=int, default=len(PROMPTS))
+    parser.add_argument("--tokens", type=int, default=48)
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--drafts", default=",".join(DRAFTS))
+    return parser.parse_args(words)
+
+
+def compare(
+    model: str, drafts: Sequence[str], n_prompts: int, n: int, threads: int
+) -> Iterator[Difference]:
+    """Every answer that is not the original's."""
+    options: dict[str, Any] = {
+        "n_ctx": 512, "n_threads": threads, "n_threads_batch": threads, "flash_attn": True, "verbose": False
+    }  # fmt: skip
+    with closing(TargetLlama(model, trust=True, **options)) as original:
+        wanted = {
+            (prompt, temperature): answer(original, prompt, temperature, n)
+            for prompt in PROMPTS[:n_prompts]
+            for temperature in TEMPERATURES
+        }
+        for draft in drafts:
+            with SpeculativeLlama(
+                model, draft=draft, length="fixed:4", trust=True, **options
+            ) as llm:
+                for (prompt, temperature), theirs in wanted.items():
+                    ours = answer(llm, prompt, temperature, n)
+                    if ours != theirs:
+                        yield difference(original, prompt, temperature, draft, ours, theirs)
+
+
+def answer(llm: Any, prompt: str, temperature: float, n: int) -> list[int]:
+    """The first n ids, or fewer if it ends."""
+    llm.reset()  # so that how much of a prompt is read does not depend on the one before
+    llm.set_seed(SEED)
+    ids = []
+    with closing(llm.generate(llm.tokenize(prompt.encode()), temp=temperature)) as stream:
+        for token in stream:
+            ids.append(int(token))
+            if len(ids) == n or token == llm.token_eos():
+                break
+    return ids
+
+
+def difference(
+    llm: Any, prompt: str, temperature: float, draft: str, ours: list[int], theirs: list[int]
+) -> Difference:
+    """The first difference, tried again on rows of batches that end there and begin one to five rows before."""
+    place = next(
+        (i for i, (a, b) in enumerate(zip(ours, theirs)) if a != b), min(len(ours), len(theirs))
+    )
+    mine, its = (ids[place] if place < len(ids) else -1 for ids in (ours, theirs))
+    text = [*llm.tokenize(prompt.encode()), *theirs[:place]]
+    near = any(
+        draw(llm, row(llm, text, together), temperature, place) == mine for together in range(1, 6)
+    )
+    return Difference(prompt, temperature, draft, place, mine, its, near)
+
+
+def row(llm: Any, text: list[int], together: int) -> np.ndarray:
+    """Logits behind a text whose last `together` tokens are decoded in one batch, [n_vocab]."""
+    llm.reset()
+    together = min(together, len(text) - 1)
+    llm.eval(text[:-together])
+    llm.eval(text[-together:])
+    pointer = llama_cpp.llama_get_logits_ith(llm.ctx, -1)
+    return np.array(np.ctypeslib.as_array(pointer, (llm.n_vocab(),)))
+
+
+def draw(llm: Any, logits: np.ndarray, temperature: float, place: int) -> int:
+    """What the answer's sampler makes of a row after `place` others."""
+    llm.set_seed(SEED)
+    sampler = llm._init_sampler(temp=temperature)  # noqa: SLF001 - the one that its answers have
+    block = (llama_cpp.llama_token_data * len(logits))()
+    for again in range(place + 1):
+        rows = np.frombuffer(block, dtype=[("id", np.intc), ("logit", np.single), ("p", np.single)])
+        rows["id"], rows["logit"] = np.arange(len(logits)), logits
+        array = llama_cpp.llama_token_data_array(block, len(logits), -1, sorted=False)
+        llama_cpp.llama_sampler_apply(sampler.sampler, array)
+        if again == place:
+            return int(block[array.selected].id)
+    raise AssertionError
+
+
+if __name__ == "__main__":
+    main()
