@@ -12,7 +12,9 @@ import ctypes
 import json
 import math
 import os
+import signal
 import sys
+from collections.abc import Iterator
 from importlib import import_module, util
 from types import ModuleType
 from typing import Any
@@ -23,6 +25,8 @@ ROWS = (1, 8, 64)
 MOST_CONTEXT = 8192
 """Tokens of context that are tried; more only takes longer."""
 
+MOST_SECONDS = 3.0
+"""For turning a line into tokens, which takes microseconds unless it has no end; memory grows by gigabytes meanwhile."""
 
 TEXT = "Hello, w\u00f6rld\n\0\ufffd \u4e16\u754c".encode()
 """Words, a letter that is not ASCII, NUL, and what stands for damaged text."""
@@ -76,12 +80,24 @@ def tokenize(lc: ModuleType, vocab: Any) -> None:
         return
     spells = kind != lc.LLAMA_VOCAB_TYPE_SPM or has_bytes(lc, vocab)
     room = (lc.llama_token * 256)()
-    for text in (
-        b"",
-        TEXT if spells else b"",
-    ):  # what cannot be spelled is refused where texts come in
-        for special in (False, True):
-            lc.llama_tokenize(vocab, text, len(text), room, len(room), True, special)
+    with at_most(MOST_SECONDS):
+        for text in (
+            b"",
+            TEXT if spells else b"",
+        ):  # what cannot be spelled is refused where texts come in
+            for special in (False, True):
+                lc.llama_tokenize(vocab, text, len(text), room, len(room), True, special)
+
+
+@contextlib.contextmanager
+def at_most(seconds: float) -> Iterator[None]:
+    """Let the system end this process if what is inside takes more of the processor's time."""
+    if not hasattr(signal, "setitimer"):  # Windows: the parent's patience is all there is
+        yield
+        return
+    signal.setitimer(signal.ITIMER_PROF, seconds)
+    yield
+    signal.setitimer(signal.ITIMER_PROF, 0)
 
 
 def has_bytes(lc: ModuleType, vocab: Any) -> bool:

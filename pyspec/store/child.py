@@ -53,6 +53,8 @@ class ChildExit:
         """The failure in a few words."""
         if self.timed_out:
             return "it did not end in time"
+        if self.signal == getattr(signal, "SIGPROF", None) is not None:
+            return "llama.cpp did not end turning a line into tokens"
         if self.signal is not None:
             return f"llama.cpp ended the process with {_signal_name(self.signal)}"
         return self.error

@@ -24,6 +24,9 @@ MAX_VOCAB = 1 << 20
 MAX_PARTS = 1024
 _PART = re.compile(r"(?P<prefix>.+)-(?P<no>\d{5})-of-(?P<count>\d{5})\.gguf", re.DOTALL)
 _TOKENS = "tokenizer.ggml.tokens"
+_RWKV_BYTE = re.compile(
+    rb"\\x(..)|\\([^x])|([^\\])", re.DOTALL
+)  # one byte as such a vocabulary spells it
 
 
 def read_header(
@@ -90,6 +93,33 @@ def _check_vocabulary(header: Header) -> None:
         if other is not None and not (isinstance(other, Array) and other.count >= tokens.count):
             raise _bad(header, f"{key} is shorter than the {tokens.count} tokens")
     _check_unique(header)
+    if header.metadata.get("tokenizer.ggml.model") == "rwkv":
+        _check_first_bytes(header)
+
+
+def _check_first_bytes(header: Header) -> None:
+    """Of a trie of bytes: llama.cpp goes back to the text's beginning, for ever, at a byte that only begins tokens."""
+    words = header.array(_TOKENS)
+    alone, first = set(), set()
+    for word in words if isinstance(words, list) else ():
+        if match := _RWKV_BYTE.match(word):
+            byte = _byte(*match.groups())
+            first.add(byte)
+            if match.end() == len(word):
+                alone.add(byte)
+    if missing := first - alone:
+        byte = min(missing)
+        raise _bad(header, f"its RWKV tokens begin with {show(byte)}, which is no token by itself")
+
+
+def _byte(digits: bytes | None, escaped: bytes | None, plain: bytes | None) -> bytes:
+    """As llama.cpp reads one: two hexadecimal digits, whatever they are, a letter behind a backslash, or itself."""
+    if digits is not None:
+        high, low = (c - 87 if 97 <= c < 128 else c - 48 for c in digits)
+        return bytes([(16 * high + low) % 256])
+    if escaped is not None:
+        return {b"t": b"\t", b"n": b"\n", b"r": b"\r"}.get(escaped, escaped)
+    return plain or b""
 
 
 def _check_unique(header: Header) -> None:

@@ -39,6 +39,12 @@ def _rope(kind: str, factor: float) -> Callable[[Gguf], None]:
     return apply
 
 
+def _rwkv(made: Gguf) -> None:
+    """Words of a trie that begin with a byte which is no word."""
+    _words(lambda words: [f"w{i}" for i in range(len(words))])(made)
+    made.kv["tokenizer.ggml.model"] = (STR, "rwkv")
+
+
 SEEDS: dict[str, Callable[[Gguf], None]] = {
     "no-layers": _set("llama.block_count", U32, 0),
     "513-layers": _set("llama.block_count", U32, 513),
@@ -56,6 +62,7 @@ SEEDS: dict[str, Callable[[Gguf], None]] = {
     "rope-factor-nan": _rope("yarn", math.nan),
     "rope-scaling-unknown": _rope("none\0", 1.0),
     "tokenizer-bert": _set("tokenizer.ggml.model", STR, "bert"),
+    "tokenizer-without-end": _rwkv,
     "template-that-stalls": _set("tokenizer.chat_template", STR, "{{ 'a'*10**9 }}"),
     "template-of-brackets": _set(
         "tokenizer.chat_template", STR, "{{" + "(" * 3000 + ")" * 3000 + "}}"

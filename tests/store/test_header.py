@@ -69,6 +69,29 @@ def test_duplicate_tokens_are_refused(words: list[str], named: str, tmp_path: Pa
         read_header(write(tmp_path, made))
 
 
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        (["wa", "w", "b"], None),
+        (["wa", "b"], "begin with .*w"),
+        ([r"\x77a", "w", r"\n", "\na", r"\\", r"\\a"], None),
+        ([r"\nab", "n"], "begin with"),
+        ([r"\xe4\xbd", r"\xe4", r"\x", r"\x1", "", "é", r"\xc3"], None),
+        (["é", r"\xa9"], "begin with"),
+    ],
+)
+def test_a_trie_of_bytes_has_an_end(words: list[str], named: str | None, tmp_path: Path) -> None:
+    """llama.cpp's RWKV tokenizer never ends at a byte that begins tokens and is none."""
+    made = tiny_llama()
+    made.kv["tokenizer.ggml.model"] = (STR, "rwkv")
+    made.kv["tokenizer.ggml.tokens"] = (ARR, (STR, words))
+    if named is None:
+        assert read_header(write(tmp_path, made)).vocab_size == len(words)
+        return
+    with pytest.raises(ModelInvalid, match=named):
+        read_header(write(tmp_path, made))
+
+
 def test_empty_tokens_are_no_duplicates(tmp_path: Path) -> None:
     """llama.cpp names empty tokens by their id, so several are allowed."""
     made = tiny_llama()
