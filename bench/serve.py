@@ -16,7 +16,6 @@ from __future__ import annotations
 import argparse
 import http.client
 import json
-import os
 import socket
 import subprocess
 import sys
@@ -33,6 +32,7 @@ import msgspec
 
 from pyspec.measure.records import ModelFile, machine, model_file, published
 from pyspec.measure.report import table
+from pyspec.measure.usage import resident_now
 
 WAIT_S = 120
 INTRO = (
@@ -218,7 +218,7 @@ def measure(options: argparse.Namespace, way: str) -> dict[str, float]:
         for client in clients:
             client.join()
         seconds = time.perf_counter() - start
-        end = resident(pid)
+        end = resident_now(pid)
     firsts = [answer[1] for answer in load.answers]
     return {
         "rate": sum(answer[0] for answer in load.answers) / seconds,
@@ -255,7 +255,7 @@ class Load:
         with self._lock:
             number, self._next = self._next, self._next + 1
             if number == self.options.requests // 10:
-                self.then = resident(self.pid)
+                self.then = resident_now(self.pid)
             return number if number < self.options.requests else None
 
 
@@ -291,12 +291,6 @@ def questions(path: Path) -> list[str]:
     """The first turns."""
     rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
     return [row["turns"][0] if "turns" in row else row["prompt"] for row in rows]
-
-
-def resident(pid: int) -> float:
-    """The resident set of a process, MB; Linux alone tells."""
-    pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
-    return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
 
 
 if __name__ == "__main__":

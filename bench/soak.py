@@ -8,13 +8,13 @@ Prints the resident set after every hundredth record, as Markdown, and draws it.
 from __future__ import annotations
 
 import argparse
-import os
 import random
 from collections.abc import Sequence
 from pathlib import Path
 
 from pyspec.batch import Batch, Settings
 from pyspec.measure.plots import new_axes, save_figure
+from pyspec.measure.usage import resident_now
 
 WORDS = ("river", "stone", "lamp", "garden", "winter", "letter", "music", "bread", "paper", "train")
 
@@ -56,14 +56,8 @@ def soak(options: argparse.Namespace) -> list[tuple[int, float]]:
             if result.error:
                 raise SystemExit(result.error)
             if done % 100 == 0:
-                curve.append((done, resident_megabytes()))
+                curve.append((done, resident_now()))
     return curve
-
-
-def resident_megabytes() -> float:
-    """The resident set now; known on Linux alone."""
-    pages = int(Path("/proc/self/statm").read_text().split()[1])
-    return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
 
 
 if __name__ == "__main__":

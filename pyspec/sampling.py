@@ -14,9 +14,6 @@ from llama_cpp import _internals as internals
 from pyspec.errors import OptionError
 from pyspec.limits import RANGES, check_grammar, check_ranges
 
-PENALTY_WINDOW = 64
-"""Tokens that penalties look back on, as llama-cpp-python has it."""
-
 
 @dataclass(frozen=True)
 class Sampling:

@@ -11,26 +11,21 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from pyspec.engine.assembly import Assembly
 from pyspec.errors import MeasureError, PeerMissing, PyspecError
+from pyspec.llama import SpeculativeLlama
 from pyspec.measure import plots
 from pyspec.measure.equal import demand_equal, equality
 from pyspec.measure.modes import Bench, Contender, Mode, Options, Ours
 from pyspec.measure.peers import Files, open_peer
-from pyspec.measure.records import RunLog, RunRecord, Setup, TimedAnswer, describe
+from pyspec.measure.questions import Question
+from pyspec.measure.records import RunLog, RunRecord, Setup, describe
 from pyspec.measure.report import Results, collect, save
 from pyspec.measure.usage import BOUND, Watch, peak_mib
 from pyspec.store.eagle import MTP
 from pyspec.template import ChatTemplate, Message
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from pyspec.engine.assembly import Assembly
-    from pyspec.llama import SpeculativeLlama
-    from pyspec.measure.modes import Mode
-    from pyspec.measure.questions import Question
 
 
 @dataclass
@@ -66,14 +61,17 @@ def run_bench(
     note: called with what is skipped, and why. Raises UnequalOutputs before any page is written where
     answers differ that must be equal.
     """
-    bench = Bench(llm)
-    journal, runner = make_runner(llm, task, [])
+    bench, how = Bench(llm), task.options
+    setup = describe(
+        llm, max_tokens=how.max_tokens, temperature=how.temperature, seed=how.seed,
+        questions=questions_name(task.questions),
+    )  # fmt: skip
+    journal = RunLog(task.folder / "runs.jsonl", setup)
     with ExitStack() as stack:
-        runner.contenders, notes = _contenders(bench, task, journal, stack)
+        contenders, notes = _contenders(bench, task, journal, stack)
         for each in notes:
             note(each)
-        runner.report = report
-        runner.run(task.questions)
+        Runner(llm, contenders, how, setup, journal, report).run(task.questions)
     found, tie = equality(llm, journal.records, task.questions, task.tie)
     demand_equal(found, {r.who for r in journal.records if r.peer}, tie)
     memory = _memory(llm, task, note) if task.memory else {}
@@ -86,19 +84,6 @@ def run_bench(
         note("no plots: matplotlib is not installed (pip install 'pyspec-llama[plot]')")
     save(results, task.folder)
     return results
-
-
-def make_runner(
-    llm: SpeculativeLlama, task: Task, contenders: Sequence[Contender]
-) -> tuple[RunLog, Runner]:
-    """A runner over the journal of the task's folder. Raises ResumeMismatch."""
-    options = task.options
-    setup = describe(
-        llm, max_tokens=options.max_tokens, temperature=options.temperature, seed=options.seed,
-        questions=questions_name(task.questions),
-    )  # fmt: skip
-    journal = RunLog(task.folder / "runs.jsonl", setup)
-    return journal, Runner(llm, contenders, options, setup, journal)
 
 
 def questions_name(questions: Sequence[Question]) -> str:
@@ -213,7 +198,6 @@ _ATTEMPTS = 4
 class Runner:
     """Answers questions with every contender and keeps the records.
 
-    finish: called with a finished turn, its question, its number and prompt; may fill the rest.
     report(done, total, what) is called before each run.
     """
 
@@ -222,7 +206,6 @@ class Runner:
     options: Options
     setup: Setup
     journal: RunLog
-    finish: Callable[[TimedAnswer, Question, int, Sequence[int]], None] | None = None
     report: Callable[[int, int, str], None] = lambda _done, _total, _what: None
     _template: ChatTemplate = field(init=False)
 
@@ -291,8 +274,6 @@ class Runner:
                 record.error = str(error)
                 break
             turn.text = self.llm.detokenize(turn.tokens).decode("utf-8", "replace")
-            if self.finish is not None:
-                self.finish(turn, question, number, prompt)
             record.turns.append(turn)
             messages.append(Message(role="assistant", tokens=turn.tokens))
         return record

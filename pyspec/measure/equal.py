@@ -8,24 +8,19 @@ any other difference is a fault. How near is measured: `tie_bound`.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Sequence
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 
 from pyspec.engine.handle import MAX_DRAFT, Role
 from pyspec.engine.session import PREFILL_CHUNK
 from pyspec.errors import InputError, UnequalOutputs
+from pyspec.llama import SpeculativeLlama
+from pyspec.measure.questions import Question
+from pyspec.measure.records import RunRecord
 from pyspec.template import ChatTemplate, Message
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    import numpy.typing as npt
-
-    from pyspec.llama import SpeculativeLlama
-    from pyspec.measure.questions import Question
-    from pyspec.measure.records import RunRecord
 
 TIE = 0.05
 """Nats between the two best tokens below which rounding may decide, at the least."""

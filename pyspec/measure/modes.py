@@ -16,21 +16,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import Any, Protocol, cast
 
 from pyspec.errors import OptionError
-from pyspec.llama import Speculation
+from pyspec.llama import Speculation, SpeculativeLlama
 from pyspec.measure.records import TimedAnswer
 from pyspec.options import Drafting
+from pyspec.policy.cost import CostCurve
 from pyspec.policy.lengths import parse_length
-from pyspec.rules import Margin, Strict
+from pyspec.policy.simple import LengthPolicy
+from pyspec.rules import Margin, Strict, Verification
 from pyspec.sampling import Sampling
-
-if TYPE_CHECKING:
-    from pyspec.llama import SpeculativeLlama
-    from pyspec.policy.cost import CostCurve
-    from pyspec.policy.simple import LengthPolicy
-    from pyspec.rules import Verification
 
 _ALL: Drafting = "all"
 _HINT = "modes look like plain, strict, margin/gap=0.5, fixed:4+strict, lookup+margin"

@@ -24,23 +24,19 @@ import socket
 import subprocess
 import tempfile
 import time
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import llama_cpp
 
 from pyspec.errors import EngineError, OptionError, PeerMissing
-from pyspec.measure.modes import Clock
+from pyspec.measure.modes import Clock, Contender, Options
+from pyspec.measure.records import TimedAnswer
 from pyspec.plain import PlainLlama
 from pyspec.store.check import extra_buffers
 from pyspec.store.eagle import is_eagle3
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from pyspec.measure.modes import Contender, Options
-    from pyspec.measure.records import TimedAnswer
 
 _HINT = (
     "peers: llama_cpp, llama_cpp-lookup, server, server-draft[:K], server-eagle3[:K], server-ngram"

@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import importlib.util
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
 import msgspec
 
 from pyspec.errors import OptionError
-from pyspec.measure.stats import TOTAL
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from pathlib import Path
-
-    from pyspec.measure.records import RunRecord
-    from pyspec.measure.stats import Summary
+from pyspec.measure.records import RunRecord
+from pyspec.measure.stats import TOTAL, Summary
 
 
 class Drawn(msgspec.Struct):

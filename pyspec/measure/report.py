@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
 import msgspec
 
 from pyspec.measure import plots
 from pyspec.measure.equal import Difference
 from pyspec.measure.plots import Drawn
-from pyspec.measure.records import Setup
+from pyspec.measure.records import RunRecord, Setup
 from pyspec.measure.stats import TOTAL, Summary, geomean, hindsight, summarise
 from pyspec.measure.usage import BOUND
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
-
-    from pyspec.measure.records import RunRecord
-
 
 SHOWN = 20
 """Differences that are kept and shown; the others are counted."""

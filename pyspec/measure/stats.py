@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import comb, erfc, exp, log, sqrt
 from statistics import median
-from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from pyspec.measure.records import RunRecord, TimedAnswer
+from pyspec.measure.records import RunRecord, TimedAnswer
 
 TOTAL = "total"
 

@@ -6,27 +6,23 @@ machine does not fall on one of them.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from statistics import median
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import llama_cpp
 import msgspec
 import numpy as np
+import numpy.typing as npt
 
 from pyspec.errors import MeasureError
 from pyspec.measure.questions import load_questions
 from pyspec.measure.report import table
 from pyspec.store.fetch import CONVERSIONS, ORIGINAL, Progress, convert, fetch
+from pyspec.store.manifest import Entry
 from pyspec.target import TargetLlama
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-    from pathlib import Path
-
-    import numpy.typing as npt
-
-    from pyspec.store.manifest import Entry
 
 ROWS = (1, 4, 8)
 PREFILL = 512
