@@ -88,7 +88,7 @@ def _row(results: Results, link: str) -> list[str]:
     margin = f"{ways['margin'].geomean:.2f}" if "margin" in ways else "-"
     name, low = _ends(own)[0]
     return [f"[{results.title}]({link})", f"{plain:.0f}", f"**{own.geomean:.2f}**", f"{low:.2f} {name}",
-            margin, _rival(results.summaries)]  # fmt: skip
+            margin, _best_peer(results.summaries)]  # fmt: skip
 
 
 def _ends(summary: Summary) -> list[tuple[str, float]]:
@@ -97,16 +97,16 @@ def _ends(summary: Summary) -> list[tuple[str, float]]:
     return [(name, up) for up, name in (ups[0], ups[-1])]
 
 
-def _rival(summaries: Sequence[Summary]) -> str:
+def _best_peer(summaries: Sequence[Summary]) -> str:
     best = max((s for s in summaries if s.peer), key=lambda s: s.geomean, default=None)
     return f"{best.geomean:.2f} {best.who}" if best else "-"
 
 
 def _batch_row(found: batch.BatchResults, link: str) -> list[str]:
-    plain, own, rival = (found.way(name) for name in ("plain:1", "speculative:16", "server"))
+    plain, own, peer = (found.way(name) for name in ("plain:1", "speculative:16", "server"))
     if plain is None or own is None:
         raise InputError(f"{found.title} has no plain:1 or no speculative:16")
-    other = f"{rival.rate / plain.rate:.2f} llama-server, 16 clients" if rival else "-"
+    other = f"{peer.rate / plain.rate:.2f} llama-server, 16 clients" if peer else "-"
     gain = f"**{own.rate / plain.rate:.2f}**"
     return [f"[{found.title}, 16 at once]({link})", f"{plain.rate:.0f}", gain, "-", "-", other]
 

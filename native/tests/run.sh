@@ -19,14 +19,14 @@ export ASAN_OPTIONS=detect_leaks=1:strict_string_checks=1
 cd "$here/.."
 build kernels tests/test_kernels.c tests/check.c ps_simd.c ps_scan.c ps_agree.c ps_gate.c ps_status.c
 "$out/kernels"
-world="tests/world.c tests/check.c tests/fake_llama.c"
-build engine tests/test_engine.c $world ps_*.c
+fixture="tests/fixture.c tests/check.c tests/fake_llama.c"
+build engine tests/test_engine.c $fixture ps_*.c
 "$out/engine"
 # malloc is wrapped so that the test can make the k-th allocation fail
-build faults tests/test_faults.c $world ps_*.c -Wl,--wrap=malloc -Wl,--wrap=calloc -Wl,--wrap=realloc
+build faults tests/test_faults.c $fixture ps_*.c -Wl,--wrap=malloc -Wl,--wrap=calloc -Wl,--wrap=realloc
 "$out/faults"
 build inputs tests/test_inputs.c tests/check.c tests/fake_llama.c ps_*.c
 "$out/inputs"
 # the lock and the cancel flag are what threads share
-checks=thread build lock tests/test_lock.c $world ps_*.c -pthread
+checks=thread build lock tests/test_lock.c $fixture ps_*.c -pthread
 TSAN_OPTIONS=halt_on_error=1 setarch "$(uname -m)" -R "$out/lock"

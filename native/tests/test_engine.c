@@ -3,7 +3,7 @@
 #include <string.h>
 
 #include "check.h"
-#include "world.h"
+#include "fixture.h"
 
 static const int32_t LENGTHS[] = {0, 1, 2, 5, 16, 64};
 enum { N_LENGTHS = sizeof LENGTHS / sizeof LENGTHS[0] };
@@ -12,10 +12,10 @@ static void test_text_is_the_targets(void) {
     for (int32_t noise = 0; noise <= 1000; noise += 250) {
         for (int32_t i = 0; i < N_LENGTHS; i++) {
             for (int32_t trim = 0; trim < 3; trim++) {
-                world w = make(noise);
+                fixture w = make(noise);
                 begin(&w);
-                const way how = {.length = LENGTHS[i], .trim = trim};
-                const way judged = {.length = LENGTHS[i], .trim = trim, .companion = true};
+                const mode how = {.length = LENGTHS[i], .trim = trim};
+                const mode judged = {.length = LENGTHS[i], .trim = trim, .companion = true};
                 check_answer(&w, 0, &how);
                 check_answer(&w, 1, &judged);
                 end(&w);
@@ -26,30 +26,30 @@ static void test_text_is_the_targets(void) {
 
 static void test_text_is_the_samplers(void) {
     for (uint32_t seed = 0; seed < 20; seed++) {
-        world w = make(200);
+        fixture w = make(200);
         begin(&w);
         struct llama_sampler sampler = {.seed = seed};
-        check_answer(&w, 0, &(way){.length = 5, .sampler = &sampler});
+        check_answer(&w, 0, &(mode){.length = 5, .sampler = &sampler});
         end(&w);
     }
 }
 
 static void test_text_ends_at_an_end(void) {
     for (uint32_t seed = 1; seed < 30; seed++) {
-        world w = make(0);
+        fixture w = make(0);
         w.target.seed = w.draft.seed = seed;
         w.target.endless = w.draft.endless = false;
         begin(&w);
-        check_answer(&w, 0, &(way){.length = 16});
+        check_answer(&w, 0, &(mode){.length = 16});
         end(&w);
     }
 }
 
 static void test_nothing_is_decoded_twice(void) {
-    world w = make(0);
+    fixture w = make(0);
     begin(&w);
     int32_t text[N_TEXT + PS_MAX_DRAFT], n;
-    CHECK(answer(&w, 0, &(way){.length = 4}, text, &n) == PS_OK);
+    CHECK(answer(&w, 0, &(mode){.length = 4}, text, &n) == PS_OK);
     ps_counters counters;
     CHECK(ps_counters_get(w.engine, &counters) == PS_OK);
     CHECK(counters.rows[PS_TARGET] == N_TEXT - 1);
@@ -60,7 +60,7 @@ static void test_nothing_is_decoded_twice(void) {
 }
 
 static void test_companion_sees_its_own_rows(void) {
-    world w = make(300);
+    fixture w = make(300);
     w.companion.seed = 19;
     begin(&w);
     int32_t text[N_TEXT + PS_MAX_DRAFT], n = N_PROMPT;
@@ -69,7 +69,7 @@ static void test_companion_sees_its_own_rows(void) {
     ps_verdict verdict = {0};
     while (n < N_TEXT) {
         int32_t n_draft;
-        CHECK(draft(&w, 0, &(way){.length = 6, .companion = true}, N_TEXT - n, &n_draft) == PS_OK);
+        CHECK(draft(&w, 0, &(mode){.length = 6, .companion = true}, N_TEXT - n, &n_draft) == PS_OK);
         const ps_draft *view;
         CHECK(ps_draft_get(w.engine, 0, &view) == PS_OK);
         for (int32_t i = 0; i < view->n; i++) {
@@ -89,7 +89,7 @@ static void test_companion_sees_its_own_rows(void) {
 }
 
 static void test_drafts_from_elsewhere(void) {
-    world w = make(0);
+    fixture w = make(0);
     begin(&w);
     int32_t wanted[N_TEXT], text[N_TEXT + PS_MAX_DRAFT], n = N_PROMPT;
     truth(&w, 0, NULL, wanted);
@@ -100,7 +100,7 @@ static void test_drafts_from_elsewhere(void) {
         memcpy(drafted, wanted + n, sizeof drafted);
         const int32_t good = round % 9; /* the first `good` tokens are right */
         if (good < 8) drafted[good] = drafted[good] == 5 ? 6 : 5;
-        if (round % 3 == 0) CHECK(draft(&w, 0, &(way){.length = 3}, 9, &(int32_t){0}) == PS_OK); /* replaced by the next line */
+        if (round % 3 == 0) CHECK(draft(&w, 0, &(mode){.length = 3}, 9, &(int32_t){0}) == PS_OK); /* replaced by the next line */
         CHECK(ps_draft_put(w.engine, 0, drafted, 8) == PS_OK);
         ps_verdict verdict;
         ps_gate_state state = {0};
@@ -118,7 +118,7 @@ static void test_drafts_from_elsewhere(void) {
 }
 
 static void test_sequences_in_one_batch(void) {
-    world w = make(200);
+    fixture w = make(200);
     begin(&w);
     int32_t text[N_SEQ][N_TEXT + PS_MAX_DRAFT], wanted[N_TEXT], n[N_SEQ], seqs[N_SEQ], limits[N_SEQ];
     const ps_stop stop = free_running();
@@ -162,17 +162,17 @@ static void test_sequences_in_one_batch(void) {
 }
 
 static void test_shared_prefix(void) {
-    world w = make(200);
+    fixture w = make(200);
     begin(&w);
     int32_t text[N_TEXT + PS_MAX_DRAFT], wanted[N_TEXT], n, held;
-    CHECK(answer(&w, 0, &(way){.length = 5, .companion = true}, text, &n) == PS_OK);
-    check_answer(&w, 2, &(way){.length = 3});
+    CHECK(answer(&w, 0, &(mode){.length = 5, .companion = true}, text, &n) == PS_OK);
+    check_answer(&w, 2, &(mode){.length = 3});
     CHECK(ps_seq_copy(w.engine, 0, 2, 40) == PS_OK);
     CHECK(ps_seq_state(w.engine, PS_TARGET, 2, &held, NULL) == PS_OK && held == 40);
     CHECK(ps_seq_set(w.engine, 2, text, 40, -1, &held) == PS_OK && held == 39);
     n = 40;
     ps_verdict verdict = {0};
-    while (n < N_TEXT) CHECK(round_of(&w, 2, &(way){.length = 5, .companion = true}, text, &n, N_TEXT, &verdict) == PS_OK);
+    while (n < N_TEXT) CHECK(round_of(&w, 2, &(mode){.length = 5, .companion = true}, text, &n, N_TEXT, &verdict) == PS_OK);
     truth(&w, 0, NULL, wanted);
     CHECK(!memcmp(text, wanted, sizeof wanted));
     CHECK(ps_seq_copy(w.engine, 0, 0, 3) == PS_E_ARG && ps_seq_copy(w.engine, 0, 1, N_CTX) == PS_E_ARG);
@@ -184,55 +184,55 @@ static void test_shared_prefix(void) {
 
 static void test_sliding_window(void) {
     for (int32_t window = 4; window <= 32; window *= 2) {
-        world w = make(300);
+        fixture w = make(300);
         w.target.n_swa = w.draft.n_swa = w.companion.n_swa = window;
         begin(&w);
         for (int32_t r = 0; r < PS_N_ROLES; r++) w.ctx[r]->memory.n_ubatch = 8; /* what is kept beside the window */
-        check_answer(&w, 0, &(way){.length = 5});
-        check_answer(&w, 1, &(way){.length = 7, .companion = true});
-        check_answer(&w, 0, &(way){.length = 7}); /* back to the prompt, which the window has forgotten */
+        check_answer(&w, 0, &(mode){.length = 5});
+        check_answer(&w, 1, &(mode){.length = 7, .companion = true});
+        check_answer(&w, 0, &(mode){.length = 7}); /* back to the prompt, which the window has forgotten */
         end(&w);
     }
 }
 
 static void test_recurrent_memory(void) {
-    world w = make(0);
+    fixture w = make(0);
     w.target.recurrent = true;
     begin(&w);
-    check_answer(&w, 0, &(way){.length = 0});
-    check_answer(&w, 0, &(way){.length = 0});
+    check_answer(&w, 0, &(mode){.length = 0});
+    check_answer(&w, 0, &(mode){.length = 0});
     int32_t text[N_TEXT], n = N_PROMPT, held;
     write_prompt(text, 0);
     CHECK(ps_seq_set(w.engine, 0, text, n, -1, &held) == PS_OK && held == 0);
     CHECK(read_prompt(&w, 0, text, n) == PS_OK);
     CHECK(ps_draft_put(w.engine, 0, (int32_t[]){2, 2}, 2) == PS_OK);
     CHECK(ps_verify(w.engine, 1, &(ps_work){0, 0, 2}) == PS_E_ARG); /* it could not be rolled back */
-    check_answer(&w, 0, &(way){.length = 0});
+    check_answer(&w, 0, &(mode){.length = 0});
     end(&w);
 }
 
 /* Memory that keeps the states of its last decode: drafts as long as that, and never a state of another position. */
 static void test_kept_states(void) {
     for (int32_t noise = 0; noise <= 1000; noise += 250) {
-        world w = make(noise);
+        fixture w = make(noise);
         w.target.recurrent = true;
         w.target.n_rs = 5;
         begin(&w);
-        check_answer(&w, 0, &(way){.length = 5});
-        check_answer(&w, 0, &(way){.length = 3, .companion = true}); /* back to the prompt */
+        check_answer(&w, 0, &(mode){.length = 5});
+        check_answer(&w, 0, &(mode){.length = 3, .companion = true}); /* back to the prompt */
         int32_t text[N_TEXT + PS_MAX_DRAFT], n, held;
-        CHECK(answer(&w, 1, &(way){.length = 4}, text, &n) == PS_OK);
+        CHECK(answer(&w, 1, &(mode){.length = 4}, text, &n) == PS_OK);
         for (int32_t back = 1; back < 8; back++) { /* as far as is kept, and further */
             CHECK(ps_seq_set(w.engine, 1, text, n - back, -1, &held) == PS_OK && held < n - back);
             CHECK(ps_prefill(w.engine, PS_TARGET, 1, n - back - 1, N_BATCH, &held) == PS_OK);
             int32_t again = n - back;
             ps_verdict verdict;
-            while (again < n) CHECK(round_of(&w, 1, &(way){.length = 4}, text, &again, n, &verdict) == PS_OK);
+            while (again < n) CHECK(round_of(&w, 1, &(mode){.length = 4}, text, &again, n, &verdict) == PS_OK);
             CHECK(text[again - 1] == fake_next(&w.target, text, again - 1));
         }
         CHECK(ps_seq_copy(w.engine, 1, 2, n - 1) == PS_OK);
-        check_answer(&w, 2, &(way){.length = 5});
-        check_answer(&w, 1, &(way){.length = 5});
+        check_answer(&w, 2, &(mode){.length = 5});
+        check_answer(&w, 1, &(mode){.length = 5});
         CHECK(ps_draft_put(w.engine, 0, text, 6) == PS_OK);
         CHECK(ps_verify(w.engine, 1, &(ps_work){0, 0, 6}) == PS_E_ARG); /* more than is kept */
         end(&w);
@@ -240,7 +240,7 @@ static void test_kept_states(void) {
 }
 
 static void test_last_position_of_the_context(void) {
-    world w = make(0);
+    fixture w = make(0);
     begin(&w);
     int32_t text[N_CTX + 2], n = N_CTX - 6;
     for (int32_t i = 0; i < n; i++) text[i] = 2 + i % 50;
@@ -265,19 +265,19 @@ static void test_last_position_of_the_context(void) {
 }
 
 static void test_others_use_the_context(void) {
-    world w = make(0);
+    fixture w = make(0);
     begin(&w);
-    check_answer(&w, 0, &(way){.length = 5});
+    check_answer(&w, 0, &(mode){.length = 5});
     /* somebody drops the tail of the KV: seven tokens of the text are left, and the caller knows */
     struct llama_memory_i *const memory = &w.ctx[PS_TARGET]->memory;
     memory->seq[0].n = 7;
     int32_t text[N_TEXT], n;
     write_prompt(text, 0);
     CHECK(ps_seq_set(w.engine, 0, text, N_PROMPT, 7, &n) == PS_OK && n == 7);
-    check_answer(&w, 0, &(way){.length = 5});
+    check_answer(&w, 0, &(mode){.length = 5});
     memory->seq[0].n = 0;
     CHECK(ps_seq_set(w.engine, 0, text, N_PROMPT, 0, &n) == PS_OK && n == 0);
-    check_answer(&w, 0, &(way){.length = 5});
+    check_answer(&w, 0, &(mode){.length = 5});
     end(&w);
 }
 

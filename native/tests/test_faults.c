@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "check.h"
-#include "world.h"
+#include "fixture.h"
 
 /* ------------------------------------------------- allocations that fail */
 
@@ -36,23 +36,23 @@ static ps_status expected_of(int32_t answered) {
     return answered == 1 ? PS_E_NOSLOT : answered == 2 ? PS_E_CANCELLED : PS_E_DECODE;
 }
 
-/* Every decode of every role fails once, in each of llama.cpp's ways; the next request is right. */
+/* Every decode of every role fails once, with each of llama.cpp's statuses; the next request is right. */
 static void test_failing_decodes(void) {
-    static const int32_t ways[] = {1, 2, -1, -3};
-    const way how = {.length = 5, .companion = true};
+    static const int32_t statuses[] = {1, 2, -1, -3};
+    const mode how = {.length = 5, .companion = true};
     for (int32_t role = 0; role < PS_N_ROLES; role++) {
         for (int32_t i = 0; i < 4; i++) {
             ps_status status = PS_E_DECODE;
             for (int32_t k = 1; status != PS_OK; k++) {
-                world w = make(300);
+                fixture w = make(300);
                 begin(&w);
                 w.ctx[role]->fail_at = k;
-                w.ctx[role]->fail_with = ways[i];
+                w.ctx[role]->fail_with = statuses[i];
                 int32_t text[N_TEXT + PS_MAX_DRAFT], n;
                 status = answer(&w, 0, &how, text, &n);
-                CHECK(status == PS_OK ? w.ctx[role]->n_decodes < k : status == expected_of(ways[i]));
+                CHECK(status == PS_OK ? w.ctx[role]->n_decodes < k : status == expected_of(statuses[i]));
                 ps_counters counters;
-                CHECK(ps_counters_get(w.engine, &counters) == PS_OK && counters.last_decode == (status == PS_OK ? 0 : ways[i]));
+                CHECK(ps_counters_get(w.engine, &counters) == PS_OK && counters.last_decode == (status == PS_OK ? 0 : statuses[i]));
                 w.ctx[role]->fail_at = 0;
                 check_answer(&w, k % 2, &how);
                 end(&w);
@@ -63,10 +63,10 @@ static void test_failing_decodes(void) {
 
 /* The same, but the answer itself goes on after the failure. */
 static void test_going_on_after_a_failing_decode(void) {
-    const way how = {.length = 5, .companion = true};
+    const mode how = {.length = 5, .companion = true};
     for (int32_t role = 0; role < PS_N_ROLES; role++) {
         for (int32_t k = 4; k < 40; k++) {
-            world w = make(300);
+            fixture w = make(300);
             begin(&w);
             int32_t text[N_TEXT + PS_MAX_DRAFT], wanted[N_TEXT], n = N_PROMPT, n_failed_rounds = 0;
             write_prompt(text, 0);
@@ -84,10 +84,10 @@ static void test_going_on_after_a_failing_decode(void) {
 }
 
 static void test_damaged_logits(void) {
-    const way how = {.length = 5, .companion = true};
+    const mode how = {.length = 5, .companion = true};
     for (int32_t role = 0; role < PS_N_ROLES; role++) {
         for (int32_t k = 3; k < 12; k++) {
-            world w = make(300);
+            fixture w = make(300);
             begin(&w);
             w.ctx[role]->nan_at = k;
             int32_t text[N_TEXT + PS_MAX_DRAFT], n;
@@ -100,22 +100,22 @@ static void test_damaged_logits(void) {
 }
 
 static void test_stuck_sampler(void) {
-    world w = make(0);
+    fixture w = make(0);
     begin(&w);
     struct llama_sampler sampler = {.stuck = true};
     int32_t text[N_TEXT + PS_MAX_DRAFT], n;
-    CHECK(answer(&w, 0, &(way){.length = 3, .sampler = &sampler}, text, &n) == PS_E_SAMPLER);
+    CHECK(answer(&w, 0, &(mode){.length = 3, .sampler = &sampler}, text, &n) == PS_E_SAMPLER);
     sampler.stuck = false;
-    check_answer(&w, 0, &(way){.length = 3, .sampler = &sampler});
+    check_answer(&w, 0, &(mode){.length = 3, .sampler = &sampler});
     end(&w);
 }
 
 /* Every allocation fails once: opening, attaching, and a whole answer. Leaks are the sanitizer's to find. */
 static void test_failing_allocations(void) {
-    const way how = {.length = 5, .companion = true, .sampler = &(struct llama_sampler){.seed = 3}};
+    const mode how = {.length = 5, .companion = true, .sampler = &(struct llama_sampler){.seed = 3}};
     ps_status status = PS_E_NOMEM;
     for (int64_t k = 0; status != PS_OK; k++) {
-        world w = make(300);
+        fixture w = make(300);
         open_contexts(&w);
         refuse_allocation(k);
         status = open_engine(&w);
@@ -146,13 +146,13 @@ static bool meddle(void *data) {
 }
 
 static void test_second_caller_is_busy(void) {
-    world w = make(0);
+    fixture w = make(0);
     begin(&w);
     int32_t text[N_TEXT + PS_MAX_DRAFT], n;
     meddler m = {w.engine, 20, PS_OK};
     w.ctx[PS_TARGET]->abort = meddle;
     w.ctx[PS_TARGET]->abort_data = &m;
-    CHECK(answer(&w, 0, &(way){.length = 5}, text, &n) == PS_OK);
+    CHECK(answer(&w, 0, &(mode){.length = 5}, text, &n) == PS_OK);
     CHECK(m.seen == PS_E_BUSY);
     end(&w);
 }
@@ -165,7 +165,7 @@ static bool cancel_now(void *data) {
 
 static void test_cancel(void) {
     for (int32_t at = 1; at < 60; at++) {
-        world w = make(300);
+        fixture w = make(300);
         w.target.recurrent = at % 2;
         w.target.n_rs = 5;
         begin(&w);
@@ -175,20 +175,20 @@ static void test_cancel(void) {
         w.ctx[PS_TARGET]->abort = cancel_now;
         w.ctx[PS_TARGET]->abort_data = &m;
         int32_t text[N_TEXT + PS_MAX_DRAFT], n;
-        CHECK(answer(&w, 0, &(way){.length = 5}, text, &n) == PS_E_CANCELLED);
+        CHECK(answer(&w, 0, &(mode){.length = 5}, text, &n) == PS_E_CANCELLED);
         w.ctx[PS_TARGET]->abort = callback;
         w.ctx[PS_TARGET]->abort_data = own;
         const ps_status next = ps_verify(w.engine, 1, &(ps_work){0, 0, 0}); /* it holds until it is cleared */
         CHECK(next == PS_E_CANCELLED || (w.target.recurrent && next == PS_E_ARG));
         ps_engine_cancel(w.engine, 0);
-        check_answer(&w, 0, &(way){.length = 5});
+        check_answer(&w, 0, &(mode){.length = 5});
         end(&w);
     }
     ps_engine_cancel(NULL, 1);
 }
 
 static void test_arguments(void) {
-    world w = make(0);
+    fixture w = make(0);
     begin(&w);
     const ps_stop stop = free_running();
     const int32_t prompt[] = {2, 3, 4, 5}, seq = 0, twice[] = {1, 1}, far = N_SEQ, one = 1, two[] = {1, 1};
@@ -228,7 +228,7 @@ static void test_arguments(void) {
     CHECK(ps_accept(w.engine, 0, NULL, NULL, &state, &verdict) == PS_E_STATE); /* once only */
     CHECK(ps_engine_attach(w.engine, PS_DRAFT, NULL, NULL) == PS_OK);
     CHECK(ps_draft_run(w.engine, 1, &seq, &one, &stop, 0) == PS_E_STATE);
-    check_answer(&w, 0, &(way){.length = 0});
+    check_answer(&w, 0, &(mode){.length = 0});
     end(&w);
 }
 

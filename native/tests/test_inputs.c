@@ -10,7 +10,7 @@ enum { N_VOCAB = 60, N_CTX = 256, N_BATCH = 64, WIDTH = 8, N_HIDDEN = 12, N_PROM
 
 static int32_t kind; /* of the coupling under test */
 
-typedef struct world {
+typedef struct fixture {
     struct llama_model model[PS_N_ROLES];
     struct llama_context *ctx[PS_N_ROLES];
     ps_engine *engine;
@@ -18,9 +18,9 @@ typedef struct world {
     ps_gate_state state;
     int32_t text[N_CTX + PS_MAX_DRAFT];
     int32_t n;
-} world;
+} fixture;
 
-static void start(world *w) {
+static void start(fixture *w) {
     memset(w, 0, sizeof *w);
     w->gate.theta = 1.0f;
     CHECK(ps_engine_open(1, N_VOCAB, &w->engine) == PS_OK);
@@ -38,20 +38,20 @@ static void start(world *w) {
     fake_breaches = 0;
 }
 
-static void couple(world *w, int32_t window) {
+static void couple(fixture *w, int32_t window) {
     ps_coupling coupling = {.kind = kind, .n_hidden = N_HIDDEN, .width = WIDTH, .window = window, .layer = {0, 2, -1}};
     if (kind == PS_EAGLE3) coupling.n_hidden *= PS_N_LAYERS;
     if (kind == PS_MTP) coupling.width = N_HIDDEN;
     CHECK(ps_engine_couple(w->engine, &coupling) == PS_OK);
 }
 
-static void stop(world *w) {
+static void stop(fixture *w) {
     ps_engine_close(w->engine);
     for (int32_t r = 0; r < PS_N_ROLES; r++) fake_close(w->ctx[r]);
     CHECK(fake_breaches == 0);
 }
 
-static ps_status read_prompt(world *w) {
+static ps_status read_prompt(fixture *w) {
     ps_status status = ps_seq_set(w->engine, 0, w->text, w->n, -1, NULL);
     int32_t held = 0;
     for (int32_t i = 0; status == PS_OK && held < w->n - 1 && i < w->n; i++) {
@@ -60,7 +60,7 @@ static ps_status read_prompt(world *w) {
     return status;
 }
 
-static ps_status verify(world *w, int32_t n_draft, ps_verdict *out) {
+static ps_status verify(fixture *w, int32_t n_draft, ps_verdict *out) {
     const ps_work work = {.seq = 0, .n_draft = n_draft};
     ps_status status = ps_verify(w->engine, 1, &work);
     if (status == PS_OK) status = ps_accept(w->engine, 0, NULL, &w->gate, &w->state, out);
@@ -70,7 +70,7 @@ static ps_status verify(world *w, int32_t n_draft, ps_verdict *out) {
     return PS_OK;
 }
 
-static ps_status round_of(world *w, int32_t k, bool companion) {
+static ps_status round_of(fixture *w, int32_t k, bool companion) {
     const int32_t seq = 0;
     ps_stop rule = {.floors = {0}};
     for (int32_t i = 0; i < PS_TABLE_SIZE; i++) rule.table[i] = 1;
@@ -80,13 +80,13 @@ static ps_status round_of(world *w, int32_t k, bool companion) {
     return status == PS_OK ? verify(w, k, &verdict) : status;
 }
 
-static ps_status go_on(world *w, bool companion) {
+static ps_status go_on(fixture *w, bool companion) {
     ps_status status = PS_OK;
     for (int32_t k = 1; status == PS_OK && w->n < N_TEXT; k = (k + 1) % 6) status = round_of(w, k, companion);
     return status;
 }
 
-static bool is_the_targets(const world *w) {
+static bool is_the_targets(const fixture *w) {
     for (int32_t i = N_PROMPT; i < w->n; i++) {
         if (w->text[i] != fake_next(&w->model[PS_TARGET], w->text, i)) return false;
     }
@@ -95,7 +95,7 @@ static bool is_the_targets(const world *w) {
 
 static void test_text_is_the_targets(void) {
     for (int32_t window = 1; window <= 64; window *= 2) {
-        world w;
+        fixture w;
         start(&w);
         couple(&w, window);
         CHECK(read_prompt(&w) == PS_OK);
@@ -107,7 +107,7 @@ static void test_text_is_the_targets(void) {
 
 /* Texts one after the other, each going back into the one before: as far as the states are kept it drafts at once ... */
 static void test_going_back(void) {
-    world w;
+    fixture w;
     start(&w);
     couple(&w, N_TEXT);
     for (int32_t n = N_TEXT; n > N_PROMPT; n -= 7) {
@@ -121,7 +121,7 @@ static void test_going_back(void) {
 
 /* ... and further back, after one round of the target alone. */
 static void test_going_back_past_the_states(void) {
-    world w;
+    fixture w;
     start(&w);
     couple(&w, 4);
     CHECK(read_prompt(&w) == PS_OK);
@@ -134,7 +134,7 @@ static void test_going_back_past_the_states(void) {
     stop(&w);
 }
 
-static void look(world *w, int32_t n, int32_t *drafted) {
+static void look(fixture *w, int32_t n, int32_t *drafted) {
     const int32_t seq = 0;
     ps_stop rule = {.floors = {0}};
     for (int32_t i = 0; i < PS_TABLE_SIZE; i++) rule.table[i] = 1;
@@ -149,7 +149,7 @@ static void look(world *w, int32_t n, int32_t *drafted) {
 /* What is drafted is a function of the text: the same after rounds that accepted, refused and went back, and read afresh. */
 static void test_drafts_have_no_history(void) {
     for (int32_t window = 1; window <= N_CTX; window *= 4) {
-        world old, new;
+        fixture old, new;
         start(&old);
         couple(&old, window);
         CHECK(read_prompt(&old) == PS_OK && go_on(&old, false) == PS_OK);
@@ -173,7 +173,7 @@ static void test_drafts_have_no_history(void) {
 
 /* Detached, the target's context shows nothing more, and another draft drafts. */
 static void test_another_draft_after_it(void) {
-    world w;
+    fixture w;
     start(&w);
     couple(&w, 16);
     CHECK(read_prompt(&w) == PS_OK && go_on(&w, false) == PS_OK);
@@ -189,7 +189,7 @@ static void test_another_draft_after_it(void) {
 static void test_failing_decodes(void) {
     for (int32_t role = PS_TARGET; role <= PS_DRAFT; role++) {
         for (int32_t at = 1; at <= 10; at++) {
-            world w;
+            fixture w;
             start(&w);
             couple(&w, 16);
             w.ctx[role]->fail_at = at;
@@ -206,7 +206,7 @@ static void test_failing_decodes(void) {
 }
 
 /* The target's first and second choices in turn. */
-static void propose(const world *w, int32_t n, int32_t *draft) {
+static void propose(const fixture *w, int32_t n, int32_t *draft) {
     int32_t text[N_CTX + PS_MAX_DRAFT];
     float logits[N_VOCAB];
     memcpy(text, w->text, sizeof text);
@@ -219,7 +219,7 @@ static void propose(const world *w, int32_t n, int32_t *draft) {
 }
 
 static void test_margin_marks_what_it_takes(void) {
-    world w;
+    fixture w;
     start(&w);
     w.gate = (ps_gate){.theta = 0.9f, .gap = INFINITY, .budget = 8.0f, .cap = 1};
     CHECK(read_prompt(&w) == PS_OK);

@@ -4,14 +4,14 @@
 #include <stdatomic.h>
 
 #include "check.h"
-#include "world.h"
+#include "fixture.h"
 
 enum { N_THREADS = 4, N_CALLS = 3000 };
 
 static atomic_int worked, busy, failed;
 
 static void *work(void *at) {
-    world *const w = at;
+    fixture *const w = at;
     int32_t text[N_PROMPT];
     write_prompt(text, 0);
     for (int32_t i = 0; i < N_CALLS; i++) {
@@ -25,21 +25,21 @@ static void *work(void *at) {
 }
 
 static void *cancel(void *at) {
-    world *const w = at;
+    fixture *const w = at;
     for (int32_t i = 0; i < N_CALLS; i++) ps_engine_cancel(w->engine, i % 2);
     ps_engine_cancel(w->engine, 0);
     return NULL;
 }
 
 static void test_meeting_threads(void) {
-    world w = make(0);
+    fixture w = make(0);
     begin(&w);
     pthread_t threads[N_THREADS + 1];
     for (int32_t i = 0; i < N_THREADS; i++) CHECK(pthread_create(&threads[i], NULL, work, &w) == 0);
     CHECK(pthread_create(&threads[N_THREADS], NULL, cancel, &w) == 0);
     for (int32_t i = 0; i <= N_THREADS; i++) CHECK(pthread_join(threads[i], NULL) == 0);
     CHECK(worked > 0 && worked + busy == N_THREADS * N_CALLS && failed == 0);
-    const way plain = {.length = 0};
+    const mode plain = {.length = 0};
     check_answer(&w, 1, &plain); /* the lock is free again */
     end(&w);
 }

@@ -1,5 +1,5 @@
-/* See world.h. */
-#include "world.h"
+/* See fixture.h. */
+#include "fixture.h"
 
 #include <string.h>
 
@@ -11,22 +11,22 @@ ps_stop free_running(void) {
     return stop;
 }
 
-static const struct llama_model *model_of(const world *w, int32_t role) {
+static const struct llama_model *model_of(const fixture *w, int32_t role) {
     return role == PS_TARGET ? &w->target : role == PS_DRAFT ? &w->draft : &w->companion;
 }
 
-world make(int32_t noise) {
+fixture make(int32_t noise) {
     const struct llama_model target = {.vocab = {N_VOCAB}, .seed = 7, .n_embd = 8, .endless = true};
-    world w = {.target = target, .draft = target, .companion = target};
+    fixture w = {.target = target, .draft = target, .companion = target};
     w.draft.noise = w.companion.noise = noise;
     return w;
 }
 
-void open_contexts(world *w) {
+void open_contexts(fixture *w) {
     for (int32_t r = 0; r < PS_N_ROLES; r++) w->ctx[r] = fake_open(model_of(w, r), N_CTX, N_BATCH, N_SEQ);
 }
 
-ps_status open_engine(world *w) {
+ps_status open_engine(fixture *w) {
     ps_status status = ps_engine_open(N_SEQ, N_VOCAB, &w->engine);
     for (int32_t r = 0; status == PS_OK && r < PS_N_ROLES; r++) {
         status = ps_engine_attach(w->engine, r, w->ctx[r], model_of(w, r));
@@ -34,12 +34,12 @@ ps_status open_engine(world *w) {
     return status;
 }
 
-void begin(world *w) {
+void begin(fixture *w) {
     open_contexts(w);
     CHECK(open_engine(w) == PS_OK);
 }
 
-void end(world *w) {
+void end(fixture *w) {
     ps_engine_close(w->engine);
     for (int32_t r = 0; r < PS_N_ROLES; r++) fake_close(w->ctx[r]);
     CHECK(fake_breaches == 0);
@@ -52,7 +52,7 @@ void write_prompt(int32_t *text, int32_t seq) {
 
 /* ----------------------------------------------------------------- rounds */
 
-ps_status read_prompt(world *w, int32_t seq, const int32_t *text, int32_t n) {
+ps_status read_prompt(fixture *w, int32_t seq, const int32_t *text, int32_t n) {
     ps_status status = ps_seq_set(w->engine, seq, text, n, -1, NULL);
     int32_t held = -1, before = -2;
     while (status == PS_OK && held > before) {
@@ -62,7 +62,7 @@ ps_status read_prompt(world *w, int32_t seq, const int32_t *text, int32_t n) {
     return status;
 }
 
-ps_status draft(world *w, int32_t seq, const way *how, int32_t room, int32_t *n) {
+ps_status draft(fixture *w, int32_t seq, const mode *how, int32_t room, int32_t *n) {
     const ps_stop stop = free_running();
     const int32_t length = how->length < room ? how->length : room;
     *n = 0;
@@ -77,7 +77,7 @@ ps_status draft(world *w, int32_t seq, const way *how, int32_t room, int32_t *n)
     return PS_OK;
 }
 
-ps_status round_of(world *w, int32_t seq, const way *how, int32_t *text, int32_t *n, int32_t most, ps_verdict *out) {
+ps_status round_of(fixture *w, int32_t seq, const mode *how, int32_t *text, int32_t *n, int32_t most, ps_verdict *out) {
     int32_t n_draft;
     ps_status status = draft(w, seq, how, most - *n - 1, &n_draft);
     if (status != PS_OK) return status;
@@ -92,7 +92,7 @@ ps_status round_of(world *w, int32_t seq, const way *how, int32_t *text, int32_t
     return PS_OK;
 }
 
-ps_status answer(world *w, int32_t seq, const way *how, int32_t *text, int32_t *n) {
+ps_status answer(fixture *w, int32_t seq, const mode *how, int32_t *text, int32_t *n) {
     write_prompt(text, seq);
     *n = N_PROMPT;
     ps_status status = read_prompt(w, seq, text, *n);
@@ -101,7 +101,7 @@ ps_status answer(world *w, int32_t seq, const way *how, int32_t *text, int32_t *
     return status;
 }
 
-int32_t truth(const world *w, int32_t seq, struct llama_sampler *sampler, int32_t *text) {
+int32_t truth(const fixture *w, int32_t seq, struct llama_sampler *sampler, int32_t *text) {
     write_prompt(text, seq);
     for (int32_t n = N_PROMPT; n < N_TEXT; n++) {
         text[n] = sampler ? fake_sampled(&w->target, sampler, text, n) : fake_next(&w->target, text, n);
@@ -111,7 +111,7 @@ int32_t truth(const world *w, int32_t seq, struct llama_sampler *sampler, int32_
     return N_TEXT;
 }
 
-void check_answer(world *w, int32_t seq, const way *how) {
+void check_answer(fixture *w, int32_t seq, const mode *how) {
     int32_t found[N_TEXT + PS_MAX_DRAFT], wanted[N_TEXT], n;
     struct llama_sampler copy = how->sampler ? *how->sampler : (struct llama_sampler){0};
     CHECK(answer(w, seq, how, found, &n) == PS_OK);
