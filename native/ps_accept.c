@@ -96,7 +96,6 @@ static ps_status judge(trial *t, int32_t i, bool *on) {
         PS_TRY(decide(t, &would, &found, i, chosen, &verdict, &nats));
         t->out->next = verdict != PS_REJECTED;
     }
-    t->state->in_row = 0;
     emit(t, chosen, PS_FROM_TARGET, chosen, 0);
     return PS_OK;
 }

@@ -39,23 +39,24 @@ class Margin:
 
     theta: ratio of raw logits, 0 to 1; 0.9 is the paper's, 1 closes the gate.
     gap: largest gap, in nats; `math.inf` leaves the paper's rule alone.
-    cap: relaxed tokens allowed in a row, or None; 0 closes the gate.
     budget: sum of gaps allowed in one answer, in nats, or None; 0 closes the gate. The answer's relaxed tokens are together
         at most that much less likely than the likeliest ones at the same places.
+    acceptance: smallest share of this answer's judged draft tokens that the target itself chose; below it nothing is relaxed.
+        At open gates the draft decides, and a weak one leads answers into loops; at 0.7 only a good one may. 0 takes any.
     lookup: whether what prompt lookup drafted may be relaxed, too. It proposes what the text has said already, so relaxing it
         makes answers repeat themselves; False costs a few of the tokens that the rule brings.
     """
 
     theta: float = 0.9
     gap: float = 1.0
-    cap: int | None = None
     budget: float | None = None
+    acceptance: float = 0.0
     lookup: bool = True
 
     def __post_init__(self) -> None:
         _require(0.0 <= self.theta <= 1.0, "theta", self.theta, "0 to 1")
         _require(self.gap >= 0.0, "gap", self.gap, "0 or more, in nats")
-        _require(self.cap is None or self.cap >= 0, "cap", self.cap, "0 or more")
+        _require(0.0 <= self.acceptance <= 1.0, "acceptance", self.acceptance, "0 to 1")
         _require(
             self.budget is None or self.budget >= 0.0, "budget", self.budget, "0 or more, in nats"
         )
@@ -68,13 +69,13 @@ class Margin:
     @property
     def closed(self) -> bool:
         """Whether the gate can never open."""
-        return self.theta >= 1.0 or self.cap == 0 or self.budget == 0.0
+        return self.theta >= 1.0 or self.budget == 0.0
 
     @property
-    def limits(self) -> tuple[float, float, float, int]:
-        """theta, gap and budget in nats, and cap, as the extension takes them: infinity and -1 for no limit."""
+    def limits(self) -> tuple[float, float, float, float]:
+        """theta, gap and budget in nats, and acceptance, as the extension takes them: infinity for no budget."""
         budget = math.inf if self.budget is None else self.budget
-        return self.theta, self.gap, budget, -1 if self.cap is None else self.cap
+        return self.theta, self.gap, budget, self.acceptance
 
 
 Verification = Strict | Margin

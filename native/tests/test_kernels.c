@@ -93,16 +93,16 @@ static void test_agree_every_length(void) {
 }
 
 static void test_gate(void) {
-    const ps_gate gate = {.theta = 0.9f, .gap = 1.0f, .budget = INFINITY, .cap = -1};
+    const ps_gate gate = {.theta = 0.9f, .gap = 1.0f, .budget = INFINITY};
     const ps_row row = {.first = 4, .second = 6, .z1 = 12.0f, .z2 = 11.5f};
-    ps_gate_state state = {0, 0};
+    ps_gate_state state = {0};
     int32_t verdict;
     float nats;
     CHECK(ps_gate_decide(&gate, &state, &row, row.z1 - row.z2, 4, 6, 0, &verdict, &nats) == PS_OK && verdict == PS_RELAXED && nats == 0.5f);
     CHECK(ps_gate_decide(&gate, &state, &row, row.z1 - row.z2, 4, 6, 1, &verdict, &nats) == PS_OK && verdict == PS_REJECTED && nats == 0.0f);
     CHECK(ps_gate_decide(NULL, &state, &row, row.z1 - row.z2, 4, 4, 1, &verdict, &nats) == PS_OK && verdict == PS_EXACT);
     CHECK(ps_gate_decide(&gate, &state, NULL, row.z1 - row.z2, 4, 4, 1, &verdict, &nats) == PS_E_ARG);
-    CHECK(state.spent == 0.5f && state.in_row == 0);
+    CHECK(state.spent == 0.5f && state.exact == 0 && state.judged == 2);
 }
 
 int main(void) {

@@ -21,14 +21,14 @@ from pyspec.measure.bench import Task, run_bench
 from pyspec.measure.modes import Options, parse_modes
 from pyspec.measure.plots import available
 from pyspec.measure.profile import Measured, draw, measure, say, store, summary
-from pyspec.measure.quality import WAYS, QualityResults, answer_all, judge, verdict
-from pyspec.measure.quality_report import save_quality, way_table
+from pyspec.measure.quality import VARIANTS, QualityResults, answer_all, judge, verdict
+from pyspec.measure.quality_report import save_quality, variant_table
 from pyspec.measure.questions import Question, human_eval, load_questions, select
 from pyspec.measure.records import published
 from pyspec.measure.report import speed_table
 from pyspec.measure.rounds import RoundsHeader, write_rounds
-from pyspec.measure.sides import Sides, parse_ways
 from pyspec.measure.types import all_types, type_table
+from pyspec.measure.variants import SideBySide, parse_variants
 from pyspec.profiles import save_prior
 from pyspec.store.machine import default_threads
 from pyspec.store.manifest import load_manifest
@@ -142,18 +142,18 @@ _SIDES = ("n_ctx", "n_threads", "n_threads_batch", "n_gpu_layers", "trust", "ext
 @click.command(cls=Subcommand)
 @model_options
 @question_options
-@click.option("--ways", default=WAYS, help="Comma-separated; the first one is the control.")
+@click.option("--variants", default=VARIANTS, help="Comma-separated; the first one is the control.")
 @click.option("--title", default="What the margin rule costs", help="Heading of the page.")
-def quality(asked: AskedOptions, models: ModelOptions, ways: str, title: str) -> None:
-    """Answer each question in many ways side by side; write runs.jsonl, README.md and quality.json to --out.
+def quality(asked: AskedOptions, models: ModelOptions, variants: str, title: str) -> None:
+    """Answer each question by many variants side by side; write runs.jsonl, README.md and quality.json to --out.
 
-    Ways are modes as `pyspec bench` has them, and margin+random+..., +thin, +share:S, +record, +own, plain+temp:T:
-    tokens a verify, nats under the target, looped answers, checks by a program, each against the first way.
+    Variants are modes as `pyspec bench` has them, and margin+random, margin+thin, plain+temp:T; @N: the first N
+    questions. Tokens a verify, nats under the target, looped answers, checks, each against the first variant.
     """
-    named, questions, how = parse_ways(ways), asked.chosen(), asked.how
+    named, questions, how = parse_variants(variants), asked.chosen(), asked.how
     found = replace(models, companion="none").find()
     given = {name: found.arguments[name] for name in _SIDES}
-    sides = Sides(
+    sides = SideBySide(
         str(found.path), found.arguments["draft"], named, max_tokens=how.max_tokens, **given
     )
     try:
@@ -165,7 +165,7 @@ def quality(asked: AskedOptions, models: ModelOptions, ways: str, title: str) ->
     said = verdict(figures, named)
     results = QualityResults(title, command_line(), records[-1].setup, figures, said)
     save_quality(results, asked.out)
-    click.echo(f"{way_table(figures)}\n\n{said}")
+    click.echo(f"{variant_table(figures)}\n\n{said}")
     click.echo(f"written to {asked.out}", err=True)
 
 

@@ -44,7 +44,8 @@ class Gate:
         self.gate = ffi.new("ps_gate *")
         self.state = ffi.new("ps_gate_state *")
         if isinstance(rule, Margin):
-            self.gate.theta, self.gate.gap, self.gate.budget, self.gate.cap = rule.limits
+            gate = self.gate
+            gate.theta, gate.gap, gate.budget, gate.acceptance = rule.limits
         else:
             self.gate.theta = 1.0
         self.gate.sampled = sampled

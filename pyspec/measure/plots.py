@@ -140,7 +140,7 @@ def cost(curves: Mapping[str, Sequence[float]]) -> Any | None:
 
 
 def gain_against_nats(points: Mapping[str, tuple[float, float]], control: str) -> Any:
-    """Points: a mode's nats per token over the control's (x) and its tokens a verify over the control's (y)."""
+    """Points: a variant's nats per token over the control's (x) and its tokens a verify over the control's (y)."""
     title = f"what a rule brings and costs, against {control}"
     figure, axes = new_axes(title, "nats a token over the control", "tokens a verify, times")
     for name, (nats, gain) in points.items():

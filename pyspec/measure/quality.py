@@ -1,6 +1,6 @@
-"""What a rule costs: the same questions answered in many ways side by side, against a control.
+"""What a rule costs: the same questions answered by many variants side by side, against a control.
 
-The first way is the control; in the default list it is strict verification with drafts forced, so that what
+The first variant is the control; in the default list it is strict verification with drafts forced, so that what
 rounding alone changes is in it, too. Nats are of the emitted tokens under the target, at the rows they were chosen from.
 """
 
@@ -18,7 +18,6 @@ from pyspec.errors import MeasureError, PyspecError
 from pyspec.measure.bench import questions_name
 from pyspec.measure.questions import check
 from pyspec.measure.records import RunLog, RunRecord, Setup, TimedAnswer, setup_of
-from pyspec.measure.sides import Sides, Way
 from pyspec.measure.stats import detectable, exact_pairs, paired, signed_ranks
 from pyspec.template import ChatTemplate, Message
 
@@ -27,8 +26,9 @@ if TYPE_CHECKING:
 
     from pyspec.measure.modes import Options
     from pyspec.measure.questions import Question
+    from pyspec.measure.variants import SideBySide, Variant
 
-WAYS = (
+VARIANTS = (
     "strict+fixed:4,plain,strict+fixed:1,plain+temp:0.3,margin+fixed:4,margin/gap=inf+fixed:4,margin+random,"
     "margin+thin+fixed:4,margin/lookup=0+fixed:4,margin+model+fixed:4"
 )
@@ -53,18 +53,19 @@ class Interval(msgspec.Struct):
 
 
 class Figures(msgspec.Struct):
-    """One way's figures; `_over` fields are differences from the control.
+    """One variant's figures; `_over` fields are differences from the control.
 
-    length: tokens a verify of the target brought; relaxed: share of tokens; open: share of places where the
-    gate was open; looped: answers that run in circles; looped_p: exact paired test against the control;
-    distinct_p: signed ranks. rouge: ROUGE-L against the questions' references, None without any. checks: by kind, passed
-    and asked. worse: what is worse beyond chance or a bound.
+    length: tokens a verify of the target brought; gain: times the control's, on the same answers; relaxed: share of
+    tokens; open: share of places where the gate was open; looped: answers that run in circles; looped_p: exact paired
+    test against the control; distinct_p: signed ranks. rouge: ROUGE-L against the questions' references, None without
+    any. checks: by kind, passed and asked. worse: what is worse beyond chance or a bound.
     """
 
     who: str
     answers: int
     tokens: float
     length: float
+    gain: float
     relaxed: float
     open: float
     nats: float
@@ -109,13 +110,13 @@ def longest_repeat(tokens: Sequence[int]) -> int:
 
 
 def answer_all(
-    sides: Sides,
+    sides: SideBySide,
     questions: Sequence[Question],
     options: Options,
     folder: Path,
     report: Callable[[int, int, str], None] = lambda _done, _total, _what: None,
 ) -> list[RunRecord]:
-    """Every question's first turn in every way, `options.repeat` seeds; what `folder` has is not answered again.
+    """Every question's first turn by every variant due, `options.repeat` seeds; what `folder` has is not answered again.
 
     A question that does not fit the context is left out; Ctrl-C ends with what there is. Raises ResumeMismatch.
     """
@@ -123,20 +124,23 @@ def answer_all(
     journal = RunLog(folder / "runs.jsonl", setup)
     template = ChatTemplate.of(sides.target)
     work = [
-        (r, q) for r in range(options.repeat) for q in questions if not _has(journal, sides, q, r)
+        (repeat, question, variants)
+        for repeat in range(options.repeat)
+        for i, question in enumerate(questions)
+        if (variants := _due(journal, sides.variants, i, question, repeat))
     ]
-    for done, (repeat, question) in enumerate(work):
+    for done, (repeat, question, variants) in enumerate(work):
         report(done, len(work), question.category)
         prompt = template.prompt([Message(role="user", content=question.turns[0])])
         if len(prompt) + options.max_tokens > sides.n_ctx:
             continue
         try:
             turns = sides.answer(
-                prompt, options.sampling(repeat), rates(journal.records, sides.ways)
+                variants, prompt, options.sampling(repeat), rates(journal.records, sides.variants)
             )
         except KeyboardInterrupt:
             break  # the page then says what is known so far
-        for record in _records(sides, question, repeat, setup, turns):
+        for record in _records(variants, question, repeat, setup, turns):
             journal.add(record)
     report(len(work), len(work), "done")
     if not journal.records:
@@ -144,24 +148,34 @@ def answer_all(
     return journal.records
 
 
-def _has(journal: RunLog, sides: Sides, question: Question, repeat: int) -> bool:
-    return all(journal.has(way.name, question.question_id, repeat) for way in sides.ways)
+def _due(
+    journal: RunLog, variants: Sequence[Variant], i: int, question: Question, repeat: int
+) -> list[Variant]:
+    """The variants that still have to answer the i-th question."""
+    asked = [variant for variant in variants if variant.first is None or i < variant.first]
+    return [
+        variant for variant in asked if not journal.has(variant.name, question.question_id, repeat)
+    ]
 
 
 def _records(
-    sides: Sides, question: Question, repeat: int, setup: Setup, turns: Sequence[TimedAnswer]
+    variants: Sequence[Variant],
+    question: Question,
+    repeat: int,
+    setup: Setup,
+    turns: Sequence[TimedAnswer],
 ) -> Iterator[RunRecord]:
     what = question.check_of(0)
-    for way, turn in zip(sides.ways, turns, strict=True):
+    for variant, turn in zip(variants, turns, strict=True):
         try:
             turn.check = check(what, turn.text) if what is not None else None
         except PyspecError as error:
             raise MeasureError(f"question {question.question_id}: {error}") from error
-        yield RunRecord(way.name, question.question_id, question.category, repeat, [turn], setup,
-                     exact=way.margin is None)  # fmt: skip
+        yield RunRecord(variant.name, question.question_id, question.category, repeat, [turn], setup,
+                     exact=variant.margin is None)  # fmt: skip
 
 
-def _setup(sides: Sides, questions: Sequence[Question], options: Options) -> Setup:
+def _setup(sides: SideBySide, questions: Sequence[Question], options: Options) -> Setup:
     return setup_of(
         sides.models.files, threads=int(sides.target.n_threads), n_ctx=sides.n_ctx,
         max_tokens=options.max_tokens, temperature=options.temperature, seed=options.seed,
@@ -169,20 +183,24 @@ def _setup(sides: Sides, questions: Sequence[Question], options: Options) -> Set
     )  # fmt: skip
 
 
-def rates(records: Sequence[RunRecord], ways: Sequence[Way]) -> dict[str, float]:
-    """For each `random` way, how often the margin rule of its gate has taken an open gate so far; 0.15 at first."""
+def rates(records: Sequence[RunRecord], variants: Sequence[Variant]) -> dict[str, float]:
+    """For each `random` variant, how often the margin rule of its gate has taken an open gate so far; 0.15 at first."""
     out = {}
-    for way in ways:
-        if "random" in way.extras:
-            model = next((w for w in ways if w.mode.rule == way.mode.rule and not w.extras), None)
+    for variant in variants:
+        if "random" in variant.extras:
+            model = next(
+                (w for w in variants if w.mode.rule == variant.mode.rule and not w.extras), None
+            )
             turns = [r.turns[0] for r in records if model is not None and r.who == model.name]
             relaxed = sum(int(t.speculation["relaxed"]) for t in turns)
-            out[way.name] = (relaxed + 3) / (sum(int(t.speculation["open"]) for t in turns) + 20)
+            out[variant.name] = (relaxed + 3) / (
+                sum(int(t.speculation["open"]) for t in turns) + 20
+            )
     return out
 
 
 def judge(records: Sequence[RunRecord], questions: Sequence[Question]) -> list[Figures]:
-    """Figures of every way in the records, in their order; the first one is the control."""
+    """Figures of every variant in the records, in their order; the first one is the control."""
     kinds = {q.question_id: (q.check_of(0) or {}).get("kind", "") for q in questions}
     by_who: dict[str, list[RunRecord]] = {}
     for record in records:
@@ -210,7 +228,9 @@ def _figures(
         who=group[0].who,
         answers=len(turns),
         tokens=tokens / len(turns),
-        length=tokens / max(1, sum(int(t.speculation["rounds"]) for t in turns)),
+        length=_length(group),
+        gain=_length([r for r in group if _answer(r) in base_loops])
+        / _length([r for r in control if _answer(r) in loops]),
         relaxed=sum(int(t.speculation["relaxed"]) for t in turns) / max(1, tokens),
         open=sum(int(t.speculation["open"]) for t in turns) / max(1, tokens),
         nats=_mean(list(nats.values())),
@@ -250,16 +270,25 @@ def _rouge(group: Sequence[RunRecord], references: dict[int | str, str]) -> dict
 
 
 def _worse(found: Figures, base_looped: int) -> Iterator[str]:
-    """What is worse than the control: looped answers, repetition and checks beyond chance, nats beyond the bound."""
+    """What is worse than the control beyond chance: looped answers, repetition, nats over the bound, references, checks."""
     if found.looped > base_looped and found.looped_p < LEVEL:
         yield "looped"
     if found.distinct_over.mean < 0.0 and found.distinct_p < LEVEL:
         yield "distinct-4"
-    if found.nats_over.mean > NATS_BOUND:
+    if found.nats_over.low > NATS_BOUND:
         yield "nats"
     if found.rouge_over is not None and found.rouge_over.high < 0.0:
         yield "rouge"
     yield from (kind for kind, interval in found.checks_over.items() if interval.high < 0.0)
+
+
+def _length(group: Sequence[RunRecord]) -> float:
+    tokens = sum(len(record.turns[0].tokens) for record in group)
+    return tokens / max(1, sum(int(r.turns[0].speculation["rounds"]) for r in group))
+
+
+def _answer(record: RunRecord) -> tuple[int | str, int]:
+    return record.question_id, record.repeat
 
 
 def _nats(record: RunRecord) -> float:
@@ -271,7 +300,7 @@ def _distinct(record: RunRecord) -> float:
 
 
 def _looped(group: Sequence[RunRecord]) -> dict[tuple[int | str, int], bool]:
-    return {(r.question_id, r.repeat): _distinct(r) < LOOPED for r in group}
+    return {_answer(r): _distinct(r) < LOOPED for r in group}
 
 
 def _each(
@@ -312,11 +341,14 @@ def _over(own: dict[int | str, float], base: dict[int | str, float]) -> Interval
     return Interval(*paired(own, base), detectable(differences))
 
 
-def verdict(found: Sequence[Figures], ways: Sequence[Way]) -> str:
-    """Which rule the data support, in two sentences: the one that brings most of those that are not worse."""
+def verdict(found: Sequence[Figures], variants: Sequence[Variant]) -> str:
+    """Which rule the data support, in two sentences: the one that brings most of those that are not worse.
+
+    A rule that answered fewer questions than the control is not a candidate.
+    """
     control = found[0]
-    margins = {way.name for way in ways if way.margin is not None and "random" not in way.extras}
-    rules = [f for f in found if f.who in margins]
+    margins = {v.name for v in variants if v.margin is not None and "random" not in v.extras}
+    rules = [f for f in found if f.who in margins and f.answers >= control.answers]
     fine = [f for f in rules if not f.worse]
     if not rules:
         return "No margin rule was measured."
@@ -324,11 +356,10 @@ def verdict(found: Sequence[Figures], ways: Sequence[Way]) -> str:
         return (
             f"Every margin rule is worse than {control.who} in something; the data support strict."
         )
-    best = max(fine, key=lambda f: f.length)
-    gain = 100 * (best.length / control.length - 1)
+    best = max(fine, key=lambda f: f.gain)
     text = (
         f"Of the margin rules that are in nothing worse than {control.who} as far as {best.answers} answers can "
-        f"show, {best.who} brings most: {best.length:.2f} tokens a verify, {gain:+.0f} %."
+        f"show, {best.who} brings most: {best.length:.2f} tokens a verify, {100 * (best.gain - 1):+.0f} %."
     )
     bad = [f"{f.who} ({', '.join(f.worse)})" for f in rules if f.worse]
     return text + (f" Worse are {', '.join(bad)}." if bad else "")

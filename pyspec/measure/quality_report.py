@@ -24,19 +24,20 @@ def quality_page(results: QualityResults, plots: Sequence[str] = ()) -> str:
     """The results as Markdown."""
     setup, control = results.setup, results.figures[0].who
     intro = (
-        f"Made by `{results.command}` on {setup.day}: {results.figures[0].answers} answers a way, at most "
-        f"{setup.max_tokens} tokens each, temperature {setup.temperature:g}; all ways of a question side by side. "
+        f"Made by `{results.command}` on {setup.day}: {results.figures[0].answers} answers a variant where not "
+        f"said otherwise, at most {setup.max_tokens} tokens, temperature {setup.temperature:g}; all of a question side by side. "
         f"Nats are of the emitted tokens under the target. Differences are from {control}, paired by question, with "
         "95 % bootstrap intervals over questions; behind them, in brackets, the smallest difference that so many "
         "questions show four times of five. An answer is looped where less than "
-        f"{100 * LOOPED:.0f} % of its 4-grams are different; p is of the exact paired test. A way is worse where more "
-        f"answers are looped, 4-grams repeated or checks failed than chance explains at 5 %, or nats rise by over {NATS_BOUND}."
+        f"{100 * LOOPED:.0f} % of its 4-grams are different; p is of the exact paired test. A variant is worse where more "
+        "answers are looped, 4-grams repeated or checks failed than chance explains at 5 %, or nats surely rise by over "
+        f"{NATS_BOUND}."
     )
     parts = [
         f"# {results.title}",
         intro,
         f"**{results.verdict}**",
-        way_table(results.figures),
+        variant_table(results.figures),
         _EXPLAINED,
         "## Checks by a program, and references",
         check_table(results.figures),
@@ -50,11 +51,11 @@ def quality_page(results: QualityResults, plots: Sequence[str] = ()) -> str:
 
 
 _EXPLAINED = (
-    "`strict` and `plain` ways differ by rounding alone: batches of other widths. `plain+temp:0.3` is plain sampling. `random` "
+    "`strict` and `plain` differ by rounding alone: batches of other widths. `plain+temp:0.3` is plain sampling. `random` "
     "takes the runner-up at open gates at random, whatever was drafted, as often as the margin rule of the same gate did: "
-    "deviation alone. `thin` takes the drafted runner-up p2 / p1 of the time, `share` bounds the relaxed share, `record` "
-    "narrows the gap where the draft's record in this answer is poor, `own` never relaxes what lookup drafts, `model` is "
-    "without lookup. Tokens a verify is what a rule brings; what it is worth in time is on the pages of `pyspec bench`."
+    "deviation alone. `thin` takes the drafted runner-up p2 / p1 of the time, `acceptance=A` relaxes only while the target "
+    "itself chose A of the tokens drafted in this answer, `lookup=0` never relaxes what lookup drafts, `model` drafts without "
+    "lookup. Tokens a verify is what a rule brings; what it is worth in time is on the pages of `pyspec bench`."
 )
 
 
@@ -64,21 +65,22 @@ def save_quality(results: QualityResults, folder: Path) -> None:
     (folder / "quality.json").write_bytes(msgspec.json.encode(results) + b"\n")
     drawn = []
     if plots.available():
-        control = results.figures[0]
-        points = {f.who: (f.nats_over.mean, f.length / control.length) for f in results.figures}
-        plots.save_figure(plots.gain_against_nats(points, control.who), folder / _PICTURE)
+        points = {f.who: (f.nats_over.mean, f.gain) for f in results.figures}
+        plots.save_figure(
+            plots.gain_against_nats(points, results.figures[0].who), folder / _PICTURE
+        )
         drawn = [_PICTURE]
     (folder / "README.md").write_text(quality_page(results, drawn), encoding="utf-8")
 
 
-def way_table(found: Sequence[Figures]) -> str:
-    """What each way brings, and what it costs."""
+def variant_table(found: Sequence[Figures]) -> str:
+    """What each variant brings, and what it costs."""
     head = ["", "tokens a verify", "relaxed", "gate open", "nats a token", "over control", "looped", "p",
             "distinct-4 over control", "rank p", "worse"]  # fmt: skip
     rows = [
         [
             f.who,
-            f"{f.length:.2f}",
+            f"{f.length:.2f} ({100 * (f.gain - 1):+.0f} %)",
             f"{100 * f.relaxed:.1f} %",
             f"{100 * f.open:.1f} %",
             f"{f.nats:.3f}",

@@ -28,8 +28,8 @@ def call(model: Path, tmp_path: Path, *more: str) -> subprocess.CompletedProcess
     return subprocess.run(command, capture_output=True, timeout=120, check=False, text=True)
 
 
-def test_ways_are_judged_and_the_page_is_written(tiny_ascii: Path, tmp_path: Path) -> None:
-    """Every way of the default list, with nats, checks and a verdict."""
+def test_variants_are_judged_and_the_page_is_written(tiny_ascii: Path, tmp_path: Path) -> None:
+    """Every variant of the default list, with nats, checks and a verdict."""
     done = call(tiny_ascii, tmp_path)
     assert done.returncode == 0, done.stderr
     out = tmp_path / "out"
@@ -43,9 +43,9 @@ def test_ways_are_judged_and_the_page_is_written(tiny_ascii: Path, tmp_path: Pat
     assert results.verdict in (out / "README.md").read_text()
 
 
-def test_a_way_that_means_nothing_is_a_usage_error(tiny_ascii: Path, tmp_path: Path) -> None:
+def test_a_variant_that_means_nothing_is_a_usage_error(tiny_ascii: Path, tmp_path: Path) -> None:
     """One sentence, status 2, and nothing is loaded."""
-    done = call(tiny_ascii, tmp_path, "--ways", "margin")
+    done = call(tiny_ascii, tmp_path, "--variants", "margin")
     assert done.returncode == 2
     assert "no fixed length" in done.stderr
     assert "Traceback" not in done.stderr

@@ -21,7 +21,7 @@ from pyspec.measure.equal import (
     tie_bound,
     top_gap,
 )
-from pyspec.measure.sides import nats_of
+from pyspec.measure.variants import nats_of
 from pyspec.sampling import Sampling
 
 

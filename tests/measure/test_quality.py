@@ -1,4 +1,4 @@
-"""Figures of ways against a control, and the verdict."""
+"""Figures of variants against a control, and the verdict."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pyspec.measure.quality import (
 )
 from pyspec.measure.questions import Question
 from pyspec.measure.records import RunRecord
-from pyspec.measure.sides import Sides, parse_ways
+from pyspec.measure.variants import SideBySide, parse_variants
 
 QUESTIONS = [
     Question(q, "qa", ["a"], [{"kind": "json"}] if q < 9 else [None]) for q in range(1, 10)
@@ -65,11 +65,16 @@ def test_distinct_and_repeat_of_known_texts() -> None:
     assert (distinct_4([1, 2, 3]), longest_repeat([1, 2, 3])) == (1.0, 0)
 
 
-def test_figures_are_over_the_first_way() -> None:
+def test_figures_are_over_the_first_variant() -> None:
     """A hundredth of a nat more is within the bound; twice the tokens a verify is what it brings."""
     found = judged(run(CONTROL), run(MARGIN, 0.51, rounds=2))[MARGIN]
     assert found.nats_over.mean == pytest.approx(0.01)
-    assert (found.length, found.checks, found.worse) == (12.0, {"json": (8, 8)}, [])
+    assert (found.length, found.gain, found.checks, found.worse) == (
+        12.0,
+        2.0,
+        {"json": (8, 8)},
+        [],
+    )
 
 
 @pytest.mark.parametrize(
@@ -107,33 +112,44 @@ def test_the_verdict_names_the_rule_that_brings_most() -> None:
     """Of those that are in nothing worse; the others are named with what they are worse in."""
     bad, good = "margin/gap=inf+fixed:4", MARGIN
     found = judged(run(CONTROL), run(bad, 0.6, rounds=1), run(good, rounds=2))
-    said = verdict(list(found.values()), parse_ways(",".join(found)))
+    said = verdict(list(found.values()), parse_variants(",".join(found)))
     assert f"{good} brings most: 12.00 tokens a verify, +100 %" in said
     assert f"{bad} (nats)" in said
+
+
+def test_a_rule_that_answered_fewer_is_compared_on_those_and_is_no_candidate() -> None:
+    """Three answers of nine: its gain is over the control's same three, and the verdict is about the others."""
+    control = run(CONTROL)
+    for r in control[3:]:
+        r.turns[0].speculation = {"rounds": 12, "relaxed": 0, "open": 0}
+    few = run("margin/gap=2+fixed:4", rounds=2)[:3]
+    found = judged(control, few, run(MARGIN))
+    assert found["margin/gap=2+fixed:4"].gain == 2.0
+    assert f"{MARGIN} brings most" in verdict(list(found.values()), parse_variants(",".join(found)))
 
 
 def test_the_verdict_where_every_rule_is_worse() -> None:
     """Then strict is what the data support."""
     found = judged(run(CONTROL), run(MARGIN, 0.9))
-    assert "support strict" in verdict(list(found.values()), parse_ways(",".join(found)))
+    assert "support strict" in verdict(list(found.values()), parse_variants(",".join(found)))
 
 
-def test_random_ways_deviate_as_often_as_their_margin_did() -> None:
-    """Relaxed over open of the margin way with the same gate, pulled to 0.15 while little is known."""
+def test_random_variants_deviate_as_often_as_their_margin_did() -> None:
+    """Relaxed over open of the margin variant with the same gate, pulled to 0.15 while little is known."""
     records = run(MARGIN)
     for r in records:
         r.turns[0].speculation.update(relaxed=20, open=40)
-    ways = parse_ways(f"{MARGIN},margin+random")
-    assert rates([], ways) == {"margin+random": 0.15}
-    assert rates(records, ways) == {"margin+random": (180 + 3) / (360 + 20)}
+    variants = parse_variants(f"{MARGIN},margin+random")
+    assert rates([], variants) == {"margin+random": 0.15}
+    assert rates(records, variants) == {"margin+random": (180 + 3) / (360 + 20)}
 
 
 def test_a_run_is_resumed(tiny_ascii, tmp_path) -> None:
     """What the folder has is not answered again, and a question that does not fit is left out."""
-    ways, how = parse_ways("plain,strict+fixed:2"), Options(max_tokens=8, repeat=2)
+    variants, how = parse_variants("plain,strict+fixed:2"), Options(max_tokens=8, repeat=2)
     questions = [Question(1, "a", ["abc"]), Question(2, "b", ["x" * 300])]
     asked = []
-    sides = Sides(str(tiny_ascii), "lookup", ways, n_ctx=256, max_tokens=8, n_threads=1)
+    sides = SideBySide(str(tiny_ascii), "lookup", variants, n_ctx=256, max_tokens=8, n_threads=1)
     try:
         first = answer_all(sides, questions, how, tmp_path)
         again = answer_all(sides, questions[:], how, tmp_path, lambda *step: asked.append(step))
@@ -144,6 +160,22 @@ def test_a_run_is_resumed(tiny_ascii, tmp_path) -> None:
     ]  # fmt: skip
     assert len(again) == 4
     assert [step[2] for step in asked] == ["b", "b", "done"]
+
+
+def test_a_variant_for_the_first_questions_answers_no_other(tiny_ascii, tmp_path) -> None:
+    """And where the folder has some variants' answers, the missing ones are added."""
+    how = Options(max_tokens=8)
+    questions = [Question(1, "a", ["abc"]), Question(2, "b", ["def"])]
+    for names in ("plain,strict+fixed:2@1", "plain,strict+fixed:2"):
+        variants = parse_variants(names)
+        sides = SideBySide(str(tiny_ascii), "lookup", variants, n_ctx=64, max_tokens=8, n_threads=1)
+        try:
+            records = answer_all(sides, questions, how, tmp_path)
+        finally:
+            sides.close()
+        strict = [r.question_id for r in records if r.who == "strict+fixed:2"]
+        assert strict == ([1] if "@" in names else [1, 2])
+    assert len(records) == 4
 
 
 def test_answers_are_compared_with_references_where_there_are_some() -> None:

@@ -27,8 +27,10 @@ def c_decide(
     rule = ffi.NULL
     state = ffi.new("ps_gate_state *")
     if gate is not None:
-        rule = ffi.new("ps_gate *", [gate.theta, gate.gap, gate.budget, gate.cap, gate.sampled])
-        state.spent, state.in_row = gate.spent, gate.in_row
+        rule = ffi.new(
+            "ps_gate *", [gate.theta, gate.gap, gate.budget, gate.acceptance, gate.sampled]
+        )
+        state.spent, state.exact, state.judged = gate.spent, gate.exact, gate.judged
     verdict, nats = ffi.new("int32_t *"), ffi.new("float *")
     seen = ffi.new("ps_row *", [row.first, row.second, row.z1, row.z2, 0, 0])
     gap = greedy_gap(row) if gap is None else gap
@@ -37,7 +39,7 @@ def c_decide(
         == lib.PS_OK
     )
     if gate is not None:
-        gate.spent, gate.in_row = np.float32(state.spent), state.in_row
+        gate.spent, gate.exact, gate.judged = np.float32(state.spent), state.exact, state.judged
     return verdict[0], nats[0]
 
 
@@ -144,18 +146,14 @@ def test_budget_of_nothing_is_strict(drafted: int) -> None:
     assert c_decide(Gate(0.9, budget=0.0), row(9.0, 9.0), 1, 2)[0] == REJECTED
 
 
-def test_cap_counts_relaxed_in_a_row() -> None:
-    """After `cap` relaxed tokens the next must be exact, and that opens the gate again."""
-    gate = Gate(0.9, cap=2)
-    steps = [2, 2, 2, 1, 2]
-    assert [c_decide(gate, row(9.0, 8.9), 1, d)[0] for d in steps] == [
-        RELAXED,
-        RELAXED,
-        REJECTED,
-        EXACT,
-        RELAXED,
-    ]
-    assert c_decide(Gate(0.9, cap=0), row(9.0, 8.9), 1, 2)[0] == REJECTED
+def test_a_draft_has_to_be_right_often_enough() -> None:
+    """At 0.7 three exact tokens open the gate, (3 + 1) / (3 + 2), and what is relaxed counts against it."""
+    gate = Gate(0.9, acceptance=0.7)
+    steps = [2, 1, 1, 1, 1, 2, 2]
+    seen = [c_decide(gate, row(9.0, 8.9), 1, drafted)[0] for drafted in steps]
+    assert seen == [REJECTED, EXACT, EXACT, EXACT, EXACT, RELAXED, REJECTED]
+    assert (gate.exact, gate.judged) == (4, 7)
+    assert c_decide(Gate(0.9, acceptance=0.5), row(9.0, 8.9), 1, 2)[0] == RELAXED
 
 
 def test_budget_bounds_the_sum() -> None:
@@ -172,11 +170,11 @@ def test_budget_bounds_the_sum() -> None:
     assert gate.spent == 1.25
 
 
-def test_a_refusal_changes_nothing() -> None:
-    """The state moves only with a token that was taken."""
-    gate = Gate(0.9, spent=0.5, in_row=3)
+def test_a_refusal_spends_nothing() -> None:
+    """Nothing is spent on a token that was not taken; it counts as judged."""
+    gate = Gate(0.9, spent=0.5, exact=3, judged=3)
     c_decide(gate, row(9.0, 1.0), 1, 2)
-    assert (gate.spent, gate.in_row) == (0.5, 3)
+    assert (gate.spent, gate.exact, gate.judged) == (0.5, 3, 4)
 
 
 logits = st.one_of(st.floats(-40, 40, width=32), st.integers(-3, 3).map(float), st.floats(width=32))
@@ -188,21 +186,21 @@ limits = st.one_of(st.floats(0, 3, width=32), st.just(INF))
     theta=st.floats(-0.5, 1.25, width=32),
     gap=limits,
     budget=limits,
-    cap=st.integers(-1, 3),
+    acceptance=st.floats(0, 1, width=32),
     sampled=st.booleans(),
     force=st.one_of(st.none(), limits),
     steps=st.lists(
         st.tuples(st.integers(0, 3), st.integers(-1, 3), st.booleans()), min_size=1, max_size=8
     ),
 )
-def test_is_the_twins(z, theta, gap, budget, cap, sampled, force, steps) -> None:
+def test_is_the_twins(z, theta, gap, budget, acceptance, sampled, force, steps) -> None:
     """Any gate over any run of tokens decides as the twin does and ends in the same state."""
-    ours, twin = (Gate(theta, gap, budget, cap, sampled) for _ in range(2))
+    ours, twin = (Gate(theta, gap, budget, acceptance, sampled) for _ in range(2))
     for chosen, drafted, barred in steps:
         seen = row(z[0], z[1])
         found = c_decide(ours, seen, chosen, drafted, barred, force)
         assert found == decide(twin, seen, chosen, drafted, barred, force)
-    assert (ours.spent, ours.in_row) == (twin.spent, twin.in_row)
+    assert (ours.spent, ours.exact, ours.judged) == (twin.spent, twin.exact, twin.judged)
 
 
 def test_null_is_refused() -> None:

@@ -64,10 +64,11 @@ class Gate:
     theta: float
     gap: float = math.inf
     budget: float = math.inf
-    cap: int = -1
+    acceptance: float = 0.0
     sampled: bool = False
     spent: float = 0.0  # a float32 once it has moved
-    in_row: int = 0
+    exact: int = 0
+    judged: int = 0
 
 
 def decide(
@@ -76,8 +77,11 @@ def decide(
     """The acceptance rule, one condition after the other; moves the gate's state."""
     if gate is None:
         return (EXACT if drafted == chosen else REJECTED), 0.0
+    earned = np.float32(gate.exact + 1) >= np.float32(gate.acceptance) * np.float32(gate.judged + 2)
+    if gate.theta < 1:
+        gate.judged += 1
+        gate.exact += drafted == chosen
     if drafted == chosen:
-        gate.in_row = 0
         return EXACT, 0.0
     z1, z2 = np.float32(row.z1), np.float32(row.z2)
     allowed = {row.second, row.first} if gate.sampled else {row.second}
@@ -94,11 +98,10 @@ def decide(
             z1 > 0,
             z2 / z1 > np.float32(gate.theta),
             apart <= np.float32(gate.gap),
-            gate.cap < 0 or gate.in_row < gate.cap,
+            earned,
             np.float32(gate.spent) + nats <= np.float32(gate.budget),
         )
     if not all(conditions):
         return REJECTED, 0.0
     gate.spent = np.float32(gate.spent) + nats
-    gate.in_row += 1
     return RELAXED, float(nats)

@@ -1,0 +1,266 @@
+"""Answers to one question by many variants, side by side: a sequence each, one decode a round for all of them.
+
+A variant is a mode (see modes.py) and, joined by `+`, what is changed for the experiment; `@N` behind it: it answers
+the first N questions only.
+
+    temp:T      the target samples at temperature T
+    random      nothing is drafted: at open gates the runner-up is taken at random, as often as the margin rule of
+                the same gate took it in the answers before (deviation alone, without a draft's taste)
+    thin        the drafted runner-up is taken p2 / p1 of the time, not always
+
+    strict+fixed:4   margin+fixed:4   margin+thin+fixed:4   margin/gap=0.5+random   plain+temp:0.3@80
+
+Texts depend on the rule and on what is drafted, not on the clock, so side by side they are what they would be
+alone, rounding aside; speed is `pyspec bench`'s to tell.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import llama_cpp
+import numpy as np
+
+from pyspec.batch.contexts import Contexts, Models
+from pyspec.batch.packing import Layout, padded
+from pyspec.engine.handle import Gate, Role
+from pyspec.engine.models import address
+from pyspec.engine.parts import choose_parts
+from pyspec.engine.runs import Run
+from pyspec.errors import OptionError
+from pyspec.measure.modes import Mode, parse_mode
+from pyspec.measure.records import TimedAnswer
+from pyspec.policy.lengths import FIXED_MAX, Fixed, parse_length
+from pyspec.policy.simple import FixedPolicy
+from pyspec.rules import Margin
+from pyspec.sampling import Sampling, build_chain
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import numpy.typing as npt
+
+_EXTRAS = ("random", "thin", "temp")
+_HINT = "variants look like plain, strict+fixed:4, margin+thin+fixed:4, margin+random, plain+temp:0.3@80"
+_CHUNK = 256
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One way to answer. extras: by name, with the number behind the colon, 0 where there is none.
+
+    first: how many questions it answers, the first ones; None for all.
+    """
+
+    mode: Mode
+    extras: dict[str, float]
+    first: int | None = None
+
+    @property
+    def name(self) -> str:
+        """The mode's name and the extras."""
+        return "+".join(
+            [self.mode.name, *(k + (f":{v:g}" if v else "") for k, v in self.extras.items())]
+        )
+
+    @property
+    def draft_max(self) -> int:
+        """Tokens drafted a round."""
+        length = parse_length(self.mode.length)
+        drafts = self.mode.enabled and "random" not in self.extras
+        return length.k if drafts and isinstance(length, Fixed) else 0
+
+    @property
+    def margin(self) -> Margin | None:
+        """The margin rule, if that is its rule."""
+        return self.mode.rule if isinstance(self.mode.rule, Margin) else None
+
+
+def parse_variant(text: str) -> Variant:
+    """One variant; see the module's text. Raises OptionError."""
+    shown = text.strip()[:60]
+    named, at, first = text.strip().lower().partition("@")
+    parts = named.split("+")
+    extras = [part for part in parts if part.partition(":")[0] in _EXTRAS]
+    mode = parse_mode("+".join(part for part in parts if part not in extras))
+    found = {part.partition(":")[0]: part.partition(":")[2] for part in extras}
+    try:
+        numbers = {name: float(value or 0.0) for name, value in found.items()}
+        variant = Variant(mode, numbers, int(first) if at else None)
+    except ValueError:
+        raise OptionError(f"what stands behind : or @ in {shown!r} is no number", _HINT) from None
+    if mode.enabled and mode.length == "auto" and "random" not in found:
+        raise OptionError(f"the variant {shown!r} has no fixed length", _HINT)
+    if set(found) - {"temp"} and variant.margin is None:
+        raise OptionError(f"{shown!r} has no margin rule to change", _HINT)
+    return variant
+
+
+def parse_variants(text: str) -> list[Variant]:
+    """Comma-separated variants, each once. Raises OptionError."""
+    found = [parse_variant(part) for part in text.split(",") if part.strip()]
+    if not found or len({variant.name for variant in found}) < len(found):
+        raise OptionError("name at least one variant, and each once", _HINT)
+    return found
+
+
+@dataclass
+class _Answer:
+    """A variant on its sequence. open: emitted tokens at whose row the gate was open; nats: of each token."""
+
+    variant: Variant
+    run: Run
+    sampling: Sampling
+    chain: Any
+    random: random.Random
+    tokens: list[int] = field(default_factory=list)
+    nats: list[float] = field(default_factory=list)
+    open: int = 0
+
+    def before(self) -> None:
+        """Set the gate for the next round."""
+        margin = self.variant.margin
+        if margin is not None and "thin" in self.variant.extras:
+            gap = -math.log(max(self.random.random(), 1e-12))
+            self.run.gate.gate.gap = min(gap, margin.gap)
+
+    def opens(self, row: npt.NDArray[np.float32]) -> bool:
+        """Whether its gate is open at a row of raw logits."""
+        margin = self.variant.margin
+        if margin is None:
+            return False
+        second, first = np.partition(row, len(row) - 2)[-2:]
+        gap = (first - second) / (self.sampling.temperature or 1.0)
+        return bool(first > 0 and second / first > margin.theta and gap <= margin.gap)
+
+    def after(self, ids: Sequence[int], deviated: int | None) -> None:
+        """Keep what a round emitted; `deviated` takes the place of the last token."""
+        rows = self.run.rows or []
+        emitted = [*ids[:-1], deviated] if deviated is not None else ids
+        for row, token in zip(rows, emitted):
+            self.nats.append(round(nats_of(row, token), 5))
+            self.open += self.opens(row)
+        self.tokens += emitted
+        rows.clear()
+
+
+class SideBySide:
+    """One target with a sequence for each variant. drafting: as `SpeculativeLlama` takes it.
+
+    n_ctx: positions of a sequence. One thread at a time.
+    """
+
+    def __init__(
+        self,
+        model: str,
+        drafting: str,
+        variants: Sequence[Variant],
+        *,
+        n_ctx: int,
+        max_tokens: int,
+        **kwargs: Any,
+    ) -> None:
+        self.variants, self.max_tokens, self.n_ctx = list(variants), max_tokens, n_ctx
+        self.models = Models(model, "none", "none", **kwargs)
+        self.target = self.models.target
+        parts = choose_parts(self.target, drafting, "none")
+        self.models.parts = parts
+        cells = padded(n_ctx + len(variants) * (max_tokens + 80))
+        self._contexts = Contexts(self.models, len(variants) + 1, n_ctx, Layout(cells), None)
+        self._engine, self._loop = self._contexts.engine, self._contexts.loop
+
+    def answer(
+        self,
+        variants: Sequence[Variant],
+        prompt: Sequence[int],
+        sampling: Sampling,
+        rates: dict[str, float],
+    ) -> list[TimedAnswer]:
+        """One turn for each of `variants`. rates: how often each `random` one takes an open gate."""
+        self._read(prompt, len(variants))
+        answers = [self._begin(i, each, prompt, sampling) for i, each in enumerate(variants, 1)]
+        policy = FixedPolicy(FIXED_MAX)  # each run's own longest draft is the length
+        live = answers
+        while live := [answer for answer in live if answer.run.finish_reason is None]:
+            for answer in live:
+                answer.before()
+            steps = self._loop.round([answer.run for answer in live], policy)
+            for answer, step in zip(live, steps, strict=True):
+                deviated = self._deviated(answer, rates.get(answer.variant.name, 0.0))
+                answer.after([token.id for token in step.tokens], deviated)
+        for seq in range(len(variants) + 1):
+            self._engine.set_tokens(seq, ())
+        return [self._end(answer, len(prompt)) for answer in answers]
+
+    def _read(self, prompt: Sequence[int], n: int) -> None:
+        """The prompt into sequence 0 once, and from there to n others."""
+        last = len(prompt) - 1
+        self._engine.set_tokens(0, prompt)
+        for role in (Role.TARGET, Role.DRAFT):
+            if role is Role.TARGET or (self._loop.draft_model and not self._contexts.reads_states):
+                while self._engine.held(role, 0) < last:
+                    self._engine.prefill(role, 0, last, _CHUNK)
+        for seq in range(1, n + 1):
+            self._engine.set_tokens(seq, ())
+            self._engine.copy_prefix(0, seq, last)
+            self._engine.set_tokens(seq, prompt)
+
+    def _begin(
+        self, seq: int, variant: Variant, prompt: Sequence[int], sampling: Sampling
+    ) -> _Answer:
+        temperature = variant.extras.get("temp", sampling.temperature)
+        own = Sampling(temperature=temperature, seed=sampling.seed)
+        chain = build_chain(own, self.target)
+        gate = Gate(variant.mode.rule, own.temperature != 0.0)
+        room = min(self.max_tokens, self.n_ctx - len(prompt))
+        run = Run(seq, list(prompt), gate, room, 0 if chain is None else address(chain.sampler))
+        run.draft_max, run.rows = variant.draft_max, []
+        run.drafting = variant.mode.drafting if variant.draft_max else "nothing"
+        rng = random.Random(f"{sampling.seed} {variant.name}")  # noqa: S311 - reproducible, not secret
+        return _Answer(variant, run, own, chain, rng)
+
+    def _deviated(self, answer: _Answer, rate: float) -> int | None:
+        """The runner-up, where a `random` variant takes it in place of what the target chose."""
+        run = answer.run
+        if "random" not in answer.variant.extras or not run.rows or run.finish_reason == "stop":
+            return None
+        row = run.rows[-1]
+        if not answer.opens(row) or answer.random.random() >= rate:
+            return None
+        second = int(np.argpartition(row, len(row) - 2)[-2])
+        if run.tokens[-1] == second or self._special(second):
+            return None
+        run.tokens[-1] = second
+        run.tally.relaxed += 1
+        self._engine.set_tokens(run.seq, run.tokens)
+        return second
+
+    def _special(self, token: int) -> bool:
+        """Whether it ends a text or controls it: such a token is never taken for another."""
+        vocab = self.target._model.vocab  # noqa: SLF001 - llama_cpp does not give it otherwise
+        ends = llama_cpp.llama_vocab_is_eog(vocab, token)
+        return bool(ends or llama_cpp.llama_vocab_is_control(vocab, token))
+
+    def _end(self, answer: _Answer, n_prompt: int) -> TimedAnswer:
+        if answer.chain is not None:
+            answer.chain.close()
+        counts = {**answer.run.tally.as_dict(), "open": answer.open}
+        text = self.target.detokenize(answer.tokens).decode("utf-8", "replace")
+        return TimedAnswer(
+            n_prompt, answer.tokens, answer.run.finish_reason or "length", 0.0, 0.0, 0.0,
+            speculation=counts, text=text, nats=answer.nats,
+        )  # fmt: skip
+
+    def close(self) -> None:
+        """Free contexts and models."""
+        self._contexts.close()
+        self.models.close()
+
+
+def nats_of(row: npt.NDArray[np.float32], token: int) -> float:
+    """-log of the target's probability of a token, by its logits."""
+    top = float(row.max())
+    return top + math.log(float(np.exp(row - top, dtype=np.float64).sum())) - float(row[token])
