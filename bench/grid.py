@@ -1,26 +1,31 @@
 """The length policy on pairs unlike the one it was made on: synthetic texts on several cost curves.
 
-    python bench/grid.py [--seeds 3] [--jobs 2] [--curve NAME ...] [--even] [--without PART ...] [--write FILE.md]
+    python bench/grid.py [--seeds 3] [--jobs 2] [--curve NAME ...] [--even] [--without PART ...] [--out FOLDER]
 
 Each cell is one acceptance (0.3 to 0.95) and one draft cost (0.05 to 0.4 of a target step): 12 answers of 200 tokens, prompts of
 100 tokens that the draft has to read first, times with 3 % noise. The policy (`auto`) is set against plain decoding and
 against the best fixed length 0 to 16, chosen by hindsight with the same rounds. Fresh: a prior curve by file type, nothing
 known of the draft. Profiled: the true curve, and acceptance as learned on other texts of the same kind. `--even`: every
-token has the same chance and the draft's probability says nothing. Python's own time is not counted.
+token has the same chance and the draft's probability says nothing. The oracle knows what will be accepted before it drafts.
+Python's own time is not counted.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import random
+import sys
 from collections import defaultdict
 from concurrent.futures import ProcessPoolExecutor
 from functools import lru_cache
+from hashlib import sha256
 from itertools import product
 from math import exp, log
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from pyspec.measure.simulate import Costs, Player, Synthetic, Times, fixed_speed
+from pyspec.measure.simulate import Costs, Player, Synthetic, Times, fixed_speed, oracle_speed
 from pyspec.policy.acceptance import Learned
 from pyspec.policy.cost import SHAPES, CostCurve
 from pyspec.policy.goodput import GoodputPolicy
@@ -60,10 +65,11 @@ class Cell(NamedTuple):
 
 
 class Result(NamedTuple):
-    """Speed of the policy against the best fixed length and against plain decoding; and which length was best."""
+    """Speed of the policy against the best fixed length, plain decoding and the oracle; and which length was best."""
 
     best: float
     plain: float
+    oracle: float
     length: int
 
 
@@ -165,15 +171,15 @@ def run(cell: Cell) -> Result:
     """Play one cell."""
     texts = texts_of(cell.acceptance, cell.seed, cell.even, cell.answers)
     speed = Player(policy_of(cell), costs_of(cell), cell.seed).play(texts).speed
-    fixed = fixed_speeds(cell._replace(known=False, without=()))
-    return Result(speed / max(fixed), speed / fixed[0], fixed.index(max(fixed)))
+    *fixed, oracle = rivals(cell._replace(known=False, without=()))
+    return Result(speed / max(fixed), speed / fixed[0], speed / oracle, fixed.index(max(fixed)))
 
 
 @lru_cache(maxsize=512)
-def fixed_speeds(cell: Cell) -> list[float]:
-    """Tokens per ms of the fixed lengths 0 to 16."""
+def rivals(cell: Cell) -> list[float]:
+    """Tokens per ms of the fixed lengths 0 to 16, and of lengths by hindsight."""
     texts, costs = texts_of(cell.acceptance, cell.seed, cell.even, cell.answers), costs_of(cell)
-    return [fixed_speed(texts, costs, k) for k in range(17)]
+    return [*(fixed_speed(texts, costs, k) for k in range(17)), oracle_speed(texts, costs)]
 
 
 def geomean(values: Sequence[float]) -> float:
@@ -181,31 +187,68 @@ def geomean(values: Sequence[float]) -> float:
     return exp(sum(map(log, values)) / len(values))
 
 
-def report(cells: Sequence[Cell], results: Sequence[Result]) -> str:
-    """A Markdown table, a line for each curve."""
+def report(found: Mapping[Cell, Result]) -> str:
+    """A Markdown table, a line for each curve and start."""
     lines = [
-        "| curve | start | geometric mean of the best | worst cell | cells under 0.95 | worst run of plain |",
-        "| --- | --- | --- | --- | --- | --- |",
+        "| curve | start | geometric mean of the best | worst cell | cells under 0.95 | worst run of plain | of the oracle |",
+        "| --- | --- | --- | --- | --- | --- | --- |",
     ]
     for curve, known in product(CURVES, (False, True)):
-        mine = [
-            (c, r)
-            for c, r in zip(cells, results, strict=True)
-            if (c.curve, c.known) == (curve, known)
-        ]
+        mine = {c: r for c, r in found.items() if (c.curve, c.known) == (curve, known)}
         if not mine:
             continue
         by_cell: dict[tuple[float, float], list[float]] = {}
-        for c, r in mine:
+        for c, r in mine.items():
             by_cell.setdefault((c.acceptance, c.cost), []).append(r.best)
         means = {key: geomean(values) for key, values in by_cell.items()}
         worst = min(means, key=lambda key: means[key])
         lines.append(
-            f"| {curve} | {'profiled' if known else 'fresh'} | {geomean([r.best for _, r in mine]):.3f} "
+            f"| {curve} | {'profiled' if known else 'fresh'} | {geomean([r.best for r in mine.values()]):.3f} "
             f"| {means[worst]:.3f} ({worst[0]:g}, {worst[1]:g}) | {sum(m < 0.95 for m in means.values())} "
-            f"| {min(r.plain for _, r in mine):.3f} |"
+            f"| {min(r.plain for r in mine.values()):.3f} | {geomean([r.oracle for r in mine.values()]):.3f} |"
         )
     return "\n".join(lines) + "\n"
+
+
+class Kept:
+    """Results in a folder: `cells.json` holds those of the code as it is now, and `README.md` the table."""
+
+    def __init__(self, folder: Path | None) -> None:
+        self._folder = folder
+        self.found: dict[Cell, Result] = {}
+        self._file = folder / "cells.json" if folder is not None else None
+        if self._file is not None and self._file.exists():
+            kept = json.loads(self._file.read_text())
+            if kept["code"] == code():
+                for cell, result in kept["cells"]:
+                    self.found[Cell(*cell[:-2], tuple(cell[-2]), cell[-1])] = Result(*result)
+
+    def save(self) -> None:
+        """After every few cells, so that a run that was stopped goes on."""
+        if self._file is not None and self._folder is not None:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            rows = [json.dumps([c, [round(x, 4) for x in r]]) for c, r in self.found.items()]
+            joined = ",\n".join(rows)
+            self._file.write_text(f'{{"code": "{code()}", "cells": [\n{joined}\n]}}\n')
+
+    def page(self, made_by: str) -> None:
+        """The page of all that is kept."""
+        if self._folder is not None:
+            about = (__doc__ or "").partition("\n\n")[2].partition("\n\n")[2].strip()
+            text = f"# The length policy on synthetic texts\n\nMade by `{made_by}`.\n\n{about}\n\n"
+            (self._folder / "README.md").write_text(text + report(self.found))
+
+
+@lru_cache(maxsize=1)
+def code() -> str:
+    """What the results follow from: the policy, the simulator and the truth of the cells."""
+    here = Path(__file__)
+    files = [
+        *sorted((here.parents[1] / "pyspec/policy").glob("*.py")),
+        here.parents[1] / "pyspec/measure/simulate.py",
+        here,
+    ]
+    return sha256(b"".join(path.read_bytes() for path in files)).hexdigest()[:16]
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -219,7 +262,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--answers", type=int, default=ANSWERS)
     parser.add_argument("--even", action="store_true")
     parser.add_argument("--without", action="append", default=[], choices=list(PARTS))
-    parser.add_argument("--verbose", action="store_true")
+    parser.add_argument("--out", type=Path, help="folder of results to keep, and to go on with")
     args = parser.parse_args(argv)
     cells = [
         Cell(curve, a, cost, seed, known, args.even, tuple(args.without), args.answers)
@@ -227,14 +270,17 @@ def main(argv: Sequence[str] | None = None) -> None:
         for curve in args.curve or CURVES
         for cost, known in product(args.cost or DRAFT_COSTS, (False, True))
     ]
+    kept = Kept(args.out)
+    todo = [cell for cell in cells if cell not in kept.found]
     with ProcessPoolExecutor(args.jobs) as pool:
-        results = list(
-            pool.map(run, cells, chunksize=len(DRAFT_COSTS) * 2 * len(args.curve or CURVES))
-        )
-    if args.verbose:
-        for cell, result in zip(cells, results, strict=True):
-            print(*cell[:5], f"{result.best:.3f} {result.plain:.3f} {result.length}")
-    print(report(cells, results))
+        for n, (cell, result) in enumerate(
+            zip(todo, pool.map(run, todo, chunksize=8), strict=True), 1
+        ):
+            kept.found[cell] = result
+            if n % 40 == 0 or n == len(todo):
+                kept.save()
+    kept.page("python bench/grid.py " + " ".join(argv if argv is not None else sys.argv[1:]))
+    print(report({cell: kept.found[cell] for cell in cells}))
 
 
 if __name__ == "__main__":

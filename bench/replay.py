@@ -9,7 +9,7 @@ without Python's own time; the first half of the answers is played first, and no
 
 Score: the companion looks at each draft and its view goes into the estimate, in every round (`always`) or where it pays
 (`auto`). Cascade: the companion proposes m tokens, the draft checks them in one batch and adds its own, until it has as many as
-the policy wants; m is the best by hindsight.
+the policy wants; m is the best by hindsight. The oracle has both drafters and drafts nothing that is not accepted.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 from grid import CURVES, TINY
 
 from pyspec.measure.rounds import Answer, read_answers, unpack
-from pyspec.measure.simulate import Costs, Player, Recorded, Times, fixed_speed
+from pyspec.measure.simulate import Costs, Player, Recorded, Times, fixed_speed, oracle_speed
 from pyspec.policy.cost import CostCurve
 from pyspec.policy.goodput import GoodputPolicy
 
@@ -87,6 +87,8 @@ def row(name: str, answers: Sequence[Answer], args: argparse.Namespace, curve: s
     plain = fixed_speed(half, costs, 0)
     fixed = max(fixed_speed(half, costs, k) for k in range(17)) if args.width == 1 else float("nan")
     share, _, _ = cascade_share(answers, args.companion_cost)
+    looked = [Recorded(a) for a in answers[len(answers) // 2 :]]
+    oracle = oracle_speed(looked, costs) if args.width == 1 else float("nan")
     speeds = [
         fixed,
         play(answers, costs, args.width),
@@ -96,7 +98,8 @@ def row(name: str, answers: Sequence[Answer], args: argparse.Namespace, curve: s
         play(answers, costs, args.width, lookup=True),
     ]
     base = plain if args.width == 1 else play(answers, costs, args.width, _Plain)
-    return f"| {name} | {curve} | " + " | ".join(f"{s / base:.3f}" for s in speeds) + " |"
+    cells = [*(f"{s / base:.3f}" for s in speeds), f"{speeds[-1] / oracle:.3f}"]
+    return f"| {name} | {curve} | " + " | ".join(cells) + " |"
 
 
 class _Plain(GoodputPolicy):
@@ -124,9 +127,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--width", type=int, default=1, help="sequences side by side")
     args = parser.parse_args(argv)
     print(
-        "| rounds | curve | best fixed | auto | score, auto | score, always | cascade | auto + lookup |"
+        "| rounds | curve | best fixed | auto | score, auto | score, always | cascade | auto + lookup | of the oracle |"
     )
-    print("|" + " --- |" * 8)
+    print("|" + " --- |" * 9)
     for path in args.rounds or sorted(ROUNDS.glob("*.npz")):
         answers = load(path)
         for curve in args.curve or ("Q4_K_M", "BF16", "GPU"):

@@ -139,7 +139,10 @@ class Mirror(TargetLlama):
         """Let `input_ids` and `n_tokens` say what the KV holds: all of the text but its last token."""
         held = min(len(text) - 1, len(self.input_ids))
         first = self.n_tokens if self._own_text is text else 0
-        self.input_ids[first:held] = text[first:held]
+        if held == first + 1:
+            self.input_ids[first] = text[first]
+        else:
+            self.input_ids[first:held] = text[first:held]
         self.n_tokens = held
         self._own_text = text
         self._requires_eval = True

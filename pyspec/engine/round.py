@@ -89,7 +89,7 @@ class Loop:
 
         fills: (seq, n) prompt tokens to decode in the same batch; n 0 for a row that nobody reads.
         """
-        if not any(self._may_draft(run) for run in runs):
+        if not any(map(self._may_draft, runs)):
             self.engine.verify(_in_order([(run.seq, 0, 0) for run in runs], fills))
             return [self._accept(run, 0, 0)[0] for run in runs]
         start = perf_counter()
@@ -127,7 +127,7 @@ class Loop:
     # -- draft ---------------------------------------------------------------------------------------------------------
 
     def _may_draft(self, run: Run) -> bool:
-        return self._may_look_up(run) or self._may_run_model(run)
+        return run.draft_max > 0 and (self._may_look_up(run) or self._may_run_model(run))
 
     def _may_look_up(self, run: Run) -> bool:
         return self.drafter is not None and run.drafting in ("all", "lookup")
@@ -214,6 +214,8 @@ class Loop:
     def _propose(self, drafter: Drafter, run: Run, limit: int) -> Proposal:
         try:
             proposal = drafter.propose(run.seq, run.tokens, limit)
+            if not len(proposal.tokens):
+                return NOTHING
             tokens = [index(token) for token in proposal.tokens]
             if len(tokens) > limit or any(not 0 <= token < self.engine.n_vocab for token in tokens):
                 raise DraftError(

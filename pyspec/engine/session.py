@@ -120,19 +120,24 @@ class Session:
     @contextmanager
     def _alone(self, turn: int) -> Iterator[None]:
         """Keep others out between two calls into C that belong together, and refuse an answer that another one replaced."""
+        self._enter(turn)
+        try:
+            yield
+        finally:
+            self._lock.release()
+
+    def _enter(self, turn: int) -> None:
+        """Take the lock, which the caller releases."""
         if not self._lock.acquire(blocking=False):
             raise EngineBusy(
                 "another thread is using this model", "use one object per thread, or a lock"
             )
-        try:
-            if turn != self._turn:
-                raise EngineBusy(
-                    "another answer was begun on this model, or it was closed",
-                    "finish one answer before the next",
-                )
-            yield
-        finally:
+        if turn != self._turn:
             self._lock.release()
+            raise EngineBusy(
+                "another answer was begun on this model, or it was closed",
+                "finish one answer before the next",
+            )
 
     def _begin(self, run: Run, held: int) -> int:
         with self._alone(self._turn):
@@ -153,8 +158,11 @@ class Session:
 
     def _rounds(self, turn: int, run: Run, policy: Policy, clock: _Clock) -> Iterator[Step]:
         while run.finish_reason is None:
-            with self._alone(turn):
+            self._enter(turn)
+            try:
                 (step,) = self.loop.round((run,), policy)
+            finally:
+                self._lock.release()
             clock.emitted()
             yield step
 

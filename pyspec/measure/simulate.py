@@ -353,3 +353,33 @@ def fixed_speed(texts: Sequence[Text], costs: Costs, k: int) -> float:
             t += accepted + 1
         tokens += text.length
     return tokens / ms
+
+
+def oracle_speed(texts: Sequence[Text], costs: Costs) -> float:
+    """Tokens per ms of the best lengths by hindsight, one text at a time: nothing is drafted that is not accepted.
+
+    Per text backward over positions: best[t] is the least time from t committed tokens to the end. The draft model reads the
+    prompt before its first token and never lags afterwards, or is not used in that text at all.
+    """
+    ms = tokens = 0.0
+    for text in texts:
+        with_model = costs.draft(text.prompt) - costs.draft(1) + _least_ms(text, costs, model=True)
+        ms += min(with_model, _least_ms(text, costs, model=False))
+        tokens += text.length
+    return tokens / ms
+
+
+def _least_ms(text: Text, costs: Costs, *, model: bool) -> float:
+    step, n = costs.draft(1), text.length
+    verify = [costs.target(k + 1) for k in range(LONGEST + 1)]
+    best = [0.0] * (n + 1)
+    for t in range(n - 1, 0, -1):
+        best[t] = verify[0] + best[t + 1]
+        found = text.lookup(t)
+        for right, price in (
+            (text.reach(t)[1] if model else 0, step),
+            (found.matched if found is not None else 0, 0.0),
+        ):
+            for k in range(1, min(right, LONGEST, n - t - 1) + 1):
+                best[t] = min(best[t], verify[k] + k * price + best[t + k + 1])
+    return verify[0] + best[1]

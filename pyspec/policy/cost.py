@@ -123,6 +123,15 @@ class RowTimes:
             self._build(max(rows, N_MAX, len(self._table) - 1))
         return self._table
 
+    def time(self, rows: int, depth: int = 0) -> float:
+        """The time of any number of rows, also of a text's that is read at once."""
+        table = self.table(depth)
+        if rows < len(table):
+            return table[rows]
+        key, (one, more) = _key(rows), self._base(rows, depth)
+        hope = 1.0 if key <= max(self._k, default=1) else self.hope
+        return self.scale * one * (1.0 + self._known(key) * hope * more)
+
     def follow(self, target: RowTimes) -> None:
         """As long as nothing was observed, be as fast or slow as the target is."""
         if (
@@ -325,12 +334,11 @@ class CostCurve:
         if outcome.caught_up <= 0:
             self.draft.observe(n_seq, outcome.t_draft / steps)
             return
-        table = self.draft.table(0, first)
-        rest = (steps - 1) * table[n_seq]
-        if table[first] >= rest:
+        reading, rest = self.draft.time(first), (steps - 1) * self.draft.time(n_seq)
+        if reading >= rest:
             self.draft.observe(first, outcome.t_draft - rest)
         else:
-            self.draft.observe(n_seq, (outcome.t_draft - table[first]) / (steps - 1))
+            self.draft.observe(n_seq, (outcome.t_draft - reading) / (steps - 1))
 
     def state(self) -> CurveState:
         """For a profile."""

@@ -60,7 +60,7 @@ class GoodputPolicy(LengthPolicy):
         self._tables: dict[tuple[int, int], _Tables] = {}
         self._table = _Tables(0.0, [1.1], 0.0, 1)
         self._rows = self.curve.target.table()
-        self._n_seq = 1
+        self._n_seq, self._looked = 1, False
         self._pending: dict[int, Forecast] = {}
         self._expected = self._worth = (
             0.0  # tokens that the choice counts on; what the companion's view adds
@@ -71,6 +71,7 @@ class GoodputPolicy(LengthPolicy):
     def plan(self, places: Sequence[Place]) -> Plan:
         """See Policy."""
         self._look(len(places), max([place.depth for place in places]))
+        self._looked = True
         lengths = [min(LONGEST, place.room) if self._pays(place) else 0 for place in places]
         if not any(lengths):
             return Plan(lengths, lookup_min=1)
@@ -99,8 +100,9 @@ class GoodputPolicy(LengthPolicy):
         if not outcome.seqs:
             return
         clean_times(outcome)
-        if not self._pending:  # nothing was drafted, or the loop did not ask
+        if not self._looked:  # the loop did not ask
             self._look(len(outcome.seqs), outcome.depth)
+        self._looked = False
         self.counts.add(outcome, self._expected)
         self.curve.observe(outcome)
         for seq in outcome.seqs:
@@ -156,9 +158,9 @@ class GoodputPolicy(LengthPolicy):
             return False
         if not self._auto:
             return True
-        steps = self.curve.draft.table(0, place.lag + 1)
+        draft = self.curve.draft
         left = min(float(place.left), self._usual)
-        behind = self._price * (steps[place.lag + 1] - steps[1])
+        behind = self._price * (draft.time(place.lag + 1) - draft.time(1))
         switch = self._drafting[self._n_seq.bit_length()]
         return switch.on(place.seq, self._table.gain, behind, left, left / self._pace)
 

@@ -93,26 +93,31 @@ def draft_floors(
     n = len(verify) - 1
     cost = price * np.asarray(verify, dtype=np.float64)
     stop, price_of_step = _stop_values(cost), price * step
-    first, later = (_expectation(acceptance, weights) for weights in nexts)
+    first, later = _expectations(np.asarray(acceptance, dtype=np.float64), nexts)
     value = stop[n]
-    floors = [1.1] * n
+    margin = np.empty((n - 1, len(GRID)))
     for i in range(n - 1, 0, -1):
         on = later[0] @ value + later[1] - price_of_step
-        floors[i - 1] = _threshold((on - stop[i]).tolist())
+        margin[i - 1] = on - stop[i]
         value = np.maximum(stop[i], on)
-    return floors, float(first[0][0] @ value + first[1][0] - price_of_step + cost[0])
+    gain = float(first[0][0] @ value + first[1][0] - price_of_step + cost[0])
+    return [*map(_threshold, margin.tolist()), 1.1], gain
 
 
-def _expectation(acceptance: Sequence[float], weights: Floats) -> tuple[Floats, Floats]:
-    """(W, c): from each survival of GRID one more token brings c on average, and leaves W @ value of what follows."""
-    after = np.outer(GRID, np.asarray(acceptance, dtype=np.float64))
-    place = np.clip(-np.log(after) * ((len(GRID) - 1) / _LOG_MIN), 0.0, len(GRID) - 1.000001)
+def _expectations(acceptance: Floats, nexts: tuple[Floats, Floats]) -> list[tuple[Floats, Floats]]:
+    """(W, c) for a first and a later token: from each survival of GRID it brings c, and leaves W @ value of what follows."""
+    size = len(GRID)
+    after = np.outer(GRID, acceptance)
+    place = np.clip(-np.log(after) * ((size - 1) / _LOG_MIN), 0.0, size - 1.000001)
     low = place.astype(np.intp)
-    rows = np.broadcast_to(np.arange(len(GRID))[:, None], low.shape)
-    out = np.zeros((len(GRID), len(GRID)))
-    np.add.at(out, (rows, low), weights * (1.0 - (place - low)))
-    np.add.at(out, (rows, low + 1), weights * (place - low))
-    return out, after @ weights
+    part = place - low
+    to = (low + size * np.arange(size)[:, None]).ravel()
+    out = []
+    for weights in nexts:
+        stays = np.bincount(to, (weights * (1.0 - part)).ravel(), size * size)
+        moves = np.bincount(to + 1, (weights * part).ravel(), size * size)
+        out.append(((stays + moves).reshape(size, size), after @ weights))
+    return out
 
 
 def _stop_values(cost: Floats) -> Floats:

@@ -10,6 +10,7 @@ import pytest
 BENCH = Path(__file__).parents[2] / "bench"
 TESTED = {
     "batch", "pages", "stretch", "kernels", "load", "soak", "grid", "replay", "serve", "signals", "parity", "structured",
+    "overhead",
 }  # fmt: skip
 
 
@@ -37,15 +38,27 @@ def test_the_soak_draws_its_curve(script, tiny_ascii: Path, tmp_path: Path, caps
     assert out.read_text().lstrip().startswith("<?xml")
 
 
-def test_the_grid_has_a_line_for_each_curve_and_start(script, capsys) -> None:
+def test_the_grid_has_a_line_for_each_curve_and_start(script, tmp_path, capsys) -> None:
     """One acceptance, one draft cost, one seed: the policy against the best fixed length by hindsight."""
     few = ["--acceptance", "0.7", "--cost", "0.1", "--answers", "2"]
-    script("grid").main(["--seeds", "1", "--curve", "GPU", *few])
+    folder = tmp_path / "grid"
+    script("grid").main(["--seeds", "1", "--curve", "GPU", "--out", str(folder), *few])
     rows = capsys.readouterr().out.splitlines()
     assert [row.split(" | ")[:2] for row in rows[2:4]] == [
         ["| GPU", "fresh"],
         ["| GPU", "profiled"],
     ]
+    kept = script("grid").Kept(folder)
+    assert len(kept.found) == 2
+    assert rows[2] in (folder / "README.md").read_text()
+
+
+def test_what_a_round_costs_beside_decodes_is_shown(script, tiny_ascii: Path, capsys) -> None:
+    """A row a way, with a number in each column."""
+    script("overhead").main([str(tiny_ascii), "--ways", "none,plain", "-n", "8", "--runs", "1"])
+    rows = [line.split(" | ") for line in capsys.readouterr().out.splitlines()]
+    assert [row[0] for row in rows[2:]] == ["| none", "| plain"]
+    assert all(float(cell) >= 0.0 for row in rows[2:] for cell in row[1:6])
 
 
 def test_committed_rounds_are_replayed(script, capsys) -> None:

@@ -7,7 +7,15 @@ import random
 import pytest
 
 from pyspec.measure.rounds import RoundsHeader, group, read_answers, write_rounds
-from pyspec.measure.simulate import Costs, Player, Recorded, Synthetic, Times, fixed_speed
+from pyspec.measure.simulate import (
+    Costs,
+    Player,
+    Recorded,
+    Synthetic,
+    Times,
+    fixed_speed,
+    oracle_speed,
+)
 from pyspec.policy.simple import FixedPolicy
 from pyspec.policy.types import Place, Plan
 
@@ -124,3 +132,20 @@ def test_a_file_of_other_content_is_refused() -> None:
         read_answers(['{"answer": 1}'])
     with pytest.raises(ValueError, match="line 2"):
         read_answers(['{"pyspec_rounds": 1}', '{"answer": 1}'])
+
+
+@pytest.mark.parametrize("acceptance", [0.3, 0.7, 0.95])
+def test_no_fixed_length_is_faster_than_the_oracle(acceptance: float) -> None:
+    """Also where reading the prompt for a draft does not pay, and plain decoding is the best there is."""
+    texts = synthetic(acceptance, n=3)
+    for step in (1.0, 20.0):
+        costs = Costs(FLAT.target, Times({1: step, 16: step}), FLAT.companion)
+        best = max(fixed_speed(texts, costs, k) for k in range(17))
+        assert oracle_speed(texts, costs) >= best
+
+
+def test_the_oracle_drafts_what_is_accepted_and_no_more() -> None:
+    """All right, a step of 1 ms and verifying at 10 whatever the rows: the first token alone, then 16 and one at a time."""
+    text = synthetic(0.5, 35, spread=0.0)[0]
+    text._run = [99] * 100
+    assert oracle_speed([text], FLAT) == pytest.approx(35 / (10.0 + 2 * (10.0 + 16.0)))

@@ -187,3 +187,18 @@ def test_contradicting_tables_are_refused() -> None:
     state.target.depths.append(1024)
     with pytest.raises(OptionError):
         CostCurve.restore(state)
+
+
+def test_a_long_text_is_priced_without_a_table_of_its_length() -> None:
+    """A row more each round, far beyond the table: the same times as from a table that reaches there, which stays as it is."""
+    curve, other = (
+        RowTimes({0: expand({1: 10, 2: 14, 16: 40})}),
+        RowTimes({0: expand({1: 10, 2: 14, 16: 40})}),
+    )
+    for times in (curve, other):
+        for rows, ms in ((1, 11.0), (2, 15.0), (5, 30.0)) * 6:
+            times.observe(rows, ms)
+    held = curve.table()
+    for rows in (3, 64, 65, 700, 3000):
+        assert curve.time(rows) == pytest.approx(other.table(0, 3000)[rows], rel=0.02)
+    assert curve.table() is held
