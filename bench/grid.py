@@ -62,6 +62,7 @@ class Cell(NamedTuple):
     even: bool = False
     without: tuple[str, ...] = ()
     answers: int = ANSWERS
+    mixed: float = 0.0
 
 
 class Result(NamedTuple):
@@ -81,11 +82,22 @@ def costs_of(cell: Cell) -> Costs:
 
 
 @lru_cache(maxsize=64)
-def texts_of(acceptance: float, seed: int, even: bool, n: int = ANSWERS) -> list[Synthetic]:
+def texts_of(
+    acceptance: float, seed: int, even: bool, n: int = ANSWERS, mixed: float = 0.0
+) -> list[Synthetic]:
     """Texts of a cell's kind."""
     rng = random.Random(f"{acceptance} {seed}")  # noqa: S311 - reproducible, not secret
     kind = {"spread": 0.0, "error": 0.3} if even else {}
-    return [Synthetic(rng, acceptance, TOKENS, PROMPT, **kind) for _ in range(n)]
+    return [
+        Synthetic(rng, _about(acceptance, mixed, rng), TOKENS, PROMPT, **kind) for _ in range(n)
+    ]
+
+
+def _about(acceptance: float, mixed: float, rng: random.Random) -> float:
+    """A text's own acceptance: its log-odds lie around the cell's with a standard deviation of `mixed`."""
+    if not mixed:
+        return acceptance
+    return 1.0 / (1.0 + (1.0 / acceptance - 1.0) * exp(rng.gauss(0.0, mixed)))
 
 
 def policy_of(cell: Cell) -> GoodputPolicy:
@@ -106,7 +118,9 @@ def policy_of(cell: Cell) -> GoodputPolicy:
 def _taught(cell: Cell, costs: Costs, curve: CostCurve) -> Learned:
     """What a profile knows of the draft: four other answers, drafted throughout."""
     policy = GoodputPolicy(curve, auto=False)
-    Player(policy, costs).play(texts_of(cell.acceptance, 1000 + cell.seed, cell.even, 4))
+    Player(policy, costs).play(
+        texts_of(cell.acceptance, 1000 + cell.seed, cell.even, 4, cell.mixed)
+    )
     return policy.learned
 
 
@@ -153,6 +167,14 @@ class _Untried(UseSwitch):
         self._credit = -1e9
 
 
+class _Unpromising(UseSwitch):
+    """Takes one text for as good as those before."""
+
+    def on(self, seq: int, *about: float) -> bool:
+        self._trial.setdefault(seq, 0)
+        return super().on(seq, *about)
+
+
 def _hopeless(policy: GoodputPolicy) -> None:
     policy.curve.target.hope = 1.0
 
@@ -162,6 +184,7 @@ PARTS: Mapping[str, Callable[[GoodputPolicy], None]] = {
     "trials": _switches(_Untried),
     "floors": _recast(_Greedy),
     "hope": _hopeless,
+    "promise": _switches(_Unpromising),
     "table": _without_table,
 }
 """What can be left out, to see what it is worth."""
@@ -169,7 +192,7 @@ PARTS: Mapping[str, Callable[[GoodputPolicy], None]] = {
 
 def run(cell: Cell) -> Result:
     """Play one cell."""
-    texts = texts_of(cell.acceptance, cell.seed, cell.even, cell.answers)
+    texts = texts_of(cell.acceptance, cell.seed, cell.even, cell.answers, cell.mixed)
     speed = Player(policy_of(cell), costs_of(cell), cell.seed).play(texts).speed
     *fixed, oracle = rivals(cell._replace(known=False, without=()))
     return Result(speed / max(fixed), speed / fixed[0], speed / oracle, fixed.index(max(fixed)))
@@ -178,7 +201,8 @@ def run(cell: Cell) -> Result:
 @lru_cache(maxsize=512)
 def rivals(cell: Cell) -> list[float]:
     """Tokens per ms of the fixed lengths 0 to 16, and of lengths by hindsight."""
-    texts, costs = texts_of(cell.acceptance, cell.seed, cell.even, cell.answers), costs_of(cell)
+    texts = texts_of(cell.acceptance, cell.seed, cell.even, cell.answers, cell.mixed)
+    costs = costs_of(cell)
     return [*(fixed_speed(texts, costs, k) for k in range(17)), oracle_speed(texts, costs)]
 
 
@@ -221,7 +245,7 @@ class Kept:
             kept = json.loads(self._file.read_text())
             if kept["code"] == code():
                 for cell, result in kept["cells"]:
-                    self.found[Cell(*cell[:-2], tuple(cell[-2]), cell[-1])] = Result(*result)
+                    self.found[Cell(*cell[:6], tuple(cell[6]), *cell[7:])] = Result(*result)
 
     def save(self) -> None:
         """After every few cells, so that a run that was stopped goes on."""
@@ -262,10 +286,13 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--answers", type=int, default=ANSWERS)
     parser.add_argument("--even", action="store_true")
     parser.add_argument("--without", action="append", default=[], choices=list(PARTS))
+    parser.add_argument(
+        "--mixed", type=float, default=0.0, help="how much the texts of a cell differ"
+    )
     parser.add_argument("--out", type=Path, help="folder of results to keep, and to go on with")
     args = parser.parse_args(argv)
     cells = [
-        Cell(curve, a, cost, seed, known, args.even, tuple(args.without), args.answers)
+        Cell(curve, a, cost, seed, known, args.even, tuple(args.without), args.answers, args.mixed)
         for a, seed in product(args.acceptance or ACCEPTANCES, range(args.seeds))
         for curve in args.curve or CURVES
         for cost, known in product(args.cost or DRAFT_COSTS, (False, True))

@@ -19,11 +19,12 @@ from typing import TYPE_CHECKING, Any
 from pyspec import Speculation, SpeculativeLlama, Strict
 from pyspec.sampling import Sampling
 from pyspec.store import resolve
+from pyspec.template import ChatTemplate, Message
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-TEXT = "The history of the small town of"
+TEXT = "Write a long letter from a traveller who has seen the sea for the first time."
 GREEDY = Sampling(temperature=0.0)
 PARTS = {"plan": "choosing", "choose": "choosing", "observe": "choosing", "accept": "checking"}
 
@@ -60,7 +61,7 @@ class Way:
         for part in ("plan", "choose", "observe"):
             watch(self._policy, part, self._spent)
         watch(self.llm._open().session.engine, "accept", self._spent)  # noqa: SLF001 - measuring looks inside
-        self._prompt = self.llm.tokenize(TEXT.encode())
+        self._prompt = ChatTemplate.of(self.llm).prompt([Message(role="user", content=TEXT)])
 
     def answer(self, n: int) -> list[float]:
         """Tokens a second; per round, in us: outside decodes, choosing, checking; and the share outside."""

@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any
 
+import msgspec
+
 
 class Source(IntEnum):
     """Where an emitted token came from; the values are the extension's."""
@@ -20,8 +22,7 @@ class Source(IntEnum):
         return self.name.lower()
 
 
-@dataclass(frozen=True, slots=True)
-class Token:
+class Token(msgspec.Struct, frozen=True):
     """One emitted token.
 
     id: vocabulary id.
@@ -36,8 +37,7 @@ class Token:
     preferred: int
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
+class Step(msgspec.Struct, frozen=True):
     """What one round emitted: at least one token, and why the generation ends if it does.
 
     finish_reason: None while it goes on; "stop" after an end-of-generation token (the last of `tokens`), "length" at
@@ -79,8 +79,9 @@ class Tally:
         self.drafted += drafted
         self.verified += verified
         self.accepted += accepted
-        _bump(self.verified_by_position, verified)
-        _bump(self.accepted_by_position, accepted)
+        if verified:
+            _bump(self.verified_by_position, verified)
+            _bump(self.accepted_by_position, accepted)
 
     def join(self, other: Tally) -> None:
         """Count another answer's tokens in; positions are its own."""

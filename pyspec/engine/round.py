@@ -21,6 +21,9 @@ log = logging.getLogger("pyspec")
 LOOKUP_MAX = 16
 """Longest draft asked of a Python drafter, tokens: a wider verify batch gains nothing on any curve measured."""
 
+PLAIN_WATCHED = 4
+"""Of so many rounds that cannot draft, one tells the policy its time."""
+
 MAX_BATCH = 2**31 - 1
 """No limit of rows but llama.cpp's own."""
 
@@ -74,6 +77,7 @@ class Loop:
         self.translated = translated
         self.n_batch = n_batch
         self.longest = longest
+        self._plain_rounds = 0
         self._complained: set[str] = set()
         self._draft_outage, self._score_outage = Outage(), Outage()
 
@@ -90,16 +94,14 @@ class Loop:
         fills: (seq, n) prompt tokens to decode in the same batch; n 0 for a row that nobody reads.
         """
         if not any(map(self._may_draft, runs)):
-            self.engine.verify(_in_order([(run.seq, 0, 0) for run in runs], fills))
+            self._verify_plainly(runs, policy, fills)
             return [self._accept(run, 0, 0)[0] for run in runs]
         start = perf_counter()
         drafted = self._draft(runs, policy)
         if drafted is None:
             drafted, lengths = _Drafted([Draft(run.seq, 0) for run in runs]), [0] * len(runs)
         else:
-            # a draft kept from an earlier round may be longer than this round's batch has room for
-            chosen = policy.choose(drafted.drafts)
-            lengths = [min(n, self._room(run, len(runs))) for n, run in zip(chosen, runs)]
+            lengths = self._choose(runs, policy, drafted.drafts)
         depth = max((len(run.tokens) for run in runs), default=0)
         before = perf_counter()
         self.engine.verify(_in_order([(run.seq, 0, n) for run, n in zip(runs, lengths)], fills))
@@ -123,6 +125,17 @@ class Loop:
         )
         policy.observe(outcome)
         return [step for step, _ in verdicts]
+
+    def _verify_plainly(
+        self, runs: Sequence[Run], policy: Policy, fills: Sequence[tuple[int, int]]
+    ) -> None:
+        """A round in which nothing can be drafted; the policy hears of some, so that it knows how fast the machine is."""
+        self._plain_rounds += 1
+        start = perf_counter()
+        self.engine.verify(_in_order([(run.seq, 0, 0) for run in runs], fills))
+        if self._plain_rounds % PLAIN_WATCHED == 0 and not fills:
+            depth = max([len(run.tokens) for run in runs])
+            policy.watch(len(runs), 1e3 * (perf_counter() - start), depth)
 
     # -- draft ---------------------------------------------------------------------------------------------------------
 
@@ -174,6 +187,14 @@ class Loop:
         elif self.draft_model and not self._draft_outage.lasts() and asked:
             self._try_model(asked, plan, drafted)
         return drafted
+
+    def _choose(self, runs: Sequence[Run], policy: Policy, drafts: Sequence[Draft]) -> list[int]:
+        """How many drafted tokens of each run go to the target."""
+        if not any([draft.n for draft in drafts]):  # noqa: C419 - a list is faster
+            return [0] * len(drafts)
+        # a draft kept from an earlier round may be longer than this round's batch has room for
+        chosen = policy.choose(drafts)
+        return [min(n, self._room(run, len(runs))) for n, run in zip(chosen, runs)]
 
     def _translate(self, drafter: TranslatedDrafter, asked: _Asked, drafted: _Drafted) -> None:
         """A draft of a model behind text: paid for and judged as one in the engine is."""

@@ -236,7 +236,8 @@ class Player:
             plan = self.policy.plan([p.place for p in places])
             picks = [_pick(p, n, plan) for p, n in zip(places, plan.lengths, strict=True)]
             scored = self._draft(places, picks, plan, out)
-            used = self.policy.choose([draft for _, draft in picks])
+            if any(draft.n for _, draft in picks):
+                used = self.policy.choose([draft for _, draft in picks])
         rows = out.verify_rows = len(places) + sum(used)
         out.t_verify = self.costs.target(rows)
         self._count(out)

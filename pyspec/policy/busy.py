@@ -1,6 +1,8 @@
-"""Notices that the machine is busy: decodes that take several times what the curve says, for long."""
+"""Notices that the machine is busy: decodes that take several times what they took, for long."""
 
 from __future__ import annotations
+
+from math import inf
 
 TIMES = 4.0
 LONG = 20
@@ -10,25 +12,30 @@ SENTENCE = (
     "decodes take more than %d times what they took: other programs use this machine, and threads that wait "
     "for each other make it worse; fewer may be faster (-t N, n_threads=N)"
 )
+_FEW = 3  # times a count of rows must have been seen before its own time says anything
 
 
 class Busy:
-    """Counts slow rounds.
+    """Counts slow rounds. Each count of rows is held against its own best time alone: what is assumed of others may be wrong.
 
-    least: the smallest ratio of a decode's time to the curve's that this machine reaches: 1 where the curve was measured,
-    infinity where it was assumed, until a round shows it.
+    measured: whether times come in units of a measured curve, which this machine has reached already.
     """
 
-    def __init__(self, least: float) -> None:
-        self._least = least
+    def __init__(self, measured: bool) -> None:
+        self._start = 1.0 if measured else inf
+        self._best: dict[int, float] = {}
+        self._seen: dict[int, int] = {}
         self._slow = 0
         self._noted = False
 
-    def notes(self, ratio: float) -> bool:
-        """Whether it is to be said now, which is once. ratio: this decode's time to the curve's, 0 where that is not known."""
-        if not ratio or self._noted:
+    def notes(self, rows: int, times: float) -> bool:
+        """Whether it is to be said now, which is once. times: this decode's time in units of the curve's, 0 for not known."""
+        if not times or self._noted:
             return False
-        self._least = min(self._least, ratio)
-        self._slow = self._slow + 1 if ratio > TIMES * self._least else 0
+        best = self._best[rows] = min(self._best.get(rows, self._start), times)
+        seen = self._seen[rows] = self._seen.get(rows, 0) + 1
+        if seen <= _FEW and self._start == inf:
+            return False
+        self._slow = self._slow + 1 if times > TIMES * best else 0
         self._noted = self._slow >= LONG
         return self._noted

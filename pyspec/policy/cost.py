@@ -14,7 +14,7 @@ from __future__ import annotations
 import logging
 from bisect import bisect_left
 from functools import lru_cache
-from math import inf, log2
+from math import log2
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -105,7 +105,7 @@ class RowTimes:
         self._count: dict[int, int] = {}
         self._slow = self._waiting = 0
         self.ratio = 0.0
-        """The last time in units of the base curve's; 0 where such a count of rows is too new to say."""
+        """The last time in units of the base curve's; 0 for an impossible one."""
         self._depth = -1
         self._base_of = (-1, 0)
         self._one, self._more = 0.0, [0.0]
@@ -152,8 +152,7 @@ class RowTimes:
         expected = one * (1.0 + k * more)
         ratio = ms / (self.scale * expected)
         tried = rows == 1 or key in self._count
-        if rows == 1 or self._count.get(key, 0) > _SURE:
-            self.ratio = ms / expected
+        self.ratio = ms / (one * (1.0 + more))
         if not self._count or (tried and ratio < 1.0 / _STALL):  # no machine is faster by chance
             self.scale *= ratio
         elif ratio > _STALL:
@@ -296,7 +295,7 @@ class CostCurve:
         self.target = RowTimes(bases)
         self.draft = RowTimes({0: [one_row_ms * draft_share * t for t in shape]})
         self.companion = RowTimes({0: [one_row_ms * companion_share * t for t in shape]})
-        self._busy = Busy(inf)
+        self._busy = Busy(measured=False)
 
     @classmethod
     def from_tables(
@@ -310,7 +309,7 @@ class CostCurve:
         curve.target = RowTimes(target, measured=True)
         curve.draft = RowTimes({0: draft}, measured=True)
         curve.companion = RowTimes({0: companion}, measured=True)
-        curve._busy = Busy(1.0)
+        curve._busy = Busy(measured=True)
         return curve
 
     def observe(self, outcome: Outcome) -> None:
@@ -318,7 +317,7 @@ class CostCurve:
         n_seq = len(outcome.seqs)
         if outcome.verify_rows == outcome.own_rows:  # prompt rows have no logits and cost less
             self.target.observe(outcome.verify_rows, outcome.t_verify, outcome.depth)
-            if self._busy.notes(self.target.ratio):
+            if self._busy.notes(outcome.verify_rows, self.target.ratio):
                 log.warning(SENTENCE, TIMES)
             for side in (self.draft, self.companion):
                 side.follow(self.target)
@@ -351,5 +350,5 @@ class CostCurve:
         curve.target = RowTimes.restore(state.target)
         curve.draft = RowTimes.restore(state.draft)
         curve.companion = RowTimes.restore(state.companion)
-        curve._busy = Busy(1.0 if curve.target.measured else inf)
+        curve._busy = Busy(curve.target.measured)
         return curve

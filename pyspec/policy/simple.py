@@ -15,6 +15,7 @@ from pyspec.policy.types import (
     Place,
     Plan,
     Policy,
+    SeqOutcome,
     bin_centre,
     logit,
 )
@@ -87,6 +88,11 @@ class LengthPolicy(Policy):
             clean_times(outcome)
             self.counts.add(outcome)
             self.curve.observe(outcome)
+
+    def watch(self, rows: int, ms: float, depth: int) -> None:
+        """See Policy."""
+        seqs = [SeqOutcome(seq, 0, 0) for seq in range(rows)]
+        self.curve.observe(Outcome(seqs, ms, rows, depth=depth))
 
     def begin_answer(self) -> None:
         """See Policy."""

@@ -7,12 +7,15 @@ paid against what the rest of the answer can still bring.
 
 from __future__ import annotations
 
+from math import erf, exp, pi, sqrt
+
 _MEMORY = 64.0  # rounds the mean gain looks back on
 _PRIOR_WEIGHT = 3.0  # observed rounds that an expectation counts for
 _TRIAL = 6  # rounds of a trial
 _RATE = 0.004  # share of the tokens since the last trial that the next one may lose
 _CREDIT = 16.0  # tokens that the first one may lose, and any at most
 _SHARE_LEFT = 0.125  # of the tokens that are left, what one trial may lose
+_SPREAD = 0.2  # standard deviation of the gain from text to text
 
 
 class UseSwitch:
@@ -21,7 +24,9 @@ class UseSwitch:
     def __init__(self) -> None:
         self._mean = self._count = 0.0
         self._credit = _CREDIT
-        self._trial: dict[int, int] = {}  # rounds left of a text's trial
+        self._trial: dict[
+            int, int
+        ] = {}  # rounds left of a text's trial, 0 where it was used without one
 
     def gain(self, expected: float) -> float:
         """Tokens a round to be gained: `expected` on other grounds, and what was seen."""
@@ -34,12 +39,16 @@ class UseSwitch:
         """
         gain = self.gain(expected)
         if gain * rounds > price:
+            self._trial.setdefault(seq, 0)
             return True
         if self._trial.get(seq, 0) > 0:
             self._trial[seq] -= 1
             return True
         loss = price + _TRIAL * max(0.0, -gain)
-        if loss > min(self._credit, _SHARE_LEFT * left):
+        afford = min(self._credit, _SHARE_LEFT * left)
+        if seq not in self._trial:  # nothing was seen of this text, which may be better than others
+            afford = max(afford, promise(gain) * rounds)
+        if loss > afford:
             return False
         self._credit = 0.0
         self._trial[seq] = _TRIAL - 1
@@ -60,3 +69,9 @@ class UseSwitch:
             self._trial.clear()
         else:
             self._trial.pop(seq, None)
+
+
+def promise(gain: float) -> float:
+    """Expected gain of a text whose own is drawn around `gain`, if it is used only where it is above 0."""
+    z = gain / _SPREAD
+    return _SPREAD * exp(-0.5 * z * z) / sqrt(2.0 * pi) + gain * 0.5 * (1.0 + erf(z / sqrt(2.0)))

@@ -152,7 +152,7 @@ class Outcome(msgspec.Struct):
 class Policy(ABC):
     """Decides draft lengths; one object lives as long as the process and learns across answers.
 
-    Not thread-safe. A round may come without `plan` and `choose`; then nothing was drafted.
+    Not thread-safe. A round may come without `plan` or `choose`; then nothing was drafted.
     """
 
     @abstractmethod
@@ -166,6 +166,9 @@ class Policy(ABC):
     @abstractmethod
     def observe(self, outcome: Outcome) -> None:
         """Learn from a verified round."""
+
+    def watch(self, rows: int, ms: float, depth: int) -> None:  # noqa: B027 - most have nothing to learn
+        """Hear what some of the rounds took in which nothing can be drafted."""
 
     @abstractmethod
     def begin_answer(self) -> None:

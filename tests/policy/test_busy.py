@@ -53,6 +53,13 @@ def test_stalls_and_less_than_several_times_are_nothing(caplog) -> None:
     assert said(measured(), caplog, *[(1, 30.0)] * 100) == 0
 
 
+def test_a_count_of_rows_that_was_mistaken_says_nothing_of_others(caplog) -> None:
+    """Sixteen rows that were slow at first and then fast: one row is as it always was."""
+    curve = CostCurve()
+    slow_once = [(1, 10.0)] * 30 + [(16, 400.0)] * 6 + [(16, 40.0)] * 30
+    assert said(curve, caplog, *slow_once, *[(1, 10.0)] * 60) == 0
+
+
 def test_wide_rounds_count_when_they_are_known(caplog) -> None:
     """Eight rows cost more than one: that is no sign, while four times their own time is."""
     curve = measured()
