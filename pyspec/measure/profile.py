@@ -28,8 +28,8 @@ from pyspec.measure.questions import Question
 from pyspec.measure.rounds import Chain, record_answer
 from pyspec.policy.acceptance import Learned
 from pyspec.policy.cost import CostCurve
-from pyspec.policy.forecast import Forecaster
 from pyspec.policy.profile import Profile, save_profile
+from pyspec.policy.stopping import Forecaster
 from pyspec.policy.types import LOOKUP, SeqOutcome
 from pyspec.profiles import profile_key, profiles_dir
 from pyspec.template import ChatTemplate, Message

@@ -14,13 +14,12 @@ from __future__ import annotations
 import logging
 from bisect import bisect_left
 from functools import lru_cache
-from math import log2
+from math import inf, log2
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from pyspec.errors import OptionError
-from pyspec.policy.busy import SENTENCE, TIMES, Busy
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -259,6 +258,43 @@ def _at(base: Sequence[float], rows: int) -> float:
         return base[rows]
     half = max(1, last // 2)
     return base[last] + (rows - last) * (base[last] - base[half]) / max(1, last - half)
+
+
+TIMES = 4.0
+LONG = 20
+"""Rounds in a row: a stall is over sooner."""
+
+SENTENCE = (
+    "decodes take more than %d times what they took: other programs use this machine, and threads that wait "
+    "for each other make it worse; fewer may be faster (-t N, n_threads=N)"
+)
+_FEW = 3  # times a count of rows must have been seen before its own time says anything
+
+
+class Busy:
+    """Counts slow rounds. Each count of rows is held against its own best time alone: what is assumed of others may be wrong.
+
+    measured: whether times come in units of a measured curve, which this machine has reached already.
+    """
+
+    def __init__(self, measured: bool) -> None:
+        self._start = 1.0 if measured else inf
+        self._best: dict[int, float] = {}
+        self._seen: dict[int, int] = {}
+        self._slow = 0
+        self._noted = False
+
+    def notes(self, rows: int, times: float) -> bool:
+        """Whether it is to be said now, which is once. times: this decode's time in units of the curve's, 0 for not known."""
+        if not times or self._noted:
+            return False
+        best = self._best[rows] = min(self._best.get(rows, self._start), times)
+        seen = self._seen[rows] = self._seen.get(rows, 0) + 1
+        if seen <= _FEW and self._start == inf:
+            return False
+        self._slow = self._slow + 1 if times > TIMES * best else 0
+        self._noted = self._slow >= LONG
+        return self._noted
 
 
 class CurveState(msgspec.Struct):

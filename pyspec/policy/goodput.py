@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from math import erf, exp, pi, sqrt
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from pyspec.policy.forecast import Forecast, Forecaster
 from pyspec.policy.simple import LengthPolicy, clean_times
-from pyspec.policy.stopping import allocate, best_length, draft_floors, survivals
-from pyspec.policy.switch import UseSwitch
+from pyspec.policy.stopping import (
+    Forecast,
+    Forecaster,
+    allocate,
+    best_length,
+    draft_floors,
+    survivals,
+)
 from pyspec.policy.types import LONGEST, LOOKUP, Draft, Outcome, Place, Plan
 
 if TYPE_CHECKING:
@@ -20,6 +26,15 @@ if TYPE_CHECKING:
 _REFRESH = 128  # rounds between two looks at slowly moving inputs of the floors
 _PACE_MEMORY = 32.0  # rounds the running mean of tokens looks back on
 _USUAL = 256.0  # tokens of an answer, before one was seen
+
+
+_MEMORY = 64.0  # rounds the mean gain looks back on
+_PRIOR_WEIGHT = 3.0  # observed rounds that an expectation counts for
+_TRIAL = 6  # rounds of a trial
+_RATE = 0.004  # share of the tokens since the last trial that the next one may lose
+_CREDIT = 16.0  # tokens that the first one may lose, and any at most
+_SHARE_LEFT = 0.125  # of the tokens that are left, what one trial may lose
+_SPREAD = 0.2  # standard deviation of the gain from text to text
 
 
 class _Tables(NamedTuple):
@@ -237,3 +252,67 @@ class GoodputPolicy(LengthPolicy):
             out["log_loss_without_companion"] = round(self.learned.loss_without, 4)
             out["log_loss_with_companion"] = round(self.learned.loss_with, 4)
         return out
+
+
+class UseSwitch:
+    """When a side model is used at all: while it gains, and now and then to see whether it would.
+
+    Gains are in tokens a round and sequence against not using it, by the cost curve: what a stall of the machine or catching
+    up with the text took is no evidence. Catching up (an unread prompt, rounds without drafts) is a price, weighed before it
+    is paid against what the rest of the answer can still bring.
+    """
+
+    def __init__(self) -> None:
+        self._mean = self._count = 0.0
+        self._credit = _CREDIT
+        self._trial: dict[
+            int, int
+        ] = {}  # rounds left of a text's trial, 0 where it was used without one
+
+    def gain(self, expected: float) -> float:
+        """Tokens a round to be gained: `expected` on other grounds, and what was seen."""
+        return (self._count * self._mean + _PRIOR_WEIGHT * expected) / (self._count + _PRIOR_WEIGHT)
+
+    def on(self, seq: int, expected: float, price: float, left: float, rounds: float) -> bool:
+        """Whether to use it.
+
+        price: tokens that catching up costs; left: tokens, and rounds, that the text may still have.
+        """
+        gain = self.gain(expected)
+        if gain * rounds > price:
+            self._trial.setdefault(seq, 0)
+            return True
+        if self._trial.get(seq, 0) > 0:
+            self._trial[seq] -= 1
+            return True
+        loss = price + _TRIAL * max(0.0, -gain)
+        afford = min(self._credit, _SHARE_LEFT * left)
+        if seq not in self._trial:  # nothing was seen of this text, which may be better than others
+            afford = max(afford, promise(gain) * rounds)
+        if loss > afford:
+            return False
+        self._credit = 0.0
+        self._trial[seq] = _TRIAL - 1
+        return True
+
+    def used(self, gain: float) -> None:
+        """A round with it gained so many tokens."""
+        self._count = min(self._count + 1.0, _MEMORY)
+        self._mean += (gain - self._mean) / self._count
+
+    def earn(self, tokens: float) -> None:
+        """So many tokens were emitted; a share of them may be spent on trials."""
+        self._credit = min(_CREDIT, self._credit + _RATE * tokens)
+
+    def begin(self, seq: int | None = None) -> None:
+        """Another text goes on under this number, or under all of them."""
+        if seq is None:
+            self._trial.clear()
+        else:
+            self._trial.pop(seq, None)
+
+
+def promise(gain: float) -> float:
+    """Expected gain of a text whose own is drawn around `gain`, if it is used only where it is above 0."""
+    z = gain / _SPREAD
+    return _SPREAD * exp(-0.5 * z * z) / sqrt(2.0 * pi) + gain * 0.5 * (1.0 + erf(z / sqrt(2.0)))

@@ -17,10 +17,10 @@ from pyspec.policy.acceptance import (
     Learned,
     LearnedState,
     Logistic,
+    LookupEstimator,
     read_companion,
     read_draft,
 )
-from pyspec.policy.lookups import LookupEstimator
 from pyspec.policy.types import TABLE_BINS, Draft, bin_centre, table_bin
 
 

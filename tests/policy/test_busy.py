@@ -6,8 +6,7 @@ import logging
 
 import pytest
 
-from pyspec.policy.busy import LONG
-from pyspec.policy.cost import CostCurve, expand
+from pyspec.policy.cost import LONG, CostCurve, expand
 from pyspec.policy.types import Outcome, SeqOutcome
 
 

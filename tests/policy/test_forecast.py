@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pyspec.policy.acceptance import Learned
-from pyspec.policy.forecast import Forecaster
+from pyspec.policy.stopping import Forecaster
 from pyspec.policy.types import LOOKUP, Draft, SeqOutcome
 
 

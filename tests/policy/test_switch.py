@@ -1,11 +1,11 @@
-"""Tests of pyspec.policy.switch."""
+"""Tests of the switch in pyspec.policy.goodput."""
 
 from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyspec.policy.switch import UseSwitch
+from pyspec.policy.goodput import UseSwitch
 
 
 def play(
