@@ -86,7 +86,7 @@ class GoodputPolicy(LengthPolicy):
     def plan(self, places: Sequence[Place]) -> Plan:
         """See Policy."""
         self._look(len(places), max([place.depth for place in places]))
-        self._looked = True
+        self._looked, self._pending = True, {}  # the last round may have ended in an error
         lengths = [min(LONGEST, place.room) if self._pays(place) else 0 for place in places]
         if not any(lengths):
             return Plan(lengths, lookup_min=1)
@@ -265,9 +265,8 @@ class UseSwitch:
     def __init__(self) -> None:
         self._mean = self._count = 0.0
         self._credit = _CREDIT
-        self._trial: dict[
-            int, int
-        ] = {}  # rounds left of a text's trial, 0 where it was used without one
+        # rounds left of a text's trial, 0 where it was used without one
+        self._trial: dict[int, int] = {}
 
     def gain(self, expected: float) -> float:
         """Tokens a round to be gained: `expected` on other grounds, and what was seen."""

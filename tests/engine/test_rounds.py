@@ -6,7 +6,10 @@ import pytest
 import tiny
 from answers import GREEDY, Scripted, ask, counters, foretelling
 
+from pyspec import Speculation
 from pyspec.engine import handle
+from pyspec.policy.simple import FixedPolicy
+from pyspec.policy.types import Plan
 
 PROMPT = [tiny.A, tiny.A + 1, tiny.A + 2]
 
@@ -204,3 +207,41 @@ def test_a_drafted_round_calls_into_c_five_times(
             most = max(most, len(counted.calls))
         counted.calls.clear()
     assert 4 <= most <= 5
+
+
+class Watching(FixedPolicy):
+    """Writes down what it hears."""
+
+    def __init__(self) -> None:
+        super().__init__(4)
+        self.heard: list[str] = []
+
+    def watch(self, rows: int, ms: float, depth: int) -> None:
+        """See Policy."""
+        assert rows == 1
+        assert ms > 0.0
+        assert depth >= len(PROMPT)
+        self.heard.append("watch")
+
+    def plan(self, places) -> Plan:
+        """See Policy."""
+        self.heard.append("plan")
+        return super().plan(places)
+
+    def observe(self, outcome) -> None:
+        """See Policy."""
+        self.heard.append("observe")
+        super().observe(outcome)
+
+
+@pytest.mark.parametrize("without", ["a draft", "leave"])
+def test_where_nothing_can_be_drafted_the_policy_is_not_asked(
+    open_llama, tiny_target, reference, without
+):
+    """Neither without a draft nor in a plain call: one round in four says how long it took, and no round is counted."""
+    llm = open_llama(tiny_target, draft="none" if without == "a draft" else tiny_target)
+    policy, asked = Watching(), Speculation(enabled=False) if without == "leave" else None
+    steps = llm.steps(PROMPT, GREEDY, max_tokens=40, speculation=asked, policy=policy)
+    assert [token.id for step in steps for token in step.tokens] == reference
+    assert policy.heard == ["watch"] * 10
+    assert policy.stats()["rounds"] == 0

@@ -66,6 +66,24 @@ def test_a_trial_may_lose_a_share_of_what_is_left_only() -> None:
     assert UseSwitch().on(0, -0.5, 5.0, 200.0, 200.0)
 
 
+def test_a_new_text_is_tried_once_where_others_did_little_harm() -> None:
+    """Texts differ: after one in which drafting just failed to pay the next is tried, and no further round of that text."""
+    switch = UseSwitch()
+    play(switch, -0.05, 300)
+    switch.begin(0)
+    tried = [switch.on(0, 0.0, 2.0, 200.0, 150.0) for _ in range(40)]
+    assert tried[0]
+    assert not any(tried[10:])
+
+
+def test_a_new_text_is_not_tried_where_others_did_much_harm() -> None:
+    """No text is likely to be that much better."""
+    switch = UseSwitch()
+    play(switch, -0.5, 300)
+    switch.begin(0)
+    assert not switch.on(0, 0.0, 2.0, 200.0, 150.0)
+
+
 @given(st.lists(st.tuples(st.floats(-3.0, 3.0), st.floats(0.0, 50.0)), max_size=300))
 def test_every_answer_is_a_number(rounds: list[tuple[float, float]]) -> None:
     """Whatever is seen, the gain stays inside what was seen."""
