@@ -102,7 +102,7 @@ def _intro(results: Results) -> str:
         f"Made by `{results.command}` on {setup.day}. {max(counts, default=0)} questions, "
         f"{setup.max_tokens} tokens an answer at most, temperature {setup.temperature:g}, "
         f"{results.repeat} run{'s' if results.repeat > 1 else ''} a question, every question "
-        "answered in each way before the next. A speed is tokens a second after the first token; "
+        "answered in each mode before the next. A speed is tokens a second after the first token; "
         "a category's speed-up is the ratio of such speeds over all its questions; times are "
         f"medians over runs. An answer is timed again where others took more than {100 * BOUND:.0f} % of a processor."
     )
