@@ -68,7 +68,7 @@ class ChatBody(Body):
 
     @property
     def alternatives(self) -> int | None:
-        """How many of the likeliest tokens to tell with each; None for no logprobs at all."""
+        """How many of the likeliest tokens to list with each; None for no logprobs at all."""
         return (self.top_logprobs or 0) if self.logprobs else None
 
     def record(self, name: str) -> Record:
@@ -100,7 +100,7 @@ class CompletionBody(Body):
 
     @property
     def alternatives(self) -> int | None:
-        """See ChatBody."""
+        """How many of the likeliest tokens to list with each; None for no logprobs at all."""
         return self.logprobs
 
     def record(self, name: str) -> Record:

@@ -83,15 +83,15 @@ class Recorded:
         self._with_lookup = with_lookup
 
     def model(self, t: int) -> Chain | None:
-        """See Text."""
+        """What was recorded of the draft model there."""
         return self.answer.model.get(t)
 
     def lookup(self, t: int) -> Chain | None:
-        """See Text."""
+        """What was recorded of prompt lookup there."""
         return self.answer.lookup.get(t) if self._with_lookup else None
 
     def reach(self, t: int) -> tuple[int, int]:
-        """See Text."""
+        """Its recorded length, and how many of it are right."""
         chain = self.answer.model.get(t)
         return (len(chain.ok), chain.matched) if chain else (0, 0)
 
@@ -131,10 +131,10 @@ class Synthetic:
             self._run[t] = self._run[t + 1] + 1 if ok[t] else 0
 
     def model(self, t: int) -> Chain | None:
-        """See Text."""
+        """A chain whose acceptance is drawn once for each position."""
         right = min(self._run[t], LONGEST)
-        told = min(right + 1, LONGEST)
-        p = self._p[t : t + told] + self._off[t + told : t + LONGEST]
+        known = min(right + 1, LONGEST)
+        p = self._p[t : t + known] + self._off[t + known : t + LONGEST]
         out = Chain(0, "", t, self.length, [1] * right + [0] * (LONGEST - right))
         out.p, out.h = p, self._h[t : t + LONGEST]
         if self._seen:
@@ -143,10 +143,10 @@ class Synthetic:
         return out
 
     def lookup(self, t: int) -> Chain | None:
-        """See Text."""
+        """Nothing: invented texts do not repeat."""
 
     def reach(self, t: int) -> tuple[int, int]:
-        """See Text."""
+        """The longest draft, and how many of it are right."""
         return LONGEST, self._run[t]
 
 
@@ -183,7 +183,7 @@ class Position:
 
     @property
     def place(self) -> Place:
-        """As the loop tells a policy."""
+        """Where it stands, as the loop gives it to a policy."""
         left = self.text.length - self.t
         return Place(self.seq, self.room, self.lag, left, self.text.prompt + self.t)
 

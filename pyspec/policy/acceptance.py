@@ -105,7 +105,7 @@ class Logistic:
             w[i] = wi if -20.0 < wi < 20.0 else (20.0 if wi > 0.0 else -20.0)
 
     def state(self) -> LogisticState:
-        """For a profile."""
+        """What a profile keeps of it; `restore` is the way back."""
         return LogisticState(list(self._w), list(self._g))
 
     @classmethod
@@ -169,7 +169,7 @@ class Calibration:
         return first / first.sum(), later / later.sum()
 
     def state(self) -> CalibrationState:
-        """For a profile."""
+        """What a profile keeps of it; `restore` is the way back."""
         return CalibrationState(*map(list, (self._hits, self._seen, self.first, self.later)))
 
     @classmethod
@@ -263,7 +263,7 @@ class LookupEstimator:
             self.recent += 0.2 * ((1.0 if hits[0] else 0.0) - self.recent)
 
     def state(self) -> LookupState:
-        """For a profile."""
+        """What a profile keeps of it; `restore` is the way back."""
         return LookupState(list(self._mean), list(self._count), self.recent)
 
     @classmethod
@@ -354,7 +354,7 @@ class Learned:
         self.scored += 1
 
     def state(self) -> LearnedState:
-        """For a profile."""
+        """What a profile keeps of it; `restore` is the way back."""
         return LearnedState(
             self.calibration.state(),
             self.companion.state(),

@@ -376,7 +376,7 @@ class CostCurve:
             self.draft.observe(n_seq, (outcome.t_draft - reading) / (steps - 1))
 
     def state(self) -> CurveState:
-        """For a profile."""
+        """What a profile keeps of it; `restore` is the way back."""
         return CurveState(self.target.state(), self.draft.state(), self.companion.state())
 
     @classmethod

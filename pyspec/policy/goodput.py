@@ -84,7 +84,7 @@ class GoodputPolicy(LengthPolicy):
     # -- the round ---------------------------------------------------------------------------
 
     def plan(self, places: Sequence[Place]) -> Plan:
-        """See Policy."""
+        """How long to draft, and the floors at which drafting stops; nothing where no draft pays."""
         self._look(len(places), max([place.depth for place in places]))
         self._looked, self._pending = True, {}  # the last round may have ended in an error
         lengths = [min(LONGEST, place.room) if self._pays(place) else 0 for place in places]
@@ -100,7 +100,7 @@ class GoodputPolicy(LengthPolicy):
         )
 
     def choose(self, drafts: Sequence[Draft]) -> list[int]:
-        """See Policy."""
+        """The lengths that bring the most tokens a millisecond together."""
         read = [self._forecaster.read(draft) for draft in drafts]
         lengths = self._lengths([r.survival for r in read])
         self._pending = {r.draft.seq: r for r in read if r.draft.n}
@@ -111,7 +111,7 @@ class GoodputPolicy(LengthPolicy):
         return lengths
 
     def observe(self, outcome: Outcome) -> None:
-        """See Policy."""
+        """Learn acceptance, costs, and whether draft and companion gain."""
         if not outcome.seqs:
             return
         clean_times(outcome)
@@ -224,7 +224,7 @@ class GoodputPolicy(LengthPolicy):
     # -- between answers ---------------------------------------------------------------------
 
     def begin_answer(self) -> None:
-        """See Policy."""
+        """Forget the texts; costs and acceptance stay."""
         super().begin_answer()
         for seq in list(self._emitted):
             self._end(seq)
@@ -232,7 +232,7 @@ class GoodputPolicy(LengthPolicy):
         self._scoring.begin()
 
     def begin_sequence(self, seq: int) -> None:
-        """See Policy."""
+        """Forget the text that went on under this number."""
         self._end(seq)
         self._forecaster.begin_sequence(seq)
 
@@ -244,7 +244,7 @@ class GoodputPolicy(LengthPolicy):
             switch.begin(seq)
 
     def stats(self) -> dict[str, Any]:
-        """See Policy."""
+        """The counts of this answer, and what the estimators lost."""
         out = super().stats()
         out["drafting_gain"] = round(self._drafting[1].gain(self._table.gain), 4)
         out["log_loss"] = round(self.learned.loss, 4)

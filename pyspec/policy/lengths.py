@@ -43,7 +43,7 @@ class Fixed(Length, frozen=True):
         learned: Learned | None = None,
         companion: bool = False,
     ) -> LengthPolicy:
-        """See Length."""
+        """A `FixedPolicy`; the companion is not asked."""
         return FixedPolicy(self.k, curve, learned)
 
 
@@ -58,7 +58,7 @@ class Confidence(Length, frozen=True):
         learned: Learned | None = None,
         companion: bool = False,
     ) -> LengthPolicy:
-        """See Length."""
+        """A `ConfidencePolicy`; the companion is not asked."""
         return ConfidencePolicy(self.p, curve, learned)
 
 
@@ -71,7 +71,7 @@ class Companion(Length, frozen=True):
         learned: Learned | None = None,
         companion: bool = False,
     ) -> LengthPolicy:
-        """See Length."""
+        """A `GoodputPolicy` that always asks the companion."""
         return GoodputPolicy(curve, learned, companion=companion, auto=False)
 
 
@@ -84,7 +84,7 @@ class Auto(Length, frozen=True):
         learned: Learned | None = None,
         companion: bool = False,
     ) -> LengthPolicy:
-        """See Length."""
+        """A `GoodputPolicy` that asks the companion while that gains."""
         return GoodputPolicy(curve, learned, companion=companion)
 
 

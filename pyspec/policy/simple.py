@@ -83,26 +83,26 @@ class LengthPolicy(Policy):
         self.counts = ChoiceStats()
 
     def observe(self, outcome: Outcome) -> None:
-        """See Policy."""
+        """Count the round, and time its decodes."""
         if outcome.seqs:
             clean_times(outcome)
             self.counts.add(outcome)
             self.curve.observe(outcome)
 
     def watch(self, rows: int, ms: float, depth: int) -> None:
-        """See Policy."""
+        """Time a round without drafts."""
         seqs = [SeqOutcome(seq, 0, 0) for seq in range(rows)]
         self.curve.observe(Outcome(seqs, ms, rows, depth=depth))
 
     def begin_answer(self) -> None:
-        """See Policy."""
+        """New counts; the curve and what was learned stay."""
         self.counts = ChoiceStats()
 
     def begin_sequence(self, seq: int) -> None:
-        """See Policy."""
+        """Nothing is kept by sequence."""
 
     def stats(self) -> dict[str, Any]:
-        """See Policy."""
+        """The counts of this answer."""
         return self.counts.report()
 
 
@@ -127,11 +127,11 @@ class FixedPolicy(LengthPolicy):
         self._k = k
 
     def plan(self, places: Sequence[Place]) -> Plan:
-        """See Policy."""
+        """K tokens each, as far as they fit."""
         return Plan([min(self._k, place.room) for place in places])
 
     def choose(self, drafts: Sequence[Draft]) -> list[int]:
-        """See Policy."""
+        """All that was drafted, K at most."""
         return [min(self._k, draft.n) for draft in drafts]
 
 
@@ -156,11 +156,11 @@ class ConfidencePolicy(LengthPolicy):
         ]
 
     def plan(self, places: Sequence[Place]) -> Plan:
-        """See Policy."""
+        """As long as the draft is sure, up to its longest."""
         return Plan([min(LONGEST, place.room) for place in places], self._table, [0.5])
 
     def choose(self, drafts: Sequence[Draft]) -> list[int]:
-        """See Policy."""
+        """The tokens before the first that the draft is not sure of."""
         return [self._length(draft) for draft in drafts]
 
     def _length(self, draft: Draft) -> int:

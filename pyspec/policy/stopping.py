@@ -122,7 +122,8 @@ def _expectations(acceptance: Floats, nexts: tuple[Floats, Floats]) -> list[tupl
     for weights in nexts:
         stays = np.bincount(to, (weights * (1.0 - part)).ravel(), size * size)
         moves = np.bincount(to + 1, (weights * part).ravel(), size * size)
-        out.append(((stays + moves).reshape(size, size), after @ weights))
+        leaves: Floats = np.asarray(stays + moves, dtype=np.float64).reshape(size, size)
+        out.append((leaves, after @ weights))
     return out
 
 
