@@ -2,8 +2,9 @@
 
     python bench/structured.py MODEL.gguf [--threads 2] [--repeat 3] [--drafts none,lookup]
 
-Needs pyspec-llama[clients]. Every way answers the same tasks in turns; the texts must be equal. The table has each way's
-median seconds, tokens a second, and drafted tokens that were accepted.
+Needs pyspec-llama[clients]. Every way answers the same tasks in turns. The table has each way's median seconds, tokens a
+second, drafted tokens that were accepted, and how many texts are those of the first way: rows that are verified together
+round otherwise, so a near-tie may fall the other way.
 """
 
 from __future__ import annotations
@@ -64,12 +65,12 @@ def main(words: list[str] | None = None) -> None:
             if turn:
                 seconds[draft].append(took)
                 rate[draft].append(tokens / took)
-    if len({tuple(text) for text in texts.values()}) != 1:
-        raise SystemExit(f"the texts differ: {texts}")
     print(texts[drafts[0]][0])
-    print("\n| draft | s | tokens/s | accepted |\n| --- | --- | --- | --- |")
+    print("\n| draft | s | tokens/s | accepted | texts as the first way's |\n|" + " --- |" * 5)
     for draft in drafts:
-        print(f"| {draft} | {median(seconds[draft]):.2f} | {median(rate[draft]):.1f} | {accepted[draft]} |")  # fmt: skip
+        same = sum(a == b for a, b in zip(texts[draft], texts[drafts[0]]))
+        times = f"{median(seconds[draft]):.2f} | {median(rate[draft]):.1f}"
+        print(f"| {draft} | {times} | {accepted[draft]} | {same} of {len(RECORDS)} |")
 
 
 def opened(options: argparse.Namespace, draft: str) -> SpeculativeLlama:

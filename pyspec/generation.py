@@ -41,6 +41,9 @@ _FINISH_REASONS = {"length": "length", "context": "length", "cancelled": "cancel
 
 _DEFAULT_SAMPLING = Sampling()
 
+MOST_POLICIES = 32
+"""How many lengths and rules an object remembers what it learned of."""
+
 
 class _Ending:
     """Stands for a call's stopping criteria in llama-cpp-python's own loop.
@@ -323,6 +326,8 @@ class Generation(Mirror):
         """One policy for each length and rule, so that what it learns is of the rule in force."""
         key = (self._length_of(speculation), rule)
         if key not in self._policies:
+            if len(self._policies) == MOST_POLICIES:  # rules may differ from call to call
+                self._policies.pop(next(iter(self._policies)))
             self._policies[key] = self.new_policy(speculation)
         return self._policies[key]
 

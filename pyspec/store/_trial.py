@@ -25,7 +25,7 @@ ROWS = (1, 8, 64)
 MOST_CONTEXT = 8192
 """Tokens of context that are tried; more only takes longer."""
 
-MOST_SECONDS = 3.0
+MOST_SECONDS = 1.0
 """For turning a line into tokens, which takes microseconds unless it has no end; memory grows by gigabytes meanwhile."""
 
 TEXT = "Hello, w\u00f6rld\n\0\ufffd \u4e16\u754c".encode()

@@ -9,6 +9,7 @@ from completions import GREEDY, PROMPT, stable
 from llama_cpp.llama_speculative import LlamaDraftModel, LlamaPromptLookupDecoding
 
 from pyspec.errors import OptionError
+from pyspec.generation import MOST_POLICIES
 from pyspec.llama import OFF, Speculation
 from pyspec.rules import Margin, Strict
 
@@ -125,3 +126,12 @@ def test_drafter_may_ask_the_same_model(open_llama, tiny_ascii):
     holder.append(open_llama(tiny_ascii, draft=drafter))
     text = holder[0].create_completion(PROMPT, **GREEDY)
     assert stable(text) == stable(open_llama(tiny_ascii).create_completion(PROMPT, **GREEDY))
+
+
+def test_rules_of_every_call_are_not_kept_for_ever(open_llama, tiny_ascii):
+    """A server's clients may each name another theta."""
+    llm = open_llama(tiny_ascii, draft="lookup")
+    for i in range(MOST_POLICIES + 5):
+        rule = Speculation(verification=Margin(0.5 + 0.01 * i))
+        llm.create_completion("a", max_tokens=1, speculation=rule)
+    assert len(llm._policies) == MOST_POLICIES

@@ -100,6 +100,20 @@ def test_abort_of_llama_cpp_stays_in_the_child(
     assert caught.value.signal == signal.SIGABRT
 
 
+@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="Windows has no such clock")
+def test_tokenizer_without_end_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where our reader is bypassed, the system's clock ends the child before it has filled the memory."""
+    made = tiny_llama()
+    n = len(made.kv["tokenizer.ggml.tokens"][1][1])
+    made.kv["tokenizer.ggml.model"] = (STR, "rwkv")
+    made.kv["tokenizer.ggml.tokens"] = (ARR, (STR, [f"H{i}" for i in range(n)]))
+    path = tmp_path / "endless.gguf"
+    path.write_bytes(made.build())
+    monkeypatch.setattr(module, "read_header", lambda p, **_: parse_header(Path(p)))
+    with pytest.raises(ModelRejected, match="did not end turning"):
+        check_model(path)
+
+
 def test_trial_that_hangs_is_ended(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A load that does not end in time is a rejection that says so."""
     monkeypatch.setattr(module, "_BASE_SECONDS", 0.01)
