@@ -34,6 +34,7 @@ _TRIAL = 6  # rounds of a trial
 _RATE = 0.004  # share of the tokens since the last trial that the next one may lose
 _CREDIT = 16.0  # tokens that the first one may lose, and any at most
 _SHARE_LEFT = 0.125  # of the tokens that are left, what one trial may lose
+_SHARE_NEW = 0.03  # the same for a look at a new text, so that it stays at 0.97 of plain at least
 _SPREAD = 0.2  # standard deviation of the gain from text to text
 
 
@@ -287,7 +288,7 @@ class UseSwitch:
         loss = price + _TRIAL * max(0.0, -gain)
         afford = min(self._credit, _SHARE_LEFT * left)
         if seq not in self._trial:  # nothing was seen of this text, which may be better than others
-            afford = max(afford, promise(gain) * rounds)
+            afford = max(afford, min(promise(gain) * rounds, _SHARE_NEW * left))
         if loss > afford:
             return False
         self._credit = 0.0

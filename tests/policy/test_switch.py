@@ -84,6 +84,15 @@ def test_a_new_text_is_not_tried_where_others_did_much_harm() -> None:
     assert not switch.on(0, 0.0, 2.0, 200.0, 150.0)
 
 
+def test_a_look_at_a_new_text_loses_three_percent_at_most() -> None:
+    """Where the prompt is long for what is left of the answer, nothing is read only to see."""
+    switch = UseSwitch()
+    play(switch, -0.05, 300)
+    switch.begin(0)
+    assert not switch.on(0, 0.0, 7.0, 200.0, 190.0)
+    assert switch.on(0, 0.0, 5.0, 200.0, 190.0)
+
+
 @given(st.lists(st.tuples(st.floats(-3.0, 3.0), st.floats(0.0, 50.0)), max_size=300))
 def test_every_answer_is_a_number(rounds: list[tuple[float, float]]) -> None:
     """Whatever is seen, the gain stays inside what was seen."""
