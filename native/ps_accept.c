@@ -112,14 +112,14 @@ static ps_status commit(ps_engine *engine, int32_t index, const ps_verdict *out)
     ps_seq *const seq = &engine->seq[index];
     const int32_t before = seq->n;
     const int32_t matched = out->n_foreseen;
-    if (ps_coupled(engine)) {
+    if (ps_reads_states(engine)) {
         /* what it drafted with its own states gives way to rows with the target's */
         if (engine->role[PS_DRAFT].n_kv[index] > before) engine->counters.refed += out->n - 1;
         PS_TRY(ps_ctx_roll_back(engine, PS_DRAFT, index, before));
         PS_TRY(ps_states_keep(engine, index, before - 1, seq->row, out->n));
     }
     PS_TRY(ps_seq_append(seq, out->token, out->n));
-    ps_seq_drop_draft(seq, matched == out->n && !ps_coupled(engine) ? matched : seq->draft.n);
+    ps_seq_drop_draft(seq, matched == out->n && !ps_reads_states(engine) ? matched : seq->draft.n);
     seq->row = -1;
     PS_TRY(ps_ctx_roll_back(engine, PS_TARGET, index, seq->n - 1));
     PS_TRY(ps_ctx_roll_back(engine, PS_DRAFT, index, before + matched));

@@ -31,7 +31,7 @@ ps_status ps_rows_reserve(ps_rows *rows, int32_t cap, int32_t width) {
         rows->embd = embd;
     }
     if (cap <= rows->cap) return PS_OK;
-    PS_FAIL_IF(rows->embd && width == 0, PS_E_STATE); /* couple last: vectors are sized with the rows */
+    PS_FAIL_IF(rows->embd && width == 0, PS_E_STATE); /* states last: vectors are sized with the rows */
     const size_t n = (size_t)cap;
     ps_rows next = {.cap = cap, .embd = rows->embd};
     rows->embd = NULL;
@@ -130,7 +130,7 @@ ps_status ps_ctx_decode(ps_engine *engine, int32_t role) {
     ps_ctx *const ctx = &engine->role[role];
     ps_rows *const rows = &engine->rows;
     PS_FAIL_IF(rows->n < 1 || rows->n > ctx->n_batch, PS_E_ARG);
-    const bool vectors = role == PS_DRAFT && ps_coupled(engine);
+    const bool vectors = role == PS_DRAFT && ps_reads_states(engine);
     const ps_status status = run(engine, role, ps_api.decode, batch_of(rows, true, vectors));
     engine->counters.decodes[role]++;
     if (status != PS_OK) {

@@ -41,7 +41,7 @@ static ps_status take_token(ps_engine *engine, ps_slot *step, const ps_stop *sto
     PS_FAIL_UNLESS(row, PS_E_DECODE);
     ps_row found;
     PS_TRY(ps_scan(row, engine->role[PS_DRAFT].n_vocab, PS_SCAN_ENTROPY, &found));
-    if (ps_coupled(engine)) PS_TRY(ps_coupled_keep_own(engine, step->seq, step->row));
+    if (ps_reads_states(engine)) PS_TRY(ps_inputs_keep_own(engine, step->seq, step->row));
     if (keep) PS_TRY(keep_row(engine, seq, draft->n, row));
     draft->token[draft->n] = found.first;
     draft->p[draft->n] = expf(found.z1 - found.lse);
@@ -57,11 +57,11 @@ static void add_missing(ps_engine *engine, const ps_slot *step) {
     const int32_t from = engine->role[PS_DRAFT].n_kv[step->seq];
     const int32_t end = seq->n + seq->draft.n;
     for (int32_t pos = from; pos < end; pos++) {
-        const bool wanted = pos == end - 1 || ps_coupled_wants_all(engine);
+        const bool wanted = pos == end - 1 || ps_inputs_wants_all(engine);
         const int32_t token = pos < seq->n ? seq->token[pos] : seq->draft.token[pos - seq->n];
-        if (!ps_coupled(engine)) ps_rows_add(&engine->rows, step->seq, pos, token, wanted);
-        else if (pos < seq->n) ps_coupled_true_row(engine, step->seq, pos, wanted);
-        else ps_coupled_own_row(engine, step->seq, pos, token, wanted);
+        if (!ps_reads_states(engine)) ps_rows_add(&engine->rows, step->seq, pos, token, wanted);
+        else if (pos < seq->n) ps_inputs_true_row(engine, step->seq, pos, wanted);
+        else ps_inputs_own_row(engine, step->seq, pos, token, wanted);
     }
 }
 
@@ -72,10 +72,10 @@ static ps_status begin(ps_engine *engine, ps_slot *step, const ps_stop *stop) {
     PS_FAIL_IF(seq->n < 1, PS_E_STATE);
     if (step->limit > PS_MAX_DRAFT) step->limit = PS_MAX_DRAFT;
     if (step->limit > ctx->n_ctx - seq->n) step->limit = ctx->n_ctx - seq->n;
-    if (ps_coupled(engine)) {
+    if (ps_reads_states(engine)) {
         /* its inputs are states of the target, so what it drafted with its own is drafted anew */
         seq->draft.n = 0;
-        if (!ps_coupled_begin(engine, step->seq)) step->limit = 0; /* the next verify brings the states */
+        if (!ps_inputs_begin(engine, step->seq)) step->limit = 0; /* the next verify brings the states */
     }
     seq->draft.scored = 0;
     /* the row that tells the next token has to be decoded now, even where the KV holds it from a longer draft */
@@ -92,10 +92,10 @@ ps_status ps_draft_fill(ps_engine *engine, int32_t seq, int32_t end) {
     const int32_t from = ctx->n_kv[seq], upto = from + ctx->n_batch < end ? from + ctx->n_batch : end;
     engine->rows.n = 0;
     for (int32_t pos = from; pos < upto; pos++) {
-        if (ps_coupled(engine)) ps_coupled_true_row(engine, seq, pos, false);
+        if (ps_reads_states(engine)) ps_inputs_true_row(engine, seq, pos, false);
         else ps_rows_add(&engine->rows, seq, pos, engine->seq[seq].token[pos], false);
     }
-    return ps_coupled_decode(engine);
+    return ps_inputs_decode(engine);
 }
 
 /* Long gaps (a prompt, a stretch of lookup drafts) are decoded by themselves, so that one batch holds every sequence's rest. */
@@ -106,12 +106,12 @@ static ps_status catch_up(ps_engine *engine, int32_t seq, int32_t room) {
 }
 
 /*
- * Rows of a sequence that one batch may hold before the drafted ones. The graphs of coupled drafts give logits and states of the
- * first rows where those of some are asked for, so all or none must be: EAGLE-3 computes them in any case, others only the last.
+ * Rows of a sequence that one batch may hold before the drafted ones. The graphs of drafts that read states give logits and states
+ * of the first rows where those of some are asked for, so all or none must be: EAGLE-3 computes them in any case, others only the last.
  */
 static int32_t room_of(const ps_engine *engine, int32_t n) {
     const int32_t share = engine->role[PS_DRAFT].n_batch / n - PS_MAX_DRAFT;
-    const int32_t most = !ps_coupled(engine) ? share : ps_coupled_wants_all(engine) ? ROWS_WITH_LOGITS : 1;
+    const int32_t most = !ps_reads_states(engine) ? share : ps_inputs_wants_all(engine) ? ROWS_WITH_LOGITS : 1;
     return share < 1 ? 1 : share < most ? share : most;
 }
 
@@ -127,7 +127,7 @@ static ps_status step_all(ps_engine *engine, int32_t n, ps_slot *steps, const ps
         ++*active;
     }
     if (*active == 0) return PS_OK;
-    PS_TRY(ps_coupled_decode(engine));
+    PS_TRY(ps_inputs_decode(engine));
     for (int32_t i = 0; i < n; i++) {
         if (steps[i].row >= 0) PS_TRY(take_token(engine, &steps[i], stop, keep));
     }

@@ -66,7 +66,7 @@ static void detach(ps_ctx *ctx) {
 
 void ps_engine_close(ps_engine *engine) {
     if (!engine) return;
-    if (engine->seq) ps_coupled_end(engine);
+    if (engine->seq) ps_inputs_end(engine);
     for (int32_t r = 0; r < PS_N_ROLES; r++) {
         detach(&engine->role[r]);
         free(engine->role[r].n_kv);
@@ -93,7 +93,7 @@ static bool cancelled(void *engine) {
 
 static ps_status attach(ps_engine *engine, int32_t role, struct llama_context *ctx, const struct llama_model *model) {
     ps_ctx *const slot = &engine->role[role];
-    if (role != PS_COMPANION) ps_coupled_end(engine);
+    if (role != PS_COMPANION) ps_inputs_end(engine);
     detach(slot);
     memset(slot->n_kv, 0, (size_t)engine->n_seq * sizeof *slot->n_kv);
     if (!ctx) return PS_OK;

@@ -13,91 +13,91 @@
 /* llama.cpp makes room for logits of every row it encodes, though none come: few rows at a time. */
 enum { ENCODED_ROWS = 64 };
 
-bool ps_coupled(const ps_engine *engine) { return engine->coupling.kind != 0; }
+bool ps_reads_states(const ps_engine *engine) { return engine->reading.kind != 0; }
 
-bool ps_coupled_wants_all(const ps_engine *engine) { return engine->coupling.kind == PS_EAGLE3; }
+bool ps_inputs_wants_all(const ps_engine *engine) { return engine->reading.kind == PS_EAGLE3; }
 
 static bool bound(void) {
     return ps_api.set_embeddings_layer_inp && ps_api.get_embeddings_layer_inp && ps_api.set_embeddings_nextn &&
            ps_api.get_embeddings_nextn && ps_api.get_embeddings_nextn_ith;
 }
 
-static bool sound(const ps_coupling *c) {
+static bool sound(const ps_reading *c) {
     if (c->n_hidden < 1 || c->width < 1 || c->window < 1) return false;
     if (c->kind == PS_EAGLE3) return c->n_hidden % PS_N_LAYERS == 0;
     return c->kind == PS_MTP && c->n_hidden == c->width;
 }
 
-void ps_coupled_end(ps_engine *engine) {
-    if (!ps_coupled(engine)) return;
+void ps_inputs_end(ps_engine *engine) {
+    if (!ps_reads_states(engine)) return;
     if (engine->role[PS_TARGET].ctx) ps_states_want(engine, false);
     if (engine->role[PS_DRAFT].ctx) ps_api.set_embeddings_nextn(engine->role[PS_DRAFT].ctx, false, false);
-    memset(&engine->coupling, 0, sizeof engine->coupling);
+    memset(&engine->reading, 0, sizeof engine->reading);
     free(engine->rows.embd);
     engine->rows.embd = NULL;
     for (int32_t s = 0; s < engine->n_seq; s++) engine->seq[s].states.n = 0;
 }
 
-static ps_status couple(ps_engine *engine, const ps_coupling *coupling) {
+static ps_status read_states(ps_engine *engine, const ps_reading *reading) {
     ps_ctx *const draft = &engine->role[PS_DRAFT];
     PS_FAIL_UNLESS(draft->ctx && engine->role[PS_TARGET].ctx, PS_E_STATE);
     PS_FAIL_UNLESS(bound(), PS_E_UNBOUND);
-    ps_coupled_end(engine);
-    PS_TRY(ps_rows_reserve(&engine->rows, engine->rows.cap, coupling->width));
-    if (coupling->kind == PS_EAGLE3) PS_TRY(ps_rows_reserve(&engine->encoded, ENCODED_ROWS, coupling->n_hidden));
+    ps_inputs_end(engine);
+    PS_TRY(ps_rows_reserve(&engine->rows, engine->rows.cap, reading->width));
+    if (reading->kind == PS_EAGLE3) PS_TRY(ps_rows_reserve(&engine->encoded, ENCODED_ROWS, reading->n_hidden));
     for (int32_t s = 0; s < engine->n_seq; s++) {
-        float *const own = realloc(engine->seq[s].own, (size_t)coupling->width * sizeof *own);
+        float *const own = realloc(engine->seq[s].own, (size_t)reading->width * sizeof *own);
         PS_FAIL_UNLESS(own, PS_E_NOMEM);
         engine->seq[s].own = own;
         engine->seq[s].states.cap = 0; /* rows of another width */
         free(engine->seq[s].states.data);
         engine->seq[s].states.data = NULL;
     }
-    engine->coupling = *coupling;
+    engine->reading = *reading;
     ps_states_want(engine, true);
     ps_api.set_embeddings_nextn(draft->ctx, true, true); /* of rows with logits */
     return PS_OK;
 }
 
-ps_status ps_engine_couple(ps_engine *engine, const ps_coupling *coupling) {
-    PS_FAIL_IF(!engine || !coupling || !sound(coupling), PS_E_ARG);
+ps_status ps_engine_read_states(ps_engine *engine, const ps_reading *reading) {
+    PS_FAIL_IF(!engine || !reading || !sound(reading), PS_E_ARG);
     PS_FAIL_UNLESS(ps_lock(engine), PS_E_BUSY);
-    const ps_status status = couple(engine, coupling);
+    const ps_status status = read_states(engine, reading);
     ps_unlock(engine);
     return status;
 }
 
 /* Where the next row's vector goes. */
 static float *next_input(const ps_engine *engine) {
-    return engine->rows.embd + (size_t)engine->rows.n * (size_t)engine->coupling.width;
+    return engine->rows.embd + (size_t)engine->rows.n * (size_t)engine->reading.width;
 }
 
-void ps_coupled_true_row(ps_engine *engine, int32_t seq, int32_t pos, bool wanted) {
-    const ps_coupling *const c = &engine->coupling;
+void ps_inputs_true_row(ps_engine *engine, int32_t seq, int32_t pos, bool wanted) {
+    const ps_reading *const c = &engine->reading;
     const float *const state = ps_states_at(engine, seq, pos - 1);
     engine->rows.state[engine->rows.n] = c->kind == PS_EAGLE3 ? state : NULL; /* to be encoded */
     if (c->kind == PS_MTP) memcpy(next_input(engine), state, (size_t)c->width * sizeof *state);
     ps_rows_add(&engine->rows, seq, pos, engine->seq[seq].token[pos], wanted);
 }
 
-void ps_coupled_own_row(ps_engine *engine, int32_t seq, int32_t pos, int32_t token, bool wanted) {
+void ps_inputs_own_row(ps_engine *engine, int32_t seq, int32_t pos, int32_t token, bool wanted) {
     const float *const own = engine->seq[seq].own;
     engine->rows.state[engine->rows.n] = NULL;
-    memcpy(next_input(engine), own, (size_t)engine->coupling.width * sizeof *own);
+    memcpy(next_input(engine), own, (size_t)engine->reading.width * sizeof *own);
     ps_rows_add(&engine->rows, seq, pos, token, wanted);
 }
 
-ps_status ps_coupled_keep_own(ps_engine *engine, int32_t seq, int32_t row) {
+ps_status ps_inputs_keep_own(ps_engine *engine, int32_t seq, int32_t row) {
     const float *const state = ps_api.get_embeddings_nextn_ith(engine->role[PS_DRAFT].ctx, row);
     PS_FAIL_UNLESS(state, PS_E_DECODE);
-    memcpy(engine->seq[seq].own, state, (size_t)engine->coupling.width * sizeof *state);
+    memcpy(engine->seq[seq].own, state, (size_t)engine->reading.width * sizeof *state);
     return PS_OK;
 }
 
 /* Encode the states of up to ENCODED_ROWS rows from *at on, and put what comes into their inputs. */
 static ps_status encode_some(ps_engine *engine, int32_t *at) {
     ps_rows *const rows = &engine->rows, *const encoded = &engine->encoded;
-    const size_t width = (size_t)engine->coupling.width, n_hidden = (size_t)engine->coupling.n_hidden;
+    const size_t width = (size_t)engine->reading.width, n_hidden = (size_t)engine->reading.n_hidden;
     struct llama_context *const draft = engine->role[PS_DRAFT].ctx;
     /* an encoder has no memory, but llama.cpp wants positions that go on where sequence 0 ends */
     const int32_t first = ps_api.memory_seq_pos_max(ps_api.get_memory(draft), 0) + 1;
@@ -119,15 +119,15 @@ static ps_status encode_some(ps_engine *engine, int32_t *at) {
     return PS_OK;
 }
 
-ps_status ps_coupled_decode(ps_engine *engine) {
-    int32_t at = engine->coupling.kind == PS_EAGLE3 ? 0 : engine->rows.n;
+ps_status ps_inputs_decode(ps_engine *engine) {
+    int32_t at = engine->reading.kind == PS_EAGLE3 ? 0 : engine->rows.n;
     while (at < engine->rows.n) PS_TRY(encode_some(engine, &at));
     return ps_ctx_decode(engine, PS_DRAFT);
 }
 
 /* Before drafting: the KV must reach into the states that are there; if it does not, begin again at the oldest state. False
  * where the target's newest state is missing, as after a text that goes back further than the states kept. */
-bool ps_coupled_begin(ps_engine *engine, int32_t seq) {
+bool ps_inputs_begin(ps_engine *engine, int32_t seq) {
     const ps_seq *const s = &engine->seq[seq];
     ps_ctx *const draft = &engine->role[PS_DRAFT];
     const int32_t held = draft->n_kv[seq];
@@ -141,7 +141,7 @@ bool ps_coupled_begin(ps_engine *engine, int32_t seq) {
 }
 
 /* States that must go are decoded into the draft's KV first, where it can take them; what fails is begun again later. */
-void ps_coupled_feed(ps_engine *engine, int32_t seq) {
+void ps_inputs_feed(ps_engine *engine, int32_t seq) {
     const ps_states *const states = &engine->seq[seq].states;
     ps_ctx *const draft = &engine->role[PS_DRAFT];
     if (states->first == 0 && draft->n_kv[seq] == 0) draft->n_kv[seq] = 1;

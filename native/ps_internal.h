@@ -80,7 +80,7 @@ struct ps_engine {
     uint32_t mark; /* of the running call */
     ps_rows rows;
     ps_rows encoded;      /* of an EAGLE-3 draft's encoder */
-    ps_coupling coupling; /* kind 0 when the draft is independent */
+    ps_reading reading; /* kind 0 when the draft is independent */
     struct llama_token_data *candidates; /* [n_vocab] for the sampler chain */
     ps_counters counters;
     atomic_int cancelled;
@@ -119,14 +119,14 @@ const float *ps_states_at(const ps_engine *engine, int32_t seq, int32_t pos);
 void ps_states_cut(ps_states *states, int32_t end);
 
 /* ps_inputs.c */
-bool ps_coupled(const ps_engine *engine); /* whether the draft reads the target's states */
-bool ps_coupled_wants_all(const ps_engine *engine); /* of a batch with logits, those of every row */
-bool ps_coupled_begin(ps_engine *engine, int32_t seq);
-void ps_coupled_feed(ps_engine *engine, int32_t seq);
-void ps_coupled_end(ps_engine *engine);
-void ps_coupled_true_row(ps_engine *engine, int32_t seq, int32_t pos, bool wanted);
-void ps_coupled_own_row(ps_engine *engine, int32_t seq, int32_t pos, int32_t token, bool wanted);
-ps_status ps_coupled_keep_own(ps_engine *engine, int32_t seq, int32_t row);
-ps_status ps_coupled_decode(ps_engine *engine);
+bool ps_reads_states(const ps_engine *engine); /* whether the draft reads the target's states */
+bool ps_inputs_wants_all(const ps_engine *engine); /* of a batch with logits, those of every row */
+bool ps_inputs_begin(ps_engine *engine, int32_t seq);
+void ps_inputs_feed(ps_engine *engine, int32_t seq);
+void ps_inputs_end(ps_engine *engine);
+void ps_inputs_true_row(ps_engine *engine, int32_t seq, int32_t pos, bool wanted);
+void ps_inputs_own_row(ps_engine *engine, int32_t seq, int32_t pos, int32_t token, bool wanted);
+ps_status ps_inputs_keep_own(ps_engine *engine, int32_t seq, int32_t row);
+ps_status ps_inputs_decode(ps_engine *engine);
 
 #endif /* PS_INTERNAL_H */

@@ -104,7 +104,7 @@ static ps_status seq_copy(ps_engine *engine, int32_t from, int32_t to, int32_t n
         ctx->tail[from] = ctx->tail[to] = 0; /* one state for both until either goes on */
         settle(engine, r, to, held);
     }
-    return ps_coupled(engine) ? ps_states_copy(engine, from, to, engine->role[PS_TARGET].n_kv[to]) : PS_OK;
+    return ps_reads_states(engine) ? ps_states_copy(engine, from, to, engine->role[PS_TARGET].n_kv[to]) : PS_OK;
 }
 
 ps_status ps_seq_copy(ps_engine *engine, int32_t from, int32_t to, int32_t n) {

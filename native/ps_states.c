@@ -6,9 +6,9 @@
 
 #include "ps_internal.h"
 
-/* Have the target's context give, or no longer give, what the coupling reads. */
+/* Have the target's context give, or no longer give, what the draft reads. */
 void ps_states_want(ps_engine *engine, bool wanted) {
-    const ps_coupling *const c = &engine->coupling;
+    const ps_reading *const c = &engine->reading;
     struct llama_context *const target = engine->role[PS_TARGET].ctx;
     bool nextn = c->kind == PS_MTP;
     for (int32_t k = 0; c->kind == PS_EAGLE3 && k < PS_N_LAYERS; k++) {
@@ -21,11 +21,11 @@ void ps_states_want(ps_engine *engine, bool wanted) {
 /* Copy one layer's n rows from `first` on into every third place. */
 static ps_status read_layer(const ps_engine *engine, int32_t k, int32_t first, int32_t n, float *out) {
     struct llama_context *const target = engine->role[PS_TARGET].ctx;
-    const int32_t layer = engine->coupling.layer[k];
+    const int32_t layer = engine->reading.layer[k];
     const float *const rows =
         layer < 0 ? ps_api.get_embeddings_nextn(target) : ps_api.get_embeddings_layer_inp(target, (uint32_t)layer);
     PS_FAIL_UNLESS(rows, PS_E_DECODE);
-    const size_t width = (size_t)engine->coupling.n_hidden / PS_N_LAYERS;
+    const size_t width = (size_t)engine->reading.n_hidden / PS_N_LAYERS;
     for (size_t i = 0; i < (size_t)n; i++) {
         memcpy(out + (i * PS_N_LAYERS + (size_t)k) * width, rows + ((size_t)first + i) * width, width * sizeof *out);
     }
@@ -34,7 +34,7 @@ static ps_status read_layer(const ps_engine *engine, int32_t k, int32_t first, i
 
 /* Copy the states of n rows of the target's last decode, from row `first` on. */
 static ps_status read_states(const ps_engine *engine, int32_t first, int32_t n, float *out) {
-    const ps_coupling *const c = &engine->coupling;
+    const ps_reading *const c = &engine->reading;
     struct llama_context *const target = engine->role[PS_TARGET].ctx;
     const size_t width = (size_t)c->n_hidden;
     if (c->kind == PS_EAGLE3) {
@@ -51,7 +51,7 @@ static ps_status read_states(const ps_engine *engine, int32_t first, int32_t n, 
 
 const float *ps_states_at(const ps_engine *engine, int32_t seq, int32_t pos) {
     const ps_states *const states = &engine->seq[seq].states;
-    return states->data + (size_t)(pos - states->first) * (size_t)engine->coupling.n_hidden;
+    return states->data + (size_t)(pos - states->first) * (size_t)engine->reading.n_hidden;
 }
 
 void ps_states_cut(ps_states *states, int32_t end) {
@@ -62,7 +62,7 @@ static void forget_before(ps_engine *engine, ps_states *states, int32_t first) {
     const int32_t gone = first - states->first;
     if (gone <= 0) return;
     const int32_t left = states->n > gone ? states->n - gone : 0;
-    const size_t width = (size_t)engine->coupling.n_hidden;
+    const size_t width = (size_t)engine->reading.n_hidden;
     memmove(states->data, states->data + (size_t)gone * width, (size_t)left * width * sizeof *states->data);
     states->first = first;
     states->n = left;
@@ -71,16 +71,16 @@ static void forget_before(ps_engine *engine, ps_states *states, int32_t first) {
 /* Keep the target's states of n rows of its last decode, which stand at positions pos, pos + 1, ... */
 ps_status ps_states_keep(ps_engine *engine, int32_t seq, int32_t pos, int32_t row, int32_t n) {
     ps_states *const states = &engine->seq[seq].states;
-    const size_t width = (size_t)engine->coupling.n_hidden;
+    const size_t width = (size_t)engine->reading.n_hidden;
     if (states->n == 0 || pos > states->first + states->n || pos < states->first) {
         states->first = pos;
         states->n = 0;
     }
     ps_states_cut(states, pos);
     /* a later text may begin with this one, so old states are worth keeping; twice the window, to move them seldom */
-    const int32_t window = engine->coupling.window;
+    const int32_t window = engine->reading.window;
     if (states->n + n > 2 * window) {
-        ps_coupled_feed(engine, seq);
+        ps_inputs_feed(engine, seq);
         forget_before(engine, states, states->first + states->n - window);
     }
     PS_TRY(ps_grow(&states->data, &states->cap, states->n + n, width * sizeof *states->data));
@@ -92,7 +92,7 @@ ps_status ps_states_keep(ps_engine *engine, int32_t seq, int32_t pos, int32_t ro
 ps_status ps_states_copy(ps_engine *engine, int32_t from, int32_t to, int32_t n) {
     const ps_states *const source = &engine->seq[from].states;
     ps_states *const states = &engine->seq[to].states;
-    const size_t width = (size_t)engine->coupling.n_hidden;
+    const size_t width = (size_t)engine->reading.n_hidden;
     PS_TRY(ps_grow(&states->data, &states->cap, source->n, width * sizeof *states->data));
     if (source->n > 0) memcpy(states->data, source->data, (size_t)source->n * width * sizeof *states->data);
     states->first = source->first;

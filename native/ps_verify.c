@@ -13,12 +13,12 @@ static ps_status prefill(ps_engine *engine, int32_t role, int32_t index, int32_t
     engine->rows.n = 0;
     for (int32_t pos = from; pos < end; pos++) ps_rows_add(&engine->rows, index, pos, seq->token[pos], false);
     PS_TRY(ps_ctx_decode(engine, role));
-    return role == PS_TARGET && ps_coupled(engine) ? ps_states_keep(engine, index, from, 0, end - from) : PS_OK;
+    return role == PS_TARGET && ps_reads_states(engine) ? ps_states_keep(engine, index, from, 0, end - from) : PS_OK;
 }
 
 ps_status ps_prefill(ps_engine *engine, int32_t role, int32_t seq, int32_t upto, int32_t chunk, int32_t *n_kv) {
     PS_FAIL_IF(!engine || role < 0 || role >= PS_N_ROLES || !ps_seq_valid(engine, seq), PS_E_ARG);
-    PS_FAIL_IF(upto < 0 || chunk < 1 || (role == PS_DRAFT && ps_coupled(engine)), PS_E_ARG);
+    PS_FAIL_IF(upto < 0 || chunk < 1 || (role == PS_DRAFT && ps_reads_states(engine)), PS_E_ARG);
     PS_FAIL_UNLESS(ps_lock(engine), PS_E_BUSY);
     const ps_status status = prefill(engine, role, seq, upto, chunk);
     if (n_kv) *n_kv = engine->role[role].n_kv[seq];
@@ -77,7 +77,7 @@ static ps_status verify(ps_engine *engine, int32_t n, const ps_work *work) {
     const ps_status status = ps_ctx_decode(engine, PS_TARGET);
     for (int32_t i = 0; status != PS_OK && i < n; i++) engine->seq[work[i].seq].row = -1;
     PS_TRY(status);
-    for (int32_t i = 0; ps_coupled(engine) && i < n; i++) PS_TRY(keep_states(engine, &work[i], slots[i].from, slots[i].row));
+    for (int32_t i = 0; ps_reads_states(engine) && i < n; i++) PS_TRY(keep_states(engine, &work[i], slots[i].from, slots[i].row));
     return PS_OK;
 }
 

@@ -81,15 +81,15 @@ ps_status ps_engine_attach(ps_engine *engine, int32_t role, void *ctx, const voi
 
 enum { PS_EAGLE3 = 1, PS_MTP = 2, PS_N_LAYERS = 3 };
 
-typedef struct ps_coupling {
+typedef struct ps_reading {
     int32_t kind;
     int32_t n_hidden;
     int32_t width;
     int32_t window;
     int32_t layer[PS_N_LAYERS];
-} ps_coupling;
+} ps_reading;
 
-ps_status ps_engine_couple(ps_engine *engine, const ps_coupling *coupling);
+ps_status ps_engine_read_states(ps_engine *engine, const ps_reading *reading);
 
 void ps_engine_cancel(ps_engine *engine, int32_t raised);
 

@@ -127,16 +127,16 @@ ps_status ps_engine_attach(ps_engine *engine, int32_t role, void *ctx, const voi
  */
 enum { PS_EAGLE3 = 1, PS_MTP = 2, PS_N_LAYERS = 3 };
 
-typedef struct ps_coupling {
+typedef struct ps_reading {
     int32_t kind;
     int32_t n_hidden; /* floats of one state; of the three layers together for EAGLE-3 */
     int32_t width;    /* floats of one input of the draft */
     int32_t window;   /* states kept for it between its decodes */
     int32_t layer[PS_N_LAYERS];
-} ps_coupling;
+} ps_reading;
 
-/* Make the attached draft one that reads the target's states; call it last. PS_E_UNBOUND where this llama.cpp does not show the states. */
-ps_status ps_engine_couple(ps_engine *engine, const ps_coupling *coupling);
+/* Make the attached draft one that reads the target's states; call it last. PS_E_UNBOUND where this llama.cpp shows none. */
+ps_status ps_engine_read_states(ps_engine *engine, const ps_reading *reading);
 
 void ps_engine_cancel(ps_engine *engine, int32_t raised); /* safe from any thread and from a signal handler */
 

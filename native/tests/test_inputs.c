@@ -8,7 +8,7 @@
 
 enum { N_VOCAB = 60, N_CTX = 256, N_BATCH = 64, WIDTH = 8, N_HIDDEN = 12, N_PROMPT = 30, N_TEXT = 80 };
 
-static int32_t kind; /* of the coupling under test */
+static int32_t kind; /* of the reading under test */
 
 typedef struct fixture {
     struct llama_model model[PS_N_ROLES];
@@ -38,11 +38,11 @@ static void start(fixture *w) {
     fake_breaches = 0;
 }
 
-static void couple(fixture *w, int32_t window) {
-    ps_coupling coupling = {.kind = kind, .n_hidden = N_HIDDEN, .width = WIDTH, .window = window, .layer = {0, 2, -1}};
-    if (kind == PS_EAGLE3) coupling.n_hidden *= PS_N_LAYERS;
-    if (kind == PS_MTP) coupling.width = N_HIDDEN;
-    CHECK(ps_engine_couple(w->engine, &coupling) == PS_OK);
+static void read_states(fixture *w, int32_t window) {
+    ps_reading reading = {.kind = kind, .n_hidden = N_HIDDEN, .width = WIDTH, .window = window, .layer = {0, 2, -1}};
+    if (kind == PS_EAGLE3) reading.n_hidden *= PS_N_LAYERS;
+    if (kind == PS_MTP) reading.width = N_HIDDEN;
+    CHECK(ps_engine_read_states(w->engine, &reading) == PS_OK);
 }
 
 static void stop(fixture *w) {
@@ -97,7 +97,7 @@ static void test_text_is_the_targets(void) {
     for (int32_t window = 1; window <= 64; window *= 2) {
         fixture w;
         start(&w);
-        couple(&w, window);
+        read_states(&w, window);
         CHECK(read_prompt(&w) == PS_OK);
         CHECK(go_on(&w, window == 4) == PS_OK);
         CHECK(is_the_targets(&w));
@@ -109,7 +109,7 @@ static void test_text_is_the_targets(void) {
 static void test_going_back(void) {
     fixture w;
     start(&w);
-    couple(&w, N_TEXT);
+    read_states(&w, N_TEXT);
     for (int32_t n = N_TEXT; n > N_PROMPT; n -= 7) {
         CHECK(read_prompt(&w) == PS_OK);
         CHECK(go_on(&w, false) == PS_OK);
@@ -123,7 +123,7 @@ static void test_going_back(void) {
 static void test_going_back_past_the_states(void) {
     fixture w;
     start(&w);
-    couple(&w, 4);
+    read_states(&w, 4);
     CHECK(read_prompt(&w) == PS_OK);
     CHECK(go_on(&w, false) == PS_OK);
     w.n = N_PROMPT;
@@ -151,12 +151,12 @@ static void test_drafts_have_no_history(void) {
     for (int32_t window = 1; window <= N_CTX; window *= 4) {
         fixture old, new;
         start(&old);
-        couple(&old, window);
+        read_states(&old, window);
         CHECK(read_prompt(&old) == PS_OK && go_on(&old, false) == PS_OK);
         old.n = N_TEXT - 20;
         CHECK(read_prompt(&old) == PS_OK && round_of(&old, 0, false) == PS_OK && go_on(&old, false) == PS_OK);
         start(&new);
-        couple(&new, N_CTX);
+        read_states(&new, N_CTX);
         memcpy(new.text, old.text, sizeof new.text);
         new.n = old.n - 1;
         CHECK(read_prompt(&new) == PS_OK && round_of(&new, 0, false) == PS_OK);
@@ -175,7 +175,7 @@ static void test_drafts_have_no_history(void) {
 static void test_another_draft_after_it(void) {
     fixture w;
     start(&w);
-    couple(&w, 16);
+    read_states(&w, 16);
     CHECK(read_prompt(&w) == PS_OK && go_on(&w, false) == PS_OK);
     CHECK(ps_engine_attach(w.engine, PS_DRAFT, w.ctx[PS_COMPANION], &w.model[PS_COMPANION]) == PS_OK);
     CHECK(!w.ctx[PS_TARGET]->nextn && !w.ctx[PS_TARGET]->shows[0] && !w.ctx[PS_DRAFT]->nextn);
@@ -191,7 +191,7 @@ static void test_failing_decodes(void) {
         for (int32_t at = 1; at <= 10; at++) {
             fixture w;
             start(&w);
-            couple(&w, 16);
+            read_states(&w, 16);
             w.ctx[role]->fail_at = at;
             w.ctx[role]->fail_with = at % 2 ? 2 : -3;
             ps_status status = read_prompt(&w);

@@ -100,11 +100,11 @@ class Engine:
 
     def read_states(self, states: States) -> None:
         """Make the attached draft one that reads the target's states."""
-        struct = ffi.new("ps_coupling *")
+        struct = ffi.new("ps_reading *")
         struct.kind = lib.PS_MTP if states.kind == MTP else lib.PS_EAGLE3
         struct.n_hidden, struct.width = states.n_hidden, states.width
         struct.layer, struct.window = list(states.layers), states.window
-        check(lib.ps_engine_couple(self._engine, struct), "coupling the draft")
+        check(lib.ps_engine_read_states(self._engine, struct), "showing the draft the states")
         self._window = states.window
 
     def set_tokens(self, seq: int, tokens: Sequence[int], held: int = -1) -> int:
