@@ -13,6 +13,7 @@ Python's own time is not counted.
 from __future__ import annotations
 
 import argparse
+import ast
 import json
 import random
 import sys
@@ -264,14 +265,20 @@ class Kept:
 
 @lru_cache(maxsize=1)
 def code() -> str:
-    """What the results follow from: the policy, the simulator and the truth of the cells."""
+    """What the results follow from: the policy, the simulator and the truth of the cells, whatever their docstrings say."""
     here = Path(__file__)
     files = [
         *sorted((here.parents[1] / "pyspec/policy").glob("*.py")),
         here.parents[1] / "pyspec/measure/simulate.py",
         here,
     ]
-    return sha256(b"".join(path.read_bytes() for path in files)).hexdigest()[:16]
+    trees = [ast.parse(path.read_text()) for path in files]
+    for node in (node for tree in trees for node in ast.walk(tree)):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) and ast.get_docstring(
+            node
+        ):
+            node.body = node.body[1:]
+    return sha256("".join(map(ast.dump, trees)).encode()).hexdigest()[:16]
 
 
 def main(argv: Sequence[str] | None = None) -> None:
