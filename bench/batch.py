@@ -4,10 +4,11 @@
         [--more lookup:16] [--server PATH/llama-server] [--draft auto] [--threads 2] [--repeat 3]
         [--title TITLE] [--out DIR/NAME.json]
 
-QUESTIONS has `turns` (the first one is asked) or `prompt` a line. Every way runs in a process of its
-own, so that its peak memory is its own; the ways take turns, --repeat times, and the table has
-medians. Temperature 0, strict verification, the same prompts as tokens for all. Memory is the peak
-of the resident set, mapped weights included. llama-server is driven by 16 clients over HTTP.
+QUESTIONS has `turns` (the first one is asked) or `prompt` a line; --records of them are taken, evenly.
+Every way runs in a process of its own, so that its peak memory is its own; the ways take turns,
+--repeat times, and the table has medians. Temperature 0, strict verification, the same prompts as
+tokens for all. Memory is the peak of the resident set, mapped weights included. llama-server is
+driven by 16 clients over HTTP.
 """
 
 from __future__ import annotations
@@ -202,12 +203,18 @@ def parsed(arguments: Sequence[str]) -> argparse.Namespace:
 def measure(options: argparse.Namespace) -> dict[str, Any]:
     """Run one way in this process."""
     kind, _, n = options.way.partition(":")
-    lines = options.questions.read_text(encoding="utf-8").splitlines()[: options.records]
-    rows = [json.loads(line) for line in lines]
+    lines = options.questions.read_text(encoding="utf-8").splitlines()
+    rows = [json.loads(line) for line in spread(lines, options.records)]
     texts = [row["turns"][0] if "turns" in row else row["prompt"] for row in rows]
     if kind == LOOP:
         return loop(options, texts)
     return server(options, texts) if kind == "server" else batch(options, texts, kind, int(n))
+
+
+def spread(lines: list[str], n: int) -> list[str]:
+    """So many of the lines, evenly over the file: its kinds follow each other."""
+    n = min(n, len(lines))
+    return [lines[i * len(lines) // n] for i in range(n)]
 
 
 def loop(options: argparse.Namespace, texts: list[str]) -> dict[str, Any]:

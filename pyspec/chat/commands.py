@@ -264,7 +264,7 @@ _SHOWS: dict[str, Callable[[Chat], None]] = {
     "model": _show_model,
 }
 
-_DRAFTS, _JUDGES = ("none", "lookup", "auto"), ("none", "auto")
+_DRAFTS, _JUDGES = ("none", "lookup", "mtp", "lookup+mtp", "auto"), ("none", "auto")
 
 COMMANDS = (
     Command("help", _help, "list the commands"),
@@ -281,7 +281,12 @@ COMMANDS = (
     Command("show", _show, "show what is in force", "|".join(_SHOWS), tuple(_SHOWS)),
     Command("verify", _verify, "how drafts are accepted", "margin|strict", ("margin", "strict")),
     Command(
-        "draft", _draft, "draft with another model", "NAME|none|lookup", _DRAFTS, takes_file=True
+        "draft",
+        _draft,
+        "draft with something else",
+        "NAME|none|lookup|mtp|auto",
+        _DRAFTS,
+        takes_file=True,
     ),
     Command("companion", _companion, "judge drafts with it", "NAME|none", _JUDGES, takes_file=True),
     Command(

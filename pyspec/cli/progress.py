@@ -98,7 +98,7 @@ LINE_S = 10.0
 
 _SHOWN = (
     *("tokens", "seconds", "tokens_per_second", "accepted", "verified", "relaxed"),
-    *("parallel", "kv_cells", "prefix_tokens"),
+    "parallel",
 )
 
 
@@ -159,25 +159,37 @@ def _bar(summary: RunProgress, console: Console) -> Iterator[Callable[[Result], 
 @contextmanager
 def _lines(summary: RunProgress, console: Console) -> Iterator[Callable[[Result], None]]:
     rate = _Rate()
-    start = last = monotonic()
+    last, first = monotonic(), 0.0
 
     def report(result: Result) -> None:
-        nonlocal last
+        nonlocal last, first
         rate.add(result)
         now = monotonic()
+        first = first or now
         if now - last < LINE_S:
             return
         last = now
         left = summary.records - summary.kept - summary.done
-        eta = (now - start) * left / max(1, summary.done)
-        done = summary.kept + summary.done
+        # loading models and starting workers, before the first result, is no part of the pace
+        more = (
+            f", about {(now - first) * left / max(1, summary.done - 1):.0f} s left"
+            if now > first
+            else ""
+        )
         console.print(
-            f"{done}/{summary.records} records, {rate}, about {eta:.0f} s left",
+            f"{summary.kept + summary.done}/{summary.records} records, {rate}{more}",
             markup=False,
             highlight=False,
         )
 
     yield report
+
+
+def _where(facts: Mapping[str, Any]) -> str:
+    """What the sequences had: cells and beginnings of their own here, or workers elsewhere."""
+    if "kv_cells" not in facts:
+        return f"over {facts.get('workers', 1)} workers"
+    return f"{facts['kv_cells']} KV cells, {facts.get('prefix_tokens', 0)} tokens shared"
 
 
 def show_summary(facts: Mapping[str, Any], console: Console | None = None) -> None:
@@ -192,7 +204,7 @@ def show_summary(facts: Mapping[str, Any], console: Console | None = None) -> No
         "ended by": ", ".join(f"{reason} {n}" for reason, n in facts["reasons"].items()) or "-",
         "tokens": f"{get('tokens')} in {get('seconds'):.1f} s: {get('tokens_per_second'):.1f} tok/s",
         "drafts": f"{get('accepted')} of {get('verified')} verified tokens accepted, {get('relaxed')} relaxed",
-        "at once": f"{get('parallel')} sequences, {get('kv_cells')} KV cells, {get('prefix_tokens')} tokens shared",
+        "at once": f"{get('parallel')} sequences, {_where(facts)}",
     }
     for name, value in rows.items():
         table.add_row(name, value)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -161,6 +164,37 @@ def test_bash_completes_commands_and_options() -> None:
     """With the printed script, in a real bash."""
     assert complete("pyspec gen") == ["generate"]
     assert "--json-schema" in complete("pyspec generate --json-s")
+
+
+ZSH = """
+    autoload -Uz compinit; compinit -u -D
+    eval "$(pyspec completion zsh)"
+    _describe() { print -rl -- "${(@P)3}"; }  # what zsh would show, as "word:what it does"
+    words=(%s); CURRENT=$#words
+    $_comps[pyspec]
+"""
+FISH = """
+    pyspec completion fish | source
+    complete --do-complete "%s"
+"""
+
+
+@pytest.mark.parametrize(("shell", "script"), [("zsh -f", ZSH), ("fish --no-config", FISH)])
+def test_other_shells_complete_commands_and_options(
+    shell: str, script: str, tmp_path: Path
+) -> None:
+    """With the printed script, in the shell itself, with a sentence on each word."""
+    program, flag = shell.split()
+    if shutil.which(program) is None:
+        pytest.skip(f"no {program} here")
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    for line, word in (("pyspec gen", "generate"), ("pyspec generate --json-s", "--json-schema")):
+        done = subprocess.run(
+            [program, flag, "-c", script % line], capture_output=True, text=True, check=False,
+            timeout=60, env={**os.environ, "PATH": path, "HOME": str(tmp_path)}, cwd=tmp_path,
+        )  # fmt: skip
+        words = re.split(r"[:\t]", done.stdout.strip().splitlines()[0], maxsplit=1)
+        assert (words[0], bool(words[1].strip())) == (word, True), done.stderr
 
 
 @pytest.mark.parametrize("name", ["bash", "zsh", "fish"])

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from pyspec.engine.handle import Engine, Role
 from pyspec.measure.costs import PLAIN, MeasuredCosts, break_even, fixed_plans, measure_costs
 from pyspec.measure.profile import by_position, calibration, evaluate, measure, store
 from pyspec.measure.questions import Question
@@ -99,6 +100,48 @@ def test_the_step_of_a_draft_that_reads_states_is_measured(
     llm = open_llama(tiny_target, draft=tiny_eagle3)
     found = measure_costs(llm, [5, 6, 7], kmax=3, depths=(64, 192), budget_s=0.1)
     assert found.draft_step > 0.01
+
+
+@pytest.mark.parametrize("row_s", [0.002, 1.0])
+def test_the_seconds_are_kept_within_twice(
+    row_s: float, open_llama: Callable[..., Any], tiny_target: Path, tiny_draft: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """By a clock that each row of the target moves on: also where one pass over all counts takes longer than there is."""
+    clock = Clock(monkeypatch, row_s)
+    with open_llama(tiny_target, draft=str(tiny_draft), n_ctx=2048) as llm:
+        questions = [Question(str(i), "c", [f"question {i}"]) for i in range(200)]
+        found = measure(llm, questions, max_tokens=24, budget_s=50.0)
+    assert clock.now < 100.0
+    assert found.seconds == pytest.approx(clock.now)
+    assert (len(found.costs.target[128]) == 17) == (row_s < 1.0)
+    assert found.costs.target[128][2] == pytest.approx(2e3 * row_s)
+
+
+class Clock:
+    """Time in seconds that decodes take, and nothing else: a row of the target `row_s`, one of the draft a tenth."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, row_s: float) -> None:
+        self.now = 0.0
+        for module in ("costs", "profile", "rounds"):
+            monkeypatch.setattr(f"pyspec.measure.{module}.perf_counter", lambda: self.now)
+        verify, prefill, draft = Engine.verify, Engine.prefill, Engine.draft
+
+        def verify_(engine: Engine, work: Any) -> None:
+            self.now += row_s * sum(max(0, n) + max(0, drafted) + 1 for _, n, drafted in work)
+            verify(engine, work)
+
+        def prefill_(engine: Engine, role: Role, seq: int, upto: int, chunk: int) -> int:
+            self.now += 0.02 * row_s * min(chunk, upto)
+            return prefill(engine, role, seq, upto, chunk)
+
+        def draft_(engine: Engine, seqs: Any, limits: Any, keep_rows: bool = False) -> None:
+            self.now += 0.1 * row_s * max(limits)
+            draft(engine, seqs, limits, keep_rows)
+
+        monkeypatch.setattr(Engine, "verify", verify_)
+        monkeypatch.setattr(Engine, "prefill", prefill_)
+        monkeypatch.setattr(Engine, "draft", draft_)
 
 
 def test_a_stored_profile_is_found_by_the_same_models_alone(
