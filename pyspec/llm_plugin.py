@@ -76,7 +76,7 @@ class SpeculativeModel(llm.Model):  # type: ignore[misc]
             raise llm.ModelError(str(error)) from error
 
     def _answer(self, prompt: Any, response: Any, conversation: Any) -> Iterator[str]:
-        from pyspec.batch.constrain import Constraint, schema_grammar  # noqa: PLC0415
+        from pyspec.batch.bodies import Constraint, schema_grammar  # noqa: PLC0415
         from pyspec.stream import stream_text  # noqa: PLC0415
         from pyspec.template import ChatTemplate, Message  # noqa: PLC0415
 

@@ -18,16 +18,15 @@ import msgspec
 
 from pyspec.atomic import write_whole
 from pyspec.batch.bodies import body_of, choice_of
-from pyspec.batch.sources import show
+from pyspec.batch.reading import show
 from pyspec.errors import BatchWriteError, InputError, ResumeMismatch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from pyspec.batch.journal import Journal
-    from pyspec.batch.reading import Per
+    from pyspec.batch.reading import InputFile, Per
     from pyspec.batch.records import Record, Result
-    from pyspec.batch.sources import InputFile
 
 ABOUT_THE_TEXT = ("verification", "relaxed", "relaxed_nats")
 """What of `speculation` tells about the text. The rest tells how it was computed: rounds and drafted

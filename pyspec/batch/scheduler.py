@@ -22,17 +22,18 @@ import logging
 from time import perf_counter
 from typing import TYPE_CHECKING
 
-from pyspec.batch.answer import Answering, Delta
+from pyspec.batch.jobs import Answering, Delta
 from pyspec.batch.packing import (
     EXACT_CHUNK,
+    Kept,
     Waiting,
     draft_rows,
     fill_rows,
+    longest_common,
     read_one,
     read_piece,
     share_rows,
 )
-from pyspec.batch.prefix import Kept, longest_common
 from pyspec.batch.records import failed
 from pyspec.engine.handle import Role
 from pyspec.errors import Cancelled, EngineError, PyspecError

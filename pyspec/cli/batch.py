@@ -13,10 +13,9 @@ import click
 
 from pyspec.batch import Batch, Settings
 from pyspec.batch.contexts import MOST_SEQUENCES
-from pyspec.batch.files import FileRun, RunProgress
+from pyspec.batch.journal import FileRun, RunProgress
 from pyspec.batch.output import open_output
-from pyspec.batch.reading import MAX_RECORD, Reading
-from pyspec.batch.sources import find_sources, read_sources
+from pyspec.batch.reading import MAX_RECORD, Reading, find_sources, read_sources
 from pyspec.cli.command import Subcommand
 from pyspec.cli.options import (
     DraftOptions,

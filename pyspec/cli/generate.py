@@ -12,7 +12,7 @@ from typing import Any
 import click
 from rich.console import Console
 
-from pyspec.batch.constrain import Constraint, schema_grammar
+from pyspec.batch.bodies import Constraint, schema_grammar
 from pyspec.cli.command import TEXT, Subcommand, gathered, option
 from pyspec.cli.engine import engine_options
 from pyspec.cli.options import (

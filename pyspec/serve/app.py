@@ -32,8 +32,7 @@ from pyspec.errors import (
     PyspecError,
 )
 from pyspec.rules import Margin, Strict, Verification
-from pyspec.serve.answers import AnswerFailed, PendingRequest, whole
-from pyspec.serve.events import EventStream, gone
+from pyspec.serve.answers import AnswerFailed, EventStream, PendingRequest, gone, whole
 from pyspec.serve.metrics import Metrics
 from pyspec.serve.worker import Worker
 from pyspec.text import piece_reader

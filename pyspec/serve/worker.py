@@ -13,7 +13,7 @@ import threading
 from collections import deque
 from typing import TYPE_CHECKING
 
-from pyspec.batch.answer import Delta
+from pyspec.batch.jobs import Delta
 from pyspec.batch.records import failed
 from pyspec.errors import Cancelled, EngineError
 

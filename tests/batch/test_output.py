@@ -10,12 +10,10 @@ import signal
 import pytest
 
 from pyspec.atomic import write_whole
-from pyspec.batch.files import FileRun
-from pyspec.batch.journal import differences
+from pyspec.batch.journal import FileRun, differences
 from pyspec.batch.output import open_output, public
-from pyspec.batch.reading import Reading
+from pyspec.batch.reading import Reading, find_sources, read_sources
 from pyspec.batch.records import Failure, Result
-from pyspec.batch.sources import find_sources, read_sources
 from pyspec.errors import BatchWriteError, InputError, ResumeMismatch
 
 

@@ -7,7 +7,7 @@ import tiny
 from answers import GREEDY, Scripted, ask
 
 from pyspec.batch import Settings
-from pyspec.batch.answer import Answering
+from pyspec.batch.jobs import Answering
 from pyspec.batch.records import Record
 from pyspec.engine.handle import Engine
 from pyspec.errors import Cancelled, EngineError, NumericError

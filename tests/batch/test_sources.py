@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pyspec.batch.reading import Reading
-from pyspec.batch.sources import find_sources, read_sources
+from pyspec.batch.reading import Reading, find_sources, read_sources
 from pyspec.errors import InputError
 
 

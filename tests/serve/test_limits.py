@@ -11,7 +11,7 @@ import time
 
 import pytest
 
-from pyspec.serve import events
+from pyspec.serve import answers
 
 
 def body(text="hello", **options):
@@ -111,7 +111,7 @@ def test_slow_reader_holds_up_nobody(serve):
 
 def test_reader_that_never_reads_is_given_up(serve, monkeypatch):
     """After a time its connection is closed; nothing of it stays."""
-    monkeypatch.setattr(events, "READER_S", 0.3)
+    monkeypatch.setattr(answers, "READER_S", 0.3)
     server = serve(draft="none", parallel=1, send_buffer=1)
     big = body(stream=True, max_tokens=900, logprobs=True, top_logprobs=20)
     stuck = raw(server, big, SO_RCVBUF=1)
