@@ -2,9 +2,10 @@
 
     python bench/batch.py MODEL.gguf QUESTIONS.jsonl [--records 64] [--tokens 96] [--parallel 1,4,16]
         [--more lookup:16] [--server PATH/llama-server] [--draft auto] [--threads 2] [--repeat 3]
-        [--title TITLE] [--out DIR/NAME.json]
+        [--spread] [--title TITLE] [--out DIR/NAME.json]
 
-QUESTIONS has `turns` (the first one is asked) or `prompt` a line; --records of them are taken, evenly.
+QUESTIONS has `turns` (the first one is asked) or `prompt` a line; the first --records are asked, or as many
+from all over the file with --spread.
 Every way runs in a process of its own, so that its peak memory is its own; the ways take turns,
 --repeat times, and the table has medians. Temperature 0, strict verification, the same prompts as
 tokens for all. Memory is the peak of the resident set, mapped weights included. llama-server is
@@ -153,6 +154,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             command = [sys.executable, __file__, *given, "--way", way]
             done = subprocess.run(command, stdout=subprocess.PIPE, check=True)
             found[way].append(json.loads(done.stdout))
+            print(way, done.stdout.decode().strip(), file=sys.stderr, flush=True)
     publish(options, given, found)
 
 
@@ -195,6 +197,9 @@ def parsed(arguments: Sequence[str]) -> argparse.Namespace:
         "title": "",
     }.items():
         parser.add_argument(f"--{name}", default=text)
+    parser.add_argument(
+        "--spread", action="store_true", help="records from all over the file, not its first ones"
+    )
     parser.add_argument("--out", type=Path, help="NAME.json; the page goes beside it")
     parser.add_argument("--way", help=argparse.SUPPRESS)
     return parser.parse_args(arguments)
@@ -204,7 +209,8 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     """Run one way in this process."""
     kind, _, n = options.way.partition(":")
     lines = options.questions.read_text(encoding="utf-8").splitlines()
-    rows = [json.loads(line) for line in spread(lines, options.records)]
+    chosen = spread(lines, options.records) if options.spread else lines[: options.records]
+    rows = [json.loads(line) for line in chosen]
     texts = [row["turns"][0] if "turns" in row else row["prompt"] for row in rows]
     if kind == LOOP:
         return loop(options, texts)

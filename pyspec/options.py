@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -105,14 +105,31 @@ _FEWEST_ROWS, _FEWEST_TOKENS = 3, 16
 def times_plain(report: Report, policy: LengthPolicy) -> float | None:
     """How many times as fast as without drafts an answer came, or None where that is not known.
 
-    Plain decoding would have taken one row a token, at the depth each token had; the curve knows what a row costs there. Its
-    own time outside decodes is left out, so the figure is a little too low rather than too high.
+    Plain decoding would have taken one row a token, at the depth each token had; the curve knows what a row costs there, and
+    by what the rounds of this answer took against it, how slow the machine was meanwhile: both sides of the factor are of the
+    same minute. Plain decoding's own time outside decodes is left out, so the figure is a little too low rather than too high.
     """
     target, timings = policy.curve.target, report.timings
     known = target.measured or target.count(1) >= _FEWEST_ROWS
     if timings.tokens < _FEWEST_TOKENS or not known:
         return None
     ends = report.prompt_tokens, report.prompt_tokens + timings.tokens
-    row = sum(target.table(depth)[1] for depth in ends) / len(ends)
+    tables = [target.table(depth) for depth in ends]
+    row = sum(table[1] for table in tables) / len(tables)
     spent = timings.total_ms - timings.prefill_ms
-    return round(row * timings.tokens / spent, 3) if spent > 0 else None
+    plain = row * _slowness(tables, policy.stats()) * timings.tokens
+    return round(plain / spent, 3) if spent > 0 else None
+
+
+def _slowness(tables: Sequence[Sequence[float]], choice: Mapping[str, Any]) -> float:
+    """What the target's decodes took, in units of what the curve says of rounds of their lengths; 1 where nothing is known."""
+    lengths = {
+        n: count for n, count in choice["rounds_by_length"].items() if n < len(tables[0]) - 1
+    }
+    rounds = sum(lengths.values())
+    said = sum(count * table[n + 1] for n, count in lengths.items() for table in tables) / len(
+        tables
+    )
+    if not rounds or rounds < choice["rounds"] or not said or not choice["ms_target"]:
+        return 1.0
+    return float(choice["ms_target"] / said)

@@ -181,8 +181,8 @@ class RayBatch:
         rows = [(i, msgspec.json.encode(record)) for i, record in records]
         if not rows:
             return
-        start = perf_counter()
         self._start()
+        start = perf_counter()
         size = block_size(len(rows), self._workers)
         todo = deque(dict(rows[at : at + size]) for at in range(0, len(rows), size))
         try:

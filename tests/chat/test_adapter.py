@@ -62,7 +62,12 @@ def test_the_factor_comes_from_the_curve(target: LlamaChat) -> None:
     curve = next(iter(target._llm._policies.values())).curve
     row = sum(curve.target.table(stats.block["prompt_tokens"] + n)[1] for n in (0, 30)) / 2
     spent = stats.timings["total_ms"] - stats.timings["prefill_ms"]
-    assert stats.block["times_plain"] == pytest.approx(30 * row / spent, rel=0.25)
+    choice = stats.block["choice"]
+    said = sum(
+        count * curve.target.table(30)[1 + n] for n, count in choice["rounds_by_length"].items()
+    )
+    plain = 30 * row * choice["ms_target"] / said
+    assert stats.block["times_plain"] == pytest.approx(plain / spent, rel=0.25)
 
 
 def test_a_turn_keeps_all_the_context_holds(target: LlamaChat) -> None:

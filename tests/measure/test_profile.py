@@ -102,20 +102,20 @@ def test_the_step_of_a_draft_that_reads_states_is_measured(
     assert found.draft_step > 0.01
 
 
-@pytest.mark.parametrize("row_s", [0.002, 1.0])
+@pytest.mark.parametrize("row_s", [0.02, 1.0])
 def test_the_seconds_are_kept_within_twice(
-    row_s: float, open_llama: Callable[..., Any], tiny_target: Path, tiny_draft: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
+    row_s: float, open_llama: Callable[..., Any], tiny_ascii: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """By a clock that each row of the target moves on: also where one pass over all counts takes longer than there is."""
+    llm = open_llama(tiny_ascii, draft=tiny_ascii)
+    questions = [Question(i, "c", [f"abc{i}abc"]) for i in range(40)]
     clock = Clock(monkeypatch, row_s)
-    with open_llama(tiny_target, draft=str(tiny_draft), n_ctx=2048) as llm:
-        questions = [Question(str(i), "c", [f"question {i}"]) for i in range(200)]
-        found = measure(llm, questions, max_tokens=24, budget_s=50.0)
+    found = measure(llm, questions, max_tokens=12, budget_s=50.0)
     assert clock.now < 100.0
     assert found.seconds == pytest.approx(clock.now)
-    assert (len(found.costs.target[128]) == 17) == (row_s < 1.0)
-    assert found.costs.target[128][2] == pytest.approx(2e3 * row_s)
+    times = found.costs.target[min(found.costs.target)]
+    assert times[2] == pytest.approx(2e3 * row_s)
+    assert (len(times) == 17) == (row_s < 1.0)
 
 
 class Clock:
