@@ -291,7 +291,7 @@ class Scheduler:
         """What this round, which took so many ms, would have taken without drafts; 0 where nothing drafts at all."""
         if not self._loop.can_draft:
             return 0.0
-        if all(answer.run.drafting == "nothing" for answer in answers):
+        if not any(answer.run.draft_max for answer in answers):
             return took
         depth = max(len(answer.run.tokens) for answer in answers)
         times = self._policy.curve.target.table(depth)
@@ -302,7 +302,6 @@ class Scheduler:
         room = draft_rows(self._contexts, len(answers), len(self._active), filled)
         for answer in answers:
             answer.run.draft_max = min(self._draft_max, answer.job.draft_max, room)
-            answer.run.drafting = "all" if answer.run.draft_max else "nothing"
 
     def _fills(self, n_answering: int) -> list[tuple[int, int]]:
         """Prompt tokens for the next decode, as (sequence, tokens)."""
