@@ -173,7 +173,8 @@ class Alphabet:
             characters = set(text.decode("utf-8"))
         except UnicodeDecodeError as error:
             raise InputEncoding(f"the text is not UTF-8 at byte {error.start}", _OTHER) from None
-        for char in sorted(characters):
+        # llama.cpp puts a space before a text, unless the file says otherwise, which it does not show
+        for char in sorted(characters | {" "} if characters else characters):
             shown = "\u2581" if char == " " else char
             if shown.encode() not in self._words and not self._spells(shown.encode()):
                 raise InputError(f"this model's vocabulary cannot spell {char!r}", _OTHER)

@@ -45,6 +45,9 @@ def _rwkv(made: Gguf) -> None:
     made.kv["tokenizer.ggml.model"] = (STR, "rwkv")
 
 
+NUMBERS = (2274, 2977)
+"""Mutants that did: a tokenizer without end, and a text whose first space could not be spelled."""
+
 SEEDS: dict[str, Callable[[Gguf], None]] = {
     "no-layers": _set("llama.block_count", U32, 0),
     "513-layers": _set("llama.block_count", U32, 513),

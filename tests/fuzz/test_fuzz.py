@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from fuzz.seeds import SEEDS
+from fuzz.seeds import NUMBERS, SEEDS
 
 DRIVE = Path(__file__).with_name("drive.py")
 
@@ -23,7 +23,7 @@ def drive(*arguments: str) -> None:
 @pytest.mark.skipif(sys.platform == "win32", reason="forks")
 def test_earlier_faults() -> None:
     """What once killed the process."""
-    drive(*SEEDS)
+    drive(*SEEDS, *map(str, NUMBERS))
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="forks")
