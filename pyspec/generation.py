@@ -26,7 +26,7 @@ from pyspec.policy.cost import CostCurve
 from pyspec.policy.lengths import Length, parse_length
 from pyspec.policy.simple import LengthPolicy
 from pyspec.profiles import load_profile, prior_curve, prior_learned
-from pyspec.rules import Strict, Verification
+from pyspec.rules import Strict, Verification, check_rule
 from pyspec.sampling import ProcessorHook, Sampling, build_chain
 from pyspec.store.eagle import MTP
 from pyspec.target import SNAPSHOTS
@@ -89,6 +89,10 @@ class Generation(Mirror):
     ) -> None:
         start = perf_counter()
         check_ranges({"draft_n_gpu_layers": draft_n_gpu_layers})
+        check_rule(verification)
+        self._length = parse_length(
+            length
+        )  # what is asked wrongly is refused before the model is loaded
         self._in_force = _InForce()
         self._turns = Turns(wait)
         self._assembly: Assembly | None = None
@@ -98,7 +102,6 @@ class Generation(Mirror):
         super().__init__(model_path, **kwargs)
         self.piece = piece_reader(self._model.vocab)
         self.verification = verification
-        self._length = parse_length(length)
         self._policies: dict[tuple[Length, Verification], LengthPolicy] = {}
         self.last_speculation: dict[str, Any] = {}
         self.last_timings: dict[str, float] = {}

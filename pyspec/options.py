@@ -11,7 +11,7 @@ from pyspec.engine.handle import MAX_DRAFT
 from pyspec.engine.session import Report
 from pyspec.limits import check_ranges
 from pyspec.policy.simple import LengthPolicy
-from pyspec.rules import Verification
+from pyspec.rules import Verification, check_rule
 from pyspec.sampling import Sampling
 
 Drafting = Literal["all", "lookup", "model", "nothing"]
@@ -33,6 +33,8 @@ class Speculation:
 
     def __post_init__(self) -> None:
         check_ranges(vars(self))
+        if self.verification is not None:
+            check_rule(self.verification)
 
     @property
     def longest(self) -> int:

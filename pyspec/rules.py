@@ -81,6 +81,12 @@ class Margin:
 Verification = Strict | Margin
 
 
+def check_rule(rule: object) -> None:
+    """Raise OptionError for what is no rule: it would be met in mid-answer only."""
+    if not isinstance(rule, Strict | Margin):
+        raise OptionError(f"verification is {rule!r}", "give Strict() or Margin()")
+
+
 def _require(holds: bool, option: str, value: object, range_: str) -> None:
     if not holds:
         raise OptionError(f"{option} is {value}", f"use {range_}")

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
+from typing import Any
 
 import pytest
 
+from pyspec import SpeculativeLlama
 from pyspec.engine.handle import Gate
 from pyspec.errors import OptionError
+from pyspec.options import Speculation
 from pyspec.rules import Margin, Strict
 
 
@@ -79,3 +83,15 @@ def test_margin_gate_carries_the_limits():
     gate = Gate(Margin(theta=0.5, gap=2.0, acceptance=0.75, budget=4.0), sampled=True).gate
     found = (gate.theta, gate.gap, gate.budget, gate.acceptance, gate.sampled)
     assert found == (0.5, 2.0, 4.0, 0.75, 1)
+
+
+@pytest.mark.parametrize("rule", ["margin", None, Margin])
+def test_what_is_no_rule_is_refused_before_the_model_is_loaded(
+    rule: Any, tiny_target: Path
+) -> None:
+    """A rule given by name, or its class instead of one of its kind, would fail in mid-answer."""
+    with pytest.raises(OptionError, match=r"Strict\(\) or Margin\(\)"):
+        SpeculativeLlama(str(tiny_target), verification=rule)
+    if rule is not None:
+        with pytest.raises(OptionError, match=r"Strict\(\) or Margin\(\)"):
+            Speculation(verification=rule)

@@ -90,6 +90,8 @@ class Auto(Length, frozen=True):
 
 def parse_length(text: str) -> Length:
     """`fixed:K` (0..63), `confidence:P` (0..1), `companion` or `auto`; OptionError otherwise."""
+    if not isinstance(text, str):
+        raise OptionError(f"a draft length is given as text, not as {text!r}", _HINT)
     name, colon, value = text.strip().lower().partition(":")
     if name in ("companion", "auto") and not colon:
         return Companion() if name == "companion" else Auto()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from pyspec.errors import OptionError
@@ -36,9 +38,9 @@ def test_lengths_are_read(text: str, length: Length) -> None:
 @pytest.mark.parametrize(
     "text",
     ["", "fixed", "fixed:", "fixed:-1", "fixed:64", "fixed:1e3", "fixed:²", "fixed:99999999999",
-     "confidence", "confidence:nan", "confidence:2", "confidence:x", "auto:", "auto:1", "best"],
+     "confidence", "confidence:nan", "confidence:2", "confidence:x", "auto:", "auto:1", "best", 3, None],
 )  # fmt: skip
-def test_nonsense_is_an_option_error_that_names_the_forms(text: str) -> None:
+def test_nonsense_is_an_option_error_that_names_the_forms(text: Any) -> None:
     """Anything else is refused with the forms that exist."""
     with pytest.raises(OptionError, match="fixed:K"):
         parse_length(text)
