@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 MOST_SEQUENCES = 64
 """Cost curves end there."""
 
+FILL_ROWS = 128
+"""Prompt tokens that ride in a batch with answers: enough for the matrix kernels, few enough that answers go on."""
+
 _SKIPPING_ROWS = 63
 # under 64 rows ggml's flash attention on a CPU passes by the cells that a row does not see; from there on it computes whole
 # tiles, seen or not: 150 prompt tokens beside 15 answers of 250 cells took 480 ms at once, 271 in decodes of 63 rows (BF16)
@@ -137,6 +140,21 @@ class Contexts:
     def has_companion(self) -> bool:
         """Whether there is a companion."""
         return len(self._sides) > 1
+
+    def fill_rows(self, n_answering: int) -> int:
+        """Prompt tokens that the next decode takes."""
+        if n_answering:
+            return min(FILL_ROWS, self.answering_rows - n_answering)
+        return self.n_batch
+
+    def draft_rows(self, n_answering: int, n_running: int, filled: int) -> int:
+        """Drafted tokens that each of `n_answering` sequences may have beside `filled` prompt tokens.
+
+        n_running: sequences that have a record, those that still read their prompt among them.
+        """
+        if self.layout.each and n_running > self.few:
+            return 0  # unequal rows of streams fall apart into several passes
+        return max(0, (self.answering_rows - filled) // n_answering - 1)
 
     def _replace_context(self) -> Any:
         """Give the target a context for many sequences in place of the small one it was loaded with."""

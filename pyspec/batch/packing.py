@@ -19,7 +19,6 @@ from pyspec.engine.handle import Role
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from pyspec.batch.contexts import Contexts
     from pyspec.batch.jobs import Job
     from pyspec.engine.handle import Engine
 
@@ -97,28 +96,8 @@ def memory_for(target: Any, n_ctx: int) -> int:
 
 # -- rows of a decode --------------------------------------------------------------------------------
 
-FILL_ROWS = 128
-"""Prompt tokens that ride in a batch with answers: enough for the matrix kernels, few enough that answers go on."""
-
 EXACT_CHUNK = 256
 """Prompt tokens of a decode where texts have to be exact: pieces end at its multiples."""
-
-
-def fill_rows(contexts: Contexts, n_answering: int) -> int:
-    """Prompt tokens that the next decode takes."""
-    if n_answering:
-        return min(FILL_ROWS, contexts.answering_rows - n_answering)
-    return contexts.n_batch
-
-
-def draft_rows(contexts: Contexts, n_answering: int, n_running: int, filled: int) -> int:
-    """Drafted tokens that each of `n_answering` sequences may have beside `filled` prompt tokens.
-
-    n_running: sequences that have a record, those that still read their prompt among them.
-    """
-    if contexts.layout.each and n_running > contexts.few:
-        return 0  # unequal rows of streams fall apart into several passes
-    return max(0, (contexts.answering_rows - filled) // n_answering - 1)
 
 
 def read_piece(reading: Sequence[tuple[int, int]], held: int) -> list[tuple[int, int]]:

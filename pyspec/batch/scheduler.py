@@ -27,8 +27,6 @@ from pyspec.batch.packing import (
     EXACT_CHUNK,
     Kept,
     Waiting,
-    draft_rows,
-    fill_rows,
     longest_common,
     read_one,
     read_piece,
@@ -299,7 +297,7 @@ class Scheduler:
 
     def _bound_drafts(self, answers: Sequence[Answering], filled: int) -> None:
         """How long drafts may be; where none can be, nothing that drafts is asked, and nothing learned."""
-        room = draft_rows(self._contexts, len(answers), len(self._active), filled)
+        room = self._contexts.draft_rows(len(answers), len(self._active), filled)
         for answer in answers:
             answer.run.draft_max = min(self._draft_max, answer.job.draft_max, room)
 
@@ -311,7 +309,7 @@ class Scheduler:
             return read_piece(
                 reading, self._engine.held(Role.TARGET, reading[0][0]) if reading else 0
             )
-        budget = fill_rows(self._contexts, n_answering)
+        budget = self._contexts.fill_rows(n_answering)
         if self._streams:
             return read_one(reading, budget, n_answering)
         return share_rows(reading, budget)

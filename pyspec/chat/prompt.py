@@ -1,4 +1,4 @@
-"""Where entries come from: a line editor on a terminal, or a stream of bytes."""
+"""Where entries come from, a line editor on a terminal or a stream of bytes, and the loop that answers them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO, Protocol
+from time import monotonic
+from typing import TYPE_CHECKING, BinaryIO, Protocol
 
 import platformdirs
 from prompt_toolkit import PromptSession
@@ -19,9 +20,12 @@ from prompt_toolkit.filters import Condition
 from prompt_toolkit.history import FileHistory, History, InMemoryHistory
 from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 
-from pyspec.chat.commands import COMMANDS, find
+from pyspec.chat.commands import COMMANDS, execute, find
 from pyspec.chat.files import MAX_TEXT, decode
-from pyspec.errors import InputTooLong
+from pyspec.errors import InputTooLong, PyspecError
+
+if TYPE_CHECKING:
+    from pyspec.chat.talk import Chat
 
 try:
     import termios
@@ -243,3 +247,40 @@ def terminal_kept() -> Iterator[None]:
     finally:
         with suppress(termios.error):
             termios.tcsetattr(sys.stdin, termios.TCSADRAIN, state)
+
+
+TWICE_S = 2.0
+"""A second Ctrl-C within this time leaves, wherever the first one came."""
+
+_INTERRUPTED = 130
+
+
+def run(chat: Chat, reader: Reader) -> int:
+    """Talk until the entries end or a command leaves; the exit code.
+
+    0 after Ctrl-D or /exit on a terminal; for a script, the code of the last entry that failed. 130
+    after Ctrl-C twice, or once where nobody is at a prompt. Raises InputError for unreadable input.
+    """
+    while not chat.leaving:
+        try:
+            _handle(chat, reader.read())
+        except EOFError:
+            break
+        except KeyboardInterrupt:
+            if not reader.interactive or monotonic() - chat.interrupted_at < TWICE_S:
+                return _INTERRUPTED
+            chat.interrupted_at = monotonic()
+            chat.screen.note("(Ctrl-D or /exit leaves)")
+        if not reader.interactive and chat.interrupted_at > 0 and not chat.leaving:
+            return _INTERRUPTED
+    return 0 if reader.interactive else chat.exit_code
+
+
+def _handle(chat: Chat, entered: Typed) -> None:
+    try:
+        if entered.is_command:
+            execute(chat, entered.text)
+        elif entered.text.strip():
+            chat.send(entered.text)
+    except PyspecError as error:
+        chat.fail(error)

@@ -13,7 +13,7 @@ import click
 
 from pyspec.batch import Batch, Settings
 from pyspec.batch.contexts import MOST_SEQUENCES
-from pyspec.batch.journal import FileRun, RunProgress
+from pyspec.batch.files import FileRun, RunProgress
 from pyspec.batch.output import open_output
 from pyspec.batch.reading import MAX_RECORD, Reading, find_sources, read_sources
 from pyspec.cli.command import Subcommand

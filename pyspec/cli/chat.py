@@ -15,10 +15,17 @@ from rich.console import Console
 
 from pyspec._version import __version__
 from pyspec.chat.adapter import LlamaChat
-from pyspec.chat.commands import execute, run
+from pyspec.chat.commands import execute
 from pyspec.chat.conversation import Conversation
 from pyspec.chat.files import new_path, newest
-from pyspec.chat.prompt import Reader, StreamReader, TerminalReader, WholeReader, terminal_kept
+from pyspec.chat.prompt import (
+    Reader,
+    StreamReader,
+    TerminalReader,
+    WholeReader,
+    run,
+    terminal_kept,
+)
 from pyspec.chat.settings import BRIEF, FULL, SILENT, ChatSettings
 from pyspec.chat.talk import Chat
 from pyspec.cli.command import Subcommand, gathered, option

@@ -24,7 +24,7 @@ from pyspec.display import safe
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from pyspec.batch.journal import RunProgress
+    from pyspec.batch.files import RunProgress
     from pyspec.batch.records import Result
     from pyspec.store.fetch import Progress as StoreProgress
 

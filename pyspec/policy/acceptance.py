@@ -24,7 +24,7 @@ from pyspec.policy.types import TABLE_BINS, Draft, bin_centre, logit, table_bin
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pyspec.policy.stopping import Floats
+    from pyspec.policy.types import Floats
 
 Features = tuple[float, ...]
 """What the companion adds, for its logistic model: 1, logit p / 4, S, A, logit Pc / 4, argmax agreement."""

@@ -14,10 +14,9 @@ from collections import defaultdict
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from pyspec.policy.acceptance import Features, TextRecord, read_companion, read_draft
-from pyspec.policy.types import LOOKUP, Draft, SeqOutcome
+from pyspec.policy.types import LOOKUP, Draft, Floats, SeqOutcome
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -25,7 +24,6 @@ if TYPE_CHECKING:
     from pyspec.policy.acceptance import Learned
 
 _LOG_MIN = 4.605170185988091  # -log 0.01: the survival GRID goes from 1 to 0.01, equal in log
-Floats = npt.NDArray[np.float64]
 GRID: Floats = np.exp(np.linspace(0.0, -_LOG_MIN, 24))
 _GRID_LIST = [float(s) for s in GRID]
 

@@ -10,9 +10,13 @@ from math import log
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+import numpy as np
+import numpy.typing as npt
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+Floats = npt.NDArray[np.float64]
 
 MODEL = "model"
 LOOKUP = "lookup"

@@ -9,9 +9,8 @@ from dataclasses import dataclass, field
 
 from rich.console import Console
 
-from pyspec.chat.commands import run
 from pyspec.chat.conversation import AnswerStats, Ask, Progress, SavedModel
-from pyspec.chat.prompt import StreamReader
+from pyspec.chat.prompt import StreamReader, run
 from pyspec.chat.settings import ChatSettings
 from pyspec.chat.talk import Chat, Guard
 from pyspec.display import Screen

@@ -9,10 +9,9 @@ from dataclasses import dataclass, field
 import pytest
 from chat.fake import FakeModel, talk
 
-from pyspec.chat import commands
+from pyspec.chat import prompt as prompt_module
 from pyspec.chat import talk as talk_module
-from pyspec.chat.commands import run
-from pyspec.chat.prompt import Typed
+from pyspec.chat.prompt import Typed, run
 from pyspec.chat.settings import ChatSettings
 
 QUIET = ChatSettings(stats="off")
@@ -48,7 +47,7 @@ def play(monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[int, str]]:
         model: FakeModel, entries: Sequence[str | float | None], **kwargs: object
     ) -> tuple[int, str]:
         script = Script(entries, **kwargs)  # type: ignore[arg-type]
-        for module in (commands, talk_module):
+        for module in (prompt_module, talk_module):
             monkeypatch.setattr(module, "monotonic", lambda: script.now)
         chat, text = talk(model, QUIET, guard=Guard(model).during)
         return run(chat, script), text.getvalue()

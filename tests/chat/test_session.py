@@ -9,8 +9,7 @@ from pathlib import Path
 from chat.fake import QUIET, FakeModel, session, talk
 
 from pyspec.chat import files
-from pyspec.chat.commands import run
-from pyspec.chat.prompt import StreamReader
+from pyspec.chat.prompt import StreamReader, run
 from pyspec.chat.settings import ChatSettings
 from pyspec.errors import NumericError
 from pyspec.sampling import Sampling

@@ -7,7 +7,7 @@ import io
 import pytest
 from rich.console import Console
 
-from pyspec.batch.journal import RunProgress
+from pyspec.batch.files import RunProgress
 from pyspec.batch.records import Result, Usage
 from pyspec.cli import progress
 
