@@ -116,7 +116,7 @@ static ps_status commit(ps_engine *engine, int32_t index, const ps_verdict *out)
         /* what it drafted with its own states gives way to rows with the target's */
         if (engine->role[PS_DRAFT].n_kv[index] > before) engine->counters.refed += out->n - 1;
         PS_TRY(ps_ctx_roll_back(engine, PS_DRAFT, index, before));
-        PS_TRY(ps_states_keep(engine, index, before - 1, seq->row, out->n));
+        PS_TRY(ps_draft_keep_states(engine, index, before - 1, seq->row, out->n));
     }
     PS_TRY(ps_seq_append(seq, out->token, out->n));
     ps_seq_drop_draft(seq, matched == out->n && !ps_reads_states(engine) ? matched : seq->draft.n);

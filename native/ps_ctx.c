@@ -12,6 +12,20 @@
 
 #include "ps_internal.h"
 
+ps_status ps_grow(void *pointer, int32_t *cap, int32_t need, size_t size) {
+    if (need <= *cap) return PS_OK;
+    PS_FAIL_IF(need > INT32_MAX / 2, PS_E_NOMEM);
+    int32_t grown = *cap > 0 ? *cap : 64;
+    while (grown < need) grown *= 2;
+    PS_FAIL_IF((size_t)grown > SIZE_MAX / size, PS_E_NOMEM);
+    void **const slot = pointer;
+    void *const moved = realloc(*slot, (size_t)grown * size);
+    PS_FAIL_UNLESS(moved, PS_E_NOMEM);
+    *slot = moved;
+    *cap = grown;
+    return PS_OK;
+}
+
 void ps_rows_free(ps_rows *rows) {
     free(rows->token);
     free(rows->pos);

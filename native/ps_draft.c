@@ -87,7 +87,7 @@ static ps_status begin(ps_engine *engine, ps_slot *step, const ps_stop *stop) {
 }
 
 /* Decode committed tokens without logits up to `end`, a batchful of them at most. */
-ps_status ps_draft_fill(ps_engine *engine, int32_t seq, int32_t end) {
+static ps_status fill(ps_engine *engine, int32_t seq, int32_t end) {
     ps_ctx *const ctx = &engine->role[PS_DRAFT];
     const int32_t from = ctx->n_kv[seq], upto = from + ctx->n_batch < end ? from + ctx->n_batch : end;
     engine->rows.n = 0;
@@ -98,10 +98,29 @@ ps_status ps_draft_fill(ps_engine *engine, int32_t seq, int32_t end) {
     return ps_inputs_decode(engine);
 }
 
+/* States that must go are decoded into the draft's KV first, where it can take them; what fails is begun again later. */
+static void feed(ps_engine *engine, int32_t seq) {
+    const ps_states *const states = &engine->seq[seq].states;
+    ps_ctx *const draft = &engine->role[PS_DRAFT];
+    if (states->first == 0 && draft->n_kv[seq] == 0) draft->n_kv[seq] = 1;
+    if (draft->n_kv[seq] <= states->first) return;
+    const int32_t end = states->first + states->n;
+    while (draft->n_kv[seq] < end && fill(engine, seq, end) == PS_OK) continue;
+}
+
+/* Keep the target's states of n rows of its last decode, which stand at positions pos, pos + 1, ... */
+ps_status ps_draft_keep_states(ps_engine *engine, int32_t seq, int32_t pos, int32_t row, int32_t n) {
+    if (ps_states_place(engine, seq, pos, n)) {
+        feed(engine, seq);
+        ps_states_forget(engine, seq);
+    }
+    return ps_states_keep(engine, seq, row, n);
+}
+
 /* Long gaps (a prompt, a stretch of lookup drafts) are decoded by themselves, so that one batch holds every sequence's rest. */
 static ps_status catch_up(ps_engine *engine, int32_t seq, int32_t room) {
     const int32_t end = engine->seq[seq].n;
-    while (end - engine->role[PS_DRAFT].n_kv[seq] > room) PS_TRY(ps_draft_fill(engine, seq, end - 1));
+    while (end - engine->role[PS_DRAFT].n_kv[seq] > room) PS_TRY(fill(engine, seq, end - 1));
     return PS_OK;
 }
 

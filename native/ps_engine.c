@@ -18,20 +18,6 @@ ps_status ps_seq_claim(ps_engine *engine, int32_t seq) {
     return PS_OK;
 }
 
-ps_status ps_grow(void *pointer, int32_t *cap, int32_t need, size_t size) {
-    if (need <= *cap) return PS_OK;
-    PS_FAIL_IF(need > INT32_MAX / 2, PS_E_NOMEM);
-    int32_t grown = *cap > 0 ? *cap : 64;
-    while (grown < need) grown *= 2;
-    PS_FAIL_IF((size_t)grown > SIZE_MAX / size, PS_E_NOMEM);
-    void **const slot = pointer;
-    void *const moved = realloc(*slot, (size_t)grown * size);
-    PS_FAIL_UNLESS(moved, PS_E_NOMEM);
-    *slot = moved;
-    *cap = grown;
-    return PS_OK;
-}
-
 ps_status ps_engine_open(int32_t n_seq, int32_t n_vocab, ps_engine **out) {
     PS_FAIL_UNLESS(out, PS_E_ARG);
     *out = NULL;
@@ -140,4 +126,12 @@ ps_status ps_seq_state(const ps_engine *engine, int32_t role, int32_t seq, int32
     if (n_kv) *n_kv = engine->role[role].n_kv[seq];
     if (n_committed) *n_committed = engine->seq[seq].n;
     return PS_OK;
+}
+
+ps_status ps_engine_read_states(ps_engine *engine, const ps_reading *reading) {
+    PS_FAIL_IF(!engine || !reading, PS_E_ARG);
+    PS_FAIL_UNLESS(ps_lock(engine), PS_E_BUSY);
+    const ps_status status = ps_inputs_read(engine, reading);
+    ps_unlock(engine);
+    return status;
 }

@@ -13,8 +13,6 @@
 /* llama.cpp makes room for logits of every row it encodes, though none come: few rows at a time. */
 enum { ENCODED_ROWS = 64 };
 
-bool ps_reads_states(const ps_engine *engine) { return engine->reading.kind != 0; }
-
 bool ps_inputs_wants_all(const ps_engine *engine) { return engine->reading.kind == PS_EAGLE3; }
 
 static bool bound(void) {
@@ -38,7 +36,8 @@ void ps_inputs_end(ps_engine *engine) {
     for (int32_t s = 0; s < engine->n_seq; s++) engine->seq[s].states.n = 0;
 }
 
-static ps_status read_states(ps_engine *engine, const ps_reading *reading) {
+ps_status ps_inputs_read(ps_engine *engine, const ps_reading *reading) {
+    PS_FAIL_UNLESS(sound(reading), PS_E_ARG);
     ps_ctx *const draft = &engine->role[PS_DRAFT];
     PS_FAIL_UNLESS(draft->ctx && engine->role[PS_TARGET].ctx, PS_E_STATE);
     PS_FAIL_UNLESS(bound(), PS_E_UNBOUND);
@@ -57,14 +56,6 @@ static ps_status read_states(ps_engine *engine, const ps_reading *reading) {
     ps_states_want(engine, true);
     ps_api.set_embeddings_nextn(draft->ctx, true, true); /* of rows with logits */
     return PS_OK;
-}
-
-ps_status ps_engine_read_states(ps_engine *engine, const ps_reading *reading) {
-    PS_FAIL_IF(!engine || !reading || !sound(reading), PS_E_ARG);
-    PS_FAIL_UNLESS(ps_lock(engine), PS_E_BUSY);
-    const ps_status status = read_states(engine, reading);
-    ps_unlock(engine);
-    return status;
 }
 
 /* Where the next row's vector goes. */
@@ -138,14 +129,4 @@ bool ps_inputs_begin(ps_engine *engine, int32_t seq) {
     ps_api.memory_seq_rm(ps_api.get_memory(draft->ctx), seq, -1, -1);
     draft->n_kv[seq] = oldest;
     return true;
-}
-
-/* States that must go are decoded into the draft's KV first, where it can take them; what fails is begun again later. */
-void ps_inputs_feed(ps_engine *engine, int32_t seq) {
-    const ps_states *const states = &engine->seq[seq].states;
-    ps_ctx *const draft = &engine->role[PS_DRAFT];
-    if (states->first == 0 && draft->n_kv[seq] == 0) draft->n_kv[seq] = 1;
-    if (draft->n_kv[seq] <= states->first) return;
-    const int32_t end = states->first + states->n;
-    while (draft->n_kv[seq] < end && ps_draft_fill(engine, seq, end) == PS_OK) continue;
 }

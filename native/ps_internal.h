@@ -87,15 +87,18 @@ struct ps_engine {
     atomic_flag busy;
 };
 
+/* Whether the draft reads the target's states. */
+static inline bool ps_reads_states(const ps_engine *engine) { return engine->reading.kind != 0; }
+
 /* ps_engine.c */
 bool ps_lock(ps_engine *engine);
 void ps_unlock(ps_engine *engine);
 bool ps_seq_valid(const ps_engine *engine, int32_t seq);
 ps_status ps_seq_claim(ps_engine *engine, int32_t seq); /* PS_E_ARG if out of range or named twice since ps_begin */
 void ps_begin(ps_engine *engine);
-ps_status ps_grow(void *pointer, int32_t *cap, int32_t need, size_t size); /* doubles; overflow is PS_E_NOMEM */
 
 /* ps_ctx.c */
+ps_status ps_grow(void *pointer, int32_t *cap, int32_t need, size_t size); /* doubles; overflow is PS_E_NOMEM */
 ps_status ps_rows_reserve(ps_rows *rows, int32_t cap, int32_t width);
 void ps_rows_free(ps_rows *rows);
 void ps_rows_add(ps_rows *rows, int32_t seq, int32_t pos, int32_t token, bool wanted);
@@ -109,20 +112,21 @@ ps_status ps_seq_append(ps_seq *seq, const int32_t *tokens, int32_t n);
 void ps_seq_drop_draft(ps_seq *seq, int32_t n_matched);
 
 /* ps_draft.c */
-ps_status ps_draft_fill(ps_engine *engine, int32_t seq, int32_t end); /* one batch of committed tokens towards `end` */
+ps_status ps_draft_keep_states(ps_engine *engine, int32_t seq, int32_t pos, int32_t row, int32_t n);
 
 /* ps_states.c */
 void ps_states_want(ps_engine *engine, bool wanted);
-ps_status ps_states_keep(ps_engine *engine, int32_t seq, int32_t pos, int32_t row, int32_t n);
+bool ps_states_place(ps_engine *engine, int32_t seq, int32_t pos, int32_t n);
+void ps_states_forget(ps_engine *engine, int32_t seq);
+ps_status ps_states_keep(ps_engine *engine, int32_t seq, int32_t row, int32_t n);
 ps_status ps_states_copy(ps_engine *engine, int32_t from, int32_t to, int32_t n);
 const float *ps_states_at(const ps_engine *engine, int32_t seq, int32_t pos);
 void ps_states_cut(ps_states *states, int32_t end);
 
 /* ps_inputs.c */
-bool ps_reads_states(const ps_engine *engine); /* whether the draft reads the target's states */
 bool ps_inputs_wants_all(const ps_engine *engine); /* of a batch with logits, those of every row */
 bool ps_inputs_begin(ps_engine *engine, int32_t seq);
-void ps_inputs_feed(ps_engine *engine, int32_t seq);
+ps_status ps_inputs_read(ps_engine *engine, const ps_reading *reading);
 void ps_inputs_end(ps_engine *engine);
 void ps_inputs_true_row(ps_engine *engine, int32_t seq, int32_t pos, bool wanted);
 void ps_inputs_own_row(ps_engine *engine, int32_t seq, int32_t pos, int32_t token, bool wanted);

@@ -58,31 +58,33 @@ void ps_states_cut(ps_states *states, int32_t end) {
     if (end < states->first + states->n) states->n = end > states->first ? end - states->first : 0;
 }
 
-static void forget_before(ps_engine *engine, ps_states *states, int32_t first) {
-    const int32_t gone = first - states->first;
-    if (gone <= 0) return;
-    const int32_t left = states->n > gone ? states->n - gone : 0;
-    const size_t width = (size_t)engine->reading.n_hidden;
-    memmove(states->data, states->data + (size_t)gone * width, (size_t)left * width * sizeof *states->data);
-    states->first = first;
-    states->n = left;
-}
-
-/* Keep the target's states of n rows of its last decode, which stand at positions pos, pos + 1, ... */
-ps_status ps_states_keep(ps_engine *engine, int32_t seq, int32_t pos, int32_t row, int32_t n) {
+/* Have the next state kept be that of position pos; true where older ones must go before there is room for n. A later text
+ * may begin with this one, so old states are worth keeping; twice the window, to move them seldom. */
+bool ps_states_place(ps_engine *engine, int32_t seq, int32_t pos, int32_t n) {
     ps_states *const states = &engine->seq[seq].states;
-    const size_t width = (size_t)engine->reading.n_hidden;
     if (states->n == 0 || pos > states->first + states->n || pos < states->first) {
         states->first = pos;
         states->n = 0;
     }
     ps_states_cut(states, pos);
-    /* a later text may begin with this one, so old states are worth keeping; twice the window, to move them seldom */
-    const int32_t window = engine->reading.window;
-    if (states->n + n > 2 * window) {
-        ps_inputs_feed(engine, seq);
-        forget_before(engine, states, states->first + states->n - window);
-    }
+    return states->n + n > 2 * engine->reading.window;
+}
+
+/* Forget all but a window of states. */
+void ps_states_forget(ps_engine *engine, int32_t seq) {
+    ps_states *const states = &engine->seq[seq].states;
+    const int32_t gone = states->n - engine->reading.window;
+    if (gone <= 0) return;
+    const size_t width = (size_t)engine->reading.n_hidden;
+    states->first += gone;
+    states->n -= gone;
+    memmove(states->data, states->data + (size_t)gone * width, (size_t)states->n * width * sizeof *states->data);
+}
+
+/* Keep the target's states of n rows of its last decode, from `row` on, behind those that are kept. */
+ps_status ps_states_keep(ps_engine *engine, int32_t seq, int32_t row, int32_t n) {
+    ps_states *const states = &engine->seq[seq].states;
+    const size_t width = (size_t)engine->reading.n_hidden;
     PS_TRY(ps_grow(&states->data, &states->cap, states->n + n, width * sizeof *states->data));
     PS_TRY(read_states(engine, row, n, states->data + (size_t)states->n * width));
     states->n += n;

@@ -13,7 +13,7 @@ static ps_status prefill(ps_engine *engine, int32_t role, int32_t index, int32_t
     engine->rows.n = 0;
     for (int32_t pos = from; pos < end; pos++) ps_rows_add(&engine->rows, index, pos, seq->token[pos], false);
     PS_TRY(ps_ctx_decode(engine, role));
-    return role == PS_TARGET && ps_reads_states(engine) ? ps_states_keep(engine, index, from, 0, end - from) : PS_OK;
+    return role == PS_TARGET && ps_reads_states(engine) ? ps_draft_keep_states(engine, index, from, 0, end - from) : PS_OK;
 }
 
 ps_status ps_prefill(ps_engine *engine, int32_t role, int32_t seq, int32_t upto, int32_t chunk, int32_t *n_kv) {
@@ -53,7 +53,7 @@ static void add_work(ps_engine *engine, const ps_work *work, int32_t n_rows) {
 /* The states of committed rows before the last one; those after it wait for what is accepted. */
 static ps_status keep_states(ps_engine *engine, const ps_work *work, int32_t from, int32_t row) {
     const int32_t n = work->n_draft < 0 ? work->n_prefill : engine->seq[work->seq].n - 1 - from;
-    return n > 0 ? ps_states_keep(engine, work->seq, from, row, n) : PS_OK;
+    return n > 0 ? ps_draft_keep_states(engine, work->seq, from, row, n) : PS_OK;
 }
 
 static ps_status verify(ps_engine *engine, int32_t n, const ps_work *work) {
