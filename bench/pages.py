@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 START, END = "<!-- results -->", "<!-- /results -->"
 SHOWN = ("default", "q4_k_m", "bf16", "stretched-good", "stretched-poor", "copying")
-BATCHES = ("default", "bf16")
+BATCHES = ("q8_0", "bf16")
 HEAD = ["", "plain, tokens/s", "strict", "worst kind", "margin", "best other program"]
 _NUMBER = re.compile(r"<!--= ([^ ]+) -->.*?<!--/-->", re.DOTALL)
 
