@@ -20,14 +20,13 @@ import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
-from datetime import datetime, timezone
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+from comparison import Comparison, circumstances, made, publish
 
-from pyspec.measure.records import ModelFile, machine, model_file, published
 from pyspec.measure.report import table
 from pyspec.measure.usage import resident_peak
 
@@ -59,18 +58,10 @@ class Way(msgspec.Struct):
     verified: int = 0
 
 
-class BatchResults(msgspec.Struct):
+class BatchResults(Comparison, kw_only=True):
     """A run over one target, as `NAME.json` beside the page."""
 
-    title: str
-    command: str
-    day: str
-    machine: str
-    threads: int
-    target: ModelFile
     records: int
-    max_tokens: int
-    repeat: int
     ways: list[Way]
 
     def way(self, name: str) -> Way | None:
@@ -98,17 +89,10 @@ def write_page(folder: Path) -> None:
     """The page of all results in a folder, and of the pictures beside them."""
     parts = ["# Batches", INTRO]
     for found in load(folder):
-        parts += [f"## {found.title}", _made(found), batch_table(found)]
+        what = f"{found.records} records, at most {found.max_tokens} tokens each"
+        parts += [f"## {found.title}", made(found, what), batch_table(found)]
     parts += [f"![{path.stem}]({path.name})" for path in sorted(folder.glob("*.svg"))]
     (folder / "README.md").write_text("\n\n".join(parts) + "\n", encoding="utf-8")
-
-
-def _made(found: BatchResults) -> str:
-    return (
-        f"Made by `{found.command}` on {found.day}: {found.machine}, {found.threads} threads; "
-        f"{found.records} records, at most {found.max_tokens} tokens each, temperature 0, strict; medians of "
-        f"{found.repeat}, the ways taking turns. Target {found.target.name}, sha256 {found.target.sha256}."
-    )
 
 
 def batch_table(found: BatchResults) -> str:
@@ -155,30 +139,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
             done = subprocess.run(command, stdout=subprocess.PIPE, check=True)
             found[way].append(json.loads(done.stdout))
             print(way, done.stdout.decode().strip(), file=sys.stderr, flush=True)
-    publish(options, given, found)
-
-
-def publish(
-    options: argparse.Namespace, given: Sequence[str], found: dict[str, list[dict[str, Any]]]
-) -> None:
-    """Print the results with what they depend on, and write them where --out says."""
     results = BatchResults(
-        title=options.title or f"Batch, {Path(options.model).stem}",
-        command=published("python bench/batch.py", given),
-        day=datetime.now(timezone.utc).date().isoformat(),
-        machine=machine(),
-        threads=options.threads,
-        target=model_file(Path(options.model)),
+        **circumstances("batch", options, given),
         records=options.records,
-        max_tokens=options.tokens,
-        repeat=options.repeat,
         ways=[summary(way, runs) for way, runs in found.items()],
     )
-    print(batch_table(results))
-    if options.out:
-        options.out.parent.mkdir(parents=True, exist_ok=True)
-        options.out.write_bytes(msgspec.json.format(msgspec.json.encode(results), indent=1) + b"\n")
-        write_page(options.out.parent)
+    publish(results, batch_table(results), options.out, write_page)
 
 
 def parsed(arguments: Sequence[str]) -> argparse.Namespace:

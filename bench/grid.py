@@ -26,6 +26,7 @@ from math import exp, log
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from pyspec.measure.records import published
 from pyspec.measure.simulate import Costs, Player, Synthetic, Times, fixed_speed, oracle_speed
 from pyspec.policy.acceptance import Learned
 from pyspec.policy.cost import SHAPES, CostCurve
@@ -312,7 +313,7 @@ def main(argv: Sequence[str] | None = None) -> None:
             kept.found[cell] = result
             if n % 40 == 0 or n == len(todo):
                 kept.save()
-    kept.page("python bench/grid.py " + " ".join(argv if argv is not None else sys.argv[1:]))
+    kept.page(published("python bench/grid.py", argv if argv is not None else sys.argv[1:]))
     print(report({cell: kept.found[cell] for cell in cells}))
 
 

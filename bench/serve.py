@@ -23,14 +23,13 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from datetime import datetime, timezone
 from pathlib import Path
 from statistics import median, quantiles
 from typing import Any
 
 import msgspec
+from comparison import Comparison, circumstances, made, publish
 
-from pyspec.measure.records import ModelFile, machine, model_file, published
 from pyspec.measure.report import table
 from pyspec.measure.usage import resident_now
 
@@ -58,19 +57,11 @@ class Served(msgspec.Struct):
     end: float
 
 
-class ServeResults(msgspec.Struct):
+class ServeResults(Comparison, kw_only=True):
     """A run over one target, as `NAME.json` beside the page."""
 
-    title: str
-    command: str
-    day: str
-    machine: str
-    threads: int
-    target: ModelFile
     clients: int
     requests: int
-    max_tokens: int
-    repeat: int
     ways: list[Served]
 
 
@@ -83,32 +74,13 @@ def main(words: list[str] | None = None) -> None:
         for way, runs in found.items():
             runs.append(measure(options, way))
             print(way, json.dumps(runs[-1]), file=sys.stderr, flush=True)
-    publish(options, given, found)
-
-
-def publish(
-    options: argparse.Namespace, given: list[str], found: dict[str, list[dict[str, float]]]
-) -> None:
-    """Print the results with what they depend on, and write them where --out says."""
-    target = Path(options.model)
     results = ServeResults(
-        title=options.title or f"Serve, {target.stem}",
-        command=published("python bench/serve.py", given),
-        day=datetime.now(timezone.utc).date().isoformat(),
-        machine=machine(),
-        threads=options.threads,
-        target=model_file(target),
+        **circumstances("serve", options, given),
         clients=options.clients,
         requests=options.requests,
-        max_tokens=options.tokens,
-        repeat=options.repeat,
         ways=[summary(way, runs) for way, runs in found.items()],
     )
-    print(serve_table(results))
-    if options.out:
-        options.out.parent.mkdir(parents=True, exist_ok=True)
-        options.out.write_bytes(msgspec.json.format(msgspec.json.encode(results), indent=1) + b"\n")
-        write_page(options.out.parent)
+    publish(results, serve_table(results), options.out, write_page)
 
 
 def summary(way: str, runs: list[dict[str, float]]) -> Served:
@@ -136,12 +108,8 @@ def write_page(folder: Path) -> None:
     parts = ["# Servers under load", INTRO]
     for path in sorted(folder.glob("*.json")):
         found = msgspec.json.decode(path.read_bytes(), type=ServeResults)
-        made = (
-            f"Made by `{found.command}` on {found.day}: {found.machine}, {found.threads} threads; {found.clients} clients, "
-            f"{found.requests} requests of at most {found.max_tokens} tokens, temperature 0, strict; medians of "
-            f"{found.repeat}, the ways taking turns. Target {found.target.name}, sha256 {found.target.sha256}."
-        )
-        parts += [f"## {found.title}", made, serve_table(found)]
+        what = f"{found.clients} clients, {found.requests} requests of at most {found.max_tokens} tokens"
+        parts += [f"## {found.title}", made(found, what), serve_table(found)]
     (folder / "README.md").write_text("\n\n".join(parts) + "\n", encoding="utf-8")
 
 

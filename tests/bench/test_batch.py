@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from pyspec.measure.records import ModelFile
+
 BENCH = Path(__file__).parents[2] / "bench"
 
 
@@ -28,8 +30,8 @@ def results(batch, title: str = "Batch"):
         runs = [{"tokens": 100, "seconds": time * k, "peak": peak, "kv": kv} for k in (0.5, 1, 2)]
         ways.append(batch.summary(name, runs))
     return batch.BatchResults(
-        title, "python bench/batch.py", "2026-01-01", "a machine", 2, batch.ModelFile("t.gguf", "ab", 9),
-        64, 96, 3, ways,
+        title=title, command="python bench/batch.py", day="2026-01-01", machine="a machine", threads=2,
+        target=ModelFile("t.gguf", "ab", 9), records=64, max_tokens=96, repeat=3, ways=ways,
     )  # fmt: skip
 
 

@@ -2,10 +2,24 @@
 
 from __future__ import annotations
 
+import importlib.util
+from pathlib import Path
+
 import pytest
+
+SCRIPT = Path(__file__).parents[2] / "bench" / "parity.py"
 
 
 @pytest.fixture
 def pair(open_llama, open_plain, tiny_ascii):
     """(ours, theirs) over one file, ours with itself as draft."""
     return open_llama(tiny_ascii, draft=tiny_ascii, n_ctx=1024), open_plain(tiny_ascii, n_ctx=1024)
+
+
+@pytest.fixture
+def parity():
+    """bench/parity.py as a module: the prompts of comparisons with the original, and how they are made."""
+    spec = importlib.util.spec_from_file_location("parity", SCRIPT)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module

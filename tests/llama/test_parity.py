@@ -2,21 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
-from pathlib import Path
-
 import pytest
-
-SCRIPT = Path(__file__).parents[2] / "bench" / "parity.py"
-
-
-@pytest.fixture
-def parity():
-    """The script as a module."""
-    spec = importlib.util.spec_from_file_location("parity", SCRIPT)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 @pytest.mark.slow

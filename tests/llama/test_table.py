@@ -86,25 +86,17 @@ def test_ids_are_the_originals(opened, draft, setting, temperature):
     assert (ours[draft].last_speculation["drafted"] > 0) is (draft != "none")
 
 
-TEXTS = [
-    "The quick brown fox jumps over the lazy dog. The quick brown fox",
-    "Once upon a time, in a small village by the sea,",
-    "def fibonacci(n):\n    if n < 2:\n        return n\n    return",
-    "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11,",
-    "The capital of France is Paris. The capital of Germany is",
-    "Q: What is 12 times 12?\nA:",
-]
 NEAR = 0.5
 """Nats; see tests/engine/test_greedy.py for how far rounding moves the logits of this file."""
 
 
 @pytest.mark.parametrize("draft", ["lookup", "auto"])
-def test_smollm2_differs_at_near_ties_alone(open_llama, open_plain, smollm2, draft):
+def test_smollm2_differs_at_near_ties_alone(open_llama, open_plain, parity, smollm2, draft):
     """With everything that ships, greedy."""
     ours = open_llama(smollm2, draft=draft, length="fixed:4")
     theirs = open_plain(smollm2)
     accepted = 0
-    for text in TEXTS:
+    for text in parity.PROMPTS[:6]:
         prompt = text.encode()
         found, wanted = (ids(llm, prompt, {}, 0.0) for llm in (ours, theirs))
         accepted += ours.last_speculation["accepted"]
