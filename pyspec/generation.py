@@ -89,10 +89,9 @@ class Generation(Mirror):
     ) -> None:
         start = perf_counter()
         check_ranges({"draft_n_gpu_layers": draft_n_gpu_layers})
+        # what is asked wrongly is refused before the model is loaded
         check_rule(verification)
-        self._length = parse_length(
-            length
-        )  # what is asked wrongly is refused before the model is loaded
+        self._length = parse_length(length)
         self._in_force = _InForce()
         self._turns = Turns(wait)
         self._assembly: Assembly | None = None

@@ -128,9 +128,8 @@ def _side(
     steps: list[float] = []
     scores: dict[int, list[float]] = {n: [] for n in sorted({1, 2, 4, 8, kmax})}
     engine.set_stop([0.0], None)
-    engine.set_tokens(
-        0, []
-    )  # read anew: a draft that reads states needs the states of what was read last
+    # read anew: a draft that reads states needs the states of what was read last
+    engine.set_tokens(0, [])
     end = perf_counter() + budget_s
     for again in range(31):
         for n, times in scores.items():
