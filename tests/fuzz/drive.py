@@ -4,8 +4,8 @@
 
 A SEED is a number, for a mutant, or a name of `seeds.py`.
 
-Prints one line for each seed that killed a process, ended in a traceback or took longer than 10 s, and a summary. With
---log each seed's verdict is kept, and the same command goes on where an interrupted one stopped.
+Prints one line for each seed that killed a process, ended in a traceback or took longer than 10 s, and last one line
+with how many seeds there were and how many ended in each way. With --log each seed's verdict is kept, and the same command goes on where an interrupted one stopped.
 """
 
 from __future__ import annotations
@@ -167,6 +167,15 @@ def share(seeds: Sequence[int | str], log: Path | None, jobs: int) -> list[Verdi
     return [verdict for part in parts for verdict in part]
 
 
+def summary(verdicts: Sequence[Verdict]) -> str:
+    """One line: the seeds, what must not be, and how each entry took what it was given."""
+    seeds = len({verdict.seed for verdict in verdicts})
+    kinds = Counter(verdict.kind for verdict in verdicts)
+    bad = f"{kinds['death']} deaths, {kinds['traceback']} tracebacks, {kinds['hang']} hangs"
+    ways = sorted(Counter(f"{v.entry} {v.kind}" for v in verdicts if v.good).items())
+    return f"{seeds} files: {bad}; " + ", ".join(f"{way} {count}" for way, count in ways)
+
+
 def _line(verdict: Verdict) -> str:
     detail = "" if verdict.good else repr(verdict.detail)
     return "\t".join([str(verdict.seed), verdict.entry, verdict.kind, detail]) + "\n"
@@ -197,7 +206,7 @@ def main() -> int:
     for verdict in verdicts:
         if not verdict.good:
             print(f"{verdict.seed} {verdict.entry}: {verdict.kind} {verdict.detail}")  # noqa: T201
-    print(dict(Counter(f"{v.entry} {v.kind}" for v in verdicts)))  # noqa: T201
+    print(summary(verdicts))  # noqa: T201
     return int(not all(verdict.good for verdict in verdicts))
 
 
