@@ -5,7 +5,8 @@
 A SEED is a number, for a mutant, or a name of `seeds.py`.
 
 Prints one line for each seed that killed a process, ended in a traceback or took longer than 10 s, and last one line
-with how many seeds there were and how many ended in each way. With --log each seed's verdict is kept, and the same command goes on where an interrupted one stopped.
+with how many seeds there were and how many ended in each way. With --log each seed's verdict is kept, and the same
+command goes on where an interrupted one stopped.
 """
 
 from __future__ import annotations
