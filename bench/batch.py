@@ -191,7 +191,7 @@ def spread(lines: list[str], n: int) -> list[str]:
 
 def loop(options: argparse.Namespace, texts: list[str]) -> dict[str, Any]:
     """One prompt after another, as a program that knows llama-cpp-python would."""
-    from pyspec.plain import PlainLlama  # noqa: PLC0415 - each way's process loads what it needs
+    from pyspec.measure.usage import PlainLlama  # noqa: PLC0415 - each way's process loads what it needs
     from pyspec.store.check import extra_buffers  # noqa: PLC0415 - as above
     from pyspec.template import ChatTemplate, Message  # noqa: PLC0415 - as above
 

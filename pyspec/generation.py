@@ -18,7 +18,7 @@ from pyspec.engine.models import Placement, address
 from pyspec.engine.runs import Run
 from pyspec.engine.session import UNLIMITED
 from pyspec.errors import InputEncoding, InputError
-from pyspec.limits import check_ranges
+from pyspec.limits import Turns, check_ranges
 from pyspec.mirror import Closed, Mirror, closed_error
 from pyspec.options import AnswerOptions, Drafting, Speculation, result_block
 from pyspec.policy.acceptance import Learned
@@ -32,7 +32,6 @@ from pyspec.store.eagle import MTP
 from pyspec.target import SNAPSHOTS
 from pyspec.text import piece_reader
 from pyspec.tokens import Step
-from pyspec.turns import Turns
 
 log = logging.getLogger("pyspec")
 

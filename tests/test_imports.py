@@ -15,11 +15,11 @@ LAYERS = [
     ["cli", "__main__", "llm_plugin"],
     ["serve"],
     ["chat", "batch", "measure"],
-    ["stream", "template", "prompt_cache"],
+    ["stream", "template"],
     ["llama"],
     ["generation"],
     ["mirror", "options"],
-    ["engine", "drafters", "profiles", "target", "plain"],
+    ["engine", "drafters", "profiles", "target"],
     [
         "policy",
         "store",
@@ -29,7 +29,7 @@ LAYERS = [
         "sampling",
         "display",
     ],
-    ["_lib", "atomic", "limits", "turns"],
+    ["_lib", "atomic", "limits"],
     ["errors", "_native", "_version", "_clone"],
 ]
 # Beyond the rows: the arithmetic of policies must run without an engine, a model or llama.cpp.

@@ -20,6 +20,7 @@ from prompt_toolkit.filters import Condition
 from prompt_toolkit.history import FileHistory, History, InMemoryHistory
 from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 
+from pyspec.chat import TWICE_S
 from pyspec.chat.commands import COMMANDS, execute, find
 from pyspec.chat.files import MAX_TEXT, decode
 from pyspec.errors import InputTooLong, PyspecError
@@ -248,9 +249,6 @@ def terminal_kept() -> Iterator[None]:
         with suppress(termios.error):
             termios.tcsetattr(sys.stdin, termios.TCSADRAIN, state)
 
-
-TWICE_S = 2.0
-"""A second Ctrl-C within this time leaves, wherever the first one came."""
 
 _INTERRUPTED = 130
 

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import copy
 import difflib
-import os
 import re
 from collections.abc import Callable, Sequence
 from functools import wraps
-from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import click
-from click.shell_completion import CompletionItem, get_completion_class
+from click.shell_completion import CompletionItem
 
 from pyspec.errors import InputEncoding
 
@@ -186,33 +184,6 @@ class _Text(click.ParamType):  # type: ignore[type-arg, unused-ignore]  # generi
 
 
 TEXT = _Text()
-
-
-_SHELLS = ("bash", "zsh", "fish")
-
-
-@click.command(
-    cls=Subcommand,
-    examples=[
-        ("pyspec completion bash >> ~/.bashrc", "For bash, from the next shell on"),
-        ("pyspec completion zsh >> ~/.zshrc", "For zsh"),
-        ("pyspec completion fish > ~/.config/fish/completions/pyspec.fish", "For fish"),
-    ],
-)
-@click.argument("shell", type=click.Choice(_SHELLS), required=False)
-def completion(shell: str | None) -> None:
-    """Print the script for SHELL; without it, for the shell in $SHELL."""
-    name = shell or Path(os.environ.get("SHELL", "bash")).name
-    kind = get_completion_class(name if name in _SHELLS else "bash")
-    if kind is not None:
-        from pyspec.cli.main import cli  # noqa: PLC0415 - main imports this module by name
-
-        click.echo(_source(kind(cli, {}, "pyspec", "_PYSPEC_COMPLETE")))
-
-
-def _source(maker: Any) -> str:
-    """The script, without click's look at the version of the bash on the PATH: it may be another shell's."""
-    return str(maker.source_template % maker.source_vars())
 
 
 def model_names(

@@ -26,13 +26,12 @@ from pyspec.cli.options import (
     output_options,
     sampler_options,
 )
-from pyspec.cli.resume import Dialogue, with_last_model
+from pyspec.cli.resume import Dialogue, PromptCache, with_last_model
 from pyspec.cli.streams import exit_code, interruptible, prompt_text
 from pyspec.display import STATS_HELP, PromptStatus, counted, safe, stats_line, token_text, verdict
 from pyspec.errors import OptionError
 from pyspec.limits import bounded
 from pyspec.llama import Speculation, SpeculativeLlama
-from pyspec.prompt_cache import PromptCache
 from pyspec.sampling import Sampling
 from pyspec.stream import Piece, stream_text
 

@@ -6,11 +6,14 @@ import difflib
 import os
 import sys
 from importlib import import_module
+from pathlib import Path
+from typing import Any
 
 import click
-from click.shell_completion import shell_complete
+from click.shell_completion import get_completion_class, shell_complete
 
 from pyspec._version import __version__
+from pyspec.cli.command import Subcommand
 from pyspec.cli.streams import open_closed, silence, write_failed
 from pyspec.errors import PyspecError
 
@@ -33,7 +36,7 @@ _MODULES = {
     "quality": "measuring",
     "profile": "measuring",
     "info": "engine",
-    "completion": "command",
+    "completion": "main",
 }
 """Where a subcommand lies that has no module of its own."""
 
@@ -99,6 +102,31 @@ def cli() -> None:
 
     Each command explains itself: pyspec generate --help.
     """
+
+
+_SHELLS = ("bash", "zsh", "fish")
+
+
+@click.command(
+    cls=Subcommand,
+    examples=[
+        ("pyspec completion bash >> ~/.bashrc", "For bash, from the next shell on"),
+        ("pyspec completion zsh >> ~/.zshrc", "For zsh"),
+        ("pyspec completion fish > ~/.config/fish/completions/pyspec.fish", "For fish"),
+    ],
+)
+@click.argument("shell", type=click.Choice(_SHELLS), required=False)
+def completion(shell: str | None) -> None:
+    """Print the script for SHELL; without it, for the shell in $SHELL."""
+    name = shell or Path(os.environ.get("SHELL", "bash")).name
+    kind = get_completion_class(name if name in _SHELLS else "bash")
+    if kind is not None:
+        click.echo(_source(kind(cli, {}, "pyspec", "_PYSPEC_COMPLETE")))
+
+
+def _source(maker: Any) -> str:
+    """The script, without click's look at the version of the bash on the PATH: it may be another shell's."""
+    return str(maker.source_template % maker.source_vars())
 
 
 def main(args: list[str] | None = None) -> None:

@@ -18,6 +18,7 @@ from typing import BinaryIO
 
 import click
 
+from pyspec.chat import TWICE_S
 from pyspec.errors import InputEncoding, InputTooLong, OptionError
 
 _PATIENCE_S = 2.0
@@ -126,9 +127,6 @@ def read_text(stream: BinaryIO, limit: int, name: str) -> str:
             f"{name} is not UTF-8 at byte {error.start}, line {line}", "convert it first"
         ) from error
 
-
-TWICE_S = 2.0
-"""A second Ctrl-C within this time means leaving."""
 
 BOTH = (signal.SIGINT, signal.SIGTERM)
 """What ends an answer: Ctrl-C at a terminal, SIGTERM from a supervisor."""

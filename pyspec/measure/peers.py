@@ -34,7 +34,7 @@ import llama_cpp
 from pyspec.errors import EngineError, OptionError, PeerMissing
 from pyspec.measure.modes import Clock, Contender, Options
 from pyspec.measure.records import TimedAnswer
-from pyspec.plain import PlainLlama
+from pyspec.measure.usage import PlainLlama
 from pyspec.store.check import extra_buffers
 from pyspec.store.eagle import is_eagle3
 

@@ -1,4 +1,4 @@
-"""What a run takes of the machine: processor time that other programs took meanwhile, and peak memory."""
+"""What a run takes of the machine: processor time that others took meanwhile, and peak memory, of plain llama.cpp too."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ import sys
 from pathlib import Path
 from time import perf_counter
 from typing import Any
+
+import llama_cpp
 
 from pyspec.errors import MeasureError
 
@@ -107,6 +109,27 @@ def resident_now(process: int | str = "self") -> float:
     return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
 
 
+class PlainLlama(llama_cpp.Llama):  # type: ignore[misc]  # llama_cpp is untyped
+    """What comparisons are made with: nothing of ours but the extra buffers, for which `llama_cpp.Llama` has no argument.
+
+    extra_buffers: whether weights may go to layouts of llama.cpp's own; `pyspec.store.check.extra_buffers()` knows.
+    """
+
+    def __init__(self, model_path: str, *, extra_buffers: bool, **kwargs: Any) -> None:
+        self._may_use_extra = extra_buffers
+        super().__init__(model_path, **kwargs)
+
+    @property
+    def model_params(self) -> Any:
+        """What the model is loaded with."""
+        return self._model_params
+
+    @model_params.setter
+    def model_params(self, params: Any) -> None:
+        params.use_extra_bufts = self._may_use_extra
+        self._model_params = params
+
+
 def _answer(configuration: dict[str, Any]) -> None:
     kind, path = configuration.pop("kind"), configuration.pop("target")
     if kind == "pyspec":
@@ -114,10 +137,6 @@ def _answer(configuration: dict[str, Any]) -> None:
 
         llm: Any = SpeculativeLlama(path, **configuration)
     else:
-        import llama_cpp  # noqa: PLC0415 - as above
-
-        from pyspec.plain import PlainLlama  # noqa: PLC0415 - as above
-
         if kind == "llama_cpp-lookup":
             draft = llama_cpp.llama_speculative.LlamaPromptLookupDecoding()
             configuration["draft_model"] = draft

@@ -10,9 +10,9 @@ import pytest
 import tiny
 from answers import GREEDY, ask
 
+from pyspec.cli.resume import PromptCache
 from pyspec.errors import OptionError
 from pyspec.llama import SpeculativeLlama
-from pyspec.prompt_cache import PromptCache
 
 PROMPT = [tiny.A + n % 20 for n in range(60)]
 Open = Callable[..., SpeculativeLlama]
