@@ -1,6 +1,6 @@
 """Processors on which llama.cpp's extra weight buffers crash: how tests live there, and how one is stood in for.
 
-`python amx.py` runs the trial as such a one would. A decode of several rows then aborts if the model was loaded with
+`python amx.py trial ...` runs the trial as such a one would. A decode of several rows then aborts if the model was loaded with
 extra buffers, as AMX's kernels do when GCC 12 compiled them; a decode of one row does not go there.
 """
 
@@ -40,8 +40,8 @@ def without_extra() -> None:
 def main() -> None:
     """Run the trial with a `llama_cpp.llama_cpp` that crashes."""
     package = Path(str(importlib.util.find_spec("pyspec.store").submodule_search_locations[0]))  # type: ignore[union-attr, index]
-    trial = runpy.run_path(str(package / "_trial.py"), run_name="trial")
-    bindings = trial["bindings"]
+    child = runpy.run_path(str(package / "_child.py"), run_name="child")
+    bindings = child["bindings"]
 
     def crashing() -> Any:
         lc = bindings()
@@ -60,8 +60,8 @@ def main() -> None:
         lc.llama_model_load_from_file, lc.llama_decode = load_noted, decode_or_die
         return lc
 
-    trial["main"].__globals__["bindings"] = crashing
-    trial["main"](*sys.argv[1:])
+    child["run_trial"].__globals__["bindings"] = crashing
+    child["run_trial"](*sys.argv[2:])
 
 
 if __name__ == "__main__":

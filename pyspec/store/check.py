@@ -37,7 +37,6 @@ _BASE_SECONDS = 60.0
 _BYTES_PER_SECOND = 20e6  # a slow disk; the whole file is read once
 _BASE_MEMORY = 16 << 30  # address space, not memory: thread stacks and libraries reserve much of it
 _STACK = 9 << 20  # llama.cpp checks each tensor in a thread of its own
-_SCRIPT = "_trial.py"
 _PROBE = "smollm2-companion.gguf"  # shipped, and of a type that extra buffers take (Q4_0)
 _NO_ROOM = ("Resource temporarily", "Cannot allocate", "bad_alloc", "allocate", "MemoryError")
 _CRASHES = {signal.SIGSEGV, signal.SIGABRT, signal.SIGILL, signal.SIGFPE} | (
@@ -192,7 +191,7 @@ def _run(header: Header, stamps: list[Stamp], loading: Loading, extra: bool) -> 
         memory = 0
     wanted = {**vars(loading), "extra_buffers": extra}
     return run_child(
-        _SCRIPT,
+        "trial",
         [str(header.path.absolute()), str(memory), json.dumps(wanted)],
         timeout=_BASE_SECONDS + size / _BYTES_PER_SECOND,
         gpu=loading.n_gpu_layers != 0,

@@ -19,6 +19,8 @@ from pyspec.errors import TemplateError
 
 __all__ = ["ChildExit", "TemplateProcess", "command_of", "environment_of", "run_child"]
 
+_SCRIPT = Path(__file__).with_name("_child.py")
+
 # The child sees the parent's import path as it is now and never the working directory's files.
 _START = (
     "import json, runpy, sys; sys.path[:] = json.loads(sys.argv[1]); "
@@ -67,10 +69,10 @@ def _signal_name(number: int) -> str:
         return f"signal {number}"
 
 
-def command_of(script: str) -> list[str]:
-    """The command that runs `script` of this folder with this process's import path."""
+def command_of(task: str) -> list[str]:
+    """The command that does a task of `_child.py` with this process's import path."""
     path = json.dumps([p or str(Path.cwd()) for p in sys.path])
-    return [sys.executable, "-c", _START, path, str(Path(__file__).parent / script)]
+    return [sys.executable, "-c", _START, path, str(_SCRIPT), task]
 
 
 def environment_of(*, gpu: bool) -> dict[str, str]:
@@ -79,21 +81,21 @@ def environment_of(*, gpu: bool) -> dict[str, str]:
 
 
 def run_child(
-    script: str,
+    task: str,
     arguments: Sequence[str],
     *,
     timeout: float | None = None,
     on_line: Callable[[str], None] | None = None,
     gpu: bool = False,
 ) -> ChildExit:
-    """Runs `script` of this folder; its last line of output is `{"ok": bool, "error": str}`.
+    """Does a task of `_child.py`; its last line of output is `{"ok": bool, "error": str}`.
 
     Earlier lines go to `on_line`. The child is killed after `timeout` seconds and when the caller
     is interrupted; it sees no GPU unless `gpu`.
     """
     with tempfile.TemporaryFile() as errors:
         child = subprocess.Popen(
-            [*command_of(script), *arguments],
+            [*command_of(task), *arguments],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=errors,
@@ -180,7 +182,7 @@ class TemplateProcess:
 
     def _start(self) -> None:
         self._child = subprocess.Popen(
-            command_of("_render.py"),
+            command_of("render"),
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
             env=environment_of(gpu=False), cwd=Path(sys.executable).anchor,
         )  # fmt: skip

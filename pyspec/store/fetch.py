@@ -272,7 +272,7 @@ def _quantize(source: Path, out: Path, ftype: int, what: str, progress: Progress
     progress(what, 0, 0)
     threads = str(os.cpu_count() or 1)
     arguments = [str(source), str(out), str(ftype), threads]
-    outcome = run_child("_quantize.py", arguments, on_line=on_line)
+    outcome = run_child("quantize", arguments, on_line=on_line)
     if not outcome.ok:
         raise FetchError(f"{what} failed: {outcome.reason[:300]}")
 

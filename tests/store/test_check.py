@@ -123,13 +123,13 @@ def test_trial_that_hangs_is_ended(tiny: Path, monkeypatch: pytest.MonkeyPatch) 
 
 def test_too_little_address_space_is_a_report(tiny: Path) -> None:
     """The limit on address space is in force in the child, which fails and takes nobody along."""
-    outcome = run_child("_trial.py", [str(tiny), str(64 << 20)], timeout=60)
+    outcome = run_child("trial", [str(tiny), str(64 << 20)], timeout=60)
     assert not outcome.ok
 
 
 def test_child_that_says_nothing_is_a_failure() -> None:
     """A child that ends without its report gives the last line of its stderr as the reason."""
-    assert "TypeError" in run_child("_trial.py", [], timeout=60).reason
+    assert "TypeError" in run_child("trial", [], timeout=60).reason
 
 
 def test_default_target_passes(smollm2: str) -> None:

@@ -1,0 +1,282 @@
+"""What may end a process, done in a child: trial loads, conversions and chat templates. Run by path; imports no pyspec.
+
+    _child.py trial PATH ADDRESS_SPACE_BYTES LOADING_JSON    load a GGUF as the run will, with every check llama.cpp has
+    _child.py quantize SOURCE OUT FTYPE THREADS              convert a GGUF with llama.cpp's quantiser
+    _child.py render                                         render the chat template of a model file
+
+`trial` and `quantize` end with one line, a JSON object {"ok", "error"}; before it `quantize` prints `tensor I N` for each tensor.
+`render` reads JSON lines: first {"template", "eos_token", "bos_token", "room": bytes of memory it may take}, then the arguments
+of one rendering each. It answers each line by one: {"text"} or {"error"}.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import json
+import math
+import os
+import re
+import signal
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from importlib import import_module, util
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+
+def bindings() -> ModuleType:
+    """llama_cpp's module of C calls without the package around it, which takes longer to import than the trial itself."""
+    spec = util.find_spec("llama_cpp")
+    if spec is None:
+        raise ImportError("llama-cpp-python is not installed")
+    package = sys.modules["llama_cpp"] = ModuleType("llama_cpp")
+    package.__path__ = list(spec.submodule_search_locations or ())
+    return import_module("llama_cpp.llama_cpp")
+
+
+def errors_of(lc: ModuleType, on_line: Callable[[str], None] = lambda _line: None) -> list[str]:
+    """Has llama.cpp's log lines go to `on_line`, and those that are errors into the list that is returned."""
+    errors: list[str] = []
+
+    def log(level: int, text: bytes, _data: object) -> None:
+        line = text.decode("utf-8", "replace").strip()
+        on_line(line)
+        if level == 4:
+            errors.append(line)
+
+    callback = lc.llama_log_callback(log)
+    _CALLBACKS.append(callback)
+    lc.llama_log_set(callback, ctypes.c_void_p(0))
+    return errors
+
+
+_CALLBACKS: list[object] = []
+"""llama.cpp calls them for as long as the process lives."""
+
+
+def say(line: str) -> None:
+    """Writes one line to the parent, flushed."""
+    sys.stdout.write(line + "\n")
+    sys.stdout.flush()
+
+
+# -- trial loads -------------------------------------------------------------------------------------------------------
+
+
+ROWS = (1, 8, 64)
+"""Rows of the decodes: an answer's step, a verified draft, a prompt. Each takes other kernels."""
+
+MOST_CONTEXT = 8192
+"""Tokens of context that are tried; more only takes longer."""
+
+MOST_SECONDS = 1.0
+"""For turning a line into tokens, which takes microseconds unless it has no end; memory grows by gigabytes meanwhile."""
+
+TEXT = "Hello, w\u00f6rld\n\0\ufffd \u4e16\u754c".encode()
+"""Words, a letter that is not ASCII, NUL, and what stands for damaged text."""
+
+
+def limit_load(address_space: int) -> None:
+    """No core file, and no more memory than a load can need; 0 for no limit."""
+    with contextlib.suppress(ImportError, ValueError, OSError):  # Windows has no limits to set
+        import resource  # noqa: PLC0415 - absent on Windows
+
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        _, hard = resource.getrlimit(resource.RLIMIT_AS)
+        if address_space and (hard == resource.RLIM_INFINITY or hard > address_space):
+            resource.setrlimit(resource.RLIMIT_AS, (address_space, hard))
+
+
+def trial(lc: ModuleType, path: str, loading: dict[str, Any]) -> str:
+    """Loads the model and decodes; returns what went wrong, or the empty string."""
+    lc.llama_backend_init()
+    params = lc.llama_model_default_params()
+    params.n_gpu_layers = loading["n_gpu_layers"]
+    params.use_extra_bufts = loading["extra_buffers"]
+    params.check_tensors = True
+    params.vocab_only = loading["vocab_only"]
+    model = lc.llama_model_load_from_file(os.fsencode(path), params)
+    if not model:
+        return "llama.cpp cannot load it"
+    tokenize(lc, lc.llama_model_get_vocab(model))
+    if loading["vocab_only"] or lc.llama_model_has_encoder(model):
+        return ""  # nothing to decode without weights, or without an encoded text
+    context = make_context(lc, model, loading)
+    if not context:
+        return "llama.cpp cannot make a context for it"
+    return decode(lc, model, context)
+
+
+def tokenize(lc: ModuleType, vocab: Any) -> None:
+    """Turns texts into tokens: llama.cpp ends the process where the vocabulary contradicts itself."""
+    kind = lc.llama_vocab_type(vocab)
+    if kind == lc.LLAMA_VOCAB_TYPE_NONE:
+        return
+    spells = kind != lc.LLAMA_VOCAB_TYPE_SPM or has_bytes(lc, vocab)
+    room = (lc.llama_token * 256)()
+    with at_most(MOST_SECONDS):
+        for text in (
+            b"",
+            TEXT if spells else b"",
+        ):  # what cannot be spelled is refused where texts come in
+            for special in (False, True):
+                lc.llama_tokenize(vocab, text, len(text), room, len(room), True, special)
+
+
+@contextlib.contextmanager
+def at_most(seconds: float) -> Iterator[None]:
+    """Let the system end this process if what is inside takes more of the processor's time."""
+    if not hasattr(signal, "setitimer"):  # Windows: the parent's patience is all there is
+        yield
+        return
+    signal.setitimer(signal.ITIMER_PROF, seconds)
+    yield
+    signal.setitimer(signal.ITIMER_PROF, 0)
+
+
+def has_bytes(lc: ModuleType, vocab: Any) -> bool:
+    """Whether the vocabulary has a token for each of the 256 bytes."""
+    missing = {b"<0x%02X>" % byte for byte in range(256)}
+    for token in range(lc.llama_vocab_n_tokens(vocab)):
+        missing.discard(lc.llama_vocab_get_text(vocab, token))
+        if not missing:
+            return True
+    return False
+
+
+def make_context(lc: ModuleType, model: Any, loading: dict[str, Any]) -> Any:
+    """A context as the run will make it, as far as kernels depend on it."""
+    params = lc.llama_context_default_params()
+    params.n_ctx = max(sum(ROWS), min(loading["n_ctx"], MOST_CONTEXT))
+    params.n_batch = params.n_ubatch = max(ROWS)
+    params.n_seq_max = 1
+    params.n_threads = params.n_threads_batch = loading["n_threads"]
+    flash = (lc.LLAMA_FLASH_ATTN_TYPE_DISABLED, lc.LLAMA_FLASH_ATTN_TYPE_ENABLED)
+    params.flash_attn_type = flash[loading["flash_attn"]]
+    return lc.llama_init_from_model(model, params)
+
+
+def decode(lc: ModuleType, model: Any, context: Any) -> str:
+    """Decodes 1, 8 and 64 rows and looks for logits that are not finite."""
+    n_vocab = lc.llama_vocab_n_tokens(lc.llama_model_get_vocab(model))
+    done = 0
+    for n in ROWS:
+        batch = lc.llama_batch_init(n, 0, 1)
+        batch.n_tokens = n
+        for i in range(n):
+            batch.token[i], batch.pos[i] = (done + i) % n_vocab, done + i
+            batch.n_seq_id[i], batch.seq_id[i][0], batch.logits[i] = 1, 0, n <= 8 or i == n - 1
+        status = lc.llama_decode(context, batch)
+        if status != 0:
+            return f"decoding {n} tokens returned {status}"
+        logits = lc.llama_get_logits_ith(context, n - 1)
+        if not logits:
+            return f"decoding {n} tokens gave no logits"
+        if not all(map(math.isfinite, logits[:n_vocab])):
+            return "its logits are not finite, so the weights are damaged"
+        done += n
+    return ""
+
+
+def run_trial(path: str, address_space: str, loading: str) -> None:
+    """Runs the trial and reports."""
+    limit_load(int(address_space))
+    lc = bindings()
+    errors = errors_of(lc)
+    error = trial(lc, path, json.loads(loading))
+    if error and errors:
+        error = f"{error}: {errors[0]}"
+    say(json.dumps({"ok": not error, "error": error}))
+    os._exit(0)  # the verdict stands; freeing gigabytes first would only take time
+
+
+# -- conversions -------------------------------------------------------------------------------------------------------
+
+
+_STEP = re.compile(r"\[\s*(\d+)/\s*(\d+)\]")
+
+
+def quantize(source: str, out: str, ftype: str, threads: str) -> None:
+    """Converts one file and reports."""
+
+    def on_line(line: str) -> None:
+        if step := _STEP.match(line):
+            say(f"tensor {step[1]} {step[2]}")
+
+    lc = bindings()
+    errors = errors_of(lc, on_line)
+    lc.llama_backend_init()
+    params = lc.llama_model_quantize_default_params()
+    params.ftype = int(ftype)
+    params.nthread = int(threads)
+    params.allow_requantize = True
+    status = lc.llama_model_quantize(os.fsencode(source), os.fsencode(out), ctypes.byref(params))
+    error = "" if status == 0 else " ".join(errors[-1:]) or f"status {status}"
+    say(json.dumps({"ok": status == 0, "error": error}))
+
+
+# -- chat templates ----------------------------------------------------------------------------------------------------
+
+
+MOST_TEXT = 1 << 20
+"""Characters of a rendered prompt."""
+
+
+def limit_rendering(room: int) -> None:
+    """No files, no processes, no core file, and `room` bytes more than what is in use."""
+    with contextlib.suppress(ImportError, ValueError, OSError):  # Windows has no limits to set
+        import resource  # noqa: PLC0415 - absent on Windows
+
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
+        pages = Path("/proc/self/statm").read_text(encoding="ascii").split()
+        used = int(pages[0]) * os.sysconf("SC_PAGE_SIZE")
+        resource.setrlimit(resource.RLIMIT_AS, (used + room, used + room))
+
+
+def answer(formatter: Any, line: str) -> dict[str, str]:
+    """One rendering."""
+    try:
+        text = str(formatter(**json.loads(line)).prompt)
+    except MemoryError:
+        return {"error": "it needs too much memory"}
+    except Exception as error:  # noqa: BLE001 - a template may raise anything
+        return {"error": f"{type(error).__name__}: {str(error)[:300]}"}
+    return {"text": text} if len(text) <= MOST_TEXT else {"error": "its text is too long"}
+
+
+def render() -> None:
+    """Answer until the input ends."""
+    out = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)  # the library's own prints are no answers
+    from llama_cpp.llama_chat_format import Jinja2ChatFormatter  # noqa: PLC0415 - after the dup
+
+    first = json.loads(sys.stdin.readline())
+    limit_rendering(first["room"])
+    formatter: Any = None
+    try:
+        formatter = Jinja2ChatFormatter(first["template"], first["eos_token"], first["bos_token"])
+        reply = {"text": ""}
+    except MemoryError:
+        reply = {"error": "it needs too much memory"}
+    except Exception as error:  # noqa: BLE001 - a template may raise anything, RecursionError too
+        reply = {"error": f"{type(error).__name__}: {str(error)[:300]}"}
+    while True:
+        out.write(json.dumps(reply) + "\n")
+        out.flush()
+        line = sys.stdin.readline()
+        if not line or formatter is None:
+            return
+        reply = answer(formatter, line)
+
+
+TASKS: Mapping[str, Callable[..., None]] = {
+    "trial": run_trial,
+    "quantize": quantize,
+    "render": render,
+}
+
+if __name__ == "__main__":
+    TASKS[sys.argv[1]](*sys.argv[2:])
