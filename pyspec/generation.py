@@ -28,7 +28,7 @@ from pyspec.policy.simple import LengthPolicy
 from pyspec.profiles import load_profile, prior_curve, prior_learned
 from pyspec.rules import Strict, Verification, check_rule
 from pyspec.sampling import ProcessorHook, Sampling, build_chain
-from pyspec.store.eagle import MTP
+from pyspec.store.drafts import MTP
 from pyspec.target import SNAPSHOTS
 from pyspec.text import piece_reader
 from pyspec.tokens import Step

@@ -159,7 +159,7 @@ def _load(name: str | None, options: Any) -> Any:
 def register_models(register: Callable[..., None]) -> None:
     """Tell `llm` of the default target and of every model that is here."""
     from pyspec.errors import PyspecError  # noqa: PLC0415
-    from pyspec.store.shelf import target_names  # noqa: PLC0415
+    from pyspec.store.locate import target_names  # noqa: PLC0415
 
     register(SpeculativeModel(_DEFAULT, None))
     try:

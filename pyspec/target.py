@@ -14,7 +14,7 @@ from pyspec.errors import EngineError, ModelInvalid
 from pyspec.limits import check_ranges
 from pyspec.store.check import Loading, check_model
 from pyspec.store.child import TemplateProcess
-from pyspec.store.eagle import has_head
+from pyspec.store.drafts import has_head
 from pyspec.store.machine import address_space_left, default_threads
 from pyspec.text import GuardedTokenizer
 

@@ -17,7 +17,7 @@ from pyspec.engine.round import Loop
 from pyspec.errors import EngineError
 from pyspec.policy.acceptance import Learned
 from pyspec.profiles import gpu_layers, load_profile, prior_curve, prior_learned
-from pyspec.store.eagle import MTP, head_size
+from pyspec.store.drafts import MTP, head_size
 from pyspec.target import SNAPSHOTS, TargetLlama
 
 if TYPE_CHECKING:

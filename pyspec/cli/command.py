@@ -190,7 +190,7 @@ def model_names(
     _ctx: click.Context, _param: click.Parameter, incomplete: str
 ) -> list[CompletionItem]:
     """Names of models that are here or known, and files; for `-m` and `--draft`."""
-    from pyspec.store.shelf import names  # noqa: PLC0415 - only when a shell asks
+    from pyspec.store.locate import names  # noqa: PLC0415 - only when a shell asks
 
     found = [CompletionItem(name) for name in names() if name.startswith(incomplete)]
     return [*found, CompletionItem(incomplete, type="file")]

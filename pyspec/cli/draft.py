@@ -17,9 +17,9 @@ from pyspec.cli.command import Subcommand, model_names, option, stack
 from pyspec.cli.progress import busy, run_progress, store_progress
 from pyspec.display import safe
 from pyspec.errors import OptionError, PyspecError
-from pyspec.store.locate import fitting, resolve
+from pyspec.store.drafts import Candidate, candidates, fitting
+from pyspec.store.locate import resolve
 from pyspec.store.manifest import load_manifest
-from pyspec.store.shelf import Candidate, candidates
 
 if TYPE_CHECKING:
     from pyspec.llama import SpeculativeLlama

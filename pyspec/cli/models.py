@@ -30,12 +30,11 @@ from pyspec.store.fetch import (
 )
 from pyspec.store.gguf import SCALARS, STRING, Array, Header
 from pyspec.store.header import facts_of, read_header
-from pyspec.store.locate import find, resolve
+from pyspec.store.locate import Model, add, find, here, remove, resolve
 from pyspec.store.locate import pull as fetch_repo
 from pyspec.store.machine import default_threads
 from pyspec.store.manifest import Entry, HuggingFace, Manifest, PypiWheel, Shipped, load_manifest
 from pyspec.store.remote import hub_repo
-from pyspec.store.shelf import Model, add, here, remove
 
 __all__ = ["models"]
 

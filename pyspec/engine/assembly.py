@@ -11,7 +11,7 @@ from pyspec.engine.models import Placement, SideModel
 from pyspec.engine.parts import Parts, choose_parts, states_of
 from pyspec.engine.session import Session
 from pyspec.errors import DraftMismatch, PyspecError
-from pyspec.store.eagle import States
+from pyspec.store.drafts import States
 
 
 @dataclass

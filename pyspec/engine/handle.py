@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from pyspec._lib import check, ffi, lib
 from pyspec.rules import Margin, Verification
-from pyspec.store.eagle import MTP, States
+from pyspec.store.drafts import MTP, States
 
 MAX_DRAFT = 64
 """Most drafted tokens of one sequence in one round; `PS_MAX_DRAFT` in native/pyspec.h."""

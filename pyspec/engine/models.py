@@ -13,8 +13,7 @@ from llama_cpp import _internals as internals
 from pyspec.engine.handle import MAX_DRAFT
 from pyspec.errors import DraftMismatch, EngineError, ModelInvalid, UnsupportedModel
 from pyspec.store import check_model
-from pyspec.store.eagle import MTP, States, head_size
-from pyspec.store.shelf import same_tokens
+from pyspec.store.drafts import MTP, States, head_size, same_tokens
 
 STATE_ROWS = 64
 """Rows that an EAGLE-3 draft computes at once: each takes n_vocab floats of working memory."""

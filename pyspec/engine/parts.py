@@ -13,8 +13,7 @@ from pyspec.drafters import Drafter, ForeignDrafter, LookupDrafter
 from pyspec.engine.models import longest_draft
 from pyspec.errors import OptionError, UnsupportedModel
 from pyspec.store import fitting, resolve
-from pyspec.store.eagle import MTP, States, TargetShape, is_eagle3, read_eagle3
-from pyspec.store.shelf import draft_here
+from pyspec.store.drafts import MTP, States, TargetShape, draft_here, is_eagle3, read_eagle3
 
 
 @dataclass

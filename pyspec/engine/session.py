@@ -18,7 +18,7 @@ from pyspec.engine.round import Loop
 from pyspec.engine.runs import Run
 from pyspec.errors import Cancelled, ContextOverflow, EngineBusy
 from pyspec.policy.types import Policy
-from pyspec.store.eagle import States
+from pyspec.store.drafts import States
 from pyspec.tokens import Step, Tally, Timings
 
 PREFILL_CHUNK = 256

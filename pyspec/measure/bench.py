@@ -24,7 +24,7 @@ from pyspec.measure.questions import Question
 from pyspec.measure.records import RunLog, RunRecord, Setup, describe
 from pyspec.measure.report import Results, collect, save
 from pyspec.measure.usage import BOUND, Watch, peak_mib
-from pyspec.store.eagle import MTP
+from pyspec.store.drafts import MTP
 from pyspec.template import ChatTemplate, Message
 
 

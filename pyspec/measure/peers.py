@@ -36,7 +36,7 @@ from pyspec.measure.modes import Clock, Contender, Options
 from pyspec.measure.records import TimedAnswer
 from pyspec.measure.usage import PlainLlama
 from pyspec.store.check import extra_buffers
-from pyspec.store.eagle import is_eagle3
+from pyspec.store.drafts import is_eagle3
 
 _HINT = (
     "peers: llama_cpp, llama_cpp-lookup, server, server-draft[:K], server-eagle3[:K], server-ngram"

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from pyspec.store.cache import file_sha256
 from pyspec.store.check import check_model
+from pyspec.store.drafts import fitting
 from pyspec.store.gguf import Header
 from pyspec.store.header import read_header
-from pyspec.store.locate import fitting, resolve
+from pyspec.store.locate import resolve
 from pyspec.store.manifest import Entry, Manifest, load_manifest
 
 __all__ = [

@@ -1,4 +1,4 @@
-"""The cache of fetched and converted models: where it lies, one process at a time, and what is known of each file."""
+"""The cache: where it lies, one process at a time, files opened with care, and what is known of each of them."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import contextlib
 import hashlib
 import json
 import os
+import stat
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -16,8 +17,7 @@ from typing import NamedTuple
 import platformdirs
 
 from pyspec.atomic import write_whole
-from pyspec.errors import FetchError, ModelUnreadable
-from pyspec.store.cursor import open_regular, show
+from pyspec.errors import FetchError, ModelNotFound, ModelUnreadable
 
 __all__ = [
     "Stamp",
@@ -27,8 +27,10 @@ __all__ = [
     "known_sha256",
     "make_dir",
     "models_dir",
+    "open_regular",
     "recall",
     "remember",
+    "show",
     "stamp",
 ]
 
@@ -105,6 +107,40 @@ def file_lock(path: Path, on_wait: Callable[[], None] | None = None) -> Iterator
         yield
     finally:
         os.close(fd)  # releases the lock
+
+
+# -- files that are not trusted ----------------------------------------------------------------------------------------
+
+
+def show(text: str | bytes, limit: int = 80) -> str:
+    """`text` quoted with control characters and bad bytes escaped, cut at `limit`."""
+    if isinstance(text, bytes):
+        text = text[: 4 * limit].decode("utf-8", "backslashreplace")
+    return repr(text if len(text) <= limit else text[:limit] + "...")
+
+
+def open_regular(path: Path) -> tuple[int, int]:
+    """Opens a regular file for reading; returns descriptor and size.
+
+    Raises ModelNotFound or ModelUnreadable. The kind is looked at before the file is opened, since
+    opening a FIFO waits for a writer and opening a device may act on it.
+    """
+    flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+    try:
+        regular = stat.S_ISREG(path.stat().st_mode)
+        fd = os.open(path, flags) if regular else -1
+    except (FileNotFoundError, NotADirectoryError, ValueError) as error:
+        raise ModelNotFound(f"there is no file {show(str(path), 300)}") from error
+    except OSError as error:
+        reason = error.strerror or "unknown reason"
+        raise ModelUnreadable(f"cannot read {show(str(path), 300)}: {reason}") from error
+    if not regular:
+        raise ModelUnreadable(f"{show(str(path), 300)} is not a regular file")
+    status = os.fstat(fd)
+    if not stat.S_ISREG(status.st_mode):  # replaced between stat and open
+        os.close(fd)
+        raise ModelUnreadable(f"{show(str(path), 300)} is not a regular file")
+    return fd, status.st_size
 
 
 # -- facts of files ----------------------------------------------------------------------------------------------------

@@ -15,9 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pyspec.errors import ModelRejected
-from pyspec.store.cache import Stamp, recall, remember, stamp
+from pyspec.store.cache import Stamp, recall, remember, show, stamp
 from pyspec.store.child import ChildExit, run_child
-from pyspec.store.cursor import show
 from pyspec.store.header import read_header
 from pyspec.store.machine import (
     engine_build,

@@ -20,7 +20,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from pyspec.store.cursor import RESUME, Cursor, open_regular, show
+from pyspec.errors import ModelInvalid, ModelUnreadable
+from pyspec.store.cache import open_regular, show
 
 __all__ = [
     "GGML_TYPES",
@@ -44,44 +45,25 @@ class BlockType(NamedTuple):
 
 
 GGML_TYPES: dict[int, BlockType] = {
-    0: BlockType("F32", 1, 4),
-    1: BlockType("F16", 1, 2),
-    2: BlockType("Q4_0", 32, 18),
-    3: BlockType("Q4_1", 32, 20),
-    6: BlockType("Q5_0", 32, 22),
-    7: BlockType("Q5_1", 32, 24),
-    8: BlockType("Q8_0", 32, 34),
-    9: BlockType("Q8_1", 32, 36),
-    10: BlockType("Q2_K", 256, 84),
-    11: BlockType("Q3_K", 256, 110),
-    12: BlockType("Q4_K", 256, 144),
-    13: BlockType("Q5_K", 256, 176),
-    14: BlockType("Q6_K", 256, 210),
-    15: BlockType("Q8_K", 256, 292),
-    16: BlockType("IQ2_XXS", 256, 66),
-    17: BlockType("IQ2_XS", 256, 74),
-    18: BlockType("IQ3_XXS", 256, 98),
-    19: BlockType("IQ1_S", 256, 50),
-    20: BlockType("IQ4_NL", 32, 18),
-    21: BlockType("IQ3_S", 256, 110),
-    22: BlockType("IQ2_S", 256, 82),
-    23: BlockType("IQ4_XS", 256, 136),
-    24: BlockType("I8", 1, 1),
-    25: BlockType("I16", 1, 2),
-    26: BlockType("I32", 1, 4),
-    27: BlockType("I64", 1, 8),
-    28: BlockType("F64", 1, 8),
-    29: BlockType("IQ1_M", 256, 56),
-    30: BlockType("BF16", 1, 2),
-    34: BlockType("TQ1_0", 256, 54),
-    35: BlockType("TQ2_0", 256, 66),
-    39: BlockType("MXFP4", 32, 17),
-    40: BlockType("NVFP4", 64, 36),
-    41: BlockType("Q1_0", 128, 18),
-    42: BlockType("Q2_0", 64, 18),
-}
+    0: BlockType("F32", 1, 4), 1: BlockType("F16", 1, 2), 2: BlockType("Q4_0", 32, 18),
+    3: BlockType("Q4_1", 32, 20), 6: BlockType("Q5_0", 32, 22), 7: BlockType("Q5_1", 32, 24),
+    8: BlockType("Q8_0", 32, 34), 9: BlockType("Q8_1", 32, 36), 10: BlockType("Q2_K", 256, 84),
+    11: BlockType("Q3_K", 256, 110), 12: BlockType("Q4_K", 256, 144), 13: BlockType("Q5_K", 256, 176),
+    14: BlockType("Q6_K", 256, 210), 15: BlockType("Q8_K", 256, 292), 16: BlockType("IQ2_XXS", 256, 66),
+    17: BlockType("IQ2_XS", 256, 74), 18: BlockType("IQ3_XXS", 256, 98), 19: BlockType("IQ1_S", 256, 50),
+    20: BlockType("IQ4_NL", 32, 18), 21: BlockType("IQ3_S", 256, 110), 22: BlockType("IQ2_S", 256, 82),
+    23: BlockType("IQ4_XS", 256, 136), 24: BlockType("I8", 1, 1), 25: BlockType("I16", 1, 2),
+    26: BlockType("I32", 1, 4), 27: BlockType("I64", 1, 8), 28: BlockType("F64", 1, 8),
+    29: BlockType("IQ1_M", 256, 56), 30: BlockType("BF16", 1, 2), 34: BlockType("TQ1_0", 256, 54),
+    35: BlockType("TQ2_0", 256, 66), 39: BlockType("MXFP4", 32, 17), 40: BlockType("NVFP4", 64, 36),
+    41: BlockType("Q1_0", 128, 18), 42: BlockType("Q2_0", 64, 18),
+}  # fmt: skip
 
 
+MAX_STRING = 1 << 20
+MAX_HEADER = 64 << 20
+RESUME = "fetch it again with `pyspec models pull`, or copy it again"
+_WINDOW = 1 << 20
 MAX_KV = 4096
 MAX_TENSORS = 65536
 MAX_DIMS = 4
@@ -174,6 +156,109 @@ class Header:
             return np.frombuffer(raw, dtype=np.dtype(scalar.format))
         finally:
             os.close(fd)
+
+
+# -- reading -----------------------------------------------------------------------------------------------------------
+
+
+class Cursor:
+    """A position in the header; every read is held against file size and header cap first.
+
+    Only a window of the file is in memory, so a hostile header costs no more than a good one.
+    """
+
+    def __init__(self, fd: int, size: int, name: str) -> None:
+        self.fd, self.size, self.name = fd, size, name
+        self.buf = b""
+        self.base = 0  # offset in the file of the window's first byte
+        self.pos = 0
+
+    def bad(self, what: str, hint: str = "") -> ModelInvalid:
+        """The error that says `what` is wrong with this file."""
+        return ModelInvalid(f"{show(self.name)}: {what}", hint)
+
+    def bound(self, n: int, what: str) -> int:
+        """The position `n` bytes on, if file and cap allow it."""
+        end = self.pos + n
+        if end > self.size:
+            raise self.bad(f"{what} reaches past the end of the file", RESUME)
+        if end > MAX_HEADER:
+            raise self.bad(f"{what} makes the header larger than {MAX_HEADER >> 20} MiB")
+        return end
+
+    def need(self, n: int, what: str) -> int:
+        """Makes `n` bytes available in the window; returns the index of the first."""
+        end = self.bound(n, what)
+        if end > self.base + len(self.buf):
+            self.buf, self.base = self._read(max(n, _WINDOW)), self.pos
+            if len(self.buf) < n:
+                raise self.bad(f"the file shrank while {what} was read", RESUME)
+        return self.pos - self.base
+
+    def _read(self, want: int) -> bytes:
+        chunks: list[bytes] = []
+        try:
+            os.lseek(self.fd, self.pos, os.SEEK_SET)
+            while want > 0 and (chunk := os.read(self.fd, want)):
+                chunks.append(chunk)
+                want -= len(chunk)
+        except OSError as error:
+            raise ModelUnreadable(f"cannot read {show(self.name)}: {error.strerror}") from error
+        return b"".join(chunks)
+
+    def take(self, n: int, what: str) -> bytes:
+        """The next `n` bytes."""
+        start = self.need(n, what)
+        self.pos += n
+        return self.buf[start : start + n]
+
+    def skip(self, n: int, what: str) -> None:
+        """Passes over `n` bytes without reading them."""
+        self.pos = self.bound(n, what)
+
+    def scalar(self, kind: struct.Struct, what: str) -> Any:
+        """The next number."""
+        at = self.need(kind.size, what)  # may replace the window, so it comes first
+        (value,) = kind.unpack_from(self.buf, at)
+        self.pos += kind.size
+        return value
+
+    def string(self, what: str) -> bytes:
+        """The next string of at most 1 MiB."""
+        n = self.scalar(_U64, f"the length of {what}")
+        if n > MAX_STRING:
+            raise self.bad(f"{what} claims {n} bytes, more than {MAX_STRING >> 20} MiB")
+        return self.take(n, what)
+
+    def strings(self, count: int, what: str, keep: bool) -> list[bytes]:
+        """Walks over `count` strings; a tight loop, since vocabularies have 256k of them."""
+        if 8 * count > self.size - self.pos:
+            raise self.bad(f"{what} claims {count} strings, more than the file can hold", RESUME)
+        if 8 * count > MAX_HEADER - self.pos:
+            raise self.bad(f"{what} claims {count} strings, more than {MAX_HEADER >> 20} MiB hold")
+        out: list[bytes] = []
+        unpack, at = _U64.unpack_from, self.need(0, what)
+        buf, have = self.buf, len(self.buf)
+        for _ in range(count):
+            if at + 8 > have:
+                buf, at, have = self._slide(at, 8, what)
+            (n,) = unpack(buf, at)
+            at += 8
+            if n > MAX_STRING:
+                raise self.bad(f"a string of {what} claims {n} bytes")
+            if at + n > have:
+                buf, at, have = self._slide(at, n, what)
+            if keep:
+                out.append(buf[at : at + n])
+            at += n
+        self.pos = self.base + at
+        return out
+
+    def _slide(self, at: int, n: int, what: str) -> tuple[bytes, int, int]:
+        """Moves the window to its index `at`; returns window, new index and length."""
+        self.pos = self.base + at
+        at = self.need(n, what)
+        return self.buf, at, len(self.buf)
 
 
 def parse_header(path: Path) -> Header:

@@ -13,8 +13,7 @@ import msgspec
 import numpy as np
 
 from pyspec.errors import ModelError, ModelInvalid
-from pyspec.store.cache import recall, remember, stamp
-from pyspec.store.cursor import show
+from pyspec.store.cache import recall, remember, show, stamp
 from pyspec.store.gguf import STRING, Array, Header, Value, parse_header
 
 __all__ = ["MAX_LAYERS", "MAX_PARTS", "MAX_VOCAB", "Facts", "facts_of", "read_header"]

@@ -1,32 +1,251 @@
-"""From what a user typed to a file: a path, a name of the manifest, a converted one, a hub file."""
+"""All models on this machine under one set of names, whoever fetched them; and from what a user typed to a file."""
 
 from __future__ import annotations
 
 import difflib
 import os
 import re
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
-from pyspec.errors import ModelNotFound
-from pyspec.store.cache import file_sha256, models_dir, stamp
-from pyspec.store.cursor import open_regular, show
+import msgspec
+
+from pyspec.atomic import write_whole
+from pyspec.errors import ModelNotFound, OptionError
+from pyspec.store.cache import cache_dir, file_lock, make_dir, models_dir, open_regular, show
 from pyspec.store.fetch import (
     CONVERSIONS,
     ORIGINAL,
     Progress,
+    cached,
     convert,
     converted,
     fetch,
     no_progress,
-    read_provenance,
+    target_path,
+    variant_path,
 )
-from pyspec.store.manifest import Entry, Manifest, load_manifest
+from pyspec.store.header import Facts, facts_of, read_header
+from pyspec.store.manifest import Entry, Manifest, Shipped, load_manifest
+from pyspec.store.others import Found, found_elsewhere, gguf_names
 from pyspec.store.remote import PREFIX, find_hub, hub_repo, parse_hub_name
-from pyspec.store.shelf import find_here, names
 
-__all__ = ["find", "fitting", "known_as", "pull", "resolve"]
+__all__ = [
+    "Model",
+    "add",
+    "find",
+    "find_here",
+    "found_here",
+    "here",
+    "names",
+    "pull",
+    "remove",
+    "resolve",
+    "target_names",
+]
 
-_SHA256 = re.compile(r"[0-9a-f]{64}")
+# -- what is here ------------------------------------------------------------------------------------------------------
+
+
+OURS, ADDED = "pyspec", "added"
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]*")
+_PREFERRED = ("Q4_K_M", "Q4_K_S", "Q4_0", "Q5_K_M", "Q8_0")
+"""Which type is meant where a repository is named without one."""
+
+
+@dataclass(frozen=True)
+class Model:
+    """A model on this machine, and what its file is; role is that of the manifest, else `target`."""
+
+    found: Found
+    facts: Facts | None
+    role: str = "target"
+    licence: str = ""
+    summary: str = ""
+
+
+def here(manifest: Manifest | None = None) -> list[Model]:
+    """Every model on this machine: ours first, then by program."""
+    return [
+        Model(found, facts_of(found.path))
+        if entry is None
+        else Model(found, facts_of(found.path), entry.role, entry.licence, summary)
+        for found, entry, summary in found_here(manifest or load_manifest())
+    ]
+
+
+def found_here(manifest: Manifest) -> list[tuple[Found, Entry | None, str]]:
+    """The same without a look into the files: what is here, its entry in the manifest, a summary."""
+    known: list[tuple[Found, Entry | None, str]] = [
+        (found, entry, summary) for entry in manifest.model for found, summary in _known(entry)
+    ]
+    taken = {found.path for found, _, _ in known}
+    more = [*_fetched(), *_added(), *found_elsewhere()]
+    return known + [(found, None, "") for found in more if found.path not in taken]
+
+
+def names() -> list[str]:
+    """Every name that can be typed: of known models, and of those that are here."""
+    manifest = load_manifest()
+    more = [found.name for found in (*_fetched(), *_added(), *found_elsewhere())]
+    return list(dict.fromkeys([*manifest.names, *more]))
+
+
+def target_names() -> list[str]:
+    """Names of models to talk with: known targets, converted ones, and what is here of others; no header is read."""
+    manifest = load_manifest()
+    found = [f.name for entry in manifest.model if entry.role == "target" for f, _ in _known(entry)]
+    known = [entry.name for entry in manifest.model if entry.role == "target"]
+    more = [found.name for found in (*_fetched(), *_added(), *found_elsewhere())]
+    return list(dict.fromkeys([*known, *found, *more]))
+
+
+def find_here(name: str) -> Found | None:
+    """The model of a name among the added, fetched and other programs', or None; an owner's name goes first."""
+    candidates = [*_added(), *_fetched(), *found_elsewhere()]
+    by_name = [found for found in candidates if found.name.casefold() == name.casefold()]
+    matches = by_name or [found for found in candidates if found.answers_to(name)]
+    return min(matches, key=_preference) if matches else None
+
+
+def _preference(found: Found) -> int:
+    kind = found.name.rpartition(":")[2].upper()
+    return _PREFERRED.index(kind) if kind in _PREFERRED else len(_PREFERRED)
+
+
+# -- ours --------------------------------------------------------------------------------------------------------------
+
+
+def _known(entry: Entry) -> Iterator[tuple[Found, str]]:
+    path = cached(entry)
+    if path is not None:
+        yield Found(entry.name, path, OURS, (path.stem, path.name)), entry.summary
+    for kind in CONVERSIONS:
+        made = converted(entry, kind)
+        if made is not None:
+            yield Found(f"{entry.name}-{kind}", made, OURS), f"converted from {entry.name}"
+
+
+def _fetched() -> Iterator[Found]:
+    """Files of the hub in our cache: OWNER--REPO--REVISION--FILE."""
+    with suppress(OSError):
+        for path in sorted(models_dir().glob("*--*--*--*.gguf")):
+            owner, repo, _, file = path.name.split("--", 3)
+            if not re.search(r"-(?!00001-of-)\d{5}-of-\d{5}\.gguf$", file):
+                name, aliases = gguf_names(f"{owner}/{repo}", file.replace("--", "/"))
+                yield Found(name, path, OURS, aliases)
+
+
+# -- added -------------------------------------------------------------------------------------------------------------
+
+
+def _register() -> Path:
+    return cache_dir() / "added.json"
+
+
+def _load_register() -> dict[str, str]:
+    try:
+        return msgspec.json.decode(_register().read_bytes(), type=dict[str, str])
+    except (OSError, msgspec.DecodeError):
+        return {}
+
+
+def _added() -> Iterator[Found]:
+    for name, path in _load_register().items():
+        if Path(path).is_file():
+            yield Found(name, Path(path), ADDED, (Path(path).stem,))
+
+
+def add(file: Path, name: str | None = None) -> Found:
+    """Give a GGUF file a name, which then works wherever a name does; the file stays where it is.
+
+    Raises ModelError for what is no model, OptionError for a name that cannot be or is taken.
+    """
+    path = file.expanduser().absolute()
+    read_header(path)
+    try:
+        str(path).encode("utf-8")
+    except UnicodeEncodeError:
+        raise OptionError(
+            f"the path {show(str(path), 300)} is not UTF-8", "rename it first"
+        ) from None
+    name = name or path.stem
+    if not _NAME.fullmatch(name):
+        raise OptionError(
+            f"{show(name)} cannot be a name", "use letters, digits, '.', '_', '-', ':'"
+        )
+    held = _load_register().get(name)
+    taken = load_manifest().get(name) is not None or (find_here(name) is not None and held is None)
+    if taken or (held is not None and Path(held) != path and Path(held).exists()):
+        raise OptionError(f"there is a model {show(name)} already", "choose another with --name")
+    _change_register({name: str(path)})
+    return Found(name, path, ADDED)
+
+
+def _change_register(new: dict[str, str], without: str = "") -> None:
+    folder = make_dir(cache_dir())
+    with file_lock(folder / ".added.lock"):
+        register = {**_load_register(), **new}
+        register.pop(without, None)
+        write_whole(_register(), [msgspec.json.format(msgspec.json.encode(register), indent=1)])
+
+
+# -- removing ----------------------------------------------------------------------------------------------------------
+
+
+def remove(name: str) -> str:
+    """Remove a model of ours from this machine, or the name of an added one; says what was done.
+
+    Raises ModelNotFound, or OptionError for what is another program's or ships with pyspec.
+    """
+    if name in _load_register():
+        _change_register({}, without=name)
+        return f"{name} is no name any more; its file stays where it is"
+    paths = _own_files(name)
+    if paths:
+        freed = sum(path.stat().st_size for path in paths)
+        for path in paths:
+            path.unlink()
+        return f"removed {name}, {freed / 1e6:.0f} MB"
+    found = find_here(name)
+    if found is None:
+        raise ModelNotFound(
+            f"there is no model {show(name)} here", "`pyspec models list` shows all"
+        )
+    if found.origin == OURS:
+        return remove(found.name) if found.name != name else _remove_fetched(found)
+    how = {"ollama": f"`ollama rm {found.name}`"}.get(found.origin, "that program")
+    raise OptionError(f"{found.name} belongs to {found.origin}", f"remove it with {how}")
+
+
+def _remove_fetched(found: Found) -> str:
+    stem = re.sub(r"-00001-of-(\d{5})\.gguf$", r"-?????-of-\1.gguf", found.path.name)
+    paths = list(found.path.parent.glob(stem))
+    freed = sum(path.stat().st_size for path in paths)
+    for path in paths:
+        path.unlink()
+    return f"removed {found.name}, {freed / 1e6:.0f} MB"
+
+
+def _own_files(name: str) -> list[Path]:
+    """Files in our cache that a name of the manifest stands for; nothing that ships with the package."""
+    manifest = load_manifest()
+    for entry in manifest.model:
+        if entry.name == name:
+            if isinstance(entry.source, Shipped):
+                raise OptionError(f"{name} is a part of pyspec", "it cannot be removed alone")
+            path = target_path(entry)
+            return [path] if path.is_file() else []
+        kind = name.removeprefix(f"{entry.name}-")
+        if kind != name and kind in CONVERSIONS:
+            path = variant_path(entry.name, kind)
+            return [p for p in (path, path.with_suffix(".json")) if p.is_file()]
+    return []
+
+
+# -- from a name to a file ---------------------------------------------------------------------------------------------
 
 
 def resolve(model: str | os.PathLike[str] | None = None, progress: Progress = no_progress) -> Path:
@@ -44,13 +263,13 @@ def resolve(model: str | os.PathLike[str] | None = None, progress: Progress = no
         return _existing(Path(model).expanduser())
     manifest = load_manifest()
     name = manifest.default_target if model is None else model
-    path = _known(name, manifest, progress) or _variant(name, manifest, progress)
+    path = _of_manifest(name, manifest, progress) or _variant(name, manifest, progress)
     if path is None and (found := find_here(_bare(name))) is not None:
         path = found.path
     return path or _other(name, progress)
 
 
-def _known(name: str, manifest: Manifest, progress: Progress) -> Path | None:
+def _of_manifest(name: str, manifest: Manifest, progress: Progress) -> Path | None:
     entry = manifest.get(name)
     if entry is None:
         return None
@@ -138,31 +357,3 @@ def _unknown(name: str) -> ModelNotFound:
     if near:
         hint = f"did you mean {' or '.join(near)}? {hint}"
     return ModelNotFound(f"there is no model {show(name)} and no such file", hint)
-
-
-def known_as(path: Path, manifest: Manifest) -> Entry | None:
-    """The manifest's entry whose weights the file holds, converted ones included, or None.
-
-    Files of another size than any entry are not hashed, so this is quick for large models.
-    """
-    if path.parent == models_dir() and (record := read_provenance(path)) is not None:
-        entry = manifest.get(record.source)
-        return entry if entry is not None and entry.sha256 == record.source_sha256 else None
-    size = stamp(path).size
-    for entry in manifest.model:
-        if entry.size == size and file_sha256(path) == entry.sha256:
-            return entry
-    return None
-
-
-def fitting(target: Path, role: str, manifest: Manifest | None = None) -> list[Entry]:
-    """The drafts or companions (`role`) that the manifest has for a target file."""
-    manifest = manifest or load_manifest()
-    offers = [entry for entry in manifest.model if entry.role == role and entry.for_target]
-    if not offers:
-        return []
-    known = known_as(target, manifest)
-    keys = {known.name, known.sha256} if known is not None else set()
-    if any(_SHA256.fullmatch(key) for entry in offers for key in entry.for_target):
-        keys.add(file_sha256(target))
-    return [entry for entry in offers if keys.intersection(entry.for_target)]

@@ -19,7 +19,7 @@ from threading import Event, Thread
 from typing import Any
 
 from pyspec.errors import FetchError, ModelNotFound
-from pyspec.store.cursor import show
+from pyspec.store.cache import show
 from pyspec.store.manifest import Entry, HuggingFace, Part, PypiWheel
 from pyspec.store.others import quant_of
 

@@ -12,7 +12,7 @@ from click.testing import CliRunner, Result
 
 from pyspec.cli.draft import Verdict, draft
 from pyspec.llama import SpeculativeLlama
-from pyspec.store.shelf import add
+from pyspec.store.locate import add
 
 
 @pytest.fixture

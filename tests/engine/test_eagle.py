@@ -102,7 +102,7 @@ def fitted_head(open_llama, make, target):
 
 def test_a_long_prompt_is_read_through_the_window(open_llama, make, target, monkeypatch):
     """States that the window has no room for are decoded before they go."""
-    from pyspec.store.eagle import States
+    from pyspec.store.drafts import States
 
     monkeypatch.setattr(States, "window", 8)
     draft = make()

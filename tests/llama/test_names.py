@@ -9,7 +9,7 @@ import pytest
 
 from pyspec.errors import ModelNotFound
 from pyspec.llama import SpeculativeLlama
-from pyspec.store.shelf import add
+from pyspec.store.locate import add
 
 
 def test_a_name_stands_for_its_file(

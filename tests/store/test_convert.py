@@ -12,8 +12,8 @@ from pyspec.errors import FetchError
 from pyspec.store import fetch as module
 from pyspec.store import read_header, resolve
 from pyspec.store.child import ChildExit
+from pyspec.store.drafts import known_as
 from pyspec.store.fetch import CONVERSIONS, convert, converted, read_provenance
-from pyspec.store.locate import known_as
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 import tiny
 
+from pyspec.store.drafts import candidates, draft_here, known_drafts, same_tokens
 from pyspec.store.header import Facts, facts_of
+from pyspec.store.locate import add
 from pyspec.store.manifest import load_manifest
-from pyspec.store.shelf import add, candidates, draft_here, known_drafts, same_tokens
 
 
 @pytest.fixture(autouse=True)
@@ -113,9 +114,9 @@ def test_a_start_does_not_wait_for_every_header(
         made(home / f"other{n}.gguf", n_layer=1, tokens=[*tiny.TOKENS[:-1], str(n)])
     made(home / "fits.gguf", n_layer=2)
     times = iter(range(100))
-    monkeypatch.setattr("pyspec.store.shelf.monotonic", lambda: 0.2 * next(times))
+    monkeypatch.setattr("pyspec.store.drafts.monotonic", lambda: 0.2 * next(times))
     assert draft_here(target) is None
-    monkeypatch.setattr("pyspec.store.shelf.monotonic", lambda: 0.0)
+    monkeypatch.setattr("pyspec.store.drafts.monotonic", lambda: 0.0)
     found = draft_here(target)
     assert found is not None
     assert found.name == "fits"

@@ -331,7 +331,7 @@ def test_size_of_the_window_changes_nothing(
     """However little of the file is read at once, the header is the same."""
     whole = read_header(tiny)
     words = whole.array("tokenizer.ggml.tokens")
-    monkeypatch.setattr("pyspec.store.cursor._WINDOW", window)
+    monkeypatch.setattr("pyspec.store.gguf._WINDOW", window)
     assert read_header(tiny) == whole
     assert whole.array("tokenizer.ggml.tokens") == words
 

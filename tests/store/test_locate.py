@@ -9,7 +9,7 @@ from store.shop import SHIPPED, WHEEL, Shop, sha
 
 from pyspec.errors import ModelNotFound, ModelUnreadable
 from pyspec.store import fitting, resolve
-from pyspec.store.locate import known_as
+from pyspec.store.drafts import known_as
 
 
 @pytest.mark.usefixtures("shop")
@@ -109,7 +109,7 @@ def test_unknown_size_is_not_hashed(
     """A file of another size than any entry costs no hash, however large it is."""
     big = tmp_path / "big.gguf"
     big.write_bytes(b"x")
-    monkeypatch.setattr("pyspec.store.locate.file_sha256", lambda _: pytest.fail("hashed"))
+    monkeypatch.setattr("pyspec.store.drafts.file_sha256", lambda _: pytest.fail("hashed"))
     assert known_as(big, shop.manifest) is None
 
 

@@ -13,8 +13,8 @@ from store.make_gguf import tiny_llama
 from pyspec.errors import ModelInvalid, ModelNotFound, OptionError
 from pyspec.store import resolve
 from pyspec.store.header import facts_of
+from pyspec.store.locate import add, find_here, here, names, remove
 from pyspec.store.others import found_elsewhere, quant_of
-from pyspec.store.shelf import add, find_here, here, names, remove
 
 VARIABLES = (
     "OLLAMA_MODELS", "HF_HOME", "HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE", "LLAMA_CACHE", "XDG_CACHE_HOME",
