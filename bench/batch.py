@@ -6,7 +6,7 @@
 
 QUESTIONS has `turns` (the first one is asked) or `prompt` a line; the first --records are asked, or as many
 from all over the file with --spread.
-Every way runs in a process of its own, so that its peak memory is its own; the ways take turns,
+Every contender runs in a process of its own, so that its peak memory is its own; they take turns,
 --repeat times, and the table has medians. Temperature 0, strict verification, the same prompts as
 tokens for all. Memory is the peak of the resident set, mapped weights included. llama-server is
 driven by 16 clients over HTTP.
@@ -41,12 +41,12 @@ INTRO = (
     'for; "lookup:N" with lookup in any case; "exact:N" with `--exact`, whose texts no neighbour changes. Peak is the '
     "resident set, weights included; beyond KV is what it has over the loop's, without the KV cells of both."
 )
-HEAD = ("way", "tokens", "tokens/s", "of the loop", "of plain", "peak MB", "KV MB", "beyond KV",
+HEAD = ("contender", "tokens", "tokens/s", "of the loop", "of plain", "peak MB", "KV MB", "beyond KV",
         "outside decodes", "accepted")  # fmt: skip
 
 
-class Way(msgspec.Struct):
-    """One way of answering all records; medians over runs. rate: tokens a second; peak, kv: MB, 0 where not known."""
+class Figures(msgspec.Struct):
+    """What a contender took for all records; medians over runs. rate: tokens a second; peak, kv: MB, 0 where not known."""
 
     name: str
     tokens: float
@@ -62,21 +62,21 @@ class BatchResults(Comparison, kw_only=True):
     """A run over one target, as `NAME.json` beside the page."""
 
     records: int
-    ways: list[Way]
+    contenders: list[Figures]
 
-    def way(self, name: str) -> Way | None:
-        """A way by name."""
-        return next((way for way in self.ways if way.name == name), None)
+    def find(self, name: str) -> Figures | None:
+        """A contender's figures by its name."""
+        return next((one for one in self.contenders if one.name == name), None)
 
 
-def summary(name: str, runs: Sequence[dict[str, float]]) -> Way:
-    """A way's medians; a run has tokens, seconds and what else was measured."""
+def summary(name: str, runs: Sequence[dict[str, float]]) -> Figures:
+    """A contender's medians; a run has tokens, seconds and what else was measured."""
     last = runs[-1]
     middle = {key: median(run.get(key, 0.0) for run in runs) for key in ("tokens", "peak", "kv")}
     rate = median(run["tokens"] / run["seconds"] for run in runs)
     outside = median(run.get("outside_decodes", 0.0) for run in runs)
     counts = {key: int(last.get(key, 0)) for key in ("accepted", "verified")}
-    return Way(name=name, rate=rate, outside=outside, **middle, **counts)
+    return Figures(name=name, rate=rate, outside=outside, **middle, **counts)
 
 
 def load(folder: Path) -> list[BatchResults]:
@@ -96,53 +96,56 @@ def write_page(folder: Path) -> None:
 
 
 def batch_table(found: BatchResults) -> str:
-    """Speed, memory and what was accepted, a row a way."""
-    loop = found.way(LOOP)
+    """Speed, memory and what was accepted, a row a contender."""
+    loop = found.find(LOOP)
     return table(
         HEAD,
-        [_row(way, loop, found.way(f"plain:{way.name.partition(':')[2]}")) for way in found.ways],
+        [
+            _row(one, loop, found.find(f"plain:{one.name.partition(':')[2]}"))
+            for one in found.contenders
+        ],
     )
 
 
-def _row(way: Way, loop: Way | None, plain: Way | None) -> list[str]:
+def _row(one: Figures, loop: Figures | None, plain: Figures | None) -> list[str]:
     beyond = "-"
-    if way.peak and loop and loop.peak:
-        beyond = f"{100 * (way.peak - way.kv - loop.peak + loop.kv) / loop.peak:+.0f} %"
+    if one.peak and loop and loop.peak:
+        beyond = f"{100 * (one.peak - one.kv - loop.peak + loop.kv) / loop.peak:+.0f} %"
     return [
-        way.name,
-        f"{way.tokens:.0f}",
-        f"{way.rate:.1f}",
-        *(f"{way.rate / base.rate:.2f}" if base else "-" for base in (loop, plain)),
-        *(f"{value:.0f}" if way.peak else "-" for value in (way.peak, way.kv)),
+        one.name,
+        f"{one.tokens:.0f}",
+        f"{one.rate:.1f}",
+        *(f"{one.rate / base.rate:.2f}" if base else "-" for base in (loop, plain)),
+        *(f"{value:.0f}" if one.peak else "-" for value in (one.peak, one.kv)),
         beyond,
-        f"{100 * way.outside:.1f} %" if way.outside else "-",
-        f"{way.accepted} of {way.verified}" if way.verified else "-",
+        f"{100 * one.outside:.1f} %" if one.outside else "-",
+        f"{one.accepted} of {one.verified}" if one.verified else "-",
     ]
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Measure all ways, print a Markdown table, and write page and results to --out."""
+    """Measure all contenders, print a Markdown table, and write page and results to --out."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     options = parsed(given)
-    if options.way:
+    if options.contender:
         print(json.dumps(measure(options)))
         return
-    ways = [LOOP, *(["server"] if options.server else [])]
-    ways += [
+    contenders = [LOOP, *(["server"] if options.server else [])]
+    contenders += [
         f"{kind}:{n}" for n in options.parallel.split(",") for kind in ("plain", "speculative")
     ]
-    ways += options.more.split(",") if options.more else []
-    found: dict[str, list[dict[str, Any]]] = {way: [] for way in ways}
+    contenders += options.more.split(",") if options.more else []
+    found: dict[str, list[dict[str, Any]]] = {one: [] for one in contenders}
     for _ in range(options.repeat):
-        for way in ways:
-            command = [sys.executable, __file__, *given, "--way", way]
+        for one in contenders:
+            command = [sys.executable, __file__, *given, "--contender", one]
             done = subprocess.run(command, stdout=subprocess.PIPE, check=True)
-            found[way].append(json.loads(done.stdout))
-            print(way, done.stdout.decode().strip(), file=sys.stderr, flush=True)
+            found[one].append(json.loads(done.stdout))
+            print(one, done.stdout.decode().strip(), file=sys.stderr, flush=True)
     results = BatchResults(
         **circumstances("batch", options, given),
         records=options.records,
-        ways=[summary(way, runs) for way, runs in found.items()],
+        contenders=[summary(one, runs) for one, runs in found.items()],
     )
     publish(results, batch_table(results), options.out, write_page)
 
@@ -167,13 +170,13 @@ def parsed(arguments: Sequence[str]) -> argparse.Namespace:
         "--spread", action="store_true", help="records from all over the file, not its first ones"
     )
     parser.add_argument("--out", type=Path, help="NAME.json; the page goes beside it")
-    parser.add_argument("--way", help=argparse.SUPPRESS)
+    parser.add_argument("--contender", help=argparse.SUPPRESS)
     return parser.parse_args(arguments)
 
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
-    """Run one way in this process."""
-    kind, _, n = options.way.partition(":")
+    """Run one contender in this process."""
+    kind, _, n = options.contender.partition(":")
     lines = options.questions.read_text(encoding="utf-8").splitlines()
     chosen = spread(lines, options.records) if options.spread else lines[: options.records]
     rows = [json.loads(line) for line in chosen]
@@ -191,7 +194,7 @@ def spread(lines: list[str], n: int) -> list[str]:
 
 def loop(options: argparse.Namespace, texts: list[str]) -> dict[str, Any]:
     """One prompt after another, as a program that knows llama-cpp-python would."""
-    from pyspec.measure.usage import PlainLlama  # noqa: PLC0415 - each way's process loads what it needs
+    from pyspec.measure.usage import PlainLlama  # noqa: PLC0415 - each contender's process loads what it needs
     from pyspec.store.check import extra_buffers  # noqa: PLC0415 - as above
     from pyspec.template import ChatTemplate, Message  # noqa: PLC0415 - as above
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Comparison(msgspec.Struct, kw_only=True):
-    """What a run depends on; max_tokens: of an answer; repeat: runs of each way."""
+    """What a run depends on; max_tokens: of an answer; repeat: runs of each contender."""
 
     title: str
     command: str
@@ -47,7 +47,7 @@ def made(found: Comparison, what: str) -> str:
     """The sentence of a page that says how a table was made; what: the work that was done."""
     return (
         f"Made by `{found.command}` on {found.day}: {found.machine}, {found.threads} threads; {what}, temperature 0, strict; "
-        f"medians of {found.repeat}, the ways taking turns. Target {found.target.name}, sha256 {found.target.sha256}."
+        f"medians of {found.repeat}, the contenders taking turns. Target {found.target.name}, sha256 {found.target.sha256}."
     )
 
 

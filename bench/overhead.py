@@ -1,8 +1,8 @@
 """What a round costs beside llama.cpp's decodes: microseconds of choosing a length, of C's own work, and of Python.
 
-    python bench/overhead.py [MODEL] [--ways none,plain,auto] [-n 128] [--runs 3] [--threads N]
+    python bench/overhead.py [MODEL] [--modes none,plain,auto] [-n 128] [--runs 3] [--threads N]
 
-The ways take turns: `none` has no draft, `plain` has one and is told not to use it, `auto` decides. `outside` is all the time
+The modes take turns: `none` has no draft, `plain` has one and is told not to use it, `auto` decides. `outside` is all the time
 of an answer that is not in a decode, prompt aside, per round and as a share of the whole; choosing is the policy's three calls,
 learning included; checking the extension's look at the verified rows; what remains is Python's. Medians over runs, but the mean
 over an answer's rounds. Asked: choosing at most 50 us, outside at most 2 % of plain decoding.
@@ -43,8 +43,8 @@ def watch(thing: Any, name: str, spent: dict[str, float]) -> None:
     setattr(thing, name, timed)
 
 
-class Way:
-    """One way of answering, with a model of its own."""
+class Timed:
+    """One mode of answering, with a model of its own."""
 
     def __init__(self, name: str, model: str, threads: int) -> None:
         self.llm = SpeculativeLlama(
@@ -83,23 +83,24 @@ class Way:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Time the ways by turns, and print a table."""
+    """Time the modes by turns, and print a table."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("model", nargs="?", help="a file or a name; without it the default target")
-    parser.add_argument("--ways", default="none,plain,auto")
+    parser.add_argument("--modes", default="none,plain,auto")
     parser.add_argument("-n", "--tokens", type=int, default=128)
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument(
         "--threads", type=int, default=0, help="0 for llama-cpp-python's own choice"
     )
     args = parser.parse_args(argv)
-    ways = {
-        name: Way(name, args.model or str(resolve()), args.threads) for name in args.ways.split(",")
+    modes = {
+        name: Timed(name, args.model or str(resolve()), args.threads)
+        for name in args.modes.split(",")
     }
-    runs: dict[str, list[list[float]]] = {name: [] for name in ways}
+    runs: dict[str, list[list[float]]] = {name: [] for name in modes}
     for turn in range(args.runs + 1):
-        for name, way in ways.items():
-            found = way.answer(args.tokens)
+        for name, mode in modes.items():
+            found = mode.answer(args.tokens)
             if turn:  # the first is not counted
                 runs[name].append(found)
     print(
@@ -112,8 +113,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         print(
             f"| {name} | {speed:.1f} | {outside:.0f} | {choosing:.0f} | {checking:.0f} | {rest:.0f} | {100 * share:.1f} % |"
         )
-    for way in ways.values():
-        way.llm.close()
+    for mode in modes.values():
+        mode.llm.close()
 
 
 if __name__ == "__main__":

@@ -4,8 +4,8 @@
     python bench/pages.py --check     writes nothing; exit code 1 where the README would change
 
 The README's table stands between `<!-- results -->` and `<!-- /results -->`. A number in its text is written
-`<!--= default/strict/mean -->1.15<!--/-->`: folder, way and figure. Figures of `pyspec bench` are mean (geometric, over
-categories, times plain), best, worst, rate (tokens a second) and first (ms); of a batch, rate and gain (times
+`<!--= default/strict/mean -->1.15<!--/-->`: folder, mode and figure. Figures of `pyspec bench` are mean (geometric,
+over categories, times plain), best, worst, rate (tokens a second) and first (ms); of a batch, rate and gain (times
 plain:1), with the file's name as in batch/bf16/server/gain; of `pyspec quality`, length, relaxed, looped, answers,
 looped_p, nats and distinct.
 """
@@ -82,10 +82,10 @@ def readme_table(folder: Path, link: str = "bench/results") -> str:
 
 
 def _row(results: Results, link: str) -> list[str]:
-    ways = {s.who: s for s in results.summaries}
-    own = ways.get("strict") or ways["lookup+strict"]
-    plain = ways["plain"].speeds[TOTAL].rate
-    margin = f"{ways['margin'].geomean:.2f}" if "margin" in ways else "-"
+    modes = {s.who: s for s in results.summaries}
+    own = modes.get("strict") or modes["lookup+strict"]
+    plain = modes["plain"].speeds[TOTAL].rate
+    margin = f"{modes['margin'].geomean:.2f}" if "margin" in modes else "-"
     name, low = _ends(own)[0]
     return [f"[{results.title}]({link})", f"{plain:.0f}", f"**{own.geomean:.2f}**", f"{low:.2f} {name}",
             margin, _best_peer(results.summaries)]  # fmt: skip
@@ -103,7 +103,7 @@ def _best_peer(summaries: Sequence[Summary]) -> str:
 
 
 def _batch_row(found: batch.BatchResults, link: str) -> list[str]:
-    plain, own, peer = (found.way(name) for name in ("plain:1", "speculative:16", "server"))
+    plain, own, peer = (found.find(name) for name in ("plain:1", "speculative:16", "server"))
     if plain is None or own is None:
         raise InputError(f"{found.title} has no plain:1 or no speculative:16")
     other = f"{peer.rate / plain.rate:.2f} llama-server, 16 clients" if peer else "-"
@@ -137,11 +137,11 @@ def numbers(folder: Path) -> dict[str, str]:
             }
     for path in sorted((folder / "batch").glob("*.json")):
         found_batch = _decoded(path, batch.BatchResults)
-        alone = found_batch.way("plain:1")
-        for way in found_batch.ways:
-            out[f"batch/{path.stem}/{way.name}/rate"] = f"{way.rate:.0f}"
+        alone = found_batch.find("plain:1")
+        for one in found_batch.contenders:
+            out[f"batch/{path.stem}/{one.name}/rate"] = f"{one.rate:.0f}"
             if alone:
-                out[f"batch/{path.stem}/{way.name}/gain"] = f"{way.rate / alone.rate:.2f}"
+                out[f"batch/{path.stem}/{one.name}/gain"] = f"{one.rate / alone.rate:.2f}"
     return out
 
 

@@ -2,8 +2,8 @@
 
     python bench/structured.py MODEL.gguf [--threads 2] [--repeat 3] [--drafts none,lookup]
 
-Needs pyspec-llama[clients]. Every way answers the same tasks in turns. The table has each way's median seconds, tokens a
-second, drafted tokens that were accepted, and how many texts are those of the first way: rows that are verified together
+Needs pyspec-llama[clients]. Every draft gets the same tasks in turns. The table has each draft's median seconds, tokens a
+second, drafted tokens that were accepted, and how many texts are those of the first draft: rows that are verified together
 round otherwise, so a near-tie may fall the other way.
 """
 
@@ -45,7 +45,7 @@ def prompt_of(index: int) -> str:
 
 
 def main(words: list[str] | None = None) -> None:
-    """Measure all ways and print a Markdown table."""
+    """Measure all drafts and print a Markdown table."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("model")
     parser.add_argument("--threads", type=int, default=2)
@@ -66,7 +66,7 @@ def main(words: list[str] | None = None) -> None:
                 seconds[draft].append(took)
                 rate[draft].append(tokens / took)
     print(texts[drafts[0]][0])
-    print("\n| draft | s | tokens/s | accepted | texts as the first way's |\n|" + " --- |" * 5)
+    print("\n| draft | s | tokens/s | accepted | texts as the first draft's |\n|" + " --- |" * 5)
     for draft in drafts:
         same = sum(a == b for a, b in zip(texts[draft], texts[drafts[0]]))
         times = f"{median(seconds[draft]):.2f} | {median(rate[draft]):.1f}"
@@ -74,7 +74,7 @@ def main(words: list[str] | None = None) -> None:
 
 
 def opened(options: argparse.Namespace, draft: str) -> SpeculativeLlama:
-    """An object that drafts in one way."""
+    """An object with one draft."""
     return SpeculativeLlama(
         options.model, n_ctx=1024, n_threads=options.threads, draft=draft, seed=1
     )

@@ -23,8 +23,6 @@ of each source, or none.
                   companion's argmax (0 or 1); absent where no companion ran
     ok            per drafted token: 1 if it and all before it in the chain equal the answer's
                   tokens t, t+1, ..., else 0
-    miss          what the target thought where the chain first parts from the answer; absent where it
-                  does not
 
 Chains go on after the first mismatch as the drafter would (a policy sees those tokens' p before
 it knows), and stop early only at the drafter's own end, e.g. an end-of-generation token. A recorder
@@ -43,7 +41,6 @@ from typing import Any
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 
 from pyspec.drafters import LookupDrafter
 from pyspec.llama import SpeculativeLlama
@@ -60,19 +57,6 @@ class RoundsHeader(msgspec.Struct):
     draft: str = ""
     companion: str = ""
     kmax: int = 16
-
-
-class Miss(msgspec.Struct):
-    """Where a chain parts from the answer: the target's margin there.
-
-    gap: z1 - z2, nats; ratio: z2 / z1 of the raw logits; z1: the largest; second: 1 if the drafted
-    token is the runner-up, so that a margin rule could take it.
-    """
-
-    gap: float
-    ratio: float
-    z1: float
-    second: int
 
 
 class Chain(msgspec.Struct, omit_defaults=True):
@@ -93,7 +77,6 @@ class Chain(msgspec.Struct, omit_defaults=True):
     pc: list[float] | None = None
     agree: list[int] | None = None
     prompt: int = 64
-    miss: Miss | None = None
 
     @property
     def matched(self) -> int:
@@ -171,7 +154,7 @@ _COLUMNS = ("answer", "t", "n", "matched", "match_length", "choices")
 
 
 def pack(path: Path, header: RoundsHeader, chains: Sequence[Chain]) -> None:
-    """Write rounds in a tenth of the space: one byte for each of p, h, s, a, pc and agree, margins left out.
+    """Write rounds in a tenth of the space: one byte for each of p, h, s, a, pc and agree.
 
     Probabilities are kept as logits in steps of 0.06, entropies and S and A in steps of 1/255 of their range.
     """
@@ -287,7 +270,6 @@ def record_answer(
         prompt,
         Sampling(temperature=0.0),
         max_tokens=max_tokens,
-        keep_rows=True,
         policy=recording,
         drafting="model",
     )
@@ -296,32 +278,20 @@ def record_answer(
         if perf_counter() > until:
             break
     steps.close()
-    rows = [llm.scores[len(prompt) - 1 + i] for i in range(len(tokens))]
-    margins = [_margin(row) for row in rows]
     chains: list[Chain] = []
     index = LookupDrafter()
     for t in range(len(tokens)):
         if t in recording.drafts:
             drafted, draft = recording.drafts[t]
-            chains += _chain(tokens, t, drafted, draft, name, category, margins)
+            chains += _chain(tokens, t, drafted, draft, name, category)
         found = index.propose(0, [*prompt, *tokens[:t]], min(kmax, len(tokens) - t - 1))
         if found.tokens:
             draft = Draft(0, len(found.tokens), source=LOOKUP)
             draft.match_length, draft.choices = found.match_length, found.choices
-            chains += _chain(tokens, t, list(found.tokens), draft, name, category, margins)
+            chains += _chain(tokens, t, list(found.tokens), draft, name, category)
     for chain in chains:
         chain.prompt = len(prompt)
     return chains
-
-
-_Margin = tuple[float, float, float, int]
-
-
-def _margin(row: npt.NDArray[np.float32]) -> _Margin:
-    two = np.argpartition(row, len(row) - 2)[-2:]
-    second, first = sorted((int(i) for i in two), key=lambda i: float(row[i]))
-    z1, z2 = float(row[first]), float(row[second])
-    return z1 - z2, z2 / z1 if z1 else 0.0, z1, second
 
 
 def _chain(
@@ -331,7 +301,6 @@ def _chain(
     draft: Draft,
     name: str | int,
     category: str,
-    margins: Sequence[_Margin],
 ) -> Iterable[Chain]:
     """The chain of one position, cut where the answer ends: what came after is not known."""
     n = min(len(drafted), len(tokens) - t)
@@ -341,11 +310,6 @@ def _chain(
     chain = Chain(name, category, t, len(tokens), [int(i < same) for i in range(n)])
     chain.source = draft.source
     chain.match_length, chain.choices = draft.match_length, draft.choices
-    if same < n and t + same < len(margins):
-        gap, ratio, z1, second = margins[t + same]
-        chain.miss = Miss(
-            round(gap, 4), round(ratio, 5), round(z1, 3), int(drafted[same] == second)
-        )
     if draft.source == MODEL:
         chain.p = [round(x, 6) for x in draft.p[:n]]
         chain.h = [round(x, 5) for x in draft.entropy[:n]]

@@ -24,14 +24,14 @@ def results(batch, title: str = "Batch"):
     """A loop at 50 tokens a second and batches at 100, 50 and 200."""
     seconds = {"loop": 2.0, "plain:1": 1.0, "speculative:1": 2.0, "plain:16": 0.5}
     memory = {"loop": (400.0, 40.0), "plain:16": (500.0, 100.0)}
-    ways = []
+    found = []
     for name, time in seconds.items():
         peak, kv = memory.get(name, (0.0, 0.0))
         runs = [{"tokens": 100, "seconds": time * k, "peak": peak, "kv": kv} for k in (0.5, 1, 2)]
-        ways.append(batch.summary(name, runs))
+        found.append(batch.summary(name, runs))
     return batch.BatchResults(
         title=title, command="python bench/batch.py", day="2026-01-01", machine="a machine", threads=2,
-        target=ModelFile("t.gguf", "ab", 9), records=64, max_tokens=96, repeat=3, ways=ways,
+        target=ModelFile("t.gguf", "ab", 9), records=64, max_tokens=96, repeat=3, contenders=found,
     )  # fmt: skip
 
 
@@ -56,7 +56,7 @@ def test_the_page_has_every_result_of_the_folder(batch, tmp_path: Path) -> None:
     assert text.index("## A") < text.index("## B") < text.index("![soak](soak.svg)")
 
 
-def test_the_script_measures_every_way_and_writes_the_page(
+def test_the_script_measures_every_contender_and_writes_the_page(
     tiny_ascii: Path, tmp_path: Path
 ) -> None:
     """The loop and the batches answer the same records; tokens are counted, speeds are positive."""
@@ -68,9 +68,9 @@ def test_the_script_measures_every_way_and_writes_the_page(
     ]  # fmt: skip
     done = subprocess.run(command, capture_output=True, timeout=120, check=False, text=True)
     assert done.returncode == 0, done.stderr
-    ways = json.loads((tmp_path / "tiny.json").read_text())["ways"]
-    assert [way["name"] for way in ways] == ["loop", "plain:2", "speculative:2"]
-    assert {way["tokens"] for way in ways} == {12.0}
-    assert min(way["rate"] for way in ways) > 0.0
+    found = json.loads((tmp_path / "tiny.json").read_text())["contenders"]
+    assert [one["name"] for one in found] == ["loop", "plain:2", "speculative:2"]
+    assert {one["tokens"] for one in found} == {12.0}
+    assert min(one["rate"] for one in found) > 0.0
     assert "plain:2" in done.stdout
     assert (tmp_path / "README.md").exists()

@@ -54,8 +54,8 @@ def test_the_grid_has_a_line_for_each_curve_and_start(script, tmp_path, capsys) 
 
 
 def test_what_a_round_costs_beside_decodes_is_shown(script, tiny_ascii: Path, capsys) -> None:
-    """A row a way, with a number in each column."""
-    script("overhead").main([str(tiny_ascii), "--ways", "none,plain", "-n", "8", "--runs", "1"])
+    """A row a mode, with a number in each column."""
+    script("overhead").main([str(tiny_ascii), "--modes", "none,plain", "-n", "8", "--runs", "1"])
     rows = [line.split(" | ") for line in capsys.readouterr().out.splitlines()]
     assert [row[0] for row in rows[2:]] == ["| none", "| plain"]
     assert all(float(cell) >= 0.0 for row in rows[2:] for cell in row[1:6])
@@ -97,7 +97,7 @@ def test_the_server_is_loaded(script, tiny_ascii: Path, tmp_path: Path, capsys) 
 
 
 def test_loading_is_timed(script, tiny_ascii: Path, capsys) -> None:
-    """A row for each way; what the first way takes over itself is nothing."""
+    """A row for each draft; what the first one takes over itself is nothing."""
     script("load").main([str(tiny_ascii), "--runs", "1", "--threads", "1"])
     rows = [row.split(" | ") for row in capsys.readouterr().out.splitlines()[2:]]
     assert [row[0] for row in rows] == ["| none", "| auto"]
@@ -123,7 +123,7 @@ def test_answers_are_compared(script, tiny_ascii: Path, capsys) -> None:
 
 
 def test_structured_answers_are_timed(script, tiny_ascii: Path, capsys) -> None:
-    """Each way gives the same JSON."""
+    """Each draft gives the same JSON."""
     pytest.importorskip("outlines", reason="install pyspec-llama[clients]")
     pytest.importorskip("numba", reason="install pyspec-llama[clients]")
     script("structured").main([str(tiny_ascii), "--repeat", "1", "--threads", "1"])

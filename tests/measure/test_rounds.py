@@ -66,12 +66,10 @@ def test_features_are_there_and_in_their_ranges(recorded: Any) -> None:
 
 
 def test_flags_never_rise_again(recorded: Any) -> None:
-    """After the first miss all are 0, and the miss has the target's margin."""
+    """After the first miss all are 0."""
     _, _, chains = recorded
     for chain in chains:
         assert chain.ok == sorted(chain.ok, reverse=True)
-        assert (chain.miss is None) == (0 not in chain.ok)
-        assert chain.miss is None or chain.miss.gap >= 0.0
 
 
 def test_matches_are_those_of_fixed_verification(recorded: Any) -> None:
