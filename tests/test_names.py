@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections import defaultdict
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -44,6 +45,19 @@ def test_the_front_door_names_what_it_opens() -> None:
     assert set(pyspec.__all__) == imported & set(pyspec.__all__)
     assert set(pyspec._HOMES) <= set(pyspec.__all__)
     assert all(getattr(pyspec, name) is not None for name in pyspec.__all__)
+
+
+@pytest.mark.parametrize("room", sorted(p.parent.name for p in PACKAGE.glob("*/__init__.py")))
+def test_a_room_names_what_it_imports(room: str) -> None:
+    """`__all__` of a package below has all that its front door imports and nothing else; without imports there is none."""
+    tree = ast.parse((PACKAGE / room / "__init__.py").read_text(encoding="utf-8"))
+    imported = [
+        alias.name
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom) and str(node.module).startswith("pyspec.")
+        for alias in node.names
+    ]
+    assert sorted(getattr(import_module(f"pyspec.{room}"), "__all__", [])) == sorted(imported)
 
 
 @pytest.mark.parametrize("page", ["ARCHITECTURE.md", "CONTRIBUTING.md", "bench/README.md"])

@@ -1,0 +1,63 @@
+"""Files and functions that can be read in one go."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+FOLDERS = ("pyspec", "models", "bench")
+MOST_FILE, MOST_FUNCTION = 400, 60
+LONG = {"pyspec/llama.py __init__"}
+"""Llama's own arguments, one a line, so that editors and type checkers know them; its body has seven lines."""
+
+
+def sources() -> Iterator[Path]:
+    """The project's own files: what a build makes of them lies elsewhere."""
+    yield from (path for folder in FOLDERS for path in sorted((ROOT / folder).rglob("*.py")))
+    yield from sorted((ROOT / "native").glob("*.[ch]"))
+
+
+def functions(path: Path) -> Iterator[tuple[str, int]]:
+    """Each function's name and its lines, signature and docstring included."""
+    text = path.read_text(encoding="utf-8")
+    if path.suffix == ".py":
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                yield node.name, (node.end_lineno or 0) - node.lineno + 1
+        return
+    for match in re.finditer(
+        r"^[a-z][^\n;]*?(\w+)\([^;{]*\{(?:[^\n]*\}$|\n.*?^\})", text, re.MULTILINE | re.DOTALL
+    ):
+        yield match[1], match[0].count("\n") + 1
+
+
+def named(path: Path) -> str:
+    """A path as messages show it."""
+    return path.relative_to(ROOT).as_posix()
+
+
+def test_no_file_is_too_long() -> None:
+    """At most 400 lines."""
+    lines = {named(path): len(path.read_text(encoding="utf-8").splitlines()) for path in sources()}
+    assert {name: n for name, n in lines.items() if n > MOST_FILE} == {}
+
+
+def test_no_function_is_too_long() -> None:
+    """At most 60 lines, but for those that are listed with a reason."""
+    found = {
+        f"{named(path)} {name}": n
+        for path in sources()
+        for name, n in functions(path)
+        if n > MOST_FUNCTION
+    }
+    assert set(found) == LONG
+
+
+def test_functions_of_c_are_found() -> None:
+    """The search sees those that the headers declare; else the test above would pass for nothing."""
+    found = {name for path in (ROOT / "native").glob("*.c") for name, _ in functions(path)}
+    declared = set(re.findall(r"\b(ps_\w+)\(", (ROOT / "native" / "pyspec.cdef.h").read_text()))
+    assert declared - found == set()
