@@ -18,13 +18,6 @@ from rich.text import Text
 from pyspec.tokens import Source, Token
 
 _JOINERS = "\u200c\u200d"  # format characters that Persian and emoji are written with
-_STYLES = {Source.TARGET: "", Source.ACCEPTED: "green", Source.RELAXED: "bold yellow"}
-_FRAMES = {Source.TARGET: ("", ""), Source.ACCEPTED: ("[", "]"), Source.RELAXED: ("{", "}")}
-_MEANING = {
-    Source.TARGET: "the target's own",
-    Source.ACCEPTED: "drafted, and the target's choice too",
-    Source.RELAXED: "drafted, a runner-up the target hardly ranked lower",
-}
 
 
 def safe(text: str) -> str:
@@ -43,6 +36,18 @@ def _harmless(char: str) -> bool:
 def counted(n: int, thing: str) -> str:
     """A number and what it counts, in the plural but for one."""
     return f"{n} {thing}" if n == 1 else f"{n} {thing}s"
+
+
+# -- an answer's tokens ------------------------------------------------------------------------------------------------
+
+
+_STYLES = {Source.TARGET: "", Source.ACCEPTED: "green", Source.RELAXED: "bold yellow"}
+_FRAMES = {Source.TARGET: ("", ""), Source.ACCEPTED: ("[", "]"), Source.RELAXED: ("{", "}")}
+_MEANING = {
+    Source.TARGET: "the target's own",
+    Source.ACCEPTED: "drafted, and the target's choice too",
+    Source.RELAXED: "drafted, a runner-up the target hardly ranked lower",
+}
 
 
 @dataclass(frozen=True)
@@ -104,31 +109,7 @@ def _quoted(data: bytes) -> str:
     return repr(safe(data.decode("utf-8", "replace")))
 
 
-_LONG_PROMPT = 512  # tokens from which on reading is worth showing
-
-
-class PromptStatus:
-    """How far a long prompt is read: on a terminal only, and gone with `stop`."""
-
-    def __init__(self, console: Console) -> None:
-        self._console = console
-        self._status: Status | None = None
-
-    def __call__(self, done: int, total: int) -> None:
-        """Tokens read, of so many."""
-        if total < _LONG_PROMPT or not self._console.is_terminal:
-            return
-        message = f"reading the prompt, {done} of {total} tokens"
-        if self._status is None:
-            self._status = self._console.status(message)
-            self._status.start()
-        self._status.update(message)
-
-    def stop(self) -> None:
-        """Take it off the screen."""
-        if self._status is not None:
-            self._status.stop()
-            self._status = None
+# -- what drafts did for it --------------------------------------------------------------------------------------------
 
 
 SAME = 0.05
@@ -189,7 +170,61 @@ def stats_line(block: Mapping[str, Any], tokens_per_second: float) -> str:
     return " | ".join(parts)
 
 
-# -- the chat's screen -------------------------------------------------------------------------------------------------
+def stats_table(block: Mapping[str, Any], times: Mapping[str, float]) -> list[tuple[str, str]]:
+    """Everything known of an answer, as names and values; from its `speculation` block and its timings."""
+    rate, factor = times["tokens_per_second"], block.get("times_plain")
+    tokens = round(block["rounds"] * block["mean_length"])
+    return [
+        ("tokens", str(tokens)),
+        ("rate", f"{rate:.1f} tok/s"),
+        ("without drafts", "not known" if factor is None else f"{rate / factor:.1f} tok/s"),
+        ("times as fast", "not known" if factor is None else f"{factor:.2f}"),
+        (
+            "drafted",
+            f"{block['drafted']} tokens, {block['verified']} checked, {block['accepted']} accepted",
+        ),
+        ("mean length", f"{block['mean_length']:.2f} tokens a round"),
+        ("relaxed", f"{block['relaxed']} tokens, {block['relaxed_nats']:.3f} nats"),
+        (
+            "prompt",
+            f"{block['prompt_tokens']} tokens, {block['prompt_kept']} kept from the last turn",
+        ),
+        ("first token", f"{times['first_token_ms']:.0f} ms"),
+        ("whole answer", f"{times['total_ms']:.0f} ms"),
+        ("rule", str(block["verification"])),
+        ("draft", str(block["draft"])),
+        ("companion", str(block["companion"])),
+    ]
+
+
+# -- the screen --------------------------------------------------------------------------------------------------------
+
+
+_LONG_PROMPT = 512  # tokens from which on reading is worth showing
+
+
+class PromptStatus:
+    """How far a long prompt is read: on a terminal only, and gone with `stop`."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._status: Status | None = None
+
+    def __call__(self, done: int, total: int) -> None:
+        """Tokens read, of so many."""
+        if total < _LONG_PROMPT or not self._console.is_terminal:
+            return
+        message = f"reading the prompt, {done} of {total} tokens"
+        if self._status is None:
+            self._status = self._console.status(message)
+            self._status.start()
+        self._status.update(message)
+
+    def stop(self) -> None:
+        """Take it off the screen."""
+        if self._status is not None:
+            self._status.stop()
+            self._status = None
 
 
 _PARTS = re.compile(r"\n|[^\S\n]+|\S+")
@@ -266,33 +301,6 @@ def _words(part: str) -> list[str]:
 
 def _wide(text: str) -> bool:
     return len(text) == 1 and cell_len(text) == 2
-
-
-def stats_table(block: Mapping[str, Any], times: Mapping[str, float]) -> list[tuple[str, str]]:
-    """Everything known of an answer, as names and values; from its `speculation` block and its timings."""
-    rate, factor = times["tokens_per_second"], block.get("times_plain")
-    tokens = round(block["rounds"] * block["mean_length"])
-    return [
-        ("tokens", str(tokens)),
-        ("rate", f"{rate:.1f} tok/s"),
-        ("without drafts", "not known" if factor is None else f"{rate / factor:.1f} tok/s"),
-        ("times as fast", "not known" if factor is None else f"{factor:.2f}"),
-        (
-            "drafted",
-            f"{block['drafted']} tokens, {block['verified']} checked, {block['accepted']} accepted",
-        ),
-        ("mean length", f"{block['mean_length']:.2f} tokens a round"),
-        ("relaxed", f"{block['relaxed']} tokens, {block['relaxed_nats']:.3f} nats"),
-        (
-            "prompt",
-            f"{block['prompt_tokens']} tokens, {block['prompt_kept']} kept from the last turn",
-        ),
-        ("first token", f"{times['first_token_ms']:.0f} ms"),
-        ("whole answer", f"{times['total_ms']:.0f} ms"),
-        ("rule", str(block["verification"])),
-        ("draft", str(block["draft"])),
-        ("companion", str(block["companion"])),
-    ]
 
 
 class Screen:

@@ -94,7 +94,7 @@ class Generation(Mirror):
         self._in_force = _InForce()
         self._turns = Turns(wait)
         self._assembly: Assembly | None = None
-        self._told: set[str] = set()
+        self._noted: set[str] = set()
         kwargs.setdefault("snapshots", 0 if draft == "none" else SNAPSHOTS)
         kwargs.setdefault("head", draft in ("auto", MTP, f"lookup+{MTP}"))
         super().__init__(model_path, **kwargs)
@@ -117,7 +117,7 @@ class Generation(Mirror):
         self._measured = load_profile(self, self._assembly) is not None
         self._curve = prior_curve(self, self._assembly)
         for note in self._assembly.notes:
-            self._tell(note)
+            self._note(note)
 
     # -- under llama-cpp-python's completions --------------------------------------------------------------------------
 
@@ -358,9 +358,10 @@ class Generation(Mirror):
         if assembly is not None:
             assembly.session.cancel()
 
-    def _tell(self, note: str) -> None:
-        if note not in self._told:
-            self._told.add(note)
+    def _note(self, note: str) -> None:
+        """Log a note, each once."""
+        if note not in self._noted:
+            self._noted.add(note)
             log.warning("%s", note)
 
     def close(self) -> None:

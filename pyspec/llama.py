@@ -271,7 +271,7 @@ class SpeculativeLlama(Generation):
         if self.model_params.vocab_only:
             raise EngineError("the model was loaded with vocab_only", "load it with its weights")
         if self._plain:
-            self._tell("logits_all or embedding: decoding plainly, as llama-cpp-python does")
+            self._note("logits_all or embedding: decoding plainly, as llama-cpp-python does")
             self.last_speculation = {}
             plain: Iterator[int] = super().generate(**given)
             yield from plain

@@ -100,11 +100,6 @@ class ChatTemplate:
             bool(llm._model.add_bos_token()),
         )
 
-    @property
-    def turn_end(self) -> str:
-        """What closes an answer."""
-        return self.format.turn["assistant"][1]
-
     def prompt(self, messages: Sequence[Message], answer: bool = True) -> list[int]:
         """Token ids of a conversation; with `answer`, open for the assistant's next turn.
 

@@ -129,7 +129,7 @@ def batch(
         code = _answer(answerer, run)
         if run.complete:
             click.echo(f"{output} has all {len(records)} records already", err=True)
-        _tell(run.summary, answerer.stats(), as_json=options["as_json"])
+        _print(run.summary, answerer.stats(), as_json=options["as_json"])
     return code
 
 
@@ -194,7 +194,7 @@ def _here(options: Mapping[str, Any]) -> int:
     return int(options["workers"]) if local else 1
 
 
-def _tell(summary: RunProgress, stats: dict[str, Any], *, as_json: bool) -> None:
+def _print(summary: RunProgress, stats: dict[str, Any], *, as_json: bool) -> None:
     facts = {**vars(summary), **stats}
     if as_json:
         click.echo(json.dumps(facts, ensure_ascii=False))
