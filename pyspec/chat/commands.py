@@ -259,7 +259,7 @@ _SHOWS: dict[str, Callable[[Chat], None]] = {
     "model": _show_model,
 }
 
-_DRAFTS, _JUDGES = ("none", "lookup", "mtp", "lookup+mtp", "auto"), ("none", "auto")
+_DRAFTS, _COMPANIONS = ("none", "lookup", "mtp", "lookup+mtp", "auto"), ("none", "auto")
 
 COMMANDS = (
     Command("help", _help, "list the commands"),
@@ -283,7 +283,9 @@ COMMANDS = (
         _DRAFTS,
         takes_file=True,
     ),
-    Command("companion", _companion, "judge drafts with it", "NAME|none", _JUDGES, takes_file=True),
+    Command(
+        "companion", _companion, "judge drafts with it", "NAME|none", _COMPANIONS, takes_file=True
+    ),
     Command(
         "stats", _stats, "what is said after each answer", "on|brief|off", ("on", "brief", "off")
     ),

@@ -227,7 +227,7 @@ def _history() -> History:
     return FileHistory(str(path))
 
 
-_SOUND = "\x1b[?2004l\x1b[?25h\x1b[0m\r\n"
+_RESTORED = "\x1b[?2004l\x1b[?25h\x1b[0m\r\n"
 """Bracketed paste off, cursor shown, plain colours: what an editor that was torn down did not undo."""
 
 
@@ -242,7 +242,7 @@ def terminal_kept() -> Iterator[None]:
         yield
     except BaseException:
         with suppress(OSError):  # the terminal may be gone
-            sys.stdout.write(_SOUND)
+            sys.stdout.write(_RESTORED)
             sys.stdout.flush()
         raise
     finally:

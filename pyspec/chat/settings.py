@@ -8,6 +8,7 @@ from math import inf, isfinite
 from types import MappingProxyType
 from typing import Any
 
+from pyspec.engine.handle import MAX_DRAFT
 from pyspec.errors import OptionError
 from pyspec.policy.lengths import parse_length
 from pyspec.rules import Margin, Strict, Verification
@@ -87,7 +88,6 @@ def _length(text: str) -> str:
 
 
 _COUNT = _number(int, 0, 2**31 - 1)
-MAX_DRAFT = 64  # the engine's
 _PROBABILITY = _number(float, 0, 1)
 
 

@@ -66,13 +66,18 @@ def _check_shape(header: Header) -> None:
 def _heads(header: Header) -> bool:
     """Whether some layer has attention heads, or the architecture is recurrent and has none."""
     heads = header.of_arch("attention.head_count")
-    recurrent = (".ssm.", ".wkv.", ".shortconv.")
-    if any(mark in key for key in header.metadata for mark in recurrent):
+    if _is_recurrent(header):
         return True
     if isinstance(heads, Array):
         values = header.array(f"{header.architecture}.attention.head_count")
         return not isinstance(values, list) and bool(np.any(values > 0))
     return heads is None or (type(heads) is int and heads > 0)
+
+
+def _is_recurrent(header: Header) -> bool:
+    """Whether the model keeps a state beside or instead of attention."""
+    marks = (".ssm.", ".wkv.", ".shortconv.")
+    return any(mark in key for key in header.metadata for mark in marks)
 
 
 def _value(value: Value | int | None) -> str:
@@ -190,7 +195,6 @@ def _climbs(text: str) -> bool:
 
 
 _KIND = "facts 2"
-_RECURRENT = (".ssm.", ".wkv.", ".shortconv.")
 
 _FILE_TYPES = {
     0: "F32", 1: "F16", 2: "Q4_0", 3: "Q4_1", 7: "Q8_0", 8: "Q5_0", 9: "Q5_1", 10: "Q2_K", 11: "Q3_K_S",
@@ -249,7 +253,7 @@ def _read(header: Header) -> Facts | None:
         vocabulary=_vocabulary(header),
         size=_size(header),
         width=width if isinstance(width, int) else 0,
-        recurrent=any(mark in key for key in header.metadata for mark in _RECURRENT),
+        recurrent=_is_recurrent(header),
     )
 
 

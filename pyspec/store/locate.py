@@ -205,10 +205,7 @@ def remove(name: str) -> str:
         return f"{name} is no name any more; its file stays where it is"
     paths = _own_files(name)
     if paths:
-        freed = sum(path.stat().st_size for path in paths)
-        for path in paths:
-            path.unlink()
-        return f"removed {name}, {freed / 1e6:.0f} MB"
+        return _deleted(name, paths)
     found = find_here(name)
     if found is None:
         raise ModelNotFound(
@@ -222,11 +219,15 @@ def remove(name: str) -> str:
 
 def _remove_fetched(found: Found) -> str:
     stem = re.sub(r"-00001-of-(\d{5})\.gguf$", r"-?????-of-\1.gguf", found.path.name)
-    paths = list(found.path.parent.glob(stem))
+    return _deleted(found.name, list(found.path.parent.glob(stem)))
+
+
+def _deleted(name: str, paths: list[Path]) -> str:
+    """Deletes the files of a model, and says so."""
     freed = sum(path.stat().st_size for path in paths)
     for path in paths:
         path.unlink()
-    return f"removed {found.name}, {freed / 1e6:.0f} MB"
+    return f"removed {name}, {freed / 1e6:.0f} MB"
 
 
 def _own_files(name: str) -> list[Path]:
