@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import ipaddress
 import socket
-from typing import Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -20,6 +21,9 @@ from pyspec.cli.options import (
     sampler_options,
 )
 from pyspec.errors import OptionError
+
+if TYPE_CHECKING:
+    from pyspec.serve.app import Serving
 
 _BACKLOG = 512
 _LOCAL = ("localhost", "127.0.0.1")
@@ -81,7 +85,7 @@ def serve(
     """
     import uvicorn  # noqa: PLC0415 - takes 0.2 s
 
-    from pyspec.serve.app import Serving, make_app  # noqa: PLC0415 - as above
+    from pyspec.serve.app import make_app  # noqa: PLC0415 - as above
 
     listener = _listen(host, port)
     found = models.find()
@@ -95,25 +99,8 @@ def serve(
         interactive=True,
         **found.arguments,
     ) as batch:
-        name = options["alias"] or found.path.stem
-        facts = batch.facts
-        serving = Serving(
-            model=name,
-            api_key=options["api_key"],
-            queue=options["queue"],
-            max_body=options["max_body"],
-            hosts=(*_LOCAL, host) if _is_loopback(host) and ":" not in host else None,
-            origins=options["origin"],
-            about={key: facts[key] for key in ("draft", "companion")},
-        )
-        shown = f"[{host}]" if ":" in host else host
-        click.echo(
-            f"{name} on http://{shown}:{listener.getsockname()[1]}: draft {facts['draft']}, "
-            f"{batch.parallel} answers at once; Ctrl-C ends it",
-            err=True,
-        )
-        if options["api_key"] is None and not _is_loopback(host):
-            click.echo("anyone who reaches this machine can use it: set --api-key", err=True)
+        serving = _serving(batch, options["alias"] or found.path.stem, host, options)
+        _announce(serving, batch.parallel, host, listener.getsockname()[1])
         config = uvicorn.Config(
             make_app(batch, serving),
             log_level="warning",
@@ -122,6 +109,34 @@ def serve(
             limit_concurrency=2 * (batch.parallel + options["queue"]) + 256,
         )
         uvicorn.Server(config).run(sockets=[listener])
+
+
+def _serving(batch: Batch, name: str, host: str, options: Mapping[str, Any]) -> Serving:
+    """What the server says of itself, and its limits."""
+    from pyspec.serve.app import Serving  # noqa: PLC0415 - as above
+
+    facts = batch.facts
+    return Serving(
+        model=name,
+        api_key=options["api_key"],
+        queue=options["queue"],
+        max_body=options["max_body"],
+        hosts=(*_LOCAL, host) if _is_loopback(host) and ":" not in host else None,
+        origins=options["origin"],
+        about={key: facts[key] for key in ("draft", "companion")},
+    )
+
+
+def _announce(serving: Serving, parallel: int, host: str, port: int) -> None:
+    """Say where the server is reached, and by whom if by anyone."""
+    shown = f"[{host}]" if ":" in host else host
+    click.echo(
+        f"{serving.model} on http://{shown}:{port}: draft {serving.about['draft']}, "
+        f"{parallel} answers at once; Ctrl-C ends it",
+        err=True,
+    )
+    if serving.api_key is None and not _is_loopback(host):
+        click.echo("anyone who reaches this machine can use it: set --api-key", err=True)
 
 
 def _listen(host: str, port: int) -> socket.socket:
