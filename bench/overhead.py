@@ -60,7 +60,7 @@ class Timed:
         self._spent: dict[str, float] = defaultdict(float)
         for part in ("plan", "choose", "observe"):
             watch(self._policy, part, self._spent)
-        watch(self.llm._open().session.engine, "accept", self._spent)  # noqa: SLF001 - measuring looks inside
+        watch(self.llm.assembly.session.engine, "accept", self._spent)
         self._prompt = ChatTemplate.of(self.llm).prompt([Message(role="user", content=TEXT)])
 
     def answer(self, n: int) -> list[float]:

@@ -286,7 +286,7 @@ class Generation(Mirror):
     def _rounds(
         self, tokens: Sequence[int], options: AnswerOptions, chain: Any
     ) -> Generator[Step, None, None]:
-        session = self._open().session
+        session = self.assembly.session
         speculation, most = options.speculation, options.max_tokens
         rule = Strict() if options.shaped else speculation.verification or self.verification
         policy = options.policy or self._policy(speculation, rule)
@@ -309,7 +309,9 @@ class Generation(Mirror):
         finally:
             self._settle(policy, rule, speculation)
 
-    def _open(self) -> Assembly:
+    @property
+    def assembly(self) -> Assembly:
+        """The models that are loaded and the session that decodes with them. Raises EngineError once this is closed."""
         if self._assembly is None:
             raise closed_error()
         return self._assembly
@@ -317,7 +319,7 @@ class Generation(Mirror):
     def new_policy(self, speculation: Speculation | None = None) -> LengthPolicy:
         """A policy for `steps` that has learned nothing yet, of the length that `speculation` or this object names."""
         curve, learned = self._known()
-        return self._length_of(speculation).policy(curve, learned, self._open().has_companion)
+        return self._length_of(speculation).policy(curve, learned, self.assembly.has_companion)
 
     def _length_of(self, speculation: Speculation | None) -> Length:
         chosen = speculation.length if speculation is not None else None

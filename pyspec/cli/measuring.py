@@ -258,13 +258,13 @@ def _keep(llm: SpeculativeLlama, found: Measured, options: dict[str, Any]) -> No
     if options["plot"]:
         draw(found, options["plot"])
     if options["rounds"]:
-        assembly = llm._open()  # noqa: SLF001 - names for the header
+        assembly = llm.assembly
         header = RoundsHeader(
             1, Path(llm.model_path).name, assembly.draft, assembly.companion, options["kmax"]
         )
         write_rounds(options["rounds"], header, found.chains)
     if options["prior"]:
-        path = save_prior(llm._open(), found.learned)  # noqa: SLF001 - its files
+        path = save_prior(llm.assembly, found.learned)
         click.echo(f"prior written: {path.name}", err=True)
     if options["save"]:
         click.echo(f"profile stored: {store(llm, found).name}", err=True)

@@ -144,7 +144,7 @@ def _is_head(assembly: Assembly) -> bool:
 
 def _loaded_draft(llm: SpeculativeLlama) -> Path | None:
     """The loaded draft's file, None for the target's own head."""
-    assembly = llm._open()  # noqa: SLF001 - measuring looks inside
+    assembly = llm.assembly
     if not assembly.session.loop.draft_model or _is_head(assembly):
         return None
     return assembly.models[0].path
@@ -152,7 +152,7 @@ def _loaded_draft(llm: SpeculativeLlama) -> Path | None:
 
 def curves(bench: Bench) -> dict[str, list[float]]:
     """The cost curve as learned during the run, up to 17 rows."""
-    loop = bench.llm._open().session.loop  # noqa: SLF001
+    loop = bench.llm.assembly.session.loop
     curve = bench.curve
     out = {"target": list(curve.target.table())[:18]}
     if loop.draft_model:
@@ -168,7 +168,7 @@ def _memory(llm: SpeculativeLlama, task: Task, note: Callable[[str], None]) -> d
         "target": llm.model_path, "n_ctx": llm.n_ctx(), "n_threads": int(llm.n_threads),
         "n_gpu_layers": int(llm.model_params.n_gpu_layers),
     }  # fmt: skip
-    assembly = llm._open()  # noqa: SLF001
+    assembly = llm.assembly
     paths = [str(m.path) for m in assembly.models]
     if _is_head(assembly):
         paths[0] = MTP

@@ -57,7 +57,7 @@ def measure_costs(
 
     Row counts take turns, so that a slow moment of the machine does not fall on one of them.
     """
-    assembly = llm._open()  # noqa: SLF001 - measuring looks inside
+    assembly = llm.assembly
     engine: Engine = assembly.session.engine
     full = assembly.session.loop
     engine.cancel(raised=False)

@@ -99,7 +99,7 @@ def rows_after(
 
     By teacher forcing through the very engine, up to 64 tokens a decode.
     """
-    session = llm._open().session  # noqa: SLF001 - measuring looks inside
+    session = llm.assembly.session
     engine, text, done = session.engine, list(prompt), 0
     engine.cancel(raised=False)
     llm.reset()  # the KV is no longer what it was; what is common to two calls is not read twice

@@ -108,7 +108,7 @@ class Bench:
 
     def __init__(self, llm: SpeculativeLlama) -> None:
         self.llm = llm
-        self._assembly = llm._open()  # noqa: SLF001 - measuring looks inside
+        self._assembly = llm.assembly
         self._loop = self._assembly.session.loop
         self._policies: dict[str, LengthPolicy] = {}
 

@@ -59,7 +59,7 @@ def describe(
     llm: SpeculativeLlama, *, max_tokens: int, temperature: float, seed: int, questions: str
 ) -> Setup:
     """The setup of a run with a loaded model; `questions` names the set and its hash."""
-    assembly = llm._open()  # noqa: SLF001 - measuring looks inside
+    assembly = llm.assembly
     paths = {"target": Path(llm.model_path)}
     paths.update(zip(("draft", "companion"), (m.path for m in assembly.models), strict=False))
     return setup_of(

@@ -264,7 +264,7 @@ def record_answer(
 
     Chains near the end are shorter, as in the loop: the token after the draft must fit, too.
     """
-    recording = _Recording(llm._open().session.engine, kmax)  # noqa: SLF001 - measuring looks inside
+    recording = _Recording(llm.assembly.session.engine, kmax)
     tokens: list[int] = []
     steps = llm.steps(
         prompt,

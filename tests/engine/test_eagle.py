@@ -227,5 +227,5 @@ def test_auto_takes_it_where_states_are_shown(open_llama, make, target, monkeypa
     monkeypatch.setattr("pyspec.engine.parts.draft_here", lambda _: None)
     monkeypatch.setattr("pyspec.engine.parts.STATES_SHOWN", shown)
     llm = open_llama(target, draft="auto")
-    assert llm._open().draft.startswith("lookup+eagle" if shown else "lookup")
-    assert llm._open().session.loop.draft_model is shown
+    assert llm.assembly.draft.startswith("lookup+eagle" if shown else "lookup")
+    assert llm.assembly.session.loop.draft_model is shown
