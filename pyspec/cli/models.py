@@ -15,7 +15,7 @@ from rich.table import Table
 from pyspec.cli.command import Subcommand, model_names, option
 from pyspec.cli.progress import busy, run_progress, store_progress
 from pyspec.display import safe
-from pyspec.errors import ModelNotFound, PyspecError
+from pyspec.errors import ModelNotFound
 from pyspec.store.cache import file_sha256
 from pyspec.store.fetch import (
     CONVERSIONS,
@@ -44,19 +44,7 @@ _TEMPLATE = "tokenizer.chat_template"
 T = TypeVar("T")
 
 
-class _Sentences(click.Group):
-    """A group whose expected failures are one sentence on stderr."""
-
-    def invoke(self, ctx: click.Context) -> object:
-        """Runs the subcommand; PyspecError becomes a sentence and its exit code."""
-        try:
-            return super().invoke(ctx)
-        except PyspecError as error:
-            click.echo(f"Error: {error}", err=True)
-            ctx.exit(error.exit_code)
-
-
-@click.group(cls=_Sentences)
+@click.group()
 def models() -> None:
     """List, fetch, add, remove and look at models: pyspec's own, and those of ollama, LM Studio and the hub's caches."""
 

@@ -5,12 +5,20 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import click
 import pytest
 from click.testing import CliRunner, Result
 from store.make_gguf import STR, tiny_llama
 from store.shop import SHIPPED, WHEEL, Shop, open_shop
 
-from pyspec.cli.models import models
+from pyspec.cli.main import main
+
+_PROGRAM = click.Command(
+    "pyspec",
+    callback=lambda words: main(list(words)),
+    params=[click.Argument(["words"], nargs=-1, type=click.UNPROCESSED)],
+    context_settings={"ignore_unknown_options": True},
+)
 
 
 @pytest.fixture
@@ -22,8 +30,8 @@ def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Shop:
 
 
 def run(*arguments: str) -> Result:
-    """Runs `pyspec models ARGUMENTS`."""
-    return CliRunner().invoke(models, arguments)
+    """Runs `pyspec models ARGUMENTS`, errors ended as on a command line."""
+    return CliRunner().invoke(_PROGRAM, ["models", *arguments])
 
 
 @pytest.mark.usefixtures("shop")
@@ -122,7 +130,7 @@ def test_failed_fetch_is_one_sentence(shop: Shop) -> None:
     shop.pip.wheels["toy==1"] = {}
     result = run("path")
     assert (result.exit_code, result.stdout) == (1, "")
-    assert "Error: toy-1-py3-none-any.whl holds no 'toy/m.gguf'" in result.stderr
+    assert "pyspec: toy-1-py3-none-any.whl holds no 'toy/m.gguf'" in result.stderr
 
 
 def test_info_before_the_fetch_says_how_to_get_it(shop: Shop) -> None:
