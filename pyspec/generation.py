@@ -114,8 +114,8 @@ class Generation(Mirror):
 
     def _assemble(self, draft: Any, companion: str, placement: Placement) -> None:
         self._assembly = assemble(self, draft, companion, placement)
-        self._measured = load_profile(self, self._assembly) is not None
-        self._curve = prior_curve(self, self._assembly)
+        self._measured = load_profile(self, self._assembly.sides) is not None
+        self._curve = prior_curve(self, self._assembly.sides)
         for note in self._assembly.notes:
             self._note(note)
 
@@ -336,8 +336,9 @@ class Generation(Mirror):
 
     def _known(self) -> tuple[CostCurve, Learned]:
         """A policy's beginnings: what a profile measured, or the curve of this object and the draft's prior."""
-        measured = load_profile(self, self._assembly) if self._measured else None
-        return measured or (self._curve, prior_learned(self._assembly))
+        sides = self.assembly.sides
+        measured = load_profile(self, sides) if self._measured else None
+        return measured or (self._curve, prior_learned(sides))
 
     def _settle(self, policy: LengthPolicy, rule: Verification, speculation: Speculation) -> None:
         """After an answer, however it ended: what the KV holds, and what was done."""

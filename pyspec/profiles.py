@@ -5,7 +5,9 @@ from __future__ import annotations
 import logging
 import platform
 import sys
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import llama_cpp
 
@@ -18,9 +20,6 @@ from pyspec.policy.profile import load_profile as load_stored
 from pyspec.policy.profile import save_prior as store_prior
 from pyspec.store.cache import cache_dir, file_sha256
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
 log = logging.getLogger("pyspec")
 
 
@@ -29,13 +28,16 @@ def profiles_dir() -> Path:
     return cache_dir() / "profiles"
 
 
-def profile_key(llm: Any, assembly: Any = None) -> ProfileKey:
-    """The key of a `SpeculativeLlama` as it is loaded.
+class Side(NamedTuple):
+    """A draft or a companion: its file, and the bytes that a step of it reads."""
 
-    assembly: what it drafts with, where the object does not have it yet.
-    """
-    assembly = assembly if assembly is not None else llm._assembly
-    draft, companion = _side_hashes(assembly)
+    path: Path
+    size: int
+
+
+def profile_key(llm: Any, sides: Sequence[Side]) -> ProfileKey:
+    """The key of a loaded target with a draft and a companion, those that there are in this order."""
+    draft, companion = _hashes(sides)
     offloaded = gpu_layers(llm)
     return ProfileKey(
         target=file_sha256(llm.model_path),
@@ -47,13 +49,12 @@ def profile_key(llm: Any, assembly: Any = None) -> ProfileKey:
     )
 
 
-def _side_hashes(assembly: Any) -> tuple[str, str]:
-    sides = [file_sha256(model.path) for model in assembly.models]
-    draft, companion = [*sides, "", ""][:2]
+def _hashes(sides: Sequence[Side]) -> tuple[str, str]:
+    draft, companion = [*(file_sha256(side.path) for side in sides), "", ""][:2]
     return draft, companion
 
 
-def load_profile(llm: Any, assembly: Any = None) -> tuple[CostCurve, Learned] | None:
+def load_profile(llm: Any, sides: Sequence[Side]) -> tuple[CostCurve, Learned] | None:
     """The measured curve and what was learned for these models on this machine, or None.
 
     A damaged or foreign file is one warning and None: then everything is learned anew.
@@ -61,7 +62,7 @@ def load_profile(llm: Any, assembly: Any = None) -> tuple[CostCurve, Learned] | 
     if not profiles_dir().is_dir():
         return None
     try:
-        profile = load_stored(profiles_dir(), profile_key(llm, assembly))
+        profile = load_stored(profiles_dir(), profile_key(llm, sides))
         return profile.policy_parts() if profile is not None else None
     except ProfileError as error:
         log.warning("%s", error)
@@ -70,22 +71,22 @@ def load_profile(llm: Any, assembly: Any = None) -> tuple[CostCurve, Learned] | 
     return None
 
 
-def prior_learned(assembly: Any) -> Learned:
+def prior_learned(sides: Sequence[Side]) -> Learned:
     """A draft's acceptance before the first round: the prior beside its file, or nothing."""
     try:
-        prior = load_prior(assembly.models[0].path) if assembly.models else None
-        return prior.restore(*_side_hashes(assembly)) if prior is not None else Learned()
+        prior = load_prior(sides[0].path) if sides else None
+        return prior.restore(*_hashes(sides)) if prior is not None else Learned()
     except ProfileError as error:
         log.warning("%s; what it says is learned anew", error.message)
         return Learned()
 
 
-def save_prior(assembly: Any, learned: Learned) -> Path:
+def save_prior(sides: Sequence[Side], learned: Learned) -> Path:
     """Write what was learned beside the draft, for those who get both; returns the path."""
-    draft, companion = _side_hashes(assembly)
+    draft, companion = _hashes(sides)
     if not draft:
         raise ProfileError("there is no draft model to write a prior for", "name one with --draft")
-    return store_prior(Prior(draft, companion, learned.state()), assembly.models[0].path)
+    return store_prior(Prior(draft, companion, learned.state()), sides[0].path)
 
 
 _TYPES = {1: "BF16", 2: "Q4_0", 3: "Q4_1", 7: "Q8_0", 15: "Q4_K_M", 32: "BF16"}
@@ -98,13 +99,13 @@ def gpu_layers(llm: Any) -> int:
     return int(llm.model_params.n_gpu_layers) if llama_cpp.llama_supports_gpu_offload() else 0
 
 
-def prior_curve(llm: Any, assembly: Any) -> CostCurve:
+def prior_curve(llm: Any, sides: Sequence[Side]) -> CostCurve:
     """Where the cost curve starts: the shape of the target's file type, shares of a step by file size.
 
     The first rounds correct it; only ratios matter until then.
     """
     size = max(1, llama_cpp.llama_model_size(llm.model))
-    shares = [max(0.02, side.size / size) for side in assembly.models][:2]
+    shares = [max(0.02, side.size / size) for side in sides][:2]
     if gpu_layers(llm) != 0:
         return CostCurve("metal" if sys.platform == "darwin" else "cuda", 10.0, *shares)
     shape = _TYPES.get(int(llm.metadata.get("general.file_type", -1)), "")

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import logging
-from types import SimpleNamespace
 
 import pytest
 
 from pyspec.errors import ProfileError
 from pyspec.policy.acceptance import Learned
 from pyspec.policy.profile import prior_path
-from pyspec.profiles import prior_learned, save_prior
+from pyspec.profiles import Side, prior_learned, save_prior
 
 
-def loaded(*paths) -> SimpleNamespace:
-    """What an assembly shows of its models, draft first."""
-    return SimpleNamespace(
-        models=[SimpleNamespace(path=path, size=path.stat().st_size) for path in paths]
-    )
+def loaded(*paths) -> list[Side]:
+    """Files as loaded models, draft first."""
+    return [Side(path, path.stat().st_size) for path in paths]
 
 
 @pytest.fixture

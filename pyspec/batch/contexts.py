@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import llama_cpp
@@ -16,7 +15,7 @@ from pyspec.engine.parts import Parts, choose_parts, states_of
 from pyspec.engine.round import Loop
 from pyspec.errors import EngineError
 from pyspec.policy.acceptance import Learned
-from pyspec.profiles import gpu_layers, load_profile, prior_curve, prior_learned
+from pyspec.profiles import Side, gpu_layers, load_profile, prior_curve, prior_learned
 from pyspec.store.drafts import MTP, head_size
 from pyspec.target import SNAPSHOTS, TargetLlama
 
@@ -67,17 +66,15 @@ class Models:
         files |= {"companion": self.parts.companion}
         return {role: path for role, path in files.items() if path is not None}
 
-    def believed(self) -> tuple[CostCurve, Learned]:
+    def known(self) -> tuple[CostCurve, Learned]:
         """The pair's profile, or a prior where it has none."""
-        sides = [path for path in (self.parts.draft, self.parts.companion) if path is not None]
-        sizes = [path.stat().st_size for path in sides]
+        paths = [path for path in (self.parts.draft, self.parts.companion) if path is not None]
+        sides = [Side(path, path.stat().st_size) for path in paths]
         if self.parts.head:
-            sizes[0] = head_size(sides[0])
-        models = [SimpleNamespace(path=path, size=size) for path, size in zip(sides, sizes)]
-        pair = SimpleNamespace(models=models)
-        return load_profile(self.target, pair) or (
-            prior_curve(self.target, pair),
-            prior_learned(pair),
+            sides[0] = Side(paths[0], head_size(paths[0]))
+        return load_profile(self.target, sides) or (
+            prior_curve(self.target, sides),
+            prior_learned(sides),
         )
 
     @property

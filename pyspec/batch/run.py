@@ -97,7 +97,7 @@ class Batch:
         self.jobs = JobMaker(self._models.target, settings, n_ctx)
         self._contexts: Contexts | None = None
         self._scheduler: Scheduler | None = None
-        curve, learned = self._models.believed()
+        curve, learned = self._models.known()
         self._policy = chosen.policy(curve, learned, self._models.parts.companion is not None)
         self.parallel = parallel or best_parallel(curve.target.table())
         if interactive:

@@ -264,7 +264,7 @@ def _keep(llm: SpeculativeLlama, found: Measured, options: dict[str, Any]) -> No
         )
         write_rounds(options["rounds"], header, found.chains)
     if options["prior"]:
-        path = save_prior(llm.assembly, found.learned)
+        path = save_prior(llm.assembly.sides, found.learned)
         click.echo(f"prior written: {path.name}", err=True)
     if options["save"]:
         click.echo(f"profile stored: {store(llm, found).name}", err=True)

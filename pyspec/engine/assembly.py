@@ -11,6 +11,7 @@ from pyspec.engine.models import Placement, SideModel
 from pyspec.engine.parts import Parts, choose_parts, states_of
 from pyspec.engine.session import Session
 from pyspec.errors import DraftMismatch, PyspecError
+from pyspec.profiles import Side
 from pyspec.store.drafts import States
 
 
@@ -27,6 +28,11 @@ class Assembly:
     companion: str
     notes: list[str] = field(default_factory=list)
     models: list[SideModel | TranslatedDrafter] = field(default_factory=list)
+
+    @property
+    def sides(self) -> list[Side]:
+        """The files of the models, and what a step of each reads."""
+        return [Side(model.path, model.size) for model in self.models]
 
     @property
     def has_companion(self) -> bool:

@@ -198,7 +198,7 @@ def _percent(value: float) -> str:
 def store(llm: SpeculativeLlama, m: Measured) -> Path:
     """Write the profile where `load_profile` finds it; returns its path. Raises ProfileError."""
     profile = Profile(
-        key=profile_key(llm),
+        key=profile_key(llm, llm.assembly.sides),
         curve=m.curve.state(),
         learned=m.learned.state(),
         acceptance=m.acceptance,

@@ -157,18 +157,19 @@ def test_a_stored_profile_is_found_by_the_same_models_alone(
     found = measure(llm, questions, kmax=3, max_tokens=12, budget_s=1.0)
     assert found.acceptance
     assert found.loss_with is None
-    assert load_profile(llm) is None
+    assert load_profile(llm, llm.assembly.sides) is None
     path = store(llm, found)
-    parts = load_profile(llm)
+    parts = load_profile(llm, llm.assembly.sides)
     assert parts is not None
     first = min(found.costs.target)
     assert parts[0].target.table(first)[1] == pytest.approx(found.costs.target[first][1])
-    assert load_profile(open_llama(tiny_ascii)) is None
+    alone = open_llama(tiny_ascii)
+    assert load_profile(alone, alone.assembly.sides) is None
     path.write_bytes(b"{")
-    assert load_profile(llm) is None
+    assert load_profile(llm, llm.assembly.sides) is None
 
 
 def test_threads_are_part_of_the_key(open_llama: Callable[..., Any], tiny_target: Path) -> None:
     """Times of two threads say nothing about one."""
     one, two = open_llama(tiny_target), open_llama(tiny_target, n_threads=2)
-    assert profile_key(one) != profile_key(two)
+    assert profile_key(one, one.assembly.sides) != profile_key(two, two.assembly.sides)
