@@ -17,17 +17,20 @@ from pyspec.errors import TrainingError
 
 # share of each source in the mixture; sources not named here get 0.05
 WEIGHTS = {
-    "gpteacher-roleplay": 0.16,
+    "gpteacher-roleplay": 0.12,
     "gpteacher-codegen": 0.07,
     "self-instruct-user": 0.02,
     "self-instruct-seed": 0.02,
-    "gsm8k-train": 0.16,
-    "t0-p3": 0.08,
-    "made-question": 0.16,
-    "made-topic": 0.15,
-    "made-translation": 0.07,
+    "gsm8k-train": 0.12,
+    "t0-p3": 0.06,
+    "made-question": 0.15,
+    "made-topic": 0.11,
+    "made-translation": 0.03,
     "made-summary": 0.06,
-    "made-passage": 0.05,
+    "made-passage": 0.04,
+    "made-news": 0.11,
+    "made-long-summary": 0.06,
+    "made-long-passage": 0.05,
 }
 _CHATS = Path(__file__).with_name("chats.json")
 _QUESTION = re.compile(
@@ -48,6 +51,7 @@ def load(path: Path, exclude: Path | None, seed: int) -> list[tuple[int, str]]:
         groups.setdefault(source, []).append((number, prompt))
     rng = random.Random(seed)  # noqa: S311 - a mixture, not a secret
     made = [(s, p) for s, p in _made([p for _, p in lines], rng)]
+    made += _made_later([p for _, p in lines], random.Random(seed))  # noqa: S311
     for number, (source, prompt) in enumerate(made, len(lines)):
         groups.setdefault(source, []).append((number, prompt))
     for group in groups.values():
@@ -104,3 +108,34 @@ def _made(prompts: list[str], rng: random.Random) -> Iterator[tuple[str, str]]:
         yield "made-summary", f"Summarize: {text}"
         if questions:
             yield "made-passage", f"{text}\n{rng.choice(questions)}"
+
+
+def _made_later(prompts: list[str], rng: random.Random) -> Iterator[tuple[str, str]]:
+    """Kinds that came after the first text: their own draws, and last, so that older numbers keep their prompts."""
+    words = json.loads(_CHATS.read_text(encoding="utf-8"))["news"]
+    for _ in range(4000):
+        yield "made-news", f"Translate German to English: {_news(words, rng)}"
+    asked = [(m.strip(), p) for p in prompts for m in _TEXT.findall(p)]
+    for text, prompt in asked:
+        others = [rng.choice(asked)[0] for _ in range(rng.randint(1, 2))]
+        article = " ".join([text, *others])[:2400]
+        yield "made-long-summary", f"Summarize: {article}"
+        if own := _QUESTION.findall(prompt.replace(text, "")):
+            yield "made-long-passage", f"{' '.join([*others, text])[-2400:]}\n{own[0].strip()}"
+
+
+_LOWER = re.compile(r"^(Der|Die|Das|Eine?|Es|Er|Sie|So|Im|Man|Wir|Mehr|Viele|Niemand)\b")
+"""Beginnings of sentences that are written small inside one."""
+
+
+def _news(words: dict[str, list[str]], rng: random.Random) -> str:
+    """One or two German sentences, tokens apart as in news corpora."""
+    found = []
+    for _ in range(rng.choice((1, 1, 2))):
+        part = {name: rng.choice(words[name]) for name in words if name != "forms"}
+        part |= {f"{name}2": rng.choice(words[name]) for name in ("who", "what", "when", "short")}
+        for name in ("who2", "short2"):
+            part[name] = _LOWER.sub(lambda found: found[0].lower(), part[name], count=1)
+        part["when2"] = part["when2"][0].upper() + part["when2"][1:]
+        found.append(rng.choice(words["forms"]).format(**part))
+    return " ".join(found)

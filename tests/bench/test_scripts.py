@@ -10,7 +10,7 @@ import pytest
 BENCH = Path(__file__).parents[2] / "bench"
 TESTED = {
     "batch", "pages", "stretch", "kernels", "load", "soak", "grid", "replay", "serve", "signals", "parity", "structured",
-    "overhead", "comparison",  # with batch and serve, which keep their results by it
+    "overhead", "accepted", "comparison",  # with batch and serve, which keep their results by it
 }  # fmt: skip
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 from pathlib import Path
 
 import pytest
@@ -42,3 +43,19 @@ def test_a_bad_line_is_one_sentence(tmp_path: Path) -> None:
     path.write_text("not json")
     with pytest.raises(TrainingError, match="is not a prompts file"):
         prompts.load(path, None, 1)
+
+
+def test_kinds_that_came_later_have_the_highest_numbers(tmp_path: Path) -> None:
+    """What was written before is kept by number, so no number may come to mean another prompt."""
+    path = tmp_path / "p.jsonl"
+    article = "The bridge " + "was built of stone and carries trains " * 15 + "today."
+    asked = {"source": "t0-p3", "prompt": f"{article}\nWhat does the old bridge carry?"}
+    path.write_text(json.dumps(asked))
+    by_number = dict(prompts.load(path, None, 1))
+    first = 1 + sum(1 for _ in prompts._made([asked["prompt"]], random.Random(1)))  # noqa: S311
+    later = [by_number[n] for n in sorted(by_number) if n >= first]
+    kinds = [text.split(":")[0] for text in later]
+    assert kinds[:4000] == ["Translate German to English"] * 4000
+    assert kinds[4000] == "Summarize"
+    assert later[4001].endswith("today.\nWhat does the old bridge carry?")
+    assert not any("{" in text for text in later)

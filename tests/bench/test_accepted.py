@@ -1,0 +1,67 @@
+"""The count of accepted tokens beside another program's, here llama_cpp.Llama in place of llama-server."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import tiny
+import tiny_eagle
+
+from pyspec.measure.peers import Files, InProcess
+from pyspec.measure.records import TimedAnswer
+
+
+class Peer(InProcess):
+    """Plain decoding that says it accepted 5 of 7, and says the least likely token at place 3 where `wrong`."""
+
+    wrong = False
+
+    def __init__(self, _: str, files: Files, __: object) -> None:
+        super().__init__("llama_cpp", files)
+
+    def answer(self, prompt, max_tokens, options) -> TimedAnswer:
+        """As the class says."""
+        found = super().answer(prompt, max_tokens, options)
+        found.speculation = {"accepted": 5, "verified": 7}
+        if self.wrong:
+            self._llm.reset()
+            self._llm.eval([*prompt, *found.tokens[:3]])
+            found.tokens[3] = int(self._llm._scores[-1].argmin())
+        return found
+
+
+@pytest.fixture
+def words(tiny_ascii: Path, tmp_path: Path) -> list[str]:
+    """Arguments for one question to the tiny target and a random head."""
+    questions = tmp_path / "q.jsonl"
+    asked = {"question_id": 81, "category": "qa", "turns": ["abc abc abc"]}
+    questions.write_text(json.dumps(asked))
+    draft = tiny_eagle.write(tmp_path / "head.gguf", layers=(0, 1, 1), tokens=tiny.ASCII)
+    return [str(tiny_ascii), "--draft", str(draft), "--questions", str(questions), "--tokens", "12"]
+
+
+@pytest.mark.parametrize("wrong", [False, True])
+def test_a_parting_is_told_with_its_margins(script, monkeypatch, words, wrong, capsys) -> None:
+    """Equal texts are summed; a token that no rounding explains is no near-tie."""
+    module = script("accepted")
+    monkeypatch.setattr(module, "open_peer", Peer)
+    monkeypatch.setattr(Peer, "wrong", wrong)
+    module.main(words)
+    line, last = capsys.readouterr().out.splitlines()
+    assert line.startswith("81: ours ")
+    assert "theirs 5 of 7" in line
+    assert ("parts at token 3" in line and "NO near-tie: margins +" in line) == wrong
+    assert last.startswith(
+        "0 of 1 texts equal, 0 part at near-ties, 1 elsewhere" if wrong else "1 of 1 texts equal"
+    )
+
+
+@pytest.mark.parametrize(
+    ("margins", "near"),
+    [([0.1, -0.1], True), ([0.02, 0.05], True), ([0.2, 0.25], False), ([-0.2, -0.25], False), ([0.0], True)],
+)  # fmt: skip
+def test_a_near_tie_is_within_what_batches_move(script, margins, near) -> None:
+    """A sign that differs, or a margin below its own spread."""
+    assert script("accepted").Parting(0, 1, 2, margins).near == near
