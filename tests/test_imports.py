@@ -29,7 +29,7 @@ LAYERS = [
         "sampling",
         "display",
     ],
-    ["_lib", "atomic", "limits"],
+    ["_lib", "files", "limits"],
     ["errors", "_native", "_version", "_clone"],
 ]
 # Beyond the rows: the arithmetic of policies must run without an engine, a model or llama.cpp.

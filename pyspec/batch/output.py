@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from pyspec.atomic import write_whole
 from pyspec.batch.bodies import body_of, choice_of
 from pyspec.batch.reading import show
 from pyspec.errors import BatchWriteError, InputError, ResumeMismatch
+from pyspec.files import write_whole
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence

@@ -13,9 +13,9 @@ import msgspec
 import platformdirs
 
 from pyspec._version import __version__
-from pyspec.atomic import write_whole
 from pyspec.chat.conversation import Conversation, Exchange, Reply, SavedModel
-from pyspec.errors import InputEncoding, InputError, InputTooLong
+from pyspec.errors import InputError, InputTooLong
+from pyspec.files import utf8, write_whole
 from pyspec.store.cache import file_sha256, known_sha256
 from pyspec.tokens import Source, Token
 
@@ -191,18 +191,7 @@ def read_text(path: Path) -> str:
         raise InputError(
             f"{path} is an image or a document of pictures", "only texts are read here"
         )
-    return decode(data, str(path))
-
-
-def decode(data: bytes, where: str) -> str:
-    """UTF-8 as text, without BOM and CR at line ends; InputEncoding says where it is none."""
-    try:
-        return data.decode("utf-8-sig").replace("\r\n", "\n")
-    except UnicodeDecodeError as error:
-        line = data.count(b"\n", 0, error.start) + 1
-        raise InputEncoding(
-            f"{where} is not UTF-8 at byte {error.start}, line {line}", "convert it first"
-        ) from None
+    return utf8(data, str(path))
 
 
 def _read(path: Path, limit: int) -> bytes:

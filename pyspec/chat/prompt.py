@@ -22,8 +22,9 @@ from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 
 from pyspec.chat import TWICE_S
 from pyspec.chat.commands import COMMANDS, execute, find
-from pyspec.chat.files import MAX_TEXT, decode
+from pyspec.chat.files import MAX_TEXT
 from pyspec.errors import InputTooLong, PyspecError
+from pyspec.files import utf8
 
 if TYPE_CHECKING:
     from pyspec.chat.talk import Chat
@@ -113,7 +114,7 @@ class StreamReader:
             raise InputTooLong(
                 f"line {self._number} holds more than {self._limit} bytes", "/read FILE"
             )
-        return decode(data, f"line {self._number} of stdin")
+        return utf8(data, f"line {self._number} of stdin")
 
 
 class WholeReader:
@@ -135,7 +136,7 @@ class WholeReader:
         data, self._stream = self._stream.read(self._limit + 1), None
         if len(data) > self._limit:
             raise InputTooLong(f"stdin holds more than {self._limit} bytes", "shorten it")
-        return Typed(decode(data, "stdin").strip("\n"), literal=True)
+        return Typed(utf8(data, "stdin").strip("\n"), literal=True)
 
 
 class CommandCompleter(Completer):

@@ -27,7 +27,8 @@ from pyspec.cli.options import (
 )
 from pyspec.cli.progress import batch_progress, show_summary
 from pyspec.cli.streams import interruptible
-from pyspec.errors import Cancelled, InputEncoding, OptionError
+from pyspec.errors import Cancelled, OptionError
+from pyspec.files import utf8
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 FAILED_ITEMS = 3
@@ -154,14 +155,10 @@ def _template(path: Path | None) -> str | None:
     if path is None:
         return None
     try:
-        text = path.read_bytes().decode("utf-8-sig")
+        data = path.read_bytes()
     except OSError as error:
         raise OptionError(f"{path} cannot be read: {error.strerror}", "name a text file") from None
-    except UnicodeDecodeError as error:
-        raise InputEncoding(
-            f"{path} is not UTF-8 at byte {error.start}", "convert it first"
-        ) from None
-    return text.replace("\r\n", "\n").removesuffix("\n")
+    return utf8(data, str(path)).removesuffix("\n")
 
 
 def _answerer(

@@ -13,12 +13,12 @@ import click
 import llama_cpp
 import msgspec
 
-from pyspec.atomic import write_whole
 from pyspec.chat import files
 from pyspec.chat.conversation import Conversation, Exchange, Reply, SavedModel, spoken
 from pyspec.chat.files import new_path, newest
 from pyspec.cli.options import ModelOptions
 from pyspec.errors import InputError, OptionError, PyspecError
+from pyspec.files import write_whole
 from pyspec.llama import SpeculativeLlama
 from pyspec.store import file_sha256
 from pyspec.stream import Piece

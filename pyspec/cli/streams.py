@@ -19,7 +19,8 @@ from typing import BinaryIO
 import click
 
 from pyspec.chat import TWICE_S
-from pyspec.errors import InputEncoding, InputTooLong, OptionError
+from pyspec.errors import InputTooLong, OptionError
+from pyspec.files import utf8
 
 _PATIENCE_S = 2.0
 """How long stdin may give nothing beside a prompt before that is said."""
@@ -119,13 +120,7 @@ def read_text(stream: BinaryIO, limit: int, name: str) -> str:
     data = stream.read(limit + 1)
     if len(data) > limit:
         raise InputTooLong(f"{name} holds more than {limit} bytes", "raise --max-input")
-    try:
-        return data.decode("utf-8-sig").replace("\r\n", "\n")
-    except UnicodeDecodeError as error:
-        line = data.count(b"\n", 0, error.start) + 1
-        raise InputEncoding(
-            f"{name} is not UTF-8 at byte {error.start}, line {line}", "convert it first"
-        ) from error
+    return utf8(data, name)
 
 
 BOTH = (signal.SIGINT, signal.SIGTERM)

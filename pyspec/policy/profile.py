@@ -13,8 +13,8 @@ from pathlib import Path
 
 import msgspec
 
-from pyspec.atomic import write_whole
 from pyspec.errors import OptionError, ProfileError
+from pyspec.files import write_whole
 from pyspec.policy.acceptance import Learned, LearnedState
 from pyspec.policy.cost import CostCurve, CurveState
 

@@ -16,8 +16,8 @@ from typing import NamedTuple
 
 import platformdirs
 
-from pyspec.atomic import write_whole
 from pyspec.errors import FetchError, ModelNotFound, ModelUnreadable
+from pyspec.files import write_whole
 
 __all__ = [
     "Stamp",

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import msgspec
 
-from pyspec.atomic import write_whole
 from pyspec.errors import FetchError, ModelError, ModelNotFound
+from pyspec.files import write_whole
 from pyspec.store.cache import file_lock, file_sha256, make_dir, models_dir
 from pyspec.store.child import run_child
 from pyspec.store.header import read_header

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import msgspec
 
-from pyspec.atomic import write_whole
 from pyspec.errors import ModelNotFound, OptionError
+from pyspec.files import write_whole
 from pyspec.store.cache import cache_dir, file_lock, make_dir, models_dir, open_regular, show
 from pyspec.store.fetch import (
     CONVERSIONS,

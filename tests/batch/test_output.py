@@ -9,13 +9,13 @@ import signal
 
 import pytest
 
-from pyspec.atomic import write_whole
 from pyspec.batch.files import FileRun
 from pyspec.batch.journal import differences
 from pyspec.batch.output import open_output, public
 from pyspec.batch.reading import Reading, find_sources, read_sources
 from pyspec.batch.records import Failure, Result
 from pyspec.errors import BatchWriteError, InputError, ResumeMismatch
+from pyspec.files import write_whole
 
 
 class Fake:

@@ -1,4 +1,7 @@
-"""Writing a file in one move: readers see the old one or the new one, never a part, also after a power cut."""
+"""Files: text of somebody else read with the place of what is wrong, and files written in one move.
+
+Readers of a file that is written see the old one or the new one, never a part, also after a power cut.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +11,21 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pyspec.errors import InputEncoding
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
+
+
+def utf8(data: bytes, name: str) -> str:
+    """Bytes of `name` as text, without BOM and CR at line ends. Raises InputEncoding, which says where it is not UTF-8."""
+    try:
+        return data.decode("utf-8-sig").replace("\r\n", "\n")
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise InputEncoding(
+            f"{name} is not UTF-8 at byte {error.start}, line {line}", "convert it first"
+        ) from None
 
 
 def write_whole(path: Path, chunks: Iterable[bytes], *, replace: bool = True) -> None:

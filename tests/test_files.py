@@ -1,10 +1,22 @@
-"""A file is replaced whole or not at all."""
+"""Files: texts are UTF-8 or refused with the place, and what is written is there whole or not at all."""
 
 from __future__ import annotations
 
 import pytest
 
-from pyspec.atomic import write_whole
+from pyspec.errors import InputEncoding
+from pyspec.files import utf8, write_whole
+
+
+def test_text_loses_its_mark_and_its_carriage_returns():
+    """As editors of other systems write it."""
+    assert utf8(b"\xef\xbb\xbfone\r\ntwo", "a.txt") == "one\ntwo"
+
+
+def test_bytes_that_are_no_text_are_refused_with_their_place():
+    """By byte and by line."""
+    with pytest.raises(InputEncoding, match=r"a\.txt is not UTF-8 at byte 4, line 2"):
+        utf8(b"one\n\xc3\xff", "a.txt")
 
 
 def test_file_is_replaced(tmp_path):
