@@ -293,13 +293,12 @@ def _calibration_table(m: Measured) -> Table:
 def _lines(m: Measured) -> list[str]:
     out = []
     if m.acceptance:
-        even = f"{100 * m.break_even:.0f} %" if m.break_even <= 1.0 else "out of reach"
         row = m.curve.target.table(min(m.costs.target))[1]
         out.append(
             f"the draft: {m.costs.draft_step:.2f} ms a step, {100 * m.costs.draft_step / row:.0f} % of a row of the "
             f"target; its first token is accepted {100 * m.acceptance[0]:.0f} % of the time"
         )
-        out.append(f"break-even acceptance: {even}")
+        out.append(f"break-even acceptance: {_percent(m.break_even)}")
         if m.loss_with is None:
             out.append(f"log-loss: {m.loss_without:.3f} nats a token, without a companion")
         else:

@@ -41,7 +41,7 @@ def make(tmp_path):
 
 def drafted(llm, n):
     """What the engine drafts after the text it holds: ids and probabilities."""
-    engine = llm._assembly.session.engine
+    engine = llm.assembly.session.engine
     engine.put_draft(0, ())
     engine.set_stop([0.0], None)
     engine.draft([0], [n])
@@ -51,7 +51,7 @@ def drafted(llm, n):
 
 def check(llm, draft, target, n=6):
     """The engine's draft after the text it holds is numpy's."""
-    text = llm._assembly.session.tokens
+    text = llm.assembly.session.tokens
     found, chances = drafted(llm, n)
     wanted, likely = tiny_eagle.Draft(draft, target).draft(text, n)
     assert found == wanted
@@ -84,7 +84,7 @@ def test_some_drafts_are_accepted(open_llama, make, target):
     ask(llm, prompt, 120)
     block = llm.last_speculation
     assert block["accepted"] > 20
-    assert llm._assembly.session.engine.counters().refed == block["accepted"]
+    assert llm.assembly.session.engine.counters().refed == block["accepted"]
 
 
 def fitted_head(open_llama, make, target):
@@ -181,7 +181,7 @@ def test_on_a_hybrid_target(open_llama, make, tmp_path, arch, layers):
     llm, fresh = open_llama(hybrid, draft=draft), open_llama(hybrid, draft=draft)
     prompt = llm.tokenize(PROMPT, add_bos=False)
     assert ask(llm, prompt, 40).ids == ask(open_llama(hybrid), prompt, 40).ids
-    text = llm._assembly.session.tokens
+    text = llm.assembly.session.tokens
     assert ask(fresh, text[:-1], 1).ids == text[-1:]
     assert drafted(llm, 6)[0] == drafted(fresh, 6)[0]
 

@@ -200,7 +200,7 @@ def test_a_turn_ends_after_its_answer(open_llama, tiny_ascii, monkeypatch):
         try:
             yield
         finally:
-            in_flight.append(llm._assembly.session._in_flight)
+            in_flight.append(llm.assembly.session._in_flight)
 
     monkeypatch.setattr(llm._turns, "taken", watched)
     stream = llm.create_completion(PROMPT, max_tokens=20, stream=True)

@@ -76,7 +76,7 @@ def test_matches_are_those_of_fixed_verification(recorded: Any) -> None:
     """A fixed length of 4 accepts at each round what the chain of that position says."""
     llm, answer, chains = recorded
     model = {c.t: c for c in chains if c.source == "model"}
-    llm._assembly.session.engine.set_tokens(0, [])
+    llm.assembly.session.engine.set_tokens(0, [])
     bench = Bench(llm)
     bench.forget()
     t = 0
