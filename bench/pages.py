@@ -23,7 +23,7 @@ import serve
 
 from pyspec.errors import InputError
 from pyspec.measure import quality_report, report
-from pyspec.measure.quality import QualityResults
+from pyspec.measure.quality import DISTINCT, NATS, QualityResults
 from pyspec.measure.report import Results, table
 from pyspec.measure.stats import TOTAL
 
@@ -132,8 +132,8 @@ def numbers(folder: Path) -> dict[str, str]:
                 f"{name}/{f.who}/looped": str(f.looped),
                 f"{name}/{f.who}/answers": str(f.answers),
                 f"{name}/{f.who}/looped_p": f"{f.looped_p:.2f}",
-                f"{name}/{f.who}/nats": f"{f.nats_over.mean:+.3f}",
-                f"{name}/{f.who}/distinct": f"{f.distinct_over.mean:+.3f}",
+                f"{name}/{f.who}/nats": f"{f.measures[NATS].over.mean:+.3f}",
+                f"{name}/{f.who}/distinct": f"{f.measures[DISTINCT].over.mean:+.3f}",
             }
     for path in sorted((folder / "batch").glob("*.json")):
         found_batch = _decoded(path, batch.BatchResults)

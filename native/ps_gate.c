@@ -20,18 +20,6 @@ static bool candidate(const ps_gate *gate, const ps_row *row, int32_t token) {
     return token >= 0 && (token == row->second || (gate->sampled && token == row->first));
 }
 
-/* Whether the draft has been right often enough in this answer; one of two before it has been judged at all. */
-static bool earned(const ps_gate *gate, const ps_gate_state *state) {
-    return (float)(state->exact + 1) >= gate->acceptance * (float)(state->judged + 2);
-}
-
-/* A closed gate keeps no count: what lookup drafts, say, where it may not be relaxed. */
-static void judge(const ps_gate *gate, ps_gate_state *state, int32_t exact) {
-    if (!gate || !(gate->theta < 1)) return;
-    state->judged++;
-    state->exact += exact;
-}
-
 ps_status ps_gate_decide(const ps_gate *gate, ps_gate_state *state, const ps_row *row, float gap, int32_t chosen,
                          int32_t drafted, int32_t barred, int32_t *verdict, float *nats) {
     if (!state || !row || !verdict || !nats) return PS_E_ARG;
@@ -39,12 +27,9 @@ ps_status ps_gate_decide(const ps_gate *gate, ps_gate_state *state, const ps_row
     *nats = 0;
     if (drafted == chosen) {
         *verdict = PS_EXACT;
-        judge(gate, state, 1);
         return PS_OK;
     }
-    const bool may = gate && earned(gate, state);
-    judge(gate, state, 0);
-    if (!may || barred || !open(gate, row, gap) || !candidate(gate, row, drafted)) return PS_OK;
+    if (!gate || barred || !open(gate, row, gap) || !candidate(gate, row, drafted)) return PS_OK;
     const float charge = drafted == row->first || gap < 0 ? 0 : gap;
     if (!(state->spent + charge <= gate->budget)) return PS_OK;
     *verdict = PS_RELAXED;

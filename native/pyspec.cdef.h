@@ -49,14 +49,11 @@ typedef struct ps_gate {
     float theta;
     float gap;
     float budget;
-    float acceptance;
     int32_t sampled;
 } ps_gate;
 
 typedef struct ps_gate_state {
     float spent;
-    int32_t exact;
-    int32_t judged;
 } ps_gate_state;
 
 enum { PS_REJECTED = 0, PS_EXACT = 1, PS_RELAXED = 2 };

@@ -73,17 +73,14 @@ ps_status ps_agree(const float *draft, const float *companion, int32_t n_rows, i
 
 /* The margin gate. All limits are checked; a closed gate (theta >= 1, budget 0) never opens. */
 typedef struct ps_gate {
-    float theta;      /* open when z2 / z1 > theta, raw logits, z1 > 0 */
-    float gap;        /* and the gap in force <= gap, nats; INFINITY is the paper's rule */
-    float budget;     /* sum of gaps of relaxed tokens allowed for the answer, nats; INFINITY for no limit, 0 is strict */
-    float acceptance; /* and the target itself chose at least this share of the drafted tokens judged so far; 0 for any draft */
-    int32_t sampled;  /* 1 above temperature 0: either of the top two may be taken */
+    float theta;     /* open when z2 / z1 > theta, raw logits, z1 > 0 */
+    float gap;       /* and the gap in force <= gap, nats; INFINITY is the paper's rule */
+    float budget;    /* sum of gaps of relaxed tokens allowed for the answer, nats; INFINITY for no limit, 0 is strict */
+    int32_t sampled; /* 1 above temperature 0: either of the top two may be taken */
 } ps_gate;
 
 typedef struct ps_gate_state {
-    float spent;    /* nats used of the budget */
-    int32_t exact;  /* drafted tokens that the target chose, too */
-    int32_t judged; /* drafted tokens that it was asked about: up to the first that was refused, round by round */
+    float spent; /* nats used of the budget */
 } ps_gate_state;
 
 enum { PS_REJECTED = 0, PS_EXACT = 1, PS_RELAXED = 2 };

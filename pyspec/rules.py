@@ -41,8 +41,6 @@ class Margin:
     gap: largest gap, in nats; `math.inf` leaves the paper's rule alone.
     budget: sum of gaps allowed in one answer, in nats, or None; 0 closes the gate. The answer's relaxed tokens are together
         at most that much less likely than the likeliest ones at the same places.
-    acceptance: smallest share of this answer's judged draft tokens that the target itself chose; below it nothing is relaxed.
-        At open gates the draft decides, and a weak one leads answers into loops; at 0.7 only a good one may. 0 takes any.
     lookup: whether what prompt lookup drafted may be relaxed, too. It proposes what the text has said already, so relaxing it
         makes answers repeat themselves; False costs a few of the tokens that the rule brings.
     """
@@ -50,13 +48,11 @@ class Margin:
     theta: float = 0.9
     gap: float = 1.0
     budget: float | None = None
-    acceptance: float = 0.0
     lookup: bool = True
 
     def __post_init__(self) -> None:
         _require(0.0 <= self.theta <= 1.0, "theta", self.theta, "0 to 1")
         _require(self.gap >= 0.0, "gap", self.gap, "0 or more, in nats")
-        _require(0.0 <= self.acceptance <= 1.0, "acceptance", self.acceptance, "0 to 1")
         _require(
             self.budget is None or self.budget >= 0.0, "budget", self.budget, "0 or more, in nats"
         )
@@ -72,10 +68,10 @@ class Margin:
         return self.theta >= 1.0 or self.budget == 0.0
 
     @property
-    def limits(self) -> tuple[float, float, float, float]:
-        """theta, gap and budget in nats, and acceptance, as the extension takes them: infinity for no budget."""
+    def limits(self) -> tuple[float, float, float]:
+        """theta, gap and budget in nats, as the extension takes them: infinity for no budget."""
         budget = math.inf if self.budget is None else self.budget
-        return self.theta, self.gap, budget, self.acceptance
+        return self.theta, self.gap, budget
 
 
 Verification = Strict | Margin

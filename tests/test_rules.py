@@ -21,14 +21,14 @@ def test_names():
 
 
 def test_defaults_are_the_papers_ratio_and_one_nat():
-    """Theta 0.9, gap 1 nat, no budget, any draft."""
-    assert Margin().limits == (0.9, 1.0, math.inf, 0.0)
+    """Theta 0.9, gap 1 nat, no budget."""
+    assert Margin().limits == (0.9, 1.0, math.inf)
 
 
 def test_limits_are_passed_on():
     """A budget replaces the number that stands for none."""
-    rule = Margin(theta=0.5, gap=math.inf, acceptance=0.75, budget=2.5)
-    assert rule.limits == (0.5, math.inf, 2.5, 0.75)
+    rule = Margin(theta=0.5, gap=math.inf, budget=2.5)
+    assert rule.limits == (0.5, math.inf, 2.5)
 
 
 @pytest.mark.parametrize(
@@ -38,7 +38,6 @@ def test_limits_are_passed_on():
         (Margin(theta=1.0), True),
         (Margin(budget=0.0), True),
         (Margin(theta=0.999), False),
-        (Margin(acceptance=1.0), False),
     ],
 )
 def test_closed(rule, closed):
@@ -54,8 +53,6 @@ def test_closed(rule, closed):
         ("theta", math.nan),
         ("gap", -1.0),
         ("gap", math.nan),
-        ("acceptance", -0.1),
-        ("acceptance", 1.1),
         ("budget", -0.5),
         ("budget", math.nan),
     ],
@@ -80,9 +77,9 @@ def test_strict_gate_is_closed():
 
 def test_margin_gate_carries_the_limits():
     """The extension's gate has the rule's numbers, and knows whether tokens are drawn at random."""
-    gate = Gate(Margin(theta=0.5, gap=2.0, acceptance=0.75, budget=4.0), sampled=True).gate
-    found = (gate.theta, gate.gap, gate.budget, gate.acceptance, gate.sampled)
-    assert found == (0.5, 2.0, 4.0, 0.75, 1)
+    gate = Gate(Margin(theta=0.5, gap=2.0, budget=4.0), sampled=True).gate
+    found = (gate.theta, gate.gap, gate.budget, gate.sampled)
+    assert found == (0.5, 2.0, 4.0, 1)
 
 
 @pytest.mark.parametrize("rule", ["margin", None, Margin])

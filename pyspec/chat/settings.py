@@ -118,7 +118,6 @@ FIELDS: Mapping[str, _Field] = MappingProxyType(
         "theta": _field("margin", "theta", _PROBABILITY),
         "gap": _field("margin", "gap", _number(float, 0, inf)),
         "budget": _field("margin", "budget", _number(float, 0, inf), "none"),
-        "acceptance": _field("margin", "acceptance", _PROBABILITY),
         "length": _field("", "length", _length, "default"),
         "draft_max": _field("", "draft_max", _number(int, 0, MAX_DRAFT), "none"),
         "trim": _field("", "trim", _switch),

@@ -129,14 +129,13 @@ class DraftOptions:
     theta: float = Margin.theta
     gap: float = Margin.gap
     budget: float | None = None
-    acceptance: float = 0.0
     length: str = "auto"
     draft_max: int | None = None
 
     @property
     def margin(self) -> Margin:
         """The margin rule with the numbers given. Raises OptionError."""
-        return Margin(self.theta, self.gap, self.budget, self.acceptance)
+        return Margin(self.theta, self.gap, self.budget)
 
     @property
     def rule(self) -> Verification:
@@ -160,8 +159,6 @@ draft_options = gathered(
     option("--gap", group="Drafts", type=float, default=Margin.gap, show_default=True,
            help="Margin: largest difference of the two, nats; inf for none."),
     option("--budget", group="Drafts", type=float, help="Margin: sum of gaps allowed in an answer, nats."),
-    option("--acceptance", group="Drafts", type=float, default=Margin.acceptance, show_default=True,
-           help="Margin: share of the draft's tokens that the target must have chosen itself."),
     option("--length", group="Drafts", default="auto", show_default=True, metavar="auto|companion|confidence:P|fixed:K",
            help="How many drafted tokens are checked at once; auto takes what pays on this machine, 0 included."),
     option("--draft-max", group="Drafts", aliases=("--draft-n", "--spec-draft-n-max"), metavar="N", type=int,

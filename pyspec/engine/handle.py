@@ -45,7 +45,7 @@ class Gate:
         self.state = ffi.new("ps_gate_state *")
         if isinstance(rule, Margin):
             gate = self.gate
-            gate.theta, gate.gap, gate.budget, gate.acceptance = rule.limits
+            gate.theta, gate.gap, gate.budget = rule.limits
         else:
             self.gate.theta = 1.0
         self.gate.sampled = sampled

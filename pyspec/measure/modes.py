@@ -3,7 +3,7 @@
 A mode is parts joined by `+`, in any order, each setting one thing:
 
     plain                     no speculation
-    strict | margin[/K=V...]  the rule; K is theta, gap, budget, acceptance or lookup (0: lookup is never relaxed)
+    strict | margin[/K=V...]  the rule; K is theta, gap, budget or lookup (0: lookup is never relaxed)
     fixed:K | confidence:P | companion | auto    the draft length
     lookup | model | nothing  what drafts: prompt lookup alone, the draft model alone, no drafter;
                               both where not said
@@ -92,7 +92,7 @@ def _margin(part: str) -> Margin:
             values[key] = float(value)
         except ValueError:
             raise OptionError(f"{value[:20]!r} in {part[:60]!r} is no number", _HINT) from None
-    unknown = set(values) - {"theta", "gap", "budget", "acceptance", "lookup"}
+    unknown = set(values) - {"theta", "gap", "budget", "lookup"}
     if part.split("/", maxsplit=1)[0] != "margin" or unknown:
         raise OptionError(f"unknown setting in mode {part[:60]!r}", _HINT)
     lookup = bool(values.pop("lookup", 1.0))

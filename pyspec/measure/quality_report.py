@@ -7,20 +7,20 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from pyspec.measure import plots
-from pyspec.measure.quality import LOOPED, NATS_BOUND, QualityResults
+from pyspec.measure.quality import DISTINCT, LOOPED, NATS, NATS_BOUND, QualityResults
 from pyspec.measure.report import setup_list, table
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from pyspec.measure.quality import Figures, Interval
-
+    from pyspec.measure.quality import Figures, Measure
+    from pyspec.measure.stats import Interval
 
 _PICTURE = "gain-nats.svg"
 
 
-def quality_page(results: QualityResults, plots: Sequence[str] = ()) -> str:
+def quality_page(results: QualityResults, drawn: Sequence[str] = ()) -> str:
     """The results as Markdown."""
     setup, control = results.setup, results.figures[0].who
     intro = (
@@ -41,9 +41,7 @@ def quality_page(results: QualityResults, plots: Sequence[str] = ()) -> str:
         _EXPLAINED,
         "## Checks by a program, and references",
         check_table(results.figures),
-        "## Endings",
-        _endings(results.figures),
-        *(f"![{name.rpartition('.')[0]}]({name})" for name in plots),
+        *(f"![{name.rpartition('.')[0]}]({name})" for name in drawn),
         "## Setup",
         setup_list(setup),
     ]
@@ -53,9 +51,9 @@ def quality_page(results: QualityResults, plots: Sequence[str] = ()) -> str:
 _EXPLAINED = (
     "`strict` and `plain` differ by rounding alone: batches of other widths. `plain+temp:0.3` is plain sampling. `random` "
     "takes the runner-up at open gates at random, whatever was drafted, as often as the margin rule of the same gate did: "
-    "deviation alone. `thin` takes the drafted runner-up p2 / p1 of the time, `acceptance=A` relaxes only while the target "
-    "itself chose A of the tokens drafted in this answer, `lookup=0` never relaxes what lookup drafts, `model` drafts without "
-    "lookup. Tokens a verify is what a rule brings; what it is worth in time is on the pages of `pyspec bench`."
+    "deviation alone. `thin` takes the drafted runner-up p2 / p1 of the time, `lookup=0` never relaxes what lookup drafts, "
+    "`model` drafts without lookup. Tokens a verify is what a rule brings; what it is worth in time is on the pages of "
+    "`pyspec bench`."
 )
 
 
@@ -65,7 +63,7 @@ def save_quality(results: QualityResults, folder: Path) -> None:
     (folder / "quality.json").write_bytes(msgspec.json.encode(results) + b"\n")
     drawn = []
     if plots.available():
-        points = {f.who: (f.nats_over.mean, f.gain) for f in results.figures}
+        points = {f.who: (f.measures[NATS].over.mean, f.gain) for f in results.figures}
         plots.save_figure(
             plots.gain_against_nats(points, results.figures[0].who), folder / _PICTURE
         )
@@ -83,11 +81,11 @@ def variant_table(found: Sequence[Figures]) -> str:
             f"{f.length:.2f} ({100 * (f.gain - 1):+.0f} %)",
             f"{100 * f.relaxed:.1f} %",
             f"{100 * f.open:.1f} %",
-            f"{f.nats:.3f}",
-            _interval(f.nats_over, 3),
+            f"{f.measures[NATS].mean:.3f}",
+            _interval(f.measures[NATS].over),
             f"{f.looped} of {f.answers}",
             f"{f.looped_p:.2f}",
-            f"{f.distinct:.3f} {_interval(f.distinct_over, 3)}",
+            _shown(f.measures[DISTINCT]),
             f"{f.distinct_p:.3f}",
             ", ".join(f.worse) or "-",
         ]
@@ -97,36 +95,20 @@ def variant_table(found: Sequence[Figures]) -> str:
 
 
 def check_table(found: Sequence[Figures]) -> str:
-    """Passed of asked by kind, and agreement with references, with the differences from the control."""
-    kinds = sorted({kind for f in found for kind in f.checks})
-    told = any(f.rouge is not None for f in found)
-    if not kinds and not told:
+    """The share of each kind of check that passed, and agreement with references, with the differences from the control."""
+    names = list(dict.fromkeys(n for f in found for n in f.measures if n not in (NATS, DISTINCT)))
+    if not names:
         return "None of the questions has a check or a reference."
-    rows = [[f.who, *(_check(f, k) for k in kinds), *([_rouge(f)] if told else [])] for f in found]
-    return table(["", *kinds, *(["ROUGE-L"] if told else [])], rows)
-
-
-def _rouge(figures: Figures) -> str:
-    if figures.rouge is None or figures.rouge_over is None:
-        return "-"
-    return f"{figures.rouge:.3f} {_interval(figures.rouge_over, 3)}"
-
-
-def _check(figures: Figures, kind: str) -> str:
-    passed, asked = figures.checks.get(kind, (0, 0))
-    over = figures.checks_over.get(kind)
-    return f"{passed}/{asked}" + (f" {_interval(over, 2)}" if over else "")
-
-
-def _interval(value: Interval, digits: int) -> str:
-    bounds = f"{value.low:+.{digits}f} to {value.high:+.{digits}f}"
-    return f"{value.mean:+.{digits}f} ({bounds}) [{value.seen:.{digits}f}]"
-
-
-def _endings(found: Sequence[Figures]) -> str:
-    kinds = sorted({kind for f in found for kind in f.endings})
+    most = {n: max(f.measures[n].questions for f in found if n in f.measures) for n in names}
     rows = [
-        [f.who, f"{f.tokens:.0f}", f"{f.repeat:.1f}", *(str(f.endings.get(k, 0)) for k in kinds)]
-        for f in found
+        [f.who, *(_shown(f.measures[n]) if n in f.measures else "-" for n in names)] for f in found
     ]
-    return table(["", "tokens", "longest repeat", *kinds], rows)
+    return table(["", *(f"{n}, {most[n]} questions" for n in names)], rows)
+
+
+def _shown(measure: Measure) -> str:
+    return f"{measure.mean:.3f} {_interval(measure.over)}"
+
+
+def _interval(value: Interval) -> str:
+    return f"{value.mean:+.3f} ({value.low:+.3f} to {value.high:+.3f}) [{value.seen:.3f}]"

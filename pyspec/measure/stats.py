@@ -167,27 +167,30 @@ def _sum(turns: Sequence[TimedAnswer], name: str) -> int:
     return sum(int(turn.speculation.get(name, 0)) for turn in turns)
 
 
-def paired_interval(
-    differences: Sequence[float], seed: int = 0, resamples: int = 2000, level: float = 0.95
-) -> tuple[float, float, float]:
-    """Mean of paired differences and its bootstrap interval (percentiles): mean, low, high.
+class Interval(msgspec.Struct):
+    """Mean of paired differences, its 95 % bootstrap interval (percentiles), and what could have been seen.
 
-    Questions are what is drawn anew, so answers of one question stay together.
+    seen: the difference that so many pairs of this spread show four times of five at the 5 % level.
     """
-    values = np.asarray(differences, dtype=np.float64)
-    if values.size == 0:
-        return 0.0, 0.0, 0.0
-    draw = np.random.default_rng(seed).integers(0, values.size, (resamples, values.size))
-    tail = 50.0 * (1.0 - level)
-    low, high = np.percentile(values[draw].mean(axis=1), (tail, 100.0 - tail))
-    return float(values.mean()), float(low), float(high)
+
+    mean: float
+    low: float
+    high: float
+    seen: float
 
 
 def paired(
-    own: dict[int | str, float], base: dict[int | str, float], seed: int = 0
-) -> tuple[float, float, float]:
-    """`paired_interval` of own - base over the questions that both have."""
-    return paired_interval([own[q] - base[q] for q in own if q in base], seed)
+    own: dict[int | str, float], base: dict[int | str, float], resamples: int = 2000
+) -> Interval:
+    """`own - base` over the questions that both have, which are what is drawn anew, with one seed."""
+    values = np.asarray([own[q] - base[q] for q in own if q in base], dtype=np.float64)
+    n = values.size
+    if n == 0:
+        return Interval(0.0, 0.0, 0.0, 0.0)
+    draw = np.random.default_rng(0).integers(0, n, (resamples, n))
+    low, high = np.percentile(values[draw].mean(axis=1), (2.5, 97.5))
+    seen = (1.96 + 0.84) * values.std(ddof=1) / sqrt(n) if n > 1 else 0.0
+    return Interval(float(values.mean()), float(low), float(high), float(seen))
 
 
 def exact_pairs(pairs: Sequence[tuple[bool, bool]]) -> float:
@@ -208,9 +211,3 @@ def signed_ranks(differences: Sequence[float]) -> float:
     spread = (ranks**2).sum() / 4.0
     z = (abs(ranks[values > 0].sum() - ranks.sum() / 2.0) - 0.5) / sqrt(spread)
     return min(1.0, erfc(max(0.0, z) / sqrt(2.0)))
-
-
-def detectable(differences: Sequence[float]) -> float:
-    """The mean difference that so many pairs of this spread show four times of five at the 5 % level."""
-    n = len(differences)
-    return float((1.96 + 0.84) * np.std(differences, ddof=1) / sqrt(n)) if n > 1 else 0.0

@@ -153,10 +153,10 @@ def _ruled(job: Job, asked: dict[str, Any]) -> Job:
         job.draft_max = 0
     if verify is None or job.grammar is not None or job.sampling.shaped:
         return job
-    names = ("theta", "gap", "budget", "acceptance")
+    names = ("theta", "gap", "budget")
     given = {name: asked[name] for name in names if asked.get(name) is not None}
     if not all(isinstance(x, (int, float)) and not isinstance(x, bool) for x in given.values()):
-        raise OptionError("theta, gap, budget and acceptance are numbers")
+        raise OptionError("theta, gap and budget are numbers")
     rule: Verification = Strict() if verify == "strict" else Margin(**given)
     return replace(job, rule=rule)
 

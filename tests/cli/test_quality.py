@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from pyspec.measure.quality import QualityResults
+from pyspec.measure.quality import NATS, QualityResults
 
 QUESTIONS = """\
 {"question_id": 1, "category": "a", "turns": ["abc abc"], "check": [{"kind": "json"}]}
@@ -36,9 +36,11 @@ def test_variants_are_judged_and_the_page_is_written(tiny_ascii: Path, tmp_path:
     results = msgspec.json.decode((out / "quality.json").read_bytes(), type=QualityResults)
     by_name = {figures.who: figures for figures in results.figures}
     control = by_name["strict+fixed:4"]
-    assert (control.nats_over.mean, control.looped_p, control.answers) == (0.0, 1.0, 2)
-    assert by_name["plain"].nats == pytest.approx(control.nats, abs=1e-3)
-    assert control.checks == {"json": (0, 1)}
+    assert (control.measures[NATS].over.mean, control.looped_p, control.answers) == (0.0, 1.0, 2)
+    assert by_name["plain"].measures[NATS].mean == pytest.approx(
+        control.measures[NATS].mean, abs=1e-3
+    )
+    assert (control.measures["json"].mean, control.measures["json"].questions) == (0.0, 1)
     assert results.verdict in done.stdout
     assert results.verdict in (out / "README.md").read_text()
 

@@ -30,9 +30,9 @@ def test_parts_may_stand_in_any_order() -> None:
 
 
 def test_margin_takes_its_limits() -> None:
-    """theta, gap, acceptance and budget follow slashes."""
-    mode = parse_mode("margin/gap=inf/theta=0.84/acceptance=0.7/budget=8")
-    assert mode.rule == Margin(0.84, math.inf, 8.0, 0.7)
+    """theta, gap and budget follow slashes."""
+    mode = parse_mode("margin/gap=inf/theta=0.84/budget=8")
+    assert mode.rule == Margin(0.84, math.inf, 8.0)
 
 
 @pytest.mark.parametrize(

@@ -7,11 +7,12 @@ from measure.making import record, turn
 
 from pyspec.measure.modes import Options
 from pyspec.measure.quality import (
+    NATS,
+    ROUGE,
     Figures,
     answer_all,
     distinct_4,
     judge,
-    longest_repeat,
     rates,
     verdict,
 )
@@ -58,23 +59,18 @@ def judged(*records: list[RunRecord]) -> dict[str, Figures]:
     return {figures.who: figures for figures in found}
 
 
-def test_distinct_and_repeat_of_known_texts() -> None:
-    """By hand: 1 2 3 4 twice has five 4-grams, four of them different, and repeats four tokens."""
+def test_distinct_4_of_known_texts() -> None:
+    """By hand: 1 2 3 4 twice has five 4-grams, four of them different."""
     assert distinct_4([1, 2, 3, 4, 1, 2, 3, 4]) == 4 / 5
-    assert longest_repeat([1, 2, 3, 4, 1, 2, 3, 4]) == 4
-    assert (distinct_4([1, 2, 3]), longest_repeat([1, 2, 3])) == (1.0, 0)
+    assert distinct_4([1, 2, 3]) == 1.0
 
 
 def test_figures_are_over_the_first_variant() -> None:
     """A hundredth of a nat more is within the bound; twice the tokens a verify is what it brings."""
     found = judged(run(CONTROL), run(MARGIN, 0.51, rounds=2))[MARGIN]
-    assert found.nats_over.mean == pytest.approx(0.01)
-    assert (found.length, found.gain, found.checks, found.worse) == (
-        12.0,
-        2.0,
-        {"json": (8, 8)},
-        [],
-    )
+    assert found.measures[NATS].over.mean == pytest.approx(0.01)
+    assert (found.measures["json"].mean, found.measures["json"].questions) == (1.0, 8)
+    assert (found.length, found.gain, found.worse) == (12.0, 2.0, [])
 
 
 @pytest.mark.parametrize(
@@ -103,8 +99,8 @@ def test_checks_worse_by_chance_alone_do_not_count() -> None:
     own = run(MARGIN)
     own[0].turns[0].check = False
     found = judged(run(CONTROL), own)[MARGIN]
-    assert found.checks == {"json": (7, 8)}
-    assert found.checks_over["json"].mean < 0
+    assert found.measures["json"].mean == 7 / 8
+    assert found.measures["json"].over.mean < 0
     assert found.worse == []
 
 
@@ -186,6 +182,6 @@ def test_answers_are_compared_with_references_where_there_are_some() -> None:
     for r in good:
         r.turns[0].text = "the cat sat"
     control, margin = judge([*good, *bad], questions)
-    assert (control.rouge, margin.rouge) == (1.0, 0.0)
-    assert "rouge" in margin.worse
-    assert judged(good)[CONTROL].rouge is None
+    assert (control.measures[ROUGE].mean, margin.measures[ROUGE].mean) == (1.0, 0.0)
+    assert ROUGE in margin.worse
+    assert ROUGE not in judged(good)[CONTROL].measures

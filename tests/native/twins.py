@@ -64,11 +64,8 @@ class Gate:
     theta: float
     gap: float = math.inf
     budget: float = math.inf
-    acceptance: float = 0.0
     sampled: bool = False
     spent: float = 0.0  # a float32 once it has moved
-    exact: int = 0
-    judged: int = 0
 
 
 def decide(
@@ -77,10 +74,6 @@ def decide(
     """The acceptance rule, one condition after the other; moves the gate's state."""
     if gate is None:
         return (EXACT if drafted == chosen else REJECTED), 0.0
-    earned = np.float32(gate.exact + 1) >= np.float32(gate.acceptance) * np.float32(gate.judged + 2)
-    if gate.theta < 1:
-        gate.judged += 1
-        gate.exact += drafted == chosen
     if drafted == chosen:
         return EXACT, 0.0
     z1, z2 = np.float32(row.z1), np.float32(row.z2)
@@ -98,7 +91,6 @@ def decide(
             z1 > 0,
             z2 / z1 > np.float32(gate.theta),
             apart <= np.float32(gate.gap),
-            earned,
             np.float32(gate.spent) + nats <= np.float32(gate.budget),
         )
     if not all(conditions):
