@@ -13,6 +13,9 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+import click
+from pyspec.models.recipe.rows import HELD_OUT
+
 from pyspec.errors import TrainingError
 
 # share of each source in the mixture; sources not named here get 0.05
@@ -139,3 +142,27 @@ def _news(words: dict[str, list[str]], rng: random.Random) -> str:
         part["when2"] = part["when2"][0].upper() + part["when2"][1:]
         found.append(rng.choice(words["forms"]).format(**part))
     return " ".join(found)
+
+
+@click.command()
+@click.option("--prompts", type=click.Path(path_type=Path), required=True)
+@click.option("--exclude", type=click.Path(path_type=Path), help="Bench file to keep out.")
+@click.option("--seed", default=1, show_default=True, help="The seed that was written with.")
+@click.option("--count", default=40, show_default=True)
+@click.option("--longest", default=2000, show_default=True, help="Characters of a prompt.")
+@click.option("--out", type=click.Path(path_type=Path), required=True)
+def main(
+    prompts: Path, exclude: Path | None, seed: int, count: int, longest: int, out: Path
+) -> None:
+    """Write prompts that are never trained on as questions, for `pyspec profile --questions`."""
+    try:
+        found = load(prompts, exclude, seed)
+    except TrainingError as error:
+        raise click.ClickException(str(error)) from error
+    held = [(n, text) for n, text in found if n % HELD_OUT == 0 and len(text) <= longest]
+    rows = [{"question_id": n, "category": "held-out", "turns": [text]} for n, text in held[:count]]
+    out.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

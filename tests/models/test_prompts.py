@@ -7,9 +7,11 @@ import random
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 from pyspec.models.recipe import prompts
 
 from pyspec.errors import TrainingError
+from pyspec.measure.questions import load_questions
 
 
 def test_the_order_is_fixed(prompt_file: Path) -> None:
@@ -59,3 +61,16 @@ def test_kinds_that_came_later_have_the_highest_numbers(tmp_path: Path) -> None:
     assert kinds[4000] == "Summarize"
     assert later[4001].endswith("today.\nWhat does the old bridge carry?")
     assert not any("{" in text for text in later)
+
+
+def test_held_out_prompts_are_questions(prompt_file: Path, tmp_path: Path) -> None:
+    """`pyspec profile` reads them, and none has a number that is trained on."""
+    out = tmp_path / "held.jsonl"
+    words = ["--prompts", str(prompt_file), "--count", "5", "--longest", "200", "--out", str(out)]
+    assert CliRunner().invoke(prompts.main, words).exit_code == 0
+    by_number = dict(prompts.load(prompt_file, None, 1))
+    found = load_questions(out)
+    assert len(found) == 5
+    for question in found:
+        assert int(question.question_id) % 50 == 0
+        assert question.turns == [by_number[int(question.question_id)]]
