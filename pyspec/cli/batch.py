@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import os
 import signal
-from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import click
 
@@ -15,8 +15,8 @@ from pyspec.batch import Batch, Settings
 from pyspec.batch.contexts import MOST_SEQUENCES
 from pyspec.batch.files import FileRun, RunProgress
 from pyspec.batch.output import open_output
-from pyspec.batch.reading import MAX_RECORD, Reading, find_sources, read_sources
-from pyspec.cli.command import Subcommand
+from pyspec.batch.reading import MAX_RECORD, Per, Reading, find_sources, read_sources
+from pyspec.cli.command import Subcommand, gathered, option
 from pyspec.cli.options import (
     DraftOptions,
     ModelOptions,
@@ -35,102 +35,153 @@ FAILED_ITEMS = 3
 """Exit code of a batch that finished with failed records."""
 
 
+@dataclass(frozen=True)
+class InputOptions:
+    """How records are read."""
+
+    per: Per
+    template: Path | None
+    column: str | None
+    max_input: int
+    encoding_errors: Literal["strict", "replace"]
+
+    @property
+    def reading(self) -> Reading:
+        """As `read_sources` takes it. Raises OptionError or InputEncoding for a template that cannot be read."""
+        template = _template(self.template)
+        return Reading(self.per, self.max_input, self.encoding_errors, template, self.column)
+
+
+input_options = gathered(
+    "asked", InputOptions,
+    option("--per", group="Input", type=click.Choice(["line", "file", "paragraph"]), default="line",
+           show_default=True, help="What of a text file is one record."),
+    option("--template", group="Input", type=click.Path(path_type=Path),
+           help="Text with {text} where each input goes."),
+    option("--column", group="Input", help="Where the prompts are in CSV files."),
+    option("--max-input", group="Input", type=click.IntRange(min=1), default=MAX_RECORD, show_default=True,
+           help="Bytes of a record."),
+    option("--encoding-errors", group="Input", type=click.Choice(["strict", "replace"]), default="strict",
+           show_default=True, help="Whether text that is not UTF-8 fails its record."),
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class BatchOptions:
+    """What is answered, and where the work is done."""
+
+    max_tokens: int
+    system: str | None
+    raw: bool
+    stop: tuple[str, ...]
+    exact: bool
+    parallel: int | None
+    engine: str
+    workers: int
+
+    def open(self, models: ModelOptions, drafts: DraftOptions, sampler: SamplerOptions) -> Any:
+        """The `Batch` that the options describe, or one that spreads the work over Ray."""
+        # with a seed of its own, the same command gives the same answers
+        settings = Settings(
+            sampler.sampling(seed=0), drafts.rule, self.max_tokens, self.system, self.stop, self.raw
+        )
+        found = models.find(workers=self._sharing)
+        arguments = {
+            **found.arguments, "length": drafts.length, "draft_max": drafts.draft_max, "settings": settings,
+            "parallel": self.parallel, "exact": self.exact,
+        }  # fmt: skip
+        if self.engine == "ray":
+            from pyspec.batch.ray import RayBatch  # noqa: PLC0415 - an extra that few install
+
+            return RayBatch(str(found.path), workers=self.workers, **arguments)
+        return Batch(str(found.path), **arguments)
+
+    @property
+    def _sharing(self) -> int:
+        """Workers that share this machine's cores."""
+        local = self.engine == "ray" and "RAY_ADDRESS" not in os.environ
+        return self.workers if local else 1
+
+
+batch_options = gathered(
+    "wanted", BatchOptions,
+    option("-n", "--max-tokens", group="Answers", type=click.IntRange(0, 2**31 - 1), default=512, show_default=True,
+           help="Most tokens of an answer."),
+    option("-s", "--system", group="Answers", help="System text of records that bring none."),
+    option("--raw", group="Answers", is_flag=True, help="Give prompts as they are, without a chat template."),
+    option("--stop", group="Answers", multiple=True, help="End answers before this text; may be given more than once."),
+    option("--exact", group="Answers", is_flag=True,
+           help="Texts that no neighbour, order or interruption changes: nothing is drafted."),
+    option("--parallel", group="Machine", type=click.IntRange(1, MOST_SEQUENCES),
+           help="Answers at once; by the profile if not given."),
+    option("--engine", group="Machine", type=click.Choice(["local", "ray"]), default="local", show_default=True,
+           help="Where the work is done: in this process, or by actors of Ray."),
+    option("--workers", group="Machine", type=click.IntRange(min=1), default=1, show_default=True,
+           help="Actors of --engine ray."),
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class ResultOptions:
+    """Where results go, and what is said of them."""
+
+    output: str
+    overwrite: bool
+    retry_failed: bool
+    counts: bool
+    as_json: bool
+
+
+result_options = gathered(
+    "results", ResultOptions,
+    option("-o", "--output", group="Output", required=True, metavar="OUT|DIR/",
+           help="JSONL file, or folder of text files."),
+    option("--overwrite", group="Output", is_flag=True, help="Replace what is at OUT, whatever it is."),
+    option("--retry-failed", group="Output", is_flag=True, help="Answer again what failed before."),
+    option("--counts", group="Output", is_flag=True,
+           help="All counts of speculation in each line; they differ from run to run."),
+    option("--json", "as_json", group="Output", is_flag=True, help="Print the summary as JSON on stdout."),
+)  # fmt: skip
+
+
 @click.command(cls=Subcommand)
 @click.argument("inputs", nargs=-1, required=True, metavar="INPUT...")
-@click.option(
-    "-o", "--output", required=True, metavar="OUT|DIR/", help="JSONL file, or folder of text files."
-)
-@click.option(
-    "--per", type=click.Choice(["line", "file", "paragraph"]), default="line", show_default=True
-)
-@click.option(
-    "--template", type=click.Path(path_type=Path), help="Text with {text} where each input goes."
-)
-@click.option(
-    "--exact",
-    is_flag=True,
-    help="Texts that no neighbour, order or interruption changes: nothing is drafted.",
-)
-@click.option("--column", help="Where the prompts are in CSV files.")
-@click.option("--overwrite", is_flag=True, help="Replace what is at OUT, whatever it is.")
-@click.option("--retry-failed", is_flag=True, help="Answer again what failed before.")
-@click.option(
-    "--parallel",
-    type=click.IntRange(1, MOST_SEQUENCES),
-    help="Answers at once; by the profile if not given.",
-)
+@result_options
+@input_options
+@batch_options
 @model_options
 @draft_options
 @sampler_options
-@click.option(
-    "-n", "--max-tokens", type=click.IntRange(0, 2**31 - 1), default=512, show_default=True
-)
-@click.option("-s", "--system", help="System text of records that bring none.")
-@click.option("--raw", is_flag=True, help="Give prompts as they are, without a chat template.")
-@click.option(
-    "--stop", multiple=True, help="End answers before this text; may be given more than once."
-)
-@click.option(
-    "--max-input",
-    type=click.IntRange(min=1),
-    default=MAX_RECORD,
-    show_default=True,
-    help="Bytes of a record.",
-)
-@click.option(
-    "--encoding-errors",
-    type=click.Choice(["strict", "replace"]),
-    default="strict",
-    show_default=True,
-)
-@click.option(
-    "--counts",
-    is_flag=True,
-    help="All counts of speculation in each line; they differ from run to run.",
-)
-@click.option("--engine", type=click.Choice(["local", "ray"]), default="local", show_default=True)
-@click.option(
-    "--workers",
-    type=click.IntRange(min=1),
-    default=1,
-    show_default=True,
-    help="Actors of --engine ray.",
-)
-@click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON on stdout.")
 def batch(
     inputs: tuple[str, ...],
-    output: str,
-    per: Any,
+    results: ResultOptions,
+    asked: InputOptions,
+    wanted: BatchOptions,
     models: ModelOptions,
     drafts: DraftOptions,
     sampler: SamplerOptions,
-    **options: Any,
 ) -> int:
     """Answer the prompts in INPUT...: text files, JSONL (OpenAI's batch format too), CSV, folders, globs, - for stdin.
 
     The same command goes on where an interrupted one stopped.
     """
-    template = _template(options["template"])
-    reading = Reading(
-        per, options["max_input"], options["encoding_errors"], template, options["column"]
-    )
-    sources = find_sources(inputs)
+    reading, sources = asked.reading, find_sources(inputs)
     model = Path(models.model or "default").stem
-    flags = {"counts": options["counts"], "overwrite": options["overwrite"], "model": model}
-    out = open_output(output, sources, **flags)
+    out = open_output(
+        results.output, sources, counts=results.counts, overwrite=results.overwrite, model=model
+    )
     records = list(read_sources(sources, reading))
     if not records:
         click.echo("no records in the inputs: nothing to do", err=True)
         return 0
-    retry = options["retry_failed"]
     with (
-        _answerer(models, drafts, sampler, options) as answerer,
-        FileRun(answerer, records, out, per, retry_failed=retry) as run,
+        wanted.open(models, drafts, sampler) as answerer,
+        FileRun(answerer, records, out, asked.per, retry_failed=results.retry_failed) as run,
     ):
         code = _answer(answerer, run)
         if run.complete:
-            click.echo(f"{output} has all {len(records)} records already", err=True)
-        _print(run.summary, answerer.stats(), as_json=options["as_json"])
+            click.echo(f"{results.output} has all {len(records)} records already", err=True)
+        _print(run.summary, answerer.stats(), as_json=results.as_json)
     return code
 
 
@@ -159,36 +210,6 @@ def _template(path: Path | None) -> str | None:
     except OSError as error:
         raise OptionError(f"{path} cannot be read: {error.strerror}", "name a text file") from None
     return utf8(data, str(path)).removesuffix("\n")
-
-
-def _answerer(
-    models: ModelOptions, drafts: DraftOptions, sampler: SamplerOptions, options: Mapping[str, Any]
-) -> Any:
-    """The `Batch` that the options describe, or one that spreads the work over Ray."""
-    settings = Settings(
-        sampler.sampling(seed=0),  # the same command gives the same answers
-        drafts.rule,
-        options["max_tokens"],
-        options["system"],
-        options["stop"],
-        options["raw"],
-    )
-    found = models.find(workers=_here(options))
-    arguments = {
-        **found.arguments, "length": drafts.length, "draft_max": drafts.draft_max, "settings": settings,
-        "parallel": options["parallel"], "exact": options["exact"],
-    }  # fmt: skip
-    if options["engine"] == "ray":
-        from pyspec.batch.ray import RayBatch  # noqa: PLC0415 - an extra that few install
-
-        return RayBatch(str(found.path), workers=options["workers"], **arguments)
-    return Batch(str(found.path), **arguments)
-
-
-def _here(options: Mapping[str, Any]) -> int:
-    """Workers that share this machine's cores."""
-    local = options["engine"] == "ray" and "RAY_ADDRESS" not in os.environ
-    return int(options["workers"]) if local else 1
 
 
 def _print(summary: RunProgress, stats: dict[str, Any], *, as_json: bool) -> None:

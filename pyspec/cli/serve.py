@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import ipaddress
 import socket
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import click
 
 from pyspec.batch import Batch, Settings
 from pyspec.batch.contexts import MOST_SEQUENCES
-from pyspec.cli.command import Subcommand
+from pyspec.cli.command import Subcommand, gathered, option
 from pyspec.cli.options import (
     DraftOptions,
     ModelOptions,
@@ -29,55 +29,69 @@ _BACKLOG = 512
 _LOCAL = ("localhost", "127.0.0.1")
 
 
+@dataclass(frozen=True)
+class ServerOptions:
+    """Where the server listens, who may use it, and how much it takes on."""
+
+    host: str
+    port: int
+    api_key: str | None
+    origin: tuple[str, ...]
+    alias: str | None
+    parallel: int | None
+    queue: int
+    max_body: int
+    max_tokens: int
+
+    @property
+    def is_local(self) -> bool:
+        """Whether only this machine reaches it."""
+        return _is_loopback(self.host)
+
+    def serving(self, batch: Batch, file: str) -> Serving:
+        """What the server says of itself, and its limits; file: the model's name where no other is given."""
+        from pyspec.serve.app import Serving  # noqa: PLC0415 - takes time that --help need not
+
+        facts = batch.facts
+        return Serving(
+            model=self.alias or file,
+            api_key=self.api_key,
+            queue=self.queue,
+            max_body=self.max_body,
+            hosts=(*_LOCAL, self.host) if self.is_local and ":" not in self.host else None,
+            origins=self.origin,
+            about={key: facts[key] for key in ("draft", "companion")},
+        )
+
+
+server_options = gathered(
+    "server", ServerOptions,
+    option("--host", group="Server", default="127.0.0.1", show_default=True, help="Address to listen on."),
+    option("--port", group="Server", type=click.IntRange(0, 65535), default=8080, show_default=True,
+           help="0 for any."),
+    option("--api-key", group="Server", envvar="PYSPEC_API_KEY",
+           help="Clients have to send it; or PYSPEC_API_KEY."),
+    option("--origin", group="Server", multiple=True,
+           help="A page of others that may use the server; * for any."),
+    option("--alias", group="Server", help="The model's name for clients; the file's if not given."),
+    option("--parallel", group="Server", type=click.IntRange(1, MOST_SEQUENCES),
+           help="Answers at once, each with its own context; by the profile and the memory if not given."),
+    option("--queue", group="Server", type=click.IntRange(min=0), default=256, show_default=True,
+           help="Answers that may wait; more are refused with 429."),
+    option("--max-body", group="Server", type=click.IntRange(min=1), default=1 << 20, show_default=True,
+           help="Bytes of a request."),
+    option("-n", "--max-tokens", group="Server", type=click.IntRange(1, 2**31 - 1), default=2048, show_default=True,
+           help="Most tokens of answers that set no limit."),
+)  # fmt: skip
+
+
 @click.command(cls=Subcommand)
-@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
-@click.option(
-    "--port", type=click.IntRange(0, 65535), default=8080, show_default=True, help="0 for any."
-)
-@click.option(
-    "--api-key", envvar="PYSPEC_API_KEY", help="Clients have to send it; or PYSPEC_API_KEY."
-)
-@click.option(
-    "--parallel",
-    type=click.IntRange(1, MOST_SEQUENCES),
-    help="Answers at once, each with its own context; by the profile and the memory if not given.",
-)
-@click.option(
-    "--queue",
-    type=click.IntRange(min=0),
-    default=256,
-    show_default=True,
-    help="Answers that may wait; more are refused with 429.",
-)
-@click.option(
-    "--max-body",
-    type=click.IntRange(min=1),
-    default=1 << 20,
-    show_default=True,
-    help="Bytes of a request.",
-)
-@click.option(
-    "--origin", multiple=True, help="A page of others that may use the server; * for any."
-)
-@click.option("--alias", help="The model's name for clients; the file's if not given.")
+@server_options
 @model_options
 @draft_options
 @sampler_options
-@click.option(
-    "-n",
-    "--max-tokens",
-    type=click.IntRange(1, 2**31 - 1),
-    default=2048,
-    show_default=True,
-    help="Most tokens of answers that set no limit.",
-)
 def serve(
-    host: str,
-    port: int,
-    models: ModelOptions,
-    drafts: DraftOptions,
-    sampler: SamplerOptions,
-    **options: Any,
+    server: ServerOptions, models: ModelOptions, drafts: DraftOptions, sampler: SamplerOptions
 ) -> None:
     """Serve chat and text completions as OpenAI does, and a page to chat in at /.
 
@@ -87,55 +101,38 @@ def serve(
 
     from pyspec.serve.app import make_app  # noqa: PLC0415 - as above
 
-    listener = _listen(host, port)
+    listener = _listen(server.host, server.port)
     found = models.find()
-    settings = Settings(sampler.sampling(), drafts.rule, options["max_tokens"])
     with Batch(
         str(found.path),
         length=drafts.length,
         draft_max=drafts.draft_max,
-        settings=settings,
-        parallel=options["parallel"],
+        settings=Settings(sampler.sampling(), drafts.rule, server.max_tokens),
+        parallel=server.parallel,
         interactive=True,
         **found.arguments,
     ) as batch:
-        serving = _serving(batch, options["alias"] or found.path.stem, host, options)
-        _announce(serving, batch.parallel, host, listener.getsockname()[1])
+        serving = server.serving(batch, found.path.stem)
+        _announce(server, serving, batch.parallel, listener.getsockname()[1])
         config = uvicorn.Config(
             make_app(batch, serving),
             log_level="warning",
             access_log=False,
             timeout_graceful_shutdown=3,
-            limit_concurrency=2 * (batch.parallel + options["queue"]) + 256,
+            limit_concurrency=2 * (batch.parallel + server.queue) + 256,
         )
         uvicorn.Server(config).run(sockets=[listener])
 
 
-def _serving(batch: Batch, name: str, host: str, options: Mapping[str, Any]) -> Serving:
-    """What the server says of itself, and its limits."""
-    from pyspec.serve.app import Serving  # noqa: PLC0415 - as above
-
-    facts = batch.facts
-    return Serving(
-        model=name,
-        api_key=options["api_key"],
-        queue=options["queue"],
-        max_body=options["max_body"],
-        hosts=(*_LOCAL, host) if _is_loopback(host) and ":" not in host else None,
-        origins=options["origin"],
-        about={key: facts[key] for key in ("draft", "companion")},
-    )
-
-
-def _announce(serving: Serving, parallel: int, host: str, port: int) -> None:
+def _announce(server: ServerOptions, serving: Serving, parallel: int, port: int) -> None:
     """Say where the server is reached, and by whom if by anyone."""
-    shown = f"[{host}]" if ":" in host else host
+    shown = f"[{server.host}]" if ":" in server.host else server.host
     click.echo(
         f"{serving.model} on http://{shown}:{port}: draft {serving.about['draft']}, "
         f"{parallel} answers at once; Ctrl-C ends it",
         err=True,
     )
-    if serving.api_key is None and not _is_loopback(host):
+    if server.api_key is None and not server.is_local:
         click.echo("anyone who reaches this machine can use it: set --api-key", err=True)
 
 
