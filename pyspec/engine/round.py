@@ -54,7 +54,8 @@ class Loop:
 
     n_ctx: positions a sequence may use. drafter: a Python drafter; draft_model, companion: whether the engine has one;
     translated: a draft model behind text; n_batch: rows of one decode on the target. A drafter or a companion that fails is
-    reported once and left out of the round, a draft model or a companion of some more rounds; the text stays the target's.
+    reported once, named in `failed`, and left out of the round, a draft model or a companion of some more rounds; the text
+    stays the target's.
     """
 
     def __init__(
@@ -78,7 +79,7 @@ class Loop:
         self.n_batch = n_batch
         self.longest = longest
         self._plain_rounds = 0
-        self._complained: set[str] = set()
+        self.failed: list[str] = []
         self._draft_outage, self._score_outage = Outage(), Outage()
 
     @property
@@ -296,8 +297,8 @@ class Loop:
         return True
 
     def _complain(self, who: str, error: Exception) -> None:
-        if who not in self._complained:
-            self._complained.add(who)
+        if who not in self.failed:
+            self.failed.append(who)
             log.warning("%s failed and is left out: %s", who, error)
 
     # -- verify and accept ---------------------------------------------------------------------------------------------

@@ -28,9 +28,9 @@ from pyspec.batch.contexts import Contexts, Models
 from pyspec.batch.packing import Layout, padded
 from pyspec.engine.handle import Gate, Role
 from pyspec.engine.models import address
-from pyspec.engine.parts import choose_parts
+from pyspec.engine.parts import choose_parts, states_of
 from pyspec.engine.runs import Run
-from pyspec.errors import OptionError
+from pyspec.errors import MeasureError, OptionError
 from pyspec.measure.modes import Mode, parse_mode
 from pyspec.measure.records import TimedAnswer
 from pyspec.policy.lengths import FIXED_MAX, Fixed, parse_length
@@ -168,7 +168,9 @@ class SideBySide:
         self.target = self.models.target
         parts = choose_parts(self.target, drafting, "none")
         self.models.parts = parts
-        cells = padded(n_ctx + len(variants) * (max_tokens + 80))
+        # a draft that reads states reads the prompt in each sequence, others share what they read
+        each = n_ctx if states_of(parts, self.target) is not None else max_tokens + 80
+        cells = padded(n_ctx + len(variants) * each)
         self._contexts = Contexts(self.models, len(variants) + 1, n_ctx, Layout(cells), None)
         self._engine, self._loop = self._contexts.engine, self._contexts.loop
 
@@ -191,6 +193,8 @@ class SideBySide:
             for answer, step in zip(live, steps, strict=True):
                 deviated = self._deviated(answer, rates.get(answer.variant.name, 0.0))
                 answer.after([token.id for token in step.tokens], deviated)
+        if self._loop.failed:
+            raise MeasureError(f"{' and '.join(self._loop.failed)} failed", "see the warning above")
         for seq in range(len(variants) + 1):
             self._engine.set_tokens(seq, ())
         return [self._end(answer, len(prompt)) for answer in answers]

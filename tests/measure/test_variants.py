@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pyspec.errors import OptionError
+from pyspec.errors import MeasureError, OptionError
 from pyspec.measure.variants import SideBySide, parse_variant, parse_variants
 from pyspec.sampling import Sampling
 
@@ -87,6 +87,24 @@ def test_a_draft_that_reads_states_goes_on_from_a_shared_prompt(answers, tiny_ea
     found = answers("plain,strict+fixed:1,strict+fixed:4", drafting=str(tiny_eagle3))
     assert len({tuple(turn.tokens) for turn in found.values()}) == 1
     assert found["strict+fixed:4"].speculation["verified"] > 0
+
+
+def test_each_sequence_of_such_a_draft_has_room_for_the_prompt(tiny_target, tiny_eagle3):
+    """It reads the prompt once a sequence; and where a draft fails in spite of that, no figure is made of it."""
+    named = parse_variants(
+        "strict+fixed:1+model,strict+fixed:2+model,strict+fixed:3+model,strict+fixed:4+model"
+    )
+    sides = SideBySide(
+        str(tiny_target), str(tiny_eagle3), named, n_ctx=256, max_tokens=4, n_threads=1
+    )
+    try:
+        turns = sides.answer(named, PROMPT * 14, GREEDY, {})
+        assert all(turn.speculation["verified"] > 0 for turn in turns)
+        sides._loop.failed.append("the draft")
+        with pytest.raises(MeasureError, match="the draft failed"):
+            sides.answer(named, PROMPT, GREEDY, {})
+    finally:
+        sides.close()
 
 
 def test_plain_is_what_llama_gives(answers, tiny_target, open_plain):
