@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -14,7 +15,8 @@ from pyspec.errors import EngineError, ModelInvalid
 from pyspec.limits import check_ranges
 from pyspec.store.check import Loading, check_model
 from pyspec.store.child import TemplateProcess
-from pyspec.store.drafts import has_head
+from pyspec.store.drafts import has_head, refuse_eagle3
+from pyspec.store.header import check_adapter
 from pyspec.store.machine import address_space_left, default_threads
 from pyspec.text import GuardedTokenizer
 
@@ -67,9 +69,14 @@ class TargetLlama(llama_cpp.Llama):  # type: ignore[misc]  # llama_cpp is untype
             vocab_only=bool(kwargs.get("vocab_only", False)),
         )
         self._may_use_extra = check_model(model_path, trust, self.loading)
+        refuse_eagle3(Path(model_path))
+        if kwargs.get("lora_path"):
+            check_adapter(kwargs["lora_path"])
         self.has_head = head and has_head(Path(model_path))
         self._templates: dict[str, str] | None = {}
         self._load(model_path, kwargs)
+        # a collection of garbage finalises in any order: until this object has closed itself, model and context are no garbage
+        weakref.finalize(self, _let_go, self._model, self._ctx).atexit = False
         if isinstance(self.tokenizer_, llama_cpp.LlamaTokenizer):
             self.tokenizer_ = GuardedTokenizer(self)
         self._offer_templates(kwargs)
@@ -90,6 +97,11 @@ class TargetLlama(llama_cpp.Llama):  # type: ignore[misc]  # llama_cpp is untype
             raise EngineError(
                 f"no memory for {model_path} with {kwargs.get('n_ctx', 512)} tokens of context",
                 "lower n_ctx (-c)",
+            ) from error
+        except RuntimeError as error:  # its one check of its own: the adapter does not fit
+            raise ModelInvalid(
+                f"the LoRA adapter {kwargs.get('lora_path')} could not be put on {model_path}",
+                "give one that was made for this model",
             ) from error
         except ValueError as error:
             if "context" in str(error):
@@ -118,6 +130,15 @@ class TargetLlama(llama_cpp.Llama):  # type: ignore[misc]  # llama_cpp is untype
     def context_params(self, params: Any) -> None:
         params.n_rs_seq = self._snapshots  # llama.cpp makes it 0 for models that have no use for it
         self._context_params = params
+
+    @property
+    def _lora_adapter(self) -> Any:
+        """The adapter, or None; `llama_cpp.Llama` fills it, and would go on with a null pointer."""
+        return self._adapter
+
+    @_lora_adapter.setter
+    def _lora_adapter(self, found: Any) -> None:
+        self._adapter = found or None
 
     @property
     def metadata(self) -> dict[str, str]:
@@ -151,6 +172,10 @@ class TargetLlama(llama_cpp.Llama):  # type: ignore[misc]  # llama_cpp is untype
         return llama_chat_format.chat_formatter_to_chat_completion_handler(
             partial(_format, process, words[0], eos)
         )
+
+
+def _let_go(*_owned: object) -> None:
+    """Nothing: it was held till now."""
 
 
 def _format(process: TemplateProcess, eos_text: str, eos: int, **conversation: Any) -> Any:

@@ -194,7 +194,8 @@ class Contexts:
             raise EngineError(f"the LoRA adapter {target.lora_path} cannot be used")
 
     def _attach(self, parts: Parts, placement: Placement) -> None:
-        self.engine.attach(Role.TARGET, address(self._own.ctx), address(self.target.model))
+        addresses = address(self._own.ctx), address(self.target.model)
+        self.engine.attach(Role.TARGET, *addresses, self._own, self.target)
         states = states_of(parts, self.target)
         for role, path, reads in (
             (Role.DRAFT, parts.draft, states),
@@ -203,7 +204,7 @@ class Contexts:
             if path is not None:
                 side = SideModel(path, self.target, placement, self.n_slots, reads)
                 self._sides.append(side)
-                self.engine.attach(role, side.context, side.model)
+                self.engine.attach(role, side.context, side.model, side)
         self.reads_states = states is not None
         if states is not None:
             self.engine.read_states(states)

@@ -331,6 +331,10 @@ class Batch:
         self._close_contexts()
         self._models.close()
 
+    def __del__(self) -> None:
+        if hasattr(self, "_decode_us"):  # made to the end
+            self.close()
+
     def __enter__(self) -> Batch:
         return self
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
@@ -66,7 +67,8 @@ class Gate:
 class Engine:
     """Sequences over one target context, and a draft's and a companion's where there are any.
 
-    It owns no model and no context: they must outlive it. One thread at a time may be inside; a second gets EngineBusy.
+    It owns no model and no context, but keeps who does from being collected before it is closed. One thread at a time may
+    be inside; a second gets EngineBusy.
     """
 
     def __init__(self, n_seq: int, n_vocab: int) -> None:
@@ -74,6 +76,10 @@ class Engine:
         check(lib.ps_engine_open(n_seq, n_vocab, out), "opening the engine")
         # freed with its last user: another thread may be inside a call, such as a cancel, when `close` comes
         self._engine: Any = ffi.gc(out[0], lib.ps_engine_close)
+        self._owners: list[object] = []
+        # a collection of garbage frees contexts in any order: this comes first
+        self._detach = weakref.finalize(self, _detach, self._engine, self._owners)
+        self._detach.atexit = False
         self._spent_us = (0, 0, 0)
         self.n_seq = n_seq
         self.n_vocab = n_vocab
@@ -90,8 +96,9 @@ class Engine:
         self._verdict = ffi.new("ps_verdict *")
         self._window = 0
 
-    def attach(self, role: Role, context: int, model: int) -> None:
-        """Give a role its llama_context and llama_model, as addresses; 0 empties the role."""
+    def attach(self, role: Role, context: int, model: int, *owners: object) -> None:
+        """Give a role its llama_context and llama_model, as addresses; 0 empties the role. owners: who frees them."""
+        self._owners += owners
         pointers = ffi.cast("void *", context), ffi.cast("void *", model)
         check(
             lib.ps_engine_attach(self._engine, role, *pointers),
@@ -218,14 +225,18 @@ class Engine:
     def close(self) -> None:
         """Let go of models and contexts; calling it again does nothing. Nobody may be inside but for cancel and counters."""
         self.decode_us()
-        engine, self._engine = self._engine, ffi.NULL
+        self._engine = ffi.NULL
         self._views.clear()
-        if engine:
-            for role in Role:
-                lib.ps_engine_attach(engine, role, ffi.NULL, ffi.NULL)
+        self._detach()
 
     def __enter__(self) -> Engine:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _detach(engine: Any, owners: list[object]) -> None:
+    for role in Role:
+        lib.ps_engine_attach(engine, role, ffi.NULL, ffi.NULL)
+    owners.clear()

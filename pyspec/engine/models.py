@@ -13,7 +13,7 @@ from llama_cpp import _internals as internals
 from pyspec.engine.handle import MAX_DRAFT
 from pyspec.errors import DraftMismatch, EngineError, ModelInvalid, UnsupportedModel
 from pyspec.store import check_model
-from pyspec.store.drafts import MTP, States, head_size, same_tokens
+from pyspec.store.drafts import MTP, States, head_size, refuse_eagle3, same_tokens
 
 STATE_ROWS = 64
 """Rows that an EAGLE-3 draft computes at once: each takes n_vocab floats of working memory."""
@@ -50,7 +50,9 @@ class SideModel:
     ) -> None:
         self.path = path
         self._owned = states is None or states.kind != MTP
-        self._model = self._load(target, placement) if self._owned else target._model
+        self._model = (
+            self._load(target, placement, states is not None) if self._owned else target._model
+        )
         try:
             if self._owned:
                 self._check(target)
@@ -62,7 +64,9 @@ class SideModel:
             self._free()
             raise
 
-    def _load(self, target: Any, placement: Placement) -> Any:
+    def _load(self, target: Any, placement: Placement, reads_states: bool) -> Any:
+        if not reads_states:
+            refuse_eagle3(self.path)
         params = _model_params(self.path, target, placement)
         try:
             return internals.LlamaModel(

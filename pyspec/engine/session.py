@@ -55,11 +55,12 @@ class Session:
         translated: TranslatedDrafter | None = None,
     ) -> None:
         self.engine = Engine(1, target.n_vocab())
-        self.engine.attach(Role.TARGET, address(target.ctx), address(target.model))
+        owners = target._ctx, target._model  # noqa: SLF001 - not the target: it may own this session
+        self.engine.attach(Role.TARGET, address(target.ctx), address(target.model), *owners)
         if draft is not None:
-            self.engine.attach(Role.DRAFT, draft.context, draft.model)
+            self.engine.attach(Role.DRAFT, draft.context, draft.model, draft)
         if companion is not None:
-            self.engine.attach(Role.COMPANION, companion.context, companion.model)
+            self.engine.attach(Role.COMPANION, companion.context, companion.model, companion)
         if states is not None:
             self.engine.read_states(states)
         self.n_ctx = target.n_ctx()

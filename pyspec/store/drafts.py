@@ -38,6 +38,7 @@ __all__ = [
     "known_as",
     "known_drafts",
     "read_eagle3",
+    "refuse_eagle3",
     "same_tokens",
 ]
 
@@ -260,6 +261,14 @@ def head_size(model: Path) -> int:
 def is_eagle3(draft: Path) -> bool:
     """Whether a GGUF is an EAGLE-3 draft."""
     return _architecture(draft) == EAGLE3
+
+
+def refuse_eagle3(model: Path) -> None:
+    """Raises ModelInvalid for an EAGLE-3 draft in a place where it cannot be: llama.cpp would load it, and later abort."""
+    if is_eagle3(model):
+        raise ModelInvalid(
+            f"{model.name} is an EAGLE-3 head and answers nothing by itself", "give it as --draft"
+        )
 
 
 def _architecture(model: Path) -> str:

@@ -47,6 +47,16 @@ def read_header(
     return header
 
 
+def check_adapter(path: str | os.PathLike[str]) -> None:
+    """Raises ModelNotFound, ModelUnreadable or ModelInvalid for what is no LoRA adapter."""
+    header = parse_header(Path(path))
+    kind = header.metadata.get("general.type"), header.metadata.get("adapter.type")
+    if kind != ("adapter", "lora"):
+        raise _bad(
+            header, "it is no LoRA adapter", "convert_lora_to_gguf.py of llama.cpp makes one"
+        )
+
+
 def _bad(header: Header, what: str, hint: str = "") -> ModelInvalid:
     return ModelInvalid(f"{show(header.path.name)}: {what}", hint)
 

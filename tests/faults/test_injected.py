@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import msgspec
 import pytest
 import tiny
 from answers import GREEDY, ask
@@ -18,7 +19,9 @@ from pyspec._lib import ffi, lib
 from pyspec.batch import Batch, Settings
 from pyspec.cli.main import main
 from pyspec.engine.handle import Role
+from pyspec.engine.runs import Outage
 from pyspec.errors import EngineError
+from pyspec.policy.simple import FixedPolicy
 from pyspec.rules import Margin
 
 PROMPT = [tiny.A, tiny.A + 1, tiny.A + 2]
@@ -28,34 +31,29 @@ ANSWERS = (1, -1, -3)
 lasting = pytest.mark.parametrize("lasts", [False, True], ids=["once", "from-there-on"])
 
 
-@pytest.fixture
-def decodes() -> Iterator[Decodes]:
-    """Decodes that can fail."""
-    made = Decodes()
-    yield made
-    made.restore()
+def injecting(kind: Callable[[], Any]) -> Any:
+    """A fixture that makes faults of a kind, and undoes them."""
+
+    @pytest.fixture
+    def made() -> Iterator[Any]:
+        faults = kind()
+        yield faults
+        faults.restore()
+
+    return made
+
+
+decodes, ends, allocations = injecting(Decodes), injecting(Ends), injecting(Allocations)
 
 
 @pytest.fixture
-def ends() -> Iterator[Ends]:
-    """Any token may end an answer."""
-    made = Ends()
-    yield made
-    made.restore()
-
-
-@pytest.fixture
-def allocations() -> Iterator[Allocations]:
-    """The extension's allocations can fail."""
-    made = Allocations()
-    yield made
-    made.restore()
-
-
-@pytest.fixture
-def both(tiny_target, tiny_draft, tiny_companion) -> dict[str, Any]:
-    """A target with a draft and a companion, which both work."""
-    sides = {"draft": tiny_draft, "companion": tiny_companion, "length": "companion"}
+def both(tiny_target, tiny_draft, tiny_companion, monkeypatch) -> dict[str, Any]:
+    """A target with a draft and a companion, which both work in every round, whatever time they take."""
+    plan = FixedPolicy.plan
+    monkeypatch.setattr(
+        FixedPolicy, "plan", lambda *seen: msgspec.structs.replace(plan(*seen), use_companion=True)
+    )
+    sides = {"draft": tiny_draft, "companion": tiny_companion, "length": "fixed:4"}
     return {"path": tiny_target, "n_ctx": 512, **sides}
 
 
@@ -78,14 +76,8 @@ def parts(llm, decodes):
 @pytest.fixture
 def command(both, capfd) -> Callable[..., tuple[int, str, str]]:
     """`pyspec generate`: its exit code, what it wrote, and what it said."""
-    files = [
-        "-m",
-        str(both["path"]),
-        "--draft",
-        str(both["draft"]),
-        "--companion",
-        str(both["companion"]),
-    ]
+    files = ["-m", str(both["path"]), "--draft", str(both["draft"])]
+    files += ["--companion", str(both["companion"])]
     options = [
         "--raw",
         "--temp",
@@ -113,11 +105,15 @@ def command(both, capfd) -> Callable[..., tuple[int, str, str]]:
 @pytest.mark.parametrize("role", [Role.DRAFT, Role.COMPANION])
 def test_a_failing_side_changes_no_text(parts, decodes, role, lasts) -> None:
     """Whichever decode of draft or companion fails, the answer is the target's, and so is the next."""
-    llm = parts
+    llm, loop = parts, parts._assembly.session.loop
     reference = ask(llm, PROMPT).ids
     k = 0
     while k == 0 or decodes.failed:
         k += 1
+        loop._draft_outage, loop._score_outage = (
+            Outage(),
+            Outage(),
+        )  # else it sits out whole answers
         decodes.fail(role, k, lasts, ANSWERS[k % 3])
         assert ask(llm, PROMPT).ids == reference, k
     assert k > 5  # it was used, and failed at each of these places
@@ -193,7 +189,7 @@ def test_a_failing_target_is_one_sentence(command, decodes, lasts) -> None:
 @pytest.mark.parametrize("theta", [1.0, 0.5], ids=["strict", "margin"])
 def test_an_end_anywhere_is_the_end(open_llama, both, ends, theta, lasts) -> None:
     """Case 24: wherever a token ends the answer, nothing behind it is given or kept; the next answer is whole."""
-    llm = open_llama(**{**both, "length": "fixed:4"}, verification=Margin(theta, budget=0.0))
+    llm = open_llama(**both, verification=Margin(theta, budget=0.0))
     reference = ask(llm, PROMPT, 24).ids
     k, failed, inside = 0, True, 0
     while failed:

@@ -1,0 +1,33 @@
+"""What the cases share: a cache of their own, and the command with its one sentence."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from pyspec.cli.main import main
+
+
+@pytest.fixture
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No trial is remembered from one case to the next."""
+    monkeypatch.setenv("PYSPEC_CACHE", str(tmp_path / "cache"))
+
+
+@pytest.fixture
+def command(capfd: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str]]:
+    """Runs `pyspec generate` on a file; its exit code and stderr, which must be one sentence where it failed."""
+
+    def run(path: Path | str, *args: str, prompt: str = "a") -> tuple[int, str]:
+        base = ["generate", prompt, "-m", str(path), "-n", "2", "-t", "1", "-c", "64", "--raw"]
+        with pytest.raises(SystemExit) as end:
+            main([*base, "--draft", "none", "--no-stats", *args])
+        code, said = int(end.value.code or 0), capfd.readouterr().err.strip()
+        assert "Traceback" not in said
+        if code:
+            assert said.startswith(("pyspec: ", "Usage: ", "Error: "))
+        return code, said
+
+    return run

@@ -1,0 +1,183 @@
+"""Cases 14 to 27 of `cases.py`, texts, options and memory: each ends in an answer or a sentence."""
+
+from __future__ import annotations
+
+import os
+import resource
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import tiny
+from faults.cases import load
+from store.make_gguf import tiny_llama
+from waiting import DEADLINE_S
+
+from pyspec.cli.main import main
+from pyspec.errors import InputError, OptionError
+
+pytestmark = pytest.mark.usefixtures("own_cache")
+
+
+def test_14_bytes_that_are_no_text(
+    tiny_ascii: Path, command: Callable[..., tuple[int, str]]
+) -> None:
+    """A prompt with half a surrogate is one error of the caller."""
+    assert command(tiny_ascii, prompt="a\udcff")[0] == 2
+    assert command(tiny_ascii, "-s", "a\udcff")[0] == 2
+    with load(tiny_ascii) as llm, pytest.raises(InputError):
+        llm.create_completion("a\udcff")
+
+
+@pytest.mark.parametrize("text", ["a\0", "é", "\ufffd"])
+def test_15_what_a_vocabulary_cannot_spell(
+    text: str, tiny_ascii: Path, tmp_path: Path, command: Callable[..., tuple[int, str]]
+) -> None:
+    """Without byte tokens such a text is refused; with them it is answered."""
+    with load(tiny_ascii) as llm:
+        with pytest.raises(InputError, match="cannot spell"):
+            llm.create_completion(text)
+        assert llm.create_completion("a", max_tokens=1)
+    assert command(tiny_ascii, prompt=text)[0] == 2
+    path = tmp_path / "bytes.gguf"
+    path.write_bytes(tiny_llama().build())
+    with load(path) as llm:
+        assert llm.create_completion(text, max_tokens=1)
+
+
+def test_15_ids_that_are_no_tokens(tiny_ascii: Path) -> None:
+    """llama.cpp would throw through C."""
+    with load(tiny_ascii) as llm:
+        for token in (-1, 10**6):
+            with pytest.raises(InputError, match="no token"):
+                llm.detokenize([token])
+
+
+def test_24_end_inside_a_draft(tmp_path: Path) -> None:
+    """Nothing behind an end of generation is emitted or kept, though it was drafted and would be accepted."""
+    prompt = [tiny.A, tiny.A + 1, tiny.A + 2]
+    with load(tiny.write(tmp_path / "endless.gguf")) as llm:
+        text = llm.generate(prompt, temp=0.0)
+        free = [next(text) for _ in range(20)]
+        text.close()
+    end = next(token for token in free[3:] if token not in free[:3])
+    path = tiny.write(tmp_path / "ends.gguf", eos=end)
+    with load(path, draft=str(path), length="fixed:8") as llm:
+        assert list(llm.generate(prompt, temp=0.0)) == free[: free.index(end) + 1]
+        assert llm.n_tokens <= len(prompt) + free.index(end) + 1
+
+
+def test_22_context_fills(tiny_ascii: Path, command: Callable[..., tuple[int, str]]) -> None:
+    """An answer that fills the context ends, with its text."""
+    with load(tiny_ascii, draft="lookup") as llm:
+        answer = llm.create_completion("ab" * 20, max_tokens=10_000, temperature=0)
+    assert answer["usage"]["total_tokens"] >= 60
+    assert command(tiny_ascii, "-n", "-1")[0] == 0
+
+
+FILLED = ["-n", "-1", "--temp", "0", "-t", "1", "--trust-model", "--draft", "lookup"]
+
+
+@pytest.mark.parametrize("asked", [17, 64, 300, 1000])
+@pytest.mark.parametrize("name", ["generate", "chat"])
+def test_22_context_fills_a_command(
+    tiny_ascii: Path,
+    asked: int,
+    name: str,
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """llama.cpp rounds a context up to 256; all of it is filled, the text kept, and the reason said."""
+    reader, writer = os.pipe()
+    os.write(writer, b"abc")
+    os.close(writer)
+    monkeypatch.setenv("PYSPEC_CHATS", "")
+    raw = ["--raw"] if name == "generate" else []
+    with os.fdopen(reader) as stdin, monkeypatch.context() as patched:
+        patched.setattr("sys.stdin", stdin)
+        with pytest.raises(SystemExit) as end:
+            main([name, "-m", str(tiny_ascii), "-c", str(asked), *FILLED, *raw])
+    answer, said = capfd.readouterr()
+    n_ctx = -(-asked // 256) * 256
+    assert end.value.code in (0, None)
+    assert f"the context of {n_ctx} tokens is full" in said
+    assert (
+        len(answer.removesuffix("\n")) >= n_ctx - 60
+    )  # a chat's prompt has words around the message
+
+
+@pytest.mark.parametrize(
+    "option",
+    [
+        {"n_ctx": 2**31 - 1}, {"n_ctx": 99_999_999_999}, {"n_ctx": -5}, {"n_threads": 20_000}, {"n_threads": -1},
+        {"n_gpu_layers": -5}, {"n_batch": 0}, {"draft_n_gpu_layers": -7},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_23_ranges_of_the_class(option: dict[str, int], tiny_ascii: Path) -> None:
+    """Outside its range an option is refused before anything is loaded."""
+    with pytest.raises(OptionError, match=next(iter(option))):
+        load(tiny_ascii, **option)
+
+
+@pytest.mark.parametrize(
+    "option",
+    ["-c 2147483647", "-c 99999999999", "-t 99999999999", "-t 20000", "-ngl -5", "--repeat-penalty nan",
+     "--repeat-penalty 0", "--repeat-penalty -1", "--temp nan", "--temp -1", "--top-p 0", "--min-p 2",
+     "--draft-max -1", "-n -2"],
+)  # fmt: skip
+def test_23_ranges_of_the_command(
+    option: str, tiny_ascii: Path, command: Callable[..., tuple[int, str]]
+) -> None:
+    """The same, with exit code 2."""
+    assert command(tiny_ascii, *option.split())[0] == 2
+
+
+@pytest.mark.parametrize("option", ["top_p", "min_p", "repeat_penalty", "temperature"])
+def test_23_ranges_of_a_call(option: str, tiny_ascii: Path) -> None:
+    """A call's sampling options too."""
+    with load(tiny_ascii) as llm, pytest.raises(OptionError, match=option):
+        llm.create_completion("a", **{option: float("nan")})
+
+
+IN_A_SCRIPT = """
+import sys
+from pyspec.errors import PyspecError
+from pyspec.llama import SpeculativeLlama
+try:
+    with SpeculativeLlama(sys.argv[1], n_threads=1, draft="none") as llm:
+        llm.create_completion("a", max_tokens=2)
+except PyspecError as error:
+    sys.exit(f"pyspec: {error}")
+"""
+
+
+@pytest.mark.parametrize("megabytes", [200, 400, 800, 1200])
+@pytest.mark.parametrize("entry", ["command", "class"])
+def test_27_little_memory(megabytes: int, entry: str, smollm2: str) -> None:
+    """Under a limit on address space both answer, or say one sentence."""
+
+    def limit() -> None:
+        resource.setrlimit(resource.RLIMIT_AS, (megabytes << 20, megabytes << 20))
+
+    command = [
+        "-m",
+        "pyspec",
+        "generate",
+        "a",
+        "-m",
+        smollm2,
+        *["-n", "2", "-t", "1", "--draft", "none"],
+    ]
+    words = command if entry == "command" else ["-c", IN_A_SCRIPT, smollm2]
+    done = subprocess.run(
+        [sys.executable, *words],
+        preexec_fn=limit,
+        capture_output=True,
+        timeout=DEADLINE_S,
+        check=False,
+    )
+    assert done.returncode in (0, 1), done.stderr[-500:]
+    assert b"Traceback" not in done.stderr

@@ -1,0 +1,245 @@
+"""Cases 1 to 12 of `cases.py`, bad model files: a typed error from the class, one sentence from the command."""
+
+from __future__ import annotations
+
+import os
+import socket
+import struct
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tiny_eagle
+from faults.cases import load
+from store.make_gguf import ARR, F32, STR, U32, U64, Gguf, Tensor, floats, string, tiny_llama
+
+from pyspec.errors import (
+    DraftMismatch,
+    ModelError,
+    ModelInvalid,
+    ModelNotFound,
+    ModelRejected,
+    ModelUnreadable,
+    PyspecError,
+    TemplateError,
+)
+
+pytestmark = pytest.mark.usefixtures("own_cache")
+
+
+def changed(change: Callable[[Gguf], None]) -> bytes:
+    """The bytes of a good model with one change."""
+    made = tiny_llama()
+    change(made)
+    return made.build()
+
+
+def _set(key: str, kind: int, value: Any) -> Callable[[Gguf], None]:
+    return lambda made: made.kv.__setitem__(key, (kind, value))
+
+
+def _words(words: list[str]) -> Callable[[Gguf], None]:
+    return _set("tokenizer.ggml.tokens", ARR, (STR, words))
+
+
+def _tensor(**fields: Any) -> Callable[[Gguf], None]:
+    return lambda made: [setattr(made.tensors[1], k, v) for k, v in fields.items()] and None
+
+
+def _nan(made: Gguf) -> None:
+    made.tensors[2].data = struct.pack("<f", float("nan")) + made.tensors[2].data[4:]
+
+
+GOOD = tiny_llama()
+N_WORDS = len(GOOD.kv["tokenizer.ggml.tokens"][1][1])
+FILES: list[tuple[str, bytes, type[PyspecError]]] = [
+    ("03 empty", b"", ModelInvalid),
+    ("03 four bytes", b"GGUF", ModelInvalid),
+    ("03 random", bytes(range(256)) * 8, ModelInvalid),
+    ("03 magic", changed(lambda m: setattr(m, "magic", b"GGML")), ModelInvalid),
+    ("03 version 1", changed(lambda m: setattr(m, "version", 1)), ModelInvalid),
+    ("03 version 99", changed(lambda m: setattr(m, "version", 99)), ModelInvalid),
+    ("03 big-endian", changed(lambda m: setattr(m, "version", 3 << 24)), ModelInvalid),
+    ("04 entries", changed(lambda m: setattr(m, "n_kv", 2**60)), ModelInvalid),
+    ("04 tensors", changed(lambda m: setattr(m, "n_tensors", 2**60)), ModelInvalid),
+    ("04 key", changed(lambda m: setattr(m, "extra_kv", struct.pack("<Q", 2**62))), ModelInvalid),
+    (
+        "04 array",
+        changed(
+            lambda m: m.__dict__.update(
+                n_kv=len(m.kv) + 1, extra_kv=string("x") + struct.pack("<IIQ", ARR, U64, 2**40)
+            )
+        ),
+        ModelInvalid,
+    ),
+    ("05 no layers", changed(_set("llama.block_count", U32, 0)), ModelInvalid),
+    ("05 513 layers", changed(_set("llama.block_count", U32, 513)), ModelInvalid),
+    ("05 no heads", changed(_set("llama.attention.head_count", U32, 0)), ModelInvalid),
+    ("05 equal words", changed(_words(["<unk>", "<s>", "</s>"] + ["a"] * (N_WORDS - 3))), ModelInvalid),
+    ("05 empty words", changed(_words([""] * N_WORDS)), ModelInvalid),
+    ("06 half", GOOD.build()[: len(GOOD.build()) // 2], ModelInvalid),
+    ("06 last byte", GOOD.build()[:-1], ModelInvalid),
+    ("07 offset", changed(_tensor(offset=2**64 - 32)), ModelInvalid),
+    ("07 overlap", changed(_tensor(offset=0)), ModelInvalid),
+    ("07 shape", changed(_tensor(shape=(2**32, 2**32))), ModelInvalid),
+    ("07 type", changed(_tensor(type=99)), ModelInvalid),
+    ("08 nan", changed(_nan), ModelRejected),
+    ("12 climbing part", changed(lambda m: m.kv.update({"split.count": (U32, 2), "general.name": (STR, "../x")})), ModelInvalid),
+    ("12 missing part", changed(lambda m: m.kv.update({"split.count": (U32, 2), "split.no": (U32, 0)})), ModelInvalid),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("raw", "error"), [c[1:] for c in FILES], ids=[c[0] for c in FILES])
+def test_bad_file(
+    raw: bytes, error: type[PyspecError], tmp_path: Path, command: Callable[..., tuple[int, str]]
+) -> None:
+    """Cases 3 to 8 and 12: a typed error from the class, a sentence and exit code 1 from the command."""
+    path = tmp_path / "bad-00001-of-00002.gguf"
+    path.write_bytes(raw)
+    with pytest.raises(error):
+        load(path)
+    assert command(path)[0] == 1
+
+
+@pytest.mark.parametrize("role", ["draft", "companion"])
+def test_bad_side_model(role: str, tmp_path: Path, tiny_target: Path, tiny_draft: Path) -> None:
+    """Cases 5 and 8 for drafts and companions."""
+    path = tmp_path / "side.gguf"
+    path.write_bytes(changed(_nan))
+    options = {"draft": str(tiny_draft), "companion": "none"} | {role: str(path)}
+    with pytest.raises(ModelRejected):
+        load(tiny_target, **options)
+
+
+@pytest.mark.parametrize("kind", ["01 missing", "01 folder", "02 fifo", "02 socket", "02 device"])
+def test_no_file(kind: str, tmp_path: Path, command: Callable[..., tuple[int, str]]) -> None:
+    """Cases 1 and 2: nothing is opened that is no regular file."""
+    path = tmp_path / "x.gguf"
+    if "folder" in kind:
+        path.mkdir()
+    elif "fifo" in kind:
+        os.mkfifo(path)
+    elif "device" in kind:
+        path = Path("/dev/zero")
+    elif "socket" in kind:
+        os.chdir(tmp_path)  # names of sockets are short
+        with socket.socket(socket.AF_UNIX) as end:
+            end.bind("x.gguf")
+    with pytest.raises(ModelNotFound if "missing" in kind else ModelUnreadable):
+        load(path)
+    assert command(path)[0] == 1
+
+
+def test_09_file_that_changes_while_open(tmp_path: Path) -> None:
+    """Without mmap the weights are in memory: a file cut short meanwhile changes nothing."""
+    path = tmp_path / "m.gguf"
+    path.write_bytes(GOOD.build())
+    with load(path, use_mmap=False) as llm:
+        before = llm.create_completion("abcd", max_tokens=4, temperature=0)["choices"]
+        os.truncate(path, 100)
+        llm.reset()
+        assert llm.create_completion("abcd", max_tokens=4, temperature=0)["choices"] == before
+
+
+def test_09_file_that_changes_while_a_command_reads(tmp_path: Path) -> None:
+    """The same for an answer that is being written."""
+    path = tmp_path / "m.gguf"
+    options = [
+        "-n",
+        "-1",
+        "-c",
+        "8192",
+        "-t",
+        "1",
+        "--raw",
+        "--temp",
+        "0",
+        "--no-mmap",
+        "--no-log",
+        "--draft",
+        "none",
+    ]
+    words = [sys.executable, "-m", "pyspec", "generate", "abcd", "-m", str(path), *options]
+    texts = []
+    for is_cut in (False, True):
+        path.write_bytes(GOOD.build())
+        with subprocess.Popen(words, stdout=subprocess.PIPE) as child:
+            assert child.stdout is not None
+            first = child.stdout.read(1)
+            if is_cut:
+                os.truncate(path, 100)
+            texts.append(first + child.stdout.read())
+        assert child.returncode == 0
+    assert texts[0] == texts[1]
+
+
+@pytest.mark.parametrize(
+    "template", ["{{ 'a'*10**9 }}", "{% for %}", "{{" + "(" * 3000 + ")" * 3000 + "}}"]
+)
+def test_10_hostile_template(
+    template: str, tmp_path: Path, command: Callable[..., tuple[int, str]]
+) -> None:
+    """It is no harm to load; a chat that needs it is one error, and the model goes on."""
+    path = tmp_path / "m.gguf"
+    path.write_bytes(changed(_set("tokenizer.chat_template", STR, template)))
+    with load(path) as llm:
+        with pytest.raises(TemplateError):
+            llm.create_chat_completion([{"role": "user", "content": "a"}])
+        assert llm.create_completion("a", max_tokens=1)
+    assert command(path)[0] == 0
+
+
+def test_11_another_vocabulary(
+    tmp_path: Path, tiny_target: Path, command: Callable[..., tuple[int, str]]
+) -> None:
+    """A companion is refused by the first token that differs; a draft is translated, and the text is the target's."""
+    path = tmp_path / "draft.gguf"
+    path.write_bytes(GOOD.build())
+    with pytest.raises(DraftMismatch, match="another token 3"):
+        load(tiny_target, draft=str(tiny_target), companion=str(path))
+    code, said = command(tiny_target, "--draft", str(tiny_target), "--companion", str(path))
+    assert (code, "another token 3" in said) == (1, True)
+    assert command(tiny_target, "--draft", str(path))[0] == 0
+    texts = []
+    for draft in ("none", str(path)):
+        with load(tiny_target, draft=draft, length="fixed:4") as llm:
+            answer = llm.create_completion("abc", max_tokens=12, temperature=0)
+            texts.append(answer["choices"][0]["text"])
+    assert texts[0] == texts[1]
+
+
+@pytest.mark.parametrize("kind", ["missing", "fifo", "model", "other shapes"])
+def test_bad_adapter(kind: str, tmp_path: Path) -> None:
+    """A LoRA adapter that cannot be used is an error: llama_cpp would go on with a null pointer."""
+    model, path = tmp_path / "m.gguf", tmp_path / "lora.gguf"
+    model.write_bytes(GOOD.build())
+    if kind == "fifo":
+        os.mkfifo(path)
+    elif kind == "model":
+        path.write_bytes(GOOD.build())
+    elif kind == "other shapes":
+        made = Gguf({"general.type": (STR, "adapter"), "adapter.type": (STR, "lora")})
+        made.kv |= {"general.architecture": (STR, "llama"), "adapter.lora.alpha": (F32, 1.0)}
+        for end, shape in {"a": (7, 4), "b": (4, 7)}.items():
+            name = f"blk.0.attn_q.weight.lora_{end}"
+            made.tensors.append(Tensor(name, shape, floats(shape, 1)))
+        path.write_bytes(made.build())
+    with pytest.raises(ModelError, match="lora"):
+        load(model, lora_path=str(path))
+
+
+def test_an_eagle_head_is_no_model(
+    tmp_path: Path, tiny_target: Path, command: Callable[..., tuple[int, str]]
+) -> None:
+    """llama.cpp loads it as one, and aborts in a decode where its ids are not its own."""
+    path = tiny_eagle.write(tmp_path / "head.gguf", d2t=[10**6] * 16)
+    for options in ({}, {"companion": str(path), "draft": str(tiny_target)}):
+        with pytest.raises(ModelInvalid, match="EAGLE-3"):
+            load(tiny_target if options else path, **options)
+    assert command(path) == (
+        1,
+        "pyspec: head.gguf is an EAGLE-3 head and answers nothing by itself (give it as --draft)",
+    )
