@@ -8,7 +8,7 @@ QUESTIONS has `turns` (the first one is asked) or `prompt` a line; they are aske
 done, by --clients at once, each the next one when its last has ended. Answers are streamed unless --whole. Both servers
 have as many slots as there are clients, and --ctx positions each; temperature 0, strict. Every way runs in a process of
 its own; the ways take turns, --repeat times. The table has medians; memory is the resident set after a tenth of the
-requests and at the end.
+requests and at the end, and stderr tells it after each tenth.
 """
 
 from __future__ import annotations
@@ -222,9 +222,19 @@ class Load:
     def _take(self) -> int | None:
         with self._lock:
             number, self._next = self._next, self._next + 1
-            if number == self.options.requests // 10:
-                self.then = resident_now(self.pid)
+            self._look(number)
             return number if number < self.options.requests else None
+
+    def _look(self, number: int) -> None:
+        """Memory after each tenth of the requests, for whoever waits."""
+        tenth = max(1, self.options.requests // 10)
+        if number % tenth == 0 and number <= self.options.requests:
+            held = resident_now(self.pid)
+            self.then = held if number == tenth else self.then
+            said = (
+                f"{number} of {self.options.requests} requests: {held:.0f} MB, {self.errors} errors"
+            )
+            print(said, file=sys.stderr, flush=True)
 
 
 def ask(port: int, text: str, options: argparse.Namespace, tokens: int) -> tuple[int, float, float]:

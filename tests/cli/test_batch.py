@@ -13,6 +13,7 @@ import time
 from pathlib import Path
 
 import pytest
+from waiting import DEADLINE_S, wait
 
 PLAIN = [
     "--draft",
@@ -163,10 +164,12 @@ def undisturbed(pyspec, many, tmp_path):
 
 def wait_for(journal, records, process):
     """Returns when the journal has that many records, or the process has ended."""
-    while process.poll() is None and not (
-        journal.exists() and journal.read_bytes().count(b"\n") > records
-    ):
-        time.sleep(0.005)
+    wait(
+        lambda: (
+            process.poll() is not None
+            or (journal.exists() and journal.read_bytes().count(b"\n") > records)
+        )
+    )
 
 
 @pytest.mark.parametrize("moments", [5, pytest.param(50, marks=pytest.mark.slow)])
@@ -199,7 +202,7 @@ def test_signal_keeps_what_is_done(pyspec, many, undisturbed, tmp_path, number, 
     journal = tmp_path / "out.jsonl.journal"
     wait_for(journal, 10, process)
     process.send_signal(number)
-    _, stderr = process.communicate(timeout=30)
+    _, stderr = process.communicate(timeout=DEADLINE_S)
     assert process.returncode == status
     assert "the same command goes on from here" in stderr
     assert "Traceback" not in stderr
@@ -215,7 +218,7 @@ def test_second_process_is_refused(pyspec, many, tmp_path):
     first.send_signal(signal.SIGSTOP)
     second = pyspec(*many, "-o", "out.jsonl")
     first.send_signal(signal.SIGCONT)
-    first.communicate(timeout=60)
+    first.communicate(timeout=DEADLINE_S)
     assert second.returncode == 1
     assert "another process is writing" in second.stderr
     assert first.returncode == 0

@@ -8,10 +8,10 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
+from waiting import DEADLINE_S
 
 COMMON = ["-t", "1", "--temp", "0", "-n", "12", "--draft", "lookup"]
 
@@ -215,9 +215,7 @@ def test_ctrl_c_keeps_the_partial_answer(smollm2: str) -> None:
     assert child.stdout is not None
     first = os.read(child.stdout.fileno(), 64)
     child.send_signal(signal.SIGINT)
-    started = time.monotonic()
-    rest, errors = child.communicate(timeout=60)
+    rest, errors = child.communicate(timeout=DEADLINE_S)
     assert first + rest
     assert child.returncode == 130
     assert b"tokens/s" in errors
-    assert time.monotonic() - started < 30

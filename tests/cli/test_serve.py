@@ -12,6 +12,7 @@ import sys
 import urllib.request
 
 import pytest
+from waiting import DEADLINE_S
 
 
 @pytest.fixture
@@ -43,10 +44,10 @@ def test_serves_until_it_is_told_to_end(start, number):
     request = urllib.request.Request(  # noqa: S310 - http on this machine
         f"{url}/v1/chat/completions", data, {"Content-Type": "application/json"}
     )
-    with urllib.request.urlopen(request, timeout=20) as answer:  # noqa: S310
+    with urllib.request.urlopen(request, timeout=DEADLINE_S) as answer:  # noqa: S310
         assert json.load(answer)["usage"]["completion_tokens"] == 3
     process.send_signal(number)
-    stdout, stderr = process.communicate(timeout=20)
+    stdout, stderr = process.communicate(timeout=DEADLINE_S)
     assert (stdout, "Traceback" in stderr) == ("", False)
 
 
@@ -54,7 +55,7 @@ def test_port_that_is_taken_is_one_sentence(start):
     """Before any model is loaded; exit status 2."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         process = start("--port", str(taken.getsockname()[1]))
-        _, stderr = process.communicate(timeout=20)
+        _, stderr = process.communicate(timeout=DEADLINE_S)
     assert process.returncode == 2
     assert "cannot listen" in stderr
     assert "Traceback" not in stderr

@@ -13,6 +13,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+from waiting import DEADLINE_S, wait
 
 from pyspec.cli.streams import prompt_text
 from pyspec.errors import OptionError
@@ -142,12 +143,8 @@ def test_no_descriptor_at_all(tiny_ascii: Path) -> None:
 
 def wait_for_handlers(pid: int) -> None:
     """Until a process handles SIGTERM by itself, which it does while it answers."""
-    for _ in range(600):
-        caught = re.search(r"SigCgt:\s*([0-9a-f]+)", Path(f"/proc/{pid}/status").read_text())
-        if caught and int(caught[1], 16) & 1 << (signal.SIGTERM - 1):
-            return
-        time.sleep(0.1)
-    pytest.fail("it never began to answer")
+    status, pattern = Path(f"/proc/{pid}/status"), re.compile(r"SigCgt:\s*([0-9a-f]+)")
+    wait(lambda: int(pattern.findall(status.read_text())[0], 16) & 1 << (signal.SIGTERM - 1))
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="handlers are seen in /proc")
@@ -166,7 +163,7 @@ def test_a_signal_while_the_prompt_is_read(smollm2: str, number: int, code: int,
     wait_for_handlers(child.pid)
     time.sleep(1)  # some of the prompt is read
     child.send_signal(number)
-    out, errors = child.communicate(timeout=20)
+    out, errors = child.communicate(timeout=DEADLINE_S)
     assert child.returncode == code
     assert b"graph" not in errors
     assert b"decode" not in errors

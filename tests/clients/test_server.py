@@ -5,10 +5,10 @@ from __future__ import annotations
 import contextlib
 import socket
 import threading
-import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from waiting import DEADLINE_S, wait
 
 pytest.importorskip("openai", reason="install pyspec-llama[clients]")
 pytest.importorskip("sse_starlette", reason="install pyspec-llama[clients]")
@@ -33,10 +33,11 @@ def served(path):
         server = uvicorn.Server(uvicorn.Config(app, log_level="error"))
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
         thread.start()
-        while not server.started:
-            time.sleep(0.01)
+        wait(lambda: server.started)
         url = f"http://127.0.0.1:{listener.getsockname()[1]}/v1"
-        with openai.OpenAI(base_url=url, api_key="none", max_retries=0, timeout=60) as client:
+        with openai.OpenAI(
+            base_url=url, api_key="none", max_retries=0, timeout=DEADLINE_S
+        ) as client:
             yield client
         server.should_exit = True
         thread.join(30)

@@ -2,37 +2,47 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import signal
 import subprocess
 import sys
-import time
 
 import pytest
+from waiting import wait
 
 from pyspec.measure import bench, usage
 from pyspec.measure.usage import Watch
 
-SPIN = "import time\nend = time.monotonic() + {}\nwhile time.monotonic() < end: pass"
+SPIN = "import time\nwhile time.process_time() < 10: pass"
+"""Ends by itself where a test is killed before it can end it."""
 
 
+linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux tells")
+
+
+@linux
 def test_ones_own_work_and_ones_childrens_is_not_others(monkeypatch: pytest.MonkeyPatch) -> None:
     """With the clock of all processors fed by this process alone, nothing is left for others."""
     monkeypatch.setattr(usage, "_all_s", usage._own_s)
     watch = Watch()
-    child = subprocess.Popen([sys.executable, "-c", SPIN.format(5)])
-    time.sleep(0.5)
-    assert watch.others() < 0.2
-    child.kill()
-    child.wait()
+    with subprocess.Popen([sys.executable, "-c", SPIN]) as child:
+        wait(lambda: usage._own_s() - watch._own > 0.5)
+        assert watch.others() < 0.2
+        child.kill()
 
 
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux tells")
+@linux
 def test_a_strangers_work_is_seen() -> None:
-    """A process that is no child of this one takes most of a processor."""
-    orphan = f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', {SPIN.format(2)!r}])"
-    subprocess.run([sys.executable, "-c", orphan], check=True)
-    watch = Watch()
-    time.sleep(1.0)
-    assert watch.others() > 0.1
+    """A process that is no child of this one works on."""
+    orphan = f"import subprocess, sys; print(subprocess.Popen([sys.executable, '-c', {SPIN!r}], stdout=2).pid)"
+    started = subprocess.run([sys.executable, "-c", orphan], check=True, capture_output=True)
+    try:
+        watch = Watch()
+        wait(lambda: watch.others() > 0.1)
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(int(started.stdout), signal.SIGKILL)
 
 
 def test_a_disturbed_answer_is_timed_again(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import socket
 import threading
-import time
 
 import pytest
+from waiting import wait
 
 from pyspec.batch import Batch, Settings
 from pyspec.sampling import Sampling
@@ -31,20 +31,16 @@ class Running:
         self.server = uvicorn.Server(config)
         self.thread = threading.Thread(target=self.server.run, kwargs={"sockets": [self.listener]})
         self.thread.start()
-        while not self.server.started:
-            time.sleep(0.01)
+        wait(lambda: self.server.started)
 
     @property
     def tasks(self):
         """Requests whose responses have not ended, in uvicorn's own set."""
         return self.server.server_state.tasks
 
-    def idle(self, seconds=10.0):
-        """Whether nothing runs and nothing waits, now or soon."""
-        end = time.monotonic() + seconds
-        while self.batch.load != (0, 0) and time.monotonic() < end:
-            time.sleep(0.01)
-        return self.batch.load == (0, 0)
+    def wait_idle(self):
+        """Until nothing runs and nothing waits."""
+        wait(lambda: self.batch.load == (0, 0))
 
     def close(self):
         """End it."""

