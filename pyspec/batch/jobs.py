@@ -214,6 +214,7 @@ class Answering:
     def place(self, seq: int, kept: int) -> None:
         """It runs on this sequence, whose KV holds its first `kept` tokens."""
         self.run.seq, self.missing = seq, len(self.run.tokens) - 1 - kept
+        self.run.unread = 0
 
     @property
     def done(self) -> bool:

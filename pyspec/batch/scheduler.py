@@ -9,7 +9,7 @@ answer ends is given the next record at once; records may come while others run,
 - What a prompt begins with is taken over from a sequence that holds it; while one is still reading
   that, the others wait for it.
 - Over streams, equal rows of sequences whose numbers follow each other go through together: prompts
-  are read one at a time, answers wait while many are read, and gaps are closed.
+  are read one at a time, answers wait where many are to be read, and gaps are closed.
 - Prompts with the least left to read go first, but the one that waits longest always gets a share:
   neither do long prompts stall short ones, nor the other way round.
 - Where texts have to be exact, every decode of answers has the same number of rows and every prompt
@@ -77,7 +77,7 @@ class Scheduler:
         self._kept = Kept(self._engine, contexts.n_slots, contexts.layout.each)
         self._keep_texts, self._exact, self._total = interactive, exact, total
         self._pad = [max(contexts.target.token_bos(), 0)]
-        self.outgrown = False
+        self._reads_first = self.outgrown = False
 
     # -- jobs in -----------------------------------------------------------------------------------
 
@@ -210,7 +210,7 @@ class Scheduler:
         ended += self._start_all()
         self._close_gaps()
         answering = self._answering()
-        fills = self._fills(len(answering))
+        answering, fills = self._read_out(answering, self._fills(len(answering)))
         try:
             ended += self._step(answering, fills)
         except Cancelled:
@@ -239,8 +239,19 @@ class Scheduler:
         reading = len(self._active) - len(answers)
         if self._exact:
             return [] if reading else answers
-        # a row of a prompt costs least beside others of its own
-        return [] if self._streams and reading > self._contexts.n_slots // 4 else answers
+        # a row of a prompt costs least beside others of its own: where many come at once, answers wait for all of them
+        many = 0 if self._reads_first else self._contexts.n_slots // 4
+        self._reads_first = self._streams and reading > many
+        return [] if self._reads_first else answers
+
+    def _read_out(
+        self, answering: list[Answering], fills: list[tuple[int, int]]
+    ) -> tuple[list[Answering], list[tuple[int, int]]]:
+        """Whose prompt these fills read to its last token gives the first token of its answer in the same decode."""
+        ends = [self._active[seq] for seq, n in fills if n > self._active[seq].missing]
+        for answer in ends:
+            answer.run.unread, answer.missing = answer.missing, 0
+        return [*answering, *ends], [(seq, n) for seq, n in fills if self._active[seq].missing]
 
     def _close_gaps(self) -> None:
         """Where no record comes to fill a gap among streams, the last one does."""
@@ -262,14 +273,16 @@ class Scheduler:
             if fills:
                 self._engine.verify([(seq, n, -1) for seq, n in fills])
         else:
-            self._bound_drafts(answers, sum(n for _, n in fills))
+            unread = sum(answer.run.unread for answer in answers)
+            self._bound_drafts(answers, unread + sum(n for _, n in fills))
             start = perf_counter()
             steps = self._loop.round(
                 [answer.run for answer in answers], self._policy, [*fills, *self._padding()]
             )
             took = 1e3 * (perf_counter() - start)
-            plain = 0.0 if fills else self._plain_ms(answers, took)
+            plain = 0.0 if fills or unread else self._plain_ms(answers, took)
             for answer, step in zip(answers, steps, strict=True):
+                answer.run.unread = 0
                 answer.emitted(step.tokens, plain, took)
         for seq, n in fills:
             self._active[seq].missing -= n
@@ -302,17 +315,18 @@ class Scheduler:
             answer.run.draft_max = min(self._draft_max, answer.job.draft_max, room)
 
     def _fills(self, n_answering: int) -> list[tuple[int, int]]:
-        """Prompt tokens for the next decode, as (sequence, tokens)."""
+        """Prompt tokens for the next decode, as (sequence, tokens); the last one of a prompt is its answer's first row."""
         # the dict keeps the order of starting: the first one that reads has waited longest
         reading = [(seq, a.missing) for seq, a in self._active.items() if a.missing > 0]
         if self._exact:
             return read_piece(
                 reading, self._engine.held(Role.TARGET, reading[0][0]) if reading else 0
             )
+        rows = [(seq, missing + 1) for seq, missing in reading]
         budget = self._contexts.fill_rows(n_answering)
         if self._streams:
-            return read_one(reading, budget, n_answering)
-        return share_rows(reading, budget)
+            return read_one(rows, budget, n_answering)
+        return share_rows(rows, budget)
 
     def _finish(self, answer: Answering) -> Result:
         result = answer.result("cancelled" if answer.job.cancelled else None)

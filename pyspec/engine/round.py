@@ -115,7 +115,7 @@ class Loop:
         outcome = Outcome(
             seqs=[seen for _, seen in verdicts],
             t_verify=t_verify,
-            verify_rows=len(runs) + sum(lengths) + sum(n for _, n in fills),
+            verify_rows=len(runs) + sum(lengths) + _read(runs, fills),
             t_draft=drafted.t_draft,
             draft_steps=drafted.steps,
             t_companion=drafted.t_companion,
@@ -134,7 +134,7 @@ class Loop:
         self._plain_rounds += 1
         start = perf_counter()
         self.engine.verify(_in_order([(run.seq, 0, 0) for run in runs], fills))
-        if self._plain_rounds % PLAIN_WATCHED == 0 and not fills:
+        if self._plain_rounds % PLAIN_WATCHED == 0 and not fills and not _read(runs, fills):
             depth = max([len(run.tokens) for run in runs])
             policy.watch(len(runs), 1e3 * (perf_counter() - start), depth)
 
@@ -335,6 +335,11 @@ class Loop:
         if run.remaining <= 0 and not run.goes_on:
             return "length"
         return "context" if len(run.tokens) > self.n_ctx else None
+
+
+def _read(runs: Sequence[Run], fills: Sequence[tuple[int, int]]) -> int:
+    """Prompt tokens that go into a decode."""
+    return sum(run.unread for run in runs) + sum(n for _, n in fills)
 
 
 def _in_order(

@@ -23,6 +23,7 @@ class Run:
     tokens: committed text, prompt included. sampler: address of a llama sampler chain, 0 for argmax. remaining: tokens
     still allowed; where the answer goes on past them, it does so without drafts. drafting: which drafters it may have: "all",
     "lookup" (the Python drafter), "model" or "nothing". rows: where to keep the logits row of each emitted token, or None.
+    unread: tokens before the last one that the next round reads too.
     """
 
     seq: int
@@ -33,6 +34,7 @@ class Run:
     draft_max: int = MAX_DRAFT
     drafting: str = "all"
     goes_on: bool = False
+    unread: int = 0
     rows: list[npt.NDArray[np.float32]] | None = None
     tally: Tally = field(default_factory=Tally)
     finish_reason: str | None = None

@@ -79,8 +79,10 @@ def test_seeds_belong_to_records(open_batch):
     """Sampled texts depend on the batch's seed and the record's id alone: not on parallelism or order."""
     sampled = {"settings": Settings(Sampling(temperature=1.5, seed=3), max_tokens=24, raw=True)}
     records = [Record(id=word, prompt=word) for word in WORDS]
-    one = answers(open_batch(parallel=1, **sampled), records)
-    assert answers(open_batch(parallel=8, **sampled), records[::-1]) == one[::-1]
+    # half precision rounds by what is computed together, and a hot sampler hears it
+    exact = {"flash_attn": False, "type_k": 0, "type_v": 0}
+    one = answers(open_batch(parallel=1, **sampled, **exact), records)
+    assert answers(open_batch(parallel=8, **sampled, **exact), records[::-1]) == one[::-1]
     other = {"settings": Settings(Sampling(temperature=1.5, seed=4), max_tokens=24, raw=True)}
     assert answers(open_batch(parallel=1, **other), records) != one
 

@@ -131,3 +131,11 @@ def _counted(method, asked):
         return method(self, told)
 
     return counted
+
+
+def test_answers_wait_for_prompts_that_came_at_once(open_batch, work):
+    """Each is read in a decode of its own, which gives its first token too; then all answers go on together."""
+    wanted = [Record(id=str(i), prompt=chr(97 + i) * (20 + i), max_tokens=100) for i in range(16)]
+    answers(open_batch(parallel=16), wanted)
+    assert work[:16] == [[(seq, 0, 0)] for seq in range(16)]
+    assert work[16] == [(seq, 0, 0) for seq in range(16)]
