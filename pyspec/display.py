@@ -128,6 +128,8 @@ def verdict(block: Mapping[str, Any], tokens_per_second: float) -> str:
 
     block: the `speculation` block of a result.
     """
+    if block.get("rounds") == 0:
+        return "ended before the first token"
     rate = f"{tokens_per_second:.1f} tokens/s"
     if block.get("draft", "none") == "none":
         return f"{rate}, without drafts"
@@ -139,9 +141,9 @@ def verdict(block: Mapping[str, Any], tokens_per_second: float) -> str:
     if factor >= 1 + SAME:
         return f"{rate}, {factor:.2f} times as fast as without drafts"
     off = ", and were switched off for most of it" if _mostly_off(block) else ""
-    if factor > 1 - SAME:
-        return f"{rate}, as fast as without drafts{off.replace(', and', ', which')}"
-    return f"{rate}; drafts did not help here ({factor:.2f} times the speed without them){off}"
+    slower = f"; drafts did not help here ({factor:.2f} times the speed without them){off}"
+    same = f", as fast as without drafts{off.replace(', and', ', which')}"
+    return rate + (same if factor > 1 - SAME else slower)
 
 
 def _mostly_off(block: Mapping[str, Any]) -> bool:

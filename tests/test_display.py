@@ -154,6 +154,7 @@ def test_stats_line() -> None:
         ),
         ({"verified": 0}, "30.0 tokens/s; drafts would not have paid here, so none were used"),
         ({"draft": "none"}, "30.0 tokens/s, without drafts"),
+        ({"rounds": 0, "verified": 0}, "ended before the first token"),
     ],
 )
 def test_one_plain_sentence(change: dict[str, object], says: str) -> None:
