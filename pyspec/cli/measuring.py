@@ -6,7 +6,6 @@ import shlex
 import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import click
 import msgspec
@@ -98,38 +97,60 @@ def command_line() -> str:
     return published("pyspec", words)
 
 
+@dataclass(frozen=True)
+class BenchOptions:
+    """What is compared, and the page's own words."""
+
+    modes: str
+    peers: str
+    server: Path | None
+    peer_draft: Path | None
+    memory: bool
+    title: str
+    about: str
+
+    def task(self, asked: AskedOptions) -> Task:
+        """As `run_bench` takes it. Raises OptionError for what is no mode."""
+        return Task(
+            questions=asked.chosen(),
+            modes=parse_modes(self.modes),
+            options=asked.how,
+            folder=asked.out,
+            peers=[name.strip() for name in self.peers.split(",") if name.strip()],
+            server=self.server,
+            peer_draft=self.peer_draft,
+            title=self.title,
+            about=self.about,
+            command=command_line(),
+            memory=self.memory,
+            tie=asked.tie,
+        )
+
+
+bench_options = gathered(
+    "compared", BenchOptions,
+    option("--modes", group="Contenders", default="plain,strict,margin", show_default=True, help="Comma-separated."),
+    option("--peers", group="Contenders", default="",
+           help="llama_cpp[-lookup], server[-draft[:K]|-eagle3[:K]|-ngram], commas."),
+    option("--server", group="Contenders", type=FILE, help="llama-server; else the one on PATH."),
+    option("--peer-draft", group="Contenders", type=FILE, help="Draft GGUF for llama-server; else the loaded one."),
+    option("--memory", group="Measuring", is_flag=True, help="Also peak memory, in processes of their own."),
+    option("--title", group="Page", default="Benchmark", show_default=True, help="Heading of the page."),
+    option("--about", group="Page", default="", help="A paragraph under the heading."),
+)  # fmt: skip
+
+
 @click.command(cls=Subcommand)
+@bench_options
 @model_options
 @question_options
-@click.option("--modes", default="plain,strict,margin", show_default=True, help="Comma-separated.")
-@click.option(
-    "--peers", default="", help="llama_cpp[-lookup], server[-draft[:K]|-eagle3[:K]|-ngram], commas."
-)
-@click.option("--server", type=FILE, help="llama-server; else the one on PATH.")
-@click.option("--peer-draft", type=FILE, help="Draft GGUF for llama-server; else the loaded one.")
-@click.option("--memory", is_flag=True, help="Also peak memory, in processes of their own.")
-@click.option("--title", default="Benchmark", show_default=True, help="Heading of the page.")
-@click.option("--about", default="", help="A paragraph under the heading.")
-def bench(asked: AskedOptions, models: ModelOptions, **options: Any) -> None:
+def bench(compared: BenchOptions, asked: AskedOptions, models: ModelOptions) -> None:
     """Compare modes and peers; write runs.jsonl, README.md, results.json and plots to --out.
 
     Modes are parts joined by +: plain, strict, margin/gap=G/theta=T, fixed:K, confidence:P,
     companion, auto, lookup, model, nothing. A run that was interrupted goes on where it stopped.
     """
-    task = Task(
-        questions=asked.chosen(),
-        modes=parse_modes(options["modes"]),
-        options=asked.how,
-        folder=asked.out,
-        peers=[name.strip() for name in options["peers"].split(",") if name.strip()],
-        server=options["server"],
-        peer_draft=options["peer_draft"],
-        title=options["title"],
-        about=options["about"],
-        command=command_line(),
-        memory=options["memory"],
-        tie=asked.tie,
-    )
+    task = compared.task(asked)
     with open_model(models, MARGIN) as llm, run_progress() as report:
         results = run_bench(llm, task, report, lambda note: click.echo(note, err=True))
     click.echo(speed_table(results.summaries))
@@ -172,54 +193,70 @@ def quality(asked: AskedOptions, models: ModelOptions, variants: str, title: str
 # -- the profile -------------------------------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True)
+class ProfileOptions:
+    """What is measured for how long, and what becomes of it."""
+
+    questions: Path | None
+    limit: int
+    every: int
+    max_tokens: int
+    kmax: int
+    seconds: float
+    types: bool
+    save: bool
+    prior: bool
+    plot: Path | None
+    rounds: Path | None
+    as_json: bool
+
+
+profile_options = gathered(
+    "asked", ProfileOptions,
+    option("--questions", group="Measuring", type=FILE, help="Spec-Bench JSONL; else the shipped set."),
+    option("--limit", group="Measuring", type=_COUNT, default=1, show_default=True, help="Questions of each category."),
+    option("--every", group="Measuring", type=_COUNT, default=1, help="Each N-th question only."),
+    option("-n", "--max-tokens", group="Measuring", type=click.IntRange(min=4), default=64, show_default=True,
+           help="Most tokens of an answer."),
+    option("--draft-max", "kmax", group="Measuring", type=click.IntRange(1, 32), default=16, show_default=True,
+           help="Longest draft that is measured, tokens."),
+    option("--seconds", group="Measuring", type=click.FloatRange(min=1.0), default=50.0, show_default=True,
+           help="About how long to measure."),
+    option("--types", group="Measuring", is_flag=True,
+           help="Instead: time, size and nats of each tensor type of a known model here."),
+    option("--save/--no-save", group="Output", default=True, help="Keep the profile for later runs."),
+    option("--prior", group="Output", is_flag=True,
+           help="Write what was learned beside the draft, as its prior for other machines."),
+    option("--plot", group="Output", type=FILE, help="Save a plot (svg, png, pdf)."),
+    option("--rounds", group="Output", type=FILE,
+           help="Save the recorded rounds, for bench/replay.py; a name in .npz packs them."),
+    option("--json", "as_json", group="Output", is_flag=True, help="Print one JSON object instead of tables."),
+)  # fmt: skip
+
+
 @click.command(cls=Subcommand)
+@profile_options
 @model_options
-@click.option("--questions", type=FILE, help="Spec-Bench JSONL; else the shipped set.")
-@click.option("--limit", type=click.IntRange(min=1), default=1, show_default=True,
-              help="Questions of each category.")  # fmt: skip
-@click.option("--every", type=click.IntRange(min=1), default=1, help="Each N-th question only.")
-@click.option("-n", "--max-tokens", type=click.IntRange(min=4), default=64, show_default=True,
-              help="Most tokens of an answer.")  # fmt: skip
-@click.option("--draft-max", "kmax", type=click.IntRange(1, 32), default=16, show_default=True,
-              help="Longest draft that is measured, tokens.")  # fmt: skip
-@click.option("--seconds", type=click.FloatRange(min=1.0), default=50.0, show_default=True,
-              help="About how long to measure.")  # fmt: skip
-@click.option("--plot", type=FILE, help="Save a plot (svg, png, pdf).")
-@click.option(
-    "--rounds",
-    type=FILE,
-    help="Save the recorded rounds, for bench/replay.py; a name in .npz packs them.",
-)
-@click.option(
-    "--prior",
-    is_flag=True,
-    help="Write what was learned beside the draft, as its prior for other machines.",
-)
-@click.option("--save/--no-save", default=True, help="Keep the profile for later runs.")
-@click.option("--types", is_flag=True,
-              help="Instead: time, size and nats of each tensor type of a known model here.")  # fmt: skip
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of tables.")
-def profile(models: ModelOptions, questions: Path | None, **options: Any) -> None:
+def profile(asked: ProfileOptions, models: ModelOptions) -> None:
     """Measure costs and acceptance of a pair of models, and store what was learned."""
-    if options["types"]:
-        _types(models, as_json=options["as_json"])
+    if asked.types:
+        _types(models, as_json=asked.as_json)
         return
-    if options["plot"] and not available():
+    if asked.plot and not available():
         raise OptionError("--plot needs matplotlib", "pip install 'pyspec-llama[plot]'")
-    chosen = select(load_questions(questions), options["limit"], every=options["every"])
+    chosen = select(load_questions(asked.questions), asked.limit, every=asked.every)
     with open_model(models, MARGIN) as llm:
         with run_progress() as report:
             found = measure(
-                llm, chosen, kmax=options["kmax"], max_tokens=options["max_tokens"],
-                budget_s=options["seconds"],
+                llm, chosen, kmax=asked.kmax, max_tokens=asked.max_tokens, budget_s=asked.seconds,
                 report=lambda what, share: report(int(100 * share), 100, what),
             )  # fmt: skip
-        if options["as_json"]:
+        if asked.as_json:
             click.echo(msgspec.json.encode(summary(found)))
         else:
             say(found, Console(highlight=False, markup=False))
-        _keep(llm, found, options)
-    if not options["as_json"]:
+        _keep(llm, found, asked)
+    if not asked.as_json:
         click.echo(f"use: {next_command(found, models)}")
 
 
@@ -252,19 +289,19 @@ def _types(models: ModelOptions, *, as_json: bool) -> None:
     click.echo(msgspec.json.encode(found) if as_json else type_table(found))
 
 
-def _keep(llm: SpeculativeLlama, found: Measured, options: dict[str, Any]) -> None:
+def _keep(llm: SpeculativeLlama, found: Measured, asked: ProfileOptions) -> None:
     for warning in found.warnings:
         click.echo(f"warning: {warning}", err=True)
-    if options["plot"]:
-        draw(found, options["plot"])
-    if options["rounds"]:
+    if asked.plot:
+        draw(found, asked.plot)
+    if asked.rounds:
         assembly = llm.assembly
         header = RoundsHeader(
-            1, Path(llm.model_path).name, assembly.draft, assembly.companion, options["kmax"]
+            1, Path(llm.model_path).name, assembly.draft, assembly.companion, asked.kmax
         )
-        write_rounds(options["rounds"], header, found.chains)
-    if options["prior"]:
+        write_rounds(asked.rounds, header, found.chains)
+    if asked.prior:
         path = save_prior(llm.assembly.sides, found.learned)
         click.echo(f"prior written: {path.name}", err=True)
-    if options["save"]:
+    if asked.save:
         click.echo(f"profile stored: {store(llm, found).name}", err=True)
