@@ -13,7 +13,7 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from pyspec.cli.command import Subcommand, model_names, option, stack
+from pyspec.cli.command import Subcommand, gathered, model_names, option
 from pyspec.cli.progress import busy, run_progress, store_progress
 from pyspec.display import safe
 from pyspec.errors import OptionError, PyspecError
@@ -27,7 +27,20 @@ if TYPE_CHECKING:
 PAYS = 1.05
 """How many times as fast as plain decoding a draft must make it to be worth its memory."""
 
-_MEASURING = stack(
+
+@dataclass(frozen=True)
+class TrialOptions:
+    """Whether the drafts that are here are run, and how."""
+
+    measure: bool
+    seconds: float
+    limit: int
+    threads: int | None
+    n_gpu_layers: int
+
+
+trial_options = gathered(
+    "trial", TrialOptions,
     option("--measure", group="Measuring", is_flag=True,
            help="Run the drafts that are here and say whether they pay on this machine."),
     option("--seconds", group="Measuring", type=click.FloatRange(min=5.0), default=20.0, show_default=True,
@@ -68,9 +81,9 @@ class Verdict:
     ],
 )
 @click.argument("model", required=False, shell_complete=model_names)
-@_MEASURING
+@trial_options
 @option("--json", "as_json", is_flag=True, help="Print JSON.")
-def draft(model: str | None, as_json: bool, **options: Any) -> None:
+def draft(model: str | None, as_json: bool, trial: TrialOptions) -> None:
     """Find the drafts that go with MODEL: models here with its vocabulary, smallest first, then known ones to fetch.
 
     The share says about what a step of the draft costs next to one of the target's: drafts above a third hardly pay.
@@ -79,7 +92,7 @@ def draft(model: str | None, as_json: bool, **options: Any) -> None:
         target = resolve(model, progress)
     with busy("looking into the files"):
         rows = _all(target)
-    verdicts = _measured(target, rows, options) if options["measure"] else {}
+    verdicts = _measured(target, rows, trial) if trial.measure else {}
     if as_json:
         click.echo(json.dumps([_as_dict(row, verdicts.get(row.name)) for row in rows], indent=1))
         return
@@ -163,27 +176,25 @@ def _command(model: str | None, rows: list[Candidate], verdicts: Mapping[str, Ve
 # -- measuring ---------------------------------------------------------------------------------------------------------
 
 
-def _measured(
-    target: Path, rows: list[Candidate], options: Mapping[str, Any]
-) -> dict[str, Verdict]:
-    here = [row for row in rows if row.path is not None][: options["limit"]]
+def _measured(target: Path, rows: list[Candidate], trial: TrialOptions) -> dict[str, Verdict]:
+    here = [row for row in rows if row.path is not None][: trial.limit]
     if not here:
         raise OptionError("no draft for this model is here", "fetch one: `pyspec models pull NAME`")
-    return {row.name: _verdict(target, row, options) for row in here}
+    return {row.name: _verdict(target, row, trial) for row in here}
 
 
-def _verdict(target: Path, row: Candidate, options: Mapping[str, Any]) -> Verdict:
+def _verdict(target: Path, row: Candidate, trial: TrialOptions) -> Verdict:
     from pyspec.measure.profile import measure  # noqa: PLC0415
     from pyspec.measure.questions import load_questions, select  # noqa: PLC0415
 
     questions = select(load_questions(None), 1)
     try:
-        with _opened(target, row, options) as llm, run_progress() as report:
+        with _opened(target, row, trial) as llm, run_progress() as report:
             found = measure(
                 llm,
                 questions,
                 max_tokens=48,
-                budget_s=options["seconds"],
+                budget_s=trial.seconds,
                 report=lambda what, share: report(int(100 * share), 100, f"{row.name}: {what}"),
             )
     except PyspecError as error:
@@ -191,14 +202,14 @@ def _verdict(target: Path, row: Candidate, options: Mapping[str, Any]) -> Verdic
     return Verdict(round(found.auto, 3), found.acceptance[0] if found.acceptance else None)
 
 
-def _opened(target: Path, row: Candidate, options: Mapping[str, Any]) -> SpeculativeLlama:
+def _opened(target: Path, row: Candidate, trial: TrialOptions) -> SpeculativeLlama:
     from pyspec.cli.options import ModelOptions, open_model  # noqa: PLC0415
 
     return open_model(
         ModelOptions(
             str(target),
             f"lookup+{row.path}",
-            threads=options["threads"],
-            n_gpu_layers=options["n_gpu_layers"],
+            threads=trial.threads,
+            n_gpu_layers=trial.n_gpu_layers,
         )
     )
