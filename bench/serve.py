@@ -1,13 +1,13 @@
 """What a server does under load: tokens a second, first tokens, errors and memory, of `pyspec serve` and of llama-server.
 
-    python bench/serve.py MODEL.gguf QUESTIONS.jsonl [--ways pyspec,llama-server] [--server PATH/llama-server]
+    python bench/serve.py MODEL.gguf QUESTIONS.jsonl [--contenders pyspec,llama-server] [--server PATH/llama-server]
         [--clients 16] [--requests 64] [--tokens 96] [--ctx 2048] [--threads 2] [--repeat 1] [--whole]
         [--title TITLE] [--out DIR/NAME.json]
 
 QUESTIONS has `turns` (the first one is asked) or `prompt` a line; they are asked over and over until --requests are
 done, by --clients at once, each the next one when its last has ended. Answers are streamed unless --whole. Both servers
-have as many slots as there are clients, and --ctx positions each; temperature 0, strict. Every way runs in a process of
-its own; the ways take turns, --repeat times. The table has medians; memory is the resident set after a tenth of the
+have as many slots as there are clients, and --ctx positions each; temperature 0, strict. Every contender runs in a process of
+its own; they take turns, --repeat times. The table has medians; memory is the resident set after a tenth of the
 requests and at the end, and stderr tells it after each tenth.
 """
 
@@ -39,13 +39,13 @@ INTRO = (
     "servers have a slot for each client. First tokens and whole answers are seconds; memory is the resident set after a "
     'tenth of the requests and at the end. "pyspec" is `pyspec serve` as it comes, "pyspec:none" the same without drafts.'
 )
-HEAD = ("way", "tokens/s", "of llama-server", "first p50", "first p95", "whole p50", "errors",
+HEAD = ("contender", "tokens/s", "of llama-server", "first p50", "first p95", "whole p50", "errors",
         "MB then", "MB at the end")  # fmt: skip
 PEER = "llama-server"
 
 
 class Served(msgspec.Struct):
-    """What clients saw of one way; medians over runs. first, late, whole: seconds. then, end: MB."""
+    """What clients saw of one contender; medians over runs. first, late, whole: seconds. then, end: MB."""
 
     name: str
     rate: float
@@ -62,43 +62,45 @@ class ServeResults(Comparison, kw_only=True):
 
     clients: int
     requests: int
-    ways: list[Served]
+    contenders: list[Served]
 
 
 def main(words: list[str] | None = None) -> None:
-    """Measure all ways, print a Markdown table, and write page and results to --out."""
+    """Measure all contenders, print a Markdown table, and write page and results to --out."""
     given = list(sys.argv[1:] if words is None else words)
     options = arguments(given)
-    found: dict[str, list[dict[str, float]]] = {way: [] for way in options.ways.split(",")}
+    found: dict[str, list[dict[str, float]]] = {
+        contender: [] for contender in options.contenders.split(",")
+    }
     for _ in range(options.repeat):
-        for way, runs in found.items():
-            runs.append(measure(options, way))
-            print(way, json.dumps(runs[-1]), file=sys.stderr, flush=True)
+        for contender, runs in found.items():
+            runs.append(measure(options, contender))
+            print(contender, json.dumps(runs[-1]), file=sys.stderr, flush=True)
     results = ServeResults(
         **circumstances("serve", options, given),
         clients=options.clients,
         requests=options.requests,
-        ways=[summary(way, runs) for way, runs in found.items()],
+        contenders=[summary(contender, runs) for contender, runs in found.items()],
     )
     publish(results, serve_table(results), options.out, write_page)
 
 
-def summary(way: str, runs: list[dict[str, float]]) -> Served:
-    """A way's medians, and all of its errors."""
+def summary(contender: str, runs: list[dict[str, float]]) -> Served:
+    """A contender's medians, and all of its errors."""
     middle = {key: median(run[key] for run in runs) for key in runs[0] if key != "errors"}
-    return Served(name=way, errors=int(sum(run["errors"] for run in runs)), **middle)
+    return Served(name=contender, errors=int(sum(run["errors"] for run in runs)), **middle)
 
 
 def serve_table(found: ServeResults) -> str:
-    """What clients saw, a row a way."""
-    peer = next((way.rate for way in found.ways if way.name == PEER), 0.0)
+    """What clients saw, a row a contender."""
+    peer = next((one.rate for one in found.contenders if one.name == PEER), 0.0)
     return table(
         HEAD,
         [
-            [way.name, f"{way.rate:.1f}", f"{way.rate / peer:.2f}" if peer else "-",
-             *(f"{value:.2f}" for value in (way.first, way.late, way.whole)),
-             str(way.errors), f"{way.then:.0f}", f"{way.end:.0f}"]
-            for way in found.ways
+            [one.name, f"{one.rate:.1f}", f"{one.rate / peer:.2f}" if peer else "-",
+             *(f"{value:.2f}" for value in (one.first, one.late, one.whole)),
+             str(one.errors), f"{one.then:.0f}", f"{one.end:.0f}"]
+            for one in found.contenders
         ],
     )  # fmt: skip
 
@@ -118,7 +120,7 @@ def arguments(words: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("model")
     parser.add_argument("questions", type=Path)
-    parser.add_argument("--ways", default="pyspec")
+    parser.add_argument("--contenders", default="pyspec")
     parser.add_argument("--server", default="llama-server")
     parser.add_argument("--title", default="")
     parser.add_argument("--out", type=Path, help="NAME.json; the page goes beside it")
@@ -129,30 +131,30 @@ def arguments(words: list[str] | None) -> argparse.Namespace:
     return parser.parse_args(words)
 
 
-def command(options: argparse.Namespace, way: str, port: int) -> list[str]:
+def command(options: argparse.Namespace, contender: str, port: int) -> list[str]:
     """How a server is started."""
     n, threads = str(options.clients), str(options.threads)
-    if way == PEER:
+    if contender == PEER:
         context = ["-c", str(options.clients * options.ctx), "-np", n]
         return [options.server, "-m", options.model, *context, "-t", threads, "-tb", threads,
                 "--port", str(port), "--cache-ram", "0", "--log-disable"]  # fmt: skip
-    draft = way.partition(":")[2] or "auto"
+    draft = contender.partition(":")[2] or "auto"
     return [sys.executable, "-m", "pyspec", "serve", "-m", options.model, "--parallel", n, "-c",
             str(options.ctx), "-t", threads, "--port", str(port), "--draft", draft]  # fmt: skip
 
 
 @contextmanager
-def running(options: argparse.Namespace, way: str) -> Iterator[tuple[int, int]]:
+def running(options: argparse.Namespace, contender: str) -> Iterator[tuple[int, int]]:
     """A server that is up: its port and process id."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-    process = subprocess.Popen(command(options, way, port), **quiet)  # type: ignore[call-overload]
+    process = subprocess.Popen(command(options, contender, port), **quiet)  # type: ignore[call-overload]
     try:
         for _ in range(10 * WAIT_S):
             if process.poll() is not None:
-                raise SystemExit(f"{way} ended with {process.returncode}")
+                raise SystemExit(f"{contender} ended with {process.returncode}")
             try:
                 if is_healthy(port):
                     break
@@ -173,10 +175,10 @@ def is_healthy(port: int) -> bool:
             return response.status == 200
 
 
-def measure(options: argparse.Namespace, way: str) -> dict[str, float]:
-    """One way under load."""
+def measure(options: argparse.Namespace, contender: str) -> dict[str, float]:
+    """One contender under load."""
     texts = questions(options.questions)
-    with running(options, way) as (port, pid):
+    with running(options, contender) as (port, pid):
         ask(port, texts[0], options, 1)
         load = Load(options, port, pid, texts)
         clients = [threading.Thread(target=load.client) for _ in range(options.clients)]
