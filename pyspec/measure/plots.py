@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
+import importlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -46,8 +46,12 @@ def gather(records: Sequence[RunRecord], curves: Mapping[str, Sequence[float]]) 
 
 
 def available() -> bool:
-    """Whether matplotlib is installed."""
-    return importlib.util.find_spec("matplotlib") is not None
+    """Whether matplotlib is installed, and loads: it may have been built for another numpy."""
+    try:
+        importlib.import_module("matplotlib.figure")
+    except ImportError:
+        return False
+    return True
 
 
 def new_axes(title: str, x: str, y: str, width: float = 7.0) -> tuple[Any, Any]:

@@ -28,7 +28,7 @@ from pyspec.store.fetch import (
     variant_path,
 )
 from pyspec.store.header import Facts, facts_of, read_header
-from pyspec.store.manifest import Entry, Manifest, Shipped, load_manifest
+from pyspec.store.manifest import Entry, HuggingFace, Manifest, Shipped, load_manifest
 from pyspec.store.others import Found, found_elsewhere, gguf_names
 from pyspec.store.remote import PREFIX, find_hub, hub_repo, parse_hub_name
 
@@ -299,7 +299,11 @@ def pull(name: str, progress: Progress = no_progress) -> Path:
 
 
 def _bare(name: str) -> str:
-    """A name of the hub without what may stand in front of it."""
+    """A name of the hub without what may stand in front of it; a file of its newest state as OWNER/REPO/FILE."""
+    entry = parse_hub_name(name)
+    if entry is not None and isinstance(entry.source, HuggingFace):
+        source = entry.source
+        return f"{source.repo}/{source.path}" if source.revision == "main" else name
     for front in (PREFIX, "hf.co/", "huggingface.co/"):
         name = name.removeprefix(front)
     return name

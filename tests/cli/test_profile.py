@@ -14,6 +14,7 @@ import pytest
 from pyspec.cli.measuring import next_command
 from pyspec.cli.options import ModelOptions
 from pyspec.errors import OptionError
+from pyspec.measure import plots
 
 
 @pytest.fixture
@@ -72,6 +73,12 @@ def test_without_a_draft_the_target_is_measured_alone(profile) -> None:
     assert figures["acceptance"] == []
     assert figures["best_plan"] == "do not speculate"
     assert figures["draft_step_ms"] == 0.0
+
+
+def test_a_matplotlib_that_does_not_load_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As one that was built for another numpy: found out before anything is measured."""
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    assert not plots.available()
 
 
 def test_a_plot_that_cannot_be_drawn_is_refused_first(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -139,7 +139,9 @@ def test_a_digest_is_no_path(home: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["toy-Q4_K_M", "toy-Q4_K_M.gguf", "maker/toy-GGUF", "maker/toy-GGUF:Q4_K_M",
-                                  "maker/toy-GGUF:q4_k_m", "toy-GGUF", "toy", "maker/toy-GGUF/toy-Q4_K_M.gguf"])  # fmt: skip
+                                  "maker/toy-GGUF:q4_k_m", "toy-GGUF", "toy", "maker/toy-GGUF/toy-Q4_K_M.gguf",
+                                  "hf:maker/toy-GGUF/toy-Q4_K_M.gguf",
+                                  "https://huggingface.co/maker/toy-GGUF/blob/main/toy-Q4_K_M.gguf"])  # fmt: skip
 @pytest.mark.parametrize("program", ["LM Studio", "Hugging Face", "llama.cpp", "llama.cpp, older"])
 def test_files_by_stem_and_repository(home: Path, program: str, name: str) -> None:
     """The same names, whoever fetched the file."""
