@@ -3,7 +3,7 @@
     python bench/accepted.py MODEL.gguf [--draft smollm2-eagle3] [--server PATH] [--questions FILE] [--every 4]
         [--length 3] [--tokens 96] [--threads 1]
 
-Both draft so many tokens in every round and begin their rounds behind the same first token. The server decodes a verified
+Both draft so many tokens in every round, from the second token of an answer on. The server decodes a verified
 batch a second time, so states and rows round otherwise there: a text may part, and so may a draft. Where a text parts,
 the target's logits for both tokens are computed with 1 to 6 rows in one batch: the margin is ours less theirs in each,
 and a near-tie is where its sign differs or its size is below how far batches move it.
@@ -103,21 +103,21 @@ def compare(options: argparse.Namespace) -> Iterator[Answer]:
                 continue
             peer.forget()
             theirs = peer.answer(prompt, options.tokens, Options(max_tokens=options.tokens))
-            mine, count = answer(bench, [*prompt, theirs.tokens[0]], options)
+            mine, count = answer(bench, prompt, options)
             counted = theirs.speculation or {}
             yield Answer(
                 str(question.question_id),
                 count,
                 Count(counted.get("accepted", 0), counted.get("verified", 0)),
-                parting(original, prompt, [theirs.tokens[0], *mine], theirs.tokens),
+                parting(original, prompt, mine, theirs.tokens),
             )
 
 
 def answer(bench: Bench, prompt: list[int], options: argparse.Namespace) -> tuple[list[int], Count]:
-    """Our tokens behind a prompt that ends with the answer's first."""
+    """Our tokens, and what was accepted for them."""
     bench.forget()
     asked = bench.asked(parse_mode(f"fixed:{options.length}+strict+model"))
-    steps = bench.llm.steps(prompt, Options().sampling(), max_tokens=options.tokens - 1, **asked)
+    steps = bench.llm.steps(prompt, Options().sampling(), max_tokens=options.tokens, **asked)
     tokens = [token.id for step in steps for token in step.tokens]
     counted = bench.llm.last_speculation
     return tokens, Count(counted["accepted"], counted["verified"])
