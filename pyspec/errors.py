@@ -24,6 +24,8 @@
     ├── TrainingError            the recipe in models/ cannot go on
     ├── BatchWriteError          the output of a batch cannot be written
     ├── ResumeMismatch           a journal belongs to other inputs, models or options
+    ├── TooManyRequests          more answers were asked of a server than may wait
+    ├── AnswerFailed             an answer of a server failed
     └── MeasureError             a measurement cannot be made, or is not valid
         ├── PeerMissing          a peer is not here, and is skipped
         └── UnequalOutputs       answers that must be equal differ
@@ -162,6 +164,18 @@ class BatchWriteError(PyspecError):
 
 class ResumeMismatch(PyspecError):
     """A journal belongs to other inputs, models or options."""
+
+
+class TooManyRequests(PyspecError):
+    """More answers were asked of a server than may wait."""
+
+
+class AnswerFailed(PyspecError):
+    """An answer of a server failed; `kind` is the name of the exception that it failed with."""
+
+    def __init__(self, message: str, kind: str) -> None:
+        super().__init__(message)
+        self.kind = kind
 
 
 class MeasureError(PyspecError):

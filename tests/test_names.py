@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import pyspec
+from pyspec import errors
 
 PACKAGE = Path(__file__).parents[1] / "pyspec"
 SOURCES = ("pyspec/", "native/", "bench/", "models/", "tests/")
@@ -45,6 +46,21 @@ def test_the_front_door_names_what_it_opens() -> None:
     assert set(pyspec.__all__) == imported & set(pyspec.__all__)
     assert set(pyspec._HOMES) <= set(pyspec.__all__)
     assert all(getattr(pyspec, name) is not None for name in pyspec.__all__)
+
+
+def test_every_exception_is_in_one_place() -> None:
+    """Each class of exceptions is defined in errors.py, and stands in the tree at its top."""
+    bases = {"Exception", "BaseException", "ValueError", "RuntimeError", "OSError"}
+    named = {base.__name__ for base in vars(errors).values() if isinstance(base, type)} | bases
+    found = [
+        (path.relative_to(PACKAGE).as_posix(), node.name)
+        for path in sorted(PACKAGE.rglob("*.py"))
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.ClassDef) and any(ast.unparse(b) in named for b in node.bases)
+    ]
+    assert {place for place, _ in found} == {"errors.py"}
+    shown = re.findall(r"^[ │├└─]+(\w+)", errors.__doc__ or "", re.MULTILINE)
+    assert sorted(shown) == sorted(name for _, name in found)
 
 
 @pytest.mark.parametrize("room", sorted(p.parent.name for p in PACKAGE.glob("*/__init__.py")))

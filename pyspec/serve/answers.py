@@ -12,23 +12,15 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from pyspec.batch.bodies import CHAT, body_of, choice_of, openai_reason, split_calls
-from pyspec.errors import EngineError, PyspecError
+from pyspec.errors import AnswerFailed, EngineError
 
 if TYPE_CHECKING:
     from pyspec.batch.jobs import Delta, Likely
-    from pyspec.batch.records import Failure, Result
+    from pyspec.batch.records import Result
     from pyspec.serve.worker import Inbox
     from pyspec.tokens import Token
 
 _CALL = "<tool_call>"
-
-
-class AnswerFailed(PyspecError):
-    """An answer failed in the engine; failure is what it failed of."""
-
-    def __init__(self, failure: Failure) -> None:
-        super().__init__(failure.message)
-        self.failure = failure
 
 
 @dataclass
@@ -78,7 +70,7 @@ class Choice:
             self._first = self._first or time.perf_counter()
             self.result = deltas[-1].result
             if self.result is not None and self.result.error is not None:
-                raise AnswerFailed(self.result.error)
+                raise AnswerFailed(self.result.error.message, self.result.error.type)
             likely = [pair for d in deltas for pair in zip(d.tokens, d.likely)]
             yield "".join(d.text for d in deltas), likely, self._details(deltas)
 
@@ -325,7 +317,7 @@ class EventStream:
                     results[index] = result
                 yield _event(chunk)
         except AnswerFailed as error:
-            told = {"message": str(error), "type": "server_error", "code": error.failure.type}
+            told = {"message": str(error), "type": "server_error", "code": error.kind}
             yield _event({"error": told})
             return
         if (self._asked.body.stream_options or {}).get("include_usage"):

@@ -23,6 +23,7 @@ from starlette.routing import Route
 
 from pyspec.batch.bodies import read_body
 from pyspec.errors import (
+    AnswerFailed,
     Cancelled,
     ContextOverflow,
     EngineBusy,
@@ -30,9 +31,10 @@ from pyspec.errors import (
     InputError,
     OptionError,
     PyspecError,
+    TooManyRequests,
 )
 from pyspec.rules import Margin, Strict, Verification
-from pyspec.serve.answers import AnswerFailed, EventStream, PendingRequest, gone, whole
+from pyspec.serve.answers import EventStream, PendingRequest, gone, whole
 from pyspec.serve.metrics import Metrics
 from pyspec.serve.worker import Worker
 from pyspec.text import piece_reader
@@ -74,10 +76,6 @@ class Serving:
     about: dict[str, Any] = field(default_factory=dict)
 
 
-class TooMany(PyspecError):
-    """More answers were asked for than may wait."""
-
-
 class Service:
     """What the routes share."""
 
@@ -91,12 +89,12 @@ class Service:
     # -- asking ------------------------------------------------------------------------------------
 
     async def ask(self, path: str, data: bytes) -> PendingRequest:
-        """Understand a request and begin its answers. Raises InputError, TooMany and the like."""
+        """Understand a request and begin its answers. Raises InputError, TooManyRequests and the like."""
         body = read_body(path, data)
         name = uuid.uuid4().hex[:24]
         jobs = await asyncio.to_thread(self._jobs, body, name)
         if not self.worker.room(len(jobs)):
-            raise TooMany("too many requests are waiting", "try again in a moment")
+            raise TooManyRequests("too many requests are waiting", "try again in a moment")
         prefix = "chatcmpl" if body.form == "chat" else "cmpl"
         inboxes = [self.worker.submit(job) for job in jobs]
         serving = self.serving
@@ -115,7 +113,7 @@ class Service:
         prompts = [first] if body.form == "chat" else [_with(first, p) for p in body.prompts()]
         jobs = [self._job(record, body, i) for record in prompts for i in range(n)]
         if len(jobs) > self.worker.most:
-            raise TooMany(f"{len(jobs)} answers are asked for at once")
+            raise TooManyRequests(f"{len(jobs)} answers are asked for at once")
         return jobs
 
     def _job(self, record: Record, body: Any, i: int) -> Job:
@@ -296,10 +294,10 @@ def status_of(error: Exception) -> tuple[int, str | None]:
     """An exception's HTTP status, and its code for clients."""
     if isinstance(error, HTTPException):
         return error.status_code, "invalid_api_key" if error.status_code == 401 else None
-    if isinstance(error, TooMany):
+    if isinstance(error, TooManyRequests):
         return 429, "rate_limit_exceeded"
     if isinstance(error, AnswerFailed):
-        name = error.failure.type
+        name = error.kind
         return _STATUS.get(name, 500), name
     if isinstance(error, ContextOverflow):
         return 400, "context_length_exceeded"
