@@ -208,19 +208,19 @@ class Journal:
 
 def differences(was: dict[str, Any], now: dict[str, Any]) -> str:
     """What of two runs differs, with the values that a person can read."""
-    told = []
+    found = []
     for key in {**was, **now}:
         a, b = was.get(key), now.get(key)
         if a == b:
             continue
         if isinstance(a, dict) and isinstance(b, dict):
             parts = [part for part in {**a, **b} if a.get(part) != b.get(part)]
-            told += [f"{key} ({part} {a.get(part)}, now {b.get(part)})" for part in parts]
+            found += [f"{key} ({part} {a.get(part)}, now {b.get(part)})" for part in parts]
         elif any(isinstance(value, str) and len(value) == _HASH for value in (a, b)):
-            told.append(key)
+            found.append(key)
         else:
-            told.append(f"{key} ({str(a)[:80]}, now {str(b)[:80]})")
-    return ", ".join(told)
+            found.append(f"{key} ({str(a)[:80]}, now {str(b)[:80]})")
+    return ", ".join(found)
 
 
 _HASH = 64  # hex digits: no use to anyone

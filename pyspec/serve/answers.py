@@ -57,13 +57,11 @@ class Choice:
 
     def __init__(self, asked: PendingRequest, index: int) -> None:
         self.asked, self.index, self.inbox = asked, index, asked.inboxes[index]
-        self.likely: list[tuple[Token, Likely]] = []
-        self.told: list[dict[str, Any]] = []
         self.result: Result | None = None
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._first = 0.0
 
-    async def news(self) -> AsyncIterator[tuple[str, list[Any], list[Any]]]:
+    async def updates(self) -> AsyncIterator[tuple[str, list[Any], list[Any]]]:
         """New text, its tokens' log-probabilities and details, a round or more at a time. Raises AnswerFailed."""
         while self.result is None:
             deltas = await self.inbox.take()
@@ -81,10 +79,10 @@ class Choice:
 
     def _detail(self, token: Token) -> dict[str, Any]:
         text = self._decoder.decode(self.asked.piece(token.id))
-        told = {"text": text, "source": token.source.label, "gap": round(token.gap, 4)}
+        made = {"text": text, "source": token.source.label, "gap": round(token.gap, 4)}
         if token.preferred != token.id:
-            told["preferred"] = self.asked.piece(token.preferred).decode("utf-8", "replace")
-        return told
+            made["preferred"] = self.asked.piece(token.preferred).decode("utf-8", "replace")
+        return made
 
     def block(self) -> dict[str, Any]:
         """The `speculation` block; and the request's owner hears of the end."""
@@ -113,9 +111,9 @@ async def whole(asked: PendingRequest) -> dict[str, Any]:
         choice = Choice(asked, i)
         likely: list[Any] = []
         details: list[Any] = []
-        async for _, more, told in choice.news():
+        async for _, more, new in choice.updates():
             likely += more
-            details += told
+            details += new
         result = choice.result
         if result is None:
             continue
@@ -171,7 +169,7 @@ async def streamed(asked: PendingRequest, index: int) -> AsyncIterator[dict[str,
     chat = asked.body.form == CHAT
     if chat:
         yield _chunk(asked, index, {"role": "assistant", "content": ""})
-    async for text, likely, details in choice.news():
+    async for text, likely, details in choice.updates():
         shown = calls.push(text) if calls is not None else text
         if shown or likely or details:
             yield _chunk(asked, index, {"content": shown}, likely=likely, details=details)
@@ -184,8 +182,8 @@ async def streamed(asked: PendingRequest, index: int) -> AsyncIterator[dict[str,
         if rest:
             yield _chunk(asked, index, {"content": rest})
         if found:
-            told = [{"index": i, **call} for i, call in enumerate(found)]
-            yield _chunk(asked, index, {"tool_calls": told})
+            numbered = [{"index": i, **call} for i, call in enumerate(found)]
+            yield _chunk(asked, index, {"tool_calls": numbered})
             reason = "tool_calls"
     last = _chunk(asked, index, {} if chat else {"content": ""}, reason=reason)
     yield {**last, "speculation": choice.block(), "_usage": result}
@@ -242,12 +240,12 @@ def logprobs(asked: PendingRequest, likely: Sequence[tuple[Token, Likely]]) -> d
 
 def _entry(asked: PendingRequest, token: Token, found: Likely) -> dict[str, Any]:
     return {
-        **_told(asked.piece(token.id), found.value),
-        "top_logprobs": [_told(asked.piece(i), value) for i, value in found.top],
+        **_logprob(asked.piece(token.id), found.value),
+        "top_logprobs": [_logprob(asked.piece(i), value) for i, value in found.top],
     }
 
 
-def _told(data: bytes, value: float) -> dict[str, Any]:
+def _logprob(data: bytes, value: float) -> dict[str, Any]:
     return {"token": _word(data), "logprob": value, "bytes": list(data)}
 
 
@@ -317,8 +315,8 @@ class EventStream:
                     results[index] = result
                 yield _event(chunk)
         except AnswerFailed as error:
-            told = {"message": str(error), "type": "server_error", "code": error.kind}
-            yield _event({"error": told})
+            body = {"message": str(error), "type": "server_error", "code": error.kind}
+            yield _event({"error": body})
             return
         if (self._asked.body.stream_options or {}).get("include_usage"):
             ordered = [results[i] for i in sorted(results)]

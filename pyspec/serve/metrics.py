@@ -79,7 +79,7 @@ class _Now(Collector):
     def collect(self) -> Iterable[Any]:
         batch = self._batch
         running, waiting = batch.load
-        told = {
+        values = {
             "running": ("Answers that run.", running),
             "waiting": ("Answers that wait for a sequence.", waiting),
             "sequences": ("Answers that may run at once.", batch.parallel),
@@ -88,5 +88,5 @@ class _Now(Collector):
                 batch.speed,
             ),
         }
-        for name, (text, value) in told.items():
+        for name, (text, value) in values.items():
             yield GaugeMetricFamily(f"pyspec_{name}", text, value=value)

@@ -1,6 +1,6 @@
 """The thread that owns the models, and how requests get to it and answers away from it.
 
-HTTP runs in an asyncio loop, llama.cpp in one thread. A round's news wake the loop once, whoever they are for; an
+HTTP runs in an asyncio loop, llama.cpp in one thread. What a round brought wakes the loop once, whoever it is for; an
 answer waits in its `Inbox` until its reader takes it, so a slow reader holds up nobody. An inbox is bounded by its
 answer's length, and the number of answers by `most`.
 """
@@ -32,22 +32,22 @@ class Inbox:
     def __init__(self, job: Job) -> None:
         self.job = job
         self.finished = False
-        self._news: list[Delta] = []
+        self._deltas: list[Delta] = []
         self._arrived = asyncio.Event()
 
     def put(self, delta: Delta) -> None:
         """Add what a round brought."""
-        self._news.append(delta)
+        self._deltas.append(delta)
         self.finished = self.finished or delta.result is not None
         self._arrived.set()
 
     async def take(self) -> list[Delta]:
         """All that has arrived since, at least one; the last of all has the result."""
-        while not self._news:
+        while not self._deltas:
             self._arrived.clear()
             await self._arrived.wait()
-        news, self._news = self._news, []
-        return news
+        taken, self._deltas = self._deltas, []
+        return taken
 
 
 class Worker:
@@ -57,8 +57,8 @@ class Worker:
         self.batch, self.most = batch, most
         self._loop: asyncio.AbstractEventLoop | None = None
         self._open: set[Inbox] = set()
-        self._news: deque[tuple[Inbox, Delta]] = deque()
-        self._told = False
+        self._deltas: deque[tuple[Inbox, Delta]] = deque()
+        self._flush_due = False
         self._wake = threading.Event()
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._work, name="pyspec-engine", daemon=True)
@@ -77,7 +77,7 @@ class Worker:
     def submit(self, job: Job) -> Inbox:
         """Ask for an answer."""
         inbox = Inbox(job)
-        job.listener = lambda delta: self._tell(inbox, delta)
+        job.listener = lambda delta: self._post(inbox, delta)
         self._open.add(inbox)
         self.batch.submit_job(job)
         self._wake.set()
@@ -98,19 +98,19 @@ class Worker:
             await asyncio.to_thread(self._thread.join, _STOP_S)
 
     def _flush(self) -> None:
-        self._told = False  # before the rest: what comes now wakes the loop again
-        while self._news:
-            inbox, delta = self._news.popleft()
+        self._flush_due = False  # before the rest: what comes now wakes the loop again
+        while self._deltas:
+            inbox, delta = self._deltas.popleft()
             if delta.result is not None:
                 self._open.discard(inbox)
             inbox.put(delta)
 
     # -- in the engine's thread --------------------------------------------------------------------
 
-    def _tell(self, inbox: Inbox, delta: Delta) -> None:
-        self._news.append((inbox, delta))
-        if not self._told and self._loop is not None:
-            self._told = True
+    def _post(self, inbox: Inbox, delta: Delta) -> None:
+        self._deltas.append((inbox, delta))
+        if not self._flush_due and self._loop is not None:
+            self._flush_due = True
             self._loop.call_soon_threadsafe(self._flush)
 
     def _work(self) -> None:
@@ -131,5 +131,7 @@ class Worker:
     def _fail_all(self, error: Exception) -> None:
         for inbox in list(self._open):
             job = inbox.job
-            told = error if isinstance(error, EngineError) else EngineError(str(error) or "failed")
-            self._tell(inbox, Delta(result=failed(job.index, job.record, told)))
+            failure = (
+                error if isinstance(error, EngineError) else EngineError(str(error) or "failed")
+            )
+            self._post(inbox, Delta(result=failed(job.index, job.record, failure)))
