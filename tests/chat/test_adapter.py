@@ -10,6 +10,7 @@ from pyspec.chat.adapter import LlamaChat
 from pyspec.chat.conversation import Ask, Conversation, Exchange, Reply, spoken
 from pyspec.errors import ModelNotFound
 from pyspec.llama import OFF, SpeculativeLlama
+from pyspec.policy.cost import CostCurve
 from pyspec.rules import Strict
 from pyspec.sampling import Sampling
 from pyspec.stream import Piece, stream_text
@@ -54,8 +55,12 @@ def test_an_answer_is_the_plain_answer(target: LlamaChat) -> None:
     assert sum(len(piece.tokens) for piece in pieces) == 40
 
 
-def test_the_factor_comes_from_the_curve(target: LlamaChat) -> None:
-    """From the first answer on every token is drafted for, and what plain decoding would take is known."""
+def test_the_factor_comes_from_the_curve(
+    target: LlamaChat, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What plain decoding would have taken, by what is known after one answer."""
+    list(target.answer(ask(target, Conversation(None, QUESTION), 30)))
+    monkeypatch.setattr(CostCurve, "observe", lambda *_: None)  # it stays what the test reads
     list(target.answer(ask(target, Conversation(None, QUESTION), 30)))
     stats = target.stats()
     assert stats is not None
@@ -67,7 +72,7 @@ def test_the_factor_comes_from_the_curve(target: LlamaChat) -> None:
         count * curve.target.table(30)[1 + n] for n, count in choice["rounds_by_length"].items()
     )
     plain = 30 * row * choice["ms_target"] / said
-    assert stats.block["times_plain"] == pytest.approx(plain / spent, rel=0.25)
+    assert stats.block["times_plain"] == pytest.approx(plain / spent, rel=0.05)
 
 
 def test_a_turn_keeps_all_the_context_holds(target: LlamaChat) -> None:

@@ -24,8 +24,9 @@ def test_chat_answers(llm):
     assert result["speculation"]["verification"] == "margin"
 
 
-def test_copying_is_drafted(llm):
-    """A text that repeats itself is mostly accepted drafts."""
+def test_copying_is_drafted(open_llama, smollm2):
+    """A text that repeats itself is mostly accepted drafts; whether they pay on this machine is not asked."""
+    llm = open_llama(smollm2, draft="lookup", length="fixed:8", n_ctx=1024)
     prompt = llm.tokenize(("The sea is blue, the sun is hot, the sand is warm. " * 6).encode())
     answer = ask(llm, prompt, 48)
     assert answer.flags.count("a") > 20
