@@ -6,6 +6,7 @@ Readers of a file that is written see the old one or the new one, never a part, 
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import tempfile
 from pathlib import Path
@@ -31,8 +32,11 @@ def utf8(data: bytes, name: str) -> str:
 def write_whole(path: Path, chunks: Iterable[bytes], *, replace: bool = True) -> None:
     """Write a temporary sibling, which takes the name when it is complete and on the disk.
 
-    Raises OSError; with replace False FileExistsError where the name is taken, whoever took it when.
+    Raises OSError, as for a name that is a device's or a pipe's, which stays; with replace False FileExistsError where the
+    name is taken, whoever took it when.
     """
+    if path.exists() and not path.is_file():
+        raise OSError(errno.EINVAL, "not a regular file", str(path))
     handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     try:
         with os.fdopen(handle, "wb") as out:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
 from pyspec.errors import InputEncoding
@@ -41,3 +43,12 @@ def test_failure_leaves_the_old_file(tmp_path):
         write_whole(path, chunks())
     assert path.read_bytes() == b"old"
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_pipe_keeps_its_name(tmp_path):
+    """As a device would: it is somebody's, and no file to be replaced."""
+    os.mkfifo(tmp_path / "out")
+    with pytest.raises(OSError, match="not a regular file"):
+        write_whole(tmp_path / "out", [b"new"])
+    assert (tmp_path / "out").is_fifo()
+    assert list(tmp_path.iterdir()) == [tmp_path / "out"]

@@ -138,6 +138,8 @@ class PromptCache:
         """Put into the context what the file holds of a prompt's beginning; returns how many tokens that saves."""
         if self._path is None or not self._path.exists():
             return 0
+        if not self._path.is_file():  # a pipe waits for its writer, and a device has no end
+            raise OptionError(f"{self._path} is no regular file", "name another one")
         found = self._read(self._path)
         if found is None:
             return 0

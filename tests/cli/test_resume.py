@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -99,6 +100,14 @@ def test_other_files_are_left_alone(open_llama: Open, tiny_target: Path, tmp_pat
     with pytest.raises(OptionError, match="no prompt cache"):
         PromptCache(llm, path).restore(PROMPT)
     assert path.read_text() == "dear diary"
+
+
+def test_a_pipe_is_no_cache(open_llama: Open, tiny_target: Path, tmp_path: Path) -> None:
+    """It would be waited for."""
+    os.mkfifo(tmp_path / "pipe")
+    llm = open_llama(tiny_target, n_ctx=256)
+    with pytest.raises(OptionError, match="no regular file"):
+        PromptCache(llm, tmp_path / "pipe").restore([5, 6])
 
 
 def test_without_a_file_nothing_is_done(open_llama: Open, tiny_target: Path) -> None:
