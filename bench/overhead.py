@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 TEXT = "Write a long letter from a traveller who has seen the sea for the first time."
 GREEDY = Sampling(temperature=0.0)
-PARTS = {"plan": "choosing", "choose": "choosing", "observe": "choosing", "accept": "checking"}
+PARTS = dict.fromkeys(("plan", "choose", "observe", "watch"), "choosing") | {"accept": "checking"}
 
 
 def watch(thing: Any, name: str, spent: dict[str, float]) -> None:
@@ -58,7 +58,7 @@ class Timed:
         self._asked = Speculation(verification=Strict(), enabled=name != "plain")
         self._policy = self.llm.new_policy(self._asked)
         self._spent: dict[str, float] = defaultdict(float)
-        for part in ("plan", "choose", "observe"):
+        for part in ("plan", "choose", "observe", "watch"):
             watch(self._policy, part, self._spent)
         watch(self.llm.assembly.session.engine, "accept", self._spent)
         self._prompt = ChatTemplate.of(self.llm).prompt([Message(role="user", content=TEXT)])

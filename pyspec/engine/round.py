@@ -21,9 +21,6 @@ log = logging.getLogger("pyspec")
 LOOKUP_MAX = 16
 """Longest draft asked of a Python drafter, tokens: a wider verify batch gains nothing on any curve measured."""
 
-PLAIN_WATCHED = 4
-"""Of so many rounds that cannot draft, one tells the policy its time."""
-
 MAX_BATCH = 2**31 - 1
 """No limit of rows but llama.cpp's own."""
 
@@ -78,7 +75,6 @@ class Loop:
         self.translated = translated
         self.n_batch = n_batch
         self.longest = longest
-        self._plain_rounds = 0
         self.failed: list[str] = []
         self._draft_outage, self._score_outage = Outage(), Outage()
 
@@ -94,15 +90,11 @@ class Loop:
 
         fills: (seq, n) prompt tokens to decode in the same batch; n 0 for a row that nobody reads.
         """
-        if not any(map(self._may_draft, runs)):
-            self._verify_plainly(runs, policy, fills)
-            return [self._accept(run, 0, 0)[0] for run in runs]
         start = perf_counter()
-        drafted = self._draft(runs, policy)
+        drafted = self._draft(runs, policy) if any(map(self._may_draft, runs)) else None
         if drafted is None:
-            drafted, lengths = _Drafted([Draft(run.seq, 0) for run in runs]), [0] * len(runs)
-        else:
-            lengths = self._choose(runs, policy, drafted.drafts)
+            return self._plainly(runs, policy, fills, start)
+        lengths = self._choose(runs, policy, drafted.drafts)
         depth = max((len(run.tokens) for run in runs), default=0)
         before = perf_counter()
         self.engine.verify(_in_order([(run.seq, 0, n) for run, n in zip(runs, lengths)], fills))
@@ -127,16 +119,18 @@ class Loop:
         policy.observe(outcome)
         return [step for step, _ in verdicts]
 
-    def _verify_plainly(
-        self, runs: Sequence[Run], policy: Policy, fills: Sequence[tuple[int, int]]
-    ) -> None:
-        """A round in which nothing can be drafted; the policy hears of some, so that it knows how fast the machine is."""
-        self._plain_rounds += 1
-        start = perf_counter()
+    def _plainly(
+        self, runs: Sequence[Run], policy: Policy, fills: Sequence[tuple[int, int]], start: float
+    ) -> list[Step]:
+        """A round without drafts. The policy hears what it took, unless prompt tokens of other sequences were in it."""
+        before = perf_counter()
         self.engine.verify(_in_order([(run.seq, 0, 0) for run in runs], fills))
-        if self._plain_rounds % PLAIN_WATCHED == 0 and not fills and not _read(runs, fills):
+        t_verify = 1e3 * (perf_counter() - before)
+        steps = [self._accept(run, 0, 0)[0] for run in runs]
+        if not _read(runs, fills):
             depth = max([len(run.tokens) for run in runs])
-            policy.watch(len(runs), 1e3 * (perf_counter() - start), depth)
+            policy.watch(len(runs), t_verify, 1e3 * (perf_counter() - start), depth)
+        return steps
 
     # -- draft ---------------------------------------------------------------------------------------------------------
 
@@ -169,7 +163,7 @@ class Loop:
         return max(0, min(room - 1, run.draft_max, self.longest))
 
     def _draft(self, runs: Sequence[Run], policy: Policy) -> _Drafted | None:
-        """One draft a run, by lookup where it finds something, else by a model; None where there is no room for any."""
+        """One draft a run, by lookup where it finds something, else by a model; None where nobody drafted."""
         places = [self._place(run, len(runs)) for run in runs]
         if not any(place.room for place in places):
             return None
@@ -187,7 +181,7 @@ class Loop:
                 self._translate(self.translated, one, drafted)
         elif self.draft_model and not self._draft_outage.lasts() and asked:
             self._try_model(asked, plan, drafted)
-        return drafted
+        return drafted if asked or any([draft.n for draft in drafted.drafts]) else None  # noqa: C419 - a list is faster
 
     def _choose(self, runs: Sequence[Run], policy: Policy, drafts: Sequence[Draft]) -> list[int]:
         """How many drafted tokens of each run go to the target."""

@@ -29,7 +29,7 @@ from pyspec.measure.rounds import Chain, record_answer
 from pyspec.policy.acceptance import Learned
 from pyspec.policy.cost import CostCurve
 from pyspec.policy.profile import Profile, save_profile
-from pyspec.policy.stopping import Forecaster
+from pyspec.policy.stopping import forecast, learn
 from pyspec.policy.types import LOOKUP, SeqOutcome
 from pyspec.profiles import profile_key, profiles_dir
 from pyspec.template import ChatTemplate, Message
@@ -152,10 +152,9 @@ def calibration(chains: Sequence[Chain], bins: int = 10) -> list[Bin]:
 
 def teach(learned: Learned, model: Sequence[Chain], lookup: Sequence[Chain]) -> None:
     """Let the estimators see every recorded chain as a round that verified all of it."""
-    forecaster = Forecaster(learned)
     for chain in model:
         n = len(chain.ok)
-        forecaster.learn(forecaster.read(chain.draft(n)), SeqOutcome(0, n, chain.matched))
+        learn(learned, forecast(learned, chain.draft(n)), SeqOutcome(0, n, chain.matched))
     for chain in lookup:
         hits = [True] * chain.matched + [False]
         learned.lookup.update(chain.match_length, hits[: len(chain.ok)], chain.choices)

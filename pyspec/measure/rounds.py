@@ -249,6 +249,10 @@ class _Recording(LengthPolicy):
         self.round += 1
         self.counts.add(outcome)
 
+    def watch(self, n_seq: int, t_verify: float, t_round: float, depth: int) -> None:
+        """Count the round."""
+        self.round += 1
+
 
 def record_answer(
     llm: SpeculativeLlama,

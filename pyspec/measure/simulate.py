@@ -1,6 +1,7 @@
 """A text, a cost curve and a policy, played as the engine plays them, without an engine.
 
-The order of calls is the loop's own: a first round without a draft, then plan, draft, (score), choose, verify, observe.
+The order of calls is the loop's own: a first round without a draft, then plan, draft, (score), choose, verify, observe;
+or watch where nothing was drafted.
 Texts are recorded rounds (`pyspec.measure.rounds`) or synthetic ones with planted acceptance. Times come from tables of
 milliseconds by rows; a policy sees them with noise, the totals have none. Python's own time is not in them.
 """
@@ -236,8 +237,9 @@ class Player:
             plan = self.policy.plan([p.place for p in places])
             picks = [_pick(p, n, plan) for p, n in zip(places, plan.lengths, strict=True)]
             scored = self._draft(places, picks, plan, out)
-            if any(draft.n for _, draft in picks):
-                used = self.policy.choose([draft for _, draft in picks])
+        drew = any(draft.n for _, draft in picks)
+        if drew:
+            used = self.policy.choose([draft for _, draft in picks])
         rows = out.verify_rows = len(places) + sum(used)
         out.t_verify = self.costs.target(rows)
         self._count(out)
@@ -247,7 +249,10 @@ class Player:
             p.commit(draft.n if draft.source != LOOKUP else 0, seen.n_accepted, scored)
             self.totals.tokens += p.t - before
         self._blur(out)
-        self.policy.observe(out)
+        if drew:
+            self.policy.observe(out)
+        else:
+            self.policy.watch(len(places), out.t_verify, out.t_verify, out.depth)
 
     def _draft(
         self, places: Sequence[Position], picks: Sequence[tuple[Chain | None, Draft]], plan: Plan,

@@ -281,36 +281,6 @@ class LookupEstimator:
         return out
 
 
-class TextRecord:
-    """What lookup drafts of one text kept of what was expected of them, at most all of it.
-
-    Match lengths say the same of every text, and texts differ: in one that only seems to repeat itself the best of
-    many matches disappoint, and where rows are dear nothing but the best is tried. Weights found by replaying answers.
-    """
-
-    _GRANTED = 4.0  # expected tokens that count as kept before the first draft of a text
-    _CARRIED = 0.7  # what the next text inherits of a shortfall
-
-    def __init__(self) -> None:
-        self._kept = self._expected = self._GRANTED
-
-    @property
-    def share(self) -> float:
-        """Accepted of expected."""
-        return min(1.0, self._kept / self._expected)
-
-    def add(self, expected: float, accepted: int) -> None:
-        """A draft was verified, or its first token seen to be right or wrong."""
-        self._expected += expected
-        self._kept += accepted
-
-    def begin(self) -> None:
-        """The next text; nothing changes where the last one had no drafts."""
-        if self._expected != self._GRANTED:
-            self._kept = self._GRANTED * (1.0 - self._CARRIED * (1.0 - self.share))
-            self._expected = self._GRANTED
-
-
 # -- all of it ---------------------------------------------------------------------------------------------------------
 
 

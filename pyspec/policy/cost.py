@@ -35,6 +35,8 @@ _SURE = 3  # observations from which on a count says how fast the machine is
 _REBUILD = 16  # observations between two rebuilds of a table
 _STALL = 2.5  # times the expected time: the machine did something else
 _SLOW = 3  # so many in a row, and it is slow indeed
+_LONG_LAG = 4  # tokens to catch up with, from which on reading is not like a step
+_DRIFT = 0.1  # relative change of the target's speed that is taken for the machine's
 _DEPTH_STEP = 256  # context depths closer than this share a table
 _FAR_DEPTH = 4096  # where a prior with depth has its second curve; linear between and beyond
 
@@ -100,6 +102,8 @@ class RowTimes:
         self.measured = measured
         self.hope = 1.0 if measured else _HOPE
         self.scale = 1.0
+        self.pace = 1.0
+        """The target's `scale` when this model was last timed."""
         self._k: dict[int, float] = {}
         self._count: dict[int, int] = {}
         self._slow = self._waiting = 0
@@ -132,13 +136,11 @@ class RowTimes:
         return self.scale * one * (1.0 + self._known(key) * hope * more)
 
     def follow(self, target: RowTimes) -> None:
-        """As long as nothing was observed, be as fast or slow as the target is."""
-        if (
-            not self._count
-            and not self.measured
-            and abs(target.scale - self.scale) > 0.05 * self.scale
-        ):
-            self.scale, self._table = target.scale, []
+        """Be as much faster or slower as the target has become since this model was last timed: one machine runs both."""
+        change = target.scale / self.pace
+        if abs(change - 1.0) > _DRIFT:
+            self.scale *= change
+            self.pace, self._table = target.scale, []
 
     def observe(self, rows: int, ms: float, depth: int = 0) -> None:
         """Learn from one decode; impossible times are ignored, and stalls until they are the rule."""
@@ -284,15 +286,18 @@ class Busy:
         self._slow = 0
         self._noted = False
 
-    def notes(self, rows: int, times: float) -> bool:
-        """Whether it is to be said now, which is once. times: this decode's time in units of the curve's, 0 for not known."""
+    def notes(self, rows: int, times: float, rounds: int = 1) -> bool:
+        """Whether it is to be said now, which is once.
+
+        times: the mean time of these rounds in units of the curve's, 0 for not known.
+        """
         if not times or self._noted:
             return False
         best = self._best[rows] = min(self._best.get(rows, self._start), times)
         seen = self._seen[rows] = self._seen.get(rows, 0) + 1
         if seen <= _FEW and self._start == inf:
             return False
-        self._slow = self._slow + 1 if times > TIMES * best else 0
+        self._slow = self._slow + rounds if times > TIMES * best else 0
         self._noted = self._slow >= LONG
         return self._noted
 
@@ -348,26 +353,34 @@ class CostCurve:
         curve._busy = Busy(measured=True)
         return curve
 
-    def observe(self, outcome: Outcome) -> None:
-        """Learn from a round's times."""
+    def observe(self, outcome: Outcome, rounds: int = 1) -> None:
+        """Learn from a round's times, or from the mean times of several."""
         n_seq = len(outcome.seqs)
         if outcome.verify_rows == outcome.own_rows:  # prompt rows have no logits and cost less
             self.target.observe(outcome.verify_rows, outcome.t_verify, outcome.depth)
-            if self._busy.notes(outcome.verify_rows, self.target.ratio):
+            if self._busy.notes(outcome.verify_rows, self.target.ratio, rounds):
                 log.warning(SENTENCE, TIMES)
             for side in (self.draft, self.companion):
                 side.follow(self.target)
         if outcome.draft_steps > 0:
             self._observe_draft(outcome, n_seq)
+            self.draft.pace = self.target.scale
         if outcome.companion_rows > 0:
             self.companion.observe(outcome.companion_rows, outcome.t_companion)
+            self.companion.pace = self.target.scale
 
     def _observe_draft(self, outcome: Outcome, n_seq: int) -> None:
-        """Learn from the greater part: the first decode where it caught up with a long text, else the other steps."""
+        """Learn from the greater part: the first decode where it caught up with a long text, else the other steps.
+
+        The round in which it first read a long text says little of either, since how dear reading is next to a step is not known
+        yet: it is left out.
+        """
         steps = outcome.draft_steps
         first = n_seq + outcome.caught_up
         if outcome.caught_up <= 0:
             self.draft.observe(n_seq, outcome.t_draft / steps)
+            return
+        if outcome.caught_up > _LONG_LAG * n_seq and not self.draft.count(n_seq):
             return
         reading, rest = self.draft.time(first), (steps - 1) * self.draft.time(n_seq)
         if reading >= rest:

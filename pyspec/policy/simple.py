@@ -24,6 +24,16 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 _MS_MAX = 1e7
+_WATCHED = 8  # rounds without drafts that are learned from at once
+
+
+class PlainRounds:
+    """Rounds without drafts since they were last learned from, all of as many sequences: times in ms, together."""
+
+    def __init__(self, n_seq: int = 1) -> None:
+        self.n_seq = n_seq
+        self.rounds = self.depth = 0
+        self.t_verify = self.t_round = 0.0
 
 
 class ChoiceStats:
@@ -54,6 +64,15 @@ class ChoiceStats:
         self._drafted += outcome.draft_steps > 0
         self._scored += outcome.companion_rows > 0
 
+    def add_plain(self, seen: PlainRounds) -> None:
+        """Rounds without drafts."""
+        n = seen.rounds * seen.n_seq
+        self._rounds += seen.rounds
+        self._lengths[0] = self._lengths.get(0, 0) + n
+        self._emitted += n
+        self._t_verify += seen.t_verify
+        self._t_round += max(seen.t_round, seen.t_verify)
+
     def report(self) -> dict[str, Any]:
         """The statistics as plain values, times in ms."""
         parts = self._t_draft + self._t_companion + self._t_verify
@@ -81,21 +100,47 @@ class LengthPolicy(Policy):
         self.curve = curve or CostCurve()
         self.learned = learned or Learned()
         self.counts = ChoiceStats()
+        self._plain = PlainRounds()
 
     def observe(self, outcome: Outcome) -> None:
         """Count the round, and time its decodes."""
+        self._catch_up()
         if outcome.seqs:
             clean_times(outcome)
             self.counts.add(outcome)
             self.curve.observe(outcome)
 
-    def watch(self, rows: int, ms: float, depth: int) -> None:
-        """Time a round without drafts."""
-        seqs = [SeqOutcome(seq, 0, 0) for seq in range(rows)]
-        self.curve.observe(Outcome(seqs, ms, rows, depth=depth))
+    def watch(self, n_seq: int, t_verify: float, t_round: float, depth: int) -> None:
+        """Keep in mind a round without drafts; several are learned from at once, since Python takes its time beside decodes."""
+        if self._plain.n_seq != n_seq:
+            self._catch_up()
+            self._plain.n_seq = n_seq
+        seen = self._plain
+        seen.rounds += 1
+        seen.t_verify += t_verify
+        seen.t_round += t_round
+        seen.depth = depth
+        if seen.rounds >= _WATCHED:
+            self._catch_up()
+
+    def _catch_up(self) -> None:
+        """Learn from the rounds without drafts: their mean time counts as one."""
+        if self._plain.rounds:
+            seen, self._plain = self._plain, PlainRounds(self._plain.n_seq)
+            self.learn_plain(seen)
+
+    def learn_plain(self, seen: PlainRounds) -> None:
+        """Count the rounds, and time them."""
+        if not 0.0 <= seen.t_verify < _MS_MAX or not 0.0 <= seen.t_round < _MS_MAX:
+            seen.t_verify = seen.t_round = 0.0
+        self.counts.add_plain(seen)
+        seqs = [SeqOutcome(seq, 0, 0) for seq in range(seen.n_seq)]
+        mean = Outcome(seqs, seen.t_verify / seen.rounds, seen.n_seq, depth=seen.depth)
+        self.curve.observe(mean, seen.rounds)
 
     def begin_answer(self) -> None:
         """New counts; the curve and what was learned stay."""
+        self._catch_up()
         self.counts = ChoiceStats()
 
     def begin_sequence(self, seq: int) -> None:
@@ -103,6 +148,7 @@ class LengthPolicy(Policy):
 
     def stats(self) -> dict[str, Any]:
         """The counts of this answer."""
+        self._catch_up()
         return self.counts.report()
 
 

@@ -156,7 +156,7 @@ class Outcome(msgspec.Struct):
 class Policy(ABC):
     """Decides draft lengths; one object lives as long as the process and learns across answers.
 
-    Not thread-safe. A round may come without `plan` or `choose`; then nothing was drafted.
+    Not thread-safe. A round may come without `plan`, where nobody could draft, and without `choose`, where nobody did.
     """
 
     @abstractmethod
@@ -171,8 +171,8 @@ class Policy(ABC):
     def observe(self, outcome: Outcome) -> None:
         """Learn from a verified round."""
 
-    def watch(self, rows: int, ms: float, depth: int) -> None:  # noqa: B027 - most have nothing to learn
-        """Hear what some of the rounds took in which nothing can be drafted."""
+    def watch(self, n_seq: int, t_verify: float, t_round: float, depth: int) -> None:  # noqa: B027 - some learn nothing of it
+        """A round of n_seq sequences in which nothing was drafted; called instead of `choose` and `observe`."""
 
     @abstractmethod
     def begin_answer(self) -> None:

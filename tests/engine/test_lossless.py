@@ -108,6 +108,9 @@ class Nosy:
         """Count what was accepted."""
         self._accepted += sum(seq.n_accepted for seq in outcome.seqs)
 
+    def watch(self, n_seq, t_verify, t_round, depth):
+        """Nothing was accepted."""
+
     def begin_answer(self):
         """Nothing starts anew."""
 

@@ -216,12 +216,13 @@ class Watching(FixedPolicy):
         super().__init__(4)
         self.heard: list[str] = []
 
-    def watch(self, rows: int, ms: float, depth: int) -> None:
+    def watch(self, n_seq: int, t_verify: float, t_round: float, depth: int) -> None:
         """See Policy."""
-        assert rows == 1
-        assert ms > 0.0
-        assert depth >= len(PROMPT)
+        assert n_seq == 1
+        assert 0.0 < t_verify < t_round
+        assert depth > len(PROMPT)
         self.heard.append("watch")
+        super().watch(n_seq, t_verify, t_round, depth)
 
     def plan(self, places) -> Plan:
         """See Policy."""
@@ -238,10 +239,10 @@ class Watching(FixedPolicy):
 def test_where_nothing_can_be_drafted_the_policy_is_not_asked(
     open_llama, tiny_target, reference, without
 ):
-    """Neither without a draft nor in a plain call: one round in four says how long it took, and no round is counted."""
+    """Neither without a draft nor in a plain call; it hears how long rounds took, and counts them."""
     llm = open_llama(tiny_target, draft="none" if without == "a draft" else tiny_target)
     policy, asked = Watching(), Speculation(enabled=False) if without == "leave" else None
     steps = llm.steps(PROMPT, GREEDY, max_tokens=40, speculation=asked, policy=policy)
     assert [token.id for step in steps for token in step.tokens] == reference
-    assert policy.heard == ["watch"] * 10
-    assert policy.stats()["rounds"] == 0
+    assert policy.heard == ["watch"] * 40
+    assert policy.stats()["rounds_by_length"] == {0: 40}

@@ -69,6 +69,11 @@ class Diary(FixedPolicy):
         self.calls.append("observe")
         super().observe(outcome)
 
+    def watch(self, n_seq, t_verify, t_round, depth) -> None:
+        """See Policy."""
+        self.calls.append("watch")
+        super().watch(n_seq, t_verify, t_round, depth)
+
     def begin_answer(self) -> None:
         """See Policy."""
         self.calls.append("begin")
@@ -79,7 +84,7 @@ def test_calls_come_in_the_loops_order() -> None:
     """An answer begins, its first round is without a draft, then plan, choose, observe."""
     diary = Diary(2)
     Player(diary, FLAT).play(synthetic(0.5, n=2))
-    assert diary.calls[:5] == ["begin", "observe", "plan", "choose", "observe"]
+    assert diary.calls[:5] == ["begin", "watch", "plan", "choose", "observe"]
     assert diary.calls.count("begin") == 2
 
 

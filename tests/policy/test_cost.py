@@ -57,6 +57,17 @@ def test_one_row_scales_the_rest() -> None:
     assert curve.draft.table()[1] == pytest.approx(5.0, rel=0.1)
 
 
+def test_a_draft_is_as_slow_as_the_machine_is() -> None:
+    """Timed in a slow spell and not since: with the target it is fast again."""
+    curve = CostCurve("Q4_K_M", 10.0, draft_share=0.1)
+    slow = Outcome([SeqOutcome(0, 0, 0)], 3000.0, 1, t_draft=300.0, draft_steps=1)
+    for _ in range(20):
+        curve.observe(slow)
+    for _ in range(20):
+        curve.observe(seen(1, 10.0))
+    assert curve.draft.table()[1] == pytest.approx(1.0, rel=0.2)
+
+
 def test_outliers_do_not_move_the_curve() -> None:
     """A round that was interrupted for a long time leaves the estimate where it was."""
     times = RowTimes({0: expand({1: 1.0})})

@@ -189,3 +189,62 @@ def test_a_sequence_with_much_to_read_waits_while_the_others_draft() -> None:
     Player(policy, truth).play(texts(0.9, 8, prompt=30), 2)
     lengths = policy.plan([Place(0, 60, 1, 60, 90), Place(1, 60, 3000, 60, 3060)]).lengths
     assert list(lengths) == [16, 0]
+
+
+def look_up(policy: GoodputPolicy, rounds: int, right: int, left: int = 200) -> list[int]:
+    """Rounds of one text whose matches look perfect; at most `right` tokens of each draft are accepted. The lengths chosen."""
+    verified, depth = [], 50
+    for _ in range(rounds):
+        policy.plan([Place(0, 16, 0, left, depth)])
+        (g,) = policy.choose([Draft(0, 16, source=LOOKUP, match_length=30)])
+        policy.observe(
+            Outcome([SeqOutcome(0, g, min(g, right))], policy.curve.target.time(g + 1), g + 1)
+        )
+        verified.append(g)
+        depth, left = depth + 1 + min(g, right), left - 1 - min(g, right)
+    return verified
+
+
+def test_vain_lookups_soon_end() -> None:
+    """However good the matches look: what is lost by the curve is 3 % of 200 tokens and one draft that looked safe."""
+    policy = fresh("Q8_0", 0.1)
+    rows = policy.curve.target.table()
+    costs_of = [rows[g + 1] / rows[1] - 1.0 for g in look_up(policy, 150, right=0)]
+    assert 0.0 < sum(costs_of) <= 0.03 * 200 + max(costs_of)
+
+
+def test_what_lookups_have_won_they_may_lose() -> None:
+    """Two texts side by side, whose matches look the same: they were right in one and wrong in the other."""
+    policy = fresh("BF16", 0.1)
+
+    def choose(match: int, depth: int) -> list[int]:
+        policy.plan([Place(seq, 16, 0, 60, depth) for seq in (0, 1)])
+        return policy.choose([Draft(seq, 16, source=LOOKUP, match_length=match) for seq in (0, 1)])
+
+    for depth in (50, 60, 70):
+        g = choose(30, depth)
+        rows = 2 + sum(g)
+        seqs = [SeqOutcome(0, g[0], g[0]), SeqOutcome(1, g[1], 0)]
+        policy.observe(Outcome(seqs, policy.curve.target.time(rows), rows))
+    first, second = choose(6, 80)
+    assert first > second
+
+
+def test_a_draft_that_pays_in_no_text_is_not_looked_at() -> None:
+    """Rows too dear for any acceptance that a text may have: not even once, while a draft that may pay is tried."""
+    drafted = {}
+    for name, points in (("dear", {1: 10.0, 2: 25.0, 64: 900.0}), ("cheap", {1: 10.0, 64: 80.0})):
+        table = expand(points)
+        policy = GoodputPolicy(CostCurve.from_tables({0: table}, [0.05 * t for t in table], table))
+        drafted[name] = policy.plan([Place(0, 16, 0, 200, 50)]).lengths[0]
+    assert drafted == {"dear": 0, "cheap": 16}
+
+
+def test_a_new_text_is_thought_of_at_once() -> None:
+    """The rest after "no draft pays" ends with the text for which that was found."""
+    policy, truth = fresh("Q4_K_M", 0.1), costs(SHAPES["Q4_K_M"], 0.1)
+    Player(policy, truth).play(texts(0.8, 4, prompt=30))
+    assert policy.plan([Place(0, 16, 3000, 20, 3030)]).lengths == [0]
+    assert policy.plan([Place(0, 16, 1, 150, 40)]).lengths == [0]
+    policy.begin_sequence(0)
+    assert policy.plan([Place(0, 16, 1, 150, 40)]).lengths == [16]

@@ -61,9 +61,12 @@ def test_a_price_is_no_evidence() -> None:
 
 
 def test_a_trial_may_lose_a_share_of_what_is_left_only() -> None:
-    """Nothing is tried where the text ends before it could teach anything."""
-    assert not UseSwitch().on(0, -0.5, 5.0, 20.0, 20.0)
-    assert UseSwitch().on(0, -0.5, 5.0, 200.0, 200.0)
+    """Nothing is tried where the text ends before it could teach anything, nor before anything was earned."""
+    switch = UseSwitch()
+    assert not switch.on(0, -0.5, 5.0, 200.0, 200.0)
+    switch.earn(4000.0)
+    assert not switch.on(0, -0.5, 5.0, 20.0, 20.0)
+    assert switch.on(0, -0.5, 5.0, 200.0, 200.0)
 
 
 def test_a_new_text_is_tried_once_where_others_did_little_harm() -> None:
@@ -71,7 +74,7 @@ def test_a_new_text_is_tried_once_where_others_did_little_harm() -> None:
     switch = UseSwitch()
     play(switch, -0.05, 300)
     switch.begin(0)
-    tried = [switch.on(0, 0.0, 2.0, 200.0, 150.0) for _ in range(40)]
+    tried = [switch.on(0, 0.0, 2.0, 200.0, 150.0, more=0.5) for _ in range(40)]
     assert tried[0]
     assert not any(tried[10:])
 
@@ -89,8 +92,8 @@ def test_a_look_at_a_new_text_loses_three_percent_at_most() -> None:
     switch = UseSwitch()
     play(switch, -0.05, 300)
     switch.begin(0)
-    assert not switch.on(0, 0.0, 7.0, 200.0, 190.0)
-    assert switch.on(0, 0.0, 5.0, 200.0, 190.0)
+    assert not switch.on(0, 0.0, 7.0, 200.0, 190.0, more=0.5)
+    assert switch.on(0, 0.0, 5.0, 200.0, 190.0, more=0.5)
 
 
 @given(st.lists(st.tuples(st.floats(-3.0, 3.0), st.floats(0.0, 50.0)), max_size=300))
