@@ -15,11 +15,9 @@ import tempfile
 import time
 import traceback
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import IO, Any, NamedTuple
 
-import pyspec.store
-from pyspec.store.child import _ENV, ChildExit, _outcome
+from pyspec.store.child import _ENV, _SCRIPT, ChildExit, _outcome
 
 _TICK_S = 0.005
 
@@ -74,16 +72,15 @@ def _wait(pid: int, timeout: float) -> int | None:
     return None
 
 
-def run_child(script: str, arguments: Sequence[str], *, timeout: float, **_: Any) -> ChildExit:
+def run_child(task: str, arguments: Sequence[str], *, timeout: float, **_: Any) -> ChildExit:
     """As `pyspec.store.child.run_child`, in a fork: the script is the same, its interpreter is warm."""
-    path = Path(pyspec.store.__file__).with_name(script)
 
     def work(report: int) -> None:
         os.environ.update(_ENV)
-        sys.argv = [str(path), *arguments]
+        sys.argv = [str(_SCRIPT), task, *arguments]
         sys.stdout = os.fdopen(report, "w", closefd=False)
         try:
-            runpy.run_path(str(path), run_name="__main__")
+            runpy.run_path(str(_SCRIPT), run_name="__main__")
         except BaseException:  # noqa: BLE001 - an interpreter of its own would say it and end with 1
             sys.stdout.write(traceback.format_exc())
             sys.stdout.flush()
