@@ -37,7 +37,7 @@ class Margin:
     runner-up costs that much of the budget; the first costs nothing, being the likeliest there is. So the answer's
     distribution is sharper than the target's at that temperature; at `budget=0` nothing is relaxed.
 
-    theta: ratio of raw logits, 0 to 1; 0.9 is the paper's, 1 closes the gate.
+    theta: ratio of raw logits, 0 to 1; 0.9 is the paper's, 1 closes the gate. Up to 0.9 it hardly matters at a gap of 1 nat.
     gap: largest gap, in nats; `math.inf` leaves the paper's rule alone.
     budget: sum of gaps allowed in one answer, in nats, or None; 0 closes the gate. The answer's relaxed tokens are together
         at most that much less likely than the likeliest ones at the same places.

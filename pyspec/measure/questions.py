@@ -182,14 +182,6 @@ def _json(what: dict[str, Any], answer: str) -> bool:
     return not keys or (isinstance(value, dict) and all(key in value for key in keys))
 
 
-def _list(what: dict[str, Any], answer: str) -> bool:
-    return len(_ITEM.findall(answer)) == int(what["n"])
-
-
-def _copy(what: dict[str, Any], answer: str) -> bool:
-    return _stripped(what["text"]) in _stripped(answer)
-
-
 def _stripped(text: str) -> str:
     return "\n".join(line.rstrip() for line in text.strip().splitlines())
 
@@ -201,15 +193,11 @@ def _number(what: dict[str, Any], answer: str) -> bool:
     return abs(float(found[-1].replace(",", "")) - float(what["value"])) < 1e-6
 
 
-def _compiles(_what: dict[str, Any], answer: str) -> bool:
+def _compiles(code: str) -> bool:
     try:
-        return bool(ast.parse(block(answer)).body)
+        return bool(ast.parse(code).body)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return False
-
-
-def _tests(what: dict[str, Any], answer: str) -> bool:
-    return passes(program(what, block(answer)))
 
 
 def program(what: dict[str, Any], code: str) -> str:
@@ -224,9 +212,9 @@ def program(what: dict[str, Any], code: str) -> str:
 
 _CHECKS: dict[str, Callable[[dict[str, Any], str], bool]] = {
     "json": _json,
-    "list": _list,
-    "copy": _copy,
+    "list": lambda what, answer: len(_ITEM.findall(answer)) == int(what["n"]),
+    "copy": lambda what, answer: _stripped(what["text"]) in _stripped(answer),
     "number": _number,
-    "compiles": _compiles,
-    "tests": _tests,
+    "compiles": lambda _, answer: _compiles(block(answer)),
+    "tests": lambda what, answer: passes(program(what, block(answer))),
 }
