@@ -35,8 +35,11 @@ static ps_status sample(trial *t, const float *row, int32_t *chosen) {
     t->force = (struct llama_token_data_array){engine->candidates, n_vocab, -1, false};
     ps_api.sampler_apply(t->sampler, &t->force);
     PS_FAIL_IF(t->force.selected < 0 || (size_t)t->force.selected >= t->force.size, PS_E_SAMPLER);
-    *chosen = t->force.data[t->force.selected].id;
-    PS_FAIL_IF(*chosen < 0 || *chosen >= engine->n_vocab, PS_E_SAMPLER);
+    const struct llama_token_data found = t->force.data[t->force.selected];
+    PS_FAIL_IF(found.id < 0 || found.id >= engine->n_vocab, PS_E_SAMPLER);
+    /* a grammar that allows nothing more leaves no logit; accepting one of its tokens would throw through this C */
+    PS_FAIL_UNLESS(found.logit > -INFINITY, PS_E_SAMPLER);
+    *chosen = found.id;
     return PS_OK;
 }
 

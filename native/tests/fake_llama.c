@@ -308,10 +308,12 @@ static void fake_sampler_apply(struct llama_sampler *sampler, struct llama_token
     array->data[0] = array->data[id];
     array->data[id] = first;
     array->selected = 0;
+    if (sampler->barren) array->data[0].logit = -INFINITY;
 }
 
 static void fake_sampler_accept(struct llama_sampler *sampler, int32_t token) {
     (void)token;
+    breach(sampler->barren);
     sampler->n_accepted++;
 }
 

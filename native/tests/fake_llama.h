@@ -64,7 +64,8 @@ struct llama_context {
 struct llama_sampler {
     uint32_t seed;
     int32_t n_accepted;
-    bool stuck; /* selects nothing */
+    bool stuck;  /* selects nothing */
+    bool barren; /* a grammar that allows nothing more: selects what has no logit, and dies where that is accepted */
 };
 
 extern int32_t fake_breaches;

@@ -105,7 +105,9 @@ static void test_stuck_sampler(void) {
     struct llama_sampler sampler = {.stuck = true};
     int32_t text[N_TEXT + PS_MAX_DRAFT], n;
     CHECK(answer(&w, 0, &(mode){.length = 3, .sampler = &sampler}, text, &n) == PS_E_SAMPLER);
-    sampler.stuck = false;
+    sampler = (struct llama_sampler){.barren = true};
+    CHECK(answer(&w, 0, &(mode){.length = 3, .sampler = &sampler}, text, &n) == PS_E_SAMPLER);
+    sampler.barren = false;
     check_answer(&w, 0, &(mode){.length = 3, .sampler = &sampler});
     end(&w);
 }

@@ -8,6 +8,7 @@ strangers send is bounded before it gets there; grammars are checked by `pyspec.
 from __future__ import annotations
 
 import json
+import re
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -254,6 +255,12 @@ DEEPEST = 64
 LARGEST = 1 << 16
 """Bytes of a schema."""
 
+MOST_REPEATS = 10_000
+"""Of anything in a schema: the converter writes them all out."""
+
+_BOUNDS = {"minItems", "maxItems", "minLength", "maxLength"}
+_REPEATED = re.compile(r"\{(\d*)(?:,(\d*))?\}")
+
 
 class Constraint(LlamaGrammar):  # type: ignore[misc]  # llama_cpp is untyped
     """A grammar that an answer follows, from its first `trigger` on where there is one.
@@ -300,12 +307,25 @@ def schema_grammar(schema: Any) -> str:
         raise InputError(f"the JSON schema cannot be used: {str(error)[:200]}") from None
 
 
+def _check_bounds(schema: dict[str, Any]) -> None:
+    found = [schema[name] for name in _BOUNDS & schema.keys()]
+    bounds = [bound for bound in found if isinstance(bound, (int, float))]
+    if isinstance(pattern := schema.get("pattern"), str):
+        numbers = (number for pair in _REPEATED.findall(pattern) for number in pair)
+        bounds += [int(number[:9]) for number in numbers if number]
+    if max(bounds, default=0) > MOST_REPEATS:
+        raise InputError(f"the JSON schema repeats something more than {MOST_REPEATS} times")
+
+
 def _check_depth(value: Any) -> None:
     level, depth = [value], 0
     while level:
         depth += 1
         if depth > DEEPEST:
             raise InputError(f"the JSON schema is more than {DEEPEST} levels deep")
+        for outer in level:
+            if isinstance(outer, dict):
+                _check_bounds(outer)
         level = [
             inner
             for outer in level
