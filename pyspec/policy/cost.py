@@ -41,9 +41,8 @@ _DEPTH_STEP = 256  # context depths closer than this share a table
 _FAR_DEPTH = 4096  # where a prior with depth has its second curve; linear between and beyond
 
 SHAPES: Mapping[str, Mapping[int, float]] = {
-    # Times the cost of one row. CPU: measured on two AVX-512 cores with a 135M model, flash
-    # attention on, 64 positions of context (Q4_0 and Q8_0: off, and another machine). The GPU rows
-    # come from published measurements of llama.cpp (34B Q8_0 on CUDA, op level on Metal).
+    # Times the cost of one row. CPU: measured on two AVX-512 cores with a 135M model, flash attention on, 64 positions of context
+    # (Q4_0, Q8_0: off, another machine). GPU: published measurements of llama.cpp (34B Q8_0 on CUDA, op level on Metal).
     "Q4_1": {1: 1, 2: 1.78, 3: 2.17, 4: 2.65, 5: 3.30, 6: 3.77, 8: 4.25, 12: 6.17, 16: 7.75},
     "Q4_0": {1: 1, 2: 1.53, 3: 1.95, 4: 2.24, 5: 2.92, 6: 3.35, 8: 3.60, 12: 4.99, 16: 5.11},
     "Q8_0": {1: 1, 2: 2.02, 3: 2.46, 4: 2.68, 5: 3.28, 6: 3.60, 8: 3.88, 12: 5.41, 16: 6.53},
@@ -58,9 +57,8 @@ DEFAULT_SHAPE = "Q4_K_M"
 def expand(points: Mapping[int, float], n_max: int = N_MAX) -> list[float]:
     """Times for 0..n_max rows from measured points {rows: time}; entry 0 is 0.
 
-    Linear between neighbours; beyond the last point it goes on with the mean slope of the upper
-    half of the curve, so that one step at the end is not taken for the trend.
-    Raises OptionError on an empty, non-positive or non-finite curve.
+    Linear between neighbours; beyond the last point it goes on with the mean slope of the upper half of the curve, so that
+    one step at the end is not taken for the trend. Raises OptionError on an empty, non-positive or non-finite curve.
     """
     known = sorted((int(n), float(t)) for n, t in points.items())
     if not known or known[0][0] < 1 or not all(0.0 < t < 1e9 for _, t in known):
@@ -71,9 +69,8 @@ def expand(points: Mapping[int, float], n_max: int = N_MAX) -> list[float]:
     if known[0][0] > 1:
         known.insert(0, (1, known[0][1]))
     out = [0.0] * (n_max + 1)
-    for (n0, t0), (n1, t1) in zip(
-        known, [*known[1:], (n_max + last_n, last_t + slope * n_max)], strict=False
-    ):
+    ends = [*known[1:], (n_max + last_n, last_t + slope * n_max)]
+    for (n0, t0), (n1, t1) in zip(known, ends, strict=True):
         for n in range(n0, min(n1, n_max + 1)):
             out[n] = t0 + (t1 - t0) * (n - n0) / (n1 - n0)
     return out

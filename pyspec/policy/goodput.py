@@ -28,8 +28,6 @@ _REFRESH = 128  # rounds between two looks at slowly moving inputs of the floors
 _PACE_MEMORY = 32.0  # rounds the running mean of tokens looks back on
 _USUAL = 256.0  # tokens of an answer, before one was seen
 _REST = 8  # rounds for which "no draft pays" is taken for granted: thinking it over again costs 1 % of a token of 7 ms
-
-
 _MEMORY = 64.0  # rounds the mean gain looks back on
 _PRIOR_WEIGHT = 3.0  # observed rounds that an expectation counts for
 _TRIAL = 6  # rounds of a trial
