@@ -276,8 +276,8 @@ class GoodputPolicy(LengthPolicy):
                 g = lengths.get(r.draft.seq, 0)
                 switch.used(sum(r.survival[:g]) - price * (verify * g + drafting))
         for seq in outcome.seqs:
-            r = self._pending.get(seq.seq)
-            if r is not None and r.draft.source == LOOKUP:
+            looked = self._pending.get(seq.seq)
+            if looked is not None and looked.draft.source == LOOKUP:
                 cost = price * (rows[min(n + seq.n_verified, len(rows) - 1)] - rows[n])
                 self._texts[seq.seq].lost += cost - seq.n_accepted
         if outcome.companion_rows:
