@@ -86,7 +86,7 @@ def save_prior(sides: Sequence[Side], learned: Learned) -> Path:
     draft, companion = _hashes(sides)
     if not draft:
         raise ProfileError("there is no draft model to write a prior for", "name one with --draft")
-    return store_prior(Prior(draft, companion, learned.state()), sides[0].path)
+    return store_prior(Prior.of(draft, companion, learned), sides[0].path)
 
 
 _TYPES = {1: "BF16", 2: "Q4_0", 3: "Q4_1", 7: "Q8_0", 15: "Q4_K_M", 32: "BF16"}

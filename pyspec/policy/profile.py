@@ -15,10 +15,11 @@ import msgspec
 
 from pyspec.errors import OptionError, ProfileError
 from pyspec.files import write_whole
-from pyspec.policy.acceptance import Learned, LearnedState
+from pyspec.policy.acceptance import CalibrationState, Learned, LearnedState, LogisticState
 from pyspec.policy.cost import CostCurve, CurveState
 
 FORMAT = 4
+PRIOR_FORMAT = 1
 _MAX_BYTES = 4 << 20
 _HINT = "run `pyspec profile` to measure again"
 
@@ -64,25 +65,33 @@ class Profile(msgspec.Struct, forbid_unknown_fields=True):
 class Prior(msgspec.Struct, forbid_unknown_fields=True):
     """What was learned of a draft's acceptance, whatever the machine: the file beside the draft.
 
-    draft and companion are sha256 of the files; the companion's part is left out where another one, or none, is used.
+    draft and companion are sha256 of the files; the companion's part is left out where another one, or none, is used. Of lookup
+    it has nothing: that is no property of the draft, and what one kind of text taught did harm in others.
     """
 
     draft: str
     companion: str
-    learned: LearnedState
-    format: int = FORMAT
+    calibration: CalibrationState
+    judged: LogisticState
+    format: int = PRIOR_FORMAT
+
+    @classmethod
+    def of(cls, draft: str, companion: str, learned: Learned) -> Prior:
+        """What is to be kept of `learned`."""
+        return cls(draft, companion, learned.calibration.state(), learned.companion.state())
 
     def restore(self, draft: str, companion: str) -> Learned:
         """What a policy begins with. Raises ProfileError for another draft or contradicting tables."""
-        if self.format != FORMAT or self.draft != draft:
+        if self.format != PRIOR_FORMAT or self.draft != draft:
             raise ProfileError("the draft's prior belongs to another draft", "install both again")
+        state = Learned().state()
+        state.calibration = self.calibration
+        if self.companion == companion:
+            state.companion = self.judged
         try:
-            learned = Learned.restore(self.learned)
+            return Learned.restore(state)
         except OptionError as error:
             raise ProfileError(f"the draft's prior is damaged: {error.message}") from None
-        if self.companion != companion:
-            learned.companion = Learned().companion
-        return learned
 
 
 def prior_path(draft: Path) -> Path:

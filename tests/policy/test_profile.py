@@ -126,15 +126,23 @@ def test_a_prior_is_what_was_learned(tmp_path) -> None:
     """Read from the file beside the draft, it predicts as the state that was written."""
     learned = taught()
     draft = tmp_path / "d.gguf"
-    prior_path(draft).write_bytes(msgspec.json.encode(Prior("d", "c", learned.state())))
+    prior_path(draft).write_bytes(msgspec.json.encode(Prior.of("d", "c", learned)))
     again = load_prior(draft).restore("d", "c")
     assert again.calibration.table == pytest.approx(learned.calibration.table)
     assert again.state() == learned.state()
 
 
+def test_a_prior_knows_nothing_of_lookup() -> None:
+    """How often matches are right belongs to the texts, not to the draft."""
+    learned = taught()
+    learned.lookup.update(5, [True] * 8)
+    again = Prior.of("d", "c", learned).restore("d", "c")
+    assert again.lookup.state() == Learned().lookup.state()
+
+
 def test_a_prior_for_another_companion_keeps_the_draft_s_part() -> None:
     """What was learned with one companion says nothing about another."""
-    again = Prior("d", "c", taught().state()).restore("d", "other")
+    again = Prior.of("d", "c", taught()).restore("d", "other")
     assert again.calibration.table == pytest.approx(taught().calibration.table)
     assert again.companion.state() == Learned().companion.state()
 
@@ -142,7 +150,7 @@ def test_a_prior_for_another_companion_keeps_the_draft_s_part() -> None:
 def test_a_prior_for_another_draft_is_refused() -> None:
     """Its bins are of other probabilities."""
     with pytest.raises(ProfileError, match="another draft"):
-        Prior("d", "c", Learned().state()).restore("e", "c")
+        Prior.of("d", "c", Learned()).restore("e", "c")
 
 
 def test_no_prior_is_none_and_a_damaged_one_is_refused(tmp_path) -> None:
