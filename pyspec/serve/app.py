@@ -18,6 +18,7 @@ from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
 from starlette.middleware.trustedhost import TrustedHostMiddleware
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
 
@@ -40,8 +41,6 @@ from pyspec.serve.worker import Worker
 from pyspec.text import piece_reader
 
 if TYPE_CHECKING:
-    from starlette.requests import Request
-
     from pyspec.batch.jobs import Job
     from pyspec.batch.records import Record, Result
     from pyspec.batch.run import Batch
@@ -255,6 +254,8 @@ async def _body(request: Request, most: int) -> bytes:
         raise HTTPException(413, f"the body is longer than {most} bytes")
     try:
         return await asyncio.wait_for(read(), _BODY_S)
+    except ClientDisconnect:
+        raise HTTPException(499, "the client has gone") from None
     except asyncio.TimeoutError:
         raise HTTPException(408, f"the body did not come in {_BODY_S:.0f} s") from None
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import logging
 import socket
 import struct
 import threading
@@ -133,6 +134,29 @@ def test_half_a_request_takes_nothing(serve):
     assert server.batch.load == (0, 0)
     for connection in dead:
         connection.close()
+
+
+def test_a_client_that_goes_inside_its_body(serve):
+    """Nothing is said of it: with a traceback in the log for each, a log is soon full."""
+    server = serve()
+    said = []
+    log = logging.getLogger("uvicorn.error")
+    handler = logging.Handler()
+    handler.emit = said.append
+    log.addHandler(handler)
+    try:
+        half = socket.create_connection(("127.0.0.1", server.port))
+        half.sendall(
+            b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\n"
+            b"Content-Type: application/json\r\nContent-Length: 1000\r\n\r\n{"
+        )
+        wait(lambda: server.tasks)
+        half.close()
+        wait(lambda: not server.tasks)
+    finally:
+        log.removeHandler(handler)
+    assert [record.getMessage() for record in said] == []
+    assert post(server, body())[0] == 200
 
 
 def test_queue_is_bounded(serve):
