@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from pathlib import Path
 
 import pytest
 
@@ -54,6 +55,14 @@ def test_a_prior_that_cannot_be_used_is_a_warning(draft, caplog) -> None:
     assert "another draft" in caplog.text
     prior_path(draft).write_text("no json")
     assert prior_learned(loaded(draft)).state() == Learned().state()
+
+
+def test_the_shipped_head_has_a_prior(caplog) -> None:
+    """It is of the very file that ships, and says more than nothing."""
+    shipped = Path(__file__).parents[1] / "models" / "smollm2-eagle3.gguf"
+    learned = prior_learned(loaded(shipped))
+    assert sum(learned.calibration.state().seen) > 1000
+    assert not caplog.records
 
 
 def test_without_a_draft_there_is_nothing_to_write_a_prior_for() -> None:
