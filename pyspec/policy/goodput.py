@@ -37,7 +37,7 @@ _SHARE_LEFT = 0.125  # of the tokens that are left, what one trial may lose
 _SHARE_LOOKUP = 0.03  # of a text, what lookup drafts may lose in it
 _SAFE = 0.3  # tokens that a lookup draft is expected to lose where it is verified in any text
 _SHARE_NEW = 0.03  # the same for a look at a new text, so that it stays at 0.97 of plain at least
-_SPREAD = 0.6  # standard deviation of acceptance from text to text, in logits
+_SPREAD = 0.3  # standard deviation of acceptance from text to text, in logits
 
 
 class _Tables(NamedTuple):
