@@ -30,7 +30,8 @@ from pyspec.measure.records import published
 from pyspec.measure.simulate import Costs, Player, Synthetic, Times, fixed_speed, oracle_speed
 from pyspec.policy.acceptance import Learned
 from pyspec.policy.cost import SHAPES, CostCurve
-from pyspec.policy.goodput import GoodputPolicy, UseSwitch
+from pyspec.policy.goodput import GoodputPolicy
+from pyspec.policy.switch import UseSwitch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

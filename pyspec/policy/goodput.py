@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from math import exp, sqrt
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pyspec.policy.simple import LengthPolicy, PlainRounds, clean_times
@@ -16,6 +15,7 @@ from pyspec.policy.stopping import (
     learn,
     survivals,
 )
+from pyspec.policy.switch import UseSwitch, suited
 from pyspec.policy.types import LONGEST, LOOKUP, Draft, Outcome, Place, Plan
 
 if TYPE_CHECKING:
@@ -28,16 +28,8 @@ _REFRESH = 128  # rounds between two looks at slowly moving inputs of the floors
 _PACE_MEMORY = 32.0  # rounds the running mean of tokens looks back on
 _USUAL = 256.0  # tokens of an answer, before one was seen
 _REST = 8  # rounds for which "no draft pays" is taken for granted: thinking it over again costs 1 % of a token of 7 ms
-_MEMORY = 64.0  # rounds the mean gain looks back on
-_PRIOR_WEIGHT = 3.0  # observed rounds that an expectation counts for
-_TRIAL = 6  # rounds of a trial
-_RATE = 0.004  # share of the tokens since the last trial that the next one may lose
-_CREDIT = 16.0  # tokens that one may lose at most
-_SHARE_LEFT = 0.125  # of the tokens that are left, what one trial may lose
 _SHARE_LOOKUP = 0.03  # of a text, what lookup drafts may lose in it
 _SAFE = 0.3  # tokens that a lookup draft is expected to lose where it is verified in any text
-_SHARE_NEW = 0.03  # the same for a look at a new text, so that it stays at 0.97 of plain at least
-_SPREAD = 0.3  # standard deviation of acceptance from text to text, in logits
 
 
 class _Tables(NamedTuple):
@@ -198,8 +190,7 @@ class GoodputPolicy(LengthPolicy):
         told = self.learned.calibration
         nexts, step_of_one = told.nexts(), step / n
         floors, gain = draft_floors(verify, step_of_one, price, nexts, told.table)
-        suited = [_shifted(a, sqrt(3.0) * _SPREAD) for a in told.table]
-        _, better = draft_floors(verify, step_of_one, price, nexts, suited)
+        _, better = draft_floors(verify, step_of_one, price, nexts, suited(told.table))
         return _Tables(step, floors, gain, better - gain, self._lookup_min(verify, price, gain))
 
     def _lookup_min(self, verify: list[float], price: float, gain: float) -> int:
@@ -238,9 +229,10 @@ class GoodputPolicy(LengthPolicy):
 
         The risk of g tokens that cost c is E[max(0, c - accepted)] = c - sum of the first c survivals.
         """
-        if read.draft.source != LOOKUP or not self._auto:
+        text = self._texts.get(read.draft.seq)
+        if read.draft.source != LOOKUP or not self._auto or text is None:
             return read.survival
-        bearable = max(_SAFE, self._texts[read.draft.seq].bearable(self._usual))
+        bearable = max(_SAFE, text.bearable(self._usual))
         rows, n = self._rows, self._n_seq
         most = len(read.survival)
         while most:
@@ -276,10 +268,10 @@ class GoodputPolicy(LengthPolicy):
                 g = lengths.get(r.draft.seq, 0)
                 switch.used(sum(r.survival[:g]) - price * (verify * g + drafting))
         for seq in outcome.seqs:
-            looked = self._pending.get(seq.seq)
-            if looked is not None and looked.draft.source == LOOKUP:
+            read, text = self._pending.get(seq.seq), self._texts.get(seq.seq)
+            if read and text and read.draft.source == LOOKUP:
                 cost = price * (rows[min(n + seq.n_verified, len(rows) - 1)] - rows[n])
-                self._texts[seq.seq].lost += cost - seq.n_accepted
+                text.lost += cost - seq.n_accepted
         if outcome.companion_rows:
             scoring = self.curve.companion.table(0, outcome.companion_rows)
             self._scoring.used(self._worth - price * scoring[outcome.companion_rows])
@@ -322,78 +314,3 @@ class GoodputPolicy(LengthPolicy):
             out["log_loss_without_companion"] = round(self.learned.loss_without, 4)
             out["log_loss_with_companion"] = round(self.learned.loss_with, 4)
         return out
-
-
-def _shifted(p: float, by: float) -> float:
-    """A chance that is `by` logits higher."""
-    return 1.0 / (1.0 + (1.0 - p) / p * exp(-by))
-
-
-class UseSwitch:
-    """When a side model is used at all: while it gains, and now and then to see whether it would.
-
-    Gains are in tokens a round and sequence against not using it, by the cost curve: what a stall of the machine or catching
-    up with the text took is no evidence. Catching up (an unread prompt, rounds without drafts) is a price, weighed before it
-    is paid against what the rest of the answer can still bring.
-    """
-
-    def __init__(self) -> None:
-        self._mean = self._count = 0.0
-        self._credit = 0.0
-        # rounds left of a text's trial, 0 where it was used without one
-        self._trial: dict[int, int] = {}
-
-    def gain(self, expected: float) -> float:
-        """Tokens a round to be gained: `expected` on other grounds, and what was seen."""
-        return (self._count * self._mean + _PRIOR_WEIGHT * expected) / (self._count + _PRIOR_WEIGHT)
-
-    def on(
-        self, seq: int, expected: float, price: float, left: float, rounds: float, more: float = 0.0
-    ) -> bool:
-        """Whether to use it.
-
-        price: tokens that catching up costs; left: tokens, and rounds, that the text may still have; more: what is gained
-        beyond the expected in a text that suits it.
-        """
-        gain = self.gain(expected)
-        if gain * rounds > price:
-            self._trial.setdefault(seq, 0)
-            return True
-        if self._trial.get(seq, 0) > 0:
-            self._trial[seq] -= 1
-            return True
-        loss = price + _TRIAL * max(0.0, -gain)
-        afford = min(self._credit, _SHARE_LEFT * left)
-        if seq not in self._trial:  # nothing was seen of this text, which may be better than others
-            share = _SHARE_NEW if self._count else _SHARE_LEFT
-            afford = max(afford, min(promise(gain, gain + more) * rounds, share * left))
-        if loss > afford:
-            return False
-        self._credit = 0.0
-        self._trial[seq] = _TRIAL - 1
-        return True
-
-    def used(self, gain: float) -> None:
-        """A round with it gained so many tokens."""
-        self._count = min(self._count + 1.0, _MEMORY)
-        self._mean += (gain - self._mean) / self._count
-
-    def earn(self, tokens: float) -> None:
-        """So many tokens were emitted; a share of them may be spent on trials."""
-        self._credit = min(_CREDIT, self._credit + _RATE * tokens)
-
-    def begin(self, seq: int | None = None) -> None:
-        """Another text goes on under this number, or under all of them."""
-        if seq is None:
-            self._trial.clear()
-        else:
-            self._trial.pop(seq, None)
-
-
-def promise(gain: float, better: float) -> float:
-    """Expected gain of a text whose own is not known, if it is used only where it is above 0.
-
-    Acceptance differs from text to text by about _SPREAD in logits; Gauss-Hermite with three points takes the mean text with
-    2/3, and one that is better by sqrt(3) of it, which gains `better`, with 1/6.
-    """
-    return max(0.0, gain) * 2.0 / 3.0 + max(0.0, better) / 6.0

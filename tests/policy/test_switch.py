@@ -1,11 +1,11 @@
-"""Tests of the switch in pyspec.policy.goodput."""
+"""Tests of pyspec.policy.switch."""
 
 from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyspec.policy.goodput import UseSwitch
+from pyspec.policy.switch import UseSwitch
 
 
 def play(
