@@ -3,7 +3,8 @@
     python bench/replay.py [ROUNDS ...] [--cost 0.1] [--companion-cost 0.1] [--width 1]
 
 ROUNDS are files of `pyspec profile --rounds`, or packed ones; without any, those in bench/rounds: greedy answers of
-SmolLM2-135M in several file types to two of our own prompts of each kind, with the shipped draft and companion. `--cost` is a
+SmolLM2-135M to our own prompts: all of them with the shipped EAGLE-3 head (eagle3), and two of each kind in two file types with
+the draft and the companion that shipped before. `--cost` is a
 draft step in steps of the target, `--companion-cost` a companion's step in steps of the draft. Speeds are against plain decoding,
 without Python's own time; the first half of the answers is played first, and not counted.
 
