@@ -35,6 +35,12 @@ class PlainRounds:
         self.rounds = self.depth = 0
         self.t_verify = self.t_round = 0.0
 
+    def mean(self) -> Outcome:
+        """One round like them; there is at least one."""
+        seqs = [SeqOutcome(seq, 0, 0) for seq in range(self.n_seq)]
+        t_verify, t_round = self.t_verify / self.rounds, self.t_round / self.rounds
+        return Outcome(seqs, t_verify, self.n_seq, t_round=t_round, depth=self.depth)
+
 
 class ChoiceStats:
     """Counts of one answer (or of any stretch between two resets)."""
@@ -46,32 +52,23 @@ class ChoiceStats:
         self._accepted = self._relaxed = self._verified = self._emitted = 0
         self._t_draft = self._t_companion = self._t_verify = self._t_round = 0.0
 
-    def add(self, outcome: Outcome, predicted: float = 0.0) -> None:
-        """One round; `predicted` is the sum of survivals of the tokens that were verified."""
-        self._rounds += 1
+    def add(self, outcome: Outcome, predicted: float = 0.0, rounds: int = 1) -> None:
+        """One round, or so many alike; `predicted` is the sum of survivals of the tokens that were verified."""
+        self._rounds += rounds
         self._predicted += predicted
         for seq in outcome.seqs:
-            self._lengths[seq.n_verified] = self._lengths.get(seq.n_verified, 0) + 1
-            self._accepted += seq.n_accepted
-            self._relaxed += seq.n_relaxed
-            self._verified += seq.n_verified
-            self._emitted += seq.n_accepted + 1
-        self._t_draft += outcome.t_draft
-        self._t_companion += outcome.t_companion
-        self._t_verify += outcome.t_verify
+            self._lengths[seq.n_verified] = self._lengths.get(seq.n_verified, 0) + rounds
+            self._accepted += seq.n_accepted * rounds
+            self._relaxed += seq.n_relaxed * rounds
+            self._verified += seq.n_verified * rounds
+            self._emitted += (seq.n_accepted + 1) * rounds
+        self._t_draft += outcome.t_draft * rounds
+        self._t_companion += outcome.t_companion * rounds
+        self._t_verify += outcome.t_verify * rounds
         parts = outcome.t_draft + outcome.t_companion + outcome.t_verify
-        self._t_round += max(outcome.t_round, parts)
-        self._drafted += outcome.draft_steps > 0
-        self._scored += outcome.companion_rows > 0
-
-    def add_plain(self, seen: PlainRounds) -> None:
-        """Rounds without drafts."""
-        n = seen.rounds * seen.n_seq
-        self._rounds += seen.rounds
-        self._lengths[0] = self._lengths.get(0, 0) + n
-        self._emitted += n
-        self._t_verify += seen.t_verify
-        self._t_round += max(seen.t_round, seen.t_verify)
+        self._t_round += max(outcome.t_round, parts) * rounds
+        self._drafted += rounds * (outcome.draft_steps > 0)
+        self._scored += rounds * (outcome.companion_rows > 0)
 
     def report(self) -> dict[str, Any]:
         """The statistics as plain values, times in ms."""
@@ -131,11 +128,9 @@ class LengthPolicy(Policy):
 
     def learn_plain(self, seen: PlainRounds) -> None:
         """Count the rounds, and time them."""
-        if not 0.0 <= seen.t_verify < _MS_MAX or not 0.0 <= seen.t_round < _MS_MAX:
-            seen.t_verify = seen.t_round = 0.0
-        self.counts.add_plain(seen)
-        seqs = [SeqOutcome(seq, 0, 0) for seq in range(seen.n_seq)]
-        mean = Outcome(seqs, seen.t_verify / seen.rounds, seen.n_seq, depth=seen.depth)
+        mean = seen.mean()
+        clean_times(mean)
+        self.counts.add(mean, rounds=seen.rounds)
         self.curve.observe(mean, seen.rounds)
 
     def begin_answer(self) -> None:

@@ -25,7 +25,7 @@ def play(
 
 
 def test_a_use_that_never_pays_is_switched_off() -> None:
-    """Hopeless uses cost the first credit and half a percent of the tokens."""
+    """Hopeless uses cost half a percent of the tokens, and what one trial may lose."""
     uses, lost = play(UseSwitch(), -0.3, 4000)
     assert 0 < uses < 120
     assert lost < 0.005 * 4000 + 16.0
