@@ -27,6 +27,7 @@ from pyspec.measure.questions import load_questions
 from pyspec.store import resolve
 from pyspec.target import TargetLlama
 from pyspec.template import ChatTemplate, Message
+from pyspec.tokens import common_prefix
 
 ROWS = range(1, 7)
 
@@ -125,8 +126,8 @@ def answer(bench: Bench, prompt: list[int], options: argparse.Namespace) -> tupl
 
 def parting(llm: Any, prompt: list[int], ours: list[int], theirs: list[int]) -> Parting | None:
     """Where two answers first differ, None where neither does."""
-    place = next((i for i, (a, b) in enumerate(zip(ours, theirs)) if a != b), None)
-    if place is None:
+    place = common_prefix(ours, theirs)
+    if place == min(len(ours), len(theirs)):
         return None
     a, b = ours[place], theirs[place]
     rows = [row(llm, [*prompt, *theirs[:place]], together) for together in ROWS]

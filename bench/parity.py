@@ -19,6 +19,7 @@ import numpy as np
 
 from pyspec.llama import SpeculativeLlama
 from pyspec.target import TargetLlama
+from pyspec.tokens import common_prefix
 
 SEED = 7
 TEMPERATURES = (0.0, 0.8)
@@ -127,9 +128,7 @@ def difference(
     llm: Any, prompt: str, temperature: float, draft: str, ours: list[int], theirs: list[int]
 ) -> Difference:
     """The first difference, tried again on rows of batches that end there and begin one to five rows before."""
-    place = next(
-        (i for i, (a, b) in enumerate(zip(ours, theirs)) if a != b), min(len(ours), len(theirs))
-    )
+    place = common_prefix(ours, theirs)
     mine, its = (ids[place] if place < len(ids) else -1 for ids in (ours, theirs))
     text = [*llm.tokenize(prompt.encode()), *theirs[:place]]
     near = any(

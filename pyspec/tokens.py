@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any
@@ -162,3 +163,11 @@ class Timings:
             "total_ms": round(self.total_ms, 2),
             "tokens_per_second": round(self.tokens_per_second, 2),
         }
+
+
+def common_prefix(one: Sequence[int], other: Sequence[int]) -> int:
+    """How many tokens two texts begin with alike."""
+    n = min(len(one), len(other))
+    if list(one[:n]) == list(other[:n]):
+        return n
+    return next(i for i in range(n) if one[i] != other[i])

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import llama_cpp
 
 from pyspec.engine.handle import Role
+from pyspec.tokens import common_prefix
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -277,7 +278,4 @@ def longest_common(text: Sequence[int], prompts: Iterable[Sequence[int]]) -> int
 
 def common(a: Sequence[int], b: Sequence[int]) -> int:
     """Tokens that two texts begin with alike, at most all of b but its last."""
-    most = min(len(a), len(b) - 1)
-    if a[:most] == b[:most]:
-        return max(0, most)
-    return next(i for i in range(most) if a[i] != b[i])
+    return max(0, min(common_prefix(a, b), len(b) - 1))

@@ -23,6 +23,7 @@ from pyspec.llama import SpeculativeLlama
 from pyspec.store import file_sha256
 from pyspec.stream import Piece
 from pyspec.template import PLAIN, ChatTemplate
+from pyspec.tokens import common_prefix
 
 # -- conversations -----------------------------------------------------------------------------------------------------
 
@@ -144,7 +145,7 @@ class PromptCache:
         if found is None:
             return 0
         head, state = found
-        same = _common(head.tokens, tokens)
+        same = common_prefix(head.tokens, tokens)
         if not same:
             log.warning("%s is of another prompt, which is replaced", self._path.name)
             return 0
@@ -208,12 +209,3 @@ class PromptCache:
     def _layout(self) -> str:
         own: Any = self._llm.context_params
         return f"{own.type_k} {own.type_v} {own.flash_attn_type} {llama_cpp.__version__}"
-
-
-def _common(one: list[int], other: list[int]) -> int:
-    n = 0
-    for a, b in zip(one, other):
-        if a != b:
-            break
-        n += 1
-    return n

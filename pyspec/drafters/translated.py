@@ -17,6 +17,7 @@ import numpy as np
 from pyspec.drafters.base import Drafter, Proposal
 from pyspec.target import TargetLlama
 from pyspec.text import piece_reader
+from pyspec.tokens import common_prefix
 
 Tokenize = Callable[[bytes], list[int]]
 Piece = Callable[[int], bytes]
@@ -91,7 +92,7 @@ class TranslatedDrafter(Drafter):
 
     def _follow(self, tokens: Sequence[int]) -> None:
         """Bring `_ids` up to date with the text of `tokens`."""
-        same = _common(self._seen, tokens)
+        same = common_prefix(self._seen, tokens)
         if same < len(self._seen):
             self._seen, self._ids, same = [], list(self._start), 0
         new = b"".join(map(self._target_piece, tokens[same:]))
@@ -106,7 +107,7 @@ class TranslatedDrafter(Drafter):
         """What the draft says next: greedy tokens while it is sure, at most `limit`."""
         llm, said, sure = self._llm, Said([], [], []), 1.0
         held = llm.input_ids[: llm.n_tokens].tolist()
-        llm.n_tokens = min(_common(held, self._ids), len(self._ids) - 1)
+        llm.n_tokens = min(common_prefix(held, self._ids), len(self._ids) - 1)
         llm.eval(self._ids[llm.n_tokens :])
         while len(said.pieces) < limit:
             token, p, entropy = self._best()
@@ -213,10 +214,3 @@ def spread(said: Said, sizes: Sequence[int]) -> tuple[list[float], list[float]]:
             entropy[n] += said.entropy[k]
             k += 1
     return p, entropy
-
-
-def _common(one: Sequence[int], other: Sequence[int]) -> int:
-    n = min(len(one), len(other))
-    if list(one[:n]) == list(other[:n]):
-        return n
-    return next(i for i in range(n) if one[i] != other[i])

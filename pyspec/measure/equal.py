@@ -21,6 +21,7 @@ from pyspec.llama import SpeculativeLlama
 from pyspec.measure.questions import Question
 from pyspec.measure.records import RunRecord
 from pyspec.template import ChatTemplate, Message
+from pyspec.tokens import common_prefix
 
 TIE = 0.05
 """Nats between the two best tokens below which rounding may decide, at the least."""
@@ -72,10 +73,8 @@ def differences(records: Sequence[RunRecord]) -> list[Difference]:
 def _parts(base: RunRecord, record: RunRecord) -> Iterator[Difference]:
     for number, (one, two) in enumerate(zip(base.turns, record.turns, strict=False)):
         a, b = one.tokens, two.tokens
-        place = next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), None)
-        if place is None and len(a) != len(b):
-            place = min(len(a), len(b))
-        if place is not None:
+        place = common_prefix(a, b)
+        if place < max(len(a), len(b)):
             plain = a[place] if place < len(a) else None
             other = b[place] if place < len(b) else None
             yield Difference(record.who, record.question_id, number, place, plain, other)
