@@ -17,6 +17,12 @@ from pyspec.measure.usage import Watch
 SPIN = "import time\nwhile time.process_time() < 10: pass"
 """Ends by itself where a test is killed before it can end it."""
 
+ORPHAN = f"""
+import subprocess, sys
+nowhere = subprocess.DEVNULL
+print(subprocess.Popen([sys.executable, "-c", {SPIN!r}], stdout=nowhere, stderr=nowhere).pid)
+"""
+"""Keeps no pipe open: whoever reads its parent's output would wait for its end."""
 
 linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux tells")
 
@@ -35,8 +41,7 @@ def test_ones_own_work_and_ones_childrens_is_not_others(monkeypatch: pytest.Monk
 @linux
 def test_a_strangers_work_is_seen() -> None:
     """A process that is no child of this one works on."""
-    orphan = f"import subprocess, sys; print(subprocess.Popen([sys.executable, '-c', {SPIN!r}], stdout=2).pid)"
-    started = subprocess.run([sys.executable, "-c", orphan], check=True, capture_output=True)
+    started = subprocess.run([sys.executable, "-c", ORPHAN], check=True, capture_output=True)
     try:
         watch = Watch()
         wait(lambda: watch.others() > 0.1)
