@@ -159,6 +159,26 @@ def test_rollout_is_drafting_step_by_step(head: Any, recording: Path) -> None:
     torch.testing.assert_close(found[0, place], wanted, atol=1e-4, rtol=1e-3)
 
 
+@pytest.mark.parametrize("count", [1, 0])
+def test_a_head_reads_the_deepest_features_alone(
+    tiny_target: Path, recording: Path, tmp_path: Path, count: int
+) -> None:
+    """What it does not read changes nothing, in training and in the file; what it reads does."""
+    wanted = train.Wanted(SIZES, draft_vocab=DRAFT_VOCAB, features=count)
+    plan = trainer.Plan(steps=2, tokens=128, rollout=2)
+    run = train.prepare(tiny_target, Corpus([recording], 448), wanted, plan, tmp_path)
+    run.run(Progress(disable=True), 1e9)
+    path = tmp_path / "e.gguf"
+    export.export(tmp_path / "student.pt", tiny_target, [recording], path, "q4_0", "tiny")
+    for own in (run.student, eagle3.read_head(path, gguf_io.Source(tiny_target))):
+        features = torch.randn(3, 64)
+        changed = [
+            not torch.equal(own.fuse(features), own.fuse(features + torch.eye(3)[layer][:, None]))
+            for layer in range(3)
+        ]
+        assert changed == [layer >= 3 - count for layer in range(3)]
+
+
 def test_draft_vocabulary_is_what_the_target_says(recording: Path) -> None:
     """The ids said most often, ascending; where counts agree, the lowest."""
     corpus = Corpus([recording], 448)
