@@ -43,10 +43,16 @@ def safe_weights() -> None:
 
 @pytest.fixture(scope="session")
 def smollm2() -> str:
-    """Path of the default target, fetched once; PYSPEC_TEST_TARGET names another file."""
-    from pyspec.store import resolve
+    """Path of the default target as Q8_0 on every machine, fetched once; PYSPEC_TEST_TARGET names another file."""
+    from pyspec.store.fetch import convert
+    from pyspec.store.manifest import load_manifest
 
-    return os.environ.get("PYSPEC_TEST_TARGET") or str(resolve())
+    if named := os.environ.get("PYSPEC_TEST_TARGET"):
+        return named
+    manifest = load_manifest()
+    entry = manifest.get(manifest.default_target)
+    assert entry is not None
+    return str(convert(entry, "q8_0"))
 
 
 @pytest.fixture(scope="session")

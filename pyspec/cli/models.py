@@ -24,6 +24,7 @@ from pyspec.store.fetch import (
     cached,
     convert,
     converted,
+    drop_conversions,
     fetch,
     read_provenance,
     variant_path,
@@ -154,10 +155,7 @@ def _measured_type(entry: Entry) -> str:
         found = all_types(entry, default_threads(), show, report)
     click.echo(type_table(found), err=True)
     best = best_type(found).kind
-    for kind in set(CONVERSIONS) - there - {best, entry.convert}:
-        path = variant_path(entry.name, kind)
-        path.unlink(missing_ok=True)
-        path.with_suffix(".json").unlink(missing_ok=True)
+    drop_conversions(entry, set(CONVERSIONS) - there - {best})
     return best
 
 

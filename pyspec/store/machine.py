@@ -27,6 +27,7 @@ __all__ = [
     "has_amx",
     "processor",
     "remember_extra_buffers",
+    "this_machine",
 ]
 
 log = logging.getLogger("pyspec")
@@ -88,7 +89,7 @@ def extra_buffers_known(option: str) -> bool | None:
         raise OptionError(f"extra_buffers is {option!r}", "use auto, on or off")
     if option != "auto":
         return option == "on"
-    here = _here()
+    here = this_machine()
     if here.realpath not in _session and (fact := recall(_KIND, here)) in ("on", "off"):
         _session[here.realpath] = fact == "on"
     return _session.get(here.realpath)
@@ -96,7 +97,7 @@ def extra_buffers_known(option: str) -> bool | None:
 
 def remember_extra_buffers(works: bool) -> None:
     """Keep for this build on this machine, whatever the file, whether extra buffers work."""
-    here = _here()
+    here = this_machine()
     _session[here.realpath] = works
     remember(_KIND, here, "on" if works else "off")
     if not works:
@@ -106,7 +107,7 @@ def remember_extra_buffers(works: bool) -> None:
         )
 
 
-def _here() -> Stamp:
+def this_machine() -> Stamp:
     """This build on this processor, in the form of a file's state."""
     return Stamp(f"{processor()} with {engine_build()}", 0, 0, 0)
 

@@ -83,7 +83,7 @@ class Entry(_Strict, frozen=True):
     source: PypiWheel | HuggingFace | Shipped
     summary: str = ""
     for_target: tuple[str, ...] = ()
-    convert: Conversion | None = None
+    convert: tuple[Conversion, ...] = ()
 
 
 class FamilyDraft(_Strict, frozen=True):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from llama_cpp import llama_cpp as lc
@@ -14,9 +14,6 @@ from pyspec.store import read_header, resolve
 from pyspec.store.child import ChildExit
 from pyspec.store.drafts import known_as
 from pyspec.store.fetch import CONVERSIONS, convert, converted, read_provenance
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 @pytest.mark.parametrize(("kind", "made"), [("q8_0", "Q8_0"), ("bf16", "BF16"), ("q4_0", "Q4_0")])
@@ -81,8 +78,64 @@ def test_failed_conversion_leaves_nothing(
 
 def test_manifest_may_ask_for_a_conversion(shop: Shop, tiny_bytes: bytes) -> None:
     """An entry with `convert` resolves to the converted file."""
-    shop.add("auto", tiny_bytes, WHEEL, convert="q8_0")
+    shop.add("auto", tiny_bytes, WHEEL, convert=["q8_0"])
     assert resolve("auto").name == "auto-q8_0.gguf"
+
+
+def best_of(shop: Shop, raw: bytes, monkeypatch: pytest.MonkeyPatch, ms: dict[str, float]) -> str:
+    """The type that an entry of three resolves to where decodes take so long; 0: the child said nothing."""
+    shop.add("auto", raw, WHEEL, convert=["q8_0", "bf16", "q4_0"])
+
+    def times(path: Path) -> list[float]:
+        return [t for kind, t in ms.items() if path.stem.endswith(kind) and t]
+
+    monkeypatch.setattr(module, "_times", times)
+    return resolve("auto").stem.removeprefix("auto-")
+
+
+@pytest.mark.parametrize(
+    ("ms", "best"),
+    [
+        ({"q8_0": 9.0, "bf16": 5.0, "q4_0": 7.0}, "bf16"),
+        ({"q8_0": 9.0, "bf16": 0.0, "q4_0": 7.0}, "q4_0"),
+        ({"q8_0": 0.0, "bf16": 0.0, "q4_0": 0.0}, "q8_0"),
+    ],
+)
+def test_of_several_types_the_fastest_is_taken(
+    ms: dict[str, float], best: str, shop: Shop, tiny_bytes: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that cannot be timed is out of it; where none can be, it is the first."""
+    assert best_of(shop, tiny_bytes, monkeypatch, ms) == best
+
+
+def test_what_was_made_for_timing_alone_goes(
+    shop: Shop, own_cache: Path, tiny_bytes: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A conversion that somebody asked for before stays."""
+    shop.add("auto", tiny_bytes, WHEEL, convert=["q8_0", "bf16", "q4_0"])
+    convert(shop.entry("auto"), "q4_0")
+    monkeypatch.setattr(module, "_times", lambda path: [1.0 + ("bf16" not in path.name)])
+    resolve("auto")
+    left = sorted(p.name for p in (own_cache / "models").glob("auto-*.gguf"))
+    assert left == ["auto-bf16.gguf", "auto-q4_0.gguf"]
+
+
+def test_the_fastest_type_is_found_once(
+    shop: Shop, tiny_bytes: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next process takes what was found, converted again should it be gone."""
+    first = best_of(shop, tiny_bytes, monkeypatch, {"q8_0": 2.0, "bf16": 1.0, "q4_0": 2.0})
+    monkeypatch.setattr(module, "_times", lambda _path: pytest.fail("timed again"))
+    resolve("auto").unlink()
+    assert resolve("auto").stem.removeprefix("auto-") == first
+
+
+def test_decodes_are_timed_in_a_child(tiny_target: Path) -> None:
+    """Four widths, in milliseconds; nothing of a file that cannot be loaded."""
+    times = module._times(tiny_target)
+    assert len(times) == 4
+    assert min(times) > 0
+    assert module._times(Path(__file__)) == []
 
 
 def test_progress_counts_tensors(shop: Shop) -> None:

