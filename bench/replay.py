@@ -2,7 +2,7 @@
 
     python bench/replay.py [ROUNDS ...] [--cost 0.1] [--companion-cost 0.1] [--width 1]
 
-ROUNDS are files of `pyspec profile --rounds`, or packed ones; without any, those in bench/rounds: greedy answers of
+ROUNDS are files of `pyspec profile --rounds`; without any, those in bench/rounds: greedy answers of
 SmolLM2-135M to our own prompts: all of them with the shipped EAGLE-3 head (eagle3), and two of each kind in two file types with
 the draft and the companion that shipped before. `--cost` is a
 draft step in steps of the target, `--companion-cost` a companion's step in steps of the draft. Speeds are against plain decoding,
@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 
 from grid import CURVES, TINY
 
-from pyspec.measure.rounds import Answer, read_answers, unpack
+from pyspec.measure.rounds import Answer, load_rounds
 from pyspec.measure.simulate import Costs, Player, Recorded, Times, fixed_speed, oracle_speed
 from pyspec.policy.cost import CostCurve
 from pyspec.policy.goodput import GoodputPolicy
@@ -63,7 +63,7 @@ def cascade_share(answers: Sequence[Answer], companion: float) -> tuple[float, i
     runs, agreed, seen = [], 0, 0
     for answer in answers:
         for chain in answer.model.values():
-            agree = (chain.agree or [])[: chain.matched + 1]
+            agree = chain.agree[: chain.matched + 1]
             agreed, seen = agreed + sum(agree), seen + len(agree)
             runs.append(agree)
     step = Times(TINY)
@@ -110,14 +110,6 @@ class _Plain(GoodputPolicy):
         return False
 
 
-def load(path: Path) -> list[Answer]:
-    """Recorded answers, packed or as lines."""
-    if path.suffix == ".npz":
-        return unpack(path)
-    with path.open("rb") as lines:
-        return read_answers(lines)
-
-
 def main(argv: Sequence[str] | None = None) -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0] if __doc__ else "")
@@ -132,7 +124,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     )
     print("|" + " --- |" * 9)
     for path in args.rounds or sorted(ROUNDS.glob("*.npz")):
-        answers = load(path)
+        answers = load_rounds(path)
         for curve in args.curve or ("Q4_K_M", "BF16", "GPU"):
             print(row(path.stem, answers, args, curve), flush=True)
         share, m, agreed = cascade_share(answers, args.companion_cost)

@@ -25,7 +25,7 @@ from pyspec.measure.quality_report import save_quality, variant_table
 from pyspec.measure.questions import Question, human_eval, load_questions, select
 from pyspec.measure.records import published
 from pyspec.measure.report import speed_table
-from pyspec.measure.rounds import RoundsHeader, write_rounds
+from pyspec.measure.rounds import save_rounds
 from pyspec.measure.types import all_types, type_table
 from pyspec.measure.variants import SideBySide, parse_variants
 from pyspec.profiles import save_prior
@@ -228,8 +228,7 @@ profile_options = gathered(
     option("--prior", group="Output", is_flag=True,
            help="Write what was learned beside the draft, as its prior for other machines."),
     option("--plot", group="Output", type=FILE, help="Save a plot (svg, png, pdf)."),
-    option("--rounds", group="Output", type=FILE,
-           help="Save the recorded rounds, for bench/replay.py; a name in .npz packs them."),
+    option("--rounds", group="Output", type=FILE, help="Save the recorded rounds (npz), for bench/replay.py."),
     option("--json", "as_json", group="Output", is_flag=True, help="Print one JSON object instead of tables."),
 )  # fmt: skip
 
@@ -295,11 +294,9 @@ def _keep(llm: SpeculativeLlama, found: Measured, asked: ProfileOptions) -> None
     if asked.plot:
         draw(found, asked.plot)
     if asked.rounds:
-        assembly = llm.assembly
-        header = RoundsHeader(
-            1, Path(llm.model_path).name, assembly.draft, assembly.companion, asked.kmax
-        )
-        write_rounds(asked.rounds, header, found.chains)
+        names = {"draft": llm.assembly.draft, "companion": llm.assembly.companion}
+        target = Path(llm.model_path).name
+        save_rounds(asked.rounds, found.chains, target=target, kmax=asked.kmax, **names)
     if asked.prior:
         path = save_prior(llm.assembly.sides, found.learned)
         click.echo(f"prior written: {path.name}", err=True)

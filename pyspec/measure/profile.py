@@ -98,7 +98,7 @@ def measure(
         if passed >= 1.0:
             break
         chains += record_answer(
-            llm, prompt, name=question.question_id, category=question.category,
+            llm, prompt, name=str(question.question_id), category=question.category,
             max_tokens=max_tokens, kmax=kmax, until=start + budget_s,
         )  # fmt: skip
     return evaluate(costs, chains, kmax, perf_counter() - start)
@@ -129,11 +129,9 @@ def by_position(chains: Sequence[Chain], kmax: int) -> tuple[list[float], list[i
     """Conditional acceptance and number of observations by position of the drafted token."""
     seen, hits = [0] * kmax, [0] * kmax
     for chain in chains:
-        for i, ok in enumerate(chain.ok[:kmax]):
+        for i in range(chain.seen):
             seen[i] += 1
-            hits[i] += ok
-            if not ok:
-                break
+            hits[i] += i < chain.matched
     known = [n for n in seen if n]
     return [hits[i] / seen[i] for i in range(len(known))], known
 
@@ -142,27 +140,26 @@ def calibration(chains: Sequence[Chain], bins: int = 10) -> list[Bin]:
     """What the draft's probability says against what the target accepts, in equal ranges."""
     out = [Bin(k / bins, (k + 1) / bins) for k in range(bins)]
     for chain in chains:
-        for p, ok in zip(chain.p, chain.ok, strict=False):
+        for i, p in enumerate(chain.p[: chain.seen]):
             cell = out[min(int(p * bins), bins - 1)]
-            cell.count, cell.said, cell.accepted = cell.count + 1, cell.said + p, cell.accepted + ok
-            if not ok:
-                break
+            cell.count, cell.said = cell.count + 1, cell.said + p
+            cell.accepted += i < chain.matched
     return out
 
 
 def teach(learned: Learned, model: Sequence[Chain], lookup: Sequence[Chain]) -> None:
     """Let the estimators see every recorded chain as a round that verified all of it."""
     for chain in model:
-        n = len(chain.ok)
-        learn(learned, forecast(learned, chain.draft(n)), SeqOutcome(0, n, chain.matched))
+        seen = forecast(learned, chain.draft(chain.n))
+        learn(learned, seen, SeqOutcome(0, chain.n, chain.matched))
     for chain in lookup:
-        hits = [True] * chain.matched + [False]
-        learned.lookup.update(chain.match_length, hits[: len(chain.ok)], chain.choices)
+        hits = [i < chain.matched for i in range(chain.seen)]
+        learned.lookup.update(chain.match_length, hits, chain.choices)
 
 
 def _lookup_share(chains: Sequence[Chain]) -> float:
     positions = sum({c.answer: c.length for c in chains}.values())
-    right = sum(1 for c in chains if c.source == LOOKUP and c.ok[0])
+    right = sum(1 for c in chains if c.source == LOOKUP and c.matched)
     return right / positions if positions else 0.0
 
 

@@ -94,7 +94,7 @@ class Recorded:
     def reach(self, t: int) -> tuple[int, int]:
         """Its recorded length, and how many of it are right."""
         chain = self.answer.model.get(t)
-        return (len(chain.ok), chain.matched) if chain else (0, 0)
+        return (chain.n, chain.matched) if chain else (0, 0)
 
 
 class Synthetic:
@@ -114,7 +114,7 @@ class Synthetic:
         n = length + LONGEST
         self._p, self._h, self._off = [], [], []
         self._run = [0] * (n + 1)
-        self._seen: list[tuple[float, float, float, int]] = []
+        self._seen: list[tuple[float, float, float, bool]] = []
         ok = []
         for _ in range(n):
             z = follow * z + fresh * rng.gauss(0.0, 1.0)
@@ -127,7 +127,7 @@ class Synthetic:
             if companion:
                 pc = _sigmoid(logit + rng.gauss(0.0, 1.0) + (0.7 if ok[-1] else -0.7))
                 s = min(1.0, max(0.0, 1.0 - 0.8 * abs(p - pc) - abs(rng.gauss(0.0, 0.12))))
-                self._seen.append((s, min(1.0, pc / p), pc, int(pc > 0.45)))
+                self._seen.append((s, min(1.0, pc / p), pc, pc > 0.45))
         for t in range(n - 1, -1, -1):
             self._run[t] = self._run[t + 1] + 1 if ok[t] else 0
 
@@ -136,11 +136,9 @@ class Synthetic:
         right = min(self._run[t], LONGEST)
         known = min(right + 1, LONGEST)
         p = self._p[t : t + known] + self._off[t + known : t + LONGEST]
-        out = Chain(0, "", t, self.length, [1] * right + [0] * (LONGEST - right))
-        out.p, out.h = p, self._h[t : t + LONGEST]
+        out = Chain("", "", t, self.length, LONGEST, right, p=p, h=self._h[t : t + LONGEST])
         if self._seen:
-            s, a, pc, agree = zip(*self._seen[t : t + LONGEST], strict=True)
-            out.s, out.a, out.pc, out.agree = list(s), list(a), list(pc), list(agree)
+            out.s, out.a, out.pc, out.agree = zip(*self._seen[t : t + LONGEST], strict=True)
         return out
 
     def lookup(self, t: int) -> Chain | None:
@@ -311,7 +309,7 @@ def _pick(place: Position, longest: int, plan: Plan) -> tuple[Chain | None, Draf
     """What is drafted at a place: a match that is long enough, else the model's as far as the floors let it."""
     found = place.text.lookup(place.t) if place.room else None
     if found is not None and found.match_length >= plan.lookup_min:
-        return found, found.draft(min(len(found.ok), place.room), place.seq)
+        return found, found.draft(min(found.n, place.room), place.seq)
     chain = place.text.model(place.t) if longest > 0 else None
     if chain is None:
         return None, Draft(place.seq, 0)
@@ -321,7 +319,7 @@ def _pick(place: Position, longest: int, plan: Plan) -> tuple[Chain | None, Draf
 
 def drafted(chain: Chain, longest: int, plan: Plan) -> int:
     """Where the loop in C would stop drafting."""
-    survival, most = 1.0, min(longest, len(chain.ok))
+    survival, most = 1.0, min(longest, chain.n)
     if plan.table is None:
         return most
     for i in range(most):
@@ -336,7 +334,8 @@ def _verified(place: Position, chain: Chain | None, draft: Draft, used: int) -> 
         return SeqOutcome(place.seq, 0, 0)
     accepted = min(used, chain.matched)
     known = accepted == used and used < draft.n
-    return SeqOutcome(place.seq, used, accepted, next_match=bool(chain.ok[used]) if known else None)
+    following = used < chain.matched if known else None
+    return SeqOutcome(place.seq, used, accepted, next_match=following)
 
 
 def fixed_speed(texts: Sequence[Text], costs: Costs, k: int) -> float:

@@ -15,6 +15,7 @@ from pyspec.cli.measuring import next_command
 from pyspec.cli.options import ModelOptions
 from pyspec.errors import OptionError
 from pyspec.measure import plots
+from pyspec.measure.rounds import load_rounds
 
 
 @pytest.fixture
@@ -56,13 +57,13 @@ def test_tables_name_the_break_even_and_the_best_plan(profile, tmp_path: Path) -
 
 def test_json_is_one_object_and_nothing_is_stored_unasked(profile, tmp_path: Path) -> None:
     """A draft that is the target itself is always right."""
-    done = profile("--json", "--no-save", "--rounds", tmp_path / "rounds.jsonl")
+    done = profile("--json", "--no-save", "--rounds", tmp_path / "rounds.npz")
     figures = json.loads(done.stdout)
     assert figures["acceptance"] == [1.0, 1.0, 1.0]
     assert len(next(iter(figures["target_ms"].values()))) == 4
     assert not (tmp_path / "cache" / "profiles").exists()
-    header = json.loads((tmp_path / "rounds.jsonl").read_text().splitlines()[0])
-    assert (header["pyspec_rounds"], header["kmax"]) == (1, 3)
+    (answer,) = load_rounds(tmp_path / "rounds.npz")
+    assert {chain.n - chain.matched for chain in answer.model.values()} == {0}
 
 
 def test_without_a_draft_the_target_is_measured_alone(profile) -> None:

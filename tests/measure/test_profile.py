@@ -19,10 +19,9 @@ FLAT = [0.0] + [10.0] * 18
 LINEAR = [10.0 * n for n in range(19)]
 
 
-def chain(t: int, ok: list[int], p: float = 0.9) -> Chain:
+def chain(t: int, n: int, matched: int, p: float = 0.9) -> Chain:
     """A model chain whose draft always says `p`."""
-    n = len(ok)
-    return Chain("x", "c", t, 40, ok, p=[p] * n, h=[0.5] * n)
+    return Chain("x", "c", t, 40, n, matched, p=[p] * n, h=[0.5] * n)
 
 
 def costs(rows: list[float], step: float = 1.0) -> MeasuredCosts:
@@ -49,21 +48,21 @@ def test_break_even_of_a_linear_curve_is_out_of_reach() -> None:
 
 def test_acceptance_counts_only_what_was_observed() -> None:
     """After a miss nothing is known."""
-    shares, counts = by_position([chain(1, [1, 1, 0, 0]), chain(2, [0, 0, 0, 0])], 4)
+    shares, counts = by_position([chain(1, 4, 2), chain(2, 4, 0)], 4)
     assert shares == [0.5, 1.0, 0.0]
     assert counts == [2, 1, 1]
 
 
 def test_calibration_sums_what_was_said_and_accepted() -> None:
     """Three tokens at 0.9: two right, one wrong; the one after it is not counted."""
-    (cell,) = [b for b in calibration([chain(1, [1, 1, 0, 0])]) if b.count]
+    (cell,) = [b for b in calibration([chain(1, 4, 2)]) if b.count]
     assert (cell.count, cell.accepted) == (3, 2)
     assert cell.said == pytest.approx(2.7)
 
 
 def test_a_losing_pair_is_told_so() -> None:
     """With linear costs nothing fixed pays, and the warning gives the reason."""
-    found = evaluate(costs(LINEAR), [chain(t, [1, 0, 0, 0]) for t in range(1, 40)], 4, 1.0)
+    found = evaluate(costs(LINEAR), [chain(t, 4, 1) for t in range(1, 40)], 4, 1.0)
     assert found.best_plan == PLAIN
     assert found.break_even > 1.0
     assert "no fixed length pays" in found.warnings[0]
@@ -71,7 +70,7 @@ def test_a_losing_pair_is_told_so() -> None:
 
 def test_a_winning_pair_wins_under_auto_too() -> None:
     """Flat costs and a draft that is always right."""
-    chains = [chain(t, [1] * min(8, 40 - t)) for t in range(1, 40)]
+    chains = [chain(t, min(8, 40 - t), min(8, 40 - t)) for t in range(1, 40)]
     found = evaluate(costs(FLAT), chains, 8, 1.0)
     assert found.plans[found.best_plan] > 3.0
     assert found.auto > 2.0
