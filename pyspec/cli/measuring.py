@@ -175,7 +175,12 @@ def quality(asked: AskedOptions, models: ModelOptions, variants: str, title: str
     found = replace(models, companion="none").find()
     given = {name: found.arguments[name] for name in _SIDES}
     sides = SideBySide(
-        str(found.path), found.arguments["draft"], named, max_tokens=how.max_tokens, **given
+        str(found.path),
+        found.arguments["draft"],
+        named,
+        max_tokens=how.max_tokens,
+        seeds=how.repeat,
+        **given,
     )
     try:
         with run_progress() as report:

@@ -35,7 +35,7 @@ VARIANTS = (
 LOOPED = 0.5
 """An answer whose share of different 4-grams is below this runs in circles."""
 
-NATS, DISTINCT, ROUGE = "nats", "distinct-4", "ROUGE-L"
+NATS, DISTINCT, LOOPS, VARIETY, ROUGE = "nats", "distinct-4", "looped", "variety", "ROUGE-L"
 NATS_BOUND, LEVEL = 0.02, 0.05
 
 
@@ -52,9 +52,9 @@ class Figures(msgspec.Struct):
 
     length: tokens a verify of the target brought; gain: times the control's, on the same answers; relaxed: share of
     tokens; open: share of places where the gate was open; looped: answers that run in circles; looped_p: exact paired
-    test against the control; distinct_p: signed ranks. measures: nats and distinct-4, ROUGE-L where questions have
-    references and `rouge-score` is installed, and by kind of check the share that passed. worse: what is worse beyond
-    chance or a bound.
+    test against the control; distinct_p: signed ranks. measures: nats, distinct-4 and the looped share, variety where there
+    are several seeds, ROUGE-L where questions have references and `rouge-score` is installed, and by kind of check the
+    share that passed. worse: what is worse beyond chance or a bound.
     """
 
     who: str
@@ -90,7 +90,7 @@ def answer_all(
     folder: Path,
     report: Callable[[int, int, str], None] = lambda _done, _total, _what: None,
 ) -> list[RunRecord]:
-    """Every question's first turn by every variant due, `options.repeat` seeds; what `folder` has is not answered again.
+    """Every question's first turn by every variant due and `options.repeat` seeds side by side; what `folder` has stays.
 
     A question that does not fit the context is left out; Ctrl-C ends with what there is. Raises ResumeMismatch.
     """
@@ -102,30 +102,32 @@ def answer_all(
     journal = RunLog(folder / "runs.jsonl", setup)
     template = ChatTemplate.of(sides.target)
     work = [
-        (repeat, question, due)
-        for repeat in range(options.repeat)
+        (question, due)
         for i, question in enumerate(questions)
         if (
             due := [
-                variant
+                (variant, repeat)
+                for repeat in range(options.repeat)
                 for variant in sides.variants
                 if (variant.first is None or i < variant.first)
                 and not journal.has(variant.name, question.question_id, repeat)
             ]
         )
     ]
-    for done, (repeat, question, variants) in enumerate(work):
+    for done, (question, due) in enumerate(work):
         report(done, len(work), question.category)
         prompt = template.prompt([Message(role="user", content=question.turns[0])])
         if len(prompt) + options.max_tokens > sides.n_ctx:
             continue
         try:
             turns = sides.answer(
-                variants, prompt, options.sampling(repeat), rates(journal.records, sides.variants)
+                [(variant, options.sampling(repeat)) for variant, repeat in due],
+                prompt,
+                rates(journal.records, sides.variants),
             )
         except KeyboardInterrupt:
             break  # the page then says what is known so far
-        for record in _records(variants, question, repeat, setup, turns):
+        for record in _records(due, question, setup, turns):
             journal.add(record)
     report(len(work), len(work), "done")
     if not journal.records:
@@ -134,14 +136,13 @@ def answer_all(
 
 
 def _records(
-    variants: Sequence[Variant],
+    due: Sequence[tuple[Variant, int]],
     question: Question,
-    repeat: int,
     setup: Setup,
     turns: Sequence[TimedAnswer],
 ) -> Iterator[RunRecord]:
     what = question.check_of(0)
-    for variant, turn in zip(variants, turns, strict=True):
+    for (variant, repeat), turn in zip(due, turns, strict=True):
         try:
             turn.check = check(what, turn.text) if what is not None else None
         except PyspecError as error:
@@ -225,15 +226,22 @@ def _values(
 ) -> dict[str, _Values]:
     """Every figure of every question, by the figure's name."""
     found: dict[str, dict[int | str, list[float]]] = {}
+    said: dict[int | str, list[Sequence[int]]] = {}
     for record in group:
+        said.setdefault(record.question_id, []).append(record.turns[0].tokens)
         for name, value in _measured(record.turns[0], asked[record.question_id], scorer):
             found.setdefault(name, {}).setdefault(record.question_id, []).append(value)
+    for q, texts in said.items():
+        if len(texts) > 1:
+            found.setdefault(VARIETY, {})[q] = [variety(texts)]
     return {name: {q: _mean(seeds) for q, seeds in each.items()} for name, each in found.items()}
 
 
 def _measured(turn: TimedAnswer, question: Question, scorer: Any) -> Iterator[tuple[str, float]]:
     yield NATS, _mean(turn.nats)
-    yield DISTINCT, distinct_4(turn.tokens)
+    distinct = distinct_4(turn.tokens)
+    yield DISTINCT, distinct
+    yield LOOPS, float(distinct < LOOPED)
     what = question.check_of(0)
     if what is not None:
         yield what["kind"], float(bool(turn.check))
@@ -253,8 +261,18 @@ def _scorer() -> Any:
 
 def distinct_4(tokens: Sequence[int]) -> float:
     """Share of 4-grams that are different ones; 1 where there are none."""
-    grams = list(zip(*(tokens[i:] for i in range(4)), strict=False))
+    grams = _grams(tokens)
     return len(set(grams)) / len(grams) if grams else 1.0
+
+
+def variety(texts: Sequence[Sequence[int]]) -> float:
+    """Different 4-grams of all texts together over the sum of each one's; 1 where no two share one."""
+    each = [set(_grams(tokens)) for tokens in texts]
+    return len(set().union(*each)) / sum(map(len, each)) if any(each) else 1.0
+
+
+def _grams(tokens: Sequence[int]) -> list[tuple[int, ...]]:
+    return list(zip(*(tokens[i:] for i in range(4)), strict=False))
 
 
 def _worse(found: Figures, base_looped: int) -> Iterator[str]:
@@ -266,7 +284,7 @@ def _worse(found: Figures, base_looped: int) -> Iterator[str]:
     if found.measures[NATS].over.low > NATS_BOUND:
         yield NATS
     for name, measure in found.measures.items():
-        if name not in (NATS, DISTINCT) and measure.over.high < 0.0:
+        if name not in (NATS, DISTINCT, LOOPS) and measure.over.high < 0.0:
             yield name
 
 
@@ -290,25 +308,32 @@ def _mean(values: Sequence[float]) -> float:
     return sum(values) / len(values) if values else 0.0
 
 
+_SEEN = (NATS, LOOPS, DISTINCT, VARIETY)
+
+
 def verdict(found: Sequence[Figures], variants: Sequence[Variant]) -> str:
-    """Which rule the data support, in two sentences: the one that brings most of those that are not worse.
+    """Which rule the data support: the one that brings most of those that are not worse; and what they could show.
 
     A rule that answered fewer questions than the control is not a candidate.
     """
     control = found[0]
     margins = {v.name for v in variants if v.margin is not None and "random" not in v.extras}
     rules = [f for f in found if f.who in margins and f.answers >= control.answers]
-    fine = [f for f in rules if not f.worse]
     if not rules:
         return "No margin rule was measured."
-    if not fine:
-        return (
-            f"Every margin rule is worse than {control.who} in something; the data support strict."
-        )
-    best = max(fine, key=lambda f: f.gain)
-    text = (
-        f"Of the margin rules that are in nothing worse than {control.who} as far as {best.answers} answers can "
-        f"show, {best.who} brings most: {best.length:.2f} tokens a verify, {100 * (best.gain - 1):+.0f} %."
-    )
-    bad = [f"{f.who} ({', '.join(f.worse)})" for f in rules if f.worse]
-    return text + (f" Worse are {', '.join(bad)}." if bad else "")
+    fine = [f for f in rules if not f.worse]
+    best = max(fine or rules, key=lambda f: f.gain)
+    bad = ", ".join(f"{f.who} ({_brings(f)}: {', '.join(f.worse)})" for f in rules if f.worse)
+    if fine:
+        text = (
+            f"Of the margin rules that are in nothing worse than {control.who} as far as {best.answers} answers can "
+            f"show, {best.who} brings most: {best.length:.2f} tokens a verify, {_brings(best)}."
+        ) + (f" Worse are {bad}." if bad else "")
+    else:
+        text = f"Every margin rule is worse than {control.who} in something, {bad}; the data support strict."
+    shown = [f"in {n} of {best.measures[n].over.seen:.3f}" for n in _SEEN if n in best.measures]
+    return f"{text} The sample shows, four times of five, a difference {', '.join(shown)}."
+
+
+def _brings(found: Figures) -> str:
+    return f"{100 * (found.gain - 1):+.0f} %"

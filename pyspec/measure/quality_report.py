@@ -7,7 +7,14 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from pyspec.measure import plots
-from pyspec.measure.quality import DISTINCT, LOOPED, NATS, NATS_BOUND, QualityResults
+from pyspec.measure.quality import (
+    DISTINCT,
+    LOOPED,
+    LOOPS,
+    NATS,
+    NATS_BOUND,
+    QualityResults,
+)
 from pyspec.measure.report import setup_list, table
 
 if TYPE_CHECKING:
@@ -22,16 +29,18 @@ _PICTURE = "gain-nats.svg"
 
 def quality_page(results: QualityResults, drawn: Sequence[str] = ()) -> str:
     """The results as Markdown."""
-    setup, control = results.setup, results.figures[0].who
+    setup, first = results.setup, results.figures[0]
+    control, questions = first.who, first.measures[NATS].questions
+    seeds = f" to {questions} questions" * (first.answers > questions)
     intro = (
-        f"Made by `{results.command}` on {setup.day}: {results.figures[0].answers} answers a variant where not "
+        f"Made by `{results.command}` on {setup.day}: {first.answers} answers a variant{seeds} where not "
         f"said otherwise, at most {setup.max_tokens} tokens, temperature {setup.temperature:g}; all of a question side by side. "
         f"Nats are of the emitted tokens under the target. Differences are from {control}, paired by question, with "
         "95 % bootstrap intervals over questions; behind them, in brackets, the smallest difference that so many "
         "questions show four times of five. An answer is looped where less than "
         f"{100 * LOOPED:.0f} % of its 4-grams are different; p is of the exact paired test. A variant is worse where more "
         "answers are looped, 4-grams repeated or checks failed than chance explains at 5 %, or nats surely rise by over "
-        f"{NATS_BOUND}."
+        f"{NATS_BOUND}." + _SAMPLED * bool(setup.temperature)
     )
     parts = [
         f"# {results.title}",
@@ -39,7 +48,7 @@ def quality_page(results: QualityResults, drawn: Sequence[str] = ()) -> str:
         f"**{results.verdict}**",
         variant_table(results.figures),
         _EXPLAINED,
-        "## Checks by a program, and references",
+        "## Variety, checks by a program, and references",
         check_table(results.figures),
         *(f"![{name.rpartition('.')[0]}]({name})" for name in drawn),
         "## Setup",
@@ -48,12 +57,19 @@ def quality_page(results: QualityResults, drawn: Sequence[str] = ()) -> str:
     return "\n\n".join(parts) + "\n"
 
 
+_SAMPLED = (
+    " Tokens are drawn from what top-k 40, top-p 0.95 and min-p 0.05 leave, answers of one question and seed with the same "
+    "random numbers: where two variants say the same, they go on alike, and after the first difference as strangers. "
+    "Variety is the number of different 4-grams in all seeds' answers to a question over the sum of each one's: 1 where no "
+    "two seeds share one. A rule that sharpens the target's distribution lowers nats, and variety too."
+)
+
 _EXPLAINED = (
     "`strict` and `plain` differ by rounding alone: batches of other widths. `plain+temp:0.3` is plain sampling. `random` "
-    "takes the runner-up at open gates at random, whatever was drafted, as often as the margin rule of the same gate did: "
-    "deviation alone. `thin` takes the drafted runner-up p2 / p1 of the time, `lookup=0` never relaxes what lookup drafts, "
-    "`model` drafts without lookup. Tokens a verify is what a rule brings; what it is worth in time is on the pages of "
-    "`pyspec bench`."
+    "takes the runner-up (above temperature 0 the one of the first two that was not drawn) at open gates at random, "
+    "whatever was drafted, as often as the margin rule of the same gate did: deviation alone. `thin` takes the drafted "
+    "runner-up p2 / p1 of the time, `lookup=0` never relaxes what lookup drafts, `model` drafts without lookup. Tokens a "
+    "verify is what a rule brings; what it is worth in time is on the pages of `pyspec bench`."
 )
 
 
@@ -73,7 +89,7 @@ def save_quality(results: QualityResults, folder: Path) -> None:
 
 def variant_table(found: Sequence[Figures]) -> str:
     """What each variant brings, and what it costs."""
-    head = ["", "tokens a verify", "relaxed", "gate open", "nats a token", "over control", "looped", "p",
+    head = ["", "tokens a verify", "relaxed", "gate open", "nats a token", "over control", "looped, share over control", "p",
             "distinct-4 over control", "rank p", "worse"]  # fmt: skip
     rows = [
         [
@@ -83,7 +99,7 @@ def variant_table(found: Sequence[Figures]) -> str:
             f"{100 * f.open:.1f} %",
             f"{f.measures[NATS].mean:.3f}",
             _interval(f.measures[NATS].over),
-            f"{f.looped} of {f.answers}",
+            f"{f.looped} of {f.answers} {_interval(f.measures[LOOPS].over)}",
             f"{f.looped_p:.2f}",
             _shown(f.measures[DISTINCT]),
             f"{f.distinct_p:.3f}",
@@ -96,7 +112,8 @@ def variant_table(found: Sequence[Figures]) -> str:
 
 def check_table(found: Sequence[Figures]) -> str:
     """The share of each kind of check that passed, and agreement with references, with the differences from the control."""
-    names = list(dict.fromkeys(n for f in found for n in f.measures if n not in (NATS, DISTINCT)))
+    shown = (NATS, DISTINCT, LOOPS)  # in the other table
+    names = list(dict.fromkeys(n for f in found for n in f.measures if n not in shown))
     if not names:
         return "None of the questions has a check or a reference."
     most = {n: max(f.measures[n].questions for f in found if n in f.measures) for n in names}

@@ -1,11 +1,12 @@
-"""Answers to one question by many variants, side by side: a sequence each, one decode a round for all of them.
+"""Answers to one question by many variants and seeds, side by side: a sequence each, one decode a round for all of them.
 
 A variant is a mode (see modes.py) and, joined by `+`, what is changed for the experiment; `@N` behind it: it answers
 the first N questions only.
 
     temp:T      the target samples at temperature T
-    random      nothing is drafted: at open gates the runner-up is taken at random, as often as the margin rule of
-                the same gate took it in the answers before (deviation alone, without a draft's taste)
+    random      nothing is drafted: at open gates the runner-up is taken at random (above temperature 0: of the row's
+                two first the one that was not drawn), as often as the margin rule of the same gate relaxed in the
+                answers before (deviation alone, without a draft's taste)
     thin        the drafted runner-up is taken p2 / p1 of the time, not always
 
     strict+fixed:4   margin+fixed:4   margin+thin+fixed:4   margin/gap=0.5+random   plain+temp:0.3@80
@@ -133,8 +134,11 @@ class _Answer:
         if margin is None:
             return False
         second, first = np.partition(row, len(row) - 2)[-2:]
-        gap = (first - second) / (self.sampling.temperature or 1.0)
-        return bool(first > 0 and second / first > margin.theta and gap <= margin.gap)
+        temperature = self.sampling.temperature
+        # min-p is what cuts a runner-up away first
+        cut = -math.log(self.sampling.min_p) if temperature else math.inf
+        near = first - second <= min(margin.gap * (temperature or 1.0), cut)
+        return bool(first > 0 and second / first > margin.theta and near)
 
     def after(self, ids: Sequence[int], deviated: int | None) -> None:
         """Keep what a round emitted; `deviated` takes the place of the last token."""
@@ -148,9 +152,9 @@ class _Answer:
 
 
 class SideBySide:
-    """One target with a sequence for each variant. drafting: as `SpeculativeLlama` takes it.
+    """One target with a sequence for each variant and seed. drafting: as `SpeculativeLlama` takes it.
 
-    n_ctx: positions of a sequence. One thread at a time.
+    n_ctx: positions of a sequence; seeds: of each variant. One thread at a time.
     """
 
     def __init__(
@@ -161,6 +165,7 @@ class SideBySide:
         *,
         n_ctx: int,
         max_tokens: int,
+        seeds: int = 1,
         **kwargs: Any,
     ) -> None:
         self.variants, self.max_tokens, self.n_ctx = list(variants), max_tokens, n_ctx
@@ -170,20 +175,22 @@ class SideBySide:
         self.models.parts = parts
         # a draft that reads states reads the prompt in each sequence, others share what they read
         each = n_ctx if states_of(parts, self.target) is not None else max_tokens + 80
-        cells = padded(n_ctx + len(variants) * each)
-        self._contexts = Contexts(self.models, len(variants) + 1, n_ctx, Layout(cells), None)
+        n = len(variants) * seeds
+        self._contexts = Contexts(self.models, n + 1, n_ctx, Layout(padded(n_ctx + n * each)), None)
         self._engine, self._loop = self._contexts.engine, self._contexts.loop
 
     def answer(
         self,
-        variants: Sequence[Variant],
+        due: Sequence[tuple[Variant, Sampling]],
         prompt: Sequence[int],
-        sampling: Sampling,
         rates: dict[str, float],
     ) -> list[TimedAnswer]:
-        """One turn for each of `variants`. rates: how often each `random` one takes an open gate."""
-        self._read(prompt, len(variants))
-        answers = [self._begin(i, each, prompt, sampling) for i, each in enumerate(variants, 1)]
+        """One turn for each that is `due`. rates: how often each `random` one takes an open gate.
+
+        A token takes one random number whatever was drafted: variants with one seed draw the same at the same place.
+        """
+        self._read(prompt, len(due))
+        answers = [self._begin(i, *each, prompt) for i, each in enumerate(due, 1)]
         policy = FixedPolicy(FIXED_MAX)  # each run's own longest draft is the length
         live = answers
         while live := [answer for answer in live if answer.run.finish_reason is None]:
@@ -195,7 +202,7 @@ class SideBySide:
                 answer.after([token.id for token in step.tokens], deviated)
         if self._loop.failed:
             raise MeasureError(f"{' and '.join(self._loop.failed)} failed", "see the warning above")
-        for seq in range(len(variants) + 1):
+        for seq in range(len(due) + 1):
             self._engine.set_tokens(seq, ())
         return [self._end(answer, len(prompt)) for answer in answers]
 
@@ -213,7 +220,7 @@ class SideBySide:
             self._engine.set_tokens(seq, prompt)
 
     def _begin(
-        self, seq: int, variant: Variant, prompt: Sequence[int], sampling: Sampling
+        self, seq: int, variant: Variant, sampling: Sampling, prompt: Sequence[int]
     ) -> _Answer:
         temperature = variant.extras.get("temp", sampling.temperature)
         own = Sampling(temperature=temperature, seed=sampling.seed)
@@ -227,20 +234,21 @@ class SideBySide:
         return _Answer(variant, run, own, chain, rng)
 
     def _deviated(self, answer: _Answer, rate: float) -> int | None:
-        """The runner-up, where a `random` variant takes it in place of what the target chose."""
+        """One of the row's two first, where a `random` variant takes it in place of what the target chose."""
         run = answer.run
         if "random" not in answer.variant.extras or not run.rows or run.finish_reason == "stop":
             return None
         row = run.rows[-1]
         if not answer.opens(row) or answer.random.random() >= rate:
             return None
-        second = int(np.argpartition(row, len(row) - 2)[-2])
-        if run.tokens[-1] == second or self._special(second):
+        two = [int(token) for token in np.argpartition(row, len(row) - 2)[:-3:-1]]
+        taken = answer.random.choice([token for token in two if token != run.tokens[-1]])
+        if self._special(taken):
             return None
-        run.tokens[-1] = second
+        run.tokens[-1] = taken
         run.tally.relaxed += 1
         self._engine.set_tokens(run.seq, run.tokens)
-        return second
+        return taken
 
     def _special(self, token: int) -> bool:
         """Whether it ends a text or controls it: such a token is never taken for another."""

@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from pyspec.measure.quality import NATS, QualityResults
+from pyspec.measure.quality import NATS, VARIETY, QualityResults
 
 QUESTIONS = """\
 {"question_id": 1, "category": "a", "turns": ["abc abc"], "check": [{"kind": "json"}]}
@@ -43,6 +43,32 @@ def test_variants_are_judged_and_the_page_is_written(tiny_ascii: Path, tmp_path:
     assert (control.measures["json"].mean, control.measures["json"].questions) == (0.0, 1)
     assert results.verdict in done.stdout
     assert results.verdict in (out / "README.md").read_text()
+
+
+def test_seeds_are_joined_by_question_where_tokens_are_drawn(
+    tiny_ascii: Path, tmp_path: Path
+) -> None:
+    """Strict says what plain says with each seed; the page says how tokens were drawn, and compares the seeds."""
+    wanted = (
+        "--temp",
+        "0.8",
+        "--repeat",
+        "3",
+        "--variants",
+        "strict+fixed:2,plain,margin+random@1",
+    )
+    done = call(tiny_ascii, tmp_path, *wanted)
+    assert done.returncode == 0, done.stderr
+    page = (tmp_path / "out" / "README.md").read_text()
+    assert "6 answers a variant to 2 questions where not said otherwise" in page
+    assert "top-k 40" in page
+    results = msgspec.json.decode(
+        (tmp_path / "out" / "quality.json").read_bytes(), type=QualityResults
+    )
+    strict, plain, random = results.figures
+    assert (strict.answers, plain.answers, random.answers) == (6, 6, 3)
+    assert strict.measures[VARIETY].mean == plain.measures[VARIETY].mean
+    assert strict.measures[VARIETY].questions == 2
 
 
 def test_a_variant_that_means_nothing_is_a_usage_error(tiny_ascii: Path, tmp_path: Path) -> None:

@@ -9,11 +9,13 @@ from pyspec.measure.modes import Options
 from pyspec.measure.quality import (
     NATS,
     ROUGE,
+    VARIETY,
     Figures,
     answer_all,
     distinct_4,
     judge,
     rates,
+    variety,
     verdict,
 )
 from pyspec.measure.questions import Question
@@ -65,6 +67,24 @@ def test_distinct_4_of_known_texts() -> None:
     assert distinct_4([1, 2, 3]) == 1.0
 
 
+def test_variety_of_known_texts() -> None:
+    """By hand: two texts of two 4-grams each that share one have three different ones of four."""
+    assert variety([[1, 2, 3, 4, 5], [0, 1, 2, 3, 4]]) == 3 / 4
+    assert variety([[1, 2], [1, 2]]) == 1.0
+
+
+def test_seeds_that_say_the_same_are_no_variety() -> None:
+    """Each answer is as good as the control's, but both seeds give one; with one seed nothing is said of variety."""
+    own, base = run(MARGIN) + run(MARGIN), run(CONTROL) + run(CONTROL, tokens=[*range(50, 74)])
+    for records in (own, base):
+        for r in records[9:]:
+            r.repeat = 1
+    found = judged(base, own)
+    assert (found[CONTROL].measures[VARIETY].mean, found[MARGIN].measures[VARIETY].mean) == (1, 0.5)
+    assert found[MARGIN].worse == [VARIETY]
+    assert VARIETY not in judged(run(CONTROL))[CONTROL].measures
+
+
 def test_figures_are_over_the_first_variant() -> None:
     """A hundredth of a nat more is within the bound; twice the tokens a verify is what it brings."""
     found = judged(run(CONTROL), run(MARGIN, 0.51, rounds=2))[MARGIN]
@@ -110,7 +130,7 @@ def test_the_verdict_names_the_rule_that_brings_most() -> None:
     found = judged(run(CONTROL), run(bad, 0.6, rounds=1), run(good, rounds=2))
     said = verdict(list(found.values()), parse_variants(",".join(found)))
     assert f"{good} brings most: 12.00 tokens a verify, +100 %" in said
-    assert f"{bad} (nats)" in said
+    assert f"{bad} (+300 %: nats)" in said
 
 
 def test_a_rule_that_answered_fewer_is_compared_on_those_and_is_no_candidate() -> None:
@@ -127,7 +147,16 @@ def test_a_rule_that_answered_fewer_is_compared_on_those_and_is_no_candidate() -
 def test_the_verdict_where_every_rule_is_worse() -> None:
     """Then strict is what the data support."""
     found = judged(run(CONTROL), run(MARGIN, 0.9))
-    assert "support strict" in verdict(list(found.values()), parse_variants(",".join(found)))
+    said = verdict(list(found.values()), parse_variants(",".join(found)))
+    assert f"{MARGIN} (+0 %: nats); the data support strict" in said
+
+
+def test_the_verdict_says_what_the_sample_could_have_shown() -> None:
+    """2.8 standard errors: of nine questions a third of which loop, sqrt(2 / 9 / 8) times that."""
+    own = run(MARGIN, tokens=CIRCLE)[:3] + run(MARGIN)[3:]
+    found = judged(run(CONTROL), own)
+    said = verdict(list(found.values()), parse_variants(",".join(found)))
+    assert "in looped of 0.467, in distinct-4 of" in said
 
 
 def test_random_variants_deviate_as_often_as_their_margin_did() -> None:
@@ -145,7 +174,9 @@ def test_a_run_is_resumed(tiny_ascii, tmp_path) -> None:
     variants, how = parse_variants("plain,strict+fixed:2"), Options(max_tokens=8, repeat=2)
     questions = [Question(1, "a", ["abc"]), Question(2, "b", ["x" * 300])]
     asked = []
-    sides = SideBySide(str(tiny_ascii), "lookup", variants, n_ctx=256, max_tokens=8, n_threads=1)
+    sides = SideBySide(
+        str(tiny_ascii), "lookup", variants, n_ctx=256, max_tokens=8, seeds=2, n_threads=1
+    )
     try:
         first = answer_all(sides, questions, how, tmp_path)
         again = answer_all(sides, questions[:], how, tmp_path, lambda *step: asked.append(step))
@@ -155,7 +186,7 @@ def test_a_run_is_resumed(tiny_ascii, tmp_path) -> None:
         ("plain", 1, 0), ("plain", 1, 1), ("strict+fixed:2", 1, 0), ("strict+fixed:2", 1, 1)
     ]  # fmt: skip
     assert len(again) == 4
-    assert [step[2] for step in asked] == ["b", "b", "done"]
+    assert [step[2] for step in asked] == ["b", "done"]
 
 
 def test_a_variant_for_the_first_questions_answers_no_other(tiny_ascii, tmp_path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
 from pyspec.errors import MeasureError, OptionError
@@ -22,7 +24,9 @@ def answers(tiny_target, tiny_draft):
         sides = SideBySide(str(tiny_target), word, named, n_ctx=128, max_tokens=40, n_threads=1)
         try:
             turns = sides.answer(
-                named, PROMPT, sampling, {v.name: rates.get("rate", 0.0) for v in named}
+                [(v, sampling) for v in named],
+                PROMPT,
+                {v.name: rates.get("rate", 0.0) for v in named},
             )
         finally:
             sides.close()
@@ -98,11 +102,12 @@ def test_each_sequence_of_such_a_draft_has_room_for_the_prompt(tiny_target, tiny
         str(tiny_target), str(tiny_eagle3), named, n_ctx=256, max_tokens=4, n_threads=1
     )
     try:
-        turns = sides.answer(named, PROMPT * 14, GREEDY, {})
+        due = [(variant, GREEDY) for variant in named]
+        turns = sides.answer(due, PROMPT * 14, {})
         assert all(turn.speculation["verified"] > 0 for turn in turns)
         sides._loop.failed.append("the draft")
         with pytest.raises(MeasureError, match="the draft failed"):
-            sides.answer(named, PROMPT, GREEDY, {})
+            sides.answer(due, PROMPT, {})
     finally:
         sides.close()
 
@@ -161,3 +166,46 @@ def test_a_seed_repeats_an_answer(answers):
     one, again = (answers("plain", Sampling(temperature=2.0, seed=3)) for _ in range(2))
     other = answers("plain", Sampling(temperature=2.0, seed=4))
     assert one["plain"].tokens == again["plain"].tokens != other["plain"].tokens
+
+
+HOT = Sampling(temperature=2.0, top_k=0, seed=3)
+
+
+def test_sampled_answers_draw_the_same_numbers_whatever_is_drafted(answers):
+    """So strict and a closed gate say what plain says, and pairs differ by the rule alone."""
+    found = answers("plain,strict+fixed:1,strict+fixed:4,margin/theta=1+fixed:4", HOT)
+    assert len({tuple(turn.tokens) for turn in found.values()}) == 1
+
+
+def test_random_swaps_the_two_first_where_the_target_samples(answers):
+    """Every token is one of its row's two first or the target's own; nothing is taken where nothing was drawn otherwise."""
+    variant = "margin/theta=0/gap=0.5+random"
+    found = answers(f"plain,{variant}", HOT, rate=1.0)
+    assert found[variant].speculation["relaxed"] == found[variant].speculation["open"] > 0
+    assert found[variant].tokens != found["plain"].tokens
+
+
+def test_a_gate_counts_as_open_only_where_both_are_left_to_draw_from(answers):
+    """Min-p leaves no runner-up 3 nats behind, however wide the gate; greedy choices know no min-p."""
+    wide, near = "margin/theta=0/gap=inf+random", f"margin/theta=0/gap={-math.log(0.05):.9f}+random"
+    found = answers(f"{wide},{near}")
+    assert found[wide].speculation["open"] > found[near].speculation["open"]
+    hot = answers(f"{wide},{near}", Sampling(temperature=1.0, seed=3))
+    assert hot[wide].speculation["open"] == hot[near].speculation["open"] > 0
+
+
+def test_seeds_side_by_side_say_what_each_says_alone(tiny_target, tiny_draft):
+    """Twice the sequences, and none of them hears of another."""
+    named = parse_variants("strict+fixed:4,margin/theta=0/gap=inf+fixed:4")
+    seeds = [Sampling(temperature=2.0, seed=seed) for seed in (3, 4)]
+    sides = SideBySide(
+        str(tiny_target), str(tiny_draft), named, n_ctx=128, max_tokens=20, seeds=2, n_threads=1
+    )
+    try:
+        due = [(variant, seed) for seed in seeds for variant in named]
+        together = [turn.tokens for turn in sides.answer(due, PROMPT, {})]
+        alone = [sides.answer([one], PROMPT, {})[0].tokens for one in due]
+    finally:
+        sides.close()
+    assert together == alone
+    assert len({tuple(tokens) for tokens in together}) == 4
