@@ -66,7 +66,7 @@ def measure_costs(
     rows = range(1, min(kmax, full.longest) + 2)
     seen: dict[int, dict[int, list[float]]] = {}
     start = perf_counter()
-    _ready(engine, long, depths[0])
+    ready(engine, long, depths[0])
     reading = (perf_counter() - start) / depths[0]
     for i, depth in enumerate(depths):
         left = budget_s - (perf_counter() - start)
@@ -93,11 +93,20 @@ def _spread(seen: dict[int, dict[int, list[float]]]) -> float:
     return widest
 
 
-def _ready(engine: Engine, text: Sequence[int], depth: int) -> None:
+def ready(engine: Engine, text: Sequence[int], depth: int, chunk: int = PREFILL_CHUNK) -> None:
     """Make the first `depth` tokens the text and read all but the last of them."""
     engine.set_tokens(0, text[:depth])
     while engine.held(Role.TARGET, 0) < depth - 1:
-        engine.prefill(Role.TARGET, 0, depth - 1, PREFILL_CHUNK)
+        engine.prefill(Role.TARGET, 0, depth - 1, chunk)
+
+
+def verify_ms(engine: Engine, text: Sequence[int], depth: int, n: int) -> float:
+    """Milliseconds of one verify of n rows behind the first `depth` tokens of a text."""
+    ready(engine, text, depth)
+    engine.put_draft(0, text[depth : depth + n - 1])
+    start = perf_counter()
+    engine.verify([(0, 0, n - 1)])
+    return 1e3 * (perf_counter() - start)
 
 
 def _target(
@@ -110,11 +119,7 @@ def _target(
         for n in rows:
             if perf_counter() > end and found[2 if 2 in found else 1]:
                 return _counted(found)
-            _ready(engine, text, depth)
-            engine.put_draft(0, text[depth : depth + n - 1])
-            start = perf_counter()
-            engine.verify([(0, 0, n - 1)])
-            found[n].append(1e3 * (perf_counter() - start))
+            found[n].append(verify_ms(engine, text, depth, n))
     return _counted(found)
 
 
@@ -136,7 +141,7 @@ def _side(
             if steps and perf_counter() > end:
                 break
             # from other places each time: at some the draft ends the text and goes no further
-            _ready(engine, text, depth - again % 8)
+            ready(engine, text, depth - again % 8)
             engine.put_draft(0, [])
             start = perf_counter()
             engine.draft([0], [n], keep_rows=companion)

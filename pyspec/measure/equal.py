@@ -8,16 +8,17 @@ any other difference is a fault. How near is measured: `tie_bound`.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from pyspec.engine.handle import MAX_DRAFT, Role
-from pyspec.engine.session import PREFILL_CHUNK
+from pyspec.engine.handle import MAX_DRAFT
 from pyspec.errors import InputError, UnequalOutputs
 from pyspec.llama import SpeculativeLlama
+from pyspec.measure.costs import ready
 from pyspec.measure.questions import Question
 from pyspec.measure.records import RunRecord
 from pyspec.template import ChatTemplate, Message
@@ -103,9 +104,7 @@ def rows_after(
     engine.cancel(raised=False)
     llm.reset()  # the KV is no longer what it was; what is common to two calls is not read twice
     while done < len(answer):
-        engine.set_tokens(0, text)
-        while engine.held(Role.TARGET, 0) < len(text) - 1:
-            engine.prefill(Role.TARGET, 0, len(text) - 1, PREFILL_CHUNK)
+        ready(engine, text, len(text))
         part = list(answer[done : done + min(MAX_DRAFT, session.loop.longest + 1)])
         # the last token's row is the one before it: nothing follows that had to be decoded
         drafted = part[:-1] if len(part) > 1 else []
@@ -139,6 +138,12 @@ def top_gap(row: npt.NDArray[np.float32]) -> float:
     """z1 - z2 of a row of logits, in nats."""
     best = np.partition(row, len(row) - 2)[-2:]
     return float(best[1] - best[0])
+
+
+def nats_of(row: npt.NDArray[np.float32], token: int) -> float:
+    """-log of the target's probability of a token, by its logits."""
+    top = float(row.max())
+    return top + math.log(float(np.exp(row - top, dtype=np.float64).sum())) - float(row[token])
 
 
 def with_gaps(

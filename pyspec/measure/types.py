@@ -7,22 +7,21 @@ machine does not fall on one of them.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from statistics import median
 from time import perf_counter
-from typing import Any
 
-import llama_cpp
 import msgspec
 import numpy as np
-import numpy.typing as npt
 
-from pyspec.errors import MeasureError
+from pyspec.llama import SpeculativeLlama
+from pyspec.measure.costs import ready, verify_ms
+from pyspec.measure.equal import nats_of, rows_after
 from pyspec.measure.questions import load_questions
 from pyspec.measure.report import table
 from pyspec.store.fetch import CONVERSIONS, ORIGINAL, Progress, convert, fetch
 from pyspec.store.manifest import Entry
-from pyspec.target import TargetLlama
 
 ROWS = (1, 4, 8)
 PREFILL = 512
@@ -63,23 +62,70 @@ def measure_types(
 ) -> list[TypeFigures]:
     """Figures of files of the same weights, by type; the first one is what the others are compared with.
 
-    text: what the nats are measured on; 2,000 tokens or more tell types apart. Raises ModelInvalid or MeasureError.
+    text: what the nats are measured on; 2,000 tokens or more tell types apart. Raises ModelInvalid.
     """
-    models = {kind: _Model(kind, path, threads) for kind, path in files.items()}
-    try:
-        tokens = next(iter(models.values())).tokens(text)
+    with ExitStack() as opened:
+        models = {kind: opened.enter_context(_open(path, threads)) for kind, path in files.items()}
+        tokens = next(iter(models.values())).tokenize(text)
+        tokens *= 1 + (PREFILL + 64) // max(1, len(tokens))
         steps = _TURNS + 1 + len(models)
-        for turn in range(_TURNS + 1):  # the first turn warms up
+        times: dict[str, list[dict[int, float]]] = {kind: [] for kind in models}
+        for turn in range(_TURNS + 1):
             report(turn, steps, "times of decodes")
-            for model in models.values():
-                model.take_times(tokens, keep=turn > 0)
-        for i, model in enumerate(models.values()):
-            report(_TURNS + 1 + i, steps, f"nats of {model.kind}")
-            model.read(tokens[:_READ])
-        return _compared(list(models.values()), files)
-    finally:
-        for model in models.values():
-            model.close()
+            for kind, llm in models.items():
+                times[kind].append(_times(llm, tokens))
+        read = {}
+        for i, (kind, llm) in enumerate(models.items()):
+            report(_TURNS + 1 + i, steps, f"nats of {kind}")
+            read[kind] = _read(llm, tokens[:_READ])
+    # the first turn warms up
+    medians = {
+        kind: {n: median(turn[n] for turn in turns[1:]) for n in turns[0]}
+        for kind, turns in times.items()
+    }
+    nats, choices = next(iter(read.values()))
+    return [
+        TypeFigures(
+            kind=kind,
+            size=path.stat().st_size,
+            rows={n: medians[kind][n] for n in ROWS},
+            prefill=medians[kind][PREFILL],
+            nats=float(np.mean(read[kind][0])),
+            loss=float(np.mean(read[kind][0]) - np.mean(nats)),
+            same=float(np.mean(np.array(read[kind][1]) == np.array(choices))),
+        )
+        for kind, path in files.items()
+    ]
+
+
+def _open(path: Path, threads: int) -> SpeculativeLlama:
+    return SpeculativeLlama(
+        str(path), draft="none", companion="none", n_ctx=1024, n_batch=PREFILL, n_ubatch=PREFILL,
+        n_threads=threads, n_threads_batch=threads, verbose=False,
+    )  # fmt: skip
+
+
+def _times(llm: SpeculativeLlama, tokens: Sequence[int]) -> dict[int, float]:
+    """Milliseconds of one prefill, and of a few verifies of each width behind its first tokens."""
+    engine = llm.assembly.session.engine
+    engine.set_tokens(0, ())
+    start = perf_counter()
+    ready(engine, tokens, PREFILL + 1, chunk=PREFILL)
+    found = {PREFILL: 1e3 * (perf_counter() - start)}
+    for n in ROWS:
+        found[n] = median(verify_ms(engine, tokens, _DEPTH, n) for _ in range(_REPEATS))
+    return found
+
+
+def _read(llm: SpeculativeLlama, tokens: Sequence[int]) -> tuple[list[float], list[int]]:
+    """Nats of each token given those before it in its block of 512, and the first choices."""
+    nats, choices = [], []
+    for start in range(0, len(tokens) - 1, PREFILL):
+        first, *rest = tokens[start : start + PREFILL]
+        for token, row in zip(rest, rows_after(llm, [first], rest), strict=True):
+            nats.append(nats_of(row, token))
+            choices.append(int(row.argmax()))
+    return nats, choices
 
 
 def best_type(found: Sequence[TypeFigures]) -> TypeFigures:
@@ -117,92 +163,9 @@ def all_types(
 ) -> list[TypeFigures]:
     """Figures of a known model as it comes and as each type it can be converted to.
 
-    The files made for this stay in the cache. Raises FetchError or MeasureError.
+    The files made for this stay in the cache. Raises FetchError.
     """
     files = {ORIGINAL: fetch(entry, progress)}
     files |= {kind: convert(entry, kind, progress) for kind in CONVERSIONS}
     text = "\n\n".join("\n".join(question.turns) for question in load_questions())
     return measure_types(files, text.encode(), threads, report)
-
-
-def _compared(models: Sequence[_Model], files: Mapping[str, Path]) -> list[TypeFigures]:
-    first = models[0]
-    return [
-        TypeFigures(
-            kind=m.kind,
-            size=files[m.kind].stat().st_size,
-            rows={n: median(m.times[n]) for n in ROWS},
-            prefill=median(m.times[PREFILL]),
-            nats=float(np.mean(m.nats)),
-            loss=float(np.mean(m.nats) - np.mean(first.nats)),
-            same=float(np.mean(np.array(m.choices) == np.array(first.choices))),
-        )
-        for m in models
-    ]
-
-
-class _Model:
-    """One file on llama.cpp's own context."""
-
-    def __init__(self, kind: str, path: Path, threads: int) -> None:
-        self.kind = kind
-        self.times: dict[int, list[float]] = {n: [] for n in (*ROWS, PREFILL)}
-        self.nats: list[float] = []
-        self.choices: list[int] = []
-        self._llm = TargetLlama(
-            str(path), n_ctx=1024, n_batch=PREFILL, n_ubatch=PREFILL, n_threads=threads,
-            n_threads_batch=threads, flash_attn=True, verbose=False,
-        )  # fmt: skip
-        self._context: Any = self._llm.ctx
-        self._memory = llama_cpp.llama_get_memory(self._context)
-        self._batch = llama_cpp.llama_batch_init(PREFILL, 0, 1)
-
-    def tokens(self, text: bytes) -> list[int]:
-        """The text as tokens, 576 at least."""
-        tokens = list(self._llm.tokenize(text))
-        return tokens * (1 + (PREFILL + 64) // max(1, len(tokens)))
-
-    def take_times(self, tokens: Sequence[int], *, keep: bool) -> None:
-        """One prefill, then a few decodes of each width after the first tokens of it."""
-        found = {PREFILL: self._decode(tokens[:PREFILL], 0, logits=False)}
-        for n in ROWS:
-            again = [self._decode(tokens[:n], _DEPTH) for _ in range(_REPEATS)]
-            found[n] = median(again)
-        if keep:
-            for n, ms in found.items():
-                self.times[n].append(ms)
-
-    def read(self, tokens: Sequence[int]) -> None:
-        """Nats of each token given those before it in its block of 512, and the first choices."""
-        for start in range(0, len(tokens) - 1, PREFILL):
-            part = tokens[start : start + PREFILL]
-            self._decode(part, 0)
-            for i, token in enumerate(part[1:]):
-                row = self._row(i)
-                top = row.max()
-                self.nats.append(float(top + np.log(np.exp(row - top).sum()) - row[token]))
-                self.choices.append(int(row.argmax()))
-
-    def _row(self, i: int) -> npt.NDArray[np.float64]:
-        row = llama_cpp.llama_get_logits_ith(self._context, i)
-        return np.ctypeslib.as_array(row, (self._llm.n_vocab(),)).astype(np.float64)
-
-    def _decode(self, tokens: Sequence[int], position: int, *, logits: bool = True) -> float:
-        """Milliseconds of one decode at a position; what the KV held from there on is forgotten."""
-        llama_cpp.llama_memory_seq_rm(self._memory, 0, position, -1)
-        batch = self._batch
-        batch.n_tokens = len(tokens)
-        for i, token in enumerate(tokens):
-            batch.token[i], batch.pos[i], batch.n_seq_id[i] = token, position + i, 1
-            batch.seq_id[i][0], batch.logits[i] = 0, logits or i == len(tokens) - 1
-        start = perf_counter()
-        status = llama_cpp.llama_decode(self._context, batch)
-        llama_cpp.llama_synchronize(self._context)
-        if status:
-            raise MeasureError(f"decoding {len(tokens)} tokens with {self.kind} answered {status}")
-        return 1e3 * (perf_counter() - start)
-
-    def close(self) -> None:
-        """Free the batch and the model."""
-        llama_cpp.llama_batch_free(self._batch)
-        self._llm.close()

@@ -32,6 +32,7 @@ from pyspec.engine.models import address
 from pyspec.engine.parts import choose_parts, states_of
 from pyspec.engine.runs import Run
 from pyspec.errors import MeasureError, OptionError
+from pyspec.measure.equal import nats_of
 from pyspec.measure.modes import Mode, parse_mode
 from pyspec.measure.records import TimedAnswer
 from pyspec.policy.lengths import FIXED_MAX, Fixed, parse_length
@@ -270,9 +271,3 @@ class SideBySide:
         """Free contexts and models."""
         self._contexts.close()
         self.models.close()
-
-
-def nats_of(row: npt.NDArray[np.float32], token: int) -> float:
-    """-log of the target's probability of a token, by its logits."""
-    top = float(row.max())
-    return top + math.log(float(np.exp(row - top, dtype=np.float64).sum())) - float(row[token])

@@ -17,11 +17,11 @@ from pyspec.measure.equal import (
     Difference,
     demand_equal,
     differences,
+    nats_of,
     rows_after,
     tie_bound,
     top_gap,
 )
-from pyspec.measure.variants import nats_of
 from pyspec.sampling import Sampling
 
 
