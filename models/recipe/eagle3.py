@@ -7,7 +7,7 @@ draft vocabulary. While drafting, the layer's own output takes the place of g. E
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,24 +16,20 @@ import torch
 import torch.nn.functional as f
 from numpy.typing import NDArray
 from pyspec.models.recipe.gguf_io import Source
-from pyspec.models.recipe.losses import Weights, chosen_rows, state_distance, tensor_of
-from pyspec.models.recipe.net import Attention, RMSNorm, Shape, rollout_mask, rotary
 from pyspec.models.recipe.rows import Batch, Corpus
+from pyspec.models.recipe.student import Attention, RMSNorm, Shape, rollout_mask, rotary
+from pyspec.models.recipe.trainer import TrainingPlan, chosen_rows, state_distance, tensor_of
 from torch import Tensor, nn
 
 from pyspec.errors import TrainingError
 
 
 @dataclass(frozen=True)
-class EagleShape(Shape):  # type: ignore[misc]
+class Eagle3Shape(Shape):  # type: ignore[misc]
     """`layers` is 1, `width` the target's; `target_layers` are those whose inputs are read."""
 
     draft_vocab: int = 8192
     target_layers: tuple[int, ...] = ()
-
-    def as_dict(self) -> dict[str, Any]:
-        """Plain values, for a checkpoint or an error message."""
-        return asdict(self)
 
 
 class Eagle3(nn.Module):  # type: ignore[misc]
@@ -42,7 +38,7 @@ class Eagle3(nn.Module):  # type: ignore[misc]
     `sizes` [layers, width] is the usual size of each dimension of the features; `fused` folds the division by it into `fc`.
     """
 
-    def __init__(self, shape: EagleShape) -> None:
+    def __init__(self, shape: Eagle3Shape) -> None:
         super().__init__()
         self.shape = shape
         width = shape.width
@@ -100,6 +96,14 @@ class Eagle3(nn.Module):  # type: ignore[misc]
             found.append(self.layer(following, own, past, mask))
         return found
 
+    def logits(self, output: Tensor) -> Tensor:
+        """[..., draft vocabulary] of an output of `rollout`."""
+        return self.head(self.norm(output))
+
+    def ids(self, places: Tensor) -> Tensor:
+        """The target's ids of places in `logits`."""
+        return self.d2t[places]
+
 
 def draft_vocabulary(corpus: Corpus, size: int) -> NDArray[np.int64]:
     """The `size` ids that the target says most often, ascending.
@@ -124,7 +128,7 @@ def feature_sizes(corpus: Corpus, count: int = 20_000) -> NDArray[np.float32]:
 
 
 def make_head(
-    source: Source, corpus: Corpus, shape: EagleShape, d2t: NDArray[np.int64], seed: int
+    source: Source, corpus: Corpus, shape: Eagle3Shape, d2t: NDArray[np.int64], seed: int
 ) -> Eagle3:
     """A head that begins near the target's own last layer.
 
@@ -222,19 +226,12 @@ def file_weights(head: Eagle3) -> dict[str, NDArray[np.float32]]:
 def read_head(path: Path, target: Source) -> Eagle3:
     """The head in a GGUF, with the weights as they stand there and the target's embeddings."""
     source = Source(path, "eagle3")
-    get = source.field
     d2t = np.array(source.tensors["d2t"].data, np.int64)
-    heads = int(get("eagle3.attention.head_count"))
     embedding = target.tensor("token_embd.weight")
-    shape = EagleShape(
-        vocab=len(embedding), width=embedding.shape[1], layers=1, heads=heads,
-        kv_heads=int(get("eagle3.attention.head_count_kv", heads)),
-        head=int(get("eagle3.attention.key_length", embedding.shape[1] // heads)),
-        ff=int(get("eagle3.feed_forward_length")),
-        rope_base=float(get("eagle3.rope.freq_base", 10000.0)),
-        eps=float(get("eagle3.attention.layer_norm_rms_epsilon")),
-        draft_vocab=len(d2t), target_layers=tuple(int(i) for i in get("eagle3.target_layers")),
-    )  # fmt: skip
+    layers = tuple(int(layer) for layer in source.field("eagle3.target_layers"))
+    shape = Eagle3Shape(
+        **source.sizes(), vocab=len(embedding), draft_vocab=len(d2t), target_layers=layers
+    )
     head = Eagle3(shape)
     weights: dict[str, Any] = {
         f"{here}.weight": source.tensor(there) for there, here in NAMES.items()
@@ -245,22 +242,22 @@ def read_head(path: Path, target: Source) -> Eagle3:
     return head.eval()
 
 
-class EagleLesson:
+class Eagle3Objective:
     """The loss on the target's whole distribution.
 
     The target's probabilities come from its recorded final state and log-sum-exp, so they are exact over the
     draft vocabulary; what they leave to one lies outside it, and a row counts as much as it has inside.
     """
 
-    def __init__(self, head: Eagle3, weights: Weights, seed: int, prompt_share: float) -> None:
-        self.head, self.weights, self.seed, self.prompt_share = head, weights, seed, prompt_share
+    def __init__(self, head: Eagle3, plan: TrainingPlan) -> None:
+        self.head, self.plan = head, plan
         self.small = torch.full((head.shape.vocab,), -1, dtype=torch.int64, device=head.d2t.device)
         self.small[head.d2t] = torch.arange(len(head.d2t), device=head.d2t.device)
 
     def loss(self, batch: Batch, step: int, rollout: int) -> tuple[Tensor, dict[str, float]]:
         """(mean loss over the chosen rows and the roll-out's steps, its parts as numbers)."""
         device = self.head.d2t.device
-        chosen = chosen_rows(batch, self.seed, step, self.prompt_share)
+        chosen = chosen_rows(batch, step, self.plan)
         tokens = tensor_of(batch.rows["token"], device)
         features = tensor_of(batch.rows["features"], device)
         where = torch.from_numpy(chosen[:, 1:]).to(device)
@@ -302,7 +299,7 @@ class EagleLesson:
         far = state_distance(normed, states)
         drift = ((output.float() - true.float()) / self.head.sizes[-1]).pow(2).mean(-1)
         agree = (logits.argmax(-1) == first) & inside
-        w, count = self.weights, max(1, len(output))
+        w, count = self.plan.weights, max(1, len(output))
         total = (w.hard * hard + w.soft * soft + w.state * far + w.drift * drift).sum() / count
         named = {"hard": hard, "soft": soft, "state": far, "drift": drift, "agree": agree}
         return total, {k: float(v.detach().float().sum()) / count for k, v in named.items()}

@@ -18,11 +18,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from pyspec.models.recipe import scores, write
-from pyspec.models.recipe.eagle3 import Eagle3, read_head
-from pyspec.models.recipe.gguf_io import Source, architecture, gguf_name
-from pyspec.models.recipe.net import Shape, Student
+from pyspec.models.recipe.eagle3 import read_head
+from pyspec.models.recipe.gguf_io import Source, architecture
 from pyspec.models.recipe.rows import Corpus, Recording
 from pyspec.models.recipe.scores import Guess
+from pyspec.models.recipe.student import read_student
 from rich.console import Console
 from rich.table import Table
 
@@ -73,27 +73,6 @@ def read_layers(drafts: tuple[Path, ...]) -> tuple[int, ...]:
     return found.pop() if found else ()
 
 
-def read_student(path: Path) -> Student:
-    """The student in a GGUF."""
-    source = Source(path)
-    embedding = source.tensor("token_embd.weight")
-    get = source.field
-    heads = int(get("llama.attention.head_count"))
-    shape = Shape(
-        vocab=len(embedding), width=embedding.shape[1], layers=int(get("llama.block_count")),
-        heads=heads, kv_heads=int(get("llama.attention.head_count_kv", heads)),
-        head=int(get("llama.attention.key_length", embedding.shape[1] // heads)),
-        ff=int(get("llama.feed_forward_length")),
-        rope_base=float(get("llama.rope.freq_base", 10000.0)),
-        eps=float(get("llama.attention.layer_norm_rms_epsilon")),
-    )  # fmt: skip
-    student = Student(shape)
-    weights = {key: source.tensor(gguf_name(key)) for key in student.state_dict()}
-    student.load_state_dict({key: torch.from_numpy(value) for key, value in weights.items()})
-    student.eval()
-    return student
-
-
 class Replay:
     """Guesses of one draft; raises `TrainingError` when it speaks another vocabulary."""
 
@@ -109,21 +88,14 @@ class Replay:
     def guess(self, rows: NDArray[Any], prompt: int) -> Guess:
         """Guesses at the rows that predict the answer, at every draft step."""
         tokens = torch.from_numpy(rows["token"].astype(np.int64))[None]
-        if isinstance(self.student, Eagle3):
-            return self._eagle3(self.student, tokens, rows, prompt)
-        states = self.student.states(tokens)[0, prompt - 1 :]
-        top = torch.softmax(states @ self.student.embedding.weight.T, -1).max(-1)
-        return Guess(top.indices.numpy()[None], top.values.numpy())
-
-    def _eagle3(self, head: Eagle3, tokens: torch.Tensor, rows: NDArray[Any], prompt: int) -> Guess:
-        """Output t of a head says what follows token t+1."""
         features = torch.from_numpy(rows["features"].astype(np.float32))[None]
-        ids, sure = [], None
-        for output in head.rollout(tokens, features, self.steps):
-            top = torch.softmax(head.head(head.norm(output[0, prompt - 2 :])), -1).max(-1)
-            sure = top.values.numpy() if sure is None else sure
-            ids.append(head.d2t[top.indices].numpy())
-        return Guess(np.stack(ids), sure)
+        ids, sure = [], []
+        for output in self.student.rollout(tokens, features, self.steps):
+            # output t says what follows token t + 1
+            top = torch.softmax(self.student.logits(output[0, prompt - 2 :]), -1).max(-1)
+            ids.append(self.student.ids(top.indices).numpy())
+            sure.append(top.values.numpy())
+        return Guess(np.stack(ids), sure[0])
 
 
 def score_all(
@@ -159,11 +131,6 @@ def show(totals: dict[str, scores.Score], console: Console) -> None:
             console.print(f"{name}: predicted/observed (count)", *bins, sep="  ")
 
 
-def as_json(totals: dict[str, scores.Score]) -> dict[str, Any]:
-    """The same figures as plain values."""
-    return {name: score.as_dict() for name, score in totals.items()}
-
-
 @click.command()
 @click.option("--target", type=click.Path(path_type=Path), required=True)
 @click.option("--bench", type=click.Path(path_type=Path), required=True, help="Spec-Bench file.")
@@ -183,7 +150,7 @@ def main(
         names = answers(target, bench, folder, every, threads, read_layers(draft))
         predictors: dict[str, Predict] = {"lookup": partial(scores.lookup, steps=steps)}
         if text:
-            predictors["n-grams"] = scores.Table(list(text)).guess
+            predictors["n-grams"] = scores.NGrams(list(text)).guess
         for path in draft:
             predictors[path.stem] = Replay(path, target, steps).guess
         totals = score_all(names, folder, predictors)
@@ -191,7 +158,9 @@ def main(
         raise click.ClickException(str(error)) from error
     show(totals, Console(width=200))
     if json_path:
-        json_path.write_text(json.dumps(as_json(totals), indent=1))
+        json_path.write_text(
+            json.dumps({name: score.as_dict() for name, score in totals.items()}, indent=1)
+        )
 
 
 if __name__ == "__main__":

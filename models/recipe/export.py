@@ -6,6 +6,7 @@ compensation (see `gguf_io`), against the inputs that it meets on the recording.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -16,8 +17,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from pyspec.models.recipe import eagle3, gguf_io
-from pyspec.models.recipe.net import Head, Shape, Student, load_head
+from pyspec.models.recipe.gguf_io import Head
 from pyspec.models.recipe.rows import Corpus, need_space
+from pyspec.models.recipe.student import Shape, Student, load_head
 from pyspec.models.recipe.trainer import read_checkpoint
 from torch import Tensor, nn
 
@@ -26,8 +28,8 @@ from pyspec.errors import TrainingError
 Q = gguf.GGMLQuantizationType
 
 
-def load_student(checkpoint: Path) -> tuple[Student, Head, dict[str, Any]]:
-    """(student, its head, the whole checkpoint) of a training run of a `net.Student`."""
+def load_student(checkpoint: Path) -> tuple[Student, Head]:
+    """The independent student of a training run, and its fixed embedding."""
     state = read_checkpoint(checkpoint)
     try:
         student = Student(Shape(**state["shape"]))
@@ -38,14 +40,14 @@ def load_student(checkpoint: Path) -> tuple[Student, Head, dict[str, Any]]:
             f"{checkpoint} is not a checkpoint of this recipe", "run the train step first"
         ) from error
     load_head(student, head)
-    return student.eval(), head, state
+    return student.eval(), head
 
 
 def load_eagle3(checkpoint: Path, source: gguf_io.Source) -> eagle3.Eagle3:
     """The EAGLE-3 head of a training run, with the embeddings and the output rows of its target."""
     state = read_checkpoint(checkpoint)
     try:
-        head = eagle3.Eagle3(eagle3.EagleShape(**state["shape"]))
+        head = eagle3.Eagle3(eagle3.Eagle3Shape(**state["shape"]))
         head.load_state_dict(state["student"], strict=False)
     except (RuntimeError, KeyError, TypeError) as error:
         raise TrainingError(
@@ -83,92 +85,87 @@ class Moments:
 
 
 def input_moments(student: Student | eagle3.Eagle3, corpus: Corpus, batches: int) -> dict[str, Any]:
-    """Moments over a few batches, roll-outs included for an EAGLE-3 head."""
+    """Moments over a few batches, by the name of the layer; those of an EAGLE-3 head over two draft steps."""
     moments = Moments(student)
     with torch.no_grad():
-        for number, batch in enumerate(corpus.batches(7, 0, 4096)):
-            if number >= batches:
-                break
+        for batch in itertools.islice(corpus.batches(7, 0, 4096), batches):
             tokens = torch.from_numpy(batch.rows["token"].astype(np.int64))
-            if isinstance(student, eagle3.Eagle3):
-                features = torch.from_numpy(batch.rows["features"].astype(np.float32))
-                for output in student.rollout(tokens, features, 2):
-                    student.head(student.norm(output))
-            else:
-                student.states(tokens)
+            features = torch.from_numpy(batch.rows["features"].astype(np.float32))
+            student.rollout(tokens, features, 2)
     return moments.take()
 
 
-def four_bits(weights: Mapping[str, NDArray[Any]], moments: dict[str, Any]) -> dict[str, Any]:
-    """Q4_0 bytes by weight name, of every matrix whose inputs were measured."""
-    packed = {}
+def as_stored(
+    weights: Mapping[str, NDArray[Any]], kind: str, moments: Mapping[str, NDArray[Any]]
+) -> dict[str, Any]:
+    """What `gguf_io.write_gguf` takes: every matrix as `kind`, vectors in float32.
+
+    q4_0: with compensation where `moments` has the matrix's inputs, elsewhere Q8_0.
+    """
+    found: dict[str, Any] = {}
     for name, weight in weights.items():
-        layer = name.removesuffix(".weight")
-        if layer in moments:
-            values = gguf_io.compensated(weight.astype(np.float32), moments[layer])
-            packed[name] = (Q.Q4_0, gguf_io.packed(*values))
-    return packed
+        values = weight.astype(np.float32)
+        wide = Q.F16 if kind == "f16" else Q.Q8_0
+        if kind == "f32" or values.ndim < 2:
+            found[name] = values
+        elif kind == "q4_0" and name in moments:
+            packed = gguf_io.packed(*gguf_io.compensated(values, moments[name]))
+            found[name] = (Q.Q4_0, packed)
+        else:
+            found[name] = (wide, gguf.quantize(values, wide))
+    return found
 
 
 def export(
     checkpoint: Path, target: Path, data: list[Path], out: Path, kind: str, name: str
 ) -> None:
     """Write `out` from a training run's checkpoint."""
-    state, source = read_checkpoint(checkpoint), gguf_io.Source(target)
+    source = gguf_io.Source(target)
     need_space(out.parent, 200_000_000)
-    if "draft_vocab" in state["shape"]:
-        export_eagle3(load_eagle3(checkpoint, source), source, data, out, kind, name)
+    corpus = Corpus(data, 448) if kind == "q4_0" else None
+    if "draft_vocab" in read_checkpoint(checkpoint)["shape"]:
+        export_eagle3(load_eagle3(checkpoint, source), source, corpus, out, kind, name)
     else:
-        export_student(checkpoint, source, data, out, kind, name)
+        export_student(*load_student(checkpoint), source, corpus, out, kind, name)
 
 
 def export_student(
-    checkpoint: Path, source: gguf_io.Source, data: list[Path], out: Path, kind: str, name: str
-) -> None:
-    """Write a `net.Student`."""
-    student, head, state = load_student(checkpoint)
-    weights = {key: value.float().numpy() for key, value in student.state_dict().items()}
-    tensors: dict[str, Any] = {}
+    student: Student, head: Head, source: gguf_io.Source, corpus: Corpus | None, out: Path,
+    kind: str, name: str,
+) -> None:  # fmt: skip
+    """Write an independent student; in q4_0 its embedding as it was rounded before training."""
+    named = gguf_io.gguf_name
+    weights = {named(key): value.float().numpy() for key, value in student.state_dict().items()}
+    moments = input_moments(student, corpus, 6) if corpus else {}
+    by_name = {named(f"{layer}.weight"): moment for layer, moment in moments.items()}
+    tensors = as_stored(weights, kind, by_name)
     if kind == "q4_0":
-        moments = input_moments(student, Corpus(data, 448), 6)
-        blocks = {key: value for key, value in weights.items() if key.startswith("blocks.")}
-        tensors = four_bits(blocks, moments)
-        tensors["embedding.weight"] = (Q.Q4_0, gguf_io.packed(head.values, head.scales))
-    tensors = {gguf_io.gguf_name(key): value for key, value in {**weights, **tensors}.items()}
-    plain = out if kind in ("f32", "q4_0") else out.with_suffix(".f32")
-    gguf_io.write_gguf(plain, source, state["shape"], tensors, name)
-    if plain != out:
-        gguf_io.quantise(plain, out, kind)
-        plain.unlink()
+        tensors["token_embd.weight"] = (Q.Q4_0, gguf_io.packed(head.values, head.scales))
+    gguf_io.write_gguf(out, source, student.shape.as_dict(), tensors, name, kind)
 
 
 def export_eagle3(
-    head: eagle3.Eagle3, source: gguf_io.Source, data: list[Path], out: Path, kind: str, name: str
-) -> None:
+    head: eagle3.Eagle3, source: gguf_io.Source, corpus: Corpus | None, out: Path,
+    kind: str, name: str,
+) -> None:  # fmt: skip
     """Write an EAGLE-3 head in llama.cpp's form.
 
     q4_0: the layer in Q4_0 with compensation, the output rows in Q8_0 (they decide most, see
     models/README.md), `fc` in float16 (its columns differ in size twentyfold, and a draft step has no part of it).
     """
     weights = eagle3.file_weights(head)
-    tensors: dict[str, Any] = {key: value.astype(np.float32) for key, value in weights.items()}
+    moments = input_moments(head, corpus, 6) if corpus else {}
+    layer = eagle3.LAYER_MATRICES.items()
+    by_name = {there: moments[here] for there, here in layer if here in moments}
+    tensors = as_stored(weights, kind, by_name)
     if kind != "f32":
         tensors["fc.weight"] = weights["fc.weight"].astype(np.float16)
-        matrices = [key for key, value in weights.items() if value.ndim == 2 and key != "fc.weight"]
-        wide = Q.F16 if kind == "f16" else Q.Q8_0
-        for key in matrices:
-            tensors[key] = (wide, gguf.quantize(tensors[key], wide))
-    if kind == "q4_0":
-        moments = input_moments(head, Corpus(data, 448), 6)
-        layer = {key: weights[key] for key in eagle3.LAYER_MATRICES}
-        named = {there: moments[here] for there, here in eagle3.LAYER_MATRICES.items()}
-        tensors |= four_bits(layer, {k.removesuffix(".weight"): v for k, v in named.items()})
     tensors["d2t"] = head.d2t.numpy()
     more: dict[str, Any] = {
         "target_layers": list(head.shape.target_layers),
         "target_hidden_size": head.shape.width,
     }
-    gguf_io.write_gguf(out, source, head.shape.as_dict(), tensors, name, "eagle3", more)
+    gguf_io.write_gguf(out, source, head.shape.as_dict(), tensors, name, kind, "eagle3", more)
 
 
 @click.command(name="export")

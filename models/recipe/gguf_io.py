@@ -5,8 +5,8 @@ Needs only numpy, gguf and llama_cpp, no torch.
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,14 +17,13 @@ from numpy.typing import NDArray
 
 from pyspec.errors import TrainingError
 
-QUANTS = {
-    "f16": (lc.LLAMA_FTYPE_MOSTLY_F16, gguf.GGMLQuantizationType.F16),
-    "q8_0": (lc.LLAMA_FTYPE_MOSTLY_Q8_0, gguf.GGMLQuantizationType.Q8_0),
-    "q4_0": (lc.LLAMA_FTYPE_MOSTLY_Q4_0, gguf.GGMLQuantizationType.Q4_0),
-    "q4_1": (lc.LLAMA_FTYPE_MOSTLY_Q4_1, gguf.GGMLQuantizationType.Q4_1),
-    "q5_0": (lc.LLAMA_FTYPE_MOSTLY_Q5_0, gguf.GGMLQuantizationType.Q5_0),
+FILE_TYPES = {
+    "f32": lc.LLAMA_FTYPE_ALL_F32,
+    "f16": lc.LLAMA_FTYPE_MOSTLY_F16,
+    "q8_0": lc.LLAMA_FTYPE_MOSTLY_Q8_0,
+    "q4_0": lc.LLAMA_FTYPE_MOSTLY_Q4_0,
 }
-# name in a GGUF -> name in `net.Student`; {} is the number of the layer
+# name in a GGUF -> name in `student.Student`; {} is the number of the layer
 LAYER = {
     "attn_norm": "attn_norm",
     "attn_q": "attn.q",
@@ -46,7 +45,7 @@ class Source:
             self.reader = gguf.GGUFReader(path)
         except (OSError, ValueError, KeyError) as error:
             raise TrainingError(f"{path} is not a readable GGUF file", str(error)) from error
-        self.path = path
+        self.path, self.architecture = path, architecture
         self.tensors = {tensor.name: tensor for tensor in self.reader.tensors}
         if self.field("general.architecture") != architecture:
             raise TrainingError(
@@ -65,6 +64,24 @@ class Source:
             raise TrainingError(f"{self.path} has no tensor {name}", "give a complete file")
         tensor = self.tensors[name]
         return np.array(gguf.dequantize(tensor.data, tensor.tensor_type), np.float32)
+
+    def sizes(self) -> dict[str, Any]:
+        """The sizes in the metadata, named as in `student.Shape`; all but the vocabulary's."""
+
+        def field(name: str, default: Any = None) -> Any:
+            return self.field(f"{self.architecture}.{name}", default)
+
+        width, heads = int(field("embedding_length")), int(field("attention.head_count"))
+        return {
+            "width": width,
+            "layers": int(field("block_count")),
+            "heads": heads,
+            "kv_heads": int(field("attention.head_count_kv", heads)),
+            "head": int(field("attention.key_length", width // heads)),
+            "ff": int(field("feed_forward_length")),
+            "rope_base": float(field("rope.freq_base", 10000.0)),
+            "eps": float(field("attention.layer_norm_rms_epsilon", 1e-5)),
+        }
 
     @property
     def output_name(self) -> str:
@@ -87,13 +104,13 @@ Packed = tuple[gguf.GGMLQuantizationType, NDArray[np.uint8]]
 
 def write_gguf(
     path: Path, source: Source, shape: Mapping[str, Any],
-    tensors: Mapping[str, NDArray[Any] | Packed], name: str, arch: str = "llama",
+    tensors: Mapping[str, NDArray[Any] | Packed], name: str, kind: str, arch: str = "llama",
     more: Mapping[str, int | list[int]] | None = None,
 ) -> None:  # fmt: skip
-    """Write a model of the sizes in `shape` (named as in `net`) with the target's tokenizer.
+    """Write a model of the sizes in `shape` (named as in `student.Shape`) with the target's tokenizer.
 
-    `tensors` are named as in the file; floating ones are written as they come. `more`: further metadata, without the
-    architecture's prefix.
+    `tensors` are named as in the file; floating ones are written as they come. `kind`: what most of them are; `more`: further
+    metadata, without the architecture's prefix.
     """
     writer = gguf.GGUFWriter(path, arch)
     writer.add_name(name)
@@ -113,13 +130,12 @@ def write_gguf(
     for key, fact in (more or {}).items():
         add = writer.add_array if isinstance(fact, list) else writer.add_uint32
         add(f"{arch}.{key}", fact)
-    if any(isinstance(value, tuple) for value in tensors.values()):
-        writer.add_file_type(lc.LLAMA_FTYPE_MOSTLY_Q4_0)
-        writer.add_quantization_version(gguf.GGML_QUANT_VERSION)
+    writer.add_file_type(FILE_TYPES[kind])
+    writer.add_quantization_version(gguf.GGML_QUANT_VERSION)
     _copy_tokenizer(writer, source)
     for key, value in tensors.items():
-        kind, data = value if isinstance(value, tuple) else (None, value)
-        writer.add_tensor(key, np.ascontiguousarray(data), raw_dtype=kind)
+        own, data = value if isinstance(value, tuple) else (None, value)
+        writer.add_tensor(key, np.ascontiguousarray(data), raw_dtype=own)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -145,27 +161,6 @@ def _copy_tokenizer(writer: gguf.GGUFWriter, source: Source) -> None:
         kind = field.types[0]
         inner = field.types[-1] if kind == gguf.GGUFValueType.ARRAY else None
         writer.add_key_value(key, field.contents(), kind, inner)
-
-
-def quantise(plain: Path, path: Path, kind: str) -> None:
-    """Quantise every matrix of `plain` to `kind` with llama.cpp, the tied embedding included."""
-    params = lc.llama_model_quantize_default_params()
-    params.ftype, wanted = QUANTS[kind][0], QUANTS[kind][1]
-    params.pure, params.nthread = True, 2
-    params.token_embedding_type = params.output_tensor_type = int(wanted)
-    status = lc.llama_model_quantize(str(plain).encode(), str(path).encode(), ctypes.byref(params))
-    if status:
-        raise TrainingError(f"llama.cpp could not quantise {plain}", "is there space left?")
-    wrong = [t.name for t in gguf.GGUFReader(path).tensors if _type_differs(t, wanted)]
-    if wrong:
-        raise TrainingError(
-            f"llama.cpp kept {wrong[0]} in another type than {kind}",
-            "choose widths that are multiples of 32",
-        )
-
-
-def _type_differs(tensor: Any, wanted: gguf.GGMLQuantizationType) -> bool:
-    return len([n for n in tensor.shape if n > 1]) > 1 and tensor.tensor_type != wanted
 
 
 # -- Q4_0 with compensation
@@ -232,3 +227,52 @@ def packed(values: F32, scale: F32) -> NDArray[np.uint8]:
     nibbles = quants[..., :16] | (quants[..., 16:] << 4)
     heads = scale.astype("<f2")[..., None].view(np.uint8)
     return np.concatenate([heads, nibbles], -1).reshape(rows, -1)
+
+
+@dataclass
+class Head:
+    """A tied embedding: float32 `values` [vocab, width], Q4_0 `scales` [vocab, width / 32].
+
+    `project` [width, target width] maps a target's state to the state that this head expects.
+    """
+
+    values: NDArray[np.float32]
+    scales: NDArray[np.float32]
+    project: NDArray[np.float32]
+
+
+def make_head(source: Source, states: NDArray[np.float32], width: int) -> Head:
+    """The target's output matrix in `width` columns, rounded to Q4_0 with compensation.
+
+    Narrower than the target: the best rank-`width` factors A B of the output matrix W for the
+    states h that really occur, least E|W h - A B h|^2: with C = E[h h^T], the leading left
+    singular vectors of W C^(1/2). A's columns are made orthogonal and of equal size, because
+    Q4_0 shares one scale between 32 of them.
+    """
+    matrix = source.tensor(source.output_name)
+    moment = (states.T @ states / len(states)).astype(np.float64)
+    if width == matrix.shape[1]:
+        project = np.eye(width, dtype=np.float32)
+    else:
+        matrix, project = _factors(matrix, moment, width)
+    moment = project.astype(np.float64) @ moment @ project.T.astype(np.float64)
+    values, scales = compensated(matrix, moment)
+    return Head(values, scales, project)
+
+
+def _factors(
+    matrix: NDArray[np.float32], moment: NDArray[np.float64], width: int
+) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    """(A [vocab, width], B [width, target width]); the sign and order of columns are fixed."""
+    power, vectors = np.linalg.eigh(moment)
+    root = (vectors * np.sqrt(power.clip(0))) @ vectors.T
+    gram = root @ (matrix.T.astype(np.float64) @ matrix) @ root
+    strength, basis = np.linalg.eigh(gram)
+    basis, strength = basis[:, -width:], strength[-width:]
+    # a rotation spreads the strong directions over all columns, for Q4_0's shared scales
+    turn = np.linalg.qr(np.random.default_rng(0).standard_normal((width, width)))[0]
+    size = np.sqrt(np.mean(matrix.astype(np.float64) ** 2) * len(matrix))
+    left = basis / np.sqrt(strength) @ turn * size
+    inverse = (vectors / np.sqrt(power.clip(1e-6))) @ vectors.T
+    back = turn.T @ (basis * np.sqrt(strength)).T / size
+    return (matrix @ (root @ left)).astype(np.float32), (back @ inverse).astype(np.float32)

@@ -142,7 +142,7 @@ def lookup(rows: NDArray[Any], prompt: int, steps: int = 4) -> Guess:
     return Guess(ids)
 
 
-class Table:
+class NGrams:
     """The commonest continuation of the last 3, 2 or 1 tokens in the text of recordings."""
 
     def __init__(self, folders: list[Path], longest: int = 3) -> None:

@@ -14,11 +14,10 @@ import click
 import numpy as np
 import torch
 from pyspec.models.recipe import eagle3 as eagle
-from pyspec.models.recipe.gguf_io import Source
-from pyspec.models.recipe.losses import Lesson, StudentLesson, Weights
-from pyspec.models.recipe.net import Head, Shape, make_head, make_student
+from pyspec.models.recipe.gguf_io import Head, Source, make_head
 from pyspec.models.recipe.rows import Corpus, file_sha256, need_space
-from pyspec.models.recipe.trainer import Plan, Trainer, read_checkpoint
+from pyspec.models.recipe.student import Shape, StudentObjective, make_student
+from pyspec.models.recipe.trainer import Objective, Trainer, TrainingPlan, read_checkpoint
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from torch import nn
 
@@ -40,7 +39,7 @@ def answer_states(corpus: Corpus, count: int) -> np.ndarray[Any, np.dtype[np.flo
 
 
 @dataclass(frozen=True)
-class Wanted:
+class StudentOptions:
     """What to train.
 
     `sizes`: width, layers, heads, kv_heads, head, ff; `layers`: layers of the target to start from; `draft_vocab`: not 0
@@ -56,7 +55,9 @@ class Wanted:
     begin: Path | None = None
 
 
-def prepare(target: Path, corpus: Corpus, wanted: Wanted, plan: Plan, folder: Path) -> Trainer:
+def prepare(
+    target: Path, corpus: Corpus, wanted: StudentOptions, plan: TrainingPlan, folder: Path
+) -> Trainer:
     """A trainer at the folder's checkpoint, or at the start when there is none."""
     if file_sha256(target) != corpus.meta.target_sha256:
         click.echo("note: the recording was written by another file of the target", err=True)
@@ -68,10 +69,10 @@ def prepare(target: Path, corpus: Corpus, wanted: Wanted, plan: Plan, folder: Pa
     state = read_checkpoint(checkpoint) if checkpoint.exists() else None
     known = state or (read_checkpoint(wanted.begin / "student.pt") if wanted.begin else None)
     make = _eagle3 if wanted.draft_vocab else _student
-    student, lesson, fixed = make(source, corpus, wanted, plan, known)
+    student, objective, fixed = make(source, corpus, wanted, plan, known)
     if state is not None and state["shape"] != student.shape.as_dict():
         raise TrainingError(f"{checkpoint} has other sizes", "give another --out")
-    trainer = Trainer(student, lesson, corpus, plan, folder, fixed)
+    trainer = Trainer(student, objective, corpus, plan, folder, fixed)
     if state is not None:
         trainer.resume(state)
     elif known is not None:
@@ -81,22 +82,25 @@ def prepare(target: Path, corpus: Corpus, wanted: Wanted, plan: Plan, folder: Pa
     return trainer
 
 
-def _sizes(source: Source, corpus: Corpus, wanted: Wanted) -> dict[str, Any]:
+def _sizes(source: Source, corpus: Corpus, wanted: StudentOptions) -> dict[str, Any]:
     """The sizes that are asked for, and what the target decides."""
     return {
         "vocab": corpus.meta.n_vocab,
-        "rope_base": float(source.field("llama.rope.freq_base", 10000.0)),
-        "eps": float(source.field("llama.attention.layer_norm_rms_epsilon", 1e-5)),
+        **{key: source.sizes()[key] for key in ("rope_base", "eps")},
         **wanted.sizes,
     }
 
 
-Made = tuple[nn.Module, Lesson, dict[str, Any]]
-"""A student, its lesson, and what every checkpoint keeps of them beside what is learned."""
+Made = tuple[nn.Module, Objective, dict[str, Any]]
+"""A student, its objective, and what every checkpoint keeps of them beside what is learned."""
 
 
 def _student(
-    source: Source, corpus: Corpus, wanted: Wanted, plan: Plan, known: dict[str, Any] | None
+    source: Source,
+    corpus: Corpus,
+    wanted: StudentOptions,
+    plan: TrainingPlan,
+    known: dict[str, Any] | None,
 ) -> Made:
     shape = Shape(**_sizes(source, corpus, wanted))
     head = (
@@ -105,26 +109,28 @@ def _student(
         else make_head(source, answer_states(corpus, 120_000), shape.width)
     )
     student = make_student(source, head, shape, list(wanted.layers), plan.seed).to(_device())
-    lesson = StudentLesson(
-        student, head.project, corpus, plan.weights, plan.seed, plan.prompt_share, plan.sampling
-    )
-    return student, lesson, {"head": asdict(head)}
+    objective = StudentObjective(student, head.project, corpus, plan)
+    return student, objective, {"head": asdict(head)}
 
 
 def _eagle3(
-    source: Source, corpus: Corpus, wanted: Wanted, plan: Plan, known: dict[str, Any] | None
+    source: Source,
+    corpus: Corpus,
+    wanted: StudentOptions,
+    plan: TrainingPlan,
+    known: dict[str, Any] | None,
 ) -> Made:
     """The draft vocabulary is chosen once, from the text that there is at the start."""
     sizes = _sizes(source, corpus, wanted) | {"width": corpus.meta.n_embd, "layers": 1}
     layers = corpus.meta.layers
-    shape = eagle.EagleShape(**sizes, draft_vocab=wanted.draft_vocab, target_layers=layers)
+    shape = eagle.Eagle3Shape(**sizes, draft_vocab=wanted.draft_vocab, target_layers=layers)
     d2t = (
         eagle.draft_vocabulary(corpus, wanted.draft_vocab)
         if known is None
         else known["student"]["d2t"].cpu().numpy()
     )
     head = eagle.make_head(source, corpus, shape, d2t, plan.seed).to(_device())
-    return head, eagle.EagleLesson(head, plan.weights, plan.seed, plan.prompt_share), {}
+    return head, eagle.Eagle3Objective(head, plan), {}
 
 
 def _device() -> torch.device:
@@ -170,7 +176,6 @@ def check_target(source: Source, corpus: Corpus) -> None:
 @click.option("--minutes", default=0.0, help="End after so long, whatever --steps says.")
 @click.option("--tokens", default=2048, show_default=True, help="Tokens a step.")
 @click.option("--rate", default=1e-3, show_default=True)
-@click.option("--state-weight", default=0.5, show_default=True)
 @click.option("--seed", default=1, show_default=True)
 @click.option("--threads", default=2, show_default=True)
 @click.option("--save-every", default=60.0, show_default=True, help="Seconds.")
@@ -178,16 +183,19 @@ def main(
     target: Path, data: tuple[Path, ...], out: Path, width: int, layers: int, heads: int, kv_heads: int,
     head: int, ff: int, from_layers: str, start_run: Path | None, eagle3: bool, draft_vocab: int,
     features: str, rollout: int, steps: int, minutes: float, tokens: int, rate: float,
-    state_weight: float, seed: int, threads: int, save_every: float,
+    seed: int, threads: int, save_every: float,
 ) -> None:  # fmt: skip
     """Train a student of TARGET on the recordings in DATA."""
     torch.set_num_threads(threads)
-    plan = Plan(steps=steps, minutes=minutes, tokens=tokens, rate=rate, rollout=rollout, seed=seed,
-                weights=Weights(state=state_weight))  # fmt: skip
+    plan = TrainingPlan(
+        steps=steps, minutes=minutes, tokens=tokens, rate=rate, rollout=rollout, seed=seed
+    )
     sizes = {"width": width, "layers": layers, "heads": heads, "kv_heads": kv_heads}
     sizes |= {"head": head, "ff": ff}
     copied = tuple(int(number) for number in from_layers.split(",") if number)
-    wanted = Wanted(sizes, copied, draft_vocab if eagle3 else 0, FEATURES[features], start_run)
+    wanted = StudentOptions(
+        sizes, copied, draft_vocab if eagle3 else 0, FEATURES[features], start_run
+    )
     try:
         trainer = prepare(target, Corpus(list(data), plan.longest), wanted, plan, out)
         columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.completed}"))

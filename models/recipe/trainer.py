@@ -9,11 +9,11 @@ import pickle
 import time
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
-from pyspec.models.recipe.losses import Lesson, Sampling, Weights
+from numpy.typing import NDArray
 from pyspec.models.recipe.rows import Batch, Corpus
 from rich.progress import Progress
 from torch import Tensor, nn
@@ -21,8 +21,39 @@ from torch import Tensor, nn
 from pyspec.errors import TrainingError
 
 
+class Objective(Protocol):
+    """What turns a batch into a loss."""
+
+    def loss(self, batch: Batch, step: int, rollout: int) -> tuple[Tensor, dict[str, float]]:
+        """(mean loss over the chosen rows and the roll-out's steps, its parts as numbers)."""
+
+
 @dataclass(frozen=True)
-class Plan:
+class LossWeights:
+    """Weights of the loss's parts.
+
+    `hard`: cross-entropy on the target's first choice; `soft`: KL from its kept probabilities;
+    `state`: squared distance from the target's final state (as the student's head sees it); `drift`, of an
+    EAGLE-3 head: squared distance of its output from the state that a true feature would give at the next step.
+    """
+
+    hard: float = 0.5
+    soft: float = 1.0
+    state: float = 0.5
+    drift: float = 0.5
+
+
+@dataclass(frozen=True)
+class SoftmaxIds:
+    """Ids in the softmax of an independent student (see `student.Support`): `near` best of each row, `common` ones, `others`."""
+
+    near: int = 8
+    common: int = 2000
+    others: int = 3000
+
+
+@dataclass(frozen=True)
+class TrainingPlan:
     """How to train.
 
     `minutes`: when not 0, the run also ends after so long, and the learning rate falls with
@@ -40,21 +71,21 @@ class Plan:
     rollout: int = 4
     prompt_share: float = 0.25
     seed: int = 1
-    weights: Weights = field(default_factory=Weights)
-    sampling: Sampling = field(default_factory=Sampling)
+    weights: LossWeights = field(default_factory=LossWeights)
+    softmax: SoftmaxIds = field(default_factory=SoftmaxIds)
 
 
 class Trainer:
-    """A student, its lesson, its optimiser and its place in the corpus.
+    """A student, its objective, its optimiser and its place in the corpus.
 
     `fixed` is kept in every checkpoint beside what is learned.
     """
 
     def __init__(
-        self, student: nn.Module, lesson: Lesson, corpus: Corpus, plan: Plan, folder: Path,
+        self, student: nn.Module, objective: Objective, corpus: Corpus, plan: TrainingPlan, folder: Path,
         fixed: dict[str, Any],
     ) -> None:  # fmt: skip
-        self.student, self.lesson, self.corpus, self.plan = student, lesson, corpus, plan
+        self.student, self.objective, self.corpus, self.plan = student, objective, corpus, plan
         self.folder, self.fixed = folder, fixed
         learned = [weight for weight in student.parameters() if weight.requires_grad]
         self.optimiser = torch.optim.AdamW(
@@ -81,7 +112,7 @@ class Trainer:
         """One step; returns the loss and its parts. Raises `TrainingError` when it is NaN."""
         for group in self.optimiser.param_groups:
             group["lr"] = self.rate()
-        loss, parts = self.lesson.loss(batch, self.step, self._rollout_steps())
+        loss, parts = self.objective.loss(batch, self.step, self._rollout_steps())
         if not math.isfinite(float(loss.detach())):
             raise TrainingError(
                 f"the loss is not a number at step {self.step}",
@@ -163,6 +194,24 @@ class Trainer:
             else:
                 self.epoch, self.place = self.epoch + 1, 0
         self.save()
+
+
+def chosen_rows(batch: Batch, step: int, plan: TrainingPlan) -> NDArray[np.bool_]:
+    """The answers' rows and a random share of the prompts', [sequences, positions]."""
+    rng = np.random.default_rng((plan.seed, step))
+    return batch.answer | (batch.prompt & (rng.random(batch.prompt.shape) < plan.prompt_share))
+
+
+def tensor_of(values: NDArray[Any], device: torch.device) -> Tensor:
+    """Ids as int64, everything else as float32."""
+    kind = np.int64 if values.dtype.kind in "iu" else np.float32
+    return torch.from_numpy(values.astype(kind)).to(device)
+
+
+def state_distance(states: Tensor, wanted: Tensor) -> Tensor:
+    """Squared distance [rows] over the wanted state's own mean square."""
+    difference = (states.float() - wanted).pow(2).mean(-1)
+    return difference / wanted.pow(2).mean().clamp(min=1e-9)
 
 
 def _fixed(student: nn.Module) -> set[str]:

@@ -17,8 +17,8 @@ torch = pytest.importorskip("torch", reason="the recipe needs the extra [train]"
 import llama_cpp as lc  # noqa: E402
 from llama_cpp import llama_cpp_ext as ext  # noqa: E402
 from pyspec.models.recipe import eagle3, evaluate, export, gguf_io, train, trainer  # noqa: E402
-from pyspec.models.recipe.losses import Weights  # noqa: E402
 from pyspec.models.recipe.rows import Corpus, Recording  # noqa: E402
+from pyspec.models.recipe.trainer import TrainingPlan  # noqa: E402
 from rich.progress import Progress  # noqa: E402
 
 SIZES = {"width": 64, "layers": 1, "heads": 4, "kv_heads": 4, "head": 16, "ff": 192}
@@ -28,9 +28,11 @@ VOCAB, DRAFT_VOCAB = 320, 64
 def trained(target: Path, recording: Path, out: Path, stops: list[int], steps: int = 6) -> Path:
     """A head after `steps` steps; the run is interrupted at each of `stops` and taken up again."""
     for stop in stops:
-        plan = trainer.Plan(steps=steps, tokens=128, warmup=6, rollout=3)
+        plan = trainer.TrainingPlan(steps=steps, tokens=128, warmup=6, rollout=3)
         corpus = Corpus([recording], 448)
-        run = train.prepare(target, corpus, train.Wanted(SIZES, draft_vocab=DRAFT_VOCAB), plan, out)
+        run = train.prepare(
+            target, corpus, train.StudentOptions(SIZES, draft_vocab=DRAFT_VOCAB), plan, out
+        )
         run.stop_at = stop
         run.run(Progress(disable=True), 1e9)
     return out / "student.pt"
@@ -164,8 +166,8 @@ def test_a_head_reads_the_deepest_features_alone(
     tiny_target: Path, recording: Path, tmp_path: Path, count: int
 ) -> None:
     """What it does not read changes nothing, in training and in the file; what it reads does."""
-    wanted = train.Wanted(SIZES, draft_vocab=DRAFT_VOCAB, features=count)
-    plan = trainer.Plan(steps=2, tokens=128, rollout=2)
+    wanted = train.StudentOptions(SIZES, draft_vocab=DRAFT_VOCAB, features=count)
+    plan = trainer.TrainingPlan(steps=2, tokens=128, rollout=2)
     run = train.prepare(tiny_target, Corpus([recording], 448), wanted, plan, tmp_path)
     run.run(Progress(disable=True), 1e9)
     path = tmp_path / "e.gguf"
@@ -199,7 +201,7 @@ def test_the_loss_knows_the_whole_distribution(
 ) -> None:
     """Probabilities of the draft vocabulary are those of a softmax over all ids."""
     rows = Recording(recording).sequence(3)
-    lesson = eagle3.EagleLesson(head, Weights(), 1, 0.5)
+    lesson = eagle3.Eagle3Objective(head, TrainingPlan())
     found, _ = lesson._wanted(rows, torch.device("cpu"))
     source = gguf_io.Source(tiny_target)
     matrix = source.tensor(source.output_name)
@@ -248,7 +250,7 @@ def test_recordings_without_layers_are_refused(
     """Text written without --layers cannot teach a head, and the sentence says what to do."""
     corpus = Corpus([recording], 448)
     corpus.recordings[0].meta = type(corpus.meta)("", 64, VOCAB, 16)
-    shape = eagle3.EagleShape(VOCAB, **SIZES, draft_vocab=8, target_layers=(0, 1, 2))
+    shape = eagle3.Eagle3Shape(VOCAB, **SIZES, draft_vocab=8, target_layers=(0, 1, 2))
     with pytest.raises(TrainingError, match="--layers"):
         eagle3.make_head(gguf_io.Source(tiny_target), corpus, shape, np.arange(8), 1)
 

@@ -17,9 +17,9 @@ torch = pytest.importorskip("torch", reason="the recipe needs the extra [train]"
 import llama_cpp as lc  # noqa: E402
 from make_target import write_target  # noqa: E402
 from pyspec.models.recipe import evaluate, export, gguf_io, train, trainer  # noqa: E402
-from pyspec.models.recipe.losses import Sampling  # noqa: E402
-from pyspec.models.recipe.net import rollout_mask  # noqa: E402
 from pyspec.models.recipe.rows import Corpus, Recording  # noqa: E402
+from pyspec.models.recipe.student import read_student, rollout_mask  # noqa: E402
+from pyspec.models.recipe.trainer import SoftmaxIds  # noqa: E402
 from rich.progress import Progress  # noqa: E402
 
 SIZES = [
@@ -93,7 +93,7 @@ def test_llama_computes_what_torch_does(
     path = exported(plain_run, tiny_target, recording, tmp_path / "d.gguf", kind)
     tokens = Recording(recording).sequence(1)["token"].tolist()
     logits = llama_logits(path, tokens, 320)
-    student = evaluate.read_student(path)
+    student = read_student(path)
     with torch.no_grad():
         wanted = student.states(torch.tensor([tokens]))[0] @ student.embedding.weight.T
     error = np.abs(logits - wanted.numpy()).max() / np.abs(wanted.numpy()).max()
@@ -105,8 +105,8 @@ def test_f32_file_holds_the_trained_weights(
 ) -> None:
     """Nothing is permuted or renamed on the way through the file."""
     path = exported(plain_run, tiny_target, recording, tmp_path / "d.gguf", "f32")
-    student, _, _ = export.load_student(plain_run / "student.pt")
-    back = evaluate.read_student(path).state_dict()
+    student, _ = export.load_student(plain_run / "student.pt")
+    back = read_student(path).state_dict()
     for name, weight in student.state_dict().items():
         assert torch.equal(weight, back[name]), name
 
@@ -122,9 +122,13 @@ def test_resume_gives_the_same(tiny_target: Path, recording: Path, tmp_path: Pat
     for name, stops in (("one", [6]), ("two", [3, 6])):
         for stop in stops:
             corpus = Corpus([recording], 448)
-            plan = trainer.Plan(steps=6, tokens=128, sampling=Sampling(common=64), warmup=6)
+            plan = trainer.TrainingPlan(
+                steps=6, tokens=128, softmax=SoftmaxIds(common=64), warmup=6
+            )
             shape = {"width": 32, "layers": 1, "heads": 2, "kv_heads": 1, "head": 16, "ff": 64}
-            run = train.prepare(tiny_target, corpus, train.Wanted(shape), plan, tmp_path / name)
+            run = train.prepare(
+                tiny_target, corpus, train.StudentOptions(shape), plan, tmp_path / name
+            )
             run.stop_at = stop
             run.run(Progress(disable=True), 1e9)
     one, two = (export.load_student(tmp_path / n / "student.pt")[0] for n in ("one", "two"))

@@ -1,4 +1,4 @@
-"""The student: a llama-architecture network in torch, laid out as llama.cpp computes it.
+"""An independent student: a llama-architecture network in torch, laid out as llama.cpp computes it, and what it is taught.
 
 Q and K use the interleaved rotary layout (pairs 2i, 2i+1), which is what llama.cpp applies to the
 `llama` architecture, so weights go from a GGUF into this network and back without a permutation.
@@ -11,15 +11,18 @@ cheaper and lets little text go far.
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 import torch.nn.functional as f
 from numpy.typing import NDArray
-from pyspec.models.recipe import gguf_io
-from pyspec.models.recipe.gguf_io import LAYER, Source
+from pyspec.models.recipe.gguf_io import LAYER, Head, Source, gguf_name
+from pyspec.models.recipe.rows import Batch, Corpus
+from pyspec.models.recipe.trainer import TrainingPlan, chosen_rows, state_distance, tensor_of
 from torch import Tensor, nn
 
 from pyspec.errors import TrainingError
@@ -144,6 +147,18 @@ class Student(nn.Module):  # type: ignore[misc]
             x = block(x, turn)
         return self.norm(x)
 
+    def rollout(self, tokens: Tensor, features: Tensor, steps: int) -> list[Tensor]:
+        """As `eagle3.Eagle3.rollout`; without features one step is all steps."""
+        return [self.states(tokens)[:, 1:]]
+
+    def logits(self, output: Tensor) -> Tensor:
+        """[..., vocabulary] of an output of `rollout`."""
+        return f.linear(output, self.embedding.weight)
+
+    def ids(self, places: Tensor) -> Tensor:
+        """The target's ids of places in `logits`."""
+        return places
+
 
 def rollout_mask(count: int, step: int) -> Tensor:
     """Who may look at whom at draft step `step`: bool [count, step * count].
@@ -156,55 +171,6 @@ def rollout_mask(count: int, step: int) -> Tensor:
     blocks = [column <= row - (step - 1)]
     blocks += [column == row - (step - i) for i in range(2, step + 1)]
     return torch.cat(blocks, 1)
-
-
-@dataclass
-class Head:
-    """A tied embedding: float32 `values` [vocab, width], Q4_0 `scales` [vocab, width / 32].
-
-    `project` [width, target width] maps a target's state to the state that this head expects.
-    """
-
-    values: NDArray[np.float32]
-    scales: NDArray[np.float32]
-    project: NDArray[np.float32]
-
-
-def make_head(source: Source, states: NDArray[np.float32], width: int) -> Head:
-    """The target's output matrix in `width` columns, rounded to Q4_0 with compensation.
-
-    Narrower than the target: the best rank-`width` factors A B of the output matrix W for the
-    states h that really occur, least E|W h - A B h|^2: with C = E[h h^T], the leading left
-    singular vectors of W C^(1/2). A's columns are made orthogonal and of equal size, because
-    Q4_0 shares one scale between 32 of them.
-    """
-    matrix = source.tensor(source.output_name)
-    moment = (states.T @ states / len(states)).astype(np.float64)
-    if width == matrix.shape[1]:
-        project = np.eye(width, dtype=np.float32)
-    else:
-        matrix, project = _factors(matrix, moment, width)
-    moment = project.astype(np.float64) @ moment @ project.T.astype(np.float64)
-    values, scales = gguf_io.compensated(matrix, moment)
-    return Head(values, scales, project)
-
-
-def _factors(
-    matrix: NDArray[np.float32], moment: NDArray[np.float64], width: int
-) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """(A [vocab, width], B [width, target width]); the sign and order of columns are fixed."""
-    power, vectors = np.linalg.eigh(moment)
-    root = (vectors * np.sqrt(power.clip(0))) @ vectors.T
-    gram = root @ (matrix.T.astype(np.float64) @ matrix) @ root
-    strength, basis = np.linalg.eigh(gram)
-    basis, strength = basis[:, -width:], strength[-width:]
-    # a rotation spreads the strong directions over all columns, for Q4_0's shared scales
-    turn = np.linalg.qr(np.random.default_rng(0).standard_normal((width, width)))[0]
-    size = np.sqrt(np.mean(matrix.astype(np.float64) ** 2) * len(matrix))
-    left = basis / np.sqrt(strength) @ turn * size
-    inverse = (vectors / np.sqrt(power.clip(1e-6))) @ vectors.T
-    back = turn.T @ (basis * np.sqrt(strength)).T / size
-    return (matrix @ (root @ left)).astype(np.float32), (back @ inverse).astype(np.float32)
 
 
 def make_student(source: Source, head: Head, shape: Shape, layers: list[int], seed: int) -> Student:
@@ -225,6 +191,15 @@ def make_student(source: Source, head: Head, shape: Shape, layers: list[int], se
     return student
 
 
+def read_student(path: Path) -> Student:
+    """The student in a GGUF, with the weights as they stand there."""
+    source = Source(path)
+    student = Student(Shape(**source.sizes(), vocab=len(source.tensor("token_embd.weight"))))
+    weights = {key: source.tensor(gguf_name(key)) for key in student.state_dict()}
+    student.load_state_dict({key: torch.from_numpy(value) for key, value in weights.items()})
+    return student.eval()
+
+
 def load_head(student: Student, head: Head) -> None:
     """Put the fixed embedding in place."""
     with torch.no_grad():
@@ -239,8 +214,111 @@ def _copy_layer(source: Source, student: Student, number: int, layer: int) -> No
         found = torch.from_numpy(source.tensor(f"blk.{layer}.{there}.weight"))
         if found.shape != wanted.shape:
             raise TrainingError(
-                f"layer {layer} of the target does not fit a student of width "
-                f"{student.shape.width}",
-                "leave out --layers, or take the target's width, heads and feed-forward size",
+                f"layer {layer} of the target does not fit a student of width {student.shape.width}",
+                "leave out --from-layers, or take the target's width, heads and feed-forward size",
             )
         wanted.copy_(found)
+
+
+@dataclass
+class Support:
+    """The ids that a softmax runs over instead of all.
+
+    `kept` (sorted): the best ids of every row and the common ones. `others`: a random sample of
+    the rest, which stands for all of them: `weight` is the logarithm of how many each stands for.
+    Without the sample nothing would push the logits of rare ids down, and with a fixed head some
+    of them end up on top.
+    """
+
+    kept: Tensor
+    others: Tensor
+    weight: float
+
+
+def support(ids: Tensor, common: Tensor, near: int, others: Tensor, vocab: int) -> Support:
+    """The `near` best of every row of `ids`, `common`, and what of `others` is neither."""
+    kept = torch.unique(torch.cat([ids[:, :near].reshape(-1), common]))
+    place = torch.searchsorted(kept, others).clamp(max=len(kept) - 1)
+    others = others[kept[place] != others]
+    return Support(kept, others, math.log(max(1, vocab - len(kept)) / max(1, len(others))))
+
+
+def distances(
+    states: Tensor, head: Tensor, among: Support, ids: Tensor, logp: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """(hard, soft, agreement), each [rows], of student states [rows, width].
+
+    `head` [vocab, width] is the tied embedding; `ids` and `logp` [rows, top] the target's best.
+    Target ids that are not among the kept ones are dropped and the rest renormalised.
+    """
+    logits = f.linear(states, head[among.kept].to(states.dtype)).float()
+    total, best = logits.logsumexp(-1), logits.max(-1)
+    first = among.kept[best.indices]
+    if len(among.others):
+        rest = f.linear(states, head[among.others].to(states.dtype)).float()
+        total = torch.logaddexp(total, rest.logsumexp(-1) + among.weight)
+        first = torch.where(best.values >= rest.amax(-1), first, -1)
+    place = torch.searchsorted(among.kept, ids).clamp(max=len(among.kept) - 1)
+    inside = among.kept[place] == ids
+    wanted = torch.softmax(logp.masked_fill(~inside, -1e4), -1)
+    at = logits.gather(1, place) - total[:, None]
+    log_wanted = wanted.clamp(min=1e-9).log()
+    soft = (wanted * (log_wanted - at)).sum(-1)
+    return -at[:, 0], soft, first == ids[:, 0]
+
+
+class StudentObjective:
+    """The loss of a `Student` whose fixed head maps the target's states by `project`."""
+
+    def __init__(
+        self, student: Student, project: NDArray[np.float32], corpus: Corpus, plan: TrainingPlan
+    ) -> None:
+        self.student, self.plan = student, plan
+        self.device = student.embedding.weight.device
+        self.frozen = student.embedding.weight.detach().to(torch.bfloat16)
+        self.project = torch.from_numpy(project).to(self.device)
+        self.common = torch.from_numpy(common_ids(corpus, plan.softmax.common)).to(self.device)
+        self.chance = torch.Generator()
+
+    def loss(self, batch: Batch, step: int, rollout: int) -> tuple[Tensor, dict[str, float]]:
+        """(mean loss over the chosen rows, its parts as numbers); it has no steps to roll out."""
+        names = ("token", "ids", "logp", "state")
+        rows = {name: tensor_of(batch.rows[name], self.device) for name in names}
+        with torch.autocast(self.device.type, torch.bfloat16):
+            states = self.student.states(rows["token"])
+        mask = torch.from_numpy(chosen_rows(batch, step, self.plan)).to(self.device)
+        total, parts = self._row_loss(states[mask], rows, mask, step)
+        parts = {f"{key}1": value for key, value in parts.items()}
+        parts["loss"] = float(total.detach())
+        return total, parts
+
+    def _row_loss(
+        self, states: Tensor, rows: dict[str, Tensor], mask: Tensor, step: int
+    ) -> tuple[Tensor, dict[str, float]]:
+        """Loss of the chosen rows, in pieces of 1024: each piece has its own small support."""
+        w, softmax, vocab = self.plan.weights, self.plan.softmax, len(self.frozen)
+        ids, logp, target = rows["ids"][mask], rows["logp"][mask], rows["state"][mask]
+        total = torch.zeros((), device=self.device)
+        sums = np.zeros(4)
+        self.chance.manual_seed(self.plan.seed * 1_000_003 + step)
+        for begin in range(0, len(states), 1024):
+            part = slice(begin, begin + 1024)
+            others = torch.randint(vocab, (softmax.others,), generator=self.chance)
+            others = others.to(self.device)
+            kept = support(ids[part], self.common, softmax.near, others, vocab)
+            hard, soft, agree = distances(
+                states[part].to(torch.bfloat16), self.frozen, kept, ids[part], logp[part]
+            )
+            far = state_distance(states[part], target[part] @ self.project.T)
+            total = total + (w.hard * hard + w.soft * soft + w.state * far).sum()
+            sums += [float(x.detach().float().sum()) for x in (hard, soft, far, agree)]
+        names = ("hard", "soft", "state", "agree")
+        return total / len(states), dict(zip(names, sums / len(states), strict=True))
+
+
+def common_ids(corpus: Corpus, count: int) -> NDArray[np.int64]:
+    """The `count` ids that are most often among the target's best, in a sample of rows."""
+    rows = corpus.recordings[0].rows
+    sample = np.asarray(rows["ids"][:: max(1, len(rows) // 20000)], np.int64)
+    seen = np.bincount(sample.reshape(-1), minlength=corpus.meta.n_vocab)
+    return np.sort(np.argsort(-seen, kind="stable")[:count])
