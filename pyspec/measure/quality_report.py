@@ -65,7 +65,7 @@ _SAMPLED = (
 )
 
 _EXPLAINED = (
-    "`strict` and `plain` differ by rounding alone: batches of other widths. `plain+temp:0.3` is plain sampling. `random` "
+    "`strict` and `plain` differ by rounding alone: batches of other widths. `temp:T` samples at temperature T. `random` "
     "takes the runner-up (above temperature 0 the one of the first two that was not drawn) at open gates at random, "
     "whatever was drafted, as often as the margin rule of the same gate did: deviation alone. `thin` takes the drafted "
     "runner-up p2 / p1 of the time, `lookup=0` never relaxes what lookup drafts, `model` drafts without lookup. Tokens a "
