@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 from parity import row
 
 from pyspec.llama import SpeculativeLlama
-from pyspec.measure.modes import Bench, Options, parse_mode
+from pyspec.measure.modes import Options, Ours, parse_mode
 from pyspec.measure.peers import Files, open_peer
 from pyspec.measure.questions import load_questions
 from pyspec.store import resolve
@@ -97,14 +97,15 @@ def compare(options: argparse.Namespace) -> Iterator[Answer]:
     ours = SpeculativeLlama(str(model), draft=str(draft), companion="none", trust=True, **shape)
     original = TargetLlama(str(model), trust=True, flash_attn=True, **shape)
     with closing(peer), ours, closing(original):
-        template, bench = ChatTemplate.of(ours), Bench(ours)
+        template = ChatTemplate.of(ours)
+        mode = Ours(ours, parse_mode(f"fixed:{options.length}+strict+model"))
         for question in load_questions(options.questions)[:: options.every]:
             prompt = template.prompt([Message(role="user", content=question.turns[0])])
             if len(prompt) + options.tokens > shape["n_ctx"] - 64:
                 continue
             peer.forget()
             theirs = peer.answer(prompt, options.tokens, Options(max_tokens=options.tokens))
-            mine, count = answer(bench, prompt, options)
+            mine, count = answer(mode, prompt, options)
             counted = theirs.speculation or {}
             yield Answer(
                 str(question.question_id),
@@ -114,14 +115,12 @@ def compare(options: argparse.Namespace) -> Iterator[Answer]:
             )
 
 
-def answer(bench: Bench, prompt: list[int], options: argparse.Namespace) -> tuple[list[int], Count]:
+def answer(mode: Ours, prompt: list[int], options: argparse.Namespace) -> tuple[list[int], Count]:
     """Our tokens, and what was accepted for them."""
-    bench.forget()
-    asked = bench.asked(parse_mode(f"fixed:{options.length}+strict+model"))
-    steps = bench.llm.steps(prompt, Options().sampling(), max_tokens=options.tokens, **asked)
-    tokens = [token.id for step in steps for token in step.tokens]
-    counted = bench.llm.last_speculation
-    return tokens, Count(counted["accepted"], counted["verified"])
+    mode.forget()
+    found = mode.answer(prompt, options.tokens, Options())
+    counted = found.speculation
+    return found.tokens, Count(counted["accepted"], counted["verified"])
 
 
 def parting(llm: Any, prompt: list[int], ours: list[int], theirs: list[int]) -> Parting | None:

@@ -105,7 +105,6 @@ class BenchOptions:
     peers: str
     server: Path | None
     peer_draft: Path | None
-    memory: bool
     title: str
     about: str
 
@@ -122,7 +121,6 @@ class BenchOptions:
             title=self.title,
             about=self.about,
             command=command_line(),
-            memory=self.memory,
             tie=asked.tie,
         )
 
@@ -134,7 +132,6 @@ bench_options = gathered(
            help="llama_cpp[-lookup], server[-draft[:K]|-eagle3[:K]|-ngram], commas."),
     option("--server", group="Contenders", type=FILE, help="llama-server; else the one on PATH."),
     option("--peer-draft", group="Contenders", type=FILE, help="Draft GGUF for llama-server; else the loaded one."),
-    option("--memory", group="Measuring", is_flag=True, help="Also peak memory, in processes of their own."),
     option("--title", group="Page", default="Benchmark", show_default=True, help="Heading of the page."),
     option("--about", group="Page", default="", help="A paragraph under the heading."),
 )  # fmt: skip

@@ -11,19 +11,18 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
-from pyspec.engine.assembly import Assembly
 from pyspec.errors import MeasureError, PeerMissing, PyspecError
 from pyspec.llama import SpeculativeLlama
 from pyspec.measure import plots
 from pyspec.measure.equal import demand_equal, equality
-from pyspec.measure.modes import Bench, Contender, Mode, Options, Ours
+from pyspec.measure.modes import Contender, Mode, Options, Ours, lacks
 from pyspec.measure.peers import Files, open_peer
 from pyspec.measure.questions import Question
 from pyspec.measure.records import RunLog, RunRecord, Setup, describe
 from pyspec.measure.report import Results, collect, save
-from pyspec.measure.usage import BOUND, Watch, peak_mib
+from pyspec.measure.usage import BOUND, Watch
 from pyspec.store.drafts import MTP
 from pyspec.template import ChatTemplate, Message
 
@@ -46,7 +45,6 @@ class Task:
     title: str = "Benchmark"
     about: str = ""
     command: str = "pyspec bench"
-    memory: bool = False
     tie: float | None = None
 
 
@@ -61,24 +59,25 @@ def run_bench(
     note: called with what is skipped, and why. Raises UnequalOutputs before any page is written where
     answers differ that must be equal.
     """
-    bench, how = Bench(llm), task.options
+    how = task.options
+    files = [Path(llm.model_path), *(model.path for model in llm.assembly.models)]
     setup = describe(
-        llm, max_tokens=how.max_tokens, temperature=how.temperature, seed=how.seed,
+        llm, dict(zip(("target", "draft", "companion"), files)), n_ctx=llm.n_ctx(),
+        max_tokens=how.max_tokens, temperature=how.temperature, seed=how.seed,
         questions=questions_name(task.questions),
     )  # fmt: skip
     journal = RunLog(task.folder / "runs.jsonl", setup)
     with ExitStack() as stack:
-        contenders, notes = _contenders(bench, task, journal, stack)
+        contenders, notes = _contenders(llm, task, journal, stack)
         for each in notes:
             note(each)
         Runner(llm, contenders, how, setup, journal, report).run(task.questions)
     found, tie = equality(llm, journal.records, task.questions, task.tie)
     demand_equal(found, {r.who for r in journal.records if r.peer}, tie)
-    memory = _memory(llm, task, note) if task.memory else {}
     results = collect(
         journal.records, found, tie, tie_measured=task.tie is None, title=task.title,
-        about=task.about, command=task.command, notes=notes, memory=memory,
-        drawn=plots.gather(journal.records, curves(bench)),
+        about=task.about, command=task.command, notes=notes,
+        drawn=plots.gather(journal.records, _curves(llm)),
     )  # fmt: skip
     if not plots.available():
         note("no plots: matplotlib is not installed (pip install 'pyspec-llama[plot]')")
@@ -93,18 +92,17 @@ def questions_name(questions: Sequence[Question]) -> str:
 
 
 def _contenders(
-    bench: Bench, task: Task, journal: RunLog, stack: ExitStack
+    llm: SpeculativeLlama, task: Task, journal: RunLog, stack: ExitStack
 ) -> tuple[list[Contender], list[str]]:
     out: list[Contender] = []
     notes = []
     exact = task.options.temperature == 0.0
     for mode in task.modes:
-        lacks = bench.lacks(mode)
-        if lacks:
-            notes.append(f"{mode.name} is skipped: {lacks}")
+        if missing := lacks(llm, mode):
+            notes.append(f"{mode.name} is skipped: {missing}")
         else:
-            out.append(Ours(bench, mode, exact=mode.exact and exact))
-    files = _files(bench.llm, task)
+            out.append(Ours(llm, mode))
+    files = _files(llm, task)
     for name in task.peers:
         if _finished(journal, name, task):
             continue
@@ -114,8 +112,9 @@ def _contenders(
             notes.append(str(error))
             continue
         stack.callback(peer.close)
-        peer.exact = exact
         out.append(peer)
+    for one in out:
+        one.exact = one.exact and exact
     if not out and not journal.records:
         raise MeasureError("nothing is left to measure", "; ".join(notes))
     return out, notes
@@ -138,54 +137,19 @@ def _files(llm: SpeculativeLlama, task: Task) -> Files:
     )  # fmt: skip
 
 
-def _is_head(assembly: Assembly) -> bool:
-    return assembly.draft.rpartition("+")[2] == MTP
-
-
 def _loaded_draft(llm: SpeculativeLlama) -> Path | None:
     """The loaded draft's file, None for the target's own head."""
     assembly = llm.assembly
-    if not assembly.session.loop.draft_model or _is_head(assembly):
+    if not assembly.session.loop.draft_model or assembly.draft.endswith(MTP):
         return None
     return assembly.models[0].path
 
 
-def curves(bench: Bench) -> dict[str, list[float]]:
+def _curves(llm: SpeculativeLlama) -> dict[str, list[float]]:
     """The cost curve as learned during the run, up to 17 rows."""
-    loop = bench.llm.assembly.session.loop
-    curve = bench.curve
-    out = {"target": list(curve.target.table())[:18]}
-    if loop.draft_model:
-        out["draft"] = list(curve.draft.table())[:18]
-    if loop.companion:
-        out["companion"] = list(curve.companion.table())[:18]
-    return out
-
-
-def _memory(llm: SpeculativeLlama, task: Task, note: Callable[[str], None]) -> dict[str, float]:
-    """Peak memory of what was compared, a process each."""
-    common: dict[str, Any] = {
-        "target": llm.model_path, "n_ctx": llm.n_ctx(), "n_threads": int(llm.n_threads),
-        "n_gpu_layers": int(llm.model_params.n_gpu_layers),
-    }  # fmt: skip
-    assembly = llm.assembly
-    paths = [str(m.path) for m in assembly.models]
-    if _is_head(assembly):
-        paths[0] = MTP
-    loaded = {"draft": paths[0] if paths else "lookup", "companion": (paths[1:] or ["none"])[0]}
-    wanted = {
-        "pyspec --draft none": {"kind": "pyspec", "draft": "none"},
-        "pyspec --draft lookup": {"kind": "pyspec", "draft": "lookup"},
-        f"pyspec {assembly.draft}, companion {assembly.companion}": {"kind": "pyspec", **loaded},
-    }
-    wanted.update({name: {"kind": name} for name in task.peers if name.startswith("llama_cpp")})
-    out = {}
-    for name, configuration in wanted.items():
-        try:  # one that fails does not take the others along
-            out[name] = peak_mib({**common, **configuration})
-        except MeasureError as error:
-            note(f"memory of {name}: {error}")
-    return out
+    loop, curve = llm.assembly.session.loop, cast("Any", llm.new_policy()).curve
+    wanted = {"target": True, "draft": loop.draft_model, "companion": loop.companion}
+    return {name: list(getattr(curve, name).table())[:18] for name in wanted if wanted[name]}
 
 
 # -- the run -----------------------------------------------------------------------------------------------------------

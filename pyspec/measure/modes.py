@@ -1,4 +1,4 @@
-"""What is compared: mode strings, and one loaded model that serves them all.
+"""What is compared: modes as strings, and who answers in them.
 
 A mode is parts joined by `+`, in any order, each setting one thing:
 
@@ -13,20 +13,19 @@ A mode is parts joined by `+`, in any order, each setting one thing:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from time import perf_counter
-from typing import Any, Protocol, cast
+from typing import Any, Protocol
 
 from pyspec.errors import OptionError
 from pyspec.llama import Speculation, SpeculativeLlama
 from pyspec.measure.records import TimedAnswer
 from pyspec.options import Drafting
-from pyspec.policy.cost import CostCurve
 from pyspec.policy.lengths import parse_length
-from pyspec.policy.simple import LengthPolicy
 from pyspec.rules import Margin, Strict, Verification
 from pyspec.sampling import Sampling
+from pyspec.tokens import Step
 
 _ALL: Drafting = "all"
 _HINT = "modes look like plain, strict, margin/gap=0.5, fixed:4+strict, lookup+margin"
@@ -99,51 +98,16 @@ def _margin(part: str) -> Margin:
     return Margin(**values, lookup=lookup)
 
 
-class Bench:
-    """One loaded model that answers in any mode.
-
-    Each mode learns for itself, as it would alone: it has policies of its own, and starts each
-    question with empty KVs. The cost curve is the machine's and shared.
-    """
-
-    def __init__(self, llm: SpeculativeLlama) -> None:
-        self.llm = llm
-        self._assembly = llm.assembly
-        self._loop = self._assembly.session.loop
-        self._policies: dict[str, LengthPolicy] = {}
-
-    def asked(self, mode: Mode) -> dict[str, Any]:
-        """What `SpeculativeLlama.steps` is asked for an answer in `mode`."""
-        if mode.name not in self._policies:
-            self._policies[mode.name] = self.llm.new_policy(mode.speculation)
-        policy = self._policies[mode.name]
-        return {"speculation": mode.speculation, "drafting": mode.drafting, "policy": policy}
-
-    def lacks(self, mode: Mode) -> str:
-        """Why a mode cannot be had with what is loaded; "" if it can."""
-        if mode.drafting == "lookup" and self._loop.drafter is None:
-            return "no prompt lookup is loaded (--draft auto or lookup+NAME)"
-        if mode.drafting == "model" and not self._loop.draft_model:
-            return "no draft model is loaded (--draft NAME or PATH)"
-        if mode.length == "companion" and not self._loop.companion:
-            return "no companion is loaded (--companion NAME or PATH)"
-        return ""
-
-    @property
-    def curve(self) -> CostCurve:
-        """The cost curve as the modes of this run have learned it."""
-        policies = [*self._policies.values(), self.llm.new_policy()]
-        return cast("Any", policies[0]).curve  # type: ignore[no-any-return]
-
-    def forget(self) -> None:
-        """Empty every KV, so that nobody's prompt is read already."""
-        self._assembly.session.engine.set_tokens(0, [])
-        self.llm.reset()
-
-    @property
-    def names(self) -> tuple[str, str]:
-        """Draft and companion that are loaded."""
-        return str(self._assembly.draft), str(self._assembly.companion)
+def lacks(llm: SpeculativeLlama, mode: Mode) -> str:
+    """Why a mode cannot be had with what is loaded; "" if it can."""
+    loop = llm.assembly.session.loop
+    if mode.drafting == "lookup" and loop.drafter is None:
+        return "no prompt lookup is loaded (--draft auto or lookup+NAME)"
+    if mode.drafting == "model" and not loop.draft_model:
+        return "no draft model is loaded (--draft NAME or PATH)"
+    if mode.length == "companion" and not loop.companion:
+        return "no companion is loaded (--companion NAME or PATH)"
+    return ""
 
 
 # -- contenders -------------------------------------------------------------------------------------------------------
@@ -177,9 +141,6 @@ class Contender(Protocol):
     def answer(self, prompt: Sequence[int], max_tokens: int, options: Options) -> TimedAnswer:
         """Answer the tokens of a prompt; what is held of an earlier turn may be reused."""
 
-    def close(self) -> None:
-        """Free what this alone holds."""
-
 
 class Clock:
     """Arrival times of tokens, seen from outside; the same clock for every contender."""
@@ -206,31 +167,38 @@ class Clock:
 
 
 class Ours:
-    """One mode of the loaded model."""
+    """One mode of a loaded model that serves them all.
+
+    Each mode learns for itself, as it would alone: it has a policy of its own. The cost curve is the machine's and shared.
+    """
 
     peer = False
 
-    def __init__(self, bench: Bench, mode: Mode, *, exact: bool | None = None) -> None:
-        self.bench, self.mode = bench, mode
-        self.name = mode.name
-        self.exact = mode.exact if exact is None else exact
+    def __init__(self, llm: SpeculativeLlama, mode: Mode) -> None:
+        self.llm, self.mode = llm, mode
+        self.name, self.exact = mode.name, mode.exact
+        self._policy = llm.new_policy(mode.speculation)
 
     def forget(self) -> None:
-        """Empty every KV cache of the loaded model."""
-        self.bench.forget()
+        """Empty every KV, so that nobody's prompt is read already."""
+        self.llm.assembly.session.engine.set_tokens(0, [])
+        self.llm.reset()
+
+    def steps(self, prompt: Sequence[int], max_tokens: int, options: Options) -> Iterator[Step]:
+        """The rounds of an answer, by the mode's own policy."""
+        return self.llm.steps(
+            prompt, options.sampling(), max_tokens=max_tokens, speculation=self.mode.speculation,
+            drafting=self.mode.drafting, policy=self._policy,
+        )  # fmt: skip
 
     def answer(self, prompt: Sequence[int], max_tokens: int, options: Options) -> TimedAnswer:
-        """Answer through `SpeculativeLlama.steps`, with the mode's own policy."""
+        """Answer, timed."""
         tokens: list[int] = []
         finish = "length"
-        llm, asked = self.bench.llm, self.bench.asked(self.mode)
         clock = Clock()
-        for step in llm.steps(prompt, options.sampling(), max_tokens=max_tokens, **asked):
+        for step in self.steps(prompt, max_tokens, options):
             if step.tokens:
                 clock.tick()
             tokens += [token.id for token in step.tokens]
             finish = step.finish_reason or finish
-        return clock.turn(prompt, tokens, finish, speculation=dict(llm.last_speculation))
-
-    def close(self) -> None:
-        """Nothing: the model is the caller's."""
+        return clock.turn(prompt, tokens, finish, speculation=dict(self.llm.last_speculation))

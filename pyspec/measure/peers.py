@@ -32,7 +32,7 @@ from typing import Any
 import llama_cpp
 
 from pyspec.errors import EngineError, OptionError, PeerMissing
-from pyspec.measure.modes import Clock, Contender, Options
+from pyspec.measure.modes import Clock, Options
 from pyspec.measure.records import TimedAnswer
 from pyspec.measure.usage import PlainLlama
 from pyspec.store.check import extra_buffers
@@ -55,7 +55,7 @@ class Files:
     gpu_layers: int = 0
 
 
-def open_peer(name: str, files: Files, server: Path | None) -> Contender:
+def open_peer(name: str, files: Files, server: Path | None) -> InProcess | Server:
     """The peer of that name, loaded. Raises PeerMissing or OptionError."""
     if name in ("llama_cpp", "llama_cpp-lookup"):
         return InProcess(name, files)

@@ -14,7 +14,7 @@ import msgspec
 from pyspec.errors import MeasureError, PyspecError
 from pyspec.measure.bench import questions_name
 from pyspec.measure.questions import check
-from pyspec.measure.records import RunLog, RunRecord, Setup, TimedAnswer, setup_of
+from pyspec.measure.records import RunLog, RunRecord, Setup, TimedAnswer, describe
 from pyspec.measure.stats import Interval, exact_pairs, paired, signed_ranks
 from pyspec.template import ChatTemplate, Message
 
@@ -94,10 +94,9 @@ def answer_all(
 
     A question that does not fit the context is left out; Ctrl-C ends with what there is. Raises ResumeMismatch.
     """
-    setup = setup_of(
-        sides.models.files, threads=int(sides.target.n_threads), n_ctx=sides.n_ctx,
-        max_tokens=options.max_tokens, temperature=options.temperature, seed=options.seed,
-        questions=questions_name(questions),
+    setup = describe(
+        sides.target, sides.models.files, n_ctx=sides.n_ctx, max_tokens=options.max_tokens,
+        temperature=options.temperature, seed=options.seed, questions=questions_name(questions),
     )  # fmt: skip
     journal = RunLog(folder / "runs.jsonl", setup)
     template = ChatTemplate.of(sides.target)

@@ -18,10 +18,10 @@ import msgspec
 
 from pyspec._version import __version__
 from pyspec.errors import InputError, ResumeMismatch
-from pyspec.llama import SpeculativeLlama
 from pyspec.profiles import gpu_layers
 from pyspec.store.cache import file_sha256
 from pyspec.store.machine import processor
+from pyspec.target import TargetLlama
 
 
 class ModelFile(msgspec.Struct, frozen=True):
@@ -56,43 +56,29 @@ class Setup(msgspec.Struct, frozen=True):
 
 
 def describe(
-    llm: SpeculativeLlama, *, max_tokens: int, temperature: float, seed: int, questions: str
-) -> Setup:
-    """The setup of a run with a loaded model; `questions` names the set and its hash."""
-    assembly = llm.assembly
-    paths = {"target": Path(llm.model_path)}
-    paths.update(zip(("draft", "companion"), (m.path for m in assembly.models), strict=False))
-    return setup_of(
-        paths, threads=int(llm.n_threads), n_ctx=llm.n_ctx(), max_tokens=max_tokens,
-        temperature=temperature, seed=seed, questions=questions, layers=gpu_layers(llm),
-    )  # fmt: skip
-
-
-def setup_of(
-    paths: Mapping[str, Path],
+    llm: TargetLlama,
+    files: Mapping[str, Path],
     *,
-    threads: int,
     n_ctx: int,
     max_tokens: int,
     temperature: float,
     seed: int,
     questions: str,
-    layers: int = 0,
 ) -> Setup:
-    """The setup of a run with these files, by role, so many layers of the target on a GPU."""
+    """The setup of a run with a loaded target and these files, by role; `questions` names the set."""
     return Setup(
         pyspec=__version__,
         llama_cpp_python=metadata.version("llama-cpp-python"),
         python=platform.python_version(),
         system=f"{platform.system()} {platform.machine()}",
         machine=machine(),
-        gpu_layers=layers,
-        threads=threads,
+        gpu_layers=gpu_layers(llm),
+        threads=int(llm.n_threads),
         n_ctx=n_ctx,
         max_tokens=max_tokens,
         temperature=temperature,
         seed=seed,
-        files={role: model_file(path) for role, path in paths.items()},
+        files={role: model_file(path) for role, path in files.items()},
         questions=questions,
         day=datetime.now(timezone.utc).date().isoformat(),
     )

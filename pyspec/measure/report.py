@@ -23,8 +23,8 @@ class Results(msgspec.Struct):
     """Everything the page says and its pictures show, as `results.json` next to it.
 
     title, about: what was compared. tie: nats within which rounding may decide, measured or given. differing: answers
-    that part from plain decoding's, of which `differences` has the first. notes: what was skipped, and why. memory: MiB
-    resident, by configuration. command: the command line that made it.
+    that part from plain decoding's, of which `differences` has the first. notes: what was skipped, and why. command: the
+    command line that made it.
     """
 
     title: str
@@ -37,7 +37,6 @@ class Results(msgspec.Struct):
     differing: int = 0
     about: str = ""
     notes: list[str] = []
-    memory: dict[str, float] = {}
     repeat: int = 1
     drawn: Drawn = msgspec.field(default_factory=Drawn)
 
@@ -77,7 +76,6 @@ def page(results: Results, plots: Sequence[str] = ()) -> str:
         detail_table(results.summaries),
         "## Spread",
         spread_table(results.summaries),
-        *_memory(results),
         *_equality(results),
         *(["## Notes", "\n".join(f"- {note}" for note in results.notes)] if results.notes else []),
         *(f"![{name.rpartition('.')[0]}]({name})" for name in plots),
@@ -196,14 +194,6 @@ def detail_table(summaries: Sequence[Summary]) -> str:
 
 def _share(value: float | None) -> str:
     return "-" if value is None else f"{100.0 * value:.1f} %"
-
-
-def _memory(results: Results) -> list[str]:
-    if not results.memory:
-        return []
-    rows = [[name, f"{mib:.0f}"] for name, mib in results.memory.items()]
-    text = "A process of its own each, after one answer; the mapped model file is part of it."
-    return ["## Memory", text, table(["", "peak resident MiB"], rows)]
 
 
 def _equality(results: Results) -> list[str]:

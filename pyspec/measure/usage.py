@@ -1,18 +1,14 @@
-"""What a run takes of the machine: processor time that others took meanwhile, and peak memory, of plain llama.cpp too."""
+"""What a run takes of the machine, and plain llama.cpp, with which it is compared."""
 
 from __future__ import annotations
 
-import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 from time import perf_counter
 from typing import Any
 
 import llama_cpp
-
-from pyspec.errors import MeasureError
 
 # -- other programs' processor time; known on Linux alone -----------------------------------------------
 
@@ -62,32 +58,7 @@ def _own_s() -> float:
     return out
 
 
-# -- peak memory -------------------------------------------------------------------------------------------------------
-
-
-_PROMPT = "Write one sentence about the sea."
-_TOKENS = 24
-
-
-def peak_mib(configuration: dict[str, Any], timeout_s: float = 300.0) -> float:
-    """Peak resident MiB of a fresh process with this configuration.
-
-    configuration: `kind` ("pyspec", "llama_cpp" or "llama_cpp-lookup"), `target`, and what the
-    constructors take (n_ctx, n_threads, n_gpu_layers; draft and companion for pyspec).
-    Raises MeasureError where the process fails.
-    """
-    if configuration["kind"] != "pyspec":  # found out here, so that the child holds the peer alone
-        from pyspec.store.check import extra_buffers  # noqa: PLC0415 - not in the child
-
-        configuration = {**configuration, "extra_buffers": extra_buffers()}
-    command = [sys.executable, "-m", "pyspec.measure.usage", json.dumps(configuration)]
-    try:
-        done = subprocess.run(
-            command, capture_output=True, timeout=timeout_s, check=False, stdin=subprocess.DEVNULL
-        )
-        return float(json.loads(done.stdout)["peak_mib"])
-    except (subprocess.TimeoutExpired, ValueError, KeyError, TypeError) as error:
-        raise MeasureError(f"measuring memory failed: {type(error).__name__}") from None
+# -- memory ------------------------------------------------------------------------------------------------------------
 
 
 def resident_peak() -> float:
@@ -128,23 +99,3 @@ class PlainLlama(llama_cpp.Llama):  # type: ignore[misc]  # llama_cpp is untyped
     def model_params(self, params: Any) -> None:
         params.use_extra_bufts = self._may_use_extra
         self._model_params = params
-
-
-def _answer(configuration: dict[str, Any]) -> None:
-    kind, path = configuration.pop("kind"), configuration.pop("target")
-    if kind == "pyspec":
-        from pyspec.llama import SpeculativeLlama  # noqa: PLC0415 - the peer's memory has none of it
-
-        llm: Any = SpeculativeLlama(path, **configuration)
-    else:
-        if kind == "llama_cpp-lookup":
-            draft = llama_cpp.llama_speculative.LlamaPromptLookupDecoding()
-            configuration["draft_model"] = draft
-        llm = PlainLlama(path, verbose=False, **configuration)
-    llm.create_completion(_PROMPT, max_tokens=_TOKENS, temperature=0.0)
-    llm.close()
-
-
-if __name__ == "__main__":
-    _answer(json.loads(sys.argv[1]))
-    print(json.dumps({"peak_mib": round(resident_peak(), 1)}))  # noqa: T201 - its answer

@@ -90,12 +90,3 @@ def test_wrong_words_are_usage_errors(common: list[object], more: list[str], sen
     assert done.returncode == 2
     assert sentence in done.stderr
     assert "Traceback" not in done.stderr
-
-
-def test_memory_is_of_processes_of_their_own(common: list[object], tmp_path: Path) -> None:
-    """Each configuration has a figure."""
-    done = run(*common, "--modes", "plain", "--peers", "llama_cpp", "--memory")
-    assert done.returncode == 0, done.stderr
-    results = msgspec.json.decode((tmp_path / "out" / "results.json").read_bytes(), type=Results)
-    assert set(results.memory) >= {"pyspec --draft none", "pyspec --draft lookup", "llama_cpp"}
-    assert all(mib > 10 for mib in results.memory.values())

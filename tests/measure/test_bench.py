@@ -11,7 +11,7 @@ import pytest
 from pyspec.errors import EngineError, MeasureError, OptionError, PeerMissing
 from pyspec.measure.bench import Runner, Task, run_bench
 from pyspec.measure.equal import differences
-from pyspec.measure.modes import Bench, Options, Ours, parse_modes
+from pyspec.measure.modes import Options, Ours, parse_modes
 from pyspec.measure.peers import Files, open_peer
 from pyspec.measure.questions import Question
 from pyspec.measure.records import RunLog, TimedAnswer, describe, read_records
@@ -52,7 +52,9 @@ def llm(open_llama: Callable[..., Any], tiny_ascii: Path) -> Any:
 
 def runner(llm: Any, path: Path, contenders: Sequence[Any]) -> Runner:
     """A runner over a journal at `path`."""
-    setup = describe(llm, max_tokens=8, temperature=0.0, seed=1, questions="q")
+    setup = describe(
+        llm, {}, n_ctx=llm.n_ctx(), max_tokens=8, temperature=0.0, seed=1, questions="q"
+    )
     return Runner(llm, contenders, OPTIONS, setup, RunLog(path, setup))
 
 
@@ -85,8 +87,7 @@ def test_a_failure_is_kept_and_the_run_goes_on(llm: Any, tmp_path: Path) -> None
 
 def test_a_later_turn_has_the_earlier_answer_in_its_prompt(llm: Any, tmp_path: Path) -> None:
     """The conversation grows by the answer's own tokens."""
-    bench = Bench(llm)
-    contenders = [Ours(bench, mode) for mode in parse_modes("plain")]
+    contenders = [Ours(llm, mode) for mode in parse_modes("plain")]
     (record,) = runner(llm, tmp_path / "r", contenders).run(QUESTIONS[:1])
     first, second = record.turns
     assert second.prompt_tokens > first.prompt_tokens + len(first.tokens)
@@ -141,7 +142,7 @@ def test_lookup_peer_answers_like_plain(llm: Any, tiny_ascii: Path, tmp_path: Pa
     """llama_cpp's own prompt lookup is called as its users call it."""
     peer = open_peer("llama_cpp-lookup", Files(tiny_ascii, None, 256, 1), None)
     try:
-        contenders = [Ours(Bench(llm), parse_modes("plain")[0]), peer]
+        contenders = [Ours(llm, parse_modes("plain")[0]), peer]
         records = runner(llm, tmp_path / "r", contenders).run(QUESTIONS)
     finally:
         peer.close()

@@ -10,11 +10,8 @@ from typing import Any
 import pytest
 
 from pyspec.errors import OptionError
-from pyspec.measure.modes import Bench, parse_mode, parse_modes
+from pyspec.measure.modes import Options, Ours, lacks, parse_mode, parse_modes
 from pyspec.rules import Margin, Strict
-from pyspec.sampling import Sampling
-
-GREEDY = Sampling(temperature=0.0)
 
 
 def test_plain_does_not_speculate() -> None:
@@ -56,44 +53,44 @@ def test_nonsense_is_an_option_error(text: str) -> None:
 
 
 @pytest.fixture
-def bench(open_llama: Callable[..., Any], tiny_target: Path, tiny_draft: Path) -> Bench:
+def llm(open_llama: Callable[..., Any], tiny_target: Path, tiny_draft: Path) -> Any:
     """A model with lookup and a draft."""
-    return Bench(open_llama(tiny_target, draft=f"lookup+{tiny_draft}", length="auto"))
+    return open_llama(tiny_target, draft=f"lookup+{tiny_draft}", length="auto")
 
 
-def answer(bench: Bench, text: str, n: int = 24) -> list[int]:
+def answer(llm: Any, text: str, n: int = 24) -> list[int]:
     """The tokens that a mode gives from an empty KV."""
-    bench.forget()
-    steps = bench.llm.steps([5, 6, 7, 8], GREEDY, max_tokens=n, **bench.asked(parse_mode(text)))
-    return [token.id for step in steps for token in step.tokens]
+    mode = Ours(llm, parse_mode(text))
+    mode.forget()
+    return mode.answer([5, 6, 7, 8], n, Options()).tokens
 
 
-def test_strict_modes_of_one_model_agree(bench: Bench) -> None:
+def test_strict_modes_of_one_model_agree(llm: Any) -> None:
     """Whatever drafts, strict answers are the plain one's."""
-    plain = answer(bench, "plain")
+    plain = answer(llm, "plain")
     assert len(plain) == 24
     for text in ("strict", "fixed:4+strict+model", "lookup+strict", "nothing+strict"):
-        assert answer(bench, text) == plain
+        assert answer(llm, text) == plain
 
 
-def test_a_mode_drafts_with_what_it_names_alone(bench: Bench) -> None:
+def test_a_mode_drafts_with_what_it_names_alone(llm: Any) -> None:
     """`nothing` drafts nothing, `model` drafts, `plain` does not."""
-    answer(bench, "fixed:4+strict+nothing")
-    assert bench.llm.last_speculation["drafted"] == 0
-    answer(bench, "fixed:4+strict+model")
-    assert bench.llm.last_speculation["drafted"] > 0
-    answer(bench, "plain")
-    assert bench.llm.last_speculation["drafted"] == 0
+    answer(llm, "fixed:4+strict+nothing")
+    assert llm.last_speculation["drafted"] == 0
+    answer(llm, "fixed:4+strict+model")
+    assert llm.last_speculation["drafted"] > 0
+    answer(llm, "plain")
+    assert llm.last_speculation["drafted"] == 0
 
 
-def test_forget_empties_the_kv(bench: Bench) -> None:
+def test_forget_empties_the_kv(llm: Any) -> None:
     """After it, no prompt is found read already."""
-    answer(bench, "plain")
-    answer(bench, "strict")
-    assert bench.llm.last_speculation["prompt_kept"] == 0
+    answer(llm, "plain")
+    answer(llm, "strict")
+    assert llm.last_speculation["prompt_kept"] == 0
 
 
-def test_what_is_not_loaded_is_said(bench: Bench) -> None:
+def test_what_is_not_loaded_is_said(llm: Any) -> None:
     """A mode that needs a companion is refused in words."""
-    assert "companion" in bench.lacks(parse_mode("companion+strict"))
-    assert bench.lacks(parse_mode("lookup+strict")) == ""
+    assert "companion" in lacks(llm, parse_mode("companion+strict"))
+    assert lacks(llm, parse_mode("lookup+strict")) == ""

@@ -10,7 +10,7 @@ import pytest
 
 from pyspec.errors import InputError
 from pyspec.measure.costs import measure_costs
-from pyspec.measure.modes import Bench, parse_mode
+from pyspec.measure.modes import Options, Ours, parse_mode
 from pyspec.measure.rounds import Chain, load_rounds, record_answer, save_rounds
 from pyspec.policy.types import logit
 from pyspec.sampling import Sampling
@@ -60,11 +60,10 @@ def test_matches_are_those_of_fixed_verification(recorded: Any) -> None:
     llm, answer, chains = recorded
     model = {c.t: c for c in chains if c.source == "model"}
     llm.assembly.session.engine.set_tokens(0, [])
-    bench = Bench(llm)
-    bench.forget()
+    fixed = Ours(llm, parse_mode(f"fixed:{KMAX}+strict+model"))
+    fixed.forget()
     t = 0
-    asked = bench.asked(parse_mode(f"fixed:{KMAX}+strict+model"))
-    for step in llm.steps(PROMPT, Sampling(temperature=0.0), max_tokens=N, **asked):
+    for step in fixed.steps(PROMPT, N, Options()):
         accepted = len(step.tokens) - 1
         if t in model and t + KMAX < N:
             assert accepted == model[t].matched
