@@ -138,7 +138,7 @@ _CPP_NAMES = {
 """Functions that llama.cpp exports under C++ names, as the Itanium and the Microsoft ABI spell them; they may be missing."""
 
 
-def _find(handle: ctypes.CDLL, name: str) -> Any:
+def find_function(handle: ctypes.CDLL, name: str) -> Any:
     """The function `name` of the library, or None for one that may be missing and is."""
     for spelled in _CPP_NAMES.get(name, (name,)):
         if hasattr(handle, spelled):
@@ -155,7 +155,7 @@ def _bind(handle: ctypes.CDLL) -> bool:
     index = 0
     while (spelled := lib.ps_api_name(index)) != ffi.NULL:
         name = ffi.string(spelled).decode()
-        function = _find(handle, name)
+        function = find_function(handle, name)
         complete = complete and function is not None
         address = ctypes.cast(function, ctypes.c_void_p).value if function is not None else 0
         check(lib.ps_api_bind(index, ffi.cast("void *", address)), name)

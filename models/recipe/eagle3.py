@@ -8,7 +8,6 @@ draft vocabulary. While drafting, the layer's own output takes the place of g. E
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -223,9 +222,8 @@ def file_weights(head: Eagle3) -> dict[str, NDArray[np.float32]]:
     return {"fc.weight": head.fused().float().numpy(), **found}
 
 
-def read_head(path: Path, target: Source) -> Eagle3:
+def read_head(source: Source, target: Source) -> Eagle3:
     """The head in a GGUF, with the weights as they stand there and the target's embeddings."""
-    source = Source(path, "eagle3")
     d2t = np.array(source.tensors["d2t"].data, np.int64)
     embedding = target.tensor("token_embd.weight")
     layers = tuple(int(layer) for layer in source.field("eagle3.target_layers"))

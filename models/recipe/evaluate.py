@@ -19,7 +19,7 @@ import torch
 from numpy.typing import NDArray
 from pyspec.models.recipe import scores, write
 from pyspec.models.recipe.eagle3 import read_head
-from pyspec.models.recipe.gguf_io import Source, architecture
+from pyspec.models.recipe.gguf_io import Source
 from pyspec.models.recipe.rows import Corpus, Recording
 from pyspec.models.recipe.scores import Guess
 from pyspec.models.recipe.student import read_student
@@ -28,6 +28,7 @@ from rich.table import Table
 
 from pyspec.errors import TrainingError
 
+DRAFTS = ("llama", "eagle3")  # architectures of drafts
 Predict = Callable[[NDArray[Any], int], scores.Guess]
 
 
@@ -57,7 +58,7 @@ def answers(
     options = write.Options(slots=8, answer=128, longest_prompt=1856, warm=0.0, layers=layers)
     have = len(Recording(folder).sequences) - 1 if (folder / "sequences.bin").exists() else 0
     if have < len(found):
-        write.write(target, folder, queue, 1 << 40, options, threads, check_space=False)
+        write.write(target, folder, queue, None, options, threads)
     names = [""] * (max(line for line, _, _ in found) + 1)
     for line, category, _ in found:
         names[line] = category
@@ -66,8 +67,8 @@ def answers(
 
 def read_layers(drafts: tuple[Path, ...]) -> tuple[int, ...]:
     """The layers that the EAGLE-3 heads among `drafts` read; raises `TrainingError` when they differ."""
-    heads = [path for path in drafts if architecture(path) == "eagle3"]
-    found = {tuple(Source(path, "eagle3").field("eagle3.target_layers")) for path in heads}
+    fields = [Source(path, *DRAFTS).field("eagle3.target_layers") for path in drafts]
+    found = {tuple(layers) for layers in fields if layers is not None}
     if len(found) > 1:
         raise TrainingError("the EAGLE-3 heads read different layers", "evaluate them one by one")
     return found.pop() if found else ()
@@ -77,12 +78,13 @@ class Replay:
     """Guesses of one draft; raises `TrainingError` when it speaks another vocabulary."""
 
     def __init__(self, path: Path, target: Path, steps: int) -> None:
-        kind, own = architecture(path), Source(target)
-        self.student = read_head(path, own) if kind == "eagle3" else read_student(path)
-        self.steps = steps
+        source, own = Source(path, *DRAFTS), Source(target)
         tokens = "tokenizer.ggml.tokens"
-        if Source(path, kind).field(tokens) != own.field(tokens):
+        if source.field(tokens) != own.field(tokens):
             raise TrainingError(f"{path} has another vocabulary than {target}", "export it again")
+        eagle3 = source.architecture == "eagle3"
+        self.student = read_head(source, own) if eagle3 else read_student(source)
+        self.steps = steps
 
     @torch.no_grad()  # type: ignore[untyped-decorator]
     def guess(self, rows: NDArray[Any], prompt: int) -> Guess:

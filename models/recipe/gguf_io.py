@@ -38,18 +38,19 @@ LAYER = {
 
 
 class Source:
-    """A GGUF opened for reading, a target's by default; raises `TrainingError` for what the recipe cannot use."""
+    """A GGUF of one of `architectures` (none named: llama), opened for reading; raises `TrainingError` for others."""
 
-    def __init__(self, path: Path, architecture: str = "llama") -> None:
+    def __init__(self, path: Path, *architectures: str) -> None:
         try:
             self.reader = gguf.GGUFReader(path)
         except (OSError, ValueError, KeyError) as error:
             raise TrainingError(f"{path} is not a readable GGUF file", str(error)) from error
-        self.path, self.architecture = path, architecture
+        self.path = path
         self.tensors = {tensor.name: tensor for tensor in self.reader.tensors}
-        if self.field("general.architecture") != architecture:
+        self.architecture = str(self.field("general.architecture"))
+        if self.architecture not in (architectures or ("llama",)):
             raise TrainingError(
-                f"{path} has architecture {self.field('general.architecture')}",
+                f"{path} has architecture {self.architecture}",
                 "the recipe makes drafts for targets of architecture llama",
             )
 
@@ -87,15 +88,6 @@ class Source:
     def output_name(self) -> str:
         """The output matrix: its own tensor, or the embedding when they are tied."""
         return "output.weight" if "output.weight" in self.tensors else "token_embd.weight"
-
-
-def architecture(path: Path) -> str:
-    """What a GGUF says it is; raises `TrainingError` when it cannot be read."""
-    try:
-        field = gguf.GGUFReader(path).get_field("general.architecture")
-    except (OSError, ValueError, KeyError) as error:
-        raise TrainingError(f"{path} is not a readable GGUF file", str(error)) from error
-    return "" if field is None else str(field.contents())
 
 
 Packed = tuple[gguf.GGMLQuantizationType, NDArray[np.uint8]]

@@ -53,8 +53,9 @@ def load(path: Path, exclude: Path | None, seed: int) -> list[tuple[int, str]]:
     for number, (source, prompt) in enumerate(lines):
         groups.setdefault(source, []).append((number, prompt))
     rng = random.Random(seed)  # noqa: S311 - a mixture, not a secret
-    made = [(s, p) for s, p in _made([p for _, p in lines], rng)]
-    made += _made_later([p for _, p in lines], random.Random(seed))  # noqa: S311
+    texts = [prompt for _, prompt in lines]
+    made = list(_made(texts, rng))
+    made += _made_later(texts, random.Random(seed))  # noqa: S311
     for number, (source, prompt) in enumerate(made, len(lines)):
         groups.setdefault(source, []).append((number, prompt))
     for group in groups.values():

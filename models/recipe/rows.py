@@ -95,7 +95,7 @@ def need_space(folder: Path, size: int) -> None:
         )
 
 
-class Writer:
+class RecordingWriter:
     """Appends sequences to a recording; opening one that exists resumes it."""
 
     def __init__(self, folder: Path, meta: Meta) -> None:

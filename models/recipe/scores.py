@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from pyspec.models.recipe.rows import Corpus
 
 from pyspec.drafters.lookup import LookupDrafter
+from pyspec.rules import Margin
 
-THETA, GAP = 0.9, 1.0  # the margin rule's defaults
 BINS = 10
 
 
@@ -106,10 +106,10 @@ class Score:
 
 
 def margin_accepts(answer: NDArray[Any], ids: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Where the margin rule takes a guess that is the target's runner-up (design, 4.1)."""
+    """Where the margin rule at its defaults takes a guess that is the target's runner-up (`pyspec.rules.Margin`)."""
     logits = answer["logp"][:, :2].astype(np.float64) + answer["lse"][:, None]
     first, second = logits[:, 0], logits[:, 1]
-    close = (first > 0) & (second > THETA * first) & (first - second <= GAP)
+    close = (first > 0) & (second > Margin.theta * first) & (first - second <= Margin.gap)
     return np.asarray(close[None, :] & (ids == answer["ids"][None, :, 1]), np.bool_)
 
 

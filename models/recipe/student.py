@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -191,9 +190,8 @@ def make_student(source: Source, head: Head, shape: Shape, layers: list[int], se
     return student
 
 
-def read_student(path: Path) -> Student:
+def read_student(source: Source) -> Student:
     """The student in a GGUF, with the weights as they stand there."""
-    source = Source(path)
     student = Student(Shape(**source.sizes(), vocab=len(source.tensor("token_embd.weight"))))
     weights = {key: source.tensor(gguf_name(key)) for key in student.state_dict()}
     student.load_state_dict({key: torch.from_numpy(value) for key, value in weights.items()})

@@ -15,6 +15,7 @@ import numpy as np
 from llama_cpp.llama_chat_format import Jinja2ChatFormatter
 from numpy.typing import NDArray
 
+from pyspec._lib import find_function
 from pyspec.errors import TrainingError
 from pyspec.store.check import extra_buffers
 
@@ -27,9 +28,11 @@ def _silent(level: int, text: bytes, user: ctypes.c_void_p) -> None:
     """llama.cpp's log would tear the progress bar."""
 
 
-def _ext(name: str, result: Any, *more: Any) -> Any:
-    """A call that llama.cpp exports under its C++ name only: (context, layer, `more`)."""
-    call = getattr(lc.llama_cpp._lib, name)  # noqa: SLF001 - there is no other way to it
+def _states_call(name: str, result: Any, *more: Any) -> Any:
+    """A call of (context, layer, `more`) that shows the states inside the model, which not every llama.cpp has."""
+    call = find_function(lc.llama_cpp._lib, name)  # noqa: SLF001 - there is no other way to it
+    if call is None:
+        raise TrainingError(f"this llama.cpp has no {name}", "leave --layers out")
     call.restype, call.argtypes = result, [ctypes.c_void_p, ctypes.c_uint32, *more]
     return call
 
@@ -84,9 +87,8 @@ class Target:
                 f"the target has no layer {wrong[0]}", f"name some of 0 to {count - 1}"
             )
         for layer in layers:
-            _ext("_Z30llama_set_embeddings_layer_inpP13llama_contextjb", None, ctypes.c_bool)(
-                self.context, layer, True
-            )
+            show = _states_call("llama_set_embeddings_layer_inp", None, ctypes.c_bool)
+            show(self.context, layer, True)
         return tuple(layers)
 
     def _formatter(self) -> Jinja2ChatFormatter:
@@ -138,11 +140,9 @@ class Target:
 
     def features(self, rows: int) -> NDArray[np.float32]:
         """The inputs of the watched layers at the last decode's rows: [rows, layers, n_embd]."""
-        read = _ext(
-            "_Z30llama_get_embeddings_layer_inpP13llama_contextj", ctypes.POINTER(ctypes.c_float)
-        )
         found = np.empty((rows, len(self.layers), self.n_embd), np.float32)
         for number, layer in enumerate(self.layers):
+            read = _states_call("llama_get_embeddings_layer_inp", ctypes.POINTER(ctypes.c_float))
             values = read(self.context, layer)
             found[:, number] = np.ctypeslib.as_array(values, shape=(rows, self.n_embd))
         return found

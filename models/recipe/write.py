@@ -16,7 +16,7 @@ import click
 import numpy as np
 from numpy.typing import NDArray
 from pyspec.models.recipe import prompts
-from pyspec.models.recipe.rows import Meta, Recording, Writer, file_sha256, need_space
+from pyspec.models.recipe.rows import Meta, Recording, RecordingWriter, file_sha256, need_space
 from pyspec.models.recipe.target import Row, Target, best
 from pyspec.models.recipe.text import Answer, known
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
@@ -60,10 +60,10 @@ class Live:
         return self.prefix + len(self.rows)
 
 
-class Scribe:
+class AnswerWriter:
     """Keeps the slots of a target full and hands finished sequences to a recording."""
 
-    def __init__(self, target: Target, writer: Writer, options: Options) -> None:
+    def __init__(self, target: Target, writer: RecordingWriter, options: Options) -> None:
         self.target, self.writer, self.options = target, writer, options
         self.dtype = writer.dtype
         self.rng = np.random.default_rng((options.seed, len(writer.sequences)))
@@ -219,11 +219,11 @@ class Scribe:
         else:
             live.rows = []
 
-    def run(self, queue: Iterator[tuple[int, str]], tokens: int, bar: Progress) -> None:
+    def run(self, queue: Iterator[tuple[int, str]], tokens: int | None, bar: Progress) -> None:
         """Write until the recording holds `tokens` rows or the prompts end."""
         task = bar.add_task("writing", total=tokens, completed=self.writer.rows)
         few = max(1, self.target.slots // 16)  # admitting in groups keeps the batches large
-        while self.writer.rows < tokens:
+        while tokens is None or self.writer.rows < tokens:
             more = len(self.free) >= few and self.admit(queue)
             if self.live:
                 self.step()
@@ -233,11 +233,10 @@ class Scribe:
 
 
 def write(
-    target_path: Path, folder: Path, queue: list[tuple[int, str]], tokens: int, options: Options,
-    threads: int, gpu: bool = False,
-    check_space: bool = True,
+    target_path: Path, folder: Path, queue: list[tuple[int, str]], tokens: int | None,
+    options: Options, threads: int, gpu: bool = False,
 ) -> int:  # fmt: skip
-    """Write (or go on writing) a recording of about `tokens` rows; returns the rows it holds.
+    """Write (or go on writing) a recording of about `tokens` rows (None: until the prompts end); returns the rows it holds.
 
     The prompts already used are read from the recording, so an interrupted run goes on with those
     that were not finished.
@@ -247,9 +246,9 @@ def write(
     meta = Meta(
         file_sha256(target_path), target.n_embd, target.n_vocab, options.top, options.layers
     )
-    writer = Writer(folder, meta)
+    writer = RecordingWriter(folder, meta)
     try:
-        if check_space:
+        if tokens is not None:
             size = max(0, tokens - writer.rows) * writer.dtype.itemsize
             click.echo(f"{folder}: {writer.rows} rows there, {size / 1e9:.2f} GB more", err=True)
             need_space(folder, size)
@@ -257,7 +256,7 @@ def write(
         left = iter([item for item in queue if item[0] not in done])
         columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.completed}"))
         with Progress(*columns, TimeRemainingColumn()) as bar:
-            Scribe(target, writer, options).run(left, tokens, bar)
+            AnswerWriter(target, writer, options).run(left, tokens, bar)
     finally:
         writer.close()
         target.close()

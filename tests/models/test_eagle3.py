@@ -114,7 +114,7 @@ def test_llama_computes_what_torch_does(
     """States fuse, and pairs decode, to torch's values; ids outside the draft vocabulary are -inf."""
     path = tmp_path / "e.gguf"
     export.export(checkpoint, tiny_target, [recording], path, kind, "tiny")
-    own = eagle3.read_head(path, gguf_io.Source(tiny_target))
+    own = eagle3.read_head(gguf_io.Source(path, "eagle3"), gguf_io.Source(tiny_target))
     rows = Recording(recording).sequence(1)
     features = rows["features"].astype(np.float32)
     llama = Llama(tiny_target, path)
@@ -138,7 +138,7 @@ def test_f32_file_holds_the_trained_weights(
     """Nothing is permuted or renamed on the way through the file, and sizes are folded into fc."""
     path = tmp_path / "e.gguf"
     export.export(checkpoint, tiny_target, [], path, "f32", "tiny")
-    back = eagle3.read_head(path, gguf_io.Source(tiny_target))
+    back = eagle3.read_head(gguf_io.Source(path, "eagle3"), gguf_io.Source(tiny_target))
     assert torch.equal(back.fused(), head.fused())
     for name, weight in head.state_dict().items():
         if name not in ("fc.weight", "sizes"):
@@ -172,7 +172,10 @@ def test_a_head_reads_the_deepest_features_alone(
     run.run(Progress(disable=True), 1e9)
     path = tmp_path / "e.gguf"
     export.export(tmp_path / "student.pt", tiny_target, [recording], path, "q4_0", "tiny")
-    for own in (run.student, eagle3.read_head(path, gguf_io.Source(tiny_target))):
+    for own in (
+        run.student,
+        eagle3.read_head(gguf_io.Source(path, "eagle3"), gguf_io.Source(tiny_target)),
+    ):
         features = torch.randn(3, 64)
         changed = [
             not torch.equal(own.fuse(features), own.fuse(features + torch.eye(3)[layer][:, None]))

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from pyspec.models.recipe.rows import Meta, Recording, Writer
+from pyspec.models.recipe.rows import Meta, Recording, RecordingWriter
 
 from pyspec.errors import TrainingError
 
@@ -15,7 +15,7 @@ META = Meta("0" * 64, 8, 300, 4)
 
 def fill(folder: Path, count: int, meta: Meta = META) -> None:
     """Append `count` sequences of 3 rows."""
-    writer = Writer(folder, meta)
+    writer = RecordingWriter(folder, meta)
     for number in range(count):
         rows = np.zeros(3, meta.row_dtype())
         rows["token"] = len(writer.sequences) + number

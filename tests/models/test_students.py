@@ -93,7 +93,7 @@ def test_llama_computes_what_torch_does(
     path = exported(plain_run, tiny_target, recording, tmp_path / "d.gguf", kind)
     tokens = Recording(recording).sequence(1)["token"].tolist()
     logits = llama_logits(path, tokens, 320)
-    student = read_student(path)
+    student = read_student(gguf_io.Source(path))
     with torch.no_grad():
         wanted = student.states(torch.tensor([tokens]))[0] @ student.embedding.weight.T
     error = np.abs(logits - wanted.numpy()).max() / np.abs(wanted.numpy()).max()
@@ -106,7 +106,7 @@ def test_f32_file_holds_the_trained_weights(
     """Nothing is permuted or renamed on the way through the file."""
     path = exported(plain_run, tiny_target, recording, tmp_path / "d.gguf", "f32")
     student, _ = export.load_student(plain_run / "student.pt")
-    back = read_student(path).state_dict()
+    back = read_student(gguf_io.Source(path)).state_dict()
     for name, weight in student.state_dict().items():
         assert torch.equal(weight, back[name]), name
 

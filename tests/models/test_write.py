@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from click.testing import CliRunner
-from pyspec.models.recipe import write
+from pyspec.models.recipe import target, write
 from pyspec.models.recipe.rows import Recording
 from pyspec.models.recipe.target import Target, best
 
@@ -16,10 +16,10 @@ from pyspec.errors import TrainingError
 
 def alone(path: Path, tokens: list[int]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """(logits, states, features) of one sequence decoded by itself."""
-    target = Target(path, 1, 512, threads=1, layers=(0, 1, 2))
-    logits, states = target.decode([(t, i, 0) for i, t in enumerate(tokens)])
-    found = logits.copy(), states.copy(), target.features(len(tokens))
-    target.close()
+    model = Target(path, 1, 512, threads=1, layers=(0, 1, 2))
+    logits, states = model.decode([(t, i, 0) for i, t in enumerate(tokens)])
+    found = logits.copy(), states.copy(), model.features(len(tokens))
+    model.close()
     return found
 
 
@@ -84,6 +84,15 @@ def test_a_full_disk_is_one_sentence(tiny_target: Path, tmp_path: Path) -> None:
     """More text than the disk has room for is refused before anything is written."""
     with pytest.raises(TrainingError, match="GB free and the step needs"):
         write.write(tiny_target, tmp_path / "r", [], 1 << 50, write.Options(slots=1), threads=1)
+
+
+def test_a_llama_without_its_states_is_one_sentence(
+    tiny_target: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A build that exports no layers' inputs cannot record them, and says so."""
+    monkeypatch.setattr(target, "find_function", lambda library, name: None)
+    with pytest.raises(TrainingError, match="leave --layers out"):
+        Target(tiny_target, 1, 512, threads=1, layers=(0,))
 
 
 def test_command_names_a_missing_target(prompt_file: Path, tmp_path: Path) -> None:
