@@ -109,7 +109,7 @@ def times_plain(report: Report, policy: LengthPolicy) -> float | None:
 
     Plain decoding would have taken one row a token, at the depth each token had; the curve knows what a row costs there, and
     by what the rounds of this answer took against it, how slow the machine was meanwhile: both sides of the factor are of the
-    same minute. Plain decoding's own time outside decodes is left out, so the figure is a little too low rather than too high.
+    same minute. What plain decoding takes beside decodes is known from the rounds of it that there were.
     """
     target, timings = policy.curve.target, report.timings
     known = target.measured or target.count(1) >= _FEWEST_ROWS
@@ -119,7 +119,7 @@ def times_plain(report: Report, policy: LengthPolicy) -> float | None:
     tables = [target.table(depth) for depth in ends]
     row = sum(table[1] for table in tables) / len(tables)
     spent = timings.total_ms - timings.prefill_ms
-    plain = row * _slowness(tables, policy.stats()) * timings.tokens
+    plain = (row * _slowness(tables, policy.stats()) + policy.plain_aside) * timings.tokens
     return round(plain / spent, 3) if spent > 0 else None
 
 

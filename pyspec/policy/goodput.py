@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from time import perf_counter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from pyspec.policy.simple import LengthPolicy, PlainRounds, clean_times
+from pyspec.policy.simple import LengthPolicy, PlainRounds, clean_times, smoothed
 from pyspec.policy.stopping import (
     Forecast,
     allocate,
@@ -95,6 +96,7 @@ class GoodputPolicy(LengthPolicy):
         self._rows = self.curve.target.table()
         self._n_seq, self._looked = 1, False
         self._rest = 0  # rounds for which no draft is thought of
+        self._aside = 0.0  # ms that a round with a model's draft takes beside decodes
         self._pending: dict[int, Forecast] = {}
         self._expected = self._worth = (
             0.0  # tokens that the choice counts on; what the companion's view adds
@@ -142,6 +144,7 @@ class GoodputPolicy(LengthPolicy):
         """Learn acceptance, costs, and whether draft and companion gain."""
         if not outcome.seqs:
             return
+        start = perf_counter()
         self._catch_up()
         clean_times(outcome)
         if not self._looked:  # the loop did not ask
@@ -154,6 +157,8 @@ class GoodputPolicy(LengthPolicy):
                 learn(self.learned, self._pending[seq.seq], seq)
         self._weigh(outcome)
         self._pending, self._expected, self._worth = {}, 0.0, 0.0
+        if outcome.draft_steps and outcome.t_round:
+            self._aside = smoothed(self._aside, outcome.aside + 1e3 * (perf_counter() - start))
 
     def learn_plain(self, seen: PlainRounds) -> None:
         """Learn costs, and save up for a trial."""
@@ -166,6 +171,11 @@ class GoodputPolicy(LengthPolicy):
     def _price(self) -> float:
         """Tokens a millisecond is worth: what plain decoding makes of it."""
         return self._n_seq / self._rows[self._n_seq]
+
+    @property
+    def _beside(self) -> float:
+        """Tokens a round and sequence that drafting costs beside decodes: Python's time counts where a token takes few ms."""
+        return self._price * max(0.0, self._aside - self.plain_aside) / self._n_seq
 
     def _look(self, n_seq: int, depth: int) -> None:
         """Take up the curve at this depth, and the tables for so many sequences."""
@@ -213,7 +223,7 @@ class GoodputPolicy(LengthPolicy):
         behind = self._price * (draft.time(place.lag + 1) - draft.time(1))
         switch = self._drafting[self._n_seq.bit_length()]
         table, rounds = self._table, left / self._pace
-        return switch.on(place.seq, table.gain, behind, left, rounds, table.more)
+        return switch.on(place.seq, table.gain - self._beside, behind, left, rounds, table.more)
 
     def _score(self, places: Sequence[Place]) -> bool:
         """Whether the companion looks at this round's drafts."""
@@ -266,7 +276,7 @@ class GoodputPolicy(LengthPolicy):
             lengths = {seq.seq: seq.n_verified for seq in outcome.seqs}
             for r in by_model:
                 g = lengths.get(r.draft.seq, 0)
-                switch.used(sum(r.survival[:g]) - price * (verify * g + drafting))
+                switch.used(sum(r.survival[:g]) - price * (verify * g + drafting) - self._beside)
         for seq in outcome.seqs:
             read, text = self._pending.get(seq.seq), self._texts.get(seq.seq)
             if read and text and read.draft.source == LOOKUP:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 _MS_MAX = 1e7
 _WATCHED = 8  # rounds without drafts that are learned from at once
+_ASIDE = 0.1  # weight of a new time outside decodes
 
 
 class PlainRounds:
@@ -98,6 +99,8 @@ class LengthPolicy(Policy):
         self.learned = learned or Learned()
         self.counts = ChoiceStats()
         self._plain = PlainRounds()
+        self.plain_aside = 0.0
+        """Milliseconds that a round without drafts takes beside its decode; 0 where none was timed."""
 
     def observe(self, outcome: Outcome) -> None:
         """Count the round, and time its decodes."""
@@ -132,6 +135,7 @@ class LengthPolicy(Policy):
         clean_times(mean)
         self.counts.add(mean, rounds=seen.rounds)
         self.curve.observe(mean, seen.rounds)
+        self.plain_aside = smoothed(self.plain_aside, mean.aside)
 
     def begin_answer(self) -> None:
         """New counts; the curve and what was learned stay."""
@@ -145,6 +149,11 @@ class LengthPolicy(Policy):
         """The counts of this answer."""
         self._catch_up()
         return self.counts.report()
+
+
+def smoothed(mean: float, ms: float) -> float:
+    """A running mean of times; the first one is taken as it is, a stall of many times the mean hardly counts."""
+    return mean + _ASIDE * (min(ms, 4.0 * mean) - mean) if mean else ms
 
 
 def clean_times(outcome: Outcome) -> None:

@@ -148,6 +148,11 @@ class Outcome(msgspec.Struct):
     depth: int = 0
 
     @property
+    def aside(self) -> float:
+        """Milliseconds beside the decodes; 0 where the round was not measured."""
+        return max(0.0, self.t_round - self.t_verify - self.t_draft - self.t_companion)
+
+    @property
     def own_rows(self) -> int:
         """Rows with logits: fewer than `verify_rows` where prompt tokens of other sequences shared the batch."""
         return len(self.seqs) + sum([seq.n_verified for seq in self.seqs])

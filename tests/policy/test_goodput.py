@@ -240,6 +240,24 @@ def test_a_draft_that_pays_in_no_text_is_not_looked_at() -> None:
     assert drafted == {"dear": 0, "cheap": 16}
 
 
+@pytest.mark.parametrize(("aside", "drafted"), [(0.1, True), (30.0, False)])
+def test_what_a_draft_takes_beside_decodes_counts(aside: float, drafted: bool) -> None:
+    """A good draft by its decodes alone pays no more where Python needs three tokens' time for a round with it."""
+    table = expand({1: 10.0, 64: 80.0})
+    policy = GoodputPolicy(CostCurve.from_tables({0: table}, [0.05 * t for t in table], table))
+    for _ in range(40):
+        plan = policy.plan([Place(0, 3, 0, 200, 50)])
+        n = min(plan.lengths[0], 3)
+        if n:
+            policy.choose([Draft(0, n, [0.8] * n, [1.0] * n)])
+            seen, took = SeqOutcome(0, n, n - 1), table[n + 1] + 0.5 * n
+            policy.observe(Outcome([seen], table[n + 1], n + 1, 0.5 * n, n, t_round=took + aside))
+        else:
+            policy.watch(1, 10.0, 10.0 + 0.05, 50)
+    policy.begin_sequence(0)
+    assert any(policy.plan([Place(0, 3, 40, 200, 50)]).lengths) == drafted
+
+
 def test_a_new_text_is_thought_of_at_once() -> None:
     """The rest after "no draft pays" ends with the text for which that was found."""
     policy, truth = fresh("Q4_K_M", 0.1), costs(SHAPES["Q4_K_M"], 0.1)
