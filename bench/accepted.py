@@ -11,13 +11,11 @@ and a near-tie is where its sign differs or its size is below how far batches mo
 
 from __future__ import annotations
 
-import argparse
-import shutil
 from collections.abc import Iterator
 from contextlib import closing
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from common import arguments
 from parity import row
 
 from pyspec.llama import SpeculativeLlama
@@ -29,7 +27,13 @@ from pyspec.target import TargetLlama
 from pyspec.template import ChatTemplate, Message
 from pyspec.tokens import common_prefix
 
+if TYPE_CHECKING:
+    from argparse import Namespace
+
 ROWS = range(1, 7)
+OPTIONS = {
+    "draft": "smollm2-eagle3", "server": None, "questions": None, "every": 4, "length": 3, "tokens": 96, "threads": 1
+}  # fmt: skip
 
 
 class Count(NamedTuple):
@@ -67,27 +71,13 @@ class Answer(NamedTuple):
 def main(words: list[str] | None = None) -> None:
     """Print one line a question, and the sums over equal texts."""
     found = []
-    for answer in compare(arguments(words)):
+    for answer in compare(arguments(__doc__, words, "model", **OPTIONS)):
         found.append(answer)
         print(line(answer), flush=True)
     print(summary(found))
 
 
-def arguments(words: list[str] | None) -> argparse.Namespace:
-    """The command line."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("model")
-    parser.add_argument("--draft", default="smollm2-eagle3")
-    parser.add_argument("--server", type=Path, default=shutil.which("llama-server"))
-    parser.add_argument("--questions", type=Path)
-    parser.add_argument("--every", type=int, default=4, help="ask every so manieth question")
-    parser.add_argument("--length", type=int, default=3)
-    parser.add_argument("--tokens", type=int, default=96)
-    parser.add_argument("--threads", type=int, default=1)
-    return parser.parse_args(words)
-
-
-def compare(options: argparse.Namespace) -> Iterator[Answer]:
+def compare(options: Namespace) -> Iterator[Answer]:
     """Each question's answers from both programs."""
     model, draft = resolve(options.model), resolve(options.draft)
     shape: dict[str, Any] = {
@@ -115,7 +105,7 @@ def compare(options: argparse.Namespace) -> Iterator[Answer]:
             )
 
 
-def answer(mode: Ours, prompt: list[int], options: argparse.Namespace) -> tuple[list[int], Count]:
+def answer(mode: Ours, prompt: list[int], options: Namespace) -> tuple[list[int], Count]:
     """Our tokens, and what was accepted for them."""
     mode.forget()
     found = mode.answer(prompt, options.tokens, Options())

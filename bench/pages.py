@@ -17,9 +17,10 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import batch
 import msgspec
-import serve
+from batch import BatchResults
+from common import write_page
+from serve import ServeResults
 
 from pyspec.errors import InputError
 from pyspec.measure import quality_report, report
@@ -62,10 +63,9 @@ def redraw(folder: Path) -> None:
         report.save(results, folder / name)
     for name, found in rules.items():
         quality_report.save_quality(found, folder / name)
-    if (folder / "batch").is_dir():
-        batch.write_page(folder / "batch")
-    if (folder / "serve").is_dir():
-        serve.write_page(folder / "serve")
+    for name, kind in (("batch", BatchResults), ("serve", ServeResults)):
+        if (folder / name).is_dir():
+            write_page(folder / name, kind)
 
 
 def readme_table(folder: Path, link: str = "bench/results") -> str:
@@ -74,7 +74,7 @@ def readme_table(folder: Path, link: str = "bench/results") -> str:
     rows = [_row(runs[name], f"{link}/{name}/README.md") for name in SHOWN if name in runs]
     batches = {path.stem: path for path in (folder / "batch").glob("*.json")}
     rows += [
-        _batch_row(_decoded(batches[name], batch.BatchResults), f"{link}/batch/README.md")
+        _batch_row(_decoded(batches[name], BatchResults), f"{link}/batch/README.md")
         for name in BATCHES
         if name in batches
     ]
@@ -102,7 +102,7 @@ def _best_peer(summaries: Sequence[Summary]) -> str:
     return f"{best.geomean:.2f} {best.who}" if best else "-"
 
 
-def _batch_row(found: batch.BatchResults, link: str) -> list[str]:
+def _batch_row(found: BatchResults, link: str) -> list[str]:
     plain, own, peer = (found.find(name) for name in ("plain:1", "speculative:16", "server"))
     if plain is None or own is None:
         raise InputError(f"{found.title} has no plain:1 or no speculative:16")
@@ -136,7 +136,7 @@ def numbers(folder: Path) -> dict[str, str]:
                 f"{name}/{f.who}/distinct": f"{f.measures[DISTINCT].over.mean:+.3f}",
             }
     for path in sorted((folder / "batch").glob("*.json")):
-        found_batch = _decoded(path, batch.BatchResults)
+        found_batch = _decoded(path, BatchResults)
         alone = found_batch.find("plain:1")
         for one in found_batch.contenders:
             out[f"batch/{path.stem}/{one.name}/rate"] = f"{one.rate:.0f}"

@@ -9,15 +9,17 @@ original's own row, computed with the rows before it in one batch, gives our tok
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Iterator, Sequence
 from contextlib import closing
+from itertools import product
 from typing import Any, NamedTuple
 
 import llama_cpp
 import numpy as np
+from common import arguments
 
 from pyspec.llama import SpeculativeLlama
+from pyspec.measure.report import table
 from pyspec.target import TargetLlama
 from pyspec.tokens import common_prefix
 
@@ -62,30 +64,18 @@ class Difference(NamedTuple):
 
 def main(words: list[str] | None = None) -> None:
     """Count, and print a Markdown table and each difference."""
-    options = arguments(words)
-    found = list(
-        compare(options.model, options.drafts.split(","), options.prompts, options.tokens, options.threads)
-    )  # fmt: skip
-    print("| draft | temperature | answers | equal | near-ties | others |\n|" + " --- |" * 6)
-    for draft in options.drafts.split(","):
-        for temperature in TEMPERATURES:
-            mine = [d for d in found if (d.draft, d.temperature) == (draft, temperature)]
-            near = sum(d.near for d in mine)
-            counts = [options.prompts, options.prompts - len(mine), near, len(mine) - near]
-            print(f"| {draft} | {temperature} | " + " | ".join(map(str, counts)) + " |")
+    how = {"prompts": len(PROMPTS), "tokens": 48, "threads": 1, "drafts": ",".join(DRAFTS)}
+    options = arguments(__doc__, words, "model", **how)
+    n, drafts = options.prompts, options.drafts.split(",")
+    found = list(compare(options.model, drafts, n, options.tokens, options.threads))
+    rows = []
+    for draft, temperature in product(drafts, TEMPERATURES):
+        mine = [d for d in found if (d.draft, d.temperature) == (draft, temperature)]
+        near = sum(d.near for d in mine)
+        rows.append([draft, *map(str, (temperature, n, n - len(mine), near, len(mine) - near))])
+    print(table(["draft", "temperature", "answers", "equal", "near-ties", "others"], rows))
     for difference in found:
         print(difference)
-
-
-def arguments(words: list[str] | None) -> argparse.Namespace:
-    """The command line."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("model")
-    parser.add_argument("--prompts", type=int, default=len(PROMPTS))
-    parser.add_argument("--tokens", type=int, default=48)
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--drafts", default=",".join(DRAFTS))
-    return parser.parse_args(words)
 
 
 def compare(

@@ -9,7 +9,6 @@ by the signal (130 or 143); where it had ended by itself, as a short answer does
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import random
@@ -22,27 +21,35 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from statistics import median, quantiles
+from typing import TYPE_CHECKING
+
+from common import arguments
+
+from pyspec.measure.report import table
+
+if TYPE_CHECKING:
+    from argparse import Namespace
 
 WAIT_S = 120
-Case = Callable[[argparse.Namespace, signal.Signals, random.Random], "float | None"]
+Case = Callable[["Namespace", signal.Signals, random.Random], "float | None"]
 CODES = {signal.SIGINT: 130, signal.SIGTERM: 143}
 
 
 def main(words: list[str] | None = None) -> None:
     """Measure every case and print a Markdown table."""
-    options = arguments(words)
-    print(
-        "| case | signal | sends | p50 ms | p95 ms | most ms |\n| --- | --- | --- | --- | --- | --- |"
-    )
+    how = {"sends": 20, "threads": 1, "cases": ",".join(CASES), "spread": 1.0}
+    options = arguments(__doc__, words, "model", **how)
+    rows = []
     for name in options.cases.split(","):
         for number in CODES:
             found = sends(CASES[name], options, number)
             p95 = quantiles([*found, *found], n=20, method="inclusive")[-1]  # it wants two at least
             cells = [f"{1e3 * x:.0f}" for x in (median(found), p95, max(found))]
-            print(f"| {name} | {number.name} | {len(found)} | {' | '.join(cells)} |", flush=True)
+            rows.append([name, number.name, str(len(found)), *cells])
+    print(table(["case", "signal", "sends", "p50 ms", "p95 ms", "most ms"], rows))
 
 
-def sends(case: Case, options: argparse.Namespace, number: signal.Signals) -> list[float]:
+def sends(case: Case, options: Namespace, number: signal.Signals) -> list[float]:
     """Seconds of as many sends as are asked for. Ends the program where most come too late."""
     found: list[float] = []
     for i in range(3 * options.sends):
@@ -53,20 +60,7 @@ def sends(case: Case, options: argparse.Namespace, number: signal.Signals) -> li
     sys.exit("most commands ended before the signal came: use a larger model")
 
 
-def arguments(words: list[str] | None) -> argparse.Namespace:
-    """The command line."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("model")
-    parser.add_argument("--sends", type=int, default=20)
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--cases", default="prefill,answer,batch")
-    parser.add_argument("--spread", type=float, default=1.0)
-    return parser.parse_args(words)
-
-
-def prefill(
-    options: argparse.Namespace, number: signal.Signals, rng: random.Random
-) -> float | None:
+def prefill(options: Namespace, number: signal.Signals, rng: random.Random) -> float | None:
     """A prompt of some 7,000 tokens, which takes seconds to read."""
     child = start(options, "generate", "-c", "8192")
     give(child, "word " * 7000)
@@ -75,7 +69,7 @@ def prefill(
     return end(child, number)
 
 
-def answer(options: argparse.Namespace, number: signal.Signals, rng: random.Random) -> float | None:
+def answer(options: Namespace, number: signal.Signals, rng: random.Random) -> float | None:
     """A short prompt with an answer that has no end."""
     child = start(options, "generate", "-c", "4096", "-n", "-1", "--raw", "--temp", "1")
     give(child, "Once upon a time")
@@ -84,7 +78,7 @@ def answer(options: argparse.Namespace, number: signal.Signals, rng: random.Rand
     return end(child, number)
 
 
-def batch(options: argparse.Namespace, number: signal.Signals, rng: random.Random) -> float | None:
+def batch(options: Namespace, number: signal.Signals, rng: random.Random) -> float | None:
     """Many records, some of which are done."""
     with tempfile.TemporaryDirectory() as folder:
         records = Path(folder, "in.jsonl")
@@ -101,7 +95,7 @@ def batch(options: argparse.Namespace, number: signal.Signals, rng: random.Rando
 CASES = {"prefill": prefill, "answer": answer, "batch": batch}
 
 
-def start(options: argparse.Namespace, *words: str) -> subprocess.Popen[bytes]:
+def start(options: Namespace, *words: str) -> subprocess.Popen[bytes]:
     """The command as a person runs it."""
     command = [
         sys.executable,

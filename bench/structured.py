@@ -9,16 +9,17 @@ round otherwise, so a near-tie may fall the other way.
 
 from __future__ import annotations
 
-import argparse
 import json
 import time
 from statistics import median
 from typing import Any
 
 import outlines
+from common import arguments, in_turns
 from outlines.types import JsonSchema
 
 from pyspec.llama import SpeculativeLlama
+from pyspec.measure.report import table
 
 NAMES = ("name", "street", "city", "country", "phone")
 RECORDS = (
@@ -46,42 +47,27 @@ def prompt_of(index: int) -> str:
 
 def main(words: list[str] | None = None) -> None:
     """Measure all drafts and print a Markdown table."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("model")
-    parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--repeat", type=int, default=3)
-    parser.add_argument("--drafts", default="none,lookup")
-    options = parser.parse_args(words)
-    drafts = options.drafts.split(",")
-    llms = {draft: opened(options, draft) for draft in drafts}
-    seconds: dict[str, list[float]] = {draft: [] for draft in drafts}
-    accepted: dict[str, int] = {}
-    texts: dict[str, list[str]] = {}
-    rate: dict[str, list[float]] = {draft: [] for draft in drafts}
-    for turn in range(options.repeat + 1):  # the first warms the schema's index
-        for draft, llm in llms.items():
-            took, texts[draft], accepted[draft] = ask(llm)
-            tokens = sum(len(llm.tokenize(text.encode())) for text in texts[draft])
-            if turn:
-                seconds[draft].append(took)
-                rate[draft].append(tokens / took)
-    print(texts[drafts[0]][0])
-    print("\n| draft | s | tokens/s | accepted | texts as the first draft's |\n|" + " --- |" * 5)
-    for draft in drafts:
-        same = sum(a == b for a, b in zip(texts[draft], texts[drafts[0]]))
-        times = f"{median(seconds[draft]):.2f} | {median(rate[draft]):.1f}"
-        print(f"| {draft} | {times} | {accepted[draft]} | {same} of {len(RECORDS)} |")
+    options = arguments(__doc__, words, "model", threads=2, repeat=3, drafts="none,lookup")
+    shape = {"n_ctx": 1024, "n_threads": options.threads, "seed": 1}
+    llms = {
+        draft: SpeculativeLlama(options.model, draft=draft, **shape)
+        for draft in options.drafts.split(",")
+    }
+    found = in_turns(llms, options.repeat + 1, lambda draft: ask(llms[draft]))
+    wanted = next(iter(found.values()))[0]["texts"]
+    rows = []
+    for draft, (_, *runs) in found.items():  # the first warms the schema's index
+        seconds = median(run["seconds"] for run in runs)
+        rate = median(run["tokens"] / run["seconds"] for run in runs)
+        same = sum(a == b for a, b in zip(runs[-1]["texts"], wanted))
+        counts = [str(runs[-1]["accepted"]), f"{same} of {len(RECORDS)}"]
+        rows.append([draft, f"{seconds:.2f}", f"{rate:.1f}", *counts])
+    print(wanted[0] + "\n")
+    print(table(["draft", "s", "tokens/s", "accepted", "texts as the first draft's"], rows))
 
 
-def opened(options: argparse.Namespace, draft: str) -> SpeculativeLlama:
-    """An object with one draft."""
-    return SpeculativeLlama(
-        options.model, n_ctx=1024, n_threads=options.threads, draft=draft, seed=1
-    )
-
-
-def ask(llm: SpeculativeLlama) -> tuple[float, list[str], int]:
-    """All tasks: seconds, texts, accepted tokens."""
+def ask(llm: SpeculativeLlama) -> dict[str, Any]:
+    """All tasks: seconds, texts, their tokens, and how many of those were accepted drafts."""
     model: Any = outlines.from_llamacpp(llm)
     generator = outlines.Generator(model, JsonSchema(json.dumps(SCHEMA)))
     texts, accepted = [], 0
@@ -89,7 +75,9 @@ def ask(llm: SpeculativeLlama) -> tuple[float, list[str], int]:
     for index in range(len(RECORDS)):
         texts.append(generator(prompt_of(index), max_tokens=200, temperature=0.0))
         accepted += llm.last_speculation["accepted"]
-    return time.perf_counter() - start, texts, accepted
+    seconds = time.perf_counter() - start
+    tokens = sum(len(llm.tokenize(text.encode())) for text in texts)
+    return {"seconds": seconds, "texts": texts, "tokens": tokens, "accepted": accepted}
 
 
 if __name__ == "__main__":

@@ -109,7 +109,7 @@ class InProcess:
     def __init__(self, name: str, files: Files) -> None:
         self.name = name
         lookup = llama_cpp.llama_speculative.LlamaPromptLookupDecoding
-        self._llm = PlainLlama(
+        self.llm = PlainLlama(
             str(files.target),
             extra_buffers=extra_buffers(),
             n_ctx=files.n_ctx,
@@ -119,21 +119,21 @@ class InProcess:
             draft_model=lookup() if "lookup" in name else None,
             verbose=False,
         )
-        model = self._llm._model.model  # noqa: SLF001 - it has no method for it
+        model = self.llm._model.model  # noqa: SLF001 - it has no method for it
         self._vocab = llama_cpp.llama_model_get_vocab(model)
 
     def forget(self) -> None:
         """Drop what its KV cache holds."""
-        self._llm.reset()
+        self.llm.reset()
 
     def answer(self, prompt: Sequence[int], max_tokens: int, options: Options) -> TimedAnswer:
         """Answer through `Llama.generate`, token by token."""
         tokens: list[int] = []
         finish = "length"
-        self._llm.set_seed(options.seed)
+        self.llm.set_seed(options.seed)
         clock = Clock()
         # closed at once, so that the next call finds its KV settled
-        with contextlib.closing(self._llm.generate(prompt, temp=options.temperature)) as ids:
+        with contextlib.closing(self.llm.generate(prompt, temp=options.temperature)) as ids:
             for token in ids:
                 clock.tick()
                 tokens.append(token)
@@ -146,20 +146,30 @@ class InProcess:
 
     def close(self) -> None:
         """Free the model."""
-        self._llm.close()
+        self.llm.close()
+
+
+def llama_server(program: Path | str, model: Path | str, options: Sequence[str]) -> list[str]:
+    """The command that starts one, but for host and port."""
+    return [str(program), "-m", str(model), "--no-ui", *options]
 
 
 class ServerProcess:
-    """A llama-server on 127.0.0.1, ready when made. Raises PeerMissing where it does not start."""
+    """A server on 127.0.0.1 with a page /health, ready when made. Raises PeerMissing where it does not start.
 
-    def __init__(self, program: Path, model: Path | str, options: Sequence[str]) -> None:
+    command: what starts it, but for host and port.
+    """
+
+    def __init__(self, command: Sequence[str]) -> None:
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             self._port = int(probe.getsockname()[1])
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 - closed in close()
-        command = [str(program), "-m", str(model), "--host", "127.0.0.1", "--port", str(self._port),
-                   "--no-ui", *options]  # fmt: skip
-        self._process = subprocess.Popen(command, stdout=self._log, stderr=subprocess.STDOUT)
+        where = ["--host", "127.0.0.1", "--port", str(self._port)]
+        self._process = subprocess.Popen(
+            [*command, *where], stdout=self._log, stderr=subprocess.STDOUT
+        )
+        self.pid = self._process.pid
         try:
             self._wait()
         except BaseException:
@@ -170,24 +180,22 @@ class ServerProcess:
         end = time.monotonic() + _START_S
         while time.monotonic() < end:
             if self._process.poll() is not None:
-                raise PeerMissing(f"llama-server ended: {self._last_line()}")
-            with contextlib.suppress(OSError, http.client.HTTPException):
-                connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=5)
+                raise PeerMissing(f"the server ended: {self._last_line()}")
+            connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=5)
+            with (
+                contextlib.suppress(OSError, http.client.HTTPException),
+                contextlib.closing(connection),
+            ):
                 connection.request("GET", "/health")
                 if connection.getresponse().status == 200:
                     return
             time.sleep(0.1)
-        raise PeerMissing(f"llama-server was not ready in {_START_S:.0f} s")
+        raise PeerMissing(f"the server was not ready in {_START_S:.0f} s")
 
     def _last_line(self) -> str:
         self._log.seek(0)
         lines = self._log.read().decode("utf-8", "replace").split("\n")
         return next((line.strip()[:200] for line in reversed(lines) if line.strip()), "no output")
-
-    def ask(self, path: str, body: dict[str, Any]) -> Any:
-        """One answer, as JSON. Raises EngineError."""
-        (answer,) = self.lines(path, body)
-        return json.loads(answer)
 
     def lines(self, path: str, body: dict[str, Any]) -> Iterator[bytes]:
         """The lines of an answer as they come. Raises EngineError."""
@@ -197,10 +205,10 @@ class ServerProcess:
             response = connection.getresponse()
             if response.status != 200:
                 text = response.read(300).decode("utf-8", "replace")
-                raise EngineError(f"llama-server answered {response.status}: {text}")
+                raise EngineError(f"the server answered {response.status}: {text}")
             yield from response
         except (OSError, http.client.HTTPException, ValueError) as error:
-            raise EngineError(f"llama-server failed: {error}; {self._last_line()}") from None
+            raise EngineError(f"the server failed: {error}; {self._last_line()}") from None
         finally:
             connection.close()
 
@@ -235,7 +243,7 @@ class Server:
         if name.partition(":")[0] in _DRAFTING:
             options += ["-md", str(files.draft), "-td", str(files.threads)]
         try:
-            self._process = ServerProcess(program, files.target, options)
+            self._process = ServerProcess(llama_server(program, files.target, options))
         except PeerMissing as error:
             raise PeerMissing(f"{name} is skipped: {error}") from None
 

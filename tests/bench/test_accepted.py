@@ -26,9 +26,9 @@ class Peer(InProcess):
         found = super().answer(prompt, max_tokens, options)
         found.speculation = {"accepted": 5, "verified": 7}
         if self.wrong:
-            self._llm.reset()
-            self._llm.eval([*prompt, *found.tokens[:3]])
-            found.tokens[3] = int(self._llm._scores[-1].argmin())
+            self.llm.reset()
+            self.llm.eval([*prompt, *found.tokens[:3]])
+            found.tokens[3] = int(self.llm._scores[-1].argmin())
         return found
 
 

@@ -9,8 +9,8 @@ import pytest
 
 BENCH = Path(__file__).parents[2] / "bench"
 TESTED = {
-    "batch", "pages", "stretch", "kernels", "load", "soak", "grid", "replay", "serve", "signals", "parity", "structured",
-    "overhead", "accepted", "comparison",  # with batch and serve, which keep their results by it
+    "batch", "pages", "stretch", "load", "grid", "replay", "serve", "signals", "parity", "structured", "overhead",
+    "accepted", "common",  # with all the others
 }  # fmt: skip
 
 
@@ -18,24 +18,6 @@ def test_no_script_is_without_a_test() -> None:
     """A new one has to be added here, and tested."""
     found = {path.stem for path in BENCH.glob("*.py")}
     assert found == TESTED
-
-
-def test_kernels_are_timed(script, capsys) -> None:
-    """Each kernel, at each level of the processor."""
-    script("kernels").main(["--runs", "1", "--entries", "64"])
-    shown = capsys.readouterr().out
-    for words in ("top-2", "agreement", "ns/entry", "gate"):
-        assert words in shown
-
-
-def test_the_soak_draws_its_curve(script, tiny_ascii: Path, tmp_path: Path, capsys) -> None:
-    """One point a hundred records."""
-    out = tmp_path / "soak.svg"
-    arguments = [str(tiny_ascii), str(out), "--records", "200", "--tokens", "1", "--threads", "1"]
-    script("soak").main(arguments)
-    rows = capsys.readouterr().out.splitlines()
-    assert [row.split(" | ")[0] for row in rows[2:]] == ["| 100", "| 200"]
-    assert out.read_text().lstrip().startswith("<?xml")
 
 
 def test_the_grid_has_a_line_for_each_curve_and_start(script, tmp_path, capsys) -> None:

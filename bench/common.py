@@ -1,0 +1,118 @@
+"""What the scripts here share: a command line, questions, and comparisons over one target, kept beside their page."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import msgspec
+
+from pyspec.measure.records import ModelFile, machine, model_file, published
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+
+def arguments(
+    doc: str | None, words: Sequence[str] | None, *given: str, **options: Any
+) -> argparse.Namespace:
+    """The words of a command line. given: what has to be there, or may with "?" behind it; `doc` is what --help says.
+
+    options: with their defaults, whose type they have: False stands for a flag, None for a path.
+    """
+    kind = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(description=doc, formatter_class=kind)
+    for name in given:
+        parser.add_argument(name.rstrip("?"), nargs="?" if name.endswith("?") else None)
+    for name, default in options.items():
+        option = f"--{name.replace('_', '-')}"
+        if default is False:
+            parser.add_argument(option, action="store_true")
+        else:
+            parser.add_argument(option, default=default, type=Path if default is None else type(default))  # fmt: skip
+    return parser.parse_args(words)
+
+
+def first_turns(path: str | Path) -> list[str]:
+    """What a file of questions asks first: `turns` or `prompt` of each line."""
+    rows = [json.loads(line) for line in Path(path).read_text(encoding="utf-8").splitlines()]
+    return [row["turns"][0] if "turns" in row else row["prompt"] for row in rows]
+
+
+def in_turns(
+    contenders: Iterable[str], repeat: int, measure: Callable[[str], dict[str, Any]]
+) -> dict[str, list[dict[str, Any]]]:
+    """What `measure` finds of each contender, so often; stderr tells it at once."""
+    found: dict[str, list[dict[str, Any]]] = {one: [] for one in contenders}
+    for _ in range(repeat):
+        for one, runs in found.items():
+            runs.append(measure(one))
+            print(one, json.dumps(runs[-1]), file=sys.stderr, flush=True)
+    return found
+
+
+class Comparison(msgspec.Struct, kw_only=True):
+    """What a run depends on; max_tokens: of an answer; repeat: runs of each contender."""
+
+    heading: ClassVar[str]
+    intro: ClassVar[str]
+
+    title: str
+    command: str
+    day: str
+    machine: str
+    threads: int
+    target: ModelFile
+    max_tokens: int
+    repeat: int
+
+    @property
+    def work(self) -> str:
+        """What every contender had to do."""
+        raise NotImplementedError
+
+    def table(self) -> str:
+        """The contenders' figures as Markdown."""
+        raise NotImplementedError
+
+
+def circumstances(name: str, options: argparse.Namespace, words: Sequence[str]) -> dict[str, Any]:
+    """The fields of `Comparison` for a run of bench/NAME.py with these words."""
+    target = Path(options.model)
+    return {
+        "title": options.title or f"{name.capitalize()}, {target.stem}",
+        "command": published(f"python bench/{name}.py", words),
+        "day": datetime.now(timezone.utc).date().isoformat(),
+        "machine": machine(),
+        "threads": options.threads,
+        "target": model_file(target),
+        "max_tokens": options.tokens,
+        "repeat": options.repeat,
+    }
+
+
+def publish(found: Comparison, out: Path | None) -> None:
+    """Print the table; where there is an `out`, write the results there and the page beside them."""
+    print(found.table())
+    if out:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        out.write_bytes(msgspec.json.format(msgspec.json.encode(found), indent=1) + b"\n")
+        write_page(out.parent, type(found))
+
+
+def write_page(folder: Path, kind: type[Comparison]) -> None:
+    """The page of all results in a folder."""
+    parts = [f"# {kind.heading}", kind.intro]
+    for path in sorted(folder.glob("*.json")):
+        found = msgspec.json.decode(path.read_bytes(), type=kind)
+        made = (
+            f"Made by `{found.command}` on {found.day}: {found.machine}, {found.threads} threads; {found.work}, "
+            f"temperature 0, strict; medians of {found.repeat}, the contenders taking turns. "
+            f"Target {found.target.name}, sha256 {found.target.sha256}."
+        )
+        parts += [f"## {found.title}", made, found.table()]
+    (folder / "README.md").write_text("\n\n".join(parts) + "\n", encoding="utf-8")
