@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Mapping, Sequence
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +18,10 @@ from pyspec.measure.stats import TOTAL, Summary
 class Drawn(msgspec.Struct):
     """What the pictures of a run are drawn from, beside its summaries; modes and peers by name.
 
-    taken: rounds, and in how many of them the i-th drafted token was taken. predicted: for each answer, tokens its
-    choices expected to be accepted, and those that were. curves: ms of a decode by rows, from 0.
+    taken: rounds, and in how many of them the i-th drafted token was taken. curves: ms of a decode by rows, from 0.
     """
 
     taken: dict[str, tuple[int, list[int]]] = {}
-    predicted: dict[str, list[tuple[float, int]]] = {}
     curves: dict[str, list[float]] = {}
 
 
@@ -31,17 +30,10 @@ def gather(records: Sequence[RunRecord], curves: Mapping[str, Sequence[float]]) 
     out = Drawn(curves={name: [round(t, 3) for t in times] for name, times in curves.items()})
     for record in records:
         for turn in record.turns:
-            taken = turn.speculation.get("accepted_by_position")
-            if taken:
+            if taken := turn.speculation.get("accepted_by_position"):
                 rounds, total = out.taken.get(record.who, (0, []))
-                longest = max(len(total), len(taken))
-                padded = [[*counts, *[0] * (longest - len(counts))] for counts in (total, taken)]
-                counts = [a + b for a, b in zip(*padded, strict=True)]
+                counts = [a + b for a, b in zip_longest(total, taken, fillvalue=0)]
                 out.taken[record.who] = rounds + int(turn.speculation["rounds"]), counts
-            choice = turn.speculation.get("choice", {})
-            if choice.get("tokens_predicted"):
-                pair = round(float(choice["tokens_predicted"]), 1), int(choice["tokens_accepted"])
-                out.predicted.setdefault(record.who, []).append(pair)
     return out
 
 
@@ -80,7 +72,6 @@ def draw_all(drawn: Drawn, summaries: Sequence[Summary], folder: Path) -> list[s
     figures = {
         "speed-up.svg": speed_up(summaries),
         "accepted-by-position.svg": accepted_by_position(drawn.taken),
-        "predicted.svg": predicted(drawn.predicted),
         "cost.svg": cost(drawn.curves),
     }
     for name, figure in figures.items():
@@ -114,19 +105,6 @@ def accepted_by_position(taken: Mapping[str, tuple[int, Sequence[int]]]) -> Any 
     for who, (rounds, counts) in taken.items():
         shares = [n / rounds for n in counts]
         axes.plot(range(1, len(shares) + 1), shares, marker=".", label=who)
-    axes.legend(frameon=False, fontsize="small")
-    return figure
-
-
-def predicted(points: Mapping[str, Sequence[tuple[float, float]]]) -> Any | None:
-    """Points: tokens an answer's choice expected to be accepted, and those that were."""
-    if not points:
-        return None
-    figure, axes = new_axes("accepted tokens of an answer", "predicted", "observed")
-    for who, pairs in points.items():
-        axes.scatter(*zip(*pairs, strict=False), s=8, label=who)
-    most = max(max(pair) for pairs in points.values() for pair in pairs)
-    axes.plot([0, most], [0, most], color="black", linewidth=0.8)
     axes.legend(frameon=False, fontsize="small")
     return figure
 

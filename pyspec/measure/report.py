@@ -12,7 +12,7 @@ from pyspec.measure import plots
 from pyspec.measure.equal import Difference
 from pyspec.measure.plots import Drawn
 from pyspec.measure.records import RunRecord, Setup
-from pyspec.measure.stats import TOTAL, Summary, geomean, hindsight, summarise
+from pyspec.measure.stats import TOTAL, Speed, Summary, geomean, hindsight, summarise
 from pyspec.measure.usage import BOUND
 
 SHOWN = 20
@@ -74,8 +74,6 @@ def page(results: Results, plots: Sequence[str] = ()) -> str:
         *_against(results.summaries),
         "## What else was counted",
         detail_table(results.summaries),
-        "## Spread",
-        spread_table(results.summaries),
         *_equality(results),
         *(["## Notes", "\n".join(f"- {note}" for note in results.notes)] if results.notes else []),
         *(f"![{name.rpartition('.')[0]}]({name})" for name in plots),
@@ -161,20 +159,8 @@ def _rate(summary: Summary) -> str:
     return f"{speed.rate:.1f}" if speed else "-"
 
 
-def spread_table(summaries: Sequence[Summary]) -> str:
-    """Median and quartiles of the single questions' speed-ups."""
-    names = [*_categories(summaries), TOTAL]
-    rows = [[s.who, *(_spread(s, name) for name in names)] for s in summaries]
-    return table(["median (quartiles)", *names], rows)
-
-
-def _spread(summary: Summary, name: str) -> str:
-    speed = summary.speeds.get(name)
-    return f"{speed.mid:.2f} ({speed.low:.2f}-{speed.high:.2f})" if speed else "-"
-
-
 def detail_table(summaries: Sequence[Summary]) -> str:
-    """Acceptance, length, relaxed share, first token, time outside decodes."""
+    """Acceptance, length, relaxed share, first token, time outside decodes, and how single questions' speed-ups spread."""
     rows = [
         [
             s.who,
@@ -184,12 +170,17 @@ def detail_table(summaries: Sequence[Summary]) -> str:
             f"{s.first_ms:.0f}",
             f"{s.answer_s:.2f}" if s.answer_s else "-",
             _share(s.other),
+            _spread(s.speeds.get(TOTAL)),
         ]
         for s in summaries
     ]
-    head = ["", "accepted of verified", "tokens a round", "relaxed", "first token ms",
-            "whole answer s", "outside decodes"]  # fmt: skip
+    head = ["", "accepted of verified", "tokens a round", "relaxed", "first token ms", "whole answer s",
+            "outside decodes", "speed-up of a question, median (quartiles)"]  # fmt: skip
     return table(head, rows)
+
+
+def _spread(speed: Speed | None) -> str:
+    return f"{speed.mid:.2f} ({speed.low:.2f}-{speed.high:.2f})" if speed else "-"
 
 
 def _share(value: float | None) -> str:

@@ -81,7 +81,6 @@ def test_pictures_can_be_drawn_from_the_file(tmp_path: Path) -> None:
     counts = {
         "rounds": 4,
         "accepted_by_position": [3, 1],
-        "choice": {"tokens_predicted": 3.96, "tokens_accepted": 4},
     }
     records = [
         record("plain", 1, turn([1, 2])),
@@ -89,8 +88,7 @@ def test_pictures_can_be_drawn_from_the_file(tmp_path: Path) -> None:
     ]
     drawn = gather(records, {"target": [0.0, 1.23456]})
     assert drawn.taken == {"strict": (8, [6, 2])}
-    assert drawn.predicted == {"strict": [(4.0, 4), (4.0, 4)]}
     assert drawn.curves == {"target": [0.0, 1.235]}
     save(collect(records, [], 0.1, title="t", command="c", drawn=drawn), tmp_path)
     pictures = {path.name for path in tmp_path.glob("*.svg")}
-    assert pictures == {"speed-up.svg", "accepted-by-position.svg", "predicted.svg", "cost.svg"}
+    assert pictures == {"speed-up.svg", "accepted-by-position.svg", "cost.svg"}
