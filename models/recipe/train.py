@@ -43,9 +43,9 @@ class StudentOptions:
     """What to train.
 
     `sizes`: width, layers, heads, kv_heads, head, ff; `layers`: layers of the target to start from; `draft_vocab`: not 0
-    for an EAGLE-3 head, and then how many ids it can say; `features`: how many of the recorded layers it reads, the deepest ones
-    (None: all); `begin`: folder of another run whose weights are taken where
-    names and sizes agree, and whose output matrix is taken whole.
+    for an EAGLE-3 head, and then how many ids it can say; `features`: how many of the recorded layers such a head reads, the
+    deepest ones (None: all); `begin`: folder of another run whose weights are taken where names and sizes agree, and whose
+    output matrix is taken whole.
     """
 
     sizes: dict[str, int]
@@ -77,7 +77,7 @@ def prepare(
         trainer.resume(state)
     elif known is not None:
         trainer.take_weights(known["student"])
-    if wanted.features is not None:
+    if wanted.draft_vocab and wanted.features is not None:
         student.read_last(wanted.features)
     return trainer
 
@@ -96,17 +96,14 @@ Made = tuple[nn.Module, Objective, dict[str, Any]]
 
 
 def _student(
-    source: Source,
-    corpus: Corpus,
-    wanted: StudentOptions,
-    plan: TrainingPlan,
+    source: Source, corpus: Corpus, wanted: StudentOptions, plan: TrainingPlan,
     known: dict[str, Any] | None,
-) -> Made:
+) -> Made:  # fmt: skip
     shape = Shape(**_sizes(source, corpus, wanted))
     head = (
-        Head(**known["head"])
-        if known is not None
-        else make_head(source, answer_states(corpus, 120_000), shape.width)
+        make_head(source, answer_states(corpus, 120_000), shape.width)
+        if known is None
+        else Head(**known["head"])
     )
     student = make_student(source, head, shape, list(wanted.layers), plan.seed).to(_device())
     objective = StudentObjective(student, head.project, corpus, plan)
@@ -114,12 +111,9 @@ def _student(
 
 
 def _eagle3(
-    source: Source,
-    corpus: Corpus,
-    wanted: StudentOptions,
-    plan: TrainingPlan,
+    source: Source, corpus: Corpus, wanted: StudentOptions, plan: TrainingPlan,
     known: dict[str, Any] | None,
-) -> Made:
+) -> Made:  # fmt: skip
     """The draft vocabulary is chosen once, from the text that there is at the start."""
     sizes = _sizes(source, corpus, wanted) | {"width": corpus.meta.n_embd, "layers": 1}
     layers = corpus.meta.layers
@@ -167,7 +161,7 @@ def check_target(source: Source, corpus: Corpus) -> None:
     type=click.Choice(list(FEATURES)),
     default="all",
     show_default=True,
-    help="Recorded layers that an EAGLE-3 head reads.",
+    help="Recorded layers that an EAGLE-3 head reads: all, the deepest alone, or none.",
 )
 @click.option(
     "--rollout", default=4, show_default=True, help="Draft steps learned by an EAGLE-3 head."
