@@ -20,14 +20,15 @@ if TYPE_CHECKING:
 def arguments(
     doc: str | None, words: Sequence[str] | None, *given: str, **options: Any
 ) -> argparse.Namespace:
-    """The words of a command line. given: what has to be there, or may with "?" behind it; `doc` is what --help says.
+    """The words of a command line; `doc` is what --help says. given: what has to be there; "?" or "*" behind it: what may.
 
     options: with their defaults, whose type they have: False stands for a flag, None for a path.
     """
     kind = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(description=doc, formatter_class=kind)
     for name in given:
-        parser.add_argument(name.rstrip("?"), nargs="?" if name.endswith("?") else None)
+        count = name[-1] if name[-1] in "?*" else None
+        parser.add_argument(name.rstrip("?*"), nargs=count)
     for name, default in options.items():
         option = f"--{name.replace('_', '-')}"
         if default is False:

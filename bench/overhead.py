@@ -1,6 +1,6 @@
 """What a round costs beside llama.cpp's decodes: microseconds of choosing a length, of C's own work, and of Python.
 
-    python bench/overhead.py [MODEL] [--modes none,plain,auto] [-n 128] [--runs 3] [--threads N]
+    python bench/overhead.py [MODEL] [--modes none,plain,auto] [--tokens 128] [--runs 3] [--threads N]
 
 The modes take turns: `none` has no draft, `plain` has one and is told not to use it, `auto` decides. `outside` is all the time
 of an answer that is not in a decode, prompt aside, per round and as a share of the whole; choosing is the policy's three calls,
@@ -10,13 +10,15 @@ over an answer's rounds. Asked: choosing at most 50 us, outside at most 2 % of p
 
 from __future__ import annotations
 
-import argparse
 from collections import defaultdict
 from statistics import median
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
+from common import arguments
+
 from pyspec import Speculation, SpeculativeLlama, Strict
+from pyspec.measure.report import table
 from pyspec.sampling import Sampling
 from pyspec.store import resolve
 from pyspec.template import ChatTemplate, Message
@@ -27,6 +29,17 @@ if TYPE_CHECKING:
 TEXT = "Write a long letter from a traveller who has seen the sea for the first time."
 GREEDY = Sampling(temperature=0.0)
 PARTS = dict.fromkeys(("plan", "choose", "observe", "watch"), "choosing") | {"accept": "checking"}
+
+
+HEAD = (
+    "draft",
+    "tokens/s",
+    "outside decodes us",
+    "choosing us",
+    "checking us",
+    "Python us",
+    "share outside",
+)
 
 
 def watch(thing: Any, name: str, spent: dict[str, float]) -> None:
@@ -82,37 +95,24 @@ class Timed:
         ]
 
 
-def main(argv: Sequence[str] | None = None) -> None:
+def main(words: Sequence[str] | None = None) -> None:
     """Time the modes by turns, and print a table."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("model", nargs="?", help="a file or a name; without it the default target")
-    parser.add_argument("--modes", default="none,plain,auto")
-    parser.add_argument("-n", "--tokens", type=int, default=128)
-    parser.add_argument("--runs", type=int, default=3)
-    parser.add_argument(
-        "--threads", type=int, default=0, help="0 for llama-cpp-python's own choice"
-    )
-    args = parser.parse_args(argv)
-    modes = {
-        name: Timed(name, args.model or str(resolve()), args.threads)
-        for name in args.modes.split(",")
-    }
+    how = {"modes": "none,plain,auto", "tokens": 128, "runs": 3, "threads": 0}
+    options = arguments(__doc__, words, "model?", **how)
+    model = options.model or str(resolve())
+    modes = {name: Timed(name, model, options.threads) for name in options.modes.split(",")}
     runs: dict[str, list[list[float]]] = {name: [] for name in modes}
-    for turn in range(args.runs + 1):
+    for turn in range(options.runs + 1):
         for name, mode in modes.items():
-            found = mode.answer(args.tokens)
+            found = mode.answer(options.tokens)
             if turn:  # the first is not counted
                 runs[name].append(found)
-    print(
-        "| draft | tokens/s | outside decodes us | choosing us | checking us | Python us | share outside |"
-    )
-    print("|" + " --- |" * 7)
+    rows = []
     for name, found in runs.items():
         speed, outside, choosing, checking, share = (median(column) for column in zip(*found))
-        rest = outside - choosing - checking
-        print(
-            f"| {name} | {speed:.1f} | {outside:.0f} | {choosing:.0f} | {checking:.0f} | {rest:.0f} | {100 * share:.1f} % |"
-        )
+        us = [f"{x:.0f}" for x in (outside, choosing, checking, outside - choosing - checking)]
+        rows.append([name, f"{speed:.1f}", *us, f"{100 * share:.1f} %"])
+    print(table(HEAD, rows))
     for mode in modes.values():
         mode.llm.close()
 

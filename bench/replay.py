@@ -1,11 +1,12 @@
 """Recorded rounds played on other cost curves: `auto`, with lookup, with the companion's score, and with a cascade.
 
-    python bench/replay.py [ROUNDS ...] [--cost 0.1] [--companion-cost 0.1] [--width 1]
+    python bench/replay.py [ROUNDS ...] [--curve Q4_K_M,BF16,GPU] [--cost 0.1] [--companion-cost 0.1] [--width 1]
 
 ROUNDS are files of `pyspec profile --rounds`; without any, those in bench/rounds: greedy answers of
 SmolLM2-135M to our own prompts: all of them with the shipped EAGLE-3 head (eagle3), and two of each kind in two file types with
 the draft and the companion that shipped before. `--cost` is a
-draft step in steps of the target, `--companion-cost` a companion's step in steps of the draft. Speeds are against plain decoding,
+draft step in steps of the target, `--companion-cost` a companion's step in steps of the draft, `--width` how many answers are
+played side by side. Speeds are against plain decoding,
 without Python's own time; the first half of the answers is played first, and not counted.
 
 Score: the companion looks at each draft and its view goes into the estimate, in every round (`always`) or where it pays
@@ -15,21 +16,24 @@ the policy wants; m is the best by hindsight. The oracle has both drafters and d
 
 from __future__ import annotations
 
-import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from grid import CURVES, TINY
+from common import arguments
+from grid import CURVES, TINY, true_curve
 
+from pyspec.measure.report import table
 from pyspec.measure.rounds import Answer, load_rounds
 from pyspec.measure.simulate import Costs, Player, Recorded, Times, fixed_speed, oracle_speed
-from pyspec.policy.cost import CostCurve
 from pyspec.policy.goodput import GoodputPolicy
 
 if TYPE_CHECKING:
+    from argparse import Namespace
     from collections.abc import Sequence
 
 ROUNDS = Path(__file__).parent / "rounds"
+HEAD = ("rounds", "curve", "best fixed", "auto", "score, auto", "score, always", "cascade", "auto + lookup",
+        "of the oracle")  # fmt: skip
 
 
 class Always(GoodputPolicy):
@@ -50,8 +54,7 @@ def play(
     companion: bool = False, lookup: bool = False,
 ) -> float:  # fmt: skip
     """Tokens per ms in the second half of the answers."""
-    tables = [[t(n) for n in range(65)] for t in costs]
-    policy = kind(CostCurve.from_tables({0: tables[0]}, *tables[1:]), companion=companion)
+    policy = kind(true_curve(costs), companion=companion)
     half = len(answers) // 2
     texts = [Recorded(a, lookup) for a in answers]
     Player(policy, costs).play(texts[:half], width)
@@ -59,7 +62,7 @@ def play(
 
 
 def cascade_share(answers: Sequence[Answer], companion: float) -> tuple[float, int, float]:
-    """(cost of a drafted token in draft steps, m, share of the draft's tokens that the companion foretells)."""
+    """(cost of a drafted token in draft steps, m, share of drafted tokens that are the companion's argmax, too)."""
     runs, agreed, seen = [], 0, 0
     for answer in answers:
         for chain in answer.model.values():
@@ -81,26 +84,27 @@ def cascade_share(answers: Sequence[Answer], companion: float) -> tuple[float, i
     return *best, agreed / max(1, seen)
 
 
-def row(name: str, answers: Sequence[Answer], args: argparse.Namespace, curve: str) -> str:
+def row(name: str, answers: Sequence[Answer], options: Namespace, curve: str) -> list[str]:
     """One line of the table."""
-    costs = costs_of(curve, args.cost, args.companion_cost)
-    half = [Recorded(a, with_lookup=False) for a in answers[len(answers) // 2 :]]
-    plain = fixed_speed(half, costs, 0)
-    fixed = max(fixed_speed(half, costs, k) for k in range(17)) if args.width == 1 else float("nan")
-    share, _, _ = cascade_share(answers, args.companion_cost)
-    looked = [Recorded(a) for a in answers[len(answers) // 2 :]]
-    oracle = oracle_speed(looked, costs) if args.width == 1 else float("nan")
+    width, costs = options.width, costs_of(curve, options.cost, options.companion_cost)
+    half = answers[len(answers) // 2 :]
+    fixed = oracle = float("nan")
+    if width == 1:
+        texts = [Recorded(a, with_lookup=False) for a in half]
+        plain, *lengths = (fixed_speed(texts, costs, k) for k in range(17))
+        fixed, oracle = max(plain, *lengths), oracle_speed([Recorded(a) for a in half], costs)
+    else:
+        plain = play(answers, costs, width, _Plain)
+    share, _, _ = cascade_share(answers, options.companion_cost)
     speeds = [
         fixed,
-        play(answers, costs, args.width),
-        play(answers, costs, args.width, companion=True),
-        play(answers, costs, args.width, Always, companion=True),
-        play(answers, costs_of(curve, args.cost * share, 1.0), args.width),
-        play(answers, costs, args.width, lookup=True),
+        play(answers, costs, width),
+        play(answers, costs, width, companion=True),
+        play(answers, costs, width, Always, companion=True),
+        play(answers, costs_of(curve, options.cost * share, 1.0), width),
+        play(answers, costs, width, lookup=True),
     ]
-    base = plain if args.width == 1 else play(answers, costs, args.width, _Plain)
-    cells = [*(f"{s / base:.3f}" for s in speeds), f"{speeds[-1] / oracle:.3f}"]
-    return f"| {name} | {curve} | " + " | ".join(cells) + " |"
+    return [name, curve, *(f"{s / plain:.3f}" for s in speeds), f"{speeds[-1] / oracle:.3f}"]
 
 
 class _Plain(GoodputPolicy):
@@ -110,27 +114,20 @@ class _Plain(GoodputPolicy):
         return False
 
 
-def main(argv: Sequence[str] | None = None) -> None:
-    """Print the table."""
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0] if __doc__ else "")
-    parser.add_argument("rounds", nargs="*", type=Path)
-    parser.add_argument("--curve", action="append", choices=list(CURVES))
-    parser.add_argument("--cost", type=float, default=0.1)
-    parser.add_argument("--companion-cost", type=float, default=0.1)
-    parser.add_argument("--width", type=int, default=1, help="sequences side by side")
-    args = parser.parse_args(argv)
-    print(
-        "| rounds | curve | best fixed | auto | score, auto | score, always | cascade | auto + lookup | of the oracle |"
-    )
-    print("|" + " --- |" * 9)
-    for path in args.rounds or sorted(ROUNDS.glob("*.npz")):
+def main(words: Sequence[str] | None = None) -> None:
+    """Print the table, and of each file what a cascade would make of a draft."""
+    how = {"curve": "Q4_K_M,BF16,GPU", "cost": 0.1, "companion_cost": 0.1, "width": 1}
+    options = arguments(__doc__, words, "rounds*", **how)
+    rows, said = [], []
+    for path in map(Path, options.rounds or sorted(ROUNDS.glob("*.npz"))):
         answers = load_rounds(path)
-        for curve in args.curve or ("Q4_K_M", "BF16", "GPU"):
-            print(row(path.stem, answers, args, curve), flush=True)
-        share, m, agreed = cascade_share(answers, args.companion_cost)
-        print(
-            f"| {path.stem} | | companion foretells {100 * agreed:.0f} %; a drafted token costs {share:.2f} steps at m = {m} |"
+        rows += [row(path.stem, answers, options, curve) for curve in options.curve.split(",")]
+        share, m, agreed = cascade_share(answers, options.companion_cost)
+        said.append(
+            f"{path.stem}: the companion has the draft's token {100 * agreed:.0f} % of the time; checked {m} at a time, a "
+            f"drafted token costs {share:.2f} steps"
         )
+    print(table(HEAD, rows), *said, sep="\n\n")
 
 
 if __name__ == "__main__":
