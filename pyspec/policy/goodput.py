@@ -17,7 +17,7 @@ from pyspec.policy.stopping import (
     survivals,
 )
 from pyspec.policy.switch import UseSwitch, suited
-from pyspec.policy.types import LONGEST, LOOKUP, Draft, Outcome, Place, Plan
+from pyspec.policy.types import LONGEST, LOOKUP, MODEL, Draft, Outcome, Place, Plan
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -29,7 +29,7 @@ _REFRESH = 128  # rounds between two looks at slowly moving inputs of the floors
 _PACE_MEMORY = 32.0  # rounds the running mean of tokens looks back on
 _USUAL = 256.0  # tokens of an answer, before one was seen
 _REST = 8  # rounds for which "no draft pays" is taken for granted: thinking it over again costs 1 % of a token of 7 ms
-_SHARE_LOOKUP = 0.03  # of a text, what lookup drafts may lose in it
+_SHARE = 0.03  # of a text, what lookup's drafts may lose in it, and what a model's may
 _SAFE = 0.3  # tokens that a lookup draft is expected to lose where it is verified in any text
 
 
@@ -48,25 +48,25 @@ class _Tables(NamedTuple):
 
 
 class _Text:
-    """A text that goes on: where it began and stands, and the tokens that lookup cost it so far, beyond those it brought."""
+    """A text that goes on: where it began and stands, and the tokens that drafts of each source lost it so far."""
 
     def __init__(self, depth: int) -> None:
         self.began = depth
         self.place = Place(0, 0, depth=depth)
-        self.lost = 0.0
+        self.lost = {LOOKUP: 0.0, MODEL: 0.0}
 
     @property
     def emitted(self) -> int:
         """Its tokens."""
         return self.place.depth - self.began
 
-    def bearable(self, usual: float) -> float:
-        """Tokens that its next lookup draft may be expected to lose. What lookup has won before is its own to lose.
+    def bearable(self, source: str, usual: float) -> float:
+        """Tokens that the next drafts of this source may lose. What they have won before is theirs to lose.
 
-        Matches say the same of every text, and texts differ: in one that only seems to repeat itself they disappoint one after
-        the other, so that what is learned of all texts is no guard.
+        Matches and probabilities say the same in every text, and texts differ: in one that does not suit them they disappoint
+        one after the other, so that what is learned of all texts is no guard.
         """
-        return _SHARE_LOOKUP * (self.emitted + min(float(self.place.left), usual)) - self.lost
+        return _SHARE * (self.emitted + min(float(self.place.left), usual)) - self.lost[source]
 
 
 class GoodputPolicy(LengthPolicy):
@@ -218,6 +218,8 @@ class GoodputPolicy(LengthPolicy):
             return False
         if not self._auto:
             return True
+        if self._texts[place.seq].bearable(MODEL, self._usual) < 0.0:
+            return False
         draft = self.curve.draft
         left = min(float(place.left), self._usual)
         behind = self._price * (draft.time(place.lag + 1) - draft.time(1))
@@ -242,7 +244,7 @@ class GoodputPolicy(LengthPolicy):
         text = self._texts.get(read.draft.seq)
         if read.draft.source != LOOKUP or not self._auto or text is None:
             return read.survival
-        bearable = max(_SAFE, text.bearable(self._usual))
+        bearable = max(_SAFE, text.bearable(LOOKUP, self._usual))
         rows, n = self._rows, self._n_seq
         most = len(read.survival)
         while most:
@@ -269,19 +271,18 @@ class GoodputPolicy(LengthPolicy):
         n, rows, price = self._n_seq, self._rows, self._price
         own = outcome.own_rows
         switch = self._go_on(n, 1.0 + sum([seq.n_accepted for seq in outcome.seqs]) / n)
-        by_model = [r for r in self._pending.values() if r.draft.source != LOOKUP]
-        if by_model:
-            verify = (rows[min(own, len(rows) - 1)] - rows[n]) / max(1, own - n)
-            drafting = outcome.draft_steps * self._table.step / len(by_model)
-            lengths = {seq.seq: seq.n_verified for seq in outcome.seqs}
-            for r in by_model:
-                g = lengths.get(r.draft.seq, 0)
-                switch.used(sum(r.survival[:g]) - price * (verify * g + drafting) - self._beside)
+        verify = (rows[min(own, len(rows) - 1)] - rows[n]) / max(1, own - n)
+        by_model = sum([r.draft.source != LOOKUP for r in self._pending.values()])
+        drafting = price * outcome.draft_steps * self._table.step / max(1, by_model)
         for seq in outcome.seqs:
             read, text = self._pending.get(seq.seq), self._texts.get(seq.seq)
-            if read and text and read.draft.source == LOOKUP:
-                cost = price * (rows[min(n + seq.n_verified, len(rows) - 1)] - rows[n])
-                text.lost += cost - seq.n_accepted
+            if read is None or text is None:
+                continue
+            cost = price * verify * seq.n_verified
+            if read.draft.source != LOOKUP:
+                cost += drafting + self._beside
+                switch.used(sum(read.survival[: seq.n_verified]) - cost)
+            text.lost[read.draft.source] += cost - seq.n_accepted
         if outcome.companion_rows:
             scoring = self.curve.companion.table(0, outcome.companion_rows)
             self._scoring.used(self._worth - price * scoring[outcome.companion_rows])

@@ -230,6 +230,22 @@ def test_what_lookups_have_won_they_may_lose() -> None:
     assert first > second
 
 
+def test_a_text_that_does_not_suit_the_draft_is_left_alone() -> None:
+    """Two texts side by side of which the draft model says the same: it is right in one and wrong in the other."""
+    table = expand({1: 10.0, 64: 80.0})
+    policy = GoodputPolicy(CostCurve.from_tables({0: table}, [0.05 * t for t in table], table))
+    lengths: list[int] = [16, 16]
+    for depth in range(50, 110):
+        plan = policy.plan([Place(seq, 16, 1, 110 - depth, depth) for seq in (0, 1)])
+        lengths = list(plan.lengths)
+        drafts = [Draft(seq, min(n, 3), [0.9] * 3, [0.5] * 3) for seq, n in enumerate(lengths)]
+        g = policy.choose(drafts)
+        rows = 2 + sum(g)
+        seqs = [SeqOutcome(0, g[0], g[0]), SeqOutcome(1, g[1], 0)]
+        policy.observe(Outcome(seqs, table[rows], rows, 1.5, 3))
+    assert lengths == [16, 0]
+
+
 def test_a_draft_that_pays_in_no_text_is_not_looked_at() -> None:
     """Rows too dear for any acceptance that a text may have: not even once, while a draft that may pay is tried."""
     drafted = {}
