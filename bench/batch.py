@@ -25,10 +25,17 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-from common import Comparison, arguments, circumstances, first_turns, in_turns, publish
+from common import (
+    Comparison,
+    arguments,
+    circumstances,
+    first_turns,
+    in_turns,
+    publish,
+    resident_peak,
+)
 
 from pyspec.measure.report import table
-from pyspec.measure.usage import resident_peak
 
 if TYPE_CHECKING:
     from argparse import Namespace

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 from datetime import datetime, timezone
 from pathlib import Path
@@ -54,6 +55,25 @@ def in_turns(
             runs.append(measure(one))
             print(one, json.dumps(runs[-1]), file=sys.stderr, flush=True)
     return found
+
+
+def resident_peak() -> float:
+    """Of this process, since its start, in MiB."""
+    status = Path("/proc/self/status")
+    if status.exists():
+        # getrusage counts what the parent held at the fork, which may be more than this process ever has
+        line = next(line for line in status.read_text().splitlines() if line.startswith("VmHWM"))
+        return int(line.split()[1]) / 2**10
+    import resource  # noqa: PLC0415 - not on Windows
+
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak / (2**20 if sys.platform == "darwin" else 2**10)
+
+
+def resident_now(process: int | str = "self") -> float:
+    """Of a process by its id, or of this one, in MiB; known on Linux alone."""
+    pages = int(Path(f"/proc/{process}/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
 
 
 class Comparison(msgspec.Struct, kw_only=True):

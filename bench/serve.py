@@ -21,12 +21,19 @@ from statistics import median, quantiles
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-from common import Comparison, arguments, circumstances, first_turns, in_turns, publish
+from common import (
+    Comparison,
+    arguments,
+    circumstances,
+    first_turns,
+    in_turns,
+    publish,
+    resident_now,
+)
 
 from pyspec.errors import EngineError
 from pyspec.measure.peers import ServerProcess, llama_server
 from pyspec.measure.report import table
-from pyspec.measure.usage import resident_now
 
 if TYPE_CHECKING:
     from argparse import Namespace

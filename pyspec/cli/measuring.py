@@ -18,13 +18,12 @@ from pyspec.errors import OptionError
 from pyspec.llama import SpeculativeLlama
 from pyspec.measure.bench import Task, run_bench
 from pyspec.measure.modes import Options, parse_modes
-from pyspec.measure.plots import available
 from pyspec.measure.profile import Measured, draw, measure, say, store, summary
 from pyspec.measure.quality import VARIANTS, QualityResults, answer_all, judge, verdict
 from pyspec.measure.quality_report import save_quality, variant_table
 from pyspec.measure.questions import Question, human_eval, load_questions, select
 from pyspec.measure.records import published
-from pyspec.measure.report import speed_table
+from pyspec.measure.report import can_draw, speed_table
 from pyspec.measure.rounds import save_rounds
 from pyspec.measure.types import all_types, type_table
 from pyspec.measure.variants import SideBySide, parse_variants
@@ -243,7 +242,7 @@ def profile(asked: ProfileOptions, models: ModelOptions) -> None:
     if asked.types:
         _types(models, as_json=asked.as_json)
         return
-    if asked.plot and not available():
+    if asked.plot and not can_draw():
         raise OptionError("--plot needs matplotlib", "pip install 'pyspec-llama[plot]'")
     chosen = select(load_questions(asked.questions), asked.limit, every=asked.every)
     with open_model(models, MARGIN) as llm:

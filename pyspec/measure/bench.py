@@ -15,14 +15,12 @@ from typing import Any, cast
 
 from pyspec.errors import MeasureError, PeerMissing, PyspecError
 from pyspec.llama import SpeculativeLlama
-from pyspec.measure import plots
 from pyspec.measure.equal import demand_equal, equality
-from pyspec.measure.modes import Contender, Mode, Options, Ours, lacks
+from pyspec.measure.modes import BOUND, Contender, Mode, Options, Ours, Watch, lacks
 from pyspec.measure.peers import Files, open_peer
 from pyspec.measure.questions import Question
 from pyspec.measure.records import RunLog, RunRecord, Setup, describe
-from pyspec.measure.report import Results, collect, save
-from pyspec.measure.usage import BOUND, Watch
+from pyspec.measure.report import Results, can_draw, collect, gather, save
 from pyspec.store.drafts import MTP
 from pyspec.template import ChatTemplate, Message
 
@@ -77,9 +75,9 @@ def run_bench(
     results = collect(
         journal.records, found, tie, tie_measured=task.tie is None, title=task.title,
         about=task.about, command=task.command, notes=notes,
-        drawn=plots.gather(journal.records, _curves(llm)),
+        drawn=gather(journal.records, _curves(llm)),
     )  # fmt: skip
-    if not plots.available():
+    if not can_draw():
         note("no plots: matplotlib is not installed (pip install 'pyspec-llama[plot]')")
     save(results, task.folder)
     return results

@@ -13,8 +13,10 @@ A mode is parts joined by `+`, in any order, each setting one thing:
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from time import perf_counter
 from typing import Any, Protocol
 
@@ -202,3 +204,51 @@ class Ours:
             tokens += [token.id for token in step.tokens]
             finish = step.finish_reason or finish
         return clock.turn(prompt, tokens, finish, speculation=dict(self.llm.last_speculation))
+
+
+# -- other programs' processor time; known on Linux alone ------------------------------------------------------------------
+
+
+BOUND = 0.05
+"""Processor seconds of others in a second: an answer timed beside more than this is timed again."""
+
+_SHORT_S = 0.1  # ticks are too coarse for less
+_TICKS = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
+
+
+class Watch:
+    """Counts from when it is made."""
+
+    def __init__(self) -> None:
+        self._start, self._all, self._own = perf_counter(), _all_s(), _own_s()
+
+    def others(self) -> float:
+        """Processor seconds a second that programs other than this one and its children took since."""
+        passed = perf_counter() - self._start
+        if passed < _SHORT_S:
+            return 0.0
+        taken = (_all_s() - self._all) - (_own_s() - self._own)
+        return max(0.0, taken - 2.0 / _TICKS) / passed  # each count is rounded to a tick
+
+
+def _all_s() -> float:
+    """Seconds that all processors have worked."""
+    try:
+        fields = Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:8]
+    except OSError:
+        return 0.0
+    user, nice, system, _idle, _waiting, hard, soft = map(int, fields)
+    return (user + nice + system + hard + soft) / _TICKS
+
+
+def _own_s() -> float:
+    """Seconds that this process and its living children have worked."""
+    own, out = os.getpid(), 0.0
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = path.read_text().rpartition(")")[2].split()
+        except OSError:  # it ended meanwhile
+            continue
+        if own in (int(path.parent.name), int(fields[1])):
+            out += (int(fields[11]) + int(fields[12])) / _TICKS
+    return out

@@ -34,7 +34,6 @@ import llama_cpp
 from pyspec.errors import EngineError, OptionError, PeerMissing
 from pyspec.measure.modes import Clock, Options
 from pyspec.measure.records import TimedAnswer
-from pyspec.measure.usage import PlainLlama
 from pyspec.store.check import extra_buffers
 from pyspec.store.drafts import is_eagle3
 
@@ -98,6 +97,27 @@ def _length(k: str) -> list[str]:
 def _on_path() -> Path | None:
     found = shutil.which("llama-server")
     return Path(found) if found else None
+
+
+class PlainLlama(llama_cpp.Llama):  # type: ignore[misc]  # llama_cpp is untyped
+    """What comparisons are made with: nothing of ours but the extra buffers, for which `llama_cpp.Llama` has no argument.
+
+    extra_buffers: whether weights may go to layouts of llama.cpp's own; `pyspec.store.check.extra_buffers()` knows.
+    """
+
+    def __init__(self, model_path: str, *, extra_buffers: bool, **kwargs: Any) -> None:
+        self._may_use_extra = extra_buffers
+        super().__init__(model_path, **kwargs)
+
+    @property
+    def model_params(self) -> Any:
+        """What the model is loaded with."""
+        return self._model_params
+
+    @model_params.setter
+    def model_params(self, params: Any) -> None:
+        params.use_extra_bufts = self._may_use_extra
+        self._model_params = params
 
 
 class InProcess:

@@ -15,7 +15,6 @@ from rich.console import Console
 from rich.table import Table
 
 from pyspec.llama import SpeculativeLlama
-from pyspec.measure import plots
 from pyspec.measure.costs import (
     PLAIN,
     MeasuredCosts,
@@ -25,6 +24,7 @@ from pyspec.measure.costs import (
     simulate,
 )
 from pyspec.measure.questions import Question
+from pyspec.measure.report import draw_costs
 from pyspec.measure.rounds import Chain, record_answer
 from pyspec.policy.acceptance import Learned
 from pyspec.policy.cost import CostCurve
@@ -317,6 +317,6 @@ def draw(m: Measured, path: Path) -> None:
     if m.costs.draft_step:
         last = len(next(iter(curves.values())))
         curves["draft, tokens one by one"] = [k * m.costs.draft_step for k in range(last)]
-    figure = plots.cost(curves)
+    figure = draw_costs(curves)
     if figure is not None:
         figure.savefig(path)

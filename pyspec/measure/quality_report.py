@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from pyspec.measure import plots
 from pyspec.measure.quality import (
     DISTINCT,
     LOOPED,
@@ -15,7 +14,7 @@ from pyspec.measure.quality import (
     NATS_BOUND,
     QualityResults,
 )
-from pyspec.measure.report import setup_list, table
+from pyspec.measure.report import can_draw, new_axes, save_figure, setup_list, table
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -78,13 +77,23 @@ def save_quality(results: QualityResults, folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "quality.json").write_bytes(msgspec.json.encode(results) + b"\n")
     drawn = []
-    if plots.available():
+    if can_draw():
         points = {f.who: (f.measures[NATS].over.mean, f.gain) for f in results.figures}
-        plots.save_figure(
-            plots.gain_against_nats(points, results.figures[0].who), folder / _PICTURE
-        )
+        save_figure(_gain_against_nats(points, results.figures[0].who), folder / _PICTURE)
         drawn = [_PICTURE]
     (folder / "README.md").write_text(quality_page(results, drawn), encoding="utf-8")
+
+
+def _gain_against_nats(points: dict[str, tuple[float, float]], control: str) -> Any:
+    """Points: a variant's nats per token over the control's (x) and its tokens a verify over the control's (y)."""
+    title = f"what a rule brings and costs, against {control}"
+    figure, axes = new_axes(title, "nats a token over the control", "tokens a verify, times")
+    for name, (nats, gain) in points.items():
+        axes.scatter([nats], [gain], s=16)
+        axes.annotate(name, (nats, gain), fontsize="x-small", xytext=(3, 3),
+                      textcoords="offset points")  # fmt: skip
+    axes.axhline(1.0, color="black", linewidth=0.8)
+    return figure
 
 
 def variant_table(found: Sequence[Figures]) -> str:

@@ -14,7 +14,7 @@ import pytest
 from pyspec.cli.measuring import next_command
 from pyspec.cli.options import ModelOptions
 from pyspec.errors import OptionError
-from pyspec.measure import plots
+from pyspec.measure import report
 from pyspec.measure.rounds import load_rounds
 
 
@@ -79,13 +79,13 @@ def test_without_a_draft_the_target_is_measured_alone(profile) -> None:
 def test_a_matplotlib_that_does_not_load_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
     """As one that was built for another numpy: found out before anything is measured."""
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    assert not plots.available()
+    assert not report.can_draw()
 
 
 def test_a_plot_that_cannot_be_drawn_is_refused_first(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without matplotlib nothing is measured, nor is a model opened."""
     module = importlib.import_module("pyspec.cli.measuring")
-    monkeypatch.setattr(module, "available", lambda: False)
+    monkeypatch.setattr(module, "can_draw", lambda: False)
     monkeypatch.setattr(module, "open_model", lambda *_: pytest.fail("opened"))
     with pytest.raises(OptionError, match="matplotlib"):
         module.profile.main(["--plot", "p.svg"], standalone_mode=False)

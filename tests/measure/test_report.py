@@ -8,9 +8,8 @@ import msgspec
 from measure.making import record, turn
 
 from pyspec.measure.equal import Difference
-from pyspec.measure.plots import gather
 from pyspec.measure.records import RunRecord
-from pyspec.measure.report import SHOWN, Results, collect, page, save
+from pyspec.measure.report import SHOWN, Results, collect, gather, page, save
 
 
 def results_records() -> list[RunRecord]:
