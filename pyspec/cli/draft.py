@@ -199,7 +199,8 @@ def _verdict(target: Path, row: Candidate, trial: TrialOptions) -> Verdict:
             )
     except PyspecError as error:
         return Verdict(None, None, str(error))
-    return Verdict(round(found.auto, 3), found.acceptance[0] if found.acceptance else None)
+    acceptance = found.figures.acceptance
+    return Verdict(round(found.figures.auto, 3), acceptance[0] if acceptance else None)
 
 
 def _opened(target: Path, row: Candidate, trial: TrialOptions) -> SpeculativeLlama:

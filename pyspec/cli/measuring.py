@@ -18,7 +18,7 @@ from pyspec.errors import OptionError
 from pyspec.llama import SpeculativeLlama
 from pyspec.measure.bench import Task, run_bench
 from pyspec.measure.modes import Options, parse_modes
-from pyspec.measure.profile import Measured, draw, measure, say, store, summary
+from pyspec.measure.profile import PairFigures, Measured, draw, measure, say, store
 from pyspec.measure.quality import VARIANTS, QualityResults, answer_all, judge, verdict
 from pyspec.measure.quality_report import save_quality, variant_table
 from pyspec.measure.questions import Question, human_eval, load_questions, select
@@ -252,15 +252,15 @@ def profile(asked: ProfileOptions, models: ModelOptions) -> None:
                 report=lambda what, share: report(int(100 * share), 100, what),
             )  # fmt: skip
         if asked.as_json:
-            click.echo(msgspec.json.encode(summary(found)))
+            click.echo(msgspec.json.encode(found.figures))
         else:
-            say(found, Console(highlight=False, markup=False))
+            say(found.figures, Console(highlight=False, markup=False))
         _keep(llm, found, asked)
     if not asked.as_json:
-        click.echo(f"use: {next_command(found, models)}")
+        click.echo(f"use: {next_command(found.figures, models)}")
 
 
-def next_command(found: Measured, models: ModelOptions) -> str:
+def next_command(found: PairFigures, models: ModelOptions) -> str:
     """The command that uses what was found: with the draft where it pays, else with what does."""
     words = ["pyspec", "generate"]
     if models.model:
@@ -290,10 +290,10 @@ def _types(models: ModelOptions, *, as_json: bool) -> None:
 
 
 def _keep(llm: SpeculativeLlama, found: Measured, asked: ProfileOptions) -> None:
-    for warning in found.warnings:
+    for warning in found.figures.warnings:
         click.echo(f"warning: {warning}", err=True)
     if asked.plot:
-        draw(found, asked.plot)
+        draw(found.figures, asked.plot)
     if asked.rounds:
         names = {"draft": llm.assembly.draft, "companion": llm.assembly.companion}
         target = Path(llm.model_path).name

@@ -21,26 +21,31 @@ from pyspec.policy.stopping import survivals
 
 
 class MeasuredCosts(msgspec.Struct):
-    """Medians in ms. target: by depth, then by rows; companion: by rows; draft_step: one token.
+    """Medians. target_ms: by depth, then by rows; companion_ms: by rows; draft_step_ms: one token.
 
     spread: the widest (upper quartile - lower quartile) / median of the target's times.
     """
 
-    target: dict[int, dict[int, float]]
-    draft_step: float
-    companion: dict[int, float]
+    target_ms: dict[int, dict[int, float]]
+    draft_step_ms: float
+    companion_ms: dict[int, float]
     spread: float
+
+    @property
+    def rows(self) -> list[float]:
+        """The target's times by rows at the least depth, from 0 rows on."""
+        return expand(self.target_ms[min(self.target_ms)])
 
     def curve(self) -> CostCurve:
         """As policies take it: measured points, and lines between them.
 
         One step of several sequences is not measured; it is given the shape of the target's rows.
         """
-        first = min(self.target)
-        tables = {depth: expand(times) for depth, times in self.target.items()}
-        shape = [t / tables[first][1] for t in tables[first]]
-        draft = self.draft_step or tables[first][1]
-        companion = expand(self.companion) if self.companion else [t * draft for t in shape]
+        tables = {depth: expand(times) for depth, times in self.target_ms.items()}
+        one = self.rows[1]
+        shape = [t / one for t in self.rows]
+        draft = self.draft_step_ms or one
+        companion = expand(self.companion_ms) if self.companion_ms else [t * draft for t in shape]
         return CostCurve.from_tables(tables, [t * draft for t in shape], companion)
 
 
@@ -206,7 +211,11 @@ def simulate(
     if not texts:
         return 1.0
     curve = costs.curve()
-    tables = (curve.target.table(min(costs.target)), curve.draft.table(), curve.companion.table())
+    tables = (
+        curve.target.table(min(costs.target_ms)),
+        curve.draft.table(),
+        curve.companion.table(),
+    )
     times = simulator.Costs(*(Times(dict(enumerate(table[1:], 1))) for table in tables))
     policy = GoodputPolicy(curve, Learned.restore(learned.state()), companion=companion)
     return Player(policy, times).play(texts).speed / fixed_speed(texts, times, 0)

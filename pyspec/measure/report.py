@@ -316,7 +316,7 @@ def _accepted_by_position(taken: Mapping[str, tuple[int, Sequence[int]]]) -> Any
     return figure
 
 
-def draw_costs(curves: Mapping[str, Sequence[float]]) -> Any | None:
+def draw_costs(curves: Mapping[str, Sequence[float]]) -> Any:
     """Lines: ms of a decode by rows; `curves` by name, index 0 being no row."""
     if not curves:
         return None

@@ -55,23 +55,23 @@ def test_acceptance_counts_only_what_was_observed() -> None:
 
 def test_calibration_sums_what_was_said_and_accepted() -> None:
     """Three tokens at 0.9: two right, one wrong; the one after it is not counted."""
-    (cell,) = [b for b in calibration([chain(1, 4, 2)]) if b.count]
-    assert (cell.count, cell.accepted) == (3, 2)
-    assert cell.said == pytest.approx(2.7)
+    (cell,) = calibration([chain(1, 4, 2)])
+    assert (cell.count, cell.accepted) == (3, pytest.approx(2 / 3))
+    assert cell.said == pytest.approx(0.9)
 
 
 def test_a_losing_pair_is_told_so() -> None:
     """With linear costs nothing fixed pays, and the warning gives the reason."""
-    found = evaluate(costs(LINEAR), [chain(t, 4, 1) for t in range(1, 40)], 4, 1.0)
+    found = evaluate(costs(LINEAR), [chain(t, 4, 1) for t in range(1, 40)], 4, 1.0).figures
     assert found.best_plan == PLAIN
-    assert found.break_even > 1.0
+    assert found.break_even_acceptance > 1.0
     assert "no fixed length pays" in found.warnings[0]
 
 
 def test_a_winning_pair_wins_under_auto_too() -> None:
     """Flat costs and a draft that is always right."""
     chains = [chain(t, min(8, 40 - t), min(8, 40 - t)) for t in range(1, 40)]
-    found = evaluate(costs(FLAT), chains, 8, 1.0)
+    found = evaluate(costs(FLAT), chains, 8, 1.0).figures
     assert found.plans[found.best_plan] > 3.0
     assert found.auto > 2.0
     assert not found.warnings
@@ -83,13 +83,13 @@ def test_costs_are_measured_for_every_row_count(
     """Positive times for 1..kmax + 1 rows, a step and companion rows."""
     llm = open_llama(tiny_target, draft=tiny_draft, companion=tiny_companion)
     found = measure_costs(llm, [5, 6, 7], kmax=3, depths=(16, 64), budget_s=0.1)
-    assert {depth: list(times) for depth, times in found.target.items()} == {
+    assert {depth: list(times) for depth, times in found.target_ms.items()} == {
         16: [1, 2, 3, 4],
         64: [1, 2, 3, 4],
     }
-    assert all(t > 0 for times in found.target.values() for t in times.values())
-    assert found.draft_step > 0
-    assert found.companion[1] > 0
+    assert all(t > 0 for times in found.target_ms.values() for t in times.values())
+    assert found.draft_step_ms > 0
+    assert found.companion_ms[1] > 0
 
 
 def test_the_step_of_a_draft_that_reads_states_is_measured(
@@ -98,7 +98,7 @@ def test_the_step_of_a_draft_that_reads_states_is_measured(
     """It drafts after the deeper measurements too, which leave no states of the text's beginning."""
     llm = open_llama(tiny_target, draft=tiny_eagle3)
     found = measure_costs(llm, [5, 6, 7], kmax=3, depths=(64, 192), budget_s=0.1)
-    assert found.draft_step > 0.01
+    assert found.draft_step_ms > 0.01
 
 
 @pytest.mark.parametrize("row_s", [0.02, 1.0])
@@ -109,10 +109,10 @@ def test_the_seconds_are_kept_within_twice(
     llm = open_llama(tiny_ascii, draft=tiny_ascii)
     questions = [Question(i, "c", [f"abc{i}abc"]) for i in range(40)]
     clock = Clock(monkeypatch, row_s)
-    found = measure(llm, questions, max_tokens=12, budget_s=50.0)
+    found = measure(llm, questions, max_tokens=12, budget_s=50.0).figures
     assert clock.now < 100.0
     assert found.seconds == pytest.approx(clock.now)
-    times = found.costs.target[min(found.costs.target)]
+    times = found.target_ms[min(found.target_ms)]
     assert times[2] == pytest.approx(2e3 * row_s)
     assert (len(times) == 17) == (row_s < 1.0)
 
@@ -154,14 +154,15 @@ def test_a_stored_profile_is_found_by_the_same_models_alone(
     llm = open_llama(tiny_ascii, draft=tiny_ascii)
     questions = [Question(1, "c", ["abcabc"])]
     found = measure(llm, questions, kmax=3, max_tokens=12, budget_s=1.0)
-    assert found.acceptance
-    assert found.loss_with is None
+    assert found.figures.acceptance
+    assert found.figures.log_loss_with_companion is None
     assert load_profile(llm, llm.assembly.sides) is None
     path = store(llm, found)
     parts = load_profile(llm, llm.assembly.sides)
     assert parts is not None
-    first = min(found.costs.target)
-    assert parts[0].target.table(first)[1] == pytest.approx(found.costs.target[first][1])
+    times = found.figures.target_ms
+    first = min(times)
+    assert parts[0].target.table(first)[1] == pytest.approx(times[first][1])
     alone = open_llama(tiny_ascii)
     assert load_profile(alone, alone.assembly.sides) is None
     path.write_bytes(b"{")

@@ -119,5 +119,5 @@ def test_costs_without_any_time_to_spare(recorded: Any) -> None:
     """One row and two are measured all the same, at the depth that is quick to reach: no curve goes without them."""
     llm, _, _ = recorded
     costs = measure_costs(llm, PROMPT, kmax=2, depths=(8, 200), budget_s=0.0)
-    assert {depth: set(rows) for depth, rows in costs.target.items()} == {8: {1, 2}}
-    assert costs.draft_step > 0
+    assert {depth: set(rows) for depth, rows in costs.target_ms.items()} == {8: {1, 2}}
+    assert costs.draft_step_ms > 0
