@@ -18,7 +18,7 @@ from pyspec.errors import OptionError
 from pyspec.llama import SpeculativeLlama
 from pyspec.measure.bench import Task, run_bench
 from pyspec.measure.modes import Options, parse_modes
-from pyspec.measure.profile import PairFigures, Measured, draw, measure, say, store
+from pyspec.measure.profile import Measured, PairFigures, draw, measure, say, store
 from pyspec.measure.quality import VARIANTS, QualityResults, answer_all, judge, verdict
 from pyspec.measure.quality_report import save_quality, variant_table
 from pyspec.measure.questions import Question, human_eval, load_questions, select
