@@ -59,26 +59,19 @@ def differences(records: Sequence[RunRecord]) -> list[Difference]:
     A shorter answer is a difference at its end. Later turns after a difference have another
     prompt and are not looked at.
     """
-    plain = {(r.question_id, r.repeat): r for r in records if r.who == "plain" and not r.error}
+    bases = {(r.question_id, r.repeat): r for r in records if r.who == "plain" and not r.error}
     out = []
     for record in records:
-        base = plain.get((record.question_id, record.repeat))
+        base = bases.get((record.question_id, record.repeat))
         if not record.exact or base is None or record is base or record.error:
             continue
-        found = next(_parts(base, record), None)
-        if found is not None:
-            out.append(found)
+        for number, (one, two) in enumerate(zip(base.turns, record.turns, strict=False)):
+            place = common_prefix(one.tokens, two.tokens)
+            if place < max(len(one.tokens), len(two.tokens)):
+                plain, other = (next(iter(t.tokens[place:]), None) for t in (one, two))
+                out.append(Difference(record.who, record.question_id, number, place, plain, other))
+                break
     return out
-
-
-def _parts(base: RunRecord, record: RunRecord) -> Iterator[Difference]:
-    for number, (one, two) in enumerate(zip(base.turns, record.turns, strict=False)):
-        a, b = one.tokens, two.tokens
-        place = common_prefix(a, b)
-        if place < max(len(a), len(b)):
-            plain = a[place] if place < len(a) else None
-            other = b[place] if place < len(b) else None
-            yield Difference(record.who, record.question_id, number, place, plain, other)
 
 
 def demand_equal(found: Sequence[Difference], peers: set[str], tie: float = TIE) -> None:
@@ -146,24 +139,6 @@ def nats_of(row: npt.NDArray[np.float32], token: int) -> float:
     return top + math.log(float(np.exp(row - top, dtype=np.float64).sum())) - float(row[token])
 
 
-def with_gaps(
-    llm: SpeculativeLlama,
-    found: Sequence[Difference],
-    prompts: dict[tuple[int | str, int], tuple[list[int], list[int]]],
-) -> list[Difference]:
-    """`found` with the target's gap at each place.
-
-    prompts: by (question, turn), the prompt and plain decoding's answer.
-    """
-    out = []
-    for one in found:
-        prompt, answer = prompts[one.question_id, one.turn]
-        text = [*prompt, *answer[: one.place]]
-        row = next(iter(rows_after(llm, text, [0])))
-        out.append(msgspec.structs.replace(one, gap=top_gap(row)))
-    return out
-
-
 def equality(
     llm: SpeculativeLlama,
     records: Sequence[RunRecord],
@@ -178,12 +153,18 @@ def equality(
     longest = max(prompts.values(), key=lambda pair: len(pair[1]))
     if tie is None:
         tie = tie_bound(llm, longest[0], longest[1][:48])
-    return with_gaps(llm, differences(records), prompts), tie
+    found = []
+    for one in differences(records):
+        prompt, answer = prompts[one.question_id, one.turn]
+        row = next(rows_after(llm, [*prompt, *answer[: one.place]], [0]))
+        found.append(msgspec.structs.replace(one, gap=top_gap(row)))
+    return found, tie
 
 
 def _prompts(
     llm: SpeculativeLlama, plain: Sequence[RunRecord], questions: Sequence[Question]
 ) -> dict[tuple[int | str, int], tuple[list[int], list[int]]]:
+    """By question and turn: the prompt and plain decoding's answer."""
     template = ChatTemplate.of(llm)
     by_id = {question.question_id: question for question in questions}
     out = {}

@@ -1,4 +1,4 @@
-"""Running code that a model wrote: in a child process that can compute and nothing else.
+"""Running code that a model wrote: a child process that can compute and nothing else.
 
 Before the code runs, the child gives up every system call but those of memory, time, and reading and writing what is open
 already (seccomp, with no_new_privs): the kernel then refuses files, processes, signals to others and the network, whatever
@@ -6,8 +6,9 @@ the code does. What it may import is imported before. Time and memory have limit
 its last check was reached; one that leaves early has not. Code that sets out to cheat may still claim to have passed: the
 wall is around the machine, not around the score.
 
-Linux on x86-64 and arm64 has this. Elsewhere running such code is refused, unless PYSPEC_UNGUARDED_CODE=1 allows it to run
-with limits alone.
+    sandbox.py VERDICT_FD CPU_SECONDS MEMORY_BYTES WALLED < (length, newline, program, word)
+
+Writes the word to VERDICT_FD after the program's last line. Run by path, by questions.py; imports no pyspec.
 """
 
 from __future__ import annotations
@@ -15,66 +16,70 @@ from __future__ import annotations
 import contextlib
 import os
 import platform
-import secrets
-import subprocess
+import struct
 import sys
-import tempfile
-from pathlib import Path
 
-from pyspec.errors import MeasureError
+# what answers to programming questions import: behind the wall nothing can be opened
+LIBRARY = (
+    "array bisect cmath collections collections.abc copy dataclasses datetime decimal enum fractions functools hashlib "
+    "heapq itertools json math numbers operator random re statistics string textwrap time typing unicodedata"
+)
 
-TIMEOUT_S = 5.0
-_MEMORY = 1 << 30
-_CHILD = Path(__file__).with_name("_sandboxed.py")
-
-
-def has_wall() -> bool:
-    """Whether this machine can wall the code in."""
-    return sys.platform == "linux" and platform.machine() in ("x86_64", "aarch64")
-
-
-def passes(program: str, timeout_s: float = TIMEOUT_S) -> bool:
-    """Whether a Python program reaches its end without an error within the limits. Raises MeasureError without a wall."""
-    if not has_wall() and os.environ.get("PYSPEC_UNGUARDED_CODE") != "1":
-        raise MeasureError(
-            "code that a model wrote is run on Linux only, where it can be walled in",
-            "measure there, or set PYSPEC_UNGUARDED_CODE=1 to run it with limits alone",
-        )
-    word = secrets.token_hex(16)
-    verdict, end = os.pipe()
-    try:
-        with tempfile.TemporaryDirectory(prefix="pyspec-") as folder:
-            _run(program, word, end, folder, timeout_s)
-        os.close(end)
-        end = -1
-        return os.read(verdict, 64) == word.encode()
-    finally:
-        os.close(verdict)
-        if end >= 0:
-            os.close(end)
+# numbers of the system calls that are left, by machine and its audit number: read write close fstat lseek mmap mprotect
+# munmap brk rt_sigaction rt_sigprocmask rt_sigreturn pread64 | sched_yield mremap madvise nanosleep getpid exit gettimeofday
+# getrusage times sigaltstack time (x86) futex | sched_getaffinity clock_gettime clock_getres clock_nanosleep exit_group
+# getrandom rseq
+_X86 = "0 1 3 5 8 9 10 11 12 13 14 15 17 24 25 28 35 39 60 96 98 100 131 201 202 204 228 229 230 231 318 334"
+_ARM = "63 64 57 80 62 222 226 215 214 134 135 139 67 124 216 233 101 172 93 169 165 153 132 98 123 113 114 115 94 278 293"
+CALLS = {
+    "x86_64": (0xC000003E, [*map(int, _X86.split())]),
+    "aarch64": (0xC00000B7, [*map(int, _ARM.split())]),
+}
 
 
-def _run(program: str, word: str, end: int, folder: str, timeout_s: float) -> None:
-    """Run the program; `end` is the pipe into which the child writes `word` when it has passed."""
-    arguments = [str(end), str(max(1, round(timeout_s))), str(_MEMORY), str(int(has_wall()))]
-    process = subprocess.Popen(
-        [sys.executable, "-I", "-S", str(_CHILD), *arguments],
-        stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-        cwd=folder, env=_environment(), start_new_session=True,
-        pass_fds=() if sys.platform == "win32" else (end,),
-    )  # fmt: skip
-    try:
-        # the word comes last, so that the code does not hold it while it runs
-        data = program.encode("utf-8", "replace")
-        process.communicate(b"%d\n%b%b" % (len(data), data, word.encode()), timeout=timeout_s)
-    except subprocess.TimeoutExpired:
-        pass
-    finally:
-        with contextlib.suppress(OSError):
-            process.kill()
-        process.wait()
+def limits(cpu_s: int, memory: int) -> None:
+    """Limits on time, memory and files, where the system has them."""
+    with contextlib.suppress(ImportError):
+        import resource  # noqa: PLC0415 - absent on Windows
+
+        for name, value in {"CPU": cpu_s, "AS": memory, "FSIZE": 0, "CORE": 0}.items():
+            with contextlib.suppress(ValueError, OSError):
+                resource.setrlimit(getattr(resource, f"RLIMIT_{name}"), (value, value))
 
 
-def _environment() -> dict[str, str]:
-    # Windows' Python does not start without it
-    return {name: os.environ[name] for name in ("SYSTEMROOT",) if name in os.environ}
+def wall() -> None:
+    """Give up all system calls but CALLS: the others fail with EPERM from here on. Raises OSError."""
+    import ctypes  # noqa: PLC0415 - only where there is a wall
+
+    arch, calls = CALLS[platform.machine()]
+    load, equal, give = 0x20, 0x15, 0x06  # BPF: load a word, jump if equal, return
+    allow, refuse = 0x7FFF0000, 0x00050001  # SECCOMP_RET_ALLOW, SECCOMP_RET_ERRNO | EPERM
+    code = [(load, 0, 0, 4), (equal, 1, 0, arch), (give, 0, 0, refuse), (load, 0, 0, 0)]
+    code += [(equal, len(calls) - i, 0, call) for i, call in enumerate(calls)]
+    code += [(give, 0, 0, refuse), (give, 0, 0, allow)]
+    filters = b"".join(struct.pack("HBBI", *line) for line in code)
+    buffer = ctypes.create_string_buffer(filters, len(filters))
+    program = struct.pack("HxxxxxxQ", len(code), ctypes.addressof(buffer))
+    libc = ctypes.CDLL(None, use_errno=True)
+    no_new_privs, set_seccomp, mode_filter = 38, 22, 2
+    if libc.prctl(no_new_privs, 1, 0, 0, 0) or libc.prctl(set_seccomp, mode_filter, program, 0, 0):
+        raise OSError(ctypes.get_errno(), "the kernel has no seccomp filters")
+
+
+def main(verdict: int, cpu_s: int, memory: int, walled: int) -> None:
+    """Run the program from stdin; end by error where it fails."""
+    stdin = sys.stdin.buffer
+    source = stdin.read(int(stdin.readline()))
+    code = compile(source, "answer", "exec")
+    for name in LIBRARY.split():
+        __import__(name)
+    limits(cpu_s, memory)
+    if walled:
+        wall()
+    exec(code, {"__name__": "answer"})  # noqa: S102 - what this process is for
+    os.write(verdict, stdin.read(64))
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main(*map(int, sys.argv[1:]))

@@ -101,20 +101,19 @@ class Synthetic:
     """A text with planted acceptance.
 
     Position t is accepted with a chance q(t) whose mean is `acceptance`: logit q varies by `spread` (standard deviation)
-    around a level, and follows its predecessor by `follow`. The draft's own probability tells q with an error of `error` in
-    logits; behind a refusal it tells nothing. The companion tells q with an error of its own, and a little of the outcome.
+    around a level, and half follows its predecessor. The draft's own probability tells q with an error of 0.8 in logits;
+    behind a refusal it tells nothing. No companion looks.
     """
 
     def __init__(
-        self, rng: random.Random, acceptance: float, length: int, prompt: int, *,
-        spread: float = 1.5, follow: float = 0.5, error: float = 0.8, companion: bool = False,
+        self, rng: random.Random, acceptance: float, length: int, prompt: int, *, spread: float = 1.5
     ) -> None:  # fmt: skip
         self.length, self.prompt = length, prompt
-        level, z, fresh = _level(acceptance, spread), rng.gauss(0.0, 1.0), (1.0 - follow**2) ** 0.5
+        level, z, follow, error = _level(acceptance, spread), rng.gauss(0.0, 1.0), 0.5, 0.8
+        fresh = (1.0 - follow**2) ** 0.5
         n = length + LONGEST
         self._p, self._h, self._off = [], [], []
         self._run = [0] * (n + 1)
-        self._seen: list[tuple[float, float, float, bool]] = []
         ok = []
         for _ in range(n):
             z = follow * z + fresh * rng.gauss(0.0, 1.0)
@@ -124,10 +123,6 @@ class Synthetic:
             self._p.append(p)
             self._off.append(_sigmoid(rng.gauss(level - 1.0, spread + error)))
             self._h.append(max(0.0, 3.2 * (1.0 - p) + rng.gauss(0.0, 0.25)))
-            if companion:
-                pc = _sigmoid(logit + rng.gauss(0.0, 1.0) + (0.7 if ok[-1] else -0.7))
-                s = min(1.0, max(0.0, 1.0 - 0.8 * abs(p - pc) - abs(rng.gauss(0.0, 0.12))))
-                self._seen.append((s, min(1.0, pc / p), pc, pc > 0.45))
         for t in range(n - 1, -1, -1):
             self._run[t] = self._run[t + 1] + 1 if ok[t] else 0
 
@@ -136,10 +131,7 @@ class Synthetic:
         right = min(self._run[t], LONGEST)
         known = min(right + 1, LONGEST)
         p = self._p[t : t + known] + self._off[t + known : t + LONGEST]
-        out = Chain("", "", t, self.length, LONGEST, right, p=p, h=self._h[t : t + LONGEST])
-        if self._seen:
-            out.s, out.a, out.pc, out.agree = zip(*self._seen[t : t + LONGEST], strict=True)
-        return out
+        return Chain("", "", t, self.length, LONGEST, right, p=p, h=self._h[t : t + LONGEST])
 
     def lookup(self, t: int) -> Chain | None:
         """Nothing: invented texts do not repeat."""
@@ -198,7 +190,7 @@ class Totals:
     """What a play came to: ms without noise, tokens, rounds, and in which rounds the draft model ran."""
 
     def __init__(self) -> None:
-        self.ms, self.tokens, self.rounds, self.scored = 0.0, 0, 0, 0
+        self.ms, self.tokens, self.rounds = 0.0, 0, 0
         self.drafted: list[bool] = []
 
     @property
@@ -277,7 +269,6 @@ class Player:
     def _count(self, out: Outcome) -> None:
         self.totals.ms += out.t_draft + out.t_companion + out.t_verify
         self.totals.drafted.append(out.draft_steps > 0)
-        self.totals.scored += out.companion_rows > 0
         self.totals.rounds += 1
 
     def _blur(self, out: Outcome) -> None:

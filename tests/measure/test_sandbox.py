@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from pyspec.errors import MeasureError
-from pyspec.measure import sandbox
-from pyspec.measure.sandbox import has_wall, passes
+from pyspec.measure import questions
+from pyspec.measure.questions import has_wall, passes
 
 
 def test_a_program_that_ends_well_passes() -> None:
@@ -57,7 +57,7 @@ def test_the_wall_is_the_kernels(tmp_path: Path) -> None:
     """Calls made past Python's own functions are refused too: a raw openat, execve or socket by number."""
     child = (
         "import runpy, os, sys, ctypes\n"
-        f"wall = runpy.run_path({str(sandbox._CHILD)!r})['wall']\n"
+        f"wall = runpy.run_path({str(questions._CHILD)!r})['wall']\n"
         "libc = ctypes.CDLL(None, use_errno=True)\n"
         "wall()\n"
         "refused = lambda *call: libc.syscall(*call) == -1 and ctypes.get_errno() == 1\n"
@@ -74,7 +74,7 @@ def test_the_wall_is_the_kernels(tmp_path: Path) -> None:
 
 def test_without_a_wall_it_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """Unless it is allowed by name, and then limits hold."""
-    monkeypatch.setattr(sandbox, "has_wall", lambda: False)
+    monkeypatch.setattr(questions, "has_wall", lambda: False)
     with pytest.raises(MeasureError, match="Linux"):
         passes("pass")
     monkeypatch.setenv("PYSPEC_UNGUARDED_CODE", "1")
