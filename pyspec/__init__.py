@@ -21,9 +21,16 @@ from pyspec.rules import Margin, Strict
 if TYPE_CHECKING:
     from pyspec.batch import Batch
     from pyspec.drafters import Drafter, Proposal
-    from pyspec.llama import OFF, Speculation, SpeculativeLlama, install, uninstall
+    from pyspec.llama import (
+        OFF,
+        Piece,
+        Speculation,
+        SpeculativeLlama,
+        install,
+        stream_text,
+        uninstall,
+    )
     from pyspec.sampling import Sampling
-    from pyspec.stream import Piece, stream_text
     from pyspec.template import ChatTemplate, Message
     from pyspec.tokens import Source, Step, Token
 
@@ -33,7 +40,7 @@ _HOMES = {
     "Drafter": "drafters",
     "Message": "template",
     "OFF": "llama",
-    "Piece": "stream",
+    "Piece": "llama",
     "Proposal": "drafters",
     "Sampling": "sampling",
     "Source": "tokens",
@@ -42,7 +49,7 @@ _HOMES = {
     "Step": "tokens",
     "Token": "tokens",
     "install": "llama",
-    "stream_text": "stream",
+    "stream_text": "llama",
     "uninstall": "llama",
 }
 

@@ -15,7 +15,7 @@ LAYERS = [
     ["cli", "__main__", "llm_plugin"],
     ["serve"],
     ["chat", "batch", "measure"],
-    ["stream", "template"],
+    ["template"],
     ["llama"],
     ["generation"],
     ["mirror", "options"],

@@ -9,8 +9,7 @@ from pathlib import Path
 from pyspec.chat.conversation import AnswerStats, Ask, Progress, SavedModel
 from pyspec.chat.files import target_of
 from pyspec.errors import PyspecError
-from pyspec.llama import Speculation, SpeculativeLlama
-from pyspec.stream import Piece, stream_text
+from pyspec.llama import Piece, Speculation, SpeculativeLlama, stream_text
 from pyspec.template import PLAIN, ChatTemplate, Message
 
 Opener = Callable[[str, str], SpeculativeLlama]

@@ -9,9 +9,9 @@ from typing import Any, Protocol
 import msgspec
 
 from pyspec.errors import ContextOverflow
+from pyspec.llama import Piece
 from pyspec.rules import Verification
 from pyspec.sampling import Sampling
-from pyspec.stream import Piece
 from pyspec.template import Message
 from pyspec.tokens import Token
 

@@ -31,9 +31,8 @@ from pyspec.cli.streams import exit_code, interruptible, prompt_text
 from pyspec.display import STATS_HELP, PromptStatus, counted, safe, stats_line, token_text, verdict
 from pyspec.errors import OptionError
 from pyspec.limits import bounded
-from pyspec.llama import Speculation, SpeculativeLlama
+from pyspec.llama import Piece, Speculation, SpeculativeLlama, stream_text
 from pyspec.sampling import Sampling
-from pyspec.stream import Piece, stream_text
 
 _FILE = click.Path(path_type=Path, dir_okay=False)
 

@@ -19,9 +19,8 @@ from pyspec.chat.files import new_path, newest
 from pyspec.cli.options import ModelOptions
 from pyspec.errors import InputError, OptionError, PyspecError
 from pyspec.files import write_whole
-from pyspec.llama import SpeculativeLlama
+from pyspec.llama import Piece, SpeculativeLlama
 from pyspec.store import file_sha256
-from pyspec.stream import Piece
 from pyspec.template import PLAIN, ChatTemplate
 from pyspec.tokens import common_prefix
 

@@ -15,7 +15,7 @@ from pyspec.chat.settings import ChatSettings
 from pyspec.chat.talk import Chat, Guard
 from pyspec.display import Screen
 from pyspec.errors import DraftMismatch, PyspecError
-from pyspec.stream import Piece
+from pyspec.llama import Piece
 from pyspec.template import Message
 from pyspec.tokens import Source, Token
 

@@ -9,11 +9,10 @@ import pytest
 from pyspec.chat.adapter import LlamaChat
 from pyspec.chat.conversation import Ask, Conversation, Exchange, Reply, spoken
 from pyspec.errors import ModelNotFound
-from pyspec.llama import OFF, SpeculativeLlama
+from pyspec.llama import OFF, Piece, SpeculativeLlama, stream_text
 from pyspec.policy.cost import CostCurve
 from pyspec.rules import Strict
 from pyspec.sampling import Sampling
-from pyspec.stream import Piece, stream_text
 
 GREEDY = Sampling(temperature=0.0)
 QUESTION = [Exchange("Write the numbers from one to twenty.")]

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from pyspec.llama import stream_text
 from pyspec.sampling import Sampling
-from pyspec.stream import stream_text
 
 GREEDY = Sampling(temperature=0.0)
 
