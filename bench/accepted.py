@@ -123,14 +123,14 @@ def parting(llm: Any, prompt: list[int], ours: list[int], theirs: list[int]) -> 
     return Parting(place, a, b, [float(logits[a] - logits[b]) for logits in rows])
 
 
-def told(count: Count) -> str:
+def shown(count: Count) -> str:
     """As `29 of 121`."""
     return f"{count.accepted} of {count.verified}"
 
 
 def line(answer: Answer) -> str:
     """Both counts, whether the texts are equal, and if not the margins at which they part."""
-    counts = f"{answer.question}: ours {told(answer.ours)}, theirs {told(answer.theirs)}"
+    counts = f"{answer.question}: ours {shown(answer.ours)}, theirs {shown(answer.theirs)}"
     if answer.parting is None:
         return f"{counts}; equal texts"
     place, ours, theirs, margins = answer.parting
@@ -149,7 +149,7 @@ def summary(found: list[Answer]) -> str:
     )
     return (
         f"{len(equal)} of {len(found)} texts equal, {near} part at near-ties, {len(found) - len(equal) - near} elsewhere; "
-        f"over equal texts ours {told(ours)}, theirs {told(theirs)}"
+        f"over equal texts ours {shown(ours)}, theirs {shown(theirs)}"
     )
 
 

@@ -11,11 +11,13 @@ without Python's own time; the first half of the answers is played first, and no
 
 Score: the companion looks at each draft and its view goes into the estimate, in every round (`always`) or where it pays
 (`auto`). Cascade: the companion proposes m tokens, the draft checks them in one batch and adds its own, until it has as many as
-the policy wants; m is the best by hindsight. The oracle has both drafters and drafts nothing that is not accepted.
+the policy wants; m is the best by hindsight. Neither can be said of rounds that were recorded without a companion. The oracle has
+both drafters and drafts nothing that is not accepted.
 """
 
 from __future__ import annotations
 
+from math import isnan
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -95,16 +97,23 @@ def row(name: str, answers: Sequence[Answer], options: Namespace, curve: str) ->
         fixed, oracle = max(plain, *lengths), oracle_speed([Recorded(a) for a in half], costs)
     else:
         plain = play(answers, costs, width, _Plain)
-    share, _, _ = cascade_share(answers, options.companion_cost)
-    speeds = [
-        fixed,
-        play(answers, costs, width),
-        play(answers, costs, width, companion=True),
-        play(answers, costs, width, Always, companion=True),
-        play(answers, costs_of(curve, options.cost * share, 1.0), width),
-        play(answers, costs, width, lookup=True),
-    ]
-    return [name, curve, *(f"{s / plain:.3f}" for s in speeds), f"{speeds[-1] / oracle:.3f}"]
+    helped = [float("nan")] * 3
+    if has_companion(answers):
+        share, _, _ = cascade_share(answers, options.companion_cost)
+        helped = [
+            play(answers, costs, width, companion=True),
+            play(answers, costs, width, Always, companion=True),
+            play(answers, costs_of(curve, options.cost * share, 1.0), width),
+        ]
+    looked = play(answers, costs, width, lookup=True)
+    speeds = [speed / plain for speed in (fixed, play(answers, costs, width), *helped, looked)]
+    shown = ["-" if isnan(x) else f"{x:.3f}" for x in (*speeds, looked / oracle)]
+    return [name, curve, *shown]
+
+
+def has_companion(answers: Sequence[Answer]) -> bool:
+    """Whether a companion looked at the drafts when they were recorded."""
+    return any(chain.agree for answer in answers for chain in answer.model.values())
 
 
 class _Plain(GoodputPolicy):
@@ -122,6 +131,8 @@ def main(words: Sequence[str] | None = None) -> None:
     for path in map(Path, options.rounds or sorted(ROUNDS.glob("*.npz"))):
         answers = load_rounds(path)
         rows += [row(path.stem, answers, options, curve) for curve in options.curve.split(",")]
+        if not has_companion(answers):
+            continue
         share, m, agreed = cascade_share(answers, options.companion_cost)
         said.append(
             f"{path.stem}: the companion has the draft's token {100 * agreed:.0f} % of the time; checked {m} at a time, a "

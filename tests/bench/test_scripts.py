@@ -54,6 +54,14 @@ def test_committed_rounds_are_replayed(script, capsys) -> None:
     ]
 
 
+def test_rounds_without_a_companion_are_replayed(script, capsys) -> None:
+    """What a companion would bring is not known then; the rest is."""
+    script("replay").main(["--curve", "GPU", str(script("replay").ROUNDS / "eagle3.npz")])
+    (cells,) = (line.split(" | ") for line in capsys.readouterr().out.strip().splitlines()[2:])
+    assert cells[4:7] == ["-"] * 3
+    assert all(0.5 < float(cell.strip(" |")) < 20.0 for cell in cells[2:4] + cells[7:])
+
+
 def test_the_server_is_loaded(script, tiny_ascii: Path, tmp_path: Path, capsys) -> None:
     """Two clients, twelve requests: a row with a speed, and no errors."""
     questions = tmp_path / "questions.jsonl"
