@@ -33,6 +33,15 @@ def test_the_grid_has_a_line_for_each_curve_and_start(script, tmp_path, capsys) 
     assert rows[2] in (folder / "README.md").read_text()
 
 
+@pytest.mark.parametrize("part", ["switch", "floors", "hope", "promise", "table"])
+def test_a_policy_without_one_of_its_parts_plays_otherwise(script, part: str) -> None:
+    """What is left out is found in the policy as it is now: a part that had another name there would change nothing."""
+    grid = script("grid")
+    cells = [grid.Cell("BF16", a, 0.2, 0, known=False, mixed=1.0) for a in (0.3, 0.7)]
+    without = [grid.run(cell._replace(without=(part,))) for cell in cells]
+    assert without != [grid.run(cell) for cell in cells]
+
+
 def test_what_a_round_costs_beside_decodes_is_shown(script, tiny_ascii: Path, capsys) -> None:
     """A row a mode, with a number in each column."""
     script("overhead").main(
