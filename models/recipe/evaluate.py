@@ -75,20 +75,25 @@ def read_layers(drafts: tuple[Path, ...]) -> tuple[int, ...]:
 
 
 class Replay:
-    """Guesses of one draft; raises `TrainingError` when it speaks another vocabulary."""
+    """Guesses of one draft; raises `TrainingError` when it speaks another vocabulary.
 
-    def __init__(self, path: Path, target: Path, steps: int) -> None:
+    `window`: how many of the prompt's last tokens it sees; 0: all.
+    """
+
+    def __init__(self, path: Path, target: Path, steps: int, window: int = 0) -> None:
         source, own = Source(path, *DRAFTS), Source(target)
         tokens = "tokenizer.ggml.tokens"
         if source.field(tokens) != own.field(tokens):
             raise TrainingError(f"{path} has another vocabulary than {target}", "export it again")
         eagle3 = source.architecture == "eagle3"
         self.student = read_head(source, own) if eagle3 else read_student(source)
-        self.steps = steps
+        self.steps, self.window = steps, window
 
     @torch.no_grad()  # type: ignore[untyped-decorator]
     def guess(self, rows: NDArray[Any], prompt: int) -> Guess:
         """Guesses at the rows that predict the answer, at every draft step."""
+        unseen = max(0, prompt - self.window) if self.window else 0
+        rows, prompt = rows[unseen:], prompt - unseen
         tokens = torch.from_numpy(rows["token"].astype(np.int64))[None]
         features = torch.from_numpy(rows["features"].astype(np.float32))[None]
         ids, sure = [], []
@@ -141,11 +146,12 @@ def show(totals: dict[str, scores.Score], console: Console) -> None:
 @click.option("--text", type=click.Path(path_type=Path), multiple=True, help="For the n-grams.")
 @click.option("--every", default=3, show_default=True)
 @click.option("--steps", default=4, show_default=True, help="Draft steps of an EAGLE-3 head.")
+@click.option("--window", default=0, help="Of a prompt, a draft sees so many tokens; 0: all.")
 @click.option("--threads", default=2, show_default=True)
 @click.option("--json", "json_path", type=click.Path(path_type=Path))
 def main(
     target: Path, bench: Path, folder: Path, draft: tuple[Path, ...], text: tuple[Path, ...],
-    every: int, steps: int, threads: int, json_path: Path | None,
+    every: int, steps: int, window: int, threads: int, json_path: Path | None,
 ) -> None:  # fmt: skip
     """Score drafts against TARGET's own greedy answers on BENCH."""
     try:
@@ -154,7 +160,7 @@ def main(
         if text:
             predictors["n-grams"] = scores.NGrams(list(text)).guess
         for path in draft:
-            predictors[path.stem] = Replay(path, target, steps).guess
+            predictors[path.stem] = Replay(path, target, steps, window).guess
         totals = score_all(names, folder, predictors)
     except TrainingError as error:
         raise click.ClickException(str(error)) from error

@@ -275,10 +275,11 @@ class Corpus:
         prompt = len(prefix) + int(self.recordings[recording].sequences[number]["prompt"])
         return rows[: self.longest], prompt
 
-    def batches(self, seed: int, epoch: int, tokens: int) -> Iterator[Batch]:
+    def batches(self, seed: int, epoch: int, tokens: int, joined: float = 0.0) -> Iterator[Batch]:
         """One epoch, in an order that depends on `seed` and `epoch` alone.
 
-        Sequences are sorted by length within pools of 512, so little of a batch is padding.
+        Sequences are sorted by length within pools of 512, so little of a batch is padding. In a share `joined` of the batches
+        they follow each other in one context.
         """
         rng = np.random.default_rng((seed, epoch))
         order = rng.permutation(len(self.items))
@@ -287,7 +288,7 @@ class Corpus:
             pool = [self.items[i] for i in order[start : start + 512]]
             groups += self._cut(sorted(pool, key=self._length), tokens)
         for index in rng.permutation(len(groups)):
-            yield self._batch(groups[index])
+            yield self._batch(groups[index], joined=rng.random() < joined)
 
     def _length(self, item: tuple[int, int]) -> int:
         recording, number = item
@@ -302,14 +303,21 @@ class Corpus:
             groups[-1].append(item)
         return groups
 
-    def _batch(self, items: list[tuple[int, int]]) -> Batch:
-        found = [self.sequence(item) for item in items]
-        longest = max(len(rows) for rows, _ in found)
-        rows = np.zeros((len(items), longest), self.meta.row_dtype())
-        answer = np.zeros((len(items), longest), bool)
-        prompt = np.zeros((len(items), longest), bool)
-        for i, (own, begin) in enumerate(found):
-            rows[i, : len(own)] = own
-            answer[i, begin - 1 : len(own)] = True
-            prompt[i, len(self._prefix[items[i][0]]) : begin - 1] = True
-        return Batch(rows, answer, prompt)
+    def _batch(self, items: list[tuple[int, int]], *, joined: bool) -> Batch:
+        parts = [self._marked(item) for item in items]
+        if joined:
+            parts = [tuple(np.concatenate(same) for same in zip(*parts, strict=True))]
+        longest = max(len(rows) for rows, _, _ in parts)
+        fields = (self.meta.row_dtype(), bool, bool)
+        batch = Batch(*(np.zeros((len(parts), longest), field) for field in fields))
+        for i, (rows, answer, prompt) in enumerate(parts):
+            batch.rows[i, : len(rows)] = rows
+            batch.answer[i, : len(rows)], batch.prompt[i, : len(rows)] = answer, prompt
+        return batch
+
+    def _marked(self, item: tuple[int, int]) -> tuple[NDArray[Any], ...]:
+        """A sequence's rows, which of them predict its answer, and which its prompt."""
+        rows, begin = self.sequence(item)
+        place = np.arange(len(rows))
+        prefix = len(self._prefix[item[0]])
+        return rows, place >= begin - 1, (place >= prefix) & (place < begin - 1)

@@ -169,6 +169,9 @@ def check_target(source: Source, corpus: Corpus) -> None:
 @click.option("--steps", default=2000, show_default=True)
 @click.option("--minutes", default=0.0, help="End after so long, whatever --steps says.")
 @click.option("--tokens", default=2048, show_default=True, help="Tokens a step.")
+@click.option(
+    "--joined", default=0.0, show_default=True, help="Batches of one long context, 0 to 1."
+)
 @click.option("--rate", default=1e-3, show_default=True)
 @click.option("--seed", default=1, show_default=True)
 @click.option("--threads", default=2, show_default=True)
@@ -176,13 +179,19 @@ def check_target(source: Source, corpus: Corpus) -> None:
 def main(
     target: Path, data: tuple[Path, ...], out: Path, width: int, layers: int, heads: int, kv_heads: int,
     head: int, ff: int, from_layers: str, start_run: Path | None, eagle3: bool, draft_vocab: int,
-    features: str, rollout: int, steps: int, minutes: float, tokens: int, rate: float,
-    seed: int, threads: int, save_every: float,
+    features: str, rollout: int, steps: int, minutes: float, tokens: int, joined: float,
+    rate: float, seed: int, threads: int, save_every: float,
 ) -> None:  # fmt: skip
     """Train a student of TARGET on the recordings in DATA."""
     torch.set_num_threads(threads)
     plan = TrainingPlan(
-        steps=steps, minutes=minutes, tokens=tokens, rate=rate, rollout=rollout, seed=seed
+        steps=steps,
+        minutes=minutes,
+        tokens=tokens,
+        joined=joined,
+        rate=rate,
+        rollout=rollout,
+        seed=seed,
     )
     sizes = {"width": width, "layers": layers, "heads": heads, "kv_heads": kv_heads}
     sizes |= {"head": head, "ff": ff}

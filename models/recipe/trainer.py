@@ -58,7 +58,8 @@ class TrainingPlan:
 
     `minutes`: when not 0, the run also ends after so long, and the learning rate falls with
     whichever of steps and time is further on; `rollout`: draft steps that an EAGLE-3 head is trained on; `prompt_share`:
-    share of prompt rows in the loss.
+    share of prompt rows in the loss; `joined`: share of the batches whose sequences follow each other in one context, so that
+    what is far away is learned to be far away, as behind a long prompt.
     """
 
     steps: int = 2000
@@ -67,9 +68,10 @@ class TrainingPlan:
     rate: float = 1e-3
     warmup: int = 50
     decay: float = 0.01
-    longest: int = 448
+    longest: int = 1024
     rollout: int = 4
     prompt_share: float = 0.25
+    joined: float = 0.0
     seed: int = 1
     weights: LossWeights = field(default_factory=LossWeights)
     softmax: SoftmaxIds = field(default_factory=SoftmaxIds)
@@ -179,7 +181,9 @@ class Trainer:
         saved = now = time.monotonic()
         while not self._done():
             self.corpus.refresh()
-            batches = self.corpus.batches(self.plan.seed, self.epoch, self.plan.tokens)
+            batches = self.corpus.batches(
+                self.plan.seed, self.epoch, self.plan.tokens, self.plan.joined
+            )
             for batch in itertools.islice(batches, self.place, None):
                 parts = self.learn(batch)
                 self.place += 1

@@ -258,6 +258,21 @@ def test_recordings_without_layers_are_refused(
         eagle3.make_head(gguf_io.Source(tiny_target), corpus, shape, np.arange(8), 1)
 
 
+def test_a_window_hides_the_prompts_beginning(
+    checkpoint: Path, tiny_target: Path, recording: Path, tmp_path: Path
+) -> None:
+    """What a head guesses with a window is what it guesses where there is nothing before it."""
+    path = tmp_path / "e.gguf"
+    export.export(checkpoint, tiny_target, [recording], path, "f32", "tiny")
+    rows, prompt = Recording(recording).sequence(2), 9
+    whole, windowed = (evaluate.Replay(path, tiny_target, 2, window) for window in (0, 5))
+    wanted = whole.guess(rows[prompt - 5 :], 5)
+    found = windowed.guess(rows, prompt)
+    assert found.ids.tolist() == wanted.ids.tolist()
+    assert found.sure is not None
+    assert not np.allclose(found.sure, whole.guess(rows, prompt).sure)
+
+
 def test_evaluate_scores_a_head(
     checkpoint: Path, tiny_target: Path, recording: Path, tmp_path: Path
 ) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from pyspec.models.recipe.rows import Meta, Recording, RecordingWriter
+from pyspec.models.recipe.rows import Corpus, Meta, Recording, RecordingWriter
 
 from pyspec.errors import TrainingError
 
@@ -86,6 +86,17 @@ def test_no_recording_is_one_sentence(tmp_path: Path) -> None:
     """An empty folder says which step is missing."""
     with pytest.raises(TrainingError, match="holds no readable recording"):
         Recording(tmp_path)
+
+
+def test_joined_sequences_are_the_same_rows_in_one_context(tmp_path: Path) -> None:
+    """Tokens and what is learned of them stay as they are; only the padding and the borders go."""
+    fill(tmp_path, 9)
+    corpus = Corpus([tmp_path], 448)
+    apart, joined = (next(corpus.batches(1, 0, 1000, share)) for share in (0.0, 1.0))
+    assert joined.rows.shape == (1, apart.rows.size)
+    assert joined.rows["token"].ravel().tolist() == apart.rows["token"].ravel().tolist()
+    for name in ("answer", "prompt"):
+        assert getattr(joined, name).ravel().tolist() == getattr(apart, name).ravel().tolist()
 
 
 def test_large_vocabulary_keeps_its_ids() -> None:
