@@ -6,8 +6,8 @@ from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
 from pathlib import Path
 
-from pyspec.chat.conversation import AnswerStats, Ask, Progress, SavedModel
-from pyspec.chat.files import target_of
+from pyspec.chat.conversation import AnswerStats, Ask, Progress
+from pyspec.chat.files import LlamaSpeaker
 from pyspec.errors import PyspecError
 from pyspec.llama import Piece, Speculation, SpeculativeLlama, stream_text
 from pyspec.template import PLAIN, ChatTemplate, Message
@@ -15,7 +15,7 @@ from pyspec.template import PLAIN, ChatTemplate, Message
 Opener = Callable[[str, str], SpeculativeLlama]
 
 
-class LlamaChat:
+class LlamaChat(LlamaSpeaker):
     """A `ChatModel` that opens its `SpeculativeLlama` with `opener(draft, companion)`.
 
     Opening again, for `use`, has the context read anew; the conversation is the caller's.
@@ -51,21 +51,9 @@ class LlamaChat:
         """Name of the target's file."""
         return Path(self._llm.model_path).stem
 
-    def target(self) -> SavedModel:
-        """Name and hash of the target's file."""
-        return target_of(Path(self._llm.model_path))
-
     def prompt(self, messages: Sequence[Message]) -> list[int]:
         """Token ids of the messages, open for the next answer."""
         return self._template.prompt(messages)
-
-    def is_text(self, token: int) -> bool:
-        """Whether an id stands for bytes of text: not out of range, not a control token."""
-        return 0 <= token < self._llm.n_vocab() and bool(self._llm.piece(token))
-
-    def piece(self, token: int) -> bytes:
-        """Bytes of a token."""
-        return self._llm.piece(token)
 
     def cancel(self) -> None:
         """End the answer in flight; safe from any thread."""

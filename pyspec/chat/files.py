@@ -16,6 +16,7 @@ from pyspec._version import __version__
 from pyspec.chat.conversation import Conversation, Exchange, Reply, SavedModel
 from pyspec.errors import InputError, InputTooLong
 from pyspec.files import utf8, write_whole
+from pyspec.llama import SpeculativeLlama
 from pyspec.store.cache import file_sha256, known_sha256
 from pyspec.tokens import Source, Token
 
@@ -127,11 +128,26 @@ def load(path: Path) -> SavedChat:
         raise InputError(f"{path} is no saved chat: {error}", "/save writes them") from None
 
 
-def target_of(path: Path) -> SavedModel:
-    """What says which target a conversation is held with. Large files that nobody hashed yet are not hashed for this."""
-    small = path.stat().st_size <= _QUICK_HASH
-    digest = file_sha256(path) if small else known_sha256(path)
-    return SavedModel(_utf8(path.stem), digest, _utf8(str(path.absolute())))
+class LlamaSpeaker:
+    """A loaded model as a `Speaker`."""
+
+    def __init__(self, llm: SpeculativeLlama) -> None:
+        self._llm = llm
+
+    def target(self) -> SavedModel:
+        """Says which target a conversation is held with. Large files that nobody hashed yet are not hashed for this."""
+        path = Path(self._llm.model_path)
+        small = path.stat().st_size <= _QUICK_HASH
+        digest = file_sha256(path) if small else known_sha256(path)
+        return SavedModel(_utf8(path.stem), digest, _utf8(str(path.absolute())))
+
+    def is_text(self, token: int) -> bool:
+        """Whether an id stands for bytes of text: not out of range, not a control token."""
+        return 0 <= token < self._llm.n_vocab() and bool(self._llm.piece(token))
+
+    def piece(self, token: int) -> bytes:
+        """Bytes of a token."""
+        return self._llm.piece(token)
 
 
 def _utf8(text: str) -> str:

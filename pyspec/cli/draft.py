@@ -10,11 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-from rich.console import Console
 from rich.table import Table
 
 from pyspec.cli.command import Subcommand, gathered, model_names, option
-from pyspec.cli.progress import busy, run_progress, store_progress
+from pyspec.cli.progress import busy, run_progress, stdout_console, store_progress
 from pyspec.display import safe
 from pyspec.errors import OptionError, PyspecError
 from pyspec.store.drafts import Candidate, candidates, fitting
@@ -134,10 +133,7 @@ def _table(rows: list[Candidate]) -> None:
     for row in rows:
         share = f"{100 * row.share:.0f} %"
         table.add_row(safe(row.name), f"{row.size / 1e6:.0f}", share, row.origin, safe(row.note))
-    console = Console(highlight=False, markup=False)
-    if not console.is_terminal:
-        console = Console(highlight=False, markup=False, width=240)
-    console.print(table)
+    stdout_console().print(table)
 
 
 def _as_dict(row: Candidate, verdict: Verdict | None) -> dict[str, Any]:

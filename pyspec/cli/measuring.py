@@ -9,11 +9,10 @@ from pathlib import Path
 
 import click
 import msgspec
-from rich.console import Console
 
 from pyspec.cli.command import Subcommand, gathered, option
 from pyspec.cli.options import DraftOptions, ModelOptions, model_options, open_model
-from pyspec.cli.progress import run_progress, store_progress
+from pyspec.cli.progress import run_progress, stdout_console, store_progress
 from pyspec.errors import OptionError
 from pyspec.llama import SpeculativeLlama
 from pyspec.measure.bench import Task, run_bench
@@ -254,7 +253,7 @@ def profile(asked: ProfileOptions, models: ModelOptions) -> None:
         if asked.as_json:
             click.echo(msgspec.json.encode(found.figures))
         else:
-            say(found.figures, Console(highlight=False, markup=False))
+            say(found.figures, stdout_console())
         _keep(llm, found, asked)
     if not asked.as_json:
         click.echo(f"use: {next_command(found.figures, models)}")

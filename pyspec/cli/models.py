@@ -9,11 +9,10 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import click
-from rich.console import Console
 from rich.table import Table
 
 from pyspec.cli.command import Subcommand, model_names, option
-from pyspec.cli.progress import busy, run_progress, store_progress
+from pyspec.cli.progress import busy, run_progress, stdout_console, store_progress
 from pyspec.display import safe
 from pyspec.errors import ModelNotFound
 from pyspec.store.cache import file_sha256
@@ -81,7 +80,7 @@ def list_models(as_json: bool, only_here: bool) -> None:
             safe(row["name"]) + star, row["role"], f"{row['size'] / 1e6:.0f}", row["type"] or "-",
             safe(row["architecture"]) or "-", row["origin"], row["licence"] or "-", safe(row["summary"]),
         )  # fmt: skip
-    _stdout().print(table)
+    stdout_console().print(table)
 
 
 def _row(model: Model, manifest: Manifest) -> dict[str, Any]:
@@ -115,12 +114,6 @@ def _known_row(entry: Entry, manifest: Manifest) -> dict[str, Any]:
         "licence": entry.licence,
         "summary": entry.summary,
     }
-
-
-def _stdout() -> Console:
-    # Piped output keeps whole lines: a script that reads the table must not find names folded.
-    console = Console(highlight=False, markup=False)
-    return console if console.is_terminal else Console(highlight=False, markup=False, width=240)
 
 
 @models.command(cls=Subcommand)

@@ -1,4 +1,4 @@
-"""Progress on stderr, a bar on a terminal and plain lines elsewhere: of the store, of measuring, of batches."""
+"""Tables on stdout, and progress on stderr: a bar on a terminal, plain lines elsewhere; of fetching, measuring and batches."""
 
 from __future__ import annotations
 
@@ -27,6 +27,12 @@ if TYPE_CHECKING:
     from pyspec.batch.files import RunProgress
     from pyspec.batch.records import Result
     from pyspec.store.fetch import Progress as StoreProgress
+
+
+def stdout_console() -> Console:
+    """For tables and figures. Piped output keeps whole lines: a script that reads a table must not find names folded."""
+    console = Console(highlight=False, markup=False)
+    return console if console.is_terminal else Console(highlight=False, markup=False, width=240)
 
 
 @contextmanager

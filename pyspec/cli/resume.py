@@ -14,7 +14,7 @@ import llama_cpp
 import msgspec
 
 from pyspec.chat import files
-from pyspec.chat.conversation import Conversation, Exchange, Reply, SavedModel, spoken
+from pyspec.chat.conversation import Conversation, Exchange, Reply, spoken
 from pyspec.chat.files import new_path, newest
 from pyspec.cli.options import ModelOptions
 from pyspec.errors import InputError, OptionError, PyspecError
@@ -65,7 +65,7 @@ class Dialogue:
             raise InputError(
                 "a text without a chat template has no turns to go on with", "leave -c or --raw out"
             )
-        self.conversation, _ = files.restore(files.load(path), self)
+        self.conversation, _ = files.restore(files.load(path), files.LlamaSpeaker(self.llm))
         if system is not None:
             self.conversation.system = system
         self.path = path
@@ -89,21 +89,10 @@ class Dialogue:
         answer = Reply(said, spoken(tokens, said, self.llm.piece), pieces[-1].finish_reason, seed)
         self.conversation.exchanges[-1] = Exchange(text, answer)
         try:
-            files.save(self.path, self.conversation, {}, self.target())
+            target = files.LlamaSpeaker(self.llm).target()
+            files.save(self.path, self.conversation, {}, target)
         except PyspecError as error:
             click.echo(f"the answer is not logged: {error}", err=True)
-
-    def target(self) -> SavedModel:
-        """Name and hash of the target's file."""
-        return files.target_of(Path(self.llm.model_path))
-
-    def is_text(self, token: int) -> bool:
-        """Whether an id stands for bytes of text."""
-        return 0 <= token < self.llm.n_vocab() and bool(self.llm.piece(token))
-
-    def piece(self, token: int) -> bytes:
-        """Bytes of a token."""
-        return self.llm.piece(token)
 
 
 # -- prompts -----------------------------------------------------------------------------------------------------------

@@ -51,6 +51,8 @@ def test_tables_name_the_break_even_and_the_best_plan(profile, tmp_path: Path) -
         "\nuse: pyspec generate",
     ):
         assert words in done.stdout
+    (line,) = (line for line in done.stdout.splitlines() if line.startswith("the draft: "))
+    assert line.endswith(" of the time")  # what is piped is not folded
     (stored,) = (tmp_path / "cache" / "profiles").iterdir()
     assert stored.name in done.stderr
 
