@@ -55,7 +55,7 @@ CURVES: Mapping[str, tuple[Mapping[int, float], str]] = {
 
 
 class Cell(NamedTuple):
-    """One run."""
+    """One game of the policy: which curve, acceptance and draft cost, and what the policy knows at its start."""
 
     curve: str
     acceptance: float

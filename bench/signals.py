@@ -112,7 +112,7 @@ def start(options: Namespace, *words: str) -> subprocess.Popen[bytes]:
 
 
 def give(child: subprocess.Popen[bytes], prompt: str) -> None:
-    """All of stdin."""
+    """Write the prompt to stdin and close it."""
     if child.stdin is not None:
         child.stdin.write(prompt.encode())
         child.stdin.close()
@@ -132,7 +132,7 @@ def handles(child: subprocess.Popen[bytes]) -> None:
 
 
 def wait(until: Callable[[], object]) -> None:
-    """Look every few milliseconds."""
+    """Return when `until` is true; end the program if that takes too long."""
     latest = time.monotonic() + WAIT_S
     while not until():
         if time.monotonic() > latest:

@@ -10,13 +10,13 @@ times as deep; acceptance and cost of a pair can be set apart. Tensors keep MODE
 
 from __future__ import annotations
 
-import argparse
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import gguf
 import numpy as np
+from common import arguments
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -75,19 +75,16 @@ def _tensors(reader: Any, blocks: Sequence[tuple[int, bool]]) -> Iterator[tuple[
             yield f"blk.{new}.{name}", data, tensor.tensor_type
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
+def main(words: Sequence[str] | None = None) -> None:
     """Make one file."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("model", type=Path)
-    parser.add_argument("out", type=Path)
-    kind = parser.add_mutually_exclusive_group(required=True)
-    kind.add_argument("--times", type=int, help="so many blocks for each, all but one idle")
-    kind.add_argument("--drop", help="numbers of blocks to leave out, comma-separated")
-    options = parser.parse_args(arguments)
-    if options.times is not None:
-        stretch(options.model, options.out, options.times)
+    options = arguments(__doc__, words, "model", "out", times=0, drop="")
+    if bool(options.times) == bool(options.drop):
+        raise SystemExit("give either --times or --drop")
+    if options.times:
+        stretch(Path(options.model), Path(options.out), options.times)
     else:
-        shorten(options.model, options.out, [int(n) for n in options.drop.split(",")])
+        drop = [int(n) for n in options.drop.split(",")]
+        shorten(Path(options.model), Path(options.out), drop)
 
 
 if __name__ == "__main__":

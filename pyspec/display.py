@@ -259,7 +259,7 @@ class Wrapper:
         return [*parts, ""] if complete else parts
 
     def finish(self) -> str:
-        """The rest."""
+        """What was held back, at the end of the text."""
         rest, self._held = self._held, ""
         return self._place(rest) if rest else ""
 

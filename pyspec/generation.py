@@ -362,7 +362,7 @@ class Generation(Mirror):
             assembly.session.cancel()
 
     def _note(self, note: str) -> None:
-        """Log a note, each once."""
+        """Log a sentence for the user, the same one only once."""
         if note not in self._noted:
             self._noted.add(note)
             log.warning("%s", note)

@@ -175,7 +175,7 @@ class TargetLlama(llama_cpp.Llama):  # type: ignore[misc]  # llama_cpp is untype
 
 
 def _let_go(*_owned: object) -> None:
-    """Nothing: it was held till now."""
+    """Nothing: as its arguments, model and context live until the object is collected."""
 
 
 def _format(process: TemplateProcess, eos_text: str, eos: int, **conversation: Any) -> Any:

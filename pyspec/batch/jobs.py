@@ -24,8 +24,6 @@ from pyspec.tokens import Token
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from pyspec.batch.records import Result
-
 
 @dataclass(frozen=True)
 class Settings:

@@ -33,8 +33,6 @@ from pyspec.errors import BatchWriteError, ResumeMismatch
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from pyspec.batch.records import Result
-
 if sys.platform != "win32":
     import fcntl
 

@@ -6,7 +6,6 @@ import os
 from collections.abc import Callable
 from contextlib import AbstractContextManager, closing
 from dataclasses import dataclass, field, replace
-from itertools import takewhile
 from pathlib import Path
 from time import monotonic
 
@@ -25,7 +24,7 @@ from pyspec.chat.settings import BRIEF, SILENT, ChatSettings, values
 from pyspec.display import Screen, counted, stats_line, verdict
 from pyspec.errors import InputError, PyspecError
 from pyspec.rules import Strict, Verification
-from pyspec.tokens import Token
+from pyspec.tokens import Token, common_prefix
 
 Guard = Callable[[Callable[[], None]], AbstractContextManager[list[int]]]
 """Makes Ctrl-C and SIGTERM call a function while inside, and lists those that came; a second one raises KeyboardInterrupt."""
@@ -217,6 +216,5 @@ def _difference(old: Reply, new: Reply) -> str:
         return "the same text"
     if not old.tokens:
         return "the texts differ"
-    pairs = zip(old.tokens, new.tokens, strict=False)
-    same = sum(1 for _ in takewhile(lambda pair: pair[0].id == pair[1].id, pairs))
+    same = common_prefix(*([token.id for token in reply.tokens] for reply in (old, new)))
     return f"the texts part after {same} tokens"

@@ -61,7 +61,7 @@ class Verdict:
 
     @property
     def sentence(self) -> str:
-        """One line."""
+        """Whether it pays, in one line."""
         if self.times_plain is None:
             return f"cannot be used: {self.reason}"
         said = f"{self.times_plain:.2f} times as fast as without drafts"

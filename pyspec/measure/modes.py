@@ -217,7 +217,7 @@ _TICKS = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
 
 
 class Watch:
-    """Counts from when it is made."""
+    """How much of the processors other programs took since it was made."""
 
     def __init__(self) -> None:
         self._start, self._all, self._own = perf_counter(), _all_s(), _own_s()

@@ -61,13 +61,14 @@ def open_peer(name: str, files: Files, server: Path | None) -> InProcess | Serve
     kind, _, k = name.partition(":")
     if kind not in _SERVER_OPTIONS or (k and not (kind in _DRAFTING and k.isdigit())):
         raise OptionError(f"unknown peer {name[:40]!r}", _HINT)
-    found = server or _on_path()
-    if found is None or not found.is_file():
+    found = server or Path(shutil.which("llama-server") or "")
+    if not found.is_file():
         hint = "bench/Makefile builds it; --server PATH"
         raise PeerMissing(f"{name} is skipped: there is no llama-server", hint)
     if kind in _DRAFTING:
         _check_draft(name, files.draft)
-    return Server(name, files, found, [*_SERVER_OPTIONS[kind], *_length(k)])
+    longest = ["--spec-draft-n-max", k] if k else []
+    return Server(name, files, found, [*_SERVER_OPTIONS[kind], *longest])
 
 
 _SERVER_OPTIONS: dict[str, list[str]] = {
@@ -76,8 +77,6 @@ _SERVER_OPTIONS: dict[str, list[str]] = {
     "server-eagle3": ["--spec-type", "draft-eagle3"],
     "server-ngram": ["--spec-type", "ngram-simple"],
 }
-
-
 _DRAFTING = ("server-draft", "server-eagle3")
 
 
@@ -88,15 +87,6 @@ def _check_draft(name: str, draft: Path | None) -> None:
     if is_eagle3(draft) != name.startswith("server-eagle3"):
         what = "an EAGLE-3 draft" if is_eagle3(draft) else "no EAGLE-3 draft"
         raise PeerMissing(f"{name} is skipped: {draft.name} is {what}", "--peer-draft PATH")
-
-
-def _length(k: str) -> list[str]:
-    return ["--spec-draft-n-max", k] if k else []
-
-
-def _on_path() -> Path | None:
-    found = shutil.which("llama-server")
-    return Path(found) if found else None
 
 
 class PlainLlama(llama_cpp.Llama):  # type: ignore[misc]  # llama_cpp is untyped
