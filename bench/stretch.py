@@ -11,6 +11,7 @@ times as deep; acceptance and cost of a pair can be set apart. Tensors keep MODE
 from __future__ import annotations
 
 import re
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -79,7 +80,8 @@ def main(words: Sequence[str] | None = None) -> None:
     """Make one file."""
     options = arguments(__doc__, words, "model", "out", times=0, drop="")
     if bool(options.times) == bool(options.drop):
-        raise SystemExit("give either --times or --drop")
+        print("give either --times or --drop", file=sys.stderr)
+        raise SystemExit(2)
     if options.times:
         stretch(Path(options.model), Path(options.out), options.times)
     else:
