@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from fnmatch import fnmatch
 from pathlib import Path
 
 import pytest
@@ -81,6 +83,16 @@ def test_the_readme_shows_the_results_of_this_repository(pages) -> None:
     """Its table and its numbers are those of bench/results."""
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     assert pages.filled(text, ROOT / "bench" / "results") == text
+
+
+def test_one_command_makes_every_result() -> None:
+    """What stands in bench/results is a target of bench/Makefile."""
+    text = (ROOT / "bench" / "Makefile").read_text(encoding="utf-8")
+    targets = re.findall(r"^(results/[^:=]+):(?! \w+ =)", text, re.MULTILINE)
+    patterns = [target.replace("%", "*") for line in targets for target in line.split()]
+    made = [*ROOT.glob("bench/results/*/*.json"), ROOT / "bench/results/grid/README.md"]
+    names = [path.relative_to(ROOT / "bench").as_posix() for path in made]
+    assert [name for name in names if not any(fnmatch(name, each) for each in patterns)] == []
 
 
 def test_the_pages_are_those_of_the_results(pages) -> None:
