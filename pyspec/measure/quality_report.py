@@ -60,7 +60,8 @@ _SAMPLED = (
     " Tokens are drawn from what top-k 40, top-p 0.95 and min-p 0.05 leave, answers of one question and seed with the same "
     "random numbers: where two variants say the same, they go on alike, and after the first difference as strangers. "
     "Variety is the number of different 4-grams in all seeds' answers to a question over the sum of each one's: 1 where no "
-    "two seeds share one. A rule that sharpens the target's distribution lowers nats, and variety too."
+    "two seeds share one. A rule that sharpens the target's distribution lowers nats, and variety "
+    "too, which counts as worse where chance does not explain it."
 )
 
 _EXPLAINED = (
@@ -109,9 +110,9 @@ def variant_table(found: Sequence[Figures]) -> str:
             f"{f.measures[NATS].mean:.3f}",
             _interval(f.measures[NATS].over),
             f"{f.looped} of {f.answers} {_interval(f.measures[LOOPS].over)}",
-            f"{f.looped_p:.2f}",
+            _chance(f.looped_p),
             _shown(f.measures[DISTINCT]),
-            f"{f.distinct_p:.3f}",
+            _chance(f.distinct_p),
             ", ".join(f.worse) or "-",
         ]
         for f in found
@@ -130,6 +131,10 @@ def check_table(found: Sequence[Figures]) -> str:
         [f.who, *(_shown(f.measures[n]) if n in f.measures else "-" for n in names)] for f in found
     ]
     return table(["", *(f"{n}, {most[n]} questions" for n in names)], rows)
+
+
+def _chance(p: float) -> str:
+    return f"{p:.3f}" if p >= 0.001 else "< 0.001"
 
 
 def _shown(measure: Measure) -> str:
