@@ -75,7 +75,7 @@ def run_bench(
     results = collect(
         journal.records, found, tie, tie_measured=task.tie is None, title=task.title,
         about=task.about, command=task.command, notes=notes,
-        drawn=gather(journal.records, _curves(llm)),
+        drawn=gather(journal.records, _curves(llm, contenders)),
     )  # fmt: skip
     if not can_draw():
         note("no plots: matplotlib is not installed (pip install 'pyspec-llama[plot]')")
@@ -143,9 +143,10 @@ def _loaded_draft(llm: SpeculativeLlama) -> Path | None:
     return assembly.models[0].path
 
 
-def _curves(llm: SpeculativeLlama) -> dict[str, list[float]]:
+def _curves(llm: SpeculativeLlama, contenders: Sequence[Contender]) -> dict[str, list[float]]:
     """The cost curve as learned during the run, up to 17 rows."""
-    loop, curve = llm.assembly.session.loop, cast("Any", llm.new_policy()).curve
+    policies = [one.policy for one in contenders if isinstance(one, Ours)] or [llm.new_policy()]
+    loop, curve = llm.assembly.session.loop, cast("Any", policies[0]).curve
     wanted = {"target": True, "draft": loop.draft_model, "companion": loop.companion}
     return {name: list(getattr(curve, name).table())[:18] for name in wanted if wanted[name]}
 

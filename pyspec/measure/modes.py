@@ -179,7 +179,7 @@ class Ours:
     def __init__(self, llm: SpeculativeLlama, mode: Mode) -> None:
         self.llm, self.mode = llm, mode
         self.name, self.exact = mode.name, mode.exact
-        self._policy = llm.new_policy(mode.speculation)
+        self.policy = llm.new_policy(mode.speculation)
 
     def forget(self) -> None:
         """Empty every KV, so that nobody's prompt is read already."""
@@ -190,7 +190,7 @@ class Ours:
         """The rounds of an answer, by the mode's own policy."""
         return self.llm.steps(
             prompt, options.sampling(), max_tokens=max_tokens, speculation=self.mode.speculation,
-            drafting=self.mode.drafting, policy=self._policy,
+            drafting=self.mode.drafting, policy=self.policy,
         )  # fmt: skip
 
     def answer(self, prompt: Sequence[int], max_tokens: int, options: Options) -> TimedAnswer:
