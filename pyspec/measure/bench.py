@@ -138,7 +138,7 @@ def _files(llm: SpeculativeLlama, task: Task) -> Files:
 def _loaded_draft(llm: SpeculativeLlama) -> Path | None:
     """The loaded draft's file, None for the target's own head."""
     assembly = llm.assembly
-    if not assembly.session.loop.draft_model or assembly.draft.endswith(MTP):
+    if not assembly.session.loop.draft_model or assembly.draft.rpartition("+")[2] == MTP:
         return None
     return assembly.models[0].path
 
