@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from pyspec.measure.stats import Summary
 
 START, END = "<!-- results -->", "<!-- /results -->"
-SHOWN = ("default", "q4_k_m", "bf16", "stretched-good", "stretched-poor", "copying")
-BATCHES = ("q8_0", "bf16")
+SHOWN = ("default", "q8_0", "q4_k_m", "stretched-good-bf16", "stretched-good-q4_k_m", "copying")
+BATCHES = ("bf16", "q8_0")
 HEAD = ["", "plain, tokens/s", "strict", "worst kind", "margin", "best other program"]
 _NUMBER = re.compile(r"<!--= ([^ ]+) -->.*?<!--/-->", re.DOTALL)
 

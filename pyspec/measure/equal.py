@@ -27,8 +27,9 @@ from pyspec.tokens import common_prefix
 TIE = 0.05
 """Nats between the two best tokens below which rounding may decide, at the least."""
 
-_SIGMAS = 6.0
-_BLOCK = 8
+_WIDTHS = (2, 8)
+_TEXTS, _TOKENS = 3, 96  # answers that the bound is measured on, and of each so many tokens at most
+_ROOM = 2.0  # times the greatest move seen: moves have heavy tails
 
 
 class Difference(msgspec.Struct):
@@ -86,11 +87,11 @@ def demand_equal(found: Sequence[Difference], peers: set[str], tie: float = TIE)
 
 
 def rows_after(
-    llm: SpeculativeLlama, prompt: Sequence[int], answer: Sequence[int]
+    llm: SpeculativeLlama, prompt: Sequence[int], answer: Sequence[int], width: int = MAX_DRAFT
 ) -> Iterator[npt.NDArray[np.float32]]:
     """The target's logits [n_vocab] for each token of `answer`, given everything before it.
 
-    By teacher forcing through the very engine, up to 64 tokens a decode.
+    By teacher forcing through the very engine, up to `width` tokens a decode, 64 at most.
     """
     session = llm.assembly.session
     engine, text, done = session.engine, list(prompt), 0
@@ -98,7 +99,7 @@ def rows_after(
     llm.reset()  # the KV is no longer what it was; what is common to two calls is not read twice
     while done < len(answer):
         ready(engine, text, len(text))
-        part = list(answer[done : done + min(MAX_DRAFT, session.loop.longest + 1)])
+        part = list(answer[done : done + min(width, MAX_DRAFT, session.loop.longest + 1)])
         # the last token's row is the one before it: nothing follows that had to be decoded
         drafted = part[:-1] if len(part) > 1 else []
         engine.put_draft(0, drafted)
@@ -109,22 +110,26 @@ def rows_after(
         done += len(part)
 
 
-def tie_bound(llm: SpeculativeLlama, prompt: Sequence[int], answer: Sequence[int]) -> float:
+def tie_bound(
+    llm: SpeculativeLlama, answers: Sequence[tuple[Sequence[int], Sequence[int]]]
+) -> float:
     """Nats within which the two best tokens may change places by rounding alone.
 
-    Six standard deviations of how z1 - z2 moves between decodes of one row and of eight, over the
-    tokens of an answer; at least `TIE`.
+    Twice the greatest move of z1 - z2 between decodes of one row and of 2 or 8, over the tokens of a few answers; at least
+    `TIE`. Each answer is decoded as a whole in either way: what the KV holds was rounded otherwise too, and that adds up.
+
+    answers: (prompt, answer) each.
     """
-    text, moves = list(prompt), []
-    for start in range(0, len(answer) - _BLOCK + 1, _BLOCK):
-        part = list(answer[start : start + _BLOCK])
-        together = [row.copy() for row in rows_after(llm, text, part)]
-        for i, row in enumerate(together):
-            (alone,) = rows_after(llm, [*text, *part[:i]], part[i : i + 1])
-            second, first = np.argpartition(alone, len(alone) - 2)[-2:]
-            moves.append(float((alone[first] - alone[second]) - (row[first] - row[second])))
-        text += part
-    return max(TIE, _SIGMAS * float(np.std(moves))) if moves else TIE
+    most = 0.0
+    for prompt, answer in answers:
+        part = answer[:_TOKENS]
+        alone = [row.copy() for row in rows_after(llm, prompt, part, 1)]
+        for width in _WIDTHS:
+            for one, row in zip(alone, rows_after(llm, prompt, part, width), strict=True):
+                second, first = np.argpartition(one, len(one) - 2)[-2:]
+                move = (one[first] - one[second]) - (row[first] - row[second])
+                most = max(most, abs(float(move)))
+    return max(TIE, _ROOM * most)
 
 
 def top_gap(row: npt.NDArray[np.float32]) -> float:
@@ -150,9 +155,9 @@ def equality(
     if not plain:
         return [], 0.0
     prompts = _prompts(llm, plain, questions)
-    longest = max(prompts.values(), key=lambda pair: len(pair[1]))
     if tie is None:
-        tie = tie_bound(llm, longest[0], longest[1][:48])
+        longest = sorted(prompts.values(), key=lambda pair: -len(pair[1]))
+        tie = tie_bound(llm, longest[:_TEXTS])
     found = []
     for one in differences(records):
         prompt, answer = prompts[one.question_id, one.turn]

@@ -12,6 +12,7 @@ import pytest
 from measure.making import record, turn
 
 from pyspec.errors import UnequalOutputs
+from pyspec.llama import SpeculativeLlama
 from pyspec.measure.equal import (
     TIE,
     Difference,
@@ -95,4 +96,12 @@ def test_tie_bound_is_small_where_kernels_round_alike(
 ) -> None:
     """A float32 model moves by less than the least bound."""
     llm = open_llama(tiny_target)
-    assert tie_bound(llm, [5, 6, 7], list(range(5, 21))) == TIE
+    assert tie_bound(llm, [([5, 6, 7], list(range(5, 21)))]) == TIE
+
+
+def test_tie_bound_sees_what_kernels_do_to_long_texts(smollm2: str) -> None:
+    """Behind 600 tokens attention sums up otherwise for one row than for several: logits move by tenths."""
+    with SpeculativeLlama(smollm2, draft="none", n_ctx=1024, n_threads=2, verbose=False) as llm:
+        prompt = llm.tokenize(b"The sea was calm, and the old man took his boat out. " * 60)[:600]
+        answer = llm.tokenize(b" to catch some fish. He was not sure of the weather", add_bos=False)
+        assert TIE < tie_bound(llm, [(prompt, answer)]) < 2.0
