@@ -6,7 +6,7 @@
 The README's table stands between `<!-- results -->` and `<!-- /results -->`. A number in its text is written
 `<!--= default/strict/mean -->1.15<!--/-->`: folder, mode and figure. Figures of `pyspec bench` are mean (geometric,
 over categories, times plain), best, worst, rate (tokens a second) and first (ms); of a batch, rate and gain (times
-plain:1), with the file's name as in batch/bf16/server/gain; of `pyspec quality`, length, relaxed, looped, answers,
+plain:1), with the file's name as in batch/bf16/server/gain; of `pyspec quality`, length, gain, relaxed, looped, answers,
 looped_p, nats and distinct.
 """
 
@@ -128,6 +128,7 @@ def numbers(folder: Path) -> dict[str, str]:
         for f in found.figures:
             out |= {
                 f"{name}/{f.who}/length": f"{f.length:.2f}",
+                f"{name}/{f.who}/gain": f"{100 * (f.gain - 1):+.0f} %",
                 f"{name}/{f.who}/relaxed": f"{100 * f.relaxed:.1f} %",
                 f"{name}/{f.who}/looped": str(f.looped),
                 f"{name}/{f.who}/answers": str(f.answers),
