@@ -121,7 +121,7 @@ def completion(shell: str | None) -> None:
     name = shell or Path(os.environ.get("SHELL", "bash")).name
     kind = get_completion_class(name if name in _SHELLS else "bash")
     if kind is not None:
-        click.echo(_source(kind(cli, {}, "pyspec", "_PYSPEC_COMPLETE")))
+        click.echo(_source(kind(cli, {}, "pyspec", _COMPLETE)))
 
 
 def _source(maker: Any) -> str:

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pyspec.engine.handle import MAX_DRAFT
-from pyspec.errors import InputError, UnequalOutputs
+from pyspec.errors import UnequalOutputs
 from pyspec.llama import SpeculativeLlama
 from pyspec.measure.costs import ready
 from pyspec.measure.questions import Question
@@ -45,6 +45,7 @@ class Difference(msgspec.Struct):
     plain: int | None
     other: int | None
     gap: float | None = None
+    repeat: int = 0
 
     def __str__(self) -> str:
         gap = "" if self.gap is None else f"; the target's two best are {self.gap:.3f} nats apart"
@@ -60,17 +61,18 @@ def differences(records: Sequence[RunRecord]) -> list[Difference]:
     A shorter answer is a difference at its end. Later turns after a difference have another
     prompt and are not looked at.
     """
-    bases = {(r.question_id, r.repeat): r for r in records if r.who == "plain" and not r.error}
+    plain = _plain(records)
     out = []
     for record in records:
-        base = bases.get((record.question_id, record.repeat))
+        base = plain.get((record.question_id, record.repeat))
         if not record.exact or base is None or record is base or record.error:
             continue
         for number, (one, two) in enumerate(zip(base.turns, record.turns, strict=False)):
             place = common_prefix(one.tokens, two.tokens)
             if place < max(len(one.tokens), len(two.tokens)):
-                plain, other = (next(iter(t.tokens[place:]), None) for t in (one, two))
-                out.append(Difference(record.who, record.question_id, number, place, plain, other))
+                a, b = (next(iter(t.tokens[place:]), None) for t in (one, two))
+                found = Difference(record.who, record.question_id, number, place, a, b)
+                out.append(msgspec.structs.replace(found, repeat=record.repeat))
                 break
     return out
 
@@ -151,35 +153,33 @@ def equality(
     tie: float | None = None,
 ) -> tuple[list[Difference], float]:
     """First differences from plain decoding's, with the target's gap at each, and the bound."""
-    plain = [r for r in records if r.who == "plain" and not r.error and r.turns]
+    plain, template = _plain(records), ChatTemplate.of(llm)
+    asked = {question.question_id: question.turns for question in questions}
     if not plain:
         return [], 0.0
-    prompts = _prompts(llm, plain, questions)
+
+    def prompt(record: RunRecord, number: int) -> list[int]:
+        messages: list[Message] = []
+        for text, turn in zip(asked[record.question_id], record.turns[:number], strict=False):
+            messages.append(Message(role="user", content=text))
+            messages.append(Message(role="assistant", tokens=turn.tokens))
+        last = asked[record.question_id][number]
+        return template.prompt([*messages, Message(role="user", content=last)])
+
     if tie is None:
-        longest = sorted(prompts.values(), key=lambda pair: -len(pair[1]))
-        tie = tie_bound(llm, longest[:_TEXTS])
+        turns = [(record, i) for record in plain.values() for i in range(len(record.turns))]
+        longest = sorted(turns, key=lambda turn: -len(turn[0].turns[turn[1]].tokens))[:_TEXTS]
+        tie = tie_bound(llm, [(prompt(r, i), r.turns[i].tokens) for r, i in longest])
     found = []
     for one in differences(records):
-        prompt, answer = prompts[one.question_id, one.turn]
-        row = next(rows_after(llm, [*prompt, *answer[: one.place]], [0]))
+        base = plain[one.question_id, one.repeat]
+        text = [*prompt(base, one.turn), *base.turns[one.turn].tokens[: one.place]]
+        row = next(rows_after(llm, text, [0]))
         found.append(msgspec.structs.replace(one, gap=top_gap(row)))
     return found, tie
 
 
-def _prompts(
-    llm: SpeculativeLlama, plain: Sequence[RunRecord], questions: Sequence[Question]
-) -> dict[tuple[int | str, int], tuple[list[int], list[int]]]:
-    """By question and turn: the prompt and plain decoding's answer."""
-    template = ChatTemplate.of(llm)
-    by_id = {question.question_id: question for question in questions}
-    out = {}
-    for record in plain:
-        question = by_id.get(record.question_id)
-        if question is None:
-            raise InputError(f"the journal holds question {record.question_id}, this run does not")
-        messages: list[Message] = []
-        for number, turn in enumerate(record.turns):
-            messages.append(Message(role="user", content=question.turns[number]))
-            out[record.question_id, number] = template.prompt(messages), turn.tokens
-            messages.append(Message(role="assistant", tokens=turn.tokens))
-    return out
+def _plain(records: Sequence[RunRecord]) -> dict[tuple[int | str, int], RunRecord]:
+    """Plain decoding's answers, by question and repeat."""
+    plain = [r for r in records if r.who == "plain" and not r.error and r.turns]
+    return {(r.question_id, r.repeat): r for r in plain}

@@ -18,11 +18,13 @@ from pyspec.measure.equal import (
     Difference,
     demand_equal,
     differences,
+    equality,
     nats_of,
     rows_after,
     tie_bound,
     top_gap,
 )
+from pyspec.measure.questions import Question
 from pyspec.sampling import Sampling
 
 
@@ -69,6 +71,29 @@ def test_near_ties_are_forgiven_and_nothing_else() -> None:
 def test_peers_are_reported_not_refused() -> None:
     """Another program's kernels are its own."""
     demand_equal(parted([1, 9], who="server", peer=True), {"server"}, 0.2)
+
+
+def test_a_gap_is_of_the_run_that_differs(
+    open_llama: Callable[..., Any], tiny_ascii: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Above temperature 0 plain decoding answers each repeat otherwise, and the second turn's prompt has that answer."""
+    llm = open_llama(tiny_ascii)
+    texts: list[list[int]] = []
+
+    def rows(_llm: Any, text: list[int], _answer: list[int]) -> Any:
+        texts.append(text)
+        yield np.array([1.0, 3.0], dtype=np.float32)
+
+    monkeypatch.setattr("pyspec.measure.equal.rows_after", rows)
+    records = [record("plain", 1, turn([10 + i]), turn([7, 8]), repeat=i) for i in (0, 1)]
+    records.append(record("strict", 1, turn([10]), turn([7, 9]), repeat=0, exact=True))
+    records.append(record("strict", 1, turn([11]), turn([7, 9]), repeat=1, exact=True))
+    found, tie = equality(llm, records, [Question(1, "qa", ["abc", "more"])], 0.5)
+    assert [(one.repeat, one.gap) for one in found] == [(0, 2.0), (1, 2.0)]
+    assert tie == 0.5
+    assert [text[-1] for text in texts] == [7, 7]
+    first, second = texts
+    assert [(a, b) for a, b in zip(first, second, strict=True) if a != b] == [(10, 11)]
 
 
 def test_nats_are_minus_the_log_probability() -> None:
