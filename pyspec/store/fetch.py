@@ -307,13 +307,18 @@ def drop_conversions(entry: Entry, kinds: Iterable[str]) -> None:
 def fetch_best(entry: Entry, progress: Progress = no_progress) -> Path:
     """The entry's file in the type that the manifest asks for; of several, in the one that decodes fastest on this machine.
 
-    That is found out once for each build and processor; what was made for it alone does not stay. Raises FetchError.
+    That is found out once for each build and processor; what was made for it alone does not stay. A cache that cannot be
+    written has what it has. Raises FetchError.
     """
     kinds = entry.convert
     if not kinds:
         return fetch(entry, progress)
     if len(kinds) == 1:
         return convert(entry, kinds[0], progress)
+    best = recall(_BEST + entry.name, this_machine())
+    for kind in (best,) if os.access(models_dir(), os.W_OK) else (best, *kinds):
+        if kind in kinds and (path := converted(entry, kind)) is not None:
+            return path
     with file_lock(make_dir(models_dir()) / f".{entry.name}.lock", lambda: _waiting(progress)):
         best = recall(_BEST + entry.name, this_machine())
         if best not in kinds:

@@ -130,6 +130,17 @@ def test_the_fastest_type_is_found_once(
     assert resolve("auto").stem.removeprefix("auto-") == first
 
 
+def test_a_cache_that_cannot_be_written_has_what_it_has(
+    shop: Shop, tiny_bytes: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Made elsewhere and read here: the type that is there is taken, and nothing is timed or locked."""
+    shop.add("auto", tiny_bytes, WHEEL, convert=["q8_0", "bf16"])
+    made = convert(shop.entry("auto"), "bf16")
+    monkeypatch.setattr(module.os, "access", lambda *_: False)
+    monkeypatch.setattr(module, "file_lock", lambda *_: pytest.fail("locked"))
+    assert resolve("auto") == made
+
+
 def test_decodes_are_timed_in_a_child(tiny_target: Path) -> None:
     """Four widths, in milliseconds; nothing of a file that cannot be loaded."""
     times = module._times(tiny_target)
