@@ -34,8 +34,10 @@ if TYPE_CHECKING:
     from pyspec.measure.stats import Summary
 
 START, END = "<!-- results -->", "<!-- /results -->"
-SHOWN = ("default", "q8_0", "q4_k_m", "stretched-good-bf16", "stretched-good-q4_k_m", "copying")
-BATCHES = ("bf16", "q8_0")
+SHOWN = (
+    "default", "q8_0", "q4_k_m", "stretched-good-bf16", "stretched-good-q4_k_m", "stretched-poor-q4_k_m", "copying"
+)  # fmt: skip
+BATCHES = ("bf16",)
 HEAD = ["", "plain, tokens/s", "strict", "worst kind", "margin", "best other program"]
 _NUMBER = re.compile(r"<!--= ([^ ]+) -->.*?<!--/-->", re.DOTALL)
 
