@@ -10,6 +10,7 @@ import pytest
 
 ray = pytest.importorskip("ray", reason="the extra [ray] is not installed")
 
+from pyspec.batch import ray as module  # noqa: E402
 from pyspec.batch.jobs import Settings  # noqa: E402
 from pyspec.batch.ray import RayBatch, answer, block_size  # noqa: E402
 from pyspec.batch.records import Record  # noqa: E402
@@ -58,14 +59,24 @@ def test_two_workers_answer_as_one(arguments, open_batch, tiny_target):
     ]
 
 
-def test_both_workers_have_work(arguments, tiny_target):
-    """40 records over two workers are blocks of 5, and results come one by one, before all are done."""
+def test_both_workers_have_work(arguments, tiny_target, monkeypatch):
+    """40 records over two workers are blocks of 5, both have one, and results come one by one, before all are done."""
+    kept = []
+
+    class Working(module._Working):
+        def __init__(self, *args):
+            super().__init__(*args)
+            kept.append(self)
+
+    monkeypatch.setattr(module, "_Working", Working)
     assert (block_size(40, 2), block_size(3, 2), block_size(1, 8)) == (5, 1, 1)
     records = [Record(id=str(i), prompt=f"{'abcdefgh'[i % 8]} word") for i in range(40)]
     with RayBatch(str(tiny_target), workers=2, **arguments) as batch:
         found = []
         for result in batch.run_indexed(iter(enumerate(records))):
             found.append(result.index)
+            if len(found) == 1:
+                given = [index for _, block in kept[0].blocks.values() for index in block]
             if len(found) == 10:
                 early = batch.stats()["tokens"]
         stats = batch.stats()
@@ -73,7 +84,7 @@ def test_both_workers_have_work(arguments, tiny_target):
     assert (early, stats["tokens"]) == (120, 480)
     assert stats["seconds"] > 0
     assert stats["tokens_per_second"] == pytest.approx(480 / stats["seconds"], rel=0.01)
-    assert min(found[:10]) < 5 <= max(found[:10])
+    assert sorted([*given, found[0]]) == list(range(10))
 
 
 def _actors():
