@@ -71,8 +71,8 @@ def differences(records: Sequence[RunRecord]) -> list[Difference]:
             place = common_prefix(one.tokens, two.tokens)
             if place < max(len(one.tokens), len(two.tokens)):
                 a, b = (next(iter(t.tokens[place:]), None) for t in (one, two))
-                found = Difference(record.who, record.question_id, number, place, a, b)
-                out.append(msgspec.structs.replace(found, repeat=record.repeat))
+                where = record.question_id, number, place
+                out.append(Difference(record.who, *where, a, b, repeat=record.repeat))
                 break
     return out
 

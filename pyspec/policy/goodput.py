@@ -273,14 +273,14 @@ class GoodputPolicy(LengthPolicy):
         switch = self._go_on(n, 1.0 + sum([seq.n_accepted for seq in outcome.seqs]) / n)
         verify = (rows[min(own, len(rows) - 1)] - rows[n]) / max(1, own - n)
         by_model = sum([r.draft.source != LOOKUP for r in self._pending.values()])
-        drafting = price * outcome.draft_steps * self._table.step / max(1, by_model)
+        drafting = price * outcome.draft_steps * self._table.step / max(1, by_model) + self._beside
         for seq in outcome.seqs:
             read, text = self._pending.get(seq.seq), self._texts.get(seq.seq)
             if read is None or text is None:
                 continue
             cost = price * verify * seq.n_verified
             if read.draft.source != LOOKUP:
-                cost += drafting + self._beside
+                cost += drafting
                 switch.used(sum(read.survival[: seq.n_verified]) - cost)
             text.lost[read.draft.source] += cost - seq.n_accepted
         if outcome.companion_rows:
