@@ -175,13 +175,14 @@ class Alphabet:
             raise InputEncoding(f"the text is not UTF-8 at byte {error.start}", _OTHER) from None
         # llama.cpp puts a space before a text, unless the file says otherwise, which it does not show
         for char in sorted(characters | {" "} if characters else characters):
-            shown = "\u2581" if char == " " else char
-            if shown.encode() not in self._words and not self._spells(shown.encode()):
+            if not self.spells(char):
                 raise InputError(f"this model's vocabulary cannot spell {char!r}", _OTHER)
 
-    def _spells(self, char: bytes) -> bool:
-        return all(
-            b"<0x%02X>" % byte in self._words or bytes([byte]) in self._words for byte in char
+    def spells(self, char: str) -> bool:
+        """Whether a character is a token, or has tokens for its bytes."""
+        shown = ("\u2581" if char == " " else char).encode()
+        return shown in self._words or all(
+            b"<0x%02X>" % byte in self._words or bytes([byte]) in self._words for byte in shown
         )
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pyspec.models.recipe.rows import Corpus
 
-from pyspec.drafters.lookup import LookupDrafter
+from pyspec.drafters import LookupDrafter
 from pyspec.rules import Margin
 
 BINS = 10

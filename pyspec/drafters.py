@@ -1,0 +1,384 @@
+"""Drafters that live in Python: prompt lookup, llama-cpp-python's draft models, and models of another vocabulary.
+
+Draft models of the target's own vocabulary live in the engine, where they are drafted in lock-step.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import llama_cpp
+import numpy as np
+import numpy.typing as npt
+
+from pyspec.target import TargetLlama
+from pyspec.text import Alphabet, piece_reader
+from pyspec.tokens import common_prefix
+
+
+@dataclass(frozen=True, slots=True)
+class Proposal:
+    """Drafted tokens, and what they were taken from.
+
+    match_length: of the text that they continue, 0 where there is no such thing; choices: how many different tokens have
+    followed it so far. p, entropy: of a model that drafted them, its probability of each and the entropy of each choice
+    in nats.
+    """
+
+    tokens: Sequence[int]
+    match_length: int = 0
+    choices: int = 1
+    p: Sequence[float] = ()
+    entropy: Sequence[float] = ()
+
+
+NOTHING = Proposal(())
+
+
+class Drafter(ABC):
+    """Proposes tokens that may follow a text.
+
+    One drafter serves several sequences, distinguished by `seq`. A drafter may return fewer tokens than asked, or none.
+    Ids outside the target's vocabulary are refused by the loop, which then goes on with an empty draft.
+    """
+
+    name = "drafter"
+
+    @abstractmethod
+    def propose(self, seq: int, tokens: Sequence[int], limit: int) -> Proposal:
+        """Up to `limit` tokens that may follow `tokens`, the committed text of sequence `seq`, prompt included."""
+
+    def observe(  # noqa: B027 - most have nothing to learn
+        self, seq: int, tokens: Sequence[int], drafted: int, accepted: int
+    ) -> None:
+        """Hear what a round brought: `tokens` were emitted; of `drafted` verified tokens, `accepted` were taken."""
+
+
+class DraftCallable(Protocol):
+    """The shape of llama-cpp-python's draft models: ids in, ids out."""
+
+    def __call__(self, input_ids: npt.NDArray[np.intc], /, **kwargs: Any) -> npt.NDArray[np.intc]:
+        """Tokens that may follow `input_ids`."""
+
+
+class ForeignDrafter(Drafter):
+    """Asks a llama-cpp-python draft model, one text at a time."""
+
+    def __init__(self, model: DraftCallable) -> None:
+        self._model = model
+        self.name = type(model).__name__
+
+    def propose(self, seq: int, tokens: Sequence[int], limit: int) -> Proposal:
+        """Up to `limit` tokens, as the model gives them."""
+        proposed = self._model(np.asarray(tokens, dtype=np.intc))
+        return Proposal([int(token) for token in proposed[:limit]])
+
+
+# -- prompt lookup -----------------------------------------------------------------------------------------------------
+
+
+class SuffixIndex:
+    """A suffix automaton over token ids (Blumer et al. 1985) that remembers where each of its states last ended.
+
+    It grows one token at a time, in amortised constant time. Its suffix link after each token is the longest suffix seen
+    before, so a proposal costs no search at all.
+    """
+
+    def __init__(self) -> None:
+        self.tokens: list[int] = []
+        self._next: list[dict[int, int]] = [{}]
+        self._link = [-1]
+        self._length = [0]
+        self._end = [-1]
+        self._last = 0
+        self._match = (0, -1)
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    @property
+    def match(self) -> tuple[int, int]:
+        """Length of the longest suffix that occurred before, and the position where it last ended; (0, -1) for none."""
+        return self._match
+
+    @property
+    def choices(self) -> int:
+        """How many different tokens have followed that suffix."""
+        return len(self._next[max(0, self._link[self._last])])
+
+    def extend(self, token: int) -> None:
+        """Append one token."""
+        position = len(self.tokens)
+        self.tokens.append(token)
+        state = self._new_state(self._length[self._last] + 1, position)
+        link = self._link_of(token)
+        self._link[state] = link
+        self._match = (self._length[link], self._end[link]) if link else (0, -1)
+        self._last = state
+        while link > 0:  # the newest occurrence is the best guess the next time
+            self._end[link] = position
+            link = self._link[link]
+
+    def _new_state(self, length: int, end: int) -> int:
+        self._next.append({})
+        self._link.append(0)
+        self._length.append(length)
+        self._end.append(end)
+        return len(self._length) - 1
+
+    def _link_of(self, token: int) -> int:
+        """Give the newest state its transitions, and return the state of the longest earlier suffix."""
+        state, walk = len(self._length) - 1, self._last
+        while walk != -1 and token not in self._next[walk]:
+            self._next[walk][token] = state
+            walk = self._link[walk]
+        if walk == -1:
+            return 0
+        known = self._next[walk][token]
+        if self._length[walk] + 1 == self._length[known]:
+            return known
+        return self._split(known, walk, token)
+
+    def _split(self, known: int, walk: int, token: int) -> int:
+        clone = self._new_state(self._length[walk] + 1, self._end[known])
+        self._next[clone] = dict(self._next[known])
+        self._link[clone] = self._link[known]
+        self._link[known] = clone
+        while walk != -1 and self._next[walk].get(token) == known:
+            self._next[walk][token] = clone
+            walk = self._link[walk]
+        return clone
+
+
+class LookupDrafter(Drafter):
+    """Drafts what followed the longest earlier occurrence of the text's end.
+
+    min_match: shortest suffix worth continuing, in tokens.
+    """
+
+    name = "lookup"
+
+    def __init__(self, min_match: int = 2) -> None:
+        self.min_match = min_match
+        self._index: dict[int, SuffixIndex] = {}
+        self._source: dict[int, Sequence[int]] = {}
+
+    def propose(self, seq: int, tokens: Sequence[int], limit: int) -> Proposal:
+        """What followed the longest earlier occurrence, at most `limit` tokens."""
+        index = self._up_to_date(seq, tokens)
+        length, end = index.match
+        if length < self.min_match or limit < 1:
+            return NOTHING
+        text = index.tokens
+        draft: list[int] = []
+        for position in range(end + 1, end + 1 + limit):
+            # past the end of the text a repetition goes on with its own continuation
+            draft.append(text[position] if position < len(text) else draft[position - len(text)])
+        return Proposal(draft, length, index.choices)
+
+    def _up_to_date(self, seq: int, tokens: Sequence[int]) -> SuffixIndex:
+        index = self._index.get(seq)
+        if index is None or not self._continues(seq, index, tokens):
+            index = self._index[seq] = SuffixIndex()
+        self._source[seq] = tokens
+        for token in tokens[len(index) :]:
+            index.extend(token)
+        return index
+
+    def _continues(self, seq: int, index: SuffixIndex, tokens: Sequence[int]) -> bool:
+        """Whether `tokens` goes on from what was indexed; a text that is still the same object has only grown."""
+        held = len(index)
+        if held > len(tokens):
+            return False
+        return self._source.get(seq) is tokens or list(tokens[:held]) == index.tokens
+
+    def forget(self, seq: int) -> None:
+        """Drop a sequence's index: its text was replaced."""
+        self._index.pop(seq, None)
+        self._source.pop(seq, None)
+
+
+# -- models of another vocabulary --------------------------------------------------------------------------------------
+
+
+Tokenize = Callable[[bytes], list[int]]
+Piece = Callable[[int], bytes]
+
+LEAST = 0.3
+"""Drafting stops where the product of the draft's probabilities falls below this."""
+
+_TAIL = 8
+"""Tokens at the end of the text that are tokenised again as it grows: new letters may join the last of them."""
+
+_CONTEXT = 2
+"""Committed tokens in front of a draft with which it is tokenised, so that words are cut as the target cuts them."""
+
+
+@dataclass
+class Said:
+    """What the draft said: bytes and probability of each of its tokens, and the entropy of each choice in nats."""
+
+    pieces: list[bytes]
+    p: list[float]
+    entropy: list[float]
+
+    @property
+    def text(self) -> bytes:
+        """All of it."""
+        return b"".join(self.pieces)
+
+
+class TranslatedDrafter(Drafter):
+    """Drafts for `target` with the model of a file that has another vocabulary (exact matching of strings, arXiv 2502.05202).
+
+    The committed text is tokenised for the draft, the draft goes on greedily, and what it says is tokenised for the target,
+    which verifies ids of its own as always: strict text stays its own, however badly a translation went.
+    target: the `llama_cpp.Llama` that verifies. options: for the draft's own `llama_cpp.Llama`. One text at a time. Raises
+    ModelError where the file cannot be loaded.
+    """
+
+    def __init__(self, path: Path, target: Any, **options: Any) -> None:
+        self.path = path
+        self.size = path.stat().st_size
+        self.name = f"{path.stem} (translated)"
+        self._llm = TargetLlama(str(path), n_ctx=target.n_ctx(), verbose=False, **options)
+        self._piece = piece_reader(self._llm._model.vocab)
+        self._target_piece = piece_reader(target._model.vocab)
+        self._tokenize = _tokenizer(target)
+        self._own = _tokenizer(self._llm)
+        self._start = [self._llm.token_bos()] if self._llm._model.add_bos_token() else []
+        self._seen: list[int] = []
+        self._ids: list[int] = list(self._start)
+
+    def close(self) -> None:
+        """Free the draft's model."""
+        self._llm.close()
+
+    def lag(self, tokens: Sequence[int]) -> int:
+        """About how many tokens the draft has to read before it can go on from `tokens`."""
+        return max(0, len(tokens) - len(self._seen))
+
+    def propose(self, seq: int, tokens: Sequence[int], limit: int) -> Proposal:
+        """Up to `limit` tokens, with the draft's probability of each."""
+        self._follow(tokens)
+        if len(self._ids) + limit >= self._llm.n_ctx() or not self._ids:
+            return Proposal(())
+        said = self._say(limit)
+        if not said.pieces:
+            return Proposal(())
+        context = list(tokens[-_CONTEXT:])
+        ids = translate(said.text, context, self._target_piece, self._tokenize)[:limit]
+        sizes = [len(self._target_piece(token)) for token in ids]
+        p, entropy = spread(said, sizes)
+        return Proposal(ids, p=p, entropy=entropy)
+
+    def _follow(self, tokens: Sequence[int]) -> None:
+        """Bring `_ids` up to date with the text of `tokens`."""
+        same = common_prefix(self._seen, tokens)
+        if same < len(self._seen):
+            self._seen, self._ids, same = [], list(self._start), 0
+        new = b"".join(map(self._target_piece, tokens[same:]))
+        self._seen.extend(tokens[same:])
+        cut = max(len(self._start), len(self._ids) - _TAIL)
+        tail = b"".join(map(self._piece, self._ids[cut:])) + new
+        self._ids[cut:] = _without_space(self._own(tail), tail, self._piece)
+
+    def _say(self, limit: int) -> Said:
+        """What the draft says next: greedy tokens while it is sure, at most `limit`."""
+        llm, said, sure = self._llm, Said([], [], []), 1.0
+        held = llm.input_ids[: llm.n_tokens].tolist()
+        llm.n_tokens = min(common_prefix(held, self._ids), len(self._ids) - 1)
+        llm.eval(self._ids[llm.n_tokens :])
+        while len(said.pieces) < limit:
+            token, p, entropy = self._best()
+            piece = self._piece(token)
+            sure *= p
+            if not piece or sure < LEAST:  # a control token ends a turn; the target has its own
+                break
+            said.pieces.append(piece)
+            said.p.append(p)
+            said.entropy.append(entropy)
+            if len(said.pieces) < limit:
+                llm.eval([token])
+        return said
+
+    def _best(self) -> tuple[int, float, float]:
+        """The likeliest token, its probability, and the entropy of the choice."""
+        row = llama_cpp.llama_get_logits_ith(self._llm._ctx.ctx, -1)
+        logits = np.ctypeslib.as_array(row, shape=(self._llm.n_vocab(),)).astype(np.float32)
+        token = int(logits.argmax())
+        shifted = logits - logits[token]
+        weights = np.exp(shifted)
+        total = float(weights.sum())
+        return token, 1.0 / total, float(np.log(total) - (weights * shifted).sum() / total)
+
+
+def _tokenizer(llm: Any) -> Tokenize:
+    """What tokenises text for a model; characters that its vocabulary cannot spell are left out of it."""
+    alphabet = Alphabet.of(llm._model.vocab)
+
+    def tokenize(text: bytes) -> list[int]:
+        if alphabet is not None:
+            text = "".join(filter(alphabet.spells, text.decode("utf-8", "ignore"))).encode()
+        ids: list[int] = llm.tokenize(text, add_bos=False, special=False)
+        return ids
+
+    return tokenize
+
+
+def translate(text: bytes, context: Sequence[int], piece: Piece, tokenize: Tokenize) -> list[int]:
+    """`text` in a vocabulary's tokens, as they would follow the tokens of `context`.
+
+    Tokens must say the text and nothing else: where the vocabulary cannot say it, as many as do.
+    """
+    before = b"".join(map(piece, context))
+    joined = _without_space(tokenize(before + text), before + text, piece)
+    size = 0
+    for n, token in enumerate(joined):
+        if size == len(before):
+            return _saying(joined[n:], text, piece)
+        size += len(piece(token))
+    return _saying(_without_space(tokenize(text), text, piece), text, piece)
+
+
+def _without_space(ids: list[int], text: bytes, piece: Piece) -> list[int]:
+    """Without the space that some tokenisers put in front of every text."""
+    if ids and piece(ids[0]).startswith(b" ") and not text.startswith(b" "):
+        rest = piece(ids[0])[1:]
+        return ids[1:] if not rest else ids
+    return ids
+
+
+def _saying(ids: list[int], text: bytes, piece: Piece) -> list[int]:
+    """The tokens at the front that say `text`."""
+    at = 0
+    for n, token in enumerate(ids):
+        said = piece(token)
+        if not said or text[at : at + len(said)] != said:
+            return ids[:n]
+        at += len(said)
+    return ids
+
+
+def spread(said: Said, sizes: Sequence[int]) -> tuple[list[float], list[float]]:
+    """Probability and entropy of the target's tokens, `sizes` bytes each, from those of the draft's.
+
+    Each of the draft's tokens counts for the one in which it begins; a token in which none begins is sure.
+    """
+    p, entropy = [1.0] * len(sizes), [0.0] * len(sizes)
+    starts, at = [], 0
+    for piece in said.pieces:
+        starts.append(at)
+        at += len(piece)
+    k, end = 0, 0
+    for n, size in enumerate(sizes):
+        end += size
+        while k < len(starts) and starts[k] < end:
+            p[n] *= said.p[k]
+            entropy[n] += said.entropy[k]
+            k += 1
+    return p, entropy
