@@ -1,18 +1,21 @@
-"""The conversation, exchanges of question and answer as messages and as a prompt that fits, and what it asks of a model."""
+"""The conversation, exchanges of question and answer as messages and as a prompt that fits, and the model that answers it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from pathlib import Path
+from typing import Any
 
 import msgspec
 
-from pyspec.errors import ContextOverflow
-from pyspec.llama import Piece
+from pyspec.errors import ContextOverflow, PyspecError
+from pyspec.llama import Piece, Speculation, SpeculativeLlama, stream_text
 from pyspec.rules import Verification
 from pyspec.sampling import Sampling
-from pyspec.template import Message
+from pyspec.store.cache import file_sha256, known_sha256
+from pyspec.template import PLAIN, ChatTemplate, Message
 from pyspec.tokens import Token
 
 
@@ -64,53 +67,6 @@ class AnswerStats:
     def rule(self) -> str:
         """Name of the rule in force."""
         return str(self.block["verification"])
-
-
-class ChatModel(Protocol):
-    """A model to talk with. One answer at a time; `cancel` alone may come from another thread."""
-
-    @property
-    def n_ctx(self) -> int:
-        """Tokens the context holds."""
-
-    @property
-    def draft(self) -> str:
-        """Name of what drafts, or none."""
-
-    @property
-    def companion(self) -> str:
-        """Name of the companion, or none."""
-
-    @property
-    def name(self) -> str:
-        """Name of the target's file."""
-
-    def prompt(self, messages: Sequence[Message]) -> list[int]:
-        """Token ids of the messages, open for the next answer."""
-
-    def is_text(self, token: int) -> bool:
-        """Whether an id stands for bytes of text: not out of range, not a control token."""
-
-    def piece(self, token: int) -> bytes:
-        """Bytes of a token."""
-
-    def answer(self, ask: Ask, progress: Progress | None = None) -> Generator[Piece, None, None]:
-        """Answer; the last piece has a finish_reason. Closing it early is allowed."""
-
-    def cancel(self) -> None:
-        """End the answer in flight soon, with finish_reason "cancelled"."""
-
-    def stats(self) -> AnswerStats | None:
-        """What the last answer did; None where it did nothing."""
-
-    def use(self, *, draft: str | None = None, companion: str | None = None) -> None:
-        """Draft or judge with something else. On an error the former stay in use."""
-
-    def target(self) -> SavedModel:
-        """Name and hash of the target's file."""
-
-    def describe(self) -> list[tuple[str, str]]:
-        """Names and values that say what is loaded."""
 
 
 # -- exchanges ---------------------------------------------------------------------------------------------------------
@@ -206,3 +162,152 @@ def spoken(tokens: Sequence[Token], text: str, piece: Callable[[int], bytes]) ->
         if size > most or not data:
             return tuple(tokens[:n])
     return tuple(tokens)
+
+
+# -- the model ---------------------------------------------------------------------------------------------------------
+
+
+Opener = Callable[[str, str], SpeculativeLlama]
+
+_QUICK_HASH = 1 << 30
+"""Bytes of a target that are hashed in a few seconds."""
+
+
+class LlamaSpeaker:
+    """What a loaded model says of itself and of its tokens, so that saved ones can be checked."""
+
+    def __init__(self, llm: SpeculativeLlama) -> None:
+        self._llm = llm
+
+    def target(self) -> SavedModel:
+        """Says which target a conversation is held with. Large files that nobody hashed yet are not hashed for this."""
+        path = Path(self._llm.model_path)
+        small = path.stat().st_size <= _QUICK_HASH
+        digest = file_sha256(path) if small else known_sha256(path)
+        return SavedModel(_utf8(path.stem), digest, _utf8(str(path.absolute())))
+
+    def is_text(self, token: int) -> bool:
+        """Whether an id stands for bytes of text: not out of range, not a control token."""
+        return 0 <= token < self._llm.n_vocab() and bool(self._llm.piece(token))
+
+    def piece(self, token: int) -> bytes:
+        """Bytes of a token."""
+        return self._llm.piece(token)
+
+
+def _utf8(text: str) -> str:
+    """A file's name as JSON can hold it; one that is not UTF-8 is then found no more by it."""
+    return text.encode("utf-8", "replace").decode()
+
+
+class LlamaChat(LlamaSpeaker):
+    """A model to talk with, over one context for all turns: opens its `SpeculativeLlama` with `opener(draft, companion)`.
+
+    One answer at a time; `cancel` alone may come from another thread. Opening again, for
+    `use`, has the context read anew; the conversation is the caller's.
+    """
+
+    def __init__(self, opener: Opener, draft: str = "auto", companion: str = "none") -> None:
+        self._opener = opener
+        self._open(draft, companion)
+        self._stats: AnswerStats | None = None
+        self._cancelled = False
+
+    @property
+    def n_ctx(self) -> int:
+        """Tokens the context holds."""
+        return int(self._llm.n_ctx())
+
+    @property
+    def draft(self) -> str:
+        """Name of what drafts, or none."""
+        return self._names()[0]
+
+    @property
+    def companion(self) -> str:
+        """Name of the companion, or none."""
+        return self._names()[1]
+
+    def _names(self) -> tuple[str, str]:
+        assembly = self._llm._assembly  # noqa: SLF001 - results alone name them in public, and only after an answer
+        return ("none", "none") if assembly is None else (assembly.draft, assembly.companion)
+
+    @property
+    def name(self) -> str:
+        """Name of the target's file."""
+        return Path(self._llm.model_path).stem
+
+    def prompt(self, messages: Sequence[Message]) -> list[int]:
+        """Token ids of the messages, open for the next answer."""
+        return self._template.prompt(messages)
+
+    def cancel(self) -> None:
+        """End the answer in flight; safe from any thread."""
+        self._cancelled = True  # the engine forgets its own flag where a new call of `steps` begins
+        self._llm.cancel()
+
+    def stats(self) -> AnswerStats | None:
+        """What the last answer did; None where it did nothing."""
+        return self._stats
+
+    def describe(self) -> list[tuple[str, str]]:
+        """Names and values that say what is loaded."""
+        return [
+            ("target", self._llm.model_path),
+            ("draft", self.draft),
+            ("companion", self.companion),
+            ("context", f"{self.n_ctx} tokens"),
+            ("template", self._template.format.name),
+        ]
+
+    def close(self) -> None:
+        """Free the models."""
+        self._llm.close()
+
+    def use(self, *, draft: str | None = None, companion: str | None = None) -> None:
+        """Open again with another draft or companion; on an error, with the former ones."""
+        words = (draft or self._words[0], companion or self._words[1])
+        self._llm.close()  # first: two targets need not fit into memory
+        try:
+            self._open(*words)
+        except (PyspecError, KeyboardInterrupt):
+            self._open(*self._words)
+            raise
+
+    def _open(self, draft: str, companion: str) -> None:
+        self._llm = self._opener(draft, companion)
+        self._template = ChatTemplate.of(self._llm)
+        self._words = (draft, companion)
+
+    def answer(self, ask: Ask, progress: Progress | None = None) -> Generator[Piece, None, None]:
+        """Answer; the last piece has a finish_reason."""
+        self._cancelled, self._stats = False, None
+        before = self._llm.last_speculation
+
+        def reading(done: int, total: int) -> None:
+            if self._cancelled:  # before the engine had begun
+                self._llm.cancel()
+            if progress is not None:
+                progress(done, total)
+
+        pieces = stream_text(
+            self._llm,
+            ask.prompt,
+            ask.sampling,
+            max_tokens=ask.max_tokens,
+            stop=("\nUser:",) if self._template.format is PLAIN else (),
+            speculation=Speculation(
+                verification=ask.rule, length=ask.length, draft_max=ask.draft_max
+            ),
+            progress=reading,
+        )
+        try:
+            with closing(pieces):
+                for piece in pieces:
+                    ended = "cancelled" if self._cancelled else piece.finish_reason
+                    yield Piece(piece.text, piece.tokens, ended)
+                    if ended:
+                        return
+        finally:
+            if self._llm.last_speculation is not before:  # else nothing was decoded
+                self._stats = AnswerStats(self._llm.last_speculation, self._llm.last_timings)

@@ -7,17 +7,15 @@ import stat
 from contextlib import suppress
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Literal
 
 import msgspec
 import platformdirs
 
 from pyspec._version import __version__
-from pyspec.chat.conversation import Conversation, Exchange, Reply, SavedModel
+from pyspec.chat.conversation import Conversation, Exchange, LlamaSpeaker, Reply, SavedModel
 from pyspec.errors import InputError, InputTooLong
 from pyspec.files import utf8, write_whole
-from pyspec.llama import SpeculativeLlama
-from pyspec.store.cache import file_sha256, known_sha256
 from pyspec.tokens import Source, Token
 
 MAX_TEXT = 1 << 20
@@ -25,25 +23,9 @@ MAX_TEXT = 1 << 20
 
 _MAX_SESSION = 1 << 26
 
-_QUICK_HASH = 1 << 30
-"""Bytes of a target that are hashed in a few seconds."""
-
 _IMAGES = (
     b"\x89PNG", b"\xff\xd8\xff", b"GIF8", b"RIFF", b"BM", b"II*\x00", b"MM\x00*", b"%PDF",
 )  # fmt: skip
-
-
-class Speaker(Protocol):
-    """What a model must offer so that a file's tokens can be checked."""
-
-    def target(self) -> SavedModel:
-        """Name and hash of the target's file."""
-
-    def is_text(self, token: int) -> bool:
-        """Whether an id stands for bytes of text."""
-
-    def piece(self, token: int) -> bytes:
-        """Bytes of a token."""
 
 
 class SavedToken(msgspec.Struct, array_like=True):
@@ -128,34 +110,7 @@ def load(path: Path) -> SavedChat:
         raise InputError(f"{path} is no saved chat: {error}", "/save writes them") from None
 
 
-class LlamaSpeaker:
-    """A loaded model as a `Speaker`."""
-
-    def __init__(self, llm: SpeculativeLlama) -> None:
-        self._llm = llm
-
-    def target(self) -> SavedModel:
-        """Says which target a conversation is held with. Large files that nobody hashed yet are not hashed for this."""
-        path = Path(self._llm.model_path)
-        small = path.stat().st_size <= _QUICK_HASH
-        digest = file_sha256(path) if small else known_sha256(path)
-        return SavedModel(_utf8(path.stem), digest, _utf8(str(path.absolute())))
-
-    def is_text(self, token: int) -> bool:
-        """Whether an id stands for bytes of text: not out of range, not a control token."""
-        return 0 <= token < self._llm.n_vocab() and bool(self._llm.piece(token))
-
-    def piece(self, token: int) -> bytes:
-        """Bytes of a token."""
-        return self._llm.piece(token)
-
-
-def _utf8(text: str) -> str:
-    """A file's name as JSON can hold it; one that is not UTF-8 is then found no more by it."""
-    return text.encode("utf-8", "replace").decode()
-
-
-def restore(saved: SavedChat, model: Speaker) -> tuple[Conversation, bool]:
+def restore(saved: SavedChat, model: LlamaSpeaker) -> tuple[Conversation, bool]:
     """The saved conversation, and whether it was held with this very target.
 
     Tokens count only with the same target, and where they are plain text that says what the
@@ -182,13 +137,13 @@ def restore(saved: SavedChat, model: Speaker) -> tuple[Conversation, bool]:
     return conversation, same
 
 
-def _answer(message: SavedMessage, model: Speaker, same: bool) -> Reply:
+def _answer(message: SavedMessage, model: LlamaSpeaker, same: bool) -> Reply:
     tokens = _tokens(message, model) if same else ()
     seed = message.seed & 0xFFFFFFFF
     return Reply(message.content, tokens, message.finish_reason, seed)
 
 
-def _tokens(message: SavedMessage, model: Speaker) -> tuple[Token, ...]:
+def _tokens(message: SavedMessage, model: LlamaSpeaker) -> tuple[Token, ...]:
     sources = {int(source) for source in Source}
     for token in message.tokens:
         known = model.is_text(token.id) and model.is_text(token.preferred)

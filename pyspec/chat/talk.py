@@ -13,9 +13,9 @@ from pyspec.chat import files
 from pyspec.chat.conversation import (
     FULL_HINT,
     Ask,
-    ChatModel,
     Conversation,
     Exchange,
+    LlamaChat,
     Reply,
     fit,
     spoken,
@@ -45,7 +45,7 @@ class Chat:
     file: where it was saved to or loaded from. confirm: asks the user; None where nobody is there to answer.
     """
 
-    model: ChatModel
+    model: LlamaChat
     screen: Screen
     guard: Guard
     settings: ChatSettings = ChatSettings()

@@ -14,9 +14,8 @@ import click
 from rich.console import Console
 
 from pyspec._version import __version__
-from pyspec.chat.adapter import LlamaChat
 from pyspec.chat.commands import execute
-from pyspec.chat.conversation import Conversation
+from pyspec.chat.conversation import Conversation, LlamaChat
 from pyspec.chat.files import new_path, newest
 from pyspec.chat.prompt import (
     Reader,

@@ -14,7 +14,7 @@ import llama_cpp
 import msgspec
 
 from pyspec.chat import files
-from pyspec.chat.conversation import Conversation, Exchange, Reply, spoken
+from pyspec.chat.conversation import Conversation, Exchange, LlamaSpeaker, Reply, spoken
 from pyspec.chat.files import new_path, newest
 from pyspec.cli.options import ModelOptions
 from pyspec.errors import InputError, OptionError, PyspecError
@@ -65,7 +65,7 @@ class Dialogue:
             raise InputError(
                 "a text without a chat template has no turns to go on with", "leave -c or --raw out"
             )
-        self.conversation, _ = files.restore(files.load(path), files.LlamaSpeaker(self.llm))
+        self.conversation, _ = files.restore(files.load(path), LlamaSpeaker(self.llm))
         if system is not None:
             self.conversation.system = system
         self.path = path
@@ -89,7 +89,7 @@ class Dialogue:
         answer = Reply(said, spoken(tokens, said, self.llm.piece), pieces[-1].finish_reason, seed)
         self.conversation.exchanges[-1] = Exchange(text, answer)
         try:
-            target = files.LlamaSpeaker(self.llm).target()
+            target = LlamaSpeaker(self.llm).target()
             files.save(self.path, self.conversation, {}, target)
         except PyspecError as error:
             click.echo(f"the answer is not logged: {error}", err=True)
