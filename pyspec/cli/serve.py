@@ -23,7 +23,7 @@ from pyspec.cli.options import (
 from pyspec.errors import OptionError
 
 if TYPE_CHECKING:
-    from pyspec.serve.app import Serving
+    from pyspec.serve.service import Serving
 
 _BACKLOG = 512
 _LOCAL = ("localhost", "127.0.0.1")
@@ -50,7 +50,7 @@ class ServerOptions:
 
     def serving(self, batch: Batch, file: str) -> Serving:
         """What the server says of itself, and its limits; file: the model's name where no other is given."""
-        from pyspec.serve.app import Serving  # noqa: PLC0415 - takes time that --help need not
+        from pyspec.serve.service import Serving  # noqa: PLC0415 - takes time that --help need not
 
         facts = batch.facts
         return Serving(

@@ -15,12 +15,35 @@ from pyspec.batch.bodies import CHAT, body_of, choice_of, openai_reason, split_c
 from pyspec.errors import AnswerFailed, EngineError
 
 if TYPE_CHECKING:
-    from pyspec.batch.jobs import Delta, Likely
+    from pyspec.batch.jobs import Delta, Job, Likely
     from pyspec.batch.records import Result
-    from pyspec.serve.worker import Inbox
     from pyspec.tokens import Token
 
 _CALL = "<tool_call>"
+
+
+class Inbox:
+    """What an answer's reader has not taken yet; for the loop's thread only."""
+
+    def __init__(self, job: Job) -> None:
+        self.job = job
+        self.finished = False
+        self._deltas: list[Delta] = []
+        self._arrived = asyncio.Event()
+
+    def put(self, delta: Delta) -> None:
+        """Add what a round brought."""
+        self._deltas.append(delta)
+        self.finished = self.finished or delta.result is not None
+        self._arrived.set()
+
+    async def take(self) -> list[Delta]:
+        """All that has arrived since, at least one; the last of all has the result."""
+        while not self._deltas:
+            self._arrived.clear()
+            await self._arrived.wait()
+        taken, self._deltas = self._deltas, []
+        return taken
 
 
 @dataclass

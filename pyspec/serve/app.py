@@ -5,10 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hmac
-import random
-import uuid
 from collections.abc import AsyncIterator
-from dataclasses import dataclass, field, replace
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +19,6 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from pyspec.batch.bodies import read_body
 from pyspec.errors import (
     AnswerFailed,
     Cancelled,
@@ -30,23 +26,14 @@ from pyspec.errors import (
     EngineBusy,
     EngineError,
     InputError,
-    OptionError,
     PyspecError,
     TooManyRequests,
 )
-from pyspec.rules import Margin, Strict, Verification
-from pyspec.serve.answers import EventStream, PendingRequest, gone, whole
-from pyspec.serve.metrics import Metrics
-from pyspec.serve.worker import Worker
-from pyspec.text import piece_reader
+from pyspec.serve.answers import EventStream, gone, whole
+from pyspec.serve.service import Service, Serving
 
 if TYPE_CHECKING:
-    from pyspec.batch.jobs import Job
-    from pyspec.batch.records import Record, Result
     from pyspec.batch.run import Batch
-
-MAX_N = 16
-"""Most choices of one request."""
 
 _BODY_S = 30.0
 # a request whose body takes longer to come is given up
@@ -56,109 +43,6 @@ _TYPES = {"html": "text/html", "css": "text/css", "js": "text/javascript"}
 _POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:"
 )
-
-
-@dataclass(frozen=True)
-class Serving:
-    """How the server behaves.
-
-    queue: answers that may wait beyond those that run; more are refused with 429. max_body: bytes of a request.
-    hosts: names by which the server may be called, None for any. origins: pages of others that may use it.
-    """
-
-    model: str
-    api_key: str | None = None
-    queue: int = 256
-    max_body: int = 1 << 20
-    hosts: tuple[str, ...] | None = None
-    origins: tuple[str, ...] = ()
-    about: dict[str, Any] = field(default_factory=dict)
-
-
-class Service:
-    """What the routes share."""
-
-    def __init__(self, batch: Batch, serving: Serving) -> None:
-        self.batch, self.serving = batch, serving
-        self.worker = Worker(batch, batch.parallel + serving.queue)
-        self.metrics = Metrics(batch)
-        self.piece = piece_reader(batch.vocab)
-        self._count = 0
-
-    # -- asking ------------------------------------------------------------------------------------
-
-    async def ask(self, path: str, data: bytes) -> PendingRequest:
-        """Understand a request and begin its answers. Raises InputError, TooManyRequests and the like."""
-        body = read_body(path, data)
-        name = uuid.uuid4().hex[:24]
-        jobs = await asyncio.to_thread(self._jobs, body, name)
-        if not self.worker.room(len(jobs)):
-            raise TooManyRequests("too many requests are waiting", "try again in a moment")
-        prefix = "chatcmpl" if body.form == "chat" else "cmpl"
-        inboxes = [self.worker.submit(job) for job in jobs]
-        serving = self.serving
-        return PendingRequest(
-            body, inboxes, f"{prefix}-{name}", serving.model, self.piece, serving.about, self._done
-        )
-
-    def _jobs(self, body: Any, name: str) -> list[Job]:
-        n = 1 if body.n is None else body.n
-        if not 1 <= n <= MAX_N:
-            raise OptionError(f"n is {n}", f"use 1 to {MAX_N}")
-        alternatives = body.alternatives
-        if alternatives is not None and not 0 <= alternatives <= 20:
-            raise OptionError(f"{alternatives} likeliest tokens were asked for", "use 0 to 20")
-        first = body.record(name)
-        prompts = [first] if body.form == "chat" else [_with(first, p) for p in body.prompts()]
-        jobs = [self._job(record, body, i) for record in prompts for i in range(n)]
-        if len(jobs) > self.worker.most:
-            raise TooManyRequests(f"{len(jobs)} answers are asked for at once")
-        return jobs
-
-    def _job(self, record: Record, body: Any, i: int) -> Job:
-        seed = random.getrandbits(32) if record.seed is None else record.seed + i
-        asked = _with(record, {"seed": seed & 0xFFFFFFFF, "id": f"{record.id}-{i}"})
-        if asked.max_tokens is None:
-            asked.max_tokens = self.batch.settings.max_tokens
-        job = self.batch.jobs.job(self._next(), asked)
-        job.alternatives = body.alternatives
-        return _ruled(job, body.speculation or {})
-
-    def _next(self) -> int:
-        self._count += 1
-        return self._count
-
-    def _done(self, result: Result, timings: dict[str, float]) -> None:
-        self.metrics.answered(result, timings)
-
-    def drop(self, asked: PendingRequest) -> None:
-        """Nobody reads these answers any more."""
-        for inbox in asked.inboxes:
-            self.worker.cancel(inbox)
-
-
-def _with(record: Record, changes: dict[str, Any]) -> Record:
-    return msgspec.structs.replace(record, **changes)
-
-
-def _ruled(job: Job, asked: dict[str, Any]) -> Job:
-    """The job under the rule that its request asks for."""
-    verify = asked.get("verify")
-    if verify not in (None, "strict", "margin"):
-        raise OptionError(f"speculation.verify is {verify!r}", "use strict or margin")
-    if asked.get("enabled") is False:
-        job.draft_max = 0
-    if verify is None or job.grammar is not None or job.sampling.shaped:
-        return job
-    names = ("theta", "gap", "budget")
-    given = {name: asked[name] for name in names if asked.get(name) is not None}
-    if not all(isinstance(x, (int, float)) and not isinstance(x, bool) for x in given.values()):
-        raise OptionError("theta, gap and budget are numbers")
-    rule: Verification = Strict() if verify == "strict" else Margin(**given)
-    return replace(job, rule=rule)
-
-
-# -- routes ------------------------------------------------------------------------------------------
 
 
 def make_app(batch: Batch, serving: Serving) -> Starlette:

@@ -56,7 +56,7 @@ def serve(tiny_ascii):
 
     send_buffer: bytes that the kernel takes from the server before a reader has to read; 0 for as many as it likes.
     """
-    from pyspec.serve.app import Serving
+    from pyspec.serve.service import Serving
 
     running = []
 
