@@ -4,8 +4,8 @@
         [--more lookup:16] [--server PATH/llama-server] [--draft auto] [--threads 2] [--repeat 3] [--ctx 2048]
         [--spread] [--title TITLE] [--out DIR/NAME.json]
 
-QUESTIONS has `turns` (the first one is asked) or `prompt` a line; the first --records are asked, or as many
-from all over the file with --spread.
+Of QUESTIONS, in Spec-Bench's format, the first turns of the first --records are asked, or of as many from all over the file
+with --spread.
 Every contender runs in a process of its own, so that its peak memory is its own; they take turns,
 --repeat times, and the table has medians. Temperature 0, strict verification, the same prompts as
 tokens for all. Memory is the peak of the resident set, mapped weights included. llama-server is
@@ -18,33 +18,25 @@ import json
 import subprocess
 import sys
 import time
-from concurrent.futures import ThreadPoolExecutor
+from argparse import Namespace
 from contextlib import closing
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-from common import (
-    Comparison,
-    arguments,
-    circumstances,
-    first_turns,
-    in_turns,
-    publish,
-    resident_peak,
-)
+from common import Comparison, arguments, in_turns, publish, resident
 
+from pyspec.measure.questions import load_questions
 from pyspec.measure.report import table
 
 if TYPE_CHECKING:
-    from argparse import Namespace
     from collections.abc import Sequence
 
 CLIENTS = 16
 LOOP = "loop"
 OPTIONS = {
-    "records": 64, "tokens": 96, "parallel": "1,4,16", "more": "", "server": "", "draft": "auto", "threads": 2,
+    "records": 64, "tokens": 96, "parallel": "1,4,16", "more": "", "server": None, "draft": "auto", "threads": 2,
     "repeat": 3, "ctx": 2048, "spread": False, "title": "", "out": None, "contender": "",
 }  # fmt: skip
 HEAD = ("contender", "tokens", "tokens/s", "of the loop", "of plain", "peak MB", "KV MB", "beyond KV",
@@ -136,18 +128,14 @@ def main(words: Sequence[str] | None = None) -> None:
         return json.loads(subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout)
 
     found = in_turns(contenders, options.repeat, alone)
-    results = BatchResults(
-        **circumstances("batch", options, given),
-        records=options.records,
-        contenders=[summary(one, runs) for one, runs in found.items()],
-    )
-    publish(results, options.out)
+    figures = [summary(one, runs) for one, runs in found.items()]
+    publish(BatchResults, "batch", options, given, figures, records=options.records)
 
 
 def measure(options: Namespace) -> dict[str, Any]:
     """Run one contender in this process."""
     kind, _, n = options.contender.partition(":")
-    texts = first_turns(options.questions)
+    texts = [question.turns[0] for question in load_questions(Path(options.questions))]
     most = min(options.records, len(texts))
     # the file's kinds follow each other: evenly over all of it, or its beginning
     texts = [texts[i * len(texts) // most if options.spread else i] for i in range(most)]
@@ -171,7 +159,7 @@ def loop(options: Namespace, texts: list[str]) -> dict[str, Any]:
         tokens = sum(len(peer.answer(each, options.tokens, Options()).tokens) for each in prompts)
         seconds = time.perf_counter() - start
     kv = kv_megabytes(options.model, options.ctx)
-    return {"tokens": tokens, "seconds": seconds, "peak": resident_peak(), "kv": kv}
+    return {"tokens": tokens, "seconds": seconds, "peak": resident("VmHWM"), "kv": kv}
 
 
 def kv_megabytes(model: str, cells: int) -> float:
@@ -201,27 +189,18 @@ def batch(options: Namespace, texts: list[str], kind: str, n: int) -> dict[str, 
         stats = answerer.stats()
     kept = {key: stats[key] for key in ("outside_decodes", "accepted", "verified")}
     kv = kv_megabytes(options.model, stats["kv_cells"])
-    return {"tokens": tokens, "seconds": seconds, "peak": resident_peak(), "kv": kv, **kept}
+    return {"tokens": tokens, "seconds": seconds, "peak": resident("VmHWM"), "kv": kv, **kept}
 
 
 def server(options: Namespace, texts: list[str]) -> dict[str, Any]:
-    """llama-server with 16 slots, driven by 16 clients."""
-    from pyspec.measure.peers import ServerProcess, llama_server  # noqa: PLC0415 - as above
+    """llama-server with 16 slots, driven by 16 clients as bench/serve.py does it."""
+    from serve import PEER, measure  # noqa: PLC0415 - as above
 
-    more = ["-np", str(CLIENTS), "-c", str(CLIENTS * options.ctx), "-t", str(options.threads)]
-    with ServerProcess(llama_server(options.server, options.model, more)) as process:
-
-        def ask(text: str, most: int = options.tokens) -> int:
-            body = {"messages": [{"role": "user", "content": text}], "max_tokens": most}
-            (answer,) = process.lines("/v1/chat/completions", {**body, "temperature": 0})
-            return int(json.loads(answer)["usage"]["completion_tokens"])
-
-        ask(texts[0], 1)
-        start = time.perf_counter()
-        with ThreadPoolExecutor(CLIENTS) as clients:
-            tokens = sum(clients.map(ask, texts))
-        seconds = time.perf_counter() - start
-    return {"tokens": tokens, "seconds": seconds}
+    asked = {**vars(options), "clients": CLIENTS, "requests": len(texts), "whole": True}
+    found = measure(Namespace(**asked), PEER, texts)
+    if found["errors"]:
+        raise SystemExit("llama-server failed")
+    return {key: found[key] for key in ("tokens", "seconds")}
 
 
 if __name__ == "__main__":

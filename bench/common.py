@@ -1,10 +1,10 @@
-"""What the scripts here share: a command line, questions, and comparisons over one target, kept beside their page."""
+"""What the scripts here share: a command line, turns, and comparisons over one target, kept beside their page."""
 
 from __future__ import annotations
 
 import argparse
 import json
-import os
+import re
 import sys
 from datetime import datetime, timezone
 from pathlib import Path
@@ -39,12 +39,6 @@ def arguments(
     return parser.parse_args(words)
 
 
-def first_turns(path: str | Path) -> list[str]:
-    """What a file of questions asks first: `turns` or `prompt` of each line."""
-    rows = [json.loads(line) for line in Path(path).read_text(encoding="utf-8").splitlines()]
-    return [row["turns"][0] if "turns" in row else row["prompt"] for row in rows]
-
-
 def in_turns(
     contenders: Iterable[str], repeat: int, measure: Callable[[str], dict[str, Any]]
 ) -> dict[str, list[dict[str, Any]]]:
@@ -57,23 +51,11 @@ def in_turns(
     return found
 
 
-def resident_peak() -> float:
-    """Of this process, since its start, in MiB."""
-    status = Path("/proc/self/status")
-    if status.exists():
-        # getrusage counts what the parent held at the fork, which may be more than this process ever has
-        line = next(line for line in status.read_text().splitlines() if line.startswith("VmHWM"))
-        return int(line.split()[1]) / 2**10
-    import resource  # noqa: PLC0415 - not on Windows
-
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak / (2**20 if sys.platform == "darwin" else 2**10)
-
-
-def resident_now(process: int | str = "self") -> float:
-    """Of a process by its id, or of this one, in MiB; known on Linux alone."""
-    pages = int(Path(f"/proc/{process}/statm").read_text().split()[1])
-    return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
+def resident(what: str, process: int | str = "self") -> float:
+    """MiB of a process by its id, or of this one: VmRSS now, VmHWM at most since its start; 0 but on Linux."""
+    status = Path(f"/proc/{process}/status")
+    found = re.search(rf"{what}:\s+(\d+)", status.read_text()) if status.exists() else None
+    return int(found[1]) / 2**10 if found else 0.0
 
 
 class Comparison(msgspec.Struct, kw_only=True):
@@ -101,28 +83,36 @@ class Comparison(msgspec.Struct, kw_only=True):
         raise NotImplementedError
 
 
-def circumstances(name: str, options: argparse.Namespace, words: Sequence[str]) -> dict[str, Any]:
-    """The fields of `Comparison` for a run of bench/NAME.py with these words."""
+def publish(
+    kind: type[Comparison],
+    name: str,
+    options: argparse.Namespace,
+    words: Sequence[str],
+    contenders: Sequence[Any],
+    **more: Any,
+) -> None:
+    """Print what a run of bench/NAME.py with these words found; with --out, write it there and the page beside it.
+
+    more: what the kind has beyond a `Comparison`.
+    """
     target = Path(options.model)
-    return {
-        "title": options.title or f"{name.capitalize()}, {target.stem}",
-        "command": published(f"python bench/{name}.py", words),
-        "day": datetime.now(timezone.utc).date().isoformat(),
-        "machine": machine(),
-        "threads": options.threads,
-        "target": model_file(target),
-        "max_tokens": options.tokens,
-        "repeat": options.repeat,
-    }
-
-
-def publish(found: Comparison, out: Path | None) -> None:
-    """Print the table; where there is an `out`, write the results there and the page beside them."""
+    found = kind(
+        title=options.title or f"{name.capitalize()}, {target.stem}",
+        command=published(f"python bench/{name}.py", words),
+        day=datetime.now(timezone.utc).date().isoformat(),
+        machine=machine(),
+        threads=options.threads,
+        target=model_file(target),
+        max_tokens=options.tokens,
+        repeat=options.repeat,
+        contenders=contenders,
+        **more,
+    )
     print(found.table())
-    if out:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        out.write_bytes(msgspec.json.format(msgspec.json.encode(found), indent=1) + b"\n")
-        write_page(out.parent, type(found))
+    if options.out:
+        options.out.parent.mkdir(parents=True, exist_ok=True)
+        options.out.write_bytes(msgspec.json.format(msgspec.json.encode(found), indent=1) + b"\n")
+        write_page(options.out.parent, kind)
 
 
 def write_page(folder: Path, kind: type[Comparison]) -> None:

@@ -110,8 +110,7 @@ def policy_of(cell: Cell) -> GoodputPolicy:
 
 def true_curve(costs: Costs) -> CostCurve:
     """What a profile measures of the machine."""
-    target, *sides = [[t(n) for n in range(65)] for t in costs]
-    return CostCurve.from_tables({0: target}, *sides)
+    return CostCurve.from_tables({0: costs.target.table}, costs.draft.table, costs.companion.table)
 
 
 def _taught(cell: Cell, costs: Costs) -> Learned:

@@ -1,8 +1,10 @@
-"""What a round costs beside llama.cpp's decodes: microseconds of choosing a length, of C's own work, and of Python.
+"""What speculation costs beside llama.cpp's decodes: a round in microseconds, and loading in milliseconds.
 
     python bench/overhead.py [MODEL] [--modes none,plain,auto] [--tokens 128] [--runs 3] [--threads N]
 
-The modes take turns: `none` has no draft, `plain` has one and is told not to use it, `auto` decides. `outside` is all the time
+MODEL is a file or a name; the default target without one. The modes take turns: `none` has no draft, `plain` has one and is
+told not to use it, `auto` decides. `loading` is what `SpeculativeLlama(MODEL)` took in a new process that has imported
+everything; drafts may take 200 ms over `none`. `outside` is all the time
 of an answer that is not in a decode, prompt aside, per round and as a share of the whole; choosing is the policy's three calls,
 learning included; checking the extension's look at the verified rows; what remains is Python's. Medians over runs, but the mean
 over an answer's rounds. Asked: choosing at most 50 us, outside at most 2 % of plain decoding.
@@ -10,6 +12,8 @@ over an answer's rounds. Asked: choosing at most 50 us, outside at most 2 % of p
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections import defaultdict
 from statistics import median
 from time import perf_counter
@@ -29,17 +33,14 @@ if TYPE_CHECKING:
 TEXT = "Write a long letter from a traveller who has seen the sea for the first time."
 GREEDY = Sampling(temperature=0.0)
 PARTS = dict.fromkeys(("plan", "choose", "observe", "watch"), "choosing") | {"accept": "checking"}
-
-
-HEAD = (
-    "draft",
-    "tokens/s",
-    "outside decodes us",
-    "choosing us",
-    "checking us",
-    "Python us",
-    "share outside",
-)
+HEAD = ("draft", "tokens/s", "outside decodes us", "choosing us", "checking us", "Python us", "share outside",
+        "loading ms")  # fmt: skip
+LOADING = """
+import sys
+from pyspec import SpeculativeLlama
+model, draft, threads = sys.argv[1:]
+print(SpeculativeLlama(model, draft=draft, n_ctx=2048, n_threads=int(threads) or None).load_ms)
+"""
 
 
 def watch(thing: Any, name: str, spent: dict[str, float]) -> None:
@@ -60,9 +61,11 @@ class Timed:
     """One mode of answering, with a model of its own."""
 
     def __init__(self, name: str, model: str, threads: int) -> None:
+        draft = "none" if name == "none" else "auto"
+        self._loading = [sys.executable, "-c", LOADING, model, draft, str(threads)]
         self.llm = SpeculativeLlama(
             model,
-            draft="none" if name == "none" else "auto",
+            draft=draft,
             n_ctx=2048,
             n_threads=threads or None,
             n_threads_batch=threads or None,
@@ -77,7 +80,8 @@ class Timed:
         self._prompt = ChatTemplate.of(self.llm).prompt([Message(role="user", content=TEXT)])
 
     def answer(self, n: int) -> list[float]:
-        """Tokens a second; per round, in us: outside decodes, choosing, checking; and the share outside."""
+        """Tokens a second; per round, in us: outside decodes, choosing, checking; the share outside; ms of loading."""
+        loaded = subprocess.run(self._loading, check=True, capture_output=True, text=True)
         self._spent.clear()
         for _ in self.llm.steps(
             self._prompt, GREEDY, max_tokens=n, speculation=self._asked, policy=self._policy
@@ -92,6 +96,7 @@ class Timed:
             times["tokens_per_second"],
             *(part / rounds for part in us),
             times["other_ms"] / whole,
+            float(loaded.stdout.split()[0]),
         ]
 
 
@@ -109,9 +114,9 @@ def main(words: Sequence[str] | None = None) -> None:
                 runs[name].append(found)
     rows = []
     for name, found in runs.items():
-        speed, outside, choosing, checking, share = (median(column) for column in zip(*found))
+        speed, outside, choosing, checking, share, ms = (median(column) for column in zip(*found))
         us = [f"{x:.0f}" for x in (outside, choosing, checking, outside - choosing - checking)]
-        rows.append([name, f"{speed:.1f}", *us, f"{100 * share:.1f} %"])
+        rows.append([name, f"{speed:.1f}", *us, f"{100 * share:.1f} %", f"{ms:.0f}"])
     print(table(HEAD, rows))
     for mode in modes.values():
         mode.llm.close()

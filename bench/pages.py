@@ -15,11 +15,11 @@ from __future__ import annotations
 import re
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 from batch import BatchResults
-from common import write_page
+from common import Comparison, write_page
 from serve import ServeResults
 
 from pyspec.errors import InputError
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
     from pyspec.measure.stats import Summary
 
+T = TypeVar("T")
 START, END = "<!-- results -->", "<!-- /results -->"
 SHOWN = (
     "default", "q8_0", "q4_k_m", "stretched-good-bf16", "stretched-good-q4_k_m", "stretched-poor-q4_k_m", "copying"
@@ -42,28 +43,33 @@ HEAD = ["", "plain, tokens/s", "strict", "worst kind", "margin", "best other pro
 _NUMBER = re.compile(r"<!--= ([^ ]+) -->.*?<!--/-->", re.DOTALL)
 
 
-def read(folder: Path) -> tuple[dict[str, Results], dict[str, QualityResults]]:
-    """Results of `pyspec bench` and of `pyspec quality` by the names of their folders."""
-    runs = {p.parent.name: _decoded(p, Results) for p in sorted(folder.glob("*/results.json"))}
-    rules = {
-        p.parent.name: _decoded(p, QualityResults) for p in sorted(folder.glob("*/quality.json"))
-    }
-    return runs, rules
+def read(folder: Path, kind: type[T], names: str) -> dict[str, T]:
+    """Results of a kind by the names of their folders, or by their own where a folder has several."""
+    found = {}
+    for path in sorted(folder.glob(names)):
+        name = path.stem if issubclass(kind, Comparison) else path.parent.name
+        try:
+            found[name] = msgspec.json.decode(path.read_bytes(), type=kind)
+        except msgspec.MsgspecError as error:
+            raise InputError(f"{path}: {error}") from None
+    return found
 
 
-def _decoded(path: Path, kind: type) -> object:
-    try:
-        return msgspec.json.decode(path.read_bytes(), type=kind)
-    except msgspec.MsgspecError as error:
-        raise InputError(f"{path}: {error}") from None
+def runs(folder: Path) -> dict[str, Results]:
+    """What `pyspec bench` found."""
+    return read(folder, Results, "*/results.json")
+
+
+def rules(folder: Path) -> dict[str, QualityResults]:
+    """What `pyspec quality` found."""
+    return read(folder, QualityResults, "*/quality.json")
 
 
 def redraw(folder: Path) -> None:
     """Write all pages and pictures anew."""
-    runs, rules = read(folder)
-    for name, results in runs.items():
+    for name, results in runs(folder).items():
         report.save(results, folder / name)
-    for name, found in rules.items():
+    for name, found in rules(folder).items():
         quality_report.save_quality(found, folder / name)
     for name, kind in (("batch", BatchResults), ("serve", ServeResults)):
         if (folder / name).is_dir():
@@ -72,13 +78,10 @@ def redraw(folder: Path) -> None:
 
 def readme_table(folder: Path, link: str = "bench/results") -> str:
     """Six to eight rows: what is measured in SHOWN and BATCHES, as far as it is there."""
-    runs, _ = read(folder)
-    rows = [_row(runs[name], f"{link}/{name}/README.md") for name in SHOWN if name in runs]
-    batches = {path.stem: path for path in (folder / "batch").glob("*.json")}
+    found, batches = runs(folder), read(folder, BatchResults, "batch/*.json")
+    rows = [_row(found[name], f"{link}/{name}/README.md") for name in SHOWN if name in found]
     rows += [
-        _batch_row(_decoded(batches[name], BatchResults), f"{link}/batch/README.md")
-        for name in BATCHES
-        if name in batches
+        _batch_row(batches[name], f"{link}/batch/README.md") for name in BATCHES if name in batches
     ]
     return table(HEAD, rows)
 
@@ -115,36 +118,31 @@ def _batch_row(found: BatchResults, link: str) -> list[str]:
 
 def numbers(folder: Path) -> dict[str, str]:
     """Every number that the README may quote, by its name."""
-    runs, rules = read(folder)
-    out = {}
-    for name, results in runs.items():
+    out: dict[str, str] = {}
+
+    def put(who: str, **figures: str) -> None:
+        out.update({f"{who}/{key}": value for key, value in figures.items()})
+
+    for name, results in runs(folder).items():
         for s in results.summaries:
-            ends = _ends(s)
-            figures = {"mean": s.geomean, "worst": ends[0][1], "best": ends[1][1]}
-            out |= {f"{name}/{s.who}/{key}": f"{value:.2f}" for key, value in figures.items()}
-            out |= {
-                f"{name}/{s.who}/rate": f"{s.speeds[TOTAL].rate:.0f}",
-                f"{name}/{s.who}/first": f"{s.first_ms:.0f}",
-            }
-    for name, found in rules.items():
+            (_, worst), (_, best) = _ends(s)
+            put(
+                f"{name}/{s.who}", mean=f"{s.geomean:.2f}", worst=f"{worst:.2f}", best=f"{best:.2f}",
+                rate=f"{s.speeds[TOTAL].rate:.0f}", first=f"{s.first_ms:.0f}",
+            )  # fmt: skip
+    for name, found in rules(folder).items():
         for f in found.figures:
-            out |= {
-                f"{name}/{f.who}/length": f"{f.length:.2f}",
-                f"{name}/{f.who}/gain": f"{100 * (f.gain - 1):+.0f} %",
-                f"{name}/{f.who}/relaxed": f"{100 * f.relaxed:.1f} %",
-                f"{name}/{f.who}/looped": str(f.looped),
-                f"{name}/{f.who}/answers": str(f.answers),
-                f"{name}/{f.who}/looped_p": f"{f.looped_p:.2f}",
-                f"{name}/{f.who}/nats": f"{f.measures[NATS].over.mean:+.3f}",
-                f"{name}/{f.who}/distinct": f"{f.measures[DISTINCT].over.mean:+.3f}",
-            }
-    for path in sorted((folder / "batch").glob("*.json")):
-        found_batch = _decoded(path, BatchResults)
-        alone = found_batch.find("plain:1")
-        for one in found_batch.contenders:
-            out[f"batch/{path.stem}/{one.name}/rate"] = f"{one.rate:.0f}"
-            if alone:
-                out[f"batch/{path.stem}/{one.name}/gain"] = f"{one.rate / alone.rate:.2f}"
+            put(
+                f"{name}/{f.who}", length=f"{f.length:.2f}", gain=f"{100 * (f.gain - 1):+.0f} %",
+                relaxed=f"{100 * f.relaxed:.1f} %", looped=str(f.looped), answers=str(f.answers),
+                looped_p=f"{f.looped_p:.2f}", nats=f"{f.measures[NATS].over.mean:+.3f}",
+                distinct=f"{f.measures[DISTINCT].over.mean:+.3f}",
+            )  # fmt: skip
+    for name, batch in read(folder, BatchResults, "batch/*.json").items():
+        alone = batch.find("plain:1")
+        for one in batch.contenders:
+            gain = {"gain": f"{one.rate / alone.rate:.2f}"} if alone else {}
+            put(f"batch/{name}/{one.name}", rate=f"{one.rate:.0f}", **gain)
     return out
 
 

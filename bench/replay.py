@@ -28,6 +28,7 @@ from pyspec.measure.report import table
 from pyspec.measure.rounds import Answer, load_rounds
 from pyspec.measure.simulate import Costs, Player, Recorded, Times, fixed_speed, oracle_speed
 from pyspec.policy.goodput import GoodputPolicy
+from pyspec.policy.simple import FixedPolicy
 
 if TYPE_CHECKING:
     from argparse import Namespace
@@ -91,12 +92,11 @@ def row(name: str, answers: Sequence[Answer], options: Namespace, curve: str) ->
     width, costs = options.width, costs_of(curve, options.cost, options.companion_cost)
     half = answers[len(answers) // 2 :]
     fixed = oracle = float("nan")
+    plain = Player(FixedPolicy(0), costs).play([Recorded(a) for a in half], width).speed
     if width == 1:
         texts = [Recorded(a, with_lookup=False) for a in half]
-        plain, *lengths = (fixed_speed(texts, costs, k) for k in range(17))
-        fixed, oracle = max(plain, *lengths), oracle_speed([Recorded(a) for a in half], costs)
-    else:
-        plain = play(answers, costs, width, _Plain)
+        fixed = max(fixed_speed(texts, costs, k) for k in range(17))
+        oracle = oracle_speed([Recorded(a) for a in half], costs)
     helped = [float("nan")] * 3
     if has_companion(answers):
         share, _, _ = cascade_share(answers, options.companion_cost)
@@ -114,13 +114,6 @@ def row(name: str, answers: Sequence[Answer], options: Namespace, curve: str) ->
 def has_companion(answers: Sequence[Answer]) -> bool:
     """Whether a companion looked at the drafts when they were recorded."""
     return any(chain.agree for answer in answers for chain in answer.model.values())
-
-
-class _Plain(GoodputPolicy):
-    """Never drafts."""
-
-    def _pays(self, place: object) -> bool:
-        return False
 
 
 def main(words: Sequence[str] | None = None) -> None:

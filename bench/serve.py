@@ -4,8 +4,8 @@
         [--clients 16] [--requests 64] [--tokens 96] [--ctx 2048] [--threads 2] [--repeat 1] [--whole]
         [--title TITLE] [--out DIR/NAME.json]
 
-QUESTIONS has `turns` (the first one is asked) or `prompt` a line; they are asked over and over until --requests are
-done, by --clients at once, each the next one when its last has ended. Answers are streamed unless --whole. Both servers
+The first turns of QUESTIONS, in Spec-Bench's format, are asked over and over until --requests are done, by --clients at
+once, each the next one when its last has ended. Answers are streamed unless --whole. Both servers
 have as many slots as there are clients, and --ctx positions each; temperature 0, strict. Every contender runs in a process of
 its own; they take turns, --repeat times. The table has medians; memory is the resident set after a tenth of the
 requests and at the end, and stderr tells it after each tenth.
@@ -15,24 +15,18 @@ from __future__ import annotations
 
 import json
 import sys
-import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from statistics import median, quantiles
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-from common import (
-    Comparison,
-    arguments,
-    circumstances,
-    first_turns,
-    in_turns,
-    publish,
-    resident_now,
-)
+from common import Comparison, arguments, in_turns, publish, resident
 
 from pyspec.errors import EngineError
 from pyspec.measure.peers import ServerProcess, llama_server
+from pyspec.measure.questions import load_questions
 from pyspec.measure.report import table
 
 if TYPE_CHECKING:
@@ -103,23 +97,21 @@ def main(words: Sequence[str] | None = None) -> None:
     """Measure all contenders, print a Markdown table, and write page and results to --out."""
     given = list(sys.argv[1:] if words is None else words)
     options = arguments(__doc__, given, "model", "questions", **OPTIONS)
-    texts = first_turns(options.questions)
+    texts = [question.turns[0] for question in load_questions(Path(options.questions))]
     found = in_turns(
         options.contenders.split(","), options.repeat, lambda one: measure(options, one, texts)
     )
-    results = ServeResults(
-        **circumstances("serve", options, given),
-        clients=options.clients,
-        requests=options.requests,
-        contenders=[summary(contender, runs) for contender, runs in found.items()],
-    )
-    publish(results, options.out)
+    figures = [summary(contender, runs) for contender, runs in found.items()]
+    counts = {"clients": options.clients, "requests": options.requests}
+    publish(ServeResults, "serve", options, given, figures, **counts)
 
 
 def summary(contender: str, runs: Sequence[dict[str, float]]) -> Served:
     """A contender's medians, and all of its errors."""
-    middle = {key: median(run[key] for run in runs) for key in runs[0] if key != "errors"}
-    return Served(name=contender, errors=int(sum(run["errors"] for run in runs)), **middle)
+    keys = ("first", "late", "whole", "then", "end")
+    middle = {key: median(run[key] for run in runs) for key in keys}
+    rate = median(run["tokens"] / run["seconds"] for run in runs)
+    return Served(contender, rate, errors=int(sum(run["errors"] for run in runs)), **middle)
 
 
 def command(options: Namespace, contender: str) -> list[str]:
@@ -135,66 +127,33 @@ def command(options: Namespace, contender: str) -> list[str]:
 
 
 def measure(options: Namespace, contender: str, texts: list[str]) -> dict[str, float]:
-    """One contender under load."""
+    """One contender under load; memory is looked at after each tenth of the requests, and told to whoever waits."""
+    answers, held = [], []
     with ServerProcess(command(options, contender)) as process:
-        ask(process, texts[0], options, 1)
-        load = Load(options, process, texts)
-        clients = [threading.Thread(target=load.client) for _ in range(options.clients)]
-        start = time.perf_counter()
-        for client in clients:
-            client.start()
-        for client in clients:
-            client.join()
-        seconds = time.perf_counter() - start
-        end = resident_now(process.pid)
-    firsts = [answer[1] for answer in load.answers]
-    return {
-        "rate": sum(answer[0] for answer in load.answers) / seconds,
-        "first": median(firsts),
-        "late": quantiles(firsts, n=20)[-1],
-        "whole": median(answer[2] for answer in load.answers),
-        "errors": load.errors,
-        "then": load.then,
-        "end": end,
-    }
 
-
-class Load:
-    """What all clients share: the requests that are left, and what came of those done."""
-
-    def __init__(self, options: Namespace, process: ServerProcess, texts: list[str]) -> None:
-        self.options, self.process, self.texts = options, process, texts
-        self.answers: list[tuple[int, float, float]] = []
-        self.errors, self.then = 0, 0.0
-        self._next = 0
-        self._lock = threading.Lock()
-
-    def client(self) -> None:
-        """Ask one after another until none is left."""
-        while (number := self._take()) is not None:
-            text = self.texts[number % len(self.texts)]
+        def request(number: int) -> tuple[int, float, float] | None:
             try:
-                self.answers.append(ask(self.process, text, self.options, self.options.tokens))
+                return ask(process, texts[number % len(texts)], options, options.tokens)
             except (EngineError, KeyError, ValueError) as error:
-                self.errors += 1
                 print(f"request {number}: {error!r}", file=sys.stderr)
+                return None
 
-    def _take(self) -> int | None:
-        with self._lock:
-            number, self._next = self._next, self._next + 1
-            self._look(number)
-            return number if number < self.options.requests else None
-
-    def _look(self, number: int) -> None:
-        """Memory after each tenth of the requests, for whoever waits."""
-        tenth = max(1, self.options.requests // 10)
-        if number % tenth == 0 and number <= self.options.requests:
-            held = resident_now(self.process.pid)
-            self.then = held if number == tenth else self.then
-            said = (
-                f"{number} of {self.options.requests} requests: {held:.0f} MB, {self.errors} errors"
-            )
-            print(said, file=sys.stderr, flush=True)
+        ask(process, texts[0], options, 1)
+        start = time.perf_counter()
+        with ThreadPoolExecutor(options.clients) as clients:
+            for number, answer in enumerate(clients.map(request, range(options.requests)), 1):
+                answers += [answer] if answer else []
+                if number % max(1, options.requests // 10) == 0:
+                    held.append(resident("VmRSS", process.pid))
+                    said = f"{number} of {options.requests} requests: {held[-1]:.0f} MB, {number - len(answers)} errors"
+                    print(said, file=sys.stderr, flush=True)
+        seconds = time.perf_counter() - start
+        held.append(resident("VmRSS", process.pid))
+    tokens, firsts, wholes = zip(*answers)
+    return {
+        "tokens": sum(tokens), "seconds": seconds, "first": median(firsts), "late": quantiles(firsts, n=20)[-1],
+        "whole": median(wholes), "errors": options.requests - len(answers), "then": held[0], "end": held[-1],
+    }  # fmt: skip
 
 
 def ask(

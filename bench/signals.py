@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from argparse import Namespace
 
 WAIT_S = 120
-Case = Callable[["Namespace", signal.Signals, random.Random], "float | None"]
+Case = Callable[["Namespace", Path], "subprocess.Popen[bytes]"]
 CODES = {signal.SIGINT: 130, signal.SIGTERM: 143}
 
 
@@ -53,82 +53,57 @@ def sends(case: Case, options: Namespace, number: signal.Signals) -> list[float]
     """Seconds of as many sends as are asked for. Ends the program where most come too late."""
     found: list[float] = []
     for i in range(3 * options.sends):
-        took = case(options, number, random.Random(i))  # noqa: S311
+        with tempfile.TemporaryDirectory() as folder:
+            child = case(options, Path(folder))
+            time.sleep(random.Random(i).random() * options.spread)  # noqa: S311
+            took = end(child, number)
         found += [] if took is None else [took]
         if len(found) == options.sends:
             return found
     sys.exit("most commands ended before the signal came: use a larger model")
 
 
-def prefill(options: Namespace, number: signal.Signals, rng: random.Random) -> float | None:
-    """A prompt of some 7,000 tokens, which takes seconds to read."""
-    child = start(options, "generate", "-c", "8192")
-    give(child, "word " * 7000)
-    handles(child)
-    time.sleep(rng.random() * options.spread)
-    return end(child, number)
+def prefill(options: Namespace, _: Path) -> subprocess.Popen[bytes]:
+    """A prompt of some 7,000 tokens, which takes seconds to read; it handles SIGTERM by itself while it answers."""
+    child = start(options, "word " * 7000, "generate", "-c", "8192")
+    status, caught = Path(f"/proc/{child.pid}/status"), re.compile(r"SigCgt:\s*([0-9a-f]+)")
+    wait(lambda: int(caught.findall(status.read_text())[0], 16) & 1 << (signal.SIGTERM - 1))
+    return child
 
 
-def answer(options: Namespace, number: signal.Signals, rng: random.Random) -> float | None:
-    """A short prompt with an answer that has no end."""
-    child = start(options, "generate", "-c", "4096", "-n", "-1", "--raw", "--temp", "1")
-    give(child, "Once upon a time")
-    read(child)
-    time.sleep(rng.random() * options.spread)
-    return end(child, number)
-
-
-def batch(options: Namespace, number: signal.Signals, rng: random.Random) -> float | None:
-    """Many records, some of which are done."""
-    with tempfile.TemporaryDirectory() as folder:
-        records = Path(folder, "in.jsonl")
-        lines = (json.dumps({"id": i, "prompt": f"Tell me about {i}. " * 20}) for i in range(400))
-        records.write_text("\n".join(lines))
-        out = Path(folder, "out.jsonl")
-        child = start(options, "batch", str(records), "-o", str(out), "-n", "24", "--parallel", "4")
-        journal = out.with_name("out.jsonl.journal")
-        wait(lambda: journal.exists() and journal.read_bytes().count(b"\n") > 2)
-        time.sleep(rng.random() * options.spread)
-        return end(child, number)
-
-
-CASES = {"prefill": prefill, "answer": answer, "batch": batch}
-
-
-def start(options: Namespace, *words: str) -> subprocess.Popen[bytes]:
-    """The command as a person runs it."""
-    command = [
-        sys.executable,
-        "-m",
-        "pyspec",
-        *words,
-        "-m",
-        options.model,
-        "-t",
-        str(options.threads),
-    ]
-    streams = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
-    return subprocess.Popen(command, env={**os.environ, "PYSPEC_CHATS": ""}, **streams)  # type: ignore[call-overload, no-any-return]
-
-
-def give(child: subprocess.Popen[bytes], prompt: str) -> None:
-    """Write the prompt to stdin and close it."""
-    if child.stdin is not None:
-        child.stdin.write(prompt.encode())
-        child.stdin.close()
-
-
-def read(child: subprocess.Popen[bytes]) -> None:
-    """The first byte of stdout."""
+def answer(options: Namespace, _: Path) -> subprocess.Popen[bytes]:
+    """A short prompt with an answer that has no end, and has begun."""
+    words = ["generate", "-c", "4096", "-n", "-1", "--raw", "--temp", "1"]
+    child = start(options, "Once upon a time", *words)
     if child.stdout is not None:
         child.stdout.read(1)
+    return child
 
 
-def handles(child: subprocess.Popen[bytes]) -> None:
-    """Wait until it handles SIGTERM by itself, which it does while it answers."""
-    status = Path(f"/proc/{child.pid}/status")
-    caught = re.compile(r"SigCgt:\s*([0-9a-f]+)")
-    wait(lambda: int(caught.findall(status.read_text())[0], 16) & 1 << (signal.SIGTERM - 1))
+def batch(options: Namespace, folder: Path) -> subprocess.Popen[bytes]:
+    """Many records, some of which are done."""
+    records, out = folder / "in.jsonl", folder / "out.jsonl"
+    lines = (json.dumps({"id": i, "prompt": f"Tell me about {i}. " * 20}) for i in range(400))
+    records.write_text("\n".join(lines))
+    words = ["batch", str(records), "-o", str(out), "-n", "24", "--parallel", "4"]
+    child, journal = start(options, "", *words), out.with_name("out.jsonl.journal")
+    wait(lambda: journal.exists() and journal.read_bytes().count(b"\n") > 2)
+    return child
+
+
+CASES: dict[str, Case] = {"prefill": prefill, "answer": answer, "batch": batch}
+
+
+def start(options: Namespace, stdin: str, *words: str) -> subprocess.Popen[bytes]:
+    """The command as a person runs it."""
+    more = ["-m", options.model, "-t", str(options.threads)]
+    with tempfile.TemporaryFile() as given:
+        given.write(stdin.encode())
+        given.seek(0)
+        return subprocess.Popen(
+            [sys.executable, "-m", "pyspec", *words, *more], env={**os.environ, "PYSPEC_CHATS": ""},
+            stdin=given, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+        )  # fmt: skip
 
 
 def wait(until: Callable[[], object]) -> None:
@@ -146,9 +121,8 @@ def end(child: subprocess.Popen[bytes], number: signal.Signals) -> float | None:
     child.send_signal(number)
     child.wait(WAIT_S)
     took = time.perf_counter() - began
-    for stream in (child.stdin, child.stdout):
-        if stream is not None:
-            stream.close()
+    if child.stdout is not None:
+        child.stdout.close()
     if child.returncode not in (0, CODES[number]):
         sys.exit(f"it ended with {child.returncode}, not by {number.name}")
     return took if child.returncode else None

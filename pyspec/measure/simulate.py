@@ -9,11 +9,11 @@ milliseconds by rows; a policy sees them with noise, the totals have none. Pytho
 from __future__ import annotations
 
 import random
-from bisect import bisect
 from math import exp, log
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from pyspec.measure.rounds import Answer, Chain
+from pyspec.policy.cost import N_MAX, expand
 from pyspec.policy.types import LONGEST, LOOKUP, Draft, Outcome, Place, Plan, SeqOutcome, table_bin
 
 if TYPE_CHECKING:
@@ -28,28 +28,17 @@ class Times:
     """Time in ms by rows: given up to some count, and from there on as steep as in the upper half."""
 
     def __init__(self, points: Mapping[int, float], unit: float = 1.0) -> None:
-        known = sorted(points.items())
-        self._rows = [n for n, _ in known]
-        self._ms = [unit * t for _, t in known]
-        k = bisect(self._rows, self._rows[-1] // 2) - 1
-        span = self._rows[-1] - self._rows[k]
-        self._slope = (self._ms[-1] - self._ms[k]) / span if span else self._ms[0]
-        self._table = [self._at(n) for n in range(LONGEST + 2)]
+        last = max(points)
+        half = max((n for n in points if 2 * n <= last), default=0)
+        slope = (points[last] - points.get(half, 0.0)) / (last - half)
+        far = {last + N_MAX: points[last] + N_MAX * slope}
+        self.table, self._slope = [unit * t for t in expand({**points, **far})], unit * slope
 
     def __call__(self, rows: int) -> float:
         """The time of so many rows; 0 for none."""
-        return self._table[rows] if rows < len(self._table) else self._at(rows)
-
-    def _at(self, rows: int) -> float:
-        if rows < 1:
-            return 0.0
-        k = bisect(self._rows, rows)
-        if k == len(self._rows):
-            return self._ms[-1] + (rows - self._rows[-1]) * self._slope
-        if k == 0:
-            return self._ms[0]
-        part = (rows - self._rows[k - 1]) / (self._rows[k] - self._rows[k - 1])
-        return self._ms[k - 1] + part * (self._ms[k] - self._ms[k - 1])
+        if rows <= N_MAX:
+            return self.table[rows]
+        return self.table[N_MAX] + (rows - N_MAX) * self._slope
 
 
 class Costs(NamedTuple):

@@ -49,13 +49,17 @@ def test_a_parting_is_told_with_its_margins(script, monkeypatch, words, wrong, c
     monkeypatch.setattr(module, "open_peer", Peer)
     monkeypatch.setattr(Peer, "wrong", wrong)
     module.main(words)
-    line, last = capsys.readouterr().out.splitlines()
-    assert line.startswith("81: ours ")
-    assert "theirs 5 of 7" in line
-    assert ("parts at token 3" in line and "NO near-tie: margins +" in line) == wrong
-    assert last.startswith(
-        "0 of 1 texts equal, 0 part at near-ties, 1 elsewhere" if wrong else "1 of 1 texts equal"
+    line, last = (row.strip("| ").split(" | ") for row in capsys.readouterr().out.splitlines()[2:])
+    assert (line[0], line[2]) == ("81", "5 of 7")
+    assert line[3] == ("NO near-tie" if wrong else "equal")
+    assert line[4].startswith("+" if wrong else "-")
+    assert line[4].count(", ") == (5 if wrong else 0)
+    sums = (
+        ["0 of 0", "0 of 0", "0 of 1, 0 near-ties"]
+        if wrong
+        else [*line[1:3], "1 of 1, 0 near-ties"]
     )
+    assert last[:4] == ["equal texts", *sums]
 
 
 @pytest.mark.parametrize(
@@ -64,4 +68,4 @@ def test_a_parting_is_told_with_its_margins(script, monkeypatch, words, wrong, c
 )  # fmt: skip
 def test_a_near_tie_is_within_what_batches_move(script, margins, near) -> None:
     """A sign that differs, or a margin below its own spread."""
-    assert script("accepted").Parting(0, 1, 2, margins).near == near
+    assert script("accepted").near(margins) == near

@@ -60,7 +60,8 @@ def test_the_script_measures_every_contender_and_writes_the_page(
 ) -> None:
     """The loop and the batches answer the same records; tokens are counted, speeds are positive."""
     questions = tmp_path / "q.jsonl"
-    questions.write_text("".join(json.dumps({"prompt": f"abc {i}"}) + "\n" for i in range(3)))
+    asked = [{"question_id": i, "category": "qa", "turns": [f"abc {i}"]} for i in range(3)]
+    questions.write_text("".join(json.dumps(each) + "\n" for each in asked))
     command = [
         sys.executable, BENCH / "batch.py", tiny_ascii, questions, "--records", "3", "--tokens", "4",
         "--parallel", "2", "--threads", "1", "--repeat", "1", "--ctx", "128", "--out", tmp_path / "tiny.json",

@@ -97,8 +97,8 @@ def test_one_command_makes_every_result() -> None:
 
 def test_the_pages_are_those_of_the_results(pages) -> None:
     """No page was written by hand, pictures aside."""
-    runs, rules = pages.read(ROOT / "bench" / "results")
-    for name, results in runs.items():
+    folder = ROOT / "bench" / "results"
+    for name, results in pages.runs(folder).items():
         text = (ROOT / "bench" / "results" / name / "README.md").read_text(encoding="utf-8")
         assert text.startswith(pages.report.page(results).partition("\n## Setup")[0]), name
     for name, kind in (("batch", pages.BatchResults), ("serve", pages.ServeResults)):
@@ -106,7 +106,7 @@ def test_the_pages_are_those_of_the_results(pages) -> None:
         for path in page.parent.glob("*.json"):
             found = pages.msgspec.json.decode(path.read_bytes(), type=kind)
             assert found.table() in page.read_text(encoding="utf-8"), path
-    for name, found in rules.items():
+    for name, found in pages.rules(folder).items():
         text = (ROOT / "bench" / "results" / name / "README.md").read_text(encoding="utf-8")
         assert text.startswith(
             pages.quality_report.quality_page(found).partition("\n## Setup")[0]
