@@ -18,9 +18,10 @@ from common import arguments
 from parity import row
 
 from pyspec.llama import SpeculativeLlama
-from pyspec.measure.modes import Options, Ours, parse_mode
+from pyspec.measure.modes import Ours, parse_mode
 from pyspec.measure.peers import Files, open_peer
 from pyspec.measure.questions import load_questions
+from pyspec.measure.records import Options
 from pyspec.measure.report import table
 from pyspec.store import resolve
 from pyspec.target import TargetLlama

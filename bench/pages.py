@@ -23,7 +23,7 @@ from common import Comparison, write_page
 from serve import ServeResults
 
 from pyspec.errors import InputError
-from pyspec.measure import quality_report, report
+from pyspec.measure import quality, report
 from pyspec.measure.quality import DISTINCT, NATS, QualityResults
 from pyspec.measure.report import Results, table
 from pyspec.measure.stats import TOTAL
@@ -70,7 +70,7 @@ def redraw(folder: Path) -> None:
     for name, results in runs(folder).items():
         report.save(results, folder / name)
     for name, found in rules(folder).items():
-        quality_report.save_quality(found, folder / name)
+        quality.save_quality(found, folder / name)
     for name, kind in (("batch", BatchResults), ("serve", ServeResults)):
         if (folder / name).is_dir():
             write_page(folder / name, kind)

@@ -5,8 +5,6 @@ Every question is answered in every mode before the next one, so drift of the ma
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -16,10 +14,10 @@ from typing import Any, cast
 from pyspec.errors import MeasureError, PeerMissing, PyspecError
 from pyspec.llama import SpeculativeLlama
 from pyspec.measure.equal import demand_equal, equality
-from pyspec.measure.modes import BOUND, Contender, Mode, Options, Ours, Watch, lacks
+from pyspec.measure.modes import BOUND, Contender, Mode, Ours, Watch, lacks
 from pyspec.measure.peers import Files, open_peer
 from pyspec.measure.questions import Question
-from pyspec.measure.records import RunLog, RunRecord, Setup, describe
+from pyspec.measure.records import Options, RunLog, RunRecord, Setup, describe
 from pyspec.measure.report import Results, can_draw, collect, gather, save
 from pyspec.store.drafts import MTP
 from pyspec.template import ChatTemplate, Message
@@ -57,19 +55,15 @@ def run_bench(
     note: called with what is skipped, and why. Raises UnequalOutputs before any page is written where
     answers differ that must be equal.
     """
-    how = task.options
     files = [Path(llm.model_path), *(model.path for model in llm.assembly.models)]
-    setup = describe(
-        llm, dict(zip(("target", "draft", "companion"), files)), n_ctx=llm.n_ctx(),
-        max_tokens=how.max_tokens, temperature=how.temperature, seed=how.seed,
-        questions=questions_name(task.questions),
-    )  # fmt: skip
+    roles = dict(zip(("target", "draft", "companion"), files))
+    setup = describe(llm, roles, task.options, task.questions, llm.n_ctx())
     journal = RunLog(task.folder / "runs.jsonl", setup)
     with ExitStack() as stack:
         contenders, notes = _contenders(llm, task, journal, stack)
         for each in notes:
             note(each)
-        Runner(llm, contenders, how, setup, journal, report).run(task.questions)
+        Runner(llm, contenders, task.options, setup, journal, report).run(task.questions)
     found, tie = equality(llm, journal.records, task.questions, task.tie)
     demand_equal(found, {r.who for r in journal.records if r.peer}, tie)
     results = collect(
@@ -81,12 +75,6 @@ def run_bench(
         note("no plots: matplotlib is not installed (pip install 'pyspec-llama[plot]')")
     save(results, task.folder)
     return results
-
-
-def questions_name(questions: Sequence[Question]) -> str:
-    """How many questions, and a hash of their texts."""
-    text = json.dumps([[q.question_id, q.turns] for q in questions])
-    return f"{len(questions)} questions, {hashlib.sha256(text.encode()).hexdigest()[:16]}"
 
 
 def _contenders(
@@ -182,7 +170,8 @@ class Runner:
             for repeat in range(self.options.repeat)
             for i, question in enumerate(questions)
             # the order turns with the question: nobody always follows the same neighbour
-            for contender in _rotated(self.contenders, i + repeat)
+            for place in range(len(self.contenders))
+            for contender in [self.contenders[(place + i + repeat) % len(self.contenders)]]
             if not self.journal.has(contender.name, question.question_id, repeat)
         ]
         if work:
@@ -211,11 +200,10 @@ class Runner:
                 if contender.name in names:
                     self.report(0, 0, f"warm-up: {contender.name}")
                     contender.forget()
-                    prompt = self._prompt([Message(role="user", content=question.turns[0])])
+                    prompt = self._template.prompt(
+                        [Message(role="user", content=question.turns[0])]
+                    )
                     contender.answer(prompt, min(24, self.options.max_tokens), self.options)
-
-    def _prompt(self, messages: Sequence[Message]) -> list[int]:
-        return self._template.prompt(messages)
 
     def _record(self, contender: Contender, question: Question, repeat: int) -> RunRecord:
         contender.forget()
@@ -226,7 +214,7 @@ class Runner:
         messages: list[Message] = []
         for number, text in enumerate(question.turns):
             messages.append(Message(role="user", content=text))
-            prompt = self._prompt(messages)
+            prompt = self._template.prompt(messages)
             room = self.llm.n_ctx() - len(prompt)
             try:
                 if room < 1:
@@ -240,8 +228,3 @@ class Runner:
             record.turns.append(turn)
             messages.append(Message(role="assistant", tokens=turn.tokens))
         return record
-
-
-def _rotated(contenders: Sequence[Contender], by: int) -> list[Contender]:
-    by %= max(1, len(contenders))
-    return [*contenders[by:], *contenders[:by]]

@@ -22,11 +22,10 @@ from typing import Any, Protocol
 
 from pyspec.errors import OptionError
 from pyspec.llama import Speculation, SpeculativeLlama
-from pyspec.measure.records import TimedAnswer
+from pyspec.measure.records import Options, TimedAnswer
 from pyspec.options import Drafting
 from pyspec.policy.lengths import parse_length
 from pyspec.rules import Margin, Strict, Verification
-from pyspec.sampling import Sampling
 from pyspec.tokens import Step
 
 _ALL: Drafting = "all"
@@ -113,21 +112,6 @@ def lacks(llm: SpeculativeLlama, mode: Mode) -> str:
 
 
 # -- contenders -------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Options:
-    """max_tokens: of one answer; temperature, seed: of the sampler; repeat: runs a question."""
-
-    max_tokens: int = 128
-    temperature: float = 0.0
-    seed: int = 1
-    repeat: int = 1
-    warm_up: int = 3
-
-    def sampling(self, more: int = 0) -> Sampling:
-        """As the engine takes it, with a seed so many further on."""
-        return Sampling(temperature=self.temperature, seed=self.seed + more)
 
 
 class Contender(Protocol):

@@ -32,8 +32,8 @@ from typing import Any
 import llama_cpp
 
 from pyspec.errors import EngineError, OptionError, PeerMissing
-from pyspec.measure.modes import Clock, Options
-from pyspec.measure.records import TimedAnswer
+from pyspec.measure.modes import Clock
+from pyspec.measure.records import Options, TimedAnswer
 from pyspec.store.check import extra_buffers
 from pyspec.store.drafts import is_eagle3
 

@@ -29,15 +29,16 @@ import secrets
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
 from pyspec.errors import InputError, MeasureError, OptionError
 
+T = TypeVar("T")
 _MAX_BYTES = 64 << 20
 _HINT = 'each line is an object like {"question_id": 1, "category": "qa", "turns": ["..."]}'
 
@@ -76,16 +77,9 @@ def load_questions(path: Path | None = None) -> list[Question]:
 
 def parse_questions(lines: Iterable[bytes], name: str) -> list[Question]:
     """Parse lines of a questions file. Raises InputError."""
-    decode = msgspec.json.Decoder(Question).decode
     out: list[Question] = []
     seen: set[int | str] = set()
-    for number, line in enumerate(lines, 1):
-        if not line.strip():
-            continue
-        try:
-            question = decode(line)
-        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-            raise InputError(f"{name}, line {number}: {error}", _HINT) from None
+    for number, question in decoded(lines, Question, name, _HINT):
         if not question.turns or question.question_id in seen:
             what = "appears twice" if question.turns else "has no turns"
             raise InputError(f"{name}, line {number}: question {question.question_id} {what}")
@@ -94,6 +88,19 @@ def parse_questions(lines: Iterable[bytes], name: str) -> list[Question]:
     if not out:
         raise InputError(f"{name} holds no question", _HINT)
     return out
+
+
+def decoded(
+    lines: Iterable[bytes], kind: type[T], name: str, hint: str = ""
+) -> Iterator[tuple[int, T]]:
+    """JSON lines with their numbers, empty ones left out. Raises InputError with the number where a line is no such thing."""
+    decode = msgspec.json.Decoder(kind).decode
+    for number, line in enumerate(lines, 1):
+        if line.strip():
+            try:
+                yield number, decode(line)
+            except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+                raise InputError(f"{name}, line {number}: {error}", hint) from None
 
 
 def select(

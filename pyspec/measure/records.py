@@ -5,10 +5,13 @@ A file that was cut off in the middle of a line is continued behind its last who
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 import platform
 import shlex
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timezone
 from importlib import metadata
 from pathlib import Path
@@ -18,7 +21,9 @@ import msgspec
 
 from pyspec._version import __version__
 from pyspec.errors import InputError, ResumeMismatch
+from pyspec.measure.questions import Question, decoded
 from pyspec.profiles import gpu_layers
+from pyspec.sampling import Sampling
 from pyspec.store.cache import file_sha256
 from pyspec.store.machine import processor
 from pyspec.target import TargetLlama
@@ -50,22 +55,31 @@ class Setup(msgspec.Struct, frozen=True):
     questions: str
     day: str
 
-    def comparable(self, other: Setup) -> bool:
-        """Whether records of both may stand in one table."""
-        return msgspec.structs.replace(other, day=self.day) == self
+
+@dataclass(frozen=True)
+class Options:
+    """max_tokens: of one answer; temperature, seed: of the sampler; repeat: runs a question."""
+
+    max_tokens: int = 128
+    temperature: float = 0.0
+    seed: int = 1
+    repeat: int = 1
+    warm_up: int = 3
+
+    def sampling(self, more: int = 0) -> Sampling:
+        """As the engine takes it, with a seed so many further on."""
+        return Sampling(temperature=self.temperature, seed=self.seed + more)
 
 
 def describe(
     llm: TargetLlama,
     files: Mapping[str, Path],
-    *,
+    how: Options,
+    questions: Sequence[Question],
     n_ctx: int,
-    max_tokens: int,
-    temperature: float,
-    seed: int,
-    questions: str,
 ) -> Setup:
-    """The setup of a run with a loaded target and these files, by role; `questions` names the set."""
+    """The setup of a run with a loaded target and these files, by role; of the questions their number and a hash."""
+    texts = json.dumps([[q.question_id, q.turns] for q in questions])
     return Setup(
         pyspec=__version__,
         llama_cpp_python=metadata.version("llama-cpp-python"),
@@ -75,11 +89,11 @@ def describe(
         gpu_layers=gpu_layers(llm),
         threads=int(llm.n_threads),
         n_ctx=n_ctx,
-        max_tokens=max_tokens,
-        temperature=temperature,
-        seed=seed,
+        max_tokens=how.max_tokens,
+        temperature=how.temperature,
+        seed=how.seed,
         files={role: model_file(path) for role, path in files.items()},
-        questions=questions,
+        questions=f"{len(questions)} questions, {hashlib.sha256(texts.encode()).hexdigest()[:16]}",
         day=datetime.now(timezone.utc).date().isoformat(),
     )
 
@@ -139,11 +153,6 @@ class TimedAnswer(msgspec.Struct):
     nats: list[float] = []
     check: bool | None = None
 
-    @property
-    def rate(self) -> float:
-        """Tokens a second after the first token; 0 where there was only one."""
-        return (len(self.tokens) - 1) / self.decode_s if self.decode_s > 0 else 0.0
-
 
 class RunRecord(msgspec.Struct):
     """One question answered in one mode. `who` is a mode of pyspec or a peer.
@@ -176,9 +185,9 @@ class RunLog:
         path.parent.mkdir(parents=True, exist_ok=True)
         self.records = read_records(path, cut=True) if path.exists() else []
         for record in self.records:
-            if not record.setup.comparable(setup):
+            if differs := _difference(record.setup, setup):
                 raise ResumeMismatch(
-                    f"{path} holds runs of another setup ({_difference(record.setup, setup)})",
+                    f"{path} holds runs of another setup ({differs})",
                     "give another --out, or remove the file",
                 )
         self._done = {record.key for record in self.records if not record.error}
@@ -210,22 +219,17 @@ def read_records(path: Path, *, cut: bool = False) -> list[RunRecord]:
     if cut and whole < len(data):
         with path.open("r+b") as out:
             out.truncate(whole)
-    decode = msgspec.json.Decoder(RunRecord).decode
-    out_records = []
-    for number, line in enumerate(data[:whole].splitlines(), 1):
-        try:
-            out_records.append(decode(line))
-        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-            raise InputError(f"{path}, line {number}: {error}") from None
-    return out_records
+    lines = data[:whole].splitlines()
+    return [record for _, record in decoded(lines, RunRecord, str(path))]
 
 
 def _difference(old: Setup, new: Setup) -> str:
-    for field in msgspec.structs.fields(Setup):
-        name = field.name
-        if name != "day" and getattr(old, name) != getattr(new, name):
-            return f"{name} was {_short(getattr(old, name))}, is {_short(getattr(new, name))}"
-    return "the same"
+    """What keeps records of both from standing in one table; "" for nothing. The day does not."""
+    for name in Setup.__struct_fields__:
+        one, two = getattr(old, name), getattr(new, name)
+        if name != "day" and one != two:
+            return f"{name} was {_short(one)}, is {_short(two)}"
+    return ""
 
 
 def _short(value: object) -> str:

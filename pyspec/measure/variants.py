@@ -19,11 +19,14 @@ from __future__ import annotations
 
 import math
 import random
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import llama_cpp
 import numpy as np
+import numpy.typing as npt
 
 from pyspec.batch.contexts import Contexts, Models
 from pyspec.batch.packing import Layout, padded
@@ -31,19 +34,16 @@ from pyspec.engine.handle import Gate, Role
 from pyspec.engine.models import address
 from pyspec.engine.parts import choose_parts, states_of
 from pyspec.engine.runs import Run
-from pyspec.errors import MeasureError, OptionError
+from pyspec.errors import MeasureError, OptionError, PyspecError
 from pyspec.measure.equal import nats_of
 from pyspec.measure.modes import Mode, parse_mode
-from pyspec.measure.records import TimedAnswer
+from pyspec.measure.questions import Question, check
+from pyspec.measure.records import Options, RunLog, RunRecord, Setup, TimedAnswer, describe
 from pyspec.policy.lengths import FIXED_MAX, Fixed, parse_length
 from pyspec.policy.simple import FixedPolicy
 from pyspec.rules import Margin
 from pyspec.sampling import Sampling, build_chain
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    import numpy.typing as npt
+from pyspec.template import ChatTemplate, Message
 
 _EXTRAS = ("random", "thin", "temp")
 _HINT = "variants look like plain, strict+fixed:4, margin+thin+fixed:4, margin+random, plain+temp:0.3@80"
@@ -271,3 +271,86 @@ class SideBySide:
         """Free contexts and models."""
         self._contexts.close()
         self.models.close()
+
+
+# -- all questions -------------------------------------------------------------------------------------------------------
+
+
+def answer_all(
+    sides: SideBySide,
+    questions: Sequence[Question],
+    options: Options,
+    folder: Path,
+    report: Callable[[int, int, str], None] = lambda _done, _total, _what: None,
+) -> list[RunRecord]:
+    """Every question's first turn by every variant due and `options.repeat` seeds side by side; what `folder` has stays.
+
+    A question that does not fit the context is left out; Ctrl-C ends with what there is. Raises ResumeMismatch.
+    """
+    setup = describe(sides.target, sides.models.files, options, questions, sides.n_ctx)
+    journal = RunLog(folder / "runs.jsonl", setup)
+    template = ChatTemplate.of(sides.target)
+    work = [
+        (question, due)
+        for i, question in enumerate(questions)
+        if (
+            due := [
+                (variant, repeat)
+                for repeat in range(options.repeat)
+                for variant in sides.variants
+                if (variant.first is None or i < variant.first)
+                and not journal.has(variant.name, question.question_id, repeat)
+            ]
+        )
+    ]
+    for done, (question, due) in enumerate(work):
+        report(done, len(work), question.category)
+        prompt = template.prompt([Message(role="user", content=question.turns[0])])
+        if len(prompt) + options.max_tokens > sides.n_ctx:
+            continue
+        try:
+            turns = sides.answer(
+                [(variant, options.sampling(repeat)) for variant, repeat in due],
+                prompt,
+                rates(journal.records, sides.variants),
+            )
+        except KeyboardInterrupt:
+            break  # the page then says what is known so far
+        for record in _records(due, question, setup, turns):
+            journal.add(record)
+    report(len(work), len(work), "done")
+    if not journal.records:
+        raise MeasureError("no question fits the context", "give more with -c")
+    return journal.records
+
+
+def _records(
+    due: Sequence[tuple[Variant, int]],
+    question: Question,
+    setup: Setup,
+    turns: Sequence[TimedAnswer],
+) -> Iterator[RunRecord]:
+    what = question.check_of(0)
+    for (variant, repeat), turn in zip(due, turns, strict=True):
+        try:
+            turn.check = check(what, turn.text) if what is not None else None
+        except PyspecError as error:
+            raise MeasureError(f"question {question.question_id}: {error}") from error
+        yield RunRecord(variant.name, question.question_id, question.category, repeat, [turn], setup,
+                     exact=variant.margin is None)  # fmt: skip
+
+
+def rates(records: Sequence[RunRecord], variants: Sequence[Variant]) -> dict[str, float]:
+    """For each `random` variant, how often the margin rule of its gate has taken an open gate so far; 0.15 at first."""
+    out = {}
+    for variant in variants:
+        if "random" in variant.extras:
+            model = next(
+                (w for w in variants if w.mode.rule == variant.mode.rule and not w.extras), None
+            )
+            turns = [r.turns[0] for r in records if model is not None and r.who == model.name]
+            relaxed = sum(int(t.speculation["relaxed"]) for t in turns)
+            out[variant.name] = (relaxed + 3) / (
+                sum(int(t.speculation["open"]) for t in turns) + 20
+            )
+    return out

@@ -11,10 +11,10 @@ import pytest
 from pyspec.errors import EngineError, MeasureError, OptionError, PeerMissing
 from pyspec.measure.bench import Runner, Task, run_bench
 from pyspec.measure.equal import differences
-from pyspec.measure.modes import Options, Ours, parse_modes
+from pyspec.measure.modes import Ours, parse_modes
 from pyspec.measure.peers import Files, open_peer
 from pyspec.measure.questions import Question
-from pyspec.measure.records import RunLog, TimedAnswer, describe, read_records
+from pyspec.measure.records import Options, RunLog, TimedAnswer, describe, read_records
 
 OPTIONS = Options(max_tokens=8, warm_up=0)
 QUESTIONS = [Question(1, "a", ["abc", "more"]), Question(2, "b", ["xyz xyz"])]
@@ -52,9 +52,7 @@ def llm(open_llama: Callable[..., Any], tiny_ascii: Path) -> Any:
 
 def runner(llm: Any, path: Path, contenders: Sequence[Any]) -> Runner:
     """A runner over a journal at `path`."""
-    setup = describe(
-        llm, {}, n_ctx=llm.n_ctx(), max_tokens=8, temperature=0.0, seed=1, questions="q"
-    )
+    setup = describe(llm, {}, OPTIONS, QUESTIONS, llm.n_ctx())
     return Runner(llm, contenders, OPTIONS, setup, RunLog(path, setup))
 
 

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from pyspec.errors import OptionError
-from pyspec.measure.modes import Options, Ours, lacks, parse_mode, parse_modes
+from pyspec.measure.modes import Ours, lacks, parse_mode, parse_modes
+from pyspec.measure.records import Options
 from pyspec.rules import Margin, Strict
 
 

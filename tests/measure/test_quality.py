@@ -5,22 +5,19 @@ from __future__ import annotations
 import pytest
 from measure.making import record, turn
 
-from pyspec.measure.modes import Options
 from pyspec.measure.quality import (
     NATS,
     ROUGE,
     VARIETY,
     Figures,
-    answer_all,
     distinct_4,
     judge,
-    rates,
     variety,
     verdict,
 )
 from pyspec.measure.questions import Question
-from pyspec.measure.records import RunRecord
-from pyspec.measure.variants import SideBySide, parse_variants
+from pyspec.measure.records import Options, RunRecord
+from pyspec.measure.variants import SideBySide, answer_all, parse_variants, rates
 
 QUESTIONS = [
     Question(q, "qa", ["a"], [{"kind": "json"}] if q < 9 else [None]) for q in range(1, 10)

@@ -63,11 +63,6 @@ def test_a_foreign_line_is_refused_with_its_number(tmp_path: Path) -> None:
         RunLog(path, SETUP)
 
 
-def test_rate_leaves_the_first_token_out() -> None:
-    """Five tokens, four after the first, in two seconds."""
-    assert turn([1, 2, 3, 4, 5], 2.0).rate == 2.0
-
-
 def test_a_published_command_names_no_folder() -> None:
     """Neither as a word nor behind an option's "="; modes keep their slashes."""
     words = ["/home/me/t.gguf", "--out=/home/me/r/x.json", "--modes", "margin/gap=1+strict", "a b"]

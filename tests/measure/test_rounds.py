@@ -10,7 +10,8 @@ import pytest
 
 from pyspec.errors import InputError
 from pyspec.measure.costs import measure_costs
-from pyspec.measure.modes import Options, Ours, parse_mode
+from pyspec.measure.modes import Ours, parse_mode
+from pyspec.measure.records import Options
 from pyspec.measure.rounds import Chain, load_rounds, record_answer, save_rounds
 from pyspec.policy.types import logit
 from pyspec.sampling import Sampling

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from pyspec.errors import EngineError
-from pyspec.measure.modes import Options
 from pyspec.measure.peers import Files, Server
+from pyspec.measure.records import Options
 
 PROGRAM = """#!{python}
 import json, sys
