@@ -5,17 +5,31 @@ from __future__ import annotations
 import json
 import os
 import signal
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from time import monotonic
 from typing import Any, Literal
 
 import click
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+from rich.table import Table
 
 from pyspec.batch import Batch, Settings
 from pyspec.batch.contexts import MOST_SEQUENCES
 from pyspec.batch.files import FileRun, RunProgress
 from pyspec.batch.output import open_output
 from pyspec.batch.reading import MAX_RECORD, Per, Reading, find_sources, read_sources
+from pyspec.batch.records import Result
 from pyspec.cli.command import Subcommand, gathered, option
 from pyspec.cli.options import (
     DraftOptions,
@@ -25,12 +39,9 @@ from pyspec.cli.options import (
     model_options,
     sampler_options,
 )
-from pyspec.cli.progress import batch_progress, show_summary
-from pyspec.cli.streams import interruptible
-from pyspec.errors import Cancelled, OptionError
-from pyspec.files import utf8
+from pyspec.cli.streams import file_text, interruptible
+from pyspec.errors import Cancelled
 
-SIGNALS = (signal.SIGINT, signal.SIGTERM)
 FAILED_ITEMS = 3
 """Exit code of a batch that finished with failed records."""
 
@@ -48,7 +59,7 @@ class InputOptions:
     @property
     def reading(self) -> Reading:
         """As `read_sources` takes it. Raises OptionError or InputEncoding for a template that cannot be read."""
-        template = _template(self.template)
+        template = file_text(self.template).removesuffix("\n") if self.template else None
         return Reading(self.per, self.max_input, self.encoding_errors, template, self.column)
 
 
@@ -187,7 +198,7 @@ def batch(
 
 def _answer(answerer: Any, run: FileRun) -> int:
     """Run to the end or to a signal; the exit code."""
-    with interruptible(answerer.cancel, SIGNALS) as signals:
+    with interruptible(answerer.cancel) as signals:
         try:
             with batch_progress(run.summary) as report:
                 run.answer(report)
@@ -202,19 +213,131 @@ def _answer(answerer: Any, run: FileRun) -> int:
     return FAILED_ITEMS if run.summary.failed else 0
 
 
-def _template(path: Path | None) -> str | None:
-    if path is None:
-        return None
-    try:
-        data = path.read_bytes()
-    except OSError as error:
-        raise OptionError(f"{path} cannot be read: {error.strerror}", "name a text file") from None
-    return utf8(data, str(path)).removesuffix("\n")
-
-
 def _print(summary: RunProgress, stats: dict[str, Any], *, as_json: bool) -> None:
     facts = {**vars(summary), **stats}
     if as_json:
         click.echo(json.dumps(facts, ensure_ascii=False))
     else:
         show_summary(facts)
+
+
+# -- what is said meanwhile --------------------------------------------------------------------------------------------
+
+
+LINE_S = 10.0
+"""Seconds between two lines where there is no terminal."""
+
+
+_SHOWN = (
+    *("tokens", "seconds", "tokens_per_second", "accepted", "verified", "relaxed"),
+    "parallel",
+)
+
+
+class _Rate:
+    """Tokens a second and accepted drafts, from results as they come."""
+
+    def __init__(self) -> None:
+        self._start = monotonic()
+        self.tokens = self.verified = self.accepted = 0
+
+    def add(self, result: Result) -> None:
+        self.tokens += result.usage.completion_tokens
+        self.verified += result.speculation.get("verified", 0)
+        self.accepted += result.speculation.get("accepted", 0)
+
+    def __str__(self) -> str:
+        seconds = max(1e-3, monotonic() - self._start)
+        parts = [f"{self.tokens / seconds:.1f} tok/s"]
+        if self.verified:
+            parts.append(f"accepted {100 * self.accepted / self.verified:.0f} %")
+        return ", ".join(parts)
+
+
+@contextmanager
+def batch_progress(
+    summary: RunProgress, console: Console | None = None
+) -> Iterator[Callable[[Result], None]]:
+    """Gives the function that hears of each result."""
+    console = console or Console(stderr=True)
+    if summary.kept:
+        console.print(
+            f"{summary.kept} of {summary.records} records are done already",
+            markup=False,
+            highlight=False,
+        )
+    show = _bar if console.is_terminal else _lines
+    with show(summary, console) as report:
+        yield report
+
+
+@contextmanager
+def _bar(summary: RunProgress, console: Console) -> Iterator[Callable[[Result], None]]:
+    columns = (BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[rate]}"))
+    bar = Progress(
+        *columns, TimeElapsedColumn(), TimeRemainingColumn(), console=console, transient=True
+    )
+    rate = _Rate()
+    with bar:
+        task = bar.add_task("", total=summary.records, completed=summary.kept, rate="")
+
+        def report(result: Result) -> None:
+            rate.add(result)
+            bar.update(task, advance=1, rate=str(rate))
+
+        yield report
+
+
+@contextmanager
+def _lines(summary: RunProgress, console: Console) -> Iterator[Callable[[Result], None]]:
+    rate = _Rate()
+    last, first = monotonic(), 0.0
+
+    def report(result: Result) -> None:
+        nonlocal last, first
+        rate.add(result)
+        now = monotonic()
+        first = first or now
+        if now - last < LINE_S:
+            return
+        last = now
+        left = summary.records - summary.kept - summary.done
+        # loading models and starting workers, before the first result, is no part of the pace
+        more = (
+            f", about {(now - first) * left / max(1, summary.done - 1):.0f} s left"
+            if now > first
+            else ""
+        )
+        console.print(
+            f"{summary.kept + summary.done}/{summary.records} records, {rate}{more}",
+            markup=False,
+            highlight=False,
+        )
+
+    yield report
+
+
+def _where(facts: Mapping[str, Any]) -> str:
+    """What the sequences had: cells and beginnings of their own here, or workers elsewhere."""
+    if "kv_cells" not in facts:
+        return f"over {facts.get('workers', 1)} workers"
+    return f"{facts['kv_cells']} KV cells, {facts.get('prefix_tokens', 0)} tokens shared"
+
+
+def show_summary(facts: Mapping[str, Any], console: Console | None = None) -> None:
+    """The table at the end."""
+    console = console or Console(stderr=True)
+    table = Table(show_header=False, box=None, pad_edge=False)
+    table.add_column(style="bold")
+    table.add_column()
+    get = {**dict.fromkeys(_SHOWN, 0), **facts}.__getitem__
+    rows = {
+        "records": f"{get('done')} done, {get('kept')} before, {get('failed')} failed",
+        "ended by": ", ".join(f"{reason} {n}" for reason, n in facts["reasons"].items()) or "-",
+        "tokens": f"{get('tokens')} in {get('seconds'):.1f} s: {get('tokens_per_second'):.1f} tok/s",
+        "drafts": f"{get('accepted')} of {get('verified')} verified tokens accepted, {get('relaxed')} relaxed",
+        "at once": f"{get('parallel')} sequences, {_where(facts)}",
+    }
+    for name, value in rows.items():
+        table.add_row(name, value)
+    console.print(table, highlight=False)

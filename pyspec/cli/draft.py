@@ -13,7 +13,7 @@ import click
 from rich.table import Table
 
 from pyspec.cli.command import Subcommand, gathered, model_names, option
-from pyspec.cli.progress import busy, run_progress, stdout_console, store_progress
+from pyspec.cli.streams import busy, run_progress, stdout_console, store_progress
 from pyspec.display import safe
 from pyspec.errors import OptionError, PyspecError
 from pyspec.store.drafts import Candidate, candidates, fitting

@@ -27,7 +27,7 @@ from pyspec.cli.options import (
     sampler_options,
 )
 from pyspec.cli.resume import Dialogue, PromptCache, with_last_model
-from pyspec.cli.streams import exit_code, interruptible, prompt_text
+from pyspec.cli.streams import exit_code, file_text, interruptible, prompt_text
 from pyspec.display import STATS_HELP, PromptStatus, counted, safe, stats_line, token_text, verdict
 from pyspec.errors import OptionError
 from pyspec.limits import bounded
@@ -305,22 +305,15 @@ def _schema(text: str) -> str:
 
 
 def _schema_file(path: Path) -> str:
-    text = _read(path)
+    text = file_text(path)
     if not text.lstrip().startswith("{"):
         raise OptionError(f"{path} holds no JSON object", "a schema begins with {")
     return _schema(text)
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8-sig")
-    except (OSError, ValueError) as error:
-        raise OptionError(f"{path} cannot be read: {error}", "name a readable text file") from None
 
 
 _READERS: dict[str, Callable[[Any], str]] = {
     "json_schema": _schema,
     "json_schema_file": _schema_file,
     "grammar": bounded,
-    "grammar_file": lambda path: bounded(_read(path)),
+    "grammar_file": lambda path: bounded(file_text(path)),
 }

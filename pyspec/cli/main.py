@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import errno
 import os
 import sys
 from importlib import import_module
@@ -14,7 +15,6 @@ from click.shell_completion import get_completion_class, shell_complete
 
 from pyspec._version import __version__
 from pyspec.cli.command import Subcommand
-from pyspec.cli.streams import open_closed, silence, write_failed
 from pyspec.errors import PyspecError
 
 _COMMANDS = {
@@ -127,6 +127,48 @@ def completion(shell: str | None) -> None:
 def _source(maker: Any) -> str:
     """The script, without click's look at the version of the bash on the PATH: it may be another shell's."""
     return str(maker.source_template % maker.source_vars())
+
+
+# -- running it, whatever the streams are ------------------------------------------------------------------------------
+
+
+def open_closed() -> None:
+    """Put something on the descriptors 0 to 2 where the caller closed them.
+
+    Otherwise the next file that is opened would become stdout, and llama.cpp would write into it. Reading gives nothing;
+    writing to stdout fails as on a full disk, so that no answer is lost in silence; stderr goes nowhere.
+    """
+    for fd, name, how in (
+        (0, "stdin", os.O_RDONLY),
+        (1, "stdout", os.O_RDONLY),
+        (2, "stderr", os.O_WRONLY),
+    ):
+        try:
+            os.fstat(fd)
+        except OSError:
+            new = os.open(os.devnull, how)
+            if new != fd:
+                os.dup2(new, fd)
+                os.close(new)
+        if getattr(sys, name) is None:
+            mode = "r" if fd == 0 else "w"
+            setattr(sys, name, open(fd, mode, encoding="utf-8", closefd=False))  # noqa: SIM115 - lives as long as the process
+
+
+def silence(*fds: int) -> None:
+    """Send descriptors nowhere, so that Python does not try once more to write at exit."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    for fd in fds:
+        os.dup2(nowhere, fd)
+    os.close(nowhere)
+
+
+def write_failed(error: OSError) -> str:
+    """The sentence for an OSError that nobody below has put into words."""
+    if error.filename is not None:
+        return f"{error.filename}: {error.strerror}"
+    reason = "it is closed" if error.errno == errno.EBADF else error.strerror or str(error)
+    return f"cannot write to stdout: {reason}"
 
 
 def main(args: list[str] | None = None) -> None:

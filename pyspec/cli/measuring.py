@@ -12,7 +12,7 @@ import msgspec
 
 from pyspec.cli.command import Subcommand, gathered, option
 from pyspec.cli.options import DraftOptions, ModelOptions, model_options, open_model
-from pyspec.cli.progress import run_progress, stdout_console, store_progress
+from pyspec.cli.streams import run_progress, stdout_console, store_progress
 from pyspec.errors import OptionError
 from pyspec.llama import SpeculativeLlama
 from pyspec.measure.bench import Task, run_bench

@@ -13,7 +13,7 @@ import click
 
 from pyspec.cli.command import TEXT, F, gathered, model_names, option, stack
 from pyspec.cli.engine import engine_arguments, hush_llama
-from pyspec.cli.progress import busy, store_progress
+from pyspec.cli.streams import busy, store_progress
 from pyspec.errors import OptionError
 from pyspec.llama import Speculation, SpeculativeLlama
 from pyspec.rules import Margin, Strict, Verification

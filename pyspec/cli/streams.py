@@ -1,8 +1,10 @@
-"""stdin, stdout and stderr, and the signals that end an answer: joined prompts, closed descriptors, full disks, lost readers."""
+"""What commands share of stdin, stdout, stderr and signals: joined prompts, tables, progress, and how an answer is interrupted.
+
+Progress is a bar on a terminal, plain lines elsewhere.
+"""
 
 from __future__ import annotations
 
-import errno
 import os
 import select
 import signal
@@ -10,59 +12,33 @@ import stat
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from time import monotonic
 from types import FrameType
-from typing import BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 
 import click
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TaskID,
+    TextColumn,
+    TimeRemainingColumn,
+)
 
 from pyspec.chat import TWICE_S
+from pyspec.display import safe
 from pyspec.errors import InputTooLong, OptionError
 from pyspec.files import utf8
 
+if TYPE_CHECKING:
+    from pyspec.store.fetch import Progress as StoreProgress
+
 _PATIENCE_S = 2.0
 """How long stdin may give nothing beside a prompt before that is said."""
-
-
-def open_closed() -> None:
-    """Put something on the descriptors 0 to 2 where the caller closed them.
-
-    Otherwise the next file that is opened would become stdout, and llama.cpp would write into it. Reading gives nothing;
-    writing to stdout fails as on a full disk, so that no answer is lost in silence; stderr goes nowhere.
-    """
-    for fd, name, how in (
-        (0, "stdin", os.O_RDONLY),
-        (1, "stdout", os.O_RDONLY),
-        (2, "stderr", os.O_WRONLY),
-    ):
-        try:
-            os.fstat(fd)
-        except OSError:
-            new = os.open(os.devnull, how)
-            if new != fd:
-                os.dup2(new, fd)
-                os.close(new)
-        if getattr(sys, name) is None:
-            mode = "r" if fd == 0 else "w"
-            setattr(sys, name, open(fd, mode, encoding="utf-8", closefd=False))  # noqa: SIM115 - lives as long as the process
-
-
-def silence(*fds: int) -> None:
-    """Send descriptors nowhere, so that Python does not try once more to write at exit."""
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    for fd in fds:
-        os.dup2(nowhere, fd)
-    os.close(nowhere)
-
-
-def write_failed(error: OSError) -> str:
-    """The sentence for an OSError that nobody below has put into words."""
-    if error.filename is not None:
-        return f"{error.filename}: {error.strerror}"
-    reason = "it is closed" if error.errno == errno.EBADF else error.strerror or str(error)
-    return f"cannot write to stdout: {reason}"
 
 
 def prompt_text(prompt: str | None, file: Path | None, limit: int) -> str:
@@ -72,11 +48,12 @@ def prompt_text(prompt: str | None, file: Path | None, limit: int) -> str:
     `limit` bytes each.
     """
     dashes = (prompt == "-") + (str(file) == "-")
-    parts = [prompt if prompt != "-" else None, _file_text(file, limit)]
+    from_file = file_text(file, limit) if file is not None and str(file) != "-" else None
+    parts = [prompt if prompt != "-" else None, from_file]
     if dashes or not _on_terminal():
         if parts[0] or parts[1]:
             _say_waiting()
-        parts.append(read_text(sys.stdin.buffer, limit, "stdin"))
+        parts.append(_text(sys.stdin.buffer, limit, "stdin"))
     given = [part for part in parts if part is not None and part.strip()]
     if not given:
         raise OptionError(
@@ -103,24 +80,92 @@ def _say_waiting() -> None:
         click.echo("waiting for the rest of the prompt on stdin (</dev/null for none)", err=True)
 
 
-def _file_text(file: Path | None, limit: int) -> str | None:
-    if file is None or str(file) == "-":
-        return None
+def file_text(path: Path, limit: int | None = None) -> str:
+    """A text file. Raises OptionError where it cannot be read, InputEncoding, or InputTooLong above `limit` bytes."""
     try:
-        with file.open("rb") as stream:
-            return read_text(stream, limit, str(file))
-    except OSError as error:
-        raise OptionError(
-            f"{file} cannot be read: {error.strerror}", "name a readable text file"
-        ) from error
+        with path.open("rb") as stream:
+            return _text(stream, limit, str(path))
+    except (OSError, ValueError) as error:  # a name with a NUL in it is a ValueError
+        reason = getattr(error, "strerror", None) or error
+        raise OptionError(f"{path} cannot be read: {reason}", "name a readable text file") from None
 
 
-def read_text(stream: BinaryIO, limit: int, name: str) -> str:
-    """All of a stream as text, at most `limit` bytes, without BOM and CR at line ends."""
-    data = stream.read(limit + 1)
-    if len(data) > limit:
+def _text(stream: BinaryIO, limit: int | None, name: str) -> str:
+    """All of a stream, without BOM and CR at line ends."""
+    data = stream.read(-1 if limit is None else limit + 1)
+    if limit is not None and len(data) > limit:
         raise InputTooLong(f"{name} holds more than {limit} bytes", "raise --max-input")
     return utf8(data, name)
+
+
+# -- tables and progress -----------------------------------------------------------------------------------------------
+
+
+def stdout_console() -> Console:
+    """For tables and figures. Piped output keeps whole lines: a script that reads a table must not find names folded."""
+    console = Console(highlight=False, markup=False)
+    return console if console.is_terminal else Console(highlight=False, markup=False, width=240)
+
+
+@contextmanager
+def store_progress(console: Console | None = None) -> Iterator[StoreProgress]:
+    """Gives the callback that `resolve`, `fetch` and `convert` take.
+
+    The bar appears with the first call, on a terminal only; elsewhere each new activity is one
+    line, so that logs say what took the time. Nothing appears when nothing has to be done.
+    """
+    console = console or Console(stderr=True)
+    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[done]}"))
+    bar = Progress(*columns, TimeRemainingColumn(), console=console, transient=True)
+    tasks: dict[str, TaskID] = {}
+
+    def show(what: str, done: int, total: int) -> None:
+        if what not in tasks:
+            if console.is_terminal:
+                bar.start()
+            else:
+                console.print(f"{what} ...", markup=False, highlight=False)
+            tasks[what] = bar.add_task(what, total=total or None, done="")
+        count = f"{done / 1e6:.0f}/{total / 1e6:.0f} MB" if total >= 1e6 else f"{done}/{total}"
+        bar.update(tasks[what], completed=done, total=total or None, done=count if total else "")
+
+    try:
+        yield show
+    finally:
+        if bar.live.is_started:  # stopping an idle bar prints an empty line
+            bar.stop()
+
+
+@contextmanager
+def busy(what: str) -> Iterator[None]:
+    """Says what takes a moment while it does, on a terminal only."""
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield
+        return
+    with console.status(safe(what)):
+        yield
+
+
+@contextmanager
+def run_progress() -> Iterator[Callable[[int, int, str], None]]:
+    """A bar on stderr where that is a terminal; elsewhere a line now and then."""
+    console = Console(stderr=True)
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+    bar = Progress(*columns, TimeRemainingColumn(), console=console, transient=True)
+    task = bar.add_task("", total=None)
+
+    def show(done: int, total: int, what: str) -> None:
+        if console.is_terminal:
+            bar.update(task, completed=done, total=total or None, description=what)
+        elif total and done % 50 == 0:
+            click.echo(f"{done}/{total} {what}", err=True)
+
+    with bar if console.is_terminal else nullcontext():
+        yield show
+
+
+# -- signals -----------------------------------------------------------------------------------------------------------
 
 
 BOTH = (signal.SIGINT, signal.SIGTERM)
@@ -128,17 +173,17 @@ BOTH = (signal.SIGINT, signal.SIGTERM)
 
 
 @contextmanager
-def interruptible(cancel: Callable[[], None], signals: Sequence[int] = BOTH) -> Iterator[list[int]]:
+def interruptible(cancel: Callable[[], None]) -> Iterator[list[int]]:
     """While inside, the first signal calls `cancel` at once; a second within 2 s raises KeyboardInterrupt, or SystemExit.
 
-    signals: which ones are meant; the list that comes with `with` has those that arrived.
+    The list that comes with `with` has those that arrived.
     Python runs its own handlers only between bytecodes, and a decode may take seconds. So the signal's number travels through the
     wakeup descriptor to a thread that is free to act: decodes release the GIL. For the main thread only.
     """
     reader, writer = os.pipe()
     os.set_blocking(writer, False)
     watcher = threading.Thread(
-        target=_watch, args=(reader, cancel, signals), name="pyspec-interrupt", daemon=True
+        target=_watch, args=(reader, cancel), name="pyspec-interrupt", daemon=True
     )
     last = [float("-inf")]
     seen: list[int] = []
@@ -151,7 +196,7 @@ def interruptible(cancel: Callable[[], None], signals: Sequence[int] = BOTH) -> 
             raise KeyboardInterrupt
         last[0] = monotonic()
 
-    old_handlers = {number: signal.signal(number, handle) for number in signals}
+    old_handlers = {number: signal.signal(number, handle) for number in BOTH}
     old_writer = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
     watcher.start()
     try:
@@ -170,7 +215,7 @@ def exit_code(seen: Sequence[int]) -> int:
     return 143 if signal.SIGTERM in seen else 130
 
 
-def _watch(reader: int, cancel: Callable[[], None], signals: Sequence[int]) -> None:
+def _watch(reader: int, cancel: Callable[[], None]) -> None:
     while numbers := os.read(reader, 16):
-        if any(number in numbers for number in signals):
+        if any(number in numbers for number in BOTH):
             cancel()
