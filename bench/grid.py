@@ -27,7 +27,8 @@ from common import arguments
 
 from pyspec.measure.records import published
 from pyspec.measure.report import table
-from pyspec.measure.simulate import Costs, Player, Synthetic, Times, fixed_speed, oracle_speed
+from pyspec.measure.rounds import Answer
+from pyspec.measure.simulate import Costs, Player, Times, fixed_speed, oracle_speed, planted
 from pyspec.measure.stats import geomean
 from pyspec.policy.acceptance import Learned
 from pyspec.policy.cost import SHAPES, CostCurve
@@ -82,10 +83,10 @@ def costs_of(cell: Cell) -> Costs:
 
 
 @lru_cache(maxsize=64)
-def texts_of(acceptance: float, seed: int, mixed: float, n: int = ANSWERS) -> list[Synthetic]:
+def texts_of(acceptance: float, seed: int, mixed: float, n: int = ANSWERS) -> list[Answer]:
     """Texts of a cell's kind."""
     rng = random.Random(f"{acceptance} {seed}")  # noqa: S311 - reproducible, not secret
-    return [Synthetic(rng, _about(acceptance, mixed, rng), TOKENS, PROMPT) for _ in range(n)]
+    return [planted(rng, _about(acceptance, mixed, rng), TOKENS, PROMPT) for _ in range(n)]
 
 
 def _about(acceptance: float, mixed: float, rng: random.Random) -> float:

@@ -23,10 +23,11 @@ from typing import TYPE_CHECKING
 
 from common import arguments
 from grid import CURVES, TINY, true_curve
+from msgspec.structs import replace
 
 from pyspec.measure.report import table
 from pyspec.measure.rounds import Answer, load_rounds
-from pyspec.measure.simulate import Costs, Player, Recorded, Times, fixed_speed, oracle_speed
+from pyspec.measure.simulate import Costs, Player, Times, fixed_speed, oracle_speed
 from pyspec.policy.goodput import GoodputPolicy
 from pyspec.policy.simple import FixedPolicy
 
@@ -59,16 +60,21 @@ def play(
     """Tokens per ms in the second half of the answers."""
     policy = kind(true_curve(costs), companion=companion)
     half = len(answers) // 2
-    texts = [Recorded(a, lookup) for a in answers]
+    texts = answers if lookup else alone(answers)
     Player(policy, costs).play(texts[:half], width)
     return Player(policy, costs, 1).play(texts[half:], width).speed
+
+
+def alone(answers: Sequence[Answer]) -> list[Answer]:
+    """The same without lookup."""
+    return [replace(answer, lookups={}) for answer in answers]
 
 
 def cascade_share(answers: Sequence[Answer], companion: float) -> tuple[float, int, float]:
     """(cost of a drafted token in draft steps, m, share of drafted tokens that are the companion's argmax, too)."""
     runs, agreed, seen = [], 0, 0
     for answer in answers:
-        for chain in answer.model.values():
+        for chain in answer.models.values():
             agree = chain.agree[: chain.matched + 1]
             agreed, seen = agreed + sum(agree), seen + len(agree)
             runs.append(agree)
@@ -92,11 +98,10 @@ def row(name: str, answers: Sequence[Answer], options: Namespace, curve: str) ->
     width, costs = options.width, costs_of(curve, options.cost, options.companion_cost)
     half = answers[len(answers) // 2 :]
     fixed = oracle = float("nan")
-    plain = Player(FixedPolicy(0), costs).play([Recorded(a) for a in half], width).speed
+    plain = Player(FixedPolicy(0), costs).play(half, width).speed
     if width == 1:
-        texts = [Recorded(a, with_lookup=False) for a in half]
-        fixed = max(fixed_speed(texts, costs, k) for k in range(17))
-        oracle = oracle_speed([Recorded(a) for a in half], costs)
+        fixed = max(fixed_speed(half, costs, k) for k in range(17))
+        oracle = oracle_speed(half, costs)
     helped = [float("nan")] * 3
     if has_companion(answers):
         share, _, _ = cascade_share(answers, options.companion_cost)
@@ -113,7 +118,7 @@ def row(name: str, answers: Sequence[Answer], options: Namespace, curve: str) ->
 
 def has_companion(answers: Sequence[Answer]) -> bool:
     """Whether a companion looked at the drafts when they were recorded."""
-    return any(chain.agree for answer in answers for chain in answer.model.values())
+    return any(chain.agree for answer in answers for chain in answer.models.values())
 
 
 def main(words: Sequence[str] | None = None) -> None:

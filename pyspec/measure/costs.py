@@ -12,8 +12,8 @@ from pyspec.engine.handle import Engine, Role
 from pyspec.engine.session import PREFILL_CHUNK
 from pyspec.llama import SpeculativeLlama
 from pyspec.measure import simulate as simulator
-from pyspec.measure.rounds import Chain, group
-from pyspec.measure.simulate import Player, Recorded, Times, fixed_speed
+from pyspec.measure.rounds import Answer
+from pyspec.measure.simulate import Player, Times, fixed_speed
 from pyspec.policy.acceptance import Learned
 from pyspec.policy.cost import N_MAX, CostCurve, expand
 from pyspec.policy.goodput import GoodputPolicy
@@ -204,11 +204,10 @@ def break_even(rows: Sequence[float], step: float, kmax: int) -> float:
 
 
 def simulate(
-    costs: MeasuredCosts, chains: Sequence[Chain], learned: Learned, *, companion: bool
+    costs: MeasuredCosts, answers: Sequence[Answer], learned: Learned, *, companion: bool
 ) -> float:
-    """Speed-up of the default policy on the recorded rounds, by the measured times; no Python in them."""
-    texts = [Recorded(answer) for answer in group(chains)]
-    if not texts:
+    """Speed-up of the default policy on recorded answers, by the measured times; no Python in them."""
+    if not any(answer.models or answer.lookups for answer in answers):
         return 1.0
     curve = costs.curve()
     tables = (
@@ -218,4 +217,4 @@ def simulate(
     )
     times = simulator.Costs(*(Times(dict(enumerate(table[1:], 1))) for table in tables))
     policy = GoodputPolicy(curve, Learned.restore(learned.state()), companion=companion)
-    return Player(policy, times).play(texts).speed / fixed_speed(texts, times, 0)
+    return Player(policy, times).play(answers).speed / fixed_speed(answers, times, 0)

@@ -26,11 +26,11 @@ from pyspec.measure.costs import (
 )
 from pyspec.measure.questions import Question
 from pyspec.measure.report import draw_costs, save_figure
-from pyspec.measure.rounds import Chain, record_answer
+from pyspec.measure.rounds import Answer, Chain, record_answer
 from pyspec.policy.acceptance import Learned
 from pyspec.policy.profile import Profile, save_profile
 from pyspec.policy.stopping import forecast, learn
-from pyspec.policy.types import LOOKUP, SeqOutcome
+from pyspec.policy.types import SeqOutcome
 from pyspec.profiles import profile_key, profiles_dir
 from pyspec.template import ChatTemplate, Message
 
@@ -71,7 +71,7 @@ class Measured:
 
     figures: PairFigures
     learned: Learned
-    chains: list[Chain]
+    answers: list[Answer]
 
 
 def measure(
@@ -92,24 +92,26 @@ def measure(
         llm, text, kmax=kmax, budget_s=0.35 * budget_s,
         report=lambda share: report("cost of decodes", 0.35 * share),
     )  # fmt: skip
-    chains: list[Chain] = []
+    answers: list[Answer] = []
     for question, prompt in zip(questions, prompts, strict=True):
         passed = (perf_counter() - start) / budget_s
         report(f"drafts: {question.category}", min(1.0, passed))
         if passed >= 1.0:
             break
-        chains += record_answer(
+        recorded = record_answer(
             llm, prompt, name=str(question.question_id), category=question.category,
             max_tokens=max_tokens, kmax=kmax, until=start + budget_s,
         )  # fmt: skip
-    return evaluate(costs, chains, kmax, perf_counter() - start)
+        answers.append(recorded)
+    return evaluate(costs, answers, kmax, perf_counter() - start)
 
 
-def evaluate(costs: MeasuredCosts, chains: list[Chain], kmax: int, seconds: float) -> Measured:
-    """From measured times and recorded chains to the figures; without any model."""
+def evaluate(costs: MeasuredCosts, answers: list[Answer], kmax: int, seconds: float) -> Measured:
+    """From measured times and recorded answers to the figures; without any model."""
     learned = Learned()
-    model = [chain for chain in chains if chain.source != LOOKUP]
-    teach(learned, model, [chain for chain in chains if chain.source == LOOKUP])
+    model = [chain for answer in answers for chain in answer.models.values()]
+    lookup = [chain for answer in answers for chain in answer.lookups.values()]
+    teach(learned, model, lookup)
     acceptance, observations = by_position(model, kmax)
     plans = fixed_plans(costs.rows, costs.draft_step_ms, acceptance)
     companion = any(chain.s for chain in model)
@@ -120,15 +122,16 @@ def evaluate(costs: MeasuredCosts, chains: list[Chain], kmax: int, seconds: floa
         calibration=calibration(model),
         log_loss_without_companion=learned.loss_without if companion else learned.loss,
         log_loss_with_companion=learned.loss_with if companion else None,
-        lookup_share=_lookup_share(chains),
+        lookup_share=sum(chain.matched > 0 for chain in lookup)
+        / max(1, sum(answer.length for answer in answers)),
         break_even_acceptance=break_even(costs.rows, costs.draft_step_ms, kmax),
         plans=plans,
         best_plan=max(plans, key=lambda name: plans[name]),
-        auto=simulate(costs, chains, learned, companion=companion),
+        auto=simulate(costs, answers, learned, companion=companion),
         seconds=seconds,
     )
     figures.warnings = _warnings(figures)
-    return Measured(figures, learned, chains)
+    return Measured(figures, learned, answers)
 
 
 def by_position(chains: Sequence[Chain], kmax: int) -> tuple[list[float], list[int]]:
@@ -162,12 +165,6 @@ def teach(learned: Learned, model: Sequence[Chain], lookup: Sequence[Chain]) -> 
     for chain in lookup:
         hits = [i < chain.matched for i in range(chain.seen)]
         learned.lookup.update(chain.match_length, hits, chain.choices)
-
-
-def _lookup_share(chains: Sequence[Chain]) -> float:
-    positions = sum({c.answer: c.length for c in chains}.values())
-    right = sum(1 for c in chains if c.source == LOOKUP and c.matched)
-    return right / positions if positions else 0.0
 
 
 def _warnings(m: PairFigures) -> list[str]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import zipfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -22,7 +22,7 @@ from pyspec.drafters import LookupDrafter
 from pyspec.errors import InputError
 from pyspec.llama import SpeculativeLlama
 from pyspec.policy.simple import LengthPolicy
-from pyspec.policy.types import LOGIT_MAX, LOOKUP, MODEL, Draft, Outcome, Place, Plan, logit
+from pyspec.policy.types import LOGIT_MAX, LOOKUP, Draft, Outcome, Place, Plan, logit
 from pyspec.sampling import Sampling
 from pyspec.tokens import common_prefix
 
@@ -30,19 +30,15 @@ from pyspec.tokens import common_prefix
 class Chain(msgspec.Struct):
     """What a drafter would propose at position t of an answer, were its tokens before t committed.
 
-    length, prompt: tokens of the answer and of its prompt. n: drafted tokens, of which the first `matched` are the
-    answer's own. match_length, choices: tokens that matched and how many different ones had followed, for lookup.
-    p, h: the draft's full-softmax probability of each token and the entropy in nats; empty for lookup. s, a, pc, agree: S,
-    A, the companion's probability and whether the token is its argmax; empty where no companion ran.
+    n: drafted tokens, of which the first `matched` are the answer's own. match_length, choices: tokens that matched and how
+    many different ones had followed; 0 and 1 but for lookup. p, h: the draft's full-softmax probability of each token and the
+    entropy in nats; empty for lookup. s, a, pc, agree: S, A, the companion's probability and whether the token is its argmax;
+    empty where no companion ran.
     """
 
-    answer: str
-    category: str
     t: int
-    length: int
     n: int
     matched: int
-    source: str = MODEL
     match_length: int = 0
     choices: int = 1
     p: Sequence[float] = ()
@@ -51,7 +47,6 @@ class Chain(msgspec.Struct):
     a: Sequence[float] = ()
     pc: Sequence[float] = ()
     agree: Sequence[bool] = ()
-    prompt: int = 64
 
     @property
     def seen(self) -> int:
@@ -60,7 +55,7 @@ class Chain(msgspec.Struct):
 
     def draft(self, n: int, seq: int = 0, companion: bool = True) -> Draft:
         """The first n tokens as a policy sees them."""
-        if self.source == LOOKUP:
+        if self.match_length:
             return Draft(
                 seq, n, source=LOOKUP, match_length=self.match_length, choices=self.choices
             )
@@ -71,25 +66,19 @@ class Chain(msgspec.Struct):
 
 
 class Answer(msgspec.Struct):
-    """All chains of one answer, by position."""
+    """One answer: its tokens, those of its prompt, and what the draft model and lookup propose, by position."""
 
     name: str
     category: str
     length: int
     prompt: int
-    model: dict[int, Chain]
-    lookup: dict[int, Chain]
+    models: dict[int, Chain]
+    lookups: dict[int, Chain]
 
-
-def group(chains: Iterable[Chain]) -> list[Answer]:
-    """Chains by answer."""
-    answers: dict[str, Answer] = {}
-    for c in chains:
-        answer = answers.setdefault(
-            c.answer, Answer(c.answer, c.category, c.length, c.prompt, {}, {})
-        )
-        (answer.lookup if c.source == LOOKUP else answer.model)[c.t] = c
-    return list(answers.values())
+    def reach(self, t: int) -> tuple[int, int]:
+        """How many tokens the draft model proposes at a position, and how many of them are right."""
+        chain = self.models.get(t)
+        return (chain.n, chain.matched) if chain else (0, 0)
 
 
 # -- files ---------------------------------------------------------------------------------------------------------------
@@ -104,17 +93,19 @@ _NOT_ONE = (OSError, EOFError, AttributeError, LookupError, TypeError, ValueErro
 """What numpy and msgspec raise of files that are others, or damaged."""
 
 
-def save_rounds(path: Path, chains: Sequence[Chain], **about: str | int) -> None:
-    """Write chains as npz; `about` says what was recorded. Logits are kept in steps of 0.06, all else in 255 steps."""
-    answers = {c.answer: (c.answer, c.category, c.length, c.prompt) for c in chains}
-    number = {name: i for i, name in enumerate(answers)}
-    rows = [(number[c.answer], c.t, c.n, c.matched, c.match_length, c.choices) for c in chains]
-    meta = msgspec.json.encode({"header": about, "answers": list(answers.values())})
+def save_rounds(path: Path, answers: Sequence[Answer], **about: str | int) -> None:
+    """Write answers as npz; `about` says what was recorded. Logits are kept in steps of 0.06, all else in 255 steps."""
+    chains = [
+        (i, c) for i, a in enumerate(answers) for c in (*a.models.values(), *a.lookups.values())
+    ]
+    rows = [(i, c.t, c.n, c.matched, c.match_length, c.choices) for i, c in chains]
+    names = [(a.name, a.category, a.length, a.prompt) for a in answers]
+    meta = msgspec.json.encode({"header": about, "answers": names})
     columns: dict[str, Any] = {"meta": np.frombuffer(meta, dtype=np.uint8)}
     table = np.array(rows, dtype=np.int16).reshape(-1, len(_COLUMNS))
     columns |= dict(zip(_COLUMNS, table.T, strict=True))
     for name in _SPANS:
-        values = [x for c in chains if c.source == MODEL for x in getattr(c, name)]
+        values = [x for _, c in chains for x in getattr(c, name)]
         columns |= {name: _packed(name, values)} if values else {}
     with path.open("wb") as out:
         np.savez_compressed(out, **columns)
@@ -125,23 +116,23 @@ def load_rounds(path: Path) -> list[Answer]:
     try:
         with path.open("rb") as packed, np.load(packed) as file:
             data: dict[str, Any] = {name: file[name] for name in file.files}
-        answers = msgspec.json.decode(data["meta"].tobytes())["answers"]
+        names = msgspec.json.decode(data["meta"].tobytes())["answers"]
         rows = zip(*(data[name].tolist() for name in _COLUMNS), strict=True)
     except (*_NOT_ONE, zipfile.BadZipFile) as error:
         raise InputError(f"{path} is no file of `pyspec profile --rounds`: {error}") from None
     kept = {name: _unpacked(name, data[name]) for name in _SPANS if name in data}
-    chains, at = [], 0
-    for number, t, n, matched, match_length, choices in rows:
-        name, category, length, prompt = answers[number]
-        chain = Chain(name, category, t, length, n, matched, prompt=prompt, choices=choices)
-        if match_length:
-            chain.source, chain.match_length = LOOKUP, match_length
-        else:
-            for column, values in kept.items():
-                setattr(chain, column, values[at : at + n])
-            at += n
-        chains.append(chain)
-    return group(chains)
+    answers = [Answer(name, kind, n, prompt, {}, {}) for name, kind, n, prompt in names]
+    at = 0
+    for number, t, *row in rows:
+        chain = Chain(t, *row)
+        if chain.match_length:
+            answers[number].lookups[t] = chain
+            continue
+        answers[number].models[t] = chain
+        for column, values in kept.items():
+            setattr(chain, column, values[at : at + chain.n])
+        at += chain.n
+    return answers
 
 
 def _packed(name: str, values: Sequence[float]) -> npt.NDArray[np.uint8]:
@@ -202,8 +193,8 @@ def record_answer(
     max_tokens: int = 128,
     kmax: int = 16,
     until: float = math.inf,
-) -> list[Chain]:
-    """The chains of one greedy answer, model and lookup, by position; the answer ends at `until` on `perf_counter`.
+) -> Answer:
+    """One greedy answer with what would have been drafted; it ends at `until` on `perf_counter`.
 
     Chains near the end are shorter, as in the loop: the token after the draft must fit, too.
     """
@@ -221,29 +212,27 @@ def record_answer(
         if perf_counter() > until:
             break
     steps.close()
-    chains: list[Chain] = []
+    answer = Answer(name, category, len(tokens), len(prompt), {}, {})
     index = LookupDrafter()
     for t in range(len(tokens)):
         if t in recording.drafts:
-            chains += _chain(tokens, t, *recording.drafts[t])
+            _keep(answer.models, tokens, t, *recording.drafts[t])
         found = index.propose(0, [*prompt, *tokens[:t]], min(kmax, len(tokens) - t - 1))
-        draft = Draft(0, len(found.tokens), source=LOOKUP)
-        draft.match_length, draft.choices = found.match_length, found.choices
-        chains += _chain(tokens, t, list(found.tokens), draft)
-    for chain in chains:
-        chain.answer, chain.category, chain.prompt = name, category, len(prompt)
-    return chains
+        draft = Draft(0, len(found.tokens), match_length=found.match_length, choices=found.choices)
+        _keep(answer.lookups, tokens, t, list(found.tokens), draft)
+    return answer
 
 
-def _chain(tokens: Sequence[int], t: int, drafted: list[int], draft: Draft) -> Iterator[Chain]:
-    """The chain of one position, cut where the answer ends: what came after is not known."""
+def _keep(
+    chains: dict[int, Chain], tokens: Sequence[int], t: int, drafted: list[int], draft: Draft
+) -> None:
+    """Add the chain of one position, cut where the answer ends: what came after is not known."""
     n = min(len(drafted), len(tokens) - t)
     if n < 1:
         return
-    chain = Chain("", "", t, len(tokens), n, common_prefix(drafted[:n], tokens[t:]), draft.source)
-    chain.match_length, chain.choices = draft.match_length, draft.choices
-    chain.p, chain.h = draft.p[:n], draft.entropy[:n]
+    right = common_prefix(drafted[:n], tokens[t:])
+    chain = Chain(t, n, right, draft.match_length, draft.choices, draft.p[:n], draft.entropy[:n])
     if draft.s and draft.a and draft.pc and draft.agree:
         chain.s, chain.a = draft.s[:n], draft.a[:n]
         chain.pc, chain.agree = draft.pc[:n], draft.agree[:n]
-    yield chain
+    chains[t] = chain

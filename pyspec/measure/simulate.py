@@ -2,7 +2,7 @@
 
 The order of calls is the loop's own: a first round without a draft, then plan, draft, (score), choose, verify, observe;
 or watch where nothing was drafted.
-Texts are recorded rounds (`pyspec.measure.rounds`) or synthetic ones with planted acceptance. Times come from tables of
+Texts are recorded ones (`pyspec.measure.rounds.Answer`) or synthetic ones with planted acceptance. Times come from tables of
 milliseconds by rows; a policy sees them with noise, the totals have none. Python's own time is not in them.
 """
 
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import random
 from math import exp, log
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple
 
 from pyspec.measure.rounds import Answer, Chain
 from pyspec.policy.cost import N_MAX, expand
@@ -49,85 +49,32 @@ class Costs(NamedTuple):
     companion: Times
 
 
-class Text(Protocol):
-    """One answer, and what would be drafted at each of its positions."""
-
-    length: int
-    prompt: int
-
-    def model(self, t: int) -> Chain | None:
-        """What the draft model proposes where t tokens are committed."""
-
-    def lookup(self, t: int) -> Chain | None:
-        """What prompt lookup proposes there."""
-
-    def reach(self, t: int) -> tuple[int, int]:
-        """How many tokens the draft model would draft there at most, and how many of them are right."""
-
-
-class Recorded:
-    """An answer whose rounds were recorded."""
-
-    def __init__(self, answer: Answer, with_lookup: bool = True) -> None:
-        self.answer, self.length, self.prompt = answer, answer.length, answer.prompt
-        self._with_lookup = with_lookup
-
-    def model(self, t: int) -> Chain | None:
-        """What was recorded of the draft model there."""
-        return self.answer.model.get(t)
-
-    def lookup(self, t: int) -> Chain | None:
-        """What was recorded of prompt lookup there."""
-        return self.answer.lookup.get(t) if self._with_lookup else None
-
-    def reach(self, t: int) -> tuple[int, int]:
-        """Its recorded length, and how many of it are right."""
-        chain = self.answer.model.get(t)
-        return (chain.n, chain.matched) if chain else (0, 0)
-
-
-class Synthetic:
+def planted(
+    rng: random.Random, acceptance: float, length: int, prompt: int, spread: float = 1.5
+) -> Answer:
     """A text with planted acceptance.
 
     Position t is accepted with a chance q(t) whose mean is `acceptance`: logit q varies by `spread` (standard deviation)
     around a level, and half follows its predecessor. The draft's own probability tells q with an error of 0.8 in logits;
-    behind a refusal it tells nothing. No companion looks.
+    behind a refusal it tells nothing. Whether a position is accepted is drawn once. No companion looks, and nothing repeats.
     """
-
-    def __init__(
-        self, rng: random.Random, acceptance: float, length: int, prompt: int, *, spread: float = 1.5
-    ) -> None:  # fmt: skip
-        self.length, self.prompt = length, prompt
-        level, z, follow, error = _level(acceptance, spread), rng.gauss(0.0, 1.0), 0.5, 0.8
-        fresh = (1.0 - follow**2) ** 0.5
-        n = length + LONGEST
-        self._p, self._h, self._off = [], [], []
-        self._run = [0] * (n + 1)
-        ok = []
-        for _ in range(n):
-            z = follow * z + fresh * rng.gauss(0.0, 1.0)
-            logit = level + spread * z
-            ok.append(rng.random() < _sigmoid(logit))
-            p = _sigmoid(1.1 * logit + 0.3 + rng.gauss(0.0, error))
-            self._p.append(p)
-            self._off.append(_sigmoid(rng.gauss(level - 1.0, spread + error)))
-            self._h.append(max(0.0, 3.2 * (1.0 - p) + rng.gauss(0.0, 0.25)))
-        for t in range(n - 1, -1, -1):
-            self._run[t] = self._run[t + 1] + 1 if ok[t] else 0
-
-    def model(self, t: int) -> Chain | None:
-        """A chain whose acceptance is drawn once for each position."""
-        right = min(self._run[t], LONGEST)
-        known = min(right + 1, LONGEST)
-        p = self._p[t : t + known] + self._off[t + known : t + LONGEST]
-        return Chain("", "", t, self.length, LONGEST, right, p=p, h=self._h[t : t + LONGEST])
-
-    def lookup(self, t: int) -> Chain | None:
-        """Nothing: invented texts do not repeat."""
-
-    def reach(self, t: int) -> tuple[int, int]:
-        """The longest draft, and how many of it are right."""
-        return LONGEST, self._run[t]
+    level, z, follow, error = _level(acceptance, spread), rng.gauss(0.0, 1.0), 0.5, 0.8
+    fresh = (1.0 - follow**2) ** 0.5
+    says, entropy, off, ok = [], [], [], []
+    for _ in range(length + LONGEST):
+        z = follow * z + fresh * rng.gauss(0.0, 1.0)
+        logit = level + spread * z
+        ok.append(rng.random() < _sigmoid(logit))
+        says.append(_sigmoid(1.1 * logit + 0.3 + rng.gauss(0.0, error)))
+        off.append(_sigmoid(rng.gauss(level - 1.0, spread + error)))
+        entropy.append(max(0.0, 3.2 * (1.0 - says[-1]) + rng.gauss(0.0, 0.25)))
+    answer = Answer("", "", length, prompt, {}, {})
+    for t in range(length):
+        right = next((i for i in range(LONGEST) if not ok[t + i]), LONGEST)
+        p = says[t : t + right + 1] + off[t + right + 1 : t + LONGEST]
+        h = entropy[t : t + LONGEST]
+        answer.models[t] = Chain(t, LONGEST, right, p=p[:LONGEST], h=h)
+    return answer
 
 
 def _sigmoid(z: float) -> float:
@@ -151,7 +98,7 @@ def _level(mean: float, spread: float) -> float:
 class Position:
     """A text in flight: committed tokens, and how far the side models' KV lags behind them."""
 
-    def __init__(self, seq: int, text: Text) -> None:
+    def __init__(self, seq: int, text: Answer) -> None:
         self.seq, self.text = seq, text
         self.t = 0
         self.lag = self.companion_lag = text.prompt - 1
@@ -202,7 +149,7 @@ class Player:
         self._rng = random.Random(seed)  # noqa: S311 - reproducible, not secret
         self._stalls = stalls or {}
 
-    def play(self, texts: Sequence[Text], width: int = 1) -> Totals:
+    def play(self, texts: Sequence[Answer], width: int = 1) -> Totals:
         """All texts to their end; a text that ends makes way for the next one."""
         for batch in _batches(texts, width, self.policy):
             self._round(batch)
@@ -270,7 +217,7 @@ class Player:
             out.t_companion *= exp(self._rng.gauss(0.0, _NOISE))
 
 
-def _batches(texts: Sequence[Text], width: int, policy: Policy) -> Iterator[list[Position]]:
+def _batches(texts: Sequence[Answer], width: int, policy: Policy) -> Iterator[list[Position]]:
     """The texts that take part in each round; one that ends makes way for the next."""
     waiting, free = list(texts), list(range(width))
     running: list[Position] = []
@@ -287,10 +234,10 @@ def _batches(texts: Sequence[Text], width: int, policy: Policy) -> Iterator[list
 
 def _pick(place: Position, longest: int, plan: Plan) -> tuple[Chain | None, Draft]:
     """What is drafted at a place: a match that is long enough, else the model's as far as the floors let it."""
-    found = place.text.lookup(place.t) if place.room else None
+    found = place.text.lookups.get(place.t) if place.room else None
     if found is not None and found.match_length >= plan.lookup_min:
         return found, found.draft(min(found.n, place.room), place.seq)
-    chain = place.text.model(place.t) if longest > 0 else None
+    chain = place.text.models.get(place.t) if longest > 0 else None
     if chain is None:
         return None, Draft(place.seq, 0)
     n = drafted(chain, min(longest, place.room), plan)
@@ -318,7 +265,7 @@ def _verified(place: Position, chain: Chain | None, draft: Draft, used: int) -> 
     return SeqOutcome(place.seq, used, accepted, next_match=following)
 
 
-def fixed_speed(texts: Sequence[Text], costs: Costs, k: int) -> float:
+def fixed_speed(texts: Sequence[Answer], costs: Costs, k: int) -> float:
     """Tokens per ms of always drafting k tokens, one text at a time."""
     ms, tokens = 0.0, 0
     step = costs.draft(1)
@@ -340,7 +287,7 @@ def fixed_speed(texts: Sequence[Text], costs: Costs, k: int) -> float:
     return tokens / ms
 
 
-def oracle_speed(texts: Sequence[Text], costs: Costs) -> float:
+def oracle_speed(texts: Sequence[Answer], costs: Costs) -> float:
     """Tokens per ms of the best lengths by hindsight, one text at a time: nothing is drafted that is not accepted.
 
     Per text backward over positions: best[t] is the least time from t committed tokens to the end. The draft model reads the
@@ -354,13 +301,13 @@ def oracle_speed(texts: Sequence[Text], costs: Costs) -> float:
     return tokens / ms
 
 
-def _least_ms(text: Text, costs: Costs, *, model: bool) -> float:
+def _least_ms(text: Answer, costs: Costs, *, model: bool) -> float:
     step, n = costs.draft(1), text.length
     verify = [costs.target(k + 1) for k in range(LONGEST + 1)]
     best = [0.0] * (n + 1)
     for t in range(n - 1, 0, -1):
         best[t] = verify[0] + best[t + 1]
-        found = text.lookup(t)
+        found = text.lookups.get(t)
         for right, price in (
             (text.reach(t)[1] if model else 0, step),
             (found.matched if found is not None else 0, 0.0),

@@ -65,7 +65,7 @@ def test_json_is_one_object_and_nothing_is_stored_unasked(profile, tmp_path: Pat
     assert len(next(iter(figures["target_ms"].values()))) == 4
     assert not (tmp_path / "cache" / "profiles").exists()
     (answer,) = load_rounds(tmp_path / "rounds.npz")
-    assert {chain.n - chain.matched for chain in answer.model.values()} == {0}
+    assert {chain.n - chain.matched for chain in answer.models.values()} == {0}
 
 
 def test_without_a_draft_the_target_is_measured_alone(profile) -> None:

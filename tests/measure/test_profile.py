@@ -12,7 +12,7 @@ from pyspec.engine.handle import Engine, Role
 from pyspec.measure.costs import PLAIN, MeasuredCosts, break_even, fixed_plans, measure_costs
 from pyspec.measure.profile import by_position, calibration, evaluate, measure, store
 from pyspec.measure.questions import Question
-from pyspec.measure.rounds import Chain
+from pyspec.measure.rounds import Answer, Chain
 from pyspec.profiles import load_profile, profile_key
 
 FLAT = [0.0] + [10.0] * 18
@@ -21,7 +21,12 @@ LINEAR = [10.0 * n for n in range(19)]
 
 def chain(t: int, n: int, matched: int, p: float = 0.9) -> Chain:
     """A model chain whose draft always says `p`."""
-    return Chain("x", "c", t, 40, n, matched, p=[p] * n, h=[0.5] * n)
+    return Chain(t, n, matched, p=[p] * n, h=[0.5] * n)
+
+
+def answer(*chains: Chain) -> list[Answer]:
+    """One answer of 40 tokens with these chains of its draft."""
+    return [Answer("x", "c", 40, 64, {chain.t: chain for chain in chains}, {})]
 
 
 def costs(rows: list[float], step: float = 1.0) -> MeasuredCosts:
@@ -62,7 +67,7 @@ def test_calibration_sums_what_was_said_and_accepted() -> None:
 
 def test_a_losing_pair_is_told_so() -> None:
     """With linear costs nothing fixed pays, and the warning gives the reason."""
-    found = evaluate(costs(LINEAR), [chain(t, 4, 1) for t in range(1, 40)], 4, 1.0).figures
+    found = evaluate(costs(LINEAR), answer(*(chain(t, 4, 1) for t in range(1, 40))), 4, 1.0).figures
     assert found.best_plan == PLAIN
     assert found.break_even_acceptance > 1.0
     assert "no fixed length pays" in found.warnings[0]
@@ -71,7 +76,7 @@ def test_a_losing_pair_is_told_so() -> None:
 def test_a_winning_pair_wins_under_auto_too() -> None:
     """Flat costs and a draft that is always right."""
     chains = [chain(t, min(8, 40 - t), min(8, 40 - t)) for t in range(1, 40)]
-    found = evaluate(costs(FLAT), chains, 8, 1.0).figures
+    found = evaluate(costs(FLAT), answer(*chains), 8, 1.0).figures
     assert found.plans[found.best_plan] > 3.0
     assert found.auto > 2.0
     assert not found.warnings

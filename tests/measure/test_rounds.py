@@ -12,7 +12,7 @@ from pyspec.errors import InputError
 from pyspec.measure.costs import measure_costs
 from pyspec.measure.modes import Ours, parse_mode
 from pyspec.measure.records import Options
-from pyspec.measure.rounds import Chain, load_rounds, record_answer, save_rounds
+from pyspec.measure.rounds import Answer, Chain, load_rounds, record_answer, save_rounds
 from pyspec.policy.types import logit
 from pyspec.sampling import Sampling
 
@@ -23,43 +23,41 @@ N, KMAX = 20, 4
 @pytest.fixture
 def recorded(
     open_llama: Callable[..., Any], tiny_target: Path, tiny_draft: Path, tiny_companion: Path
-) -> tuple[Any, list[int], list[Chain]]:
-    """A model, its greedy answer, and the chains of that answer."""
+) -> tuple[Any, list[int], Answer]:
+    """A model, its greedy answer, and what was recorded of that answer."""
     llm = open_llama(tiny_target, draft=f"lookup+{tiny_draft}", companion=tiny_companion)
     steps = llm.steps(PROMPT, Sampling(temperature=0.0), max_tokens=N)
     answer = [token.id for step in steps for token in step.tokens]
-    chains = record_answer(llm, PROMPT, name="x", category="c", max_tokens=N, kmax=KMAX)
-    return llm, answer, chains
+    found = record_answer(llm, PROMPT, name="x", category="c", max_tokens=N, kmax=KMAX)
+    return llm, answer, found
 
 
 def test_every_position_but_the_first_has_a_model_chain(recorded: Any) -> None:
     """The first token does not wait for a draft, and the last has no room for one."""
-    _, answer, chains = recorded
-    model = [c for c in chains if c.source == "model"]
-    assert [c.t for c in model] == list(range(1, len(answer) - 1))
-    assert all(c.length == len(answer) == N for c in chains)
+    _, answer, found = recorded
+    assert [c.t for c in found.models.values()] == list(range(1, len(answer) - 1))
+    assert found.length == len(answer) == N
 
 
 def test_chains_end_with_the_answer(recorded: Any) -> None:
     """Four tokens where there is room for one more, else what is left."""
-    _, answer, chains = recorded
-    for chain in chains:
-        if chain.source == "model":
-            assert chain.n == min(KMAX, len(answer) - chain.t - 1)
+    _, answer, found = recorded
+    for chain in found.models.values():
+        assert chain.n == min(KMAX, len(answer) - chain.t - 1)
 
 
 def test_features_are_there_and_in_their_ranges(recorded: Any) -> None:
     """p, entropy, S, A, pc and agreement for each token."""
-    _, _, chains = recorded
-    for c in (c for c in chains if c.source == "model"):
+    _, _, found = recorded
+    for c in found.models.values():
         assert len(c.p) == len(c.h) == len(c.s) == len(c.a) == len(c.pc) == len(c.agree) == c.n > 0
         assert all(0 <= x <= 1.0001 for x in [*c.p, *c.s, *c.a, *c.pc])
 
 
 def test_matches_are_those_of_fixed_verification(recorded: Any) -> None:
     """A fixed length of 4 accepts at each round what the chain of that position says."""
-    llm, answer, chains = recorded
-    model = {c.t: c for c in chains if c.source == "model"}
+    llm, answer, found = recorded
+    model = found.models
     llm.assembly.session.engine.set_tokens(0, [])
     fixed = Ours(llm, parse_mode(f"fixed:{KMAX}+strict+model"))
     fixed.forget()
@@ -82,14 +80,14 @@ def test_recording_changes_nothing(recorded: Any) -> None:
 
 def test_what_is_written_is_read_again_within_a_step(recorded: Any, tmp_path: Path) -> None:
     """Every place, source and acceptance stays; probabilities within a 16th of a logit, the rest within a 255th."""
-    _, answer, chains = recorded
+    _, answer, found = recorded
     path = tmp_path / "rounds.npz"
-    save_rounds(path, chains, target="t", kmax=KMAX)
+    save_rounds(path, [found], target="t", kmax=KMAX)
     (read,) = load_rounds(path)
-    assert read.length == len(answer)
-    assert len(read.model) + len(read.lookup) == len(chains)
-    for chain in chains:
-        other = (read.model if chain.source == "model" else read.lookup)[chain.t]
+    assert (read.name, read.category, read.length) == ("x", "c", len(answer))
+    assert (list(read.models), list(read.lookups)) == (list(found.models), list(found.lookups))
+    pairs = [*zip(found.models.values(), read.models.values(), strict=True)]
+    for chain, other in [*pairs, *zip(found.lookups.values(), read.lookups.values(), strict=True)]:
         for name in Chain.__struct_fields__:
             one, two = getattr(chain, name), getattr(other, name)
             if name in ("p", "pc"):
@@ -112,8 +110,8 @@ def test_a_file_of_other_content_is_refused(tmp_path: Path) -> None:
 def test_recording_ends_when_its_time_is_up(recorded: Any) -> None:
     """An answer that would take longer than the profile may is cut, and what was seen of it counts."""
     llm, _, _ = recorded
-    chains = record_answer(llm, PROMPT, name="x", category="c", max_tokens=N, kmax=KMAX, until=0.0)
-    assert all(chain.t < 2 for chain in chains)
+    found = record_answer(llm, PROMPT, name="x", category="c", max_tokens=N, kmax=KMAX, until=0.0)
+    assert all(t < 2 for t in (*found.models, *found.lookups))
 
 
 def test_costs_without_any_time_to_spare(recorded: Any) -> None:

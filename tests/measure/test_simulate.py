@@ -5,17 +5,15 @@ from __future__ import annotations
 import random
 
 import pytest
-from msgspec.structs import replace
 
-from pyspec.measure.rounds import load_rounds, save_rounds
+from pyspec.measure.rounds import Answer, load_rounds, save_rounds
 from pyspec.measure.simulate import (
     Costs,
     Player,
-    Recorded,
-    Synthetic,
     Times,
     fixed_speed,
     oracle_speed,
+    planted,
 )
 from pyspec.policy.simple import FixedPolicy
 from pyspec.policy.types import Place, Plan
@@ -23,10 +21,10 @@ from pyspec.policy.types import Place, Plan
 FLAT = Costs(Times({1: 10.0, 16: 10.0}), Times({1: 1.0, 16: 1.0}), Times({1: 1.0}))
 
 
-def synthetic(acceptance: float, length: int = 60, n: int = 1, **kind: float) -> list[Synthetic]:
+def synthetic(acceptance: float, length: int = 60, n: int = 1, **kind: float) -> list[Answer]:
     """Texts with prompts of ten tokens."""
     rng = random.Random(3)  # noqa: S311 - reproducible, not secret
-    return [Synthetic(rng, acceptance, length, 10, **kind) for _ in range(n)]
+    return [planted(rng, acceptance, length, 10, **kind) for _ in range(n)]
 
 
 @pytest.mark.parametrize("acceptance", [0.3, 0.7, 0.95])
@@ -42,7 +40,7 @@ def test_chains_from_different_positions_agree() -> None:
     """Where a chain has m right tokens, the next position's has m - 1, or more at the longest."""
     text = synthetic(0.8, 200)[0]
     for t in range(199):
-        here, after = text.model(t).matched, text.model(t + 1).matched
+        here, after = text.models[t].matched, text.models[t + 1].matched
         assert after == here - 1 or here in (0, 16)
 
 
@@ -124,9 +122,9 @@ def test_recorded_rounds_are_played_from_their_file(tmp_path) -> None:
     """What is written is read again, and a fixed length is as fast on it as on the text that was recorded."""
     text = synthetic(0.8, 24)[0]
     path = tmp_path / "rounds.npz"
-    save_rounds(path, [replace(text.model(t), prompt=text.prompt) for t in range(24)])
+    save_rounds(path, [text])
     (answer,) = load_rounds(path)
-    totals = Player(FixedPolicy(3), FLAT).play([Recorded(answer)])
+    totals = Player(FixedPolicy(3), FLAT).play([answer])
     assert totals.tokens == 24
     assert totals.speed == pytest.approx(fixed_speed([text], FLAT, 3))
 
@@ -144,5 +142,6 @@ def test_no_fixed_length_is_faster_than_the_oracle(acceptance: float) -> None:
 def test_the_oracle_drafts_what_is_accepted_and_no_more() -> None:
     """All right, a step of 1 ms and verifying at 10 whatever the rows: the first token alone, then 16 and one at a time."""
     text = synthetic(0.5, 35, spread=0.0)[0]
-    text._run = [99] * 100
+    for chain in text.models.values():
+        chain.matched = 16
     assert oracle_speed([text], FLAT) == pytest.approx(35 / (10.0 + 2 * (10.0 + 16.0)))

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pyspec.measure.simulate import Costs, Player, Synthetic, Times, fixed_speed
+from pyspec.measure.rounds import Answer
+from pyspec.measure.simulate import Costs, Player, Times, fixed_speed, planted
 from pyspec.policy.cost import SHAPES, CostCurve, expand
 from pyspec.policy.goodput import GoodputPolicy
 from pyspec.policy.lengths import Companion
@@ -25,10 +26,10 @@ def costs(points: dict[int, float], draft: float) -> Costs:
     return Costs(Times(points, 10.0), side, side)
 
 
-def texts(acceptance: float, n: int = 6, seed: int = 1, prompt: int = 100) -> list[Synthetic]:
+def texts(acceptance: float, n: int = 6, seed: int = 1, prompt: int = 100) -> list[Answer]:
     """Answers of 150 tokens."""
     rng = random.Random(seed)  # noqa: S311 - reproducible, not secret
-    return [Synthetic(rng, acceptance, 150, prompt) for _ in range(n)]
+    return [planted(rng, acceptance, 150, prompt) for _ in range(n)]
 
 
 def fresh(name: str, draft: float, **options: bool) -> GoodputPolicy:
