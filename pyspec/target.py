@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
+import subprocess
+import sys
+import threading
 import weakref
-from contextlib import ExitStack
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -11,10 +16,9 @@ from typing import Any
 import llama_cpp
 from llama_cpp import llama_chat_format
 
-from pyspec.errors import EngineError, ModelInvalid
+from pyspec.errors import EngineError, ModelInvalid, TemplateError
 from pyspec.limits import check_ranges
-from pyspec.store.check import Loading, check_model
-from pyspec.store.child import TemplateProcess
+from pyspec.store.check import Loading, check_model, command_of, environment_of
 from pyspec.store.drafts import has_head, refuse_eagle3
 from pyspec.store.header import check_adapter
 from pyspec.store.machine import address_space_left, default_threads
@@ -54,7 +58,9 @@ class TargetLlama(llama_cpp.Llama):  # type: ignore[misc]  # llama_cpp is untype
         head: bool = False,
         **kwargs: Any,
     ) -> None:
-        self._stack = ExitStack()  # the base class closes it, also when the file is refused below
+        self._stack = (
+            contextlib.ExitStack()
+        )  # the base class closes it, also when the file is refused below
         check_ranges(kwargs)
         kwargs["n_threads"] = kwargs.get("n_threads") or default_threads()
         kwargs["n_threads_batch"] = kwargs.get("n_threads_batch") or kwargs["n_threads"]
@@ -178,6 +184,9 @@ def _let_go(*_owned: object) -> None:
     """Nothing: as its arguments, model and context live until the object is collected."""
 
 
+# -- chat templates of files -------------------------------------------------------------------------------------------
+
+
 def _format(process: TemplateProcess, eos_text: str, eos: int, **conversation: Any) -> Any:
     """A conversation as llama-cpp-python's own Jinja formatter would give it."""
     ends = llama_cpp.StoppingCriteriaList([lambda tokens, _: tokens[-1] == eos])
@@ -187,3 +196,83 @@ def _format(process: TemplateProcess, eos_text: str, eos: int, **conversation: A
         stopping_criteria=ends,
         added_special=True,
     )
+
+
+START_S, RENDER_S = 20.0, 2.0
+ROOM = 256 << 20
+"""Bytes that a rendering may take."""
+
+
+class TemplateProcess:
+    """One template in a child that is started by the first rendering and ended by `close`.
+
+    A rendering has 2 seconds, 256 MiB and 1 MiB of text; the child has no files to write and dies with its parent's pipe.
+    """
+
+    def __init__(self, template: str, eos_token: str, bos_token: str) -> None:
+        self._first = {
+            "template": template, "eos_token": eos_token, "bos_token": bos_token, "room": ROOM,
+        }  # fmt: skip
+        self._child: subprocess.Popen[bytes] | None = None
+        self._lock = threading.Lock()
+
+    def render(self, arguments: Mapping[str, Any]) -> str:
+        """The prompt of a conversation. Raises TemplateError."""
+        try:
+            line = json.dumps(arguments)
+        except (TypeError, ValueError, RecursionError) as error:
+            raise TemplateError(f"the conversation is no JSON: {error}") from None
+        with self._lock:
+            if self._child is None or self._child.poll() is not None:
+                self._start()
+            if self._child is None:
+                raise TemplateError("the template's process could not be started")
+            return self._ask(self._child, line, RENDER_S)
+
+    def _start(self) -> None:
+        self._child = subprocess.Popen(
+            command_of("render"),
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+            env=environment_of(gpu=False), cwd=Path(sys.executable).anchor,
+        )  # fmt: skip
+        self._ask(self._child, json.dumps(self._first), START_S)
+
+    def _ask(self, child: subprocess.Popen[bytes], line: str, seconds: float) -> str:
+        """One line to the child and its answer; a child that does not answer in time is ended."""
+        timer = threading.Timer(seconds, child.kill)
+        timer.start()
+        try:
+            reply = _exchange(child, line)
+        finally:
+            timer.cancel()
+        if isinstance(reply, dict) and isinstance(reply.get("text"), str):
+            return str(reply["text"])
+        self.close()
+        reason = reply.get("error") if isinstance(reply, dict) else None
+        raise TemplateError(
+            f"the model's own chat template cannot be used: {reason or 'it takes too long or too much memory'}",
+            "give chat_format= (chatml, llama-3, gemma ...) instead",
+        )
+
+    def close(self) -> None:
+        """End the child; a later rendering starts another."""
+        child, self._child = self._child, None
+        if child is not None:
+            child.kill()
+            child.wait()
+            for stream in (child.stdin, child.stdout):
+                with contextlib.suppress(OSError):
+                    if stream is not None:
+                        stream.close()
+
+
+def _exchange(child: subprocess.Popen[bytes], line: str) -> Any:
+    """The child's answer, or None where there is none."""
+    try:
+        if child.stdin is None or child.stdout is None:
+            return None
+        child.stdin.write(line.encode() + b"\n")
+        child.stdin.flush()
+        return json.loads(child.stdout.readline() or b"null")
+    except (OSError, ValueError, RecursionError):
+        return None

@@ -16,8 +16,8 @@ from pyspec.cli.main import main
 from pyspec.errors import ModelRejected, OptionError
 from pyspec.llama import SpeculativeLlama
 from pyspec.store import check as checks
-from pyspec.store import child, machine
-from pyspec.store.child import ChildExit
+from pyspec.store import machine
+from pyspec.store.check import ChildExit
 
 PLAIN: dict[str, Any] = {"n_ctx": 128, "n_threads": 1, "n_threads_batch": 1}
 
@@ -41,7 +41,7 @@ def amx_crashes(monkeypatch: pytest.MonkeyPatch) -> list[ChildExit]:
         outcomes.append(run(*args, **options))
         return outcomes[-1]
 
-    monkeypatch.setattr(child, "_SCRIPT", Path(amx.__file__).absolute())
+    monkeypatch.setattr(checks, "_SCRIPT", Path(amx.__file__).absolute())
     monkeypatch.setattr(checks, "run_child", watched)
     return outcomes
 

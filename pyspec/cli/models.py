@@ -36,8 +36,6 @@ from pyspec.store.machine import default_threads
 from pyspec.store.manifest import Entry, HuggingFace, Manifest, PypiWheel, Shipped, load_manifest
 from pyspec.store.remote import hub_repo
 
-__all__ = ["models"]
-
 _MOST_TEMPLATE = 2048
 _MOST_VALUE = 100
 _TEMPLATE = "tokenizer.chat_template"

@@ -19,21 +19,6 @@ import platformdirs
 from pyspec.errors import FetchError, ModelNotFound, ModelUnreadable
 from pyspec.files import write_whole
 
-__all__ = [
-    "Stamp",
-    "cache_dir",
-    "file_lock",
-    "file_sha256",
-    "known_sha256",
-    "make_dir",
-    "models_dir",
-    "open_regular",
-    "recall",
-    "remember",
-    "show",
-    "stamp",
-]
-
 
 def cache_dir() -> Path:
     """The cache of pyspec; PYSPEC_CACHE overrides the platform's convention. Not created here."""

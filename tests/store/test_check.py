@@ -11,8 +11,7 @@ from store.make_gguf import ARR, STR, tiny_llama
 
 from pyspec.errors import ModelInvalid, ModelRejected
 from pyspec.store import check as module
-from pyspec.store.check import Loading, check_model
-from pyspec.store.child import ChildExit, run_child
+from pyspec.store.check import ChildExit, Loading, check_model, run_child
 from pyspec.store.gguf import parse_header
 
 

@@ -11,7 +11,7 @@ from store.shop import WHEEL, Shop, sha
 from pyspec.errors import FetchError
 from pyspec.store import fetch as module
 from pyspec.store import read_header, resolve
-from pyspec.store.child import ChildExit
+from pyspec.store.check import ChildExit
 from pyspec.store.drafts import known_as
 from pyspec.store.fetch import CONVERSIONS, convert, converted, read_provenance
 
