@@ -25,7 +25,7 @@ from pyspec.measure.records import Options
 from pyspec.measure.report import table
 from pyspec.store import resolve
 from pyspec.target import TargetLlama
-from pyspec.template import ChatTemplate, Message
+from pyspec.text import ChatTemplate, Message
 from pyspec.tokens import common_prefix
 
 if TYPE_CHECKING:

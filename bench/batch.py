@@ -148,7 +148,7 @@ def loop(options: Namespace, texts: list[str]) -> dict[str, Any]:
     """One prompt after another, as a program that knows llama-cpp-python would."""
     from pyspec.measure.peers import Files, InProcess  # noqa: PLC0415 - each contender's process loads what it needs
     from pyspec.measure.records import Options  # noqa: PLC0415 - as above
-    from pyspec.template import ChatTemplate, Message  # noqa: PLC0415 - as above
+    from pyspec.text import ChatTemplate, Message  # noqa: PLC0415 - as above
 
     files = Files(Path(options.model), None, options.ctx, options.threads)
     with closing(InProcess("llama_cpp", files)) as peer:

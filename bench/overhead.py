@@ -25,7 +25,7 @@ from pyspec import Speculation, SpeculativeLlama, Strict
 from pyspec.measure.report import table
 from pyspec.sampling import Sampling
 from pyspec.store import resolve
-from pyspec.template import ChatTemplate, Message
+from pyspec.text import ChatTemplate, Message
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -14,7 +14,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pyspec._clone import borrowed
+from pyspec._version import borrowed
 from pyspec.errors import PyspecError
 from pyspec.rules import Margin, Strict
 
@@ -31,14 +31,14 @@ if TYPE_CHECKING:
         uninstall,
     )
     from pyspec.sampling import Sampling
-    from pyspec.template import ChatTemplate, Message
+    from pyspec.text import ChatTemplate, Message
     from pyspec.tokens import Source, Step, Token
 
 _HOMES = {
     "Batch": "batch",
-    "ChatTemplate": "template",
+    "ChatTemplate": "text",
     "Drafter": "drafters",
-    "Message": "template",
+    "Message": "text",
     "OFF": "llama",
     "Piece": "llama",
     "Proposal": "drafters",

@@ -78,7 +78,7 @@ class SpeculativeModel(llm.Model):  # type: ignore[misc]
     def _answer(self, prompt: Any, response: Any, conversation: Any) -> Iterator[str]:
         from pyspec.batch.bodies import Constraint, schema_grammar  # noqa: PLC0415
         from pyspec.llama import stream_text  # noqa: PLC0415
-        from pyspec.template import ChatTemplate, Message  # noqa: PLC0415
+        from pyspec.text import ChatTemplate, Message  # noqa: PLC0415
 
         options = prompt.options
         loaded = _load(self._name, options)

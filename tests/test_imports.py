@@ -15,7 +15,6 @@ LAYERS = [
     ["cli", "__main__", "llm_plugin"],
     ["serve"],
     ["chat", "batch", "measure"],
-    ["template"],
     ["llama"],
     ["generation"],
     ["mirror", "options"],
@@ -30,7 +29,7 @@ LAYERS = [
         "display",
     ],
     ["_lib", "files", "limits"],
-    ["errors", "_native", "_version", "_clone"],
+    ["errors", "_native", "_version"],
 ]
 # Beyond the rows: the arithmetic of policies must run without an engine, a model or llama.cpp.
 FORBIDDEN = {"policy": {"_lib", "engine", "drafters", "llama_cpp"}, "errors": {"*"}}

@@ -17,8 +17,7 @@ from pyspec.engine.runs import Run
 from pyspec.errors import ContextOverflow, InputError, OptionError
 from pyspec.rules import Strict, Verification
 from pyspec.sampling import Sampling, build_chain
-from pyspec.template import PLAIN, ChatTemplate, Message
-from pyspec.text import TextAssembler
+from pyspec.text import PLAIN, ChatTemplate, Message, TextAssembler
 from pyspec.tokens import Token
 
 if TYPE_CHECKING:

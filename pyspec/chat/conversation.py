@@ -15,7 +15,7 @@ from pyspec.llama import Piece, Speculation, SpeculativeLlama, stream_text
 from pyspec.rules import Verification
 from pyspec.sampling import Sampling
 from pyspec.store.cache import file_sha256, known_sha256
-from pyspec.template import PLAIN, ChatTemplate, Message
+from pyspec.text import PLAIN, ChatTemplate, Message
 from pyspec.tokens import Token
 
 

@@ -21,7 +21,7 @@ from pyspec.errors import InputError, OptionError, PyspecError
 from pyspec.files import write_whole
 from pyspec.llama import Piece, SpeculativeLlama
 from pyspec.store import file_sha256
-from pyspec.template import PLAIN, ChatTemplate
+from pyspec.text import PLAIN, ChatTemplate
 from pyspec.tokens import common_prefix
 
 # -- conversations -----------------------------------------------------------------------------------------------------

@@ -20,7 +20,7 @@ from pyspec.measure.questions import Question
 from pyspec.measure.records import Options, RunLog, RunRecord, Setup, describe
 from pyspec.measure.report import Results, can_draw, collect, gather, save
 from pyspec.store.drafts import MTP
-from pyspec.template import ChatTemplate, Message
+from pyspec.text import ChatTemplate, Message
 
 
 @dataclass

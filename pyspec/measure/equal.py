@@ -21,7 +21,7 @@ from pyspec.llama import SpeculativeLlama
 from pyspec.measure.costs import ready
 from pyspec.measure.questions import Question
 from pyspec.measure.records import RunRecord
-from pyspec.template import ChatTemplate, Message
+from pyspec.text import ChatTemplate, Message
 from pyspec.tokens import common_prefix
 
 TIE = 0.05

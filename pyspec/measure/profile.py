@@ -32,7 +32,7 @@ from pyspec.policy.profile import Profile, save_profile
 from pyspec.policy.stopping import forecast, learn
 from pyspec.policy.types import SeqOutcome
 from pyspec.profiles import profile_key, profiles_dir
-from pyspec.template import ChatTemplate, Message
+from pyspec.text import ChatTemplate, Message
 
 
 class Bin(msgspec.Struct):

@@ -16,7 +16,7 @@ from pyspec.chat.talk import Chat, Guard
 from pyspec.display import Screen
 from pyspec.errors import DraftMismatch, PyspecError
 from pyspec.llama import Piece
-from pyspec.template import Message
+from pyspec.text import Message
 from pyspec.tokens import Source, Token
 
 DEFAULTS, QUIET = ChatSettings(), ChatSettings(stats="off")

@@ -15,7 +15,7 @@ from pyspec.llama import OFF, Piece, SpeculativeLlama, stream_text
 from pyspec.policy.cost import CostCurve
 from pyspec.rules import Strict
 from pyspec.sampling import Sampling
-from pyspec.template import Message
+from pyspec.text import Message
 from pyspec.tokens import Source, Token
 
 
