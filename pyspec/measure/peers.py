@@ -54,39 +54,37 @@ class Files:
     gpu_layers: int = 0
 
 
+_SPEC_TYPES = {
+    "server": "",
+    "server-draft": "draft-simple",
+    "server-eagle3": "draft-eagle3",
+    "server-ngram": "ngram-simple",
+}
+_DRAFTING = ("server-draft", "server-eagle3")
+
+
 def open_peer(name: str, files: Files, server: Path | None) -> InProcess | Server:
     """The peer of that name, loaded. Raises PeerMissing or OptionError."""
     if name in ("llama_cpp", "llama_cpp-lookup"):
         return InProcess(name, files)
     kind, _, k = name.partition(":")
-    if kind not in _SERVER_OPTIONS or (k and not (kind in _DRAFTING and k.isdigit())):
+    if kind not in _SPEC_TYPES or (k and not (kind in _DRAFTING and k.isdigit())):
         raise OptionError(f"unknown peer {name[:40]!r}", _HINT)
     found = server or Path(shutil.which("llama-server") or "")
     if not found.is_file():
         hint = "bench/Makefile builds it; --server PATH"
         raise PeerMissing(f"{name} is skipped: there is no llama-server", hint)
+    more = ["--spec-type", _SPEC_TYPES[kind]] if _SPEC_TYPES[kind] else []
     if kind in _DRAFTING:
-        _check_draft(name, files.draft)
-    longest = ["--spec-draft-n-max", k] if k else []
-    return Server(name, files, found, [*_SERVER_OPTIONS[kind], *longest])
-
-
-_SERVER_OPTIONS: dict[str, list[str]] = {
-    "server": [],
-    "server-draft": ["--spec-type", "draft-simple"],
-    "server-eagle3": ["--spec-type", "draft-eagle3"],
-    "server-ngram": ["--spec-type", "ngram-simple"],
-}
-_DRAFTING = ("server-draft", "server-eagle3")
-
-
-def _check_draft(name: str, draft: Path | None) -> None:
-    """Raise PeerMissing unless the draft is of the peer's kind."""
-    if draft is None:
-        raise PeerMissing(f"{name} is skipped: llama-server needs a draft model", "--draft PATH")
-    if is_eagle3(draft) != name.startswith("server-eagle3"):
-        what = "an EAGLE-3 draft" if is_eagle3(draft) else "no EAGLE-3 draft"
-        raise PeerMissing(f"{name} is skipped: {draft.name} is {what}", "--peer-draft PATH")
+        if files.draft is None:
+            hint = "--draft PATH"
+            raise PeerMissing(f"{name} is skipped: llama-server needs a draft model", hint)
+        if is_eagle3(files.draft) != (kind == "server-eagle3"):
+            what = "an EAGLE-3 draft" if is_eagle3(files.draft) else "no EAGLE-3 draft"
+            hint = "--peer-draft PATH"
+            raise PeerMissing(f"{name} is skipped: {files.draft.name} is {what}", hint)
+        more += ["-md", str(files.draft), "-td", str(files.threads)]
+    return Server(name, files, found, [*more, *(["--spec-draft-n-max", k] if k else [])])
 
 
 class PlainLlama(llama_cpp.Llama):  # type: ignore[misc]  # llama_cpp is untyped
@@ -250,8 +248,6 @@ class Server:
         self._fresh = True
         options = ["-c", str(files.n_ctx), "-t", str(files.threads), "-tb", str(files.threads),
                    "-np", "1", "-ngl", str(files.gpu_layers), "--cache-ram", "0", *more]  # fmt: skip
-        if name.partition(":")[0] in _DRAFTING:
-            options += ["-md", str(files.draft), "-td", str(files.threads)]
         try:
             self._process = ServerProcess(llama_server(program, files.target, options))
         except PeerMissing as error:
@@ -278,24 +274,16 @@ class Server:
                 if last.get("tokens"):
                     clock.tick()
                 tokens += last.get("tokens") or []
-        return _as_turn(clock, prompt, tokens, last)
+        finish = "stop" if last.get("stop_type") in ("eos", "word") else "length"
+        turn = clock.turn(prompt, tokens, finish)
+        timings = last.get("timings") or {}
+        turn.decode_s = timings.get("predicted_ms", 0.0) / 1e3 or turn.decode_s
+        if timings.get("draft_n"):
+            verified, accepted = int(timings["draft_n"]), int(timings["draft_n_accepted"])
+            rounds = max(1, len(tokens) - accepted)
+            turn.speculation = {"rounds": rounds, "verified": verified, "accepted": accepted}
+        return turn
 
     def close(self) -> None:
         """End the process that this object started."""
         self._process.close()
-
-
-def _as_turn(
-    clock: Clock, prompt: Sequence[int], tokens: list[int], last: dict[str, Any]
-) -> TimedAnswer:
-    finish = "stop" if last.get("stop_type") in ("eos", "word") else "length"
-    turn = clock.turn(prompt, tokens, finish)
-    timings = last.get("timings") or {}
-    if timings.get("predicted_ms"):
-        turn.decode_s = float(timings["predicted_ms"]) / 1e3
-    if timings.get("draft_n"):
-        accepted = int(timings["draft_n_accepted"])
-        rounds = max(1, len(tokens) - accepted)
-        verified = int(timings["draft_n"])
-        turn.speculation = {"rounds": rounds, "verified": verified, "accepted": accepted}
-    return turn

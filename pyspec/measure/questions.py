@@ -17,7 +17,6 @@ tests     the answer's code passes a HumanEval test (`prompt`, `test`, `entry`),
 from __future__ import annotations
 
 import ast
-import contextlib
 import gzip
 import importlib.util
 import json
@@ -253,41 +252,20 @@ def passes(program: str, timeout_s: float = TIMEOUT_S) -> bool:
             "code that a model wrote is run on Linux only, where it can be walled in",
             "measure there, or set PYSPEC_UNGUARDED_CODE=1 to run it with limits alone",
         )
-    word = secrets.token_hex(16)
-    verdict, end = os.pipe()
-    try:
-        with tempfile.TemporaryDirectory(prefix="pyspec-") as folder:
-            _run(program, word, end, folder, timeout_s)
-        os.close(end)
-        end = -1
-        return os.read(verdict, 64) == word.encode()
-    finally:
-        os.close(verdict)
-        if end >= 0:
-            os.close(end)
-
-
-def _run(program: str, word: str, end: int, folder: str, timeout_s: float) -> None:
-    """Run the program; `end` is the pipe into which the child writes `word` when it has passed."""
-    arguments = [str(end), str(max(1, round(timeout_s))), str(_MEMORY), str(int(has_wall()))]
-    process = subprocess.Popen(
-        [sys.executable, "-I", "-S", str(_CHILD), *arguments],
-        stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-        cwd=folder, env=_environment(), start_new_session=True,
-        pass_fds=() if sys.platform == "win32" else (end,),
-    )  # fmt: skip
-    try:
-        # the word comes last, so that the code does not hold it while it runs
-        data = program.encode("utf-8", "replace")
-        process.communicate(b"%d\n%b%b" % (len(data), data, word.encode()), timeout=timeout_s)
-    except subprocess.TimeoutExpired:
-        pass
-    finally:
-        with contextlib.suppress(OSError):
-            process.kill()
-        process.wait()
-
-
-def _environment() -> dict[str, str]:
+    status = 64 + secrets.randbelow(64)  # no program ends with one of these by itself
+    command = [sys.executable, "-I", "-S", str(_CHILD), str(max(1, round(timeout_s)))]
+    data = program.encode("utf-8", "replace")
     # Windows' Python does not start without it
-    return {name: os.environ[name] for name in ("SYSTEMROOT",) if name in os.environ}
+    environment = {name: os.environ[name] for name in ("SYSTEMROOT",) if name in os.environ}
+    with tempfile.TemporaryDirectory(prefix="pyspec-") as folder:
+        try:
+            done = subprocess.run(
+                [*command, str(_MEMORY), str(int(has_wall()))],
+                # the status comes last, so that the code does not hold it while it runs
+                input=b"%d\n%b%d" % (len(data), data, status), timeout=timeout_s, check=False,
+                stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd=folder, env=environment,
+                start_new_session=True,
+            )  # fmt: skip
+        except subprocess.TimeoutExpired:
+            return False
+    return done.returncode == status

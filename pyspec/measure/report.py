@@ -134,18 +134,13 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
-def _categories(summaries: Sequence[Summary]) -> list[str]:
-    names = {name: None for s in summaries for name in s.speeds if name != TOTAL}
-    return list(names)
-
-
 def speed_table(summaries: Sequence[Summary]) -> str:
     """Speed-ups by category, their geometric mean, and the total tokens a second."""
-    names = _categories(summaries)
-    summaries = _with_hindsight(summaries)
+    names = [*dict.fromkeys(n for s in summaries for n in s.speeds if n != TOTAL)]
+    best = hindsight(summaries)
     rows = [
         [s.who, *(_up(s, name) for name in names), f"{s.geomean:.2f}", _up(s, TOTAL), _rate(s)]
-        for s in summaries
+        for s in (*summaries, *([best] if best else []))
     ]
     return table(["", *names, "geo. mean", "total", "tokens/s"], rows)
 
@@ -171,11 +166,6 @@ def ratio(one: Summary, other: Summary) -> float:
     """Geometric mean over the categories that both have of one speed over the other; 0 for none."""
     names = [n for n in one.speeds if n != TOTAL and n in other.speeds]
     return geomean([one.speeds[n].speed_up / other.speeds[n].speed_up for n in names])
-
-
-def _with_hindsight(summaries: Sequence[Summary]) -> list[Summary]:
-    best = hindsight(summaries)
-    return [*summaries, best] if best else list(summaries)
 
 
 def _rate(summary: Summary) -> str:
@@ -291,7 +281,7 @@ def draw_all(results: Results, folder: Path) -> list[str]:
 
 def _speed_up(summaries: Sequence[Summary]) -> Any:
     """Bars: speed-up by category, a group a category."""
-    names = [*{n: None for s in summaries for n in s.speeds if n != TOTAL}, TOTAL]
+    names = [*dict.fromkeys(n for s in summaries for n in s.speeds if n != TOTAL), TOTAL]
     figure, axes = new_axes("speed-up over plain decoding", "", "times", 2.0 + 0.9 * len(names))
     shown = [s for s in summaries if s.who != "plain"] or list(summaries)
     width = 0.8 / len(shown)

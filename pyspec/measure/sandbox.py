@@ -6,9 +6,9 @@ the code does. What it may import is imported before. Time and memory have limit
 its last check was reached; one that leaves early has not. Code that sets out to cheat may still claim to have passed: the
 wall is around the machine, not around the score.
 
-    sandbox.py VERDICT_FD CPU_SECONDS MEMORY_BYTES WALLED < (length, newline, program, word)
+    sandbox.py CPU_SECONDS MEMORY_BYTES WALLED < (length, newline, program, status)
 
-Writes the word to VERDICT_FD after the program's last line. Run by path, by questions.py; imports no pyspec.
+Ends with the status after the program's last line. Run by path, by questions.py; imports no pyspec.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def wall() -> None:
         raise OSError(ctypes.get_errno(), "the kernel has no seccomp filters")
 
 
-def main(verdict: int, cpu_s: int, memory: int, walled: int) -> None:
+def main(cpu_s: int, memory: int, walled: int) -> None:
     """Run the program from stdin; end by error where it fails."""
     stdin = sys.stdin.buffer
     source = stdin.read(int(stdin.readline()))
@@ -77,8 +77,7 @@ def main(verdict: int, cpu_s: int, memory: int, walled: int) -> None:
     if walled:
         wall()
     exec(code, {"__name__": "answer"})  # noqa: S102 - what this process is for
-    os.write(verdict, stdin.read(64))
-    os._exit(0)
+    os._exit(int(stdin.read(8)))
 
 
 if __name__ == "__main__":

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import comb, erfc, exp, log, sqrt
-from statistics import median
+from math import comb, erfc, sqrt
+from operator import attrgetter
+from statistics import geometric_mean, median
 
 import msgspec
 import numpy as np
@@ -50,17 +51,9 @@ class Summary(msgspec.Struct):
     answer_s: float = 0.0
 
 
-def quartiles(values: Sequence[float]) -> tuple[float, float, float]:
-    """25 %, 50 % and 75 %, interpolated."""
-    low, mid, high = np.percentile(np.asarray(values, dtype=np.float64), (25, 50, 75))
-    return float(low), float(mid), float(high)
-
-
 def geomean(values: Sequence[float]) -> float:
     """Geometric mean; 0 where a value is not positive or there is none."""
-    if not values or min(values) <= 0.0:
-        return 0.0
-    return exp(sum(map(log, values)) / len(values))
+    return geometric_mean(values) if values and min(values) > 0.0 else 0.0
 
 
 class _Cost(msgspec.Struct):
@@ -98,7 +91,7 @@ def compare(own: dict[int | str, _Cost], base: dict[int | str, _Cost]) -> dict[s
     for name, group in groups.items():
         ratios = [_rate([own[q]]) / _rate([base[q]]) for q in group]
         rate, plain = _rate([own[q] for q in group]), _rate([base[q] for q in group])
-        out[name] = Speed(rate, rate / plain, *quartiles(ratios))
+        out[name] = Speed(rate, rate / plain, *map(float, np.percentile(ratios, (25, 50, 75))))
     return out
 
 
@@ -126,17 +119,15 @@ def hindsight(summaries: Sequence[Summary]) -> Summary | None:
         return None
     candidates = [*fixed, *(s for s in summaries if s.who == "plain")]
     best = {
-        name: max((s.speeds[name] for s in candidates if name in s.speeds), key=_speed_up)
+        name: max(
+            (s.speeds[name] for s in candidates if name in s.speeds), key=attrgetter("speed_up")
+        )
         for name in fixed[0].speeds
         if name != TOTAL
     }
     mean = geomean([speed.speed_up for speed in best.values()])
     questions = fixed[0].questions
     return Summary("best fixed, by category", False, True, questions, best, mean, 0.0)
-
-
-def _speed_up(speed: Speed) -> float:
-    return speed.speed_up
 
 
 def _summary(who: str, records: Sequence[RunRecord], speeds: dict[str, Speed]) -> Summary:
