@@ -1,17 +1,14 @@
-"""What callers may ask for, checked before it reaches llama.cpp: ranges, the size of grammars, one answer at a time."""
+"""What callers may ask for, checked before it reaches llama.cpp: ranges, and one answer at a time."""
 
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from threading import Lock
 from typing import Any, NamedTuple
 
-import llama_cpp
-
-from pyspec.errors import EngineBusy, InputError, OptionError
+from pyspec.errors import EngineBusy, OptionError
 
 
 class Range(NamedTuple):
@@ -65,47 +62,6 @@ def check_ranges(options: Mapping[str, Any]) -> None:
     for name, value in options.items():
         if name in RANGES and value is not None:
             check_range(name, value)
-
-
-# -- grammars ----------------------------------------------------------------------------------------------------------
-
-
-MOST_BYTES = 1 << 20
-MOST_RULES = 10_000
-DEEPEST = 128
-"""Levels of brackets."""
-
-_QUOTED = re.compile(r'"(?:\\.|[^"\\\n])*"|\[(?:\\.|[^\]\\\n])*\]|#[^\n]*')
-
-
-def bounded(text: str) -> str:
-    """The GBNF text, if its size and depth are such that parsing it cannot exhaust the stack. Raises InputError."""
-    if len(text) > MOST_BYTES:
-        raise InputError(f"the grammar is longer than {MOST_BYTES} bytes", "make it shorter")
-    bare = _QUOTED.sub("", text)
-    if (rules := bare.count("::=")) > MOST_RULES:
-        raise InputError(f"the grammar has {rules} rules", f"use at most {MOST_RULES}")
-    depth = deepest = 0
-    for bracket in re.findall(r"[()]", bare):
-        depth += 1 if bracket == "(" else -1
-        deepest = max(deepest, depth)
-    if deepest > DEEPEST:
-        raise InputError(f"the grammar has brackets {deepest} deep", f"use at most {DEEPEST}")
-    return text
-
-
-def check_grammar(text: str, vocab: Any) -> None:
-    """Raise InputError for a grammar that llama.cpp cannot use; added to a sampler chain it would end the process."""
-    try:
-        encoded = bounded(text).encode()
-    except UnicodeEncodeError as error:
-        raise InputError("the grammar is not UTF-8", "write it as text") from error
-    sampler = llama_cpp.llama_sampler_init_grammar(vocab, encoded, b"root")
-    if not sampler:
-        raise InputError(
-            "the grammar cannot be parsed", "it is GBNF, begins at root and has no left recursion"
-        )
-    llama_cpp.llama_sampler_free(sampler)
 
 
 # -- turns -------------------------------------------------------------------------------------------------------------

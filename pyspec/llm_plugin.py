@@ -76,8 +76,8 @@ class SpeculativeModel(llm.Model):  # type: ignore[misc]
             raise llm.ModelError(str(error)) from error
 
     def _answer(self, prompt: Any, response: Any, conversation: Any) -> Iterator[str]:
-        from pyspec.batch.bodies import Constraint, schema_grammar  # noqa: PLC0415
         from pyspec.llama import stream_text  # noqa: PLC0415
+        from pyspec.sampling import Constraint, schema_grammar  # noqa: PLC0415
         from pyspec.text import ChatTemplate, Message  # noqa: PLC0415
 
         options = prompt.options

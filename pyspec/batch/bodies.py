@@ -1,22 +1,21 @@
 """OpenAI's request and response bodies, for batches in their format and for the server, and the grammars they ask for.
 
 A body becomes a `Record`, so one way leads from either to an answer. What would change the answer and
-cannot be done is refused; other fields are ignored, as clients send many. The converter of schemas recurses, so what
-strangers send is bounded before it gets there; grammars are checked by `pyspec.limits`.
+cannot be done is refused; other fields are ignored, as clients send many.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
-import re
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-from llama_cpp.llama_grammar import JSON_GBNF, LlamaGrammar, json_schema_to_gbnf
+from llama_cpp.llama_grammar import JSON_GBNF
 
 from pyspec.batch.records import SAMPLER_FIELDS, Record, Turn
 from pyspec.errors import InputError
-from pyspec.limits import check_grammar
+from pyspec.sampling import schema_grammar
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -246,32 +245,61 @@ def split_calls(text: str, name: str) -> tuple[str, list[dict[str, Any]]]:
     return before.strip(), calls
 
 
-# -- grammars for what an answer has to look like ----------------------------------------------------------------------
+ABOUT_THE_TEXT = ("verification", "relaxed", "relaxed_nats")
+"""What of `speculation` tells about the text. The rest tells how it was computed: rounds and drafted
+tokens depend on the clock, on the neighbours in a batch and on where a run was interrupted."""
 
 
-DEEPEST = 64
-"""Levels of a schema."""
+def public(
+    result: Result, run: str, form: str = "", *, counts: bool = False, model: str = ""
+) -> bytes:
+    """The line of a result in the output file, newline included; `run` names models and options.
 
-LARGEST = 1 << 16
-"""Bytes of a schema."""
-
-MOST_REPEATS = 10_000
-"""Of anything in a schema: the converter writes them all out."""
-
-_BOUNDS = {"minItems", "maxItems", "minLength", "maxLength"}
-_REPEATED = re.compile(r"\{(\d*)(?:,(\d*))?\}")
-
-
-class Constraint(LlamaGrammar):  # type: ignore[misc]  # llama_cpp is untyped
-    """A grammar that an answer follows, from its first `trigger` on where there is one.
-
-    Raises InputError where llama.cpp cannot use it.
+    form: of OpenAI's batch format, "" for ours. counts: with all counts of speculation, which makes two
+    runs' files differ.
     """
+    block = result.speculation
+    if not counts:
+        block = {key: block[key] for key in ABOUT_THE_TEXT if key in block}
+    if form:
+        return msgspec.json.encode(_foreign(result, run, form, block, model)) + b"\n"
+    line = {
+        "id": result.id,
+        "prompt_sha256": result.prompt_sha256,
+        "text": result.text,
+        "finish_reason": result.finish_reason,
+        "usage": result.usage,
+        "speculation": block,
+        "error": result.error,
+        "run": run,
+    }
+    return msgspec.json.encode(line) + b"\n"
 
-    def __init__(self, target: Any, grammar: str, trigger: str | None = None) -> None:
-        check_grammar(grammar, target._model.vocab)  # noqa: SLF001 - llama_cpp has no public way
-        super().__init__(_grammar=grammar)
-        self.trigger = trigger
+
+def _foreign(
+    result: Result, run: str, form: str, block: dict[str, Any], model: str
+) -> dict[str, Any]:
+    """A line of OpenAI's batch format. Its times are 0, so that the same answers have the same bytes."""
+    name = hashlib.sha256(f"{run}\0{result.id}".encode()).hexdigest()[:24]
+    response = error = None
+    if result.error is None:
+        choices = [choice_of(form, 0, result, tools=True)]
+        body = body_of(form, f"cmpl-{name}", model, 0, choices)
+        body = {**body, "usage": result.usage, "speculation": block}
+        response = {"status_code": 200, "request_id": f"req_{name}", "body": body}
+    else:
+        error = {"code": result.error.type, "message": result.error.message}
+    return {
+        "id": f"batch_req_{name}",
+        "custom_id": result.id,
+        "response": response,
+        "error": error,
+        "prompt_sha256": result.prompt_sha256,
+        "run": run,
+    }
+
+
+# -- what an answer has to look like -----------------------------------------------------------------------------------
 
 
 def grammar_of(body: Any) -> str | None:
@@ -291,47 +319,6 @@ def grammar_of(body: Any) -> str | None:
         schema = holder.get("schema") if isinstance(holder, dict) else None
         return schema_grammar(schema if schema is not None else form.get("schema"))
     raise InputError(f"response_format is {kind!r}", "use text, json_object or json_schema")
-
-
-def schema_grammar(schema: Any) -> str:
-    """GBNF of a JSON schema. Raises InputError where it is too deep, too large or says what cannot be had."""
-    if not isinstance(schema, (dict, bool)):
-        raise InputError("the JSON schema is no object")
-    _check_depth(schema)
-    text = json.dumps(schema)
-    if len(text) > LARGEST:
-        raise InputError(f"the JSON schema is longer than {LARGEST} bytes")
-    try:
-        return str(json_schema_to_gbnf(text))
-    except Exception as error:  # noqa: BLE001 - whatever the converter stumbles over, the schema is somebody's
-        raise InputError(f"the JSON schema cannot be used: {str(error)[:200]}") from None
-
-
-def _check_bounds(schema: dict[str, Any]) -> None:
-    found = [schema[name] for name in _BOUNDS & schema.keys()]
-    bounds = [bound for bound in found if isinstance(bound, (int, float))]
-    if isinstance(pattern := schema.get("pattern"), str):
-        numbers = (number for pair in _REPEATED.findall(pattern) for number in pair)
-        bounds += [int(number[:9]) for number in numbers if number]
-    if max(bounds, default=0) > MOST_REPEATS:
-        raise InputError(f"the JSON schema repeats something more than {MOST_REPEATS} times")
-
-
-def _check_depth(value: Any) -> None:
-    level, depth = [value], 0
-    while level:
-        depth += 1
-        if depth > DEEPEST:
-            raise InputError(f"the JSON schema is more than {DEEPEST} levels deep")
-        for outer in level:
-            if isinstance(outer, dict):
-                _check_bounds(outer)
-        level = [
-            inner
-            for outer in level
-            for inner in (outer.values() if isinstance(outer, dict) else outer)
-            if isinstance(inner, (dict, list))
-        ]
 
 
 def tools_grammar(tools: Sequence[dict[str, Any]], choice: Any) -> tuple[str, bool]:

@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from pyspec.batch.bodies import Constraint
 from pyspec.batch.records import SAMPLER_FIELDS, Record, Result, Usage, failed
 from pyspec.engine.handle import MAX_DRAFT, Gate
 from pyspec.engine.models import address
 from pyspec.engine.runs import Run
 from pyspec.errors import ContextOverflow, InputError, OptionError
 from pyspec.rules import Strict, Verification
-from pyspec.sampling import Sampling, build_chain
+from pyspec.sampling import Constraint, Sampling, build_chain
 from pyspec.text import PLAIN, ChatTemplate, Message, TextAssembler
 from pyspec.tokens import Token
 

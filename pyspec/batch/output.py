@@ -1,4 +1,4 @@
-"""The output of a batch, assembled from the journal when all records are finished.
+"""A run from files to files: what is not finished is answered and kept in the journal, then the output is assembled from it.
 
 `OUT.jsonl` gets one line a record, in the order of the inputs. `DIR/` gets one text file an input
 file; the journal stays in it, since text files have no place for errors and statistics. Nothing is
@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from pyspec.batch.bodies import body_of, choice_of
+from pyspec.batch.bodies import public
+from pyspec.batch.journal import Journal
 from pyspec.batch.reading import show
 from pyspec.errors import BatchWriteError, InputError, ResumeMismatch
 from pyspec.files import write_whole
@@ -24,13 +25,10 @@ from pyspec.files import write_whole
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from pyspec.batch.journal import Journal
+    from pyspec.batch.ray import RayBatch
     from pyspec.batch.reading import InputFile, Per
     from pyspec.batch.records import Record, Result
-
-ABOUT_THE_TEXT = ("verification", "relaxed", "relaxed_nats")
-"""What of `speculation` tells about the text. The rest tells how it was computed: rounds and drafted
-tokens depend on the clock, on the neighbours in a batch and on where a run was interrupted."""
+    from pyspec.batch.run import Batch
 
 
 class _Known(msgspec.Struct):
@@ -133,55 +131,6 @@ def _known_lines(path: Path) -> tuple[list[_Known], list[tuple[int, int]]]:
     except (OSError, msgspec.MsgspecError, UnicodeError, RecursionError):
         return [], []
     return known, places
-
-
-def public(
-    result: Result, run: str, form: str = "", *, counts: bool = False, model: str = ""
-) -> bytes:
-    """The line of a result in the output file, newline included; `run` names models and options.
-
-    form: of OpenAI's batch format, "" for ours. counts: with all counts of speculation, which makes two
-    runs' files differ.
-    """
-    block = result.speculation
-    if not counts:
-        block = {key: block[key] for key in ABOUT_THE_TEXT if key in block}
-    if form:
-        return msgspec.json.encode(_foreign(result, run, form, block, model)) + b"\n"
-    line = {
-        "id": result.id,
-        "prompt_sha256": result.prompt_sha256,
-        "text": result.text,
-        "finish_reason": result.finish_reason,
-        "usage": result.usage,
-        "speculation": block,
-        "error": result.error,
-        "run": run,
-    }
-    return msgspec.json.encode(line) + b"\n"
-
-
-def _foreign(
-    result: Result, run: str, form: str, block: dict[str, Any], model: str
-) -> dict[str, Any]:
-    """A line of OpenAI's batch format. Its times are 0, so that the same answers have the same bytes."""
-    name = hashlib.sha256(f"{run}\0{result.id}".encode()).hexdigest()[:24]
-    response = error = None
-    if result.error is None:
-        choices = [choice_of(form, 0, result, tools=True)]
-        body = body_of(form, f"cmpl-{name}", model, 0, choices)
-        body = {**body, "usage": result.usage, "speculation": block}
-        response = {"status_code": 200, "request_id": f"req_{name}", "body": body}
-    else:
-        error = {"code": result.error.type, "message": result.error.message}
-    return {
-        "id": f"batch_req_{name}",
-        "custom_id": result.id,
-        "response": response,
-        "error": error,
-        "prompt_sha256": result.prompt_sha256,
-        "run": run,
-    }
 
 
 class TextFiles:
@@ -314,3 +263,113 @@ def _write(path: Path, chunks: Iterator[bytes], seen: dict[Path, object]) -> Non
             "make room: the same command only writes it",
         ) from None
     seen[path] = _signature(path)
+
+
+# -- the run -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class RunProgress:
+    """What a run did. kept: records that the journal or an earlier run had already."""
+
+    records: int
+    kept: int = 0
+    done: int = 0
+    failed: int = 0
+    reasons: dict[str, int] = field(default_factory=dict)
+
+    def count(self, result: Result) -> None:
+        """Count one more finished record."""
+        self.done += 1
+        reason = result.error.type if result.error is not None else result.finish_reason or "?"
+        self.reasons[reason] = self.reasons.get(reason, 0) + 1
+        self.failed += result.error is not None
+
+
+class FileRun:
+    """One run over records that are known, inside `with`: first `answer`, then `assemble`.
+
+    retry_failed: answer again what failed before. Entering raises BatchWriteError or ResumeMismatch
+    where the output is in use or belongs to something else; nothing has been computed then.
+    """
+
+    def __init__(
+        self,
+        answerer: Batch | RayBatch,
+        records: Sequence[Record],
+        output: JsonLines | TextFiles,
+        per: Per = "line",
+        *,
+        retry_failed: bool = False,
+    ) -> None:
+        self.answerer, self.records, self.output, self.per = answerer, records, output, per
+        self.retry_failed = retry_failed
+        self.summary = RunProgress(len(records))
+        self.run = {**answerer.identity(), "inputs": inputs_digest(records)}
+        self.name = hashlib.sha256(msgspec.json.encode(self.run)).hexdigest()[:16]
+        self.journal: Journal | None = None
+        self._todo: list[int] = []
+
+    def __enter__(self) -> FileRun:
+        earlier = self.output.inspect(self.name, self.records)
+        again = self.retry_failed and earlier is not None and earlier.failed > 0
+        if earlier is not None and not again and not self.output.journal.exists():
+            self.summary.kept, self.summary.failed = len(self.records), earlier.failed
+            return self
+        journal = Journal(self.output.journal, self.run, anew=self.output.overwrite)
+        try:
+            self._begin(journal, earlier or Earlier())
+        except BaseException:
+            journal.close()
+            raise
+        return self
+
+    def _begin(self, journal: Journal, earlier: Earlier) -> None:
+        if isinstance(self.output, TextFiles):
+            self.output.check(journal, self.records, self.per)
+        again = journal.failed if self.retry_failed else set()
+        done = (earlier.lines.keys() | journal.places.keys()) - again
+        self._todo = [i for i in range(len(self.records)) if i not in done]
+        self.summary.kept, self.summary.failed = len(done), len(journal.failed - again)
+        self.journal = journal
+
+    @property
+    def complete(self) -> bool:
+        """Whether the output has been there from the start."""
+        return self.journal is None
+
+    def answer(self, report: Callable[[Result], None]) -> None:
+        """Answer what is not done yet; each record is on its way to the disk before `report` hears of it."""
+        journal = self.journal
+        if journal is None:
+            return
+        todo = [(i, self.records[i]) for i in self._todo]
+        self.answerer.expect([record for _, record in todo])
+        try:
+            for result in self.answerer.run_indexed(iter(todo)):
+                journal.append(result)
+                self.summary.count(result)
+                report(result)
+        finally:
+            journal.sync()
+
+    def assemble(self) -> None:
+        """Put the output in its place."""
+        if self.journal is not None:
+            self.output.assemble(self.journal, self.name, self.records, self.per)
+
+    def close(self) -> None:
+        """Let go of the journal."""
+        if self.journal is not None:
+            self.journal.close()
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def inputs_digest(records: Sequence[Record]) -> str:
+    """One hash of all records in their order."""
+    digest = hashlib.sha256()
+    for record in records:
+        digest.update(f"{record.id}\0{record.sha256}\n".encode("utf-8", "backslashreplace"))
+    return digest.hexdigest()

@@ -26,8 +26,7 @@ from rich.table import Table
 
 from pyspec.batch import Batch, Settings
 from pyspec.batch.contexts import MOST_SEQUENCES
-from pyspec.batch.files import FileRun, RunProgress
-from pyspec.batch.output import open_output
+from pyspec.batch.output import FileRun, RunProgress, open_output
 from pyspec.batch.reading import MAX_RECORD, Per, Reading, find_sources, read_sources
 from pyspec.batch.records import Result
 from pyspec.cli.command import Subcommand, gathered, option

@@ -12,7 +12,6 @@ from typing import Any
 import click
 from rich.console import Console
 
-from pyspec.batch.bodies import Constraint, schema_grammar
 from pyspec.cli.command import TEXT, Subcommand, gathered, option
 from pyspec.cli.engine import engine_options
 from pyspec.cli.options import (
@@ -30,9 +29,8 @@ from pyspec.cli.resume import Dialogue, PromptCache, with_last_model
 from pyspec.cli.streams import exit_code, file_text, interruptible, prompt_text
 from pyspec.display import STATS_HELP, PromptStatus, counted, safe, stats_line, token_text, verdict
 from pyspec.errors import OptionError
-from pyspec.limits import bounded
 from pyspec.llama import Piece, Speculation, SpeculativeLlama, stream_text
-from pyspec.sampling import Sampling
+from pyspec.sampling import Constraint, Sampling, bounded, schema_grammar
 
 _FILE = click.Path(path_type=Path, dir_okay=False)
 

@@ -9,9 +9,8 @@ import signal
 
 import pytest
 
-from pyspec.batch.files import FileRun
 from pyspec.batch.journal import differences
-from pyspec.batch.output import open_output, public
+from pyspec.batch.output import FileRun, open_output, public
 from pyspec.batch.reading import Reading, find_sources, read_sources
 from pyspec.batch.records import Failure, Result
 from pyspec.errors import BatchWriteError, InputError, ResumeMismatch

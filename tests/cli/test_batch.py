@@ -17,7 +17,7 @@ import pytest
 from rich.console import Console
 from waiting import DEADLINE_S, wait
 
-from pyspec.batch.files import RunProgress
+from pyspec.batch.output import RunProgress
 from pyspec.batch.records import Result, Usage
 from pyspec.cli import batch as module
 

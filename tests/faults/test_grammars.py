@@ -9,9 +9,9 @@ from faults.cases import load
 from llama_cpp import LlamaGrammar
 
 from pyspec.batch import Batch
-from pyspec.batch.bodies import schema_grammar
 from pyspec.batch.records import Record
 from pyspec.errors import EngineError, InputError
+from pyspec.sampling import schema_grammar
 
 
 @pytest.mark.parametrize(
