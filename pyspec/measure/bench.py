@@ -14,13 +14,16 @@ from typing import Any, cast
 from pyspec.errors import MeasureError, PeerMissing, PyspecError
 from pyspec.llama import SpeculativeLlama
 from pyspec.measure.equal import demand_equal, equality
-from pyspec.measure.modes import BOUND, Contender, Mode, Ours, Watch, lacks
-from pyspec.measure.peers import Files, open_peer
+from pyspec.measure.modes import BOUND, Mode, Ours, Watch, lacks
+from pyspec.measure.peers import Files, InProcess, Server, open_peer
 from pyspec.measure.questions import Question
 from pyspec.measure.records import Options, RunLog, RunRecord, Setup, describe
 from pyspec.measure.report import Results, can_draw, collect, gather, save
 from pyspec.store.drafts import MTP
 from pyspec.text import ChatTemplate, Message
+
+Contender = Ours | InProcess | Server
+"""A mode of pyspec, or a peer: each forgets what it has read, and answers the tokens of a prompt."""
 
 
 @dataclass

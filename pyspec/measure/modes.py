@@ -18,7 +18,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
-from typing import Any, Protocol
+from typing import Any
 
 from pyspec.errors import OptionError
 from pyspec.llama import Speculation, SpeculativeLlama
@@ -112,20 +112,6 @@ def lacks(llm: SpeculativeLlama, mode: Mode) -> str:
 
 
 # -- contenders -------------------------------------------------------------------------------------------------------
-
-
-class Contender(Protocol):
-    """A mode of pyspec, or a peer."""
-
-    name: str
-    exact: bool
-    peer: bool
-
-    def forget(self) -> None:
-        """Empty the KV: the next prompt is read from its first token on."""
-
-    def answer(self, prompt: Sequence[int], max_tokens: int, options: Options) -> TimedAnswer:
-        """Answer the tokens of a prompt; what is held of an earlier turn may be reused."""
 
 
 class Clock:

@@ -65,6 +65,10 @@ class Chain(msgspec.Struct):
         return out
 
 
+NOTHING = Chain(0, 0, 0)
+"""Where nothing was proposed."""
+
+
 class Answer(msgspec.Struct):
     """One answer: its tokens, those of its prompt, and what the draft model and lookup propose, by position."""
 
@@ -75,10 +79,13 @@ class Answer(msgspec.Struct):
     models: dict[int, Chain]
     lookups: dict[int, Chain]
 
-    def reach(self, t: int) -> tuple[int, int]:
-        """How many tokens the draft model proposes at a position, and how many of them are right."""
-        chain = self.models.get(t)
-        return (chain.n, chain.matched) if chain else (0, 0)
+    def model(self, t: int) -> Chain:
+        """What the draft model proposes where t tokens are committed."""
+        return self.models.get(t, NOTHING)
+
+    def lookup(self, t: int) -> Chain:
+        """What prompt lookup proposes there."""
+        return self.lookups.get(t, NOTHING)
 
 
 # -- files ---------------------------------------------------------------------------------------------------------------

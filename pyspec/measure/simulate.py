@@ -12,7 +12,7 @@ import random
 from math import exp, log
 from typing import TYPE_CHECKING, NamedTuple
 
-from pyspec.measure.rounds import Answer, Chain
+from pyspec.measure.rounds import NOTHING, Answer, Chain
 from pyspec.policy.cost import N_MAX, expand
 from pyspec.policy.types import LONGEST, LOOKUP, Draft, Outcome, Place, Plan, SeqOutcome, table_bin
 
@@ -157,7 +157,7 @@ class Player:
 
     def _round(self, places: Sequence[Position]) -> None:
         out = Outcome((), 0.0, 0, depth=max(p.text.prompt + p.t for p in places))
-        picks: list[tuple[Chain | None, Draft]] = [(None, Draft(p.seq, 0)) for p in places]
+        picks = [(NOTHING, Draft(p.seq, 0)) for p in places]
         used, scored = [0] * len(places), False
         if any(p.room for p in places):
             plan = self.policy.plan([p.place for p in places])
@@ -181,7 +181,7 @@ class Player:
             self.policy.watch(len(places), out.t_verify, out.t_verify, out.depth)
 
     def _draft(
-        self, places: Sequence[Position], picks: Sequence[tuple[Chain | None, Draft]], plan: Plan,
+        self, places: Sequence[Position], picks: Sequence[tuple[Chain, Draft]], plan: Plan,
         out: Outcome,
     ) -> bool:  # fmt: skip
         """The side models' times; whether the companion scored."""
@@ -232,15 +232,13 @@ def _batches(texts: Sequence[Answer], width: int, policy: Policy) -> Iterator[li
         running = [p for p in running if p.t < p.text.length]
 
 
-def _pick(place: Position, longest: int, plan: Plan) -> tuple[Chain | None, Draft]:
+def _pick(place: Position, longest: int, plan: Plan) -> tuple[Chain, Draft]:
     """What is drafted at a place: a match that is long enough, else the model's as far as the floors let it."""
-    found = place.text.lookups.get(place.t) if place.room else None
-    if found is not None and found.match_length >= plan.lookup_min:
+    found = place.text.lookup(place.t)
+    if place.room and found.match_length >= plan.lookup_min:
         return found, found.draft(min(found.n, place.room), place.seq)
-    chain = place.text.models.get(place.t) if longest > 0 else None
-    if chain is None:
-        return None, Draft(place.seq, 0)
-    n = drafted(chain, min(longest, place.room), plan)
+    chain = place.text.model(place.t)
+    n = drafted(chain, max(0, min(longest, place.room)), plan)
     return chain, chain.draft(n, place.seq, plan.use_companion)
 
 
@@ -256,9 +254,7 @@ def drafted(chain: Chain, longest: int, plan: Plan) -> int:
     return most
 
 
-def _verified(place: Position, chain: Chain | None, draft: Draft, used: int) -> SeqOutcome:
-    if chain is None:
-        return SeqOutcome(place.seq, 0, 0)
+def _verified(place: Position, chain: Chain, draft: Draft, used: int) -> SeqOutcome:
     accepted = min(used, chain.matched)
     known = accepted == used and used < draft.n
     following = used < chain.matched if known else None
@@ -273,9 +269,9 @@ def fixed_speed(texts: Sequence[Answer], costs: Costs, k: int) -> float:
     for text in texts:
         t, lag = 0, text.prompt - 1
         while t < text.length:
-            there, right = text.reach(t) if t and k else (0, 0)
-            n = min(k, text.length - t - 1, there)
-            accepted = min(n, right)
+            chain = text.model(t) if t else NOTHING
+            n = min(k, text.length - t - 1, chain.n)
+            accepted = min(n, chain.matched)
             ms += verify[n]
             if n:
                 ms += costs.draft(1 + lag) + (n - 1) * step
@@ -307,11 +303,10 @@ def _least_ms(text: Answer, costs: Costs, *, model: bool) -> float:
     best = [0.0] * (n + 1)
     for t in range(n - 1, 0, -1):
         best[t] = verify[0] + best[t + 1]
-        found = text.lookups.get(t)
-        for right, price in (
-            (text.reach(t)[1] if model else 0, step),
-            (found.matched if found is not None else 0, 0.0),
+        for chain, price in (
+            (text.model(t) if model else NOTHING, step),
+            (text.lookup(t), 0.0),
         ):
-            for k in range(1, min(right, LONGEST, n - t - 1) + 1):
+            for k in range(1, min(chain.matched, LONGEST, n - t - 1) + 1):
                 best[t] = min(best[t], verify[k] + k * price + best[t + k + 1])
     return verify[0] + best[1]

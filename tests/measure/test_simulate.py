@@ -32,7 +32,7 @@ def synthetic(acceptance: float, length: int = 60, n: int = 1, **kind: float) ->
 def test_synthetic_texts_have_the_planted_acceptance(acceptance: float, spread: float) -> None:
     """The share of positions whose first drafted token is right."""
     text = synthetic(acceptance, 6000, spread=spread)[0]
-    right = sum(text.reach(t)[1] > 0 for t in range(text.length))
+    right = sum(text.model(t).matched > 0 for t in range(text.length))
     assert right / text.length == pytest.approx(acceptance, abs=0.03)
 
 
@@ -40,7 +40,7 @@ def test_chains_from_different_positions_agree() -> None:
     """Where a chain has m right tokens, the next position's has m - 1, or more at the longest."""
     text = synthetic(0.8, 200)[0]
     for t in range(199):
-        here, after = text.models[t].matched, text.models[t + 1].matched
+        here, after = text.model(t).matched, text.model(t + 1).matched
         assert after == here - 1 or here in (0, 16)
 
 
