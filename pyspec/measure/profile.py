@@ -234,13 +234,8 @@ def _cost_table(m: PairFigures) -> Table:
     table = _table("ms of a decode", "rows", *heads, "times one row", "companion")
     first, *_ = m.target_ms.values()
     for n, ms in first.items():
-        companion = m.companion_ms.get(n)
-        table.add_row(
-            str(n),
-            *(f"{times[n]:.2f}" for times in m.target_ms.values()),
-            f"{ms / first[1]:.2f}",
-            "" if companion is None else f"{companion:.2f}",
-        )
+        columns = [*m.target_ms.values(), {n: ms / first[1]}, m.companion_ms]
+        table.add_row(str(n), *(f"{times[n]:.2f}" if n in times else "" for times in columns))
     return table
 
 

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from pyspec.engine.handle import Engine, Role
 from pyspec.measure.costs import PLAIN, MeasuredCosts, break_even, fixed_plans, measure_costs
-from pyspec.measure.profile import by_position, calibration, evaluate, measure, store
+from pyspec.measure.profile import by_position, calibration, evaluate, measure, say, store
 from pyspec.measure.questions import Question
 from pyspec.measure.rounds import Answer, Chain
 from pyspec.profiles import load_profile, profile_key
@@ -80,6 +82,21 @@ def test_a_winning_pair_wins_under_auto_too() -> None:
     assert found.plans[found.best_plan] > 3.0
     assert found.auto > 2.0
     assert not found.warnings
+
+
+def test_a_depth_that_had_no_time_for_every_count_is_shown_as_far_as_it_is_known() -> None:
+    """Two rows are measured at the deeper place, and four at the other."""
+    rows = {n: 10.0 * n for n in range(1, 5)}
+    known = MeasuredCosts({128: rows, 1024: {1: 11.0, 2: 22.0}}, 1.0, {}, 0.0)
+    out = Console(file=StringIO(), width=80)
+    say(evaluate(known, answer(chain(1, 2, 1)), 2, 1.0).figures, out)
+    lines = out.file.getvalue().splitlines()
+    assert [line.split() for line in lines[2:6]] == [
+        ["1", "10.00", "11.00", "1.00"],
+        ["2", "20.00", "22.00", "2.00"],
+        ["3", "30.00", "3.00"],
+        ["4", "40.00", "4.00"],
+    ]
 
 
 def test_costs_are_measured_for_every_row_count(
