@@ -3,7 +3,7 @@
     python bench/pages.py             in the repository's root
     python bench/pages.py --check     writes nothing; exit code 1 where the README would change
 
-The README's table stands between `<!-- results -->` and `<!-- /results -->`. A number in its text is written
+The README's tables stand between `<!-- results -->` and `<!-- /results -->`, and the same with rules. A number in its text is written
 `<!--= default/strict/mean -->1.15<!--/-->`: folder, mode and figure. Figures of `pyspec bench` are mean (geometric,
 over categories, times plain), best, worst, rate (tokens a second) and first (ms); of a batch, rate and gain (times
 plain:1), with the file's name as in batch/bf16/server/gain; of `pyspec quality`, length, gain, relaxed, looped, answers,
@@ -24,7 +24,7 @@ from serve import ServeResults
 
 from pyspec.errors import InputError
 from pyspec.measure import quality, report
-from pyspec.measure.quality import DISTINCT, NATS, QualityResults
+from pyspec.measure.quality import DISTINCT, NATS, Figures, QualityResults
 from pyspec.measure.report import Results, table
 from pyspec.measure.stats import TOTAL
 
@@ -34,12 +34,27 @@ if TYPE_CHECKING:
     from pyspec.measure.stats import Summary
 
 T = TypeVar("T")
-START, END = "<!-- results -->", "<!-- /results -->"
+RULES = (
+    "quality-eagle3",
+    "quality-eagle3-t08",
+    "quality-good",
+    "quality-good-t08",
+    "quality-poor",
+    "quality-gemma",
+)
 SHOWN = (
     "default", "q8_0", "q4_k_m", "stretched-good-bf16", "stretched-good-q4_k_m", "stretched-poor-q4_k_m", "copying"
 )  # fmt: skip
 BATCHES = ("bf16",)
 HEAD = ["", "plain, tokens/s", "strict", "worst kind", "margin", "best other program"]
+RULES_HEAD = [
+    "The margin rule",
+    "more tokens a verify",
+    "nats a token",
+    "distinct-4",
+    "looped answers",
+    "worse in",
+]
 _NUMBER = re.compile(r"<!--= ([^ ]+) -->.*?<!--/-->", re.DOTALL)
 
 
@@ -116,6 +131,28 @@ def _batch_row(found: BatchResults, link: str) -> list[str]:
     return [f"[{found.title}, 16 at once]({link})", f"{plain.rate:.0f}", gain, "-", "-", other]
 
 
+def rules_table(folder: Path, link: str = "bench/results") -> str:
+    """A row for each page of RULES that is there: the margin rule at its defaults against strict."""
+    found = rules(folder)
+    rows = []
+    for name in RULES:
+        if name in found:
+            strict, margin = (
+                _figures(found[name], who) for who in ("strict+fixed:4", "margin+fixed:4")
+            )
+            nats, distinct = (margin.measures[key].over.mean for key in (NATS, DISTINCT))
+            about = found[name].title.removeprefix("What the margin rule costs ").partition(":")[0]
+            looped = f"{margin.looped} of {margin.answers}, strict {strict.looped}"
+            gain, worse = f"{100 * (margin.gain - 1):+.0f} %", ", ".join(margin.worse) or "-"
+            title = f"[{about}]({link}/{name}/README.md)"
+            rows.append([title, gain, f"{nats:+.3f}", f"{distinct:+.3f}", looped, worse])
+    return table(RULES_HEAD, rows)
+
+
+def _figures(found: QualityResults, who: str) -> Figures:
+    return next(figures for figures in found.figures if figures.who == who)
+
+
 def numbers(folder: Path) -> dict[str, str]:
     """Every number that the README may quote, by its name."""
     out: dict[str, str] = {}
@@ -147,11 +184,7 @@ def numbers(folder: Path) -> dict[str, str]:
 
 
 def filled(text: str, folder: Path) -> str:
-    """A README with its table and its numbers. Raises InputError for a name that is none, and without the marks."""
-    before, start, rest = text.partition(START)
-    _, end, after = rest.partition(END)
-    if not start or not end:
-        raise InputError(f"the README has no {START} ... {END}")
+    """A README with its tables and its numbers. Raises InputError for a name that is none, and without the marks of the results."""
     known = numbers(folder)
 
     def number(match: re.Match[str]) -> str:
@@ -159,8 +192,20 @@ def filled(text: str, folder: Path) -> str:
             raise InputError(f"the README quotes {match[1]}, and no results have it")
         return f"<!--= {match[1]} -->{known[match[1]]}<!--/-->"
 
-    text = f"{before}{START}\n{readme_table(folder)}\n{END}{after}"
+    text = _put(text, "results", readme_table(folder))
+    if rules(folder):
+        text = _put(text, "rules", rules_table(folder))
     return _NUMBER.sub(number, text)
+
+
+def _put(text: str, name: str, found: str) -> str:
+    """A table between its marks."""
+    start, end = f"<!-- {name} -->", f"<!-- /{name} -->"
+    before, first, rest = text.partition(start)
+    _, second, after = rest.partition(end)
+    if not first or not second:
+        raise InputError(f"the README has no {start} ... {end}")
+    return f"{before}{start}\n{found}\n{end}{after}"
 
 
 def main(arguments: Sequence[str]) -> int:

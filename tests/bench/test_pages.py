@@ -44,7 +44,7 @@ def test_a_row_has_the_worst_kind_and_the_best_rival(pages, folder: Path) -> Non
 
 def test_numbers_in_the_text_are_filled_in(pages, folder: Path) -> None:
     """By folder, mode and figure; what is around them stays, and doing it again changes nothing."""
-    text = f"{pages.START}\n{pages.END}\nIt is <!--= default/strict/worst -->9<!--/--> times.\n"
+    text = "<!-- results -->\n<!-- /results -->\nIt is <!--= default/strict/worst -->9<!--/--> times.\n"
     new = pages.filled(text, folder)
     assert new.endswith("It is <!--= default/strict/worst -->0.50<!--/--> times.\n")
     assert "| [Default]" in new
