@@ -3,8 +3,8 @@
     python bench/pages.py             in the repository's root
     python bench/pages.py --check     writes nothing; exit code 1 where the README would change
 
-The README's tables stand between `<!-- results -->` and `<!-- /results -->`, and the same with rules. A number in its text is written
-`<!--= default/strict/mean -->1.15<!--/-->`: folder, mode and figure. Figures of `pyspec bench` are mean (geometric,
+The README's tables stand between `<!-- results -->` and `<!-- /results -->`, and the same with rules. A number in its text is
+written `<!--= default/strict/mean -->1.15<!--/-->`: folder, mode and figure. Figures of `pyspec bench` are mean (geometric,
 over categories, times plain), best, worst, rate (tokens a second) and first (ms); of a batch, rate and gain (times
 plain:1), with the file's name as in batch/bf16/server/gain; of `pyspec quality`, length, gain, relaxed, looped, answers,
 looped_p, nats and distinct.
@@ -184,7 +184,7 @@ def numbers(folder: Path) -> dict[str, str]:
 
 
 def filled(text: str, folder: Path) -> str:
-    """A README with its tables and its numbers. Raises InputError for a name that is none, and without the marks of the results."""
+    """A README with its tables and its numbers. Raises InputError for a name that is none, and without marks."""
     known = numbers(folder)
 
     def number(match: re.Match[str]) -> str:
