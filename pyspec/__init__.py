@@ -14,7 +14,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pyspec._version import borrowed
+from pyspec._version import __version__, borrowed
 from pyspec.errors import PyspecError
 from pyspec.rules import Margin, Strict
 
@@ -70,6 +70,7 @@ __all__ = [
     "Step",
     "Strict",
     "Token",
+    "__version__",
     "install",
     "stream_text",
     "uninstall",

@@ -100,6 +100,12 @@ def token_text(tokens: Sequence[Token], piece: Callable[[int], bytes], colour: b
     return text
 
 
+def print_tokens(console: Console, tokens: Sequence[Token], piece: Callable[[int], bytes]) -> None:
+    """`token_text` on a console, in colour where it has any."""
+    colour = console.color_system is not None and not console.no_color
+    console.print(token_text(tokens, piece, colour), soft_wrap=True, end="")
+
+
 def _mark(text: Text, words: str, source: Source, colour: bool) -> None:
     before, after = ("", "") if colour else _FRAMES[source]
     text.append(f"{before}{words}{after}", _STYLES[source])
@@ -334,8 +340,7 @@ class Screen:
 
     def tokens(self, tokens: Sequence[Token], piece: Callable[[int], bytes]) -> None:
         """An answer's tokens by their source."""
-        colour = self._out.color_system is not None and not self._out.no_color
-        self._out.print(token_text(tokens, piece, colour), soft_wrap=True, end="")
+        print_tokens(self._out, tokens, piece)
 
     @contextmanager
     def answering(self) -> Iterator[Callable[[str], None]]:

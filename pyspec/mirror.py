@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from pyspec.errors import EngineError
 from pyspec.target import TargetLlama
+from pyspec.tokens import common_prefix
 
 
 class ScoreRows:
@@ -120,10 +121,7 @@ class Mirror(TargetLlama):
         own = self._own_text
         if own and self.n_tokens == len(own) - 1 and ids == own[:-1]:
             return 0 if self._used_by_others() else -1
-        same = 0
-        while same < len(ids) and same < len(tokens) and ids[same] == tokens[same]:
-            same += 1
-        return same
+        return common_prefix(ids, tokens)
 
     def _decoded(self) -> tuple[int, int]:
         """Tokens that llama.cpp has decoded on this context, in batches and singly."""

@@ -86,9 +86,8 @@ class Tally:
 
     def join(self, other: Tally) -> None:
         """Count another answer's tokens in; positions are its own."""
-        for name in ("tokens", "rounds", "drafted", "verified", "accepted", "relaxed"):
-            setattr(self, name, getattr(self, name) + getattr(other, name))
-        for name in ("relaxed_nats", "plain_ms", "took_ms"):
+        counts = ("tokens", "rounds", "drafted", "verified", "accepted", "relaxed")
+        for name in (*counts, "relaxed_nats", "plain_ms", "took_ms"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
 
     @property
@@ -152,17 +151,13 @@ class Timings:
 
     def as_dict(self) -> dict[str, float]:
         """The timings as `--json` prints them."""
-        return {
-            "load_ms": round(self.load_ms, 2),
-            "prefill_ms": round(self.prefill_ms, 2),
-            "draft_ms": round(self.draft_ms, 2),
-            "companion_ms": round(self.companion_ms, 2),
-            "verify_ms": round(self.verify_ms, 2),
-            "other_ms": round(self.other_ms, 2),
-            "first_token_ms": round(self.first_token_ms, 2),
-            "total_ms": round(self.total_ms, 2),
-            "tokens_per_second": round(self.tokens_per_second, 2),
-        }
+        return {name: round(getattr(self, name), 2) for name in _TIMES}
+
+
+_TIMES = (
+    *("load_ms", "prefill_ms", "draft_ms", "companion_ms", "verify_ms", "other_ms"),
+    *("first_token_ms", "total_ms", "tokens_per_second"),
+)
 
 
 def common_prefix(one: Sequence[int], other: Sequence[int]) -> int:

@@ -59,7 +59,7 @@ def answer(
     if num_gpus is not None:
         options["num_gpus"] = num_gpus
     return dataset.map_batches(
-        _Worker,
+        _Actor,
         fn_constructor_args=(model_path, arguments),
         concurrency=workers,
         batch_size=block or block_size(dataset.count(), workers),
@@ -68,8 +68,8 @@ def answer(
     )
 
 
-class _Worker:
-    """One actor: a `Batch` that lives as long as the actor does."""
+class _Actor:
+    """One actor: a `Batch` that lives as long as the actor does. Called, it answers a block of a dataset."""
 
     def __init__(self, model_path: str, arguments: dict[str, Any]) -> None:
         self._batch = Batch(model_path, **arguments)
@@ -97,6 +97,12 @@ class _Worker:
             "error": [str(result.error.message) if result.error else "" for result in results],
         }
 
+    def answer(self, records: list[tuple[int, bytes]]) -> Iterator[bytes]:
+        """Results of encoded records, each as soon as it is there."""
+        decode = msgspec.json.Decoder(Record).decode
+        for result in self._batch.run_indexed((i, decode(record)) for i, record in records):
+            yield msgspec.json.encode(result)
+
 
 def block_size(records: int, workers: int) -> int:
     """Records of a block: a quarter of a worker's share."""
@@ -111,19 +117,6 @@ def _plain(value: Any) -> Any:
 
 def _record(row: dict[str, Any], index: int) -> Record:
     return msgspec.convert({"id": str(index), **row}, type=Record, strict=False)
-
-
-class _Actor:
-    """One actor of `RayBatch`: a `Batch` that lives as long as it does."""
-
-    def __init__(self, model_path: str, arguments: dict[str, Any]) -> None:
-        self._batch = Batch(model_path, **arguments)
-
-    def answer(self, records: list[tuple[int, bytes]]) -> Iterator[bytes]:
-        """Results, each as soon as it is there."""
-        decode = msgspec.json.Decoder(Record).decode
-        for result in self._batch.run_indexed((i, decode(record)) for i, record in records):
-            yield msgspec.json.encode(result)
 
 
 class _Working:

@@ -112,17 +112,9 @@ def _clear(chat: Chat, _argument: str) -> None:
     chat.screen.note("the conversation is empty; the system text stays")
 
 
-def _regen(chat: Chat, _argument: str) -> None:
-    chat.regen()
-
-
 def _undo(chat: Chat, _argument: str) -> None:
     question = " ".join(chat.undo().user.split())
     chat.screen.note(f"took back: {question[:60]}{'...' if len(question) > 60 else ''}")
-
-
-def _compare(chat: Chat, _argument: str) -> None:
-    chat.compare()
 
 
 def _save(chat: Chat, argument: str) -> None:
@@ -202,24 +194,20 @@ def _set(chat: Chat, argument: str) -> None:
     chat.screen.note(f"{name} is {values(chat.settings)[name]}")
 
 
-def _verify(chat: Chat, argument: str) -> None:
-    _set(chat, f"verify {_choice(argument, 'margin', 'strict')}")
+def _chosen(name: str, *words: str) -> Callable[[Chat, str], None]:
+    """What changes a setting that has a command of its own."""
+    return lambda chat, argument: _set(chat, f"{name} {_choice(argument, *words)}")
 
 
-def _stats(chat: Chat, argument: str) -> None:
-    _set(chat, f"stats {_choice(argument, 'on', 'brief', 'off')}")
+def _used(role: str) -> Callable[[Chat, str], None]:
+    """What loads another model for a role, or says which one there is."""
 
+    def use(chat: Chat, argument: str) -> None:
+        if argument:
+            chat.model.use(**{role: argument})
+        chat.screen.note(f"draft {chat.model.draft}, companion {chat.model.companion}")
 
-def _draft(chat: Chat, argument: str) -> None:
-    if argument:
-        chat.model.use(draft=argument)
-    chat.screen.note(f"draft {chat.model.draft}, companion {chat.model.companion}")
-
-
-def _companion(chat: Chat, argument: str) -> None:
-    if argument:
-        chat.model.use(companion=argument)
-    chat.screen.note(f"draft {chat.model.draft}, companion {chat.model.companion}")
+    return use
 
 
 def _show(chat: Chat, argument: str) -> None:
@@ -260,13 +248,14 @@ _SHOWS: dict[str, Callable[[Chat], None]] = {
 }
 
 _DRAFTS, _COMPANIONS = ("none", "lookup", "mtp", "lookup+mtp", "auto"), ("none", "auto")
+_RULES, _AMOUNTS = ("margin", "strict"), ("on", "brief", "off")
 
 COMMANDS = (
     Command("help", _help, "list the commands"),
     Command("exit", _exit, "leave"),
     Command("bye", _exit, "leave"),
     Command("clear", _clear, "begin anew, with the same system text"),
-    Command("regen", _regen, "answer the last question again"),
+    Command("regen", lambda chat, _: chat.regen(), "answer the last question again"),
     Command("undo", _undo, "take the last question and its answer back"),
     Command("save", _save, "write conversation and settings", "FILE", takes_file=True),
     Command("load", _load, "go on with a saved conversation", "FILE", takes_file=True),
@@ -274,21 +263,34 @@ COMMANDS = (
     Command("system", _system, "set the system text; - removes it, nothing shows it", "TEXT"),
     Command("set", _set, "change a setting", "NAME VALUE", tuple(FIELDS)),
     Command("show", _show, "show what is in force", "|".join(_SHOWS), tuple(_SHOWS)),
-    Command("verify", _verify, "how drafts are accepted", "margin|strict", ("margin", "strict")),
+    Command(
+        "verify", _chosen("verify", *_RULES), "how drafts are accepted", "margin|strict", _RULES
+    ),
     Command(
         "draft",
-        _draft,
+        _used("draft"),
         "draft with something else",
         "NAME|none|lookup|mtp|auto",
         _DRAFTS,
         takes_file=True,
     ),
     Command(
-        "companion", _companion, "judge drafts with it", "NAME|none", _COMPANIONS, takes_file=True
+        "companion",
+        _used("companion"),
+        "judge drafts with it",
+        "NAME|none",
+        _COMPANIONS,
+        takes_file=True,
     ),
     Command(
-        "stats", _stats, "what is said after each answer", "on|brief|off", ("on", "brief", "off")
+        "stats",
+        _chosen("stats", *_AMOUNTS),
+        "what is said after each answer",
+        "on|brief|off",
+        _AMOUNTS,
     ),
-    Command("compare", _compare, "answer again by the other rule, and show both"),
+    Command(
+        "compare", lambda chat, _: chat.compare(), "answer again by the other rule, and show both"
+    ),
 )
 """Every command."""

@@ -191,14 +191,17 @@ MOST = 500
 """Chats that are kept; the oldest go."""
 
 
+def state_path(variable: str, name: str) -> Path | None:
+    """Where the user's things are kept: where the variable says, nowhere if it is empty, else in the platform's folder."""
+    named = os.environ.get(variable)
+    if named is None:
+        return platformdirs.user_state_path("pyspec", appauthor=False) / name
+    return Path(named).expanduser() if named else None
+
+
 def log_folder() -> Path | None:
     """Where chats are logged, or None where they are not."""
-    named = os.environ.get(FOLDER)
-    if named == "":
-        return None
-    if named is not None:
-        return Path(named).expanduser()
-    return platformdirs.user_state_path("pyspec", appauthor=False) / "chats"
+    return state_path(FOLDER, "chats")
 
 
 def new_path() -> Path | None:

@@ -7,11 +7,9 @@ import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, BinaryIO, Protocol
 
-import platformdirs
 from prompt_toolkit import PromptSession
 from prompt_toolkit.application import get_app
 from prompt_toolkit.completion import CompleteEvent, Completer, Completion, PathCompleter
@@ -22,7 +20,7 @@ from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 
 from pyspec.chat import TWICE_S
 from pyspec.chat.commands import COMMANDS, execute, find
-from pyspec.chat.files import MAX_TEXT
+from pyspec.chat.files import MAX_TEXT, state_path
 from pyspec.errors import InputTooLong, PyspecError
 from pyspec.files import utf8
 
@@ -212,14 +210,9 @@ def _keys() -> KeyBindings:
 
 
 def _history() -> History:
-    named = os.environ.get(HISTORY)
-    if named == "":
+    path = state_path(HISTORY, "chat-history")
+    if path is None:
         return InMemoryHistory()
-    path = (
-        Path(named)
-        if named
-        else platformdirs.user_state_path("pyspec", appauthor=False) / "chat-history"
-    )
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600))

@@ -11,7 +11,6 @@ from types import FrameType
 from typing import Any
 
 import click
-from rich.console import Console
 
 from pyspec._version import __version__
 from pyspec.chat.commands import execute
@@ -41,7 +40,7 @@ from pyspec.cli.options import (
     sampler_options,
 )
 from pyspec.cli.resume import with_last_model
-from pyspec.cli.streams import interruptible
+from pyspec.cli.streams import console_of, interruptible
 from pyspec.display import STATS_HELP, Screen
 from pyspec.errors import InputError
 
@@ -177,12 +176,4 @@ def _screen(color: str) -> Screen:
             stream.reconfigure(
                 errors="replace"
             )  # a terminal that lacks a character is no reason to end
-    wanted = {"always": True, "never": False}.get(color)
-    no_color = {"never": True, "always": False}.get(color)
-
-    def console(*, stderr: bool) -> Console:
-        return Console(
-            stderr=stderr, highlight=False, emoji=False, force_terminal=wanted, no_color=no_color
-        )
-
-    return Screen(console(stderr=False), console(stderr=True))
+    return Screen(console_of(color), console_of(color, stderr=True))

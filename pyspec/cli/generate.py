@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,11 +27,19 @@ from pyspec.cli.options import (
     sampler_options,
 )
 from pyspec.cli.resume import Dialogue, PromptCache, with_last_model
-from pyspec.cli.streams import exit_code, file_text, interruptible, prompt_text
-from pyspec.display import STATS_HELP, PromptStatus, counted, safe, stats_line, token_text, verdict
+from pyspec.cli.streams import console_of, exit_code, file_text, interruptible, prompt_text
+from pyspec.display import (
+    STATS_HELP,
+    PromptStatus,
+    counted,
+    print_tokens,
+    safe,
+    stats_line,
+    verdict,
+)
 from pyspec.errors import OptionError
-from pyspec.llama import Piece, Speculation, SpeculativeLlama, stream_text
-from pyspec.sampling import Constraint, Sampling, bounded, schema_grammar
+from pyspec.llama import Piece, SpeculativeLlama, stream_text
+from pyspec.sampling import Constraint, bounded, schema_grammar
 
 _FILE = click.Path(path_type=Path, dir_okay=False)
 
@@ -129,18 +138,6 @@ class OutputOptions:
     as_json: bool
 
 
-@dataclass(frozen=True)
-class _Task:
-    """One answer that is wanted, as the options say."""
-
-    sampling: Sampling
-    speculation: Speculation
-    max_tokens: int
-    stop: tuple[str, ...]
-    quiet: bool
-    grammar: Constraint | None = None
-
-
 @click.command(cls=Subcommand, examples=EXAMPLES, epilog=STATS_HELP)
 @click.argument("prompt", required=False, type=TEXT)
 @prompt_options
@@ -167,58 +164,56 @@ def generate(
 ) -> int:
     """Answer PROMPT, the text of a file, or what is piped to stdin; where there are several, joined in this order."""
     text = asked.text(prompt)
-    task = _Task(
-        sampler.sampling(),
-        drafts.speculation,
-        shape.max_tokens,
-        shape.stop,
-        output.as_json or output.tokens,
-    )
-    grammar = shape.gbnf()
+    sampling, speculation, grammar = sampler.sampling(), drafts.speculation, shape.gbnf()
     with open_model(with_last_model(models) if asked.going_on else models, drafts, engine) as llm:
-        if grammar is not None:
-            task = replace(task, grammar=Constraint(llm, grammar))
+        constraint = None if grammar is None else Constraint(llm, grammar)
         dialogue = Dialogue.begin(
             llm, asked.system, raw=asked.raw, going_on=asked.going_on, log=asked.log
         )
-        pieces, signals = _answer(llm, dialogue.prompt(text), task, asked.prompt_cache)
-        dialogue.keep(text, pieces, task.sampling.seed)
+        tokens = dialogue.prompt(text)
+        pieces, signals = [Piece("", (), "length")], list[int]()
+        if shape.max_tokens != 0:
+            answer = partial(
+                stream_text, llm, tokens, sampling, max_tokens=shape.max_tokens, stop=shape.stop,
+                speculation=speculation, grammar=constraint,
+            )  # fmt: skip
+            cache = PromptCache(llm, asked.prompt_cache)
+            cache.restore(tokens)
+            shown = not (output.as_json or output.tokens)
+            pieces, signals = _answer(answer, llm.cancel, lambda: cache.keep(tokens), shown=shown)
+        dialogue.keep(text, pieces, sampling.seed)
         _say(llm, pieces, output, shape.max_tokens)
     return exit_code(signals) if pieces[-1].finish_reason == "cancelled" else 0
 
 
 def _answer(
-    llm: SpeculativeLlama, tokens: list[int], task: _Task, cache_file: Path | None
+    answer: Callable[..., Iterator[Piece]],
+    cancel: Callable[[], None],
+    was_read: Callable[[], None],
+    *,
+    shown: bool,
 ) -> tuple[list[Piece], list[int]]:
     """Generate, writing text to stdout as it comes unless it is printed later as a whole; with the signals that came."""
-    if task.max_tokens == 0:
-        return [Piece("", (), "length")], []
-    cache = PromptCache(llm, cache_file)
-    cache.restore(tokens)
     pieces: list[Piece] = []
     reading = PromptStatus(Console(stderr=True))
-    with interruptible(llm.cancel) as signals:
+    with interruptible(cancel) as signals:
 
         def progress(done: int, total: int) -> None:
             reading(done, total)
             if signals:  # one that came before the engine had begun
-                llm.cancel()
+                cancel()
 
-        stream = stream_text(
-            llm, tokens, task.sampling, max_tokens=task.max_tokens, stop=task.stop,
-            speculation=task.speculation, grammar=task.grammar, progress=progress,
-        )  # fmt: skip
         on_terminal = sys.stdout.isatty()
-        for piece in stream:
+        for piece in answer(progress=progress):
             if not pieces:
                 reading.stop()
-                cache.keep(tokens)
+                was_read()
             pieces.append(piece)
-            if not task.quiet and piece.text:
+            if shown and piece.text:
                 sys.stdout.write(safe(piece.text) if on_terminal else piece.text)
                 sys.stdout.flush()
     reading.stop()
-    if not task.quiet:
+    if shown:
         click.echo()
     return pieces, signals
 
@@ -231,7 +226,8 @@ def _say(
         click.echo(json.dumps(_report(llm, pieces, output.tokens), ensure_ascii=False))
         return
     if output.tokens:
-        _print_tokens(llm, pieces, output.color)
+        tokens = [token for piece in pieces for token in piece.tokens]
+        print_tokens(console_of(output.color), tokens, llm.piece)
     if cut := _cut(llm, pieces, max_tokens):
         click.echo(cut, err=True)
     if output.stats is False or not llm.last_speculation:
@@ -280,16 +276,6 @@ def _report(llm: SpeculativeLlama, pieces: list[Piece], with_tokens: bool) -> di
             for token in piece.tokens
         ]
     return report
-
-
-def _print_tokens(llm: SpeculativeLlama, pieces: list[Piece], color: str) -> None:
-    tokens = [token for piece in pieces for token in piece.tokens]
-    console = Console(
-        no_color={"never": True, "always": False}.get(color),
-        force_terminal=True if color == "always" else None,
-    )
-    coloured = console.color_system is not None and not console.no_color
-    console.print(token_text(tokens, llm.piece, coloured), soft_wrap=True, end="")
 
 
 def _schema(text: str) -> str:

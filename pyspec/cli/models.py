@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 from rich.table import Table
@@ -39,7 +38,6 @@ from pyspec.store.remote import hub_repo
 _MOST_TEMPLATE = 2048
 _MOST_VALUE = 100
 _TEMPLATE = "tokenizer.chat_template"
-T = TypeVar("T")
 
 
 @click.group()
@@ -131,7 +129,8 @@ def pull(name: str, kind: str | None, as_json: bool) -> None:
     """
     if kind == "auto" and (entry := find(name, load_manifest())) is not None:
         kind = _measured_type(entry)
-    made = _with_progress(lambda show: _pulled(name, kind, show))
+    with store_progress() as show:
+        made = _pulled(name, kind, show)
     if kind is not None and (record := read_provenance(made)) is not None:
         click.echo(f"{made.stem}: {record.note}", err=True)
     _echo_path(made, as_json)
@@ -164,7 +163,7 @@ def _pulled(name: str, kind: str | None, show: Progress) -> Path:
     raise ModelNotFound(f"{name} is a file here already, there is nothing to fetch")
 
 
-def _echo_path(path: Path, as_json: bool = False) -> None:
+def _echo_path(path: Path, as_json: bool) -> None:
     if as_json:
         size = path.stat().st_size
         click.echo(json.dumps({"path": str(path), "size": size, "sha256": file_sha256(path)}))
@@ -172,17 +171,14 @@ def _echo_path(path: Path, as_json: bool = False) -> None:
     click.echo(os.fsencode(path))  # bytes: a name that is not UTF-8 comes out as it is
 
 
-def _with_progress(work: Callable[[Progress], T]) -> T:
-    with store_progress() as show:
-        return work(show)
-
-
 @models.command(cls=Subcommand)
 @click.argument("name", required=False, shell_complete=model_names)
 @_AS_JSON
 def path(name: str | None, as_json: bool) -> None:
     """Print the path of a model, fetching it if need be; without NAME, of the default target."""
-    _echo_path(_with_progress(lambda show: resolve(name, show)), as_json)
+    with store_progress() as show:
+        found = resolve(name, show)
+    _echo_path(found, as_json)
 
 
 @models.command("add", cls=Subcommand)

@@ -46,7 +46,10 @@ class ServerOptions:
     @property
     def is_local(self) -> bool:
         """Whether only this machine reaches it."""
-        return _is_loopback(self.host)
+        try:
+            return self.host == "localhost" or ipaddress.ip_address(self.host).is_loopback
+        except ValueError:
+            return False
 
     def serving(self, batch: Batch, file: str) -> Serving:
         """What the server says of itself, and its limits; file: the model's name where no other is given."""
@@ -151,10 +154,3 @@ def _listen(host: str, port: int) -> socket.socket:
             f"cannot listen on {host} port {port}: {error.strerror or error}", "give another --port"
         ) from None
     return listener
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return host == "localhost" or ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False

@@ -107,14 +107,23 @@ def stdout_console() -> Console:
     return console if console.is_terminal else Console(highlight=False, markup=False, width=240)
 
 
+def console_of(color: str, *, stderr: bool = False) -> Console:
+    """For answers and notes, as `--color` says: auto, always or never."""
+    wanted = {"always": True, "never": False}.get(color)
+    no_color = None if wanted is None else not wanted
+    return Console(
+        stderr=stderr, highlight=False, emoji=False, force_terminal=wanted, no_color=no_color
+    )
+
+
 @contextmanager
-def store_progress(console: Console | None = None) -> Iterator[StoreProgress]:
+def store_progress() -> Iterator[StoreProgress]:
     """Gives the callback that `resolve`, `fetch` and `convert` take.
 
     The bar appears with the first call, on a terminal only; elsewhere each new activity is one
     line, so that logs say what took the time. Nothing appears when nothing has to be done.
     """
-    console = console or Console(stderr=True)
+    console = Console(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[done]}"))
     bar = Progress(*columns, TimeRemainingColumn(), console=console, transient=True)
     tasks: dict[str, TaskID] = {}

@@ -250,15 +250,11 @@ def resolve(model: str | os.PathLike[str] | None = None, progress: Progress = no
         return _existing(Path(model).expanduser())
     manifest = load_manifest()
     name = manifest.default_target if model is None else model
-    path = _of_manifest(name, manifest, progress) or _variant(name, manifest, progress)
+    entry = manifest.get(name)
+    path = fetch_best(entry, progress) if entry else _variant(name, manifest, progress)
     if path is None and (found := find_here(_bare(name))) is not None:
         path = found.path
     return path or _other(name, progress)
-
-
-def _of_manifest(name: str, manifest: Manifest, progress: Progress) -> Path | None:
-    entry = manifest.get(name)
-    return None if entry is None else fetch_best(entry, progress)
 
 
 def _other(name: str, progress: Progress) -> Path:

@@ -63,17 +63,13 @@ def gguf_names(repo: str, file: str) -> tuple[str, tuple[str, ...]]:
     return name, (stem, Path(file).name, f"{repo}/{file}", repo, short, plain)
 
 
-def _home() -> Path:
-    return Path.home()
-
-
 def _folder(variable: str) -> Path | None:
     value = os.environ.get(variable, "").strip()
     return Path(value).expanduser() if value else None
 
 
 def _xdg_cache() -> Path:
-    return _folder("XDG_CACHE_HOME") or _home() / ".cache"
+    return _folder("XDG_CACHE_HOME") or Path.home() / ".cache"
 
 
 # -- ollama ------------------------------------------------------------------------------------------------------------
@@ -83,7 +79,7 @@ def ollama() -> Iterator[Found]:
     """Manifests name a model; its weights are a blob named after its hash."""
     shared = Path("/usr/share/ollama/.ollama/models")
     named = _folder("OLLAMA_MODELS")
-    for root in [named] if named else [_home() / ".ollama/models", shared]:
+    for root in [named] if named else [Path.home() / ".ollama/models", shared]:
         with suppress(OSError):
             yield from _ollama_models(root)
 
@@ -150,9 +146,9 @@ def lm_studio() -> Iterator[Found]:
 
 
 def _lm_studio_roots() -> Iterator[Path]:
-    homes = [_home() / ".lmstudio", _home() / ".cache/lm-studio"]
+    homes = [Path.home() / ".lmstudio", Path.home() / ".cache/lm-studio"]
     with suppress(OSError, ValueError):
-        homes.insert(0, Path((_home() / ".lmstudio-home-pointer").read_text("utf-8").strip()))
+        homes.insert(0, Path((Path.home() / ".lmstudio-home-pointer").read_text("utf-8").strip()))
     for home in homes:
         moved = _json(home / "settings.json").get("downloadsFolder")
         if isinstance(moved, str) and moved:
@@ -207,7 +203,7 @@ def llama_cpp() -> Iterator[Found]:
 
 def _llama_cpp_cache() -> Path:
     if sys.platform == "darwin":
-        return _home() / "Library/Caches/llama.cpp"
+        return Path.home() / "Library/Caches/llama.cpp"
     if sys.platform == "win32":
         return Path(os.environ.get("LOCALAPPDATA", "")) / "llama.cpp"
     return _xdg_cache() / "llama.cpp"
