@@ -296,6 +296,11 @@ class ChatTemplate:
             tokens += self._part(self.format.turn["assistant"][0])
         return tokens
 
+    def bare(self, text: str) -> list[int]:
+        """Token ids of a text without a turn around it; at least one."""
+        tokens = self._tokenizer.tokenize(text.encode(), add_bos=self._add_bos, special=False)
+        return list(tokens) or [self._tokenizer.token_bos()]
+
     def _arranged(self, messages: Sequence[Message]) -> list[Message]:
         turns = list(messages)
         has_system = bool(turns) and turns[0].get("role") == "system"

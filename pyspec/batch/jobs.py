@@ -141,13 +141,8 @@ class JobMaker:
                 raise InputError("the prompt names tokens that do not exist")
             return list(record.tokens)
         if record.messages is None and (self._settings.raw or self._template.format is PLAIN):
-            return self._plain_tokens(record.prompt or "")
+            return self._template.bare(record.prompt or "")
         return self._template.prompt(self._messages(record))
-
-    def _plain_tokens(self, text: str) -> list[int]:
-        add_bos = bool(self._target._model.add_bos_token())  # noqa: SLF001 - llama_cpp has no public way
-        tokens = list(self._target.tokenize(text.encode(), add_bos=add_bos, special=False))
-        return tokens or [self._target.token_bos()]
 
     def _messages(self, record: Record) -> Sequence[Message]:
         if record.messages is not None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import stat
 from contextlib import suppress
+from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Literal
@@ -13,10 +15,14 @@ import msgspec
 import platformdirs
 
 from pyspec._version import __version__
-from pyspec.chat.conversation import Conversation, Exchange, LlamaSpeaker, Reply, SavedModel
-from pyspec.errors import InputError, InputTooLong
+from pyspec.chat.conversation import Conversation, Exchange, LlamaSpeaker, Reply, SavedModel, spoken
+from pyspec.errors import InputError, InputTooLong, PyspecError
 from pyspec.files import utf8, write_whole
+from pyspec.llama import Piece, SpeculativeLlama
+from pyspec.text import PLAIN, ChatTemplate
 from pyspec.tokens import Source, Token
+
+log = logging.getLogger("pyspec")
 
 MAX_TEXT = 1 << 20
 """Bytes of a text that is read, or of a line that is typed."""
@@ -238,3 +244,71 @@ def _prune(folder: Path) -> None:
     for path in _all(folder)[: -MOST + 1]:
         with suppress(OSError):
             path.unlink()
+
+
+def last_model() -> str | None:
+    """The file of the model that the newest chat was held with, if it is there."""
+    path = newest()
+    model = load(path).model.path if path is not None else ""
+    return model if model and Path(model).is_file() else None
+
+
+# -- one answer at a time ----------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Dialogue:
+    """The conversation that an answer belongs to, and the file it is kept in, if any."""
+
+    llm: SpeculativeLlama
+    template: ChatTemplate
+    conversation: Conversation
+    path: Path | None
+    raw: bool
+
+    @classmethod
+    def begin(
+        cls, llm: SpeculativeLlama, system: str | None, *, raw: bool, going_on: bool, log: bool
+    ) -> Dialogue:
+        """A new one, or with `going_on` the newest that was logged. Raises InputError where there is none."""
+        template = ChatTemplate.of(llm)
+        raw = raw or template.format is PLAIN
+        made = cls(llm, template, Conversation(system), None, raw)
+        if going_on:
+            made._go_on(newest(), system)
+        elif log and not raw:
+            made.path = new_path()
+        return made
+
+    def _go_on(self, path: Path | None, system: str | None) -> None:
+        if path is None:
+            raise InputError("there is no answer to go on with", "ask something first, without -c")
+        if self.raw:
+            raise InputError(
+                "a text without a chat template has no turns to go on with", "leave -c or --raw out"
+            )
+        self.conversation, _ = restore(load(path), LlamaSpeaker(self.llm))
+        if system is not None:
+            self.conversation.system = system
+        self.path = path
+
+    def prompt(self, text: str) -> list[int]:
+        """The tokens of the conversation with one more question, or of a raw text."""
+        if self.raw:
+            return self.template.bare(text)
+        self.conversation.exchanges.append(Exchange(text))
+        return self.template.prompt(self.conversation.messages())
+
+    def keep(self, text: str, pieces: list[Piece], seed: int) -> None:
+        """Log the answer to the newest question; a log that cannot be written is said and ends nothing."""
+        said = "".join(piece.text for piece in pieces)
+        if self.path is None or not said:
+            return
+        tokens = [token for piece in pieces for token in piece.tokens]
+        answer = Reply(said, spoken(tokens, said, self.llm.piece), pieces[-1].finish_reason, seed)
+        self.conversation.exchanges[-1] = Exchange(text, answer)
+        try:
+            target = LlamaSpeaker(self.llm).target()
+            save(self.path, self.conversation, {}, target)
+        except PyspecError as error:
+            log.warning("the answer is not logged: %s", error)

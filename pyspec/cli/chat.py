@@ -15,7 +15,7 @@ import click
 from pyspec._version import __version__
 from pyspec.chat.commands import execute
 from pyspec.chat.conversation import Conversation, LlamaChat
-from pyspec.chat.files import new_path, newest
+from pyspec.chat.files import last_model, new_path, newest
 from pyspec.chat.prompt import (
     Reader,
     StreamReader,
@@ -39,7 +39,6 @@ from pyspec.cli.options import (
     output_options,
     sampler_options,
 )
-from pyspec.cli.resume import with_last_model
 from pyspec.cli.streams import console_of, interruptible
 from pyspec.display import STATS_HELP, Screen
 from pyspec.errors import InputError
@@ -118,8 +117,8 @@ def chat(
     signal.signal(signal.SIGTERM, _terminate)
     on_terminal = sys.stdin.isatty() and sys.stdout.isatty()
     resumed = _newest() if asked.going_on else None
-    if asked.going_on:
-        models = with_last_model(models)
+    if asked.going_on and models.model is None:
+        models = replace(models, model=last_model())
     model = LlamaChat(
         lambda draft, companion: open_model(
             replace(models, draft=draft, companion=companion), drafts, engine

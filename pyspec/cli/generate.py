@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ from typing import Any
 import click
 from rich.console import Console
 
+from pyspec.chat.files import Dialogue, last_model
 from pyspec.cli.command import TEXT, Subcommand, gathered, option
 from pyspec.cli.engine import engine_options
 from pyspec.cli.options import (
@@ -26,7 +27,6 @@ from pyspec.cli.options import (
     output_options,
     sampler_options,
 )
-from pyspec.cli.resume import Dialogue, PromptCache, with_last_model
 from pyspec.cli.streams import console_of, exit_code, file_text, interruptible, prompt_text
 from pyspec.display import (
     STATS_HELP,
@@ -39,6 +39,7 @@ from pyspec.display import (
 )
 from pyspec.errors import OptionError
 from pyspec.llama import Piece, SpeculativeLlama, stream_text
+from pyspec.mirror import PromptCache
 from pyspec.sampling import Constraint, bounded, schema_grammar
 
 _FILE = click.Path(path_type=Path, dir_okay=False)
@@ -165,7 +166,9 @@ def generate(
     """Answer PROMPT, the text of a file, or what is piped to stdin; where there are several, joined in this order."""
     text = asked.text(prompt)
     sampling, speculation, grammar = sampler.sampling(), drafts.speculation, shape.gbnf()
-    with open_model(with_last_model(models) if asked.going_on else models, drafts, engine) as llm:
+    if asked.going_on and models.model is None:
+        models = replace(models, model=last_model())
+    with open_model(models, drafts, engine) as llm:
         constraint = None if grammar is None else Constraint(llm, grammar)
         dialogue = Dialogue.begin(
             llm, asked.system, raw=asked.raw, going_on=asked.going_on, log=asked.log
