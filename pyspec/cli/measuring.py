@@ -16,6 +16,7 @@ from pyspec.cli.streams import run_progress, stdout_console, store_progress
 from pyspec.errors import OptionError
 from pyspec.llama import SpeculativeLlama
 from pyspec.measure.bench import Task, run_bench
+from pyspec.measure.costs import all_types, type_table
 from pyspec.measure.modes import parse_modes
 from pyspec.measure.profile import Measured, PairFigures, draw, measure, say, store
 from pyspec.measure.quality import (
@@ -30,7 +31,6 @@ from pyspec.measure.questions import Question, human_eval, load_questions, selec
 from pyspec.measure.records import Options, published
 from pyspec.measure.report import can_draw, speed_table
 from pyspec.measure.rounds import save_rounds
-from pyspec.measure.types import all_types, type_table
 from pyspec.measure.variants import SideBySide, answer_all, parse_variants
 from pyspec.profiles import save_prior
 from pyspec.store.machine import default_threads

@@ -1,23 +1,30 @@
-"""Times of single decodes on this machine, and what they and recorded rounds make of every plan."""
+"""What decodes cost on this machine, by a target's own engine: of a pair by rows, and of a target's tensor types.
+
+Types are measured as several files of the same weights, all loaded at once; the files take turns, so that a slow moment of the
+machine does not fall on one of them.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
 from statistics import median
 from time import perf_counter
 
 import msgspec
+import numpy as np
+import numpy.typing as npt
 
-from pyspec.engine.handle import Engine, Role
+from pyspec.engine.handle import MAX_DRAFT, Engine, Role
 from pyspec.engine.session import PREFILL_CHUNK
 from pyspec.llama import SpeculativeLlama
-from pyspec.measure import simulate as simulator
-from pyspec.measure.rounds import Answer
-from pyspec.measure.simulate import Player, Times, fixed_speed
-from pyspec.policy.acceptance import Learned
+from pyspec.measure.questions import load_questions
+from pyspec.measure.report import table
 from pyspec.policy.cost import N_MAX, CostCurve, expand
-from pyspec.policy.goodput import GoodputPolicy
-from pyspec.policy.stopping import survivals
+from pyspec.store.fetch import CONVERSIONS, ORIGINAL, Progress, convert, fetch
+from pyspec.store.manifest import Entry
 
 
 class MeasuredCosts(msgspec.Struct):
@@ -168,53 +175,182 @@ def _side(
     return (median(steps) if steps else 0.0), rows
 
 
-# -- plans -------------------------------------------------------------------------------------------------------------
+def rows_after(
+    llm: SpeculativeLlama, prompt: Sequence[int], answer: Sequence[int], width: int = MAX_DRAFT
+) -> Iterator[npt.NDArray[np.float32]]:
+    """The target's logits [n_vocab] for each token of `answer`, given everything before it.
+
+    By teacher forcing through the very engine, up to `width` tokens a decode, 64 at most.
+    """
+    session = llm.assembly.session
+    engine, text, done = session.engine, list(prompt), 0
+    engine.cancel(raised=False)
+    llm.reset()  # the KV is no longer what it was; what is common to two calls is not read twice
+    while done < len(answer):
+        ready(engine, text, len(text))
+        part = list(answer[done : done + min(width, MAX_DRAFT, session.loop.longest + 1)])
+        # the last token's row is the one before it: nothing follows that had to be decoded
+        drafted = part[:-1] if len(part) > 1 else []
+        engine.put_draft(0, drafted)
+        engine.verify([(0, 0, len(drafted))])
+        for i in range(len(part)):
+            yield engine.row(0, i)
+        text += part
+        done += len(part)
 
 
-PLAIN = "do not speculate"
+def nats_of(row: npt.NDArray[np.float32], token: int) -> float:
+    """-log of the target's probability of a token, by its logits."""
+    top = float(row.max())
+    return top + math.log(float(np.exp(row - top, dtype=np.float64).sum())) - float(row[token])
 
 
-def fixed_plans(
-    rows: Sequence[float], step: float, acceptance: Sequence[float]
-) -> dict[str, float]:
-    """Goodput over plain decoding of every fixed length: (1 + E accepted) / time."""
-    out = {PLAIN: 1.0}
-    expected = 1.0
-    for k, survival in enumerate(survivals(acceptance), 1):
-        expected += survival
-        if k + 1 < len(rows):
-            out[f"fixed:{k}"] = expected * rows[1] / (rows[k + 1] + k * step)
-    return out
+# -- which tensor type a target should have -----------------------------------------------------------------------------
 
 
-def break_even(rows: Sequence[float], step: float, kmax: int) -> float:
-    """The least constant acceptance with which some fixed length pays; above 1 if none does."""
-
-    def best(a: float) -> float:
-        plans = fixed_plans(rows, step, [a] * kmax)
-        return max(gain for name, gain in plans.items() if name != PLAIN)
-
-    if best(1.0) <= 1.0:
-        return 2.0
-    low, high = 0.0, 1.0
-    for _ in range(30):
-        middle = (low + high) / 2.0
-        low, high = (low, middle) if best(middle) > 1.0 else (middle, high)
-    return high
+ROWS = (1, 4, 8)
+PREFILL = 512
+LOSS_BOUND, SLOWER_BOUND = 0.01, 1.03
+_DEPTH = 128
+_TURNS, _REPEATS = 5, 5
+_READ = 2048
+"""Most tokens that the nats are measured on."""
 
 
-def simulate(
-    costs: MeasuredCosts, answers: Sequence[Answer], learned: Learned, *, companion: bool
-) -> float:
-    """Speed-up of the default policy on recorded answers, by the measured times; no Python in them."""
-    if not any(answer.models or answer.lookups for answer in answers):
-        return 1.0
-    curve = costs.curve()
-    tables = (
-        curve.target.table(min(costs.target_ms)),
-        curve.draft.table(),
-        curve.companion.table(),
-    )
-    times = simulator.Costs(*(Times(dict(enumerate(table[1:], 1))) for table in tables))
-    policy = GoodputPolicy(curve, Learned.restore(learned.state()), companion=companion)
-    return Player(policy, times).play(answers).speed / fixed_speed(answers, times, 0)
+class TypeFigures(msgspec.Struct):
+    """One file. Times in ms, medians over turns.
+
+    rows: of a decode of so many rows with logits; prefill: of 512 tokens. nats: a token of the text; loss:
+    over the first file's; same: share of places with the first file's first choice. pays_from: drafted
+    tokens of 3 that must be accepted before a verify of 4 rows is cheaper than decoding one by one.
+    """
+
+    kind: str
+    size: int
+    rows: dict[int, float]
+    prefill: float
+    nats: float
+    loss: float
+    same: float
+
+    @property
+    def pays_from(self) -> float:
+        """Accepted tokens a verify of 4 rows must bring."""
+        return self.rows[4] / self.rows[1] - 1.0
+
+
+def measure_types(
+    files: Mapping[str, Path],
+    text: bytes,
+    threads: int,
+    report: Callable[[int, int, str], None] = lambda _done, _total, _what: None,
+) -> list[TypeFigures]:
+    """Figures of files of the same weights, by type; the first one is what the others are compared with.
+
+    text: what the nats are measured on; 2,000 tokens or more tell types apart. Raises ModelInvalid.
+    """
+    with ExitStack() as opened:
+        models = {kind: opened.enter_context(_open(path, threads)) for kind, path in files.items()}
+        tokens = next(iter(models.values())).tokenize(text)
+        tokens *= 1 + (PREFILL + 64) // max(1, len(tokens))
+        steps = _TURNS + 1 + len(models)
+        times: dict[str, list[dict[int, float]]] = {kind: [] for kind in models}
+        for turn in range(_TURNS + 1):
+            report(turn, steps, "times of decodes")
+            for kind, llm in models.items():
+                times[kind].append(_times(llm, tokens))
+        read = {}
+        for i, (kind, llm) in enumerate(models.items()):
+            report(_TURNS + 1 + i, steps, f"nats of {kind}")
+            read[kind] = _read(llm, tokens[:_READ])
+    # the first turn warms up
+    medians = {
+        kind: {n: median(turn[n] for turn in turns[1:]) for n in turns[0]}
+        for kind, turns in times.items()
+    }
+    nats, choices = next(iter(read.values()))
+    return [
+        TypeFigures(
+            kind=kind,
+            size=path.stat().st_size,
+            rows={n: medians[kind][n] for n in ROWS},
+            prefill=medians[kind][PREFILL],
+            nats=float(np.mean(read[kind][0])),
+            loss=float(np.mean(read[kind][0]) - np.mean(nats)),
+            same=float(np.mean(np.array(read[kind][1]) == np.array(choices))),
+        )
+        for kind, path in files.items()
+    ]
+
+
+def _open(path: Path, threads: int) -> SpeculativeLlama:
+    return SpeculativeLlama(
+        str(path), draft="none", companion="none", n_ctx=1024, n_batch=PREFILL, n_ubatch=PREFILL,
+        n_threads=threads, n_threads_batch=threads, verbose=False,
+    )  # fmt: skip
+
+
+def _times(llm: SpeculativeLlama, tokens: Sequence[int]) -> dict[int, float]:
+    """Milliseconds of one prefill, and of a few verifies of each width behind its first tokens."""
+    engine = llm.assembly.session.engine
+    engine.set_tokens(0, ())
+    start = perf_counter()
+    ready(engine, tokens, PREFILL + 1, chunk=PREFILL)
+    found = {PREFILL: 1e3 * (perf_counter() - start)}
+    for n in ROWS:
+        found[n] = median(verify_ms(engine, tokens, _DEPTH, n) for _ in range(_REPEATS))
+    return found
+
+
+def _read(llm: SpeculativeLlama, tokens: Sequence[int]) -> tuple[list[float], list[int]]:
+    """Nats of each token given those before it in its block of 512, and the first choices."""
+    nats, choices = [], []
+    for start in range(0, len(tokens) - 1, PREFILL):
+        first, *rest = tokens[start : start + PREFILL]
+        for token, row in zip(rest, rows_after(llm, [first], rest), strict=True):
+            nats.append(nats_of(row, token))
+            choices.append(int(row.argmax()))
+    return nats, choices
+
+
+def best_type(found: Sequence[TypeFigures]) -> TypeFigures:
+    """The type to have: the fastest of those that lose at most 0.01 nats and do not decode slower plainly.
+
+    Fastest by the geometric mean of its times; the first file where no other fulfils both.
+    """
+    first = found[0]
+    fine = [f for f in found if f.loss <= LOSS_BOUND and f.rows[1] <= SLOWER_BOUND * first.rows[1]]
+    return min(fine, key=lambda f: float(np.mean(np.log([*f.rows.values(), f.prefill]))))
+
+
+def type_table(found: Sequence[TypeFigures]) -> str:
+    """The figures as Markdown, the best type marked."""
+    head = ["", "MB", *(f"{n} rows ms" if n > 1 else "1 row ms" for n in ROWS), f"prefill {PREFILL} ms",
+            "nats a token", "same first choice", "of 3 drafted must be accepted"]  # fmt: skip
+    best = best_type(found)
+    rows = [
+        [
+            f"{f.kind} (best here)" if f is best else f.kind,
+            f"{f.size / 1e6:.0f}",
+            *(f"{f.rows[n]:.1f}" for n in ROWS),
+            f"{f.prefill:.0f}",
+            f"{f.nats:.3f} ({f.loss:+.3f})",
+            f"{100 * f.same:.1f} %",
+            f"{f.pays_from:.2f}" + ("" if f.pays_from < 3 else ": never pays"),
+        ]
+        for f in found
+    ]
+    return table(head, rows)
+
+
+def all_types(
+    entry: Entry, threads: int, progress: Progress, report: Callable[[int, int, str], None]
+) -> list[TypeFigures]:
+    """Figures of a known model as it comes and as each type it can be converted to.
+
+    The files made for this stay in the cache. Raises FetchError.
+    """
+    files = {ORIGINAL: fetch(entry, progress)}
+    files |= {kind: convert(entry, kind, progress) for kind in CONVERSIONS}
+    text = "\n\n".join("\n".join(question.turns) for question in load_questions())
+    return measure_types(files, text.encode(), threads, report)

@@ -16,20 +16,15 @@ from rich.console import Console
 from rich.table import Table
 
 from pyspec.llama import SpeculativeLlama
-from pyspec.measure.costs import (
-    PLAIN,
-    MeasuredCosts,
-    break_even,
-    fixed_plans,
-    measure_costs,
-    simulate,
-)
+from pyspec.measure.costs import MeasuredCosts, measure_costs
 from pyspec.measure.questions import Question
 from pyspec.measure.report import draw_costs, save_figure
 from pyspec.measure.rounds import Answer, Chain, record_answer
+from pyspec.measure.simulate import Costs, Player, Times, fixed_speed
 from pyspec.policy.acceptance import Learned
+from pyspec.policy.goodput import GoodputPolicy
 from pyspec.policy.profile import Profile, save_profile
-from pyspec.policy.stopping import forecast, learn
+from pyspec.policy.stopping import forecast, learn, survivals
 from pyspec.policy.types import SeqOutcome
 from pyspec.profiles import profile_key, profiles_dir
 from pyspec.text import ChatTemplate, Message
@@ -127,7 +122,7 @@ def evaluate(costs: MeasuredCosts, answers: list[Answer], kmax: int, seconds: fl
         break_even_acceptance=break_even(costs.rows, costs.draft_step_ms, kmax),
         plans=plans,
         best_plan=max(plans, key=lambda name: plans[name]),
-        auto=simulate(costs, answers, learned, companion=companion),
+        auto=gain_of_auto(costs, answers, learned, companion=companion),
         seconds=seconds,
     )
     figures.warnings = _warnings(figures)
@@ -207,6 +202,58 @@ def store(llm: SpeculativeLlama, found: Measured) -> Path:
         loss_with_companion=without if with_it is None else with_it,
     )
     return save_profile(profile, profiles_dir())
+
+
+# -- plans -------------------------------------------------------------------------------------------------------------
+
+
+PLAIN = "do not speculate"
+
+
+def fixed_plans(
+    rows: Sequence[float], step: float, acceptance: Sequence[float]
+) -> dict[str, float]:
+    """Goodput over plain decoding of every fixed length: (1 + E accepted) / time."""
+    out = {PLAIN: 1.0}
+    expected = 1.0
+    for k, survival in enumerate(survivals(acceptance), 1):
+        expected += survival
+        if k + 1 < len(rows):
+            out[f"fixed:{k}"] = expected * rows[1] / (rows[k + 1] + k * step)
+    return out
+
+
+def break_even(rows: Sequence[float], step: float, kmax: int) -> float:
+    """The least constant acceptance with which some fixed length pays; above 1 if none does."""
+
+    def best(a: float) -> float:
+        plans = fixed_plans(rows, step, [a] * kmax)
+        return max(gain for name, gain in plans.items() if name != PLAIN)
+
+    if best(1.0) <= 1.0:
+        return 2.0
+    low, high = 0.0, 1.0
+    for _ in range(30):
+        middle = (low + high) / 2.0
+        low, high = (low, middle) if best(middle) > 1.0 else (middle, high)
+    return high
+
+
+def gain_of_auto(
+    costs: MeasuredCosts, answers: Sequence[Answer], learned: Learned, *, companion: bool
+) -> float:
+    """Speed-up of the default policy on recorded answers, by the measured times; no Python in them."""
+    if not any(answer.models or answer.lookups for answer in answers):
+        return 1.0
+    curve = costs.curve()
+    tables = (
+        curve.target.table(min(costs.target_ms)),
+        curve.draft.table(),
+        curve.companion.table(),
+    )
+    times = Costs(*(Times(dict(enumerate(table[1:], 1))) for table in tables))
+    policy = GoodputPolicy(curve, Learned.restore(learned.state()), companion=companion)
+    return Player(policy, times).play(answers).speed / fixed_speed(answers, times, 0)
 
 
 # -- as text -----------------------------------------------------------------------------------------------------------

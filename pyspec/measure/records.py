@@ -177,6 +177,29 @@ class RunRecord(msgspec.Struct):
         return self.who, self.question_id, self.repeat
 
 
+class Difference(msgspec.Struct):
+    """Where an answer first parts from plain decoding's.
+
+    gap: nats between the target's two best tokens there, or None where that was not measured.
+    """
+
+    who: str
+    question_id: int | str
+    turn: int
+    place: int
+    plain: int | None
+    other: int | None
+    gap: float | None = None
+    repeat: int = 0
+
+    def __str__(self) -> str:
+        gap = "" if self.gap is None else f"; the target's two best are {self.gap:.3f} nats apart"
+        return (
+            f"{self.who} differs from plain at question {self.question_id}, turn {self.turn + 1}, "
+            f"token {self.place + 1}: {self.other}, not {self.plain}{gap}"
+        )
+
+
 class RunLog:
     """A file of records that a run appends to and a later run resumes."""
 

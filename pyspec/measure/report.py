@@ -11,9 +11,8 @@ from typing import Any
 import msgspec
 
 from pyspec.errors import OptionError
-from pyspec.measure.equal import Difference
 from pyspec.measure.modes import BOUND
-from pyspec.measure.records import RunRecord, Setup
+from pyspec.measure.records import Difference, RunRecord, Setup
 from pyspec.measure.stats import TOTAL, Speed, Summary, geomean, hindsight, summarise
 
 SHOWN = 20

@@ -35,7 +35,7 @@ from pyspec.engine.models import address
 from pyspec.engine.parts import choose_parts, states_of
 from pyspec.engine.runs import Run
 from pyspec.errors import MeasureError, OptionError, PyspecError
-from pyspec.measure.equal import nats_of
+from pyspec.measure.costs import nats_of
 from pyspec.measure.modes import Mode, parse_mode
 from pyspec.measure.questions import Question, check
 from pyspec.measure.records import Options, RunLog, RunRecord, Setup, TimedAnswer, describe

@@ -11,8 +11,7 @@ from pyspec.batch.packing import Layout
 from pyspec.engine.handle import Gate
 from pyspec.engine.runs import Run
 from pyspec.errors import UnsupportedModel
-from pyspec.measure.costs import measure_costs
-from pyspec.measure.equal import rows_after
+from pyspec.measure.costs import measure_costs, rows_after
 from pyspec.policy.lengths import parse_length
 from pyspec.rules import Strict
 from pyspec.sampling import Sampling

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from pyspec.errors import EngineError, MeasureError, OptionError, PeerMissing
-from pyspec.measure.bench import Runner, Task, run_bench
-from pyspec.measure.equal import differences
+from pyspec.measure.bench import Runner, Task, differences, run_bench
 from pyspec.measure.modes import Ours, parse_modes
 from pyspec.measure.peers import Files, open_peer
 from pyspec.measure.questions import Question

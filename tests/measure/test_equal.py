@@ -13,18 +13,10 @@ from measure.making import record, turn
 
 from pyspec.errors import UnequalOutputs
 from pyspec.llama import SpeculativeLlama
-from pyspec.measure.equal import (
-    TIE,
-    Difference,
-    demand_equal,
-    differences,
-    equality,
-    nats_of,
-    rows_after,
-    tie_bound,
-    top_gap,
-)
+from pyspec.measure.bench import TIE, demand_equal, differences, equality, tie_bound, top_gap
+from pyspec.measure.costs import nats_of, rows_after
 from pyspec.measure.questions import Question
+from pyspec.measure.records import Difference
 from pyspec.sampling import Sampling
 
 
@@ -84,7 +76,7 @@ def test_a_gap_is_of_the_run_that_differs(
         texts.append(text)
         yield np.array([1.0, 3.0], dtype=np.float32)
 
-    monkeypatch.setattr("pyspec.measure.equal.rows_after", rows)
+    monkeypatch.setattr("pyspec.measure.bench.rows_after", rows)
     records = [record("plain", 1, turn([10 + i]), turn([7, 8]), repeat=i) for i in (0, 1)]
     records.append(record("strict", 1, turn([10]), turn([7, 9]), repeat=0, exact=True))
     records.append(record("strict", 1, turn([11]), turn([7, 9]), repeat=1, exact=True))

@@ -11,8 +11,18 @@ import pytest
 from rich.console import Console
 
 from pyspec.engine.handle import Engine, Role
-from pyspec.measure.costs import PLAIN, MeasuredCosts, break_even, fixed_plans, measure_costs
-from pyspec.measure.profile import by_position, calibration, evaluate, measure, say, store
+from pyspec.measure.costs import MeasuredCosts, measure_costs
+from pyspec.measure.profile import (
+    PLAIN,
+    break_even,
+    by_position,
+    calibration,
+    evaluate,
+    fixed_plans,
+    measure,
+    say,
+    store,
+)
 from pyspec.measure.questions import Question
 from pyspec.measure.rounds import Answer, Chain
 from pyspec.profiles import load_profile, profile_key

@@ -7,8 +7,7 @@ from pathlib import Path
 import msgspec
 from measure.making import record, turn
 
-from pyspec.measure.equal import Difference
-from pyspec.measure.records import RunRecord
+from pyspec.measure.records import Difference, RunRecord
 from pyspec.measure.report import SHOWN, Results, collect, gather, page, save
 
 

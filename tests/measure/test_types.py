@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pyspec.errors import ModelInvalid
-from pyspec.measure.types import PREFILL, ROWS, TypeFigures, best_type, measure_types, type_table
+from pyspec.measure.costs import PREFILL, ROWS, TypeFigures, best_type, measure_types, type_table
 
 TEXT = b"the quick brown fox jumps over the lazy dog " * 20
 
