@@ -1,19 +1,16 @@
 """Every page and picture under bench/results, and the README's numbers, made from the results once more.
 
-    python bench/pages.py             in the repository's root
-    python bench/pages.py --check     writes nothing; exit code 1 where the README would change
+    python bench/pages.py    in the repository's root
 
 The README's tables stand between `<!-- results -->` and `<!-- /results -->`, and the same with rules. A number in its text is
 written `<!--= default/strict/mean -->1.15<!--/-->`: folder, mode and figure. Figures of `pyspec bench` are mean (geometric,
-over categories, times plain), best, worst, rate (tokens a second) and first (ms); of a batch, rate and gain (times
-plain:1), with the file's name as in batch/bf16/server/gain; of `pyspec quality`, length, gain, relaxed, looped, answers,
-looped_p, nats and distinct.
+over categories, times plain), best, worst, rate (tokens a second) and first (ms); what `pyspec quality` found and batches are
+in the tables.
 """
 
 from __future__ import annotations
 
 import re
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -156,30 +153,13 @@ def _figures(found: QualityResults, who: str) -> Figures:
 def numbers(folder: Path) -> dict[str, str]:
     """Every number that the README may quote, by its name."""
     out: dict[str, str] = {}
-
-    def put(who: str, **figures: str) -> None:
-        out.update({f"{who}/{key}": value for key, value in figures.items()})
-
     for name, results in runs(folder).items():
         for s in results.summaries:
             (_, worst), (_, best) = _ends(s)
-            put(
-                f"{name}/{s.who}", mean=f"{s.geomean:.2f}", worst=f"{worst:.2f}", best=f"{best:.2f}",
-                rate=f"{s.speeds[TOTAL].rate:.0f}", first=f"{s.first_ms:.0f}",
-            )  # fmt: skip
-    for name, found in rules(folder).items():
-        for f in found.figures:
-            put(
-                f"{name}/{f.who}", length=f"{f.length:.2f}", gain=f"{100 * (f.gain - 1):+.0f} %",
-                relaxed=f"{100 * f.relaxed:.1f} %", looped=str(f.looped), answers=str(f.answers),
-                looped_p=f"{f.looped_p:.2f}", nats=f"{f.measures[NATS].over.mean:+.3f}",
-                distinct=f"{f.measures[DISTINCT].over.mean:+.3f}",
-            )  # fmt: skip
-    for name, batch in read(folder, BatchResults, "batch/*.json").items():
-        alone = batch.find("plain:1")
-        for one in batch.contenders:
-            gain = {"gain": f"{one.rate / alone.rate:.2f}"} if alone else {}
-            put(f"batch/{name}/{one.name}", rate=f"{one.rate:.0f}", **gain)
+            figures = {"mean": s.geomean, "worst": worst, "best": best}
+            whole = {"rate": s.speeds[TOTAL].rate, "first": s.first_ms}
+            out |= {f"{name}/{s.who}/{key}": f"{value:.2f}" for key, value in figures.items()}
+            out |= {f"{name}/{s.who}/{key}": f"{value:.0f}" for key, value in whole.items()}
     return out
 
 
@@ -208,17 +188,13 @@ def _put(text: str, name: str, found: str) -> str:
     return f"{before}{start}\n{found}\n{end}{after}"
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Make everything anew, or check; the exit code."""
+def main() -> None:
+    """Make everything anew."""
     readme, folder = Path("README.md"), Path("bench/results")
-    text = readme.read_text(encoding="utf-8")
-    new = filled(text, folder)
-    if "--check" in arguments:
-        return int(new != text)
+    text = filled(readme.read_text(encoding="utf-8"), folder)
     redraw(folder)
-    readme.write_text(new, encoding="utf-8")
-    return 0
+    readme.write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    main()
