@@ -11,9 +11,8 @@ from typing import Any
 import msgspec
 
 from pyspec.errors import ContextOverflow, PyspecError
-from pyspec.llama import Piece, Speculation, SpeculativeLlama, stream_text
-from pyspec.rules import Verification
-from pyspec.sampling import Sampling
+from pyspec.llama import Piece, SpeculativeLlama, stream_text
+from pyspec.options import AnswerOptions
 from pyspec.store.cache import file_sha256, known_sha256
 from pyspec.text import PLAIN, ChatTemplate, Message
 from pyspec.tokens import Token
@@ -29,26 +28,6 @@ class SavedModel(msgspec.Struct):
     def is_of(self, other: SavedModel) -> bool:
         """Whether both are known to be one target, wherever its file lies."""
         return bool(self.sha256) and (self.name, self.sha256) == (other.name, other.sha256)
-
-
-Progress = Callable[[int, int], None]
-"""Called with (tokens read, tokens to read) while a prompt is read."""
-
-
-@dataclass(frozen=True)
-class Ask:
-    """One answer that is wanted.
-
-    prompt: token ids. max_tokens: None for as many as fit. length, draft_max: how drafts are cut,
-    None for the model's own setting.
-    """
-
-    prompt: Sequence[int]
-    sampling: Sampling
-    rule: Verification
-    max_tokens: int | None = None
-    length: str | None = None
-    draft_max: int | None = None
 
 
 @dataclass(frozen=True)
@@ -279,26 +258,24 @@ class LlamaChat(LlamaSpeaker):
         self._template = ChatTemplate.of(self._llm)
         self._words = (draft, companion)
 
-    def answer(self, ask: Ask, progress: Progress | None = None) -> Generator[Piece, None, None]:
-        """Answer; the last piece has a finish_reason."""
+    def answer(self, prompt: Sequence[int], options: AnswerOptions) -> Generator[Piece, None, None]:
+        """Answer a prompt of tokens; the last piece has a finish_reason."""
         self._cancelled, self._stats = False, None
         before = self._llm.last_speculation
 
         def reading(done: int, total: int) -> None:
             if self._cancelled:  # before the engine had begun
                 self._llm.cancel()
-            if progress is not None:
-                progress(done, total)
+            if options.progress is not None:
+                options.progress(done, total)
 
         pieces = stream_text(
             self._llm,
-            ask.prompt,
-            ask.sampling,
-            max_tokens=ask.max_tokens,
+            prompt,
+            options.sampling,
+            max_tokens=options.max_tokens,
             stop=("\nUser:",) if self._template.format is PLAIN else (),
-            speculation=Speculation(
-                verification=ask.rule, length=ask.length, draft_max=ask.draft_max
-            ),
+            speculation=options.speculation,
             progress=reading,
         )
         try:

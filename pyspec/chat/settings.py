@@ -60,26 +60,17 @@ def _number(kind: type[int | float], low: float, high: float) -> Parse:
     return parse
 
 
-def _optional(parse: Parse, word: str) -> Parse:
-    return lambda text: None if text == word else parse(text)
+def _one_of(*words: str) -> Parse:
+    def parse(text: str) -> str:
+        if text not in words:
+            raise OptionError(f"{text[:40]} is not one of {', '.join(words)}")
+        return text
+
+    return parse
 
 
 def _switch(text: str) -> bool:
-    if text not in ("on", "off"):
-        raise OptionError(f"{text[:40]} is neither on nor off")
-    return text == "on"
-
-
-def _rule(text: str) -> str:
-    if text not in ("margin", "strict"):
-        raise OptionError(f"{text[:40]} is no rule", "use margin or strict")
-    return text
-
-
-def _amount(text: str) -> str:
-    if text not in (SILENT, BRIEF, FULL):
-        raise OptionError(f"{text[:40]} is not one of {FULL}, {BRIEF}, {SILENT}")
-    return text
+    return bool(_one_of("on", "off")(text) == "on")
 
 
 def _length(text: str) -> str:
@@ -98,31 +89,27 @@ class _Field:
     part: str
     attribute: str
     parse: Parse
-    none: str = ""
-
-
-def _field(part: str, attribute: str, parse: Parse, none: str = "") -> _Field:
-    return _Field(part, attribute, _optional(parse, none) if none else parse, none)
+    none: str | None = None
 
 
 FIELDS: Mapping[str, _Field] = MappingProxyType(
     {
-        "temp": _field("sampling", "temperature", _number(float, 0, 100)),
-        "top_k": _field("sampling", "top_k", _COUNT),
-        "top_p": _field("sampling", "top_p", _number(float, 1e-6, 1)),
-        "min_p": _field("sampling", "min_p", _PROBABILITY),
-        "repeat_penalty": _field("sampling", "repeat_penalty", _number(float, 0.01, 100)),
-        "seed": _field("", "seed", _number(int, 0, 2**32 - 1), "random"),
-        "max_tokens": _field("", "max_tokens", _number(int, 1, 2**31 - 1), "all"),
-        "verify": _field("", "verify", _rule),
-        "theta": _field("margin", "theta", _PROBABILITY),
-        "gap": _field("margin", "gap", _number(float, 0, inf)),
-        "budget": _field("margin", "budget", _number(float, 0, inf), "none"),
-        "length": _field("", "length", _length, "default"),
-        "draft_max": _field("", "draft_max", _number(int, 0, MAX_DRAFT), "none"),
-        "trim": _field("", "trim", _switch),
-        "stats": _field("", "stats", _amount),
-        "wrap": _field("", "wrap", _switch),
+        "temp": _Field("sampling", "temperature", _number(float, 0, 100)),
+        "top_k": _Field("sampling", "top_k", _COUNT),
+        "top_p": _Field("sampling", "top_p", _number(float, 1e-6, 1)),
+        "min_p": _Field("sampling", "min_p", _PROBABILITY),
+        "repeat_penalty": _Field("sampling", "repeat_penalty", _number(float, 0.01, 100)),
+        "seed": _Field("", "seed", _number(int, 0, 2**32 - 1), "random"),
+        "max_tokens": _Field("", "max_tokens", _number(int, 1, 2**31 - 1), "all"),
+        "verify": _Field("", "verify", _one_of("margin", "strict")),
+        "theta": _Field("margin", "theta", _PROBABILITY),
+        "gap": _Field("margin", "gap", _number(float, 0, inf)),
+        "budget": _Field("margin", "budget", _number(float, 0, inf), "none"),
+        "length": _Field("", "length", _length, "default"),
+        "draft_max": _Field("", "draft_max", _number(int, 0, MAX_DRAFT), "none"),
+        "trim": _Field("", "trim", _switch),
+        "stats": _Field("", "stats", _one_of(FULL, BRIEF, SILENT)),
+        "wrap": _Field("", "wrap", _switch),
     }
 )
 """Each setting by the name that `/set` takes."""
@@ -134,7 +121,7 @@ def changed(settings: ChatSettings, name: str, value: str) -> ChatSettings:
         raise OptionError(f"there is no setting {name[:40]!r}", f"use {', '.join(FIELDS)}")
     where = FIELDS[name]
     try:
-        parsed = where.parse(value)
+        parsed: Any = None if value == where.none else where.parse(value)
     except OptionError as error:
         raise OptionError(f"{name}: {error.message}", error.hint) from None
     if not where.part:
@@ -151,7 +138,7 @@ def values(settings: ChatSettings) -> dict[str, str]:
 def _text(where: _Field, settings: ChatSettings) -> str:
     value = getattr(getattr(settings, where.part) if where.part else settings, where.attribute)
     if value is None:
-        return where.none
+        return str(where.none)
     if isinstance(value, bool):
         return "on" if value else "off"
     return f"{value:.12g}" if isinstance(value, float) else str(value)

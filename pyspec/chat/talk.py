@@ -12,7 +12,6 @@ from time import monotonic
 from pyspec.chat import files
 from pyspec.chat.conversation import (
     FULL_HINT,
-    Ask,
     Conversation,
     Exchange,
     LlamaChat,
@@ -23,6 +22,7 @@ from pyspec.chat.conversation import (
 from pyspec.chat.settings import BRIEF, SILENT, ChatSettings, values
 from pyspec.display import Screen, counted, stats_line, verdict
 from pyspec.errors import InputError, PyspecError
+from pyspec.options import AnswerOptions, Speculation
 from pyspec.rules import Strict, Verification
 from pyspec.tokens import Token, common_prefix
 
@@ -114,7 +114,7 @@ class Chat:
             write(old.text)
         self.screen.say(f"--- {other.name}")
         prompt = self.model.prompt(self.conversation.question())
-        new = self._stream(self._ask(prompt, old.seed, other))
+        new = self._stream(prompt, self._options(old.seed, other))
         rate = f"{new.stats.rate:.1f} tok/s, " if new.stats else ""
         self.screen.say(f"--- {other.name}: {rate}{_difference(old, new)}")
         self._show_stats(new)
@@ -141,7 +141,7 @@ class Chat:
             if dropped:
                 gone = counted(dropped, "oldest exchange")
                 self.screen.note(f"the context was full: dropped the {gone}")
-            exchange.answer = self._stream(self._ask(prompt, seed, self.settings.rule))
+            exchange.answer = self._stream(prompt, self._options(seed, self.settings.rule))
         finally:
             if exchange.answer is None:
                 self.conversation.exchanges.pop()
@@ -153,21 +153,19 @@ class Chat:
             return False
         return True
 
-    def _ask(self, prompt: list[int], seed: int, rule: Verification) -> Ask:
+    def _options(self, seed: int, rule: Verification) -> AnswerOptions:
         settings = self.settings
-        return Ask(
-            prompt=prompt,
-            sampling=replace(settings.sampling, seed=seed),
-            rule=rule,
-            max_tokens=settings.max_tokens,
-            length=settings.length,
-            draft_max=settings.draft_max,
+        return AnswerOptions(
+            replace(settings.sampling, seed=seed),
+            Speculation(verification=rule, length=settings.length, draft_max=settings.draft_max),
+            settings.max_tokens,
+            progress=self.screen.progress,
         )
 
-    def _stream(self, ask: Ask) -> Reply:
+    def _stream(self, prompt: list[int], options: AnswerOptions) -> Reply:
         """Show an answer as it comes. An error ends it; what had come is kept."""
         text, tokens, reason = "", list[Token](), "error"
-        pieces = self.model.answer(ask, self.screen.progress)
+        pieces = self.model.answer(prompt, options)
         try:
             with (
                 self.screen.answering() as write,
@@ -186,7 +184,7 @@ class Chat:
         if _SIGTERM in (signals or ()):
             self.leaving, self.exit_code = True, TERMINATED
         kept = spoken(tokens, text, self.model.piece)
-        return Reply(text, kept, reason, ask.sampling.seed, self.model.stats())
+        return Reply(text, kept, reason, options.sampling.seed, self.model.stats())
 
     def _stop(self) -> None:
         self.interrupted_at = monotonic()

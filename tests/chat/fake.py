@@ -6,16 +6,20 @@ import io
 from collections.abc import Generator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from rich.console import Console
 
-from pyspec.chat.conversation import AnswerStats, Ask, Progress, SavedModel
+from pyspec.chat.conversation import AnswerStats, SavedModel
 from pyspec.chat.prompt import StreamReader, run
 from pyspec.chat.settings import ChatSettings
 from pyspec.chat.talk import Chat, Guard
 from pyspec.display import Screen
 from pyspec.errors import DraftMismatch, PyspecError
 from pyspec.llama import Piece
+from pyspec.options import AnswerOptions
+from pyspec.rules import Verification
+from pyspec.sampling import Sampling
 from pyspec.text import Message
 from pyspec.tokens import Source, Token
 
@@ -23,6 +27,14 @@ DEFAULTS, QUIET = ChatSettings(), ChatSettings(stats="off")
 
 END = 2
 """The id that ends turns; it has no bytes, like any control token."""
+
+
+class Asked(NamedTuple):
+    """What one answer was asked for."""
+
+    prompt: list[int]
+    sampling: Sampling
+    rule: Verification
 
 
 @dataclass
@@ -43,7 +55,7 @@ class FakeModel:
     fail_after: int | None = None
     failure: PyspecError | None = None
     finish: str = "stop"
-    asked: list[Ask] = field(default_factory=list)
+    asked: list[Asked] = field(default_factory=list)
     held: list[int] = field(default_factory=list)
     cancelled: bool = False
     last: AnswerStats | None = None
@@ -65,11 +77,12 @@ class FakeModel:
         """The code point's bytes."""
         return b"" if token == END else chr(token).encode()
 
-    def answer(self, ask: Ask, progress: Progress | None = None) -> Generator[Piece, None, None]:
+    def answer(self, prompt: list[int], options: AnswerOptions) -> Generator[Piece, None, None]:
         """The next answer, a character at a time."""
+        ask = Asked(prompt, options.sampling, options.speculation.verification)
         self.asked.append(ask)
         self.cancelled = False
-        prompt = list(ask.prompt)
+        prompt = list(prompt)
         kept = self._shared(prompt)
         words = self.answers[(len(self.asked) - 1) % len(self.answers)]
         said: list[Token] = []
@@ -108,7 +121,7 @@ class FakeModel:
             same += 1
         return same
 
-    def _stats(self, ask: Ask, said: list[Token], kept: int) -> AnswerStats:
+    def _stats(self, ask: Asked, said: list[Token], kept: int) -> AnswerStats:
         taken = sum(token.source is not Source.TARGET for token in said)
         relaxed = sum(token.source is Source.RELAXED for token in said)
         block = {

@@ -9,9 +9,10 @@ from chat.fake import END, FakeModel
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyspec.chat.conversation import Ask, Conversation, Exchange, LlamaChat, Reply, fit, spoken
+from pyspec.chat.conversation import Conversation, Exchange, LlamaChat, Reply, fit, spoken
 from pyspec.errors import ContextOverflow, ModelNotFound
 from pyspec.llama import OFF, Piece, SpeculativeLlama, stream_text
+from pyspec.options import AnswerOptions, Speculation
 from pyspec.policy.cost import CostCurve
 from pyspec.rules import Strict
 from pyspec.sampling import Sampling
@@ -119,10 +120,12 @@ def target(smollm2: str) -> Iterator[LlamaChat]:
     model.close()
 
 
-def ask(model: LlamaChat, conversation: Conversation, most: int | None) -> Ask:
+def ask(
+    model: LlamaChat, conversation: Conversation, most: int | None
+) -> tuple[list[int], AnswerOptions]:
     """The newest question of a conversation, greedy and strict."""
     prompt = model.prompt(conversation.messages())
-    return Ask(prompt, GREEDY, Strict(), max_tokens=most)
+    return prompt, AnswerOptions(GREEDY, Speculation(verification=Strict()), most)
 
 
 def joined(pieces: list[Piece]) -> str:
@@ -133,8 +136,8 @@ def joined(pieces: list[Piece]) -> str:
 def test_an_answer_is_the_plain_answer(target: LlamaChat) -> None:
     """A greedy strict answer is what plain decoding gives, and its end has a reason."""
     wanted = ask(target, Conversation(None, QUESTION), 40)
-    pieces = list(target.answer(wanted))
-    plain = stream_text(target._llm, wanted.prompt, GREEDY, max_tokens=40, speculation=OFF)
+    pieces = list(target.answer(*wanted))
+    plain = stream_text(target._llm, wanted[0], GREEDY, max_tokens=40, speculation=OFF)
     assert joined(pieces) == joined(list(plain))
     assert [piece.finish_reason for piece in pieces][-1] == "length"
     assert not any(piece.finish_reason for piece in pieces[:-1])
@@ -145,9 +148,9 @@ def test_the_factor_comes_from_the_curve(
     target: LlamaChat, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What plain decoding would have taken, by what is known after one answer."""
-    list(target.answer(ask(target, Conversation(None, QUESTION), 30)))
+    list(target.answer(*ask(target, Conversation(None, QUESTION), 30)))
     monkeypatch.setattr(CostCurve, "observe", lambda *_: None)  # it stays what the test reads
-    list(target.answer(ask(target, Conversation(None, QUESTION), 30)))
+    list(target.answer(*ask(target, Conversation(None, QUESTION), 30)))
     stats = target.stats()
     assert stats is not None
     curve = next(iter(target._llm._policies.values())).curve
@@ -165,15 +168,15 @@ def test_a_turn_keeps_all_the_context_holds(target: LlamaChat) -> None:
     """The second prompt begins with the first one and its answer, token for token."""
     talk = Conversation(None, [Exchange("Say héllo — 你好.")])
     first = ask(target, talk, 20)
-    pieces = list(target.answer(first))
+    pieces = list(target.answer(*first))
     tokens = [token for piece in pieces for token in piece.tokens]
     said = spoken(tokens, joined(pieces), target.piece)
     talk.exchanges[0].answer = Reply(joined(pieces), said)
     talk.exchanges.append(Exchange("Again."))
     second = ask(target, talk, 4)
-    held = [*first.prompt, *(token.id for token in said)]
-    assert list(second.prompt)[: len(held)] == held
-    list(target.answer(second))
+    held = [*first[0], *(token.id for token in said)]
+    assert list(second[0])[: len(held)] == held
+    list(target.answer(*second))
     stats = target.stats()
     assert stats is not None
     assert stats.block["prompt_kept"] >= len(held) - 1
@@ -182,7 +185,7 @@ def test_a_turn_keeps_all_the_context_holds(target: LlamaChat) -> None:
 def test_a_cancel_before_the_engine_began_is_not_lost(target: LlamaChat) -> None:
     """The engine clears its flag where a call begins; the answer ends all the same."""
     pieces = []
-    for piece in target.answer(ask(target, Conversation(None, QUESTION), 60)):
+    for piece in target.answer(*ask(target, Conversation(None, QUESTION), 60)):
         pieces.append(piece)
         if len(pieces) == 4:
             target._cancelled = True
@@ -192,7 +195,7 @@ def test_a_cancel_before_the_engine_began_is_not_lost(target: LlamaChat) -> None
 
 def test_cancelled_answers_have_stats(target: LlamaChat) -> None:
     """What was done until then is told."""
-    answer = target.answer(ask(target, Conversation(None, QUESTION), None))
+    answer = target.answer(*ask(target, Conversation(None, QUESTION), None))
     next(answer)
     target.cancel()
     assert list(answer)[-1].finish_reason == "cancelled"
@@ -206,14 +209,14 @@ def test_a_draft_that_cannot_be_found_leaves_the_former(target: LlamaChat) -> No
     with pytest.raises(ModelNotFound):
         target.use(draft="nothing-of-that-name")
     assert target.draft == "lookup"
-    assert joined(list(target.answer(ask(target, Conversation(None, QUESTION), 4))))
+    assert joined(list(target.answer(*ask(target, Conversation(None, QUESTION), 4))))
 
 
 def test_drafts_are_changed(target: LlamaChat) -> None:
     """Without a draft nothing is drafted, and no speed-up is claimed."""
     target.use(draft="none")
     try:
-        list(target.answer(ask(target, Conversation(None, QUESTION), 8)))
+        list(target.answer(*ask(target, Conversation(None, QUESTION), 8)))
         stats = target.stats()
         assert stats is not None
         assert (target.draft, stats.block["drafted"], stats.block["draft"]) == ("none", 0, "none")
