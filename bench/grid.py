@@ -102,21 +102,16 @@ def policy_of(cell: Cell) -> GoodputPolicy:
     curve = CostCurve(CURVES[cell.curve][1], 10.0, cell.cost, cell.cost)
     learned = Learned()
     if cell.known:
-        learned, curve = _taught(cell, costs), true_curve(costs)
+        learned, curve = _taught(cell, costs), costs.curve()
     policy = GoodputPolicy(curve, learned)
     for part in cell.without:
         PARTS[part](policy)
     return policy
 
 
-def true_curve(costs: Costs) -> CostCurve:
-    """What a profile measures of the machine."""
-    return CostCurve.from_tables({0: costs.target.table}, costs.draft.table, costs.companion.table)
-
-
 def _taught(cell: Cell, costs: Costs) -> Learned:
     """What a profile knows of the draft: four other answers, drafted throughout."""
-    policy = GoodputPolicy(true_curve(costs), auto=False)
+    policy = GoodputPolicy(costs.curve(), auto=False)
     Player(policy, costs).play(texts_of(cell.acceptance, 1000 + cell.seed, cell.mixed, 4))
     return policy.learned
 

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from common import arguments
-from grid import CURVES, TINY, true_curve
+from grid import CURVES, TINY
 from msgspec.structs import replace
 
 from pyspec.measure.report import table
@@ -58,7 +58,7 @@ def play(
     companion: bool = False, lookup: bool = False,
 ) -> float:  # fmt: skip
     """Tokens per ms in the second half of the answers."""
-    policy = kind(true_curve(costs), companion=companion)
+    policy = kind(costs.curve(), companion=companion)
     half = len(answers) // 2
     texts = answers if lookup else alone(answers)
     Player(policy, costs).play(texts[:half], width)

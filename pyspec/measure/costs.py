@@ -22,6 +22,7 @@ from pyspec.engine.session import PREFILL_CHUNK
 from pyspec.llama import SpeculativeLlama
 from pyspec.measure.questions import load_questions
 from pyspec.measure.report import table
+from pyspec.measure.simulate import Costs, Times
 from pyspec.policy.cost import N_MAX, CostCurve, expand
 from pyspec.store.fetch import CONVERSIONS, ORIGINAL, Progress, convert, fetch
 from pyspec.store.manifest import Entry
@@ -43,17 +44,16 @@ class MeasuredCosts(msgspec.Struct):
         """The target's times by rows at the least depth, from 0 rows on."""
         return expand(self.target_ms[min(self.target_ms)])
 
-    def curve(self) -> CostCurve:
-        """As policies take it: measured points, and lines between them.
+    @property
+    def times(self) -> Costs:
+        """At the least depth. One step of several sequences is not measured; it is given the shape of the target's rows."""
+        target = self.target_ms[min(self.target_ms)]
+        draft = Times(target, (self.draft_step_ms or target[1]) / target[1])
+        return Costs(Times(target), draft, Times(self.companion_ms) if self.companion_ms else draft)
 
-        One step of several sequences is not measured; it is given the shape of the target's rows.
-        """
-        tables = {depth: expand(times) for depth, times in self.target_ms.items()}
-        one = self.rows[1]
-        shape = [t / one for t in self.rows]
-        draft = self.draft_step_ms or one
-        companion = expand(self.companion_ms) if self.companion_ms else [t * draft for t in shape]
-        return CostCurve.from_tables(tables, [t * draft for t in shape], companion)
+    def curve(self) -> CostCurve:
+        """As policies take it: measured points, and lines between them."""
+        return self.times.curve({depth: expand(times) for depth, times in self.target_ms.items()})
 
 
 def measure_costs(

@@ -20,7 +20,7 @@ from pyspec.measure.costs import MeasuredCosts, measure_costs
 from pyspec.measure.questions import Question
 from pyspec.measure.report import draw_costs, save_figure
 from pyspec.measure.rounds import Answer, Chain, record_answer
-from pyspec.measure.simulate import Costs, Player, Times, fixed_speed
+from pyspec.measure.simulate import Player, fixed_speed
 from pyspec.policy.acceptance import Learned
 from pyspec.policy.goodput import GoodputPolicy
 from pyspec.policy.profile import Profile, save_profile
@@ -245,15 +245,9 @@ def gain_of_auto(
     """Speed-up of the default policy on recorded answers, by the measured times; no Python in them."""
     if not any(answer.models or answer.lookups for answer in answers):
         return 1.0
-    curve = costs.curve()
-    tables = (
-        curve.target.table(min(costs.target_ms)),
-        curve.draft.table(),
-        curve.companion.table(),
-    )
-    times = Costs(*(Times(dict(enumerate(table[1:], 1))) for table in tables))
-    policy = GoodputPolicy(curve, Learned.restore(learned.state()), companion=companion)
-    return Player(policy, times).play(answers).speed / fixed_speed(answers, times, 0)
+    policy = GoodputPolicy(costs.curve(), Learned.restore(learned.state()), companion=companion)
+    speed = Player(policy, costs.times).play(answers).speed
+    return speed / fixed_speed(answers, costs.times, 0)
 
 
 # -- as text -----------------------------------------------------------------------------------------------------------

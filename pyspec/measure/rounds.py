@@ -22,7 +22,7 @@ from pyspec.drafters import LookupDrafter
 from pyspec.errors import InputError
 from pyspec.llama import SpeculativeLlama
 from pyspec.policy.simple import LengthPolicy
-from pyspec.policy.types import LOGIT_MAX, LOOKUP, Draft, Outcome, Place, Plan, logit
+from pyspec.policy.types import LOGIT_MAX, LOOKUP, Draft, Place, Plan, logit
 from pyspec.sampling import Sampling
 from pyspec.tokens import common_prefix
 
@@ -162,33 +162,26 @@ def _unpacked(name: str, data: npt.NDArray[np.uint8]) -> list[float]:
 
 
 class _Recording(LengthPolicy):
-    """Drafts kmax tokens each round, keeps them, and verifies none: so a round is a position."""
+    """Drafts kmax tokens each round, keeps them by the text's length, and verifies none: so every position has a round."""
 
     def __init__(self, engine: Any, kmax: int) -> None:
         super().__init__()
         self._engine, self._kmax = engine, kmax
         self.drafts: dict[int, tuple[list[int], Draft]] = {}
-        self._round = 0
+        self._depth = 0
 
     def plan(self, places: Sequence[Place]) -> Plan:
-        """The longest drafts there may be, judged by the companion."""
-        return Plan([min(self._kmax, place.room) for place in places], use_companion=True)
+        """The longest draft there may be, judged by the companion."""
+        (place,) = places
+        self._depth = place.depth
+        return Plan([min(self._kmax, place.room)], use_companion=True)
 
     def choose(self, drafts: Sequence[Draft]) -> list[int]:
         """Keep the draft; verify nothing of it."""
         (draft,) = drafts
         view = self._engine.drafted(0)
-        self.drafts[self._round] = [int(view.token[i]) for i in range(draft.n)], draft
+        self.drafts[self._depth] = [int(view.token[i]) for i in range(draft.n)], draft
         return [0]
-
-    def observe(self, outcome: Outcome) -> None:
-        """Count the round."""
-        self._round += 1
-        self.counts.add(outcome)
-
-    def watch(self, n_seq: int, t_verify: float, t_round: float, depth: int) -> None:
-        """Count the round."""
-        self._round += 1
 
 
 def record_answer(
@@ -222,8 +215,8 @@ def record_answer(
     answer = Answer(name, category, len(tokens), len(prompt), {}, {})
     index = LookupDrafter()
     for t in range(len(tokens)):
-        if t in recording.drafts:
-            _keep(answer.models, tokens, t, *recording.drafts[t])
+        if kept := recording.drafts.get(len(prompt) + t):
+            _keep(answer.models, tokens, t, *kept)
         found = index.propose(0, [*prompt, *tokens[:t]], min(kmax, len(tokens) - t - 1))
         draft = Draft(0, len(found.tokens), match_length=found.match_length, choices=found.choices)
         _keep(answer.lookups, tokens, t, list(found.tokens), draft)

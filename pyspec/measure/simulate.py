@@ -13,7 +13,7 @@ from math import exp, log
 from typing import TYPE_CHECKING, NamedTuple
 
 from pyspec.measure.rounds import NOTHING, Answer, Chain
-from pyspec.policy.cost import N_MAX, expand
+from pyspec.policy.cost import N_MAX, CostCurve, expand
 from pyspec.policy.types import LONGEST, LOOKUP, Draft, Outcome, Place, Plan, SeqOutcome, table_bin
 
 if TYPE_CHECKING:
@@ -47,6 +47,11 @@ class Costs(NamedTuple):
     target: Times
     draft: Times
     companion: Times
+
+    def curve(self, target: Mapping[int, Sequence[float]] | None = None) -> CostCurve:
+        """What a profile measures of such a machine; `target`: by depth, where it is known."""
+        tables = target or {0: self.target.table}
+        return CostCurve.from_tables(tables, self.draft.table, self.companion.table)
 
 
 def planted(
