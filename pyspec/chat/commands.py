@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pyspec.chat import files
-from pyspec.chat.settings import FIELDS, apply, changed, values
-from pyspec.chat.talk import Chat
+from pyspec.chat.talk import FIELDS, Chat, apply, changed, values
 from pyspec.display import counted, stats_table
 from pyspec.errors import InputError
 

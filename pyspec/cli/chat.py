@@ -24,8 +24,7 @@ from pyspec.chat.prompt import (
     run,
     terminal_kept,
 )
-from pyspec.chat.settings import BRIEF, FULL, SILENT, ChatSettings
-from pyspec.chat.talk import Chat
+from pyspec.chat.talk import BRIEF, FULL, SILENT, Chat, ChatSettings
 from pyspec.cli.command import Subcommand, gathered, option
 from pyspec.cli.engine import engine_options
 from pyspec.cli.options import (

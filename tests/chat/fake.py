@@ -12,8 +12,7 @@ from rich.console import Console
 
 from pyspec.chat.conversation import AnswerStats, SavedModel
 from pyspec.chat.prompt import StreamReader, run
-from pyspec.chat.settings import ChatSettings
-from pyspec.chat.talk import Chat, Guard
+from pyspec.chat.talk import Chat, ChatSettings, Guard
 from pyspec.display import Screen
 from pyspec.errors import DraftMismatch, PyspecError
 from pyspec.llama import Piece

@@ -10,7 +10,7 @@ from chat.fake import QUIET, FakeModel, session, talk
 
 from pyspec.chat import files
 from pyspec.chat.prompt import StreamReader, run
-from pyspec.chat.settings import ChatSettings
+from pyspec.chat.talk import ChatSettings
 from pyspec.errors import NumericError
 from pyspec.sampling import Sampling
 
