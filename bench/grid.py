@@ -75,11 +75,10 @@ class Result(NamedTuple):
     oracle: float
 
 
-def costs_of(cell: Cell) -> Costs:
-    """The truth of a cell, one row of the target in 10 ms."""
-    points, _ = CURVES[cell.curve]
-    side = Times(TINY, 10.0 * cell.cost)
-    return Costs(Times(points, 10.0), side, side)
+def costs_of(curve: str, cost: float, companion: float = 1.0) -> Costs:
+    """The truth of a cell, one row of the target in 10 ms; companion: a step of it in steps of the draft."""
+    draft, other = (Times(TINY, 10.0 * cost * share) for share in (1.0, companion))
+    return Costs(Times(CURVES[curve][0], 10.0), draft, other)
 
 
 @lru_cache(maxsize=64)
@@ -98,7 +97,7 @@ def _about(acceptance: float, mixed: float, rng: random.Random) -> float:
 
 def policy_of(cell: Cell) -> GoodputPolicy:
     """The policy as it starts."""
-    costs = costs_of(cell)
+    costs = costs_of(cell.curve, cell.cost)
     curve = CostCurve(CURVES[cell.curve][1], 10.0, cell.cost, cell.cost)
     learned = Learned()
     if cell.known:
@@ -184,7 +183,7 @@ PARTS: Mapping[str, Callable[[GoodputPolicy], None]] = {
 
 def run(cell: Cell) -> Result:
     """Play one cell."""
-    texts, costs = texts_of(cell.acceptance, cell.seed, cell.mixed), costs_of(cell)
+    texts, costs = texts_of(cell.acceptance, cell.seed, cell.mixed), costs_of(cell.curve, cell.cost)
     speed = Player(policy_of(cell), costs, cell.seed).play(texts).speed
     *fixed, oracle = baselines(cell._replace(known=False, without=()))
     return Result(speed / max(fixed), speed / fixed[0], speed / oracle)
@@ -193,7 +192,7 @@ def run(cell: Cell) -> Result:
 @lru_cache(maxsize=512)
 def baselines(cell: Cell) -> list[float]:
     """Tokens per ms of the fixed lengths 0 to 16, and of lengths by hindsight."""
-    texts, costs = texts_of(cell.acceptance, cell.seed, cell.mixed), costs_of(cell)
+    texts, costs = texts_of(cell.acceptance, cell.seed, cell.mixed), costs_of(cell.curve, cell.cost)
     return [*(fixed_speed(texts, costs, k) for k in range(17)), oracle_speed(texts, costs)]
 
 

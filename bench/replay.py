@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from common import arguments
-from grid import CURVES, TINY
+from grid import TINY, costs_of
 from msgspec.structs import replace
 
 from pyspec.measure.report import table
@@ -45,12 +45,6 @@ class Always(GoodputPolicy):
 
     def _score(self, places: object) -> bool:
         return True
-
-
-def costs_of(curve: str, cost: float, companion: float) -> Costs:
-    """One row of the target in 10 ms."""
-    side = Times(TINY, 10.0 * cost)
-    return Costs(Times(CURVES[curve][0], 10.0), side, Times(TINY, 10.0 * cost * companion))
 
 
 def play(

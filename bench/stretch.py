@@ -26,27 +26,12 @@ _BLOCK = re.compile(r"blk\.(\d+)\.(.+)")
 _ADDS = ("attn_output.weight", "ffn_down.weight", "attn_output.bias", "ffn_down.bias")
 
 
-def stretch(source: Path, out: Path, times: int) -> None:
-    """Write `source` with times - 1 idle blocks after each of its blocks."""
-    blocks = range(_count(gguf.GGUFReader(source)))
-    _write(source, out, [(i, copy > 0) for i in blocks for copy in range(times)])
-
-
-def shorten(source: Path, out: Path, drop: Sequence[int]) -> None:
-    """Write `source` without the blocks in `drop`."""
-    blocks = range(_count(gguf.GGUFReader(source)))
-    _write(source, out, [(i, False) for i in blocks if i not in drop])
-
-
-def _count(reader: Any) -> int:
-    architecture = reader.get_field("general.architecture").contents()
-    return int(reader.get_field(f"{architecture}.block_count").contents())
-
-
-def _write(source: Path, out: Path, blocks: Sequence[tuple[int, bool]]) -> None:
-    """blocks: of the new file, in order: which block of `source`, and whether it is idle."""
+def stretch(source: Path, out: Path, times: int = 1, drop: Sequence[int] = ()) -> None:
+    """Write `source` without the blocks in `drop`, and with times - 1 idle blocks after each of the others."""
     reader = gguf.GGUFReader(source)
     architecture = reader.get_field("general.architecture").contents()
+    count = int(reader.get_field(f"{architecture}.block_count").contents())
+    blocks = [(i, copy > 0) for i in range(count) if i not in drop for copy in range(times)]
     writer = gguf.GGUFWriter(out, architecture)
     for name, field in reader.fields.items():
         if name.startswith("GGUF.") or name == "general.architecture":
@@ -63,6 +48,7 @@ def _write(source: Path, out: Path, blocks: Sequence[tuple[int, bool]]) -> None:
 
 
 def _tensors(reader: Any, blocks: Sequence[tuple[int, bool]]) -> Iterator[tuple[str, Any, Any]]:
+    """blocks: of the new file, in order: which one of the source's, and whether it is idle."""
     own: dict[int, list[tuple[str, Any]]] = {}
     for tensor in reader.tensors:
         if match := _BLOCK.fullmatch(tensor.name):
@@ -78,15 +64,12 @@ def _tensors(reader: Any, blocks: Sequence[tuple[int, bool]]) -> Iterator[tuple[
 
 def main(words: Sequence[str] | None = None) -> None:
     """Make one file."""
-    options = arguments(__doc__, words, "model", "out", times=0, drop="")
-    if bool(options.times) == bool(options.drop):
-        print("give either --times or --drop", file=sys.stderr)
+    options = arguments(__doc__, words, "model", "out", times=1, drop="")
+    drop = [int(n) for n in options.drop.split(",") if n]
+    if options.times == 1 and not drop:
+        print("give --times, --drop or both", file=sys.stderr)
         raise SystemExit(2)
-    if options.times:
-        stretch(Path(options.model), Path(options.out), options.times)
-    else:
-        drop = [int(n) for n in options.drop.split(",")]
-        shorten(Path(options.model), Path(options.out), drop)
+    stretch(Path(options.model), Path(options.out), options.times, drop)
 
 
 if __name__ == "__main__":
