@@ -19,11 +19,12 @@ from statistics import median
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-from common import arguments
+from common import arguments, in_turns
 
-from pyspec import Speculation, SpeculativeLlama, Strict
+from pyspec import SpeculativeLlama
+from pyspec.measure.modes import Ours, parse_mode
+from pyspec.measure.records import Options
 from pyspec.measure.report import table
-from pyspec.sampling import Sampling
 from pyspec.store import resolve
 from pyspec.text import ChatTemplate, Message
 
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 TEXT = "Write a long letter from a traveller who has seen the sea for the first time."
-GREEDY = Sampling(temperature=0.0)
 PARTS = dict.fromkeys(("plan", "choose", "observe", "watch"), "choosing") | {"accept": "checking"}
 HEAD = ("draft", "tokens/s", "outside decodes us", "choosing us", "checking us", "Python us", "share outside",
         "loading ms")  # fmt: skip
@@ -71,33 +71,30 @@ class Timed:
             n_threads_batch=threads or None,
             verbose=False,
         )
-        self._asked = Speculation(verification=Strict(), enabled=name != "plain")
-        self._policy = self.llm.new_policy(self._asked)
+        self._mode = Ours(self.llm, parse_mode("plain" if name == "plain" else "strict"))
         self._spent: dict[str, float] = defaultdict(float)
         for part in ("plan", "choose", "observe", "watch"):
-            watch(self._policy, part, self._spent)
+            watch(self._mode.policy, part, self._spent)
         watch(self.llm.assembly.session.engine, "accept", self._spent)
         self._prompt = ChatTemplate.of(self.llm).prompt([Message(role="user", content=TEXT)])
 
-    def answer(self, n: int) -> list[float]:
+    def answer(self, n: int) -> dict[str, float]:
         """Tokens a second; per round, in us: outside decodes, choosing, checking; the share outside; ms of loading."""
         loaded = subprocess.run(self._loading, check=True, capture_output=True, text=True)
         self._spent.clear()
-        for _ in self.llm.steps(
-            self._prompt, GREEDY, max_tokens=n, speculation=self._asked, policy=self._policy
-        ):
-            pass
+        self._mode.answer(self._prompt, n, Options())
         times, rounds = self.llm.last_timings, self.llm.last_speculation["rounds"]
         if rounds < n // 4:
             raise SystemExit(f"the answer ended after {rounds} rounds: nothing can be said")
         whole = times["total_ms"] - times["prefill_ms"]
-        us = [1e3 * times["other_ms"], 1e6 * self._spent["choosing"], 1e6 * self._spent["checking"]]
-        return [
-            times["tokens_per_second"],
-            *(part / rounds for part in us),
-            times["other_ms"] / whole,
-            float(loaded.stdout.split()[0]),
-        ]
+        us = {"outside": 1e3 * times["other_ms"]}
+        us |= {part: 1e6 * self._spent[part] for part in ("choosing", "checking")}
+        return {
+            "rate": times["tokens_per_second"],
+            **{f"us {name}": part / rounds for name, part in us.items()},
+            "share": times["other_ms"] / whole,
+            "loading": float(loaded.stdout.split()[0]),
+        }
 
 
 def main(words: Sequence[str] | None = None) -> None:
@@ -106,15 +103,12 @@ def main(words: Sequence[str] | None = None) -> None:
     options = arguments(__doc__, words, "model?", **how)
     model = options.model or str(resolve())
     modes = {name: Timed(name, model, options.threads) for name in options.modes.split(",")}
-    runs: dict[str, list[list[float]]] = {name: [] for name in modes}
-    for turn in range(options.runs + 1):
-        for name, mode in modes.items():
-            found = mode.answer(options.tokens)
-            if turn:  # the first is not counted
-                runs[name].append(found)
+    runs = in_turns(modes, options.runs + 1, lambda name: modes[name].answer(options.tokens))
     rows = []
-    for name, found in runs.items():
-        speed, outside, choosing, checking, share, ms = (median(column) for column in zip(*found))
+    for name, (_, *found) in runs.items():  # the first is not counted
+        speed, outside, choosing, checking, share, ms = (
+            median(run[key] for run in found) for key in found[0]
+        )
         us = [f"{x:.0f}" for x in (outside, choosing, checking, outside - choosing - checking)]
         rows.append([name, f"{speed:.1f}", *us, f"{100 * share:.1f} %", f"{ms:.0f}"])
     print(table(HEAD, rows))
