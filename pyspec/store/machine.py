@@ -13,6 +13,7 @@ import os
 import platform
 from functools import cache
 from importlib import metadata, util
+from itertools import takewhile
 from pathlib import Path
 
 from pyspec.errors import OptionError
@@ -45,11 +46,8 @@ def has_amx() -> bool:
 
 @cache
 def _cpuinfo() -> tuple[str, ...]:
-    try:
-        text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return ()
-    return tuple(text.partition("\n\n")[0].splitlines())
+    """What the system says of its first core."""
+    return tuple(takewhile(str.strip, _lines(Path("/proc/cpuinfo"))))
 
 
 @cache

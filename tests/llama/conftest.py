@@ -17,8 +17,11 @@ def pair(open_llama, open_plain, tiny_ascii):
 
 
 @pytest.fixture
-def parity():
+def parity(monkeypatch):
     """bench/parity.py as a module: the prompts of comparisons with the original, and how they are made."""
+    monkeypatch.syspath_prepend(
+        str(SCRIPT.parent)
+    )  # scripts find each other as they do when started
     spec = importlib.util.spec_from_file_location("parity", SCRIPT)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
