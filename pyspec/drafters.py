@@ -9,11 +9,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import llama_cpp
 import numpy as np
-import numpy.typing as npt
+from llama_cpp.llama_speculative import LlamaDraftModel
 
 from pyspec.target import TargetLlama
 from pyspec.text import Alphabet, piece_reader
@@ -58,17 +58,10 @@ class Drafter(ABC):
         """Hear what a round brought: `tokens` were emitted; of `drafted` verified tokens, `accepted` were taken."""
 
 
-class DraftCallable(Protocol):
-    """The shape of llama-cpp-python's draft models: ids in, ids out."""
-
-    def __call__(self, input_ids: npt.NDArray[np.intc], /, **kwargs: Any) -> npt.NDArray[np.intc]:
-        """Tokens that may follow `input_ids`."""
-
-
 class ForeignDrafter(Drafter):
     """Asks a llama-cpp-python draft model, one text at a time."""
 
-    def __init__(self, model: DraftCallable) -> None:
+    def __init__(self, model: LlamaDraftModel) -> None:
         self._model = model
         self.name = type(model).__name__
 
