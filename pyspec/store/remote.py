@@ -286,11 +286,6 @@ def _library() -> Any:
 def _hub_errors(what: str) -> Iterator[None]:
     try:
         yield
-    except ImportError as error:
-        raise FetchError(
-            f"{what} is on the Hugging Face hub and huggingface_hub is not installed",
-            "pip install huggingface_hub",
-        ) from error
     except (FetchError, ModelNotFound):
         raise
     except Exception as error:  # the hub's own classes are not ours to list
