@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
-from typing import Any, Literal
+from typing import Any
 
 import click
 from rich.console import Console
@@ -27,7 +27,7 @@ from rich.table import Table
 from pyspec.batch import Batch, Settings
 from pyspec.batch.contexts import MOST_SEQUENCES
 from pyspec.batch.output import FileRun, RunProgress, open_output
-from pyspec.batch.reading import MAX_RECORD, Per, Reading, find_sources, read_sources
+from pyspec.batch.reading import MAX_RECORD, Reading, find_sources, read_sources
 from pyspec.batch.records import Result
 from pyspec.cli.command import Subcommand, gathered, option
 from pyspec.cli.options import (
@@ -45,25 +45,14 @@ FAILED_ITEMS = 3
 """Exit code of a batch that finished with failed records."""
 
 
-@dataclass(frozen=True)
-class InputOptions:
-    """How records are read."""
-
-    per: Per
-    template: Path | None
-    column: str | None
-    max_input: int
-    encoding_errors: Literal["strict", "replace"]
-
-    @property
-    def reading(self) -> Reading:
-        """As `read_sources` takes it. Raises OptionError or InputEncoding for a template that cannot be read."""
-        template = file_text(self.template).removesuffix("\n") if self.template else None
-        return Reading(self.per, self.max_input, self.encoding_errors, template, self.column)
+def _reading(template: Path | None, max_input: int, **options: Any) -> Reading:
+    """How records are read. Raises OptionError or InputEncoding for a template that cannot be read."""
+    text = file_text(template).removesuffix("\n") if template else None
+    return Reading(limit=max_input, template=text, **options)
 
 
 input_options = gathered(
-    "asked", InputOptions,
+    "reading", _reading,
     option("--per", group="Input", type=click.Choice(["line", "file", "paragraph"]), default="line",
            show_default=True, help="What of a text file is one record."),
     option("--template", group="Input", type=click.Path(path_type=Path),
@@ -71,7 +60,7 @@ input_options = gathered(
     option("--column", group="Input", help="Where the prompts are in CSV files."),
     option("--max-input", group="Input", type=click.IntRange(min=1), default=MAX_RECORD, show_default=True,
            help="Bytes of a record."),
-    option("--encoding-errors", group="Input", type=click.Choice(["strict", "replace"]), default="strict",
+    option("--encoding-errors", "errors", group="Input", type=click.Choice(["strict", "replace"]), default="strict",
            show_default=True, help="Whether text that is not UTF-8 fails its record."),
 )  # fmt: skip
 
@@ -165,7 +154,7 @@ result_options = gathered(
 def batch(
     inputs: tuple[str, ...],
     results: ResultOptions,
-    asked: InputOptions,
+    reading: Reading,
     wanted: BatchOptions,
     models: ModelOptions,
     drafts: DraftOptions,
@@ -175,7 +164,7 @@ def batch(
 
     The same command goes on where an interrupted one stopped.
     """
-    reading, sources = asked.reading, find_sources(inputs)
+    sources = find_sources(inputs)
     model = Path(models.model or "default").stem
     out = open_output(
         results.output, sources, counts=results.counts, overwrite=results.overwrite, model=model
@@ -186,7 +175,7 @@ def batch(
         return 0
     with (
         wanted.open(models, drafts, sampler) as answerer,
-        FileRun(answerer, records, out, asked.per, retry_failed=results.retry_failed) as run,
+        FileRun(answerer, records, out, reading.per, retry_failed=results.retry_failed) as run,
     ):
         code = _answer(answerer, run)
         if run.complete:
