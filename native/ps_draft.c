@@ -98,22 +98,9 @@ static ps_status fill(ps_engine *engine, int32_t seq, int32_t end) {
     return ps_inputs_decode(engine);
 }
 
-/* States that must go are decoded into the draft's KV first, where it can take them; what fails is begun again later. */
-static void feed(ps_engine *engine, int32_t seq) {
-    const ps_states *const states = &engine->seq[seq].states;
-    ps_ctx *const draft = &engine->role[PS_DRAFT];
-    if (states->first == 0 && draft->n_kv[seq] == 0) draft->n_kv[seq] = 1;
-    if (draft->n_kv[seq] <= states->first) return;
-    const int32_t end = states->first + states->n;
-    while (draft->n_kv[seq] < end && fill(engine, seq, end) == PS_OK) continue;
-}
-
 /* Keep the target's states of n rows of its last decode, which stand at positions pos, pos + 1, ... */
 ps_status ps_draft_keep_states(ps_engine *engine, int32_t seq, int32_t pos, int32_t row, int32_t n) {
-    if (ps_states_place(engine, seq, pos, n)) {
-        feed(engine, seq);
-        ps_states_forget(engine, seq);
-    }
+    if (ps_states_place(engine, seq, pos, n)) ps_states_forget(engine, seq);
     return ps_states_keep(engine, seq, row, n);
 }
 

@@ -116,15 +116,16 @@ ps_status ps_inputs_decode(ps_engine *engine) {
     return ps_ctx_decode(engine, PS_DRAFT);
 }
 
-/* Before drafting: the KV must reach into the states that are there; if it does not, begin again at the oldest state. False
- * where the target's newest state is missing, as after a text that goes back further than the states kept. */
+/* Before drafting: the KV must reach into the states that are there, and no further back than the window; if it does not, begin
+ * again there. False where the target's newest state is missing, as after a text that goes back further than the states kept. */
 bool ps_inputs_begin(ps_engine *engine, int32_t seq) {
     const ps_seq *const s = &engine->seq[seq];
     ps_ctx *const draft = &engine->role[PS_DRAFT];
     const int32_t held = draft->n_kv[seq];
     const int32_t last = s->states.first + s->states.n; /* the newest position that can be fed */
     if (s->states.n == 0 || last != s->n - 1) return false;
-    const int32_t oldest = s->states.first + 1;
+    const int32_t kept = s->states.first + 1, near = last + 1 - engine->reading.window;
+    const int32_t oldest = kept > near ? kept : near;
     if (held >= oldest && held <= last) return true;
     ps_api.memory_seq_rm(ps_api.get_memory(draft->ctx), seq, -1, -1);
     draft->n_kv[seq] = oldest;

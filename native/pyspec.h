@@ -128,7 +128,7 @@ typedef struct ps_reading {
     int32_t kind;
     int32_t n_hidden; /* floats of one state; of the three layers together for EAGLE-3 */
     int32_t width;    /* floats of one input of the draft */
-    int32_t window;   /* states kept for it between its decodes */
+    int32_t window;   /* how far back it begins to read a text; as many states are kept for it at least */
     int32_t layer[PS_N_LAYERS];
 } ps_reading;
 

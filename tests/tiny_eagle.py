@@ -168,9 +168,9 @@ class Draft:
         wide[:, self.t["d2t"]] = own
         return wide
 
-    def draft(self, tokens: Sequence[int], n: int) -> tuple[list[int], list[float]]:
-        """The n tokens drafted after `tokens`, greedily, and their probabilities."""
-        text, g = list(tokens), self.encode(tokens)[:-1]
+    def draft(self, tokens: Sequence[int], n: int, since: int = 1) -> tuple[list[int], list[float]]:
+        """The n tokens drafted after `tokens`, greedily, and their probabilities; read from position `since` on."""
+        text, g = list(tokens[since - 1 :]), self.encode(tokens)[since - 1 : -1]
         drafted: list[int] = []
         chances: list[float] = []
         for _ in range(n):

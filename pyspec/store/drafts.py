@@ -209,7 +209,7 @@ SHOWS_LAST = frozenset(_LAST.split())
 ONE_HEAD = frozenset(["qwen35", "qwen35moe", "qwen3next"])
 """Architectures whose next-token head (MTP) is one trained layer that is asked again for each token."""
 
-_WINDOW_BYTES = 16 << 20
+_WINDOW, _WINDOW_BYTES = 512, 16 << 20
 
 
 @dataclass(frozen=True)
@@ -227,7 +227,7 @@ class States:
     """How a draft in a context of its own reads the target's states.
 
     kind: eagle3 or mtp. layers: whose inputs an EAGLE-3 draft reads, -1 for what comes out of the last one. n_hidden: floats of a
-    state, of the three layers together. width: floats of one input of the draft. window: states kept between its decodes.
+    state, of the three layers together. width: floats of one input of the draft.
     """
 
     kind: str
@@ -237,8 +237,11 @@ class States:
 
     @property
     def window(self) -> int:
-        """States that 16 MiB hold, 64 at least."""
-        return max(64, _WINDOW_BYTES // (4 * self.n_hidden))
+        """How many tokens back it begins to read a text: 512, or as many as 16 MiB hold states of, 64 at least.
+
+        What came before is in the target's states; reading all of a long prompt costs more than it brings (models/README.md).
+        """
+        return min(_WINDOW, max(64, _WINDOW_BYTES // (4 * self.n_hidden)))
 
 
 def has_head(model: Path) -> bool:

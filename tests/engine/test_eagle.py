@@ -101,16 +101,21 @@ def fitted_head(open_llama, make, target):
 
 
 def test_a_long_prompt_is_read_through_the_window(open_llama, make, target, monkeypatch):
-    """States that the window has no room for are decoded before they go."""
+    """The first draft of a text reads no further back, and drafts what numpy drafts of that part."""
     from pyspec.store.drafts import States
 
     monkeypatch.setattr(States, "window", 8)
     draft = make()
-    llm = open_llama(target, draft=draft)
+    llm = open_llama(target, draft=draft, length="fixed:0")
     prompt = llm.tokenize(b"abcdefghij" * 11, add_bos=False)
-    ask(llm, prompt, 1)
-    ask(llm, [*prompt, *prompt[:40]], 3)
-    check(llm, draft, target)
+    for text in (prompt, [*prompt, *prompt[:40]]):
+        ask(llm, text, 3)
+        found, chances = drafted(llm, 6)
+        held = llm.assembly.session.tokens
+        wanted, likely = tiny_eagle.Draft(draft, target).draft(held, 6, since=len(held) - 8)
+        n = wanted.index(tiny.EOS) + 1 if tiny.EOS in wanted else 6
+        assert found == wanted[:n]
+        assert np.allclose(chances, likely[:n], atol=0.02)
 
 
 def test_to_the_end_of_the_context(open_llama, make, target):
