@@ -293,16 +293,6 @@ def test_other_names_are_no_hub_names(name: str) -> None:
     assert parse_hub_name(name) is None
 
 
-@pytest.mark.usefixtures("shop")
-def test_hub_without_its_library(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without huggingface_hub the sentence names what to install."""
-    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
-    entry = parse_hub_name("hf:a/b/c.gguf")
-    assert entry is not None
-    with pytest.raises(FetchError, match="pip install huggingface_hub"):
-        fetch(entry)
-
-
 def fake_hub(raw: bytes, etag: str) -> types.ModuleType:
     """A huggingface_hub that has one file."""
     hub = types.ModuleType("huggingface_hub")
