@@ -1,7 +1,7 @@
 """The length policy on pairs unlike the one it was made on: synthetic texts on several cost curves.
 
     python bench/grid.py [--seeds 3] [--jobs 1] [--curve NAME,...] [--acceptance A,...] [--cost C,...]
-        [--mixed 0.0] [--without PART,...] [--out FOLDER]
+        [--mixed 0.0] [--without PART,...] [--parts] [--out FOLDER]
 
 Each cell is one acceptance (0.3 to 0.95) and one draft cost (0.05 to 0.4 of a target step): 12 answers of 200 tokens, prompts of
 100 tokens that the draft has to read first, times with 3 % noise. The policy (`auto`) is set against plain decoding and
@@ -9,7 +9,8 @@ against the best fixed length 0 to 16, chosen by hindsight with the same rounds.
 known of the draft. Profiled: the true curve, and acceptance as learned on other texts of the same kind. The oracle knows what
 will be accepted before it drafts. Python's own time is not counted. All of it takes two minutes of one core.
 
-`--mixed`: how much the texts of a cell differ. `--without`: parts of the policy that are left out, to see what they are worth.
+`--mixed`: how much the texts of a cell differ. `--without`: parts of the policy that are left out, to see what they are worth;
+`--parts` leaves out one after the other, with texts of a cell alike and with texts that differ (1.0), in a table of its own.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import random
 import sys
 from collections import defaultdict
 from concurrent.futures import ProcessPoolExecutor
-from functools import lru_cache
+from functools import cache, lru_cache
 from itertools import product
 from math import exp
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -189,43 +190,76 @@ def run(cell: Cell) -> Result:
     return Result(speed / max(fixed), speed / fixed[0], speed / oracle)
 
 
-@lru_cache(maxsize=512)
+@cache
 def baselines(cell: Cell) -> list[float]:
     """Tokens per ms of the fixed lengths 0 to 16, and of lengths by hindsight."""
     texts, costs = texts_of(cell.acceptance, cell.seed, cell.mixed), costs_of(cell.curve, cell.cost)
     return [*(fixed_speed(texts, costs, k) for k in range(17)), oracle_speed(texts, costs)]
 
 
-def report(found: Mapping[Cell, Result]) -> str:
+Found = dict["Cell", Result]
+
+
+def means_of(found: Found) -> dict[Cell, float]:
+    """What each cell reaches of the best fixed length, the mean over its seeds."""
+    seeds: dict[Cell, list[float]] = defaultdict(list)
+    for cell, result in found.items():
+        seeds[cell._replace(seed=0)].append(result.best)
+    return {cell: geomean(values) for cell, values in seeds.items()}
+
+
+def report(found: Found) -> str:
     """A Markdown table, a line for each curve and start."""
     rows = []
     for curve, known in product(CURVES, (False, True)):
         mine = {c: r for c, r in found.items() if (c.curve, c.known) == (curve, known)}
         if not mine:
             continue
-        seeds: dict[tuple[float, float], list[float]] = defaultdict(list)
-        for c, r in mine.items():
-            seeds[c.acceptance, c.cost].append(r.best)
-        means = {key: geomean(values) for key, values in seeds.items()}
-        worst = min(means, key=lambda key: means[key])
+        means = means_of(mine)
+        worst = min(means, key=lambda cell: means[cell])
         cells = [
             f"{geomean([r.best for r in mine.values()]):.3f}",
-            f"{means[worst]:.3f} ({worst[0]:g}, {worst[1]:g})",
-            str(sum(m < 0.95 for m in means.values())),
+            f"{means[worst]:.3f} ({worst.acceptance:g}, {worst.cost:g})",
+            str(sum(mean < 0.95 for mean in means.values())),
             f"{min(r.plain for r in mine.values()):.3f}",
             f"{geomean([r.oracle for r in mine.values()]):.3f}",
         ]
         rows.append([curve, "profiled" if known else "fresh", *cells])
-    head = ["curve", "start", "geometric mean of the best", "worst cell", "cells under 0.95", "worst run of plain",
-            "of the oracle"]  # fmt: skip
+    head = [
+        "curve",
+        "start",
+        "geometric mean of the best",
+        "worst cell",
+        "worst run of plain",
+        "of the oracle",
+    ]
     return table(head, rows)
+
+
+def parts(cells: Sequence[Cell], play: Callable[[Sequence[Cell]], Found]) -> str:
+    """A line for each part of the policy that is left out, over all cells: texts alike, then texts that differ."""
+    rows = []
+    for part in ("", *PARTS):
+        row = [part or "(all there)"]
+        for mixed in (0.0, 1.0):
+            found = play([c._replace(without=(part,) if part else (), mixed=mixed) for c in cells])
+            means = means_of(found)
+            worst = min(means, key=lambda cell: means[cell])
+            row += [
+                f"{geomean([r.best for r in found.values()]):.3f}",
+                f"{means[worst]:.3f} {worst.curve}",
+                f"{min(r.plain for r in found.values()):.3f}",
+            ]
+        rows.append(row)
+    heads = ["geometric mean of the best", "worst cell", "worst run of plain"]
+    return table(["without", *heads, *(f"texts differ: {head}" for head in heads)], rows)
 
 
 def main(words: Sequence[str] | None = None) -> None:
     """Print the table, and write it into a page in --out."""
     how = {"curve": CURVES, "acceptance": ACCEPTANCES, "cost": DRAFT_COSTS, "without": ()}
     joined = {name: ",".join(map(str, values)) for name, values in how.items()}
-    options = arguments(__doc__, words, seeds=3, jobs=1, mixed=0.0, out=None, **joined)
+    options = arguments(__doc__, words, seeds=3, jobs=1, mixed=0.0, parts=False, out=None, **joined)
     without = tuple(filter(None, options.without.split(",")))
     cells = [
         Cell(curve, float(a), float(cost), seed, known, without, options.mixed)
@@ -234,16 +268,23 @@ def main(words: Sequence[str] | None = None) -> None:
         for cost, known in product(options.cost.split(","), (False, True))
     ]
     with ProcessPoolExecutor(options.jobs) as pool:
-        found = report(dict(zip(cells, pool.map(run, cells, chunksize=8), strict=True)))
+
+        def play(those: Sequence[Cell]) -> Found:
+            return dict(zip(those, pool.map(run, those, chunksize=8), strict=True))
+
+        found = parts(cells, play) if options.parts else report(play(cells))
     print(found)
     if options.out:
         given = published("python bench/grid.py", words if words is not None else sys.argv[1:])
-        about = (__doc__ or "").split("\n\n")[2]
-        text = (
-            f"# The length policy on synthetic texts\n\nMade by `{given}`.\n\n{about}\n\n{found}\n"
+        about = "\n\n".join((__doc__ or "").split("\n\n")[2 : 3 + options.parts])
+        name = (
+            "What the parts of the policy are worth"
+            if options.parts
+            else "The length policy on synthetic texts"
         )
         options.out.mkdir(parents=True, exist_ok=True)
-        (options.out / "README.md").write_text(text)
+        page = options.out / ("parts.md" if options.parts else "README.md")
+        page.write_text(f"# {name}\n\nMade by `{given}`.\n\n{about}\n\n{found}\n")
 
 
 if __name__ == "__main__":

@@ -33,6 +33,19 @@ def test_the_grid_has_a_line_for_each_curve_and_start(script, tmp_path, capsys) 
     assert rows[2] in (folder / "README.md").read_text()
 
 
+def test_the_parts_of_the_policy_are_left_out_one_after_the_other(script, tmp_path, capsys) -> None:
+    """A line each, with texts alike and texts that differ; nothing left out comes first."""
+    grid, folder = script("grid"), tmp_path / "grid"
+    few = ["--acceptance", "0.7", "--cost", "0.1", "--seeds", "1", "--curve", "BF16"]
+    grid.main(["--parts", "--out", str(folder), *few])
+    rows = capsys.readouterr().out.splitlines()[2:]
+    assert [row.split(" | ")[0] for row in rows] == [
+        "| (all there)",
+        *(f"| {part}" for part in grid.PARTS),
+    ]
+    assert rows[1] in (folder / "parts.md").read_text()
+
+
 @pytest.mark.parametrize("part", ["switch", "floors", "hope", "promise", "table"])
 def test_a_policy_without_one_of_its_parts_plays_otherwise(script, part: str) -> None:
     """What is left out is found in the policy as it is now: a part that had another name there would change nothing."""
