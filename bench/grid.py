@@ -230,6 +230,7 @@ def report(found: Found) -> str:
         "start",
         "geometric mean of the best",
         "worst cell",
+        "cells under 0.95",
         "worst run of plain",
         "of the oracle",
     ]

@@ -31,6 +31,7 @@ def test_the_grid_has_a_line_for_each_curve_and_start(script, tmp_path, capsys) 
         ["| GPU", "profiled"],
     ]
     assert rows[2] in (folder / "README.md").read_text()
+    assert {row.count("|") for row in rows} == {8}
 
 
 def test_the_parts_of_the_policy_are_left_out_one_after_the_other(script, tmp_path, capsys) -> None:
@@ -44,6 +45,7 @@ def test_the_parts_of_the_policy_are_left_out_one_after_the_other(script, tmp_pa
         *(f"| {part}" for part in grid.PARTS),
     ]
     assert rows[1] in (folder / "parts.md").read_text()
+    assert {row.count("|") for row in rows} == {8}
 
 
 @pytest.mark.parametrize("part", ["switch", "floors", "hope", "promise", "table"])
