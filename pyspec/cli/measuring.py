@@ -27,7 +27,7 @@ from pyspec.measure.quality import (
     variant_table,
     verdict,
 )
-from pyspec.measure.questions import Question, human_eval, load_questions, select
+from pyspec.measure.questions import Question, load_questions, select
 from pyspec.measure.records import Options, published
 from pyspec.measure.report import can_draw, speed_table
 from pyspec.measure.rounds import save_rounds
@@ -52,7 +52,6 @@ class AskedOptions:
     limit: int | None
     every: int
     category: tuple[str, ...]
-    human_eval: int | None
     max_tokens: int
     temp: float
     seed: int
@@ -62,8 +61,7 @@ class AskedOptions:
 
     def chosen(self) -> list[Question]:
         """The questions that the options name."""
-        found = select(load_questions(self.questions), self.limit, self.category, self.every)
-        return [*found, *(human_eval(self.human_eval) if self.human_eval else [])]
+        return select(load_questions(self.questions), self.limit, self.category, self.every)
 
     @property
     def how(self) -> Options:
@@ -79,7 +77,6 @@ question_options = gathered(
     option("--limit", group="Measuring", type=_COUNT, help="Questions of each category at most."),
     option("--every", group="Measuring", type=_COUNT, default=1, help="Each N-th question of the file only."),
     option("--category", group="Measuring", multiple=True, help="Only this one; may be given again."),
-    option("--human-eval", group="Measuring", type=_COUNT, help="Add so many HumanEval problems."),
     option("-n", "--max-tokens", group="Measuring", type=click.IntRange(min=2), default=128, show_default=True,
            help="Most tokens of an answer."),
     option("--temp", group="Measuring", type=click.FloatRange(min=0.0), default=0.0, show_default=True,

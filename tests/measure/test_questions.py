@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
-import importlib
-import json
-import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -13,7 +9,7 @@ from typing import Any
 import pytest
 
 from pyspec.errors import InputError, OptionError
-from pyspec.measure.questions import check, human_eval, load_questions, parse_questions, select
+from pyspec.measure.questions import check, load_questions, parse_questions, select
 
 LINE = b'{"question_id": %d, "category": "%s", "turns": ["a"], "reference": ["x"]}'
 
@@ -86,50 +82,7 @@ def test_an_unknown_category_is_refused_with_the_known_ones() -> None:
         select(parse_questions([LINE % (1, b"a")], "f"), categories=["z"])
 
 
-def test_human_eval_is_read_from_the_installed_package(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Each problem becomes a question whose check runs its tests; a draw is the same every time."""
-    folder = tmp_path / "human_eval" / "data"
-    folder.mkdir(parents=True)
-    (folder.parent / "__init__.py").write_text("")
-    problems = [
-        {"task_id": f"HumanEval/{i}", "prompt": "def f():\n", "test": "def check(c):\n    assert c() == 3",
-         "entry_point": "f"}
-        for i in range(9)
-    ]  # fmt: skip
-    with gzip.open(folder / "HumanEval.jsonl.gz", "wt") as out:
-        out.writelines(json.dumps(problem) + "\n" for problem in problems)
-    monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.delitem(sys.modules, "human_eval", raising=False)
-    importlib.invalidate_caches()
-    questions = human_eval()
-    assert len(questions) == 9
-    what = questions[0].check_of(0)
-    assert what is not None
-    assert check(what, "    return 3")
-    assert not check(what, "    return 4")
-    assert human_eval(3) == human_eval(3)
-    assert len(human_eval(3)) == 3
-
-
-def test_without_human_eval_the_command_to_get_it_is_named(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """One sentence."""
-    monkeypatch.setitem(sys.modules, "human_eval", None)
-    with pytest.raises(OptionError, match=r"human-eval==1\.0\.3"):
-        human_eval()
-
-
 # -- checks ------------------------------------------------------------------------------------------------------------
-
-HUMAN_EVAL = {
-    "kind": "tests",
-    "prompt": 'from typing import List\n\ndef add(a: int, b: int) -> int:\n    """Add."""\n',
-    "test": "def check(candidate):\n    assert candidate(2, 3) == 5\n",
-    "entry": "add",
-}
 
 
 @pytest.mark.parametrize(
@@ -145,8 +98,6 @@ HUMAN_EVAL = {
         ({"kind": "number", "value": -0.5}, "-0.5", "none"),
         ({"kind": "compiles"}, "```python\nx = 1\n```", "```python\nx = \n```"),
         ({"kind": "compiles"}, "x = 1", ""),
-        (HUMAN_EVAL, "```python\ndef add(a, b):\n    return a + b\n```", "def add(a, b):\n    return 0"),
-        (HUMAN_EVAL, "    return a + b", "    return a - b"),
     ],
 )  # fmt: skip
 def test_each_kind_tells_good_from_bad(what: dict[str, Any], good: str, bad: str) -> None:
