@@ -99,7 +99,7 @@ def _about(acceptance: float, mixed: float, rng: random.Random) -> float:
 def policy_of(cell: Cell) -> GoodputPolicy:
     """The policy as it starts."""
     costs = costs_of(cell.curve, cell.cost)
-    curve = CostCurve(CURVES[cell.curve][1], 10.0, cell.cost, cell.cost)
+    curve = CostCurve.prior(CURVES[cell.curve][1], 10.0, cell.cost, cell.cost)
     learned = Learned()
     if cell.known:
         learned, curve = _taught(cell, costs), costs.curve()

@@ -23,7 +23,7 @@ from pyspec.mirror import Closed, Mirror, closed_error
 from pyspec.options import AnswerOptions, Drafting, Speculation, result_block
 from pyspec.policy.acceptance import Learned
 from pyspec.policy.cost import CostCurve
-from pyspec.policy.lengths import Length, parse_length
+from pyspec.policy.lengths import Length, make_policy, parse_length
 from pyspec.policy.simple import LengthPolicy
 from pyspec.profiles import load_profile, prior_curve, prior_learned
 from pyspec.rules import Strict, Verification, check_rule
@@ -319,7 +319,8 @@ class Generation(Mirror):
     def new_policy(self, speculation: Speculation | None = None) -> LengthPolicy:
         """A policy for `steps` that has learned nothing yet, of the length that `speculation` or this object names."""
         curve, learned = self._known()
-        return self._length_of(speculation).policy(curve, learned, self.assembly.has_companion)
+        length, scored = self._length_of(speculation), self.assembly.has_companion
+        return make_policy(length, curve, learned, companion=scored)
 
     def _length_of(self, speculation: Speculation | None) -> Length:
         chosen = speculation.length if speculation is not None else None

@@ -107,9 +107,9 @@ def prior_curve(llm: Any, sides: Sequence[Side]) -> CostCurve:
     size = max(1, llama_cpp.llama_model_size(llm.model))
     shares = [max(0.02, side.size / size) for side in sides][:2]
     if gpu_layers(llm) != 0:
-        return CostCurve("metal" if sys.platform == "darwin" else "cuda", 10.0, *shares)
+        return CostCurve.prior("metal" if sys.platform == "darwin" else "cuda", 10.0, *shares)
     shape = _TYPES.get(int(llm.metadata.get("general.file_type", -1)), "")
-    return CostCurve(shape, 10.0, *shares, depth_share=_depth_share(llm.model))
+    return CostCurve.prior(shape, 10.0, *shares, depth_share=_depth_share(llm.model))
 
 
 def _depth_share(model: Any) -> float:

@@ -34,7 +34,7 @@ def test_a_slow_machine_is_slow_for_plain_decoding_too(slow: float) -> None:
 
 def test_plain_decoding_takes_time_beside_decodes_too() -> None:
     """What rounds without drafts took beside their decode is taken into account for all of the tokens."""
-    policy = FixedPolicy(0, CostCurve("Q8_0", ROW_MS))
+    policy = FixedPolicy(0, CostCurve.prior("Q8_0", ROW_MS))
     for _ in range(32):
         policy.watch(1, ROW_MS, ROW_MS + 1.0, 30)
     timings = Timings(0.0, 5.0, 0.0, 0.0, 320.0, 6.0, 5.0 + 32 * 11.0, 32)
@@ -44,6 +44,6 @@ def test_plain_decoding_takes_time_beside_decodes_too() -> None:
 
 def test_answers_too_short_say_nothing() -> None:
     """Sixteen tokens are the fewest."""
-    policy = FixedPolicy(3, CostCurve())
+    policy = FixedPolicy(3, CostCurve.prior())
     timings = Timings(0.0, 5.0, 0.0, 0.0, 100.0, 6.0, 105.0, 15)
     assert times_plain(Report(Tally(), timings, 20, 0), policy) is None

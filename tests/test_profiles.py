@@ -37,13 +37,13 @@ def seen() -> Learned:
 def test_a_draft_begins_with_its_prior(draft) -> None:
     """What was written beside it is what a policy begins with."""
     save_prior(loaded(draft), seen())
-    assert prior_learned(loaded(draft)).state() == seen().state()
+    assert prior_learned(loaded(draft)) == seen()
 
 
 def test_a_draft_without_a_prior_begins_with_nothing(draft) -> None:
     """As does a session without a draft."""
-    assert prior_learned(loaded(draft)).state() == Learned().state()
-    assert prior_learned(loaded()).state() == Learned().state()
+    assert prior_learned(loaded(draft)) == Learned()
+    assert prior_learned(loaded()) == Learned()
 
 
 def test_a_prior_that_cannot_be_used_is_a_warning(draft, caplog) -> None:
@@ -51,17 +51,17 @@ def test_a_prior_that_cannot_be_used_is_a_warning(draft, caplog) -> None:
     save_prior(loaded(draft), seen())
     draft.write_bytes(b"other weights")
     with caplog.at_level(logging.WARNING, "pyspec"):
-        assert prior_learned(loaded(draft)).state() == Learned().state()
+        assert prior_learned(loaded(draft)) == Learned()
     assert "another draft" in caplog.text
     prior_path(draft).write_text("no json")
-    assert prior_learned(loaded(draft)).state() == Learned().state()
+    assert prior_learned(loaded(draft)) == Learned()
 
 
 def test_the_shipped_head_has_a_prior(caplog) -> None:
     """It is of the very file that ships, and says more than nothing."""
     shipped = Path(__file__).parents[1] / "models" / "smollm2-eagle3.gguf"
     learned = prior_learned(loaded(shipped))
-    assert sum(learned.calibration.state().seen) > 1000
+    assert sum(learned.calibration.seen) > 1000
     assert not caplog.records
 
 

@@ -19,7 +19,7 @@ from pyspec.batch.scheduler import Scheduler
 from pyspec.engine.handle import MAX_DRAFT
 from pyspec.errors import Cancelled, OptionError
 from pyspec.limits import check_range, check_ranges
-from pyspec.policy.lengths import parse_length
+from pyspec.policy.lengths import make_policy, parse_length
 from pyspec.store.cache import file_sha256
 from pyspec.tokens import Tally
 
@@ -98,7 +98,8 @@ class Batch:
         self._contexts: Contexts | None = None
         self._scheduler: Scheduler | None = None
         curve, learned = self._models.known()
-        self._policy = chosen.policy(curve, learned, self._models.parts.companion is not None)
+        scored = self._models.parts.companion is not None
+        self._policy = make_policy(chosen, curve, learned, companion=scored)
         self.parallel = parallel or best_parallel(curve.target.table())
         if interactive:
             self._needs = [n_ctx] * self._affordable(parallel)

@@ -6,6 +6,7 @@ What a decode costs, how often drafts are accepted, and which plan that makes th
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
@@ -194,7 +195,7 @@ def store(llm: SpeculativeLlama, found: Measured) -> Path:
     profile = Profile(
         key=profile_key(llm, llm.assembly.sides),
         curve=m.curve().state(),
-        learned=found.learned.state(),
+        learned=found.learned,
         acceptance=m.acceptance,
         best_plan=m.best_plan,
         break_even=m.break_even_acceptance,
@@ -245,7 +246,7 @@ def gain_of_auto(
     """Speed-up of the default policy on recorded answers, by the measured times; no Python in them."""
     if not any(answer.models or answer.lookups for answer in answers):
         return 1.0
-    policy = GoodputPolicy(costs.curve(), Learned.restore(learned.state()), companion=companion)
+    policy = GoodputPolicy(costs.curve(), deepcopy(learned), companion=companion)
     speed = Player(policy, costs.times).play(answers).speed
     return speed / fixed_speed(answers, costs.times, 0)
 

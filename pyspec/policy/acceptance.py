@@ -22,8 +22,6 @@ from pyspec.errors import OptionError
 from pyspec.policy.types import TABLE_BINS, Draft, bin_centre, logit, table_bin
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from pyspec.policy.types import Floats
 
 Features = tuple[float, ...]
@@ -38,7 +36,7 @@ _HELP = 0.02  # nats a token from which on another view is worth following
 # from their training text. With a companion part of the slope moves to its probability and agreement.
 _INTERCEPT, _SLOPE = -0.3, 0.8
 _COMPANION_PRIOR = (-1.0, 2.4, 0.3, 0.2, 1.2, 0.5)
-
+_RATE, _FORGET, _WEIGHT_MAX = 0.15, 0.995, 20.0  # of the companion's model
 
 _P_LOW, _P_HIGH = 0.002, 0.998
 
@@ -46,6 +44,11 @@ _P_LOW, _P_HIGH = 0.002, 0.998
 def clamp(p: float) -> float:
     """Keep an estimate away from 0 and 1, so that no log-loss and no survival is extreme."""
     return min(max(p, _P_LOW), _P_HIGH)
+
+
+_PRIOR = [
+    clamp(1.0 / (1.0 + exp(-(_INTERCEPT + _SLOPE * bin_centre(k))))) for k in range(TABLE_BINS)
+]
 
 
 def read_draft(draft: Draft) -> list[int]:
@@ -73,128 +76,83 @@ def read_companion(draft: Draft, n: int) -> list[Features] | None:
     ]
 
 
-class LogisticState(msgspec.Struct):
-    """Saved form of Logistic: weights and the running squares of their gradients."""
+class Logistic(msgspec.Struct):
+    """The companion's model: online logistic regression with AdaGrad steps whose squares forget, so it follows changes.
 
-    weights: list[float]
-    squares: list[float]
+    `squares` are the running squares of the gradients. Raises OptionError on another width or wild numbers.
+    """
 
+    weights: list[float] = msgspec.field(default_factory=lambda: list(_COMPANION_PRIOR))
+    squares: list[float] = msgspec.field(default_factory=lambda: [1.0] * len(_COMPANION_PRIOR))
 
-class Logistic:
-    """Online logistic regression with AdaGrad steps whose squares forget, so it follows changes."""
-
-    def __init__(self, weights: Sequence[float], rate: float = 0.15, forget: float = 0.995) -> None:
-        self._w = list(weights)
-        self._g = [1.0] * len(self._w)
-        self._rate, self._forget = rate, forget
-
-    def predict(self, x: Features) -> float:
-        """Acceptance probability, always finite and inside (0, 1)."""
-        z = sum(map(mul, self._w, x))
-        if z > 6.0:
-            return 0.998
-        return 1.0 / (1.0 + exp(-z)) if z > -6.0 else 0.002
-
-    def learn(self, x: Features, error: float) -> None:
-        """One step for an error: 1 or 0 observed, minus what was predicted."""
-        w, g, rate, forget = self._w, self._g, self._rate, self._forget
-        for i, xi in enumerate(x):
-            d = error * xi
-            square = g[i] = forget * g[i] + d * d + 1e-3
-            wi = w[i] + rate * d / square**0.5
-            w[i] = wi if -20.0 < wi < 20.0 else (20.0 if wi > 0.0 else -20.0)
-
-    def state(self) -> LogisticState:
-        """What a profile keeps of it; `restore` is the way back."""
-        return LogisticState(list(self._w), list(self._g))
-
-    @classmethod
-    def restore(cls, state: LogisticState, width: int) -> Logistic:
-        """The inverse of `state`; raises OptionError on another width or wild numbers."""
+    def __post_init__(self) -> None:
         good = (
-            len(state.weights) == len(state.squares) == width
-            and all(isfinite(w) and abs(w) <= 20.0 for w in state.weights)
-            and all(0.0 < g < 1e9 for g in state.squares)
+            len(self.weights) == len(self.squares) == len(_COMPANION_PRIOR)
+            and all(isfinite(w) and abs(w) <= _WEIGHT_MAX for w in self.weights)
+            and all(0.0 < g < 1e9 for g in self.squares)
         )
         if not good:
             raise OptionError("the acceptance weights contradict each other")
-        model = cls(state.weights)
-        model._g = list(state.squares)
-        return model
+
+    def predict(self, x: Features) -> float:
+        """Acceptance probability, always finite and inside (0, 1)."""
+        return clamp(1.0 / (1.0 + exp(-max(-6.0, min(6.0, sum(map(mul, self.weights, x)))))))
+
+    def learn(self, x: Features, error: float) -> None:
+        """One step for an error: 1 or 0 observed, minus what was predicted."""
+        for i, xi in enumerate(x):
+            d = error * xi
+            self.squares[i] = _FORGET * self.squares[i] + d * d + 1e-3
+            w = self.weights[i] + _RATE * d / self.squares[i] ** 0.5
+            self.weights[i] = max(-_WEIGHT_MAX, min(_WEIGHT_MAX, w))
 
 
-class CalibrationState(msgspec.Struct):
-    """Saved form of Calibration."""
-
-    hits: list[float]
-    seen: list[float]
-    first: list[float]
-    later: list[float]
-
-
-class Calibration:
-    """Acceptance by the bin of p, which is the table that C multiplies up while it drafts.
+class Calibration(msgspec.Struct, dict=True):
+    """Acceptance by the bin of p: `hits` of those `seen`, and with the prior the `table` that C multiplies up while it drafts.
 
     `first` and `later` count how often each bin turned up at position 0 and behind accepted tokens: what a token that is
-    not drafted yet is expected to look like.
+    not drafted yet is expected to look like. Raises OptionError on contradictions.
     """
 
-    def __init__(self) -> None:
-        self._hits = [0.0] * TABLE_BINS
-        self._seen = [0.0] * TABLE_BINS
-        self._prior = [_prior_acceptance(bin_centre(k)) for k in range(TABLE_BINS)]
-        self.table = list(self._prior)
-        self.first, self.later = _spread(10, 26), _spread(14, 28)
+    hits: list[float] = msgspec.field(default_factory=lambda: [0.0] * TABLE_BINS)
+    seen: list[float] = msgspec.field(default_factory=lambda: [0.0] * TABLE_BINS)
+    first: list[float] = msgspec.field(default_factory=lambda: _spread(10, 26))
+    later: list[float] = msgspec.field(default_factory=lambda: _spread(14, 28))
+
+    def __post_init__(self) -> None:
+        tables = (self.hits, self.seen, self.first, self.later)
+        good = (
+            all(len(t) == TABLE_BINS for t in tables)
+            and all(0.0 <= n < 1e12 for t in tables for n in t)
+            and all(h <= n for h, n in zip(self.hits, self.seen, strict=True))
+            and sum(self.first) > 0.0
+            and sum(self.later) > 0.0
+        )
+        if not good:
+            raise OptionError("the acceptance table contradicts itself")
+        self.table = [self._acceptance(k) for k in range(TABLE_BINS)]
 
     def update(self, position: int, k: int, accepted: bool) -> None:
         """Learn from one observed position whose draft probability fell into bin k."""
-        if self._seen[k] >= _MEMORY:
-            self._seen[k] *= 0.5
-            self._hits[k] *= 0.5
-        self._seen[k] += 1.0
-        self._hits[k] += accepted
-        self._refresh(k)
+        if self.seen[k] >= _MEMORY:
+            self.seen[k] *= 0.5
+            self.hits[k] *= 0.5
+        self.seen[k] += 1.0
+        self.hits[k] += accepted
+        self.table[k] = self._acceptance(k)
         counts = self.later if position else self.first
         counts[k] += 1.0
         if counts[k] > _MEMORY:
             counts[:] = [c * 0.5 for c in counts]
 
-    def _refresh(self, k: int) -> None:
-        weight = self._seen[k] + _PRIOR_WEIGHT
-        self.table[k] = clamp((self._hits[k] + _PRIOR_WEIGHT * self._prior[k]) / weight)
+    def _acceptance(self, k: int) -> float:
+        hits = self.hits[k] + _PRIOR_WEIGHT * _PRIOR[k]
+        return clamp(hits / (self.seen[k] + _PRIOR_WEIGHT))
 
     def nexts(self) -> tuple[Floats, Floats]:
         """Probabilities of the next token's bins: of a draft's first token, and of a later one."""
         first, later = np.asarray(self.first), np.asarray(self.later)
         return first / first.sum(), later / later.sum()
-
-    def state(self) -> CalibrationState:
-        """What a profile keeps of it; `restore` is the way back."""
-        return CalibrationState(*map(list, (self._hits, self._seen, self.first, self.later)))
-
-    @classmethod
-    def restore(cls, state: CalibrationState) -> Calibration:
-        """The inverse of `state`; raises OptionError on contradictions."""
-        tables = (state.hits, state.seen, state.first, state.later)
-        good = (
-            all(len(t) == TABLE_BINS for t in tables)
-            and all(0.0 <= n < 1e12 for t in tables for n in t)
-            and all(h <= n for h, n in zip(state.hits, state.seen, strict=True))
-            and sum(state.first) > 0.0
-            and sum(state.later) > 0.0
-        )
-        if not good:
-            raise OptionError("the acceptance table contradicts itself")
-        out = cls()
-        out._hits, out._seen = list(state.hits), list(state.seen)
-        out.first, out.later = list(state.first), list(state.later)
-        for k in range(TABLE_BINS):
-            out._refresh(k)
-        return out
-
-
-def _prior_acceptance(logit_p: float) -> float:
-    return clamp(1.0 / (1.0 + exp(-(_INTERCEPT + _SLOPE * logit_p))))
 
 
 def _spread(low: int, high: int) -> list[float]:
@@ -213,14 +171,6 @@ _LOOKUP_WEIGHT, _LOOKUP_MEMORY = 6.0, 128.0
 _CAUTION = 1.0  # subtracted from a prior log-odds: a vain check costs more than a missed one
 
 
-class LookupState(msgspec.Struct):
-    """Saved form of LookupEstimator."""
-
-    mean: list[float]
-    count: list[float]
-    recent: float
-
-
 def _lookup_prior(match: int, recent: int, several: int, place: int) -> float:
     """Acceptance assumed of a cell, by its buckets.
 
@@ -232,13 +182,26 @@ def _lookup_prior(match: int, recent: int, several: int, place: int) -> float:
     return clamp(1.0 / (1.0 + exp(_CAUTION - fit)))
 
 
-class LookupEstimator:
-    """Acceptance by match length, recent success, whether the match had one continuation, and position."""
+class LookupEstimator(msgspec.Struct):
+    """Acceptance by match length, recent success, whether the match had one continuation, and position.
 
-    def __init__(self) -> None:
-        self._mean = [_lookup_prior(*cell) for cell in product(*map(range, _SIZES))]
-        self._count = [_LOOKUP_WEIGHT] * _CELLS
-        self.recent = 0.5
+    `mean` and `count` (its weight) by cell; `recent` is the running success of first tokens. Raises OptionError as above.
+    """
+
+    mean: list[float] = msgspec.field(
+        default_factory=lambda: [_lookup_prior(*cell) for cell in product(*map(range, _SIZES))]
+    )
+    count: list[float] = msgspec.field(default_factory=lambda: [_LOOKUP_WEIGHT] * _CELLS)
+    recent: float = 0.5
+
+    def __post_init__(self) -> None:
+        good = (
+            len(self.mean) == len(self.count) == _CELLS
+            and all(0.0 <= m <= 1.0 for m in (*self.mean, self.recent))
+            and all(1.0 <= n <= _LOOKUP_MEMORY for n in self.count)
+        )
+        if not good:
+            raise OptionError("the lookup table contradicts itself")
 
     def _start(self, match_length: int, choices: int) -> int:
         """The cell of the first position; those of the others follow it."""
@@ -249,7 +212,7 @@ class LookupEstimator:
     def predict(self, match_length: int, n: int, choices: int = 1) -> list[float]:
         """Conditional acceptance of positions 0..n-1 of a draft with this match."""
         start = self._start(match_length, choices)
-        first, second, third, later = self._mean[start : start + _SIZES[3]]
+        first, second, third, later = self.mean[start : start + _SIZES[3]]
         return [clamp(p) for p in (first, second, third, third, *([later] * (n - 4)))][:n]
 
     def update(self, match_length: int, hits: list[bool], choices: int = 1) -> None:
@@ -257,52 +220,27 @@ class LookupEstimator:
         start = self._start(match_length, choices)
         for position, hit in enumerate(hits):
             k = start + sum([position >= edge for edge in _PLACES])
-            self._count[k] = min(self._count[k] + 1.0, _LOOKUP_MEMORY)
-            self._mean[k] += ((1.0 if hit else 0.0) - self._mean[k]) / self._count[k]
+            self.count[k] = min(self.count[k] + 1.0, _LOOKUP_MEMORY)
+            self.mean[k] += ((1.0 if hit else 0.0) - self.mean[k]) / self.count[k]
         if hits:
             self.recent += 0.2 * ((1.0 if hits[0] else 0.0) - self.recent)
-
-    def state(self) -> LookupState:
-        """What a profile keeps of it; `restore` is the way back."""
-        return LookupState(list(self._mean), list(self._count), self.recent)
-
-    @classmethod
-    def restore(cls, state: LookupState) -> LookupEstimator:
-        """The inverse of `state`; raises OptionError on contradictions."""
-        good = (
-            len(state.mean) == len(state.count) == _CELLS
-            and all(0.0 <= m <= 1.0 for m in (*state.mean, state.recent))
-            and all(1.0 <= n <= _LOOKUP_MEMORY for n in state.count)
-        )
-        if not good:
-            raise OptionError("the lookup table contradicts itself")
-        out = cls()
-        out._mean, out._count, out.recent = list(state.mean), list(state.count), state.recent
-        return out
 
 
 # -- all of it ---------------------------------------------------------------------------------------------------------
 
 
-class LearnedState(msgspec.Struct):
-    """Saved form of Learned."""
-
-    calibration: CalibrationState
-    companion: LogisticState
-    lookup: LookupState
-
-
-class Learned:
+class Learned(msgspec.Struct, dict=True):
     """The table for drafts, the logistic model for drafts that a companion scored, and the lookup estimator.
 
-    `loss` is the table's running log-loss (nats a token). `loss_without` and `loss_with` are those of the table and of the
-    model on the very same positions: those the companion scored.
+    Beside them, of this process alone: `loss` is the table's running log-loss (nats a token), `loss_without` and `loss_with` are
+    those of the table and of the model on the very same positions, those the companion `scored`.
     """
 
-    def __init__(self) -> None:
-        self.calibration = Calibration()
-        self.companion = Logistic(_COMPANION_PRIOR)
-        self.lookup = LookupEstimator()
+    calibration: Calibration = msgspec.field(default_factory=Calibration)
+    companion: Logistic = msgspec.field(default_factory=Logistic)
+    lookup: LookupEstimator = msgspec.field(default_factory=LookupEstimator)
+
+    def __post_init__(self) -> None:
         self.loss = self.loss_without = self.loss_with = 0.69
         self.scored = 0
 
@@ -322,23 +260,6 @@ class Learned:
         self.loss_without += (_nats(without, accepted) - self.loss_without) / _LOSS_MEMORY
         self.loss_with += (_nats(with_, accepted) - self.loss_with) / _LOSS_MEMORY
         self.scored += 1
-
-    def state(self) -> LearnedState:
-        """What a profile keeps of it; `restore` is the way back."""
-        return LearnedState(
-            self.calibration.state(),
-            self.companion.state(),
-            self.lookup.state(),
-        )
-
-    @classmethod
-    def restore(cls, state: LearnedState) -> Learned:
-        """The inverse of `state`; raises OptionError on contradictions."""
-        out = cls()
-        out.calibration = Calibration.restore(state.calibration)
-        out.companion = Logistic.restore(state.companion, len(_COMPANION_PRIOR))
-        out.lookup = LookupEstimator.restore(state.lookup)
-        return out
 
 
 def _nats(chance: float, accepted: bool) -> float:

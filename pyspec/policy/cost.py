@@ -18,6 +18,7 @@ from math import inf, log2
 from typing import TYPE_CHECKING
 
 import msgspec
+import numpy as np
 
 from pyspec.errors import OptionError
 
@@ -57,23 +58,23 @@ DEFAULT_SHAPE = "Q4_K_M"
 def expand(points: Mapping[int, float], n_max: int = N_MAX) -> list[float]:
     """Times for 0..n_max rows from measured points {rows: time}; entry 0 is 0.
 
-    Linear between neighbours; beyond the last point it goes on with the mean slope of the upper half of the curve, so that
-    one step at the end is not taken for the trend. Raises OptionError on an empty, non-positive or non-finite curve.
+    Linear between neighbours; beyond the last point as in `_at`. Raises OptionError on an empty curve or impossible times.
     """
     known = sorted((int(n), float(t)) for n, t in points.items())
     if not known or known[0][0] < 1 or not all(0.0 < t < 1e9 for _, t in known):
         raise OptionError("a cost curve needs positive, finite times for one or more rows")
-    last_n, last_t = known[-1]
-    half = next(((n, t) for n, t in known if 2 * n >= last_n and n < last_n), None)
-    slope = max(0.0, (last_t - half[1]) / (last_n - half[0])) if half else last_t / last_n
-    if known[0][0] > 1:
-        known.insert(0, (1, known[0][1]))
-    out = [0.0] * (n_max + 1)
-    ends = [*known[1:], (n_max + last_n, last_t + slope * n_max)]
-    for (n0, t0), (n1, t1) in zip(known, ends, strict=True):
-        for n in range(n0, min(n1, n_max + 1)):
-            out[n] = t0 + (t1 - t0) * (n - n0) / (n1 - n0)
-    return out
+    rows, times = zip(*known, strict=True)
+    inside = [0.0, *np.interp(range(1, rows[-1] + 1), rows, times).tolist()]
+    return [_at(inside, n) for n in range(n_max + 1)]
+
+
+def _at(base: Sequence[float], rows: int) -> float:
+    """A curve at any count: beyond its end as steep as its upper half, so that no single step is taken for a trend."""
+    last = len(base) - 1
+    if rows <= last:
+        return base[rows]
+    half = last // 2
+    return base[last] + (rows - last) * max(0.0, base[last] - base[half]) / (last - half)
 
 
 @lru_cache(maxsize=4096)
@@ -83,11 +84,25 @@ def _key(rows: int) -> int:
 
 
 class RowTimesState(msgspec.Struct):
-    """Saved form of a RowTimes: base curves in ms by context depth, and whether measured."""
+    """Saved form of RowTimes: base curves in ms by context depth, and whether measured.
+
+    Raises OptionError where the tables contradict each other.
+    """
 
     depths: list[int]
     bases: list[list[float]]
     measured: bool
+
+    def __post_init__(self) -> None:
+        sizes = {len(base) for base in self.bases}
+        good = (
+            len(self.depths) == len(self.bases) == len(set(self.depths)) > 0
+            and len(sizes) == 1
+            and 2 <= min(sizes) <= 4096
+            and all(base[0] == 0.0 and all(0.0 < t < 1e7 for t in base[1:]) for base in self.bases)
+        )
+        if not good:
+            raise OptionError("a cost curve's tables contradict each other")
 
 
 class RowTimes:
@@ -237,26 +252,8 @@ class RowTimes:
 
     @classmethod
     def restore(cls, state: RowTimesState) -> RowTimes:
-        """The inverse of `state`; raises OptionError where the tables contradict each other."""
-        sizes = {len(base) for base in state.bases}
-        good = (
-            len(state.depths) == len(state.bases) == len(set(state.depths)) > 0
-            and len(sizes) == 1
-            and 2 <= min(sizes) <= 4096
-            and all(base[0] == 0.0 and all(0.0 < t < 1e7 for t in base[1:]) for base in state.bases)
-        )
-        if not good:
-            raise OptionError("a cost curve's tables contradict each other")
+        """The inverse of `state`."""
         return cls(dict(zip(state.depths, state.bases, strict=True)), state.measured)
-
-
-def _at(base: Sequence[float], rows: int) -> float:
-    """A base curve at any count: beyond its end it goes on as steep as in its upper half."""
-    last = len(base) - 1
-    if rows <= last:
-        return base[rows]
-    half = max(1, last // 2)
-    return base[last] + (rows - last) * (base[last] - base[half]) / max(1, last - half)
 
 
 TIMES = 4.0
@@ -310,30 +307,34 @@ class CurveState(msgspec.Struct):
 class CostCurve:
     """The target's, the draft's and the companion's time by rows.
 
-    Without a profile the target starts from a prior shape in units of `one_row_ms`; the draft
-    and the companion from the shares of a target row that their file sizes suggest.
     `draft.table()[n]` is one step of n sequences in lock-step, or n tokens of one text read at once.
-    `depth_share` is what each position of context adds to every row of the target, in units of one row without context.
     """
 
-    def __init__(
-        self,
+    def __init__(self, target: RowTimes, draft: RowTimes, companion: RowTimes) -> None:
+        self.target, self.draft, self.companion = target, draft, companion
+        self._busy = Busy(target.measured)
+
+    @classmethod
+    def prior(
+        cls,
         shape_name: str = DEFAULT_SHAPE,
         one_row_ms: float = 10.0,
         draft_share: float = 0.15,
         companion_share: float = 0.1,
         *,
         depth_share: float = 0.0,
-    ) -> None:
-        shape = expand(SHAPES.get(shape_name, SHAPES[DEFAULT_SHAPE]))
-        bases = {0: [one_row_ms * t for t in shape]}
+    ) -> CostCurve:
+        """What is assumed without a profile: a shape in units of `one_row_ms`, and side models by their share of a target row.
+
+        `depth_share` is what each position of context adds to every row of the target, in units of one row without context.
+        """
+        shape = [one_row_ms * t for t in expand(SHAPES.get(shape_name, SHAPES[DEFAULT_SHAPE]))]
+        bases = {0: shape}
         if depth_share > 0.0:
             more = one_row_ms * depth_share * _FAR_DEPTH
-            bases[_FAR_DEPTH] = [t + n * more for n, t in enumerate(bases[0])]
-        self.target = RowTimes(bases)
-        self.draft = RowTimes({0: [one_row_ms * draft_share * t for t in shape]})
-        self.companion = RowTimes({0: [one_row_ms * companion_share * t for t in shape]})
-        self._busy = Busy(measured=False)
+            bases[_FAR_DEPTH] = [t + n * more for n, t in enumerate(shape)]
+        shares = (draft_share, companion_share)
+        return cls(RowTimes(bases), *(RowTimes({0: [s * t for t in shape]}) for s in shares))
 
     @classmethod
     def from_tables(
@@ -343,12 +344,9 @@ class CostCurve:
         companion: Sequence[float],
     ) -> CostCurve:
         """A measured curve: target times by depth, then draft and companion; index 0 is 0 rows."""
-        curve = cls()
-        curve.target = RowTimes(target, measured=True)
-        curve.draft = RowTimes({0: draft}, measured=True)
-        curve.companion = RowTimes({0: companion}, measured=True)
-        curve._busy = Busy(measured=True)
-        return curve
+        return cls(
+            *(RowTimes(bases, measured=True) for bases in (target, {0: draft}, {0: companion}))
+        )
 
     def observe(self, outcome: Outcome, rounds: int = 1) -> None:
         """Learn from a round's times, or from the mean times of several."""
@@ -391,10 +389,5 @@ class CostCurve:
 
     @classmethod
     def restore(cls, state: CurveState) -> CostCurve:
-        """The inverse of `state`; raises OptionError where the tables contradict each other."""
-        curve = cls()
-        curve.target = RowTimes.restore(state.target)
-        curve.draft = RowTimes.restore(state.draft)
-        curve.companion = RowTimes.restore(state.companion)
-        curve._busy = Busy(curve.target.measured)
-        return curve
+        """The inverse of `state`."""
+        return cls(*map(RowTimes.restore, (state.target, state.draft, state.companion)))

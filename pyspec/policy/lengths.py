@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from math import inf
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import msgspec
 
@@ -19,73 +19,47 @@ FIXED_MAX = 63
 _HINT = "use fixed:K, confidence:P, companion or auto"
 
 
-class Length(msgspec.Struct, frozen=True):
-    """What `--length` names; `policy` makes the object that carries it out."""
-
-    def policy(
-        self,
-        curve: CostCurve | None = None,
-        learned: Learned | None = None,
-        companion: bool = False,
-    ) -> LengthPolicy:
-        """A fresh policy; `companion` says whether there is a companion to use."""
-        raise NotImplementedError
-
-
-class Fixed(Length, frozen=True):
+class Fixed(msgspec.Struct, frozen=True):
     """Always k drafted tokens."""
 
     k: int
 
-    def policy(
-        self,
-        curve: CostCurve | None = None,
-        learned: Learned | None = None,
-        companion: bool = False,
-    ) -> LengthPolicy:
-        """A `FixedPolicy`; the companion is not asked."""
-        return FixedPolicy(self.k, curve, learned)
 
-
-class Confidence(Length, frozen=True):
+class Confidence(msgspec.Struct, frozen=True):
     """As long as the draft's probability of each token is at least p."""
 
     p: float
 
-    def policy(
-        self,
-        curve: CostCurve | None = None,
-        learned: Learned | None = None,
-        companion: bool = False,
-    ) -> LengthPolicy:
-        """A `ConfidencePolicy`; the companion is not asked."""
-        return ConfidencePolicy(self.p, curve, learned)
 
-
-class Companion(Length, frozen=True):
+class Companion(msgspec.Struct, frozen=True):
     """By goodput, draft and companion always on; 0 verified tokens stay possible."""
 
-    def policy(
-        self,
-        curve: CostCurve | None = None,
-        learned: Learned | None = None,
-        companion: bool = False,
-    ) -> LengthPolicy:
-        """A `GoodputPolicy` that always asks the companion."""
-        return GoodputPolicy(curve, learned, companion=companion, auto=False)
 
-
-class Auto(Length, frozen=True):
+class Auto(msgspec.Struct, frozen=True):
     """By goodput; draft and companion are switched off by themselves where they do not pay."""
 
-    def policy(
-        self,
-        curve: CostCurve | None = None,
-        learned: Learned | None = None,
-        companion: bool = False,
-    ) -> LengthPolicy:
-        """A `GoodputPolicy` that asks the companion while that gains."""
-        return GoodputPolicy(curve, learned, companion=companion)
+
+Length: TypeAlias = Fixed | Confidence | Companion | Auto
+"""What `--length` names."""
+
+
+def make_policy(
+    length: Length,
+    curve: CostCurve | None = None,
+    learned: Learned | None = None,
+    *,
+    companion: bool = False,
+) -> LengthPolicy:
+    """A fresh policy that carries a length out; `companion` says whether there is one to use."""
+    match length:
+        case Fixed(k):
+            return FixedPolicy(k, curve, learned)
+        case Confidence(p):
+            return ConfidencePolicy(p, curve, learned)
+        case Companion():
+            return GoodputPolicy(curve, learned, companion=companion, auto=False)
+        case Auto():
+            return GoodputPolicy(curve, learned, companion=companion)
 
 
 def parse_length(text: str) -> Length:

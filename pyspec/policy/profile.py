@@ -10,18 +10,21 @@ from __future__ import annotations
 import hashlib
 from math import isfinite
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 
 from pyspec.errors import OptionError, ProfileError
 from pyspec.files import write_whole
-from pyspec.policy.acceptance import CalibrationState, Learned, LearnedState, LogisticState
+from pyspec.policy.acceptance import Calibration, Learned, Logistic
 from pyspec.policy.cost import CostCurve, CurveState
 
 FORMAT = 4
 PRIOR_FORMAT = 1
 _MAX_BYTES = 4 << 20
 _HINT = "run `pyspec profile` to measure again"
+
+T = TypeVar("T")
 
 
 class ProfileKey(msgspec.Struct, frozen=True):
@@ -46,7 +49,7 @@ class Profile(msgspec.Struct, forbid_unknown_fields=True):
 
     key: ProfileKey
     curve: CurveState
-    learned: LearnedState
+    learned: Learned
     acceptance: list[float] = []
     best_plan: str = ""
     break_even: float = 2.0
@@ -55,11 +58,8 @@ class Profile(msgspec.Struct, forbid_unknown_fields=True):
     format: int = FORMAT
 
     def policy_parts(self) -> tuple[CostCurve, Learned]:
-        """Fresh objects for a policy. Raises ProfileError where tables contradict themselves."""
-        try:
-            return CostCurve.restore(self.curve), Learned.restore(self.learned)
-        except OptionError as error:
-            raise ProfileError(f"the profile is damaged: {error.message}", _HINT) from None
+        """What a policy begins with, and goes on to change."""
+        return CostCurve.restore(self.curve), self.learned
 
 
 class Prior(msgspec.Struct, forbid_unknown_fields=True):
@@ -71,27 +71,21 @@ class Prior(msgspec.Struct, forbid_unknown_fields=True):
 
     draft: str
     companion: str
-    calibration: CalibrationState
-    judged: LogisticState
+    calibration: Calibration
+    judged: Logistic
     format: int = PRIOR_FORMAT
 
     @classmethod
     def of(cls, draft: str, companion: str, learned: Learned) -> Prior:
         """What is to be kept of `learned`."""
-        return cls(draft, companion, learned.calibration.state(), learned.companion.state())
+        return cls(draft, companion, learned.calibration, learned.companion)
 
     def restore(self, draft: str, companion: str) -> Learned:
-        """What a policy begins with. Raises ProfileError for another draft or contradicting tables."""
+        """What a policy begins with, and goes on to change. Raises ProfileError for another draft."""
         if self.format != PRIOR_FORMAT or self.draft != draft:
             raise ProfileError("the draft's prior belongs to another draft", "install both again")
-        state = Learned().state()
-        state.calibration = self.calibration
-        if self.companion == companion:
-            state.companion = self.judged
-        try:
-            return Learned.restore(state)
-        except OptionError as error:
-            raise ProfileError(f"the draft's prior is damaged: {error.message}") from None
+        judged = self.judged if self.companion == companion else Logistic()
+        return Learned(self.calibration, judged)
 
 
 def prior_path(draft: Path) -> Path:
@@ -106,11 +100,7 @@ def save_prior(prior: Prior, draft: Path) -> Path:
 
 def load_prior(draft: Path) -> Prior | None:
     """The prior beside a draft, None where there is none. Raises ProfileError if it is damaged."""
-    path = prior_path(draft)
-    try:
-        return msgspec.json.decode(path.read_bytes(), type=Prior) if path.is_file() else None
-    except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise ProfileError(f"the prior {path} is damaged: {error}", "install it again") from None
+    return _read(prior_path(draft), Prior, "install it again")
 
 
 def profile_path(folder: Path, key: ProfileKey) -> Path:
@@ -124,6 +114,21 @@ def save_profile(profile: Profile, folder: Path) -> Path:
     return _write(profile_path(folder, profile.key), profile, "profile")
 
 
+def load_profile(folder: Path, key: ProfileKey) -> Profile | None:
+    """The stored profile, None where there is none. Raises ProfileError if corrupt or foreign."""
+    path = profile_path(folder, key)
+    profile = _read(path, Profile, _HINT)
+    if profile is None:
+        return None
+    if profile.format != FORMAT:
+        raise ProfileError(f"the profile {path} has format {profile.format}, not {FORMAT}", _HINT)
+    if profile.key != key:
+        raise ProfileError(f"the profile {path} belongs to other models or another machine", _HINT)
+    if not all(isfinite(x) for x in (profile.break_even, *profile.acceptance)):
+        raise ProfileError(f"the profile {path} is damaged", _HINT)
+    return profile
+
+
 def _write(path: Path, content: Profile | Prior, what: str) -> Path:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -134,25 +139,17 @@ def _write(path: Path, content: Profile | Prior, what: str) -> Path:
     return path
 
 
-def load_profile(folder: Path, key: ProfileKey) -> Profile | None:
-    """The stored profile, None where there is none. Raises ProfileError if corrupt or foreign."""
-    path = profile_path(folder, key)
+def _read(path: Path, kind: type[T], hint: str) -> T | None:
+    """What a file holds, None where there is none."""
+    what = kind.__name__.lower()
     try:
         if not path.exists():
             return None
         if not path.is_file() or path.stat().st_size > _MAX_BYTES:
-            raise ProfileError(f"{path} is not a profile", _HINT)
-        profile = msgspec.json.decode(path.read_bytes(), type=Profile)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        raise ProfileError(f"the profile {path} is damaged", _HINT) from None
+            raise ProfileError(f"{path} is not a {what}", hint)
+        return msgspec.json.decode(path.read_bytes(), type=kind)
+    except (OptionError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise ProfileError(f"the {what} {path} is damaged: {error}", hint) from None
     except OSError as error:
         reason = error.strerror or type(error).__name__
-        raise ProfileError(f"the profile {path} cannot be read: {reason}", _HINT) from None
-    if profile.format != FORMAT:
-        raise ProfileError(f"the profile {path} has format {profile.format}, not {FORMAT}", _HINT)
-    if profile.key != key:
-        raise ProfileError(f"the profile {path} belongs to other models or another machine", _HINT)
-    if not all(isfinite(x) for x in (profile.break_even, *profile.acceptance)):
-        raise ProfileError(f"the profile {path} is damaged", _HINT)
-    profile.policy_parts()
-    return profile
+        raise ProfileError(f"the {what} {path} cannot be read: {reason}", hint) from None

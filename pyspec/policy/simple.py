@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from pyspec.policy.acceptance import Learned
 from pyspec.policy.cost import CostCurve
 from pyspec.policy.types import (
@@ -43,59 +45,53 @@ class PlainRounds:
         return Outcome(seqs, t_verify, self.n_seq, t_round=t_round, depth=self.depth)
 
 
-class ChoiceStats:
-    """Counts of one answer (or of any stretch between two resets)."""
+class ChoiceStats(msgspec.Struct):
+    """Counts of one answer (or of any stretch between two resets), times in ms; `ms_other` is what lies beside decodes."""
 
-    def __init__(self) -> None:
-        self._lengths: dict[int, int] = {}
-        self._rounds = self._drafted = self._scored = 0
-        self._predicted = 0.0
-        self._accepted = self._relaxed = self._verified = self._emitted = 0
-        self._t_draft = self._t_companion = self._t_verify = self._t_round = 0.0
+    rounds: int = 0
+    rounds_by_length: dict[int, int] = {}
+    rounds_drafted: int = 0
+    rounds_with_companion: int = 0
+    tokens_predicted: float = 0.0
+    tokens_accepted: int = 0
+    tokens_relaxed: int = 0
+    tokens_verified: int = 0
+    tokens_emitted: int = 0
+    ms_draft: float = 0.0
+    ms_companion: float = 0.0
+    ms_target: float = 0.0
+    ms_other: float = 0.0
 
     def add(self, outcome: Outcome, predicted: float = 0.0, rounds: int = 1) -> None:
         """One round, or so many alike; `predicted` is the sum of survivals of the tokens that were verified."""
-        self._rounds += rounds
-        self._predicted += predicted
+        self.rounds += rounds
+        self.tokens_predicted += predicted
+        lengths = self.rounds_by_length
         for seq in outcome.seqs:
-            self._lengths[seq.n_verified] = self._lengths.get(seq.n_verified, 0) + rounds
-            self._accepted += seq.n_accepted * rounds
-            self._relaxed += seq.n_relaxed * rounds
-            self._verified += seq.n_verified * rounds
-            self._emitted += (seq.n_accepted + 1) * rounds
-        self._t_draft += outcome.t_draft * rounds
-        self._t_companion += outcome.t_companion * rounds
-        self._t_verify += outcome.t_verify * rounds
-        parts = outcome.t_draft + outcome.t_companion + outcome.t_verify
-        self._t_round += max(outcome.t_round, parts) * rounds
-        self._drafted += rounds * (outcome.draft_steps > 0)
-        self._scored += rounds * (outcome.companion_rows > 0)
+            lengths[seq.n_verified] = lengths.get(seq.n_verified, 0) + rounds
+            self.tokens_accepted += seq.n_accepted * rounds
+            self.tokens_relaxed += seq.n_relaxed * rounds
+            self.tokens_verified += seq.n_verified * rounds
+            self.tokens_emitted += (seq.n_accepted + 1) * rounds
+        self.ms_draft += outcome.t_draft * rounds
+        self.ms_companion += outcome.t_companion * rounds
+        self.ms_target += outcome.t_verify * rounds
+        self.ms_other += outcome.aside * rounds
+        self.rounds_drafted += rounds * (outcome.draft_steps > 0)
+        self.rounds_with_companion += rounds * (outcome.companion_rows > 0)
 
     def report(self) -> dict[str, Any]:
-        """The statistics as plain values, times in ms."""
-        parts = self._t_draft + self._t_companion + self._t_verify
-        return {
-            "rounds": self._rounds,
-            "rounds_by_length": dict(sorted(self._lengths.items())),
-            "rounds_drafted": self._drafted,
-            "rounds_with_companion": self._scored,
-            "tokens_predicted": round(self._predicted, 3),
-            "tokens_accepted": self._accepted,
-            "tokens_relaxed": self._relaxed,
-            "tokens_verified": self._verified,
-            "tokens_emitted": self._emitted,
-            "ms_draft": round(self._t_draft, 3),
-            "ms_companion": round(self._t_companion, 3),
-            "ms_target": round(self._t_verify, 3),
-            "ms_other": round(max(0.0, self._t_round - parts), 3),
-        }
+        """The statistics as plain values."""
+        out = msgspec.structs.asdict(self)
+        out["rounds_by_length"] = dict(sorted(self.rounds_by_length.items()))
+        return {name: round(n, 3) if isinstance(n, float) else n for name, n in out.items()}
 
 
 class LengthPolicy(Policy):
     """A policy with a cost curve, what was learned of acceptance, and statistics."""
 
     def __init__(self, curve: CostCurve | None = None, learned: Learned | None = None) -> None:
-        self.curve = curve or CostCurve()
+        self.curve = curve or CostCurve.prior()
         self.learned = learned or Learned()
         self.counts = ChoiceStats()
         self._plain = PlainRounds()

@@ -80,7 +80,7 @@ class Nosy:
 
     def __init__(self):
         self._accepted = 0
-        self.curve = CostCurve()  # results tell the speed against it
+        self.curve = CostCurve.prior()  # results tell the speed against it
 
     def plan(self, places):
         """1 to 3 tokens, with the companion at times: all by what was accepted so far."""

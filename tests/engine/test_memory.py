@@ -12,7 +12,7 @@ from pyspec.engine.handle import Gate
 from pyspec.engine.runs import Run
 from pyspec.errors import UnsupportedModel
 from pyspec.measure.costs import measure_costs, rows_after
-from pyspec.policy.lengths import parse_length
+from pyspec.policy.lengths import make_policy, parse_length
 from pyspec.rules import Strict
 from pyspec.sampling import Sampling
 
@@ -182,7 +182,7 @@ def test_hybrid_sequences_in_one_batch(open_llama, hybrid):
     models = Models(str(hybrid), drafter, "none", n_threads=1, n_threads_batch=1)
     contexts = Contexts(models, 4, 256, Layout(1024), None)
     try:
-        policy = parse_length("fixed:5").policy()
+        policy = make_policy(parse_length("fixed:5"))
         runs = [
             Run(i + 1, list(prompt), Gate(Strict(), False), 40) for i, prompt in enumerate(prompts)
         ]

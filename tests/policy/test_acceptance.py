@@ -15,7 +15,6 @@ from pyspec.policy.acceptance import (
     Calibration,
     Features,
     Learned,
-    LearnedState,
     Logistic,
     LookupEstimator,
     read_companion,
@@ -167,8 +166,8 @@ def test_learned_round_trip() -> None:
     teach(learned.companion, 3000)
     learned.lookup.update(4, hits=[True, True, False])
     learned.calibration.update(0, 20, accepted=True)
-    raw = msgspec.json.encode(learned.state())
-    again = Learned.restore(msgspec.json.decode(raw, type=LearnedState))
+    raw = msgspec.json.encode(learned)
+    again = msgspec.json.decode(raw, type=Learned)
     for p in (0.1, 0.5, 0.9):
         x = scored(p, 0.5, 0.5, 0.5, agree=True)
         assert again.companion.predict(x) == learned.companion.predict(x)
@@ -179,16 +178,16 @@ def test_learned_round_trip() -> None:
 @pytest.mark.parametrize("damage", ["width", "weight", "seen", "empty", "mean"])
 def test_contradicting_state_is_refused(damage: str) -> None:
     """Each planted contradiction is an OptionError, never an IndexError later."""
-    state = msgspec.json.decode(msgspec.json.encode(Learned().state()), type=LearnedState)
+    saved = msgspec.to_builtins(Learned())
     if damage == "width":
-        state.companion.weights.pop()
+        saved["companion"]["weights"].pop()
     elif damage == "weight":
-        state.companion.weights[0] = 1e9
+        saved["companion"]["weights"][0] = 1e9
     elif damage == "seen":
-        state.calibration.seen[0] = -1.0
+        saved["calibration"]["seen"][0] = -1.0
     elif damage == "empty":
-        state.calibration.later = [0.0] * TABLE_BINS
+        saved["calibration"]["later"] = [0.0] * TABLE_BINS
     else:
-        state.lookup.mean[0] = 1.5
+        saved["lookup"]["mean"][0] = 1.5
     with pytest.raises(OptionError):
-        Learned.restore(state)
+        msgspec.convert(saved, Learned)

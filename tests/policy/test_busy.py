@@ -25,7 +25,7 @@ def measured() -> CostCurve:
     return CostCurve.from_tables({0: table}, table, table)
 
 
-@pytest.mark.parametrize("make", [measured, CostCurve])
+@pytest.mark.parametrize("make", [measured, CostCurve.prior])
 def test_said_once_where_it_lasts(make, caplog) -> None:
     """Slow rounds are mentioned after so many, and never again; a guessed curve learns first what is usual."""
     curve = make()
@@ -42,7 +42,7 @@ def test_a_measured_curve_needs_no_good_round(caplog) -> None:
 
 def test_a_slow_machine_is_not_busy(caplog) -> None:
     """What was only guessed is no measure."""
-    assert said(CostCurve(one_row_ms=1.0), caplog, *[(1, 500.0)] * 100) == 0
+    assert said(CostCurve.prior(one_row_ms=1.0), caplog, *[(1, 500.0)] * 100) == 0
 
 
 def test_stalls_and_less_than_several_times_are_nothing(caplog) -> None:
@@ -54,7 +54,7 @@ def test_stalls_and_less_than_several_times_are_nothing(caplog) -> None:
 
 def test_a_count_of_rows_that_was_mistaken_says_nothing_of_others(caplog) -> None:
     """Sixteen rows that were slow at first and then fast: one row is as it always was."""
-    curve = CostCurve()
+    curve = CostCurve.prior()
     slow_once = [(1, 10.0)] * 30 + [(16, 400.0)] * 6 + [(16, 40.0)] * 30
     assert said(curve, caplog, *slow_once, *[(1, 10.0)] * 60) == 0
 

@@ -37,7 +37,7 @@ def seen(rows: int, ms: float) -> Outcome:
 
 def test_observation_replaces_the_prior() -> None:
     """After some rounds a measured row count has its own time, a step included."""
-    curve = CostCurve("Q4_1", 10.0)
+    curve = CostCurve.prior("Q4_1", 10.0)
     rng = random.Random(1)  # noqa: S311 - reproducible, not secret
     true = {1: 4.0, 4: 5.0, 5: 12.0}
     for _ in range(40):
@@ -49,7 +49,7 @@ def test_observation_replaces_the_prior() -> None:
 
 def test_one_row_scales_the_rest() -> None:
     """Times of plain rounds alone move the whole prior, draft and companion included."""
-    curve = CostCurve("Q4_K_M", 10.0, draft_share=0.1)
+    curve = CostCurve.prior("Q4_K_M", 10.0, draft_share=0.1)
     for _ in range(20):
         curve.observe(seen(1, 50.0))
     assert curve.target.table()[1] == pytest.approx(50.0, rel=0.01)
@@ -59,7 +59,7 @@ def test_one_row_scales_the_rest() -> None:
 
 def test_a_draft_is_as_slow_as_the_machine_is() -> None:
     """Timed in a slow spell and not since: with the target it is fast again."""
-    curve = CostCurve("Q4_K_M", 10.0, draft_share=0.1)
+    curve = CostCurve.prior("Q4_K_M", 10.0, draft_share=0.1)
     slow = Outcome([SeqOutcome(0, 0, 0)], 3000.0, 1, t_draft=300.0, draft_steps=1)
     for _ in range(20):
         curve.observe(slow)
@@ -123,7 +123,7 @@ def test_many_sequences_have_rows_beyond_the_curve() -> None:
 
 def test_catching_up_is_not_a_step() -> None:
     """A draft that read a prompt of 100 tokens first says what reading costs, and nothing of its steps."""
-    curve = CostCurve("Q4_K_M", 10.0, draft_share=0.1)
+    curve = CostCurve.prior("Q4_K_M", 10.0, draft_share=0.1)
     for _ in range(20):
         curve.observe(Outcome([SeqOutcome(0, 3, 0)], 20.0, 4, t_draft=3.0, draft_steps=3))
         curve.observe(
@@ -170,7 +170,7 @@ def test_depth_interpolates_between_measured_depths() -> None:
 
 def test_a_prior_with_depth_adds_the_same_time_for_each_row() -> None:
     """Each of n rows pays for the positions of context that it attends to."""
-    target = CostCurve("BF16", 10.0, depth_share=0.001).target
+    target = CostCurve.prior("BF16", 10.0, depth_share=0.001).target
     target.hope = 1.0
     shallow = list(target.table(0))
     deep = target.table(1024)
@@ -181,7 +181,7 @@ def test_a_prior_with_depth_adds_the_same_time_for_each_row() -> None:
 
 def test_state_round_trip() -> None:
     """A learned curve survives JSON."""
-    curve = CostCurve("BF16", 10.0)
+    curve = CostCurve.prior("BF16", 10.0)
     for _ in range(20):
         curve.observe(seen(1, 7.0))
         curve.observe(seen(8, 21.0))
@@ -193,11 +193,11 @@ def test_state_round_trip() -> None:
 
 def test_contradicting_tables_are_refused() -> None:
     """A curve whose tables differ in length is an OptionError."""
-    state = CostCurve().state()
-    state.target.bases.append([0.0, 1.0])
-    state.target.depths.append(1024)
+    saved = msgspec.to_builtins(CostCurve.prior().state())
+    saved["target"]["bases"].append([0.0, 1.0])
+    saved["target"]["depths"].append(1024)
     with pytest.raises(OptionError):
-        CostCurve.restore(state)
+        msgspec.convert(saved, CurveState)
 
 
 def test_a_long_text_is_priced_without_a_table_of_its_length() -> None:

@@ -13,7 +13,7 @@ from pyspec.measure.rounds import Answer
 from pyspec.measure.simulate import Costs, Player, Times, fixed_speed, planted
 from pyspec.policy.cost import SHAPES, CostCurve, expand
 from pyspec.policy.goodput import GoodputPolicy
-from pyspec.policy.lengths import Companion
+from pyspec.policy.lengths import Companion, make_policy
 from pyspec.policy.types import LOOKUP, Draft, Outcome, Place, SeqOutcome
 
 GPU = {1: 1.0, 16: 1.15, 64: 1.6}
@@ -34,7 +34,7 @@ def texts(acceptance: float, n: int = 6, seed: int = 1, prompt: int = 100) -> li
 
 def fresh(name: str, draft: float, **options: bool) -> GoodputPolicy:
     """A policy that knows the file's type and nothing else."""
-    return GoodputPolicy(CostCurve(name, 10.0, draft, draft), **options)
+    return GoodputPolicy(CostCurve.prior(name, 10.0, draft, draft), **options)
 
 
 @pytest.mark.parametrize(
@@ -117,7 +117,7 @@ def test_the_companion_is_dropped_where_it_knows_nothing_new() -> None:
 
 def test_rounds_without_plan_or_choose_are_harmless() -> None:
     """The loop may skip both, and may share a batch with prompts."""
-    policy = GoodputPolicy(CostCurve())
+    policy = GoodputPolicy(CostCurve.prior())
     policy.observe(Outcome([SeqOutcome(0, 0, 0)], 10.0, 1))
     policy.observe(Outcome([SeqOutcome(0, 0, 0), SeqOutcome(1, 0, 0)], 90.0, 200))
     policy.observe(Outcome([], 0.0, 0))
@@ -141,7 +141,7 @@ def test_hostile_rounds_never_break_the_choice(
     rounds: list[tuple[int, list[float], int, float, bool]],
 ) -> None:
     """NaN probabilities and absurd times: lengths stay in range and statistics finite."""
-    policy = GoodputPolicy(CostCurve(), companion=True, auto=False)
+    policy = GoodputPolicy(CostCurve.prior(), companion=True, auto=False)
     for n, p, accepted, ms, lookup in rounds:
         plan = policy.plan([Place(0, 6)])
         assert all(math.isfinite(f) for f in plan.floors)
@@ -171,7 +171,7 @@ def test_the_price_of_time_lengthens_nothing_for_free() -> None:
     """On a dear curve `companion` may draft, but verifies nothing that is unlikely."""
     dear = {n: 10.0 * n for n in range(1, 65)}
     table = expand(dear)
-    policy = Companion().policy(CostCurve.from_tables({0: table}, table, table))
+    policy = make_policy(Companion(), CostCurve.from_tables({0: table}, table, table))
     policy.plan([Place(0, 8)])
     assert policy.choose([Draft(0, 3, [0.5] * 3, [1.0] * 3)]) == [0]
 

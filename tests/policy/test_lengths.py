@@ -14,6 +14,7 @@ from pyspec.policy.lengths import (
     Confidence,
     Fixed,
     Length,
+    make_policy,
     parse_length,
 )
 from pyspec.policy.simple import ConfidencePolicy, FixedPolicy
@@ -48,9 +49,9 @@ def test_nonsense_is_an_option_error_that_names_the_forms(text: Any) -> None:
 
 def test_policies_are_made_by_their_length() -> None:
     """Each choice makes its policy."""
-    assert isinstance(Fixed(3).policy(), FixedPolicy)
-    assert isinstance(Confidence(0.5).policy(), ConfidencePolicy)
-    assert isinstance(Auto().policy(), GoodputPolicy)
+    assert isinstance(make_policy(Fixed(3)), FixedPolicy)
+    assert isinstance(make_policy(Confidence(0.5)), ConfidencePolicy)
+    assert isinstance(make_policy(Auto()), GoodputPolicy)
 
 
 def test_fixed_drafts_its_length_and_respects_room() -> None:
@@ -79,9 +80,9 @@ def test_the_loop_never_stops_a_confident_draft(p: float) -> None:
 
 def test_companion_always_drafts_and_auto_waits() -> None:
     """Without evidence that it pays, `auto` with a hopeless curve drafts nothing."""
-    assert Companion().policy(companion=True).plan([Place(0, 8)]).lengths[0] == 8
-    assert Companion().policy(companion=True).plan([Place(0, 8)]).use_companion
-    assert not Companion().policy(companion=False).plan([Place(0, 8)]).use_companion
+    assert make_policy(Companion(), companion=True).plan([Place(0, 8)]).lengths[0] == 8
+    assert make_policy(Companion(), companion=True).plan([Place(0, 8)]).use_companion
+    assert not make_policy(Companion(), companion=False).plan([Place(0, 8)]).use_companion
 
 
 def test_a_new_answer_starts_new_statistics_and_keeps_what_was_learned() -> None:

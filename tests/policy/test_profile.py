@@ -27,7 +27,7 @@ KEY = ProfileKey("t" * 64, "d" * 64, "", "cpu", 2, "0.1")
 @pytest.fixture
 def profile() -> Profile:
     """A fresh profile."""
-    return Profile(KEY, CostCurve().state(), Learned().state(), [0.6, 0.7], "fixed:3", 0.41)
+    return Profile(KEY, CostCurve.prior().state(), Learned(), [0.6, 0.7], "fixed:3", 0.41)
 
 
 def test_a_saved_profile_is_loaded_equal(tmp_path, profile) -> None:
@@ -36,7 +36,7 @@ def test_a_saved_profile_is_loaded_equal(tmp_path, profile) -> None:
     again = load_profile(tmp_path / "new", KEY)
     assert again == profile
     curve, _ = again.policy_parts()
-    assert curve.target.table() == pytest.approx(CostCurve().target.table())
+    assert curve.target.table() == pytest.approx(CostCurve.prior().target.table())
 
 
 def test_no_profile_is_none(tmp_path) -> None:
@@ -129,7 +129,7 @@ def test_a_prior_is_what_was_learned(tmp_path) -> None:
     prior_path(draft).write_bytes(msgspec.json.encode(Prior.of("d", "c", learned)))
     again = load_prior(draft).restore("d", "c")
     assert again.calibration.table == pytest.approx(learned.calibration.table)
-    assert again.state() == learned.state()
+    assert again == learned
 
 
 def test_a_prior_knows_nothing_of_lookup() -> None:
@@ -137,14 +137,14 @@ def test_a_prior_knows_nothing_of_lookup() -> None:
     learned = taught()
     learned.lookup.update(5, [True] * 8)
     again = Prior.of("d", "c", learned).restore("d", "c")
-    assert again.lookup.state() == Learned().lookup.state()
+    assert again.lookup == Learned().lookup
 
 
 def test_a_prior_for_another_companion_keeps_the_draft_s_part() -> None:
     """What was learned with one companion says nothing about another."""
     again = Prior.of("d", "c", taught()).restore("d", "other")
     assert again.calibration.table == pytest.approx(taught().calibration.table)
-    assert again.companion.state() == Learned().companion.state()
+    assert again.companion == Learned().companion
 
 
 def test_a_prior_for_another_draft_is_refused() -> None:
