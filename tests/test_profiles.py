@@ -1,16 +1,170 @@
-"""What is believed before the first round: `pyspec.profiles`."""
+"""What is known before the first round: `pyspec.profiles`, and the files it lies in."""
 
 from __future__ import annotations
 
+import json
 import logging
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from pyspec.errors import ProfileError
 from pyspec.policy.acceptance import Learned
-from pyspec.policy.profile import prior_path
-from pyspec.profiles import Side, prior_learned, save_prior
+from pyspec.policy.cost import CostCurve
+from pyspec.profiles import (
+    Prior,
+    Profile,
+    ProfileKey,
+    Side,
+    prior_learned,
+    prior_path,
+    profile_path,
+    read_prior,
+    read_profile,
+    save_prior,
+    save_profile,
+)
+
+KEY = ProfileKey("t" * 64, "d" * 64, "", "cpu", 2, "0.1")
+
+
+@pytest.fixture
+def profile() -> Profile:
+    """A fresh profile."""
+    return Profile(KEY, CostCurve.prior().state(), Learned(), [0.6, 0.7], "fixed:3", 0.41)
+
+
+def test_a_saved_profile_is_loaded_equal(tmp_path, profile) -> None:
+    """Save and load are inverse, and policies can be made from it."""
+    save_profile(profile, tmp_path / "new")
+    again = read_profile(tmp_path / "new", KEY)
+    assert again == profile
+    curve, _ = again.policy_parts()
+    assert curve.target.table() == pytest.approx(CostCurve.prior().target.table())
+
+
+def test_no_profile_is_none(tmp_path) -> None:
+    """A machine that was not measured has none, which is no error."""
+    assert read_profile(tmp_path, KEY) is None
+
+
+def test_only_the_finished_file_remains(tmp_path, profile) -> None:
+    """Writing goes through a temporary file that does not stay."""
+    save_profile(profile, tmp_path)
+    assert [p.name for p in tmp_path.iterdir()] == [profile_path(tmp_path, KEY).name]
+
+
+@pytest.mark.parametrize("cut", [0, 1, 10, 1000, -1])
+def test_a_truncated_profile_is_refused(tmp_path, profile, cut: int) -> None:
+    """A file cut anywhere is a ProfileError of one sentence."""
+    path = save_profile(profile, tmp_path)
+    path.write_bytes(path.read_bytes()[:cut])
+    with pytest.raises(ProfileError, match="damaged"):
+        read_profile(tmp_path, KEY)
+
+
+@pytest.mark.parametrize("junk", [b"null", b"\xff\xfe", b"[" * 100_000, b'{"key": 1}'])
+def test_junk_is_refused(tmp_path, junk: bytes) -> None:
+    """Anything that is not a profile is a ProfileError, deep nesting included."""
+    profile_path(tmp_path, KEY).write_bytes(junk)
+    with pytest.raises(ProfileError):
+        read_profile(tmp_path, KEY)
+
+
+@pytest.mark.parametrize("field", ["target", "draft", "companion", "backend", "threads", "version"])
+def test_a_foreign_profile_is_refused(tmp_path, profile, field: str) -> None:
+    """A file of another model, machine or version under this name is not believed."""
+    other = msgspec.structs.replace(KEY, **{field: 9 if field == "threads" else "other"})
+    foreign = msgspec.structs.replace(profile, key=other)
+    profile_path(tmp_path, KEY).write_bytes(msgspec.json.encode(foreign))
+    with pytest.raises(ProfileError, match="belongs to"):
+        read_profile(tmp_path, KEY)
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        (("format",), 1),
+        (("curve", "target", "bases", 0, 3), -1.0),
+        (("curve", "draft", "bases"), []),
+        (("learned", "companion", "weights", 0), 4000.0),
+        (("learned", "lookup", "recent"), 7.0),
+    ],
+)
+def test_planted_damage_is_refused(tmp_path, profile, path, value) -> None:
+    """Each contradiction inside a well-formed file is a ProfileError."""
+    data = json.loads(msgspec.json.encode(profile))
+    place = data
+    for step in path[:-1]:
+        place = place[step]
+    place[path[-1]] = value
+    profile_path(tmp_path, KEY).write_text(json.dumps(data))
+    with pytest.raises(ProfileError):
+        read_profile(tmp_path, KEY)
+
+
+def test_a_directory_or_a_huge_file_is_refused(tmp_path) -> None:
+    """What lies at the path must be a file of sane size."""
+    profile_path(tmp_path, KEY).mkdir()
+    with pytest.raises(ProfileError, match="not a profile"):
+        read_profile(tmp_path, KEY)
+
+
+def test_a_folder_that_cannot_be_made_is_one_sentence(tmp_path, profile) -> None:
+    """A file in the folder's place is a ProfileError that says so."""
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ProfileError, match="cannot be written"):
+        save_profile(profile, tmp_path / "file")
+
+
+def taught() -> Learned:
+    """A state that has seen the sixth bin accepted often, and a useful companion."""
+    learned = Learned()
+    for _ in range(200):
+        learned.calibration.update(0, 6, True)
+        learned.companion.learn((1.0,) * 6, 0.5)
+    return learned
+
+
+def test_a_prior_is_what_was_learned(tmp_path) -> None:
+    """Read from the file beside the draft, it predicts as the state that was written."""
+    learned = taught()
+    draft = tmp_path / "d.gguf"
+    prior_path(draft).write_bytes(msgspec.json.encode(Prior.of("d", "c", learned)))
+    again = read_prior(draft).restore("d", "c")
+    assert again.calibration.table == pytest.approx(learned.calibration.table)
+    assert again == learned
+
+
+def test_a_prior_knows_nothing_of_lookup() -> None:
+    """How often matches are right belongs to the texts, not to the draft."""
+    learned = taught()
+    learned.lookup.update(5, [True] * 8)
+    again = Prior.of("d", "c", learned).restore("d", "c")
+    assert again.lookup == Learned().lookup
+
+
+def test_a_prior_for_another_companion_keeps_the_draft_s_part() -> None:
+    """What was learned with one companion says nothing about another."""
+    again = Prior.of("d", "c", taught()).restore("d", "other")
+    assert again.calibration.table == pytest.approx(taught().calibration.table)
+    assert again.companion == Learned().companion
+
+
+def test_a_prior_for_another_draft_is_refused() -> None:
+    """Its bins are of other probabilities."""
+    with pytest.raises(ProfileError, match="another draft"):
+        Prior.of("d", "c", Learned()).restore("e", "c")
+
+
+def test_no_prior_is_none_and_a_damaged_one_is_refused(tmp_path) -> None:
+    """A draft without one is the usual case."""
+    draft = tmp_path / "d.gguf"
+    assert read_prior(draft) is None
+    prior_path(draft).write_text("{")
+    with pytest.raises(ProfileError, match="damaged"):
+        read_prior(draft)
 
 
 def loaded(*paths) -> list[Side]:

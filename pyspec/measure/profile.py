@@ -24,10 +24,9 @@ from pyspec.measure.rounds import Answer, Chain, record_answer
 from pyspec.measure.simulate import Player, fixed_speed
 from pyspec.policy.acceptance import Learned
 from pyspec.policy.goodput import GoodputPolicy
-from pyspec.policy.profile import Profile, save_profile
 from pyspec.policy.stopping import forecast, learn, survivals
 from pyspec.policy.types import SeqOutcome
-from pyspec.profiles import profile_key, profiles_dir
+from pyspec.profiles import Profile, profile_key, profiles_dir, save_profile
 from pyspec.text import ChatTemplate, Message
 
 
