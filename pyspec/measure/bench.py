@@ -28,7 +28,7 @@ from pyspec.measure.questions import Question
 from pyspec.measure.records import Difference, Options, RunLog, RunRecord, Setup, describe
 from pyspec.measure.report import Results, can_draw, collect, gather, save
 from pyspec.store.drafts import MTP
-from pyspec.text import ChatTemplate, Message
+from pyspec.text import ChatTemplate
 from pyspec.tokens import common_prefix
 
 Contender = Ours | InProcess | Server
@@ -94,16 +94,18 @@ def _contenders(
 ) -> tuple[list[Contender], list[str]]:
     out: list[Contender] = []
     notes = []
-    exact = task.options.temperature == 0.0
     for mode in task.modes:
         if missing := lacks(llm, mode):
             notes.append(f"{mode.name} is skipped: {missing}")
         else:
             out.append(Ours(llm, mode))
-    files = _files(llm, task)
+    files = Files(
+        Path(llm.model_path), task.peer_draft or _loaded_draft(llm), llm.n_ctx(),
+        int(llm.n_threads), int(llm.model_params.n_gpu_layers),
+    )  # fmt: skip
     for name in task.peers:
         if _finished(journal, name, task):
-            continue
+            continue  # it need not be loaded
         try:
             peer = open_peer(name, files, task.server)
         except PeerMissing as error:
@@ -112,27 +114,18 @@ def _contenders(
         stack.callback(peer.close)
         out.append(peer)
     for one in out:
-        one.exact = one.exact and exact
+        one.exact = one.exact and task.options.temperature == 0.0
     if not out and not journal.records:
         raise MeasureError("nothing is left to measure", "; ".join(notes))
     return out, notes
 
 
 def _finished(journal: RunLog, name: str, task: Task) -> bool:
-    """Whether a peer has nothing left to do, and need not be loaded."""
     return all(
         journal.has(name, question.question_id, repeat)
         for question in task.questions
         for repeat in range(task.options.repeat)
     )
-
-
-def _files(llm: SpeculativeLlama, task: Task) -> Files:
-    draft = task.peer_draft or _loaded_draft(llm)
-    return Files(
-        Path(llm.model_path), draft, llm.n_ctx(), int(llm.n_threads),
-        int(llm.model_params.n_gpu_layers),
-    )  # fmt: skip
 
 
 def _loaded_draft(llm: SpeculativeLlama) -> Path | None:
@@ -212,10 +205,8 @@ class Runner:
                 if contender.name in names:
                     self.report(0, 0, f"warm-up: {contender.name}")
                     contender.forget()
-                    prompt = self._template.prompt(
-                        [Message(role="user", content=question.turns[0])]
-                    )
-                    contender.answer(prompt, min(24, self.options.max_tokens), self.options)
+                    few = min(24, self.options.max_tokens)
+                    contender.answer(question.prompt(self._template), few, self.options)
 
     def _record(self, contender: Contender, question: Question, repeat: int) -> RunRecord:
         contender.forget()
@@ -223,22 +214,18 @@ class Runner:
             contender.name, question.question_id, question.category, repeat, [], self.setup,
             exact=contender.exact, peer=contender.peer,
         )  # fmt: skip
-        messages: list[Message] = []
-        for number, text in enumerate(question.turns):
-            messages.append(Message(role="user", content=text))
-            prompt = self._template.prompt(messages)
+        for number in range(len(question.turns)):
+            prompt = question.prompt(self._template, [turn.tokens for turn in record.turns])
             room = self.llm.n_ctx() - len(prompt)
             try:
                 if room < 1:
-                    record.error = f"turn {number + 1} does not fit the context"
-                    break
+                    raise MeasureError(f"turn {number + 1} does not fit the context")
                 turn = contender.answer(prompt, min(self.options.max_tokens, room), self.options)
             except PyspecError as error:
                 record.error = str(error)
                 break
             turn.text = self.llm.detokenize(turn.tokens).decode("utf-8", "replace")
             record.turns.append(turn)
-            messages.append(Message(role="assistant", tokens=turn.tokens))
         return record
 
 
@@ -322,17 +309,13 @@ def equality(
 ) -> tuple[list[Difference], float]:
     """First differences from plain decoding's, with the target's gap at each, and the bound."""
     plain, template = _plain(records), ChatTemplate.of(llm)
-    asked = {question.question_id: question.turns for question in questions}
+    asked = {question.question_id: question for question in questions}
     if not plain:
         return [], 0.0
 
     def prompt(record: RunRecord, number: int) -> list[int]:
-        messages: list[Message] = []
-        for text, turn in zip(asked[record.question_id], record.turns[:number], strict=False):
-            messages.append(Message(role="user", content=text))
-            messages.append(Message(role="assistant", tokens=turn.tokens))
-        last = asked[record.question_id][number]
-        return template.prompt([*messages, Message(role="user", content=last)])
+        answers = [turn.tokens for turn in record.turns[:number]]
+        return asked[record.question_id].prompt(template, answers)
 
     if tie is None:
         turns = [(record, i) for record in plain.values() for i in range(len(record.turns))]

@@ -28,7 +28,6 @@ from pyspec.policy.lengths import parse_length
 from pyspec.rules import Margin, Strict, Verification
 from pyspec.tokens import Step
 
-_ALL: Drafting = "all"
 _HINT = "modes look like plain, strict, margin/gap=0.5, fixed:4+strict, lookup+margin"
 _DRAFTING: dict[str, Drafting] = {"lookup": "lookup", "model": "model", "nothing": "nothing"}
 
@@ -69,14 +68,13 @@ def parse_mode(text: str) -> Mode:
     if name == "plain":
         return Mode(name, Strict(), enabled=False)
     rule: Verification = Margin()
-    length, drafting = "auto", _ALL
+    length, drafting = Mode.length, Mode.drafting
     for part in name.split("+"):
-        head = part.partition("/")[0]
-        if head in ("strict", "margin"):
+        if part.partition("/")[0] in ("strict", "margin"):
             rule = Strict() if part == "strict" else _margin(part)
         elif part in _DRAFTING:
             drafting = _DRAFTING[part]
-        elif head.partition(":")[0] in ("fixed", "confidence", "companion", "auto"):
+        elif part.partition(":")[0] in ("fixed", "confidence", "companion", "auto"):
             parse_length(part)
             length = part
         else:
@@ -85,18 +83,17 @@ def parse_mode(text: str) -> Mode:
 
 
 def _margin(part: str) -> Margin:
+    rule, *settings = part.split("/")
     values: dict[str, float] = {}
-    for setting in part.split("/")[1:]:
+    for setting in settings:
         key, _, value = setting.partition("=")
         try:
             values[key] = float(value)
         except ValueError:
             raise OptionError(f"{value[:20]!r} in {part[:60]!r} is no number", _HINT) from None
-    unknown = set(values) - {"theta", "gap", "budget", "lookup"}
-    if part.split("/", maxsplit=1)[0] != "margin" or unknown:
+    if rule != "margin" or set(values) - {"theta", "gap", "budget", "lookup"}:
         raise OptionError(f"unknown setting in mode {part[:60]!r}", _HINT)
-    lookup = bool(values.pop("lookup", 1.0))
-    return Margin(**values, lookup=lookup)
+    return Margin(lookup=bool(values.pop("lookup", 1.0)), **values)
 
 
 def lacks(llm: SpeculativeLlama, mode: Mode) -> str:
@@ -115,27 +112,28 @@ def lacks(llm: SpeculativeLlama, mode: Mode) -> str:
 
 
 class Clock:
-    """Arrival times of tokens, seen from outside; the same clock for every contender."""
+    """An answer's tokens and when they arrived, seen from outside: the same for every contender."""
 
-    def __init__(self) -> None:
-        self.start = perf_counter()
-        self.first = self.last = 0.0
+    def __init__(self, prompt: Sequence[int]) -> None:
+        self._n_prompt, self.tokens = len(prompt), list[int]()
+        self._start = perf_counter()
+        self._first = self._last = 0.0
 
-    def tick(self) -> None:
-        """Tokens arrived."""
-        self.last = perf_counter()
-        if not self.first:
-            self.first = self.last
+    def got(self, tokens: Sequence[int]) -> None:
+        """These have arrived."""
+        if tokens:
+            self._last = perf_counter()
+            self._first = self._first or self._last
+            self.tokens += tokens
 
-    def turn(
-        self, prompt: Sequence[int], tokens: list[int], finish: str, **more: Any
-    ) -> TimedAnswer:
+    def turn(self, finish: str, **more: Any) -> TimedAnswer:
         """The finished turn."""
-        end = self.last or perf_counter()
-        first = self.first or end
-        total = round(perf_counter() - self.start, 6)
-        first_s, decode_s = round(first - self.start, 6), round(end - first, 6)
-        return TimedAnswer(len(prompt), tokens, finish, first_s, decode_s, total, **more)
+        total = perf_counter() - self._start
+        last = self._last or self._start + total
+        first = self._first or last
+        first_s, decode_s = round(first - self._start, 6), round(last - first, 6)
+        times = first_s, decode_s, round(total, 6)
+        return TimedAnswer(self._n_prompt, self.tokens, finish, *times, **more)
 
 
 class Ours:
@@ -165,15 +163,12 @@ class Ours:
 
     def answer(self, prompt: Sequence[int], max_tokens: int, options: Options) -> TimedAnswer:
         """Answer, timed."""
-        tokens: list[int] = []
         finish = "length"
-        clock = Clock()
+        clock = Clock(prompt)
         for step in self.steps(prompt, max_tokens, options):
-            if step.tokens:
-                clock.tick()
-            tokens += [token.id for token in step.tokens]
+            clock.got([token.id for token in step.tokens])
             finish = step.finish_reason or finish
-        return clock.turn(prompt, tokens, finish, speculation=dict(self.llm.last_speculation))
+        return clock.turn(finish, speculation=dict(self.llm.last_speculation))
 
 
 # -- other programs' processor time; known on Linux alone ------------------------------------------------------------------

@@ -17,7 +17,6 @@ run lasts.
 from __future__ import annotations
 
 import contextlib
-import http.client
 import json
 import shutil
 import socket
@@ -26,8 +25,11 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from http.client import HTTPException
 from pathlib import Path
 from typing import Any
+from urllib.error import HTTPError
+from urllib.request import ProxyHandler, Request, build_opener
 
 import llama_cpp
 
@@ -41,6 +43,8 @@ _HINT = (
     "peers: llama_cpp, llama_cpp-lookup, server, server-draft[:K], server-eagle3[:K], server-ngram"
 )
 _START_S, _ANSWER_S = 120.0, 600.0
+_WEB = build_opener(ProxyHandler({}))  # a server on this machine stands behind no proxy
+_JSON = {"Content-Type": "application/json"}
 
 
 @dataclass(frozen=True)
@@ -118,15 +122,10 @@ class InProcess:
         self.name = name
         lookup = llama_cpp.llama_speculative.LlamaPromptLookupDecoding
         self.llm = PlainLlama(
-            str(files.target),
-            extra_buffers=extra_buffers(),
-            n_ctx=files.n_ctx,
-            n_threads=files.threads,
-            n_threads_batch=files.threads,
-            n_gpu_layers=files.gpu_layers,
-            draft_model=lookup() if "lookup" in name else None,
-            verbose=False,
-        )
+            str(files.target), extra_buffers=extra_buffers(), n_ctx=files.n_ctx,
+            n_threads=files.threads, n_threads_batch=files.threads, n_gpu_layers=files.gpu_layers,
+            draft_model=lookup() if "lookup" in name else None, verbose=False,
+        )  # fmt: skip
         model = self.llm._model.model  # noqa: SLF001 - it has no method for it
         self._vocab = llama_cpp.llama_model_get_vocab(model)
 
@@ -136,21 +135,19 @@ class InProcess:
 
     def answer(self, prompt: Sequence[int], max_tokens: int, options: Options) -> TimedAnswer:
         """Answer through `Llama.generate`, token by token."""
-        tokens: list[int] = []
         finish = "length"
         self.llm.set_seed(options.seed)
-        clock = Clock()
+        clock = Clock(prompt)
         # closed at once, so that the next call finds its KV settled
         with contextlib.closing(self.llm.generate(prompt, temp=options.temperature)) as ids:
             for token in ids:
-                clock.tick()
-                tokens.append(token)
+                clock.got([token])
                 if llama_cpp.llama_vocab_is_eog(self._vocab, token):
                     finish = "stop"
                     break
-                if len(tokens) >= max_tokens:
+                if len(clock.tokens) >= max_tokens:
                     break
-        return clock.turn(prompt, tokens, finish)
+        return clock.turn(finish)
 
     def close(self) -> None:
         """Free the model."""
@@ -171,12 +168,11 @@ class ServerProcess:
     def __init__(self, command: Sequence[str]) -> None:
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
-            self._port = int(probe.getsockname()[1])
+            host, port = probe.getsockname()
+        self._url = f"http://{host}:{port}"
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 - closed in close()
-        where = ["--host", "127.0.0.1", "--port", str(self._port)]
-        self._process = subprocess.Popen(
-            [*command, *where], stdout=self._log, stderr=subprocess.STDOUT
-        )
+        where = ["--host", host, "--port", str(port)]
+        self._process = subprocess.Popen([*command, *where], stdout=self._log, stderr=self._log)
         self.pid = self._process.pid
         try:
             self._wait()
@@ -189,14 +185,11 @@ class ServerProcess:
         while time.monotonic() < end:
             if self._process.poll() is not None:
                 raise PeerMissing(f"the server ended: {self._last_line()}")
-            connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=5)
             with (
-                contextlib.suppress(OSError, http.client.HTTPException),
-                contextlib.closing(connection),
+                contextlib.suppress(OSError, HTTPException),
+                _WEB.open(f"{self._url}/health", timeout=5),
             ):
-                connection.request("GET", "/health")
-                if connection.getresponse().status == 200:
-                    return
+                return
             time.sleep(0.1)
         raise PeerMissing(f"the server was not ready in {_START_S:.0f} s")
 
@@ -207,18 +200,15 @@ class ServerProcess:
 
     def lines(self, path: str, body: dict[str, Any]) -> Iterator[bytes]:
         """The lines of an answer as they come. Raises EngineError."""
-        connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=_ANSWER_S)
+        asked = Request(self._url + path, json.dumps(body).encode(), _JSON)  # noqa: S310 - its own
         try:
-            connection.request("POST", path, json.dumps(body), {"Content-Type": "application/json"})
-            response = connection.getresponse()
-            if response.status != 200:
-                text = response.read(300).decode("utf-8", "replace")
-                raise EngineError(f"the server answered {response.status}: {text}")
-            yield from response
-        except (OSError, http.client.HTTPException, ValueError) as error:
+            with _WEB.open(asked, timeout=_ANSWER_S) as response:
+                yield from response
+        except HTTPError as error:
+            text = error.read(300).decode("utf-8", "replace")
+            raise EngineError(f"the server answered {error.code}: {text}") from None
+        except (OSError, HTTPException, ValueError) as error:
             raise EngineError(f"the server failed: {error}; {self._last_line()}") from None
-        finally:
-            connection.close()
 
     def close(self) -> None:
         """End the process."""
@@ -265,25 +255,21 @@ class Server:
             "return_tokens": True, "repeat_penalty": 1.0,
         }  # fmt: skip
         self._fresh = False
-        clock = Clock()
-        tokens: list[int] = []
+        clock = Clock(prompt)
         last: dict[str, Any] = {}
         for line in self._process.lines("/completion", body):
             if line.startswith(b"data: "):
                 last = json.loads(line[6:])
-                if last.get("tokens"):
-                    clock.tick()
-                tokens += last.get("tokens") or []
-        finish = "stop" if last.get("stop_type") in ("eos", "word") else "length"
-        turn = clock.turn(prompt, tokens, finish)
+                clock.got(last.get("tokens") or [])
+        turn = clock.turn("stop" if last.get("stop_type") in ("eos", "word") else "length")
         timings = last.get("timings") or {}
         turn.decode_s = timings.get("predicted_ms", 0.0) / 1e3 or turn.decode_s
         if timings.get("draft_n"):
             verified, accepted = int(timings["draft_n"]), int(timings["draft_n_accepted"])
-            rounds = max(1, len(tokens) - accepted)
+            rounds = max(1, len(turn.tokens) - accepted)
             turn.speculation = {"rounds": rounds, "verified": verified, "accepted": accepted}
         return turn
 
     def close(self) -> None:
-        """End the process that this object started."""
+        """End the process."""
         self._process.close()

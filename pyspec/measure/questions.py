@@ -20,12 +20,14 @@ import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from importlib import resources
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
 
 from pyspec.errors import InputError, OptionError
+from pyspec.text import ChatTemplate, Message
 
 T = TypeVar("T")
 _MAX_BYTES = 64 << 20
@@ -44,6 +46,15 @@ class Question(msgspec.Struct):
     def check_of(self, turn: int) -> dict[str, Any] | None:
         """What can be tested in the answer to a turn."""
         return self.check[turn] if turn < len(self.check) else None
+
+    def prompt(self, template: ChatTemplate, answers: Sequence[Sequence[int]] = ()) -> list[int]:
+        """Tokens of the conversation, from its first turn to the one behind these answers."""
+        messages: list[Message] = []
+        for text, tokens in zip(self.turns, answers):
+            messages.append(Message(role="user", content=text))
+            messages.append(Message(role="assistant", tokens=tokens))
+        last = Message(role="user", content=self.turns[len(answers)])
+        return template.prompt([*messages, last])
 
 
 def load_questions(path: Path | None = None) -> list[Question]:
@@ -66,17 +77,15 @@ def load_questions(path: Path | None = None) -> list[Question]:
 
 def parse_questions(lines: Iterable[bytes], name: str) -> list[Question]:
     """Parse lines of a questions file. Raises InputError."""
-    out: list[Question] = []
-    seen: set[int | str] = set()
+    found: dict[int | str, Question] = {}
     for number, question in decoded(lines, Question, name, _HINT):
-        if not question.turns or question.question_id in seen:
+        if not question.turns or question.question_id in found:
             what = "appears twice" if question.turns else "has no turns"
             raise InputError(f"{name}, line {number}: question {question.question_id} {what}")
-        seen.add(question.question_id)
-        out.append(question)
-    if not out:
+        found[question.question_id] = question
+    if not found:
         raise InputError(f"{name} holds no question", _HINT)
-    return out
+    return list(found.values())
 
 
 def decoded(
@@ -112,10 +121,9 @@ def select(
         if name not in by_category:
             known = ", ".join(by_category)
             raise OptionError(f"no question is of the category {name!r}", f"there are: {known}")
-    wanted = categories or list(by_category)
+    wanted = categories or by_category
     kept = [group[:limit] for name, group in by_category.items() if name in wanted]
-    longest = max(map(len, kept), default=0)
-    return [group[i] for i in range(longest) for group in kept if i < len(group)]
+    return [question for row in zip_longest(*kept) for question in row if question is not None]
 
 
 # -- checks ------------------------------------------------------------------------------------------------------------
@@ -123,7 +131,7 @@ def select(
 
 _FENCE = re.compile(r"```[a-zA-Z0-9_+-]*[ \t]*\n(.*?)(?:\n```|\Z)", re.DOTALL)
 _ITEM = re.compile(r"^\s*(?:[-*+•]|\d{1,3}[.)])\s+\S", re.MULTILINE)
-_NUMBER = re.compile(r"-?\d[\d,]*(?:\.\d+)?")
+_NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
 
 
 def check(what: dict[str, Any], answer: str) -> bool:
@@ -154,10 +162,8 @@ def _stripped(text: str) -> str:
 
 
 def _number(what: dict[str, Any], answer: str) -> bool:
-    found = _NUMBER.findall(answer)
-    if not found:
-        return False
-    return abs(float(found[-1].replace(",", "")) - float(what["value"])) < 1e-6
+    found = _NUMBER.findall(answer.replace(",", ""))
+    return bool(found) and abs(float(found[-1]) - float(what["value"])) < 1e-6
 
 
 def _compiles(code: str) -> bool:
