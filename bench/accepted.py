@@ -1,18 +1,16 @@
 """Tokens accepted of an EAGLE-3 head: ours beside llama-server's draft-eagle3 with the same file and length, strict and greedy.
 
-    python bench/accepted.py MODEL.gguf [--draft smollm2-eagle3] [--server PATH] [--questions FILE] [--every 4]
-        [--length 3] [--tokens 96] [--threads 1]
-
-Both draft so many tokens in every round, from the second token of an answer on. The server decodes a verified
-batch a second time, so states and rows round otherwise there: a text may part, and so may a draft. Where a text parts,
-the target's logits for both tokens are computed with 1 to 6 rows in one batch: the margin is ours less theirs in each,
-and a near-tie is where its sign differs or its size is below how far batches move it. The last line is over equal texts.
+Both draft so many tokens in every round, from the second token of an answer on. The server decodes a verified batch a second
+time, so states and rows round otherwise there: a text may part, and so may a draft. Where a text parts, the target's logits for
+both tokens are computed with 1 to 6 rows in one batch: the margin is ours less theirs in each, and a near-tie is where its sign
+differs or its size is below how far batches move it. The last line is over equal texts.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import closing
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from common import arguments
 from parity import row
@@ -25,11 +23,8 @@ from pyspec.measure.records import Options
 from pyspec.measure.report import table
 from pyspec.store import resolve
 from pyspec.target import TargetLlama
-from pyspec.text import ChatTemplate, Message
+from pyspec.text import ChatTemplate
 from pyspec.tokens import common_prefix
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 ROWS = range(1, 7)
 CONTEXT = 2048
@@ -59,8 +54,7 @@ def main(words: list[str] | None = None) -> None:
     ):
         own = Ours(llm, parse_mode(f"fixed:{options.length}+strict+model"))
         for question in load_questions(options.questions)[:: options.every]:
-            text = [Message(role="user", content=question.turns[0])]
-            prompt = ChatTemplate.of(llm).prompt(text)
+            prompt = question.prompt(ChatTemplate.of(llm))
             if len(prompt) + options.tokens > CONTEXT - 64:
                 continue
             own.forget()

@@ -1,15 +1,9 @@
 """What a batch gains: tokens a second against a loop over llama_cpp.Llama and against llama-server.
 
-    python bench/batch.py MODEL.gguf QUESTIONS.jsonl [--records 64] [--tokens 96] [--parallel 1,4,16]
-        [--more lookup:16] [--server PATH/llama-server] [--draft auto] [--threads 2] [--repeat 3] [--ctx 2048]
-        [--spread] [--title TITLE] [--out DIR/NAME.json]
-
 Of QUESTIONS, in Spec-Bench's format, the first turns of the first --records are asked, or of as many from all over the file
-with --spread.
-Every contender runs in a process of its own, so that its peak memory is its own; they take turns,
---repeat times, and the table has medians. Temperature 0, strict verification, the same prompts as
-tokens for all. Memory is the peak of the resident set, mapped weights included. llama-server is
-driven by 16 clients over HTTP.
+with --spread. Every contender runs in a process of its own, so that its peak memory is its own; they take turns, --repeat
+times, and the table has medians. Temperature 0, strict verification, the same prompts as tokens for all. Memory is the peak of
+the resident set, mapped weights included. llama-server is driven by 16 clients over HTTP.
 """
 
 from __future__ import annotations
@@ -19,19 +13,17 @@ import subprocess
 import sys
 import time
 from argparse import Namespace
+from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 from common import Comparison, arguments, in_turns, publish, resident
 
 from pyspec.measure.questions import load_questions
 from pyspec.measure.report import table
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 CLIENTS = 16
 LOOP = "loop"

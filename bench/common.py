@@ -6,16 +6,14 @@ import argparse
 import json
 import re
 import sys
+from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import msgspec
 
 from pyspec.measure.records import ModelFile, machine, model_file, published
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
 
 
 def arguments(
@@ -23,19 +21,21 @@ def arguments(
 ) -> argparse.Namespace:
     """The words of a command line; `doc` is what --help says. given: what has to be there; "?" or "*" behind it: what may.
 
-    options: with their defaults, whose type they have: False stands for a flag, None for a path.
+    options: with their defaults, whose type they have and which the usage shows: False stands for a flag, None for a path.
     """
-    kind = argparse.RawDescriptionHelpFormatter
-    parser = argparse.ArgumentParser(description=doc, formatter_class=kind)
+    form = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(description=doc, formatter_class=form)
     for name in given:
         count = name[-1] if name[-1] in "?*" else None
         parser.add_argument(name.rstrip("?*"), nargs=count)
     for name, default in options.items():
-        option = f"--{name.replace('_', '-')}"
+        option, shown = f"--{name.replace('_', '-')}", "TEXT" if default == "" else str(default)
         if default is False:
             parser.add_argument(option, action="store_true")
+        elif default is None:
+            parser.add_argument(option, type=Path, metavar="PATH")
         else:
-            parser.add_argument(option, default=default, type=Path if default is None else type(default))  # fmt: skip
+            parser.add_argument(option, default=default, type=type(default), metavar=shown)
     return parser.parse_args(words)
 
 

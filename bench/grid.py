@@ -1,8 +1,5 @@
 """The length policy on pairs unlike the one it was made on: synthetic texts on several cost curves.
 
-    python bench/grid.py [--seeds 3] [--jobs 1] [--curve NAME,...] [--acceptance A,...] [--cost C,...]
-        [--mixed 0.0] [--without PART,...] [--parts] [--out FOLDER]
-
 Each cell is one acceptance (0.3 to 0.95) and one draft cost (0.05 to 0.4 of a target step): 12 answers of 200 tokens, prompts of
 100 tokens that the draft has to read first, times with 3 % noise. The policy (`auto`) is set against plain decoding and
 against the best fixed length 0 to 16, chosen by hindsight with the same rounds. Fresh: a prior curve by file type, nothing
@@ -18,11 +15,12 @@ from __future__ import annotations
 import random
 import sys
 from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from functools import cache, lru_cache
 from itertools import product
 from math import exp
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from common import arguments
 
@@ -36,12 +34,11 @@ from pyspec.policy.cost import SHAPES, CostCurve
 from pyspec.policy.goodput import GoodputPolicy
 from pyspec.policy.switch import UseSwitch
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
 ACCEPTANCES = (0.3, 0.5, 0.7, 0.85, 0.95)
 DRAFT_COSTS = (0.05, 0.1, 0.2, 0.4)
 ANSWERS, TOKENS, PROMPT = 12, 200, 100
+HEAD = ("curve", "start", "geometric mean of the best", "worst cell", "cells under 0.95", "worst run of plain",
+        "of the oracle")  # fmt: skip
 TINY = {1: 1.0, 2: 1.4, 4: 1.9, 8: 2.8, 16: 4.6, 64: 15.0}
 """Rows of a small model, times one row."""
 
@@ -225,16 +222,7 @@ def report(found: Found) -> str:
             f"{geomean([r.oracle for r in mine.values()]):.3f}",
         ]
         rows.append([curve, "profiled" if known else "fresh", *cells])
-    head = [
-        "curve",
-        "start",
-        "geometric mean of the best",
-        "worst cell",
-        "cells under 0.95",
-        "worst run of plain",
-        "of the oracle",
-    ]
-    return table(head, rows)
+    return table(HEAD, rows)
 
 
 def parts(cells: Sequence[Cell], play: Callable[[Sequence[Cell]], Found]) -> str:
@@ -277,7 +265,7 @@ def main(words: Sequence[str] | None = None) -> None:
     print(found)
     if options.out:
         given = published("python bench/grid.py", words if words is not None else sys.argv[1:])
-        about = "\n\n".join((__doc__ or "").split("\n\n")[2 : 3 + options.parts])
+        about = "\n\n".join((__doc__ or "").split("\n\n")[1 : 2 + options.parts])
         name = (
             "What the parts of the policy are worth"
             if options.parts

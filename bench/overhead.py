@@ -1,13 +1,11 @@
 """What speculation costs beside llama.cpp's decodes: a round in microseconds, and loading in milliseconds.
 
-    python bench/overhead.py [MODEL] [--modes none,plain,auto] [--tokens 128] [--runs 3] [--threads N]
-
 MODEL is a file or a name; the default target without one. The modes take turns: `none` has no draft, `plain` has one and is
 told not to use it, `auto` decides. `loading` is what `SpeculativeLlama(MODEL)` took in a new process that has imported
-everything; drafts may take 200 ms over `none`. `outside` is all the time
-of an answer that is not in a decode, prompt aside, per round and as a share of the whole; choosing is the policy's three calls,
-learning included; checking the extension's look at the verified rows; what remains is Python's. Medians over runs, but the mean
-over an answer's rounds. Asked: choosing at most 50 us, outside at most 2 % of plain decoding.
+everything; drafts may take 200 ms over `none`. `outside` is all the time of an answer that is not in a decode, prompt aside,
+per round and as a share of the whole; choosing is the policy's three calls, learning included; checking the extension's look at
+the verified rows; what remains is Python's. Medians over runs, but the mean over an answer's rounds. Asked: choosing at most 50
+us, outside at most 2 % of plain decoding.
 """
 
 from __future__ import annotations
@@ -15,9 +13,10 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections import defaultdict
+from collections.abc import Sequence
 from statistics import median
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from common import arguments, in_turns
 
@@ -27,9 +26,6 @@ from pyspec.measure.records import Options
 from pyspec.measure.report import table
 from pyspec.store import resolve
 from pyspec.text import ChatTemplate, Message
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 TEXT = "Write a long letter from a traveller who has seen the sea for the first time."
 PARTS = dict.fromkeys(("plan", "choose", "observe", "watch"), "choosing") | {"accept": "checking"}

@@ -11,8 +11,10 @@ in the tables.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 import msgspec
 from batch import BatchResults
@@ -21,37 +23,20 @@ from serve import ServeResults
 
 from pyspec.errors import InputError
 from pyspec.measure import quality, report
-from pyspec.measure.quality import DISTINCT, NATS, Figures, QualityResults
+from pyspec.measure.quality import DISTINCT, NATS, QualityResults
 from pyspec.measure.report import Results, table
-from pyspec.measure.stats import TOTAL
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from pyspec.measure.stats import Summary
+from pyspec.measure.stats import TOTAL, Summary
 
 T = TypeVar("T")
 RULES = (
-    "quality-eagle3",
-    "quality-eagle3-t08",
-    "quality-good",
-    "quality-good-t08",
-    "quality-poor",
-    "quality-gemma",
-)
+    "quality-eagle3", "quality-eagle3-t08", "quality-good", "quality-good-t08", "quality-poor", "quality-gemma"
+)  # fmt: skip
 SHOWN = (
     "default", "q8_0", "q4_k_m", "stretched-good-bf16", "stretched-good-q4_k_m", "stretched-poor-q4_k_m", "copying"
 )  # fmt: skip
-BATCHES = ("bf16",)
+BATCH = "batch/bf16.json"
 HEAD = ["", "plain, tokens/s", "strict", "worst kind", "margin", "best other program"]
-RULES_HEAD = [
-    "The margin rule",
-    "more tokens a verify",
-    "nats a token",
-    "distinct-4",
-    "looped answers",
-    "worse in",
-]
+RULES_HEAD = ["The margin rule", "more tokens a verify", "nats a token", "distinct-4", "looped answers", "worse in"]  # fmt: skip
 _NUMBER = re.compile(r"<!--= ([^ ]+) -->.*?<!--/-->", re.DOTALL)
 
 
@@ -67,14 +52,8 @@ def read(folder: Path, kind: type[T], names: str) -> dict[str, T]:
     return found
 
 
-def runs(folder: Path) -> dict[str, Results]:
-    """What `pyspec bench` found."""
-    return read(folder, Results, "*/results.json")
-
-
-def rules(folder: Path) -> dict[str, QualityResults]:
-    """What `pyspec quality` found."""
-    return read(folder, QualityResults, "*/quality.json")
+runs = partial(read, kind=Results, names="*/results.json")
+rules = partial(read, kind=QualityResults, names="*/quality.json")
 
 
 def redraw(folder: Path) -> None:
@@ -88,30 +67,30 @@ def redraw(folder: Path) -> None:
             write_page(folder / name, kind)
 
 
-def readme_table(folder: Path, link: str = "bench/results") -> str:
-    """Six to eight rows: what is measured in SHOWN and BATCHES, as far as it is there."""
-    found, batches = runs(folder), read(folder, BatchResults, "batch/*.json")
-    rows = [_row(found[name], f"{link}/{name}/README.md") for name in SHOWN if name in found]
-    rows += [
-        _batch_row(batches[name], f"{link}/batch/README.md") for name in BATCHES if name in batches
-    ]
-    return table(HEAD, rows)
+def readme_table(folder: Path) -> str:
+    """Six to eight rows: what is measured in SHOWN and BATCH, as far as it is there."""
+    found, batches = runs(folder), read(folder, BatchResults, BATCH)
+    rows = [_row(name, found[name]) for name in SHOWN if name in found]
+    return table(HEAD, [*rows, *map(_batch_row, batches.values())])
 
 
-def _row(results: Results, link: str) -> list[str]:
+def _link(title: str, name: str) -> str:
+    return f"[{title}](bench/results/{name}/README.md)"
+
+
+def _row(name: str, results: Results) -> list[str]:
     modes = {s.who: s for s in results.summaries}
     own = modes.get("strict") or modes["lookup+strict"]
     plain = modes["plain"].speeds[TOTAL].rate
     margin = f"{modes['margin'].geomean:.2f}" if "margin" in modes else "-"
-    name, low = _ends(own)[0]
-    return [f"[{results.title}]({link})", f"{plain:.0f}", f"**{own.geomean:.2f}**", f"{low:.2f} {name}",
+    low, kind = _ups(own)[0]
+    return [_link(results.title, name), f"{plain:.0f}", f"**{own.geomean:.2f}**", f"{low:.2f} {kind}",
             margin, _best_peer(results.summaries)]  # fmt: skip
 
 
-def _ends(summary: Summary) -> list[tuple[str, float]]:
-    """Worst and best category, with their speed-ups."""
-    ups = sorted((s.speed_up, name) for name, s in summary.speeds.items() if name != TOTAL)
-    return [(name, up) for up, name in (ups[0], ups[-1])]
+def _ups(summary: Summary) -> list[tuple[float, str]]:
+    """Speed-ups by category, the worst first."""
+    return sorted((s.speed_up, name) for name, s in summary.speeds.items() if name != TOTAL)
 
 
 def _best_peer(summaries: Sequence[Summary]) -> str:
@@ -119,35 +98,30 @@ def _best_peer(summaries: Sequence[Summary]) -> str:
     return f"{best.geomean:.2f} {best.who}" if best else "-"
 
 
-def _batch_row(found: BatchResults, link: str) -> list[str]:
+def _batch_row(found: BatchResults) -> list[str]:
     plain, own, peer = (found.find(name) for name in ("plain:1", "speculative:16", "server"))
     if plain is None or own is None:
         raise InputError(f"{found.title} has no plain:1 or no speculative:16")
     other = f"{peer.rate / plain.rate:.2f} llama-server, 16 clients" if peer else "-"
     gain = f"**{own.rate / plain.rate:.2f}**"
-    return [f"[{found.title}, 16 at once]({link})", f"{plain.rate:.0f}", gain, "-", "-", other]
+    title = _link(f"{found.title}, 16 at once", "batch")
+    return [title, f"{plain.rate:.0f}", gain, "-", "-", other]
 
 
-def rules_table(folder: Path, link: str = "bench/results") -> str:
+def rules_table(folder: Path) -> str:
     """A row for each page of RULES that is there: the margin rule at its defaults against strict."""
     found = rules(folder)
-    rows = []
-    for name in RULES:
-        if name in found:
-            strict, margin = (
-                _figures(found[name], who) for who in ("strict+fixed:4", "margin+fixed:4")
-            )
-            nats, distinct = (margin.measures[key].over.mean for key in (NATS, DISTINCT))
-            about = found[name].title.removeprefix("What the margin rule costs ").partition(":")[0]
-            looped = f"{margin.looped} of {margin.answers}, strict {strict.looped}"
-            gain, worse = f"{100 * (margin.gain - 1):+.0f} %", ", ".join(margin.worse) or "-"
-            title = f"[{about}]({link}/{name}/README.md)"
-            rows.append([title, gain, f"{nats:+.3f}", f"{distinct:+.3f}", looped, worse])
-    return table(RULES_HEAD, rows)
+    return table(RULES_HEAD, [_rules_row(name, found[name]) for name in RULES if name in found])
 
 
-def _figures(found: QualityResults, who: str) -> Figures:
-    return next(figures for figures in found.figures if figures.who == who)
+def _rules_row(name: str, found: QualityResults) -> list[str]:
+    figures = {each.who: each for each in found.figures}
+    strict, margin = figures["strict+fixed:4"], figures["margin+fixed:4"]
+    about = found.title.removeprefix("What the margin rule costs ").partition(":")[0]
+    nats, distinct = (f"{margin.measures[key].over.mean:+.3f}" for key in (NATS, DISTINCT))
+    looped = f"{margin.looped} of {margin.answers}, strict {strict.looped}"
+    gain, worse = f"{100 * (margin.gain - 1):+.0f} %", ", ".join(margin.worse) or "-"
+    return [_link(about, name), gain, nats, distinct, looped, worse]
 
 
 def numbers(folder: Path) -> dict[str, str]:
@@ -155,8 +129,8 @@ def numbers(folder: Path) -> dict[str, str]:
     out: dict[str, str] = {}
     for name, results in runs(folder).items():
         for s in results.summaries:
-            (_, worst), (_, best) = _ends(s)
-            figures = {"mean": s.geomean, "worst": worst, "best": best}
+            ups = _ups(s)
+            figures = {"mean": s.geomean, "worst": ups[0][0], "best": ups[-1][0]}
             whole = {"rate": s.speeds[TOTAL].rate, "first": s.first_ms}
             out |= {f"{name}/{s.who}/{key}": f"{value:.2f}" for key, value in figures.items()}
             out |= {f"{name}/{s.who}/{key}": f"{value:.0f}" for key, value in whole.items()}

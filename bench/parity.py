@@ -1,7 +1,5 @@
 """How many answers differ from those of `llama_cpp.Llama`: 20 prompts x 2 temperatures x 3 drafts, strict.
 
-    python bench/parity.py MODEL.gguf [--prompts 20] [--tokens 48] [--threads 1] [--drafts NAME,...]
-
 Both sides use flash attention and the same seeds. Where an answer differs, its first difference is looked at: rows that
 are computed together round otherwise than rows computed one by one, and a near-tie falls the other way. It is one if the
 original's own row, computed with the rows before it in one batch, gives our token to the same sampler.

@@ -1,25 +1,23 @@
 """Recorded rounds played on other cost curves: `auto`, with lookup, with the companion's score, and with a cascade.
 
-    python bench/replay.py [ROUNDS ...] [--curve Q4_K_M,BF16,GPU] [--cost 0.1] [--companion-cost 0.1] [--width 1]
-
-ROUNDS are files of `pyspec profile --rounds`; without any, those in bench/rounds: greedy answers of
-SmolLM2-135M to our own prompts: all of them with the shipped EAGLE-3 head (eagle3), and two of each kind in two file types with
-the draft and the companion that shipped before. `--cost` is a
-draft step in steps of the target, `--companion-cost` a companion's step in steps of the draft, `--width` how many answers are
-played side by side. Speeds are against plain decoding,
-without Python's own time; the first half of the answers is played first, and not counted.
+ROUNDS are files of `pyspec profile --rounds`; without any, those in bench/rounds: greedy answers of SmolLM2-135M to our own
+prompts: all of them with the shipped EAGLE-3 head (eagle3), and two of each kind in two file types with the draft and the
+companion that shipped before. `--cost` is a draft step in steps of the target, `--companion-cost` a companion's step in steps
+of the draft, `--width` how many answers are played side by side. Speeds are against plain decoding, without Python's own time;
+the first half of the answers is played first, and not counted.
 
 Score: the companion looks at each draft and its view goes into the estimate, in every round (`always`) or where it pays
 (`auto`). Cascade: the companion proposes m tokens, the draft checks them in one batch and adds its own, until it has as many as
-the policy wants; m is the best by hindsight. Neither can be said of rounds that were recorded without a companion. The oracle has
-both drafters and drafts nothing that is not accepted.
+the policy wants; m is the best by hindsight. Neither can be said of rounds that were recorded without a companion. The oracle
+has both drafters and drafts nothing that is not accepted.
 """
 
 from __future__ import annotations
 
+from argparse import Namespace
+from collections.abc import Sequence
 from math import isnan
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from common import arguments
 from grid import TINY, costs_of
@@ -30,10 +28,6 @@ from pyspec.measure.rounds import Answer, load_rounds
 from pyspec.measure.simulate import Costs, Player, Times, fixed_speed, oracle_speed
 from pyspec.policy.goodput import GoodputPolicy
 from pyspec.policy.simple import FixedPolicy
-
-if TYPE_CHECKING:
-    from argparse import Namespace
-    from collections.abc import Sequence
 
 ROUNDS = Path(__file__).parent / "rounds"
 HEAD = ("rounds", "curve", "best fixed", "auto", "score, auto", "score, always", "cascade", "auto + lookup",

@@ -1,14 +1,10 @@
 """What a server does under load: tokens a second, first tokens, errors and memory, of `pyspec serve` and of llama-server.
 
-    python bench/serve.py MODEL.gguf QUESTIONS.jsonl [--contenders pyspec,llama-server] [--server PATH/llama-server]
-        [--clients 16] [--requests 64] [--tokens 96] [--ctx 2048] [--threads 2] [--repeat 1] [--whole]
-        [--title TITLE] [--out DIR/NAME.json]
-
-The first turns of QUESTIONS, in Spec-Bench's format, are asked over and over until --requests are done, by --clients at
-once, each the next one when its last has ended. Answers are streamed unless --whole. Both servers
-have as many slots as there are clients, and --ctx positions each; temperature 0, strict. Every contender runs in a process of
-its own; they take turns, --repeat times. The table has medians; memory is the resident set after a tenth of the
-requests and at the end, and stderr tells it after each tenth.
+The first turns of QUESTIONS, in Spec-Bench's format, are asked over and over until --requests are done, by --clients at once,
+each the next one when its last has ended. Answers are streamed unless --whole. Both servers have as many slots as there are
+clients, and --ctx positions each; temperature 0, strict. Every contender runs in a process of its own; they take turns,
+--repeat times. The table has medians; memory is the resident set after a tenth of the requests and at the end, and stderr tells
+it after each tenth.
 """
 
 from __future__ import annotations
@@ -16,10 +12,12 @@ from __future__ import annotations
 import json
 import sys
 import time
+from argparse import Namespace
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from statistics import median, quantiles
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 from common import Comparison, arguments, in_turns, publish, resident
@@ -28,10 +26,6 @@ from pyspec.errors import EngineError
 from pyspec.measure.peers import ServerProcess, llama_server
 from pyspec.measure.questions import load_questions
 from pyspec.measure.report import table
-
-if TYPE_CHECKING:
-    from argparse import Namespace
-    from collections.abc import Sequence
 
 PEER = "llama-server"
 OPTIONS = {

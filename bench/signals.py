@@ -1,10 +1,8 @@
 """How long a command lives after Ctrl-C or SIGTERM: while it reads a prompt, while it answers, and in a batch.
 
-    python bench/signals.py MODEL.gguf [--sends 20] [--threads 1] [--cases prefill,answer,batch] [--spread 1.0]
-
-Each send is a process of its own; the signal comes at a random moment, up to --spread seconds after the command began
-to do what the case names, and the time is taken to the end of the process. A send counts only if the process ended
-by the signal (130 or 143); where it had ended by itself, as a short answer does, another one is sent.
+Each send is a process of its own; the signal comes at a random moment, up to --spread seconds after the command began to do
+what the case names, and the time is taken to the end of the process. A send counts only if the process ended by the signal (130
+or 143); where it had ended by itself, as a short answer does, another one is sent.
 """
 
 from __future__ import annotations
@@ -18,17 +16,14 @@ import subprocess
 import sys
 import tempfile
 import time
+from argparse import Namespace
 from collections.abc import Callable
 from pathlib import Path
 from statistics import median, quantiles
-from typing import TYPE_CHECKING
 
 from common import arguments
 
 from pyspec.measure.report import table
-
-if TYPE_CHECKING:
-    from argparse import Namespace
 
 WAIT_S = 120
 Case = Callable[["Namespace", Path], "subprocess.Popen[bytes]"]

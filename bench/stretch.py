@@ -12,15 +12,13 @@ from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import gguf
 import numpy as np
 from common import arguments
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
 
 _BLOCK = re.compile(r"blk\.(\d+)\.(.+)")
 _ADDS = ("attn_output.weight", "ffn_down.weight", "attn_output.bias", "ffn_down.bias")

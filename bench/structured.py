@@ -1,7 +1,5 @@
 """What lookup gains under a logits processor: JSON of a schema by outlines, which repeats names that the prompt has.
 
-    python bench/structured.py MODEL.gguf [--threads 2] [--repeat 3] [--drafts none,lookup]
-
 Needs pyspec-llama[clients]. Every draft gets the same tasks in turns. The table has each draft's median seconds, tokens a
 second, drafted tokens that were accepted, and how many texts are those of the first draft: rows that are verified together
 round otherwise, so a near-tie may fall the other way.

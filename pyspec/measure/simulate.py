@@ -9,17 +9,23 @@ milliseconds by rows; a policy sees them with noise, the totals have none. Pytho
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator, Mapping, Sequence
 from math import exp, log
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from pyspec.measure.rounds import NOTHING, Answer, Chain
 from pyspec.policy.cost import N_MAX, CostCurve, expand
-from pyspec.policy.types import LONGEST, LOOKUP, Draft, Outcome, Place, Plan, SeqOutcome, table_bin
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
-    from pyspec.policy.types import Policy
+from pyspec.policy.types import (
+    LONGEST,
+    LOOKUP,
+    Draft,
+    Outcome,
+    Place,
+    Plan,
+    Policy,
+    SeqOutcome,
+    table_bin,
+)
 
 _NOISE = 0.03  # standard deviation of the logarithm of a time
 
