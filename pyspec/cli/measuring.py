@@ -297,9 +297,7 @@ def _keep(llm: SpeculativeLlama, found: Measured, asked: ProfileOptions) -> None
     if asked.plot:
         draw(found.figures, asked.plot)
     if asked.rounds:
-        names = {"draft": llm.assembly.draft, "companion": llm.assembly.companion}
-        target = Path(llm.model_path).name
-        save_rounds(asked.rounds, found.answers, target=target, kmax=asked.kmax, **names)
+        save_rounds(asked.rounds, found.answers)
     if asked.prior:
         path = save_prior(llm.assembly.sides, found.learned)
         click.echo(f"prior written: {path.name}", err=True)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from itertools import chain, product
 from pathlib import Path
 from statistics import median
 from time import perf_counter
@@ -24,6 +25,7 @@ from pyspec.measure.questions import load_questions
 from pyspec.measure.report import table
 from pyspec.measure.simulate import Costs, Times
 from pyspec.policy.cost import N_MAX, CostCurve, expand
+from pyspec.policy.types import Floats
 from pyspec.store.fetch import CONVERSIONS, ORIGINAL, Progress, convert, fetch
 from pyspec.store.manifest import Entry
 
@@ -98,11 +100,9 @@ def measure_costs(
 
 
 def _spread(seen: dict[int, dict[int, list[float]]]) -> float:
-    widest = 0.0
-    for times in (sorted(t) for by_rows in seen.values() for t in by_rows.values()):
-        quarter = len(times) // 4
-        widest = max(widest, (times[-1 - quarter] - times[quarter]) / median(times))
-    return widest
+    all_times = [times for by_rows in seen.values() for times in by_rows.values()]
+    quarters = [np.percentile(times, (25, 50, 75)) for times in all_times]
+    return max(float((high - low) / middle) for low, middle, high in quarters)
 
 
 def ready(engine: Engine, text: Sequence[int], depth: int, chunk: int = PREFILL_CHUNK) -> None:
@@ -124,55 +124,49 @@ def verify_ms(engine: Engine, text: Sequence[int], depth: int, n: int) -> float:
 def _target(
     engine: Engine, text: Sequence[int], depth: int, rows: Sequence[int], budget_s: float
 ) -> dict[int, list[float]]:
-    """Times by rows, ms. The first pass warms caches and builds graphs: it counts only where the budget has no second one for."""
+    """Times by rows, ms; those of one row and of two in any case."""
     found: dict[int, list[float]] = {n: [] for n in rows}
     end = perf_counter() + budget_s
-    for _ in range(41):
-        for n in rows:
-            if perf_counter() > end and found[2 if 2 in found else 1]:
-                return _counted(found)
-            found[n].append(verify_ms(engine, text, depth, n))
-    return _counted(found)
+    for _, n in product(range(41), rows):
+        if perf_counter() > end and found[2 if 2 in found else 1]:
+            break
+        found[n].append(verify_ms(engine, text, depth, n))
+    return _warm(found)
 
 
-def _counted(found: dict[int, list[float]]) -> dict[int, list[float]]:
+def _warm(found: dict[int, list[float]]) -> dict[int, list[float]]:
+    """Without first times, which warmed caches and built graphs, but where the budget had no second one for."""
     return {n: times[1:] or times for n, times in found.items() if times}
 
 
 def _side(
     engine: Engine, text: Sequence[int], depth: int, kmax: int, companion: bool, budget_s: float
 ) -> tuple[float, dict[int, float]]:
-    steps: list[float] = []
-    scores: dict[int, list[float]] = {n: [] for n in sorted({1, 2, 4, 8, kmax})}
+    """Milliseconds of a draft's step, and of the companion's look at so many rows."""
+    widths = sorted({1, 2, 4, 8, kmax})
+    steps, scores = ({n: list[float]() for n in widths} for _ in range(2))
     engine.set_stop([0.0], None)
     # read anew: a draft that reads states needs the states of what was read last
     engine.set_tokens(0, [])
     end = perf_counter() + budget_s
-    for again in range(31):
-        for n, times in scores.items():
-            if steps and perf_counter() > end:
-                break
-            # from other places each time: at some the draft ends the text and goes no further
-            ready(engine, text, depth - again % 8)
-            engine.put_draft(0, [])
-            start = perf_counter()
-            engine.draft([0], [n], keep_rows=companion)
-            middle = perf_counter()
-            drafted = engine.drafted(0).n
-            if companion and drafted:
-                engine.score([0])
-            # a draft that ended the text took one step more than it has tokens
-            steps.append(1e3 * (middle - start) / min(n, drafted + 1))
-            if drafted == n:
-                times.append(1e3 * (perf_counter() - middle))
-        if perf_counter() > end:
+    for again, n in product(range(31), widths):
+        if steps[1] and perf_counter() > end:
             break
-        if again == 0:  # it warmed caches
-            steps.clear()
-            for times in scores.values():
-                times.clear()
-    rows = {n: median(times) for n, times in scores.items() if times} if companion else {}
-    return (median(steps) if steps else 0.0), rows
+        # from other places each time: at some the draft ends the text and goes no further
+        ready(engine, text, depth - again % 8)
+        engine.put_draft(0, [])
+        start = perf_counter()
+        engine.draft([0], [n], keep_rows=companion)
+        middle = perf_counter()
+        drafted = engine.drafted(0).n
+        if companion and drafted:
+            engine.score([0])
+        # a draft that ended the text took one step more than it has tokens
+        steps[n].append(1e3 * (middle - start) / min(n, drafted + 1))
+        if drafted == n:
+            scores[n].append(1e3 * (perf_counter() - middle))
+    rows = {n: median(times) for n, times in _warm(scores).items()} if companion else {}
+    return median(chain.from_iterable(_warm(steps).values())), rows
 
 
 def rows_after(
@@ -260,27 +254,20 @@ def measure_types(
             for kind, llm in models.items():
                 times[kind].append(_times(llm, tokens))
         read = {}
-        for i, (kind, llm) in enumerate(models.items()):
-            report(_TURNS + 1 + i, steps, f"nats of {kind}")
+        for i, (kind, llm) in enumerate(models.items(), _TURNS + 1):
+            report(i, steps, f"nats of {kind}")
             read[kind] = _read(llm, tokens[:_READ])
-    # the first turn warms up
-    medians = {
-        kind: {n: median(turn[n] for turn in turns[1:]) for n in turns[0]}
-        for kind, turns in times.items()
-    }
-    nats, choices = next(iter(read.values()))
-    return [
-        TypeFigures(
-            kind=kind,
-            size=path.stat().st_size,
-            rows={n: medians[kind][n] for n in ROWS},
-            prefill=medians[kind][PREFILL],
-            nats=float(np.mean(read[kind][0])),
-            loss=float(np.mean(read[kind][0]) - np.mean(nats)),
-            same=float(np.mean(np.array(read[kind][1]) == np.array(choices))),
-        )
-        for kind, path in files.items()
-    ]
+    first_nats, first_choices = next(iter(read.values()))
+    found = []
+    for kind, path in files.items():
+        _, *turns = times[kind]  # the first one warms up
+        medians = {n: median(turn[n] for turn in turns) for n in turns[0]}
+        prefill = medians.pop(PREFILL)
+        nats, choices = read[kind]
+        loss, same = nats.mean() - first_nats.mean(), (choices == first_choices).mean()
+        figures = (float(value) for value in (nats.mean(), loss, same))
+        found.append(TypeFigures(kind, path.stat().st_size, medians, prefill, *figures))
+    return found
 
 
 def _open(path: Path, threads: int) -> SpeculativeLlama:
@@ -302,15 +289,15 @@ def _times(llm: SpeculativeLlama, tokens: Sequence[int]) -> dict[int, float]:
     return found
 
 
-def _read(llm: SpeculativeLlama, tokens: Sequence[int]) -> tuple[list[float], list[int]]:
+def _read(llm: SpeculativeLlama, tokens: Sequence[int]) -> tuple[Floats, npt.NDArray[np.int64]]:
     """Nats of each token given those before it in its block of 512, and the first choices."""
     nats, choices = [], []
     for start in range(0, len(tokens) - 1, PREFILL):
         first, *rest = tokens[start : start + PREFILL]
         for token, row in zip(rest, rows_after(llm, [first], rest), strict=True):
             nats.append(nats_of(row, token))
-            choices.append(int(row.argmax()))
-    return nats, choices
+            choices.append(row.argmax())
+    return np.array(nats), np.array(choices)
 
 
 def best_type(found: Sequence[TypeFigures]) -> TypeFigures:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
 from statistics import fmean
 from time import perf_counter
@@ -27,7 +28,7 @@ from pyspec.policy.goodput import GoodputPolicy
 from pyspec.policy.stopping import forecast, learn, survivals
 from pyspec.policy.types import SeqOutcome
 from pyspec.profiles import Profile, profile_key, profiles_dir, save_profile
-from pyspec.text import ChatTemplate, Message
+from pyspec.text import ChatTemplate
 
 
 class Bin(msgspec.Struct):
@@ -81,7 +82,7 @@ def measure(
     """Measure costs, then record answers to `questions` until `budget_s` seconds have passed."""
     start = perf_counter()
     template = ChatTemplate.of(llm)
-    prompts = [template.prompt([Message(role="user", content=q.turns[0])]) for q in questions]
+    prompts = [question.prompt(template) for question in questions]
     text = [token for prompt in prompts for token in prompt]
     costs = measure_costs(
         llm, text, kmax=kmax, budget_s=0.35 * budget_s,
@@ -110,6 +111,7 @@ def evaluate(costs: MeasuredCosts, answers: list[Answer], kmax: int, seconds: fl
     acceptance, observations = by_position(model, kmax)
     plans = fixed_plans(costs.rows, costs.draft_step_ms, acceptance)
     companion = any(chain.s for chain in model)
+    positions = sum(answer.length for answer in answers)
     figures = PairFigures(
         **msgspec.structs.asdict(costs),
         acceptance=acceptance,
@@ -117,8 +119,7 @@ def evaluate(costs: MeasuredCosts, answers: list[Answer], kmax: int, seconds: fl
         calibration=calibration(model),
         log_loss_without_companion=learned.loss_without if companion else learned.loss,
         log_loss_with_companion=learned.loss_with if companion else None,
-        lookup_share=sum(chain.matched > 0 for chain in lookup)
-        / max(1, sum(answer.length for answer in answers)),
+        lookup_share=sum(chain.matched > 0 for chain in lookup) / max(1, positions),
         break_even_acceptance=break_even(costs.rows, costs.draft_step_ms, kmax),
         plans=plans,
         best_plan=max(plans, key=lambda name: plans[name]),
@@ -131,13 +132,9 @@ def evaluate(costs: MeasuredCosts, answers: list[Answer], kmax: int, seconds: fl
 
 def by_position(chains: Sequence[Chain], kmax: int) -> tuple[list[float], list[int]]:
     """Conditional acceptance and number of observations by position of the drafted token."""
-    seen, hits = [0] * kmax, [0] * kmax
-    for chain in chains:
-        for i in range(chain.seen):
-            seen[i] += 1
-            hits[i] += i < chain.matched
-    known = [n for n in seen if n]
-    return [hits[i] / seen[i] for i in range(len(known))], known
+    seen = [sum(chain.seen > i for chain in chains) for i in range(kmax)]
+    hits = [sum(chain.matched > i for chain in chains) for i in range(kmax)]
+    return [hit / n for hit, n in zip(hits, seen) if n], [n for n in seen if n]
 
 
 def calibration(chains: Sequence[Chain], bins: int = 10) -> list[Bin]:
@@ -214,28 +211,22 @@ def fixed_plans(
     rows: Sequence[float], step: float, acceptance: Sequence[float]
 ) -> dict[str, float]:
     """Goodput over plain decoding of every fixed length: (1 + E accepted) / time."""
-    out = {PLAIN: 1.0}
-    expected = 1.0
-    for k, survival in enumerate(survivals(acceptance), 1):
-        expected += survival
-        if k + 1 < len(rows):
-            out[f"fixed:{k}"] = expected * rows[1] / (rows[k + 1] + k * step)
-    return out
+    expected = accumulate(survivals(acceptance), initial=1.0)
+    times = [time + k * step for k, time in enumerate(rows[1:])]
+    gains = [tokens * rows[1] / time for tokens, time in zip(expected, times)]
+    return {f"fixed:{k}" if k else PLAIN: gain for k, gain in enumerate(gains)}
 
 
 def break_even(rows: Sequence[float], step: float, kmax: int) -> float:
     """The least constant acceptance with which some fixed length pays; above 1 if none does."""
 
-    def best(a: float) -> float:
-        plans = fixed_plans(rows, step, [a] * kmax)
-        return max(gain for name, gain in plans.items() if name != PLAIN)
+    def pays(a: float) -> bool:
+        return max(fixed_plans(rows, step, [a] * kmax).values()) > 1.0
 
-    if best(1.0) <= 1.0:
-        return 2.0
-    low, high = 0.0, 1.0
-    for _ in range(30):
+    low, high = 0.0, 2.0
+    for _ in range(31):
         middle = (low + high) / 2.0
-        low, high = (low, middle) if best(middle) > 1.0 else (middle, high)
+        low, high = (low, middle) if pays(middle) else (middle, high)
     return high
 
 

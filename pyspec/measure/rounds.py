@@ -8,11 +8,12 @@ m tokens is followed by one at t + m + 1, so `matched` may be all that decides h
 from __future__ import annotations
 
 import math
-import zipfile
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 from time import perf_counter
 from typing import Any
+from zipfile import BadZipFile
 
 import msgspec
 import numpy as np
@@ -96,24 +97,23 @@ _SPANS = {"p": LOGIT_MAX, "h": 12.0, "s": 1.0, "a": 1.0, "pc": LOGIT_MAX, "agree
 """What is kept of each drafted token in one byte: up to how much, and of p and pc the logit, from its negative on."""
 
 
-_NOT_ONE = (OSError, EOFError, AttributeError, LookupError, TypeError, ValueError)
+_NOT_ONE = (OSError, EOFError, AttributeError, LookupError, TypeError, ValueError, BadZipFile)
 """What numpy and msgspec raise of files that are others, or damaged."""
 
 
-def save_rounds(path: Path, answers: Sequence[Answer], **about: str | int) -> None:
-    """Write answers as npz; `about` says what was recorded. Logits are kept in steps of 0.06, all else in 255 steps."""
+def save_rounds(path: Path, answers: Sequence[Answer]) -> None:
+    """Write answers as npz. Logits are kept in steps of 0.06, all else in 255 steps."""
     chains = [
         (i, c) for i, a in enumerate(answers) for c in (*a.models.values(), *a.lookups.values())
     ]
     rows = [(i, c.t, c.n, c.matched, c.match_length, c.choices) for i, c in chains]
     names = [(a.name, a.category, a.length, a.prompt) for a in answers]
-    meta = msgspec.json.encode({"header": about, "answers": names})
+    meta = msgspec.json.encode({"answers": names})
     columns: dict[str, Any] = {"meta": np.frombuffer(meta, dtype=np.uint8)}
     table = np.array(rows, dtype=np.int16).reshape(-1, len(_COLUMNS))
     columns |= dict(zip(_COLUMNS, table.T, strict=True))
     for name in _SPANS:
-        values = [x for _, c in chains for x in getattr(c, name)]
-        columns |= {name: _packed(name, values)} if values else {}
+        columns[name] = _packed(name, [x for _, c in chains for x in getattr(c, name)])
     with path.open("wb") as out:
         np.savez_compressed(out, **columns)
 
@@ -125,7 +125,7 @@ def load_rounds(path: Path) -> list[Answer]:
             data: dict[str, Any] = {name: file[name] for name in file.files}
         names = msgspec.json.decode(data["meta"].tobytes())["answers"]
         rows = zip(*(data[name].tolist() for name in _COLUMNS), strict=True)
-    except (*_NOT_ONE, zipfile.BadZipFile) as error:
+    except _NOT_ONE as error:
         raise InputError(f"{path} is no file of `pyspec profile --rounds`: {error}") from None
     kept = {name: _unpacked(name, data[name]) for name in _SPANS if name in data}
     answers = [Answer(name, kind, n, prompt, {}, {}) for name, kind, n, prompt in names]
@@ -200,18 +200,13 @@ def record_answer(
     """
     recording = _Recording(llm.assembly.session.engine, kmax)
     tokens: list[int] = []
-    steps = llm.steps(
-        prompt,
-        Sampling(temperature=0.0),
-        max_tokens=max_tokens,
-        policy=recording,
-        drafting="model",
-    )
-    for step in steps:
-        tokens += [token.id for token in step.tokens]
-        if perf_counter() > until:
-            break
-    steps.close()
+    greedy = Sampling(temperature=0.0)
+    steps = llm.steps(prompt, greedy, max_tokens=max_tokens, policy=recording, drafting="model")
+    with closing(steps):
+        for step in steps:
+            tokens += [token.id for token in step.tokens]
+            if perf_counter() > until:
+                break
     answer = Answer(name, category, len(tokens), len(prompt), {}, {})
     index = LookupDrafter()
     for t in range(len(tokens)):

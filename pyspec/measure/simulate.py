@@ -31,20 +31,15 @@ _NOISE = 0.03  # standard deviation of the logarithm of a time
 
 
 class Times:
-    """Time in ms by rows: given up to some count, and from there on as steep as in the upper half."""
+    """Time in ms by rows: given up to some count, and from there on as `pyspec.policy.cost.expand` has it."""
 
     def __init__(self, points: Mapping[int, float], unit: float = 1.0) -> None:
-        last = max(points)
-        half = max((n for n in points if 2 * n <= last), default=0)
-        slope = (points[last] - points.get(half, 0.0)) / (last - half)
-        far = {last + N_MAX: points[last] + N_MAX * slope}
-        self.table, self._slope = [unit * t for t in expand({**points, **far})], unit * slope
+        self.table = [unit * t for t in expand(points)]
+        self._slope = self.table[N_MAX] - self.table[N_MAX - 1]
 
     def __call__(self, rows: int) -> float:
         """The time of so many rows; 0 for none."""
-        if rows <= N_MAX:
-            return self.table[rows]
-        return self.table[N_MAX] + (rows - N_MAX) * self._slope
+        return self.table[min(rows, N_MAX)] + max(0, rows - N_MAX) * self._slope
 
 
 class Costs(NamedTuple):
@@ -89,7 +84,7 @@ def planted(
 
 
 def _sigmoid(z: float) -> float:
-    return 1.0 / (1.0 + exp(-z)) if z > -30.0 else 0.0
+    return 1.0 / (1.0 + exp(-z))
 
 
 def _level(mean: float, spread: float) -> float:
@@ -107,12 +102,13 @@ def _level(mean: float, spread: float) -> float:
 
 
 class Position:
-    """A text in flight: committed tokens, and how far the side models' KV lags behind them."""
+    """A text in flight: committed tokens, how far the side models' KV lags behind them, and what this round drafted."""
 
     def __init__(self, seq: int, text: Answer) -> None:
         self.seq, self.text = seq, text
         self.t = 0
         self.lag = self.companion_lag = text.prompt - 1
+        self.begin()
 
     @property
     def room(self) -> int:
@@ -125,12 +121,34 @@ class Position:
         left = self.text.length - self.t
         return Place(self.seq, self.room, self.lag, left, self.text.prompt + self.t)
 
-    def commit(self, drafted: int, accepted: int, scored: bool) -> None:
-        """A model that saw the draft lacks at most its last token, if that was accepted."""
+    @property
+    def by_model(self) -> int:
+        """Tokens that the draft model drafted in this round."""
+        return self.draft.n if self.draft.source != LOOKUP else 0
+
+    def begin(self) -> None:
+        """A round begins, with nothing drafted."""
+        self.chain, self.draft = NOTHING, Draft(self.seq, 0)
+
+    def pick(self, longest: int, plan: Plan) -> None:
+        """Draft: a match that is long enough, else the model's as far as the floors let it."""
+        self.chain = self.text.lookup(self.t)
+        n = min(self.chain.n, self.room)
+        if not self.room or self.chain.match_length < plan.lookup_min:
+            self.chain = self.text.model(self.t)
+            n = drafted(self.chain, max(0, min(longest, self.room)), plan)
+        self.draft = self.chain.draft(n, self.seq, plan.use_companion)
+
+    def settle(self, used: int, scored: bool) -> SeqOutcome:
+        """Commit what is accepted of so many verified tokens; a model that saw the draft lacks at most its last one."""
+        accepted, n = min(used, self.chain.matched), self.by_model
+        following = used < self.chain.matched if accepted == used < self.draft.n else None
         self.t = min(self.t + accepted + 1, self.text.length)
-        full = int(accepted >= drafted)
-        self.lag = full if drafted else self.lag + accepted + 1
-        self.companion_lag = full if drafted and scored else self.companion_lag + accepted + 1
+        self.lag = int(accepted >= n) if n else self.lag + accepted + 1
+        self.companion_lag = (
+            int(accepted >= n) if n and scored else self.companion_lag + accepted + 1
+        )
+        return SeqOutcome(self.seq, used, accepted, next_match=following)
 
 
 class Totals:
@@ -168,48 +186,40 @@ class Player:
 
     def _round(self, places: Sequence[Position]) -> None:
         out = Outcome((), 0.0, 0, depth=max(p.text.prompt + p.t for p in places))
-        picks = [(NOTHING, Draft(p.seq, 0)) for p in places]
-        used, scored = [0] * len(places), False
+        before, scored = sum(p.t for p in places), False
+        for p in places:
+            p.begin()
         if any(p.room for p in places):
             plan = self.policy.plan([p.place for p in places])
-            picks = [_pick(p, n, plan) for p, n in zip(places, plan.lengths, strict=True)]
-            scored = self._draft(places, picks, plan, out)
-        drew = any(draft.n for _, draft in picks)
-        if drew:
-            used = self.policy.choose([draft for _, draft in picks])
+            for p, n in zip(places, plan.lengths, strict=True):
+                p.pick(n, plan)
+            scored = self._draft([p for p in places if p.by_model], plan, out)
+        drew = any(p.draft.n for p in places)
+        used = self.policy.choose([p.draft for p in places]) if drew else [0] * len(places)
         rows = out.verify_rows = len(places) + sum(used)
         out.t_verify = self.costs.target(rows)
         self._count(out)
-        out.seqs = [_verified(p, *pick, g) for p, pick, g in zip(places, picks, used, strict=True)]
-        for p, (_, draft), seen in zip(places, picks, out.seqs, strict=True):
-            before = p.t
-            p.commit(draft.n if draft.source != LOOKUP else 0, seen.n_accepted, scored)
-            self.totals.tokens += p.t - before
+        out.seqs = [p.settle(n, scored) for p, n in zip(places, used, strict=True)]
+        self.totals.tokens += sum(p.t for p in places) - before
         self._blur(out)
         if drew:
             self.policy.observe(out)
         else:
             self.policy.watch(len(places), out.t_verify, out.t_verify, out.depth)
 
-    def _draft(
-        self, places: Sequence[Position], picks: Sequence[tuple[Chain, Draft]], plan: Plan,
-        out: Outcome,
-    ) -> bool:  # fmt: skip
+    def _draft(self, drawn: Sequence[Position], plan: Plan, out: Outcome) -> bool:
         """The side models' times; whether the companion scored."""
-        drawn = [
-            (p, d) for p, (_, d) in zip(places, picks, strict=True) if d.n and d.source != LOOKUP
-        ]
         if not drawn:
             return False
-        out.draft_steps = max(d.n for _, d in drawn)
-        out.caught_up = sum(p.lag for p, _ in drawn)
+        out.draft_steps = max(p.by_model for p in drawn)
+        out.caught_up = sum(p.lag for p in drawn)
         for i in range(out.draft_steps):
             behind = out.caught_up if i == 0 else 0
-            out.t_draft += self.costs.draft(behind + sum(d.n > i for _, d in drawn))
-        scored = plan.use_companion and any(d.s for _, d in drawn)
+            out.t_draft += self.costs.draft(behind + sum(p.by_model > i for p in drawn))
+        scored = plan.use_companion and any(p.draft.s for p in drawn)
         if scored:
-            out.companion_rows = sum(d.n for _, d in drawn)
-            rows = out.companion_rows + sum(p.companion_lag for p, _ in drawn)
+            out.companion_rows = sum(p.by_model for p in drawn)
+            rows = out.companion_rows + sum(p.companion_lag for p in drawn)
             out.t_companion = self.costs.companion(rows)
         return scored
 
@@ -220,12 +230,11 @@ class Player:
 
     def _blur(self, out: Outcome) -> None:
         """What a clock would say."""
-        out.t_verify *= exp(self._rng.gauss(0.0, _NOISE))
-        out.t_verify += self._stalls.get(self.totals.rounds - 1, 0.0)
-        if out.draft_steps:
-            out.t_draft *= exp(self._rng.gauss(0.0, _NOISE))
-        if out.companion_rows:
-            out.t_companion *= exp(self._rng.gauss(0.0, _NOISE))
+        out.t_verify = self._noisy(out.t_verify) + self._stalls.get(self.totals.rounds - 1, 0.0)
+        out.t_draft, out.t_companion = self._noisy(out.t_draft), self._noisy(out.t_companion)
+
+    def _noisy(self, ms: float) -> float:
+        return ms * exp(self._rng.gauss(0.0, _NOISE)) if ms else 0.0
 
 
 def _batches(texts: Sequence[Answer], width: int, policy: Policy) -> Iterator[list[Position]]:
@@ -243,16 +252,6 @@ def _batches(texts: Sequence[Answer], width: int, policy: Policy) -> Iterator[li
         running = [p for p in running if p.t < p.text.length]
 
 
-def _pick(place: Position, longest: int, plan: Plan) -> tuple[Chain, Draft]:
-    """What is drafted at a place: a match that is long enough, else the model's as far as the floors let it."""
-    found = place.text.lookup(place.t)
-    if place.room and found.match_length >= plan.lookup_min:
-        return found, found.draft(min(found.n, place.room), place.seq)
-    chain = place.text.model(place.t)
-    n = drafted(chain, max(0, min(longest, place.room)), plan)
-    return chain, chain.draft(n, place.seq, plan.use_companion)
-
-
 def drafted(chain: Chain, longest: int, plan: Plan) -> int:
     """Where the loop in C would stop drafting."""
     survival, most = 1.0, min(longest, chain.n)
@@ -263,13 +262,6 @@ def drafted(chain: Chain, longest: int, plan: Plan) -> int:
         if survival < plan.floors[min(i, len(plan.floors) - 1)]:
             return i + 1
     return most
-
-
-def _verified(place: Position, chain: Chain, draft: Draft, used: int) -> SeqOutcome:
-    accepted = min(used, chain.matched)
-    known = accepted == used and used < draft.n
-    following = used < chain.matched if known else None
-    return SeqOutcome(place.seq, used, accepted, next_match=following)
 
 
 def fixed_speed(texts: Sequence[Answer], costs: Costs, k: int) -> float:

@@ -82,7 +82,7 @@ def test_what_is_written_is_read_again_within_a_step(recorded: Any, tmp_path: Pa
     """Every place, source and acceptance stays; probabilities within a 16th of a logit, the rest within a 255th."""
     _, answer, found = recorded
     path = tmp_path / "rounds.npz"
-    save_rounds(path, [found], target="t", kmax=KMAX)
+    save_rounds(path, [found])
     (read,) = load_rounds(path)
     assert (read.name, read.category, read.length) == ("x", "c", len(answer))
     assert (list(read.models), list(read.lookups)) == (list(found.models), list(found.lookups))
