@@ -1,9 +1,10 @@
 """Tokens accepted of an EAGLE-3 head: ours beside llama-server's draft-eagle3 with the same file and length, strict and greedy.
 
-Both draft so many tokens in every round, from the second token of an answer on. The server decodes a verified batch a second
-time, so states and rows round otherwise there: a text may part, and so may a draft. Where a text parts, the target's logits for
-both tokens are computed with 1 to 6 rows in one batch: the margin is ours less theirs in each, and a near-tie is where its sign
-differs or its size is below how far batches move it. The last line is over equal texts.
+Both draft so many tokens in every round, from the second token of an answer on, and show the head the whole prompt (pyspec shows it
+the end alone otherwise). The server decodes a verified batch a second time, so states and rows round otherwise there: a text may
+part, and so may a draft. Where a text parts, the target's logits for both tokens are computed with 1 to 6 rows in one batch: the
+margin is ours less theirs in each, and a near-tie is where its sign differs or its size is below how far batches move it. The last
+line is over equal texts.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import closing
 from typing import Any
+from unittest.mock import patch
 
 from common import arguments
 from parity import row
@@ -22,6 +24,7 @@ from pyspec.measure.questions import load_questions
 from pyspec.measure.records import Options
 from pyspec.measure.report import table
 from pyspec.store import resolve
+from pyspec.store.drafts import States
 from pyspec.target import TargetLlama
 from pyspec.text import ChatTemplate
 from pyspec.tokens import common_prefix
@@ -48,6 +51,7 @@ def main(words: list[str] | None = None) -> None:
     rows: list[list[str]] = []
     equal = [0] * 4
     with (
+        patch.object(States, "window", CONTEXT),
         closing(open_peer(f"server-eagle3:{options.length}", files, options.server)) as peer,
         SpeculativeLlama(str(model), draft=str(draft), companion="none", **shape) as llm,
         closing(TargetLlama(str(model), flash_attn=True, **shape)) as original,

@@ -59,7 +59,7 @@ void ps_states_cut(ps_states *states, int32_t end) {
 }
 
 /* Have the next state kept be that of position pos; true where older ones must go before there is room for n. A later text
- * may begin with this one, so old states are worth keeping; twice the window, to move them seldom. */
+ * may begin with this one, so old states are worth keeping: up to four windows of them. */
 bool ps_states_place(ps_engine *engine, int32_t seq, int32_t pos, int32_t n) {
     ps_states *const states = &engine->seq[seq].states;
     if (states->n == 0 || pos > states->first + states->n || pos < states->first) {
@@ -67,13 +67,13 @@ bool ps_states_place(ps_engine *engine, int32_t seq, int32_t pos, int32_t n) {
         states->n = 0;
     }
     ps_states_cut(states, pos);
-    return states->n + n > 2 * engine->reading.window;
+    return states->n + n > 4 * engine->reading.window;
 }
 
-/* Forget all but a window of states. */
+/* Forget all but two windows of states: few at a time would move the others often. */
 void ps_states_forget(ps_engine *engine, int32_t seq) {
     ps_states *const states = &engine->seq[seq].states;
-    const int32_t gone = states->n - engine->reading.window;
+    const int32_t gone = states->n - 2 * engine->reading.window;
     if (gone <= 0) return;
     const size_t width = (size_t)engine->reading.n_hidden;
     states->first += gone;
