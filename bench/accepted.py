@@ -1,10 +1,10 @@
 """Tokens accepted of an EAGLE-3 head: ours beside llama-server's draft-eagle3 with the same file and length, strict and greedy.
 
-Both draft so many tokens in every round, from the second token of an answer on, and show the head the whole prompt (pyspec shows it
-the end alone otherwise). The server decodes a verified batch a second time, so states and rows round otherwise there: a text may
-part, and so may a draft. Where a text parts, the target's logits for both tokens are computed with 1 to 6 rows in one batch: the
-margin is ours less theirs in each, and a near-tie is where its sign differs or its size is below how far batches move it. The last
-line is over equal texts.
+Both draft so many tokens in every round, from the second token of an answer on, and show the head the whole prompt (pyspec
+shows it the end alone otherwise). The server decodes a verified batch a second time, so states and rows round otherwise there:
+a text may part, and so may a draft. Where a text parts, the target's logits for both tokens are computed with 1 to 6 rows in
+one batch: the margin is ours less theirs in each, and a near-tie is where its sign differs or its size is below how far
+batches move it. The last line is over equal texts.
 """
 
 from __future__ import annotations
