@@ -84,16 +84,16 @@ class BatchOptions:
         settings = Settings(
             sampler.sampling(seed=0), drafts.rule, self.max_tokens, self.system, self.stop, self.raw
         )
-        found = models.find(workers=self._sharing)
+        path, found = models.find(workers=self._sharing)
         arguments = {
-            **found.arguments, "length": drafts.length, "draft_max": drafts.draft_max, "settings": settings,
+            **found, "length": drafts.length, "draft_max": drafts.draft_max, "settings": settings,
             "parallel": self.parallel, "exact": self.exact,
         }  # fmt: skip
         if self.engine == "ray":
             from pyspec.batch.ray import RayBatch  # noqa: PLC0415 - an extra that few install
 
-            return RayBatch(str(found.path), workers=self.workers, **arguments)
-        return Batch(str(found.path), **arguments)
+            return RayBatch(str(path), workers=self.workers, **arguments)
+        return Batch(str(path), **arguments)
 
     @property
     def _sharing(self) -> int:

@@ -26,13 +26,13 @@ from pyspec.chat.prompt import (
 )
 from pyspec.chat.talk import BRIEF, FULL, SILENT, Chat, ChatSettings
 from pyspec.cli.command import Subcommand, gathered, option
-from pyspec.cli.engine import engine_options
 from pyspec.cli.options import (
     DraftOptions,
     ModelOptions,
     SamplerOptions,
     dialogue_options,
     draft_options,
+    engine_options,
     model_options,
     open_model,
     output_options,

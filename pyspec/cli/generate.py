@@ -15,13 +15,13 @@ from rich.console import Console
 
 from pyspec.chat.files import Dialogue, last_model
 from pyspec.cli.command import TEXT, Subcommand, gathered, option
-from pyspec.cli.engine import engine_options
 from pyspec.cli.options import (
     DraftOptions,
     ModelOptions,
     SamplerOptions,
     dialogue_options,
     draft_options,
+    engine_options,
     model_options,
     open_model,
     output_options,

@@ -35,7 +35,7 @@ _MODULES = {
     "bench": "measuring",
     "quality": "measuring",
     "profile": "measuring",
-    "info": "engine",
+    "info": "main",
     "completion": "main",
 }
 """Where a subcommand lies that has no module of its own."""
@@ -127,6 +127,48 @@ def completion(shell: str | None) -> None:
 def _source(maker: Any) -> str:
     """The script, without click's look at the version of the bash on the PATH: it may be another shell's."""
     return str(maker.source_template % maker.source_vars())
+
+
+@click.command(cls=Subcommand)
+def info() -> None:
+    """Print versions, the backends this build has, and where models are kept."""
+    import llama_cpp  # noqa: PLC0415 - --help needs none of these
+
+    from pyspec.store.cache import cache_dir  # noqa: PLC0415
+    from pyspec.store.machine import default_threads  # noqa: PLC0415
+
+    system = llama_cpp.llama_print_system_info().decode("utf-8", "replace")
+    click.echo(f"pyspec            {__version__}")
+    click.echo(f"llama-cpp-python  {llama_cpp.__version__}")
+    click.echo(f"offload to GPU    {'yes' if llama_cpp.llama_supports_gpu_offload() else 'no'}")
+    for name in _backends(system):
+        click.echo(f"backend           {name}")
+    click.echo(f"extra buffers     {_extra_buffers()}")
+    click.echo(f"threads           {default_threads()}")
+    click.echo(f"cache             {cache_dir()}")
+
+
+def _extra_buffers() -> str:
+    """What was found out about llama.cpp's own layouts of weights."""
+    from pyspec.store.machine import extra_buffers_known, has_amx  # noqa: PLC0415
+
+    known = extra_buffers_known("auto")
+    if known is None:
+        return "not tried yet; this processor has AMX" if has_amx() else "used"
+    return (
+        "used; tried here" if known else "left off: llama.cpp crashes with them on this processor"
+    )
+
+
+def _backends(system: str) -> list[str]:
+    """The backends compiled in with their features, as llama.cpp prints them."""
+    groups: list[list[str]] = []
+    for part in map(str.strip, system.split("|")):
+        if " : " in part:
+            groups.append([part])
+        elif part and groups:
+            groups[-1].append(part)
+    return [", ".join(group) for group in groups]
 
 
 # -- running it, whatever the streams are ------------------------------------------------------------------------------

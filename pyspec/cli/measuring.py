@@ -170,11 +170,11 @@ def quality(asked: AskedOptions, models: ModelOptions, variants: str, title: str
     questions. Tokens a verify, nats under the target, looped answers, checks, each against the first variant.
     """
     named, questions, how = parse_variants(variants), asked.chosen(), asked.how
-    found = replace(models, companion="none").find()
-    given = {name: found.arguments[name] for name in _SIDES}
+    path, arguments = replace(models, companion="none").find()
+    given = {name: arguments[name] for name in _SIDES}
     sides = SideBySide(
-        str(found.path),
-        found.arguments["draft"],
+        str(path),
+        arguments["draft"],
         named,
         max_tokens=how.max_tokens,
         seeds=how.repeat,

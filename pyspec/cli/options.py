@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import ctypes
 import math
 import os
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import click
+import llama_cpp
 
 from pyspec.cli.command import TEXT, F, gathered, model_names, option, stack
-from pyspec.cli.engine import engine_arguments, hush_llama
 from pyspec.cli.streams import busy, store_progress
 from pyspec.errors import OptionError
 from pyspec.llama import Speculation, SpeculativeLlama
@@ -39,6 +41,19 @@ class Layers(click.ParamType):  # type: ignore[type-arg, unused-ignore]  # gener
 
 LAYERS = Layers()
 
+
+class Coded(click.Choice):  # type: ignore[type-arg, unused-ignore]  # generic from click 8.2 on
+    """A word, which stands for what llama.cpp calls it."""
+
+    def __init__(self, codes: Mapping[str, Any]) -> None:
+        super().__init__(list(codes), case_sensitive=False)
+        self.codes = codes
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> Any:
+        """The word's value."""
+        return self.codes[super().convert(value, param, ctx)]
+
+
 # -- models ------------------------------------------------------------------------------------------------------------
 
 
@@ -56,8 +71,11 @@ class ModelOptions:
     draft_ngl: int | None = None
     extra_buffers: str = "auto"
 
-    def find(self, workers: int = 1) -> FoundModels:
-        """The files, fetched if need be; threads not given are shared by so many workers."""
+    def find(self, workers: int = 1) -> tuple[Path, dict[str, Any]]:
+        """The target's file, fetched if need be, and what `SpeculativeLlama` and `Batch` are given with it.
+
+        workers: share the threads that are not given.
+        """
         with store_progress() as progress:
             path = resolve(self.model, progress)
             draft, companion = (_found(word, progress) for word in (self.draft, self.companion))
@@ -67,15 +85,7 @@ class ModelOptions:
             "n_ctx": self.ctx, "n_gpu_layers": self.n_gpu_layers, "n_threads": threads,
             "n_threads_batch": threads, "trust": self.trust_model, "extra_buffers": self.extra_buffers,
         }  # fmt: skip
-        return FoundModels(path, arguments)
-
-
-@dataclass(frozen=True)
-class FoundModels:
-    """Models that were found: the target's file, and what `SpeculativeLlama` and `Batch` are given with it."""
-
-    path: Path
-    arguments: Mapping[str, Any]
+        return path, arguments
 
 
 _WORDS = ("none", "auto", "lookup", "mtp", "lookup+mtp")
@@ -237,6 +247,117 @@ def output_options(what: str, *more: Callable[[F], F]) -> Callable[[F], F]:
     )  # fmt: skip
 
 
+# -- llama.cpp ---------------------------------------------------------------------------------------------------------
+
+
+def _shares(text: str) -> list[float]:
+    try:
+        shares = [float(part) for part in text.replace("/", ",").split(",")]
+    except ValueError:
+        shares = []
+    if not shares or any(not 0 <= share < 1e6 for share in shares) or sum(shares) == 0:
+        raise OptionError(f"--tensor-split {text} is no list of shares", "write them as 3,1")
+    return shares
+
+
+_KINDS = {"int": int, "float": float, "str": str}
+
+
+def _override(text: str) -> tuple[str, int | float | bool | str]:
+    key, _, typed = text.partition("=")
+    kind, colon, value = typed.partition(":")
+    try:
+        if not (key and colon):
+            raise ValueError
+        if kind == "bool":
+            return key, {"true": True, "false": False}[value]
+        return key, _KINDS[kind](value)
+    except (KeyError, ValueError):
+        raise OptionError(
+            f"--override-kv {text} cannot be read",
+            "write it as KEY=int:8, with int, float, bool or str",
+        ) from None
+
+
+_CACHE_TYPES = {
+    "f32": 0, "f16": 1, "bf16": 30, "q8_0": 8, "q4_0": 2, "q4_1": 3, "iq4_nl": 20, "q5_0": 6, "q5_1": 7,
+}  # fmt: skip
+"""Types of KV caches, with ggml's numbers."""
+
+_CACHE = Coded(_CACHE_TYPES)
+_ON_OFF = {
+    "on": True,
+    "off": False,
+    "auto": True,
+    "1": True,
+    "0": False,
+    "true": True,
+    "false": False,
+}
+_FLAGS = {
+    "no_kv_offload": ("offload_kqv", False), "no_mmap": ("use_mmap", False), "mlock": ("use_mlock", True),
+}  # fmt: skip
+
+
+def engine_arguments(**options: Any) -> dict[str, Any]:
+    """The keyword arguments of `SpeculativeLlama` for the options that were given, and `verbose`. Raises OptionError."""
+    given = {name: value for name, value in options.items() if value is not None}
+    given |= {name: value for flag, (name, value) in _FLAGS.items() if given.pop(flag)}
+    given["kv_overrides"] = dict(given["kv_overrides"])
+    if not given["kv_overrides"]:
+        del given["kv_overrides"]
+    if given.get("type_v") not in (None, 0, 1, 30) and given.get("flash_attn") is False:
+        raise OptionError("a quantised V cache (-ctv) needs flash attention", "leave -fa off out")
+    if given.get("n_ubatch", 0) > (most := given.get("n_batch", 512)):
+        raise OptionError(f"-ub {given['n_ubatch']} is more than -b {most}", "raise -b as well")
+    return given
+
+
+engine_options = gathered(
+    "engine", engine_arguments,
+    option("-b", "--batch-size", "n_batch", group="Engine", metavar="N", type=click.IntRange(1, 1 << 20),
+           help="Most tokens of a prompt given to llama.cpp at once."),
+    option("-ub", "--ubatch-size", "n_ubatch", group="Engine", metavar="N", type=click.IntRange(1, 1 << 20),
+           help="Most tokens it computes at once."),
+    option("-tb", "--threads-batch", "n_threads_batch", group="Engine", metavar="N", type=click.IntRange(1, 4096),
+           help="Threads while a prompt is read; as -t if not given."),
+    option("-fa", "--flash-attn", group="Engine", metavar="[on|off|auto]", words=list(_ON_OFF),
+           type=Coded(_ON_OFF), help="Flash attention; on if not given."),
+    option("-ctk", "--cache-type-k", "type_k", group="Engine", type=_CACHE, metavar="TYPE",
+           help=f"Type of the target's K cache: {', '.join(_CACHE_TYPES)}."),
+    option("-ctv", "--cache-type-v", "type_v", group="Engine", type=_CACHE, metavar="TYPE",
+           help="Type of its V cache; a quantised one needs -fa on."),
+    option("-ctkd", "--cache-type-k-draft", "draft_type_k", group="Engine", type=_CACHE, metavar="TYPE",
+           help="The same for draft and companion."),
+    option("-ctvd", "--cache-type-v-draft", "draft_type_v", group="Engine", type=_CACHE, metavar="TYPE",
+           help="The same for draft and companion."),
+    option("-nkvo", "--no-kv-offload", group="Engine", is_flag=True,
+           help="Keep the KV cache in main memory when layers are on a GPU."),
+    option("--no-mmap", group="Engine", is_flag=True, help="Read the model into memory instead of mapping it."),
+    option("--mlock", group="Engine", is_flag=True, help="Keep the model in memory: no swapping."),
+    option("-sm", "--split-mode", group="Engine", type=Coded({"none": 0, "layer": 1, "row": 2}),
+           help="How several GPUs share the model."),
+    option("-mg", "--main-gpu", group="Engine", metavar="N", type=click.IntRange(min=0),
+           help="The GPU for what is not shared."),
+    option("-ts", "--tensor-split", group="Engine", metavar="N,N,..", type=_shares, help="Share of each GPU, such as 3,1."),
+    option("--rope-scaling", "rope_scaling_type", group="Engine", type=Coded({"none": 0, "linear": 1, "yarn": 2}),
+           help="How positions are stretched; as the model says if not given."),
+    option("--rope-freq-base", group="Engine", metavar="F", type=click.FloatRange(min=0.0),
+           help="Base frequency of RoPE."),
+    option("--rope-freq-scale", group="Engine", metavar="F", type=click.FloatRange(min=0.0),
+           help="Factor of RoPE's frequencies."),
+    option("--yarn-orig-ctx", group="Engine", metavar="N", type=click.IntRange(min=0),
+           help="YaRN: the context the model was trained for."),
+    option("--yarn-ext-factor", group="Engine", metavar="F", type=float, help="YaRN: extrapolation mix."),
+    option("--yarn-attn-factor", group="Engine", metavar="F", type=float, help="YaRN: attention scale."),
+    option("--yarn-beta-slow", group="Engine", metavar="F", type=float, help="YaRN: high correction dim."),
+    option("--yarn-beta-fast", group="Engine", metavar="F", type=float, help="YaRN: low correction dim."),
+    option("--override-kv", "kv_overrides", group="Engine", metavar="KEY=TYPE:VALUE", multiple=True, type=_override,
+           help="Replace a value of the model's metadata; TYPE is int, float, bool or str."),
+    option("-v", "--verbose", group="Engine", is_flag=True, help="Show llama.cpp's own log lines."),
+)  # fmt: skip
+"""How llama.cpp runs, each option by the name it has there: `engine` of the command."""
+
 # -- opening -----------------------------------------------------------------------------------------------------------
 
 
@@ -245,12 +366,28 @@ def open_model(
     drafts: DraftOptions = DraftOptions(),
     engine: Mapping[str, Any] | None = None,
 ) -> SpeculativeLlama:
-    """Find and load what the options name; engine: those of llama.cpp (`engine_options`)."""
-    models = options.find()
-    engine = engine or {}
-    hush_llama(bool(engine.get("verbose")))
-    rule = {"verification": drafts.rule, "length": drafts.length}
-    with busy(f"loading {models.path.stem}"):
-        return SpeculativeLlama(
-            models.path, **{**models.arguments, **rule, **engine_arguments(engine)}
-        )
+    """Find and load what the options name; engine: the arguments of `engine_options`."""
+    path, arguments = options.find()
+    asked = {"verification": drafts.rule, "length": drafts.length, **(engine or {})}
+    hush_llama(asked.pop("verbose", False))
+    with busy(f"loading {path.stem}"):
+        return SpeculativeLlama(path, **{**arguments, **asked})
+
+
+def hush_llama(verbose: bool) -> None:
+    """Drop llama.cpp's log lines, or show them on stderr.
+
+    An answer that is cancelled makes llama.cpp log errors of its own; what went wrong is said in a sentence of ours.
+    """
+    llama_cpp.llama_log_set(_show if verbose else _DROP, ctypes.c_void_p(0))
+
+
+_DROP = ctypes.cast(ctypes.pythonapi.Py_IsInitialized, llama_cpp.llama_log_callback)
+"""A function in C that does nothing with what it is given. One in Python would swallow signals: a KeyboardInterrupt that is
+raised in a callback goes no further, and llama.cpp logs all the time while it loads."""
+
+
+@llama_cpp.llama_log_callback  # type: ignore[untyped-decorator, unused-ignore]
+def _show(_level: int, text: bytes, _data: ctypes.c_void_p) -> None:
+    sys.stderr.write(text.decode("utf-8", "replace"))
+    sys.stderr.flush()

@@ -105,17 +105,17 @@ def serve(
     from pyspec.serve.app import make_app  # noqa: PLC0415 - as above
 
     listener = _listen(server.host, server.port)
-    found = models.find()
+    path, arguments = models.find()
     with Batch(
-        str(found.path),
+        str(path),
         length=drafts.length,
         draft_max=drafts.draft_max,
         settings=Settings(sampler.sampling(), drafts.rule, server.max_tokens),
         parallel=server.parallel,
         interactive=True,
-        **found.arguments,
+        **arguments,
     ) as batch:
-        serving = server.serving(batch, found.path.stem)
+        serving = server.serving(batch, path.stem)
         _announce(server, serving, batch.parallel, listener.getsockname()[1])
         config = uvicorn.Config(
             make_app(batch, serving),
