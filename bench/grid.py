@@ -24,11 +24,10 @@ from typing import Any, NamedTuple
 
 from common import arguments
 
-from pyspec.measure.records import published
+from pyspec.measure.records import geomean, published
 from pyspec.measure.report import table
 from pyspec.measure.rounds import Answer
 from pyspec.measure.simulate import Costs, Player, Times, fixed_speed, oracle_speed, planted
-from pyspec.measure.stats import geomean
 from pyspec.policy.acceptance import Learned
 from pyspec.policy.cost import SHAPES, CostCurve
 from pyspec.policy.goodput import GoodputPolicy

@@ -24,8 +24,8 @@ from serve import ServeResults
 from pyspec.errors import InputError
 from pyspec.measure import quality, report
 from pyspec.measure.quality import DISTINCT, NATS, QualityResults
+from pyspec.measure.records import TOTAL, Summary
 from pyspec.measure.report import Results, table
-from pyspec.measure.stats import TOTAL, Summary
 
 T = TypeVar("T")
 RULES = (

@@ -6,17 +6,17 @@ rounding alone changes is in it, too. Nats are of the emitted tokens under the t
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Iterator, Sequence
+from math import comb, erfc, sqrt
 from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
 
-from pyspec.measure.questions import Question
+from pyspec.measure.questions import Question, grouped
 from pyspec.measure.records import RunRecord, Setup, TimedAnswer
-from pyspec.measure.report import can_draw, new_axes, save_figure, setup_list, table
-from pyspec.measure.stats import Interval, exact_pairs, paired, signed_ranks
+from pyspec.measure.report import embedded, new_axes, setup_list, table, write_results
 from pyspec.measure.variants import Variant
 
 VARIANTS = (
@@ -30,6 +30,18 @@ LOOPED = 0.5
 
 NATS, DISTINCT, LOOPS, VARIETY, ROUGE = "nats", "distinct-4", "looped", "variety", "ROUGE-L"
 NATS_BOUND, LEVEL = 0.02, 0.05
+
+
+class Interval(msgspec.Struct):
+    """Mean of paired differences, its 95 % bootstrap interval (percentiles), and what could have been seen.
+
+    seen: the difference that so many pairs of this spread show four times of five at the 5 % level.
+    """
+
+    mean: float
+    low: float
+    high: float
+    seen: float
 
 
 class Measure(msgspec.Struct):
@@ -84,15 +96,9 @@ def judge(records: Sequence[RunRecord], questions: Sequence[Question]) -> list[F
     """Figures of every variant in the records, in their order; the first one is the control."""
     asked = {q.question_id: q for q in questions}
     scorer = _scorer() if any(q.reference for q in questions) else None
-    by_who: dict[str, list[RunRecord]] = {}
-    for record in records:
-        by_who.setdefault(record.who, []).append(record)
-    values = {who: _values(group, asked, scorer) for who, group in by_who.items()}
-    control = next(iter(by_who.values()))
-    return [
-        _figures(group, control, values[who], values[control[0].who])
-        for who, group in by_who.items()
-    ]
+    groups = list(grouped(records, lambda record: record.who).values())
+    values = [_values(group, asked, scorer) for group in groups]
+    return [_figures(group, groups[0], own, values[0]) for group, own in zip(groups, values)]
 
 
 def _figures(
@@ -103,27 +109,25 @@ def _figures(
 ) -> Figures:
     tokens = max(1, sum(len(record.turns[0].tokens) for record in group))
     loops, base_loops = _looped(group), _looped(control)
-    both = [key for key in loops if key in base_loops]
-    distinct = {
-        q: value - base[DISTINCT][q] for q, value in own[DISTINCT].items() if q in base[DISTINCT]
+    pairs = [(loops[key], base_loops[key]) for key in loops if key in base_loops]
+    alike = [r for r in group if r.key[1:] in base_loops]
+    measures = {
+        name: Measure(_mean(list(each.values())), len(each), paired(each, base.get(name, {})))
+        for name, each in own.items()
     }
     found = Figures(
         who=group[0].who,
         answers=len(group),
         length=_length(group),
-        gain=_length([r for r in group if _answer(r) in base_loops])
-        / _length([r for r in control if _answer(r) in loops]),
+        gain=_length(alike) / _length([r for r in control if r.key[1:] in loops]),
         relaxed=_counted(group, "relaxed") / tokens,
         open=_counted(group, "open") / tokens,
         looped=sum(loops.values()),
-        looped_p=exact_pairs([(loops[key], base_loops[key]) for key in both]),
-        distinct_p=signed_ranks(list(distinct.values())),
-        measures={
-            name: Measure(_mean(list(each.values())), len(each), paired(each, base.get(name, {})))
-            for name, each in own.items()
-        },
+        looped_p=exact_pairs(pairs),
+        distinct_p=signed_ranks(differences(own[DISTINCT], base[DISTINCT])),
+        measures=measures,
     )
-    found.worse = list(_worse(found, sum(base_loops[key] for key in both)))
+    found.worse = list(_worse(found, sum(looped for _, looped in pairs)))
     return found
 
 
@@ -131,16 +135,16 @@ def _values(
     group: Sequence[RunRecord], asked: dict[int | str, Question], scorer: Any
 ) -> dict[str, _Values]:
     """Every figure of every question, by the figure's name."""
-    found: dict[str, dict[int | str, list[float]]] = {}
-    said: dict[int | str, list[Sequence[int]]] = {}
-    for record in group:
-        said.setdefault(record.question_id, []).append(record.turns[0].tokens)
-        for name, value in _measured(record.turns[0], asked[record.question_id], scorer):
-            found.setdefault(name, {}).setdefault(record.question_id, []).append(value)
-    for q, texts in said.items():
-        if len(texts) > 1:
-            found.setdefault(VARIETY, {})[q] = [variety(texts)]
-    return {name: {q: _mean(seeds) for q, seeds in each.items()} for name, each in found.items()}
+    found: dict[str, _Values] = {}
+    varied: _Values = {}
+    for q, records in grouped(group, lambda record: record.question_id).items():
+        turns = [record.turns[0] for record in records]
+        measured = [pair for turn in turns for pair in _measured(turn, asked[q], scorer)]
+        for name, pairs in grouped(measured, lambda pair: pair[0]).items():
+            found.setdefault(name, {})[q] = _mean([value for _, value in pairs])
+        if len(turns) > 1:
+            varied[q] = variety([turn.tokens for turn in turns])
+    return {**found, VARIETY: varied} if varied else found
 
 
 def _measured(turn: TimedAnswer, question: Question, scorer: Any) -> Iterator[tuple[str, float]]:
@@ -158,10 +162,10 @@ def _measured(turn: TimedAnswer, question: Question, scorer: Any) -> Iterator[tu
 
 def _scorer() -> Any:
     """Scores ROUGE-L (F1); None where `rouge-score` is not installed."""
-    if importlib.util.find_spec("rouge_score") is None:
+    try:
+        from rouge_score.rouge_scorer import RougeScorer  # noqa: PLC0415 - optional
+    except ImportError:
         return None
-    from rouge_score.rouge_scorer import RougeScorer  # noqa: PLC0415 - optional
-
     return RougeScorer(["rougeL"], use_stemmer=True)
 
 
@@ -184,7 +188,7 @@ def _grams(tokens: Sequence[int]) -> list[tuple[int, ...]]:
 def _worse(found: Figures, base_looped: int) -> Iterator[str]:
     """What is worse than the control beyond chance: looped answers, repetition, nats over the bound, references, checks."""
     if found.looped > base_looped and found.looped_p < LEVEL:
-        yield "looped"
+        yield LOOPS
     if found.measures[DISTINCT].over.mean < 0.0 and found.distinct_p < LEVEL:
         yield DISTINCT
     if found.measures[NATS].over.low > NATS_BOUND:
@@ -202,12 +206,8 @@ def _length(group: Sequence[RunRecord]) -> float:
     return sum(len(r.turns[0].tokens) for r in group) / max(1, _counted(group, "rounds"))
 
 
-def _answer(record: RunRecord) -> tuple[int | str, int]:
-    return record.question_id, record.repeat
-
-
 def _looped(group: Sequence[RunRecord]) -> dict[tuple[int | str, int], bool]:
-    return {_answer(r): distinct_4(r.turns[0].tokens) < LOOPED for r in group}
+    return {r.key[1:]: distinct_4(r.turns[0].tokens) < LOOPED for r in group}
 
 
 def _mean(values: Sequence[float]) -> float:
@@ -230,13 +230,13 @@ def verdict(found: Sequence[Figures], variants: Sequence[Variant]) -> str:
     fine = [f for f in rules if not f.worse]
     best = max(fine or rules, key=lambda f: f.gain)
     bad = ", ".join(f"{f.who} ({_brings(f)}: {', '.join(f.worse)})" for f in rules if f.worse)
+    text = f"Every margin rule is worse than {control.who} in something, {bad}; the data support strict."
     if fine:
         text = (
             f"Of the margin rules that are in nothing worse than {control.who} as far as {best.answers} answers can "
             f"show, {best.who} brings most: {best.length:.2f} tokens a verify, {_brings(best)}."
-        ) + (f" Worse are {bad}." if bad else "")
-    else:
-        text = f"Every margin rule is worse than {control.who} in something, {bad}; the data support strict."
+        )
+        text += f" Worse are {bad}." if bad else ""
     shown = [f"in {n} of {best.measures[n].over.seen:.3f}" for n in _SEEN if n in best.measures]
     return f"{text} The sample shows, four times of five, a difference {', '.join(shown)}."
 
@@ -245,13 +245,49 @@ def _brings(found: Figures) -> str:
     return f"{100 * (found.gain - 1):+.0f} %"
 
 
+# -- differences that are more than chance ------------------------------------------------------------------------------
+
+
+def differences(own: _Values, base: _Values) -> list[float]:
+    """`own - base` over the questions that both have."""
+    return [own[q] - base[q] for q in own if q in base]
+
+
+def paired(own: _Values, base: _Values, resamples: int = 2000) -> Interval:
+    """Of `own - base` over questions, which are what is drawn anew, with one seed."""
+    values = np.array(differences(own, base))
+    n = values.size
+    if n == 0:
+        return Interval(0.0, 0.0, 0.0, 0.0)
+    draw = np.random.default_rng(0).integers(0, n, (resamples, n))
+    low, high = np.percentile(values[draw].mean(axis=1), (2.5, 97.5))
+    seen = (1.96 + 0.84) * values.std(ddof=1) / sqrt(n) if n > 1 else 0.0
+    return Interval(float(values.mean()), float(low), float(high), float(seen))
+
+
+def exact_pairs(pairs: Sequence[tuple[bool, bool]]) -> float:
+    """Two-sided exact p for paired yes-or-no answers: the binomial test on the pairs that differ (McNemar 1947)."""
+    one, other = sum(a and not b for a, b in pairs), sum(b and not a for a, b in pairs)
+    n, few = one + other, min(one, other)
+    return min(1.0, 2.0 * sum(comb(n, k) for k in range(few + 1)) / 2.0**n) if n else 1.0
+
+
+def signed_ranks(differences: Sequence[float]) -> float:
+    """Two-sided p of Wilcoxon's signed-rank test, normal approximation with ties; zeros left out."""
+    values = np.array([d for d in differences if d != 0.0])
+    if values.size < 6:  # fewer cannot reach 5 %
+        return 1.0
+    _, inverse, counts = np.unique(np.abs(values), return_inverse=True, return_counts=True)
+    ranks = (np.cumsum(counts) - (counts - 1) / 2.0)[inverse]
+    spread = (ranks**2).sum() / 4.0
+    z = (abs(ranks[values > 0].sum() - ranks.sum() / 2.0) - 0.5) / sqrt(spread)
+    return min(1.0, erfc(max(0.0, z) / sqrt(2.0)))
+
+
 # -- the page -----------------------------------------------------------------------------------------------------------
 
 
-_PICTURE = "gain-nats.svg"
-
-
-def quality_page(results: QualityResults, drawn: Sequence[str] = ()) -> str:
+def quality_page(results: QualityResults, pictures: Sequence[str] = ()) -> str:
     """The results as Markdown."""
     setup, first = results.setup, results.figures[0]
     control, questions = first.who, first.measures[NATS].questions
@@ -274,7 +310,7 @@ def quality_page(results: QualityResults, drawn: Sequence[str] = ()) -> str:
         _EXPLAINED,
         "## Variety, checks by a program, and references",
         check_table(results.figures),
-        *(f"![{name.rpartition('.')[0]}]({name})" for name in drawn),
+        *embedded(pictures),
         "## Setup",
         setup_list(setup),
     ]
@@ -300,26 +336,20 @@ _EXPLAINED = (
 
 def save_quality(results: QualityResults, folder: Path) -> None:
     """Write `quality.json` into a folder, and from it the picture and the page `README.md`."""
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "quality.json").write_bytes(msgspec.json.encode(results) + b"\n")
-    drawn = []
-    if can_draw():
-        points = {f.who: (f.measures[NATS].over.mean, f.gain) for f in results.figures}
-        save_figure(_gain_against_nats(points, results.figures[0].who), folder / _PICTURE)
-        drawn = [_PICTURE]
-    (folder / "README.md").write_text(quality_page(results, drawn), encoding="utf-8")
+    write_results(results, folder, "quality.json", _pictures, quality_page)
 
 
-def _gain_against_nats(points: dict[str, tuple[float, float]], control: str) -> Any:
+def _pictures(results: QualityResults) -> dict[str, Any]:
     """Points: a variant's nats per token over the control's (x) and its tokens a verify over the control's (y)."""
-    title = f"what a rule brings and costs, against {control}"
+    title = f"what a rule brings and costs, against {results.figures[0].who}"
     figure, axes = new_axes(title, "nats a token over the control", "tokens a verify, times")
-    for name, (nats, gain) in points.items():
-        axes.scatter([nats], [gain], s=16)
-        axes.annotate(name, (nats, gain), fontsize="x-small", xytext=(3, 3),
+    for found in results.figures:
+        place = found.measures[NATS].over.mean, found.gain
+        axes.scatter(*place, s=16)
+        axes.annotate(found.who, place, fontsize="x-small", xytext=(3, 3),
                       textcoords="offset points")  # fmt: skip
     axes.axhline(1.0, color="black", linewidth=0.8)
-    return figure
+    return {"gain-nats.svg": figure}
 
 
 def variant_table(found: Sequence[Figures]) -> str:
@@ -329,9 +359,8 @@ def variant_table(found: Sequence[Figures]) -> str:
     rows = [
         [
             f.who,
-            f"{f.length:.2f} ({100 * (f.gain - 1):+.0f} %)",
-            f"{100 * f.relaxed:.1f} %",
-            f"{100 * f.open:.1f} %",
+            f"{f.length:.2f} ({_brings(f)})",
+            *(f"{100 * share:.1f} %" for share in (f.relaxed, f.open)),
             f"{f.measures[NATS].mean:.3f}",
             _interval(f.measures[NATS].over),
             f"{f.looped} of {f.answers} {_interval(f.measures[LOOPS].over)}",
@@ -352,9 +381,7 @@ def check_table(found: Sequence[Figures]) -> str:
     if not names:
         return "None of the questions has a check or a reference."
     most = {n: max(f.measures[n].questions for f in found if n in f.measures) for n in names}
-    rows = [
-        [f.who, *(_shown(f.measures[n]) if n in f.measures else "-" for n in names)] for f in found
-    ]
+    rows = [[f.who, *(_shown(f.measures.get(n)) for n in names)] for f in found]
     return table(["", *(f"{n}, {most[n]} questions" for n in names)], rows)
 
 
@@ -362,8 +389,8 @@ def _chance(p: float) -> str:
     return f"{p:.3f}" if p >= 0.001 else "< 0.001"
 
 
-def _shown(measure: Measure) -> str:
-    return f"{measure.mean:.3f} {_interval(measure.over)}"
+def _shown(measure: Measure | None) -> str:
+    return f"{measure.mean:.3f} {_interval(measure.over)}" if measure else "-"
 
 
 def _interval(value: Interval) -> str:

@@ -30,6 +30,7 @@ from pyspec.errors import InputError, OptionError
 from pyspec.text import ChatTemplate, Message
 
 T = TypeVar("T")
+K = TypeVar("K")
 _MAX_BYTES = 64 << 20
 _HINT = 'each line is an object like {"question_id": 1, "category": "qa", "turns": ["..."]}'
 
@@ -101,6 +102,14 @@ def decoded(
                 raise InputError(f"{name}, line {number}: {error}", hint) from None
 
 
+def grouped(items: Iterable[T], key: Callable[[T], K]) -> dict[K, list[T]]:
+    """The items by their keys, both in the order in which they come."""
+    found: dict[K, list[T]] = {}
+    for item in items:
+        found.setdefault(key(item), []).append(item)
+    return found
+
+
 def select(
     questions: Sequence[Question],
     limit: int | None = None,
@@ -114,9 +123,7 @@ def select(
     The categories are interleaved, so that a run that is cut short has seen all of them.
     Raises OptionError for a category that is not there.
     """
-    by_category: dict[str, list[Question]] = {}
-    for question in questions[::every]:
-        by_category.setdefault(question.category, []).append(question)
+    by_category = grouped(questions[::every], lambda question: question.category)
     for name in categories:
         if name not in by_category:
             known = ", ".join(by_category)

@@ -3,18 +3,28 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import zip_longest
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
 from pyspec.errors import OptionError
 from pyspec.measure.modes import BOUND
-from pyspec.measure.records import Difference, RunRecord, Setup
-from pyspec.measure.stats import TOTAL, Speed, Summary, geomean, hindsight, summarise
+from pyspec.measure.records import (
+    TOTAL,
+    Difference,
+    RunRecord,
+    Setup,
+    Speed,
+    Summary,
+    geomean,
+    hindsight,
+    summarise,
+)
 
+R = TypeVar("R")
 SHOWN = 20
 """Differences that are kept and shown; the others are counted."""
 
@@ -99,7 +109,7 @@ def page(results: Results, pictures: Sequence[str] = ()) -> str:
         detail_table(results.summaries),
         *_equality(results),
         *(["## Notes", "\n".join(f"- {note}" for note in results.notes)] if results.notes else []),
-        *(f"![{name.rpartition('.')[0]}]({name})" for name in pictures),
+        *embedded(pictures),
         "## Setup",
         setup_list(results.setup),
     ]
@@ -108,10 +118,28 @@ def page(results: Results, pictures: Sequence[str] = ()) -> str:
 
 def save(results: Results, folder: Path) -> None:
     """Write `results.json` into a folder, and from it the pictures and the page `README.md`."""
+    write_results(results, folder, "results.json", _pictures, page)
+
+
+def write_results(
+    results: R,
+    folder: Path,
+    name: str,
+    pictures: Callable[[R], Mapping[str, Any]],
+    page: Callable[[R, Sequence[str]], str],
+) -> None:
+    """Write results, their pictures by file name where they can be drawn, and the page `README.md` with those."""
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "results.json").write_bytes(msgspec.json.encode(results) + b"\n")
-    names = draw_all(results, folder) if can_draw() else []
-    (folder / "README.md").write_text(page(results, names), encoding="utf-8")
+    (folder / name).write_bytes(msgspec.json.encode(results) + b"\n")
+    drawn = pictures(results) if can_draw() else {}
+    for picture, figure in drawn.items():
+        save_figure(figure, folder / picture)
+    (folder / "README.md").write_text(page(results, list(drawn)), encoding="utf-8")
+
+
+def embedded(pictures: Sequence[str]) -> Iterator[str]:
+    """Pictures on a page."""
+    return (f"![{name.rpartition('.')[0]}]({name})" for name in pictures)
 
 
 def _intro(results: Results) -> str:
@@ -263,19 +291,14 @@ def save_figure(figure: Any, path: Path) -> None:
     figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)
 
 
-def draw_all(results: Results, folder: Path) -> list[str]:
-    """Draw everything that the data allow into `folder`; returns the files' names."""
-    drawn, summaries = results.drawn, results.summaries
-    figures = {
-        "speed-up.svg": _speed_up(summaries),
-        "accepted-by-position.svg": _accepted_by_position(drawn.taken),
-        "cost.svg": draw_costs(drawn.curves),
-    }
-    for name, figure in figures.items():
-        (folder / name).unlink(missing_ok=True)
-        if figure is not None:
-            save_figure(figure, folder / name)
-    return [name for name, figure in figures.items() if figure is not None]
+def _pictures(results: Results) -> dict[str, Any]:
+    """Everything that the data allow."""
+    drawn = {"speed-up.svg": _speed_up(results.summaries)}
+    if results.drawn.taken:
+        drawn["accepted-by-position.svg"] = _accepted_by_position(results.drawn.taken)
+    if results.drawn.curves:
+        drawn["cost.svg"] = draw_costs(results.drawn.curves)
+    return drawn
 
 
 def _speed_up(summaries: Sequence[Summary]) -> Any:
@@ -294,25 +317,24 @@ def _speed_up(summaries: Sequence[Summary]) -> Any:
     return figure
 
 
-def _accepted_by_position(taken: Mapping[str, tuple[int, Sequence[int]]]) -> Any | None:
+def _accepted_by_position(taken: Mapping[str, tuple[int, Sequence[int]]]) -> Any:
     """Lines: share of rounds in which the i-th drafted token was taken."""
-    if not taken:
-        return None
     figure, axes = new_axes("accepted by position", "drafted token", "share of rounds")
-    for who, (rounds, counts) in taken.items():
-        shares = [n / rounds for n in counts]
-        axes.plot(range(1, len(shares) + 1), shares, marker=".", label=who)
-    axes.legend(frameon=False, fontsize="small")
+    shares = {who: [n / rounds for n in counts] for who, (rounds, counts) in taken.items()}
+    _plot(axes, shares)
     return figure
 
 
 def draw_costs(curves: Mapping[str, Sequence[float]]) -> Any:
     """Lines: ms of a decode by rows; `curves` by name, index 0 being no row."""
-    if not curves:
-        return None
     figure, axes = new_axes("cost of a decode", "rows", "ms")
-    for name, times in curves.items():
-        axes.plot(range(1, len(times)), times[1:], marker=".", label=name)
+    _plot(axes, {name: times[1:] for name, times in curves.items()})
     axes.set_ylim(bottom=0.0)
-    axes.legend(frameon=False, fontsize="small")
     return figure
+
+
+def _plot(axes: Any, lines: Mapping[str, Sequence[float]]) -> None:
+    """Lines by name, over 1, 2, ..."""
+    for name, values in lines.items():
+        axes.plot(range(1, len(values) + 1), values, marker=".", label=name)
+    axes.legend(frameon=False, fontsize="small")

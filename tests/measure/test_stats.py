@@ -7,16 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from measure.making import record, turn
 
-from pyspec.measure.stats import (
-    TOTAL,
-    Interval,
-    exact_pairs,
-    geomean,
-    hindsight,
-    paired,
-    signed_ranks,
-    summarise,
-)
+from pyspec.measure.quality import Interval, exact_pairs, paired, signed_ranks
+from pyspec.measure.records import TOTAL, geomean, hindsight, summarise
 
 FIVE = [1, 2, 3, 4, 5]
 
