@@ -23,8 +23,8 @@ from pyspec.measure.peers import Files, open_peer
 from pyspec.measure.questions import load_questions
 from pyspec.measure.records import Options
 from pyspec.measure.report import table
-from pyspec.store import resolve
 from pyspec.store.drafts import States
+from pyspec.store.locate import resolve
 from pyspec.target import TargetLlama
 from pyspec.text import ChatTemplate
 from pyspec.tokens import common_prefix

@@ -24,7 +24,7 @@ from pyspec import SpeculativeLlama
 from pyspec.measure.modes import Ours, parse_mode
 from pyspec.measure.records import Options
 from pyspec.measure.report import table
-from pyspec.store import resolve
+from pyspec.store.locate import resolve
 from pyspec.text import ChatTemplate, Message
 
 TEXT = "Write a long letter from a traveller who has seen the sea for the first time."

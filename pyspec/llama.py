@@ -18,7 +18,7 @@ from pyspec.generation import Generation
 from pyspec.options import OFF, Speculation
 from pyspec.rules import Strict, Verification
 from pyspec.sampling import Sampling
-from pyspec.store import resolve
+from pyspec.store.locate import resolve
 from pyspec.text import TextAssembler
 from pyspec.tokens import Token
 

@@ -16,8 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pyspec.errors import EngineError, OptionError, PyspecError
-from pyspec.files import write_whole
-from pyspec.store import file_sha256
+from pyspec.store.files import file_sha256, write_whole
 from pyspec.target import TargetLlama
 from pyspec.tokens import common_prefix
 

@@ -21,10 +21,9 @@ import msgspec
 
 from pyspec._version import __version__
 from pyspec.errors import OptionError, ProfileError, PyspecError
-from pyspec.files import write_whole
 from pyspec.policy.acceptance import Calibration, Learned, Logistic
 from pyspec.policy.cost import CostCurve, CurveState
-from pyspec.store.cache import cache_dir, file_sha256
+from pyspec.store.files import cache_dir, file_sha256, write_whole
 
 log = logging.getLogger("pyspec")
 

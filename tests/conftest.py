@@ -58,7 +58,7 @@ def smollm2() -> str:
 @pytest.fixture(scope="session")
 def gemma() -> str:
     """Path of Gemma 3 270M (sliding-window attention, 262144 tokens), fetched once."""
-    from pyspec.store import resolve
+    from pyspec.store.locate import resolve
 
     return str(resolve("gemma-3-270m"))
 

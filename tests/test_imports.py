@@ -28,7 +28,7 @@ LAYERS = [
         "sampling",
         "display",
     ],
-    ["_lib", "files", "limits"],
+    ["_lib", "limits"],
     ["errors", "_native", "_version"],
 ]
 # Beyond the rows: the arithmetic of policies must run without an engine, a model or llama.cpp.

@@ -20,7 +20,7 @@ from pyspec.batch.bodies import public
 from pyspec.batch.journal import Journal
 from pyspec.batch.reading import show
 from pyspec.errors import BatchWriteError, InputError, ResumeMismatch
-from pyspec.files import write_whole
+from pyspec.store.files import write_whole
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence

@@ -20,7 +20,7 @@ from pyspec.engine.handle import MAX_DRAFT
 from pyspec.errors import Cancelled, OptionError
 from pyspec.limits import check_range, check_ranges
 from pyspec.policy.lengths import make_policy, parse_length
-from pyspec.store.cache import file_sha256
+from pyspec.store.files import file_sha256
 from pyspec.tokens import Tally
 
 if TYPE_CHECKING:

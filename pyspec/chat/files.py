@@ -17,8 +17,8 @@ import platformdirs
 from pyspec._version import __version__
 from pyspec.chat.conversation import Conversation, Exchange, LlamaSpeaker, Reply, SavedModel, spoken
 from pyspec.errors import InputError, InputTooLong, PyspecError
-from pyspec.files import utf8, write_whole
 from pyspec.llama import Piece, SpeculativeLlama
+from pyspec.store.files import utf8, write_whole
 from pyspec.text import PLAIN, ChatTemplate
 from pyspec.tokens import Source, Token
 

@@ -22,7 +22,7 @@ from pyspec.chat import TWICE_S
 from pyspec.chat.commands import COMMANDS, execute, find
 from pyspec.chat.files import MAX_TEXT, state_path
 from pyspec.errors import InputTooLong, PyspecError
-from pyspec.files import utf8
+from pyspec.store.files import utf8
 
 if TYPE_CHECKING:
     from pyspec.chat.talk import Chat

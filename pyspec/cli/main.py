@@ -134,7 +134,7 @@ def info() -> None:
     """Print versions, the backends this build has, and where models are kept."""
     import llama_cpp  # noqa: PLC0415 - --help needs none of these
 
-    from pyspec.store.cache import cache_dir  # noqa: PLC0415
+    from pyspec.store.files import cache_dir  # noqa: PLC0415
     from pyspec.store.machine import default_threads  # noqa: PLC0415
 
     system = llama_cpp.llama_print_system_info().decode("utf-8", "replace")

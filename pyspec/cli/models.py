@@ -14,7 +14,6 @@ from pyspec.cli.command import Subcommand, model_names, option
 from pyspec.cli.streams import busy, run_progress, stdout_console, store_progress
 from pyspec.display import safe
 from pyspec.errors import ModelNotFound
-from pyspec.store.cache import file_sha256
 from pyspec.store.fetch import (
     CONVERSIONS,
     ORIGINAL,
@@ -27,6 +26,7 @@ from pyspec.store.fetch import (
     read_provenance,
     variant_path,
 )
+from pyspec.store.files import file_sha256
 from pyspec.store.gguf import SCALARS, STRING, Array, Header
 from pyspec.store.header import facts_of, read_header
 from pyspec.store.locate import Model, add, find, here, remove, resolve

@@ -20,7 +20,7 @@ from pyspec.errors import OptionError
 from pyspec.llama import Speculation, SpeculativeLlama
 from pyspec.rules import Margin, Strict, Verification
 from pyspec.sampling import Sampling
-from pyspec.store import resolve
+from pyspec.store.locate import resolve
 from pyspec.store.machine import EXTRA_BUFFERS, default_threads
 
 

@@ -32,7 +32,7 @@ from rich.progress import (
 from pyspec.chat import TWICE_S
 from pyspec.display import safe
 from pyspec.errors import InputTooLong, OptionError
-from pyspec.files import utf8
+from pyspec.store.files import utf8
 
 if TYPE_CHECKING:
     from pyspec.store.fetch import Progress as StoreProgress

@@ -12,7 +12,7 @@ from llama_cpp import _internals as internals
 
 from pyspec.engine.handle import MAX_DRAFT
 from pyspec.errors import DraftMismatch, EngineError, ModelInvalid, UnsupportedModel
-from pyspec.store import check_model
+from pyspec.store.check import check_model
 from pyspec.store.drafts import MTP, States, head_size, refuse_eagle3, same_tokens
 
 STATE_ROWS = 64

@@ -12,8 +12,16 @@ from pyspec._lib import STATES_SHOWN
 from pyspec.drafters import Drafter, ForeignDrafter, LookupDrafter
 from pyspec.engine.models import longest_draft
 from pyspec.errors import OptionError, UnsupportedModel
-from pyspec.store import fitting, resolve
-from pyspec.store.drafts import MTP, States, TargetShape, draft_here, is_eagle3, read_eagle3
+from pyspec.store.drafts import (
+    MTP,
+    States,
+    TargetShape,
+    draft_here,
+    fitting,
+    is_eagle3,
+    read_eagle3,
+)
+from pyspec.store.locate import resolve
 
 
 @dataclass

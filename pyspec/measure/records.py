@@ -26,7 +26,7 @@ from pyspec.errors import InputError, ResumeMismatch
 from pyspec.measure.questions import Question, decoded, grouped
 from pyspec.profiles import gpu_layers
 from pyspec.sampling import Sampling
-from pyspec.store.cache import file_sha256
+from pyspec.store.files import file_sha256
 from pyspec.store.machine import processor
 from pyspec.target import TargetLlama
 

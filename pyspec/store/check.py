@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pyspec.errors import ModelRejected
-from pyspec.store.cache import Stamp, recall, remember, show, stamp
+from pyspec.store.files import Stamp, recall, remember, show, stamp
 from pyspec.store.header import read_header
 from pyspec.store.machine import (
     engine_build,

@@ -16,8 +16,8 @@ from time import monotonic
 import numpy as np
 
 from pyspec.errors import DraftMismatch, ModelInvalid, UnsupportedModel
-from pyspec.store.cache import file_sha256, models_dir, stamp
 from pyspec.store.fetch import read_provenance
+from pyspec.store.files import file_sha256, models_dir, stamp
 from pyspec.store.gguf import Array, Header, parse_header
 from pyspec.store.header import Facts, facts_of
 from pyspec.store.locate import found_here

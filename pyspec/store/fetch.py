@@ -14,9 +14,16 @@ from pathlib import Path
 import msgspec
 
 from pyspec.errors import FetchError, ModelError, ModelNotFound
-from pyspec.files import write_whole
-from pyspec.store.cache import file_lock, file_sha256, make_dir, models_dir, recall, remember
 from pyspec.store.check import Loading, extra_buffers, run_child
+from pyspec.store.files import (
+    file_lock,
+    file_sha256,
+    make_dir,
+    models_dir,
+    recall,
+    remember,
+    write_whole,
+)
 from pyspec.store.header import read_header
 from pyspec.store.machine import default_threads, this_machine
 from pyspec.store.manifest import Entry, HuggingFace, PypiWheel, Shipped, models_folder

@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pyspec.errors import ModelInvalid, ModelUnreadable
-from pyspec.store.cache import open_regular, show
+from pyspec.store.files import open_regular, show
 
 
 class BlockType(NamedTuple):

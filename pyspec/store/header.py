@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 
 from pyspec.errors import ModelError, ModelInvalid
-from pyspec.store.cache import recall, remember, show, stamp
+from pyspec.store.files import recall, remember, show, stamp
 from pyspec.store.gguf import STRING, Array, Header, Value, parse_header
 
 MAX_LAYERS = 512  # LLAMA_MAX_LAYERS

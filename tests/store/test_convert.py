@@ -10,10 +10,11 @@ from store.shop import WHEEL, Shop, sha
 
 from pyspec.errors import FetchError
 from pyspec.store import fetch as module
-from pyspec.store import read_header, resolve
 from pyspec.store.check import ChildExit
 from pyspec.store.drafts import known_as
 from pyspec.store.fetch import CONVERSIONS, convert, converted, read_provenance
+from pyspec.store.header import read_header
+from pyspec.store.locate import resolve
 
 
 @pytest.mark.parametrize(("kind", "made"), [("q8_0", "Q8_0"), ("bf16", "BF16"), ("q4_0", "Q4_0")])

@@ -5,8 +5,10 @@ from __future__ import annotations
 import errno
 import os
 import shutil
+import signal
 import sys
 import threading
+import time
 import types
 from pathlib import Path
 
@@ -15,9 +17,11 @@ from store.shop import WHEEL, Pip, Shop, sha
 
 from pyspec.errors import FetchError, ModelNotFound
 from pyspec.store import fetch as module
-from pyspec.store import file_sha256, load_manifest, remote, resolve
-from pyspec.store.cache import file_lock
+from pyspec.store import remote
 from pyspec.store.fetch import cached, fetch
+from pyspec.store.files import file_lock, file_sha256
+from pyspec.store.locate import resolve
+from pyspec.store.manifest import load_manifest
 from pyspec.store.remote import parse_hub_name
 
 
@@ -260,11 +264,19 @@ def test_interrupt_ends_pip(tmp_path: Path) -> None:
     code = f"import os, time; open({str(marker)!r}, 'w').write(str(os.getpid())); time.sleep(120)"
 
     def interrupt() -> None:
-        if marker.exists() and marker.read_text():
-            raise KeyboardInterrupt
+        while not (marker.exists() and marker.read_text()):
+            time.sleep(0.05)
+        os.kill(os.getpid(), signal.SIGINT)
 
-    with pytest.raises(KeyboardInterrupt):
-        remote._run_watched([sys.executable, "-c", code], tmp_path / "log", {}, interrupt)
+    before = signal.signal(
+        signal.SIGINT, signal.default_int_handler
+    )  # a shell's background ignores it
+    threading.Thread(target=interrupt).start()
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            remote._run([sys.executable, "-c", code], tmp_path / "log", {})
+    finally:
+        signal.signal(signal.SIGINT, before)
     with pytest.raises(ProcessLookupError):
         os.kill(int(marker.read_text()), 0)
 

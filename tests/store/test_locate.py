@@ -8,8 +8,8 @@ import pytest
 from store.shop import SHIPPED, WHEEL, Shop, sha
 
 from pyspec.errors import ModelNotFound, ModelUnreadable
-from pyspec.store import fitting, resolve
-from pyspec.store.drafts import known_as
+from pyspec.store.drafts import fitting, known_as
+from pyspec.store.locate import resolve
 
 
 @pytest.mark.usefixtures("shop")

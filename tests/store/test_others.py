@@ -11,9 +11,8 @@ import pytest
 from store.make_gguf import tiny_llama
 
 from pyspec.errors import ModelInvalid, ModelNotFound, OptionError
-from pyspec.store import resolve
 from pyspec.store.header import facts_of
-from pyspec.store.locate import add, find_here, here, names, remove
+from pyspec.store.locate import add, find_here, here, names, remove, resolve
 from pyspec.store.others import found_elsewhere, quant_of
 
 VARIABLES = (

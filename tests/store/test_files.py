@@ -1,4 +1,4 @@
-"""Hashes and other facts about files, remembered for one state of the file."""
+"""Files: hashes remembered for one state of them, texts refused with the place, and what is written whole or not at all."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pyspec.errors import ModelNotFound
-from pyspec.store import cache
-from pyspec.store.cache import file_sha256, recall, remember, stamp
+from pyspec.errors import InputEncoding, ModelNotFound
+from pyspec.store import files
+from pyspec.store.files import file_sha256, recall, remember, stamp, utf8, write_whole
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -32,7 +32,7 @@ def test_second_hash_reads_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     def refuse(_: Path) -> str:
         raise AssertionError("read again")
 
-    monkeypatch.setattr(cache, "_hash", refuse)
+    monkeypatch.setattr(files, "_hash", refuse)
     assert file_sha256(path) == first
 
 
@@ -79,3 +79,50 @@ def test_missing_file_is_named(tmp_path: Path) -> None:
     """A file that is not there is ModelNotFound."""
     with pytest.raises(ModelNotFound, match="absent"):
         file_sha256(tmp_path / "absent")
+
+
+# -- reading and writing -----------------------------------------------------------------------------------------------
+
+
+def test_text_loses_its_mark_and_its_carriage_returns():
+    """As editors of other systems write it."""
+    assert utf8(b"\xef\xbb\xbfone\r\ntwo", "a.txt") == "one\ntwo"
+
+
+def test_bytes_that_are_no_text_are_refused_with_their_place():
+    """By byte and by line."""
+    with pytest.raises(InputEncoding, match=r"a\.txt is not UTF-8 at byte 4, line 2"):
+        utf8(b"one\n\xc3\xff", "a.txt")
+
+
+def test_file_is_replaced(tmp_path):
+    """All chunks, one after another, and nothing else in the folder."""
+    path = tmp_path / "out"
+    path.write_bytes(b"old")
+    write_whole(path, iter([b"new", b"", b"er"]))
+    assert path.read_bytes() == b"newer"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_failure_leaves_the_old_file(tmp_path):
+    """Also one in the middle of the content; the temporary file is gone."""
+    path = tmp_path / "out"
+    path.write_bytes(b"old")
+
+    def chunks():
+        yield b"ne"
+        raise OSError(28, "no space")
+
+    with pytest.raises(OSError, match="no space"):
+        write_whole(path, chunks())
+    assert path.read_bytes() == b"old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_pipe_keeps_its_name(tmp_path):
+    """As a device would: it is somebody's, and no file to be replaced."""
+    os.mkfifo(tmp_path / "out")
+    with pytest.raises(OSError, match="not a regular file"):
+        write_whole(tmp_path / "out", [b"new"])
+    assert (tmp_path / "out").is_fifo()
+    assert list(tmp_path.iterdir()) == [tmp_path / "out"]

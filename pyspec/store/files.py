@@ -1,23 +1,123 @@
-"""The cache: where it lies, one process at a time, files opened with care, and what is known of each of them."""
+"""Files and the cache: read and opened with care, written in one move, locked, and what is known of each of them.
+
+Readers of a file that is written see the old one or the new one, never a part, also after a power cut.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import json
 import os
 import stat
 import sys
+import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
 import platformdirs
 
-from pyspec.errors import FetchError, ModelNotFound, ModelUnreadable
-from pyspec.files import write_whole
+from pyspec.errors import FetchError, InputEncoding, ModelNotFound, ModelUnreadable
+
+
+def utf8(data: bytes, name: str) -> str:
+    """Bytes of `name` as text, without BOM and CR at line ends. Raises InputEncoding, which says where it is not UTF-8."""
+    try:
+        return data.decode("utf-8-sig").replace("\r\n", "\n")
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise InputEncoding(
+            f"{name} is not UTF-8 at byte {error.start}, line {line}", "convert it first"
+        ) from None
+
+
+def show(text: str | bytes, limit: int = 80) -> str:
+    """`text` quoted with control characters and bad bytes escaped, cut at `limit`."""
+    if isinstance(text, bytes):
+        text = text[: 4 * limit].decode("utf-8", "backslashreplace")
+    return repr(text if len(text) <= limit else text[:limit] + "...")
+
+
+def open_regular(path: Path) -> tuple[int, int]:
+    """Opens a regular file for reading; returns descriptor and size.
+
+    Raises ModelNotFound or ModelUnreadable. The kind is looked at before the file is opened, since
+    opening a FIFO waits for a writer and opening a device may act on it.
+    """
+    flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+    try:
+        regular = stat.S_ISREG(path.stat().st_mode)
+        fd = os.open(path, flags) if regular else -1
+    except (FileNotFoundError, NotADirectoryError, ValueError) as error:
+        raise ModelNotFound(f"there is no file {show(str(path), 300)}") from error
+    except OSError as error:
+        reason = error.strerror or "unknown reason"
+        raise ModelUnreadable(f"cannot read {show(str(path), 300)}: {reason}") from error
+    if not regular:
+        raise ModelUnreadable(f"{show(str(path), 300)} is not a regular file")
+    status = os.fstat(fd)
+    if not stat.S_ISREG(status.st_mode):  # replaced between stat and open
+        os.close(fd)
+        raise ModelUnreadable(f"{show(str(path), 300)} is not a regular file")
+    return fd, status.st_size
+
+
+# -- written in one move -----------------------------------------------------------------------------------------------
+
+
+def write_whole(path: Path, chunks: Iterable[bytes], *, replace: bool = True) -> None:
+    """Write a temporary sibling, which takes the name when it is complete and on the disk.
+
+    Raises OSError, as for a name that is a device's or a pipe's, which stays; with replace False FileExistsError where the
+    name is taken, whoever took it when.
+    """
+    if path.exists() and not path.is_file():
+        raise OSError(errno.EINVAL, "not a regular file", str(path))
+    handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    try:
+        with os.fdopen(handle, "wb") as out:
+            for chunk in chunks:
+                out.write(chunk)
+            out.flush()
+            os.fsync(out.fileno())
+        _take_name(Path(temporary), path, replace=replace)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            Path(temporary).unlink()
+        raise
+    _sync_folder(path.parent)
+
+
+def _take_name(temporary: Path, path: Path, *, replace: bool) -> None:
+    if not replace:
+        try:
+            os.link(temporary, path)  # fails where the name is taken; a rename would not
+        except FileExistsError:
+            raise
+        except OSError:  # no links on this file system: look, then move
+            if os.path.lexists(path):
+                raise FileExistsError(17, "File exists", str(path)) from None
+        else:
+            temporary.unlink()
+            return
+    temporary.replace(path)
+
+
+def _sync_folder(folder: Path) -> None:
+    """Put the new name on the disk, too."""
+    with contextlib.suppress(OSError):  # not every system opens folders
+        fd = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+
+# -- the cache ---------------------------------------------------------------------------------------------------------
 
 
 def cache_dir() -> Path:
@@ -92,40 +192,6 @@ def file_lock(path: Path, on_wait: Callable[[], None] | None = None) -> Iterator
         yield
     finally:
         os.close(fd)  # releases the lock
-
-
-# -- files that are not trusted ----------------------------------------------------------------------------------------
-
-
-def show(text: str | bytes, limit: int = 80) -> str:
-    """`text` quoted with control characters and bad bytes escaped, cut at `limit`."""
-    if isinstance(text, bytes):
-        text = text[: 4 * limit].decode("utf-8", "backslashreplace")
-    return repr(text if len(text) <= limit else text[:limit] + "...")
-
-
-def open_regular(path: Path) -> tuple[int, int]:
-    """Opens a regular file for reading; returns descriptor and size.
-
-    Raises ModelNotFound or ModelUnreadable. The kind is looked at before the file is opened, since
-    opening a FIFO waits for a writer and opening a device may act on it.
-    """
-    flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
-    try:
-        regular = stat.S_ISREG(path.stat().st_mode)
-        fd = os.open(path, flags) if regular else -1
-    except (FileNotFoundError, NotADirectoryError, ValueError) as error:
-        raise ModelNotFound(f"there is no file {show(str(path), 300)}") from error
-    except OSError as error:
-        reason = error.strerror or "unknown reason"
-        raise ModelUnreadable(f"cannot read {show(str(path), 300)}: {reason}") from error
-    if not regular:
-        raise ModelUnreadable(f"{show(str(path), 300)} is not a regular file")
-    status = os.fstat(fd)
-    if not stat.S_ISREG(status.st_mode):  # replaced between stat and open
-        os.close(fd)
-        raise ModelUnreadable(f"{show(str(path), 300)} is not a regular file")
-    return fd, status.st_size
 
 
 # -- facts of files ----------------------------------------------------------------------------------------------------
