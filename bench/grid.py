@@ -24,6 +24,7 @@ from typing import Any, NamedTuple
 
 from common import arguments
 
+from pyspec.measure.questions import grouped
 from pyspec.measure.records import geomean, published
 from pyspec.measure.report import table
 from pyspec.measure.rounds import Answer
@@ -38,6 +39,10 @@ DRAFT_COSTS = (0.05, 0.1, 0.2, 0.4)
 ANSWERS, TOKENS, PROMPT = 12, 200, 100
 HEAD = ("curve", "start", "geometric mean of the best", "worst cell", "cells under 0.95", "worst run of plain",
         "of the oracle")  # fmt: skip
+PAGES = {
+    False: ("README.md", "The length policy on synthetic texts"),
+    True: ("parts.md", "What the parts of the policy are worth"),
+}
 TINY = {1: 1.0, 2: 1.4, 4: 1.9, 8: 2.8, 16: 4.6, 64: 15.0}
 """Rows of a small model, times one row."""
 
@@ -125,28 +130,6 @@ class _Greedy(GoodputPolicy):
         return tables._replace(floors=[*floors, 1.1])
 
 
-def _without_table(policy: GoodputPolicy) -> None:
-    policy.learned.calibration.update = lambda *_: None  # type: ignore[method-assign]
-
-
-def _always(policy: GoodputPolicy) -> None:
-    policy._auto = False  # noqa: SLF001 - an ablation reaches in
-
-
-def _recast(kind: type[GoodputPolicy]) -> Callable[[GoodputPolicy], None]:
-    def act(policy: GoodputPolicy) -> None:
-        policy.__class__ = kind
-
-    return act
-
-
-def _switches(kind: type[UseSwitch]) -> Callable[[GoodputPolicy], None]:
-    def act(policy: GoodputPolicy) -> None:
-        policy._drafting = defaultdict(kind)  # noqa: SLF001 - as above
-
-    return act
-
-
 class _Untried(UseSwitch):
     """Makes no trials."""
 
@@ -163,17 +146,13 @@ class _Unpromising(UseSwitch):
         return super().on(seq, *about)
 
 
-def _hopeless(policy: GoodputPolicy) -> None:
-    policy.curve.target.hope = 1.0
-
-
 PARTS: Mapping[str, Callable[[GoodputPolicy], None]] = {
-    "switch": _always,
-    "trials": _switches(_Untried),
-    "floors": _recast(_Greedy),
-    "hope": _hopeless,
-    "promise": _switches(_Unpromising),
-    "table": _without_table,
+    "switch": lambda policy: setattr(policy, "_auto", False),
+    "trials": lambda policy: setattr(policy, "_drafting", defaultdict(_Untried)),
+    "floors": lambda policy: setattr(policy, "__class__", _Greedy),
+    "hope": lambda policy: setattr(policy.curve.target, "hope", 1.0),
+    "promise": lambda policy: setattr(policy, "_drafting", defaultdict(_Unpromising)),
+    "table": lambda policy: setattr(policy.learned.calibration, "update", lambda *_: None),
 }
 """What can be left out, to see what it is worth."""
 
@@ -197,11 +176,10 @@ Found = dict["Cell", Result]
 
 
 def means_of(found: Found) -> dict[Cell, float]:
-    """What each cell reaches of the best fixed length, the mean over its seeds."""
-    seeds: dict[Cell, list[float]] = defaultdict(list)
-    for cell, result in found.items():
-        seeds[cell._replace(seed=0)].append(result.best)
-    return {cell: geomean(values) for cell, values in seeds.items()}
+    """What each cell reaches of the best fixed length, the mean over its seeds; the worst one first."""
+    seeds = grouped(found, lambda cell: cell._replace(seed=0))
+    means = {cell: geomean([found[one].best for one in ones]) for cell, ones in seeds.items()}
+    return dict(sorted(means.items(), key=lambda item: item[1]))
 
 
 def report(found: Found) -> str:
@@ -212,7 +190,7 @@ def report(found: Found) -> str:
         if not mine:
             continue
         means = means_of(mine)
-        worst = min(means, key=lambda cell: means[cell])
+        worst = next(iter(means))
         cells = [
             f"{geomean([r.best for r in mine.values()]):.3f}",
             f"{means[worst]:.3f} ({worst.acceptance:g}, {worst.cost:g})",
@@ -232,7 +210,7 @@ def parts(cells: Sequence[Cell], play: Callable[[Sequence[Cell]], Found]) -> str
         for mixed in (0.0, 1.0):
             found = play([c._replace(without=(part,) if part else (), mixed=mixed) for c in cells])
             means = means_of(found)
-            worst = min(means, key=lambda cell: means[cell])
+            worst = next(iter(means))
             row += [
                 f"{geomean([r.best for r in found.values()]):.3f}",
                 f"{means[worst]:.3f} {worst.curve}",
@@ -265,14 +243,9 @@ def main(words: Sequence[str] | None = None) -> None:
     if options.out:
         given = published("python bench/grid.py", words if words is not None else sys.argv[1:])
         about = "\n\n".join((__doc__ or "").split("\n\n")[1 : 2 + options.parts])
-        name = (
-            "What the parts of the policy are worth"
-            if options.parts
-            else "The length policy on synthetic texts"
-        )
+        page, title = PAGES[options.parts]
         options.out.mkdir(parents=True, exist_ok=True)
-        page = options.out / ("parts.md" if options.parts else "README.md")
-        page.write_text(f"# {name}\n\nMade by `{given}`.\n\n{about}\n\n{found}\n")
+        (options.out / page).write_text(f"# {title}\n\nMade by `{given}`.\n\n{about}\n\n{found}\n")
 
 
 if __name__ == "__main__":

@@ -25,7 +25,7 @@ from pyspec.measure.costs import rows_after
 from pyspec.measure.modes import BOUND, Mode, Ours, Watch, lacks
 from pyspec.measure.peers import Files, InProcess, Server, open_peer
 from pyspec.measure.questions import Question
-from pyspec.measure.records import Difference, Options, RunLog, RunRecord, Setup, describe
+from pyspec.measure.records import Difference, Options, RunLog, RunRecord, describe
 from pyspec.measure.report import Results, can_draw, collect, gather, save
 from pyspec.store.drafts import MTP
 from pyspec.text import ChatTemplate
@@ -75,7 +75,7 @@ def run_bench(
         contenders, notes = _contenders(llm, task, journal, stack)
         for each in notes:
             note(each)
-        Runner(llm, contenders, task.options, setup, journal, report).run(task.questions)
+        Runner(llm, contenders, task.options, journal, report).run(task.questions)
     found, tie = equality(llm, journal.records, task.questions, task.tie)
     demand_equal(found, {r.who for r in journal.records if r.peer}, tie)
     results = collect(
@@ -160,7 +160,6 @@ class Runner:
     llm: SpeculativeLlama
     contenders: Sequence[Contender]
     options: Options
-    setup: Setup
     journal: RunLog
     report: Callable[[int, int, str], None] = lambda _done, _total, _what: None
     _template: ChatTemplate = field(init=False)
@@ -211,8 +210,8 @@ class Runner:
     def _record(self, contender: Contender, question: Question, repeat: int) -> RunRecord:
         contender.forget()
         record = RunRecord(
-            contender.name, question.question_id, question.category, repeat, [], self.setup,
-            exact=contender.exact, peer=contender.peer,
+            contender.name, question.question_id, question.category, repeat, [],
+            self.journal.setup, exact=contender.exact, peer=contender.peer,
         )  # fmt: skip
         for number in range(len(question.turns)):
             prompt = question.prompt(self._template, [turn.tokens for turn in record.turns])

@@ -203,7 +203,7 @@ class RunLog:
     """A file of records that a run appends to and a later run resumes."""
 
     def __init__(self, path: Path, setup: Setup) -> None:
-        self.path = path
+        self.path, self.setup = path, setup
         path.parent.mkdir(parents=True, exist_ok=True)
         self.records = read_records(path) if path.exists() else []
         for record in self.records:

@@ -43,7 +43,7 @@ from pyspec.policy.lengths import FIXED_MAX, Fixed, parse_length
 from pyspec.policy.simple import FixedPolicy
 from pyspec.rules import Margin
 from pyspec.sampling import Sampling, build_chain
-from pyspec.text import ChatTemplate, Message
+from pyspec.text import ChatTemplate
 
 _EXTRAS = ("random", "thin", "temp")
 _HINT = "variants look like plain, strict+fixed:4, margin+thin+fixed:4, margin+random, plain+temp:0.3@80"
@@ -159,16 +159,9 @@ class SideBySide:
     """
 
     def __init__(
-        self,
-        model: str,
-        drafting: str,
-        variants: Sequence[Variant],
-        *,
-        n_ctx: int,
-        max_tokens: int,
-        seeds: int = 1,
-        **kwargs: Any,
-    ) -> None:
+        self, model: str, drafting: str, variants: Sequence[Variant], *, n_ctx: int,
+        max_tokens: int, seeds: int = 1, **kwargs: Any,
+    ) -> None:  # fmt: skip
         self.variants, self.max_tokens, self.n_ctx = list(variants), max_tokens, n_ctx
         self.models = Models(model, "none", "none", **kwargs)
         self.target = self.models.target
@@ -290,30 +283,25 @@ def answer_all(
     setup = describe(sides.target, sides.models.files, options, questions, sides.n_ctx)
     journal = RunLog(folder / "runs.jsonl", setup)
     template = ChatTemplate.of(sides.target)
-    work = [
-        (question, due)
-        for i, question in enumerate(questions)
-        if (
-            due := [
-                (variant, repeat)
-                for repeat in range(options.repeat)
-                for variant in sides.variants
-                if (variant.first is None or i < variant.first)
-                and not journal.has(variant.name, question.question_id, repeat)
-            ]
-        )
-    ]
+
+    def lacking(i: int) -> list[tuple[Variant, int]]:
+        return [
+            (variant, repeat)
+            for repeat in range(options.repeat)
+            for variant in sides.variants
+            if (variant.first is None or i < variant.first)
+            and not journal.has(variant.name, questions[i].question_id, repeat)
+        ]
+
+    work = [(question, due) for i, question in enumerate(questions) if (due := lacking(i))]
     for done, (question, due) in enumerate(work):
         report(done, len(work), question.category)
-        prompt = template.prompt([Message(role="user", content=question.turns[0])])
+        prompt = question.prompt(template)
         if len(prompt) + options.max_tokens > sides.n_ctx:
             continue
+        seeded = [(variant, options.sampling(repeat)) for variant, repeat in due]
         try:
-            turns = sides.answer(
-                [(variant, options.sampling(repeat)) for variant, repeat in due],
-                prompt,
-                rates(journal.records, sides.variants),
-            )
+            turns = sides.answer(seeded, prompt, rates(journal.records, sides.variants))
         except KeyboardInterrupt:
             break  # the page then says what is known so far
         for record in _records(due, question, setup, turns):
@@ -342,12 +330,9 @@ def rates(records: Sequence[RunRecord], variants: Sequence[Variant]) -> dict[str
     out = {}
     for variant in variants:
         if "random" in variant.extras:
-            model = next(
-                (w for w in variants if w.mode.rule == variant.mode.rule and not w.extras), None
-            )
-            turns = [r.turns[0] for r in records if model is not None and r.who == model.name]
-            relaxed = sum(int(t.speculation["relaxed"]) for t in turns)
-            out[variant.name] = (relaxed + 3) / (
-                sum(int(t.speculation["open"]) for t in turns) + 20
-            )
+            alike = (v.name for v in variants if v.mode.rule == variant.mode.rule and not v.extras)
+            model = next(alike, "")
+            turns = [r.turns[0].speculation for r in records if r.who == model]
+            relaxed, opened = (sum(int(turn[key]) for turn in turns) for key in ("relaxed", "open"))
+            out[variant.name] = (relaxed + 3) / (opened + 20)
     return out

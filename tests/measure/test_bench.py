@@ -52,7 +52,7 @@ def llm(open_llama: Callable[..., Any], tiny_ascii: Path) -> Any:
 def runner(llm: Any, path: Path, contenders: Sequence[Any]) -> Runner:
     """A runner over a journal at `path`."""
     setup = describe(llm, {}, OPTIONS, QUESTIONS, llm.n_ctx())
-    return Runner(llm, contenders, OPTIONS, setup, RunLog(path, setup))
+    return Runner(llm, contenders, OPTIONS, RunLog(path, setup))
 
 
 def test_questions_are_interleaved_and_the_order_turns(llm: Any, tmp_path: Path) -> None:

@@ -64,5 +64,5 @@ def test_a_disturbed_answer_is_timed_again(monkeypatch: pytest.MonkeyPatch) -> N
             made.append(bench.RunRecord("x", 1, "a", 0, [], None))
             return made[-1]
 
-    kept = Runner(None, [], bench.Options(), None, None)._undisturbed(None, None, 0)
+    kept = Runner(None, [], bench.Options(), None)._undisturbed(None, None, 0)
     assert (len(made), kept is made[2], kept.others) == (3, True, 0.01)
