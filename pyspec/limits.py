@@ -19,11 +19,6 @@ class Range(NamedTuple):
     whole: bool
     usual: str
 
-    @property
-    def says(self) -> str:
-        """The range in words."""
-        return f"use {self.usual}"
-
 
 RANGES = {
     "n_ctx": Range(0, 1 << 24, True, "0 (the model's own) to 16777216 tokens"),
@@ -49,19 +44,15 @@ RANGES = {
 """What llama.cpp can take; a value outside makes it wrap, assert, or answer nonsense."""
 
 
-def check_range(name: str, value: Any, shown: str | None = None) -> None:
-    """Raise OptionError for a number outside the range of `name`; `shown` is what the user calls it."""
-    allowed = RANGES[name]
-    good = isinstance(value, int) if allowed.whole else isinstance(value, (int, float))
-    if not good or not math.isfinite(value) or not allowed.low <= value <= allowed.high:
-        raise OptionError(f"{shown or name} is {value!r}", allowed.says)
-
-
 def check_ranges(options: Mapping[str, Any]) -> None:
-    """`check_range` for every option that has a range and is not None."""
+    """Raise OptionError for a number outside the range of its name; None is left alone, and what has no range."""
     for name, value in options.items():
-        if name in RANGES and value is not None:
-            check_range(name, value)
+        if name not in RANGES or value is None:
+            continue
+        allowed = RANGES[name]
+        good = isinstance(value, int if allowed.whole else (int, float)) and math.isfinite(value)
+        if not good or not allowed.low <= value <= allowed.high:
+            raise OptionError(f"{name} is {value!r}", f"use {allowed.usual}")
 
 
 # -- turns -------------------------------------------------------------------------------------------------------------

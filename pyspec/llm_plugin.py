@@ -76,30 +76,30 @@ class SpeculativeModel(llm.Model):  # type: ignore[misc]
             raise llm.ModelError(str(error)) from error
 
     def _answer(self, prompt: Any, response: Any, conversation: Any) -> Iterator[str]:
+        from pyspec.cli.options import DraftOptions, SamplerOptions  # noqa: PLC0415
         from pyspec.llama import stream_text  # noqa: PLC0415
         from pyspec.sampling import Constraint, schema_grammar  # noqa: PLC0415
         from pyspec.text import ChatTemplate, Message  # noqa: PLC0415
 
-        options = prompt.options
-        loaded = _load(self._name, options)
+        o = prompt.options
+        loaded = _load(self._name, o)
         turns = [Message(role=role, content=text) for role, text in _turns(prompt, conversation)]
         tokens = ChatTemplate.of(loaded).prompt(turns)
-        grammar = Constraint(loaded, schema_grammar(prompt.schema)) if prompt.schema else None
+        sampler = SamplerOptions(o.temperature, o.top_k, o.top_p, o.min_p, o.repeat_penalty, o.seed)
         reason, emitted = None, 0
         for piece in stream_text(
             loaded,
             tokens,
-            _sampling(options),
-            max_tokens=options.max_tokens,
-            stop=[options.stop] if options.stop else (),
-            speculation=_speculation(options),
-            grammar=grammar,
+            sampler.sampling(),
+            max_tokens=o.max_tokens,
+            stop=[o.stop] if o.stop else (),
+            speculation=DraftOptions(o.verify, gap=o.gap, length=o.length).speculation,
+            grammar=Constraint(loaded, schema_grammar(prompt.schema)) if prompt.schema else None,
         ):
             emitted, reason = emitted + len(piece.tokens), piece.finish_reason
             yield piece.text
         response.set_usage(input=len(tokens), output=emitted)
-        block = {"finish_reason": reason, "speculation": loaded.last_speculation}
-        response.response_json = block
+        response.response_json = {"finish_reason": reason, "speculation": loaded.last_speculation}
 
 
 def _turns(prompt: Any, conversation: Any) -> list[tuple[str, str]]:
@@ -112,25 +112,6 @@ def _turns(prompt: Any, conversation: Any) -> list[tuple[str, str]]:
     for earlier in conversation.responses if conversation else ():
         turns += [("user", earlier.prompt.prompt), ("assistant", earlier.text())]
     return [*turns, ("user", prompt.prompt)]
-
-
-def _sampling(options: Any) -> Any:
-    from pyspec.cli.options import SamplerOptions  # noqa: PLC0415
-
-    return SamplerOptions(
-        options.temperature,
-        options.top_k,
-        options.top_p,
-        options.min_p,
-        options.repeat_penalty,
-        options.seed,
-    ).sampling()
-
-
-def _speculation(options: Any) -> Any:
-    from pyspec.cli.options import DraftOptions  # noqa: PLC0415
-
-    return DraftOptions(options.verify, gap=options.gap, length=options.length).speculation
 
 
 _held: dict[Any, Any] = {}

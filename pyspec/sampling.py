@@ -47,7 +47,7 @@ class Sampling:
     def __post_init__(self) -> None:
         check_ranges(vars(self))
         if self.top_p == 0.0:
-            raise OptionError("top_p is 0", RANGES["top_p"].says)
+            raise OptionError("top_p is 0", f"use {RANGES['top_p'].usual}")
 
     @property
     def penalised(self) -> bool:

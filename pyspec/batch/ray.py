@@ -179,8 +179,7 @@ class RayBatch:
         size = block_size(len(rows), self._workers)
         todo = deque(dict(rows[at : at + size]) for at in range(0, len(rows), size))
         try:
-            for data in self._spread(todo):
-                result = msgspec.json.decode(data, type=Result)
+            for result in self._spread(todo):
                 self._count(result)
                 self._seconds = perf_counter() - start
                 yield result
@@ -204,7 +203,7 @@ class RayBatch:
     def _threads(self) -> int:
         return int(self._arguments.get("n_threads") or 1)
 
-    def _spread(self, todo: deque[dict[int, bytes]]) -> Iterator[bytes]:
+    def _spread(self, todo: deque[dict[int, bytes]]) -> Iterator[Result]:
         """Give each actor a block, and another one when it has answered that."""
         ray, working, deaths = self._ray, _Working(todo), 0
         make = ray.remote(num_cpus=self._threads)(_Actor).remote
@@ -217,7 +216,7 @@ class RayBatch:
             ready, _ = ray.wait(streams, num_returns=1, timeout=_POLL_S, fetch_local=False)
             for stream in ready:
                 try:
-                    data = ray.get(next(stream))
+                    result = msgspec.json.decode(ray.get(next(stream)), type=Result)
                 except StopIteration:
                     working.give(working.take(stream)[0])
                 except ray.exceptions.RayActorError as error:
@@ -227,8 +226,8 @@ class RayBatch:
                     todo.append(working.take(stream)[1])
                     working.give(make(self._model, self._arguments))
                 else:
-                    working.blocks[stream][1].pop(_index(data))
-                    yield data
+                    working.blocks[stream][1].pop(result.index)
+                    yield result
 
     def _count(self, result: Result) -> None:
         self._counts["tokens"] += result.usage.completion_tokens
@@ -260,11 +259,3 @@ class RayBatch:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-class _Place(msgspec.Struct):
-    index: int
-
-
-def _index(data: bytes) -> int:
-    return msgspec.json.decode(data, type=_Place).index

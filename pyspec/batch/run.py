@@ -18,7 +18,7 @@ from pyspec.batch.records import Record, Result
 from pyspec.batch.scheduler import Scheduler
 from pyspec.engine.handle import MAX_DRAFT
 from pyspec.errors import Cancelled, OptionError
-from pyspec.limits import check_range, check_ranges
+from pyspec.limits import check_ranges
 from pyspec.policy.lengths import make_policy, parse_length
 from pyspec.store.files import file_sha256
 from pyspec.tokens import Tally
@@ -81,8 +81,9 @@ class Batch:
     ) -> None:
         if parallel is not None and not 1 <= parallel <= MOST_SEQUENCES:
             raise OptionError(f"parallel is {parallel}", f"use 1 to {MOST_SEQUENCES}")
-        check_range("n_ctx", n_ctx)
-        check_ranges({"draft_max": draft_max, "draft_n_gpu_layers": draft_n_gpu_layers})
+        check_ranges(
+            {"n_ctx": n_ctx, "draft_max": draft_max, "draft_n_gpu_layers": draft_n_gpu_layers}
+        )
         if n_ctx < 1:
             raise OptionError(f"n_ctx is {n_ctx}", "use 1 or more")
         chosen = parse_length(length)

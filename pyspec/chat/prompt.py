@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from time import monotonic
-from typing import TYPE_CHECKING, BinaryIO, Protocol
+from typing import TYPE_CHECKING, BinaryIO
 
 from prompt_toolkit import PromptSession
 from prompt_toolkit.application import get_app
@@ -51,15 +51,6 @@ class Typed:
         return self.text.startswith("/") and not self.literal
 
 
-class Reader(Protocol):
-    """A source of entries. `read` raises EOFError at the end, KeyboardInterrupt for Ctrl-C."""
-
-    interactive: bool
-
-    def read(self) -> Typed:
-        """The next entry."""
-
-
 def is_open(text: str) -> bool:
     """Whether an entry goes on after this line: open quotes, or a backslash at its end."""
     begun = text.lstrip()
@@ -77,64 +68,37 @@ def typed(text: str) -> Typed:
     return Typed(text.replace("\\\n", "\n").removesuffix("\\").rstrip())
 
 
-class StreamReader:
-    """Entries from bytes, one a line; for scripts. Empty lines are left out.
+def script_entries(stream: BinaryIO, limit: int = MAX_TEXT) -> Iterator[Typed]:
+    """Entries from bytes, one a line; for scripts. Empty ones are left out.
 
     Raises InputEncoding with the line, and InputTooLong for a line of more than `limit` bytes.
     """
-
-    interactive = False
-
-    def __init__(self, stream: BinaryIO, limit: int = MAX_TEXT) -> None:
-        self._stream = stream
-        self._limit = limit
-        self._number = 0
-
-    def read(self) -> Typed:
-        """The next entry that is not empty."""
-        while True:
-            lines = self._line()
-            while is_open(lines):
-                try:
-                    lines += "\n" + self._line()
-                except EOFError:
-                    break
-            if (made := typed(lines)).text.strip():
-                return made
-
-    def _line(self) -> str:
-        data = self._stream.readline(self._limit + 2)
-        if not data:
-            raise EOFError
-        self._number += 1
-        data = data.removesuffix(b"\n").removesuffix(b"\r")
-        if len(data) > self._limit:
-            raise InputTooLong(
-                f"line {self._number} holds more than {self._limit} bytes", "/read FILE"
-            )
-        return utf8(data, f"line {self._number} of stdin")
+    lines = _lines(stream, limit)
+    for line in lines:
+        text = line
+        while is_open(text) and (more := next(lines, None)) is not None:
+            text += "\n" + more
+        if (made := typed(text)).text.strip():
+            yield made
 
 
-class WholeReader:
+def _lines(stream: BinaryIO, limit: int) -> Iterator[str]:
+    for number, data in enumerate(iter(lambda: stream.readline(limit + 2), b""), start=1):
+        line = data.removesuffix(b"\n").removesuffix(b"\r")
+        if len(line) > limit:
+            raise InputTooLong(f"line {number} holds more than {limit} bytes", "/read FILE")
+        yield utf8(line, f"line {number} of stdin")
+
+
+def whole_entry(stream: BinaryIO, limit: int = MAX_TEXT) -> Iterator[Typed]:
     """One entry: everything that a stream holds, never a command, since it may be somebody else's text.
 
     Raises InputEncoding, or InputTooLong above `limit` bytes.
     """
-
-    interactive = False
-
-    def __init__(self, stream: BinaryIO, limit: int = MAX_TEXT) -> None:
-        self._stream: BinaryIO | None = stream
-        self._limit = limit
-
-    def read(self) -> Typed:
-        """The entry, once."""
-        if self._stream is None:
-            raise EOFError
-        data, self._stream = self._stream.read(self._limit + 1), None
-        if len(data) > self._limit:
-            raise InputTooLong(f"stdin holds more than {self._limit} bytes", "shorten it")
-        return Typed(utf8(data, "stdin").strip("\n"), literal=True)
+    data = stream.read(limit + 1)
+    if len(data) > limit:
+        raise InputTooLong(f"stdin holds more than {limit} bytes", "shorten it")
+    yield Typed(utf8(data, "stdin").strip("\n"), literal=True)
 
 
 class CommandCompleter(Completer):
@@ -169,8 +133,6 @@ def _beginning(start: str, words: Iterable[str]) -> Iterator[Completion]:
 class TerminalReader:
     """Entries from a line editor with history, completion, many lines, and $EDITOR."""
 
-    interactive = True
-
     def __init__(self) -> None:
         self._session: PromptSession[str] = PromptSession(
             PROMPT,
@@ -185,7 +147,7 @@ class TerminalReader:
         )
 
     def read(self) -> Typed:
-        """The next entry, empty ones included."""
+        """The next entry, empty ones included. Raises EOFError for Ctrl-D, KeyboardInterrupt for Ctrl-C."""
         return typed(self._session.prompt())
 
     def confirm(self, question: str) -> bool:
@@ -247,7 +209,7 @@ def terminal_kept() -> Iterator[None]:
 _INTERRUPTED = 130
 
 
-def run(chat: Chat, reader: Reader) -> int:
+def run(chat: Chat, entries: Iterator[Typed], *, interactive: bool = False) -> int:
     """Talk until the entries end or a command leaves; the exit code.
 
     0 after Ctrl-D or /exit on a terminal; for a script, the code of the last entry that failed. 130
@@ -255,17 +217,17 @@ def run(chat: Chat, reader: Reader) -> int:
     """
     while not chat.leaving:
         try:
-            _handle(chat, reader.read())
-        except EOFError:
+            _handle(chat, next(entries))
+        except (EOFError, StopIteration):
             break
         except KeyboardInterrupt:
-            if not reader.interactive or monotonic() - chat.interrupted_at < TWICE_S:
+            if not interactive or monotonic() - chat.interrupted_at < TWICE_S:
                 return _INTERRUPTED
             chat.interrupted_at = monotonic()
             chat.screen.note("(Ctrl-D or /exit leaves)")
-        if not reader.interactive and chat.interrupted_at > 0 and not chat.leaving:
+        if not interactive and chat.interrupted_at > 0 and not chat.leaving:
             return _INTERRUPTED
-    return 0 if reader.interactive else chat.exit_code
+    return 0 if interactive else chat.exit_code
 
 
 def _handle(chat: Chat, entered: Typed) -> None:

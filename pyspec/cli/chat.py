@@ -17,12 +17,11 @@ from pyspec.chat.commands import execute
 from pyspec.chat.conversation import Conversation, LlamaChat
 from pyspec.chat.files import last_model, new_path, newest
 from pyspec.chat.prompt import (
-    Reader,
-    StreamReader,
     TerminalReader,
-    WholeReader,
     run,
+    script_entries,
     terminal_kept,
+    whole_entry,
 )
 from pyspec.chat.talk import BRIEF, FULL, SILENT, Chat, ChatSettings
 from pyspec.cli.command import Subcommand, gathered, option
@@ -125,11 +124,14 @@ def chat(
         models.draft,
         models.companion,
     )
-    reader = _reader(on_terminal, asked.script)
     talk = Chat(model, _screen(asked.color), interruptible, asked.settings(drafts, sampler))
     talk.conversation = Conversation(asked.system)
     talk.screen.wrap = asked.wrap
-    talk.confirm = reader.confirm if isinstance(reader, TerminalReader) else None
+    if on_terminal:
+        editor = TerminalReader()
+        talk.confirm, entries = editor.confirm, iter(editor.read, None)
+    else:
+        entries = (script_entries if asked.script else whole_entry)(sys.stdin.buffer)
     with terminal_kept():
         if on_terminal:
             _greet(talk)
@@ -137,7 +139,7 @@ def chat(
             execute(talk, f"/load {path}")
         if asked.log:
             talk.log = resumed or new_path()
-        code = run(talk, reader)
+        code = run(talk, entries, interactive=on_terminal)
         if on_terminal and talk.kept:
             talk.screen.note("this chat is kept; `pyspec chat -c` goes on with it")
     model.close()
@@ -155,13 +157,6 @@ def _greet(talk: Chat) -> None:
     drafts = f"draft {model.draft}, companion {model.companion}"
     talk.screen.note(f"pyspec {__version__}: {model.name}, {drafts}")
     talk.screen.note("/help lists the commands, Ctrl-D leaves")
-
-
-def _reader(on_terminal: bool, script: bool) -> Reader:
-    if on_terminal:
-        return TerminalReader()
-    stream = sys.stdin.buffer
-    return StreamReader(stream) if script else WholeReader(stream)
 
 
 def _terminate(_signal: int, _frame: FrameType | None) -> None:

@@ -75,24 +75,26 @@ def found_here(manifest: Manifest) -> list[tuple[Found, Entry | None, str]]:
         (found, entry, summary) for entry in manifest.model for found, summary in _known(entry)
     ]
     taken = {found.path for found, _, _ in known}
-    more = [*_fetched(), *_added(), *found_elsewhere()]
-    return known + [(found, None, "") for found in more if found.path not in taken]
+    return known + [(found, None, "") for found in _unknown_here() if found.path not in taken]
+
+
+def _unknown_here() -> Iterator[Found]:
+    """What is here and not of the manifest."""
+    yield from (*_fetched(), *_added(), *found_elsewhere())
 
 
 def names() -> list[str]:
     """Every name that can be typed: of known models, and of those that are here."""
-    manifest = load_manifest()
-    more = [found.name for found in (*_fetched(), *_added(), *found_elsewhere())]
-    return list(dict.fromkeys([*manifest.names, *more]))
+    more = (found.name for found in _unknown_here())
+    return list(dict.fromkeys([*load_manifest().names, *more]))
 
 
 def target_names() -> list[str]:
     """Names of models to talk with: known targets, converted ones, and what is here of others; no header is read."""
-    manifest = load_manifest()
-    found = [f.name for entry in manifest.model if entry.role == "target" for f, _ in _known(entry)]
-    known = [entry.name for entry in manifest.model if entry.role == "target"]
-    more = [found.name for found in (*_fetched(), *_added(), *found_elsewhere())]
-    return list(dict.fromkeys([*known, *found, *more]))
+    targets = [entry for entry in load_manifest().model if entry.role == "target"]
+    made = (found.name for entry in targets for found, _ in _known(entry))
+    more = (found.name for found in _unknown_here())
+    return list(dict.fromkeys([*(entry.name for entry in targets), *made, *more]))
 
 
 def find_here(name: str) -> Found | None:
@@ -226,17 +228,24 @@ def _deleted(name: str, paths: list[Path]) -> str:
 def _own_files(name: str) -> list[Path]:
     """Files in our cache that a name of the manifest stands for; nothing that ships with the package."""
     manifest = load_manifest()
+    if (entry := manifest.get(name)) is not None:
+        if isinstance(entry.source, Shipped):
+            raise OptionError(f"{name} is a part of pyspec", "it cannot be removed alone")
+        paths = [target_path(entry)]
+    else:
+        entry, kind = _typed(name, manifest)
+        path = variant_path(entry.name, kind) if entry and kind in CONVERSIONS else None
+        paths = [path, path.with_suffix(".json")] if path else []
+    return [path for path in paths if path.is_file()]
+
+
+def _typed(name: str, manifest: Manifest) -> tuple[Entry | None, str]:
+    """The entry of a name with a type behind it, such as `smollm2-135m-instruct-q4_k_m`, and that type."""
     for entry in manifest.model:
-        if entry.name == name:
-            if isinstance(entry.source, Shipped):
-                raise OptionError(f"{name} is a part of pyspec", "it cannot be removed alone")
-            path = target_path(entry)
-            return [path] if path.is_file() else []
         kind = name.removeprefix(f"{entry.name}-")
-        if kind != name and kind in CONVERSIONS:
-            path = variant_path(entry.name, kind)
-            return [p for p in (path, path.with_suffix(".json")) if p.is_file()]
-    return []
+        if kind in (*CONVERSIONS, ORIGINAL) and kind != name:
+            return entry, kind
+    return None, ""
 
 
 # -- from a name to a file ---------------------------------------------------------------------------------------------
@@ -323,17 +332,14 @@ def _existing(path: Path) -> Path:
 
 
 def _variant(name: str, manifest: Manifest, progress: Progress) -> Path | None:
-    for entry in manifest.model:
-        kind = name.removeprefix(f"{entry.name}-")
-        if kind == ORIGINAL and kind != name:
-            return fetch(entry, progress)
-        if kind != name and kind in CONVERSIONS:
-            path = converted(entry, kind)
-            if path is None:
-                hint = f"make it with `pyspec models pull {entry.name} --as {kind}`"
-                raise ModelNotFound(f"{name} was not made yet", hint)
-            return path
-    return None
+    entry, kind = _typed(name, manifest)
+    if entry is None or kind == ORIGINAL:
+        return fetch(entry, progress) if entry else None
+    path = converted(entry, kind)
+    if path is None:
+        hint = f"make it with `pyspec models pull {entry.name} --as {kind}`"
+        raise ModelNotFound(f"{name} was not made yet", hint)
+    return path
 
 
 def _unknown(name: str) -> ModelNotFound:

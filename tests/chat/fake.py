@@ -11,7 +11,7 @@ from typing import NamedTuple
 from rich.console import Console
 
 from pyspec.chat.conversation import AnswerStats, SavedModel
-from pyspec.chat.prompt import StreamReader, run
+from pyspec.chat.prompt import run, script_entries
 from pyspec.chat.talk import Chat, ChatSettings, Guard
 from pyspec.display import Screen
 from pyspec.errors import DraftMismatch, PyspecError
@@ -183,4 +183,4 @@ def talk(
 def session(model: FakeModel, lines: str, settings: ChatSettings = QUIET) -> tuple[int, str]:
     """The exit code and the whole output of a scripted session."""
     chat, text = talk(model, settings)
-    return run(chat, StreamReader(io.BytesIO(lines.encode()))), text.getvalue()
+    return run(chat, script_entries(io.BytesIO(lines.encode()))), text.getvalue()

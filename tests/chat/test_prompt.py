@@ -16,18 +16,20 @@ from prompt_toolkit.input.defaults import create_pipe_input
 from prompt_toolkit.output import DummyOutput
 
 from pyspec.chat import prompt
-from pyspec.chat.prompt import CommandCompleter, StreamReader, TerminalReader, Typed, is_open, typed
+from pyspec.chat.prompt import (
+    CommandCompleter,
+    TerminalReader,
+    Typed,
+    is_open,
+    script_entries,
+    typed,
+)
 from pyspec.errors import InputEncoding, InputTooLong
 
 
 def entries(data: bytes) -> list[Typed]:
     """All entries of a pipe."""
-    reader, found = StreamReader(BytesIO(data)), []
-    try:
-        while True:
-            found.append(reader.read())
-    except EOFError:
-        return found
+    return list(script_entries(BytesIO(data)))
 
 
 @pytest.mark.parametrize(
@@ -98,9 +100,9 @@ def test_bytes_that_are_not_utf8_are_named() -> None:
 
 def test_long_lines_are_refused() -> None:
     """A line is read no further than its limit."""
-    assert StreamReader(BytesIO(b"1234\r\n"), limit=4).read() == Typed("1234")
+    assert next(script_entries(BytesIO(b"1234\r\n"), limit=4)) == Typed("1234")
     with pytest.raises(InputTooLong, match="line 1"):
-        StreamReader(BytesIO(b"12345\n"), limit=4).read()
+        next(script_entries(BytesIO(b"12345\n"), limit=4))
 
 
 def completed(text: str) -> list[str]:

@@ -50,7 +50,8 @@ def play(monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[int, str]]:
         for module in (prompt_module, talk_module):
             monkeypatch.setattr(module, "monotonic", lambda: script.now)
         chat, text = talk(model, QUIET, guard=Guard(model).during)
-        return run(chat, script), text.getvalue()
+        entered = iter(script.read, None)
+        return run(chat, entered, interactive=script.interactive), text.getvalue()
 
     return play_
 

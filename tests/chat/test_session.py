@@ -9,7 +9,7 @@ from pathlib import Path
 from chat.fake import QUIET, FakeModel, session, talk
 
 from pyspec.chat import files
-from pyspec.chat.prompt import StreamReader, run
+from pyspec.chat.prompt import run, script_entries
 from pyspec.chat.talk import ChatSettings
 from pyspec.errors import NumericError
 from pyspec.sampling import Sampling
@@ -242,7 +242,7 @@ def test_an_error_at_once_forgets_the_question() -> None:
     """Where nothing was said, the conversation is what it was before."""
     model = FakeModel(["abc"], fail_after=0, failure=NumericError("a logit is not finite"))
     chat, text = talk(model, ChatSettings(stats="off"))
-    code = run(chat, StreamReader(BytesIO(b"hi\n")))
+    code = run(chat, script_entries(BytesIO(b"hi\n")))
     assert (code, text.getvalue()) == (1, "a logit is not finite\n")
     assert chat.conversation.exchanges == []
 
@@ -259,7 +259,7 @@ def test_saving_over_another_chat_asks_first(tmp_path: Path) -> None:
     for answer, wanted in ((False, "old"), (True, "new")):
         chat, _ = talk(FakeModel(["new"]), QUIET)
         chat.confirm = lambda _question, answer=answer: answer
-        run(chat, StreamReader(BytesIO(f"hi\n/save {path}\n".encode())))
+        run(chat, script_entries(BytesIO(f"hi\n/save {path}\n".encode())))
         assert wanted in path.read_text()
 
 
@@ -304,4 +304,4 @@ def test_sigterm_in_an_answer_keeps_it_and_leaves() -> None:
     chat.send("hi")
     assert chat.conversation.last_answer is not None
     assert chat.conversation.last_answer.text == "abc"
-    assert run(chat, StreamReader(BytesIO(b"more\n"))) == 143
+    assert run(chat, script_entries(BytesIO(b"more\n"))) == 143
