@@ -3,8 +3,8 @@
 ROUNDS are files of `pyspec profile --rounds`; without any, those in bench/rounds: greedy answers of SmolLM2-135M to our own
 prompts: all of them with the shipped EAGLE-3 head (eagle3), and two of each kind in two file types with the draft and the
 companion that shipped before. `--cost` is a draft step in steps of the target, `--companion-cost` a companion's step in steps
-of the draft, `--width` how many answers are played side by side. Speeds are against plain decoding, without Python's own time;
-the first half of the answers is played first, and not counted.
+of the draft. Speeds are against plain decoding, without Python's own time; the first half of the answers is played first, and
+not counted.
 
 Score: the companion looks at each draft and its view goes into the estimate, in every round (`always`) or where it pays
 (`auto`). Cascade: the companion proposes m tokens, the draft checks them in one batch and adds its own, until it has as many as
@@ -16,7 +16,6 @@ from __future__ import annotations
 
 from argparse import Namespace
 from collections.abc import Sequence
-from math import isnan
 from pathlib import Path
 
 from common import arguments
@@ -27,7 +26,6 @@ from pyspec.measure.report import table
 from pyspec.measure.rounds import Answer, load_rounds
 from pyspec.measure.simulate import Costs, Player, Times, fixed_speed, oracle_speed
 from pyspec.policy.goodput import GoodputPolicy
-from pyspec.policy.simple import FixedPolicy
 
 ROUNDS = Path(__file__).parent / "rounds"
 HEAD = ("rounds", "curve", "best fixed", "auto", "score, auto", "score, always", "cascade", "auto + lookup",
@@ -42,20 +40,15 @@ class Always(GoodputPolicy):
 
 
 def play(
-    answers: Sequence[Answer], costs: Costs, width: int, kind: type[GoodputPolicy] = GoodputPolicy, *,
+    answers: Sequence[Answer], costs: Costs, kind: type[GoodputPolicy] = GoodputPolicy, *,
     companion: bool = False, lookup: bool = False,
 ) -> float:  # fmt: skip
     """Tokens per ms in the second half of the answers."""
     policy = kind(costs.curve(), companion=companion)
     half = len(answers) // 2
-    texts = answers if lookup else alone(answers)
-    Player(policy, costs).play(texts[:half], width)
-    return Player(policy, costs, 1).play(texts[half:], width).speed
-
-
-def alone(answers: Sequence[Answer]) -> list[Answer]:
-    """The same without lookup."""
-    return [replace(answer, lookups={}) for answer in answers]
+    texts = answers if lookup else [replace(answer, lookups={}) for answer in answers]
+    Player(policy, costs).play(texts[:half])
+    return Player(policy, costs, 1).play(texts[half:]).speed
 
 
 def cascade_share(answers: Sequence[Answer], companion: float) -> tuple[float, int, float]:
@@ -83,25 +76,21 @@ def cascade_share(answers: Sequence[Answer], companion: float) -> tuple[float, i
 
 def row(name: str, answers: Sequence[Answer], options: Namespace, curve: str) -> list[str]:
     """One line of the table."""
-    width, costs = options.width, costs_of(curve, options.cost, options.companion_cost)
+    costs = costs_of(curve, options.cost, options.companion_cost)
     half = answers[len(answers) // 2 :]
-    fixed = oracle = float("nan")
-    plain = Player(FixedPolicy(0), costs).play(half, width).speed
-    if width == 1:
-        fixed = max(fixed_speed(half, costs, k) for k in range(17))
-        oracle = oracle_speed(half, costs)
-    helped = [float("nan")] * 3
+    fixed = [fixed_speed(half, costs, k) for k in range(17)]
+    helped: list[float | None] = [None] * 3
     if has_companion(answers):
         share, _, _ = cascade_share(answers, options.companion_cost)
         helped = [
-            play(answers, costs, width, companion=True),
-            play(answers, costs, width, Always, companion=True),
-            play(answers, costs_of(curve, options.cost * share, 1.0), width),
+            play(answers, costs, companion=True),
+            play(answers, costs, Always, companion=True),
+            play(answers, costs_of(curve, options.cost * share, 1.0)),
         ]
-    looked = play(answers, costs, width, lookup=True)
-    speeds = [speed / plain for speed in (fixed, play(answers, costs, width), *helped, looked)]
-    shown = ["-" if isnan(x) else f"{x:.3f}" for x in (*speeds, looked / oracle)]
-    return [name, curve, *shown]
+    looked = play(answers, costs, lookup=True)
+    speeds = [max(fixed), play(answers, costs), *helped, looked]
+    shown = ["-" if speed is None else f"{speed / fixed[0]:.3f}" for speed in speeds]
+    return [name, curve, *shown, f"{looked / oracle_speed(half, costs):.3f}"]
 
 
 def has_companion(answers: Sequence[Answer]) -> bool:
@@ -111,7 +100,7 @@ def has_companion(answers: Sequence[Answer]) -> bool:
 
 def main(words: Sequence[str] | None = None) -> None:
     """Print the table, and of each file what a cascade would make of a draft."""
-    how = {"curve": "Q4_K_M,BF16,GPU", "cost": 0.1, "companion_cost": 0.1, "width": 1}
+    how = {"curve": "Q4_K_M,BF16,GPU", "cost": 0.1, "companion_cost": 0.1}
     options = arguments(__doc__, words, "rounds*", **how)
     rows, said = [], []
     for path in map(Path, options.rounds or sorted(ROUNDS.glob("*.npz"))):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
+from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -43,8 +44,8 @@ MARGIN = DraftOptions(verify="margin")
 """What is opened for measuring; each mode sets its own rule and length."""
 
 
-@dataclass(frozen=True)
-class AskedOptions:
+@dataclass(frozen=True, kw_only=True)
+class AskedOptions(Options):
     """Which questions, how each is answered, and the folder of the results."""
 
     out: Path
@@ -52,21 +53,11 @@ class AskedOptions:
     limit: int | None
     every: int
     category: tuple[str, ...]
-    max_tokens: int
-    temp: float
-    seed: int
-    repeat: int
-    warm_up: int
     tie: float | None
 
     def chosen(self) -> list[Question]:
         """The questions that the options name."""
         return select(load_questions(self.questions), self.limit, self.category, self.every)
-
-    @property
-    def how(self) -> Options:
-        """How each question is answered."""
-        return Options(self.max_tokens, self.temp, self.seed, self.repeat, self.warm_up)
 
 
 question_options = gathered(
@@ -79,8 +70,8 @@ question_options = gathered(
     option("--category", group="Measuring", multiple=True, help="Only this one; may be given again."),
     option("-n", "--max-tokens", group="Measuring", type=click.IntRange(min=2), default=128, show_default=True,
            help="Most tokens of an answer."),
-    option("--temp", group="Measuring", type=click.FloatRange(min=0.0), default=0.0, show_default=True,
-           help="Temperature; 0 takes the likeliest token."),
+    option("--temp", "temperature", group="Measuring", type=click.FloatRange(min=0.0), default=0.0,
+           show_default=True, help="Temperature; 0 takes the likeliest token."),
     option("--seed", group="Measuring", type=int, default=1, show_default=True, help="Seed of the sampler."),
     option("--repeat", group="Measuring", type=_COUNT, default=1, show_default=True, help="Runs a question."),
     option("--warm-up", group="Measuring", type=click.IntRange(min=0), default=3, show_default=True,
@@ -114,7 +105,7 @@ class BenchOptions:
         return Task(
             questions=asked.chosen(),
             modes=parse_modes(self.modes),
-            options=asked.how,
+            options=asked,
             folder=asked.out,
             peers=[name.strip() for name in self.peers.split(",") if name.strip()],
             server=self.server,
@@ -169,22 +160,14 @@ def quality(asked: AskedOptions, models: ModelOptions, variants: str, title: str
     Variants are modes as `pyspec bench` has them, and margin+random, margin+thin, plain+temp:T; @N: the first N
     questions. Tokens a verify, nats under the target, looped answers, checks, each against the first variant.
     """
-    named, questions, how = parse_variants(variants), asked.chosen(), asked.how
+    named, questions = parse_variants(variants), asked.chosen()
     path, arguments = replace(models, companion="none").find()
     given = {name: arguments[name] for name in _SIDES}
     sides = SideBySide(
-        str(path),
-        arguments["draft"],
-        named,
-        max_tokens=how.max_tokens,
-        seeds=how.repeat,
-        **given,
-    )
-    try:
-        with run_progress() as report:
-            records = answer_all(sides, questions, how, asked.out, report)
-    finally:
-        sides.close()
+        str(path), arguments["draft"], named, max_tokens=asked.max_tokens, seeds=asked.repeat, **given
+    )  # fmt: skip
+    with closing(sides), run_progress() as report:
+        records = answer_all(sides, questions, asked, asked.out, report)
     figures = judge(records, questions)
     said = verdict(figures, named)
     results = QualityResults(title, command_line(), records[-1].setup, figures, said)

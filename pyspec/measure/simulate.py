@@ -198,7 +198,9 @@ class Player:
         used = self.policy.choose([p.draft for p in places]) if drew else [0] * len(places)
         rows = out.verify_rows = len(places) + sum(used)
         out.t_verify = self.costs.target(rows)
-        self._count(out)
+        self.totals.ms += out.t_draft + out.t_companion + out.t_verify
+        self.totals.drafted.append(out.draft_steps > 0)
+        self.totals.rounds += 1
         out.seqs = [p.settle(n, scored) for p, n in zip(places, used, strict=True)]
         self.totals.tokens += sum(p.t for p in places) - before
         self._blur(out)
@@ -222,11 +224,6 @@ class Player:
             rows = out.companion_rows + sum(p.companion_lag for p in drawn)
             out.t_companion = self.costs.companion(rows)
         return scored
-
-    def _count(self, out: Outcome) -> None:
-        self.totals.ms += out.t_draft + out.t_companion + out.t_verify
-        self.totals.drafted.append(out.draft_steps > 0)
-        self.totals.rounds += 1
 
     def _blur(self, out: Outcome) -> None:
         """What a clock would say."""
