@@ -181,7 +181,8 @@ class RowTimes:
             )
         if rows > 1:
             found = (ms / (self.scale * one) - 1.0) / more
-            self._k[key] = max(0.0, k + max(0.1, 1.0 / (count + 1)) * (found - k))
+            # the first time seen replaces what was assumed: a rest of it would be taken for the machine's speed
+            self._k[key] = max(0.0, k + max(0.1, 1.0 / count) * (found - k))
         self._waiting += 1
         if self._table and (count <= _SURE or self._waiting >= _REBUILD):
             self._build(len(self._table) - 1)

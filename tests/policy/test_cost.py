@@ -213,3 +213,12 @@ def test_a_long_text_is_priced_without_a_table_of_its_length() -> None:
     for rows in (3, 64, 65, 700, 3000):
         assert curve.time(rows) == pytest.approx(other.table(0, 3000)[rows], rel=0.02)
     assert curve.table() is held
+
+
+def test_a_wrong_prior_is_not_taken_for_the_machine() -> None:
+    """Rows dearer than assumed, seen again and again without a round of one row among them, leave one row's time as it is."""
+    times, truth = RowTimes({0: expand({1: 10.0, 16: 50.0})}), expand({1: 10.0, 16: 80.0})
+    for rows in [1, *range(2, 17)] * 6:
+        if rows > 1 or not times.count(1):
+            times.observe(rows, truth[rows])
+    assert times.table()[1] == pytest.approx(10.0, rel=0.002)
