@@ -18,11 +18,9 @@ from common import arguments
 from parity import row
 
 from pyspec.llama import SpeculativeLlama
-from pyspec.measure.modes import Ours, parse_mode
-from pyspec.measure.peers import Files, open_peer
-from pyspec.measure.questions import load_questions
-from pyspec.measure.records import Options
+from pyspec.measure.contenders import Files, Ours, open_peer
 from pyspec.measure.report import table
+from pyspec.measure.tasks import Options, load_questions, parse_mode
 from pyspec.store.drafts import States
 from pyspec.store.locate import resolve
 from pyspec.target import TargetLlama

@@ -22,8 +22,8 @@ from typing import Any
 import msgspec
 from common import Comparison, arguments, in_turns, publish, resident
 
-from pyspec.measure.questions import load_questions
 from pyspec.measure.report import table
+from pyspec.measure.tasks import load_questions
 
 CLIENTS = 16
 LOOP = "loop"
@@ -138,8 +138,8 @@ def measure(options: Namespace) -> dict[str, Any]:
 
 def loop(options: Namespace, texts: list[str]) -> dict[str, Any]:
     """One prompt after another, as a program that knows llama-cpp-python would."""
-    from pyspec.measure.peers import Files, InProcess  # noqa: PLC0415 - each contender's process loads what it needs
-    from pyspec.measure.records import Options  # noqa: PLC0415 - as above
+    from pyspec.measure.contenders import Files, InProcess  # noqa: PLC0415 - each contender's process loads what it needs
+    from pyspec.measure.tasks import Options  # noqa: PLC0415 - as above
     from pyspec.text import ChatTemplate, Message  # noqa: PLC0415 - as above
 
     files = Files(Path(options.model), None, options.ctx, options.threads)

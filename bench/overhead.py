@@ -21,9 +21,9 @@ from typing import Any
 from common import arguments, in_turns
 
 from pyspec import SpeculativeLlama
-from pyspec.measure.modes import Ours, parse_mode
-from pyspec.measure.records import Options
+from pyspec.measure.contenders import Ours
 from pyspec.measure.report import table
+from pyspec.measure.tasks import Options, parse_mode
 from pyspec.store.locate import resolve
 from pyspec.text import ChatTemplate, Message
 

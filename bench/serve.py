@@ -23,9 +23,9 @@ import msgspec
 from common import Comparison, arguments, in_turns, publish, resident
 
 from pyspec.errors import EngineError
-from pyspec.measure.peers import ServerProcess, llama_server
-from pyspec.measure.questions import load_questions
+from pyspec.measure.contenders import ServerProcess, llama_server
 from pyspec.measure.report import table
+from pyspec.measure.tasks import load_questions
 
 PEER = "llama-server"
 OPTIONS = {

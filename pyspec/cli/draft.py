@@ -181,7 +181,7 @@ def _measured(target: Path, rows: list[Candidate], trial: TrialOptions) -> dict[
 
 def _verdict(target: Path, row: Candidate, trial: TrialOptions) -> Verdict:
     from pyspec.measure.profile import measure  # noqa: PLC0415
-    from pyspec.measure.questions import load_questions, select  # noqa: PLC0415
+    from pyspec.measure.tasks import load_questions, select  # noqa: PLC0415
 
     questions = select(load_questions(None), 1)
     try:

@@ -16,9 +16,8 @@ from pyspec.cli.options import DraftOptions, ModelOptions, model_options, open_m
 from pyspec.cli.streams import run_progress, stdout_console, store_progress
 from pyspec.errors import OptionError
 from pyspec.llama import SpeculativeLlama
-from pyspec.measure.bench import Task, run_bench
+from pyspec.measure.bench import run_bench
 from pyspec.measure.costs import all_types, type_table
-from pyspec.measure.modes import parse_modes
 from pyspec.measure.profile import Measured, PairFigures, draw, measure, say, store
 from pyspec.measure.quality import (
     VARIANTS,
@@ -28,10 +27,10 @@ from pyspec.measure.quality import (
     variant_table,
     verdict,
 )
-from pyspec.measure.questions import Question, load_questions, select
-from pyspec.measure.records import Options, published
+from pyspec.measure.records import published
 from pyspec.measure.report import can_draw, speed_table
 from pyspec.measure.rounds import save_rounds
+from pyspec.measure.tasks import Options, Question, Task, load_questions, parse_modes, select
 from pyspec.measure.variants import SideBySide, answer_all, parse_variants
 from pyspec.profiles import save_prior
 from pyspec.store.machine import default_threads

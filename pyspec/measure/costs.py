@@ -21,9 +21,9 @@ import numpy.typing as npt
 from pyspec.engine.handle import MAX_DRAFT, Engine, Role
 from pyspec.engine.session import PREFILL_CHUNK
 from pyspec.llama import SpeculativeLlama
-from pyspec.measure.questions import load_questions
 from pyspec.measure.report import table
 from pyspec.measure.simulate import Costs, Times
+from pyspec.measure.tasks import load_questions
 from pyspec.policy.cost import N_MAX, CostCurve, expand
 from pyspec.policy.types import Floats
 from pyspec.store.fetch import CONVERSIONS, ORIGINAL, Progress, convert, fetch

@@ -19,10 +19,10 @@ from rich.table import Table
 
 from pyspec.llama import SpeculativeLlama
 from pyspec.measure.costs import MeasuredCosts, measure_costs
-from pyspec.measure.questions import Question
 from pyspec.measure.report import draw_costs, save_figure
 from pyspec.measure.rounds import Answer, Chain, record_answer
 from pyspec.measure.simulate import Player, fixed_speed
+from pyspec.measure.tasks import Question
 from pyspec.policy.acceptance import Learned
 from pyspec.policy.goodput import GoodputPolicy
 from pyspec.policy.stopping import forecast, learn, survivals

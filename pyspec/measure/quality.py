@@ -14,9 +14,9 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from pyspec.measure.questions import Question, grouped
 from pyspec.measure.records import RunRecord, Setup, TimedAnswer
 from pyspec.measure.report import embedded, new_axes, setup_list, table, write_results
+from pyspec.measure.tasks import Question, grouped
 from pyspec.measure.variants import Variant
 
 VARIANTS = (

@@ -11,7 +11,6 @@ import os
 import platform
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timezone
 from importlib import metadata
 from pathlib import Path
@@ -23,9 +22,8 @@ import numpy as np
 
 from pyspec._version import __version__
 from pyspec.errors import InputError, ResumeMismatch
-from pyspec.measure.questions import Question, decoded, grouped
+from pyspec.measure.tasks import Options, Question, decoded, grouped
 from pyspec.profiles import gpu_layers
-from pyspec.sampling import Sampling
 from pyspec.store.files import file_sha256
 from pyspec.store.machine import processor
 from pyspec.target import TargetLlama
@@ -56,21 +54,6 @@ class Setup(msgspec.Struct, frozen=True):
     files: dict[str, ModelFile]
     questions: str
     day: str
-
-
-@dataclass(frozen=True)
-class Options:
-    """max_tokens: of one answer; temperature, seed: of the sampler; repeat: runs a question."""
-
-    max_tokens: int = 128
-    temperature: float = 0.0
-    seed: int = 1
-    repeat: int = 1
-    warm_up: int = 3
-
-    def sampling(self, more: int = 0) -> Sampling:
-        """As the engine takes it, with a seed so many further on."""
-        return Sampling(temperature=self.temperature, seed=self.seed + more)
 
 
 def describe(
@@ -132,6 +115,10 @@ def published(program: str, words: Sequence[str]) -> str:
 
 
 # -- answers -----------------------------------------------------------------------------------------------------------
+
+
+BOUND = 0.05
+"""Processor seconds of others in a second: an answer timed beside more than this is timed again."""
 
 
 class TimedAnswer(msgspec.Struct):

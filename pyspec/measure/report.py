@@ -11,8 +11,8 @@ from typing import Any, TypeVar
 import msgspec
 
 from pyspec.errors import OptionError
-from pyspec.measure.modes import BOUND
 from pyspec.measure.records import (
+    BOUND,
     TOTAL,
     Difference,
     RunRecord,

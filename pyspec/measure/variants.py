@@ -1,6 +1,6 @@
 """Answers to one question by many variants and seeds, side by side: a sequence each, one decode a round for all of them.
 
-A variant is a mode (see modes.py) and, joined by `+`, what is changed for the experiment; `@N` behind it: it answers
+A variant is a mode (see tasks.py) and, joined by `+`, what is changed for the experiment; `@N` behind it: it answers
 the first N questions only.
 
     temp:T      the target samples at temperature T
@@ -36,9 +36,8 @@ from pyspec.engine.parts import choose_parts, states_of
 from pyspec.engine.runs import Run
 from pyspec.errors import MeasureError, OptionError
 from pyspec.measure.costs import nats_of
-from pyspec.measure.modes import Mode, parse_mode
-from pyspec.measure.questions import Question, check
-from pyspec.measure.records import Options, RunLog, RunRecord, Setup, TimedAnswer, describe
+from pyspec.measure.records import RunLog, RunRecord, Setup, TimedAnswer, describe
+from pyspec.measure.tasks import Mode, Options, Question, check, parse_mode
 from pyspec.policy.lengths import FIXED_MAX, Fixed, parse_length
 from pyspec.policy.simple import FixedPolicy
 from pyspec.rules import Margin

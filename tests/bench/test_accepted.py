@@ -9,7 +9,7 @@ import pytest
 import tiny
 import tiny_eagle
 
-from pyspec.measure.peers import Files, InProcess
+from pyspec.measure.contenders import Files, InProcess
 from pyspec.measure.records import TimedAnswer
 
 

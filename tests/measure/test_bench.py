@@ -9,11 +9,10 @@ from typing import Any
 import pytest
 
 from pyspec.errors import EngineError, MeasureError, OptionError, PeerMissing
-from pyspec.measure.bench import Runner, Task, differences, run_bench
-from pyspec.measure.modes import Ours, parse_modes
-from pyspec.measure.peers import Files, open_peer
-from pyspec.measure.questions import Question
-from pyspec.measure.records import Options, RunLog, TimedAnswer, describe, read_records
+from pyspec.measure.bench import Runner, differences, run_bench
+from pyspec.measure.contenders import Files, Ours, open_peer
+from pyspec.measure.records import RunLog, TimedAnswer, describe, read_records
+from pyspec.measure.tasks import Options, Question, Task, parse_modes
 
 OPTIONS = Options(max_tokens=8, warm_up=0)
 QUESTIONS = [Question(1, "a", ["abc", "more"]), Question(2, "b", ["xyz xyz"])]

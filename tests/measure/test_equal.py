@@ -15,8 +15,8 @@ from pyspec.errors import UnequalOutputs
 from pyspec.llama import SpeculativeLlama
 from pyspec.measure.bench import TIE, demand_equal, differences, equality, tie_bound, top_gap
 from pyspec.measure.costs import nats_of, rows_after
-from pyspec.measure.questions import Question
 from pyspec.measure.records import Difference
+from pyspec.measure.tasks import Question
 from pyspec.sampling import Sampling
 
 

@@ -10,7 +10,7 @@ import amx
 import llama_cpp
 import pytest
 
-from pyspec.measure.peers import PlainLlama
+from pyspec.measure.contenders import PlainLlama
 
 ROOT = Path(__file__).parents[2]
 SMALL = {"n_ctx": 64, "n_threads": 1, "n_threads_batch": 1, "verbose": False}

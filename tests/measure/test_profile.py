@@ -23,8 +23,8 @@ from pyspec.measure.profile import (
     say,
     store,
 )
-from pyspec.measure.questions import Question
 from pyspec.measure.rounds import Answer, Chain
+from pyspec.measure.tasks import Question
 from pyspec.profiles import load_profile, profile_key
 
 FLAT = [0.0] + [10.0] * 18

@@ -21,8 +21,8 @@ from pyspec.measure.quality import (
     variety,
     verdict,
 )
-from pyspec.measure.questions import Question
-from pyspec.measure.records import Options, RunRecord
+from pyspec.measure.records import RunRecord
+from pyspec.measure.tasks import Options, Question
 from pyspec.measure.variants import SideBySide, answer_all, parse_variants, rates
 
 QUESTIONS = [

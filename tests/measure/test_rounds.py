@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from pyspec.errors import InputError
+from pyspec.measure.contenders import Ours
 from pyspec.measure.costs import measure_costs
-from pyspec.measure.modes import Ours, parse_mode
-from pyspec.measure.records import Options
 from pyspec.measure.rounds import Answer, Chain, load_rounds, record_answer, save_rounds
+from pyspec.measure.tasks import Options, parse_mode
 from pyspec.policy.types import logit
 from pyspec.sampling import Sampling
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from pyspec.errors import EngineError
-from pyspec.measure.peers import Files, Server
-from pyspec.measure.records import Options
+from pyspec.measure.contenders import Files, Server
+from pyspec.measure.tasks import Options
 
 PROGRAM = """#!{python}
 import json, sys

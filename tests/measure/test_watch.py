@@ -11,8 +11,8 @@ import sys
 import pytest
 from waiting import wait
 
-from pyspec.measure import bench, modes
-from pyspec.measure.modes import Watch
+from pyspec.measure import bench
+from pyspec.measure.bench import Watch
 
 SPIN = "import time\nwhile time.process_time() < 10: pass"
 """Ends by itself where a test is killed before it can end it."""
@@ -30,10 +30,10 @@ linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Li
 @linux
 def test_ones_own_work_and_ones_childrens_is_not_others(monkeypatch: pytest.MonkeyPatch) -> None:
     """With the clock of all processors fed by this process alone, nothing is left for others."""
-    monkeypatch.setattr(modes, "_all_s", modes._own_s)
+    monkeypatch.setattr(bench, "_all_s", bench._own_s)
     watch = Watch()
     with subprocess.Popen([sys.executable, "-c", SPIN]) as child:
-        wait(lambda: modes._own_s() - watch._own > 0.5)
+        wait(lambda: bench._own_s() - watch._own > 0.5)
         assert watch.others() < 0.2
         child.kill()
 

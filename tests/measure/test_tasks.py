@@ -1,7 +1,8 @@
-"""Questions: Spec-Bench's format, the shipped set, the choice among them."""
+"""Questions: Spec-Bench's format, the shipped set, the choice among them; and modes as strings."""
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,15 @@ from typing import Any
 import pytest
 
 from pyspec.errors import InputError, OptionError
-from pyspec.measure.questions import check, load_questions, parse_questions, select
+from pyspec.measure.tasks import (
+    check,
+    load_questions,
+    parse_mode,
+    parse_modes,
+    parse_questions,
+    select,
+)
+from pyspec.rules import Margin, Strict
 
 LINE = b'{"question_id": %d, "category": "%s", "turns": ["a"], "reference": ["x"]}'
 
@@ -110,3 +119,44 @@ def test_an_unknown_kind_is_refused() -> None:
     """A typing error in a questions file is not a failed answer."""
     with pytest.raises(InputError, match="unknown check 'jsn'"):
         check({"kind": "jsn"}, "{}")
+
+
+# -- modes -------------------------------------------------------------------------------------------------------------
+
+
+def test_plain_does_not_speculate() -> None:
+    """`plain` is decoding with speculation off."""
+    assert parse_mode("plain").speculation.enabled is False
+
+
+def test_parts_may_stand_in_any_order() -> None:
+    """Rule, length and drafter are told apart by their words."""
+    one, two = parse_mode("fixed:4+strict+model"), parse_mode("model+strict+fixed:4")
+    assert (one.rule, one.length, one.drafting) == (two.rule, two.length, two.drafting)
+    assert (one.rule, one.length, one.drafting) == (Strict(), "fixed:4", "model")
+
+
+def test_margin_takes_its_limits() -> None:
+    """theta, gap and budget follow slashes."""
+    mode = parse_mode("margin/gap=inf/theta=0.84/budget=8")
+    assert mode.rule == Margin(0.84, math.inf, 8.0)
+
+
+@pytest.mark.parametrize(
+    ("text", "exact"),
+    [("plain", True), ("strict", True), ("margin", False), ("margin/theta=1", True)],
+)
+def test_exact_modes_are_those_without_an_open_gate(text: str, exact: bool) -> None:
+    """Only these must equal plain decoding."""
+    assert parse_mode(text).exact is exact
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "fast", "fixed:x", "margin/gap=a", "margin/speed=2", "strict/gap=1", "plain,plain",
+     "margin/theta=2", "fixed:4+", "plain+strict"],
+)  # fmt: skip
+def test_nonsense_is_an_option_error(text: str) -> None:
+    """No mode is guessed."""
+    with pytest.raises(OptionError):
+        parse_modes(text)

@@ -1,8 +1,8 @@
-"""Questions to measure with: Spec-Bench's JSONL format, and the small set that ships.
+"""What is asked: questions from files, how they are answered, and in which modes.
 
-One JSON object a line: `question_id`, `category`, `turns` (texts of the user, in order), `reference` (good answers, one a turn;
-often absent) and, which Spec-Bench does not have, `check`: one entry a turn, null or what a program can test in the
-answer.
+Questions are in Spec-Bench's JSONL format, one object a line; a small set ships. `question_id`, `category`, `turns` (texts of
+the user, in order), `reference` (good answers, one a turn; often absent) and, which Spec-Bench does not have, `check`: one entry
+a turn, null or what a program can test in the answer.
 
 Each check is an object with `kind`:
 
@@ -11,6 +11,16 @@ list      a list of exactly `n` items, each on a line of its own, with a bullet 
 copy      `text` stands in the answer, exactly but for white space at line ends
 number    the last number of the answer is `value`
 compiles  the answer's code is Python
+
+A mode is parts joined by `+`, in any order, each setting one thing:
+
+    plain                     no speculation
+    strict | margin[/K=V...]  the rule; K is theta, gap, budget or lookup (0: lookup is never relaxed)
+    fixed:K | confidence:P | companion | auto    the draft length
+    lookup | model | nothing  what drafts: prompt lookup alone, the draft model alone, no drafter;
+                              both where not said
+
+    plain   strict   margin   fixed:4+strict   lookup+strict   margin/gap=2.5/theta=0.84
 """
 
 from __future__ import annotations
@@ -19,6 +29,7 @@ import ast
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from importlib import resources
 from itertools import zip_longest
 from pathlib import Path
@@ -27,6 +38,10 @@ from typing import Any, TypeVar
 import msgspec
 
 from pyspec.errors import InputError, OptionError
+from pyspec.options import Drafting, Speculation
+from pyspec.policy.lengths import parse_length
+from pyspec.rules import Margin, Strict, Verification
+from pyspec.sampling import Sampling
 from pyspec.text import ChatTemplate, Message
 
 T = TypeVar("T")
@@ -187,3 +202,113 @@ _CHECKS: dict[str, Callable[[dict[str, Any], str], bool]] = {
     "number": _number,
     "compiles": lambda _, answer: _compiles(block(answer)),
 }
+
+
+# -- modes -------------------------------------------------------------------------------------------------------------
+
+
+_MODES = "modes look like plain, strict, margin/gap=0.5, fixed:4+strict, lookup+margin"
+_DRAFTING: dict[str, Drafting] = {"lookup": "lookup", "model": "model", "nothing": "nothing"}
+
+
+@dataclass(frozen=True)
+class Mode:
+    """How to answer. drafting: what may draft of all that is loaded."""
+
+    name: str
+    rule: Verification
+    length: str = "auto"
+    drafting: Drafting = "all"
+    enabled: bool = True
+
+    @property
+    def exact(self) -> bool:
+        """Whether greedy answers must equal those of plain decoding."""
+        return not self.enabled or isinstance(self.rule, Strict) or self.rule.closed
+
+    @property
+    def speculation(self) -> Speculation:
+        """The mode as per-call options."""
+        return Speculation(enabled=self.enabled, verification=self.rule, length=self.length)
+
+
+def parse_modes(text: str) -> list[Mode]:
+    """Comma-separated modes, each once. Raises OptionError."""
+    modes = [parse_mode(part) for part in text.split(",") if part.strip()]
+    names = [mode.name for mode in modes]
+    if not modes or len(set(names)) < len(names):
+        raise OptionError("name at least one mode, and each once", _MODES)
+    return modes
+
+
+def parse_mode(text: str) -> Mode:
+    """One mode; see the module's text. Raises OptionError."""
+    name = text.strip().lower()
+    if name == "plain":
+        return Mode(name, Strict(), enabled=False)
+    rule: Verification = Margin()
+    length, drafting = Mode.length, Mode.drafting
+    for part in name.split("+"):
+        if part.partition("/")[0] in ("strict", "margin"):
+            rule = Strict() if part == "strict" else _margin(part)
+        elif part in _DRAFTING:
+            drafting = _DRAFTING[part]
+        elif part.partition(":")[0] in ("fixed", "confidence", "companion", "auto"):
+            parse_length(part)
+            length = part
+        else:
+            raise OptionError(f"unknown mode {text.strip()[:60]!r}", _MODES)
+    return Mode(name, rule, length, drafting)
+
+
+def _margin(part: str) -> Margin:
+    rule, *settings = part.split("/")
+    values: dict[str, float] = {}
+    for setting in settings:
+        key, _, value = setting.partition("=")
+        try:
+            values[key] = float(value)
+        except ValueError:
+            raise OptionError(f"{value[:20]!r} in {part[:60]!r} is no number", _MODES) from None
+    if rule != "margin" or set(values) - {"theta", "gap", "budget", "lookup"}:
+        raise OptionError(f"unknown setting in mode {part[:60]!r}", _MODES)
+    return Margin(lookup=bool(values.pop("lookup", 1.0)), **values)
+
+
+# -- all together ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Options:
+    """max_tokens: of one answer; temperature, seed: of the sampler; repeat: runs a question."""
+
+    max_tokens: int = 128
+    temperature: float = 0.0
+    seed: int = 1
+    repeat: int = 1
+    warm_up: int = 3
+
+    def sampling(self, more: int = 0) -> Sampling:
+        """As the engine takes it, with a seed so many further on."""
+        return Sampling(temperature=self.temperature, seed=self.seed + more)
+
+
+@dataclass
+class Task:
+    """What is to be compared, and where it is written.
+
+    peer_draft: a draft GGUF for llama-server; None takes the loaded one.
+    tie: nats within which rounding may decide; None measures it.
+    """
+
+    questions: list[Question]
+    modes: list[Mode]
+    options: Options
+    folder: Path
+    peers: list[str] = field(default_factory=list)
+    server: Path | None = None
+    peer_draft: Path | None = None
+    title: str = "Benchmark"
+    about: str = ""
+    command: str = "pyspec bench"
+    tie: float | None = None

@@ -1,6 +1,6 @@
-"""The peers: llama-cpp-python's own `Llama`, and llama.cpp's `llama-server` with the same files.
+"""Who answers: a mode of pyspec, llama-cpp-python's own `Llama`, and llama.cpp's `llama-server` with the same files.
 
-Names, comma-separated:
+Names of the others, comma-separated:
 
     llama_cpp             llama_cpp.Llama, plain
     llama_cpp-lookup      llama_cpp.Llama with LlamaPromptLookupDecoding, its defaults
@@ -27,6 +27,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from http.client import HTTPException
 from pathlib import Path
+from time import perf_counter
 from typing import Any
 from urllib.error import HTTPError
 from urllib.request import ProxyHandler, Request, build_opener
@@ -34,10 +35,12 @@ from urllib.request import ProxyHandler, Request, build_opener
 import llama_cpp
 
 from pyspec.errors import EngineError, OptionError, PeerMissing
-from pyspec.measure.modes import Clock
-from pyspec.measure.records import Options, TimedAnswer
+from pyspec.llama import SpeculativeLlama
+from pyspec.measure.records import TimedAnswer
+from pyspec.measure.tasks import Mode, Options
 from pyspec.store.check import extra_buffers
 from pyspec.store.drafts import is_eagle3
+from pyspec.tokens import Step
 
 _HINT = (
     "peers: llama_cpp, llama_cpp-lookup, server, server-draft[:K], server-eagle3[:K], server-ngram"
@@ -45,6 +48,81 @@ _HINT = (
 _START_S, _ANSWER_S = 120.0, 600.0
 _WEB = build_opener(ProxyHandler({}))  # a server on this machine stands behind no proxy
 _JSON = {"Content-Type": "application/json"}
+
+
+class Clock:
+    """An answer's tokens and when they arrived, seen from outside: the same for every contender."""
+
+    def __init__(self, prompt: Sequence[int]) -> None:
+        self._n_prompt, self.tokens = len(prompt), list[int]()
+        self._start = perf_counter()
+        self._first = self._last = 0.0
+
+    def got(self, tokens: Sequence[int]) -> None:
+        """These have arrived."""
+        if tokens:
+            self._last = perf_counter()
+            self._first = self._first or self._last
+            self.tokens += tokens
+
+    def turn(self, finish: str, **more: Any) -> TimedAnswer:
+        """The finished turn."""
+        total = perf_counter() - self._start
+        last = self._last or self._start + total
+        first = self._first or last
+        first_s, decode_s = round(first - self._start, 6), round(last - first, 6)
+        times = first_s, decode_s, round(total, 6)
+        return TimedAnswer(self._n_prompt, self.tokens, finish, *times, **more)
+
+
+class Ours:
+    """One mode of a loaded model that serves them all.
+
+    Each mode learns for itself, as it would alone: it has a policy of its own. The cost curve is the machine's and shared.
+    """
+
+    peer = False
+
+    def __init__(self, llm: SpeculativeLlama, mode: Mode) -> None:
+        self.llm, self.mode = llm, mode
+        self.name, self.exact = mode.name, mode.exact
+        self.policy = llm.new_policy(mode.speculation)
+
+    def forget(self) -> None:
+        """Empty every KV, so that nobody's prompt is read already."""
+        self.llm.assembly.session.engine.set_tokens(0, [])
+        self.llm.reset()
+
+    def steps(self, prompt: Sequence[int], max_tokens: int, options: Options) -> Iterator[Step]:
+        """The rounds of an answer, by the mode's own policy."""
+        return self.llm.steps(
+            prompt, options.sampling(), max_tokens=max_tokens, speculation=self.mode.speculation,
+            drafting=self.mode.drafting, policy=self.policy,
+        )  # fmt: skip
+
+    def answer(self, prompt: Sequence[int], max_tokens: int, options: Options) -> TimedAnswer:
+        """Answer, timed."""
+        finish = "length"
+        clock = Clock(prompt)
+        for step in self.steps(prompt, max_tokens, options):
+            clock.got([token.id for token in step.tokens])
+            finish = step.finish_reason or finish
+        return clock.turn(finish, speculation=dict(self.llm.last_speculation))
+
+
+def lacks(llm: SpeculativeLlama, mode: Mode) -> str:
+    """Why a mode cannot be had with what is loaded; "" if it can."""
+    loop = llm.assembly.session.loop
+    if mode.drafting == "lookup" and loop.drafter is None:
+        return "no prompt lookup is loaded (--draft auto or lookup+NAME)"
+    if mode.drafting == "model" and not loop.draft_model:
+        return "no draft model is loaded (--draft NAME or PATH)"
+    if mode.length == "companion" and not loop.companion:
+        return "no companion is loaded (--companion NAME or PATH)"
+    return ""
+
+
+# -- other programs ----------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -273,3 +351,7 @@ class Server:
     def close(self) -> None:
         """End the process."""
         self._process.close()
+
+
+Contender = Ours | InProcess | Server
+"""Each forgets what it has read, and answers the tokens of a prompt."""
