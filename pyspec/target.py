@@ -58,9 +58,8 @@ class TargetLlama(llama_cpp.Llama):  # type: ignore[misc]  # llama_cpp is untype
         head: bool = False,
         **kwargs: Any,
     ) -> None:
-        self._stack = (
-            contextlib.ExitStack()
-        )  # the base class closes it, also when the file is refused below
+        # the base class closes it, also when the file is refused below
+        self._stack = contextlib.ExitStack()
         check_ranges(kwargs)
         kwargs["n_threads"] = kwargs.get("n_threads") or default_threads()
         kwargs["n_threads_batch"] = kwargs.get("n_threads_batch") or kwargs["n_threads"]

@@ -58,7 +58,7 @@ class Tally:
 
     drafted: tokens proposed; verified: of them, sent to the target; accepted: of them, taken (relaxed ones included).
     plain_ms: what decoding without drafts would have taken by the cost curve, and took_ms what it took; 0 for not known.
-    accepted_by_position[i]: rounds in which the i-th drafted token was taken; verified_by_position likewise.
+    accepted_by_position[i]: rounds in which the i-th drafted token was taken.
     """
 
     tokens: int = 0
@@ -71,7 +71,6 @@ class Tally:
     plain_ms: float = 0.0
     took_ms: float = 0.0
     accepted_by_position: list[int] = field(default_factory=list)
-    verified_by_position: list[int] = field(default_factory=list)
 
     def add(self, drafted: int, verified: int, accepted: int, emitted: int) -> None:
         """Count one round."""
@@ -80,9 +79,10 @@ class Tally:
         self.drafted += drafted
         self.verified += verified
         self.accepted += accepted
-        if verified:
-            _bump(self.verified_by_position, verified)
-            _bump(self.accepted_by_position, accepted)
+        taken = self.accepted_by_position
+        taken += [0] * (accepted - len(taken))
+        for i in range(accepted):
+            taken[i] += 1
 
     def join(self, other: Tally) -> None:
         """Count another answer's tokens in; positions are its own."""
@@ -112,13 +112,6 @@ class Tally:
             "mean_length": round(self.mean_length, 3),
             "accepted_by_position": list(self.accepted_by_position),
         }
-
-
-def _bump(counts: list[int], n: int) -> None:
-    if n > len(counts):
-        counts.extend([0] * (n - len(counts)))
-    for i in range(n):
-        counts[i] += 1
 
 
 @dataclass(frozen=True, slots=True)

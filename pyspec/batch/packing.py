@@ -68,13 +68,13 @@ def padded(cells: int) -> int:
     return -(-cells // STEP) * STEP
 
 
-def best_parallel(times: Sequence[float], most: int = 16) -> int:
+def best_parallel(times: Sequence[float]) -> int:
     """How many sequences at once are worth it; `times[n]` is the target's time for n rows.
 
-    The smallest power of two, at most `most`, than which none gives 3 % more tokens a second: a step that gains
+    The smallest power of two, at most 16, than which none gives 3 % more tokens a second: a step that gains
     nothing may lead to one that does, where two rows cost as much as two single ones and eight as much as four.
     """
-    sizes = [1 << k for k in range(most.bit_length()) if 1 << k <= min(most, len(times) - 1)]
+    sizes = [n for n in (1, 2, 4, 8, 16) if n < len(times)]
     best = max(n / times[n] for n in sizes)
     return next(n for n in sizes if (1 + _WORTH) * n / times[n] >= best)
 

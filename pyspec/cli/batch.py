@@ -216,12 +216,6 @@ LINE_S = 10.0
 """Seconds between two lines where there is no terminal."""
 
 
-_SHOWN = (
-    *("tokens", "seconds", "tokens_per_second", "accepted", "verified", "relaxed"),
-    "parallel",
-)
-
-
 class _Rate:
     """Tokens a second and accepted drafts, from results as they come."""
 
@@ -307,9 +301,9 @@ def _lines(summary: RunProgress, console: Console) -> Iterator[Callable[[Result]
 
 def _where(facts: Mapping[str, Any]) -> str:
     """What the sequences had: cells and beginnings of their own here, or workers elsewhere."""
-    if "kv_cells" not in facts:
-        return f"over {facts.get('workers', 1)} workers"
-    return f"{facts['kv_cells']} KV cells, {facts.get('prefix_tokens', 0)} tokens shared"
+    if "workers" in facts:
+        return f"over {facts['workers']} workers"
+    return f"{facts['kv_cells']} KV cells, {facts['prefix_tokens']} tokens shared"
 
 
 def show_summary(facts: Mapping[str, Any], console: Console | None = None) -> None:
@@ -318,14 +312,13 @@ def show_summary(facts: Mapping[str, Any], console: Console | None = None) -> No
     table = Table(show_header=False, box=None, pad_edge=False)
     table.add_column(style="bold")
     table.add_column()
-    get = {**dict.fromkeys(_SHOWN, 0), **facts}.__getitem__
-    rows = {
-        "records": f"{get('done')} done, {get('kept')} before, {get('failed')} failed",
-        "ended by": ", ".join(f"{reason} {n}" for reason, n in facts["reasons"].items()) or "-",
-        "tokens": f"{get('tokens')} in {get('seconds'):.1f} s: {get('tokens_per_second'):.1f} tok/s",
-        "drafts": f"{get('accepted')} of {get('verified')} verified tokens accepted, {get('relaxed')} relaxed",
-        "at once": f"{get('parallel')} sequences, {_where(facts)}",
-    }
-    for name, value in rows.items():
-        table.add_row(name, value)
+    reasons = ", ".join(f"{reason} {n}" for reason, n in facts["reasons"].items()) or "-"
+    for row in (
+        ("records", "{done} done, {kept} before, {failed} failed"),
+        ("ended by", reasons),
+        ("tokens", "{tokens} in {seconds:.1f} s: {tokens_per_second:.1f} tok/s"),
+        ("drafts", "{accepted} of {verified} verified tokens accepted, {relaxed} relaxed"),
+        ("at once", f"{{parallel}} sequences, {_where(facts)}"),
+    ):
+        table.add_row(*(part.format_map(facts) for part in row))
     console.print(table, highlight=False)

@@ -165,8 +165,6 @@ def _terminate(_signal: int, _frame: FrameType | None) -> None:
 
 def _screen(color: str) -> Screen:
     for stream in (sys.stdout, sys.stderr):
-        if hasattr(stream, "reconfigure"):
-            stream.reconfigure(
-                errors="replace"
-            )  # a terminal that lacks a character is no reason to end
+        if hasattr(stream, "reconfigure"):  # a terminal that lacks a character is no reason to end
+            stream.reconfigure(errors="replace")
     return Screen(console_of(color), console_of(color, stderr=True))

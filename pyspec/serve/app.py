@@ -88,9 +88,8 @@ _COMPLETIONS = ("chat/completions", "completions")
 
 def _middleware(serving: Serving) -> list[Middleware]:
     stack = []
-    if (
-        serving.hosts is not None
-    ):  # a page elsewhere cannot reach it under another name of this machine
+    # a page elsewhere cannot reach it under another name of this machine
+    if serving.hosts is not None:
         stack.append(Middleware(TrustedHostMiddleware, allowed_hosts=list(serving.hosts)))
     if serving.origins:
         allowed = {"allow_methods": ["*"], "allow_headers": ["*"]}

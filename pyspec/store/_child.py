@@ -125,10 +125,8 @@ def tokenize(lc: ModuleType, vocab: Any) -> None:
     spells = kind != lc.LLAMA_VOCAB_TYPE_SPM or has_bytes(lc, vocab)
     room = (lc.llama_token * 256)()
     with at_most(MOST_SECONDS):
-        for text in (
-            b"",
-            TEXT if spells else b"",
-        ):  # what cannot be spelled is refused where texts come in
+        # what cannot be spelled is refused where texts come in
+        for text in (b"", TEXT if spells else b""):
             for special in (False, True):
                 lc.llama_tokenize(vocab, text, len(text), room, len(room), True, special)
 

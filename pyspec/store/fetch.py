@@ -42,10 +42,10 @@ def no_progress(_what: str, _done: int, _total: int) -> None:
     """The progress callback that shows nothing."""
 
 
-def target_path(entry: Entry, folder: Path | None = None) -> Path:
+def target_path(entry: Entry) -> Path:
     """Where the entry's file lies once it is there; shipped files lie beside the manifest."""
     if isinstance(entry.source, Shipped):
-        return (folder or models_folder()) / entry.file
+        return models_folder() / entry.file
     return models_dir() / entry.file
 
 

@@ -11,15 +11,14 @@ import hashlib
 import json
 import os
 import stat
-import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
 import platformdirs
+from filelock import FileLock, Timeout
 
 from pyspec.errors import FetchError, InputEncoding, ModelNotFound, ModelUnreadable
 
@@ -148,50 +147,30 @@ def make_dir(path: Path) -> Path:
 # -- one process at a time ---------------------------------------------------------------------------------------------
 
 
-_POLL_SECONDS = 0.1
-
-if sys.platform == "win32":
-    import msvcrt
-
-    def _try_lock(fd: int) -> bool:
-        try:
-            msvcrt.locking(fd, msvcrt.LK_NBLCK, 1)
-        except OSError:
-            return False
-        return True
-
-else:
-    import fcntl
-
-    def _try_lock(fd: int) -> bool:
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return False
-        return True
-
-
 @contextmanager
 def file_lock(path: Path, on_wait: Callable[[], None] | None = None) -> Iterator[None]:
-    """Holds an exclusive lock on `path`, which is created and left in place.
+    """Holds an exclusive lock on `path`, which dies with the process.
 
-    The lock dies with the process that holds it. While another holds it, `on_wait` is called once
-    and the lock is polled, so Ctrl-C works. Raises FetchError when the file cannot be opened.
+    While another holds it, `on_wait` is called once and the lock is polled, so Ctrl-C works. Raises FetchError when the file
+    cannot be opened.
     """
+    lock = FileLock(path, mode=0o600)
     try:
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0), 0o600)
+        try:
+            lock.acquire(blocking=False)
+        except Timeout:
+            if on_wait is not None:
+                on_wait()
+            lock.acquire(poll_interval=_POLL_SECONDS)
     except OSError as error:
         raise FetchError(f"cannot write to the cache at {path}: {error.strerror}") from error
     try:
-        waited = False
-        while not _try_lock(fd):
-            if not waited and on_wait is not None:
-                on_wait()
-            waited = True
-            time.sleep(_POLL_SECONDS)
         yield
     finally:
-        os.close(fd)  # releases the lock
+        lock.release()
+
+
+_POLL_SECONDS = 0.1
 
 
 # -- facts of files ----------------------------------------------------------------------------------------------------

@@ -21,9 +21,8 @@ MAX_VOCAB = 1 << 20
 MAX_PARTS = 1024
 _PART = re.compile(r"(?P<prefix>.+)-(?P<no>\d{5})-of-(?P<count>\d{5})\.gguf", re.DOTALL)
 _TOKENS = "tokenizer.ggml.tokens"
-_RWKV_BYTE = re.compile(
-    rb"\\x(..)|\\([^x])|([^\\])", re.DOTALL
-)  # one byte as such a vocabulary spells it
+_RWKV_BYTE = re.compile(rb"\\x(..)|\\([^x])|([^\\])", re.DOTALL)
+"""One byte as such a vocabulary spells it."""
 
 
 def read_header(

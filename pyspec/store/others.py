@@ -8,12 +8,13 @@ from __future__ import annotations
 import json
 import os
 import re
-import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import platformdirs
 
 _QUANT = re.compile(
     r"(?:^|[-._])((?:UD-)?(?:I?Q\d\w*|TQ\d\w*|BF16|FP?16|FP?32|MXFP4\w*|NVFP4))(?=[-.]|$)",
@@ -187,7 +188,9 @@ def _snapshots(repo: str, folder: Path) -> Iterator[Found]:
 
 def llama_cpp() -> Iterator[Found]:
     """Files named OWNER_REPO_FILE; what says where the owner ends lies beside them."""
-    root = _folder("LLAMA_CACHE") or _llama_cpp_cache()
+    root = _folder("LLAMA_CACHE") or platformdirs.user_cache_path(
+        "llama.cpp", appauthor=False, opinion=False
+    )
     with suppress(OSError):
         repos = _known_repos(root)
         for path in sorted(root.glob("*.gguf")):
@@ -199,14 +202,6 @@ def llama_cpp() -> Iterator[Found]:
                 continue
             name, aliases = gguf_names(repo, path.name[len(repo) + 1 :])
             yield Found(name, path, "llama.cpp", (*aliases, path.stem, path.name))
-
-
-def _llama_cpp_cache() -> Path:
-    if sys.platform == "darwin":
-        return Path.home() / "Library/Caches/llama.cpp"
-    if sys.platform == "win32":
-        return Path(os.environ.get("LOCALAPPDATA", "")) / "llama.cpp"
-    return _xdg_cache() / "llama.cpp"
 
 
 def _known_repos(root: Path) -> dict[str, str]:

@@ -276,6 +276,15 @@ def test_the_pace_is_that_of_the_results(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_the_summary_says_where_answers_ran(facts: dict[str, int], says: str) -> None:
     """Cells are told of by those who have them."""
     out = io.StringIO()
-    counts = {"done": 3, "kept": 0, "failed": 0, "reasons": {"stop": 3}, "parallel": 4}
+    counts = {
+        "done": 3,
+        "kept": 0,
+        "failed": 0,
+        "reasons": {"stop": 3},
+        "parallel": 4,
+        "tokens": 9,
+        "seconds": 1.0,
+    }
+    counts |= {"tokens_per_second": 9.0, "accepted": 0, "verified": 0, "relaxed": 0}
     module.show_summary({**counts, **facts}, Console(file=out, width=120))
     assert says in out.getvalue()
