@@ -46,6 +46,7 @@ from pyspec.text import ChatTemplate, Message
 
 T = TypeVar("T")
 K = TypeVar("K")
+M = TypeVar("M", bound="Mode")
 _MAX_BYTES = 64 << 20
 _HINT = 'each line is an object like {"question_id": 1, "category": "qa", "turns": ["..."]}'
 
@@ -234,10 +235,14 @@ class Mode:
 
 def parse_modes(text: str) -> list[Mode]:
     """Comma-separated modes, each once. Raises OptionError."""
-    modes = [parse_mode(part) for part in text.split(",") if part.strip()]
-    names = [mode.name for mode in modes]
-    if not modes or len(set(names)) < len(names):
-        raise OptionError("name at least one mode, and each once", _MODES)
+    return each_once(text, parse_mode, _MODES)
+
+
+def each_once(text: str, parse: Callable[[str], M], hint: str) -> list[M]:
+    """What comma-separated words say. Raises OptionError where one is said twice, or none is."""
+    modes = [parse(part) for part in text.split(",") if part.strip()]
+    if not modes or len({mode.name for mode in modes}) < len(modes):
+        raise OptionError("name at least one, and each once", hint)
     return modes
 
 

@@ -37,7 +37,7 @@ from pyspec.engine.runs import Run
 from pyspec.errors import MeasureError, OptionError
 from pyspec.measure.costs import nats_of
 from pyspec.measure.records import RunLog, RunRecord, Setup, TimedAnswer, describe
-from pyspec.measure.tasks import Mode, Options, Question, check, parse_mode
+from pyspec.measure.tasks import Mode, Options, Question, check, each_once, parse_mode
 from pyspec.policy.lengths import FIXED_MAX, Fixed, parse_length
 from pyspec.policy.simple import FixedPolicy
 from pyspec.rules import Margin
@@ -50,34 +50,31 @@ _CHUNK = 256
 
 
 @dataclass(frozen=True)
-class Variant:
-    """One way to answer. extras: by name, with the number behind the colon, 0 where there is none.
+class Variant(Mode):
+    """A mode for an experiment. extras: by name, with the number behind the colon, 0 where there is none.
 
     first: how many questions it answers, the first ones; None for all.
     """
 
-    mode: Mode
-    extras: dict[str, float]
+    extras: dict[str, float] = field(default_factory=dict)
     first: int | None = None
-
-    @property
-    def name(self) -> str:
-        """The mode's name and the extras."""
-        return "+".join(
-            [self.mode.name, *(k + (f":{v:g}" if v else "") for k, v in self.extras.items())]
-        )
 
     @property
     def draft_max(self) -> int:
         """Tokens drafted a round."""
-        length = parse_length(self.mode.length)
-        drafts = self.mode.enabled and "random" not in self.extras
+        length = parse_length(self.length)
+        drafts = self.enabled and "random" not in self.extras
         return length.k if drafts and isinstance(length, Fixed) else 0
 
     @property
     def margin(self) -> Margin | None:
         """The margin rule, if that is its rule."""
-        return self.mode.rule if isinstance(self.mode.rule, Margin) else None
+        return self.rule if isinstance(self.rule, Margin) else None
+
+
+def parse_variants(text: str) -> list[Variant]:
+    """Comma-separated variants, each once. Raises OptionError."""
+    return each_once(text, parse_variant, _HINT)
 
 
 def parse_variant(text: str) -> Variant:
@@ -87,25 +84,17 @@ def parse_variant(text: str) -> Variant:
     parts = named.split("+")
     extras = [part for part in parts if part.partition(":")[0] in _EXTRAS]
     mode = parse_mode("+".join(part for part in parts if part not in extras))
-    found = {part.partition(":")[0]: part.partition(":")[2] for part in extras}
     try:
-        numbers = {name: float(value or 0.0) for name, value in found.items()}
-        variant = Variant(mode, numbers, int(first) if at else None)
+        numbers = {name: float(n or 0.0) for name, _, n in (e.partition(":") for e in extras)}
+        most = int(first) if at else None
     except ValueError:
         raise OptionError(f"what stands behind : or @ in {shown!r} is no number", _HINT) from None
-    if mode.enabled and mode.length == "auto" and "random" not in found:
+    if mode.enabled and mode.length == "auto" and "random" not in numbers:
         raise OptionError(f"the variant {shown!r} has no fixed length", _HINT)
-    if set(found) - {"temp"} and variant.margin is None:
+    if numbers.keys() - {"temp"} and not isinstance(mode.rule, Margin):
         raise OptionError(f"{shown!r} has no margin rule to change", _HINT)
-    return variant
-
-
-def parse_variants(text: str) -> list[Variant]:
-    """Comma-separated variants, each once. Raises OptionError."""
-    found = [parse_variant(part) for part in text.split(",") if part.strip()]
-    if not found or len({variant.name for variant in found}) < len(found):
-        raise OptionError("name at least one variant, and each once", _HINT)
-    return found
+    name = "+".join([mode.name, *(k + (f":{v:g}" if v else "") for k, v in numbers.items())])
+    return Variant(**{**vars(mode), "name": name}, extras=numbers, first=most)
 
 
 @dataclass
@@ -218,11 +207,11 @@ class SideBySide:
         temperature = variant.extras.get("temp", sampling.temperature)
         own = Sampling(temperature=temperature, seed=sampling.seed)
         chain = build_chain(own, self.target)
-        gate = Gate(variant.mode.rule, own.temperature != 0.0)
+        gate = Gate(variant.rule, own.temperature != 0.0)
         room = min(self.max_tokens, self.n_ctx - len(prompt))
         run = Run(seq, list(prompt), gate, room, 0 if chain is None else address(chain.sampler))
         run.draft_max, run.rows = variant.draft_max, []
-        run.drafting = variant.mode.drafting if variant.draft_max else "nothing"
+        run.drafting = variant.drafting if variant.draft_max else "nothing"
         rng = random.Random(f"{sampling.seed} {variant.name}")  # noqa: S311 - reproducible, not secret
         return _Answer(variant, run, own, chain, rng)
 
@@ -329,7 +318,7 @@ def rates(records: Sequence[RunRecord], variants: Sequence[Variant]) -> dict[str
     out = {}
     for variant in variants:
         if "random" in variant.extras:
-            alike = (v.name for v in variants if v.mode.rule == variant.mode.rule and not v.extras)
+            alike = (v.name for v in variants if v.rule == variant.rule and not v.extras)
             model = next(alike, "")
             turns = [r.turns[0].speculation for r in records if r.who == model]
             relaxed, opened = (sum(int(turn[key]) for turn in turns) for key in ("relaxed", "open"))
