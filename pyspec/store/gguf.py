@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from pyspec.errors import ModelInvalid, ModelUnreadable
 from pyspec.store.files import open_regular, show
@@ -125,8 +124,8 @@ class Header:
         """How many tensors each type has, most frequent first."""
         return dict(Counter(t.type for t in self.tensors).most_common())
 
-    def array(self, key: str) -> list[bytes] | npt.NDArray[Any]:
-        """Reads one array of the header: bytes objects for strings, numpy otherwise.
+    def array(self, key: str) -> Any:
+        """Reads one array of the header: a list of bytes for strings, a numpy array otherwise.
 
         Raises KeyError when `key` is no array, ModelError when the file has changed since.
         """

@@ -108,11 +108,17 @@ def _check_vocabulary(header: Header) -> None:
         _check_first_bytes(header)
 
 
+def _words(header: Header) -> list[bytes]:
+    """The texts of the vocabulary's tokens; none where it is no list of strings."""
+    tokens = header.metadata.get(_TOKENS)
+    is_list = isinstance(tokens, Array) and tokens.type == STRING
+    return list(header.array(_TOKENS)) if is_list else []
+
+
 def _check_first_bytes(header: Header) -> None:
     """Of a trie of bytes: llama.cpp goes back to the text's beginning, for ever, at a byte that only begins tokens."""
-    words = header.array(_TOKENS)
     alone, first = set(), set()
-    for word in words if isinstance(words, list) else ():
+    for word in _words(header):
         if match := _RWKV_BYTE.match(word):
             byte = _byte(*match.groups())
             first.add(byte)
@@ -134,9 +140,7 @@ def _byte(digits: bytes | None, escaped: bytes | None, plain: bytes | None) -> b
 
 
 def _check_unique(header: Header) -> None:
-    words = header.array(_TOKENS)
-    if not isinstance(words, list):
-        raise _bad(header, f"{_TOKENS} is not a list of strings")
+    words = _words(header)
     if words and not any(words):
         raise _bad(header, f"all of its {len(words)} tokens are empty strings")
     different = set(words)
@@ -286,11 +290,8 @@ def _type(header: Header) -> str:
 
 
 def _vocabulary(header: Header) -> str:
-    tokens = header.metadata.get("tokenizer.ggml.tokens")
-    if not isinstance(tokens, Array):
-        return ""
-    words = header.array("tokenizer.ggml.tokens")
-    if not isinstance(words, list):
+    words = _words(header)
+    if not words:
         return ""
     last = len(words)
     while last and words[last - 1].startswith(b"[PAD"):  # sizes of a family are padded differently
