@@ -40,10 +40,7 @@ def main(words: list[str] | None = None) -> None:
     """Print a Markdown table, a line for each question and one for the sums over equal texts."""
     options = arguments(__doc__, words, "model", **OPTIONS)
     model, draft = resolve(options.model), resolve(options.draft)
-    shape: dict[str, Any] = {
-        "n_ctx": CONTEXT, "n_threads": options.threads, "n_threads_batch": options.threads, "verbose": False,
-        "trust": True,
-    }  # fmt: skip
+    shape: dict[str, Any] = {"n_ctx": CONTEXT, "n_threads": options.threads, "trust": True}
     files = Files(model, draft, CONTEXT, options.threads)
     how = Options(max_tokens=options.tokens)
     rows: list[list[str]] = []
@@ -51,8 +48,10 @@ def main(words: list[str] | None = None) -> None:
     with (
         patch.object(States, "window", CONTEXT),
         closing(open_peer(f"server-eagle3:{options.length}", files, options.server)) as peer,
-        SpeculativeLlama(str(model), draft=str(draft), companion="none", **shape) as llm,
-        closing(TargetLlama(str(model), flash_attn=True, **shape)) as original,
+        SpeculativeLlama(
+            str(model), draft=str(draft), companion="none", verbose=False, **shape
+        ) as llm,
+        closing(TargetLlama(str(model), flash_attn=True, verbose=False, **shape)) as original,
     ):
         own = Ours(llm, parse_mode(f"fixed:{options.length}+strict+model"))
         for question in load_questions(options.questions)[:: options.every]:

@@ -23,7 +23,9 @@ import msgspec
 from common import Comparison, arguments, in_turns, publish, resident
 
 from pyspec.measure.report import table
-from pyspec.measure.tasks import load_questions
+from pyspec.measure.tasks import Options, Question, load_questions
+from pyspec.store.header import read_header
+from pyspec.text import ChatTemplate
 
 CLIENTS = 16
 LOOP = "loop"
@@ -127,25 +129,24 @@ def main(words: Sequence[str] | None = None) -> None:
 def measure(options: Namespace) -> dict[str, Any]:
     """Run one contender in this process."""
     kind, _, n = options.contender.partition(":")
-    texts = [question.turns[0] for question in load_questions(Path(options.questions))]
-    most = min(options.records, len(texts))
+    asked = load_questions(Path(options.questions))
+    most = min(options.records, len(asked))
     # the file's kinds follow each other: evenly over all of it, or its beginning
-    texts = [texts[i * len(texts) // most if options.spread else i] for i in range(most)]
+    asked = [asked[i * len(asked) // most if options.spread else i] for i in range(most)]
     if kind == LOOP:
-        return loop(options, texts)
+        return loop(options, asked)
+    texts = [question.turns[0] for question in asked]
     return server(options, texts) if kind == "server" else batch(options, texts, kind, int(n))
 
 
-def loop(options: Namespace, texts: list[str]) -> dict[str, Any]:
+def loop(options: Namespace, asked: Sequence[Question]) -> dict[str, Any]:
     """One prompt after another, as a program that knows llama-cpp-python would."""
     from pyspec.measure.contenders import Files, InProcess  # noqa: PLC0415 - each contender's process loads what it needs
-    from pyspec.measure.tasks import Options  # noqa: PLC0415 - as above
-    from pyspec.text import ChatTemplate, Message  # noqa: PLC0415 - as above
 
     files = Files(Path(options.model), None, options.ctx, options.threads)
     with closing(InProcess("llama_cpp", files)) as peer:
         template = ChatTemplate.of(peer.llm)
-        prompts = [template.prompt([Message(role="user", content=text)]) for text in texts]
+        prompts = [question.prompt(template) for question in asked]
         peer.answer(prompts[0], 1, Options())
         start = time.perf_counter()
         tokens = sum(len(peer.answer(each, options.tokens, Options()).tokens) for each in prompts)
@@ -156,8 +157,6 @@ def loop(options: Namespace, texts: list[str]) -> dict[str, Any]:
 
 def kv_megabytes(model: str, cells: int) -> float:
     """What so many KV cells take, 16 bits an entry."""
-    from pyspec.store.header import read_header  # noqa: PLC0415 - as above
-
     header = read_header(model)
     heads = header.of_arch("attention.head_count")
     head = header.of_arch("attention.key_length") or header.of_arch("embedding_length") // heads
@@ -172,8 +171,7 @@ def batch(options: Namespace, texts: list[str], kind: str, n: int) -> dict[str, 
     draft = {"plain": "none", "exact": "none", "lookup": "lookup"}.get(kind, options.draft)
     with Batch(
         options.model, draft=draft, companion="none", parallel=n, n_ctx=options.ctx,
-        settings=Settings(max_tokens=options.tokens), n_threads=options.threads,
-        n_threads_batch=options.threads, exact=kind == "exact",
+        settings=Settings(max_tokens=options.tokens), n_threads=options.threads, exact=kind == "exact",
     ) as answerer:  # fmt: skip
         start = time.perf_counter()
         tokens = sum(result.usage.completion_tokens for result in answerer.run(texts))

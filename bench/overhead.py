@@ -60,12 +60,7 @@ class Timed:
         draft = "none" if name == "none" else "auto"
         self._loading = [sys.executable, "-c", LOADING, model, draft, str(threads)]
         self.llm = SpeculativeLlama(
-            model,
-            draft=draft,
-            n_ctx=2048,
-            n_threads=threads or None,
-            n_threads_batch=threads or None,
-            verbose=False,
+            model, draft=draft, n_ctx=2048, n_threads=threads or None, verbose=False
         )
         self._mode = Ours(self.llm, parse_mode("plain" if name == "plain" else "strict"))
         self._spent: dict[str, float] = defaultdict(float)

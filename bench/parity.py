@@ -81,18 +81,16 @@ def compare(
 ) -> Iterator[Difference]:
     """Every answer that is not the original's."""
     options: dict[str, Any] = {
-        "n_ctx": 512, "n_threads": threads, "n_threads_batch": threads, "flash_attn": True, "verbose": False
+        "n_ctx": 512, "n_threads": threads, "flash_attn": True, "trust": True, "verbose": False
     }  # fmt: skip
-    with closing(TargetLlama(model, trust=True, **options)) as original:
+    with closing(TargetLlama(model, **options)) as original:
         wanted = {
             (prompt, temperature): answer(original, prompt, temperature, n)
             for prompt in PROMPTS[:n_prompts]
             for temperature in TEMPERATURES
         }
         for draft in drafts:
-            with SpeculativeLlama(
-                model, draft=draft, length="fixed:4", trust=True, **options
-            ) as llm:
+            with SpeculativeLlama(model, draft=draft, length="fixed:4", **options) as llm:
                 for (prompt, temperature), theirs in wanted.items():
                     ours = answer(llm, prompt, temperature, n)
                     if ours != theirs:

@@ -273,7 +273,7 @@ def measure_types(
 def _open(path: Path, threads: int) -> SpeculativeLlama:
     return SpeculativeLlama(
         str(path), draft="none", companion="none", n_ctx=1024, n_batch=PREFILL, n_ubatch=PREFILL,
-        n_threads=threads, n_threads_batch=threads, verbose=False,
+        n_threads=threads, verbose=False,
     )  # fmt: skip
 
 

@@ -308,7 +308,7 @@ def _lines(m: PairFigures) -> list[str]:
 
 
 def draw(m: PairFigures, path: Path) -> None:
-    """Save the cost curve as a plot. Raises OptionError without matplotlib."""
+    """Save the cost curve as a plot."""
     curves = {
         f"target, {depth} deep": [0.0, *times.values()] for depth, times in m.target_ms.items()
     }

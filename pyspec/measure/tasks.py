@@ -79,17 +79,15 @@ def load_questions(path: Path | None = None) -> list[Question]:
 
     Raises InputError with the line number where a line is no question.
     """
-    if path is None:
-        data = (resources.files("pyspec.measure") / "questions.jsonl").read_bytes()
-        return parse_questions(data.splitlines(), "the shipped questions")
+    shipped = resources.files("pyspec.measure") / "questions.jsonl"
     try:
-        if path.stat().st_size > _MAX_BYTES:
+        if path and path.stat().st_size > _MAX_BYTES:
             raise InputError(f"{path} is larger than {_MAX_BYTES >> 20} MiB", _HINT)
-        data = path.read_bytes()
+        data = (path or shipped).read_bytes()
     except OSError as error:
         reason = error.strerror or type(error).__name__
         raise InputError(f"cannot read {path}: {reason}") from None
-    return parse_questions(data.splitlines(), str(path))
+    return parse_questions(data.splitlines(), str(path or "the shipped questions"))
 
 
 def parse_questions(lines: Iterable[bytes], name: str) -> list[Question]:
