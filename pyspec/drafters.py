@@ -259,10 +259,10 @@ class TranslatedDrafter(Drafter):
         """Up to `limit` tokens, with the draft's probability of each."""
         self._follow(tokens)
         if len(self._ids) + limit >= self._llm.n_ctx() or not self._ids:
-            return Proposal(())
+            return NOTHING
         said = self._say(limit)
         if not said.pieces:
-            return Proposal(())
+            return NOTHING
         context = list(tokens[-_CONTEXT:])
         ids = translate(said.text, context, self._target_piece, self._tokenize)[:limit]
         sizes = [len(self._target_piece(token)) for token in ids]

@@ -262,34 +262,10 @@ COMMANDS = (
     Command("system", _system, "set the system text; - removes it, nothing shows it", "TEXT"),
     Command("set", _set, "change a setting", "NAME VALUE", tuple(FIELDS)),
     Command("show", _show, "show what is in force", "|".join(_SHOWS), tuple(_SHOWS)),
-    Command(
-        "verify", _chosen("verify", *_RULES), "how drafts are accepted", "margin|strict", _RULES
-    ),
-    Command(
-        "draft",
-        _used("draft"),
-        "draft with something else",
-        "NAME|none|lookup|mtp|auto",
-        _DRAFTS,
-        takes_file=True,
-    ),
-    Command(
-        "companion",
-        _used("companion"),
-        "judge drafts with it",
-        "NAME|none",
-        _COMPANIONS,
-        takes_file=True,
-    ),
-    Command(
-        "stats",
-        _chosen("stats", *_AMOUNTS),
-        "what is said after each answer",
-        "on|brief|off",
-        _AMOUNTS,
-    ),
-    Command(
-        "compare", lambda chat, _: chat.compare(), "answer again by the other rule, and show both"
-    ),
-)
+    Command("verify", _chosen("verify", *_RULES), "how drafts are accepted", "margin|strict", _RULES),
+    Command("draft", _used("draft"), "draft with something else", "NAME|none|lookup|mtp|auto", _DRAFTS, takes_file=True),
+    Command("companion", _used("companion"), "judge drafts with it", "NAME|none", _COMPANIONS, takes_file=True),
+    Command("stats", _chosen("stats", *_AMOUNTS), "what is said after each answer", "on|brief|off", _AMOUNTS),
+    Command("compare", lambda chat, _: chat.compare(), "answer again by the other rule, and show both"),
+)  # fmt: skip
 """Every command."""

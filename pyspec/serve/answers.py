@@ -48,7 +48,7 @@ class Inbox:
 
 @dataclass
 class PendingRequest:
-    """A request that was understood: its body, its answers in flight, and names for them."""
+    """A request that was understood: its body, its answers in flight, and names for them. created: in seconds since 1970."""
 
     body: Any
     inboxes: list[Inbox]
@@ -58,11 +58,17 @@ class PendingRequest:
     about: dict[str, Any]
     done: Callable[[Result, dict[str, float]], None]
     begun: float = field(default_factory=time.perf_counter)
+    created: int = field(default_factory=lambda: int(time.time()))
 
     @property
-    def created(self) -> int:
-        """When it was asked, seconds since 1970."""
-        return int(time.time())
+    def is_chat(self) -> bool:
+        """Whether a chat goes on, and no text."""
+        return bool(self.body.form == CHAT)
+
+    def frame(self, choices: list[dict[str, Any]], *, chunk: bool = False) -> dict[str, Any]:
+        """A response's body around its choices, or the body of a chunk of it."""
+        body = body_of(self.body.form, self.name, self.model, self.created, choices)
+        return {**body, "object": "chat.completion.chunk"} if chunk and self.is_chat else body
 
     @property
     def tools(self) -> bool:
@@ -145,7 +151,7 @@ async def whole(asked: PendingRequest) -> dict[str, Any]:
             blocks[-1]["tokens"] = details
         choices.append(shown)
         _count(usage, result, i, asked)
-    body = body_of(asked.body.form, asked.name, asked.model, asked.created, choices)
+    body = asked.frame(choices)
     block = blocks[0] if len(blocks) == 1 else {"choices": blocks}
     return {**body, "usage": _totalled(usage), "speculation": block}
 
@@ -186,8 +192,7 @@ class _Calls:
 async def streamed(asked: PendingRequest, index: int) -> AsyncIterator[dict[str, Any]]:
     """The chunks of one choice."""
     choice, calls = Choice(asked, index), _Calls() if asked.tools else None
-    chat = asked.body.form == CHAT
-    if chat:
+    if asked.is_chat:
         yield _chunk(asked, index, {"role": "assistant", "content": ""})
     async for text, likely, details in choice.updates():
         shown = calls.push(text) if calls is not None else text
@@ -203,7 +208,7 @@ async def streamed(asked: PendingRequest, index: int) -> AsyncIterator[dict[str,
             numbered = [{"index": i, **call} for i, call in enumerate(found)]
             yield _chunk(asked, index, {"tool_calls": numbered})
             reason = "tool_calls"
-    last = _chunk(asked, index, {} if chat else {"content": ""}, reason=reason)
+    last = _chunk(asked, index, {} if asked.is_chat else {"content": ""}, reason=reason)
     yield {**last, "speculation": choice.block(), "_usage": result}
 
 
@@ -216,14 +221,11 @@ def _chunk(
     likely: Sequence[Any] = (),
     details: Sequence[Any] = (),
 ) -> dict[str, Any]:
-    chat = asked.body.form == CHAT
     choice: dict[str, Any] = {"index": index, "finish_reason": reason, "logprobs": None}
-    choice |= {"delta": delta} if chat else {"text": delta["content"]}
+    choice |= {"delta": delta} if asked.is_chat else {"text": delta["content"]}
     if likely:
         choice["logprobs"] = logprobs(asked, likely)
-    body = body_of(asked.body.form, asked.name, asked.model, asked.created, [choice])
-    if chat:
-        body["object"] = "chat.completion.chunk"
+    body = asked.frame([choice], chunk=True)
     return {**body, "tokens": list(details)} if details else body
 
 
@@ -232,10 +234,7 @@ def usage_chunk(asked: PendingRequest, results: Sequence[Result]) -> dict[str, A
     usage = {"prompt_tokens": 0, "completion_tokens": 0}
     for i, result in enumerate(results):
         _count(usage, result, i, asked)
-    body = body_of(asked.body.form, asked.name, asked.model, asked.created, [])
-    if asked.body.form == CHAT:
-        body["object"] = "chat.completion.chunk"
-    return {**body, "usage": _totalled(usage)}
+    return {**asked.frame([], chunk=True), "usage": _totalled(usage)}
 
 
 # -- log-probabilities -----------------------------------------------------------------------------
@@ -243,7 +242,7 @@ def usage_chunk(asked: PendingRequest, results: Sequence[Result]) -> dict[str, A
 
 def logprobs(asked: PendingRequest, likely: Sequence[tuple[Token, Likely]]) -> dict[str, Any]:
     """Log-probabilities as OpenAI writes them, for a chat or a completion."""
-    if asked.body.form == CHAT:
+    if asked.is_chat:
         return {"content": [_entry(asked, token, found) for token, found in likely]}
     texts = [_word(asked.piece(token.id)) for token, _ in likely]
     return {

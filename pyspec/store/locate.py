@@ -36,7 +36,7 @@ from pyspec.store.files import (
 )
 from pyspec.store.header import Facts, facts_of, read_header
 from pyspec.store.manifest import Entry, HuggingFace, Manifest, Shipped, load_manifest
-from pyspec.store.others import Found, found_elsewhere, gguf_names
+from pyspec.store.others import LATER_PART, Found, found_elsewhere, gguf_names
 from pyspec.store.remote import PREFIX, find_hub, hub_repo, parse_hub_name
 
 # -- what is here ------------------------------------------------------------------------------------------------------
@@ -128,7 +128,7 @@ def _fetched() -> Iterator[Found]:
     with suppress(OSError):
         for path in sorted(models_dir().glob("*--*--*--*.gguf")):
             owner, repo, _, file = path.name.split("--", 3)
-            if not re.search(r"-(?!00001-of-)\d{5}-of-\d{5}\.gguf$", file):
+            if not LATER_PART.search(file):
                 name, aliases = gguf_names(f"{owner}/{repo}", file.replace("--", "/"))
                 yield Found(name, path, OURS, aliases)
 

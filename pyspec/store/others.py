@@ -20,8 +20,10 @@ _QUANT = re.compile(
     r"(?:^|[-._])((?:UD-)?(?:I?Q\d\w*|TQ\d\w*|BF16|FP?16|FP?32|MXFP4\w*|NVFP4))(?=[-.]|$)",
     re.IGNORECASE,
 )
-_LATER_PART = re.compile(r"-(?!00001-of-)\d{5}-of-\d{5}\.gguf$", re.IGNORECASE)
-_PART = re.compile(r"-\d{5}-of-\d{5}$")
+LATER_PART = re.compile(r"-(?!00001-of-)\d{5}-of-\d{5}\.gguf$", re.IGNORECASE)
+"""A file that is not the first of its model's."""
+PART = re.compile(r"-\d{5}-of-\d{5}(?=(\.gguf)?$)", re.IGNORECASE)
+"""What the name of a model's part ends with, before its suffix."""
 _MODEL_LAYER = "application/vnd.ollama.image.model"
 _DIGEST = re.compile(r"sha256[:-][0-9a-f]{64}")
 _DEEPEST = 5
@@ -51,13 +53,13 @@ def found_elsewhere() -> list[Found]:
 
 def quant_of(file: str) -> str:
     """The type that a file name ends with, such as Q4_K_M, or the empty string."""
-    found = _QUANT.findall(_PART.sub("", file.removesuffix(".gguf")))
+    found = _QUANT.findall(PART.sub("", file.removesuffix(".gguf")))
     return found[-1].upper() if found else ""
 
 
 def gguf_names(repo: str, file: str) -> tuple[str, tuple[str, ...]]:
     """What a file of a repository is called: OWNER/REPO:TYPE, and its other names."""
-    stem = _PART.sub("", Path(file).name.removesuffix(".gguf"))
+    stem = PART.sub("", Path(file).name.removesuffix(".gguf"))
     name = f"{repo}:{quant}" if (quant := quant_of(file)) else f"{repo}/{file}"
     short = repo.partition("/")[2]
     plain = re.sub(r"-gguf$", "", short, flags=re.IGNORECASE)
@@ -198,7 +200,7 @@ def llama_cpp() -> Iterator[Found]:
                 continue
             repo = next((r for p, r in repos.items() if path.name.startswith(p)), None)
             if repo is None:
-                yield Found(_PART.sub("", path.stem), path, "llama.cpp", (path.name,))
+                yield Found(PART.sub("", path.stem), path, "llama.cpp", (path.name,))
                 continue
             name, aliases = gguf_names(repo, path.name[len(repo) + 1 :])
             yield Found(name, path, "llama.cpp", (*aliases, path.stem, path.name))
@@ -222,7 +224,7 @@ def _known_repos(root: Path) -> dict[str, str]:
 
 def _is_model(name: str) -> bool:
     """Whether a file is a model's first or only part: no projector of images, no later part."""
-    return not name.lower().startswith("mmproj") and not _LATER_PART.search(name)
+    return not name.lower().startswith("mmproj") and not LATER_PART.search(name)
 
 
 def _files(root: Path, suffix: str, above: tuple[str, ...] = ()) -> Iterator[Path]:

@@ -21,7 +21,7 @@ from typing import Any
 from pyspec.errors import FetchError, ModelNotFound
 from pyspec.store.files import show
 from pyspec.store.manifest import Entry, HuggingFace, Part, PypiWheel
-from pyspec.store.others import quant_of
+from pyspec.store.others import PART, quant_of
 
 # -- wheels ------------------------------------------------------------------------------------------------------------
 
@@ -134,7 +134,6 @@ _URL = re.compile(
     r"https?://[^/]+/(?P<repo>[\w.-]+/[\w.-]+)/?"
     r"(?:(?:blob|resolve|tree)/(?P<revision>[\w.-]+)/?(?P<path>[\w./-]+\.gguf)?)?(?:[?#].*)?"
 )
-_PART = re.compile(r"-(\d{5})-of-(\d{5})\.gguf$")
 _PREFERRED = ("Q4_K_M", "Q4_0", "Q8_0")
 
 
@@ -219,11 +218,11 @@ def _choose(repo: Repo, paths: list[str]) -> list[str]:
 
 
 def _all_parts(path: str, paths: list[str]) -> list[str]:
-    found = _PART.search(path)
+    found = PART.search(path)
     if found is None:
         return [path]
     stem = path[: found.start()]
-    return sorted(p for p in paths if (m := _PART.search(p)) and p[: m.start()] == stem)
+    return sorted(p for p in paths if (m := PART.search(p)) and p[: m.start()] == stem)
 
 
 def fetch_hub(
