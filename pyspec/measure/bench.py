@@ -27,17 +27,14 @@ from pyspec.measure.contenders import Contender, Files, Ours, lacks, open_peer
 from pyspec.measure.costs import rows_after
 from pyspec.measure.records import BOUND, Difference, RunLog, RunRecord, describe
 from pyspec.measure.report import Results, can_draw, collect, gather, save
-from pyspec.measure.tasks import Options, Question, Task
+from pyspec.measure.tasks import Options, Question, Report, Task
 from pyspec.store.drafts import MTP
 from pyspec.text import ChatTemplate
 from pyspec.tokens import common_prefix
 
 
 def run_bench(
-    llm: SpeculativeLlama,
-    task: Task,
-    report: Callable[[int, int, str], None],
-    note: Callable[[str], None],
+    llm: SpeculativeLlama, task: Task, report: Report, note: Callable[[str], None]
 ) -> Results:
     """Run what the journal in `task.folder` lacks, compare, and write page, plots and results.
 
@@ -129,16 +126,13 @@ _ATTEMPTS = 4
 
 @dataclass
 class Runner:
-    """Answers questions with every contender and keeps the records.
-
-    report(done, total, what) is called before each run.
-    """
+    """Answers questions with every contender and keeps the records."""
 
     llm: SpeculativeLlama
     contenders: Sequence[Contender]
     options: Options
     journal: RunLog
-    report: Callable[[int, int, str], None] = lambda _done, _total, _what: None
+    report: Report = lambda *_: None
     _template: ChatTemplate = field(init=False)
 
     def __post_init__(self) -> None:

@@ -23,7 +23,7 @@ from pyspec.engine.session import PREFILL_CHUNK
 from pyspec.llama import SpeculativeLlama
 from pyspec.measure.report import table
 from pyspec.measure.simulate import Costs, Times
-from pyspec.measure.tasks import load_questions
+from pyspec.measure.tasks import Report, load_questions
 from pyspec.policy.cost import N_MAX, CostCurve, expand
 from pyspec.policy.types import Floats
 from pyspec.store.fetch import CONVERSIONS, ORIGINAL, Progress, convert, fetch
@@ -234,10 +234,7 @@ class TypeFigures(msgspec.Struct):
 
 
 def measure_types(
-    files: Mapping[str, Path],
-    text: bytes,
-    threads: int,
-    report: Callable[[int, int, str], None] = lambda _done, _total, _what: None,
+    files: Mapping[str, Path], text: bytes, threads: int, report: Report = lambda *_: None
 ) -> list[TypeFigures]:
     """Figures of files of the same weights, by type; the first one is what the others are compared with.
 
@@ -330,9 +327,7 @@ def type_table(found: Sequence[TypeFigures]) -> str:
     return table(head, rows)
 
 
-def all_types(
-    entry: Entry, threads: int, progress: Progress, report: Callable[[int, int, str], None]
-) -> list[TypeFigures]:
+def all_types(entry: Entry, threads: int, progress: Progress, report: Report) -> list[TypeFigures]:
     """Figures of a known model as it comes and as each type it can be converted to.
 
     The files made for this stay in the cache. Raises FetchError.

@@ -303,10 +303,7 @@ def _least_ms(text: Answer, costs: Costs, *, model: bool) -> float:
     best = [0.0] * (n + 1)
     for t in range(n - 1, 0, -1):
         best[t] = verify[0] + best[t + 1]
-        for chain, price in (
-            (text.model(t) if model else NOTHING, step),
-            (text.lookup(t), 0.0),
-        ):
+        for chain, price in ((text.model(t) if model else NOTHING, step), (text.lookup(t), 0.0)):
             for k in range(1, min(chain.matched, LONGEST, n - t - 1) + 1):
                 best[t] = min(best[t], verify[k] + k * price + best[t + k + 1])
     return verify[0] + best[1]

@@ -281,6 +281,10 @@ def _margin(part: str) -> Margin:
 # -- all together ------------------------------------------------------------------------------------------------------
 
 
+Report = Callable[[int, int, str], None]
+"""What is told before each step: how many are done, of how many, and what comes."""
+
+
 @dataclass(frozen=True)
 class Options:
     """max_tokens: of one answer; temperature, seed: of the sampler; repeat: runs a question."""

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -37,7 +37,7 @@ from pyspec.engine.runs import Run
 from pyspec.errors import MeasureError, OptionError
 from pyspec.measure.costs import nats_of
 from pyspec.measure.records import RunLog, RunRecord, Setup, TimedAnswer, describe
-from pyspec.measure.tasks import Mode, Options, Question, check, each_once, parse_mode
+from pyspec.measure.tasks import Mode, Options, Question, Report, check, each_once, parse_mode
 from pyspec.policy.lengths import FIXED_MAX, Fixed, parse_length
 from pyspec.policy.simple import FixedPolicy
 from pyspec.rules import Margin
@@ -262,7 +262,7 @@ def answer_all(
     questions: Sequence[Question],
     options: Options,
     folder: Path,
-    report: Callable[[int, int, str], None] = lambda _done, _total, _what: None,
+    report: Report = lambda *_: None,
 ) -> list[RunRecord]:
     """Every question's first turn by every variant due and `options.repeat` seeds side by side; what `folder` has stays.
 
