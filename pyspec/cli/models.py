@@ -29,10 +29,11 @@ from pyspec.store.fetch import (
 from pyspec.store.files import file_sha256
 from pyspec.store.gguf import SCALARS, STRING, Array, Header
 from pyspec.store.header import facts_of, read_header
-from pyspec.store.locate import Model, add, find, here, remove, resolve
+from pyspec.store.locate import add, find, found_here, remove, resolve
 from pyspec.store.locate import pull as fetch_repo
 from pyspec.store.machine import default_threads
 from pyspec.store.manifest import Entry, HuggingFace, Manifest, PypiWheel, Shipped, load_manifest
+from pyspec.store.others import Found
 from pyspec.store.remote import hub_repo
 
 _MOST_TEMPLATE = 2048
@@ -60,7 +61,7 @@ def list_models(as_json: bool, only_here: bool) -> None:
     """
     manifest = load_manifest()
     with busy("looking into the files"):
-        rows = [_row(model, manifest) for model in here(manifest)]
+        rows = [_row(*each, manifest) for each in found_here(manifest)]
     if not only_here:
         listed = {row["name"] for row in rows}
         rows += [_known_row(e, manifest) for e in manifest.model if e.name not in listed]
@@ -79,20 +80,20 @@ def list_models(as_json: bool, only_here: bool) -> None:
     stdout_console().print(table)
 
 
-def _row(model: Model, manifest: Manifest) -> dict[str, Any]:
-    found, facts = model.found, model.facts
+def _row(found: Found, entry: Entry | None, summary: str, manifest: Manifest) -> dict[str, Any]:
+    facts = facts_of(found.path)
     return {
         "name": found.name,
         "default": found.name == manifest.default_target,
-        "role": model.role,
+        "role": entry.role if entry else "target",
         "origin": found.origin,
         "here": True,
         "path": str(found.path),
         "size": facts.size if facts else found.path.stat().st_size,
         "type": facts.type if facts else "",
         "architecture": facts.architecture if facts else "",
-        "licence": model.licence,
-        "summary": model.summary or (facts.name if facts else "no model that can be read"),
+        "licence": entry.licence if entry else "",
+        "summary": summary or (facts.name if facts else "no model that can be read"),
     }
 
 

@@ -7,7 +7,6 @@ import os
 import re
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
@@ -34,7 +33,7 @@ from pyspec.store.files import (
     show,
     write_whole,
 )
-from pyspec.store.header import Facts, facts_of, read_header
+from pyspec.store.header import read_header
 from pyspec.store.manifest import Entry, HuggingFace, Manifest, Shipped, load_manifest
 from pyspec.store.others import LATER_PART, Found, found_elsewhere, gguf_names
 from pyspec.store.remote import PREFIX, find_hub, hub_repo, parse_hub_name
@@ -48,29 +47,11 @@ _PREFERRED = ("Q4_K_M", "Q4_K_S", "Q4_0", "Q5_K_M", "Q8_0")
 """Which type is meant where a repository is named without one."""
 
 
-@dataclass(frozen=True)
-class Model:
-    """A model on this machine, and what its file is; role is that of the manifest, else `target`."""
-
-    found: Found
-    facts: Facts | None
-    role: str = "target"
-    licence: str = ""
-    summary: str = ""
-
-
-def here(manifest: Manifest | None = None) -> list[Model]:
-    """Every model on this machine: ours first, then by program."""
-    return [
-        Model(found, facts_of(found.path))
-        if entry is None
-        else Model(found, facts_of(found.path), entry.role, entry.licence, summary)
-        for found, entry, summary in found_here(manifest or load_manifest())
-    ]
-
-
 def found_here(manifest: Manifest) -> list[tuple[Found, Entry | None, str]]:
-    """The same without a look into the files: what is here, its entry in the manifest, a summary."""
+    """Every model on this machine, ours first, then by program: its entry in the manifest, and a summary of it.
+
+    No file is looked into.
+    """
     known: list[tuple[Found, Entry | None, str]] = [
         (found, entry, summary) for entry in manifest.model for found, summary in _known(entry)
     ]

@@ -12,7 +12,8 @@ from store.make_gguf import tiny_llama
 
 from pyspec.errors import ModelInvalid, ModelNotFound, OptionError
 from pyspec.store.header import facts_of
-from pyspec.store.locate import add, find_here, here, names, remove, resolve
+from pyspec.store.locate import add, find_here, found_here, names, remove, resolve
+from pyspec.store.manifest import load_manifest
 from pyspec.store.others import found_elsewhere, quant_of
 
 VARIABLES = (
@@ -274,14 +275,11 @@ def test_other_programs_models_are_left_to_them(home: Path) -> None:
 def test_lists_say_what_a_file_is(home: Path) -> None:
     """Origin, architecture, type and size come from folder and header."""
     ollama(home / ".ollama/models", "toy:1b")
-    model = next(model for model in here() if model.found.name == "toy:1b")
-    assert model.found.origin == "ollama"
-    assert model.facts is not None
-    assert (model.facts.architecture, model.facts.type, model.facts.size) == (
-        "llama",
-        "F32",
-        len(TINY),
-    )
+    found = next(each for each, _, _ in found_here(load_manifest()) if each.name == "toy:1b")
+    assert found.origin == "ollama"
+    facts = facts_of(found.path)
+    assert facts is not None
+    assert (facts.architecture, facts.type, facts.size) == ("llama", "F32", len(TINY))
 
 
 def test_facts_are_found_out_once(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
