@@ -191,7 +191,7 @@ def _verdict(target: Path, row: Candidate, trial: TrialOptions) -> Verdict:
                 questions,
                 max_tokens=48,
                 budget_s=trial.seconds,
-                report=lambda what, share: report(int(100 * share), 100, f"{row.name}: {what}"),
+                report=lambda done, total, what: report(done, total, f"{row.name}: {what}"),
             )
     except PyspecError as error:
         return Verdict(None, None, str(error))

@@ -233,7 +233,7 @@ def profile(asked: ProfileOptions, models: ModelOptions) -> None:
         with run_progress() as report:
             found = measure(
                 llm, chosen, kmax=asked.kmax, max_tokens=asked.max_tokens, budget_s=asked.seconds,
-                report=lambda what, share: report(int(100 * share), 100, what),
+                report=report,
             )  # fmt: skip
         if asked.as_json:
             click.echo(msgspec.json.encode(found.figures))

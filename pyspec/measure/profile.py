@@ -5,7 +5,7 @@ What a decode costs, how often drafts are accepted, and which plan that makes th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from itertools import accumulate
@@ -22,7 +22,7 @@ from pyspec.measure.costs import MeasuredCosts, measure_costs
 from pyspec.measure.report import draw_costs, save_figure
 from pyspec.measure.rounds import Answer, Chain, record_answer
 from pyspec.measure.simulate import Player, fixed_speed
-from pyspec.measure.tasks import Question
+from pyspec.measure.tasks import Question, Report
 from pyspec.policy.acceptance import Learned
 from pyspec.policy.goodput import GoodputPolicy
 from pyspec.policy.stopping import forecast, learn, survivals
@@ -77,7 +77,7 @@ def measure(
     kmax: int = 16,
     max_tokens: int = 64,
     budget_s: float = 50.0,
-    report: Callable[[str, float], None] = lambda _what, _share: None,
+    report: Report = lambda *_: None,
 ) -> Measured:
     """Measure costs, then record answers to `questions` until `budget_s` seconds have passed."""
     start = perf_counter()
@@ -86,19 +86,16 @@ def measure(
     text = [token for prompt in prompts for token in prompt]
     costs = measure_costs(
         llm, text, kmax=kmax, budget_s=0.35 * budget_s,
-        report=lambda share: report("cost of decodes", 0.35 * share),
+        report=lambda share: report(int(35 * share), 100, "cost of decodes"),
     )  # fmt: skip
     answers: list[Answer] = []
     for question, prompt in zip(questions, prompts, strict=True):
         passed = (perf_counter() - start) / budget_s
-        report(f"drafts: {question.category}", min(1.0, passed))
+        report(min(100, int(100 * passed)), 100, f"drafts: {question.category}")
         if passed >= 1.0:
             break
-        recorded = record_answer(
-            llm, prompt, name=str(question.question_id), category=question.category,
-            max_tokens=max_tokens, kmax=kmax, until=start + budget_s,
-        )  # fmt: skip
-        answers.append(recorded)
+        until = start + budget_s
+        answers.append(record_answer(llm, prompt, max_tokens=max_tokens, kmax=kmax, until=until))
     return evaluate(costs, answers, kmax, perf_counter() - start)
 
 

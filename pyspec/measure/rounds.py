@@ -71,10 +71,8 @@ NOTHING = Chain(0, 0, 0)
 
 
 class Answer(msgspec.Struct):
-    """One answer: its tokens, those of its prompt, and what the draft model and lookup propose, by position."""
+    """One answer: how long it and its prompt are, and what the draft model and lookup propose, by position."""
 
-    name: str
-    category: str
     length: int
     prompt: int
     models: dict[int, Chain]
@@ -107,8 +105,7 @@ def save_rounds(path: Path, answers: Sequence[Answer]) -> None:
         (i, c) for i, a in enumerate(answers) for c in (*a.models.values(), *a.lookups.values())
     ]
     rows = [(i, c.t, c.n, c.matched, c.match_length, c.choices) for i, c in chains]
-    names = [(a.name, a.category, a.length, a.prompt) for a in answers]
-    meta = msgspec.json.encode({"answers": names})
+    meta = msgspec.json.encode({"answers": [(a.length, a.prompt) for a in answers]})
     columns: dict[str, Any] = {"meta": np.frombuffer(meta, dtype=np.uint8)}
     table = np.array(rows, dtype=np.int16).reshape(-1, len(_COLUMNS))
     columns |= dict(zip(_COLUMNS, table.T, strict=True))
@@ -123,12 +120,12 @@ def load_rounds(path: Path) -> list[Answer]:
     try:
         with path.open("rb") as packed, np.load(packed) as file:
             data: dict[str, Any] = {name: file[name] for name in file.files}
-        names = msgspec.json.decode(data["meta"].tobytes())["answers"]
+        sizes = msgspec.json.decode(data["meta"].tobytes())["answers"]
         rows = zip(*(data[name].tolist() for name in _COLUMNS), strict=True)
     except _NOT_ONE as error:
         raise InputError(f"{path} is no file of `pyspec profile --rounds`: {error}") from None
     kept = {name: _unpacked(name, data[name]) for name in _SPANS if name in data}
-    answers = [Answer(name, kind, n, prompt, {}, {}) for name, kind, n, prompt in names]
+    answers = [Answer(n, prompt, {}, {}) for *_, n, prompt in sizes]
     at = 0
     for number, t, *row in rows:
         chain = Chain(t, *row)
@@ -185,15 +182,9 @@ class _Recording(LengthPolicy):
 
 
 def record_answer(
-    llm: SpeculativeLlama,
-    prompt: Sequence[int],
-    *,
-    name: str,
-    category: str,
-    max_tokens: int = 128,
-    kmax: int = 16,
+    llm: SpeculativeLlama, prompt: Sequence[int], *, max_tokens: int = 128, kmax: int = 16,
     until: float = math.inf,
-) -> Answer:
+) -> Answer:  # fmt: skip
     """One greedy answer with what would have been drafted; it ends at `until` on `perf_counter`.
 
     Chains near the end are shorter, as in the loop: the token after the draft must fit, too.
@@ -207,7 +198,7 @@ def record_answer(
             tokens += [token.id for token in step.tokens]
             if perf_counter() > until:
                 break
-    answer = Answer(name, category, len(tokens), len(prompt), {}, {})
+    answer = Answer(len(tokens), len(prompt), {}, {})
     index = LookupDrafter()
     for t in range(len(tokens)):
         if kept := recording.drafts.get(len(prompt) + t):

@@ -74,7 +74,7 @@ def planted(
         says.append(_sigmoid(1.1 * logit + 0.3 + rng.gauss(0.0, error)))
         off.append(_sigmoid(rng.gauss(level - 1.0, spread + error)))
         entropy.append(max(0.0, 3.2 * (1.0 - says[-1]) + rng.gauss(0.0, 0.25)))
-    answer = Answer("", "", length, prompt, {}, {})
+    answer = Answer(length, prompt, {}, {})
     for t in range(length):
         right = next((i for i in range(LONGEST) if not ok[t + i]), LONGEST)
         p = says[t : t + right + 1] + off[t + right + 1 : t + LONGEST]

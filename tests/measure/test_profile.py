@@ -38,7 +38,7 @@ def chain(t: int, n: int, matched: int, p: float = 0.9) -> Chain:
 
 def answer(*chains: Chain) -> list[Answer]:
     """One answer of 40 tokens with these chains of its draft."""
-    return [Answer("x", "c", 40, 64, {chain.t: chain for chain in chains}, {})]
+    return [Answer(40, 64, {chain.t: chain for chain in chains}, {})]
 
 
 def costs(rows: list[float], step: float = 1.0) -> MeasuredCosts:

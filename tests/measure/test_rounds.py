@@ -28,7 +28,7 @@ def recorded(
     llm = open_llama(tiny_target, draft=f"lookup+{tiny_draft}", companion=tiny_companion)
     steps = llm.steps(PROMPT, Sampling(temperature=0.0), max_tokens=N)
     answer = [token.id for step in steps for token in step.tokens]
-    found = record_answer(llm, PROMPT, name="x", category="c", max_tokens=N, kmax=KMAX)
+    found = record_answer(llm, PROMPT, max_tokens=N, kmax=KMAX)
     return llm, answer, found
 
 
@@ -84,7 +84,7 @@ def test_what_is_written_is_read_again_within_a_step(recorded: Any, tmp_path: Pa
     path = tmp_path / "rounds.npz"
     save_rounds(path, [found])
     (read,) = load_rounds(path)
-    assert (read.name, read.category, read.length) == ("x", "c", len(answer))
+    assert (read.length, read.prompt) == (len(answer), len(PROMPT))
     assert (list(read.models), list(read.lookups)) == (list(found.models), list(found.lookups))
     pairs = [*zip(found.models.values(), read.models.values(), strict=True)]
     for chain, other in [*pairs, *zip(found.lookups.values(), read.lookups.values(), strict=True)]:
@@ -110,7 +110,7 @@ def test_a_file_of_other_content_is_refused(tmp_path: Path) -> None:
 def test_recording_ends_when_its_time_is_up(recorded: Any) -> None:
     """An answer that would take longer than the profile may is cut, and what was seen of it counts."""
     llm, _, _ = recorded
-    found = record_answer(llm, PROMPT, name="x", category="c", max_tokens=N, kmax=KMAX, until=0.0)
+    found = record_answer(llm, PROMPT, max_tokens=N, kmax=KMAX, until=0.0)
     assert all(t < 2 for t in (*found.models, *found.lookups))
 
 
