@@ -289,17 +289,16 @@ class ChatTemplate:
         The format's default system text is used where the conversation has none of its own. Raises InputError for an
         unknown role.
         """
-        tokens = self._part("", bos=True)
+        tokens = self._tokens("", bos=True)
         for message in self._arranged(messages):
             tokens += self._turn(message)
         if answer:
-            tokens += self._part(self.format.turn["assistant"][0])
+            tokens += self._tokens(self.format.turn["assistant"][0])
         return tokens
 
     def bare(self, text: str) -> list[int]:
         """Token ids of a text without a turn around it; at least one."""
-        tokens = self._tokenizer.tokenize(text.encode(), add_bos=self._add_bos, special=False)
-        return list(tokens) or [self._tokenizer.token_bos()]
+        return self._tokens(text, special=False, bos=True) or [self._tokenizer.token_bos()]
 
     def _arranged(self, messages: Sequence[Message]) -> list[Message]:
         turns = list(messages)
@@ -318,22 +317,15 @@ class ChatTemplate:
                 f"a {role or 'nameless'} turn has no place here",
                 f"use {', '.join(self.format.turn)}",
             )
-        before, after = (self._part(text) for text in self.format.turn[role])
-        text = (
-            list(message["tokens"])
-            if "tokens" in message
-            else self._text(message.get("content", ""))
-        )
+        before, after = (self._tokens(text) for text in self.format.turn[role])
+        text = list(message.get("tokens", ()))
+        if "tokens" not in message:
+            text = self._tokens(message.get("content", ""), special=False)
         if text and after and text[-1] == after[0]:
             text.pop()  # the answer ended with the token that closes its turn
         return before + text + after
 
-    def _part(self, text: str, bos: bool = False) -> list[int]:
-        return list(
-            self._tokenizer.tokenize(text.encode(), add_bos=bos and self._add_bos, special=True)
-        )
-
-    def _text(self, text: str) -> list[int]:
-        return list(
-            self._tokenizer.tokenize(text.encode("utf-8", "strict"), add_bos=False, special=False)
-        )
+    def _tokens(self, text: str, *, special: bool = True, bos: bool = False) -> list[int]:
+        """Of a part of the format, or with `special` False of somebody's text."""
+        bos = bos and self._add_bos
+        return list(self._tokenizer.tokenize(text.encode(), add_bos=bos, special=special))

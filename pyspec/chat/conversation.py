@@ -200,16 +200,12 @@ class LlamaChat(LlamaSpeaker):
     @property
     def draft(self) -> str:
         """Name of what drafts, or none."""
-        return self._names()[0]
+        return self._llm.assembly.draft
 
     @property
     def companion(self) -> str:
         """Name of the companion, or none."""
-        return self._names()[1]
-
-    def _names(self) -> tuple[str, str]:
-        assembly = self._llm._assembly  # noqa: SLF001 - results alone name them in public, and only after an answer
-        return ("none", "none") if assembly is None else (assembly.draft, assembly.companion)
+        return self._llm.assembly.companion
 
     @property
     def name(self) -> str:
