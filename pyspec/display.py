@@ -18,6 +18,7 @@ from rich.text import Text
 from pyspec.tokens import Source, Token
 
 _JOINERS = "\u200c\u200d"  # format characters that Persian and emoji are written with
+_STEERING = ("Cc", "Cf", "Cs")
 
 
 def safe(text: str) -> str:
@@ -26,11 +27,8 @@ def safe(text: str) -> str:
     Control characters but newline and tab are dropped, ESC and the C1 set among them, and format
     characters such as bidirectional overrides, and lone surrogates.
     """
-    return "".join(char for char in text if char in "\n\t" or _harmless(char))
-
-
-def _harmless(char: str) -> bool:
-    return unicodedata.category(char) not in ("Cc", "Cf", "Cs") or char in _JOINERS
+    kept = f"\n\t{_JOINERS}"
+    return "".join(c for c in text if c in kept or unicodedata.category(c) not in _STEERING)
 
 
 def counted(n: int, thing: str) -> str:
@@ -93,9 +91,10 @@ def token_text(tokens: Sequence[Token], piece: Callable[[int], bytes], colour: b
         _mark(text, source.label, source, colour)
         text.append(f"  {counted(count, 'token')}, {_MEANING[source]}\n")
     for number, token in enumerate(relaxed, start=1):
-        said, preferred = (_quoted(piece(i)) for i in (token.id, token.preferred))
+        ids = token.id, token.preferred
+        said, preferred = (safe(piece(i).decode("utf-8", "replace")) for i in ids)
         text.append(
-            f"({number}) {said}, the target preferred {preferred} by {token.gap:.3f} nats\n"
+            f"({number}) {said!r}, the target preferred {preferred!r} by {token.gap:.3f} nats\n"
         )
     return text
 
@@ -109,10 +108,6 @@ def print_tokens(console: Console, tokens: Sequence[Token], piece: Callable[[int
 def _mark(text: Text, words: str, source: Source, colour: bool) -> None:
     before, after = ("", "") if colour else _FRAMES[source]
     text.append(f"{before}{words}{after}", _STYLES[source])
-
-
-def _quoted(data: bytes) -> str:
-    return repr(safe(data.decode("utf-8", "replace")))
 
 
 # -- what drafts did for it --------------------------------------------------------------------------------------------

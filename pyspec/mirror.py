@@ -125,18 +125,14 @@ class Mirror(TargetLlama):
         ids = self.input_ids[: self.n_tokens].tolist()
         own = self._own_text
         if own and self.n_tokens == len(own) - 1 and ids == own[:-1]:
-            return 0 if self._used_by_others() else -1
+            # another program may decode on this context (guidance does) and not tell by `input_ids`
+            return -1 if self._decoded() in (self._at_rest, _NEVER_DECODED) else 0
         return common_prefix(ids, tokens)
 
     def _decoded(self) -> tuple[int, int]:
         """Tokens that llama.cpp has decoded on this context, in batches and singly."""
         seen = llama_cpp.llama_perf_context(self._ctx.ctx)
         return seen.n_p_eval, seen.n_eval
-
-    def _used_by_others(self) -> bool:
-        """Whether another program decoded on this context (guidance does) and did not tell by `input_ids`."""
-        now = self._decoded()
-        return now not in (self._at_rest, _NEVER_DECODED)
 
     def _follow(self, text: list[int]) -> None:
         """Let `input_ids` and `n_tokens` say what the KV holds: all of the text but its last token."""

@@ -58,17 +58,14 @@ class TextAssembler:
             self.done = True
             text, self._held = self._held[: min(found)], ""
             return text
-        keep = 0 if final else self._possible_stop()
+        keep = 0 if final else max((overlap(self._held, stop) for stop in self._stop), default=0)
         cut = len(self._held) - keep
         text, self._held = self._held[:cut], self._held[cut:]
         return text
 
-    def _possible_stop(self) -> int:
-        """Length of the longest end of the text that a stop string begins with."""
-        return max((_overlap(self._held, stop) for stop in self._stop), default=0)
 
-
-def _overlap(text: str, stop: str) -> int:
+def overlap(text: str, stop: str) -> int:
+    """Length of the longest end of the text that a stop string begins with."""
     return next(
         (n for n in range(min(len(stop) - 1, len(text)), 0, -1) if text.endswith(stop[:n])), 0
     )

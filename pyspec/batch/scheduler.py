@@ -165,7 +165,9 @@ class Scheduler:
         if self._exact:
             n -= n % EXACT_CHUNK  # pieces have to begin where they would alone
         seq = self._place(source)
-        self._make_room(job, source)
+        if not self._streams:  # in a pool, what free sequences hold gives way
+            used = sum(answer.job.need for answer in self._active.values())
+            self._kept.drop(self._contexts.layout.cells - used - job.need, spare=source)
         if n == 0 or (source not in self._active and not self._kept.texts[source or 0]):
             source, n = None, 0
         if self._exact and source in (None, seq):
@@ -174,12 +176,6 @@ class Scheduler:
         answer.place(seq, self._kept.take(seq, text, source, n))
         self._active[seq] = answer
         self._forget(seq)
-
-    def _make_room(self, job: Job, source: int | None) -> None:
-        """In a pool, what free sequences hold gives way."""
-        if not self._streams:
-            used = sum(answer.job.need for answer in self._active.values())
-            self._kept.drop(self._contexts.layout.cells - used - job.need, spare=source)
 
     def _place(self, source: int | None) -> int:
         """A free sequence: the one that holds the prompt's beginning, or the one free for longest; beside others over streams."""

@@ -71,8 +71,11 @@ def save(
 
     Raises InputError where the folder refuses, or where the file there is no saved chat.
     """
-    if path.exists():
-        _refuse_to_replace(path)
+    try:
+        if path.exists():
+            load(path)
+    except InputError:
+        raise InputError(f"{path} is there and is no saved chat", "name another file") from None
     saved = SavedChat(
         kind="pyspec-chat",
         format=1,
@@ -86,13 +89,6 @@ def save(
         write_whole(path, [data, b"\n"])
     except OSError as error:
         raise InputError(f"cannot write {path}: {error.strerror}", "name another file") from error
-
-
-def _refuse_to_replace(path: Path) -> None:
-    try:
-        load(path)
-    except InputError:
-        raise InputError(f"{path} is there and is no saved chat", "name another file") from None
 
 
 def _messages(conversation: Conversation) -> list[SavedMessage]:

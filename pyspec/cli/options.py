@@ -302,10 +302,9 @@ _FLAGS = {
 def engine_arguments(**options: Any) -> dict[str, Any]:
     """The keyword arguments of `SpeculativeLlama` for the options that were given, and `verbose`. Raises OptionError."""
     given = {name: value for name, value in options.items() if value is not None}
-    given |= {name: value for flag, (name, value) in _FLAGS.items() if given.pop(flag)}
-    given["kv_overrides"] = dict(given["kv_overrides"])
-    if not given["kv_overrides"]:
-        del given["kv_overrides"]
+    given |= {name: value for flag, (name, value) in _FLAGS.items() if given.pop(flag, False)}
+    if overrides := dict(given.pop("kv_overrides", ())):
+        given["kv_overrides"] = overrides
     if given.get("type_v") not in (None, 0, 1, 30) and given.get("flash_attn") is False:
         raise OptionError("a quantised V cache (-ctv) needs flash attention", "leave -fa off out")
     if given.get("n_ubatch", 0) > (most := given.get("n_batch", 512)):

@@ -13,6 +13,7 @@ import msgspec
 
 from pyspec.batch.bodies import CHAT, body_of, choice_of, openai_reason, split_calls
 from pyspec.errors import AnswerFailed
+from pyspec.text import overlap
 
 if TYPE_CHECKING:
     from pyspec.batch.jobs import Delta, Job, Likely
@@ -100,12 +101,8 @@ class Choice:
             if self.result is not None and self.result.error is not None:
                 raise AnswerFailed(self.result.error.message, self.result.error.type)
             likely = [pair for d in deltas for pair in zip(d.tokens, d.likely)]
-            yield "".join(d.text for d in deltas), likely, self._details(deltas)
-
-    def _details(self, deltas: Sequence[Delta]) -> list[dict[str, Any]]:
-        if not self.asked.details:
-            return []
-        return [self._detail(token) for delta in deltas for token in delta.tokens]
+            tokens = [token for d in deltas for token in d.tokens] if self.asked.details else []
+            yield "".join(d.text for d in deltas), likely, [self._detail(each) for each in tokens]
 
     def _detail(self, token: Token) -> dict[str, Any]:
         text = self._decoder.decode(self.asked.piece(token.id))
@@ -179,9 +176,7 @@ class _Calls:
         self._held += text
         at = self._held.find(_CALL)
         if at < 0:
-            most = min(len(_CALL) - 1, len(self._held))
-            keep = next((n for n in range(most, 0, -1) if self._held.endswith(_CALL[:n])), 0)
-            at = len(self._held) - keep
+            at = len(self._held) - overlap(self._held, _CALL)
         shown, self._held = self._held[:at], self._held[at:]
         return shown
 

@@ -73,7 +73,7 @@ def check_model(
     """
     path = Path(path)
     extra = extra_buffers(loading.extra_buffers)
-    if _is_shipped(path):
+    if os.path.realpath(path.parent) == os.path.realpath(models_folder()):  # it ships with pyspec
         return extra
     if trust:
         read_header(path, weights=not loading.vocab_only)
@@ -125,10 +125,6 @@ def _dies_only_with_extra(path: Path) -> bool:
     stamps = _stamps(header)
     first = _run(header, stamps, Loading(), True)
     return first.signal in _CRASHES and _run(header, stamps, Loading(), False).ok
-
-
-def _is_shipped(path: Path) -> bool:
-    return os.path.realpath(path.parent) == os.path.realpath(models_folder())
 
 
 def _stamps(header: Header) -> list[Stamp]:

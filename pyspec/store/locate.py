@@ -188,14 +188,12 @@ def remove(name: str) -> str:
             f"there is no model {show(name)} here", "`pyspec models list` shows all"
         )
     if found.origin == OURS:
-        return remove(found.name) if found.name != name else _remove_fetched(found)
+        if found.name != name:
+            return remove(found.name)
+        parts = re.sub(r"-00001-of-(\d{5})\.gguf$", r"-?????-of-\1.gguf", found.path.name)
+        return _deleted(name, list(found.path.parent.glob(parts)))
     how = {"ollama": f"`ollama rm {found.name}`"}.get(found.origin, "that program")
     raise OptionError(f"{found.name} belongs to {found.origin}", f"remove it with {how}")
-
-
-def _remove_fetched(found: Found) -> str:
-    stem = re.sub(r"-00001-of-(\d{5})\.gguf$", r"-?????-of-\1.gguf", found.path.name)
-    return _deleted(found.name, list(found.path.parent.glob(stem)))
 
 
 def _deleted(name: str, paths: list[Path]) -> str:
