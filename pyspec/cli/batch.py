@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -38,7 +37,7 @@ from pyspec.cli.options import (
     model_options,
     sampler_options,
 )
-from pyspec.cli.streams import file_text, interruptible
+from pyspec.cli.streams import exit_code, file_text, interruptible
 from pyspec.errors import Cancelled
 
 FAILED_ITEMS = 3
@@ -196,7 +195,7 @@ def _answer(answerer: Any, run: FileRun) -> int:
                 f"stopped with {left} of {run.summary.records} records to do; the same command goes on from here",
                 err=True,
             )
-            return 128 + (signals[0] if signals else signal.SIGINT)
+            return exit_code(signals)
         run.assemble()
     return FAILED_ITEMS if run.summary.failed else 0
 

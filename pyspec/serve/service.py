@@ -13,15 +13,13 @@ import random
 import threading
 import uuid
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
-from prometheus_client.core import GaugeMetricFamily
-from prometheus_client.registry import Collector
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 from pyspec.batch.bodies import read_body
 from pyspec.batch.jobs import Delta
@@ -153,6 +151,9 @@ class Metrics:
         def counter(name: str, text: str, labels: Iterable[str] = ()) -> Counter:
             return Counter(f"pyspec_{name}", text, labels, registry=registry)
 
+        def histogram(name: str, text: str) -> Histogram:
+            return Histogram(f"pyspec_{name}_seconds", text, buckets=_BUCKETS, registry=registry)
+
         self._requests = counter("requests", "Requests that were begun.", ["kind"])
         self._answers = counter("answers", "Answers by how they ended.", ["reason"])
         self._prompt = counter("prompt_tokens", "Tokens of prompts.")
@@ -161,16 +162,19 @@ class Metrics:
             name: counter(f"{name}_tokens" if name != "relaxed_nats" else name, text)
             for name, text in _COUNTED.items()
         }
-        self._first = Histogram(
-            "pyspec_first_token_seconds",
-            "Until the first token.",
-            buckets=_BUCKETS,
-            registry=registry,
-        )
-        self._whole = Histogram(
-            "pyspec_answer_seconds", "Until the last token.", buckets=_BUCKETS, registry=registry
-        )
-        registry.register(_Now(batch))
+        self._first = histogram("first_token", "Until the first token.")
+        self._whole = histogram("answer", "Until the last token.")
+        now: dict[str, tuple[str, Callable[[], float]]] = {
+            "running": ("Answers that run.", lambda: batch.load[0]),
+            "waiting": ("Answers that wait for a sequence.", lambda: batch.load[1]),
+            "sequences": ("Answers that may run at once.", lambda: batch.parallel),
+            "speed_against_plain": (
+                "Times as fast as without drafts by the measured cost curve; 0 where nothing was drafted.",
+                lambda: batch.speed,
+            ),
+        }
+        for name, (text, value) in now.items():
+            Gauge(f"pyspec_{name}", text, registry=registry).set_function(value)
 
     def asked(self, kind: str) -> None:
         """A request was begun."""
@@ -189,28 +193,6 @@ class Metrics:
     def text(self) -> bytes:
         """All of it, in Prometheus' text format."""
         return generate_latest(self._registry)
-
-
-class _Now(Collector):
-    """What the batch says when it is asked."""
-
-    def __init__(self, batch: Batch) -> None:
-        self._batch = batch
-
-    def collect(self) -> Iterable[Any]:
-        batch = self._batch
-        running, waiting = batch.load
-        values = {
-            "running": ("Answers that run.", running),
-            "waiting": ("Answers that wait for a sequence.", waiting),
-            "sequences": ("Answers that may run at once.", batch.parallel),
-            "speed_against_plain": (
-                "Times as fast as without drafts by the measured cost curve; 0 where nothing was drafted.",
-                batch.speed,
-            ),
-        }
-        for name, (text, value) in values.items():
-            yield GaugeMetricFamily(f"pyspec_{name}", text, value=value)
 
 
 # -- requests ----------------------------------------------------------------------------------------------------------
