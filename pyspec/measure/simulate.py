@@ -14,7 +14,7 @@ from math import exp, log
 from typing import NamedTuple
 
 from pyspec.measure.rounds import NOTHING, Answer, Chain
-from pyspec.policy.cost import N_MAX, CostCurve, expand
+from pyspec.policy.cost import CostCurve, expand, time_at
 from pyspec.policy.types import (
     LONGEST,
     LOOKUP,
@@ -31,15 +31,14 @@ _NOISE = 0.03  # standard deviation of the logarithm of a time
 
 
 class Times:
-    """Time in ms by rows: given up to some count, and from there on as `pyspec.policy.cost.expand` has it."""
+    """Time in ms by rows: given up to some count, and from there on as policies take it."""
 
     def __init__(self, points: Mapping[int, float], unit: float = 1.0) -> None:
         self.table = [unit * t for t in expand(points)]
-        self._slope = self.table[N_MAX] - self.table[N_MAX - 1]
 
     def __call__(self, rows: int) -> float:
         """The time of so many rows; 0 for none."""
-        return self.table[min(rows, N_MAX)] + max(0, rows - N_MAX) * self._slope
+        return time_at(self.table, rows)
 
 
 class Costs(NamedTuple):

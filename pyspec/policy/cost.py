@@ -58,17 +58,17 @@ DEFAULT_SHAPE = "Q4_K_M"
 def expand(points: Mapping[int, float], n_max: int = N_MAX) -> list[float]:
     """Times for 0..n_max rows from measured points {rows: time}; entry 0 is 0.
 
-    Linear between neighbours; beyond the last point as in `_at`. Raises OptionError on an empty curve or impossible times.
+    Linear between neighbours; beyond the last point as in `time_at`. Raises OptionError on an empty curve or impossible times.
     """
     known = sorted((int(n), float(t)) for n, t in points.items())
     if not known or known[0][0] < 1 or not all(0.0 < t < 1e9 for _, t in known):
         raise OptionError("a cost curve needs positive, finite times for one or more rows")
     rows, times = zip(*known, strict=True)
     inside = [0.0, *np.interp(range(1, rows[-1] + 1), rows, times).tolist()]
-    return [_at(inside, n) for n in range(n_max + 1)]
+    return [time_at(inside, n) for n in range(n_max + 1)]
 
 
-def _at(base: Sequence[float], rows: int) -> float:
+def time_at(base: Sequence[float], rows: int) -> float:
     """A curve at any count: beyond its end as steep as its upper half, so that no single step is taken for a trend."""
     last = len(base) - 1
     if rows <= last:
@@ -193,7 +193,7 @@ class RowTimes:
             return self._one, self._more[rows - 1]
         low, high, weight = self._around(depth)
         one = low[1] + (high[1] - low[1]) * weight
-        t0, t1 = _at(low, rows), _at(high, rows)
+        t0, t1 = time_at(low, rows), time_at(high, rows)
         return one, max((t0 + (t1 - t0) * weight) / one - 1.0, 0.01 * (rows - 1))
 
     def _step(self, depth: int) -> int:
