@@ -69,22 +69,19 @@ def test_what_a_round_costs_beside_decodes_is_shown(script, tiny_ascii: Path, ca
 
 
 def test_committed_rounds_are_replayed(script, capsys) -> None:
-    """A line for each curve, with a number in every column, and what the companion knows of drafts."""
+    """A line for each curve, with a number in every column."""
     script("replay").main(["--curve", "GPU", str(script("replay").ROUNDS / "q4_k_m.npz")])
     rows = [line.split(" | ") for line in capsys.readouterr().out.splitlines()]
     assert rows[2][:2] == ["| q4_k_m", "GPU"]
     assert all(0.5 < float(cell.strip(" |")) < 20.0 for cell in rows[2][2:])
-    assert rows[-1] == [
-        "q4_k_m: the companion has the draft's token 45 % of the time; checked 0 at a time, a drafted token costs 1.00 steps"
-    ]
 
 
 def test_rounds_without_a_companion_are_replayed(script, capsys) -> None:
     """What a companion would bring is not known then; the rest is."""
     script("replay").main(["--curve", "GPU", str(script("replay").ROUNDS / "eagle3.npz")])
     (cells,) = (line.split(" | ") for line in capsys.readouterr().out.strip().splitlines()[2:])
-    assert cells[4:7] == ["-"] * 3
-    assert all(0.5 < float(cell.strip(" |")) < 20.0 for cell in cells[2:4] + cells[7:])
+    assert cells[4:6] == ["-"] * 2
+    assert all(0.5 < float(cell.strip(" |")) < 20.0 for cell in cells[2:4] + cells[6:])
 
 
 def test_the_server_is_loaded(script, tiny_ascii: Path, tmp_path: Path, capsys) -> None:
