@@ -16,11 +16,9 @@ from argparse import Namespace
 from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
-from statistics import median
 from typing import Any
 
-import msgspec
-from common import Comparison, arguments, in_turns, publish, resident
+from common import Comparison, Figures, arguments, in_turns, medians, publish, resident
 
 from pyspec.measure.report import table
 from pyspec.measure.tasks import Options, Question, load_questions
@@ -37,21 +35,11 @@ HEAD = ("contender", "tokens", "tokens/s", "of the loop", "of plain", "peak MB",
         "outside decodes", "accepted")  # fmt: skip
 
 
-class Figures(msgspec.Struct):
-    """What a contender took for all records; medians over runs. rate: tokens a second; peak, kv: MB, 0 where not known."""
-
-    name: str
-    tokens: float
-    rate: float
-    peak: float = 0.0
-    kv: float = 0.0
-    outside: float = 0.0
-    accepted: int = 0
-    verified: int = 0
+NOT_KNOWN = dict.fromkeys(("peak", "kv", "outside", "accepted", "verified"), 0)
 
 
 class BatchResults(Comparison, kw_only=True):
-    """A run over one target."""
+    """A run over one target. Of each contender: tokens, rate (a second), peak and kv (MB) and what else is known of it."""
 
     heading = "Batches"
     intro = (
@@ -62,46 +50,31 @@ class BatchResults(Comparison, kw_only=True):
     )
 
     records: int
-    contenders: list[Figures]
 
     @property
     def work(self) -> str:
         """Records, and the most tokens of each."""
         return f"{self.records} records, at most {self.max_tokens} tokens each"
 
-    def find(self, name: str) -> Figures | None:
-        """A contender's figures by its name."""
-        return next((one for one in self.contenders if one.name == name), None)
-
     def table(self) -> str:
         """Speed, memory and what was accepted, a row a contender."""
         return table(HEAD, [self._row(one) for one in self.contenders])
 
-    def _row(self, one: Figures) -> list[str]:
-        loop, plain = self.find(LOOP), self.find(f"plain:{one.name.partition(':')[2]}")
-        beyond = "-"
-        if one.peak and loop and loop.peak:
-            beyond = f"{100 * (one.peak - one.kv - loop.peak + loop.kv) / loop.peak:+.0f} %"
+    def _row(self, one: dict[str, Any]) -> list[str]:
+        loop, plain = self.find(LOOP), self.find(f"plain:{one['name'].partition(':')[2]}")
+        own, beyond = one["peak"] - one["kv"], "-"
+        if one["peak"] and loop and loop["peak"]:
+            beyond = f"{100 * (own - loop['peak'] + loop['kv']) / loop['peak']:+.0f} %"
         return [
-            one.name,
-            f"{one.tokens:.0f}",
-            f"{one.rate:.1f}",
-            *(f"{one.rate / base.rate:.2f}" if base else "-" for base in (loop, plain)),
-            *(f"{value:.0f}" if one.peak else "-" for value in (one.peak, one.kv)),
+            one["name"],
+            f"{one['tokens']:.0f}",
+            f"{one['rate']:.1f}",
+            *(f"{one['rate'] / base['rate']:.2f}" if base else "-" for base in (loop, plain)),
+            *(f"{one[key]:.0f}" if one["peak"] else "-" for key in ("peak", "kv")),
             beyond,
-            f"{100 * one.outside:.1f} %" if one.outside else "-",
-            f"{one.accepted} of {one.verified}" if one.verified else "-",
+            f"{100 * one['outside']:.1f} %" if one["outside"] else "-",
+            f"{one['accepted']:.0f} of {one['verified']:.0f}" if one["verified"] else "-",
         ]
-
-
-def summary(name: str, runs: Sequence[dict[str, float]]) -> Figures:
-    """A contender's medians; a run has tokens, seconds and what else was measured."""
-    last = runs[-1]
-    middle = {key: median(run.get(key, 0.0) for run in runs) for key in ("tokens", "peak", "kv")}
-    rate = median(run["tokens"] / run["seconds"] for run in runs)
-    outside = median(run.get("outside_decodes", 0.0) for run in runs)
-    counts = {key: int(last.get(key, 0)) for key in ("accepted", "verified")}
-    return Figures(name=name, rate=rate, outside=outside, **middle, **counts)
 
 
 def main(words: Sequence[str] | None = None) -> None:
@@ -117,16 +90,17 @@ def main(words: Sequence[str] | None = None) -> None:
     ]
     contenders += options.more.split(",") if options.more else []
 
-    def alone(one: str) -> dict[str, Any]:
+    def alone(one: str) -> Figures:
         command = [sys.executable, __file__, *given, "--contender", one]
-        return json.loads(subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout)
+        run = json.loads(subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout)
+        return {**NOT_KNOWN, **run, "rate": run["tokens"] / run["seconds"]}
 
-    found = in_turns(contenders, options.repeat, alone)
-    figures = [summary(one, runs) for one, runs in found.items()]
-    publish(BatchResults, "batch", options, given, figures, records=options.records)
+    runs = in_turns(contenders, options.repeat, alone)
+    found = {one: medians(those) for one, those in runs.items()}
+    publish(BatchResults, "batch", options, given, found, records=options.records)
 
 
-def measure(options: Namespace) -> dict[str, Any]:
+def measure(options: Namespace) -> Figures:
     """Run one contender in this process."""
     kind, _, n = options.contender.partition(":")
     asked = load_questions(Path(options.questions))
@@ -139,7 +113,7 @@ def measure(options: Namespace) -> dict[str, Any]:
     return server(options, texts) if kind == "server" else batch(options, texts, kind, int(n))
 
 
-def loop(options: Namespace, asked: Sequence[Question]) -> dict[str, Any]:
+def loop(options: Namespace, asked: Sequence[Question]) -> Figures:
     """One prompt after another, as a program that knows llama-cpp-python would."""
     from pyspec.measure.contenders import Files, InProcess  # noqa: PLC0415 - each contender's process loads what it needs
 
@@ -164,7 +138,7 @@ def kv_megabytes(model: str, cells: int) -> float:
     return 4 * width * header.of_arch("block_count") * cells / 2**20
 
 
-def batch(options: Namespace, texts: list[str], kind: str, n: int) -> dict[str, Any]:
+def batch(options: Namespace, texts: list[str], kind: str, n: int) -> Figures:
     """`pyspec.Batch`: without drafts, with those asked for, with lookup, or exact."""
     from pyspec.batch import Batch, Settings  # noqa: PLC0415 - as above
 
@@ -177,12 +151,15 @@ def batch(options: Namespace, texts: list[str], kind: str, n: int) -> dict[str, 
         tokens = sum(result.usage.completion_tokens for result in answerer.run(texts))
         seconds = time.perf_counter() - start
         stats = answerer.stats()
-    kept = {key: stats[key] for key in ("outside_decodes", "accepted", "verified")}
-    kv = kv_megabytes(options.model, stats["kv_cells"])
-    return {"tokens": tokens, "seconds": seconds, "peak": resident("VmHWM"), "kv": kv, **kept}
+    kept = {key: stats[key] for key in ("accepted", "verified")}
+    kept |= {
+        "outside": stats["outside_decodes"],
+        "kv": kv_megabytes(options.model, stats["kv_cells"]),
+    }
+    return {"tokens": tokens, "seconds": seconds, "peak": resident("VmHWM"), **kept}
 
 
-def server(options: Namespace, texts: list[str]) -> dict[str, Any]:
+def server(options: Namespace, texts: list[str]) -> Figures:
     """llama-server with 16 slots, driven by 16 clients as bench/serve.py does it."""
     from serve import PEER, measure  # noqa: PLC0415 - as above
 

@@ -6,14 +6,17 @@ import argparse
 import json
 import re
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any, ClassVar
+from statistics import median
+from typing import Any, ClassVar, TypeVar
 
 import msgspec
 
 from pyspec.measure.records import ModelFile, machine, model_file, published
+
+T = TypeVar("T")
 
 
 def arguments(
@@ -40,10 +43,10 @@ def arguments(
 
 
 def in_turns(
-    contenders: Iterable[str], repeat: int, measure: Callable[[str], dict[str, Any]]
-) -> dict[str, list[dict[str, Any]]]:
+    contenders: Iterable[str], repeat: int, measure: Callable[[str], T]
+) -> dict[str, list[T]]:
     """What `measure` finds of each contender, so often; stderr tells it at once."""
-    found: dict[str, list[dict[str, Any]]] = {one: [] for one in contenders}
+    found: dict[str, list[T]] = {one: [] for one in contenders}
     for _ in range(repeat):
         for one, runs in found.items():
             runs.append(measure(one))
@@ -58,8 +61,17 @@ def resident(what: str, process: int | str = "self") -> float:
     return int(found[1]) / 2**10 if found else 0.0
 
 
+Figures = dict[str, float]
+"""What one run of a contender came to, by the figure's name."""
+
+
+def medians(runs: Sequence[Figures]) -> Figures:
+    """Each figure's median over runs."""
+    return {key: median(run[key] for run in runs) for key in runs[0]}
+
+
 class Comparison(msgspec.Struct, kw_only=True):
-    """What a run depends on; max_tokens: of an answer; repeat: runs of each contender."""
+    """What a run depends on; max_tokens: of an answer; repeat: runs of each contender; contenders: their medians, by name."""
 
     heading: ClassVar[str]
     intro: ClassVar[str]
@@ -72,6 +84,11 @@ class Comparison(msgspec.Struct, kw_only=True):
     target: ModelFile
     max_tokens: int
     repeat: int
+    contenders: list[dict[str, Any]]
+
+    def find(self, name: str) -> dict[str, Any] | None:
+        """A contender's figures by its name."""
+        return next((one for one in self.contenders if one["name"] == name), None)
 
     @property
     def work(self) -> str:
@@ -88,15 +105,15 @@ def publish(
     name: str,
     options: argparse.Namespace,
     words: Sequence[str],
-    contenders: Sequence[Any],
+    found: Mapping[str, Figures],
     **more: Any,
 ) -> None:
-    """Print what a run of bench/NAME.py with these words found; with --out, write it there and the page beside it.
+    """Print what a run of bench/NAME.py with these words found of each contender; with --out, write it and the page beside it.
 
     more: what the kind has beyond a `Comparison`.
     """
     target = Path(options.model)
-    found = kind(
+    results = kind(
         title=options.title or f"{name.capitalize()}, {target.stem}",
         command=published(f"python bench/{name}.py", words),
         day=datetime.now(timezone.utc).date().isoformat(),
@@ -105,13 +122,13 @@ def publish(
         target=model_file(target),
         max_tokens=options.tokens,
         repeat=options.repeat,
-        contenders=contenders,
+        contenders=[{"name": name, **figures} for name, figures in found.items()],
         **more,
     )
-    print(found.table())
+    print(results.table())
     if options.out:
         options.out.parent.mkdir(parents=True, exist_ok=True)
-        options.out.write_bytes(msgspec.json.format(msgspec.json.encode(found), indent=1) + b"\n")
+        options.out.write_bytes(msgspec.json.format(msgspec.json.encode(results), indent=1) + b"\n")
         write_page(options.out.parent, kind)
 
 

@@ -102,10 +102,10 @@ def _batch_row(found: BatchResults) -> list[str]:
     plain, own, peer = (found.find(name) for name in ("plain:1", "speculative:16", "server"))
     if plain is None or own is None:
         raise InputError(f"{found.title} has no plain:1 or no speculative:16")
-    other = f"{peer.rate / plain.rate:.2f} llama-server, 16 clients" if peer else "-"
-    gain = f"**{own.rate / plain.rate:.2f}**"
+    other = f"{peer['rate'] / plain['rate']:.2f} llama-server, 16 clients" if peer else "-"
+    gain = f"**{own['rate'] / plain['rate']:.2f}**"
     title = _link(f"{found.title}, 16 at once", "batch")
-    return [title, f"{plain.rate:.0f}", gain, "-", "-", other]
+    return [title, f"{plain['rate']:.0f}", gain, "-", "-", other]
 
 
 def rules_table(folder: Path) -> str:

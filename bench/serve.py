@@ -19,8 +19,7 @@ from pathlib import Path
 from statistics import median, quantiles
 from typing import Any
 
-import msgspec
-from common import Comparison, arguments, in_turns, publish, resident
+from common import Comparison, Figures, arguments, in_turns, medians, publish, resident
 
 from pyspec.errors import EngineError
 from pyspec.measure.contenders import ServerProcess, llama_server
@@ -36,21 +35,8 @@ HEAD = ("contender", "tokens/s", "of llama-server", "first p50", "first p95", "w
         "MB then", "MB at the end")  # fmt: skip
 
 
-class Served(msgspec.Struct):
-    """What clients saw of one contender; medians over runs. first, late, whole: seconds. then, end: MB."""
-
-    name: str
-    rate: float
-    first: float
-    late: float
-    whole: float
-    errors: int
-    then: float
-    end: float
-
-
 class ServeResults(Comparison, kw_only=True):
-    """A run over one target."""
+    """A run over one target. Of each contender: rate (tokens a second); first, late, whole (seconds); errors; then, end (MB)."""
 
     heading = "Servers under load"
     intro = (
@@ -61,7 +47,6 @@ class ServeResults(Comparison, kw_only=True):
 
     clients: int
     requests: int
-    contenders: list[Served]
 
     @property
     def work(self) -> str:
@@ -72,15 +57,14 @@ class ServeResults(Comparison, kw_only=True):
 
     def table(self) -> str:
         """A row a contender; speeds beside llama-server's where it was measured."""
-        base = next((one.rate for one in self.contenders if one.name == PEER), 0.0)
+        base = self.find(PEER)
         rows = [
             [
-                one.name,
-                f"{one.rate:.1f}",
-                f"{one.rate / base:.2f}" if base else "-",
-                *(f"{value:.2f}" for value in (one.first, one.late, one.whole)),
-                str(one.errors),
-                *(f"{value:.0f}" for value in (one.then, one.end)),
+                one["name"],
+                f"{one['rate']:.1f}",
+                f"{one['rate'] / base['rate']:.2f}" if base else "-",
+                *(f"{one[key]:.2f}" for key in ("first", "late", "whole")),
+                *(f"{one[key]:.0f}" for key in ("errors", "then", "end")),
             ]
             for one in self.contenders
         ]
@@ -92,20 +76,16 @@ def main(words: Sequence[str] | None = None) -> None:
     given = list(sys.argv[1:] if words is None else words)
     options = arguments(__doc__, given, "model", "questions", **OPTIONS)
     texts = [question.turns[0] for question in load_questions(Path(options.questions))]
-    found = in_turns(
+    runs = in_turns(
         options.contenders.split(","), options.repeat, lambda one: measure(options, one, texts)
     )
-    figures = [summary(contender, runs) for contender, runs in found.items()]
+    # errors are those of all runs
+    found = {
+        one: medians(those) | {"errors": sum(run["errors"] for run in those)}
+        for one, those in runs.items()
+    }
     counts = {"clients": options.clients, "requests": options.requests}
-    publish(ServeResults, "serve", options, given, figures, **counts)
-
-
-def summary(contender: str, runs: Sequence[dict[str, float]]) -> Served:
-    """A contender's medians, and all of its errors."""
-    keys = ("first", "late", "whole", "then", "end")
-    middle = {key: median(run[key] for run in runs) for key in keys}
-    rate = median(run["tokens"] / run["seconds"] for run in runs)
-    return Served(contender, rate, errors=int(sum(run["errors"] for run in runs)), **middle)
+    publish(ServeResults, "serve", options, given, found, **counts)
 
 
 def command(options: Namespace, contender: str) -> list[str]:
@@ -120,7 +100,7 @@ def command(options: Namespace, contender: str) -> list[str]:
             str(options.ctx), "-t", threads, "--draft", draft]  # fmt: skip
 
 
-def measure(options: Namespace, contender: str, texts: list[str]) -> dict[str, float]:
+def measure(options: Namespace, contender: str, texts: list[str]) -> Figures:
     """One contender under load; memory is looked at after each tenth of the requests, and told to whoever waits."""
     answers, held = [], []
     with ServerProcess(command(options, contender)) as process:
@@ -145,8 +125,9 @@ def measure(options: Namespace, contender: str, texts: list[str]) -> dict[str, f
         held.append(resident("VmRSS", process.pid))
     tokens, firsts, wholes = zip(*answers)
     return {
-        "tokens": sum(tokens), "seconds": seconds, "first": median(firsts), "late": quantiles(firsts, n=20)[-1],
-        "whole": median(wholes), "errors": options.requests - len(answers), "then": held[0], "end": held[-1],
+        "tokens": sum(tokens), "seconds": seconds, "rate": sum(tokens) / seconds, "first": median(firsts),
+        "late": quantiles(firsts, n=20)[-1], "whole": median(wholes), "errors": options.requests - len(answers),
+        "then": held[0], "end": held[-1],
     }  # fmt: skip
 
 

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from pyspec.measure.records import ModelFile
@@ -27,8 +28,9 @@ def results(batch, title: str = "Batch"):
     found = []
     for name, time in seconds.items():
         peak, kv = memory.get(name, (0.0, 0.0))
-        runs = [{"tokens": 100, "seconds": time * k, "peak": peak, "kv": kv} for k in (0.5, 1, 2)]
-        found.append(batch.summary(name, runs))
+        known = {"tokens": 100, "peak": peak, "kv": kv}
+        runs = [{**batch.NOT_KNOWN, **known, "rate": 100 / (time * k)} for k in (0.5, 1, 2)]
+        found.append({"name": name, **batch.medians(runs)})
     return batch.BatchResults(
         title=title, command="python bench/batch.py", day="2026-01-01", machine="a machine", threads=2,
         target=ModelFile("t.gguf", "ab", 9), records=64, max_tokens=96, repeat=3, contenders=found,
@@ -46,9 +48,7 @@ def test_speeds_are_medians_over_the_loop_and_over_plain(batch) -> None:
 def test_the_page_has_every_result_of_the_folder(script, batch, tmp_path: Path) -> None:
     """One section a file, by their names."""
     for name in ("b", "a"):
-        (tmp_path / f"{name}.json").write_bytes(
-            batch.msgspec.json.encode(results(batch, name.upper()))
-        )
+        (tmp_path / f"{name}.json").write_bytes(msgspec.json.encode(results(batch, name.upper())))
     script("common").write_page(tmp_path, batch.BatchResults)
     text = (tmp_path / "README.md").read_text()
     assert text.startswith("# Batches\n\n")
