@@ -8,52 +8,55 @@ from __future__ import annotations
 
 import hashlib
 import json
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 from llama_cpp.llama_grammar import JSON_GBNF
 
-from pyspec.batch.records import SAMPLER_FIELDS, Record, Turn
+from pyspec.batch.records import Record, Turn, Wanted
 from pyspec.errors import InputError
 from pyspec.sampling import schema_grammar
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
+    from pyspec.batch.jobs import Likely
     from pyspec.batch.records import Result
+    from pyspec.tokens import Token
 
 CHAT, COMPLETION = "chat", "completion"
-_PATHS = {"/v1/chat/completions": CHAT, "/v1/completions": COMPLETION}
+CALL = "<tool_call>"
+PATHS = {"/v1/chat/completions": CHAT, "/v1/completions": COMPLETION}
 
 
-class Body(msgspec.Struct, kw_only=True):
+class SpeculationBody(msgspec.Struct):
+    """How one request speculates. tokens: whether each token's source and gap are told."""
+
+    enabled: bool | None = None
+    verify: Literal["strict", "margin"] | None = None
+    theta: float | None = None
+    gap: float | None = None
+    budget: float | None = None
+    tokens: bool = False
+
+
+class Body(Wanted, kw_only=True):
     """What both kinds of request share; names and meanings are OpenAI's, top_k, min_p, grammar llama.cpp's."""
 
     model: str | None = None
-    max_tokens: int | None = None
-    temperature: float | None = None
-    top_p: float | None = None
-    top_k: int | None = None
-    min_p: float | None = None
-    repeat_penalty: float | None = None
-    presence_penalty: float | None = None
-    frequency_penalty: float | None = None
-    logit_bias: dict[int, float] | None = None
-    seed: int | None = None
     stop: str | list[str] | None = None
     n: int | None = None
     stream: bool | None = None
     stream_options: dict[str, Any] | None = None
-    grammar: str | None = None
     response_format: dict[str, Any] | None = None
-    speculation: dict[str, Any] | None = None
+    speculation: SpeculationBody | None = None
 
     def _shared(self, name: str) -> dict[str, Any]:
         stop = [self.stop] if isinstance(self.stop, str) else self.stop
         # a negative seed means any, as clients that know llama.cpp send
         seed = None if self.seed is None or self.seed < 0 else self.seed & 0xFFFFFFFF
-        asked = {key: getattr(self, key) for key in ("max_tokens", *SAMPLER_FIELDS)}
-        return {"id": name, "stop": stop, "seed": seed, **asked, "grammar": grammar_of(self)}
+        wanted = {key: getattr(self, key) for key in Wanted.__struct_fields__}
+        return {**wanted, "id": name, "stop": stop, "seed": seed, "grammar": grammar_of(self)}
 
 
 class ChatBody(Body):
@@ -73,19 +76,24 @@ class ChatBody(Body):
         """How many of the likeliest tokens to list with each; None for no logprobs at all."""
         return (self.top_logprobs or 0) if self.logprobs else None
 
+    @property
+    def may_call(self) -> bool:
+        """Whether the answer may be a call."""
+        return bool(self.tools) and self.tool_choice != "none"
+
     def record(self, name: str) -> Record:
         """What is asked, as a record."""
         shared = self._shared(name)
         if self.max_completion_tokens is not None:
             shared["max_tokens"] = self.max_completion_tokens
         turns = [_turn(message) for message in self.messages]
-        tools = _callable(self)
-        if tools:
+        if self.may_call:
+            tools = _functions(self.tools or [])
             if shared["grammar"] is not None:
                 raise InputError("tools and response_format cannot both shape an answer")
             shared["grammar"], lazy = tools_grammar(tools, self.tool_choice)
             turns = _with_system(turns, tools_text(tools, at_will=lazy))
-            shared["grammar_at"] = "<tool_call>" if lazy else None
+            shared["grammar_at"] = CALL if lazy else None
         return Record(messages=turns, form=CHAT, **shared)
 
 
@@ -99,6 +107,7 @@ class CompletionBody(Body):
     best_of: int | None = None
 
     form = COMPLETION
+    may_call = False
 
     @property
     def alternatives(self) -> int | None:
@@ -135,9 +144,9 @@ def _prompt(given: Any) -> dict[str, Any]:
 
 def read_body(path: str, data: bytes | msgspec.Raw) -> ChatBody | CompletionBody:
     """The body of a request to `path`. Raises InputError."""
-    form = _PATHS.get(path)
+    form = PATHS.get(path)
     if form is None:
-        raise InputError(f"url is {path[:80]!r}", f"use {' or '.join(_PATHS)}")
+        raise InputError(f"url is {path[:80]!r}", f"use {' or '.join(PATHS)}")
     kind: type[ChatBody | CompletionBody] = ChatBody if form == CHAT else CompletionBody
     try:
         return msgspec.json.decode(data, type=kind)
@@ -191,11 +200,9 @@ def _with_system(turns: Sequence[Turn], text: str) -> list[Turn]:
     return [Turn("system", text), *turns]
 
 
-def _callable(body: ChatBody) -> list[dict[str, Any]]:
+def _functions(tools: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """The functions that may be called."""
-    if not body.tools or body.tool_choice == "none":
-        return []
-    functions = [tool.get("function") for tool in body.tools]
+    functions = [tool.get("function") for tool in tools]
     if not all(isinstance(f, dict) and isinstance(f.get("name"), str) for f in functions):
         raise InputError("a tool has no function with a name")
     return [function for function in functions if function is not None]
@@ -233,7 +240,7 @@ def body_of(
 
 def split_calls(text: str, name: str) -> tuple[str, list[dict[str, Any]]]:
     """The text before the calls, and the calls that an answer ends with. A call that was cut short is text."""
-    before, *pieces = text.split("<tool_call>")
+    before, *pieces = text.split(CALL)
     calls: list[dict[str, Any]] = []
     for piece in pieces:
         try:
@@ -243,6 +250,32 @@ def split_calls(text: str, name: str) -> tuple[str, list[dict[str, Any]]]:
             return text, []
         calls.append({"id": f"call_{name}_{len(calls)}", "type": "function", "function": function})
     return before.strip(), calls
+
+
+def logprobs_of(
+    form: str, piece: Callable[[int], bytes], likely: Sequence[tuple[Token, Likely]]
+) -> dict[str, Any]:
+    """Log-probabilities, one a token, as a choice of this form has them."""
+
+    def word(token: int) -> str:
+        return piece(token).decode("utf-8", "replace")
+
+    def entry(token: int, value: float) -> dict[str, Any]:
+        return {"token": word(token), "logprob": value, "bytes": list(piece(token))}
+
+    if form == CHAT:
+        found = [
+            {**entry(token.id, at.value), "top_logprobs": [entry(*pair) for pair in at.top]}
+            for token, at in likely
+        ]
+        return {"content": found}
+    texts = [word(token.id) for token, _ in likely]
+    return {
+        "tokens": texts,
+        "token_logprobs": [at.value for _, at in likely],
+        "top_logprobs": [{word(token): value for token, value in at.top} for _, at in likely],
+        "text_offset": [sum(map(len, texts[:i])) for i in range(len(texts))],
+    }
 
 
 ABOUT_THE_TEXT = ("verification", "relaxed", "relaxed_nats")
@@ -302,12 +335,12 @@ def _foreign(
 # -- what an answer has to look like -----------------------------------------------------------------------------------
 
 
-def grammar_of(body: Any) -> str | None:
+def grammar_of(body: Body) -> str | None:
     """The grammar that a body's `grammar` or `response_format` asks for. Raises InputError."""
     form = body.response_format or {"type": "text"}
     kind = form.get("type")
     if kind == "text":
-        return str(body.grammar) if body.grammar is not None else None
+        return body.grammar
     if body.grammar is not None:
         raise InputError("grammar and response_format cannot both shape an answer")
     if kind == "json_object" and "schema" not in form:

@@ -41,19 +41,16 @@ class Turn(msgspec.Struct, frozen=True):
     content: str
 
 
-class Asked(msgspec.Struct, kw_only=True):
-    """What a record may bring, and a line of JSON as well; None leaves the batch's own setting.
+class Wanted(msgspec.Struct, kw_only=True):
+    """What a record, a line of JSON or a request may say of its answer; None leaves the batch's own setting.
 
-    grammar: GBNF that the answer has to follow; from the text `grammar_at` on where that is given.
-    logit_bias: added to logits, by token id.
+    grammar: GBNF that the answer has to follow. logit_bias: added to logits, by token id.
     """
 
-    prompt: str | None = None
-    messages: list[Turn] | None = None
-    system: str | None = None
     max_tokens: int | None = None
-    temperature: float | None = None
     seed: int | None = None
+    grammar: str | None = None
+    temperature: float | None = None
     top_k: int | None = None
     top_p: float | None = None
     min_p: float | None = None
@@ -61,15 +58,19 @@ class Asked(msgspec.Struct, kw_only=True):
     presence_penalty: float | None = None
     frequency_penalty: float | None = None
     logit_bias: dict[int, float] | None = None
-    grammar: str | None = None
-    grammar_at: str | None = None
 
 
-SAMPLER_FIELDS = (
-    *("temperature", "top_k", "top_p", "min_p"),
-    *("repeat_penalty", "presence_penalty", "frequency_penalty", "logit_bias"),
-)
+SAMPLER_FIELDS = Wanted.__struct_fields__[3:]
 """Fields of a record that go into its sampler under the same names."""
+
+
+class Asked(Wanted, kw_only=True):
+    """What a record and a line of JSON may bring. grammar_at: the text from which on the grammar holds."""
+
+    prompt: str | None = None
+    messages: list[Turn] | None = None
+    system: str | None = None
+    grammar_at: str | None = None
 
 
 class Record(Asked, kw_only=True):

@@ -5,39 +5,46 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hmac
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from functools import partial
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import Response
+from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
+from pyspec.batch.bodies import PATHS
 from pyspec.errors import (
     AnswerFailed,
-    Cancelled,
     ContextOverflow,
-    EngineBusy,
     EngineError,
     InputError,
     PyspecError,
     TooManyRequests,
 )
-from pyspec.serve.answers import EventStream, gone, whole
-from pyspec.serve.service import Service, Serving
+from pyspec.serve.service import Choice, PendingRequest, Service, Serving
 
 if TYPE_CHECKING:
+    from starlette.types import Message, Receive, Scope, Send
+
+    from pyspec.batch.records import Result
     from pyspec.batch.run import Batch
 
 _BODY_S = 30.0
 # a request whose body takes longer to come is given up
-_STATUS = {"ContextOverflow": 400, "InputError": 400, "OptionError": 400, "Cancelled": 503}
+
+READER_S = 120.0
+"""How long a reader may leave the connection full before it is given up."""
+
+_STATUS = {"InputError": 400, "OptionError": 400, "Cancelled": 503}
 _PAGE = {"/": "page.html", "/page.css": "page.css", "/page.js": "page.js"}
 _TYPES = {"html": "text/html", "css": "text/css", "js": "text/javascript"}
 _POLICY = (
@@ -47,7 +54,8 @@ _POLICY = (
 
 def make_app(batch: Batch, serving: Serving) -> Starlette:
     """The application over a `Batch` made with `interactive=True`; it owns the batch's thread, not the batch."""
-    server = Service(batch, serving)
+    told = Metrics(batch)
+    server = Service(batch, serving, told.answered)
 
     @contextlib.asynccontextmanager
     async def lifespan(_app: Starlette) -> AsyncIterator[None]:
@@ -56,7 +64,9 @@ def make_app(batch: Batch, serving: Serving) -> Starlette:
         await server.worker.stop()
 
     async def complete(request: Request) -> Any:
-        return await _complete(server, request)
+        asked = await _asked(server, request)
+        told.asked(asked.body.form)
+        return await _answer(server, asked, request)
 
     async def models(request: Request) -> Response:
         _authorised(serving, request)
@@ -69,10 +79,10 @@ def make_app(batch: Batch, serving: Serving) -> Starlette:
 
     async def metrics(request: Request) -> Response:
         _authorised(serving, request)
-        return Response(server.metrics.text(), media_type="text/plain; version=0.0.4")
+        return Response(told.text(), media_type="text/plain; version=0.0.4")
 
     routes = [Route(path, _page) for path in _PAGE]
-    routes += [Route(f"/v1/{name}", complete, methods=["POST"]) for name in _COMPLETIONS]
+    routes += [Route(path, complete, methods=["POST"]) for path in PATHS]
     routes += [Route("/v1/models", models), Route("/health", health), Route("/v1/health", health)]
     routes += [Route("/metrics", metrics)]
     return Starlette(
@@ -81,9 +91,6 @@ def make_app(batch: Batch, serving: Serving) -> Starlette:
         exception_handlers={PyspecError: _refuse, HTTPException: _refuse, Exception: _refuse},
         lifespan=lifespan,
     )
-
-
-_COMPLETIONS = ("chat/completions", "completions")
 
 
 def _middleware(serving: Serving) -> list[Middleware]:
@@ -99,26 +106,15 @@ def _middleware(serving: Serving) -> list[Middleware]:
     return stack
 
 
-async def _complete(server: Service, request: Request) -> Any:
+# -- requests ----------------------------------------------------------------------------------------------------------
+
+
+async def _asked(server: Service, request: Request) -> PendingRequest:
     _authorised(server.serving, request)
     kind = request.headers.get("content-type", "").partition(";")[0].strip()
     if kind != "application/json":  # what a form of another page can send is not believed
         raise HTTPException(415, "send application/json")
-    asked = await server.ask(request.url.path, await _body(request, server.serving.max_body))
-    server.metrics.asked(asked.body.form)
-    if asked.body.stream:
-        return EventStream(asked, server.drop)
-    answer = asyncio.ensure_future(whole(asked))
-    left = asyncio.ensure_future(gone(request.receive))
-    try:
-        await asyncio.wait({answer, left}, return_when=asyncio.FIRST_COMPLETED)
-        if not answer.done():
-            raise HTTPException(499, "the client has gone")
-        return _json(answer.result())
-    finally:
-        answer.cancel()
-        left.cancel()
-        server.drop(asked)
+    return await server.ask(request.url.path, await _body(request, server.serving.max_body))
 
 
 async def _body(request: Request, most: int) -> bytes:
@@ -132,9 +128,6 @@ async def _body(request: Request, most: int) -> bytes:
                 raise HTTPException(413, f"the body is longer than {most} bytes")
         return bytes(data)
 
-    length = request.headers.get("content-length", "0")
-    if length.isdigit() and int(length) > most:
-        raise HTTPException(413, f"the body is longer than {most} bytes")
     try:
         return await asyncio.wait_for(read(), _BODY_S)
     except ClientDisconnect:
@@ -149,6 +142,97 @@ def _authorised(serving: Serving, request: Request) -> None:
     given = request.headers.get("authorization", "").removeprefix("Bearer ")
     if not hmac.compare_digest(given.encode(), serving.api_key.encode()):
         raise HTTPException(401, "the API key is missing or wrong: Authorization: Bearer KEY")
+
+
+# -- answers -----------------------------------------------------------------------------------------------------------
+
+
+async def _answer(server: Service, asked: PendingRequest, request: Request) -> Any:
+    if asked.body.stream:
+        return EventStream(asked, server.drop)
+    answer = asyncio.ensure_future(whole(asked))
+    left = asyncio.ensure_future(_gone(request.receive))
+    try:
+        await asyncio.wait({answer, left}, return_when=asyncio.FIRST_COMPLETED)
+        if not answer.done():
+            raise HTTPException(499, "the client has gone")
+        return _json(answer.result())
+    finally:
+        answer.cancel()
+        left.cancel()
+        server.drop(asked)
+
+
+async def whole(asked: PendingRequest) -> dict[str, Any]:
+    """The body of a response that is not streamed. Raises AnswerFailed."""
+    choices = asked.choices()
+    async for _ in asked.updates(choices):
+        pass
+    body = asked.frame([choice.whole() for choice in choices])
+    blocks = [choice.block for choice in choices]
+    block = blocks[0] if len(blocks) == 1 else {"choices": blocks}
+    return {**body, "usage": _usage(choices), "speculation": block}
+
+
+async def events(asked: PendingRequest) -> AsyncIterator[bytes]:
+    """The chunks of all choices as they come, then `[DONE]`, as server-sent events."""
+    choices = asked.choices()
+    if asked.is_chat:
+        for choice in choices:
+            yield _event(choice.chunk({"role": "assistant", "content": ""}))
+    try:
+        async for choice in asked.updates(choices):
+            for chunk in choice.chunks():
+                yield _event(chunk)
+    except AnswerFailed as error:
+        yield _event({"error": {"message": str(error), "type": "server_error", "code": error.kind}})
+        return
+    if (asked.body.stream_options or {}).get("include_usage"):
+        yield _event({**asked.frame([], chunk=True), "usage": _usage(choices)})
+    yield b"data: [DONE]\n\n"
+
+
+def _usage(choices: Sequence[Choice]) -> dict[str, int]:
+    used = [choice.result.usage for choice in choices]
+    # the prompt of several choices counts once
+    prompt = sum(usage.prompt_tokens for usage in used[:: choices[0].asked.body.n or 1])
+    answer = sum(usage.completion_tokens for usage in used)
+    return {"prompt_tokens": prompt, "completion_tokens": answer, "total_tokens": prompt + answer}
+
+
+def _event(value: Any) -> bytes:
+    return b"data: " + msgspec.json.encode(value) + b"\n\n"
+
+
+async def _gone(receive: Receive) -> None:
+    """Returns when the client has left."""
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+class EventStream(StreamingResponse):
+    """The answers of a request as server-sent events. `drop` hears of their end, however it came."""
+
+    def __init__(self, asked: PendingRequest, drop: Callable[[PendingRequest], None]) -> None:
+        headers = {"cache-control": "no-store", "x-accel-buffering": "no"}
+        super().__init__(events(asked), headers=headers, media_type="text/event-stream")
+        self._end = partial(drop, asked)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer; ends early, and quietly, where nobody listens or nobody reads."""
+
+        async def patiently(message: Message) -> None:
+            await asyncio.wait_for(send(message), READER_S)
+
+        try:
+            await super().__call__(scope, receive, patiently)
+        except (asyncio.TimeoutError, OSError, ClientDisconnect):
+            pass
+        finally:
+            self._end()
+
+
+# -- the page, and errors ----------------------------------------------------------------------------------------------
 
 
 async def _page(request: Request) -> Response:
@@ -181,10 +265,75 @@ def status_of(error: Exception) -> tuple[int, str | None]:
     if isinstance(error, TooManyRequests):
         return 429, "rate_limit_exceeded"
     if isinstance(error, AnswerFailed):
-        name = error.kind
-        return _STATUS.get(name, 500), name
+        return _STATUS.get(error.kind, 500), error.kind
     if isinstance(error, ContextOverflow):
         return 400, "context_length_exceeded"
     if isinstance(error, InputError):
         return 400, None
-    return 503 if isinstance(error, (EngineBusy, Cancelled, EngineError)) else 500, None
+    return 503 if isinstance(error, EngineError) else 500, None
+
+
+# -- what is counted ---------------------------------------------------------------------------------------------------
+
+
+_COUNTED = {
+    "drafted": "Tokens drafted.",
+    "verified": "Drafted tokens that the target checked.",
+    "accepted": "Drafted tokens that were accepted, relaxed ones included.",
+    "relaxed": "Runner-up tokens that the margin rule accepted.",
+    "relaxed_nats": "Sum of the gaps of relaxed tokens, nats.",
+}
+_BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
+
+
+class Metrics:
+    """Counters of finished answers, and gauges of what goes on."""
+
+    def __init__(self, batch: Batch) -> None:
+        registry = self._registry = CollectorRegistry()
+
+        def counter(name: str, text: str, labels: Iterable[str] = ()) -> Counter:
+            return Counter(f"pyspec_{name}", text, labels, registry=registry)
+
+        def histogram(name: str, text: str) -> Histogram:
+            return Histogram(f"pyspec_{name}_seconds", text, buckets=_BUCKETS, registry=registry)
+
+        self._requests = counter("requests", "Requests that were begun.", ["kind"])
+        self._answers = counter("answers", "Answers by how they ended.", ["reason"])
+        self._prompt = counter("prompt_tokens", "Tokens of prompts.")
+        self._tokens = counter("tokens", "Tokens of answers.")
+        self._counts = {
+            name: counter(f"{name}_tokens" if name != "relaxed_nats" else name, text)
+            for name, text in _COUNTED.items()
+        }
+        self._first = histogram("first_token", "Until the first token.")
+        self._whole = histogram("answer", "Until the last token.")
+        now: dict[str, tuple[str, Callable[[], float]]] = {
+            "running": ("Answers that run.", lambda: batch.load[0]),
+            "waiting": ("Answers that wait for a sequence.", lambda: batch.load[1]),
+            "sequences": ("Answers that may run at once.", lambda: batch.parallel),
+            "speed_against_plain": (
+                "Times as fast as without drafts by the measured cost curve; 0 where nothing was drafted.",
+                lambda: batch.speed,
+            ),
+        }
+        for name, (text, value) in now.items():
+            Gauge(f"pyspec_{name}", text, registry=registry).set_function(value)
+
+    def asked(self, kind: str) -> None:
+        """A request was begun."""
+        self._requests.labels(kind).inc()
+
+    def answered(self, result: Result, timings: dict[str, float]) -> None:
+        """An answer ended."""
+        self._answers.labels(result.finish_reason or "failed").inc()
+        self._prompt.inc(result.usage.prompt_tokens)
+        self._tokens.inc(result.usage.completion_tokens)
+        for name, metric in self._counts.items():
+            metric.inc(result.speculation.get(name, 0))
+        self._first.observe(1e-3 * timings["first_token_ms"])
+        self._whole.observe(1e-3 * timings["total_ms"])
+
+    def text(self) -> bytes:
+        """All of it, in Prometheus' text format."""
+        return generate_latest(self._registry)

@@ -1,38 +1,42 @@
-"""What stands between HTTP and the models: the thread that owns them, what is asked of it, and what Prometheus is told.
+"""What stands between HTTP and the models: the thread that owns them, what is asked of it, and what answers become.
 
 HTTP runs in an asyncio loop, llama.cpp in one thread. What a round brought wakes the loop once, whoever it is for; an
-answer waits in its `Inbox` until its reader takes it, so a slow reader holds up nobody. An inbox is bounded by its
-answer's length, and the number of answers by `most`.
+answer waits in its request's `Inbox` until its reader takes it, so a slow reader holds up nobody. An inbox is bounded by its
+answers' length, and the number of answers by `most`.
 """
 
 from __future__ import annotations
 
 import asyncio
+import codecs
 import logging
 import random
 import threading
+import time
 import uuid
 from collections import deque
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field, replace
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from msgspec.structs import replace
 
-from pyspec.batch.bodies import read_body
+from pyspec.batch import bodies
 from pyspec.batch.jobs import Delta
 from pyspec.batch.records import failed
-from pyspec.errors import Cancelled, EngineError, OptionError, TooManyRequests
-from pyspec.rules import Margin, Strict, Verification
-from pyspec.serve.answers import Inbox, PendingRequest
-from pyspec.text import piece_reader
+from pyspec.errors import AnswerFailed, Cancelled, EngineError, OptionError, TooManyRequests
+from pyspec.rules import Margin, Strict
+from pyspec.text import overlap, piece_reader
 
 if TYPE_CHECKING:
-    from pyspec.batch.jobs import Job
+    from pyspec.batch.jobs import Job, Likely
     from pyspec.batch.records import Record, Result
     from pyspec.batch.run import Batch
+    from pyspec.tokens import Token
+
+    Answered = Callable[[Result, dict[str, float]], None]
 
 log = logging.getLogger("pyspec")
 
@@ -48,8 +52,8 @@ class Worker:
     def __init__(self, batch: Batch, most: int) -> None:
         self.batch, self.most = batch, most
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._open: set[Inbox] = set()
-        self._deltas: deque[tuple[Inbox, Delta]] = deque()
+        self._open: dict[int, tuple[Job, Callable[[Delta], None]]] = {}
+        self._deltas: deque[tuple[int, Delta]] = deque()
         self._flush_due = False
         self._wake = threading.Event()
         self._stopping = threading.Event()
@@ -66,19 +70,17 @@ class Worker:
         """Whether n more answers may be asked for."""
         return len(self._open) + n <= self.most
 
-    def submit(self, job: Job) -> Inbox:
-        """Ask for an answer."""
-        inbox = Inbox(job)
-        job.listener = lambda delta: self._post(inbox, delta)
-        self._open.add(inbox)
+    def submit(self, job: Job, hear: Callable[[Delta], None]) -> None:
+        """Ask for an answer; `hear` is told of its rounds in the loop's thread."""
+        self._open[job.index] = job, hear
+        job.listener = partial(self._post, job.index)
         self.batch.submit_job(job)
         self._wake.set()
-        return inbox
 
-    def cancel(self, inbox: Inbox) -> None:
+    def cancel(self, job: Job) -> None:
         """Nobody waits for this answer any more."""
-        if not inbox.finished:
-            inbox.job.cancelled = True
+        if job.index in self._open:
+            job.cancelled = True
             self._wake.set()
 
     async def stop(self) -> None:
@@ -92,15 +94,17 @@ class Worker:
     def _flush(self) -> None:
         self._flush_due = False  # before the rest: what comes now wakes the loop again
         while self._deltas:
-            inbox, delta = self._deltas.popleft()
+            index, delta = self._deltas.popleft()
+            _, hear = self._open.get(index, (None, None))
             if delta.result is not None:
-                self._open.discard(inbox)
-            inbox.put(delta)
+                self._open.pop(index, None)
+            if hear is not None:
+                hear(delta)
 
     # -- in the engine's thread --------------------------------------------------------------------
 
-    def _post(self, inbox: Inbox, delta: Delta) -> None:
-        self._deltas.append((inbox, delta))
+    def _post(self, index: int, delta: Delta) -> None:
+        self._deltas.append((index, delta))
         if not self._flush_due and self._loop is not None:
             self._flush_due = True
             self._loop.call_soon_threadsafe(self._flush)
@@ -121,78 +125,9 @@ class Worker:
                 self._fail_all(error)
 
     def _fail_all(self, error: Exception) -> None:
-        for inbox in list(self._open):
-            job = inbox.job
-            failure = (
-                error if isinstance(error, EngineError) else EngineError(str(error) or "failed")
-            )
-            self._post(inbox, Delta(result=failed(job.index, job.record, failure)))
-
-
-# -- what is counted ---------------------------------------------------------------------------------------------------
-
-
-_COUNTED = {
-    "drafted": "Tokens drafted.",
-    "verified": "Drafted tokens that the target checked.",
-    "accepted": "Drafted tokens that were accepted, relaxed ones included.",
-    "relaxed": "Runner-up tokens that the margin rule accepted.",
-    "relaxed_nats": "Sum of the gaps of relaxed tokens, nats.",
-}
-_BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
-
-
-class Metrics:
-    """Counters of finished answers, and gauges of what goes on."""
-
-    def __init__(self, batch: Batch) -> None:
-        registry = self._registry = CollectorRegistry()
-
-        def counter(name: str, text: str, labels: Iterable[str] = ()) -> Counter:
-            return Counter(f"pyspec_{name}", text, labels, registry=registry)
-
-        def histogram(name: str, text: str) -> Histogram:
-            return Histogram(f"pyspec_{name}_seconds", text, buckets=_BUCKETS, registry=registry)
-
-        self._requests = counter("requests", "Requests that were begun.", ["kind"])
-        self._answers = counter("answers", "Answers by how they ended.", ["reason"])
-        self._prompt = counter("prompt_tokens", "Tokens of prompts.")
-        self._tokens = counter("tokens", "Tokens of answers.")
-        self._counts = {
-            name: counter(f"{name}_tokens" if name != "relaxed_nats" else name, text)
-            for name, text in _COUNTED.items()
-        }
-        self._first = histogram("first_token", "Until the first token.")
-        self._whole = histogram("answer", "Until the last token.")
-        now: dict[str, tuple[str, Callable[[], float]]] = {
-            "running": ("Answers that run.", lambda: batch.load[0]),
-            "waiting": ("Answers that wait for a sequence.", lambda: batch.load[1]),
-            "sequences": ("Answers that may run at once.", lambda: batch.parallel),
-            "speed_against_plain": (
-                "Times as fast as without drafts by the measured cost curve; 0 where nothing was drafted.",
-                lambda: batch.speed,
-            ),
-        }
-        for name, (text, value) in now.items():
-            Gauge(f"pyspec_{name}", text, registry=registry).set_function(value)
-
-    def asked(self, kind: str) -> None:
-        """A request was begun."""
-        self._requests.labels(kind).inc()
-
-    def answered(self, result: Result, timings: dict[str, float]) -> None:
-        """An answer ended."""
-        self._answers.labels(result.finish_reason or "failed").inc()
-        self._prompt.inc(result.usage.prompt_tokens)
-        self._tokens.inc(result.usage.completion_tokens)
-        for name, metric in self._counts.items():
-            metric.inc(result.speculation.get(name, 0))
-        self._first.observe(1e-3 * timings["first_token_ms"])
-        self._whole.observe(1e-3 * timings["total_ms"])
-
-    def text(self) -> bytes:
-        """All of it, in Prometheus' text format."""
-        return generate_latest(self._registry)
+        failure = error if isinstance(error, EngineError) else EngineError(str(error) or "failed")
+        for job, _ in list(self._open.values()):
+            self._post(job.index, Delta(result=failed(job.index, job.record, failure)))
 
 
 # -- requests ----------------------------------------------------------------------------------------------------------
@@ -216,34 +151,29 @@ class Serving:
 
 
 class Service:
-    """What the routes share."""
+    """Understands requests and begins their answers. answered: hears of the end of each."""
 
-    def __init__(self, batch: Batch, serving: Serving) -> None:
+    def __init__(self, batch: Batch, serving: Serving, answered: Answered) -> None:
         self.batch, self.serving = batch, serving
         self.worker = Worker(batch, batch.parallel + serving.queue)
-        self.metrics = Metrics(batch)
+        self.answered = answered
         self.piece = piece_reader(batch.vocab)
         self._count = count(1)
 
     async def ask(self, path: str, data: bytes) -> PendingRequest:
         """Understand a request and begin its answers. Raises InputError, TooManyRequests and the like."""
-        body = read_body(path, data)
+        body = bodies.read_body(path, data)
         name = uuid.uuid4().hex[:24]
         jobs = await asyncio.to_thread(self._jobs, body, name)
         if not self.worker.room(len(jobs)):
             raise TooManyRequests("too many requests are waiting", "try again in a moment")
-        prefix = "chatcmpl" if body.form == "chat" else "cmpl"
-        inboxes = [self.worker.submit(job) for job in jobs]
-        serving = self.serving
-        return PendingRequest(
-            body,
-            inboxes,
-            f"{prefix}-{name}",
-            serving.model,
-            self.piece,
-            serving.about,
-            self.metrics.answered,
+        prefix = "chatcmpl" if body.form == bodies.CHAT else "cmpl"
+        asked = PendingRequest(
+            body, jobs, f"{prefix}-{name}", self.serving, self.piece, self.answered
         )
+        for i, job in enumerate(jobs):
+            self.worker.submit(job, partial(asked.inbox.put, i))
+        return asked
 
     def _jobs(self, body: Any, name: str) -> list[Job]:
         n = 1 if body.n is None else body.n
@@ -253,7 +183,9 @@ class Service:
         if alternatives is not None and not 0 <= alternatives <= 20:
             raise OptionError(f"{alternatives} likeliest tokens were asked for", "use 0 to 20")
         first = body.record(name)
-        prompts = [first] if body.form == "chat" else [_with(first, p) for p in body.prompts()]
+        prompts = (
+            [first] if body.form == bodies.CHAT else [replace(first, **p) for p in body.prompts()]
+        )
         jobs = [self._job(record, body, i) for record in prompts for i in range(n)]
         if len(jobs) > self.worker.most:
             raise TooManyRequests(f"{len(jobs)} answers are asked for at once")
@@ -261,35 +193,187 @@ class Service:
 
     def _job(self, record: Record, body: Any, i: int) -> Job:
         seed = random.getrandbits(32) if record.seed is None else record.seed + i
-        asked = _with(record, {"seed": seed & 0xFFFFFFFF, "id": f"{record.id}-{i}"})
+        asked = replace(record, seed=seed & 0xFFFFFFFF, id=f"{record.id}-{i}")
         if asked.max_tokens is None:
             asked.max_tokens = self.batch.settings.max_tokens
         job = self.batch.jobs.job(next(self._count), asked)
         job.alternatives = body.alternatives
-        return _ruled(job, body.speculation or {})
+        if body.speculation is not None:
+            _speculate(job, body.speculation)
+        return job
 
     def drop(self, asked: PendingRequest) -> None:
         """Nobody reads these answers any more."""
-        for inbox in asked.inboxes:
-            self.worker.cancel(inbox)
+        for job in asked.jobs:
+            self.worker.cancel(job)
 
 
-def _with(record: Record, changes: dict[str, Any]) -> Record:
-    return msgspec.structs.replace(record, **changes)
-
-
-def _ruled(job: Job, asked: dict[str, Any]) -> Job:
-    """The job under the rule that its request asks for."""
-    verify = asked.get("verify")
-    if verify not in (None, "strict", "margin"):
-        raise OptionError(f"speculation.verify is {verify!r}", "use strict or margin")
-    if asked.get("enabled") is False:
+def _speculate(job: Job, asked: bodies.SpeculationBody) -> None:
+    """Put the job under what its request asks for. Raises OptionError."""
+    if asked.enabled is False:
         job.draft_max = 0
-    if verify is None or job.grammar is not None or job.sampling.shaped:
-        return job
     names = ("theta", "gap", "budget")
-    given = {name: asked[name] for name in names if asked.get(name) is not None}
-    if not all(isinstance(x, (int, float)) and not isinstance(x, bool) for x in given.values()):
-        raise OptionError("theta, gap and budget are numbers")
-    rule: Verification = Strict() if verify == "strict" else Margin(**given)
-    return replace(job, rule=rule)
+    given = {name: getattr(asked, name) for name in names if getattr(asked, name) is not None}
+    if asked.verify is not None and job.grammar is None and not job.sampling.shaped:
+        job.rule = Strict() if asked.verify == "strict" else Margin(**given)
+
+
+# -- what answers become -----------------------------------------------------------------------------------------------
+
+
+class Inbox:
+    """What the reader of a request's answers has not taken yet; for the loop's thread only."""
+
+    def __init__(self) -> None:
+        self._deltas: dict[int, list[Delta]] = {}
+        self._arrived = asyncio.Event()
+
+    def put(self, index: int, delta: Delta) -> None:
+        """Add what a round brought to the answer at this place."""
+        self._deltas.setdefault(index, []).append(delta)
+        self._arrived.set()
+
+    async def take(self) -> dict[int, list[Delta]]:
+        """All that has arrived since, by answer; the last of all of an answer has its result."""
+        await self._arrived.wait()
+        self._arrived.clear()
+        taken, self._deltas = self._deltas, {}
+        return taken
+
+
+@dataclass
+class PendingRequest:
+    """A request that was understood, and its answers in flight. done: hears of each end. created: in seconds since 1970."""
+
+    body: bodies.ChatBody | bodies.CompletionBody
+    jobs: list[Job]
+    name: str
+    serving: Serving
+    piece: Callable[[int], bytes]
+    done: Answered
+    inbox: Inbox = field(default_factory=Inbox)
+    begun: float = field(default_factory=time.perf_counter)
+    created: int = field(default_factory=lambda: int(time.time()))
+
+    @property
+    def is_chat(self) -> bool:
+        """Whether a chat goes on, and no text."""
+        return self.body.form == bodies.CHAT
+
+    def frame(self, choices: list[dict[str, Any]], *, chunk: bool = False) -> dict[str, Any]:
+        """A response's body around its choices, or the body of a chunk of it."""
+        body = bodies.body_of(self.body.form, self.name, self.serving.model, self.created, choices)
+        return {**body, "object": "chat.completion.chunk"} if chunk and self.is_chat else body
+
+    @property
+    def details(self) -> bool:
+        """Whether each token's source and gap were asked for."""
+        return self.body.speculation is not None and self.body.speculation.tokens
+
+    def choices(self) -> list[Choice]:
+        """Its answers, of which nothing has come yet."""
+        return [Choice(self, i) for i in range(len(self.jobs))]
+
+    async def updates(self, choices: Sequence[Choice]) -> AsyncIterator[Choice]:
+        """Each of its choices as more of it has come, until all have ended. Raises AnswerFailed."""
+        while not all(choice.result for choice in choices):
+            for index, deltas in (await self.inbox.take()).items():
+                choices[index].take(deltas)
+                yield choices[index]
+
+
+class Choice:
+    """One answer of a request as it grows.
+
+    text, likely, details: what has come and was not given on: text, log-probabilities and sources of its tokens.
+    block: at the end, what speculation did.
+    """
+
+    def __init__(self, asked: PendingRequest, index: int) -> None:
+        self.asked, self.index = asked, index
+        self.result: Any = None  # the `Result`, at the end
+        self.block: dict[str, Any] = {}
+        self._text = ""
+        self._likely: list[tuple[Token, Likely]] = []
+        self._details: list[dict[str, Any]] = []
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._first = 0.0
+
+    def take(self, deltas: Sequence[Delta]) -> None:
+        """Add what rounds brought. Raises AnswerFailed."""
+        self._first = self._first or time.perf_counter()
+        for delta in deltas:
+            self._text += delta.text
+            self._likely += zip(delta.tokens, delta.likely)
+            if self.asked.details:
+                self._details += map(self._detail, delta.tokens)
+        if deltas[-1].result is not None:
+            self._end(deltas[-1].result)
+
+    def _detail(self, token: Token) -> dict[str, Any]:
+        text = self._decoder.decode(self.asked.piece(token.id))
+        made = {"text": text, "source": token.source.label, "gap": round(token.gap, 4)}
+        if token.preferred != token.id:
+            made["preferred"] = self.asked.piece(token.preferred).decode("utf-8", "replace")
+        return made
+
+    def _end(self, result: Result) -> None:
+        if result.error is not None:
+            raise AnswerFailed(result.error.message, result.error.type)
+        end, begun = time.perf_counter(), self.asked.begun
+        n, seconds = result.usage.completion_tokens, max(1e-6, end - self._first)
+        timings = {
+            "first_token_ms": round(1e3 * (self._first - begun), 2),
+            "total_ms": round(1e3 * (end - begun), 2),
+            "tokens_per_second": round(max(0, n - 1) / seconds, 2),
+        }
+        self.result = result
+        self.block = {**result.speculation, **self.asked.serving.about, "timings": timings}
+        self.asked.done(result, timings)
+
+    def whole(self) -> dict[str, Any]:
+        """The answer as one of a body's choices."""
+        asked = self.asked
+        shown = bodies.choice_of(
+            asked.body.form, self.index, self.result, tools=asked.body.may_call
+        )
+        if asked.body.alternatives is not None:
+            shown["logprobs"] = bodies.logprobs_of(asked.body.form, asked.piece, self._likely)
+        if self._details:
+            self.block["tokens"] = self._details
+        return shown
+
+    # -- streamed ----------------------------------------------------------------------------------
+
+    def chunks(self) -> Iterator[dict[str, Any]]:
+        """What may be shown of what has come; of calls, and of what begins like one, nothing before the end."""
+        at = len(self._text)
+        if self.asked.body.may_call:
+            found = self._text.find(bodies.CALL)
+            at = found if found >= 0 else at - overlap(self._text, bodies.CALL)
+        shown, self._text = self._text[:at], self._text[at:]
+        if shown or self._likely or self._details:
+            yield self.chunk({"content": shown})
+        if self.result is not None:
+            yield from self._last(bodies.openai_reason(self.result.finish_reason))
+
+    def _last(self, reason: str | None) -> Iterator[dict[str, Any]]:
+        rest, calls = bodies.split_calls(self._text, f"{self.asked.name}-{self.index}")
+        if rest:
+            yield self.chunk({"content": rest})
+        if calls:
+            numbered = [{"index": i, **call} for i, call in enumerate(calls)]
+            yield self.chunk({"tool_calls": numbered})
+            reason = "tool_calls"
+        yield {**self.chunk({}, reason), "speculation": self.block}
+
+    def chunk(self, delta: dict[str, Any], reason: str | None = None) -> dict[str, Any]:
+        """What goes to the reader at once."""
+        asked, likely, details = self.asked, self._likely, self._details
+        self._likely, self._details = [], []
+        choice: dict[str, Any] = {"index": self.index, "finish_reason": reason, "logprobs": None}
+        choice |= {"delta": delta} if asked.is_chat else {"text": delta.get("content", "")}
+        if likely:
+            choice["logprobs"] = bodies.logprobs_of(asked.body.form, asked.piece, likely)
+        body = asked.frame([choice], chunk=True)
+        return {**body, "tokens": details} if details else body

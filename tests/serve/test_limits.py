@@ -12,7 +12,7 @@ import threading
 import pytest
 from waiting import DEADLINE_S, wait
 
-from pyspec.serve import answers
+from pyspec.serve import app
 
 
 def body(text="hello", **options):
@@ -108,7 +108,7 @@ def test_slow_reader_holds_up_nobody(serve):
 
 def test_reader_that_never_reads_is_given_up(serve, monkeypatch):
     """After a time its connection is closed; nothing of it stays."""
-    monkeypatch.setattr(answers, "READER_S", 0.3)
+    monkeypatch.setattr(app, "READER_S", 0.3)
     server = serve(draft="none", parallel=1, send_buffer=1)
     big = body(stream=True, max_tokens=900, logprobs=True, top_logprobs=20)
     stuck = raw(server, big, SO_RCVBUF=1)
