@@ -26,7 +26,6 @@ PART = re.compile(r"-\d{5}-of-\d{5}(?=(\.gguf)?$)", re.IGNORECASE)
 """What the name of a model's part ends with, before its suffix."""
 _MODEL_LAYER = "application/vnd.ollama.image.model"
 _DIGEST = re.compile(r"sha256[:-][0-9a-f]{64}")
-_DEEPEST = 5
 _MANIFEST_BYTES = 1 << 20
 
 
@@ -79,37 +78,25 @@ def _xdg_cache() -> Path:
 
 
 def ollama() -> Iterator[Found]:
-    """Manifests name a model; its weights are a blob named after its hash."""
+    """Manifests, HOST/NAMESPACE/MODEL/TAG, name a model; its weights are a blob named after its hash."""
     shared = Path("/usr/share/ollama/.ollama/models")
     named = _folder("OLLAMA_MODELS")
     for root in [named] if named else [Path.home() / ".ollama/models", shared]:
         with suppress(OSError):
-            yield from _ollama_models(root)
-
-
-def _ollama_models(root: Path) -> Iterator[Found]:
-    manifests = root / "manifests"
-    for path in _files(manifests, ""):
-        parts = path.relative_to(manifests).parts
-        if len(parts) != 4:
-            continue
-        blob = _model_blob(root, path)
-        if blob is not None:
-            name, aliases = _ollama_names(*parts)
-            yield Found(name, blob, "ollama", aliases)
+            for path in sorted(root.glob("manifests/*/*/*/*")):
+                if (blob := _model_blob(root, path)) is not None:
+                    name, aliases = _ollama_names(*path.parts[-4:])
+                    yield Found(name, blob, "ollama", aliases)
 
 
 def _ollama_names(host: str, namespace: str, model: str, tag: str) -> tuple[str, tuple[str, ...]]:
+    full = f"{host}/{namespace}/{model}"
     own = "ollama" in host
-    short = model if own and namespace == "library" else f"{namespace}/{model}"
+    short = full if not own else model if namespace == "library" else f"{namespace}/{model}"
+    others = [short] if tag == "latest" else []
     if not own:
-        short = f"{host}/{short}"
-    names = [f"{host}/{namespace}/{model}:{tag}"]
-    if tag == "latest":
-        names.append(short)
-    if not own:
-        names.append(f"{namespace}/{model}:{tag}")
-    return f"{short}:{tag}", tuple(names)
+        others.append(f"{namespace}/{model}:{tag}")
+    return f"{short}:{tag}", (f"{full}:{tag}", *others)
 
 
 def _model_blob(root: Path, manifest: Path) -> Path | None:
@@ -141,11 +128,11 @@ def _json(path: Path) -> dict[str, Any]:
 def lm_studio() -> Iterator[Found]:
     """Files under PUBLISHER/REPOSITORY; the folder can be moved in its settings."""
     for root in dict.fromkeys(_lm_studio_roots()):
-        for path in _files(root, ".gguf"):
-            parts = path.relative_to(root).parts
-            if len(parts) >= 3 and _is_model(path.name):
-                name, aliases = gguf_names("/".join(parts[:2]), "/".join(parts[2:]))
-                yield Found(name, path, "LM Studio", aliases)
+        with suppress(OSError):
+            for path in sorted(root.glob("*/*/*.gguf")):
+                if _is_model(path.name) and path.is_file():
+                    name, aliases = gguf_names("/".join(path.parts[-3:-1]), path.name)
+                    yield Found(name, path, "LM Studio", aliases)
 
 
 def _lm_studio_roots() -> Iterator[Path]:
@@ -177,7 +164,7 @@ def _snapshots(repo: str, folder: Path) -> Iterator[Found]:
     seen: set[str] = set()
     revisions = sorted(folder.iterdir(), key=lambda path: path.stat().st_mtime, reverse=True)
     for revision in revisions:
-        for path in _files(revision, ".gguf"):
+        for path in sorted(revision.rglob("*.gguf")):
             file = path.relative_to(revision).as_posix()
             if file not in seen and _is_model(path.name) and path.is_file():
                 seen.add(file)
@@ -219,24 +206,6 @@ def _known_repos(root: Path) -> dict[str, str]:
     return repos
 
 
-# -- walking -----------------------------------------------------------------------------------------------------------
-
-
 def _is_model(name: str) -> bool:
     """Whether a file is a model's first or only part: no projector of images, no later part."""
     return not name.lower().startswith("mmproj") and not LATER_PART.search(name)
-
-
-def _files(root: Path, suffix: str, above: tuple[str, ...] = ()) -> Iterator[Path]:
-    """Files below a folder, not too deep, links followed that do not lead back; what cannot be read is left out."""
-    real = os.path.realpath(root)
-    if real in above or len(above) == _DEEPEST:
-        return
-    with suppress(OSError):
-        for entry in sorted(os.scandir(root), key=lambda each: each.name):
-            if entry.name.startswith("."):
-                continue
-            if entry.is_dir():
-                yield from _files(Path(entry.path), suffix, (*above, real))
-            elif entry.name.lower().endswith(suffix):
-                yield Path(entry.path)
