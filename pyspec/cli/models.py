@@ -259,11 +259,10 @@ def _say_entry(entry: Entry) -> None:
 
 
 def _say_file(header: Header) -> None:
-    paths = header.parts or (header.path,)
-    for part in paths:
+    for part in header.parts:
         _say("file", _plain(os.fspath(part), 1000))
         _say("sha256", file_sha256(part))
-    _say("size", f"{sum(p.stat().st_size for p in paths) / 1e6:.1f} MB")
+    _say("size", f"{sum(p.stat().st_size for p in header.parts) / 1e6:.1f} MB")
     record = read_provenance(header.path)
     if record is not None:
         _say("made", record.note)

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pyspec.errors import ModelRejected
-from pyspec.store.files import Stamp, recall, remember, show, stamp
+from pyspec.store.files import Stamp, parts_of, recall, remember, show, stamp
 from pyspec.store.header import read_header
 from pyspec.store.machine import (
     engine_build,
@@ -80,28 +80,27 @@ def check_model(
         return extra
     gpu = "a GPU" if loading.n_gpu_layers else "the CPU"
     what = "the vocabulary loads" if loading.vocab_only else "loads"
-    kind = f"{what} on {gpu}, {processor()}, {engine_build()}"
-    tried = _recall(kind, path)
-    if tried.get(_name(extra)):
-        return extra
-    if (
-        extra
-        and loading.extra_buffers == "auto"
-        and tried.get(_name(False))
-        and _name(True) in tried
-    ):
-        return False
-    header = read_header(path, weights=not loading.vocab_only)
-    stamps = _stamps(header)
-    extra = _trial(header, stamps, loading, tried, extra)
-    if _stamps(header) == stamps:  # else it changed while it was tried
-        parts = [list(part) for part in stamps[1:]]
-        remember(kind, stamps[0], json.dumps({"tried": tried, "parts": parts}))
-    return extra
+    buffers = f"extra buffers {loading.extra_buffers}"
+    kind = f"{what} on {gpu}, {buffers}, {processor()}, {engine_build()}"
+    stamps = _stamps(path)
+    known = recall(kind, stamps[0])
+    for works in (extra, False):
+        if known == _verdict(works, stamps):
+            return works
+    works = _trial(read_header(path, weights=not loading.vocab_only), loading, extra)
+    if _stamps(path) == stamps:  # else it changed while it was tried
+        remember(kind, stamps[0], _verdict(works, stamps))
+    return works
 
 
-def _name(extra: bool) -> str:
-    return f"{'with' if extra else 'without'} extra buffers"
+def _stamps(path: Path) -> list[Stamp]:
+    first, *others = parts_of(path)
+    return [stamp(first), *(stamp(part) for part in others if part.is_file())]
+
+
+def _verdict(extra: bool, stamps: list[Stamp]) -> str:
+    """What is remembered of a file that went well, and of its other parts."""
+    return f"{'with' if extra else 'without'} extra buffers {stamps[1:]}"
 
 
 def extra_buffers(option: str = "auto") -> bool:
@@ -122,40 +121,17 @@ def extra_buffers(option: str = "auto") -> bool:
 
 def _dies_only_with_extra(path: Path) -> bool:
     header = read_header(path)
-    stamps = _stamps(header)
-    first = _run(header, stamps, Loading(), True)
-    return first.signal in _CRASHES and _run(header, stamps, Loading(), False).ok
+    first = _run(header, Loading(), True)
+    return first.signal in _CRASHES and _run(header, Loading(), False).ok
 
 
-def _stamps(header: Header) -> list[Stamp]:
-    return [stamp(part) for part in header.parts or (header.path,)]
-
-
-def _recall(kind: str, path: Path) -> dict[str, bool]:
-    """Which forms of loading went well with this state of the file and its parts; empty where none was tried."""
-    fact = recall(kind, stamp(path))
-    if fact is None:
-        return {}
-    try:
-        known = json.loads(fact)
-        parts = [Stamp(*part) for part in known["parts"]]
-        fresh = all(stamp(Path(part.realpath)) == part for part in parts)
-        return {name: went is True for name, went in known["tried"].items()} if fresh else {}
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        return {}
-
-
-def _trial(
-    header: Header, stamps: list[Stamp], loading: Loading, tried: dict[str, bool], extra: bool
-) -> bool:
-    """Tries the file and notes in `tried` what went well; returns whether it was with extra buffers. Raises ModelRejected."""
-    outcome = _run(header, stamps, loading, extra)
-    tried[_name(extra)] = outcome.ok
+def _trial(header: Header, loading: Loading, extra: bool) -> bool:
+    """Tries the file; returns whether it went well with extra buffers, or only without. Raises ModelRejected."""
+    outcome = _run(header, loading, extra)
     if outcome.ok:
         return extra
     may_be_extra = extra and loading.extra_buffers == "auto" and outcome.signal in _CRASHES
-    if may_be_extra and _run(header, stamps, loading, False).ok:
-        tried[_name(False)] = True
+    if may_be_extra and _run(header, loading, False).ok:
         _blame()
         return False
     raise _rejected(header, outcome)
@@ -182,9 +158,9 @@ def _blame() -> None:
         remember_extra_buffers(False)
 
 
-def _run(header: Header, stamps: list[Stamp], loading: Loading, extra: bool) -> ChildExit:
+def _run(header: Header, loading: Loading, extra: bool) -> ChildExit:
     """One trial in a child. On a GPU the address space is left alone: drivers reserve all of it."""
-    size = sum(part.size for part in stamps)
+    size = sum(part.stat().st_size for part in header.parts)
     memory = _BASE_MEMORY + 3 * size + _STACK * len(header.tensors)
     if loading.n_gpu_layers:
         memory = 0
@@ -274,18 +250,20 @@ def run_child(
     Earlier lines go to `on_line`. The child is killed after `timeout` seconds and when the caller
     is interrupted; it sees no GPU unless `gpu`.
     """
-    with tempfile.TemporaryFile() as errors:
-        child = subprocess.Popen(
+    timed_out = threading.Event()
+    with (
+        tempfile.TemporaryFile() as errors,
+        subprocess.Popen(
             [*command_of(task), *arguments],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=errors,
             env=environment_of(gpu=gpu),
-        )
-        fired = threading.Event()
+        ) as child,
+    ):
 
         def expire() -> None:
-            fired.set()
+            timed_out.set()
             child.kill()
 
         timer = threading.Timer(timeout or 0, expire)
@@ -296,13 +274,9 @@ def run_child(
             status = child.wait()
         finally:
             timer.cancel()
-            if child.poll() is None:
-                child.kill()
-            child.wait()
-            if child.stdout is not None:
-                child.stdout.close()
+            child.kill()  # nothing, where it has ended
         errors.seek(0)
-        return _outcome(status, last, errors.read()[-2000:], fired.is_set())
+        return _outcome(status, last, errors.read()[-2000:], timed_out.is_set())
 
 
 def _read_lines(child: subprocess.Popen[bytes], on_line: Callable[[str], None] | None) -> str:

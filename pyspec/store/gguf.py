@@ -12,10 +12,11 @@ from __future__ import annotations
 import os
 import struct
 from collections import Counter
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 
@@ -50,7 +51,6 @@ GGML_TYPES: dict[int, BlockType] = {
 MAX_STRING = 1 << 20
 MAX_HEADER = 64 << 20
 RESUME = "fetch it again with `pyspec models pull`, or copy it again"
-_WINDOW = 1 << 20
 MAX_KV = 4096
 MAX_TENSORS = 65536
 MAX_DIMS = 4
@@ -94,7 +94,7 @@ class Tensor:
 
 @dataclass(frozen=True)
 class Header:
-    """What a GGUF file says about itself, checked for contradictions."""
+    """What a GGUF file says about itself, checked for contradictions; parts: its files, one unless it is split."""
 
     path: Path
     file_size: int
@@ -102,7 +102,7 @@ class Header:
     metadata: Mapping[str, Value]
     tensors: tuple[Tensor, ...]
     data_offset: int
-    parts: tuple[Path, ...] = field(default=())
+    parts: tuple[Path, ...]
 
     @property
     def architecture(self) -> str:
@@ -132,17 +132,13 @@ class Header:
         value = self.metadata[key]
         if not isinstance(value, Array):
             raise KeyError(key)
-        fd, size = open_regular(self.path)
-        try:
-            cursor = Cursor(fd, size, self.path.name)
-            cursor.pos = value.offset
+        with opened(self.path) as cursor:
+            cursor.skip(value.offset, show(key))
             if value.type == STRING:
                 return cursor.strings(value.count, show(key), keep=True)
             scalar = SCALARS[value.type]
             raw = cursor.take(value.count * scalar.size, show(key))
             return np.frombuffer(raw, dtype=np.dtype(scalar.format))
-        finally:
-            os.close(fd)
 
 
 # -- reading -----------------------------------------------------------------------------------------------------------
@@ -151,64 +147,42 @@ class Header:
 class Cursor:
     """A position in the header; every read is held against file size and header cap first.
 
-    Only a window of the file is in memory, so a hostile header costs no more than a good one.
+    Only the file's buffer is in memory, so a hostile header costs no more than a good one.
     """
 
-    def __init__(self, fd: int, size: int, name: str) -> None:
-        self.fd, self.size, self.name = fd, size, name
-        self.buf = b""
-        self.base = 0  # offset in the file of the window's first byte
-        self.pos = 0
+    def __init__(self, file: BinaryIO, name: str) -> None:
+        self.file, self.name, self.pos = file, name, 0
+        self.size = os.fstat(file.fileno()).st_size
 
     def bad(self, what: str, hint: str = "") -> ModelInvalid:
         """The error that says `what` is wrong with this file."""
         return ModelInvalid(f"{show(self.name)}: {what}", hint)
 
-    def bound(self, n: int, what: str) -> int:
-        """The position `n` bytes on, if file and cap allow it."""
+    def need(self, n: int, what: str) -> None:
+        """Refuses `n` bytes from here on that are not in the file, or above the cap."""
         end = self.pos + n
         if end > self.size:
             raise self.bad(f"{what} reaches past the end of the file", RESUME)
         if end > MAX_HEADER:
             raise self.bad(f"{what} makes the header larger than {MAX_HEADER >> 20} MiB")
-        return end
-
-    def need(self, n: int, what: str) -> int:
-        """Makes `n` bytes available in the window; returns the index of the first."""
-        end = self.bound(n, what)
-        if end > self.base + len(self.buf):
-            self.buf, self.base = self._read(max(n, _WINDOW)), self.pos
-            if len(self.buf) < n:
-                raise self.bad(f"the file shrank while {what} was read", RESUME)
-        return self.pos - self.base
-
-    def _read(self, want: int) -> bytes:
-        chunks: list[bytes] = []
-        try:
-            os.lseek(self.fd, self.pos, os.SEEK_SET)
-            while want > 0 and (chunk := os.read(self.fd, want)):
-                chunks.append(chunk)
-                want -= len(chunk)
-        except OSError as error:
-            raise ModelUnreadable(f"cannot read {show(self.name)}: {error.strerror}") from error
-        return b"".join(chunks)
 
     def take(self, n: int, what: str) -> bytes:
         """The next `n` bytes."""
-        start = self.need(n, what)
+        self.need(n, what)
+        data = self.file.read(n)
+        if len(data) < n:
+            raise self.bad(f"the file shrank while {what} was read", RESUME)
         self.pos += n
-        return self.buf[start : start + n]
+        return data
 
     def skip(self, n: int, what: str) -> None:
         """Passes over `n` bytes without reading them."""
-        self.pos = self.bound(n, what)
+        self.need(n, what)
+        self.pos = self.file.seek(self.pos + n)
 
     def scalar(self, kind: struct.Struct, what: str) -> Any:
         """The next number."""
-        at = self.need(kind.size, what)  # may replace the window, so it comes first
-        (value,) = kind.unpack_from(self.buf, at)
-        self.pos += kind.size
-        return value
+        return kind.unpack(self.take(kind.size, what))[0]
 
     def string(self, what: str) -> bytes:
         """The next string of at most 1 MiB."""
@@ -219,33 +193,35 @@ class Cursor:
 
     def strings(self, count: int, what: str, keep: bool) -> list[bytes]:
         """Walks over `count` strings; a tight loop, since vocabularies have 256k of them."""
-        if 8 * count > self.size - self.pos:
-            raise self.bad(f"{what} claims {count} strings, more than the file can hold", RESUME)
-        if 8 * count > MAX_HEADER - self.pos:
-            raise self.bad(f"{what} claims {count} strings, more than {MAX_HEADER >> 20} MiB hold")
+        self.need(8 * count, what)
         out: list[bytes] = []
-        unpack, at = _U64.unpack_from, self.need(0, what)
-        buf, have = self.buf, len(self.buf)
-        for _ in range(count):
-            if at + 8 > have:
-                buf, at, have = self._slide(at, 8, what)
-            (n,) = unpack(buf, at)
-            at += 8
-            if n > MAX_STRING:
-                raise self.bad(f"a string of {what} claims {n} bytes")
-            if at + n > have:
-                buf, at, have = self._slide(at, n, what)
-            if keep:
-                out.append(buf[at : at + n])
-            at += n
-        self.pos = self.base + at
+        read, unpack, most = self.file.read, _U64.unpack, min(self.size, MAX_HEADER)
+        try:
+            for _ in range(count):
+                (n,) = unpack(read(8))
+                if n > MAX_STRING:
+                    raise self.bad(f"a string of {what} claims {n} bytes")
+                self.pos += 8 + n
+                if self.pos > most:
+                    self.need(0, what)
+                text = read(n)
+                if keep:
+                    out.append(text)
+        except struct.error:
+            raise self.bad(f"{what} reaches past the end of the file", RESUME) from None
+        if self.file.tell() != self.pos:
+            raise self.bad(f"the file shrank while {what} was read", RESUME)
         return out
 
-    def _slide(self, at: int, n: int, what: str) -> tuple[bytes, int, int]:
-        """Moves the window to its index `at`; returns window, new index and length."""
-        self.pos = self.base + at
-        at = self.need(n, what)
-        return self.buf, at, len(self.buf)
+
+@contextmanager
+def opened(path: Path) -> Iterator[Cursor]:
+    """The beginning of a file. Raises ModelNotFound or ModelUnreadable, also for what fails while it is read."""
+    with open_regular(path) as file:
+        try:
+            yield Cursor(file, path.name)
+        except OSError as error:
+            raise ModelUnreadable(f"cannot read {show(path.name)}: {error.strerror}") from error
 
 
 def parse_header(path: Path) -> Header:
@@ -253,18 +229,14 @@ def parse_header(path: Path) -> Header:
 
     Raises ModelNotFound, ModelUnreadable or ModelInvalid and nothing else.
     """
-    fd, size = open_regular(path)
-    try:
-        cursor = Cursor(fd, size, path.name)
+    with opened(path) as cursor:
         version, n_tensors, n_kv = _counts(cursor)
         metadata = _metadata(cursor, n_kv)
         alignment = _alignment(cursor, metadata)
         infos = [_tensor_info(cursor, i) for i in range(n_tensors)]
         data = -(-cursor.pos // alignment) * alignment
         tensors = _place(cursor, infos, data, alignment)
-        return Header(path, size, version, metadata, tensors, data)
-    finally:
-        os.close(fd)
+        return Header(path, cursor.size, version, metadata, tensors, data, (path,))
 
 
 def _counts(c: Cursor) -> tuple[int, int, int]:

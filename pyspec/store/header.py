@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+from collections import Counter
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -13,13 +14,12 @@ import msgspec
 import numpy as np
 
 from pyspec.errors import ModelError, ModelInvalid
-from pyspec.store.files import recall, remember, show, stamp
+from pyspec.store.files import parts_of, recall, remember, show, stamp
 from pyspec.store.gguf import STRING, Array, Header, Value, parse_header
 
 MAX_LAYERS = 512  # LLAMA_MAX_LAYERS
 MAX_VOCAB = 1 << 20
 MAX_PARTS = 1024
-_PART = re.compile(r"(?P<prefix>.+)-(?P<no>\d{5})-of-(?P<count>\d{5})\.gguf", re.DOTALL)
 _TOKENS = "tokenizer.ggml.tokens"
 _RWKV_BYTE = re.compile(rb"\\x(..)|\\([^x])|([^\\])", re.DOTALL)
 """One byte as such a vocabulary spells it."""
@@ -167,35 +167,26 @@ def _join_parts(header: Header) -> Header:
     for key, text in header.metadata.items():
         if isinstance(text, str) and key.startswith(("split.", "general.")) and _climbs(text):
             raise _bad(header, f"{show(key)} holds a path: {show(text)}")
-    match = _PART.fullmatch(header.path.name)
-    if match is None or (int(match["no"]), int(match["count"])) != (1, count):
+    parts = parts_of(header.path)
+    if len(parts) != count:
         wanted = f"NAME-00001-of-{count:05d}.gguf"
         raise _bad(header, f"it is a part of {count}, so its name must be like {wanted}")
-    tensors, parts = list(header.tensors), [header.path]
-    for no in range(count):
-        part = header.path.with_name(f"{match['prefix']}-{no + 1:05d}-of-{count:05d}.gguf")
-        found = header if no == 0 else _read_part(header, part)
-        if (found.metadata.get("split.no"), found.metadata.get("split.count")) != (no, count):
-            raise _bad(found, f"it does not say that it is part {no + 1} of {count}")
-        if no:
-            tensors += found.tensors
-            parts.append(part)
-    _check_total(header, len(tensors), len({t.name for t in tensors}))
-    return replace(header, tensors=tuple(tensors), parts=tuple(parts))
+    found = [header, *(_read_part(header, part) for part in parts[1:])]
+    for no, part in enumerate(found):
+        if (part.metadata.get("split.no"), part.metadata.get("split.count")) != (no, count):
+            raise _bad(part, f"it does not say that it is part {no + 1} of {count}")
+    tensors = tuple(tensor for part in found for tensor in part.tensors)
+    n_names, said = len({t.name for t in tensors}), header.metadata.get("split.tensors.count")
+    if said not in (None, len(tensors)) or n_names != len(tensors):
+        what = f"its parts hold {len(tensors)} tensors ({n_names} names), not {_value(said)}"
+        raise _bad(header, what)
+    return replace(header, tensors=tensors, parts=tuple(parts))
 
 
 def _read_part(header: Header, part: Path) -> Header:
     if not part.is_file():
         raise _bad(header, f"its part {show(part.name)} is missing", "put all parts in one folder")
     return parse_header(part)
-
-
-def _check_total(header: Header, n_tensors: int, n_names: int) -> None:
-    said = header.metadata.get("split.tensors.count", n_tensors)
-    if said != n_tensors or n_names != n_tensors:
-        raise _bad(
-            header, f"its parts hold {n_tensors} tensors ({n_names} names), not {_value(said)}"
-        )
 
 
 def _climbs(text: str) -> bool:
@@ -205,7 +196,7 @@ def _climbs(text: str) -> bool:
 # -- facts -------------------------------------------------------------------------------------------------------------
 
 
-_KIND = "facts 2"
+_KIND = "facts 3"
 
 _FILE_TYPES = {
     0: "F32", 1: "F16", 2: "Q4_0", 3: "Q4_1", 7: "Q8_0", 8: "Q5_0", 9: "Q5_1", 10: "Q2_K", 11: "Q3_K_S",
@@ -231,7 +222,6 @@ class Facts(msgspec.Struct, frozen=True):
     n_vocab: int
     vocabulary: str
     size: int
-    width: int = 0
     recurrent: bool = False
 
 
@@ -239,12 +229,10 @@ def facts_of(path: Path) -> Facts | None:
     """The facts of a file, from the cache where it has not changed; None for what is no model."""
     try:
         at = stamp(path)
-        known = recall(_KIND, at)
-        if known is not None:
+        if (known := recall(_KIND, at)) is not None:
             with suppress(msgspec.DecodeError):
                 return msgspec.json.decode(known, type=Facts)
-        header = parse_header(path)
-        facts = _read(header)
+        facts = _read(parse_header(path))
     except (ModelError, OSError):
         return None
     if facts is not None:
@@ -255,48 +243,34 @@ def facts_of(path: Path) -> Facts | None:
 def _read(header: Header) -> Facts | None:
     if not header.architecture:
         return None
-    width = header.of_arch("embedding_length")
     return Facts(
         architecture=header.architecture,
         type=_type(header),
         name=str(header.metadata.get("general.name", "")),
         n_vocab=header.vocab_size,
         vocabulary=_vocabulary(header),
-        size=_size(header),
-        width=width if isinstance(width, int) else 0,
+        size=sum(part.stat().st_size for part in parts_of(header.path) if part.is_file()),
         recurrent=_is_recurrent(header),
     )
-
-
-def _size(header: Header) -> int:
-    """Bytes of the file, of all parts where it is split."""
-    count = header.metadata.get("split.count", 0)
-    if type(count) is not int or count <= 1:
-        return header.file_size
-    ending = f"-00001-of-{count:05d}.gguf"
-    prefix = header.path.name.removesuffix(ending)
-    parts = header.path.parent.glob(f"*-of-{count:05d}.gguf")
-    return sum(p.stat().st_size for p in parts if p.name.startswith(prefix))
 
 
 def _type(header: Header) -> str:
     number = header.metadata.get("general.file_type")
     if type(number) is int and number in _FILE_TYPES:
         return _FILE_TYPES[number]
-    sizes: dict[str, int] = {}
+    sizes: Counter[str] = Counter()
     for tensor in header.tensors:
-        sizes[tensor.type] = sizes.get(tensor.type, 0) + tensor.nbytes
-    return max(sizes, key=lambda kind: sizes[kind]) if sizes else ""
+        sizes[tensor.type] += tensor.nbytes
+    return max(sizes, key=lambda kind: sizes[kind], default="")
 
 
 def _vocabulary(header: Header) -> str:
     words = _words(header)
     if not words:
         return ""
-    last = len(words)
-    while last and words[last - 1].startswith(b"[PAD"):  # sizes of a family are padded differently
-        last -= 1
-    digest = hashlib.sha256(b"\0".join(words[:last]))
+    while words and words[-1].startswith(b"[PAD"):  # sizes of a family are padded differently
+        words.pop()
+    digest = hashlib.sha256(b"\0".join(words))
     for key in ("model", "bos_token_id", "eos_token_id"):
         digest.update(repr(header.metadata.get(f"tokenizer.ggml.{key}")).encode())
     return digest.hexdigest()

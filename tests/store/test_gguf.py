@@ -90,7 +90,7 @@ BROKEN: dict[str, tuple[Change, str]] = {
     "nested array": (raw_kv(string("x") + U(ARR) + U(ARR) + Q(1)), "nested type 9"),
     "array of 2^40 numbers": (raw_kv(string("x") + U(ARR) + U(U64) + Q(2**40)), "'x' reaches"),
     "array of 2^64-1 numbers": (raw_kv(string("x") + U(ARR) + U(U64) + Q(2**64 - 1)), "'x'"),
-    "array of 2^40 strings": (raw_kv(string("x") + U(ARR) + U(STR) + Q(2**40)), "'x' claims"),
+    "array of 2^40 strings": (raw_kv(string("x") + U(ARR) + U(STR) + Q(2**40)), "'x' reaches"),
     "array with a string of 2^62": (
         raw_kv(string("x") + U(ARR) + U(STR) + Q(1) + Q(2**62)),
         "string of 'x'",
@@ -179,11 +179,7 @@ def test_truncated_file_is_refused(cut: int, tmp_path: Path, tiny_bytes: bytes) 
     path = tmp_path / "cut.gguf"
     path.write_bytes(tiny_bytes[: len(tiny_bytes) * cut // 64])
     data = parse_header_of(tiny_bytes, tmp_path).data_offset
-    named = (
-        "file ends before tensor"
-        if path.stat().st_size > data
-        else "past the end|not a GGUF|the file can"
-    )
+    named = "file ends before tensor" if path.stat().st_size > data else "past the end|not a GGUF"
     with pytest.raises(ModelInvalid, match=named):
         read_header(path)
 
@@ -322,18 +318,6 @@ def test_strings_across_the_window_are_read(tmp_path: Path) -> None:
     header = parse_header(path)
     assert header.array("words") == words
     assert header.metadata["n"] == 7
-
-
-@pytest.mark.parametrize("window", [1, 2, 7, 8, 9, 64, 1000])
-def test_size_of_the_window_changes_nothing(
-    window: int, tiny: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """However little of the file is read at once, the header is the same."""
-    whole = read_header(tiny)
-    words = whole.array("tokenizer.ggml.tokens")
-    monkeypatch.setattr("pyspec.store.gguf._WINDOW", window)
-    assert read_header(tiny) == whole
-    assert whole.array("tokenizer.ggml.tokens") == words
 
 
 def test_control_characters_of_names_are_escaped(tmp_path: Path) -> None:
