@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
-from typing import Any
+from typing import Any, Literal
 
 import click
 from rich.console import Console
@@ -26,17 +26,10 @@ from rich.table import Table
 from pyspec.batch import Batch, Settings
 from pyspec.batch.contexts import MOST_SEQUENCES
 from pyspec.batch.output import FileRun, RunProgress, open_output
-from pyspec.batch.reading import MAX_RECORD, Reading, find_sources, read_sources
+from pyspec.batch.reading import MAX_RECORD, Per, Reading, find_sources, read_sources
 from pyspec.batch.records import Result
-from pyspec.cli.command import Subcommand, gathered, option
-from pyspec.cli.options import (
-    DraftOptions,
-    ModelOptions,
-    SamplerOptions,
-    draft_options,
-    model_options,
-    sampler_options,
-)
+from pyspec.cli.command import command, option
+from pyspec.cli.options import DraftOptions, ModelOptions, SamplerOptions
 from pyspec.cli.streams import exit_code, file_text, interruptible
 from pyspec.errors import Cancelled
 
@@ -44,38 +37,48 @@ FAILED_ITEMS = 3
 """Exit code of a batch that finished with failed records."""
 
 
-def _reading(template: Path | None, max_input: int, **options: Any) -> Reading:
-    """How records are read. Raises OptionError or InputEncoding for a template that cannot be read."""
-    text = file_text(template).removesuffix("\n") if template else None
-    return Reading(limit=max_input, template=text, **options)
+def _template(path: str) -> str:
+    return file_text(Path(path)).removesuffix("\n")
 
 
-input_options = gathered(
-    "reading", _reading,
-    option("--per", group="Input", type=click.Choice(["line", "file", "paragraph"]), default="line",
-           show_default=True, help="What of a text file is one record."),
-    option("--template", group="Input", type=click.Path(path_type=Path),
-           help="Text with {text} where each input goes."),
-    option("--column", group="Input", help="Where the prompts are in CSV files."),
-    option("--max-input", group="Input", type=click.IntRange(min=1), default=MAX_RECORD, show_default=True,
-           help="Bytes of a record."),
-    option("--encoding-errors", "errors", group="Input", type=click.Choice(["strict", "replace"]), default="strict",
-           show_default=True, help="Whether text that is not UTF-8 fails its record."),
-)  # fmt: skip
+@dataclass(frozen=True)
+class InputOptions(Reading):
+    """How records are read."""
+
+    # fmt: off
+    per: Per = option("Input", "--per", type=click.Choice(["line", "file", "paragraph"]), default="line",
+        help="What of a text file is one record.")
+    limit: int = option("Input", "--max-input", type=click.IntRange(min=1), default=MAX_RECORD,
+        help="Bytes of a record.")
+    errors: Literal["strict", "replace"] = option("Input", "--encoding-errors",
+        type=click.Choice(["strict", "replace"]), default="strict",
+        help="Whether text that is not UTF-8 fails its record.")
+    template: str | None = option("Input", "--template", type=_template, metavar="FILE",
+        help="Text with {text} where each input goes.")
+    column: str | None = option("Input", "--column", help="Where the prompts are in CSV files.")
+    # fmt: on
 
 
 @dataclass(frozen=True)
 class BatchOptions:
     """What is answered, and where the work is done."""
 
-    max_tokens: int
-    system: str | None
-    raw: bool
-    stop: tuple[str, ...]
-    exact: bool
-    parallel: int | None
-    engine: str
-    workers: int
+    # fmt: off
+    max_tokens: int = option("Answers", "-n", "--max-tokens", type=click.IntRange(0, 2**31 - 1), default=512,
+        help="Most tokens of an answer.")
+    system: str | None = option("Answers", "-s", "--system", help="System text of records that bring none.")
+    raw: bool = option("Answers", "--raw", is_flag=True, help="Give prompts as they are, without a chat template.")
+    stop: tuple[str, ...] = option("Answers", "--stop", multiple=True,
+        help="End answers before this text; may be given more than once.")
+    exact: bool = option("Answers", "--exact", is_flag=True,
+        help="Texts that no neighbour, order or interruption changes: nothing is drafted.")
+    parallel: int | None = option("Machine", "--parallel", type=click.IntRange(1, MOST_SEQUENCES),
+        help="Answers at once; by the profile if not given.")
+    engine: str = option("Machine", "--engine", type=click.Choice(["local", "ray"]), default="local",
+        help="Where the work is done: in this process, or by actors of Ray.")
+    workers: int = option("Machine", "--workers", type=click.IntRange(min=1), default=1,
+        help="Actors of --engine ray.")
+    # fmt: on
 
     def open(self, models: ModelOptions, drafts: DraftOptions, sampler: SamplerOptions) -> Any:
         """The `Batch` that the options describe, or one that spreads the work over Ray."""
@@ -101,59 +104,27 @@ class BatchOptions:
         return self.workers if local else 1
 
 
-batch_options = gathered(
-    "wanted", BatchOptions,
-    option("-n", "--max-tokens", group="Answers", type=click.IntRange(0, 2**31 - 1), default=512, show_default=True,
-           help="Most tokens of an answer."),
-    option("-s", "--system", group="Answers", help="System text of records that bring none."),
-    option("--raw", group="Answers", is_flag=True, help="Give prompts as they are, without a chat template."),
-    option("--stop", group="Answers", multiple=True, help="End answers before this text; may be given more than once."),
-    option("--exact", group="Answers", is_flag=True,
-           help="Texts that no neighbour, order or interruption changes: nothing is drafted."),
-    option("--parallel", group="Machine", type=click.IntRange(1, MOST_SEQUENCES),
-           help="Answers at once; by the profile if not given."),
-    option("--engine", group="Machine", type=click.Choice(["local", "ray"]), default="local", show_default=True,
-           help="Where the work is done: in this process, or by actors of Ray."),
-    option("--workers", group="Machine", type=click.IntRange(min=1), default=1, show_default=True,
-           help="Actors of --engine ray."),
-)  # fmt: skip
-
-
 @dataclass(frozen=True)
 class ResultOptions:
     """Where results go, and what is said of them."""
 
-    output: str
-    overwrite: bool
-    retry_failed: bool
-    counts: bool
-    as_json: bool
+    # fmt: off
+    output: str = option("Output", "-o", "--output", required=True, metavar="OUT|DIR/",
+        help="JSONL file, or folder of text files.")
+    overwrite: bool = option("Output", "--overwrite", is_flag=True, help="Replace what is at OUT, whatever it is.")
+    retry_failed: bool = option("Output", "--retry-failed", is_flag=True, help="Answer again what failed before.")
+    counts: bool = option("Output", "--counts", is_flag=True,
+        help="All counts of speculation in each line; they differ from run to run.")
+    as_json: bool = option("Output", "--json", is_flag=True, help="Print the summary as JSON on stdout.")
+    # fmt: on
 
 
-result_options = gathered(
-    "results", ResultOptions,
-    option("-o", "--output", group="Output", required=True, metavar="OUT|DIR/",
-           help="JSONL file, or folder of text files."),
-    option("--overwrite", group="Output", is_flag=True, help="Replace what is at OUT, whatever it is."),
-    option("--retry-failed", group="Output", is_flag=True, help="Answer again what failed before."),
-    option("--counts", group="Output", is_flag=True,
-           help="All counts of speculation in each line; they differ from run to run."),
-    option("--json", "as_json", group="Output", is_flag=True, help="Print the summary as JSON on stdout."),
-)  # fmt: skip
-
-
-@click.command(cls=Subcommand)
+@command()
 @click.argument("inputs", nargs=-1, required=True, metavar="INPUT...")
-@result_options
-@input_options
-@batch_options
-@model_options
-@draft_options
-@sampler_options
 def batch(
     inputs: tuple[str, ...],
     results: ResultOptions,
-    reading: Reading,
+    reading: InputOptions,
     wanted: BatchOptions,
     models: ModelOptions,
     drafts: DraftOptions,

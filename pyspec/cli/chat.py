@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import signal
 import sys
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FrameType
-from typing import Any
 
 import click
 
@@ -24,18 +22,15 @@ from pyspec.chat.prompt import (
     whole_entry,
 )
 from pyspec.chat.talk import BRIEF, FULL, SILENT, Chat, ChatSettings
-from pyspec.cli.command import Subcommand, gathered, option
+from pyspec.cli.command import command, option
 from pyspec.cli.options import (
+    DialogueOptions,
     DraftOptions,
+    EngineOptions,
     ModelOptions,
     SamplerOptions,
-    dialogue_options,
-    draft_options,
-    engine_options,
-    model_options,
+    ShownOptions,
     open_model,
-    output_options,
-    sampler_options,
 )
 from pyspec.cli.streams import console_of, interruptible
 from pyspec.display import STATS_HELP, Screen
@@ -50,21 +45,23 @@ EXAMPLES = [
 
 
 @dataclass(frozen=True)
-class TalkOptions:
+class TalkOptions(DialogueOptions):
     """The conversation, and how it is shown."""
 
-    system: str | None
-    going_on: bool
-    log: bool
-    saved: Path | None
-    script: bool
-    trim: bool
-    max_tokens: int | None
-    stats: bool | None
-    wrap: bool
-    color: str
+    # fmt: off
+    saved: Path | None = option("Chat", "--load", type=click.Path(path_type=Path), help="Go on with a saved chat.")
+    script: bool = option("Chat", "--script", is_flag=True,
+        help="Take each line of stdin as typed, commands included; else all of it is one message.")
+    trim: bool = option("Chat", "--trim/--no-trim", default=True,
+        help="Drop the oldest turns when the context is full, and say so.")
+    max_tokens: int | None = option("Chat", "-n", "--max-tokens", aliases=("--n-predict", "--predict"), metavar="N",
+        type=click.IntRange(min=-1), help="Most tokens of an answer; as many as fit if not given, or -1.")
+    wrap: bool = option("Output", "--wrap/--no-wrap", default=True, help="Break lines between words on a terminal.")
+    # fmt: on
 
-    def settings(self, drafts: DraftOptions, sampler: SamplerOptions) -> ChatSettings:
+    def settings(
+        self, drafts: DraftOptions, sampler: SamplerOptions, stats: bool | None
+    ) -> ChatSettings:
         """What `/set` changes, as it begins."""
         return ChatSettings(
             sampling=sampler.sampling(),
@@ -75,38 +72,19 @@ class TalkOptions:
             max_tokens=None if self.max_tokens == -1 else self.max_tokens,
             seed=None if sampler.seed is None else sampler.seed & 0xFFFFFFFF,
             trim=self.trim,
-            stats={None: BRIEF, True: FULL, False: SILENT}[self.stats],
+            stats={None: BRIEF, True: FULL, False: SILENT}[stats],
             wrap=self.wrap,
         )
 
 
-talk_options = gathered(
-    "asked", TalkOptions,
-    dialogue_options("Chat"),
-    option("--load", "saved", group="Chat", type=click.Path(path_type=Path), help="Go on with a saved chat."),
-    option("--script", group="Chat", is_flag=True,
-           help="Take each line of stdin as typed, commands included; else all of it is one message."),
-    option("--trim/--no-trim", group="Chat", default=True, show_default=True,
-           help="Drop the oldest turns when the context is full, and say so."),
-    option("-n", "--max-tokens", group="Chat", aliases=("--n-predict", "--predict"), metavar="N",
-           type=click.IntRange(min=-1), help="Most tokens of an answer; as many as fit if not given, or -1."),
-    output_options("notes and of /show tokens",
-                   option("--wrap/--no-wrap", group="Output", default=True, help="Break lines between words on a terminal.")),
-)  # fmt: skip
-
-
-@click.command(cls=Subcommand, examples=EXAMPLES, epilog=STATS_HELP)
-@talk_options
-@model_options
-@draft_options
-@sampler_options
-@engine_options
+@command(examples=EXAMPLES, epilog=STATS_HELP)
 def chat(
     asked: TalkOptions,
     models: ModelOptions,
     drafts: DraftOptions,
     sampler: SamplerOptions,
-    engine: Mapping[str, Any],
+    engine: EngineOptions,
+    shown: ShownOptions,
 ) -> int:
     """Talk with a model: a line is a question, /help lists the commands.
 
@@ -124,7 +102,8 @@ def chat(
         models.draft,
         models.companion,
     )
-    talk = Chat(model, _screen(asked.color), interruptible, asked.settings(drafts, sampler))
+    settings = asked.settings(drafts, sampler, shown.stats)
+    talk = Chat(model, _screen(shown.color), interruptible, settings)
     talk.conversation = Conversation(asked.system)
     talk.screen.wrap = asked.wrap
     if on_terminal:

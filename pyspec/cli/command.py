@@ -6,15 +6,14 @@ import copy
 import difflib
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import field, fields, is_dataclass
 from functools import wraps
-from typing import Any, TypeVar, cast
+from typing import Any, get_type_hints
 
 import click
 from click.shell_completion import CompletionItem
 
 from pyspec.errors import InputEncoding
-
-F = TypeVar("F", bound=Callable[..., Any])
 
 _ATTACHED = re.compile(r"-[A-Za-z]-?[0-9.]+")
 """A one-letter option with a number behind it, such as -n64."""
@@ -40,14 +39,15 @@ class Option(click.Option):
 
     def __init__(
         self,
+        name: str,
         names: Sequence[str],
-        *,
-        group: str = "Other options",
+        group: str,
         aliases: Sequence[str] = (),
         words: Sequence[str] = (),
-        **options: Any,
+        **settings: Any,
     ) -> None:
-        super().__init__([*names, *aliases], **options)
+        settings.setdefault("show_default", settings.get("default") not in (None, ""))
+        super().__init__([name, *names, *aliases], **settings)
         self.group = group
         self.aliases = frozenset(aliases)
         self.words = tuple(words)
@@ -59,37 +59,30 @@ class Option(click.Option):
         return super(Option, shown).get_help_record(ctx)
 
 
-def option(*names: str, group: str = "Other options", **options: Any) -> Callable[[F], F]:
-    """`click.option` for an `Option` of a group."""
-    return click.option(*names, cls=Option, group=group, **options)
+def option(group: str, *names: str, **settings: Any) -> Any:
+    """A field of a dataclass that is filled by an `Option` of this group; its name and default are the option's, too."""
+    empty = False if settings.get("is_flag") else () if settings.get("multiple") else None
+    metadata = {"names": names, "group": group, **settings}
+    return field(default=settings.get("default", empty), metadata=metadata)
 
 
-def stack(*options: Callable[[F], F]) -> Callable[[F], F]:
-    """One decorator of many, in the order in which `--help` lists them."""
+def command(**settings: Any) -> Callable[[Callable[..., Any]], click.Command]:
+    """A subcommand of a function. An argument typed as a dataclass of options is made of those that were given."""
 
-    def decorate(command: F) -> F:
-        for each in reversed(options):
-            command = each(command)
-        return command
+    def decorate(function: Callable[..., Any]) -> click.Command:
+        hints = get_type_hints(function).items()
+        kinds: dict[str, Any] = {name: kind for name, kind in hints if is_dataclass(kind)}
 
-    return decorate
+        @wraps(function)
+        def call(**given: Any) -> Any:
+            for name, kind in kinds.items():
+                given[name] = kind(**{each.name: given.pop(each.name) for each in fields(kind)})
+            return function(**given)
 
-
-def gathered(
-    argument: str, kind: Callable[..., Any], *options: Callable[[F], F]
-) -> Callable[[F], F]:
-    """One decorator of a group of options, which the command gets together as `argument`, made by `kind`."""
-
-    def decorate(command: F) -> F:
-        @wraps(command)
-        def call(*args: Any, **given: Any) -> Any:
-            own = {name: given.pop(name) for name in names}
-            return command(*args, **given, **{argument: kind(**own)})
-
-        before = len(getattr(call, "__click_params__", ()))
-        made: Any = stack(*options)(cast("Any", call))
-        names = [each.name for each in made.__click_params__[before:]]
-        return cast("F", made)
+        made = click.command(cls=Subcommand, **settings)(call)
+        for kind in kinds.values():
+            made.params += [Option(each.name, **each.metadata) for each in fields(kind)]
+        return made
 
     return decorate
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from rich.table import Table
 
-from pyspec.cli.command import Subcommand, gathered, model_names, option
+from pyspec.cli.command import command, model_names, option
 from pyspec.cli.streams import busy, run_progress, stdout_console, store_progress
 from pyspec.display import safe
 from pyspec.errors import OptionError, PyspecError
@@ -31,24 +31,17 @@ PAYS = 1.05
 class TrialOptions:
     """Whether the drafts that are here are run, and how."""
 
-    measure: bool
-    seconds: float
-    limit: int
-    threads: int | None
-    n_gpu_layers: int
-
-
-trial_options = gathered(
-    "trial", TrialOptions,
-    option("--measure", group="Measuring", is_flag=True,
-           help="Run the drafts that are here and say whether they pay on this machine."),
-    option("--seconds", group="Measuring", type=click.FloatRange(min=5.0), default=20.0, show_default=True,
-           help="About how long to measure each."),
-    option("--limit", group="Measuring", type=click.IntRange(min=1), default=3, show_default=True,
-           help="Measure so many, the smallest first."),
-    option("-t", "--threads", group="Measuring", type=click.IntRange(min=1), help="Threads, as in generate."),
-    option("-ngl", "--n-gpu-layers", group="Measuring", type=int, default=0, help="Layers on the GPU."),
-)  # fmt: skip
+    # fmt: off
+    measure: bool = option("Measuring", "--measure", is_flag=True,
+        help="Run the drafts that are here and say whether they pay on this machine.")
+    seconds: float = option("Measuring", "--seconds", type=click.FloatRange(min=5.0), default=20.0,
+        help="About how long to measure each.")
+    limit: int = option("Measuring", "--limit", type=click.IntRange(min=1), default=3,
+        help="Measure so many, the smallest first.")
+    threads: int | None = option("Measuring", "-t", "--threads", type=click.IntRange(min=1),
+        help="Threads, as in generate.")
+    n_gpu_layers: int = option("Measuring", "-ngl", "--n-gpu-layers", default=0, help="Layers on the GPU.")
+    # fmt: on
 
 
 @dataclass(frozen=True)
@@ -72,16 +65,14 @@ class Verdict:
         return f"does not pay here: {said}"
 
 
-@click.command(
-    cls=Subcommand,
+@command(
     examples=[
         ("pyspec draft llama3.2:3b", "What could draft for a model of ollama's"),
         ("pyspec draft llama3.2:3b --measure", "Whether it pays on this machine"),
     ],
 )
 @click.argument("model", required=False, shell_complete=model_names)
-@trial_options
-@option("--json", "as_json", is_flag=True, help="Print JSON.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def draft(model: str | None, as_json: bool, trial: TrialOptions) -> None:
     """Find the drafts that go with MODEL: models here with its vocabulary, smallest first, then known ones to fetch.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -14,18 +14,15 @@ import click
 from rich.console import Console
 
 from pyspec.chat.files import Dialogue, last_model
-from pyspec.cli.command import TEXT, Subcommand, gathered, option
+from pyspec.cli.command import TEXT, command, option
 from pyspec.cli.options import (
+    DialogueOptions,
     DraftOptions,
+    EngineOptions,
     ModelOptions,
     SamplerOptions,
-    dialogue_options,
-    draft_options,
-    engine_options,
-    model_options,
+    ShownOptions,
     open_model,
-    output_options,
-    sampler_options,
 )
 from pyspec.cli.streams import console_of, exit_code, file_text, interruptible, prompt_text
 from pyspec.display import (
@@ -57,17 +54,19 @@ EXAMPLES = [
 
 
 @dataclass(frozen=True)
-class PromptOptions:
+class PromptOptions(DialogueOptions):
     """Where the prompt comes from, and what it belongs to."""
 
-    more: str | None
-    file: Path | None
-    system: str | None
-    going_on: bool
-    log: bool
-    raw: bool
-    max_input: int
-    prompt_cache: Path | None
+    # fmt: off
+    more: str | None = option("Prompt", "-p", "--prompt", type=TEXT, metavar="TEXT", help="The prompt, as PROMPT.")
+    file: Path | None = option("Prompt", "-f", "--file", type=click.Path(path_type=Path),
+        help="Read the prompt, or what follows it, from a file; - is stdin.")
+    raw: bool = option("Prompt", "--raw", is_flag=True, help="Give the prompt as it is, without a chat template.")
+    max_input: int = option("Prompt", "--max-input", type=click.IntRange(min=1), default=MAX_INPUT, metavar="N",
+        help="Most bytes of a prompt.")
+    prompt_cache: Path | None = option("Prompt", "--prompt-cache", type=_FILE,
+        help="Keep what was read of the prompt in this file; the same beginning is then not read again.")
+    # fmt: on
 
     def text(self, prompt: str | None) -> str:
         """The whole prompt, with the argument. Raises OptionError where there is none, or one twice."""
@@ -76,30 +75,23 @@ class PromptOptions:
         return prompt_text(self.more if prompt is None else prompt, self.file, self.max_input)
 
 
-prompt_options = gathered(
-    "asked", PromptOptions,
-    option("-p", "--prompt", "more", group="Prompt", type=TEXT, metavar="TEXT", help="The prompt, as PROMPT."),
-    option("-f", "--file", group="Prompt", type=click.Path(path_type=Path),
-           help="Read the prompt, or what follows it, from a file; - is stdin."),
-    dialogue_options("Prompt"),
-    option("--raw", group="Prompt", is_flag=True, help="Give the prompt as it is, without a chat template."),
-    option("--max-input", group="Prompt", type=click.IntRange(min=1), default=MAX_INPUT, show_default=True,
-           metavar="N", help="Most bytes of a prompt."),
-    option("--prompt-cache", group="Prompt", type=_FILE,
-           help="Keep what was read of the prompt in this file; the same beginning is then not read again."),
-)  # fmt: skip
-
-
 @dataclass(frozen=True)
 class ShapeOptions:
     """What an answer must look like, and where it ends."""
 
-    max_tokens: int
-    stop: tuple[str, ...]
-    json_schema: str | None
-    json_schema_file: Path | None
-    grammar: str | None
-    grammar_file: Path | None
+    # fmt: off
+    max_tokens: int = option("Answer", "-n", "--max-tokens", aliases=("--n-predict", "--predict"), default=512,
+        metavar="N", help="Most tokens of the answer; -1 for as many as fit.")
+    stop: tuple[str, ...] = option("Answer", "--stop", aliases=("-r", "--reverse-prompt"), multiple=True, type=TEXT,
+        help="End the answer before this text; may be given more than once.")
+    json_schema: str | None = option("Answer", "--json-schema", aliases=("-j",), type=TEXT, metavar="FILE|JSON",
+        help="Answer with JSON of this schema; {} for any JSON.")
+    json_schema_file: Path | None = option("Answer", "--json-schema-file", aliases=("-jf",), type=_FILE,
+        help="The same, from a file.")
+    grammar: str | None = option("Answer", "--grammar", type=TEXT, metavar="GBNF",
+        help="Answer with text of this grammar.")
+    grammar_file: Path | None = option("Answer", "--grammar-file", type=_FILE, help="The same, from a file.")
+    # fmt: on
 
     def __post_init__(self) -> None:
         if self.max_tokens < -1:
@@ -115,44 +107,18 @@ class ShapeOptions:
         return _READERS[named[0]](getattr(self, named[0])) if named else None
 
 
-shape_options = gathered(
-    "shape", ShapeOptions,
-    option("-n", "--max-tokens", group="Answer", aliases=("--n-predict", "--predict"), type=int, default=512,
-           show_default=True, metavar="N", help="Most tokens of the answer; -1 for as many as fit."),
-    option("--stop", group="Answer", aliases=("-r", "--reverse-prompt"), multiple=True, type=TEXT,
-           help="End the answer before this text; may be given more than once."),
-    option("--json-schema", group="Answer", aliases=("-j",), type=TEXT, metavar="FILE|JSON",
-           help="Answer with JSON of this schema; {} for any JSON."),
-    option("--json-schema-file", group="Answer", aliases=("-jf",), type=_FILE, help="The same, from a file."),
-    option("--grammar", group="Answer", type=TEXT, metavar="GBNF", help="Answer with text of this grammar."),
-    option("--grammar-file", group="Answer", type=_FILE, help="The same, from a file."),
-)  # fmt: skip
-
-
 @dataclass(frozen=True)
-class OutputOptions:
+class OutputOptions(ShownOptions):
     """What is printed, beside the text or instead of it."""
 
-    stats: bool | None
-    tokens: bool
-    color: str
-    as_json: bool
+    # fmt: off
+    tokens: bool = option("Output", "--tokens", is_flag=True, help="Say for each token where it came from.")
+    as_json: bool = option("Output", "--json", is_flag=True, help="Print one JSON object instead of text.")
+    # fmt: on
 
 
-@click.command(cls=Subcommand, examples=EXAMPLES, epilog=STATS_HELP)
+@command(examples=EXAMPLES, epilog=STATS_HELP)
 @click.argument("prompt", required=False, type=TEXT)
-@prompt_options
-@shape_options
-@model_options
-@draft_options
-@sampler_options
-@engine_options
-@gathered(
-    "output", OutputOptions,
-    output_options("--tokens", option("--tokens", group="Output", is_flag=True,
-                                      help="Say for each token where it came from.")),
-    option("--json", "as_json", group="Output", is_flag=True, help="Print one JSON object instead of text."),
-)  # fmt: skip
 def generate(
     prompt: str | None,
     asked: PromptOptions,
@@ -160,7 +126,7 @@ def generate(
     models: ModelOptions,
     drafts: DraftOptions,
     sampler: SamplerOptions,
-    engine: Mapping[str, Any],
+    engine: EngineOptions,
     output: OutputOptions,
 ) -> int:
     """Answer PROMPT, the text of a file, or what is piped to stdin; where there are several, joined in this order."""

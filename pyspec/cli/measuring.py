@@ -11,8 +11,8 @@ from pathlib import Path
 import click
 import msgspec
 
-from pyspec.cli.command import Subcommand, gathered, option
-from pyspec.cli.options import DraftOptions, ModelOptions, model_options, open_model
+from pyspec.cli.command import command, option
+from pyspec.cli.options import DraftOptions, ModelOptions, open_model
 from pyspec.cli.streams import run_progress, stdout_console, store_progress
 from pyspec.errors import OptionError
 from pyspec.llama import SpeculativeLlama
@@ -47,36 +47,29 @@ MARGIN = DraftOptions(verify="margin")
 class AskedOptions(Options):
     """Which questions, how each is answered, and the folder of the results."""
 
-    out: Path
-    questions: Path | None
-    limit: int | None
-    every: int
-    category: tuple[str, ...]
-    tie: float | None
+    # fmt: off
+    out: Path = option("Measuring", "--out", type=click.Path(path_type=Path, file_okay=False), required=True,
+        help="Folder of the results; a run that was interrupted goes on there.")
+    questions: Path | None = option("Measuring", "--questions", type=FILE,
+        help="Spec-Bench JSONL; else the shipped set.")
+    limit: int | None = option("Measuring", "--limit", type=_COUNT, help="Questions of each category at most.")
+    every: int = option("Measuring", "--every", type=_COUNT, default=1, help="Each N-th question of the file only.")
+    category: tuple[str, ...] = option("Measuring", "--category", multiple=True,
+        help="Only this one; may be given again.")
+    max_tokens: int = option("Measuring", "-n", "--max-tokens", type=click.IntRange(min=2), default=128,
+        help="Most tokens of an answer.")
+    temperature: float = option("Measuring", "--temp", type=click.FloatRange(min=0.0), default=0.0,
+        help="Temperature; 0 takes the likeliest token.")
+    seed: int = option("Measuring", "--seed", default=1, help="Seed of the sampler.")
+    repeat: int = option("Measuring", "--repeat", type=_COUNT, default=1, help="Runs a question.")
+    warm_up: int = option("Measuring", "--warm-up", type=click.IntRange(min=0), default=3,
+        help="Answers before any is timed.")
+    tie: float | None = option("Measuring", "--tie", type=float, help="Near-tie, nats; measured if not given.")
+    # fmt: on
 
     def chosen(self) -> list[Question]:
         """The questions that the options name."""
         return select(load_questions(self.questions), self.limit, self.category, self.every)
-
-
-question_options = gathered(
-    "asked", AskedOptions,
-    option("--out", group="Measuring", type=click.Path(path_type=Path, file_okay=False), required=True,
-           help="Folder of the results; a run that was interrupted goes on there."),
-    option("--questions", group="Measuring", type=FILE, help="Spec-Bench JSONL; else the shipped set."),
-    option("--limit", group="Measuring", type=_COUNT, help="Questions of each category at most."),
-    option("--every", group="Measuring", type=_COUNT, default=1, help="Each N-th question of the file only."),
-    option("--category", group="Measuring", multiple=True, help="Only this one; may be given again."),
-    option("-n", "--max-tokens", group="Measuring", type=click.IntRange(min=2), default=128, show_default=True,
-           help="Most tokens of an answer."),
-    option("--temp", "temperature", group="Measuring", type=click.FloatRange(min=0.0), default=0.0,
-           show_default=True, help="Temperature; 0 takes the likeliest token."),
-    option("--seed", group="Measuring", type=int, default=1, show_default=True, help="Seed of the sampler."),
-    option("--repeat", group="Measuring", type=_COUNT, default=1, show_default=True, help="Runs a question."),
-    option("--warm-up", group="Measuring", type=click.IntRange(min=0), default=3, show_default=True,
-           help="Answers before any is timed."),
-    option("--tie", group="Measuring", type=float, help="Near-tie, nats; measured if not given."),
-)  # fmt: skip
 
 
 def command_line() -> str:
@@ -92,12 +85,16 @@ def command_line() -> str:
 class BenchOptions:
     """What is compared, and the page's own words."""
 
-    modes: str
-    peers: str
-    server: Path | None
-    peer_draft: Path | None
-    title: str
-    about: str
+    # fmt: off
+    modes: str = option("Contenders", "--modes", default="plain,strict,margin", help="Comma-separated.")
+    peers: str = option("Contenders", "--peers", default="",
+        help="llama_cpp[-lookup], server[-draft[:K]|-eagle3[:K]|-ngram], commas.")
+    server: Path | None = option("Contenders", "--server", type=FILE, help="llama-server; else the one on PATH.")
+    peer_draft: Path | None = option("Contenders", "--peer-draft", type=FILE,
+        help="Draft GGUF for llama-server; else the loaded one.")
+    title: str = option("Page", "--title", default="Benchmark", help="Heading of the page.")
+    about: str = option("Page", "--about", default="", help="A paragraph under the heading.")
+    # fmt: on
 
     def task(self, asked: AskedOptions) -> Task:
         """As `run_bench` takes it. Raises OptionError for what is no mode."""
@@ -116,22 +113,7 @@ class BenchOptions:
         )
 
 
-bench_options = gathered(
-    "compared", BenchOptions,
-    option("--modes", group="Contenders", default="plain,strict,margin", show_default=True, help="Comma-separated."),
-    option("--peers", group="Contenders", default="",
-           help="llama_cpp[-lookup], server[-draft[:K]|-eagle3[:K]|-ngram], commas."),
-    option("--server", group="Contenders", type=FILE, help="llama-server; else the one on PATH."),
-    option("--peer-draft", group="Contenders", type=FILE, help="Draft GGUF for llama-server; else the loaded one."),
-    option("--title", group="Page", default="Benchmark", show_default=True, help="Heading of the page."),
-    option("--about", group="Page", default="", help="A paragraph under the heading."),
-)  # fmt: skip
-
-
-@click.command(cls=Subcommand)
-@bench_options
-@model_options
-@question_options
+@command()
 def bench(compared: BenchOptions, asked: AskedOptions, models: ModelOptions) -> None:
     """Compare modes and peers; write runs.jsonl, README.md, results.json and plots to --out.
 
@@ -148,9 +130,7 @@ def bench(compared: BenchOptions, asked: AskedOptions, models: ModelOptions) -> 
 _SIDES = ("n_ctx", "n_threads", "n_threads_batch", "n_gpu_layers", "trust", "extra_buffers")
 
 
-@click.command(cls=Subcommand)
-@model_options
-@question_options
+@command()
 @click.option("--variants", default=VARIANTS, help="Comma-separated; the first one is the control.")
 @click.option("--title", default="What the margin rule costs", help="Heading of the page.")
 def quality(asked: AskedOptions, models: ModelOptions, variants: str, title: str) -> None:
@@ -182,45 +162,30 @@ def quality(asked: AskedOptions, models: ModelOptions, variants: str, title: str
 class ProfileOptions:
     """What is measured for how long, and what becomes of it."""
 
-    questions: Path | None
-    limit: int
-    every: int
-    max_tokens: int
-    kmax: int
-    seconds: float
-    types: bool
-    save: bool
-    prior: bool
-    plot: Path | None
-    rounds: Path | None
-    as_json: bool
+    # fmt: off
+    questions: Path | None = option("Measuring", "--questions", type=FILE,
+        help="Spec-Bench JSONL; else the shipped set.")
+    limit: int = option("Measuring", "--limit", type=_COUNT, default=1, help="Questions of each category.")
+    every: int = option("Measuring", "--every", type=_COUNT, default=1, help="Each N-th question only.")
+    max_tokens: int = option("Measuring", "-n", "--max-tokens", type=click.IntRange(min=4), default=64,
+        help="Most tokens of an answer.")
+    kmax: int = option("Measuring", "--draft-max", type=click.IntRange(1, 32), default=16,
+        help="Longest draft that is measured, tokens.")
+    seconds: float = option("Measuring", "--seconds", type=click.FloatRange(min=1.0), default=50.0,
+        help="About how long to measure.")
+    types: bool = option("Measuring", "--types", is_flag=True,
+        help="Instead: time, size and nats of each tensor type of a known model here.")
+    save: bool = option("Output", "--save/--no-save", default=True, help="Keep the profile for later runs.")
+    prior: bool = option("Output", "--prior", is_flag=True,
+        help="Write what was learned beside the draft, as its prior for other machines.")
+    plot: Path | None = option("Output", "--plot", type=FILE, help="Save a plot (svg, png, pdf).")
+    rounds: Path | None = option("Output", "--rounds", type=FILE,
+        help="Save the recorded rounds (npz), for bench/replay.py.")
+    as_json: bool = option("Output", "--json", is_flag=True, help="Print one JSON object instead of tables.")
+    # fmt: on
 
 
-profile_options = gathered(
-    "asked", ProfileOptions,
-    option("--questions", group="Measuring", type=FILE, help="Spec-Bench JSONL; else the shipped set."),
-    option("--limit", group="Measuring", type=_COUNT, default=1, show_default=True, help="Questions of each category."),
-    option("--every", group="Measuring", type=_COUNT, default=1, help="Each N-th question only."),
-    option("-n", "--max-tokens", group="Measuring", type=click.IntRange(min=4), default=64, show_default=True,
-           help="Most tokens of an answer."),
-    option("--draft-max", "kmax", group="Measuring", type=click.IntRange(1, 32), default=16, show_default=True,
-           help="Longest draft that is measured, tokens."),
-    option("--seconds", group="Measuring", type=click.FloatRange(min=1.0), default=50.0, show_default=True,
-           help="About how long to measure."),
-    option("--types", group="Measuring", is_flag=True,
-           help="Instead: time, size and nats of each tensor type of a known model here."),
-    option("--save/--no-save", group="Output", default=True, help="Keep the profile for later runs."),
-    option("--prior", group="Output", is_flag=True,
-           help="Write what was learned beside the draft, as its prior for other machines."),
-    option("--plot", group="Output", type=FILE, help="Save a plot (svg, png, pdf)."),
-    option("--rounds", group="Output", type=FILE, help="Save the recorded rounds (npz), for bench/replay.py."),
-    option("--json", "as_json", group="Output", is_flag=True, help="Print one JSON object instead of tables."),
-)  # fmt: skip
-
-
-@click.command(cls=Subcommand)
-@profile_options
-@model_options
+@command()
 def profile(asked: ProfileOptions, models: ModelOptions) -> None:
     """Measure costs and acceptance of a pair of models, and store what was learned."""
     if asked.types:

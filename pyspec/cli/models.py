@@ -10,7 +10,7 @@ from typing import Any
 import click
 from rich.table import Table
 
-from pyspec.cli.command import Subcommand, model_names, option
+from pyspec.cli.command import Subcommand, model_names
 from pyspec.cli.streams import busy, run_progress, stdout_console, store_progress
 from pyspec.display import safe
 from pyspec.errors import ModelNotFound
@@ -46,12 +46,12 @@ def models() -> None:
     """List, fetch, add, remove and look at models: pyspec's own, and those of ollama, LM Studio and the hub's caches."""
 
 
-_AS_JSON = option("--json", "as_json", is_flag=True, help="Print JSON.")
+_AS_JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
 @models.command("list", cls=Subcommand)
 @_AS_JSON
-@option(
+@click.option(
     "--here", "only_here", is_flag=True, help="Leave out what is known and not on this machine."
 )
 def list_models(as_json: bool, only_here: bool) -> None:
@@ -115,7 +115,7 @@ def _known_row(entry: Entry, manifest: Manifest) -> dict[str, Any]:
 
 @models.command(cls=Subcommand)
 @click.argument("name")
-@option(
+@click.option(
     "--as",
     "kind",
     type=click.Choice([*sorted(CONVERSIONS), ORIGINAL, "auto"]),
@@ -184,7 +184,7 @@ def path(name: str | None, as_json: bool) -> None:
 
 @models.command("add", cls=Subcommand)
 @click.argument("file", type=click.Path(path_type=Path))
-@option("--name", help="Its name; the file's without .gguf if not given.")
+@click.option("--name", help="Its name; the file's without .gguf if not given.")
 def add_model(file: Path, name: str | None) -> None:
     """Give a GGUF file a name; the file stays where it is."""
     added = add(file, name)

@@ -14,7 +14,7 @@ from typing import Any
 import click
 import llama_cpp
 
-from pyspec.cli.command import TEXT, F, gathered, model_names, option, stack
+from pyspec.cli.command import TEXT, model_names, option
 from pyspec.cli.streams import busy, store_progress
 from pyspec.errors import OptionError
 from pyspec.llama import Speculation, SpeculativeLlama
@@ -61,15 +61,32 @@ class Coded(click.Choice):  # type: ignore[type-arg, unused-ignore]  # generic f
 class ModelOptions:
     """Which models, by name or file, and where they run. None follows the rest: the default target, the cores, the target."""
 
-    model: str | None = None
-    draft: str = "auto"
-    companion: str = "none"
-    trust_model: bool = False
-    ctx: int = 4096
-    threads: int | None = None
-    n_gpu_layers: int = 0
-    draft_ngl: int | None = None
-    extra_buffers: str = "auto"
+    # fmt: off
+    model: str | None = option("Models", "-m", "--model", metavar="NAME|FILE", shell_complete=model_names,
+        help="Target: a name of `pyspec models list`, a file, NAME:TAG, OWNER/REPO[:TYPE] or a hub URL; the default "
+        "target if not given.")
+    draft: str = option("Models", "--draft", aliases=("-md", "--model-draft", "--draft-model"), default="auto",
+        metavar="auto|none|lookup|mtp|NAME|FILE", shell_complete=model_names,
+        help="What proposes tokens: a model, the target's own next-token head (mtp), the text itself (lookup), two "
+        "(lookup+NAME) or nothing. auto takes lookup and a head or draft that fits and is here.")
+    companion: str = option("Models", "--companion", default="none", metavar="none|auto|NAME|FILE",
+        shell_complete=model_names,
+        help="A second small model that says how much of a draft is worth checking; on the pairs measured it gained "
+        "nothing.")
+    trust_model: bool = option("Models", "--trust-model", is_flag=True,
+        help="Skip the trial load of a model file seen for the first time.")
+    ctx: int = option("Machine", "-c", "--ctx", aliases=("--ctx-size",), metavar="N", type=click.IntRange(min=16),
+        default=4096, help="Context: tokens of prompt and answer together.")
+    threads: int | None = option("Machine", "-t", "--threads", metavar="N", type=click.IntRange(min=1),
+        help="Threads; the physical cores if not given.")
+    n_gpu_layers: int = option("Machine", "-ngl", "--n-gpu-layers", aliases=("--gpu-layers",), type=LAYERS, default=0,
+        help="Layers of the target on the GPU; all (or -1) for the whole model.")
+    draft_ngl: int | None = option("Machine", "--draft-ngl",
+        aliases=("-ngld", "--gpu-layers-draft", "--n-gpu-layers-draft"), type=LAYERS,
+        help="The same for draft and companion; follows the target if not given.")
+    extra_buffers: str = option("Machine", "--extra-buffers", type=click.Choice(EXTRA_BUFFERS), default="auto",
+        help="llama.cpp's own layouts of weights (AMX, repacking); auto: unless they crash here.")
+    # fmt: on
 
     def find(self, workers: int = 1) -> tuple[Path, dict[str, Any]]:
         """The target's file, fetched if need be, and what `SpeculativeLlama` and `Batch` are given with it.
@@ -101,33 +118,6 @@ def _found(word: str, progress: Any) -> str:
     return str(resolve(word, progress))
 
 
-model_options = gathered(
-    "models", ModelOptions,
-    option("-m", "--model", group="Models", metavar="NAME|FILE", shell_complete=model_names,
-           help="Target: a name of `pyspec models list`, a file, NAME:TAG, OWNER/REPO[:TYPE] or a hub URL; the default "
-           "target if not given."),
-    option("--draft", group="Models", aliases=("-md", "--model-draft", "--draft-model"), default="auto",
-           show_default=True, metavar="auto|none|lookup|mtp|NAME|FILE", shell_complete=model_names,
-           help="What proposes tokens: a model, the target's own next-token head (mtp), the text itself (lookup), two "
-           "(lookup+NAME) or nothing. auto takes lookup and a head or draft that fits and is here."),
-    option("--companion", group="Models", default="none", show_default=True, metavar="none|auto|NAME|FILE",
-           shell_complete=model_names, help="A second small model that says how much of a draft is worth checking; on "
-           "the pairs measured it gained nothing."),
-    option("--trust-model", group="Models", is_flag=True,
-           help="Skip the trial load of a model file seen for the first time."),
-    option("-c", "--ctx", group="Machine", aliases=("--ctx-size",), metavar="N", type=click.IntRange(min=16),
-           default=4096, show_default=True, help="Context: tokens of prompt and answer together."),
-    option("-t", "--threads", group="Machine", metavar="N", type=click.IntRange(min=1),
-           help="Threads; the physical cores if not given."),
-    option("-ngl", "--n-gpu-layers", group="Machine", aliases=("--gpu-layers",), type=LAYERS, default=0,
-           help="Layers of the target on the GPU; all (or -1) for the whole model."),
-    option("--draft-ngl", group="Machine", aliases=("-ngld", "--gpu-layers-draft", "--n-gpu-layers-draft"), type=LAYERS,
-           help="The same for draft and companion; follows the target if not given."),
-    option("--extra-buffers", group="Machine", type=click.Choice(EXTRA_BUFFERS), default="auto", show_default=True,
-           help="llama.cpp's own layouts of weights (AMX, repacking); auto: unless they crash here."),
-)  # fmt: skip
-"""Which models, and where they run: `models` of the command."""
-
 # -- drafts ------------------------------------------------------------------------------------------------------------
 
 
@@ -135,12 +125,21 @@ model_options = gathered(
 class DraftOptions:
     """How drafts are chosen and accepted."""
 
-    verify: str = "strict"
-    theta: float = Margin.theta
-    gap: float = Margin.gap
-    budget: float | None = None
-    length: str = "auto"
-    draft_max: int | None = None
+    # fmt: off
+    verify: str = option("Drafts", "--verify", type=click.Choice(["margin", "strict"]), default="strict",
+        help="strict: the text is the target's own. margin: a drafted runner-up that the target ranks hardly lower "
+        "is taken too, which is faster and changes the text.")
+    theta: float = option("Drafts", "--theta", default=Margin.theta,
+        help="Margin: the two largest logits must have at least this ratio.")
+    gap: float = option("Drafts", "--gap", default=Margin.gap,
+        help="Margin: largest difference of the two, nats; inf for none.")
+    budget: float | None = option("Drafts", "--budget", type=float,
+        help="Margin: sum of gaps allowed in an answer, nats.")
+    length: str = option("Drafts", "--length", default="auto", metavar="auto|companion|confidence:P|fixed:K",
+        help="How many drafted tokens are checked at once; auto takes what pays on this machine, 0 included.")
+    draft_max: int | None = option("Drafts", "--draft-max", aliases=("--draft-n", "--spec-draft-n-max"), metavar="N",
+        type=int, help="Longest draft, tokens.")
+    # fmt: on
 
     @property
     def margin(self) -> Margin:
@@ -159,23 +158,6 @@ class DraftOptions:
         return Speculation(True, self.rule, self.length, self.draft_max)
 
 
-draft_options = gathered(
-    "drafts", DraftOptions,
-    option("--verify", group="Drafts", type=click.Choice(["margin", "strict"]), default="strict", show_default=True,
-           help="strict: the text is the target's own. margin: a drafted runner-up that the target ranks hardly lower "
-           "is taken too, which is faster and changes the text."),
-    option("--theta", group="Drafts", type=float, default=Margin.theta, show_default=True,
-           help="Margin: the two largest logits must have at least this ratio."),
-    option("--gap", group="Drafts", type=float, default=Margin.gap, show_default=True,
-           help="Margin: largest difference of the two, nats; inf for none."),
-    option("--budget", group="Drafts", type=float, help="Margin: sum of gaps allowed in an answer, nats."),
-    option("--length", group="Drafts", default="auto", show_default=True, metavar="auto|companion|confidence:P|fixed:K",
-           help="How many drafted tokens are checked at once; auto takes what pays on this machine, 0 included."),
-    option("--draft-max", group="Drafts", aliases=("--draft-n", "--spec-draft-n-max"), metavar="N", type=int,
-           help="Longest draft, tokens."),
-)  # fmt: skip
-"""How drafts are chosen and accepted: `drafts` of the command."""
-
 # -- the sampler -------------------------------------------------------------------------------------------------------
 
 
@@ -183,100 +165,84 @@ draft_options = gathered(
 class SamplerOptions:
     """How the target chooses tokens."""
 
-    temp: float
-    top_k: int
-    top_p: float
-    min_p: float
-    repeat_penalty: float
-    seed: int | None
+    # fmt: off
+    temperature: float = option("Sampling", "--temp", aliases=("--temperature",), default=0.8,
+        help="Temperature: 0 takes the likeliest token, more varies.")
+    top_k: int = option("Sampling", "--top-k", default=40, help="Choose among so many likeliest tokens; 0 for all.")
+    top_p: float = option("Sampling", "--top-p", default=0.95,
+        help="Choose among the likeliest tokens that together have this probability.")
+    min_p: float = option("Sampling", "--min-p", default=0.05,
+        help="Leave out tokens less likely than this share of the likeliest one.")
+    repeat_penalty: float = option("Sampling", "--repeat-penalty", default=1.0,
+        help="Make tokens of the last 64 less likely; 1 for no penalty.")
+    seed: int | None = option("Sampling", "--seed", type=int, help="Seed of the sampler; random if not given.")
+    # fmt: on
 
     def sampling(self, seed: int | None = None) -> Sampling:
         """The sampler's options, with this seed or a random one where none was given. Raises OptionError."""
-        if not (self.temp >= 0 and math.isfinite(self.temp)):
-            raise OptionError(f"--temp is {self.temp}", "use 0 for greedy, or up to about 2")
+        if not 0 <= self.temperature < math.inf:
+            raise OptionError(f"--temp is {self.temperature}", "use 0 for greedy, or up to about 2")
         chosen = self.seed if self.seed is not None else seed
         if chosen is None:
             chosen = int.from_bytes(os.urandom(4), "little")
-        return Sampling(
-            temperature=self.temp,
-            top_k=self.top_k,
-            top_p=self.top_p,
-            min_p=self.min_p,
-            repeat_penalty=self.repeat_penalty,
-            seed=chosen & 0xFFFFFFFF,
-        )
+        return Sampling(**{**vars(self), "seed": chosen & 0xFFFFFFFF})
 
-
-sampler_options = gathered(
-    "sampler", SamplerOptions,
-    option("--temp", group="Sampling", aliases=("--temperature",), type=float, default=0.8, show_default=True,
-           help="Temperature: 0 takes the likeliest token, more varies."),
-    option("--top-k", group="Sampling", type=int, default=40, show_default=True,
-           help="Choose among so many likeliest tokens; 0 for all."),
-    option("--top-p", group="Sampling", type=float, default=0.95, show_default=True,
-           help="Choose among the likeliest tokens that together have this probability."),
-    option("--min-p", group="Sampling", type=float, default=0.05, show_default=True,
-           help="Leave out tokens less likely than this share of the likeliest one."),
-    option("--repeat-penalty", group="Sampling", type=float, default=1.0, show_default=True,
-           help="Make tokens of the last 64 less likely; 1 for no penalty."),
-    option("--seed", group="Sampling", type=int, help="Seed of the sampler; random if not given."),
-)  # fmt: skip
-"""How the target chooses tokens: `sampler` of the command."""
 
 # -- conversations -----------------------------------------------------------------------------------------------------
 
 
-def dialogue_options(group: str) -> Callable[[F], F]:
-    """What `generate` and `chat` have in common: the system text, and going on with what was said before."""
-    return stack(
-        option("-s", "--system", group=group, aliases=("-sys", "--system-prompt"), type=TEXT, help="System text."),
-        option("--continue", "going_on", group=group, is_flag=True,
-               help="Go on with the last answer or chat; so does -c without a number."),
-        option("--log/--no-log", group=group, default=True, help="Keep what is said for -c."),
-    )  # fmt: skip
+@dataclass(frozen=True)
+class DialogueOptions:
+    """What an answer or a chat goes on from, and whether it is kept."""
+
+    # fmt: off
+    system: str | None = option("Conversation", "-s", "--system", aliases=("-sys", "--system-prompt"), type=TEXT,
+        help="System text.")
+    going_on: bool = option("Conversation", "--continue", is_flag=True,
+        help="Go on with the last answer or chat; so does -c without a number.")
+    log: bool = option("Conversation", "--log/--no-log", default=True, help="Keep what is said for -c.")
+    # fmt: on
 
 
-def output_options(what: str, *more: Callable[[F], F]) -> Callable[[F], F]:
-    """How much is said behind an answer, and in which colours; what: is coloured."""
-    return stack(
-        option("--stats/--no-stats", group="Output", default=None,
-               help="A line of statistics behind the sentence after an answer; --no-stats for neither."),
-        *more,
-        option("--color", group="Output", type=click.Choice(["auto", "always", "never"]), default="auto",
-               show_default=True, help=f"Colour of {what}."),
-    )  # fmt: skip
+@dataclass(frozen=True)
+class ShownOptions:
+    """How much is said behind an answer, and in which colours."""
+
+    # fmt: off
+    stats: bool | None = option("Output", "--stats/--no-stats", default=None,
+        help="A line of statistics behind the sentence after an answer; --no-stats for neither.")
+    color: str = option("Output", "--color", type=click.Choice(["auto", "always", "never"]), default="auto",
+        help="Colour of notes and tokens.")
+    # fmt: on
 
 
 # -- llama.cpp ---------------------------------------------------------------------------------------------------------
 
 
 def _shares(text: str) -> list[float]:
-    try:
-        shares = [float(part) for part in text.replace("/", ",").split(",")]
-    except ValueError:
-        shares = []
-    if not shares or any(not 0 <= share < 1e6 for share in shares) or sum(shares) == 0:
+    shares = [float(part) for part in text.replace("/", ",").split(",")]
+    if min(shares) < 0 or not 0 < sum(shares) < math.inf:
         raise OptionError(f"--tensor-split {text} is no list of shares", "write them as 3,1")
     return shares
 
 
-_KINDS = {"int": int, "float": float, "str": str}
+_BOOLS = {"true": True, "false": False}
+_KINDS: dict[str, Callable[[str], Any]] = {
+    "int": int,
+    "float": float,
+    "str": str,
+    "bool": _BOOLS.__getitem__,
+}
 
 
-def _override(text: str) -> tuple[str, int | float | bool | str]:
+def _override(text: str) -> tuple[str, Any]:
     key, _, typed = text.partition("=")
-    kind, colon, value = typed.partition(":")
+    kind, _, value = typed.partition(":")
     try:
-        if not (key and colon):
-            raise ValueError
-        if kind == "bool":
-            return key, {"true": True, "false": False}[value]
         return key, _KINDS[kind](value)
     except (KeyError, ValueError):
-        raise OptionError(
-            f"--override-kv {text} cannot be read",
-            "write it as KEY=int:8, with int, float, bool or str",
-        ) from None
+        hint = "write it as KEY=int:8, with int, float, bool or str"
+        raise OptionError(f"--override-kv {text} cannot be read", hint) from None
 
 
 _CACHE_TYPES = {
@@ -285,77 +251,80 @@ _CACHE_TYPES = {
 """Types of KV caches, with ggml's numbers."""
 
 _CACHE = Coded(_CACHE_TYPES)
-_ON_OFF = {
-    "on": True,
-    "off": False,
-    "auto": True,
-    "1": True,
-    "0": False,
-    "true": True,
-    "false": False,
-}
-_FLAGS = {
-    "no_kv_offload": ("offload_kqv", False), "no_mmap": ("use_mmap", False), "mlock": ("use_mlock", True),
-}  # fmt: skip
+_ON_OFF = {"on": True, "off": False, "auto": True, "1": True, "0": False, **_BOOLS}
 
 
-def engine_arguments(**options: Any) -> dict[str, Any]:
-    """The keyword arguments of `SpeculativeLlama` for the options that were given, and `verbose`. Raises OptionError."""
-    given = {name: value for name, value in options.items() if value is not None}
-    given |= {name: value for flag, (name, value) in _FLAGS.items() if given.pop(flag, False)}
-    if overrides := dict(given.pop("kv_overrides", ())):
-        given["kv_overrides"] = overrides
-    if given.get("type_v") not in (None, 0, 1, 30) and given.get("flash_attn") is False:
-        raise OptionError("a quantised V cache (-ctv) needs flash attention", "leave -fa off out")
-    if given.get("n_ubatch", 0) > (most := given.get("n_batch", 512)):
-        raise OptionError(f"-ub {given['n_ubatch']} is more than -b {most}", "raise -b as well")
-    return given
+@dataclass(frozen=True)
+class EngineOptions:
+    """How llama.cpp runs, each option by the name it has there."""
 
+    # fmt: off
+    n_batch: int | None = option("Engine", "-b", "--batch-size", metavar="N", type=click.IntRange(1, 1 << 20),
+        help="Most tokens of a prompt given to llama.cpp at once.")
+    n_ubatch: int | None = option("Engine", "-ub", "--ubatch-size", metavar="N", type=click.IntRange(1, 1 << 20),
+        help="Most tokens it computes at once.")
+    n_threads_batch: int | None = option("Engine", "-tb", "--threads-batch", metavar="N",
+        type=click.IntRange(1, 4096), help="Threads while a prompt is read; as -t if not given.")
+    flash_attn: bool | None = option("Engine", "-fa", "--flash-attn", metavar="[on|off|auto]", words=list(_ON_OFF),
+        type=Coded(_ON_OFF), help="Flash attention; on if not given.")
+    type_k: int | None = option("Engine", "-ctk", "--cache-type-k", type=_CACHE, metavar="TYPE",
+        help=f"Type of the target's K cache: {', '.join(_CACHE_TYPES)}.")
+    type_v: int | None = option("Engine", "-ctv", "--cache-type-v", type=_CACHE, metavar="TYPE",
+        help="Type of its V cache; a quantised one needs -fa on.")
+    draft_type_k: int | None = option("Engine", "-ctkd", "--cache-type-k-draft", type=_CACHE, metavar="TYPE",
+        help="The same for draft and companion.")
+    draft_type_v: int | None = option("Engine", "-ctvd", "--cache-type-v-draft", type=_CACHE, metavar="TYPE",
+        help="The same for draft and companion.")
+    offload_kqv: bool | None = option("Engine", "-nkvo", "--no-kv-offload", is_flag=True, flag_value=False,
+        default=None, help="Keep the KV cache in main memory when layers are on a GPU.")
+    use_mmap: bool | None = option("Engine", "--no-mmap", is_flag=True, flag_value=False, default=None,
+        help="Read the model into memory instead of mapping it.")
+    use_mlock: bool | None = option("Engine", "--mlock", is_flag=True, default=None,
+        help="Keep the model in memory: no swapping.")
+    split_mode: int | None = option("Engine", "-sm", "--split-mode", type=Coded({"none": 0, "layer": 1, "row": 2}),
+        help="How several GPUs share the model.")
+    main_gpu: int | None = option("Engine", "-mg", "--main-gpu", metavar="N", type=click.IntRange(min=0),
+        help="The GPU for what is not shared.")
+    tensor_split: list[float] | None = option("Engine", "-ts", "--tensor-split", metavar="N,N,..", type=_shares,
+        help="Share of each GPU, such as 3,1.")
+    rope_scaling_type: int | None = option("Engine", "--rope-scaling",
+        type=Coded({"none": 0, "linear": 1, "yarn": 2}),
+        help="How positions are stretched; as the model says if not given.")
+    rope_freq_base: float | None = option("Engine", "--rope-freq-base", metavar="F", type=click.FloatRange(min=0.0),
+        help="Base frequency of RoPE.")
+    rope_freq_scale: float | None = option("Engine", "--rope-freq-scale", metavar="F", type=click.FloatRange(min=0.0),
+        help="Factor of RoPE's frequencies.")
+    yarn_orig_ctx: int | None = option("Engine", "--yarn-orig-ctx", metavar="N", type=click.IntRange(min=0),
+        help="YaRN: the context the model was trained for.")
+    yarn_ext_factor: float | None = option("Engine", "--yarn-ext-factor", metavar="F", type=float,
+        help="YaRN: extrapolation mix.")
+    yarn_attn_factor: float | None = option("Engine", "--yarn-attn-factor", metavar="F", type=float,
+        help="YaRN: attention scale.")
+    yarn_beta_slow: float | None = option("Engine", "--yarn-beta-slow", metavar="F", type=float,
+        help="YaRN: high correction dim.")
+    yarn_beta_fast: float | None = option("Engine", "--yarn-beta-fast", metavar="F", type=float,
+        help="YaRN: low correction dim.")
+    kv_overrides: tuple[tuple[str, Any], ...] = option("Engine", "--override-kv", metavar="KEY=TYPE:VALUE",
+        multiple=True, type=_override,
+        help="Replace a value of the model's metadata; TYPE is int, float, bool or str.")
+    verbose: bool = option("Engine", "-v", "--verbose", is_flag=True, help="Show llama.cpp's own log lines.")
+    # fmt: on
 
-engine_options = gathered(
-    "engine", engine_arguments,
-    option("-b", "--batch-size", "n_batch", group="Engine", metavar="N", type=click.IntRange(1, 1 << 20),
-           help="Most tokens of a prompt given to llama.cpp at once."),
-    option("-ub", "--ubatch-size", "n_ubatch", group="Engine", metavar="N", type=click.IntRange(1, 1 << 20),
-           help="Most tokens it computes at once."),
-    option("-tb", "--threads-batch", "n_threads_batch", group="Engine", metavar="N", type=click.IntRange(1, 4096),
-           help="Threads while a prompt is read; as -t if not given."),
-    option("-fa", "--flash-attn", group="Engine", metavar="[on|off|auto]", words=list(_ON_OFF),
-           type=Coded(_ON_OFF), help="Flash attention; on if not given."),
-    option("-ctk", "--cache-type-k", "type_k", group="Engine", type=_CACHE, metavar="TYPE",
-           help=f"Type of the target's K cache: {', '.join(_CACHE_TYPES)}."),
-    option("-ctv", "--cache-type-v", "type_v", group="Engine", type=_CACHE, metavar="TYPE",
-           help="Type of its V cache; a quantised one needs -fa on."),
-    option("-ctkd", "--cache-type-k-draft", "draft_type_k", group="Engine", type=_CACHE, metavar="TYPE",
-           help="The same for draft and companion."),
-    option("-ctvd", "--cache-type-v-draft", "draft_type_v", group="Engine", type=_CACHE, metavar="TYPE",
-           help="The same for draft and companion."),
-    option("-nkvo", "--no-kv-offload", group="Engine", is_flag=True,
-           help="Keep the KV cache in main memory when layers are on a GPU."),
-    option("--no-mmap", group="Engine", is_flag=True, help="Read the model into memory instead of mapping it."),
-    option("--mlock", group="Engine", is_flag=True, help="Keep the model in memory: no swapping."),
-    option("-sm", "--split-mode", group="Engine", type=Coded({"none": 0, "layer": 1, "row": 2}),
-           help="How several GPUs share the model."),
-    option("-mg", "--main-gpu", group="Engine", metavar="N", type=click.IntRange(min=0),
-           help="The GPU for what is not shared."),
-    option("-ts", "--tensor-split", group="Engine", metavar="N,N,..", type=_shares, help="Share of each GPU, such as 3,1."),
-    option("--rope-scaling", "rope_scaling_type", group="Engine", type=Coded({"none": 0, "linear": 1, "yarn": 2}),
-           help="How positions are stretched; as the model says if not given."),
-    option("--rope-freq-base", group="Engine", metavar="F", type=click.FloatRange(min=0.0),
-           help="Base frequency of RoPE."),
-    option("--rope-freq-scale", group="Engine", metavar="F", type=click.FloatRange(min=0.0),
-           help="Factor of RoPE's frequencies."),
-    option("--yarn-orig-ctx", group="Engine", metavar="N", type=click.IntRange(min=0),
-           help="YaRN: the context the model was trained for."),
-    option("--yarn-ext-factor", group="Engine", metavar="F", type=float, help="YaRN: extrapolation mix."),
-    option("--yarn-attn-factor", group="Engine", metavar="F", type=float, help="YaRN: attention scale."),
-    option("--yarn-beta-slow", group="Engine", metavar="F", type=float, help="YaRN: high correction dim."),
-    option("--yarn-beta-fast", group="Engine", metavar="F", type=float, help="YaRN: low correction dim."),
-    option("--override-kv", "kv_overrides", group="Engine", metavar="KEY=TYPE:VALUE", multiple=True, type=_override,
-           help="Replace a value of the model's metadata; TYPE is int, float, bool or str."),
-    option("-v", "--verbose", group="Engine", is_flag=True, help="Show llama.cpp's own log lines."),
-)  # fmt: skip
-"""How llama.cpp runs, each option by the name it has there: `engine` of the command."""
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """The keyword arguments of `SpeculativeLlama` for what was given. Raises OptionError."""
+        given = {name: value for name, value in vars(self).items() if value is not None}
+        del given["verbose"]
+        if overrides := dict(given.pop("kv_overrides")):
+            given["kv_overrides"] = overrides
+        if given.get("type_v") not in (None, 0, 1, 30) and given.get("flash_attn") is False:
+            raise OptionError(
+                "a quantised V cache (-ctv) needs flash attention", "leave -fa off out"
+            )
+        if given.get("n_ubatch", 0) > (most := given.get("n_batch", 512)):
+            raise OptionError(f"-ub {given['n_ubatch']} is more than -b {most}", "raise -b as well")
+        return given
+
 
 # -- opening -----------------------------------------------------------------------------------------------------------
 
@@ -363,12 +332,12 @@ engine_options = gathered(
 def open_model(
     options: ModelOptions,
     drafts: DraftOptions = DraftOptions(),
-    engine: Mapping[str, Any] | None = None,
+    engine: EngineOptions = EngineOptions(),
 ) -> SpeculativeLlama:
-    """Find and load what the options name; engine: the arguments of `engine_options`."""
+    """Find and load what the options name."""
+    asked = {"verification": drafts.rule, "length": drafts.length, **engine.arguments}
     path, arguments = options.find()
-    asked = {"verification": drafts.rule, "length": drafts.length, **(engine or {})}
-    hush_llama(asked.pop("verbose", False))
+    hush_llama(engine.verbose)
     with busy(f"loading {path.stem}"):
         return SpeculativeLlama(path, **{**arguments, **asked})
 

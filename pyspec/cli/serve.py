@@ -11,15 +11,8 @@ import click
 
 from pyspec.batch import Batch, Settings
 from pyspec.batch.contexts import MOST_SEQUENCES
-from pyspec.cli.command import Subcommand, gathered, option
-from pyspec.cli.options import (
-    DraftOptions,
-    ModelOptions,
-    SamplerOptions,
-    draft_options,
-    model_options,
-    sampler_options,
-)
+from pyspec.cli.command import command, option
+from pyspec.cli.options import DraftOptions, ModelOptions, SamplerOptions
 from pyspec.errors import OptionError
 
 if TYPE_CHECKING:
@@ -33,15 +26,23 @@ _LOCAL = ("localhost", "127.0.0.1")
 class ServerOptions:
     """Where the server listens, who may use it, and how much it takes on."""
 
-    host: str
-    port: int
-    api_key: str | None
-    origin: tuple[str, ...]
-    alias: str | None
-    parallel: int | None
-    queue: int
-    max_body: int
-    max_tokens: int
+    # fmt: off
+    host: str = option("Server", "--host", default="127.0.0.1", help="Address to listen on.")
+    port: int = option("Server", "--port", type=click.IntRange(0, 65535), default=8080, help="0 for any.")
+    api_key: str | None = option("Server", "--api-key", envvar="PYSPEC_API_KEY",
+        help="Clients have to send it; or PYSPEC_API_KEY.")
+    origin: tuple[str, ...] = option("Server", "--origin", multiple=True,
+        help="A page of others that may use the server; * for any.")
+    alias: str | None = option("Server", "--alias", help="The model's name for clients; the file's if not given.")
+    parallel: int | None = option("Server", "--parallel", type=click.IntRange(1, MOST_SEQUENCES),
+        help="Answers at once, each with its own context; by the profile and the memory if not given.")
+    queue: int = option("Server", "--queue", type=click.IntRange(min=0), default=256,
+        help="Answers that may wait; more are refused with 429.")
+    max_body: int = option("Server", "--max-body", type=click.IntRange(min=1), default=1 << 20,
+        help="Bytes of a request.")
+    max_tokens: int = option("Server", "-n", "--max-tokens", type=click.IntRange(1, 2**31 - 1), default=2048,
+        help="Most tokens of answers that set no limit.")
+    # fmt: on
 
     @property
     def is_local(self) -> bool:
@@ -67,32 +68,7 @@ class ServerOptions:
         )
 
 
-server_options = gathered(
-    "server", ServerOptions,
-    option("--host", group="Server", default="127.0.0.1", show_default=True, help="Address to listen on."),
-    option("--port", group="Server", type=click.IntRange(0, 65535), default=8080, show_default=True,
-           help="0 for any."),
-    option("--api-key", group="Server", envvar="PYSPEC_API_KEY",
-           help="Clients have to send it; or PYSPEC_API_KEY."),
-    option("--origin", group="Server", multiple=True,
-           help="A page of others that may use the server; * for any."),
-    option("--alias", group="Server", help="The model's name for clients; the file's if not given."),
-    option("--parallel", group="Server", type=click.IntRange(1, MOST_SEQUENCES),
-           help="Answers at once, each with its own context; by the profile and the memory if not given."),
-    option("--queue", group="Server", type=click.IntRange(min=0), default=256, show_default=True,
-           help="Answers that may wait; more are refused with 429."),
-    option("--max-body", group="Server", type=click.IntRange(min=1), default=1 << 20, show_default=True,
-           help="Bytes of a request."),
-    option("-n", "--max-tokens", group="Server", type=click.IntRange(1, 2**31 - 1), default=2048, show_default=True,
-           help="Most tokens of answers that set no limit."),
-)  # fmt: skip
-
-
-@click.command(cls=Subcommand)
-@server_options
-@model_options
-@draft_options
-@sampler_options
+@command()
 def serve(
     server: ServerOptions, models: ModelOptions, drafts: DraftOptions, sampler: SamplerOptions
 ) -> None:

@@ -18,7 +18,7 @@ from pyspec.cli.draft import draft
 from pyspec.cli.generate import generate
 from pyspec.cli.main import cli, main
 from pyspec.cli.measuring import bench, profile, quality
-from pyspec.cli.options import engine_arguments
+from pyspec.cli.options import EngineOptions
 from pyspec.cli.serve import serve
 
 
@@ -39,7 +39,7 @@ def parsed(*words: str, command: click.Command = generate) -> dict[str, object]:
         (["-n7"], "max_tokens", 7),
         (["-n", "-1"], "max_tokens", -1),
         (["-n-1"], "max_tokens", -1),
-        (["--temperature", "0.5"], "temp", 0.5),
+        (["--temperature", "0.5"], "temperature", 0.5),
         (["-ngl", "all"], "n_gpu_layers", -1),
         (["-ngl", "99"], "n_gpu_layers", 99),
         (["-ngld", "5"], "draft_ngl", 5),
@@ -94,7 +94,7 @@ def test_engine_options_become_arguments(words: list[str], wanted: dict[str, obj
     """By llama.cpp's names, as llama-cpp-python takes them; what is not given is left to it."""
     own = {each.name for each in generate.params if getattr(each, "group", "") == "Engine"}
     given = {name: value for name, value in parsed(*words).items() if name in own}
-    assert engine_arguments(**given) == wanted | {"verbose": False}
+    assert EngineOptions(**given).arguments == wanted
 
 
 @pytest.mark.parametrize("command", [generate, chat, profile, bench, quality, draft, serve])
