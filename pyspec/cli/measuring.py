@@ -98,19 +98,11 @@ class BenchOptions:
 
     def task(self, asked: AskedOptions) -> Task:
         """As `run_bench` takes it. Raises OptionError for what is no mode."""
+        peers = [name.strip() for name in self.peers.split(",") if name.strip()]
         return Task(
-            questions=asked.chosen(),
-            modes=parse_modes(self.modes),
-            options=asked,
-            folder=asked.out,
-            peers=[name.strip() for name in self.peers.split(",") if name.strip()],
-            server=self.server,
-            peer_draft=self.peer_draft,
-            title=self.title,
-            about=self.about,
-            command=command_line(),
-            tie=asked.tie,
-        )
+            asked.chosen(), parse_modes(self.modes), asked, asked.out, peers, self.server, self.peer_draft,
+            self.title, self.about, command_line(), asked.tie,
+        )  # fmt: skip
 
 
 @command()

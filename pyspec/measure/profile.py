@@ -5,17 +5,16 @@ What a decode costs, how often drafts are accepted, and which plan that makes th
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
-from statistics import fmean
 from time import perf_counter
 
 import msgspec
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 
 from pyspec.llama import SpeculativeLlama
 from pyspec.measure.costs import MeasuredCosts, measure_costs
@@ -31,14 +30,6 @@ from pyspec.profiles import Profile, profile_key, profiles_dir, save_profile
 from pyspec.text import ChatTemplate
 
 
-class Bin(msgspec.Struct):
-    """Drafted tokens of one range of the draft's own probability: its mean, and the share accepted."""
-
-    said: float
-    accepted: float
-    count: int
-
-
 class PairFigures(MeasuredCosts, kw_only=True):
     """Everything `pyspec profile` says.
 
@@ -49,7 +40,6 @@ class PairFigures(MeasuredCosts, kw_only=True):
 
     acceptance: list[float]
     observations: list[int]
-    calibration: list[Bin]
     log_loss_without_companion: float
     log_loss_with_companion: float | None
     lookup_share: float
@@ -113,7 +103,6 @@ def evaluate(costs: MeasuredCosts, answers: list[Answer], kmax: int, seconds: fl
         **msgspec.structs.asdict(costs),
         acceptance=acceptance,
         observations=observations,
-        calibration=calibration(model),
         log_loss_without_companion=learned.loss_without if companion else learned.loss,
         log_loss_with_companion=learned.loss_with if companion else None,
         lookup_share=sum(chain.matched > 0 for chain in lookup) / max(1, positions),
@@ -132,18 +121,6 @@ def by_position(chains: Sequence[Chain], kmax: int) -> tuple[list[float], list[i
     seen = [sum(chain.seen > i for chain in chains) for i in range(kmax)]
     hits = [sum(chain.matched > i for chain in chains) for i in range(kmax)]
     return [hit / n for hit, n in zip(hits, seen) if n], [n for n in seen if n]
-
-
-def calibration(chains: Sequence[Chain], bins: int = 10) -> list[Bin]:
-    """What the draft's probability says against what the target accepts, in equal ranges that have any."""
-    seen: dict[int, list[tuple[float, bool]]] = {}
-    for chain in chains:
-        for i, p in enumerate(chain.p[: chain.seen]):
-            seen.setdefault(min(int(p * bins), bins - 1), []).append((p, i < chain.matched))
-    return [
-        Bin(fmean(p for p, _ in pairs), fmean(ok for _, ok in pairs), len(pairs))
-        for _, pairs in sorted(seen.items())
-    ]
 
 
 def teach(learned: Learned, model: Sequence[Chain], lookup: Sequence[Chain]) -> None:
@@ -243,44 +220,34 @@ def gain_of_auto(
 
 def say(m: PairFigures, out: Console) -> None:
     """Print the tables."""
-    out.print(_cost_table(m))
+    first, *_ = m.target_ms.values()
+    more = {n: ms / first[1] for n, ms in first.items()}
+    columns = [*m.target_ms.values(), more, m.companion_ms]
+    heads = [
+        "rows",
+        *(f"target, {depth} deep" for depth in m.target_ms),
+        "times one row",
+        "companion",
+    ]
+    times = ([str(n), *(f"{c[n]:.2f}" if n in c else "" for c in columns)] for n in first)
+    out.print(_table("ms of a decode", heads, times))
     if m.acceptance:
-        out.print(_position_table(m))
-        out.print(_calibration_table(m))
+        heads = ["position", "accepted", "seen", "plan", "gain"]
+        drafted = (
+            [str(i), f"{100 * share:.0f} %", str(count), plan, f"{m.plans[plan]:.2f}"]
+            for i, (share, count) in enumerate(zip(m.acceptance, m.observations, strict=True), 1)
+            for plan in [f"fixed:{i}"]
+        )
+        out.print(_table("drafted tokens, strict rule", heads, drafted))
     for line in _lines(m):
         out.print(line)
 
 
-def _table(title: str, *columns: str) -> Table:
-    table = Table(title=title, title_justify="left", box=None, pad_edge=False)
-    for column in columns:
-        table.add_column(column, justify="right")
-    return table
-
-
-def _cost_table(m: PairFigures) -> Table:
-    heads = [f"target, {depth} deep" for depth in m.target_ms]
-    table = _table("ms of a decode", "rows", *heads, "times one row", "companion")
-    first, *_ = m.target_ms.values()
-    for n, ms in first.items():
-        columns = [*m.target_ms.values(), {n: ms / first[1]}, m.companion_ms]
-        table.add_row(str(n), *(f"{times[n]:.2f}" if n in times else "" for times in columns))
-    return table
-
-
-def _position_table(m: PairFigures) -> Table:
-    table = _table("drafted tokens, strict rule", "position", "accepted", "seen", "plan", "gain")
-    for i, (share, count) in enumerate(zip(m.acceptance, m.observations, strict=True), 1):
-        gain = m.plans.get(f"fixed:{i}")
-        shown = "" if gain is None else f"{gain:.2f}"
-        table.add_row(str(i), f"{100 * share:.0f} %", str(count), f"fixed:{i}", shown)
-    return table
-
-
-def _calibration_table(m: PairFigures) -> Table:
-    table = _table("calibration of the draft", "it says", "accepted", "tokens")
-    for b in m.calibration:
-        table.add_row(f"{100 * b.said:.0f} %", f"{100 * b.accepted:.0f} %", str(b.count))
+def _table(title: str, heads: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
+    columns = [Column(head, justify="right") for head in heads]
+    table = Table(*columns, title=title, title_justify="left", box=None, pad_edge=False)
+    for row in rows:
+        table.add_row(*row)
     return table
 
 

@@ -46,7 +46,6 @@ def test_tables_name_the_break_even_and_the_best_plan(profile, tmp_path: Path) -
         "ms of a decode",
         "break-even acceptance",
         "best fixed plan",
-        "calibration",
         "the draft: ",
         "\nuse: pyspec generate",
     ):

@@ -16,7 +16,6 @@ from pyspec.measure.profile import (
     PLAIN,
     break_even,
     by_position,
-    calibration,
     evaluate,
     fixed_plans,
     measure,
@@ -68,13 +67,6 @@ def test_acceptance_counts_only_what_was_observed() -> None:
     shares, counts = by_position([chain(1, 4, 2), chain(2, 4, 0)], 4)
     assert shares == [0.5, 1.0, 0.0]
     assert counts == [2, 1, 1]
-
-
-def test_calibration_sums_what_was_said_and_accepted() -> None:
-    """Three tokens at 0.9: two right, one wrong; the one after it is not counted."""
-    (cell,) = calibration([chain(1, 4, 2)])
-    assert (cell.count, cell.accepted) == (3, pytest.approx(2 / 3))
-    assert cell.said == pytest.approx(0.9)
 
 
 def test_a_losing_pair_is_told_so() -> None:
