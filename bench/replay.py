@@ -68,7 +68,7 @@ def main(words: Sequence[str] | None = None) -> None:
     how = {"curve": "Q4_K_M,BF16,GPU", "cost": 0.1, "companion_cost": 0.1}
     options = arguments(__doc__, words, "rounds*", **how)
     rows = []
-    for path in map(Path, options.rounds or sorted(ROUNDS.glob("*.npz"))):
+    for path in map(Path, options.rounds or sorted(ROUNDS.glob("*.gz"))):
         answers = load_rounds(path)
         rows += [row(path.stem, answers, options, curve) for curve in options.curve.split(",")]
     print(table(HEAD, rows))

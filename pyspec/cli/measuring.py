@@ -172,7 +172,7 @@ class ProfileOptions:
         help="Write what was learned beside the draft, as its prior for other machines.")
     plot: Path | None = option("Output", "--plot", type=FILE, help="Save a plot (svg, png, pdf).")
     rounds: Path | None = option("Output", "--rounds", type=FILE,
-        help="Save the recorded rounds (npz), for bench/replay.py.")
+        help="Save the recorded rounds, for bench/replay.py.")
     as_json: bool = option("Output", "--json", is_flag=True, help="Print one JSON object instead of tables.")
     # fmt: on
 

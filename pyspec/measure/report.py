@@ -16,7 +16,6 @@ from pyspec.measure.records import (
     Difference,
     RunRecord,
     Setup,
-    Speed,
     Summary,
     geomean,
     hindsight,
@@ -165,15 +164,22 @@ def speed_table(summaries: Sequence[Summary]) -> str:
     names = [*dict.fromkeys(n for s in summaries for n in s.speeds if n != TOTAL)]
     best = hindsight(summaries)
     rows = [
-        [s.who, *(_up(s, name) for name in names), f"{s.geomean:.2f}", _up(s, TOTAL), _rate(s)]
+        [
+            s.who,
+            *(_of(s, name) for name in names),
+            f"{s.geomean:.2f}",
+            _of(s, TOTAL),
+            _of(s, TOTAL, "{0.rate:.1f}"),
+        ]
         for s in (*summaries, *([best] if best else []))
     ]
     return table(["", *names, "geo. mean", "total", "tokens/s"], rows)
 
 
-def _up(summary: Summary, name: str) -> str:
+def _of(summary: Summary, name: str, form: str = "{0.speed_up:.2f}") -> str:
+    """What the form says of a speed; "-" where there is none."""
     speed = summary.speeds.get(name)
-    return f"{speed.speed_up:.2f}" if speed else "-"
+    return form.format(speed) if speed else "-"
 
 
 def _against(summaries: Sequence[Summary]) -> list[str]:
@@ -194,11 +200,6 @@ def ratio(one: Summary, other: Summary) -> float:
     return geomean([one.speeds[n].speed_up / other.speeds[n].speed_up for n in names])
 
 
-def _rate(summary: Summary) -> str:
-    speed = summary.speeds.get(TOTAL)
-    return f"{speed.rate:.1f}" if speed else "-"
-
-
 def detail_table(summaries: Sequence[Summary]) -> str:
     """Acceptance, length, relaxed share, first token, time outside decodes, and how single questions' speed-ups spread."""
     rows = [
@@ -210,17 +211,13 @@ def detail_table(summaries: Sequence[Summary]) -> str:
             f"{s.first_ms:.0f}",
             f"{s.answer_s:.2f}" if s.answer_s else "-",
             _share(s.other),
-            _spread(s.speeds.get(TOTAL)),
+            _of(s, TOTAL, "{0.mid:.2f} ({0.low:.2f}-{0.high:.2f})"),
         ]
         for s in summaries
     ]
     head = ["", "accepted of verified", "tokens a round", "relaxed", "first token ms", "whole answer s",
             "outside decodes", "speed-up of a question, median (quartiles)"]  # fmt: skip
     return table(head, rows)
-
-
-def _spread(speed: Speed | None) -> str:
-    return f"{speed.mid:.2f} ({speed.low:.2f}-{speed.high:.2f})" if speed else "-"
 
 
 def _share(value: float | None) -> str:
@@ -236,11 +233,8 @@ def _equality(results: Results) -> list[str]:
     if not results.differing:
         return ["## Equality", f"{text} All were equal."]
     lines = "\n".join(f"- {difference}" for difference in results.differences)
-    return [
-        "## Equality",
-        f"{text} Answers that part from it: {results.differing}. The first ones:",
-        lines,
-    ]
+    text = f"{text} Answers that part from it: {results.differing}. The first ones:"
+    return ["## Equality", text, lines]
 
 
 def setup_list(setup: Setup) -> str:
@@ -292,7 +286,12 @@ def _pictures(results: Results) -> dict[str, Any]:
     """Everything that the data allow."""
     drawn = {"speed-up.svg": _speed_up(results.summaries)}
     if results.drawn.taken:
-        drawn["accepted-by-position.svg"] = _accepted_by_position(results.drawn.taken)
+        taken = (
+            results.drawn.taken.items()
+        )  # share of rounds in which the i-th drafted token was taken
+        shares = {who: [n / rounds for n in counts] for who, (rounds, counts) in taken}
+        words = "accepted by position", "drafted token", "share of rounds"
+        drawn["accepted-by-position.svg"] = _lines(*words, shares)
     if results.drawn.curves:
         drawn["cost.svg"] = draw_costs(results.drawn.curves)
     return drawn
@@ -314,24 +313,17 @@ def _speed_up(summaries: Sequence[Summary]) -> Any:
     return figure
 
 
-def _accepted_by_position(taken: Mapping[str, tuple[int, Sequence[int]]]) -> Any:
-    """Lines: share of rounds in which the i-th drafted token was taken."""
-    figure, axes = new_axes("accepted by position", "drafted token", "share of rounds")
-    shares = {who: [n / rounds for n in counts] for who, (rounds, counts) in taken.items()}
-    _plot(axes, shares)
-    return figure
-
-
 def draw_costs(curves: Mapping[str, Sequence[float]]) -> Any:
     """Lines: ms of a decode by rows; `curves` by name, index 0 being no row."""
-    figure, axes = new_axes("cost of a decode", "rows", "ms")
-    _plot(axes, {name: times[1:] for name, times in curves.items()})
-    axes.set_ylim(bottom=0.0)
+    figure = _lines("cost of a decode", "rows", "ms", {n: t[1:] for n, t in curves.items()})
+    figure.axes[0].set_ylim(bottom=0.0)
     return figure
 
 
-def _plot(axes: Any, lines: Mapping[str, Sequence[float]]) -> None:
+def _lines(title: str, x: str, y: str, lines: Mapping[str, Sequence[float]]) -> Any:
     """Lines by name, over 1, 2, ..."""
+    figure, axes = new_axes(title, x, y)
     for name, values in lines.items():
         axes.plot(range(1, len(values) + 1), values, marker=".", label=name)
     axes.legend(frameon=False, fontsize="small")
+    return figure

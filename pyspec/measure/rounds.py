@@ -7,28 +7,27 @@ m tokens is followed by one at t + m + 1, so `matched` may be all that decides h
 
 from __future__ import annotations
 
+import gzip
 import math
+import zlib
 from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 from time import perf_counter
 from typing import Any
-from zipfile import BadZipFile
 
 import msgspec
-import numpy as np
-import numpy.typing as npt
 
 from pyspec.drafters import LookupDrafter
 from pyspec.errors import InputError
 from pyspec.llama import SpeculativeLlama
 from pyspec.policy.simple import LengthPolicy
-from pyspec.policy.types import LOGIT_MAX, LOOKUP, Draft, Place, Plan, logit
+from pyspec.policy.types import LOOKUP, Draft, Place, Plan
 from pyspec.sampling import Sampling
 from pyspec.tokens import common_prefix
 
 
-class Chain(msgspec.Struct):
+class Chain(msgspec.Struct, omit_defaults=True):
     """What a drafter would propose at position t of an answer, were its tokens before t committed.
 
     n: drafted tokens, of which the first `matched` are the answer's own. match_length, choices: tokens that matched and how
@@ -87,72 +86,17 @@ class Answer(msgspec.Struct):
         return self.lookups.get(t, NOTHING)
 
 
-# -- files ---------------------------------------------------------------------------------------------------------------
-
-
-_COLUMNS = ("answer", "t", "n", "matched", "match_length", "choices")
-_SPANS = {"p": LOGIT_MAX, "h": 12.0, "s": 1.0, "a": 1.0, "pc": LOGIT_MAX, "agree": 1.0}
-"""What is kept of each drafted token in one byte: up to how much, and of p and pc the logit, from its negative on."""
-
-
-_NOT_ONE = (OSError, EOFError, AttributeError, LookupError, TypeError, ValueError, BadZipFile)
-"""What numpy and msgspec raise of files that are others, or damaged."""
-
-
 def save_rounds(path: Path, answers: Sequence[Answer]) -> None:
-    """Write answers as npz. Logits are kept in steps of 0.06, all else in 255 steps."""
-    chains = [
-        (i, c) for i, a in enumerate(answers) for c in (*a.models.values(), *a.lookups.values())
-    ]
-    rows = [(i, c.t, c.n, c.matched, c.match_length, c.choices) for i, c in chains]
-    meta = msgspec.json.encode({"answers": [(a.length, a.prompt) for a in answers]})
-    columns: dict[str, Any] = {"meta": np.frombuffer(meta, dtype=np.uint8)}
-    table = np.array(rows, dtype=np.int16).reshape(-1, len(_COLUMNS))
-    columns |= dict(zip(_COLUMNS, table.T, strict=True))
-    for name in _SPANS:
-        columns[name] = _packed(name, [x for _, c in chains for x in getattr(c, name)])
-    with path.open("wb") as out:
-        np.savez_compressed(out, **columns)
+    """Write answers as compressed msgpack."""
+    path.write_bytes(gzip.compress(msgspec.msgpack.encode(answers)))
 
 
 def load_rounds(path: Path) -> list[Answer]:
     """Read what `save_rounds` wrote. Raises InputError where it is no such file."""
     try:
-        with path.open("rb") as packed, np.load(packed) as file:
-            data: dict[str, Any] = {name: file[name] for name in file.files}
-        sizes = msgspec.json.decode(data["meta"].tobytes())["answers"]
-        rows = zip(*(data[name].tolist() for name in _COLUMNS), strict=True)
-    except _NOT_ONE as error:
+        return msgspec.msgpack.decode(gzip.decompress(path.read_bytes()), type=list[Answer])
+    except (OSError, EOFError, zlib.error, msgspec.MsgspecError) as error:
         raise InputError(f"{path} is no file of `pyspec profile --rounds`: {error}") from None
-    kept = {name: _unpacked(name, data[name]) for name in _SPANS if name in data}
-    answers = [Answer(n, prompt, {}, {}) for *_, n, prompt in sizes]
-    at = 0
-    for number, t, *row in rows:
-        chain = Chain(t, *row)
-        if chain.match_length:
-            answers[number].lookups[t] = chain
-            continue
-        answers[number].models[t] = chain
-        for column, values in kept.items():
-            setattr(chain, column, values[at : at + chain.n])
-        at += chain.n
-    return answers
-
-
-def _packed(name: str, values: Sequence[float]) -> npt.NDArray[np.uint8]:
-    span = _SPANS[name]
-    if span == LOGIT_MAX:
-        values = [(logit(p) + span) / 2.0 for p in values]
-    return np.clip(np.rint(np.array(values) * (255.0 / span)), 0, 255).astype(np.uint8)
-
-
-def _unpacked(name: str, data: npt.NDArray[np.uint8]) -> list[float]:
-    span = _SPANS[name]
-    if name == "agree":
-        return (data > 0).tolist()  # type: ignore[no-any-return]
-    if span == LOGIT_MAX:
-        return (1.0 / (1.0 + np.exp(span - data * (2.0 * span / 255.0)))).tolist()  # type: ignore[no-any-return]
-    return (data * (span / 255.0)).tolist()  # type: ignore[no-any-return]
 
 
 # -- recording ---------------------------------------------------------------------------------------------------------
@@ -220,5 +164,5 @@ def _keep(
     chain = Chain(t, n, right, draft.match_length, draft.choices, draft.p[:n], draft.entropy[:n])
     if draft.s and draft.a and draft.pc and draft.agree:
         chain.s, chain.a = draft.s[:n], draft.a[:n]
-        chain.pc, chain.agree = draft.pc[:n], draft.agree[:n]
+        chain.pc, chain.agree = draft.pc[:n], [bool(one) for one in draft.agree[:n]]
     chains[t] = chain

@@ -70,7 +70,7 @@ def test_what_a_round_costs_beside_decodes_is_shown(script, tiny_ascii: Path, ca
 
 def test_committed_rounds_are_replayed(script, capsys) -> None:
     """A line for each curve, with a number in every column."""
-    script("replay").main(["--curve", "GPU", str(script("replay").ROUNDS / "q4_k_m.npz")])
+    script("replay").main(["--curve", "GPU", str(script("replay").ROUNDS / "q4_k_m.gz")])
     rows = [line.split(" | ") for line in capsys.readouterr().out.splitlines()]
     assert rows[2][:2] == ["| q4_k_m", "GPU"]
     assert all(0.5 < float(cell.strip(" |")) < 20.0 for cell in rows[2][2:])
@@ -78,7 +78,7 @@ def test_committed_rounds_are_replayed(script, capsys) -> None:
 
 def test_rounds_without_a_companion_are_replayed(script, capsys) -> None:
     """What a companion would bring is not known then; the rest is."""
-    script("replay").main(["--curve", "GPU", str(script("replay").ROUNDS / "eagle3.npz")])
+    script("replay").main(["--curve", "GPU", str(script("replay").ROUNDS / "eagle3.gz")])
     (cells,) = (line.split(" | ") for line in capsys.readouterr().out.strip().splitlines()[2:])
     assert cells[4:6] == ["-"] * 2
     assert all(0.5 < float(cell.strip(" |")) < 20.0 for cell in cells[2:4] + cells[6:])

@@ -58,12 +58,12 @@ def test_tables_name_the_break_even_and_the_best_plan(profile, tmp_path: Path) -
 
 def test_json_is_one_object_and_nothing_is_stored_unasked(profile, tmp_path: Path) -> None:
     """A draft that is the target itself is always right."""
-    done = profile("--json", "--no-save", "--rounds", tmp_path / "rounds.npz")
+    done = profile("--json", "--no-save", "--rounds", tmp_path / "rounds.gz")
     figures = json.loads(done.stdout)
     assert figures["acceptance"] == [1.0, 1.0, 1.0]
     assert len(next(iter(figures["target_ms"].values()))) == 4
     assert not (tmp_path / "cache" / "profiles").exists()
-    (answer,) = load_rounds(tmp_path / "rounds.npz")
+    (answer,) = load_rounds(tmp_path / "rounds.gz")
     assert {chain.n - chain.matched for chain in answer.models.values()} == {0}
 
 

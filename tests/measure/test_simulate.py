@@ -121,7 +121,7 @@ def test_times_go_on_behind_their_last_point() -> None:
 def test_recorded_rounds_are_played_from_their_file(tmp_path) -> None:
     """What is written is read again, and a fixed length is as fast on it as on the text that was recorded."""
     text = synthetic(0.8, 24)[0]
-    path = tmp_path / "rounds.npz"
+    path = tmp_path / "rounds.gz"
     save_rounds(path, [text])
     (answer,) = load_rounds(path)
     totals = Player(FixedPolicy(3), FLAT).play([answer])
