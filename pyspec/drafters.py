@@ -82,39 +82,42 @@ class SuffixIndex:
     """
 
     def __init__(self) -> None:
-        self.tokens: list[int] = []
+        self.text: Sequence[int] = ()
+        """Whose first `size` tokens are indexed: the caller's own object, not a copy."""
+        self.size = 0
+        self.match = (0, -1)
+        """Length of the longest suffix that occurred before, and the position where it last ended; (0, -1) for none."""
         self._next: list[dict[int, int]] = [{}]
         self._link = [-1]
         self._length = [0]
         self._end = [-1]
         self._last = 0
-        self._match = (0, -1)
-
-    def __len__(self) -> int:
-        return len(self.tokens)
-
-    @property
-    def match(self) -> tuple[int, int]:
-        """Length of the longest suffix that occurred before, and the position where it last ended; (0, -1) for none."""
-        return self._match
 
     @property
     def choices(self) -> int:
         """How many different tokens have followed that suffix."""
         return len(self._next[max(0, self._link[self._last])])
 
-    def extend(self, token: int) -> None:
-        """Append one token."""
-        position = len(self.tokens)
-        self.tokens.append(token)
+    def continues(self, text: Sequence[int]) -> bool:
+        """Whether a text goes on from what is indexed; one that is still the same object has only grown."""
+        n = self.size
+        return n <= len(text) and (text is self.text or list(text[:n]) == list(self.text[:n]))
+
+    def follow(self, text: Sequence[int]) -> None:
+        """Index what is new of a text that goes on."""
+        self.text = text
+        for token in text[self.size :]:
+            self._extend(token)
+
+    def _extend(self, token: int) -> None:
+        ends, links, position = self._end, self._link, self.size
         state = self._new_state(self._length[self._last] + 1, position)
-        link = self._link_of(token)
-        self._link[state] = link
-        self._match = (self._length[link], self._end[link]) if link else (0, -1)
-        self._last = state
+        links[state] = link = self._link_of(state, token)
+        self.match = (self._length[link], ends[link]) if link else (0, -1)
+        self._last, self.size = state, position + 1
         while link > 0:  # the newest occurrence is the best guess the next time
-            self._end[link] = position
-            link = self._link[link]
+            ends[link] = position
+            link = links[link]
 
     def _new_state(self, length: int, end: int) -> int:
         self._next.append({})
@@ -123,9 +126,9 @@ class SuffixIndex:
         self._end.append(end)
         return len(self._length) - 1
 
-    def _link_of(self, token: int) -> int:
+    def _link_of(self, state: int, token: int) -> int:
         """Give the newest state its transitions, and return the state of the longest earlier suffix."""
-        state, walk = len(self._length) - 1, self._last
+        walk = self._last
         while walk != -1 and token not in self._next[walk]:
             self._next[walk][token] = state
             walk = self._link[walk]
@@ -158,41 +161,24 @@ class LookupDrafter(Drafter):
     def __init__(self, min_match: int = 2) -> None:
         self.min_match = min_match
         self._index: dict[int, SuffixIndex] = {}
-        self._source: dict[int, Sequence[int]] = {}
 
     def propose(self, seq: int, tokens: Sequence[int], limit: int) -> Proposal:
         """What followed the longest earlier occurrence, at most `limit` tokens."""
-        index = self._up_to_date(seq, tokens)
+        index = self._index.get(seq)
+        if index is None or not index.continues(tokens):
+            index = self._index[seq] = SuffixIndex()
+        index.follow(tokens)
         length, end = index.match
         if length < self.min_match or limit < 1:
             return NOTHING
-        text = index.tokens
-        draft: list[int] = []
-        for position in range(end + 1, end + 1 + limit):
-            # past the end of the text a repetition goes on with its own continuation
-            draft.append(text[position] if position < len(text) else draft[position - len(text)])
+        draft = list(tokens[end + 1 : end + 1 + limit])
+        while len(draft) < limit:  # past the end of the text a repetition goes on with itself
+            draft += draft[: limit - len(draft)]
         return Proposal(draft, length, index.choices)
-
-    def _up_to_date(self, seq: int, tokens: Sequence[int]) -> SuffixIndex:
-        index = self._index.get(seq)
-        if index is None or not self._continues(seq, index, tokens):
-            index = self._index[seq] = SuffixIndex()
-        self._source[seq] = tokens
-        for token in tokens[len(index) :]:
-            index.extend(token)
-        return index
-
-    def _continues(self, seq: int, index: SuffixIndex, tokens: Sequence[int]) -> bool:
-        """Whether `tokens` goes on from what was indexed; a text that is still the same object has only grown."""
-        held = len(index)
-        if held > len(tokens):
-            return False
-        return self._source.get(seq) is tokens or list(tokens[:held]) == index.tokens
 
     def forget(self, seq: int) -> None:
         """Drop a sequence's index: its text was replaced."""
         self._index.pop(seq, None)
-        self._source.pop(seq, None)
 
 
 # -- models of another vocabulary --------------------------------------------------------------------------------------

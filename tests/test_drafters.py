@@ -91,17 +91,16 @@ def slow_draft(text, limit, min_match):
 def test_index_finds_the_longest_earlier_suffix(text):
     """Length and newest place of the match are the slow twin's after every token."""
     index = SuffixIndex()
-    for i, token in enumerate(text):
-        index.extend(token)
-        assert index.match == slow_match(text[: i + 1])
+    for n in range(1, len(text) + 1):
+        index.follow(text[:n])
+        assert index.match == slow_match(text[:n])
 
 
 @given(texts)
 def test_choices_are_the_different_continuations(text):
     """As many as different tokens stand behind the match in the text before."""
     index = SuffixIndex()
-    for token in text:
-        index.extend(token)
+    index.follow(text)
     length, _ = index.match
     end = text[len(text) - length :]
     places = [i for i in range(length, len(text)) if text[i - length : i] == end]
