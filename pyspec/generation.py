@@ -6,7 +6,7 @@ import logging
 import threading
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing, contextmanager, nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from time import perf_counter
 from typing import Any
 
@@ -44,17 +44,18 @@ MOST_POLICIES = 32
 """How many lengths and rules an object remembers what it learned of."""
 
 
-class _Ending:
-    """Stands for a call's stopping criteria in llama-cpp-python's own loop.
+@dataclass
+class _Completion:
+    """What one of llama-cpp-python's completions asks for beyond what its loop hands to `generate`.
 
-    That loop throws away the text of a generator which ends before it asked for the end, unless a criterion wants to stop
-    there. This one does, where the answer ended by itself.
+    That loop throws away the text of a generator which ends before it asked for the end, unless a stopping criterion wants
+    to stop there. So this stands for the call's own `criteria`, and wants to where the answer ended by itself.
     """
 
-    def __init__(self, criteria: Any) -> None:
-        self.criteria = criteria
-        self.reason: str | None = None
-        """Why the answer ended; None where llama-cpp-python knows it."""
+    options: AnswerOptions
+    criteria: Any
+    reason: str | None = None
+    """Why the answer ended; None where llama-cpp-python knows it."""
 
     def __call__(self, ids: Any, logits: Any) -> bool:
         wanted = self.criteria is not None and self.criteria(ids, logits)
@@ -65,8 +66,7 @@ class _InForce(threading.local):
     """What holds for the call that this thread is in."""
 
     speculation = Speculation()
-    options: AnswerOptions | None = None  # of the completion whose loop runs
-    ending: _Ending | None = None
+    completion: _Completion | None = None  # whose loop runs
 
 
 class Generation(Mirror):
@@ -131,13 +131,13 @@ class Generation(Mirror):
         finally:
             self._in_force.speculation = outer
 
-    def _marked(self, chunks: Any, ending: _Ending | None = None) -> Iterator[Any]:
+    def _marked(self, chunks: Any, completion: _Completion | None = None) -> Iterator[Any]:
         for chunk in chunks:
             if not chunk["choices"] or not chunk["choices"][0].get("finish_reason"):
                 yield chunk
                 continue
-            if ending is not None and ending.reason is not None:
-                chunk["choices"][0]["finish_reason"] = ending.reason
+            if completion is not None and completion.reason is not None:
+                chunk["choices"][0]["finish_reason"] = completion.reason
             yield {**chunk, "speculation": self.last_speculation}
 
     def _create_completion(self, *args: Any, **kwargs: Any) -> Iterator[Any]:
@@ -153,18 +153,17 @@ class Generation(Mirror):
             keep_rows=keep_rows,
             prompt_rows=keep_rows and bool(kwargs.get("echo")),
         )
-        ending = _Ending(kwargs.pop("stopping_criteria", None))
-        chunks = super()._create_completion(*args, stopping_criteria=ending, **kwargs)
-        return self._marked(self._carrying(options, ending, chunks), ending)
+        completion = _Completion(options, kwargs.pop("stopping_criteria", None))
+        chunks = super()._create_completion(*args, stopping_criteria=completion, **kwargs)
+        return self._marked(self._carrying(completion, chunks), completion)
 
     def _carrying(
-        self, options: AnswerOptions, ending: _Ending, chunks: Generator[Any, None, None]
+        self, completion: _Completion, chunks: Generator[Any, None, None]
     ) -> Iterator[Any]:
-        """Run llama-cpp-python's generator with `options` in force whenever it runs; when the turn goes on, it has ended."""
-        here = self._in_force
+        """Run llama-cpp-python's generator, with `completion` in force whenever it runs; when the turn goes on, it has ended."""
         with self._turns.taken(), closing(chunks):
             while True:
-                here.options, here.ending = options, ending
+                self._in_force.completion = completion
                 try:
                     chunk = next(chunks)
                 except StopIteration:
@@ -174,13 +173,13 @@ class Generation(Mirror):
                         f"the prompt is not UTF-8 at character {error.start}", "decode it first"
                     ) from error
                 finally:
-                    here.options = here.ending = None
+                    self._in_force.completion = None
                 yield chunk
 
     @property
     def _wants_logprobs(self) -> bool:
-        options = self._in_force.options
-        return options is not None and options.keep_rows
+        completion = self._in_force.completion
+        return completion is not None and completion.options.keep_rows
 
     # -- generation ----------------------------------------------------------------------------------------------------
 
@@ -188,46 +187,37 @@ class Generation(Mirror):
         self, tokens: Sequence[int], sampling: Sampling, reset: bool, criteria: Any, **asked: Any
     ) -> Generator[int, Sequence[int] | None, None]:
         """Ids of an answer; tokens that the caller sends become part of the text."""
-        options = self._in_force.options or AnswerOptions(goes_on=True)
-        sampling = replace(sampling, logit_bias=options.sampling.logit_bias)
-        options = replace(options, sampling=sampling, **asked)
-        ending = self._in_force.ending
-        criteria = ending.criteria if ending is not None else criteria
-        text = list(tokens) if reset else [*self.input_ids[: self.n_tokens].tolist(), *tokens]
-        while True:
-            more = yield from self._ids(self._answer(text, options), text, criteria, ending)
-            if more is None:
-                return
-            text = more
+        call = self._in_force.completion or _Completion(AnswerOptions(goes_on=True), criteria)
+        sampling = replace(sampling, logit_bias=call.options.sampling.logit_bias)
+        options = replace(call.options, sampling=sampling, **asked)
+        text: list[int] | None = list(tokens)
+        if not reset:
+            text = [*self.input_ids[: self.n_tokens].tolist(), *tokens]
+        while text is not None:
+            text = yield from self._ids(self._answer(text, options), len(text), call)
 
     def _ids(
-        self,
-        steps: Generator[Step, None, None],
-        prompt: list[int],
-        criteria: Any,
-        ending: _Ending | None,
+        self, steps: Generator[Step, None, None], n_prompt: int, call: _Completion
     ) -> Generator[int, Sequence[int] | None, list[int] | None]:
         """Flatten steps to ids; returns the text to go on from if the caller sends tokens.
 
         However it ends, the context holds no token that the caller has not seen, and the last one not yet: as in
         llama-cpp-python, where a token is decoded when the next one is asked for.
         """
-        text = list(prompt)
+        criteria, seen = call.criteria, n_prompt - 1
         # criteria read tokens; logits are kept for logprobs alone
         row = np.zeros(self._n_vocab, dtype=np.single)
-        seen = len(text) - 1
         try:
             for step in steps:
                 for token in step.tokens:
-                    seen = len(text)
+                    seen += 1
                     if criteria is not None and criteria(self.input_ids[:seen], row):
                         return None
-                    text.append(token.id)
                     sent = yield token.id
                     if sent:
-                        return text + list(sent)
-                if ending is not None and step.finish_reason not in (None, "stop"):
-                    ending.reason = _FINISH_REASONS[step.finish_reason]
+                        return [*self.input_ids[:seen].tolist(), token.id, *sent]
+                if step.finish_reason not in (None, "stop"):
+                    call.reason = _FINISH_REASONS[step.finish_reason]
         finally:
             steps.close()
             self.n_tokens = min(self.n_tokens, seen)
@@ -269,22 +259,18 @@ class Generation(Mirror):
         if not len(tokens):
             raise InputError("the prompt has no tokens", "give at least one, such as token_bos()")
         # inside a completion the turn is taken already
-        with nullcontext() if self._in_force.options is not None else self._turns.taken():
-            hook = None
-            if options.logits_processor:
-                hook = ProcessorHook(options.logits_processor, tokens)
+        with nullcontext() if self._in_force.completion is not None else self._turns.taken():
+            processors = options.logits_processor
+            hook = ProcessorHook(processors, tokens) if processors else None
             chain = build_chain(options.sampling, self, options.grammar, hook)
             try:
-                for step in self._rounds(tokens, options, chain):
-                    if hook is not None and hook.error is not None:
-                        raise hook.error
-                    yield step
+                yield from self._rounds(tokens, options, chain, hook)
             finally:
                 if chain is not None:
                     chain.close()
 
     def _rounds(
-        self, tokens: Sequence[int], options: AnswerOptions, chain: Any
+        self, tokens: Sequence[int], options: AnswerOptions, chain: Any, hook: ProcessorHook | None
     ) -> Generator[Step, None, None]:
         session = self.assembly.session
         speculation, most = options.speculation, options.max_tokens
@@ -303,8 +289,10 @@ class Generation(Mirror):
         )
         policy.begin_answer()
         try:
-            for step in session.steps(run, policy, self._held(tokens), options.progress):
-                self._follow(session.tokens)
+            for step in session.steps(run, policy, self._begin(tokens), options.progress):
+                self._follow(run.tokens)
+                if hook is not None and hook.error is not None:
+                    raise hook.error
                 yield step
         finally:
             self._settle(policy, rule, speculation)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import wraps
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import llama_cpp
 from llama_cpp.llama_chat_format import LlamaChatCompletionHandler
@@ -24,6 +25,8 @@ from pyspec.tokens import Token
 
 __all__ = ["OFF", "Piece", "Speculation", "SpeculativeLlama", "install", "stream_text", "uninstall"]
 
+_Method = TypeVar("_Method", bound=Callable[..., Any])
+
 _STRICT = Strict()
 _LEAST = 1e-9
 """The top_p that leaves one token, as llama.cpp does for 0 and below."""
@@ -37,6 +40,12 @@ def _file_of(model: str | os.PathLike[str]) -> str:
 def _given(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """The arguments of a method by name, from its locals(): they go on to llama-cpp-python under the same names."""
     return {k: v for k, v in arguments.items() if k not in ("self", "speculation", "__class__")}
+
+
+def _like(method: _Method) -> Callable[[Callable[..., Any]], _Method]:
+    """What is decorated has the signature of `method`, for editors, type checkers and `inspect`."""
+    like: Any = wraps(method, assigned=(), updated=())
+    return cast("Callable[[Callable[..., Any]], _Method]", like)
 
 
 class SpeculativeLlama(Generation):
@@ -171,38 +180,10 @@ class SpeculativeLlama(Generation):
         with self._binding(speculation):
             return super().create_completion(**given)
 
-    def __call__(
-        self,
-        prompt: str,
-        suffix: str | None = None,
-        max_tokens: int | None = 16,
-        temperature: float = 0.8,
-        top_p: float = 0.95,
-        min_p: float = 0.05,
-        typical_p: float = 1.0,
-        logprobs: int | None = None,
-        echo: bool = False,
-        stop: str | list[str] | None = [],  # noqa: B006 - as above
-        frequency_penalty: float = 0.0,
-        presence_penalty: float = 0.0,
-        repeat_penalty: float = 1.0,
-        top_k: int = 40,
-        stream: bool = False,
-        seed: int | None = None,
-        tfs_z: float = 1.0,
-        mirostat_mode: int = 0,
-        mirostat_tau: float = 5.0,
-        mirostat_eta: float = 0.1,
-        model: str | None = None,
-        stopping_criteria: llama_cpp.StoppingCriteriaList | None = None,
-        logits_processor: llama_cpp.LogitsProcessorList | None = None,
-        grammar: llama_cpp.LlamaGrammar | None = None,
-        logit_bias: dict[int, float] | None = None,
-        *,
-        speculation: Speculation | None = None,
-    ) -> Any:
+    @_like(create_completion)
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """The same as `create_completion`."""
-        return self.create_completion(**_given(locals()), speculation=speculation)
+        return self.create_completion(*args, **kwargs)
 
     def create_chat_completion(
         self,
@@ -296,9 +277,6 @@ class SpeculativeLlama(Generation):
     def __getstate__(self) -> dict[str, Any]:
         state: dict[str, Any] = super().__getstate__()
         return {**state, **self._ours}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__init__(**state)  # type: ignore[misc]  # as llama-cpp-python does
 
 
 _OWN_ARGUMENTS = (

@@ -100,7 +100,7 @@ class Mirror(TargetLlama):
         self._rows: ScoreRows | None = None
         self._buffer: Any = None
         self._all_logits = self._plain = False
-        self._own_text: list[int] = []
+        self._left: list[int] = []  # tokens that the last answer left in the KV
         self._at_rest = _NEVER_DECODED
         super().__init__(model_path, **kwargs)
         # with a score buffer of its own, as an embedder or a mere tokenizer, llama-cpp-python's plain path serves
@@ -120,11 +120,13 @@ class Mirror(TargetLlama):
 
     # -- what the context holds ----------------------------------------------------------------------------------------
 
-    def _held(self, tokens: Sequence[int]) -> int:
-        """-1 where the context holds what this class left there, else how many of `tokens` it begins with."""
-        ids = self.input_ids[: self.n_tokens].tolist()
-        own = self._own_text
-        if own and self.n_tokens == len(own) - 1 and ids == own[:-1]:
+    def _begin(self, tokens: Sequence[int]) -> int:
+        """Begin an answer: -1 where the context holds what the last one left there, else how many of `tokens` come first.
+
+        From here on `n_tokens` says how much of the new text `input_ids` has.
+        """
+        ids, self.n_tokens = self.input_ids[: self.n_tokens].tolist(), 0
+        if ids and ids == self._left:
             # another program may decode on this context (guidance does) and not tell by `input_ids`
             return -1 if self._decoded() in (self._at_rest, _NEVER_DECODED) else 0
         return common_prefix(ids, tokens)
@@ -135,23 +137,16 @@ class Mirror(TargetLlama):
         return seen.n_p_eval, seen.n_eval
 
     def _follow(self, text: list[int]) -> None:
-        """Let `input_ids` and `n_tokens` say what the KV holds: all of the text but its last token."""
-        held = min(len(text) - 1, len(self.input_ids))
-        first = self.n_tokens if self._own_text is text else 0
-        if held == first + 1:
-            self.input_ids[first] = text[first]
-        else:
-            self.input_ids[first:held] = text[first:held]
-        self.n_tokens = held
-        self._own_text = text
-        self._requires_eval = True
+        """After a round: the KV holds all of the text but its last token."""
+        first, self.n_tokens = self.n_tokens, len(text) - 1
+        self.input_ids[first : self.n_tokens] = text[first:-1]
 
     def _adopt(self, text: list[int], held: int) -> None:
-        """Take a text as it stands: its first `held` tokens are in the KV."""
-        self._own_text = text[: held + 1]
+        """After an answer: the KV holds the first `held` tokens of the text."""
+        self._left = text[:held]
         self._at_rest = self._decoded()
-        self.input_ids[:held] = text[:held]
-        self.n_tokens = held
+        self.input_ids[:held] = self._left
+        self.n_tokens, self._requires_eval = held, True
 
     # -- logits --------------------------------------------------------------------------------------------------------
 
@@ -229,7 +224,7 @@ class Mirror(TargetLlama):
             found = np.ctypeslib.as_array(self._ctx.get_logits(), (len(part) * self._n_vocab,))
             rows += list(np.array(found).reshape(len(part), self._n_vocab))
         self.input_ids[: len(text)] = text
-        self.n_tokens, self._own_text = len(text), []
+        self.n_tokens, self._left = len(text), []
         return rows
 
     # -- saved states --------------------------------------------------------------------------------------------------
@@ -239,7 +234,7 @@ class Mirror(TargetLlama):
         if self._plain:
             super().load_state(state)
             return
-        self.n_tokens, self._own_text, self._rows = 0, [], None
+        self.n_tokens, self._left, self._rows = 0, [], None
         data = (ctypes.c_uint8 * state.llama_state_size).from_buffer_copy(state.llama_state)
         taken = llama_cpp.llama_state_set_data(self._ctx.ctx, data, state.llama_state_size)
         if taken != state.llama_state_size:
@@ -260,10 +255,8 @@ _MAGIC = b"pyspec-prompt-cache-1\n"
 
 
 class _Head(msgspec.Struct):
-    """What a cached state belongs to: the target's hash, how it is held, the tokens it is of, and its own hash."""
+    """The tokens that a cached state is of, and the hash of the state and of all that it belongs to."""
 
-    model: str
-    layout: str
     tokens: list[int]
     sha256: str
 
@@ -285,71 +278,59 @@ class PromptCache:
             return 0
         if not self._path.is_file():  # a pipe waits for its writer, and a device has no end
             raise OptionError(f"{self._path} is no regular file", "name another one")
-        found = self._read(self._path)
+        try:
+            magic, head, state = _parts(self._path.read_bytes())
+            found = msgspec.json.decode(head, type=_Head) if magic == _MAGIC else None
+        except (OSError, msgspec.DecodeError) as error:
+            log.warning("%s cannot be used as a prompt cache: %s", self._path.name, error)
+            return 0
         if found is None:
+            raise OptionError(f"{self._path} is there and is no prompt cache", "name another file")
+        same = common_prefix(found.tokens, tokens)
+        if not same or not self._put(found, state):
+            log.warning(
+                "%s is of another prompt, another model or other settings, or damaged, and is replaced",
+                self._path.name,
+            )
             return 0
-        head, state = found
-        same = common_prefix(head.tokens, tokens)
-        if not same:
-            log.warning("%s is of another prompt, which is replaced", self._path.name)
-            return 0
-        context = self._llm._ctx.ctx
-        buffer = (ctypes.c_uint8 * len(state)).from_buffer_copy(state)
-        if llama_cpp.llama_state_seq_set_data(context, buffer, len(state), 0) == 0:
-            log.warning("llama.cpp does not take %s; the prompt is read anew", self._path.name)
-            return 0
+        self._restored = same
+        return same
+
+    def _put(self, head: _Head, state: bytes) -> bool:
+        """Make the state the context's, if it belongs there."""
         n = len(head.tokens)
+        if n >= self._llm.n_ctx() or head.sha256 != self._hash(head.tokens, state):
+            return False
+        buffer = (ctypes.c_uint8 * len(state)).from_buffer_copy(state)
+        if llama_cpp.llama_state_seq_set_data(self._llm._ctx.ctx, buffer, len(state), 0) == 0:
+            return False
         self._llm.input_ids[:n] = head.tokens
         self._llm.n_tokens = n
-        self._restored = min(same, n)
-        return self._restored
+        return True
 
     def keep(self, tokens: list[int]) -> None:
         """Write the state of a prompt that was just read; failing is said and ends nothing."""
         if self._path is None or len(tokens) <= self._restored + 1:
             return
+        context = self._llm._ctx.ctx
+        buffer = (ctypes.c_uint8 * llama_cpp.llama_state_seq_get_size(context, 0))()
+        size = llama_cpp.llama_state_seq_get_data(context, buffer, len(buffer), 0)
+        state, held = ctypes.string_at(buffer, size), self._llm.input_ids[: self._llm.n_tokens]
         try:
-            self._write(self._path)
+            head = _Head(held.tolist(), self._hash(held.tolist(), state))
+            write_whole(self._path, [_MAGIC, msgspec.json.encode(head), b"\n", state])
         except (OSError, PyspecError) as error:
             log.warning("the prompt cache is not written: %s", error)
 
-    def _write(self, path: Path) -> None:
-        context = self._llm._ctx.ctx
-        size = llama_cpp.llama_state_seq_get_size(context, 0)
-        buffer = (ctypes.c_uint8 * size)()
-        size = llama_cpp.llama_state_seq_get_data(context, buffer, size, 0)
-        state = bytes(buffer[:size])
-        held = [int(token) for token in self._llm.input_ids[: self._llm.n_tokens]]
-        digest = hashlib.sha256(state).hexdigest()
-        head = msgspec.json.encode(_Head(self._model(), self._layout(), held, digest))
-        write_whole(path, [_MAGIC, head, b"\n", state])
-
-    def _read(self, path: Path) -> tuple[_Head, bytes] | None:
-        try:
-            data = path.read_bytes()
-            magic, rest = data[: len(_MAGIC)], data[len(_MAGIC) :]
-            line, _, state = rest.partition(b"\n")
-            head = msgspec.json.decode(line, type=_Head) if magic == _MAGIC else None
-        except (OSError, msgspec.DecodeError) as error:
-            log.warning("%s cannot be used as a prompt cache: %s", path.name, error)
-            return None
-        if head is None:
-            raise OptionError(f"{path} is there and is no prompt cache", "name another file")
-        if head.model != self._model() or head.layout != self._layout():
-            log.warning("%s is of another model or other settings, and is replaced", path.name)
-            return None
-        if hashlib.sha256(state).hexdigest() != head.sha256 or not self._fits(head.tokens):
-            log.warning("%s is damaged; the prompt is read anew", path.name)
-            return None
-        return head, state
-
-    def _fits(self, tokens: list[int]) -> bool:
-        known = range(self._llm.n_vocab())
-        return len(tokens) < self._llm.n_ctx() and all(token in known for token in tokens)
-
-    def _model(self) -> str:
-        return file_sha256(self._llm.model_path)
-
-    def _layout(self) -> str:
+    def _hash(self, tokens: list[int], state: bytes) -> str:
+        """Of a state, the tokens it is of, the target, and how that is held."""
         own: Any = self._llm.context_params
-        return f"{own.type_k} {own.type_v} {own.flash_attn_type} {llama_cpp.__version__}"
+        layout = own.type_k, own.type_v, own.flash_attn_type, llama_cpp.__version__
+        belongs = msgspec.json.encode([file_sha256(self._llm.model_path), layout, tokens])
+        return hashlib.sha256(belongs + state).hexdigest()
+
+
+def _parts(data: bytes) -> tuple[bytes, bytes, bytes]:
+    """Magic, head and state of a file."""
+    head, _, state = data[len(_MAGIC) :].partition(b"\n")
+    return data[: len(_MAGIC)], head, state
