@@ -140,11 +140,11 @@ def _load(name: str | None, options: Any) -> Any:
 def register_models(register: Callable[..., None]) -> None:
     """Tell `llm` of the default target and of every model that is here."""
     from pyspec.errors import PyspecError  # noqa: PLC0415
-    from pyspec.store.locate import target_names  # noqa: PLC0415
+    from pyspec.store.locate import names  # noqa: PLC0415
 
     register(SpeculativeModel(_DEFAULT, None))
     try:
-        for name in target_names():
+        for name in names(targets_only=True):
             register(SpeculativeModel(f"pyspec/{name}", name))
     except PyspecError:  # a damaged manifest or cache is no reason for llm not to start
         return

@@ -18,7 +18,6 @@ from pyspec.display import safe
 from pyspec.errors import OptionError, PyspecError
 from pyspec.store.drafts import Candidate, candidates, fitting
 from pyspec.store.locate import resolve
-from pyspec.store.manifest import load_manifest
 
 if TYPE_CHECKING:
     from pyspec.llama import SpeculativeLlama
@@ -112,7 +111,7 @@ def _shipped(target: Path) -> list[Candidate]:
         Candidate(
             entry.name, "pyspec", entry.size, entry.size / size, entry.summary, resolve(entry.name)
         )
-        for entry in fitting(target, "draft", load_manifest())
+        for entry in fitting(target, "draft")
     ]
 
 

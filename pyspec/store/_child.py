@@ -65,6 +65,18 @@ def say(line: str) -> None:
     sys.stdout.flush()
 
 
+def limit(**most: int) -> None:
+    """No core file, and at most so many bytes of what the system calls AS, address space, and FSIZE, of a file."""
+    with contextlib.suppress(ImportError, ValueError, OSError):  # Windows has no limits to set
+        import resource  # noqa: PLC0415 - absent on Windows
+
+        for name, size in {"CORE": 0, **most}.items():
+            kind = getattr(resource, f"RLIMIT_{name}")
+            _, hard = resource.getrlimit(kind)
+            if hard == resource.RLIM_INFINITY or hard > size:
+                resource.setrlimit(kind, (size, size))
+
+
 # -- trial loads -------------------------------------------------------------------------------------------------------
 
 
@@ -79,17 +91,6 @@ MOST_SECONDS = 1.0
 
 TEXT = "Hello, w\u00f6rld\n\0\ufffd \u4e16\u754c".encode()
 """Words, a letter that is not ASCII, NUL, and what stands for damaged text."""
-
-
-def limit_load(address_space: int) -> None:
-    """No core file, and no more memory than a load can need; 0 for no limit."""
-    with contextlib.suppress(ImportError, ValueError, OSError):  # Windows has no limits to set
-        import resource  # noqa: PLC0415 - absent on Windows
-
-        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-        _, hard = resource.getrlimit(resource.RLIMIT_AS)
-        if address_space and (hard == resource.RLIM_INFINITY or hard > address_space):
-            resource.setrlimit(resource.RLIMIT_AS, (address_space, hard))
 
 
 def load_model(lc: ModuleType, path: str, loading: dict[str, Any], *, check: bool) -> Any:
@@ -192,8 +193,8 @@ def batch_of(lc: ModuleType, n: int, start: int, n_vocab: int) -> Any:
 
 
 def run_trial(path: str, address_space: str, loading: str) -> None:
-    """Runs the trial and reports."""
-    limit_load(int(address_space))
+    """Runs the trial and reports; an address space of 0 is not limited."""
+    limit(**({"AS": int(address_space)} if int(address_space) else {}))
     lc = bindings()
     errors = errors_of(lc)
     error = trial(lc, path, json.loads(loading))
@@ -214,7 +215,7 @@ TURNS = 6
 
 def run_time(path: str, loading: str) -> None:
     """Times decodes of all widths in turn, so that a slow moment does not fall on one of them, and reports the fastest."""
-    limit_load(0)
+    limit()
     lc = bindings()
     errors_of(lc)
     options = json.loads(loading)
@@ -274,25 +275,13 @@ MOST_TEXT = 1 << 20
 """Characters of a rendered prompt."""
 
 
-def limit_rendering(room: int) -> None:
-    """No files, no processes, no core file, and `room` bytes more than what is in use."""
-    with contextlib.suppress(ImportError, ValueError, OSError):  # Windows has no limits to set
-        import resource  # noqa: PLC0415 - absent on Windows
-
-        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-        resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
-        pages = Path("/proc/self/statm").read_text(encoding="ascii").split()
-        used = int(pages[0]) * os.sysconf("SC_PAGE_SIZE")
-        resource.setrlimit(resource.RLIMIT_AS, (used + room, used + room))
-
-
-def answer(formatter: Any, line: str) -> dict[str, str]:
-    """One rendering."""
+def reply_of(work: Callable[..., Any], *arguments: Any) -> dict[str, str]:
+    """The text that some work comes to, or why it does not."""
     try:
-        text = str(formatter(**json.loads(line)).prompt)
+        text = str(work(*arguments))
     except MemoryError:
         return {"error": "it needs too much memory"}
-    except Exception as error:  # noqa: BLE001 - a template may raise anything
+    except Exception as error:  # noqa: BLE001 - a template may raise anything, RecursionError too
         return {"error": f"{type(error).__name__}: {str(error)[:300]}"}
     return {"text": text} if len(text) <= MOST_TEXT else {"error": "its text is too long"}
 
@@ -304,22 +293,29 @@ def render() -> None:
     from llama_cpp.llama_chat_format import Jinja2ChatFormatter  # noqa: PLC0415 - after the dup
 
     first = json.loads(sys.stdin.readline())
-    limit_rendering(first["room"])
+    limit(FSIZE=0)
+    with contextlib.suppress(OSError):  # other systems do not say what is in use
+        pages = Path("/proc/self/statm").read_text(encoding="ascii").split()
+        used = int(pages[0]) * os.sysconf("SC_PAGE_SIZE")
+        limit(AS=used + first["room"])
     formatter: Any = None
-    try:
+
+    def compile_template() -> str:
+        nonlocal formatter
         formatter = Jinja2ChatFormatter(first["template"], first["eos_token"], first["bos_token"])
-        reply = {"text": ""}
-    except MemoryError:
-        reply = {"error": "it needs too much memory"}
-    except Exception as error:  # noqa: BLE001 - a template may raise anything, RecursionError too
-        reply = {"error": f"{type(error).__name__}: {str(error)[:300]}"}
+        return ""
+
+    def fill_in(line: str) -> str:
+        return str(formatter(**json.loads(line)).prompt)
+
+    reply = reply_of(compile_template)
     while True:
         out.write(json.dumps(reply) + "\n")
         out.flush()
         line = sys.stdin.readline()
         if not line or formatter is None:
             return
-        reply = answer(formatter, line)
+        reply = reply_of(fill_in, line)
 
 
 TASKS: Mapping[str, Callable[..., None]] = {

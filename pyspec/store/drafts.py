@@ -21,26 +21,8 @@ from pyspec.store.files import file_sha256, models_dir, stamp
 from pyspec.store.gguf import Array, Header, parse_header
 from pyspec.store.header import Facts, facts_of
 from pyspec.store.locate import found_here
-from pyspec.store.manifest import Entry, Family, Manifest, load_manifest
+from pyspec.store.manifest import Entry, Manifest, load_manifest
 from pyspec.store.others import Found
-
-__all__ = [
-    "MTP",
-    "Candidate",
-    "States",
-    "TargetShape",
-    "candidates",
-    "draft_here",
-    "fitting",
-    "has_head",
-    "head_size",
-    "is_eagle3",
-    "known_as",
-    "known_drafts",
-    "read_eagle3",
-    "refuse_eagle3",
-    "same_tokens",
-]
 
 EAGLE3 = "eagle3"
 """The architecture of EAGLE-3 files. Each is made for one target, whatever its vocabulary."""
@@ -73,22 +55,21 @@ class Candidate:
     path: Path | None = None
 
 
-def candidates(target: Path, manifest: Manifest | None = None) -> list[Candidate]:
+def candidates(target: Path) -> list[Candidate]:
     """What can draft for a target: models here whose vocabulary fits, smallest first, then known ones to fetch.
 
     A model larger than the target is none. Empty where the target's vocabulary is not known.
     """
-    manifest = manifest or load_manifest()
     facts = facts_of(target)
     if facts is None or not facts.vocabulary:
         return []
-    fitting = [
-        Candidate(
-            found.name, found.origin, other.size, other.size / facts.size, _note(other), found.path
-        )
-        for found, other in _fitting(target, facts)
-    ]
-    return sorted(fitting, key=lambda c: c.size) + known_drafts(facts, manifest)
+    here = []
+    for found in _small(target, facts.size):
+        if (other := _fitting_facts(found, facts)) is not None:
+            note = "recurrent: it cannot be rolled back" if other.recurrent else other.name
+            share = other.size / facts.size
+            here.append(Candidate(found.name, found.origin, other.size, share, note, found.path))
+    return sorted(here, key=lambda c: c.size) + known_drafts(facts, load_manifest())
 
 
 def draft_here(target: Path) -> Found | None:
@@ -102,8 +83,8 @@ def draft_here(target: Path) -> Found | None:
         return None
     end = monotonic() + PATIENCE_S
     for found in _small(target, int(LARGEST * facts.size)):
-        other = facts_of(found.path)
-        if other is not None and _fits(other, facts) and not other.recurrent:
+        other = _fitting_facts(found, facts)
+        if other is not None and not other.recurrent:
             return found
         if monotonic() > end:
             break
@@ -130,9 +111,12 @@ def _small(target: Path, largest: int) -> list[Found]:
     return [found for _, found in sorted(sized, key=lambda pair: pair[0])]
 
 
-def _fits(other: Facts, facts: Facts) -> bool:
-    same = other.vocabulary == facts.vocabulary and other.size < facts.size
-    return same and other.architecture != EAGLE3
+def _fitting_facts(found: Found, facts: Facts) -> Facts | None:
+    """The facts of a smaller model with the same vocabulary; None for others."""
+    other = facts_of(found.path)
+    if other is None or other.architecture == EAGLE3 or other.size >= facts.size:
+        return None
+    return other if other.vocabulary == facts.vocabulary else None
 
 
 def known_drafts(facts: Facts, manifest: Manifest) -> list[Candidate]:
@@ -140,24 +124,11 @@ def known_drafts(facts: Facts, manifest: Manifest) -> list[Candidate]:
     found = [
         Candidate(draft.model, "to fetch", draft.size, draft.size / facts.size, draft.note)
         for family in manifest.family
-        if _is_of(family, facts)
+        if facts.architecture in family.architectures and facts.n_vocab in family.n_vocab
         for draft in family.drafts
         if draft.size < facts.size
     ]
     return sorted(found, key=lambda c: c.size)
-
-
-def _is_of(family: Family, facts: Facts) -> bool:
-    return facts.architecture in family.architectures and facts.n_vocab in family.n_vocab
-
-
-def _fitting(target: Path, facts: Facts) -> list[tuple[Found, Facts]]:
-    found = [(found, facts_of(found.path)) for found in _small(target, facts.size)]
-    return [(f, other) for f, other in found if other is not None and _fits(other, facts)]
-
-
-def _note(facts: Facts) -> str:
-    return "recurrent: it cannot be rolled back" if facts.recurrent else facts.name
 
 
 # -- of the manifest, for one target -----------------------------------------------------------------------------------
@@ -181,9 +152,9 @@ def known_as(path: Path, manifest: Manifest) -> Entry | None:
     return None
 
 
-def fitting(target: Path, role: str, manifest: Manifest | None = None) -> list[Entry]:
+def fitting(target: Path, role: str) -> list[Entry]:
     """The drafts or companions (`role`) that the manifest has for a target file."""
-    manifest = manifest or load_manifest()
+    manifest = load_manifest()
     offers = [entry for entry in manifest.model if entry.role == role and entry.for_target]
     if not offers:
         return []
@@ -248,8 +219,7 @@ def has_head(model: Path) -> bool:
     """Whether a model's file holds a next-token head of a kind that is known here."""
     if _architecture(model) not in ONE_HEAD:
         return False
-    header = parse_header(model)
-    return header.of_arch("nextn_predict_layers") == 1
+    return parse_header(model).of_arch("nextn_predict_layers") == 1
 
 
 def head_size(model: Path) -> int:
@@ -292,7 +262,7 @@ def read_eagle3(draft: Path, target: TargetShape) -> States:
     if hidden != target.n_embd:
         raise _mismatch(header, f"it reads states {hidden} wide, the target's are {target.n_embd}")
     if _whole(header, "block_count") != 1:
-        raise ModelInvalid(f"{header.path.name} has more than one layer", "convert it again")
+        raise _damaged(header, "has more than one layer")
     _check_ends(header, width, target)
     return States(EAGLE3, 3 * hidden, width, layers)
 
@@ -300,8 +270,12 @@ def read_eagle3(draft: Path, target: TargetShape) -> States:
 def _whole(header: Header, key: str) -> int:
     value = header.of_arch(key)
     if type(value) is not int or value < 1:
-        raise ModelInvalid(f"{header.path.name} does not say its {key}", "convert it again")
+        raise _damaged(header, f"does not say its {key}")
     return value
+
+
+def _damaged(header: Header, what: str) -> ModelInvalid:
+    return ModelInvalid(f"{header.path.name} {what}", "convert it again")
 
 
 def _mismatch(header: Header, what: str) -> DraftMismatch:
@@ -313,7 +287,7 @@ def _layers(header: Header, target: TargetShape) -> tuple[int, ...]:
     value = header.metadata.get(key)
     layers = [int(i) for i in header.array(key)] if isinstance(value, Array) else []
     if len(layers) != 3:
-        raise ModelInvalid(f"{header.path.name} does not name three layers", "convert it again")
+        raise _damaged(header, "does not name three layers")
     if not all(0 <= layer <= target.n_layer for layer in layers):
         raise _mismatch(header, f"it reads layers {layers}, the target has {target.n_layer}")
     shows = SHOWS_LAST if target.n_layer in layers else SHOWS_LAYERS
@@ -331,8 +305,7 @@ def _check_ends(header: Header, width: int, target: TargetShape) -> None:
     borrowed = [name for name in ("token_embd.weight", "output.weight") if name not in shapes]
     if borrowed and width != target.n_embd:
         raise _mismatch(header, f"it needs the target's {borrowed[0]} and is {width} wide")
-    n_own = header.metadata.get("tokenizer.ggml.tokens")
-    n_vocab = n_own.count if isinstance(n_own, Array) else 0
+    n_vocab = header.vocab_size
     if "output.weight" in borrowed and ("d2t" in shapes or n_vocab != target.n_vocab):
         raise _mismatch(header, "its vocabulary is not that of the target, whose head it needs")
     embeddings = shapes.get("token_embd.weight")
@@ -348,7 +321,7 @@ def _check_ids(header: Header, n_vocab: int) -> None:
     """llama.cpp scatters the draft's logits to these ids of the target's vocabulary."""
     tensor = next(tensor for tensor in header.tensors if tensor.name == "d2t")
     if tensor.type.upper() != "I64":
-        raise ModelInvalid(f"{header.path.name} keeps d2t as {tensor.type}", "convert it again")
+        raise _damaged(header, f"keeps d2t as {tensor.type}")
     ids = np.fromfile(header.path, np.int64, tensor.nbytes // 8, offset=tensor.offset)
     if ids.size == 0 or ids.min() < 0 or ids.max() >= n_vocab:
         raise _mismatch(header, f"it drafts ids outside the target's {n_vocab}")

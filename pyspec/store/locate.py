@@ -30,6 +30,7 @@ from pyspec.store.files import (
     make_dir,
     models_dir,
     open_regular,
+    parts_of,
     show,
     write_whole,
 )
@@ -61,26 +62,23 @@ def found_here(manifest: Manifest) -> list[tuple[Found, Entry | None, str]]:
 
 def _unknown_here() -> Iterator[Found]:
     """What is here and not of the manifest."""
-    yield from (*_fetched(), *_added(), *found_elsewhere())
+    yield from (*_added(), *_fetched(), *found_elsewhere())
 
 
-def names() -> list[str]:
-    """Every name that can be typed: of known models, and of those that are here."""
+def names(*, targets_only: bool = False) -> list[str]:
+    """Every name that can be typed: of known models, of what was made of them, and of what is here of others.
+
+    With `targets_only` those of models to talk with; of files that are here no header is read.
+    """
+    known = [e for e in load_manifest().model if e.role == "target" or not targets_only]
+    made = (found.name for entry in known for found, _ in _known(entry))
     more = (found.name for found in _unknown_here())
-    return list(dict.fromkeys([*load_manifest().names, *more]))
-
-
-def target_names() -> list[str]:
-    """Names of models to talk with: known targets, converted ones, and what is here of others; no header is read."""
-    targets = [entry for entry in load_manifest().model if entry.role == "target"]
-    made = (found.name for entry in targets for found, _ in _known(entry))
-    more = (found.name for found in _unknown_here())
-    return list(dict.fromkeys([*(entry.name for entry in targets), *made, *more]))
+    return list(dict.fromkeys([*(entry.name for entry in known), *made, *more]))
 
 
 def find_here(name: str) -> Found | None:
     """The model of a name among the added, fetched and other programs', or None; an owner's name goes first."""
-    candidates = [*_added(), *_fetched(), *found_elsewhere()]
+    candidates = list(_unknown_here())
     by_name = [found for found in candidates if found.name.casefold() == name.casefold()]
     matches = by_name or [found for found in candidates if found.answers_to(name)]
     return min(matches, key=_preference) if matches else None
@@ -179,19 +177,17 @@ def remove(name: str) -> str:
     if name in _load_register():
         _change_register({}, without=name)
         return f"{name} is no name any more; its file stays where it is"
-    paths = _own_files(name)
-    if paths:
+    if paths := _own_files(name):
         return _deleted(name, paths)
     found = find_here(name)
     if found is None:
         raise ModelNotFound(
             f"there is no model {show(name)} here", "`pyspec models list` shows all"
         )
+    if found.origin == ADDED:
+        return remove(found.name)
     if found.origin == OURS:
-        if found.name != name:
-            return remove(found.name)
-        parts = re.sub(r"-00001-of-(\d{5})\.gguf$", r"-?????-of-\1.gguf", found.path.name)
-        return _deleted(name, list(found.path.parent.glob(parts)))
+        return _deleted(found.name, [part for part in parts_of(found.path) if part.is_file()])
     how = {"ollama": f"`ollama rm {found.name}`"}.get(found.origin, "that program")
     raise OptionError(f"{found.name} belongs to {found.origin}", f"remove it with {how}")
 
@@ -326,8 +322,8 @@ def _unknown(name: str) -> ModelNotFound:
             f"{show(name)} names no hub file",
             "write OWNER/REPO:TYPE or hf:OWNER/REPO/FILE.gguf, with @REVISION if you like",
         )
-    near = difflib.get_close_matches(name, names(), n=3, cutoff=0.4)
-    hint = "`pyspec models list` shows all names; a file is given by its path"
-    if near:
-        hint = f"did you mean {' or '.join(near)}? {hint}"
-    return ModelNotFound(f"there is no model {show(name)} and no such file", hint)
+    near = " or ".join(difflib.get_close_matches(name, names(), n=3, cutoff=0.4))
+    return ModelNotFound(
+        f"there is no model {show(name)} and no such file",
+        f"{f'did you mean {near}? ' if near else ''}`pyspec models list` shows all names; a file is given by its path",
+    )

@@ -139,24 +139,24 @@ def _cpu_share(root: Path) -> float:
         top = root / "sys/fs/cgroup" / ("cpu" if controllers else "")
         group = top / path.lstrip("/")
         for folder in (group, *group.parents):
-            shares += _quota(folder)
+            shares.append(_quota(folder))
             if folder == top:
                 break
     return max(1.0, min(shares))
 
 
-def _quota(folder: Path) -> list[float]:
-    """The quota that one control group states, of either version; empty without one."""
+def _quota(folder: Path) -> float:
+    """The CPUs that one control group grants, of either version; infinity without a limit."""
     try:
         if fields := _lines(folder / "cpu.max"):
             quota, period = fields[0].split()
-            return [int(quota) / int(period)] if quota != "max" else []
-        quota_us, period_us = (
-            int(_lines(folder / f"cpu.cfs_{name}_us")[0]) for name in ("quota", "period")
-        )
-        return [quota_us / period_us] if quota_us > 0 else []
-    except (ValueError, IndexError, ZeroDivisionError):
-        return []
+        else:
+            quota, period = (
+                _lines(folder / f"cpu.cfs_{name}_us")[0] for name in ("quota", "period")
+            )
+        return int(quota) / int(period) if int(quota) > 0 else math.inf
+    except (ValueError, IndexError, ZeroDivisionError):  # "max", or no such files
+        return math.inf
 
 
 def _lines(path: Path) -> list[str]:

@@ -92,22 +92,16 @@ class Family(_Strict, frozen=True):
 
 
 class Manifest(_Strict, frozen=True):
-    """All known models; `folder` is where the manifest and its shipped files lie."""
+    """All known models."""
 
     default_target: str
     model: tuple[Entry, ...]
     family: tuple[Family, ...] = ()
     format: Literal[1] = 1
-    folder: Path = Path()
 
     def get(self, name: str) -> Entry | None:
         """The entry of that name, or None."""
         return next((entry for entry in self.model if entry.name == name), None)
-
-    @property
-    def names(self) -> list[str]:
-        """All names, in the order of the file."""
-        return [entry.name for entry in self.model]
 
 
 def models_folder() -> Path:
@@ -126,36 +120,30 @@ def models_folder() -> Path:
 
 def load_manifest(folder: Path | None = None) -> Manifest:
     """Reads and checks the manifest; raises ModelError with the reason in one sentence."""
-    folder = folder or models_folder()
-    path = folder / "manifest.toml"
+    path = (folder or models_folder()) / "manifest.toml"
     try:
         with path.open("rb") as file:
             manifest = msgspec.convert(tomllib.load(file), Manifest)
+        _check(manifest)
     except OSError as error:
         raise ModelError(f"cannot read the manifest {path}: {error.strerror}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, msgspec.ValidationError) as error:
+    except (ValueError, msgspec.ValidationError) as error:
         raise ModelError(f"the manifest {path} is damaged: {error}") from error
-    _check(path, manifest)
-    return msgspec.structs.replace(manifest, folder=folder)
+    return manifest
 
 
-def _check(path: Path, manifest: Manifest) -> None:
-    names = manifest.names
+def _check(manifest: Manifest) -> None:
+    """Raises ValueError for what types cannot say."""
+    names = [entry.name for entry in manifest.model]
     if len(set(names)) != len(names) or manifest.default_target not in names:
-        raise ModelError(f"the manifest {path} has a name twice or lacks its default target")
+        raise ValueError("it has a name twice or lacks its default target")
     for entry in manifest.model:
-        if fault := _fault(entry):
-            raise ModelError(f"the manifest {path} is damaged: {entry.name!r} {fault}")
-
-
-def _fault(entry: Entry) -> str:
-    """What is wrong with an entry, or the empty string."""
-    if not _NAME.fullmatch(entry.name):
-        return "has a name with other characters than letters, digits, '.', '_', '-'"
-    if not _NAME.fullmatch(entry.file):  # also keeps every file inside its folder
-        return f"has the file name {entry.file!r}"
-    if entry.size <= 0 or not _SHA256.fullmatch(entry.sha256):
-        return f"has no size or no sha256 for {entry.file!r}"
-    if isinstance(entry.source, PypiWheel) and not entry.source.parts:
-        return "names no wheel"
-    return ""
+        for name in (entry.name, entry.file):  # also keeps every file inside its folder
+            if not _NAME.fullmatch(name):
+                raise ValueError(
+                    f"{name!r} has other characters than letters, digits, '.', '_', '-'"
+                )
+        if entry.size <= 0 or not _SHA256.fullmatch(entry.sha256):
+            raise ValueError(f"{entry.name!r} has no size or no sha256 for {entry.file!r}")
+        if isinstance(entry.source, PypiWheel) and not entry.source.parts:
+            raise ValueError(f"{entry.name!r} names no wheel")

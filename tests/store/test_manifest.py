@@ -9,7 +9,7 @@ from store.shop import SHIPPED, Shop
 
 from pyspec.errors import ModelError
 from pyspec.store.fetch import cached
-from pyspec.store.manifest import PypiWheel, Shipped, load_manifest
+from pyspec.store.manifest import PypiWheel, Shipped, load_manifest, models_folder
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -54,7 +54,7 @@ def test_shipped_files_are_there_and_right() -> None:
 
 def test_good_manifest_is_read(tmp_path: Path) -> None:
     """The smallest manifest that is complete is accepted."""
-    assert load_manifest(manifest(tmp_path, GOOD)).names == ["toy"]
+    assert [e.name for e in load_manifest(manifest(tmp_path, GOOD)).model] == ["toy"]
 
 
 @pytest.mark.parametrize(
@@ -99,4 +99,4 @@ def test_name_twice_is_refused(shop: Shop) -> None:
 
 def test_environment_names_another_folder(shop: Shop) -> None:
     """PYSPEC_MODELS replaces the installed folder."""
-    assert load_manifest().folder == shop.folder
+    assert (models_folder(), load_manifest()) == (shop.folder, load_manifest(shop.folder))

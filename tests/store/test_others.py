@@ -235,6 +235,7 @@ def test_added_files_have_names(home: Path) -> None:
     assert {"my", "other:1b"} <= set(names())
     assert "stays" in remove("my")
     assert path.exists()
+    assert remove("my").startswith("other:1b is no name")  # its stem is a name as well
     with pytest.raises(ModelNotFound):
         resolve("other")
 
