@@ -10,10 +10,10 @@ import glob
 import os
 import stat
 import sys
+from contextlib import nullcontext
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, Literal
+from typing import TYPE_CHECKING, BinaryIO, Literal, NamedTuple
 
 import msgspec
 
@@ -22,7 +22,7 @@ from pyspec.batch.records import Asked, Failure, Record, unique
 from pyspec.errors import InputEncoding, InputError, InputTooLong
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
 MAX_RECORD = 1 << 20
 """Largest record unless told otherwise, bytes."""
@@ -33,7 +33,7 @@ _BOM = b"\xef\xbb\xbf"
 
 
 class _JsonLine(Asked):
-    """A line of a JSONL input; fields that are not named here are ignored. custom_id, url, body: OpenAI's batch format."""
+    """A line of JSON; fields that are not named here are ignored. custom_id, url, body: OpenAI's batch format."""
 
     id: str | int | None = None
     stop: str | list[str] | None = None
@@ -68,8 +68,33 @@ class Reading:
         return text if self.template is None else self.template.replace("{text}", text)
 
 
-@dataclass(frozen=True)
-class _Line:
+Kind = Literal["text", "jsonl", "csv"]
+
+
+def read_records(stream: BinaryIO, name: str, kind: Kind, reading: Reading) -> Iterator[Record]:
+    """Records of one input; blank lines, paragraphs, files and cells give none.
+
+    A line of JSON has `prompt` or `messages`, and optionally id, system, max_tokens and the like, or is one of OpenAI's
+    batch format. Raises InputError for a table that cannot be read or has no such column; else a bad record is its own failure.
+    """
+    for number, text in (_cells if kind == "csv" else _texts)(stream, name, kind, reading):
+        whole = kind == "text" and reading.per == "file"
+        record = Record(id=name if whole else f"{name}:{number}", source=name, line=number)
+        if isinstance(text, InputError):
+            record.error = Failure.of(text)
+        elif not text.strip():
+            continue
+        elif kind == "jsonl":
+            record = _from_json(text, record, reading)
+        else:
+            record.prompt = reading.wrap(text)
+        yield record
+
+
+# -- lines -----------------------------------------------------------------------------------------
+
+
+class _Line(NamedTuple):
     """One line without its end; offset is its first byte's. A line over the limit has no data."""
 
     number: int
@@ -77,185 +102,120 @@ class _Line:
     data: bytes | None
 
 
-def read_text(stream: BinaryIO, name: str, reading: Reading) -> Iterator[Record]:
-    """Records of a text file. Blank lines, paragraphs and files give none."""
-    if reading.per == "file":
-        yield from _whole_file(stream, name, reading)
-        return
-    groups: Iterator[list[_Line]] = ([line] for line in _lines(stream, reading.limit))
-    if reading.per == "paragraph":
-        groups = _paragraphs(_lines(stream, reading.limit))
-    for lines in groups:
-        place = f"{name}:{lines[0].number}"
-        record = Record(id=place, source=name, line=lines[0].number)
-        yield from _filled(record, partial(_joined, lines, name, reading), reading)
-
-
-def read_jsonl(stream: BinaryIO, name: str, reading: Reading) -> Iterator[Record]:
-    """Records of a JSONL file.
-
-    Each line has `prompt` or `messages`, and optionally id, system, max_tokens, temperature, seed, stop.
-    """
-    decode = msgspec.json.Decoder(_JsonLine).decode
-    for line in _lines(stream, reading.limit):
-        try:
-            text = _joined([line], name, reading)
-            if not text.strip():
-                continue
-            record = _from_json(text, decode, name, line.number, reading)
-        except InputError as error:
-            place = f"{name}:{line.number}"
-            record = Record(id=place, source=name, line=line.number, error=Failure.of(error))
-        yield record
-
-
-# -- lines -----------------------------------------------------------------------------------------
-
-
 def _lines(stream: BinaryIO, limit: int) -> Iterator[_Line]:
     """Lines by bytes; LF and CRLF end one, the end of the file too. A BOM is no part of the first."""
     offset = number = 0
     while data := stream.readline(limit + len(_BOM) + 2):
         number += 1
-        start, offset = offset, offset + len(data)
-        ended = data.endswith(b"\n")
-        if number == 1 and data.startswith(_BOM):
-            start += len(_BOM)
-            data = data[len(_BOM) :]
-        body = data[:-1] if ended else data
-        body = body[:-1] if ended and body.endswith(b"\r") else body
-        if not ended and len(body) > limit:
-            offset += _skip_line(stream)
-        yield _Line(number, start, body if len(body) <= limit else None)
+        bom = len(_BOM) if number == 1 and data.startswith(_BOM) else 0
+        body = data[bom:].removesuffix(b"\n")
+        if data.endswith(b"\n"):
+            body = body.removesuffix(b"\r")
+        yield _Line(number, offset + bom, body if len(body) <= limit else None)
+        offset += len(data)
+        while len(body) > limit and data and not data.endswith(b"\n"):
+            data = stream.readline(1 << 16)  # what is too long is read over, and not held
+            offset += len(data)
 
 
-def _skip_line(stream: BinaryIO) -> int:
-    skipped = 0
-    while chunk := stream.readline(1 << 16):
-        skipped += len(chunk)
-        if chunk.endswith(b"\n"):
-            break
-    return skipped
-
-
-def _paragraphs(lines: Iterator[_Line]) -> Iterator[list[_Line]]:
+def _groups(stream: BinaryIO, per: Per, limit: int) -> Iterator[list[_Line]]:
+    """The lines of each record; of one that is too long no more than shows it."""
     group: list[_Line] = []
-    for line in lines:
-        if line.data is None or line.data.strip():
+    size = 0
+    for line in _lines(stream, limit):
+        if per == "line":
+            yield [line]
+        elif per == "paragraph" and line.data is not None and not line.data.strip():
+            if group:
+                yield group
+            group, size = [], 0
+        elif size <= limit + 1:
             group.append(line)
-        elif group:
-            yield group
-            group = []
+            size += len(line.data or b"") + 1
     if group:
         yield group
 
 
-def _joined(lines: list[_Line], name: str, reading: Reading) -> str:
-    """The text of lines. Raises InputTooLong or InputEncoding, which name line and byte."""
-    size = sum(len(line.data) + 1 for line in lines if line.data is not None) - 1
-    if size > reading.limit or any(line.data is None for line in lines):
-        raise _too_long(name, lines[0].number, reading.limit)
-    return "\n".join(
-        _decoded(line.data or b"", line.offset, name, line.number, reading) for line in lines
-    )
+def _texts(
+    stream: BinaryIO, name: str, kind: Kind, reading: Reading
+) -> Iterator[tuple[int, str | InputError]]:
+    """Each record's text under the number of its first line, or what is wrong with it."""
+    for lines in _groups(stream, reading.per if kind == "text" else "line", reading.limit):
+        size = sum(len(line.data or b"") + 1 for line in lines) - 1
+        try:
+            if size > reading.limit:
+                raise _too_long(name, lines[0].number, reading.limit)
+            text = "\n".join(_text(line, name, reading) for line in lines)
+            yield lines[0].number, text.rstrip("\n")
+        except InputError as error:
+            yield lines[0].number, error
+
+
+def _text(line: _Line, name: str, reading: Reading) -> str:
+    """The text of a line. Raises InputTooLong or InputEncoding, which name line and byte."""
+    if line.data is None:
+        raise _too_long(name, line.number, reading.limit)
+    try:
+        return line.data.decode("utf-8", reading.errors)
+    except UnicodeDecodeError as error:
+        raise InputEncoding(
+            f"{name} is not UTF-8 at byte {line.offset + error.start}, line {line.number}",
+            "convert it, or use --encoding-errors replace",
+        ) from None
 
 
 def _too_long(name: str, line: int, limit: int) -> InputTooLong:
     return InputTooLong(f"{name}, line {line}: longer than {limit} bytes", "raise --max-input")
 
 
-def _decoded(data: bytes, offset: int, name: str, line: int, reading: Reading) -> str:
+# -- JSON and tables -------------------------------------------------------------------------------
+
+
+_decode = msgspec.json.Decoder(_JsonLine).decode
+
+
+def _from_json(text: str, at: Record, reading: Reading) -> Record:
+    """The record of a line of JSON; where it cannot be used, the one that stands for its place, with the error."""
     try:
-        return data.decode("utf-8", reading.errors)
-    except UnicodeDecodeError as error:
-        line += data.count(b"\n", 0, error.start)
-        raise InputEncoding(
-            f"{name} is not UTF-8 at byte {offset + error.start}, line {line}",
-            "convert it, or use --encoding-errors replace",
-        ) from None
-
-
-def _whole_file(stream: BinaryIO, name: str, reading: Reading) -> Iterator[Record]:
-    data = stream.read(reading.limit + len(_BOM) + 1)
-    offset = len(_BOM) if data.startswith(_BOM) else 0
-    data = data[offset:]
-
-    def text() -> str:
-        if len(data) > reading.limit:
-            raise _too_long(name, 1, reading.limit)
-        return _decoded(data, offset, name, 1, reading).replace("\r\n", "\n").rstrip("\n")
-
-    yield from _filled(Record(id=name, source=name, line=1), text, reading)
-
-
-def _filled(record: Record, text: Callable[[], str], reading: Reading) -> Iterator[Record]:
-    """The record with the text as its prompt, or with the error of reading it; nothing where the text is blank."""
-    try:
-        found = text()
-    except InputError as error:
-        record.error = Failure.of(error)
-    else:
-        if not found.strip():
-            return
-        record.prompt = reading.wrap(found)
-    yield record
-
-
-# -- JSON ------------------------------------------------------------------------------------------
-
-
-def _from_json(
-    text: str, decode: Callable[[str], _JsonLine], name: str, number: int, reading: Reading
-) -> Record:
-    where = f"{name}, line {number}"
-    try:
-        line = decode(text)
-        record = _foreign(line, where, reading) if bytes(line.body) else _own(line, reading)
-    except RecursionError:
-        raise InputError(f"{where}: JSON nested too deep") from None
-    except (msgspec.MsgspecError, UnicodeError, InputError) as error:
-        raise InputError(f"{where}: {error}") from None
-    if record.id == "":
-        record.id = f"{name}:{number}"
-    record.source, record.line = name, number
-    return record
-
-
-def _own(line: _JsonLine, reading: Reading) -> Record:
-    asked = {key: getattr(line, key) for key in Asked.__struct_fields__}
-    record = Record(id="" if line.id is None else str(line.id), **asked)
-    record.stop = [line.stop] if isinstance(line.stop, str) else line.stop
-    record.check()
-    if record.prompt is not None:
-        record.prompt = reading.wrap(record.prompt)
-    return record
-
-
-def _foreign(line: _JsonLine, where: str, reading: Reading) -> Record:
-    """A record of one of OpenAI's batch lines; one that cannot be used keeps its custom_id."""
-    name = line.custom_id or ""
-    try:
-        if reading.template is not None:
-            raise InputError("a template has no place in OpenAI's batch format")
-        body = read_body(line.url, line.body)
-        if body.n not in (None, 1) or body.stream:
-            raise InputError("n and stream have no place in a batch", "one answer a line")
-        record = body.record(name)
+        line = _decode(text)
+        record = _foreign(line, at, reading) if bytes(line.body) else _own(line)
         record.check()
-    except InputError as error:
-        return Record(id=name, form=CHAT, error=Failure.of(InputError(f"{where}: {error}")))
-    return record
+    except RecursionError:
+        problem = "JSON nested too deep"
+    except (msgspec.MsgspecError, UnicodeError, InputError) as error:
+        problem = str(error)
+    else:
+        record.id, record.source, record.line = record.id or at.id, at.source, at.line
+        if record.prompt is not None:
+            record.prompt = reading.wrap(record.prompt)
+        return record
+    at.error = Failure.of(InputError(f"{at.source}, line {at.line}: {problem}"))
+    return at
 
 
-# -- tables ----------------------------------------------------------------------------------------
+def _own(line: _JsonLine) -> Record:
+    asked = {key: getattr(line, key) for key in Asked.__struct_fields__}
+    stop = [line.stop] if isinstance(line.stop, str) else line.stop
+    return Record(id="" if line.id is None else str(line.id), stop=stop, **asked)
 
 
-def read_csv(stream: BinaryIO, name: str, reading: Reading) -> Iterator[Record]:
-    """Records of a CSV file whose first row names the columns; blank cells give none.
+def _foreign(line: _JsonLine, at: Record, reading: Reading) -> Record:
+    """A record of one of OpenAI's batch lines; one that cannot be used keeps its custom_id."""
+    at.id, at.form = line.custom_id or at.id, CHAT
+    if reading.template is not None:
+        raise InputError("a template has no place in OpenAI's batch format")
+    body = read_body(line.url, line.body)
+    if body.n not in (None, 1) or body.stream:
+        raise InputError("n and stream have no place in a batch", "one answer a line")
+    return body.record(at.id)
 
-    Raises InputError where the column is not there or not named, and InputEncoding.
-    """
-    rows = csv.reader(_csv_lines(stream, name, reading), strict=True)
+
+def _cells(
+    stream: BinaryIO, name: str, _kind: Kind, reading: Reading
+) -> Iterator[tuple[int, str | InputError]]:
+    """The cells of one column of a CSV file whose first row names the columns, each under its last line's number."""
+    lines = (_text(line, name, reading) + "\n" for line in _lines(stream, reading.limit))
+    rows = csv.reader(lines, strict=True)
     old = csv.field_size_limit(reading.limit)
     try:
         head = next(rows, [])
@@ -266,57 +226,32 @@ def read_csv(stream: BinaryIO, name: str, reading: Reading) -> Iterator[Record]:
             )
         at = head.index(reading.column)
         for row in rows:
-            number = rows.line_num
-            text = row[at].strip("\n") if at < len(row) else ""
-            record = Record(id=f"{name}:{number}", source=name, line=number)
-            yield from _filled(record, lambda text=text: text, reading)  # type: ignore[misc]
+            yield rows.line_num, row[at].strip("\n") if at < len(row) else ""
     except csv.Error as error:
         raise InputError(f"{name}, line {rows.line_num}: {error}", "mend the table") from None
     finally:
         csv.field_size_limit(old)
 
 
-def _csv_lines(stream: BinaryIO, name: str, reading: Reading) -> Iterator[str]:
-    for line in _lines(stream, reading.limit):
-        if line.data is None:
-            raise _too_long(name, line.number, reading.limit)
-        yield _decoded(line.data, line.offset, name, line.number, reading) + "\n"
-
-
 # -- which files -------------------------------------------------------------------------------------------------------
 
 
-TEXT_SUFFIXES = (".txt", ".md", ".text")
-"""What is taken from a folder, besides JSONL."""
-
-JSONL_SUFFIXES = (".jsonl", ".ndjson")
-
-CSV_SUFFIXES = (".csv",)
-
-_READERS = {"text": read_text, "jsonl": read_jsonl, "csv": read_csv}
+_KINDS: dict[str, Kind] = {".jsonl": "jsonl", ".ndjson": "jsonl", ".csv": "csv"}
+_TAKEN = (".txt", ".md", ".text", ".jsonl", ".ndjson")
+# from a folder
 
 
 @dataclass(frozen=True)
 class InputFile:
     """One input file; path None is stdin.
 
-    name: how records and messages call it. below: its path inside the folder it was found in. kind:
-    "text", "jsonl" or "csv".
+    name: how records and messages call it. below: its path inside the folder it was found in.
     """
 
     path: Path | None
     name: str
     below: str
-    kind: str
-
-    def open(self) -> BinaryIO:
-        """The file, for reading. Raises InputError."""
-        if self.path is None:
-            return sys.stdin.buffer
-        try:
-            return self.path.open("rb")
-        except OSError as error:
-            raise InputError(f"{self.name} cannot be read: {error.strerror}") from None
+    kind: Kind
 
 
 def find_sources(inputs: Sequence[str]) -> list[InputFile]:
@@ -348,17 +283,16 @@ def _find(given: str) -> list[InputFile]:
 
 
 def _inside(folder: Path) -> list[InputFile]:
-    wanted = (*TEXT_SUFFIXES, *JSONL_SUFFIXES)
     files = sorted(
         path
         for path in folder.rglob("*")
-        if path.suffix.lower() in wanted
+        if path.suffix.lower() in _TAKEN
         and path.is_file()
         and not any(part.startswith(".") for part in path.relative_to(folder).parts)
     )
     if not files:
         raise InputError(
-            f"{show(str(folder))} holds no text files", f"their names end with {', '.join(wanted)}"
+            f"{show(str(folder))} holds no text files", f"their names end with {', '.join(_TAKEN)}"
         )
     return [_source(file, file.relative_to(folder).as_posix()) for file in files]
 
@@ -372,9 +306,7 @@ def _source(path: Path, below: str) -> InputFile:
         raise InputError(
             f"{show(str(path))} is not a regular file", "give files, folders or - for stdin"
         )
-    suffix = path.suffix.lower()
-    kind = "jsonl" if suffix in JSONL_SUFFIXES else "csv" if suffix in CSV_SUFFIXES else "text"
-    return InputFile(path, show(path.as_posix()), below, kind)
+    return InputFile(path, show(path.as_posix()), below, _KINDS.get(path.suffix.lower(), "text"))
 
 
 def show(name: str) -> str:
@@ -388,11 +320,8 @@ def read_sources(sources: Sequence[InputFile], reading: Reading) -> Iterator[Rec
 
 
 def _read(source: InputFile, reading: Reading) -> Iterator[Record]:
-    stream = source.open()
     try:
-        yield from _READERS[source.kind](stream, source.name, reading)
+        with source.path.open("rb") if source.path else nullcontext(sys.stdin.buffer) as stream:
+            yield from read_records(stream, source.name, source.kind, reading)
     except OSError as error:
         raise InputError(f"{source.name} cannot be read: {error.strerror}") from None
-    finally:
-        if source.path is not None:
-            stream.close()

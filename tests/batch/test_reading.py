@@ -6,7 +6,7 @@ import io
 
 import pytest
 
-from pyspec.batch.reading import Reading, read_csv, read_jsonl, read_text
+from pyspec.batch.reading import Reading, read_records
 from pyspec.errors import InputError
 
 
@@ -17,13 +17,13 @@ def texts(data, **reading):
 
 def records(data, **reading):
     """Records of a text input."""
-    return list(read_text(io.BytesIO(data), "in", Reading(**reading)))
+    return list(read_records(io.BytesIO(data), "in", "text", Reading(**reading)))
 
 
 def jsonl(*lines, **reading):
     """Records of these JSON lines."""
     data = b"\n".join(line if isinstance(line, bytes) else line.encode() for line in lines)
-    return list(read_jsonl(io.BytesIO(data), "in", Reading(**reading)))
+    return list(read_records(io.BytesIO(data), "in", "jsonl", Reading(**reading)))
 
 
 @pytest.mark.parametrize(
@@ -104,7 +104,7 @@ def test_too_long_line_is_never_held():
             return b"x" * size if self.read < 50_000_000 else b""
 
     stream = Endless()
-    (record,) = read_text(stream, "in", Reading(limit=1000))
+    (record,) = read_records(stream, "in", "text", Reading(limit=1000))
     assert record.error.type == "InputTooLong"
     assert stream.largest <= 1 << 16
 
@@ -192,7 +192,7 @@ def test_bad_jsonl_fails_that_record_with_its_line(line):
 
 def table(data, column):
     """Records of a CSV file."""
-    return list(read_csv(io.BytesIO(data), "in.csv", Reading(column=column)))
+    return list(read_records(io.BytesIO(data), "in.csv", "csv", Reading(column=column)))
 
 
 def test_csv_reads_one_column():
