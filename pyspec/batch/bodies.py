@@ -6,7 +6,6 @@ cannot be done is refused; other fields are ignored, as clients send many.
 
 from __future__ import annotations
 
-import hashlib
 import json
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -275,60 +274,6 @@ def logprobs_of(
         "token_logprobs": [at.value for _, at in likely],
         "top_logprobs": [{word(token): value for token, value in at.top} for _, at in likely],
         "text_offset": [sum(map(len, texts[:i])) for i in range(len(texts))],
-    }
-
-
-ABOUT_THE_TEXT = ("verification", "relaxed", "relaxed_nats")
-"""What of `speculation` tells about the text. The rest tells how it was computed: rounds and drafted
-tokens depend on the clock, on the neighbours in a batch and on where a run was interrupted."""
-
-
-def public(
-    result: Result, run: str, form: str = "", *, counts: bool = False, model: str = ""
-) -> bytes:
-    """The line of a result in the output file, newline included; `run` names models and options.
-
-    form: of OpenAI's batch format, "" for ours. counts: with all counts of speculation, which makes two
-    runs' files differ.
-    """
-    block = result.speculation
-    if not counts:
-        block = {key: block[key] for key in ABOUT_THE_TEXT if key in block}
-    if form:
-        return msgspec.json.encode(_foreign(result, run, form, block, model)) + b"\n"
-    line = {
-        "id": result.id,
-        "prompt_sha256": result.prompt_sha256,
-        "text": result.text,
-        "finish_reason": result.finish_reason,
-        "usage": result.usage,
-        "speculation": block,
-        "error": result.error,
-        "run": run,
-    }
-    return msgspec.json.encode(line) + b"\n"
-
-
-def _foreign(
-    result: Result, run: str, form: str, block: dict[str, Any], model: str
-) -> dict[str, Any]:
-    """A line of OpenAI's batch format. Its times are 0, so that the same answers have the same bytes."""
-    name = hashlib.sha256(f"{run}\0{result.id}".encode()).hexdigest()[:24]
-    response = error = None
-    if result.error is None:
-        choices = [choice_of(form, 0, result, tools=True)]
-        body = body_of(form, f"cmpl-{name}", model, 0, choices)
-        body = {**body, "usage": result.usage, "speculation": block}
-        response = {"status_code": 200, "request_id": f"req_{name}", "body": body}
-    else:
-        error = {"code": result.error.type, "message": result.error.message}
-    return {
-        "id": f"batch_req_{name}",
-        "custom_id": result.id,
-        "response": response,
-        "error": error,
-        "prompt_sha256": result.prompt_sha256,
-        "run": run,
     }
 
 

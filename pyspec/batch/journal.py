@@ -21,7 +21,6 @@ import os
 import shutil
 import stat
 import sys
-from dataclasses import dataclass
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
@@ -44,35 +43,29 @@ _MAGIC = b'{"pyspec_batch":'
 _FLAGS = os.O_RDWR | os.O_CREAT | os.O_APPEND
 for _name in ("O_CLOEXEC", "O_NOFOLLOW", "O_BINARY"):
     _FLAGS |= getattr(os, _name, 0)
+_HASH = 64  # hex digits: no use to anyone
 RESUME = "the same command goes on where this one stopped"
 
 
-class JournalHeader(msgspec.Struct):
+class _Header(msgspec.Struct):
     """First line of a journal; `run` is what answers depend on, by name."""
 
     pyspec_batch: int
     run: dict[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
-class Extent:
-    """Where a record stands in the journal, bytes."""
-
-    offset: int
-    size: int
-
-
 class Journal:
     """An append-only file of results that this process alone writes.
 
-    failed: places of the records that failed. anew: a journal of another run gives way.
+    places: offset and size of each record's line, bytes. failed: places of the records that failed. anew: a journal of
+    another run gives way.
     Raises BatchWriteError where the file cannot be made, is in use or is no journal, and
     ResumeMismatch where it belongs to other inputs, models or options.
     """
 
     def __init__(self, path: Path, run: dict[str, Any], *, anew: bool = False) -> None:
         self.path = path
-        self.places: dict[int, Extent] = {}
+        self.places: dict[int, tuple[int, int]] = {}
         self.failed: set[int] = set()
         self._anew = anew
         self._synced = monotonic()
@@ -97,12 +90,9 @@ class Journal:
 
     def read(self, index: int) -> Result:
         """A finished record."""
-        place = self.places[index]
-        os.lseek(self._fd, place.offset, os.SEEK_SET)  # writes go to the end all the same
-        data = b""
-        while len(data) < place.size and (more := os.read(self._fd, place.size - len(data))):
-            data += more
-        return msgspec.json.decode(data, type=Result)
+        offset, size = self.places[index]
+        os.lseek(self._fd, offset, os.SEEK_SET)  # writes go to the end all the same
+        return msgspec.json.decode(os.read(self._fd, size), type=Result)
 
     def sync(self) -> None:
         """Have the disk hold what was written."""
@@ -127,17 +117,15 @@ class Journal:
     # -- the file ----------------------------------------------------------------------------------
 
     def _write(self, data: bytes) -> None:
+        rest = data
         try:
-            written = os.write(self._fd, data)
-            if written < len(data):  # the disk took a part: what follows would say why
-                written += os.write(self._fd, data[written:])
-            if written < len(data):
-                raise OSError(28, "No space left on device")
+            while rest:  # where the disk took a part, what follows says why
+                rest = rest[os.write(self._fd, rest) :]
         except OSError as error:
             with contextlib.suppress(OSError):
                 os.ftruncate(self._fd, self._end)
             raise self._refused(error) from None
-        self._end += written
+        self._end += len(data)
 
     def _refused(self, error: OSError) -> BatchWriteError:
         free = ""
@@ -149,36 +137,32 @@ class Journal:
         )
 
     def _keep(self, result: Result, size: int) -> None:
-        self.places[result.index] = Extent(self._end - size, size)
+        self.places[result.index] = self._end - size, size
         self.failed.discard(result.index)  # the last line on a record holds
         if result.error is not None:
             self.failed.add(result.index)
 
     def _recover(self, run: dict[str, Any]) -> int:
         """Read what is there, cut what is torn; returns where to go on."""
-        header = msgspec.json.encode(JournalHeader(FORMAT, run)) + b"\n"
+        header = msgspec.json.encode(_Header(FORMAT, run)) + b"\n"
         with os.fdopen(os.dup(self._fd), "rb") as stream:
             first = stream.readline(1 << 24)
-            if not first.endswith(b"\n"):
-                if not header.startswith(first):
-                    raise BatchWriteError(
-                        f"{self.path} is not a journal of a batch", "move it away"
-                    )
+            torn = not first.endswith(b"\n")
+            if not (header.startswith(first) if torn else first.startswith(_MAGIC)):
+                raise BatchWriteError(f"{self.path} is not a journal of a batch", "move it away")
+            if torn or (first != header and self._anew):
                 return self._begin(header)
-            if first != header and self._anew and first.startswith(_MAGIC):
-                return self._begin(header)
-            self._check(first, header)
+            if first != header:
+                raise self._other(first, run)
             self._end = len(first)
             decode = msgspec.json.Decoder(Result).decode
-            for line in stream:
-                try:
-                    result = decode(line) if line.endswith(b"\n") else None
-                except (msgspec.MsgspecError, RecursionError, UnicodeError):
-                    result = None
-                if result is None:
-                    break
-                self._end += len(line)
-                self._keep(result, len(line))
+            with contextlib.suppress(msgspec.MsgspecError, RecursionError, UnicodeError):
+                for line in stream:
+                    if not line.endswith(b"\n"):
+                        break
+                    result = decode(line)
+                    self._end += len(line)
+                    self._keep(result, len(line))
         os.ftruncate(self._fd, self._end)
         return self._end
 
@@ -188,17 +172,13 @@ class Journal:
         self._write(header)
         return len(header)
 
-    def _check(self, first: bytes, header: bytes) -> None:
-        if not first.startswith(_MAGIC):
-            raise BatchWriteError(f"{self.path} is not a journal of a batch", "move it away")
-        if first == header:
-            return
+    def _other(self, first: bytes, run: dict[str, Any]) -> ResumeMismatch:
         try:
-            was = msgspec.json.decode(first, type=JournalHeader).run
+            was = msgspec.json.decode(first, type=_Header).run
         except (msgspec.MsgspecError, UnicodeError):
             was = {}
-        now = msgspec.json.decode(header, type=JournalHeader).run
-        raise ResumeMismatch(
+        now = msgspec.json.decode(msgspec.json.encode(run))
+        return ResumeMismatch(
             f"{self.path} belongs to a run with other {differences(was, now) or 'format'}",
             "give the same command again, or another -o, or --overwrite to start anew",
         )
@@ -221,9 +201,6 @@ def differences(was: dict[str, Any], now: dict[str, Any]) -> str:
     return ", ".join(found)
 
 
-_HASH = 64  # hex digits: no use to anyone
-
-
 def _open_locked(path: Path) -> int:
     """Open or create the journal and lock it. Raises BatchWriteError."""
     while True:
@@ -233,8 +210,7 @@ def _open_locked(path: Path) -> int:
             raise BatchWriteError(f"{path} cannot be written: {error.strerror}") from None
         try:
             _lock(fd, path)
-            now = path.lstat()
-            if os.path.samestat(os.fstat(fd), now):
+            if os.path.samestat(os.fstat(fd), path.lstat()):
                 return fd
         except FileNotFoundError:
             pass  # whoever held it has just finished and removed it

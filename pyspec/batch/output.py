@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from pyspec.batch.bodies import public
+from pyspec.batch.bodies import body_of, choice_of
 from pyspec.batch.journal import Journal
 from pyspec.batch.reading import show
 from pyspec.errors import BatchWriteError, InputError, ResumeMismatch
@@ -43,14 +43,69 @@ class _Known(msgspec.Struct):
 
 @dataclass
 class Earlier:
-    """An output of this very run. lines: offset and size of each answered record's line. failed: records without answer."""
+    """An output of this very run: its answered records' lines by place, and how many records failed."""
 
-    lines: dict[int, tuple[int, int]] = field(default_factory=dict)
+    lines: dict[int, bytes] = field(default_factory=dict)
     failed: int = 0
 
 
-class JsonLines:
-    """One JSONL file. counts: with all counts of speculation in each line. overwrite: whatever is there."""
+class _Files:
+    """Files that a run writes, and what lay there when it began. overwrite: whatever lies there."""
+
+    def __init__(
+        self, paths: Iterable[Path], inputs: Sequence[InputFile], journal: Path, *, overwrite: bool
+    ) -> None:
+        self.journal, self.overwrite = journal, overwrite
+        self.seen = {path: _signature(path) for path in paths}
+        read = {os.path.realpath(source.path) for source in inputs if source.path is not None}
+        for path in self.seen:
+            if os.path.realpath(path) in read:
+                raise InputError(
+                    f"{show(str(path))} is an input and would be overwritten", "give another -o"
+                )
+
+    def write(self, path: Path, chunks: Iterator[bytes]) -> None:
+        """All or nothing, and nothing in place of a file that was not there when the run began. Raises BatchWriteError."""
+        try:
+            if _signature(path) != self.seen[path]:
+                raise FileExistsError
+            write_whole(path, chunks, replace=self.seen[path] is not None)
+        except FileExistsError:
+            raise BatchWriteError(
+                f"{show(str(path))} appeared or changed while the batch ran and is not overwritten",
+                "move it away: all records are in the journal, and the same command only writes them",
+            ) from None
+        except OSError as error:
+            raise BatchWriteError(
+                f"{path} cannot be written: {error.strerror}; all records are in the journal",
+                "make room: the same command only writes it",
+            ) from None
+        self.seen[path] = _signature(path)
+
+    def refuse(self, path: Path, why: str = "") -> ResumeMismatch:
+        """What to raise where something else lies at `path`."""
+        return ResumeMismatch(
+            f"{show(str(path))} exists and is not the result of this run{why}",
+            "give another -o, or --overwrite, or move it away",
+        )
+
+
+def _signature(path: Path) -> object:
+    """What tells one file from another under the same name; None for no file.
+
+    Raises InputError for a link, a device or a folder: nothing but a regular file is ever replaced.
+    """
+    try:
+        found = path.lstat()
+    except OSError:
+        return None
+    if not stat.S_ISREG(found.st_mode):
+        raise InputError(f"{show(str(path))} is not a regular file", "give another -o")
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
+
+
+class JsonLines(_Files):
+    """One JSONL file. counts: with all counts of speculation in each line. model: its name in OpenAI's format."""
 
     def __init__(
         self,
@@ -61,11 +116,9 @@ class JsonLines:
         overwrite: bool = False,
         model: str = "",
     ) -> None:
-        _refuse_inputs([path], inputs)
-        _refuse_odd(path)
-        self.path, self.counts, self.overwrite, self.model = path, counts, overwrite, model
-        self.journal = path.with_name(path.name + ".journal")
-        self._seen: dict[Path, object] = {}
+        journal = path.with_name(path.name + ".journal")
+        super().__init__([path], inputs, journal, overwrite=overwrite)
+        self.path, self.counts, self.model = path, counts, model
         self._earlier = Earlier()
 
     def inspect(self, run: str, records: Sequence[Record]) -> Earlier | None:
@@ -73,73 +126,103 @@ class JsonLines:
 
         Raises ResumeMismatch where it holds something else.
         """
-        self._seen = {self.path: _signature(self.path)}
-        if self._seen[self.path] is None:
+        if self.seen[self.path] is None:
             return None
-        known, places = _known_lines(self.path)
+        known = _known_lines(self.path)
         wanted = [(record.id, record.sha256) for record in records]
-        found = [(line.custom_id or line.id, line.prompt_sha256) for line in known]
-        if found == wanted and all(line.run == run for line in known):
-            good = {i: places[i] for i, line in enumerate(known) if line.error is None}
+        found = [(line.custom_id or line.id, line.prompt_sha256) for line, _ in known]
+        if found == wanted and all(line.run == run for line, _ in known):
+            good = {i: data for i, (line, data) in enumerate(known) if line.error is None}
             self._earlier = Earlier(good, len(known) - len(good))
             return self._earlier
         if self.overwrite:
             return None
-        why = "is not the result of this run"
-        if known:
+        why = ": the same records, answered with other models or options"
+        if found != wanted:
             same = len(set(found) & set(wanted))
-            why += (
-                f": {same} of its {len(known)} records are asked here"
-                if found != wanted
-                else (": the same records, answered with other models or options")
-            )
-        raise ResumeMismatch(
-            f"{self.path} exists and {why}", "give another -o, or --overwrite, or move it away"
-        )
+            why = f": {same} of its {len(known)} records are asked here" if known else ""
+        raise self.refuse(self.path, why)
 
-    def assemble(self, journal: Journal, run: str, records: Sequence[Record], per: Per) -> None:
+    def check(self, journal: Journal, records: Sequence[Record]) -> None:
+        """Nothing: `inspect` has seen all there is."""
+
+    def assemble(self, journal: Journal, run: str, records: Sequence[Record]) -> None:
         """Write the file, and then remove the journal. Raises BatchWriteError."""
-        _write(self.path, self._lines(journal, run, records), self._seen)
+        self.write(self.path, self._lines(journal, run, records))
         journal.remove()
 
     def _lines(self, journal: Journal, run: str, records: Sequence[Record]) -> Iterator[bytes]:
-        old = self.path.open("rb") if self._earlier.lines else None
-        try:
-            for i, record in enumerate(records):
-                if i in journal or old is None:
-                    result = journal.read(i)
-                    yield public(result, run, record.form, counts=self.counts, model=self.model)
-                else:
-                    offset, size = self._earlier.lines[i]
-                    old.seek(offset)
-                    yield old.read(size)
-        finally:
-            if old is not None:
-                old.close()
+        for i, record in enumerate(records):
+            if i in journal:
+                result = journal.read(i)
+                yield public(result, run, record.form, counts=self.counts, model=self.model)
+            else:
+                yield self._earlier.lines[i]
 
 
-def _known_lines(path: Path) -> tuple[list[_Known], list[tuple[int, int]]]:
-    """Lines of an earlier output and where they lie; nothing where the file is none."""
+def _known_lines(path: Path) -> list[tuple[_Known, bytes]]:
+    """Lines of an earlier output; nothing where the file is none."""
     decode = msgspec.json.Decoder(_Known).decode
-    known, places, offset = [], [], 0
     try:
         with path.open("rb") as stream:
-            for line in stream:
-                known.append(decode(line))
-                places.append((offset, len(line)))
-                offset += len(line)
+            return [(decode(line), line) for line in stream]
     except (OSError, msgspec.MsgspecError, UnicodeError, RecursionError):
-        return [], []
-    return known, places
+        return []
 
 
-class TextFiles:
-    """A folder with one text file an input file, under the input's name."""
+ABOUT_THE_TEXT = ("verification", "relaxed", "relaxed_nats")
+"""What of `speculation` tells about the text. The rest tells how it was computed: rounds and drafted
+tokens depend on the clock, on the neighbours in a batch and on where a run was interrupted."""
+
+
+def public(
+    result: Result, run: str, form: str = "", *, counts: bool = False, model: str = ""
+) -> bytes:
+    """The line of a result in the output file, newline included; `run` names models and options.
+
+    form: of OpenAI's batch format, "" for ours. counts: with all counts of speculation, which makes two
+    runs' files differ.
+    """
+    block = result.speculation
+    if not counts:
+        block = {key: block[key] for key in ABOUT_THE_TEXT if key in block}
+    if form:
+        return msgspec.json.encode(_foreign(result, run, form, block, model)) + b"\n"
+    line = msgspec.structs.asdict(result)
+    del line["index"]
+    return msgspec.json.encode({**line, "speculation": block, "run": run}) + b"\n"
+
+
+def _foreign(
+    result: Result, run: str, form: str, block: dict[str, Any], model: str
+) -> dict[str, Any]:
+    """A line of OpenAI's batch format. Its times are 0, so that the same answers have the same bytes."""
+    name = hashlib.sha256(f"{run}\0{result.id}".encode()).hexdigest()[:24]
+    response = error = None
+    if result.error is None:
+        choices = [choice_of(form, 0, result, tools=True)]
+        body = body_of(form, f"cmpl-{name}", model, 0, choices)
+        body = {**body, "usage": result.usage, "speculation": block}
+        response = {"status_code": 200, "request_id": f"req_{name}", "body": body}
+    else:
+        error = {"code": result.error.type, "message": result.error.message}
+    return {
+        "id": f"batch_req_{name}",
+        "custom_id": result.id,
+        "response": response,
+        "error": error,
+        "prompt_sha256": result.prompt_sha256,
+        "run": run,
+    }
+
+
+class TextFiles(_Files):
+    """A folder with one text file an input file, under the input's name, where answers stand as their inputs do."""
 
     def __init__(
-        self, folder: Path, inputs: Sequence[InputFile], *, overwrite: bool = False
+        self, folder: Path, inputs: Sequence[InputFile], per: Per, *, overwrite: bool = False
     ) -> None:
-        self.folder, self.overwrite = folder, overwrite
+        self.per = per
         self.paths: dict[str, Path] = {}
         for source in inputs:
             if source.kind != "text":
@@ -150,51 +233,36 @@ class TextFiles:
                     f"two inputs would be written to {show(str(path))}", "give them other names"
                 )
             self.paths[source.name] = path
-        _refuse_inputs(list(self.paths.values()), inputs)
-        self.journal = folder / "pyspec-batch.journal"
-        self._seen: dict[Path, object] = {}
+        journal = folder / "pyspec-batch.journal"
+        super().__init__(self.paths.values(), inputs, journal, overwrite=overwrite)
         try:
-            folder.mkdir(parents=True, exist_ok=True)
+            for path in (journal, *self.seen):
+                path.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise BatchWriteError(f"{folder} cannot be made: {error.strerror}") from None
+            raise BatchWriteError(f"{path.parent} cannot be made: {error.strerror}") from None
 
     def inspect(self, run: str, records: Sequence[Record]) -> Earlier | None:
         """None: the journal knows."""
-        self._seen = {path: _signature(path) for path in self.paths.values()}
         return None
 
-    def check(self, journal: Journal, records: Sequence[Record], per: Per) -> None:
+    def check(self, journal: Journal, records: Sequence[Record]) -> None:
         """Raise ResumeMismatch where a file is there that the records in the journal did not make."""
         complete = all(i in journal for i in range(len(records)))
         for name, path in self.paths.items():
-            if self.overwrite or self._seen[path] is None:
+            if self.overwrite or self.seen[path] is None:
                 continue
-            _refuse_odd(path)
-            own = b"".join(self._texts(journal, name, records, per)) if complete else None
+            own = b"".join(self._texts(journal, name, records)) if complete else None
             if own is None or path.read_bytes() != own:
-                raise ResumeMismatch(
-                    f"{show(str(path))} exists and is not the result of this run",
-                    "give another -o, or --overwrite, or move it away",
-                )
+                raise self.refuse(path)
 
-    def assemble(self, journal: Journal, run: str, records: Sequence[Record], per: Per) -> None:
-        """Write the files, where answers stand as their inputs do: one a line, one a paragraph or one a file.
-
-        Failed records leave theirs empty. Raises BatchWriteError.
-        """
+    def assemble(self, journal: Journal, run: str, records: Sequence[Record]) -> None:
+        """Write the files; failed records leave their places empty. Raises BatchWriteError."""
         for name, path in self.paths.items():
-            _refuse_odd(path)
-            try:
-                path.parent.mkdir(parents=True, exist_ok=True)
-            except OSError as error:
-                raise BatchWriteError(f"{path.parent} cannot be made: {error.strerror}") from None
-            _write(path, self._texts(journal, name, records, per), self._seen)
+            self.write(path, self._texts(journal, name, records))
 
-    def _texts(
-        self, journal: Journal, name: str, records: Sequence[Record], per: Per
-    ) -> Iterator[bytes]:
+    def _texts(self, journal: Journal, name: str, records: Sequence[Record]) -> Iterator[bytes]:
         own = (i for i, record in enumerate(records) if record.source == name)
-        return (_ARRANGE[per](journal.read(i).text).encode() for i in own)
+        return (_ARRANGE[self.per](journal.read(i).text).encode() for i in own)
 
 
 _ARRANGE: dict[str, Callable[[str], str]] = {
@@ -205,64 +273,12 @@ _ARRANGE: dict[str, Callable[[str], str]] = {
 
 
 def open_output(
-    out: str,
-    inputs: Sequence[InputFile],
-    *,
-    counts: bool = False,
-    overwrite: bool = False,
-    model: str = "",
+    out: str, inputs: Sequence[InputFile], per: Per = "line", *, overwrite: bool, **lines: Any
 ) -> JsonLines | TextFiles:
-    """The output that `-o` names: a folder where it ends with a slash or is one. model: its name in OpenAI's format."""
+    """The output that `-o` names: a folder where it ends with a slash or is one. lines: what `JsonLines` takes."""
     if out.endswith(("/", os.sep)) or Path(out).is_dir():
-        return TextFiles(Path(out), inputs, overwrite=overwrite)
-    return JsonLines(Path(out), inputs, counts=counts, overwrite=overwrite, model=model)
-
-
-def _refuse_inputs(outputs: Iterable[Path], inputs: Sequence[InputFile]) -> None:
-    read = {os.path.realpath(source.path) for source in inputs if source.path is not None}
-    for path in outputs:
-        if os.path.realpath(path) in read:
-            raise InputError(
-                f"{show(str(path))} is an input and would be overwritten", "give another -o"
-            )
-
-
-def _refuse_odd(path: Path) -> None:
-    """Nothing but a regular file is ever replaced: no link, no device, no folder."""
-    try:
-        mode = path.lstat().st_mode
-    except OSError:
-        return
-    if not stat.S_ISREG(mode):
-        raise InputError(f"{show(str(path))} is not a regular file", "give another -o")
-
-
-def _signature(path: Path) -> object:
-    """What tells one file from another under the same name; None for no file."""
-    try:
-        found = path.lstat()
-    except OSError:
-        return None
-    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
-
-
-def _write(path: Path, chunks: Iterator[bytes], seen: dict[Path, object]) -> None:
-    """All or nothing, and nothing in place of a file that was not there when the run began."""
-    try:
-        if _signature(path) != seen[path]:
-            raise FileExistsError
-        write_whole(path, chunks, replace=seen[path] is not None)
-    except FileExistsError:
-        raise BatchWriteError(
-            f"{show(str(path))} appeared or changed while the batch ran and is not overwritten",
-            "move it away: all records are in the journal, and the same command only writes them",
-        ) from None
-    except OSError as error:
-        raise BatchWriteError(
-            f"{path} cannot be written: {error.strerror}; all records are in the journal",
-            "make room: the same command only writes it",
-        ) from None
-    seen[path] = _signature(path)
+        return TextFiles(Path(out), inputs, per, overwrite=overwrite)
+    return JsonLines(Path(out), inputs, overwrite=overwrite, **lines)
 
 
 # -- the run -----------------------------------------------------------------------------------------------------------
@@ -298,11 +314,10 @@ class FileRun:
         answerer: Batch | RayBatch,
         records: Sequence[Record],
         output: JsonLines | TextFiles,
-        per: Per = "line",
         *,
         retry_failed: bool = False,
     ) -> None:
-        self.answerer, self.records, self.output, self.per = answerer, records, output, per
+        self.answerer, self.records, self.output = answerer, records, output
         self.retry_failed = retry_failed
         self.summary = RunProgress(len(records))
         self.run = {**answerer.identity(), "inputs": inputs_digest(records)}
@@ -325,8 +340,7 @@ class FileRun:
         return self
 
     def _begin(self, journal: Journal, earlier: Earlier) -> None:
-        if isinstance(self.output, TextFiles):
-            self.output.check(journal, self.records, self.per)
+        self.output.check(journal, self.records)
         again = journal.failed if self.retry_failed else set()
         done = (earlier.lines.keys() | journal.places.keys()) - again
         self._todo = [i for i in range(len(self.records)) if i not in done]
@@ -356,15 +370,11 @@ class FileRun:
     def assemble(self) -> None:
         """Put the output in its place."""
         if self.journal is not None:
-            self.output.assemble(self.journal, self.name, self.records, self.per)
-
-    def close(self) -> None:
-        """Let go of the journal."""
-        if self.journal is not None:
-            self.journal.close()
+            self.output.assemble(self.journal, self.name, self.records)
 
     def __exit__(self, *_: object) -> None:
-        self.close()
+        if self.journal is not None:
+            self.journal.close()
 
 
 def inputs_digest(records: Sequence[Record]) -> str:

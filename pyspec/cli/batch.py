@@ -137,7 +137,12 @@ def batch(
     sources = find_sources(inputs)
     model = Path(models.model or "default").stem
     out = open_output(
-        results.output, sources, counts=results.counts, overwrite=results.overwrite, model=model
+        results.output,
+        sources,
+        reading.per,
+        overwrite=results.overwrite,
+        counts=results.counts,
+        model=model,
     )
     records = list(read_sources(sources, reading))
     if not records:
@@ -145,7 +150,7 @@ def batch(
         return 0
     with (
         wanted.open(models, drafts, sampler) as answerer,
-        FileRun(answerer, records, out, reading.per, retry_failed=results.retry_failed) as run,
+        FileRun(answerer, records, out, retry_failed=results.retry_failed) as run,
     ):
         code = _answer(answerer, run)
         if run.complete:

@@ -52,8 +52,8 @@ def go(tmp_path):
         sources = find_sources([str(tmp_path / name) for name in inputs])
         records = list(read_sources(sources, Reading(per)))
         fake = fake or Fake()
-        output = open_output(str(tmp_path) + "/" + out, sources, overwrite=overwrite)
-        with FileRun(fake, records, output, per, **options) as run:
+        output = open_output(str(tmp_path) + "/" + out, sources, per, overwrite=overwrite)
+        with FileRun(fake, records, output, **options) as run:
             seen = []
 
             def report(result):
