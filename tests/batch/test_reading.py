@@ -6,7 +6,7 @@ import io
 
 import pytest
 
-from pyspec.batch.reading import Reading, read_records
+from pyspec.batch.reading import Reading, _groups, read_records
 from pyspec.errors import InputError
 
 
@@ -107,6 +107,21 @@ def test_too_long_line_is_never_held():
     (record,) = read_records(stream, "in", "text", Reading(limit=1000))
     assert record.error.type == "InputTooLong"
     assert stream.largest <= 1 << 16
+
+
+@pytest.mark.parametrize("per", ["paragraph", "file"])
+def test_too_many_lines_are_never_held(per):
+    """Of a paragraph or a file over the limit, so many lines are kept as show that it is."""
+    (group,) = _groups(io.BytesIO(b"abc\n" * 1000), per, 30)
+    assert sum(len(line.data) + 1 for line in group) == 36
+
+
+@pytest.mark.parametrize("size", [29, 30, 31])
+@pytest.mark.parametrize("per", ["paragraph", "file"])
+def test_limit_of_many_lines_is_inclusive(per, size):
+    """Line ends between them count."""
+    data = b"abc\n" * 6 + b"x" * (size - 24)
+    assert texts(data, per=per, limit=30) == (["InputTooLong"] if size > 30 else [data.decode()])
 
 
 @pytest.mark.parametrize("per", ["paragraph", "file"])
