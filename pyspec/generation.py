@@ -6,6 +6,7 @@ import logging
 import threading
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing, contextmanager, nullcontext
+from copy import deepcopy
 from dataclasses import dataclass, replace
 from time import perf_counter
 from typing import Any
@@ -21,11 +22,9 @@ from pyspec.errors import InputEncoding, InputError
 from pyspec.limits import Turns, check_ranges
 from pyspec.mirror import Closed, Mirror, closed_error
 from pyspec.options import AnswerOptions, Drafting, Speculation, result_block
-from pyspec.policy.acceptance import Learned
-from pyspec.policy.cost import CostCurve
 from pyspec.policy.lengths import Length, make_policy, parse_length
 from pyspec.policy.simple import LengthPolicy
-from pyspec.profiles import load_profile, prior_curve, prior_learned
+from pyspec.profiles import beginnings
 from pyspec.rules import Strict, Verification, check_rule
 from pyspec.sampling import ProcessorHook, Sampling, build_chain
 from pyspec.store.drafts import MTP
@@ -114,8 +113,7 @@ class Generation(Mirror):
 
     def _assemble(self, draft: Any, companion: str, placement: Placement) -> None:
         self._assembly = assemble(self, draft, companion, placement)
-        self._measured = load_profile(self, self._assembly.sides) is not None
-        self._curve = prior_curve(self, self._assembly.sides)
+        self._curve, self._learned = beginnings(self, self._assembly.sides)
         for note in self._assembly.notes:
             self._note(note)
 
@@ -306,9 +304,9 @@ class Generation(Mirror):
 
     def new_policy(self, speculation: Speculation | None = None) -> LengthPolicy:
         """A policy for `steps` that has learned nothing yet, of the length that `speculation` or this object names."""
-        curve, learned = self._known()
         length, scored = self._length_of(speculation), self.assembly.has_companion
-        return make_policy(length, curve, learned, companion=scored)
+        # the cost curve is the machine's, so policies share it
+        return make_policy(length, self._curve, deepcopy(self._learned), companion=scored)
 
     def _length_of(self, speculation: Speculation | None) -> Length:
         chosen = speculation.length if speculation is not None else None
@@ -322,12 +320,6 @@ class Generation(Mirror):
                 self._policies.pop(next(iter(self._policies)))
             self._policies[key] = self.new_policy(speculation)
         return self._policies[key]
-
-    def _known(self) -> tuple[CostCurve, Learned]:
-        """A policy's beginnings: what a profile measured, or the curve of this object and the draft's prior."""
-        sides = self.assembly.sides
-        measured = load_profile(self, sides) if self._measured else None
-        return measured or (self._curve, prior_learned(sides))
 
     def _settle(self, policy: LengthPolicy, rule: Verification, speculation: Speculation) -> None:
         """After an answer, however it ended: what the KV holds, and what was done."""

@@ -12,9 +12,8 @@ import logging
 import platform
 import sys
 from collections.abc import Sequence
-from math import isfinite
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import llama_cpp
 import msgspec
@@ -27,8 +26,6 @@ from pyspec.store.files import cache_dir, file_sha256, write_whole
 
 log = logging.getLogger("pyspec")
 
-FORMAT = 4
-PRIOR_FORMAT = 1
 _MAX_BYTES = 4 << 20
 _HINT = "run `pyspec profile` to measure again"
 
@@ -46,28 +43,13 @@ class ProfileKey(msgspec.Struct, frozen=True):
     version: str
 
 
-class Profile(msgspec.Struct, forbid_unknown_fields=True):
-    """Everything measured, as written to the file.
-
-    `acceptance` is conditional acceptance by draft position; `best_plan` names the best fixed
-    plan ("do not speculate" included); `break_even` is the constant acceptance from which on
-    drafting pays, above 1 where it never does; `gains` the log-loss (nats a token) the draft
-    alone and draft with companion reach.
-    """
+class Profile(msgspec.Struct):
+    """What was measured and a policy begins with, as written to the file."""
 
     key: ProfileKey
     curve: CurveState
     learned: Learned
-    acceptance: list[float] = []
-    best_plan: str = ""
-    break_even: float = 2.0
-    loss_without_companion: float = 0.0
-    loss_with_companion: float = 0.0
-    format: int = FORMAT
-
-    def policy_parts(self) -> tuple[CostCurve, Learned]:
-        """What a policy begins with, and goes on to change."""
-        return CostCurve.restore(self.curve), self.learned
+    format: Literal[4] = 4
 
 
 class Prior(msgspec.Struct, forbid_unknown_fields=True):
@@ -81,16 +63,11 @@ class Prior(msgspec.Struct, forbid_unknown_fields=True):
     companion: str
     calibration: Calibration
     judged: Logistic
-    format: int = PRIOR_FORMAT
-
-    @classmethod
-    def of(cls, draft: str, companion: str, learned: Learned) -> Prior:
-        """What is to be kept of `learned`."""
-        return cls(draft, companion, learned.calibration, learned.companion)
+    format: Literal[1] = 1
 
     def restore(self, draft: str, companion: str) -> Learned:
         """What a policy begins with, and goes on to change. Raises ProfileError for another draft."""
-        if self.format != PRIOR_FORMAT or self.draft != draft:
+        if self.draft != draft:
             raise ProfileError("the draft's prior belongs to another draft", "install both again")
         judged = self.judged if self.companion == companion else Logistic()
         return Learned(self.calibration, judged)
@@ -119,14 +96,8 @@ def read_profile(folder: Path, key: ProfileKey) -> Profile | None:
     """The stored profile, None where there is none. Raises ProfileError if corrupt or foreign."""
     path = profile_path(folder, key)
     profile = _read(path, Profile, _HINT)
-    if profile is None:
-        return None
-    if profile.format != FORMAT:
-        raise ProfileError(f"the profile {path} has format {profile.format}, not {FORMAT}", _HINT)
-    if profile.key != key:
+    if profile is not None and profile.key != key:
         raise ProfileError(f"the profile {path} belongs to other models or another machine", _HINT)
-    if not all(isfinite(x) for x in (profile.break_even, *profile.acceptance)):
-        raise ProfileError(f"the profile {path} is damaged", _HINT)
     return profile
 
 
@@ -200,16 +171,19 @@ def load_profile(llm: Any, sides: Sequence[Side]) -> tuple[CostCurve, Learned] |
 
     A damaged or foreign file is one warning and None: then everything is learned anew.
     """
-    if not profiles_dir().is_dir():
+    if not profiles_dir().is_dir():  # then the files need not be hashed
         return None
     try:
         profile = read_profile(profiles_dir(), profile_key(llm, sides))
-        return profile.policy_parts() if profile is not None else None
-    except ProfileError as error:
-        log.warning("%s", error)
     except PyspecError as error:
         log.warning("no profile is used: %s", error)
-    return None
+        return None
+    return (CostCurve.restore(profile.curve), profile.learned) if profile is not None else None
+
+
+def beginnings(llm: Any, sides: Sequence[Side]) -> tuple[CostCurve, Learned]:
+    """What a policy for these models begins with, and goes on to change: their profile, or priors."""
+    return load_profile(llm, sides) or (prior_curve(llm, sides), prior_learned(sides))
 
 
 def prior_learned(sides: Sequence[Side]) -> Learned:
@@ -227,7 +201,7 @@ def save_prior(sides: Sequence[Side], learned: Learned) -> Path:
     draft, companion = _hashes(sides)
     if not draft:
         raise ProfileError("there is no draft model to write a prior for", "name one with --draft")
-    prior = Prior.of(draft, companion, learned)
+    prior = Prior(draft, companion, learned.calibration, learned.companion)
     return _write(prior_path(sides[0].path), prior, "prior")
 
 

@@ -32,7 +32,7 @@ KEY = ProfileKey("t" * 64, "d" * 64, "", "cpu", 2, "0.1")
 @pytest.fixture
 def profile() -> Profile:
     """A fresh profile."""
-    return Profile(KEY, CostCurve.prior().state(), Learned(), [0.6, 0.7], "fixed:3", 0.41)
+    return Profile(KEY, CostCurve.prior().state(), Learned())
 
 
 def test_a_saved_profile_is_loaded_equal(tmp_path, profile) -> None:
@@ -40,7 +40,7 @@ def test_a_saved_profile_is_loaded_equal(tmp_path, profile) -> None:
     save_profile(profile, tmp_path / "new")
     again = read_profile(tmp_path / "new", KEY)
     assert again == profile
-    curve, _ = again.policy_parts()
+    curve = CostCurve.restore(again.curve)
     assert curve.target.table() == pytest.approx(CostCurve.prior().target.table())
 
 
@@ -127,11 +127,16 @@ def taught() -> Learned:
     return learned
 
 
+def prior_of(draft: str, companion: str, learned: Learned) -> Prior:
+    """What is kept of a state."""
+    return Prior(draft, companion, learned.calibration, learned.companion)
+
+
 def test_a_prior_is_what_was_learned(tmp_path) -> None:
     """Read from the file beside the draft, it predicts as the state that was written."""
     learned = taught()
     draft = tmp_path / "d.gguf"
-    prior_path(draft).write_bytes(msgspec.json.encode(Prior.of("d", "c", learned)))
+    prior_path(draft).write_bytes(msgspec.json.encode(prior_of("d", "c", learned)))
     again = read_prior(draft).restore("d", "c")
     assert again.calibration.table == pytest.approx(learned.calibration.table)
     assert again == learned
@@ -141,13 +146,13 @@ def test_a_prior_knows_nothing_of_lookup() -> None:
     """How often matches are right belongs to the texts, not to the draft."""
     learned = taught()
     learned.lookup.update(5, [True] * 8)
-    again = Prior.of("d", "c", learned).restore("d", "c")
+    again = prior_of("d", "c", learned).restore("d", "c")
     assert again.lookup == Learned().lookup
 
 
 def test_a_prior_for_another_companion_keeps_the_draft_s_part() -> None:
     """What was learned with one companion says nothing about another."""
-    again = Prior.of("d", "c", taught()).restore("d", "other")
+    again = prior_of("d", "c", taught()).restore("d", "other")
     assert again.calibration.table == pytest.approx(taught().calibration.table)
     assert again.companion == Learned().companion
 
@@ -155,7 +160,7 @@ def test_a_prior_for_another_companion_keeps_the_draft_s_part() -> None:
 def test_a_prior_for_another_draft_is_refused() -> None:
     """Its bins are of other probabilities."""
     with pytest.raises(ProfileError, match="another draft"):
-        Prior.of("d", "c", Learned()).restore("e", "c")
+        prior_of("d", "c", Learned()).restore("e", "c")
 
 
 def test_no_prior_is_none_and_a_damaged_one_is_refused(tmp_path) -> None:

@@ -15,7 +15,7 @@ from pyspec.engine.parts import Parts, choose_parts, states_of
 from pyspec.engine.round import Loop
 from pyspec.errors import EngineError
 from pyspec.policy.acceptance import Learned
-from pyspec.profiles import Side, gpu_layers, load_profile, prior_curve, prior_learned
+from pyspec.profiles import Side, beginnings, gpu_layers
 from pyspec.store.drafts import MTP, head_size
 from pyspec.target import SNAPSHOTS, TargetLlama
 
@@ -72,10 +72,7 @@ class Models:
         sides = [Side(path, path.stat().st_size) for path in paths]
         if self.parts.head:
             sides[0] = Side(paths[0], head_size(paths[0]))
-        return load_profile(self.target, sides) or (
-            prior_curve(self.target, sides),
-            prior_learned(sides),
-        )
+        return beginnings(self.target, sides)
 
     @property
     def on_cpu(self) -> bool:

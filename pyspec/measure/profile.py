@@ -160,18 +160,8 @@ def _percent(value: float) -> str:
 
 def store(llm: SpeculativeLlama, found: Measured) -> Path:
     """Write the profile where `load_profile` finds it; returns its path. Raises ProfileError."""
-    m = found.figures
-    without, with_it = m.log_loss_without_companion, m.log_loss_with_companion
-    profile = Profile(
-        key=profile_key(llm, llm.assembly.sides),
-        curve=m.curve().state(),
-        learned=found.learned,
-        acceptance=m.acceptance,
-        best_plan=m.best_plan,
-        break_even=m.break_even_acceptance,
-        loss_without_companion=without,
-        loss_with_companion=without if with_it is None else with_it,
-    )
+    key = profile_key(llm, llm.assembly.sides)
+    profile = Profile(key, found.figures.curve().state(), found.learned)
     return save_profile(profile, profiles_dir())
 
 
