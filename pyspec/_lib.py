@@ -12,8 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import llama_cpp
-import numpy as np
-import numpy.typing as npt
 from llama_cpp import llama_cpp as _llama
 
 from pyspec import errors
@@ -30,7 +28,7 @@ except ModuleNotFoundError as error:
     )
     raise ImportError(_MESSAGE) from error
 
-__all__ = ["LLAMA_CPP_VERSIONS", "STATES_SHOWN", "check", "ffi", "floats", "int32s", "lib"]
+__all__ = ["LLAMA_CPP_VERSIONS", "STATES_SHOWN", "check", "ffi", "lib"]
 
 LLAMA_CPP_VERSIONS = ("0.3.36",)
 """The llama-cpp-python releases whose llama.cpp has the layout that native/llama_abi.h declares; pyproject.toml pins the same."""
@@ -68,26 +66,6 @@ def check(status: int, what: str = "") -> None:
     if issubclass(kind, errors.EngineError):
         raise kind(message, hint, code=status)
     raise kind(message, hint)
-
-
-def floats(array: npt.NDArray[np.float32]) -> Any:
-    """A `float *` to the array's memory, which must be C-contiguous and outlive the pointer.
-
-    Raises TypeError for another type or layout: a copy made here would be gone before it is read.
-    """
-    return _pointer("float *", array, np.float32)
-
-
-def int32s(array: npt.NDArray[np.int32]) -> Any:
-    """An `int32_t *` to the array's memory; like `floats`."""
-    return _pointer("int32_t *", array, np.int32)
-
-
-def _pointer(kind: str, array: npt.NDArray[Any], dtype: type[np.generic]) -> Any:
-    if array.dtype != dtype or not array.flags.c_contiguous:
-        message = f"{kind} needs a C-contiguous {np.dtype(dtype)} array, not {array.dtype}"
-        raise TypeError(message)
-    return ffi.cast(kind, array.ctypes.data)
 
 
 def _check_versions(ours: str, built: str, theirs: str) -> None:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing, contextmanager, nullcontext
 from copy import deepcopy
 from dataclasses import dataclass, replace
+from threading import Lock, local
 from time import perf_counter
 from typing import Any
 
@@ -18,8 +18,8 @@ from pyspec.engine.handle import Gate
 from pyspec.engine.models import Placement, address
 from pyspec.engine.runs import Run
 from pyspec.engine.session import UNLIMITED
-from pyspec.errors import InputEncoding, InputError
-from pyspec.limits import Turns, check_ranges
+from pyspec.errors import EngineBusy, InputEncoding, InputError
+from pyspec.limits import check_ranges
 from pyspec.mirror import Closed, Mirror, closed_error
 from pyspec.options import AnswerOptions, Drafting, Speculation, result_block
 from pyspec.policy.lengths import Length, make_policy, parse_length
@@ -61,7 +61,7 @@ class _Completion:
         return bool(wanted) or self.reason is not None
 
 
-class _InForce(threading.local):
+class _InForce(local):
     """What holds for the call that this thread is in."""
 
     speculation = Speculation()
@@ -86,12 +86,13 @@ class Generation(Mirror):
         **kwargs: Any,
     ) -> None:
         start = perf_counter()
-        check_ranges({"draft_n_gpu_layers": draft_n_gpu_layers})
         # what is asked wrongly is refused before the model is loaded
+        check_ranges({"draft_n_gpu_layers": draft_n_gpu_layers, "wait": wait})
         check_rule(verification)
         self._length = parse_length(length)
         self._in_force = _InForce()
-        self._turns = Turns(wait)
+        self._wait = wait
+        self._turn = Lock()  # a stream may be closed by another thread than the one that began it
         self._assembly: Assembly | None = None
         self._noted: set[str] = set()
         kwargs.setdefault("snapshots", 0 if draft == "none" else SNAPSHOTS)
@@ -159,7 +160,7 @@ class Generation(Mirror):
         self, completion: _Completion, chunks: Generator[Any, None, None]
     ) -> Iterator[Any]:
         """Run llama-cpp-python's generator, with `completion` in force whenever it runs; when the turn goes on, it has ended."""
-        with self._turns.taken(), closing(chunks):
+        with self._in_turn(), closing(chunks):
             while True:
                 self._in_force.completion = completion
                 try:
@@ -178,6 +179,23 @@ class Generation(Mirror):
     def _wants_logprobs(self) -> bool:
         completion = self._in_force.completion
         return completion is not None and completion.options.keep_rows
+
+    @contextmanager
+    def _in_turn(self) -> Iterator[None]:
+        """Wait for the answer in flight, if this object does. Raises EngineBusy if that does not end in time."""
+        wait = self._wait
+        if wait is False:  # the engine refuses a second answer
+            yield
+            return
+        if not self._turn.acquire(timeout=-1 if wait is True else wait):
+            raise EngineBusy(
+                f"the answer in flight did not end within {wait} s",
+                "close streams that nobody reads, or raise wait",
+            )
+        try:
+            yield
+        finally:
+            self._turn.release()
 
     # -- generation ----------------------------------------------------------------------------------------------------
 
@@ -257,7 +275,7 @@ class Generation(Mirror):
         if not len(tokens):
             raise InputError("the prompt has no tokens", "give at least one, such as token_bos()")
         # inside a completion the turn is taken already
-        with nullcontext() if self._in_force.completion is not None else self._turns.taken():
+        with nullcontext() if self._in_force.completion is not None else self._in_turn():
             processors = options.logits_processor
             hook = ProcessorHook(processors, tokens) if processors else None
             chain = build_chain(options.sampling, self, options.grammar, hook)

@@ -1,14 +1,12 @@
-"""What callers may ask for, checked before it reaches llama.cpp: ranges, and one answer at a time."""
+"""What callers may ask for, checked before it reaches llama.cpp."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from threading import Lock
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from pyspec.errors import EngineBusy, OptionError
+from pyspec.errors import OptionError
 
 
 class Range(NamedTuple):
@@ -40,8 +38,12 @@ RANGES = {
     "presence_penalty": Range(-1e3, 1e3, False, "-2 to 2"),
     "mirostat_tau": Range(0.0, 1e3, False, "0 or more, 5 as a rule"),
     "mirostat_eta": Range(0.0, 1e3, False, "0 or more, 0.1 as a rule"),
+    "theta": Range(0.0, 1.0, False, "0 to 1"),
+    "gap": Range(0.0, math.inf, False, "0 or more, in nats"),
+    "budget": Range(0.0, math.inf, False, "0 or more, in nats"),
+    "wait": Range(0.0, 1e9, False, "True, False or a number of seconds"),
 }
-"""What llama.cpp can take; a value outside makes it wrap, assert, or answer nonsense."""
+"""What llama.cpp and the rules can take; a value outside makes it wrap, assert, or answer nonsense."""
 
 
 def check_ranges(options: Mapping[str, Any]) -> None:
@@ -50,39 +52,6 @@ def check_ranges(options: Mapping[str, Any]) -> None:
         if name not in RANGES or value is None:
             continue
         allowed = RANGES[name]
-        good = isinstance(value, int if allowed.whole else (int, float)) and math.isfinite(value)
-        if not good or not allowed.low <= value <= allowed.high:
+        good = isinstance(value, int if allowed.whole else (int, float))
+        if not good or not allowed.low <= value <= allowed.high:  # nor is NaN between them
             raise OptionError(f"{name} is {value!r}", f"use {allowed.usual}")
-
-
-# -- turns -------------------------------------------------------------------------------------------------------------
-
-
-class Turns:
-    """One answer after another.
-
-    wait: seconds that an answer waits for the one in flight, True for any time; False has no queue at all, and leaves it to
-    the engine to refuse two answers at once.
-    """
-
-    def __init__(self, wait: bool | float) -> None:
-        if wait is not True and not 0.0 <= wait < float("inf"):
-            raise OptionError(f"wait is {wait}", "use True, False or a number of seconds")
-        self._wait = wait
-        self._lock = Lock()  # a stream may be closed by another thread than the one that began it
-
-    @contextmanager
-    def taken(self) -> Iterator[None]:
-        """Hold the turn. Raises EngineBusy if it does not come in time."""
-        if self._wait is False:
-            yield
-            return
-        if not self._lock.acquire(timeout=-1 if self._wait is True else self._wait):
-            raise EngineBusy(
-                f"the answer in flight did not end within {self._wait} s",
-                "close streams that nobody reads, or raise wait",
-            )
-        try:
-            yield
-        finally:
-            self._lock.release()

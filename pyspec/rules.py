@@ -11,6 +11,7 @@ import math
 from dataclasses import dataclass
 
 from pyspec.errors import OptionError
+from pyspec.limits import check_ranges
 
 
 @dataclass(frozen=True)
@@ -51,11 +52,7 @@ class Margin:
     lookup: bool = True
 
     def __post_init__(self) -> None:
-        _require(0.0 <= self.theta <= 1.0, "theta", self.theta, "0 to 1")
-        _require(self.gap >= 0.0, "gap", self.gap, "0 or more, in nats")
-        _require(
-            self.budget is None or self.budget >= 0.0, "budget", self.budget, "0 or more, in nats"
-        )
+        check_ranges(vars(self))
 
     @property
     def name(self) -> str:
@@ -81,8 +78,3 @@ def check_rule(rule: object) -> None:
     """Raise OptionError for what is no rule: it would be met in mid-answer only."""
     if not isinstance(rule, Strict | Margin):
         raise OptionError(f"verification is {rule!r}", "give Strict() or Margin()")
-
-
-def _require(holds: bool, option: str, value: object, range_: str) -> None:
-    if not holds:
-        raise OptionError(f"{option} is {value}", f"use {range_}")

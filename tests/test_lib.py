@@ -12,12 +12,11 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import llama_cpp
-import numpy as np
 import pytest
 from llama_cpp import llama_cpp as bound
 
 from pyspec import _lib, errors
-from pyspec._lib import check, ffi, floats, int32s, lib
+from pyspec._lib import check, ffi, lib
 
 STATUSES = sorted(ffi.typeof("ps_status").elements.items())
 
@@ -126,20 +125,6 @@ def test_supported_range_is_the_pinned_one() -> None:
     """pyproject.toml installs a llama-cpp-python that the handshake accepts."""
     text = (Path(__file__).parents[1] / "pyproject.toml").read_text()
     assert [v for v in _lib.LLAMA_CPP_VERSIONS if f'"llama-cpp-python=={v}"' in text]
-
-
-@pytest.mark.parametrize("array", [np.zeros(4), np.zeros((4, 4), np.float32)[:, 1]])
-def test_pointer_to_another_layout_is_refused(array: np.ndarray) -> None:
-    """No silent copy: another dtype, or a strided view, is a TypeError."""
-    with pytest.raises(TypeError, match="C-contiguous float32"):
-        floats(array)
-
-
-def test_pointer_is_the_arrays_memory() -> None:
-    """What C writes, numpy sees."""
-    array = np.zeros(3, np.int32)
-    int32s(array)[1] = 7
-    assert array.tolist() == [0, 7, 0]
 
 
 BOTH = """

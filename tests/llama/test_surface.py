@@ -202,7 +202,7 @@ def test_a_turn_ends_after_its_answer(open_llama, tiny_ascii, monkeypatch):
         finally:
             in_flight.append(llm.assembly.session._in_flight)
 
-    monkeypatch.setattr(llm._turns, "taken", watched)
+    monkeypatch.setattr(llm, "_in_turn", watched)
     stream = llm.create_completion(PROMPT, max_tokens=20, stream=True)
     next(stream)
     stream.close()

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from rows import random_row, rows
 from twins import agreement
 
-from pyspec._lib import ffi, floats, int32s, lib
+from pyspec._lib import ffi, lib
 
 each_level = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 
@@ -23,7 +23,10 @@ def c_agree(
     out = ffi.new("ps_agreement[]", len(drafted))
     ids = np.array(drafted, np.int32)
     status = lib.ps_agree(
-        floats(draft), floats(companion), len(draft), draft.shape[1], int32s(ids), out
+        *(ffi.from_buffer("float[]", rows) for rows in (draft, companion)),
+        *draft.shape,
+        ffi.from_buffer("int32_t[]", ids),
+        out,
     )
     return status, [(a.s, a.a, a.pd, a.pc, a.top) for a in out]
 

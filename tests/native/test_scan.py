@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from rows import EDGES, random_row, rows
 from twins import Row, scan
 
-from pyspec._lib import ffi, floats, lib
+from pyspec._lib import ffi, lib
 
 each_level = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 
@@ -19,7 +19,7 @@ each_level = settings(suppress_health_check=[HealthCheck.function_scoped_fixture
 def c_scan(row: np.ndarray, what: int = lib.PS_SCAN_ENTROPY) -> tuple[int, Row]:
     """Status and result of the kernel."""
     out = ffi.new("ps_row *")
-    status = lib.ps_scan(floats(row), len(row), what, out)
+    status = lib.ps_scan(ffi.from_buffer("float[]", row), len(row), what, out)
     return status, Row(out.first, out.second, out.z1, out.z2, out.lse, out.entropy)
 
 
