@@ -175,11 +175,13 @@ def baselines(cell: Cell) -> list[float]:
 Found = dict["Cell", Result]
 
 
-def means_of(found: Found) -> dict[Cell, float]:
-    """What each cell reaches of the best fixed length, the mean over its seeds; the worst one first."""
+def told(found: Found) -> tuple[str, Cell, str, str, dict[Cell, float]]:
+    """The mean of the best, the worst cell and its mean, the worst run of plain, and the means over seeds by cell."""
     seeds = grouped(found, lambda cell: cell._replace(seed=0))
     means = {cell: geomean([found[one].best for one in ones]) for cell, ones in seeds.items()}
-    return dict(sorted(means.items(), key=lambda item: item[1]))
+    worst = min(means, key=lambda cell: means[cell])
+    mean, plain = geomean([r.best for r in found.values()]), min(r.plain for r in found.values())
+    return f"{mean:.3f}", worst, f"{means[worst]:.3f}", f"{plain:.3f}", means
 
 
 def report(found: Found) -> str:
@@ -189,16 +191,15 @@ def report(found: Found) -> str:
         mine = {c: r for c, r in found.items() if (c.curve, c.known) == (curve, known)}
         if not mine:
             continue
-        means = means_of(mine)
-        worst = next(iter(means))
-        cells = [
-            f"{geomean([r.best for r in mine.values()]):.3f}",
-            f"{means[worst]:.3f} ({worst.acceptance:g}, {worst.cost:g})",
-            str(sum(mean < 0.95 for mean in means.values())),
-            f"{min(r.plain for r in mine.values()):.3f}",
-            f"{geomean([r.oracle for r in mine.values()]):.3f}",
-        ]
-        rows.append([curve, "profiled" if known else "fresh", *cells])
+        mean, worst, low, plain, means = told(mine)
+        where = f"{low} ({worst.acceptance:g}, {worst.cost:g})"
+        few, oracle = (
+            sum(m < 0.95 for m in means.values()),
+            geomean([r.oracle for r in mine.values()]),
+        )
+        rows.append(
+            [curve, "profiled" if known else "fresh", mean, where, str(few), plain, f"{oracle:.3f}"]
+        )
     return table(HEAD, rows)
 
 
@@ -209,13 +210,8 @@ def parts(cells: Sequence[Cell], play: Callable[[Sequence[Cell]], Found]) -> str
         row = [part or "(all there)"]
         for mixed in (0.0, 1.0):
             found = play([c._replace(without=(part,) if part else (), mixed=mixed) for c in cells])
-            means = means_of(found)
-            worst = next(iter(means))
-            row += [
-                f"{geomean([r.best for r in found.values()]):.3f}",
-                f"{means[worst]:.3f} {worst.curve}",
-                f"{min(r.plain for r in found.values()):.3f}",
-            ]
+            mean, worst, low, plain, _ = told(found)
+            row += [mean, f"{low} {worst.curve}", plain]
         rows.append(row)
     heads = ["geometric mean of the best", "worst cell", "worst run of plain"]
     return table(["without", *heads, *(f"texts differ: {head}" for head in heads)], rows)

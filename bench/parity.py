@@ -117,9 +117,10 @@ def difference(
     place = common_prefix(ours, theirs)
     mine, its = (ids[place] if place < len(ids) else -1 for ids in (ours, theirs))
     text = [*llm.tokenize(prompt.encode()), *theirs[:place]]
-    near = any(
-        draw(llm, row(llm, text, together), temperature, place) == mine for together in range(1, 6)
-    )
+    near = False
+    for together in range(1, 6):
+        row(llm, text, together)
+        near = near or draw(llm, temperature, place) == mine
     return Difference(prompt, temperature, draft, place, mine, its, near)
 
 
@@ -133,19 +134,12 @@ def row(llm: Any, text: list[int], together: int) -> np.ndarray:
     return np.array(np.ctypeslib.as_array(pointer, (llm.n_vocab(),)))
 
 
-def draw(llm: Any, logits: np.ndarray, temperature: float, place: int) -> int:
-    """What the answer's sampler makes of a row after `place` others."""
+def draw(llm: Any, temperature: float, place: int) -> int:
+    """What the answer's sampler, which has chosen `place` tokens before, makes of the last row that was decoded."""
     llm.set_seed(SEED)
     sampler = llm._init_sampler(temp=temperature)  # noqa: SLF001 - the one that its answers have
-    block = (llama_cpp.llama_token_data * len(logits))()
-    for again in range(place + 1):
-        rows = np.frombuffer(block, dtype=[("id", np.intc), ("logit", np.single), ("p", np.single)])
-        rows["id"], rows["logit"] = np.arange(len(logits)), logits
-        array = llama_cpp.llama_token_data_array(block, len(logits), -1, sorted=False)
-        llama_cpp.llama_sampler_apply(sampler.sampler, array)
-        if again == place:
-            return int(block[array.selected].id)
-    raise AssertionError
+    *_, token = (sampler.sample(llm._ctx, -1) for _ in range(place + 1))  # noqa: SLF001 - as above
+    return int(token)
 
 
 if __name__ == "__main__":

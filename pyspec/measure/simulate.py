@@ -3,7 +3,7 @@
 The order of calls is the loop's own: a first round without a draft, then plan, draft, (score), choose, verify, observe;
 or watch where nothing was drafted.
 Texts are recorded ones (`pyspec.measure.rounds.Answer`) or synthetic ones with planted acceptance. Times come from tables of
-milliseconds by rows; a policy sees them with noise, the totals have none. Python's own time is not in them.
+milliseconds by rows; a policy sees them with noise, the sums have none. Python's own time is not in them.
 """
 
 from __future__ import annotations
@@ -150,38 +150,31 @@ class Position:
         return SeqOutcome(self.seq, used, accepted, next_match=following)
 
 
-class Totals:
-    """What a play came to: ms without noise, tokens, rounds, and in which rounds the draft model ran."""
-
-    def __init__(self) -> None:
-        self.ms, self.tokens, self.rounds = 0.0, 0, 0
-        self.drafted: list[bool] = []
-
-    @property
-    def speed(self) -> float:
-        """Tokens per ms."""
-        return self.tokens / self.ms
-
-
 class Player:
-    """Plays a policy over texts, `width` of them at a time.
+    """Plays a policy over texts, and counts: ms without noise, tokens, rounds, and in which rounds the draft model ran.
 
-    stalls: {round: extra ms of its verify}, seen by the policy and not counted in the totals.
+    stalls: {round: extra ms of its verify}, seen by the policy and not counted.
     """
 
     def __init__(
         self, policy: Policy, costs: Costs, seed: int = 0, stalls: Mapping[int, float] | None = None,
     ) -> None:  # fmt: skip
         self.policy, self.costs = policy, costs
-        self.totals = Totals()
+        self.ms, self.tokens, self.rounds = 0.0, 0, 0
+        self.drafted: list[bool] = []
         self._rng = random.Random(seed)  # noqa: S311 - reproducible, not secret
         self._stalls = stalls or {}
 
-    def play(self, texts: Sequence[Answer], width: int = 1) -> Totals:
-        """All texts to their end; a text that ends makes way for the next one."""
+    @property
+    def speed(self) -> float:
+        """Tokens per ms."""
+        return self.tokens / self.ms
+
+    def play(self, texts: Sequence[Answer], width: int = 1) -> Player:
+        """All texts to their end, `width` of them at a time; a text that ends makes way for the next one."""
         for batch in _batches(texts, width, self.policy):
             self._round(batch)
-        return self.totals
+        return self
 
     def _round(self, places: Sequence[Position]) -> None:
         out = Outcome((), 0.0, 0, depth=max(p.text.prompt + p.t for p in places))
@@ -197,11 +190,11 @@ class Player:
         used = self.policy.choose([p.draft for p in places]) if drew else [0] * len(places)
         rows = out.verify_rows = len(places) + sum(used)
         out.t_verify = self.costs.target(rows)
-        self.totals.ms += out.t_draft + out.t_companion + out.t_verify
-        self.totals.drafted.append(out.draft_steps > 0)
-        self.totals.rounds += 1
+        self.ms += out.t_draft + out.t_companion + out.t_verify
+        self.drafted.append(out.draft_steps > 0)
+        self.rounds += 1
         out.seqs = [p.settle(n, scored) for p, n in zip(places, used, strict=True)]
-        self.totals.tokens += sum(p.t for p in places) - before
+        self.tokens += sum(p.t for p in places) - before
         self._blur(out)
         if drew:
             self.policy.observe(out)
@@ -226,7 +219,7 @@ class Player:
 
     def _blur(self, out: Outcome) -> None:
         """What a clock would say."""
-        out.t_verify = self._noisy(out.t_verify) + self._stalls.get(self.totals.rounds - 1, 0.0)
+        out.t_verify = self._noisy(out.t_verify) + self._stalls.get(self.rounds - 1, 0.0)
         out.t_draft, out.t_companion = self._noisy(out.t_draft), self._noisy(out.t_companion)
 
     def _noisy(self, ms: float) -> float:

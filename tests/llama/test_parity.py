@@ -21,4 +21,5 @@ def test_a_difference_is_told_apart(parity, open_plain, tiny_target):
         found = parity.difference(llm, prompt, temperature, "none", ours, theirs)
         assert (found.place, found.near) == (7, False)
         text = [*llm.tokenize(prompt.encode()), *theirs[:7]]
-        assert parity.draw(llm, parity.row(llm, text, 3), temperature, 7) == theirs[7]
+        parity.row(llm, text, 3)
+        assert parity.draw(llm, temperature, 7) == theirs[7]
