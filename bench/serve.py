@@ -15,6 +15,7 @@ import time
 from argparse import Namespace
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 from statistics import median, quantiles
 from typing import Any
@@ -103,7 +104,7 @@ def command(options: Namespace, contender: str) -> list[str]:
 def measure(options: Namespace, contender: str, texts: list[str]) -> Figures:
     """One contender under load; memory is looked at after each tenth of the requests, and told to whoever waits."""
     answers, held = [], []
-    with ServerProcess(command(options, contender)) as process:
+    with closing(ServerProcess(command(options, contender))) as process:
 
         def request(number: int) -> tuple[int, float, float] | None:
             try:

@@ -67,12 +67,12 @@ class Clock:
 
     def turn(self, finish: str, **more: Any) -> TimedAnswer:
         """The finished turn."""
-        total = perf_counter() - self._start
-        last = self._last or self._start + total
+        end = perf_counter()
+        last = self._last or end
         first = self._first or last
-        first_s, decode_s = round(first - self._start, 6), round(last - first, 6)
-        times = first_s, decode_s, round(total, 6)
-        return TimedAnswer(self._n_prompt, self.tokens, finish, *times, **more)
+        spans = first - self._start, last - first, end - self._start
+        first_s, decode_s, total_s = (round(span, 6) for span in spans)
+        return TimedAnswer(self._n_prompt, self.tokens, finish, first_s, decode_s, total_s, **more)
 
 
 class Ours:
@@ -152,19 +152,20 @@ def open_peer(name: str, files: Files, server: Path | None) -> InProcess | Serve
     kind, _, k = name.partition(":")
     if kind not in _SPEC_TYPES or (k and not (kind in _DRAFTING and k.isdigit())):
         raise OptionError(f"unknown peer {name[:40]!r}", _HINT)
+
+    def missing(why: str, hint: str) -> PeerMissing:
+        return PeerMissing(f"{name} is skipped: {why}", hint)
+
     found = server or Path(shutil.which("llama-server") or "")
     if not found.is_file():
-        hint = "bench/Makefile builds it; --server PATH"
-        raise PeerMissing(f"{name} is skipped: there is no llama-server", hint)
+        raise missing("there is no llama-server", "bench/Makefile builds it; --server PATH")
     more = ["--spec-type", _SPEC_TYPES[kind]] if _SPEC_TYPES[kind] else []
     if kind in _DRAFTING:
         if files.draft is None:
-            hint = "--draft PATH"
-            raise PeerMissing(f"{name} is skipped: llama-server needs a draft model", hint)
+            raise missing("llama-server needs a draft model", "--draft PATH")
         if is_eagle3(files.draft) != (kind == "server-eagle3"):
             what = "an EAGLE-3 draft" if is_eagle3(files.draft) else "no EAGLE-3 draft"
-            hint = "--peer-draft PATH"
-            raise PeerMissing(f"{name} is skipped: {files.draft.name} is {what}", hint)
+            raise missing(f"{files.draft.name} is {what}", "--peer-draft PATH")
         more += ["-md", str(files.draft), "-td", str(files.threads)]
     return Server(name, files, found, [*more, *(["--spec-draft-n-max", k] if k else [])])
 
@@ -297,12 +298,6 @@ class ServerProcess:
             self._process.kill()
             self._process.wait()
         self._log.close()
-
-    def __enter__(self) -> ServerProcess:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
 
 class Server:

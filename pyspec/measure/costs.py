@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from functools import partial
 from itertools import chain, product
 from pathlib import Path
 from statistics import median
@@ -21,7 +22,7 @@ import numpy.typing as npt
 from pyspec.engine.handle import MAX_DRAFT, Engine, Role
 from pyspec.engine.session import PREFILL_CHUNK
 from pyspec.llama import SpeculativeLlama
-from pyspec.measure.report import table
+from pyspec.measure.report import table_of
 from pyspec.measure.simulate import Costs, Times
 from pyspec.measure.tasks import Report, load_questions
 from pyspec.policy.cost import N_MAX, CostCurve, expand
@@ -309,22 +310,20 @@ def best_type(found: Sequence[TypeFigures]) -> TypeFigures:
 
 def type_table(found: Sequence[TypeFigures]) -> str:
     """The figures as Markdown, the best type marked."""
-    head = ["", "MB", *(f"{n} rows ms" if n > 1 else "1 row ms" for n in ROWS), f"prefill {PREFILL} ms",
-            "nats a token", "same first choice", "of 3 drafted must be accepted"]  # fmt: skip
     best = best_type(found)
-    rows = [
-        [
-            f"{f.kind} (best here)" if f is best else f.kind,
-            f"{f.size / 1e6:.0f}",
-            *(f"{f.rows[n]:.1f}" for n in ROWS),
-            f"{f.prefill:.0f}",
-            f"{f.nats:.3f} ({f.loss:+.3f})",
-            f"{100 * f.same:.1f} %",
-            f"{f.pays_from:.2f}" + ("" if f.pays_from < 3 else ": never pays"),
-        ]
-        for f in found
-    ]
-    return table(head, rows)
+    return table_of(found, {
+        "": lambda f: f"{f.kind} (best here)" if f is best else f.kind,
+        "MB": lambda f: f"{f.size / 1e6:.0f}",
+        **{f"{n} rows ms" if n > 1 else "1 row ms": partial(_ms, rows=n) for n in ROWS},
+        f"prefill {PREFILL} ms": lambda f: f"{f.prefill:.0f}",
+        "nats a token": lambda f: f"{f.nats:.3f} ({f.loss:+.3f})",
+        "same first choice": lambda f: f"{100 * f.same:.1f} %",
+        "of 3 drafted must be accepted": lambda f: f"{f.pays_from:.2f}" + ": never pays" * (f.pays_from >= 3),
+    })  # fmt: skip
+
+
+def _ms(found: TypeFigures, rows: int) -> str:
+    return f"{found.rows[rows]:.1f}"
 
 
 def all_types(entry: Entry, threads: int, progress: Progress, report: Report) -> list[TypeFigures]:

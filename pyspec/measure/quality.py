@@ -15,7 +15,7 @@ import msgspec
 import numpy as np
 
 from pyspec.measure.records import RunRecord, Setup, TimedAnswer
-from pyspec.measure.report import embedded, new_axes, setup_list, table, write_results
+from pyspec.measure.report import embedded, new_axes, setup_list, table, table_of, write_results
 from pyspec.measure.tasks import Question, grouped
 from pyspec.measure.variants import Variant
 
@@ -354,24 +354,19 @@ def _pictures(results: QualityResults) -> dict[str, Any]:
 
 def variant_table(found: Sequence[Figures]) -> str:
     """What each variant brings, and what it costs."""
-    head = ["", "tokens a verify", "relaxed", "gate open", "nats a token", "over control", "looped, share over control", "p",
-            "distinct-4 over control", "rank p", "worse"]  # fmt: skip
-    rows = [
-        [
-            f.who,
-            f"{f.length:.2f} ({_brings(f)})",
-            *(f"{100 * share:.1f} %" for share in (f.relaxed, f.open)),
-            f"{f.measures[NATS].mean:.3f}",
-            _interval(f.measures[NATS].over),
-            f"{f.looped} of {f.answers} {_interval(f.measures[LOOPS].over)}",
-            _chance(f.looped_p),
-            _shown(f.measures[DISTINCT]),
-            _chance(f.distinct_p),
-            ", ".join(f.worse) or "-",
-        ]
-        for f in found
-    ]
-    return table(head, rows)
+    return table_of(found, {
+        "": lambda f: f.who,
+        "tokens a verify": lambda f: f"{f.length:.2f} ({_brings(f)})",
+        "relaxed": lambda f: f"{100 * f.relaxed:.1f} %",
+        "gate open": lambda f: f"{100 * f.open:.1f} %",
+        "nats a token": lambda f: f"{f.measures[NATS].mean:.3f}",
+        "over control": lambda f: _interval(f.measures[NATS].over),
+        "looped, share over control": lambda f: f"{f.looped} of {f.answers} {_interval(f.measures[LOOPS].over)}",
+        "p": lambda f: _chance(f.looped_p),
+        "distinct-4 over control": lambda f: _shown(f.measures[DISTINCT]),
+        "rank p": lambda f: _chance(f.distinct_p),
+        "worse": lambda f: ", ".join(f.worse) or "-",
+    })  # fmt: skip
 
 
 def check_table(found: Sequence[Figures]) -> str:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any, TypeVar
@@ -23,6 +24,7 @@ from pyspec.measure.records import (
 )
 
 R = TypeVar("R")
+T = TypeVar("T")
 SHOWN = 20
 """Differences that are kept and shown; the others are counted."""
 
@@ -159,21 +161,22 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
+def table_of(items: Iterable[T], columns: Mapping[str, Callable[[T], str]]) -> str:
+    """A Markdown table, a row an item, of columns by their heads."""
+    return table(list(columns), [[show(item) for show in columns.values()] for item in items])
+
+
 def speed_table(summaries: Sequence[Summary]) -> str:
     """Speed-ups by category, their geometric mean, and the total tokens a second."""
     names = [*dict.fromkeys(n for s in summaries for n in s.speeds if n != TOTAL)]
     best = hindsight(summaries)
-    rows = [
-        [
-            s.who,
-            *(_of(s, name) for name in names),
-            f"{s.geomean:.2f}",
-            _of(s, TOTAL),
-            _of(s, TOTAL, "{0.rate:.1f}"),
-        ]
-        for s in (*summaries, *([best] if best else []))
-    ]
-    return table(["", *names, "geo. mean", "total", "tokens/s"], rows)
+    return table_of([*summaries, *([best] if best else [])], {
+        "": lambda s: s.who,
+        **{name: partial(_of, name=name) for name in names},
+        "geo. mean": lambda s: f"{s.geomean:.2f}",
+        "total": lambda s: _of(s, TOTAL),
+        "tokens/s": lambda s: _of(s, TOTAL, "{0.rate:.1f}"),
+    })  # fmt: skip
 
 
 def _of(summary: Summary, name: str, form: str = "{0.speed_up:.2f}") -> str:
@@ -202,22 +205,17 @@ def ratio(one: Summary, other: Summary) -> float:
 
 def detail_table(summaries: Sequence[Summary]) -> str:
     """Acceptance, length, relaxed share, first token, time outside decodes, and how single questions' speed-ups spread."""
-    rows = [
-        [
-            s.who,
-            _share(s.acceptance),
-            "-" if s.mean_length is None else f"{s.mean_length:.2f}",
-            _share(s.relaxed),
-            f"{s.first_ms:.0f}",
-            f"{s.answer_s:.2f}" if s.answer_s else "-",
-            _share(s.other),
-            _of(s, TOTAL, "{0.mid:.2f} ({0.low:.2f}-{0.high:.2f})"),
-        ]
-        for s in summaries
-    ]
-    head = ["", "accepted of verified", "tokens a round", "relaxed", "first token ms", "whole answer s",
-            "outside decodes", "speed-up of a question, median (quartiles)"]  # fmt: skip
-    return table(head, rows)
+    return table_of(summaries, {
+        "": lambda s: s.who,
+        "accepted of verified": lambda s: _share(s.acceptance),
+        "tokens a round": lambda s: "-" if s.mean_length is None else f"{s.mean_length:.2f}",
+        "relaxed": lambda s: _share(s.relaxed),
+        "first token ms": lambda s: f"{s.first_ms:.0f}",
+        "whole answer s": lambda s: f"{s.answer_s:.2f}" if s.answer_s else "-",
+        "outside decodes": lambda s: _share(s.other),
+        "speed-up of a question, median (quartiles)":
+            lambda s: _of(s, TOTAL, "{0.mid:.2f} ({0.low:.2f}-{0.high:.2f})"),
+    })  # fmt: skip
 
 
 def _share(value: float | None) -> str:

@@ -33,7 +33,7 @@ from dataclasses import dataclass, field
 from importlib import resources
 from itertools import zip_longest
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import msgspec
 
@@ -207,7 +207,6 @@ _CHECKS: dict[str, Callable[[dict[str, Any], str], bool]] = {
 
 
 _MODES = "modes look like plain, strict, margin/gap=0.5, fixed:4+strict, lookup+margin"
-_DRAFTING: dict[str, Drafting] = {"lookup": "lookup", "model": "model", "nothing": "nothing"}
 
 
 @dataclass(frozen=True)
@@ -254,8 +253,8 @@ def parse_mode(text: str) -> Mode:
     for part in name.split("+"):
         if part.partition("/")[0] in ("strict", "margin"):
             rule = Strict() if part == "strict" else _margin(part)
-        elif part in _DRAFTING:
-            drafting = _DRAFTING[part]
+        elif part in ("lookup", "model", "nothing"):
+            drafting = cast("Drafting", part)
         elif part.partition(":")[0] in ("fixed", "confidence", "companion", "auto"):
             parse_length(part)
             length = part
