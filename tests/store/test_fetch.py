@@ -22,7 +22,6 @@ from pyspec.store.fetch import cached, fetch
 from pyspec.store.files import file_lock, file_sha256
 from pyspec.store.locate import resolve
 from pyspec.store.manifest import load_manifest
-from pyspec.store.remote import parse_hub_name
 
 
 def left_over(cache: Path) -> list[str]:
@@ -281,44 +280,24 @@ def test_interrupt_ends_pip(tmp_path: Path) -> None:
         os.kill(int(marker.read_text()), 0)
 
 
-@pytest.mark.parametrize(
-    ("name", "repo", "path", "revision"),
-    [
-        ("hf:a/b/c.gguf", "a/b", "c.gguf", "main"),
-        ("hf:a/b-1/q/c.gguf@v2", "a/b-1", "q/c.gguf", "v2"),
-    ],
-)
-def test_hub_name_is_read(name: str, repo: str, path: str, revision: str) -> None:
-    """hf:OWNER/REPO/FILE.gguf@REVISION names a file of the hub."""
-    entry = parse_hub_name(name)
-    assert entry is not None
-    source = entry.source
-    assert (source.repo, source.path, source.revision) == (repo, path, revision)  # type: ignore[union-attr]
-    assert "/" not in entry.file
+COMMIT = "f" * 40
 
 
-@pytest.mark.parametrize(
-    "name", ["hf:", "hf:a/b", "hf:a/b/../c.gguf", "hf:a/b/c.bin", "a/b/c.gguf"]
-)
-def test_other_names_are_no_hub_names(name: str) -> None:
-    """Incomplete names and ones that climb are refused."""
-    assert parse_hub_name(name) is None
-
-
-def fake_hub(raw: bytes, etag: str) -> types.ModuleType:
+def fake_hub(raw: bytes, digest: str) -> types.ModuleType:
     """A huggingface_hub that has one file."""
     hub = types.ModuleType("huggingface_hub")
 
     def download(_repo: str, path: str, revision: str, local_dir: str) -> str:
-        assert revision == "main"
+        assert revision == COMMIT
         target = Path(local_dir) / path
         target.write_bytes(raw)
         return str(target)
 
+    lfs = types.SimpleNamespace(sha256=digest)
+    file = types.SimpleNamespace(rfilename="c.gguf", size=len(raw), lfs=lfs)
+    info = types.SimpleNamespace(sha=COMMIT, siblings=[file])
+    hub.HfApi = lambda: types.SimpleNamespace(model_info=lambda *_a, **_k: info)  # type: ignore[attr-defined]
     hub.hf_hub_download = download  # type: ignore[attr-defined]
-    hub.hf_hub_url = lambda *_a, **_k: "url"  # type: ignore[attr-defined]
-    meta = types.SimpleNamespace(etag=etag)
-    hub.get_hf_file_metadata = lambda _url: meta  # type: ignore[attr-defined]
     return hub
 
 
@@ -326,9 +305,7 @@ def fake_hub(raw: bytes, etag: str) -> types.ModuleType:
 def test_hub_file_arrives(tiny_bytes: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     """A file of the hub whose hash is the one stated lands in the cache."""
     monkeypatch.setitem(sys.modules, "huggingface_hub", fake_hub(tiny_bytes, sha(tiny_bytes)))
-    entry = parse_hub_name("hf:a/b/c.gguf")
-    assert entry is not None
-    assert fetch(entry).read_bytes() == tiny_bytes
+    assert resolve("hf:a/b/c.gguf").read_bytes() == tiny_bytes
 
 
 @pytest.mark.usefixtures("shop")
@@ -351,10 +328,8 @@ def test_refusal_of_the_hub_is_one_sentence(
 
     hub.hf_hub_download = refuse  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "huggingface_hub", hub)
-    entry = parse_hub_name("hf:a/b/c.gguf")
-    assert entry is not None
     with pytest.raises(FetchError, match=named) as caught:
-        fetch(entry)
+        resolve("hf:a/b/c.gguf")
     assert "\n" not in str(caught.value)
 
 
@@ -364,11 +339,23 @@ def test_hub_file_with_other_bytes_is_refused(
 ) -> None:
     """A file that is not what the hub states is refused and not kept."""
     monkeypatch.setitem(sys.modules, "huggingface_hub", fake_hub(tiny_bytes, "0" * 64))
-    entry = parse_hub_name("hf:a/b/c.gguf")
-    assert entry is not None
     with pytest.raises(FetchError, match="sha256"):
-        fetch(entry)
+        resolve("hf:a/b/c.gguf")
     assert left_over(own_cache) == []
+
+
+@pytest.mark.usefixtures("shop")
+def test_a_revision_is_asked_for_once(
+    tiny_bytes: bytes, own_cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The name with its revision is the file that is here, and no other revision's."""
+    monkeypatch.setitem(sys.modules, "huggingface_hub", types.ModuleType("huggingface_hub"))
+    path = own_cache / "models" / "a--b--v2--c.gguf"
+    path.parent.mkdir(parents=True)
+    path.write_bytes(tiny_bytes)
+    assert resolve("hf:a/b/c.gguf@v2") == path
+    with pytest.raises(FetchError):
+        resolve("hf:a/b/c.gguf@v3")
 
 
 def test_real_default_target_is_the_manifests(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -120,6 +120,13 @@ def test_offline_takes_what_is_here(hub: ThreadingHTTPServer, tmp_path: Path) ->
         ("hf.co/a/b:Q4_0", Repo("a/b", "Q4_0")),
         ("https://hub.example/a/b", Repo("a/b")),
         ("https://hub.example/a/b/tree/main", Repo("a/b", "", "main")),
+        ("https://hub.example/a/b/blob/v2/q/c.gguf?x", Repo("a/b", "q/c.gguf", "v2")),
+        ("hf:a/b/c.gguf", Repo("a/b", "c.gguf")),
+        ("hf:a/b-1/q/c.gguf@v2", Repo("a/b-1", "q/c.gguf", "v2")),
+        ("hf:", None),
+        ("hf:a/b/../c.gguf", None),
+        ("hf:a/b/c.bin", None),
+        ("a/b/c.gguf", None),
         ("a", None),
         ("./a", None),
         ("~/a", None),
@@ -141,5 +148,6 @@ def test_all_parts_of_a_split_file_are_taken() -> None:
         "big-Q8_0-00001-of-00002.gguf",
         "big-Q8_0-00002-of-00002.gguf",
     ]
+    assert len(_choose(Repo("a/b", "big-Q4_K_M-00001-of-00002.gguf"), paths)) == 2
     with pytest.raises(ModelNotFound, match="no GGUF file"):
         _choose(Repo("a/b"), [])
