@@ -76,27 +76,34 @@ def piece_reader(vocab: Any) -> Callable[[int], bytes]:
 
     It raises InputError for an id that is no token: llama.cpp would end the process.
     """
-    known: dict[int, bytes] = {}
-    n_vocab = llama_cpp.llama_vocab_n_tokens(vocab)
-    buffer = ctypes.create_string_buffer(_PIECE_BYTES)
-
-    def read(token: int) -> bytes:
-        if token not in known:
-            if not 0 <= token < n_vocab:
-                raise InputError(
-                    f"{token} is no token", f"this model has tokens 0 to {n_vocab - 1}"
-                )
-            n = llama_cpp.llama_token_to_piece(vocab, token, buffer, _PIECE_BYTES, 0, False)
-            known[token] = buffer.raw[:n] if n >= 0 else _long_piece(vocab, token, -n)
-        return known[token]
-
-    return read
+    return _Pieces(vocab).__getitem__
 
 
-def _long_piece(vocab: Any, token: int, n: int, special: bool = False) -> bytes:
-    buffer = ctypes.create_string_buffer(n)
-    llama_cpp.llama_token_to_piece(vocab, token, buffer, n, 0, special)
-    return bytes(buffer.raw)
+class _Pieces(dict[int, bytes]):
+    """Bytes by token id, read when they are first asked for; later they are found without a line of Python."""
+
+    def __init__(self, vocab: Any) -> None:
+        super().__init__()
+        self._vocab = vocab
+        self._n_vocab = llama_cpp.llama_vocab_n_tokens(vocab)
+
+    def __missing__(self, token: int) -> bytes:
+        if not 0 <= token < self._n_vocab:
+            raise InputError(
+                f"{token} is no token", f"this model has tokens 0 to {self._n_vocab - 1}"
+            )
+        self[int(token)] = piece = _piece(self._vocab, int(token), special=False)
+        return piece
+
+
+def _piece(vocab: Any, token: int, special: bool) -> bytes:
+    """Bytes of a token; of a control token with `special` alone."""
+    buffer, room = ctypes.create_string_buffer(_PIECE_BYTES), _PIECE_BYTES
+    n = llama_cpp.llama_token_to_piece(vocab, token, buffer, room, 0, special)
+    if n < 0:
+        buffer, room = ctypes.create_string_buffer(-n), -n
+        n = llama_cpp.llama_token_to_piece(vocab, token, buffer, room, 0, special)
+    return bytes(buffer.raw[:n])
 
 
 class GuardedTokenizer(LlamaTokenizer):  # type: ignore[misc]  # llama_cpp is untyped
@@ -129,15 +136,13 @@ class GuardedTokenizer(LlamaTokenizer):  # type: ignore[misc]  # llama_cpp is un
         self, tokens: list[int], prev_tokens: list[int] | None = None, special: bool = False
     ) -> bytes:
         """See `llama_cpp.Llama.detokenize`. Raises InputError."""
-        read = self._special if special else self._piece
-        text = b"".join(read(int(token)) for token in tokens)
+        text = b"".join(map(self._special if special else self._piece, tokens))
         begins = len(tokens) > 0 and tokens[0] == llama_cpp.llama_vocab_bos(self._vocab)
         return text[1:] if begins and text[:1] == b" " else text
 
     def _special(self, token: int) -> bytes:
         self._piece(token)  # for its check
-        n = llama_cpp.llama_token_to_piece(self._vocab, token, None, 0, 0, True)
-        return _long_piece(self._vocab, token, -n, special=True) if n < 0 else b""
+        return _piece(self._vocab, int(token), special=True)
 
 
 class Alphabet:
