@@ -13,14 +13,6 @@ from typing import Any, Literal
 
 import click
 from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
 from rich.table import Table
 
 from pyspec.batch import Batch, Settings
@@ -30,7 +22,7 @@ from pyspec.batch.reading import MAX_RECORD, Per, Reading, find_sources, read_so
 from pyspec.batch.records import Result
 from pyspec.cli.command import command, option
 from pyspec.cli.options import DraftOptions, ModelOptions, SamplerOptions
-from pyspec.cli.streams import exit_code, file_text, interruptible
+from pyspec.cli.streams import exit_code, file_text, interruptible, run_progress
 from pyspec.errors import Cancelled
 
 FAILED_ITEMS = 3
@@ -155,7 +147,11 @@ def batch(
         code = _answer(answerer, run)
         if run.complete:
             click.echo(f"{results.output} has all {len(records)} records already", err=True)
-        _print(run.summary, answerer.stats(), as_json=results.as_json)
+        facts = {**vars(run.summary), **answerer.stats()}
+        if results.as_json:
+            click.echo(json.dumps(facts, ensure_ascii=False))
+        else:
+            show_summary(facts)
     return code
 
 
@@ -176,19 +172,7 @@ def _answer(answerer: Any, run: FileRun) -> int:
     return FAILED_ITEMS if run.summary.failed else 0
 
 
-def _print(summary: RunProgress, stats: dict[str, Any], *, as_json: bool) -> None:
-    facts = {**vars(summary), **stats}
-    if as_json:
-        click.echo(json.dumps(facts, ensure_ascii=False))
-    else:
-        show_summary(facts)
-
-
 # -- what is said meanwhile --------------------------------------------------------------------------------------------
-
-
-LINE_S = 10.0
-"""Seconds between two lines where there is no terminal."""
 
 
 class _Rate:
@@ -216,62 +200,16 @@ def batch_progress(
     summary: RunProgress, console: Console | None = None
 ) -> Iterator[Callable[[Result], None]]:
     """Gives the function that hears of each result."""
-    console = console or Console(stderr=True)
     if summary.kept:
-        console.print(
-            f"{summary.kept} of {summary.records} records are done already",
-            markup=False,
-            highlight=False,
-        )
-    show = _bar if console.is_terminal else _lines
-    with show(summary, console) as report:
-        yield report
-
-
-@contextmanager
-def _bar(summary: RunProgress, console: Console) -> Iterator[Callable[[Result], None]]:
-    columns = (BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[rate]}"))
-    bar = Progress(
-        *columns, TimeElapsedColumn(), TimeRemainingColumn(), console=console, transient=True
-    )
+        click.echo(f"{summary.kept} of {summary.records} records are done already", err=True)
     rate = _Rate()
-    with bar:
-        task = bar.add_task("", total=summary.records, completed=summary.kept, rate="")
+    with run_progress(console) as show:
 
         def report(result: Result) -> None:
             rate.add(result)
-            bar.update(task, advance=1, rate=str(rate))
+            show(summary.kept + summary.done, summary.records, f"records, {rate}")
 
         yield report
-
-
-@contextmanager
-def _lines(summary: RunProgress, console: Console) -> Iterator[Callable[[Result], None]]:
-    rate = _Rate()
-    last, first = monotonic(), 0.0
-
-    def report(result: Result) -> None:
-        nonlocal last, first
-        rate.add(result)
-        now = monotonic()
-        first = first or now
-        if now - last < LINE_S:
-            return
-        last = now
-        left = summary.records - summary.kept - summary.done
-        # loading models and starting workers, before the first result, is no part of the pace
-        more = (
-            f", about {(now - first) * left / max(1, summary.done - 1):.0f} s left"
-            if now > first
-            else ""
-        )
-        console.print(
-            f"{summary.kept + summary.done}/{summary.records} records, {rate}{more}",
-            markup=False,
-            highlight=False,
-        )
-
-    yield report
 
 
 def _where(facts: Mapping[str, Any]) -> str:

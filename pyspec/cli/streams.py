@@ -26,8 +26,10 @@ from rich.progress import (
     Progress,
     TaskID,
     TextColumn,
+    TimeElapsedColumn,
     TimeRemainingColumn,
 )
+from rich.status import Status
 
 from pyspec.chat import TWICE_S
 from pyspec.display import safe
@@ -145,30 +147,37 @@ def store_progress() -> Iterator[StoreProgress]:
             bar.stop()
 
 
-@contextmanager
-def busy(what: str) -> Iterator[None]:
-    """Says what takes a moment while it does, on a terminal only."""
-    console = Console(stderr=True)
-    if not console.is_terminal:
-        yield
-        return
-    with console.status(safe(what)):
-        yield
+def busy(what: str) -> Status:
+    """Says what takes a moment while it does, inside `with`, on a terminal only."""
+    return Console(stderr=True).status(safe(what))
+
+
+LINE_S = 10.0
+"""Seconds between two lines where there is no terminal."""
 
 
 @contextmanager
-def run_progress() -> Iterator[Callable[[int, int, str], None]]:
-    """A bar on stderr where that is a terminal; elsewhere a line now and then."""
-    console = Console(stderr=True)
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
-    bar = Progress(*columns, TimeRemainingColumn(), console=console, transient=True)
+def run_progress(console: Console | None = None) -> Iterator[Callable[[int, int, str], None]]:
+    """Gives what is told how much is done, of how much, and what: a bar on a terminal, elsewhere a line now and then.
+
+    What took place before the first was done, such as loading models, is no part of the pace.
+    """
+    console = console or Console(stderr=True)
+    columns = (BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}", markup=False))
+    times = (TimeElapsedColumn(), TimeRemainingColumn())
+    bar = Progress(*columns, *times, console=console, transient=True, get_time=monotonic,
+                   speed_estimate_period=3600)  # fmt: skip
     task = bar.add_task("", total=None)
+    last = monotonic()
 
     def show(done: int, total: int, what: str) -> None:
-        if console.is_terminal:
-            bar.update(task, completed=done, total=total or None, description=what)
-        elif total and done % 50 == 0:
-            click.echo(f"{done}/{total} {what}", err=True)
+        nonlocal last
+        bar.update(task, completed=done, total=total or None, description=what)
+        if not console.is_terminal and monotonic() - last >= LINE_S:
+            last = monotonic()
+            left = bar.tasks[0].time_remaining
+            more = f", about {left:.0f} s left" if left else ""
+            console.print(f"{done}/{total} {what}{more}", markup=False, highlight=False)
 
     with bar if console.is_terminal else nullcontext():
         yield show

@@ -20,6 +20,7 @@ from waiting import DEADLINE_S, wait
 from pyspec.batch.output import RunProgress
 from pyspec.batch.records import Result, Usage
 from pyspec.cli import batch as module
+from pyspec.cli import streams
 
 PLAIN = [
     "--draft",
@@ -247,7 +248,8 @@ def test_disk_full_ends_with_a_sentence(pyspec, many, undisturbed, tmp_path):
 def said(times: list[float], monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """What is said of ten records of which one ends at each of these seconds."""
     now = [0.0]
-    monkeypatch.setattr(module, "monotonic", lambda: now[0])
+    for each in (module, streams):
+        monkeypatch.setattr(each, "monotonic", lambda: now[0])
     out = io.StringIO()
     summary = RunProgress(10)
     with module.batch_progress(summary, Console(file=out, width=120)) as report:
@@ -262,7 +264,7 @@ def test_the_pace_is_that_of_the_results(monkeypatch: pytest.MonkeyPatch) -> Non
     """A start of 60 s, models and workers, says nothing of the nine records that are left."""
     assert said([60.0, 65.0, 71.0], monkeypatch) == [
         "1/10 records, 0.1 tok/s",
-        "3/10 records, 0.2 tok/s, about 38 s left",
+        "3/10 records, 0.2 tok/s, about 39 s left",
     ]
 
 
