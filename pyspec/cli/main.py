@@ -37,6 +37,7 @@ _MODULES = {
     "profile": "measuring",
     "info": "main",
     "completion": "main",
+    "draft": "models",
 }
 """Where a subcommand lies that has no module of its own."""
 

@@ -10,7 +10,7 @@ import pytest
 import tiny
 from click.testing import CliRunner, Result
 
-from pyspec.cli.draft import Verdict, draft
+from pyspec.cli.models import draft, verdict
 from pyspec.llama import SpeculativeLlama
 from pyspec.store.locate import add
 
@@ -27,6 +27,13 @@ def pair(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Path]:
         made.append(tiny.write(tmp_path / f"{name}.gguf", n_layer=layers, tokens=tiny.ASCII))
         add(made[-1])
     return made[0], made[1]
+
+
+def spoil(model: Path) -> None:
+    """Weights that are not finite: the trial refuses the file."""
+    with model.open("r+b") as file:
+        file.seek(-200, 2)
+        file.write(b"\xff" * 200)
 
 
 def run(*arguments: str) -> Result:
@@ -72,19 +79,26 @@ def test_measured_verdict() -> None:
 
 
 @pytest.mark.parametrize(
-    ("verdict", "says"),
+    ("measured", "says"),
     [
         (
-            Verdict(1.4, 0.62),
+            (1.4, 0.62),
             "pays: 1.40 times as fast as without drafts, 62 % of first tokens accepted",
         ),
-        (Verdict(0.9, None), "does not pay here: 0.90 times as fast as without drafts"),
-        (Verdict(None, None, "it is damaged"), "cannot be used: it is damaged"),
+        ((0.9, None), "does not pay here: 0.90 times as fast as without drafts"),
     ],
 )
-def test_verdicts_are_one_sentence(verdict: Verdict, says: str) -> None:
-    """What pays, what does not, and what cannot run."""
-    assert verdict.sentence == says
+def test_verdicts_are_one_sentence(measured: tuple[float, float | None], says: str) -> None:
+    """What pays, and what does not."""
+    assert verdict(*measured) == says
+
+
+def test_a_draft_that_cannot_run_is_said(pair: tuple[Path, Path]) -> None:
+    """Beside the others, with the reason; what is left to use is lookup."""
+    spoil(pair[1])
+    out = run("target", "--measure", "--seconds", "5", "-t", "1").stdout
+    assert "small cannot be used: " in out
+    assert out.splitlines()[-1] == "use: pyspec generate -m target --draft lookup ..."
 
 
 def test_auto_takes_it_and_says_so(
@@ -105,9 +119,7 @@ def test_auto_goes_on_without_a_draft_that_does_not_load(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """A file that nobody named is no reason to fail."""
-    with pair[1].open("r+b") as file:
-        file.seek(-200, 2)
-        file.write(b"\xff" * 200)  # weights that are not finite: the trial refuses it
+    spoil(pair[1])
     llm = open_llama(pair[0], draft="auto")
     list(llm.steps([5, 6, 7], max_tokens=4))
     assert llm.last_speculation["draft"] == "lookup"

@@ -14,10 +14,10 @@ import pytest
 from click.testing import CliRunner
 
 from pyspec.cli.chat import chat
-from pyspec.cli.draft import draft
 from pyspec.cli.generate import generate
 from pyspec.cli.main import cli, main
 from pyspec.cli.measuring import bench, profile, quality
+from pyspec.cli.models import draft
 from pyspec.cli.options import EngineOptions
 from pyspec.cli.serve import serve
 
