@@ -1,14 +1,20 @@
-"""Models and contexts of a batch: one target, draft and companion context for all sequences."""
+"""Models and contexts of a batch: one target, draft and companion context for all sequences, and what lies in their cells.
+
+In a pool, rows of sequences that differ in number go through one pass, and a shared beginning takes its
+cells once; but attention looks at the mask of every cell for every row. In streams a row meets its
+own sequence alone; but a batch of unequal rows falls apart into several passes, so little is drafted
+there, and every sequence takes as many cells as the longest.
+"""
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import llama_cpp
 from llama_cpp import _internals as internals
 
-from pyspec.batch.packing import STEP, Layout
 from pyspec.engine.handle import Engine, Role
 from pyspec.engine.models import Placement, SideModel, address, longest_draft
 from pyspec.engine.parts import Parts, choose_parts, states_of
@@ -18,12 +24,89 @@ from pyspec.policy.acceptance import Learned
 from pyspec.profiles import Side, beginnings, gpu_layers
 from pyspec.store.drafts import MTP, head_size
 from pyspec.target import SNAPSHOTS, TargetLlama
+from pyspec.tokens import common_prefix
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
     from pyspec.policy.cost import CostCurve
+
+# -- sequences and cells ---------------------------------------------------------------------------
 
 MOST_SEQUENCES = 64
 """Cost curves end there."""
+
+STREAMS_FROM = 8
+"""Sequences from which streams without drafts are faster than a pool with lookup, on a CPU."""
+
+WASTE = 3
+"""Times the cells of a pool that streams may take."""
+
+STEP = 256
+"""llama.cpp rounds contexts, and each stream, up to it."""
+
+
+_WORTH = 0.03
+# what more sequences have to gain to be worth their memory
+
+
+class Layout(NamedTuple):
+    """cells: of each context, all sequences together. each: those of one stream, 0 in a pool."""
+
+    cells: int
+    each: int = 0
+
+
+def lay_out(
+    n_slots: int, n_ctx: int, needs: Sequence[int], *, must_pool: bool, must_stream: bool = False
+) -> Layout:
+    """Cells for `n_slots` records at once.
+
+    n_ctx: positions a sequence may use. needs: cells that the largest records take, largest first.
+    Streams for many records of about one length, unless there must be a pool, as for drafts, or streams.
+    """
+    pool = padded(max(sum(needs[:n_slots]), n_ctx))
+    each = padded(needs[0]) if needs else 0
+    if must_stream:
+        return Layout(each * n_slots, each)
+    if must_pool or n_slots < STREAMS_FROM or not 0 < n_slots * each <= WASTE * pool:
+        return Layout(pool)
+    return Layout(each * n_slots, each)
+
+
+def padded(cells: int) -> int:
+    """The context that llama.cpp makes of so many cells."""
+    return -(-cells // STEP) * STEP
+
+
+def best_parallel(times: Sequence[float]) -> int:
+    """How many sequences at once are worth it; `times[n]` is the target's time for n rows.
+
+    The smallest power of two, at most 16, than which none gives 3 % more tokens a second: a step that gains
+    nothing may lead to one that does, where two rows cost as much as two single ones and eight as much as four.
+    """
+    sizes = [n for n in (1, 2, 4, 8, 16) if n < len(times)]
+    best = max(n / times[n] for n in sizes)
+    return next(n for n in sizes if (1 + _WORTH) * n / times[n] >= best)
+
+
+_SHARE = 0.25
+# of this machine's memory that KV cells may take unless more sequences were asked for
+
+
+def memory_for(target: Any, n_ctx: int) -> int:
+    """How many sequences of n_ctx cells a quarter of this machine's memory holds, at 16 bits an entry."""
+    model = target.model
+    heads = max(1, llama_cpp.llama_model_n_head(model))
+    width = llama_cpp.llama_model_n_embd(model) * llama_cpp.llama_model_n_head_kv(model) // heads
+    cell = 4 * max(1, width) * llama_cpp.llama_model_n_layer(model)
+    if not hasattr(os, "sysconf"):
+        return 1 << 30
+    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return int(_SHARE * memory / (cell * padded(n_ctx)))
+
+
+# -- models and contexts ---------------------------------------------------------------------------
 
 FILL_ROWS = 128
 """Prompt tokens that ride in a batch with answers: enough for the matrix kernels, few enough that answers go on."""
@@ -125,15 +208,10 @@ class Contexts:
             n_ctx,
             drafter=parts.drafter,
             draft_model=parts.draft is not None,
-            companion=self.has_companion,
+            companion=parts.companion is not None,
             n_batch=self.n_batch,
             longest=longest_draft(self.target),
         )
-
-    @property
-    def has_companion(self) -> bool:
-        """Whether there is a companion."""
-        return len(self._sides) > 1
 
     def fill_rows(self, n_answering: int) -> int:
         """Prompt tokens that the next decode takes."""
@@ -212,3 +290,73 @@ class Contexts:
         for side in self._sides:
             side.close()
         self._sides.clear()
+
+
+# -- what prompts begin with alike -------------------------------------------------------------------------------------
+
+
+LEAST = 16
+"""Shortest common beginning worth taking over, tokens."""
+
+_CELLS_A_TOKEN = 64
+# a stream is copied whole: so many cells take about the time of reading one token of a small model
+
+
+class Kept:
+    """Which texts free sequences still hold, those freed longest ago first.
+
+    each: cells of a stream, 0 in a pool, where a copy costs nothing.
+    """
+
+    def __init__(self, engine: Engine, n_slots: int, each: int) -> None:
+        self._engine = engine
+        self.least = max(LEAST, each // _CELLS_A_TOKEN)
+        self.texts: dict[int, list[int]] = {seq: [] for seq in range(n_slots)}
+        self.longest = 0
+        """Most tokens that a text took over from another."""
+
+    def keep(self, seq: int, text: Sequence[int], n: int) -> None:
+        """A sequence is free, and its first n tokens stay."""
+        # one token more than is kept: the last token of a text is never held
+        held = list(text[: n + 1]) if n > 0 else []
+        self._engine.set_tokens(seq, held)
+        self.texts[seq] = held
+
+    def source(
+        self, prompt: Sequence[int], active: Mapping[int, Sequence[int]]
+    ) -> tuple[int | None, int]:
+        """Which sequence holds most of a prompt's beginning, and how many tokens."""
+        best, most = None, self.least - 1
+        for seq, text in (*self.texts.items(), *active.items()):
+            n = common(text, prompt)
+            if n > most:
+                n = min(n, self._engine.held(Role.TARGET, seq))
+            if n > most:
+                best, most = seq, n
+        return best, most if best is not None else 0
+
+    def take(self, seq: int, prompt: Sequence[int], source: int | None, n: int) -> int:
+        """Give a free sequence a text, its beginning from `source`; returns the tokens that its KV holds."""
+        self.texts.pop(seq)
+        if source is not None:
+            self.longest = max(self.longest, n)
+            if source != seq:
+                self._engine.copy_prefix(source, seq, n)
+        return self._engine.set_tokens(seq, prompt)
+
+    def drop(self, most: int, spare: int | None = None) -> None:
+        """Forget texts, oldest first, until they take at most so many cells; `spare` is kept for longest."""
+        for seq in sorted(self.texts, key=lambda seq: seq == spare):
+            if sum(map(len, self.texts.values())) <= most:
+                return
+            self.keep(seq, (), 0)
+
+
+def longest_common(text: Sequence[int], prompts: Iterable[Sequence[int]]) -> int:
+    """Tokens of `text` that the prompt most like it begins with."""
+    return max((common(text, prompt) for prompt in prompts), default=0)
+
+
+def common(a: Sequence[int], b: Sequence[int]) -> int:
+    """Tokens that two texts begin with alike, at most all of b but its last."""
+    return max(0, min(common_prefix(a, b), len(b) - 1))

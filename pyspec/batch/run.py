@@ -11,9 +11,15 @@ from typing import TYPE_CHECKING, Any
 import llama_cpp
 
 from pyspec._version import __version__
-from pyspec.batch.contexts import MOST_SEQUENCES, Contexts, Models
+from pyspec.batch.contexts import (
+    MOST_SEQUENCES,
+    Contexts,
+    Models,
+    best_parallel,
+    lay_out,
+    memory_for,
+)
 from pyspec.batch.jobs import Job, JobMaker, Settings
-from pyspec.batch.packing import best_parallel, lay_out, memory_for
 from pyspec.batch.records import Record, Result
 from pyspec.batch.scheduler import Scheduler
 from pyspec.engine.handle import MAX_DRAFT
@@ -141,8 +147,10 @@ class Batch:
     @property
     def load(self) -> tuple[int, int]:
         """Jobs that run, and jobs that wait."""
-        active, waiting = self._scheduler.load if self._scheduler else (0, 0)
-        return active, waiting + len(self._queue)
+        scheduler, queued = self._scheduler, len(self._queue)
+        return (
+            (len(scheduler.active), len(scheduler.waiting) + queued) if scheduler else (0, queued)
+        )
 
     @property
     def vocab(self) -> Any:
@@ -209,11 +217,12 @@ class Batch:
         try:
             while True:
                 yield from self._fill_window(take)
-                if self._scheduler is None or self._scheduler.idle:
+                scheduler = self._scheduler
+                if scheduler is None or not (scheduler.waiting or scheduler.active):
                     return
-                yield from self._scheduler.round()
-                if self._scheduler.outgrown:
-                    self._outgrow(self._scheduler)
+                yield from scheduler.round()
+                if scheduler.outgrown:
+                    self._outgrow(scheduler.waiting.jobs)
         finally:
             self._seconds += perf_counter() - start
             if self._scheduler is not None:
@@ -222,7 +231,7 @@ class Batch:
     def _fill_window(self, take: Callable[[], tuple[int, Record] | Job | None]) -> Iterator[Result]:
         """Take records until the window is full; those that cannot run come back at once."""
         jobs: list[Job] = []
-        room = max(WINDOW, 4 * self.parallel) if self._scheduler is None else self._scheduler.room
+        room = self._scheduler.waiting.room if self._scheduler else self._window
         while len(jobs) < room and (item := take()) is not None:
             if self._cancelled:
                 raise Cancelled("the batch was cancelled")
@@ -232,9 +241,17 @@ class Batch:
             else:
                 jobs.append(made)
         if jobs:
-            scheduler = self._scheduler or self._open(jobs)
-            for job in jobs:
-                scheduler.add(job)
+            self._add(jobs)
+
+    @property
+    def _window(self) -> int:
+        return max(WINDOW, 4 * self.parallel)
+
+    def _add(self, jobs: Sequence[Job]) -> None:
+        """Let jobs wait for their turn."""
+        scheduler = self._scheduler or self._open(jobs)
+        for job in jobs:
+            scheduler.waiting.add(job)
 
     def _open(self, jobs: Sequence[Job]) -> Scheduler:
         """Make contexts that hold the largest of these jobs, and of those expected, at once."""
@@ -254,20 +271,17 @@ class Batch:
             self._contexts,
             self._policy,
             self._draft_max,
-            max(WINDOW, 4 * self.parallel),
+            self._window,
             self._total,
             interactive=self._interactive,
             exact=self._exact,
         )
         return self._scheduler
 
-    def _outgrow(self, scheduler: Scheduler) -> None:
+    def _outgrow(self, jobs: Sequence[Job]) -> None:
         """Make larger contexts for the jobs that wait: none of them fits those there are."""
-        jobs = scheduler.give_up()
         self._close_contexts()
-        scheduler = self._open(jobs)
-        for job in jobs:
-            scheduler.add(job)
+        self._add(jobs)
         if self._cancelled:  # while there was no engine to be told
             raise Cancelled("the batch was cancelled")
 
@@ -315,7 +329,7 @@ class Batch:
             "tokens_per_second": round(total.tokens / self._seconds, 2) if self._seconds else 0.0,
             "kv_cells": contexts.layout.cells if contexts else 0,
             "streams": bool(contexts and contexts.layout.each),
-            "prefix_tokens": scheduler.prefix_tokens if scheduler else 0,
+            "prefix_tokens": scheduler.kept.longest if scheduler else 0,
             "decode_s": dict(
                 zip(
                     ("target", "draft", "companion"),

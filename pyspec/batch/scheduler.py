@@ -22,16 +22,8 @@ import logging
 from time import perf_counter
 from typing import TYPE_CHECKING
 
-from pyspec.batch.jobs import Answering, Delta
-from pyspec.batch.packing import (
-    EXACT_CHUNK,
-    Kept,
-    Waiting,
-    longest_common,
-    read_one,
-    read_piece,
-    share_rows,
-)
+from pyspec.batch.contexts import Kept, longest_common
+from pyspec.batch.jobs import Answering, Delta, Waiting
 from pyspec.batch.records import failed
 from pyspec.engine.handle import Role
 from pyspec.errors import Cancelled, EngineError, PyspecError
@@ -55,7 +47,8 @@ class Scheduler:
     window: how many jobs wait to be chosen from. total: what is emitted is added there. interactive: who
     came first is served first, and free sequences keep all of their text for prompts to come; else the
     longest job goes first, and what waiting prompts begin with is kept. exact: texts do not depend on
-    neighbours. outgrown: none of the jobs that wait fits a stream, and none runs.
+    neighbours. outgrown: none of the jobs that wait fits a stream, and none runs. waiting, active, kept: jobs
+    that wait, answers by sequence, and what free sequences hold.
     """
 
     def __init__(
@@ -72,44 +65,22 @@ class Scheduler:
         self._contexts, self._policy, self._draft_max = contexts, policy, draft_max
         self._engine, self._loop = contexts.engine, contexts.loop
         self.piece = piece_reader(contexts.target._model.vocab)  # noqa: SLF001
-        self._waiting = Waiting(window, contexts.n_slots, in_order=interactive)
-        self._active: dict[int, Answering] = {}
-        self._kept = Kept(self._engine, contexts.n_slots, contexts.layout.each)
+        self.waiting = Waiting(window, contexts.n_slots, in_order=interactive)
+        self.active: dict[int, Answering] = {}
+        self.kept = Kept(self._engine, contexts.n_slots, contexts.layout.each)
         self._keep_texts, self._exact, self._total = interactive, exact, total
         self._pad = [max(contexts.target.token_bos(), 0)]
+        self._layout, self._streams = contexts.layout, contexts.layout.each > 0
+        self._slots = set(range(contexts.n_slots))
         self._reads_first = self.outgrown = False
 
     # -- jobs in -----------------------------------------------------------------------------------
 
-    @property
-    def room(self) -> int:
-        """How many more jobs the window takes."""
-        return self._waiting.room
-
-    @property
-    def prefix_tokens(self) -> int:
-        """Most tokens that a prompt took over from another."""
-        return self._kept.longest
-
-    @property
-    def idle(self) -> bool:
-        """Whether there is nothing to do."""
-        return not self._waiting and not self._active
-
-    @property
-    def load(self) -> tuple[int, int]:
-        """Jobs that run, and jobs that wait."""
-        return len(self._active), len(self._waiting)
-
-    def add(self, job: Job) -> None:
-        """Let a job wait for its turn."""
-        self._waiting.add(job)
-
     def _start_all(self) -> list[Result]:
         ended = []
-        while self._kept.texts and self._waiting:
-            alone = self._waiting.first.alone or any(s.job.alone for s in self._active.values())
-            job = None if self._active and alone else self._take()
+        while self.kept.texts and self.waiting:
+            alone = self.waiting.jobs[-1].alone or any(s.job.alone for s in self.active.values())
+            job = None if self.active and alone else self._take()
             if job is None:
                 break
             try:
@@ -118,70 +89,62 @@ class Scheduler:
                 raise
             except PyspecError as error:  # what one job asks for is no reason to end the others
                 ended.append(self._fail(job, error))
-                self._give_back()
+                lost = self._slots - self.active.keys() - self.kept.texts.keys()
+                for seq in lost:
+                    self.kept.keep(seq, (), 0)
         return ended
-
-    def _give_back(self) -> None:
-        """After a start that failed: sequences that nobody has are free, and hold nothing."""
-        for seq in range(self._contexts.n_slots):
-            if seq not in self._active and seq not in self._kept.texts:
-                self._kept.keep(seq, (), 0)
 
     def _take(self) -> Job | None:
         """The next job, if one can start."""
-        job = self._waiting.take(self._fits)
-        if job is not None or self._active:
+        job = self.waiting.take(self._fits)
+        if job is not None or self.active:
             return job
         self.outgrown = self._streams
-        return None if self.outgrown else self._waiting.take_first()
-
-    @property
-    def _streams(self) -> bool:
-        return self._contexts.layout.each > 0
+        return None if self.outgrown else self.waiting.jobs.pop()
 
     def _fits(self, job: Job) -> bool:
-        if self._streams:
-            fits = job.need <= self._contexts.layout.each
-        else:
-            used = sum(answer.job.need for answer in self._active.values())
-            fits = job.need <= self._contexts.layout.cells - used
-        return fits and not self._being_read(job.tokens)
+        room = self._layout.each if self._streams else self._unused
+        return job.need <= room and not self._being_read(job.tokens)
+
+    @property
+    def _unused(self) -> int:
+        """Cells of a pool that no running job may come to need."""
+        return self._layout.cells - sum(answer.job.need for answer in self.active.values())
 
     def _texts(self) -> dict[int, list[int]]:
-        return {seq: answer.run.tokens for seq, answer in self._active.items()}
+        return {seq: answer.run.tokens for seq, answer in self.active.items()}
 
     def _being_read(self, prompt: Sequence[int]) -> bool:
         """Whether another sequence is about to hold more of this prompt's beginning than any does now."""
-        reading = [a.run.tokens for a in self._active.values() if a.missing > 0]
+        reading = [a.run.tokens for a in self.active.values() if a.missing > 0]
         if not reading:
             return False
-        _, held = self._kept.source(prompt, self._texts())
-        return longest_common(prompt, reading) >= held + self._kept.least
+        _, held = self.kept.source(prompt, self._texts())
+        return longest_common(prompt, reading) >= held + self.kept.least
 
     def _start(self, job: Job) -> None:
         answer = job.begun or Answering.begin(job, self._contexts.target, self.piece)
         text = answer.run.tokens
-        source, n = self._kept.source(text, self._texts())
+        source, n = self.kept.source(text, self._texts())
         if self._exact:
             n -= n % EXACT_CHUNK  # pieces have to begin where they would alone
         seq = self._place(source)
         if not self._streams:  # in a pool, what free sequences hold gives way
-            used = sum(answer.job.need for answer in self._active.values())
-            self._kept.drop(self._contexts.layout.cells - used - job.need, spare=source)
-        if n == 0 or (source not in self._active and not self._kept.texts[source or 0]):
+            self.kept.drop(self._unused - job.need, spare=source)
+        if n == 0 or (source not in self.active and not self.kept.texts[source or 0]):
             source, n = None, 0
         if self._exact and source in (None, seq):
-            self._kept.keep(seq, self._kept.texts[seq], n)
+            self.kept.keep(seq, self.kept.texts[seq], n)
         job.begun = None
-        answer.place(seq, self._kept.take(seq, text, source, n))
-        self._active[seq] = answer
+        answer.place(seq, self.kept.take(seq, text, source, n))
+        self.active[seq] = answer
         self._forget(seq)
 
     def _place(self, source: int | None) -> int:
         """A free sequence: the one that holds the prompt's beginning, or the one free for longest; beside others over streams."""
-        free = self._kept.texts
-        if self._streams and self._active:
-            low, high = min(self._active), max(self._active)
+        free = self.kept.texts
+        if self._streams and self.active:
+            low, high = min(self.active), max(self.active)
             near = [seq for seq in range(low, high + 2) if seq in free]
             return near[0] if near else max(seq for seq in free if seq < low)
         if source in free and source is not None:
@@ -217,22 +180,20 @@ class Scheduler:
 
     def _leave(self) -> list[Result]:
         """Jobs that ask for no tokens, and those that nobody waits for any more."""
-        ended = [self._end_waiting(job) for job in self._waiting.take_ended()]
-        gone = [answer for answer in self._active.values() if answer.job.cancelled]
+        ended = [self._end_waiting(job) for job in self.waiting.take_ended()]
+        gone = [answer for answer in self.active.values() if answer.job.cancelled]
         return [*ended, *(self._finish(answer) for answer in gone)]
 
     def _end_waiting(self, job: Job) -> Result:
         if job.begun is not None:
-            result = job.begun.result("cancelled")
-            job.begun.close()
-            return self._told(job, result)
+            return self._ended(job.begun)
         reason = "cancelled" if job.cancelled else "length"
         return self._told(job, job.result("", 0, reason, {"relaxed": 0, "relaxed_nats": 0.0}))
 
     def _answering(self) -> list[Answering]:
         """Whose rows go into the next decode."""
-        answers = [answer for answer in self._active.values() if answer.missing == 0]
-        reading = len(self._active) - len(answers)
+        answers = [answer for answer in self.active.values() if answer.missing == 0]
+        reading = len(self.active) - len(answers)
         if self._exact:
             return [] if reading else answers
         # a row of a prompt costs least beside others of its own: where many come at once, answers wait for all of them
@@ -244,24 +205,24 @@ class Scheduler:
         self, answering: list[Answering], fills: list[tuple[int, int]]
     ) -> tuple[list[Answering], list[tuple[int, int]]]:
         """Whose prompt these fills read to its last token gives the first token of its answer in the same decode."""
-        ends = [self._active[seq] for seq, n in fills if n > self._active[seq].missing]
+        ends = [self.active[seq] for seq, n in fills if n > self.active[seq].missing]
         for answer in ends:
             answer.run.unread, answer.missing = answer.missing, 0
-        return [*answering, *ends], [(seq, n) for seq, n in fills if self._active[seq].missing]
+        return [*answering, *ends], [(seq, n) for seq, n in fills if self.active[seq].missing]
 
     def _close_gaps(self) -> None:
         """Where no record comes to fill a gap among streams, the last one does."""
-        while self._streams and self._active and not self._exact:
-            low, high = min(self._active), max(self._active)
-            gap = next((seq for seq in range(low, high) if seq in self._kept.texts), None)
+        while self._streams and self.active and not self._exact:
+            low, high = min(self.active), max(self.active)
+            gap = next((seq for seq in range(low, high) if seq in self.kept.texts), None)
             if gap is None:
                 return
-            answer = self._active.pop(high)
-            self._kept.texts.pop(gap)
+            answer = self.active.pop(high)
+            self.kept.texts.pop(gap)
             self._engine.copy_prefix(high, gap, len(answer.run.tokens))
-            self._kept.keep(high, (), 0)
+            self.kept.keep(high, (), 0)
             answer.run.seq = gap
-            self._active[gap] = answer
+            self.active[gap] = answer
             self._forget(gap)
 
     def _step(self, answers: Sequence[Answering], fills: Sequence[tuple[int, int]]) -> list[Result]:
@@ -281,7 +242,7 @@ class Scheduler:
                 answer.run.unread = 0
                 answer.emitted(step.tokens, plain, took)
         for seq, n in fills:
-            self._active[seq].missing -= n
+            self.active[seq].missing -= n
         done = [answer for answer in answers if answer.done]
         return [self._finish(answer) for answer in done]
 
@@ -289,10 +250,10 @@ class Scheduler:
         """Rows of free sequences, where every decode has to have as many."""
         if not self._exact:
             return []
-        for seq in self._kept.texts:
-            self._kept.keep(seq, (), 0)
+        for seq in self.kept.texts:
+            self.kept.keep(seq, (), 0)
             self._engine.set_tokens(seq, self._pad)
-        return [(seq, 0) for seq in self._kept.texts]
+        return [(seq, 0) for seq in self.kept.texts]
 
     def _plain_ms(self, answers: Sequence[Answering], took: float) -> float:
         """What this round, which took so many ms, would have taken without drafts; 0 where nothing drafts at all."""
@@ -306,18 +267,17 @@ class Scheduler:
 
     def _bound_drafts(self, answers: Sequence[Answering], filled: int) -> None:
         """How long drafts may be; where none can be, nothing that drafts is asked, and nothing learned."""
-        room = self._contexts.draft_rows(len(answers), len(self._active), filled)
+        room = self._contexts.draft_rows(len(answers), len(self.active), filled)
         for answer in answers:
             answer.run.draft_max = min(self._draft_max, answer.job.draft_max, room)
 
     def _fills(self, n_answering: int) -> list[tuple[int, int]]:
         """Prompt tokens for the next decode, as (sequence, tokens); the last one of a prompt is its answer's first row."""
         # the dict keeps the order of starting: the first one that reads has waited longest
-        reading = [(seq, a.missing) for seq, a in self._active.items() if a.missing > 0]
+        reading = [(seq, a.missing) for seq, a in self.active.items() if a.missing > 0]
         if self._exact:
-            return read_piece(
-                reading, self._engine.held(Role.TARGET, reading[0][0]) if reading else 0
-            )
+            held = self._engine.held(Role.TARGET, reading[0][0]) if reading else 0
+            return read_piece(reading, held)
         rows = [(seq, missing + 1) for seq, missing in reading]
         budget = self._contexts.fill_rows(n_answering)
         if self._streams:
@@ -325,9 +285,12 @@ class Scheduler:
         return share_rows(rows, budget)
 
     def _finish(self, answer: Answering) -> Result:
-        result = answer.result("cancelled" if answer.job.cancelled else None)
-        self._total.join(answer.run.tally)
         self._release(answer)
+        return self._ended(answer)
+
+    def _ended(self, answer: Answering) -> Result:
+        self._total.join(answer.run.tally)
+        result = answer.result("cancelled" if answer.job.cancelled else None)
         answer.close()
         return self._told(answer.job, result)
 
@@ -342,44 +305,81 @@ class Scheduler:
     def _release(self, answer: Answering) -> None:
         """Give the sequence back, with as much of its text as may be of use."""
         seq, text = answer.run.seq, answer.run.tokens
-        del self._active[seq]
-        n = len(text) - 1 if self._keep_texts else longest_common(text, self._waiting.prompts)
-        self._kept.keep(seq, text, n if n >= self._kept.least else 0)
+        prompts = [job.tokens for job in self.waiting.jobs]
+        del self.active[seq]
+        n = len(text) - 1 if self._keep_texts else longest_common(text, prompts)
+        self.kept.keep(seq, text, n if n >= self.kept.least else 0)
 
     # -- faults ------------------------------------------------------------------------------------
 
     def _isolate(self, error: EngineError) -> list[Result]:
         """After a failed decode: whose fault it was shows when each one goes on alone."""
-        answers = list(self._active.values())
+        answers = list(self.active.values())
         ended = []
         for answer in answers:
-            del self._active[answer.run.seq]
-            self._kept.keep(answer.run.seq, (), 0)
+            del self.active[answer.run.seq]
+            self.kept.keep(answer.run.seq, (), 0)
             answer.catch_up()
-        self._kept.drop(0)
+        self.kept.drop(0)
         if len(answers) == 1:
             answers[0].close()
             return [self._fail(answers[0].job, error)]
         log.warning("a batch failed and its %d records go on one by one: %s", len(answers), error)
         for answer in answers:
             if answer.done:
-                self._total.join(answer.run.tally)
-                ended.append(self._told(answer.job, answer.result(None)))
-                answer.close()
-                continue
-            answer.job.alone, answer.job.begun = True, answer
-            self.add(answer.job)
+                ended.append(self._ended(answer))
+            else:
+                answer.job.alone, answer.job.begun = True, answer
+                self.waiting.add(answer.job)
         return ended
-
-    def give_up(self) -> list[Job]:
-        """The jobs that wait, which leave."""
-        return self._waiting.take_all()
 
     def abandon(self) -> None:
         """Drop everything that has not ended."""
-        for answer in list(self._active.values()):
+        for answer in list(self.active.values()):
             self._release(answer)
             answer.close()
-        for job in self._waiting.take_all():
+        for job in self.waiting.jobs:
             if job.begun is not None:
                 job.begun.close()
+        self.waiting.jobs.clear()
+
+
+# -- rows of a decode --------------------------------------------------------------------------------------------------
+
+
+EXACT_CHUNK = 256
+"""Prompt tokens of a decode where texts have to be exact: pieces end at its multiples."""
+
+
+def read_piece(reading: Sequence[tuple[int, int]], held: int) -> list[tuple[int, int]]:
+    """The next piece of the first prompt, of which `held` tokens were read."""
+    return [(seq, min(missing, EXACT_CHUNK - held % EXACT_CHUNK)) for seq, missing in reading[:1]]
+
+
+def read_one(reading: Sequence[tuple[int, int]], budget: int, beside: int) -> list[tuple[int, int]]:
+    """`share_rows` for streams: one prompt at a time; beside answers, the other prompts get a row each.
+
+    Equal rows of sequences whose numbers follow each other go through together: no number may be missing.
+    """
+    if not reading or budget < 1:
+        return []
+    (first, missing), others = reading[0], reading[1:] if beside else []
+    return [(first, max(1, min(missing, budget - len(others)))), *((seq, 1) for seq, _ in others)]
+
+
+def share_rows(reading: Sequence[tuple[int, int]], budget: int) -> list[tuple[int, int]]:
+    """Share `budget` rows among sequences that read, given as (sequence, tokens missing), longest waiting first.
+
+    The first one has a quarter for certain; the rest goes to those with the least left.
+    """
+    if not reading or budget < 1:
+        return []
+    first, missing = reading[0]
+    given = {first: min(missing, max(1, budget // 4))}
+    budget -= given[first]
+    for seq, left in sorted(reading, key=lambda item: item[1]):
+        more = min(budget, left - given.get(seq, 0))
+        if more > 0:
+            given[seq] = given.get(seq, 0) + more
+            budget -= more
+    return list(given.items())

@@ -28,8 +28,7 @@ import llama_cpp
 import numpy as np
 import numpy.typing as npt
 
-from pyspec.batch.contexts import Contexts, Models
-from pyspec.batch.packing import Layout, padded
+from pyspec.batch.contexts import Contexts, Layout, Models, padded
 from pyspec.engine.handle import Gate, Role
 from pyspec.engine.models import address
 from pyspec.engine.parts import choose_parts, states_of

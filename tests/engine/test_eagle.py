@@ -142,8 +142,7 @@ def test_cancel_leaves_it_right(open_llama, make, target, after):
 
 def test_several_sequences_draft_as_each_alone(open_llama, make, target):
     """In one lock-step batch, with a shared prefix copied from one to the other."""
-    from pyspec.batch.contexts import Contexts, Models
-    from pyspec.batch.packing import Layout
+    from pyspec.batch.contexts import Contexts, Layout, Models
 
     draft = make()
     models = Models(str(target), str(draft), "none", n_threads=1, n_threads_batch=1)

@@ -6,8 +6,7 @@ import pytest
 import tiny
 from answers import Scripted, ask, foretelling
 
-from pyspec.batch.contexts import Contexts, Models
-from pyspec.batch.packing import Layout
+from pyspec.batch.contexts import Contexts, Layout, Models
 from pyspec.engine.handle import Gate
 from pyspec.engine.runs import Run
 from pyspec.errors import UnsupportedModel

@@ -1,4 +1,4 @@
-"""Where the cells lie: enough for every record, and never far more than a pool would take."""
+"""Where the cells lie: enough for every record, never far more than a pool would take; and what prompts begin with alike."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyspec.batch.packing import STREAMS_FROM, WASTE, Layout, best_parallel, lay_out
+from pyspec.batch.contexts import STREAMS_FROM, WASTE, Layout, best_parallel, common, lay_out
 
 
 @given(
@@ -49,3 +49,12 @@ def test_best_parallel_looks_beyond_a_flat_step():
     times = [0, 1, 2.02, 2.46, 2.68, 3.28, 3.6, 3.7, 3.88, *[5.41] * 7, 6.53]
     assert best_parallel(times) == 16
     assert best_parallel(times[:9]) == 8
+
+
+@given(st.lists(st.integers(0, 2), max_size=8), st.lists(st.integers(0, 2), min_size=1, max_size=8))
+def test_common_beginning(a, b):
+    """Against the slow way; the last token of the second text never counts."""
+    slow = 0
+    while slow < min(len(a), len(b) - 1) and a[slow] == b[slow]:
+        slow += 1
+    assert common(a, b) == slow

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyspec.batch.packing import share_rows
 from pyspec.batch.records import Record
+from pyspec.batch.scheduler import share_rows
 from pyspec.engine.round import Loop
 
 
