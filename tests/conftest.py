@@ -45,7 +45,7 @@ def safe_weights() -> None:
 def smollm2() -> str:
     """Path of the default target as Q8_0 on every machine, fetched once; PYSPEC_TEST_TARGET names another file."""
     from pyspec.store.fetch import convert
-    from pyspec.store.manifest import load_manifest
+    from pyspec.store.sources import load_manifest
 
     if named := os.environ.get("PYSPEC_TEST_TARGET"):
         return named

@@ -34,7 +34,7 @@ from pyspec.measure.tasks import Options, Question, Task, load_questions, parse_
 from pyspec.measure.variants import SideBySide, answer_all, parse_variants
 from pyspec.profiles import save_prior
 from pyspec.store.machine import default_threads
-from pyspec.store.manifest import load_manifest
+from pyspec.store.sources import load_manifest
 
 FILE = click.Path(path_type=Path, dir_okay=False)
 _COUNT = click.IntRange(min=1)

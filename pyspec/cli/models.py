@@ -36,9 +36,8 @@ from pyspec.store.header import facts_of, read_header
 from pyspec.store.locate import add, found_here, remove, resolve
 from pyspec.store.locate import pull as fetch_repo
 from pyspec.store.machine import default_threads
-from pyspec.store.manifest import Entry, Manifest, PypiWheel, Shipped, load_manifest
 from pyspec.store.others import Found
-from pyspec.store.remote import hub_repo
+from pyspec.store.sources import Entry, Manifest, PypiWheel, Shipped, hub_repo, load_manifest
 
 _TEMPLATE = "tokenizer.chat_template"
 

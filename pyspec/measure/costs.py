@@ -28,7 +28,7 @@ from pyspec.measure.tasks import Report, load_questions
 from pyspec.policy.cost import N_MAX, CostCurve, expand
 from pyspec.policy.types import Floats
 from pyspec.store.fetch import CONVERSIONS, ORIGINAL, Progress, convert, fetch
-from pyspec.store.manifest import Entry
+from pyspec.store.sources import Entry
 
 
 class MeasuredCosts(msgspec.Struct):

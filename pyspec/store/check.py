@@ -31,7 +31,7 @@ from pyspec.store.machine import (
     processor,
     remember_extra_buffers,
 )
-from pyspec.store.manifest import models_folder
+from pyspec.store.sources import models_folder
 
 if TYPE_CHECKING:
     from pyspec.store.gguf import Header

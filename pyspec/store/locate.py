@@ -35,17 +35,14 @@ from pyspec.store.files import (
     write_whole,
 )
 from pyspec.store.header import read_header
-from pyspec.store.manifest import Entry, Manifest, Shipped, load_manifest
-from pyspec.store.others import LATER_PART, Found, found_elsewhere, gguf_names
-from pyspec.store.remote import PREFIX, find_hub, hub_repo
+from pyspec.store.others import LATER_PART, PREFERRED, Found, found_elsewhere, gguf_names
+from pyspec.store.sources import PREFIX, Entry, Manifest, Shipped, find_hub, hub_repo, load_manifest
 
 # -- what is here ------------------------------------------------------------------------------------------------------
 
 
 OURS, ADDED = "pyspec", "added"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]*")
-_PREFERRED = ("Q4_K_M", "Q4_K_S", "Q4_0", "Q5_K_M", "Q8_0")
-"""Which type is meant where a repository is named without one."""
 
 
 def found_here(manifest: Manifest) -> list[tuple[Found, Entry | None, str]]:
@@ -86,7 +83,7 @@ def find_here(name: str) -> Found | None:
 
 def _preference(found: Found) -> int:
     kind = found.name.rpartition(":")[2].upper()
-    return _PREFERRED.index(kind) if kind in _PREFERRED else len(_PREFERRED)
+    return PREFERRED.index(kind) if kind in PREFERRED else len(PREFERRED)
 
 
 # -- ours --------------------------------------------------------------------------------------------------------------

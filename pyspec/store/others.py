@@ -24,6 +24,8 @@ LATER_PART = re.compile(r"-(?!00001-of-)\d{5}-of-\d{5}\.gguf$", re.IGNORECASE)
 """A file that is not the first of its model's."""
 PART = re.compile(r"-\d{5}-of-\d{5}(?=(\.gguf)?$)", re.IGNORECASE)
 """What the name of a model's part ends with, before its suffix."""
+PREFERRED = ("Q4_K_M", "Q4_K_S", "Q4_0", "Q5_K_M", "Q8_0")
+"""Which type is meant where a repository is named without one."""
 _MODEL_LAYER = "application/vnd.ollama.image.model"
 _DIGEST = re.compile(r"sha256[:-][0-9a-f]{64}")
 _MANIFEST_BYTES = 1 << 20

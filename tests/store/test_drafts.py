@@ -10,7 +10,7 @@ import tiny
 from pyspec.store.drafts import candidates, draft_here, known_drafts, same_tokens
 from pyspec.store.header import Facts, facts_of
 from pyspec.store.locate import add
-from pyspec.store.manifest import load_manifest
+from pyspec.store.sources import load_manifest
 
 
 @pytest.fixture(autouse=True)

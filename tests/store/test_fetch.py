@@ -17,11 +17,11 @@ from store.shop import WHEEL, Pip, Shop, sha
 
 from pyspec.errors import FetchError, ModelNotFound
 from pyspec.store import fetch as module
-from pyspec.store import remote
+from pyspec.store import sources
 from pyspec.store.fetch import cached, fetch
 from pyspec.store.files import file_lock, file_sha256
 from pyspec.store.locate import resolve
-from pyspec.store.manifest import load_manifest
+from pyspec.store.sources import load_manifest
 
 
 def left_over(cache: Path) -> list[str]:
@@ -273,7 +273,7 @@ def test_interrupt_ends_pip(tmp_path: Path) -> None:
     threading.Thread(target=interrupt).start()
     try:
         with pytest.raises(KeyboardInterrupt):
-            remote._run([sys.executable, "-c", code], tmp_path / "log", {})
+            sources._run([sys.executable, "-c", code], tmp_path / "log", {})
     finally:
         signal.signal(signal.SIGINT, before)
     with pytest.raises(ProcessLookupError):

