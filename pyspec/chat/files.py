@@ -14,7 +14,7 @@ from typing import Literal
 import msgspec
 import platformdirs
 
-from pyspec._version import __version__
+from pyspec import __version__
 from pyspec.chat.conversation import Conversation, Exchange, LlamaSpeaker, Reply, SavedModel, spoken
 from pyspec.errors import InputError, InputTooLong, PyspecError
 from pyspec.llama import Piece, SpeculativeLlama

@@ -13,7 +13,7 @@ from typing import Any
 import click
 from click.shell_completion import get_completion_class, shell_complete
 
-from pyspec._version import __version__
+from pyspec import __version__
 from pyspec.cli.command import Subcommand
 from pyspec.errors import PyspecError
 
