@@ -321,11 +321,11 @@ def _rate(group: Sequence[_Cost]) -> float:
     return sum(c.tokens for c in group) / sum(c.seconds for c in group)
 
 
-def summarise(records: Sequence[RunRecord], base: str = "plain") -> list[Summary]:
-    """One summary for each mode and peer, in the order of the file; speed-ups against `base`."""
+def summarise(records: Sequence[RunRecord]) -> list[Summary]:
+    """One summary for each mode and peer, in the order of the file; speed-ups against plain, or the first where it is missing."""
     by_who = grouped(records, lambda record: record.who)
     own = {who: costs(group) for who, group in by_who.items()}
-    against = own.get(base) or next(iter(own.values()), {})
+    against = own.get("plain") or next(iter(own.values()), {})
     return [_summary(who, by_who[who], compare(own[who], against)) for who in by_who if own[who]]
 
 

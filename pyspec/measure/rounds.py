@@ -53,13 +53,11 @@ class Chain(msgspec.Struct, omit_defaults=True):
         """Tokens whose fate a strict round of the whole draft would show: those accepted, and the first refused one."""
         return min(self.matched + 1, self.n)
 
-    def draft(self, n: int, seq: int = 0, companion: bool = True) -> Draft:
-        """The first n tokens as a policy sees them."""
+    def draft(self, n: int, companion: bool = True) -> Draft:
+        """The first n tokens as a policy sees them, those of a companion if it looked."""
         if self.match_length:
-            return Draft(
-                seq, n, source=LOOKUP, match_length=self.match_length, choices=self.choices
-            )
-        out = Draft(seq, n, self.p[:n], self.h[:n])
+            return Draft(0, n, source=LOOKUP, match_length=self.match_length, choices=self.choices)
+        out = Draft(0, n, self.p[:n], self.h[:n])
         if companion and self.s:
             out.s, out.a, out.pc, out.agree = self.s[:n], self.a[:n], self.pc[:n], self.agree[:n]
         return out

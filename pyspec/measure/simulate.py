@@ -9,7 +9,7 @@ milliseconds by rows; a policy sees them with noise, the sums have none. Python'
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from math import exp, log
 from typing import NamedTuple
 
@@ -103,9 +103,8 @@ def _level(mean: float, spread: float) -> float:
 class Position:
     """A text in flight: committed tokens, how far the side models' KV lags behind them, and what this round drafted."""
 
-    def __init__(self, seq: int, text: Answer) -> None:
-        self.seq, self.text = seq, text
-        self.t = 0
+    def __init__(self, text: Answer) -> None:
+        self.text, self.t = text, 0
         self.lag = self.companion_lag = text.prompt - 1
         self.begin()
 
@@ -118,7 +117,7 @@ class Position:
     def place(self) -> Place:
         """Where it stands, as the loop gives it to a policy."""
         left = self.text.length - self.t
-        return Place(self.seq, self.room, self.lag, left, self.text.prompt + self.t)
+        return Place(0, self.room, self.lag, left, self.text.prompt + self.t)
 
     @property
     def by_model(self) -> int:
@@ -127,16 +126,16 @@ class Position:
 
     def begin(self) -> None:
         """A round begins, with nothing drafted."""
-        self.chain, self.draft = NOTHING, Draft(self.seq, 0)
+        self.chain, self.draft = NOTHING, Draft(0, 0)
 
-    def pick(self, longest: int, plan: Plan) -> None:
+    def pick(self, plan: Plan) -> None:
         """Draft: a match that is long enough, else the model's as far as the floors let it."""
         self.chain = self.text.lookup(self.t)
         n = min(self.chain.n, self.room)
-        if not self.room or self.chain.match_length < plan.lookup_min:
+        if self.chain.match_length < plan.lookup_min:
             self.chain = self.text.model(self.t)
-            n = drafted(self.chain, max(0, min(longest, self.room)), plan)
-        self.draft = self.chain.draft(n, self.seq, plan.use_companion)
+            n = drafted(self.chain, max(0, min(plan.lengths[0], self.room)), plan)
+        self.draft = self.chain.draft(n, plan.use_companion)
 
     def settle(self, used: int, scored: bool) -> SeqOutcome:
         """Commit what is accepted of so many verified tokens; a model that saw the draft lacks at most its last one."""
@@ -147,7 +146,7 @@ class Position:
         self.companion_lag = (
             int(accepted >= n) if n and scored else self.companion_lag + accepted + 1
         )
-        return SeqOutcome(self.seq, used, accepted, next_match=following)
+        return SeqOutcome(0, used, accepted, next_match=following)
 
 
 class Player:
@@ -170,75 +169,55 @@ class Player:
         """Tokens per ms."""
         return self.tokens / self.ms
 
-    def play(self, texts: Sequence[Answer], width: int = 1) -> Player:
-        """All texts to their end, `width` of them at a time; a text that ends makes way for the next one."""
-        for batch in _batches(texts, width, self.policy):
-            self._round(batch)
+    def play(self, texts: Iterable[Answer]) -> Player:
+        """All texts to their end, one after the other."""
+        for text in texts:
+            self.policy.begin_answer()
+            self.policy.begin_sequence(0)
+            at = Position(text)
+            while at.t < text.length:
+                self._round(at)
+            self.tokens += text.length
         return self
 
-    def _round(self, places: Sequence[Position]) -> None:
-        out = Outcome((), 0.0, 0, depth=max(p.text.prompt + p.t for p in places))
-        before, scored = sum(p.t for p in places), False
-        for p in places:
-            p.begin()
-        if any(p.room for p in places):
-            plan = self.policy.plan([p.place for p in places])
-            for p, n in zip(places, plan.lengths, strict=True):
-                p.pick(n, plan)
-            scored = self._draft([p for p in places if p.by_model], plan, out)
-        drew = any(p.draft.n for p in places)
-        used = self.policy.choose([p.draft for p in places]) if drew else [0] * len(places)
-        rows = out.verify_rows = len(places) + sum(used)
-        out.t_verify = self.costs.target(rows)
+    def _round(self, at: Position) -> None:
+        out, scored = Outcome((), 0.0, 0, depth=at.text.prompt + at.t), False
+        at.begin()
+        if at.room:
+            plan = self.policy.plan([at.place])
+            at.pick(plan)
+            scored = self._draft(at, plan, out)
+        drew = at.draft.n > 0
+        used = self.policy.choose([at.draft])[0] if drew else 0
+        out.verify_rows = 1 + used
+        out.t_verify = self.costs.target(1 + used)
         self.ms += out.t_draft + out.t_companion + out.t_verify
         self.drafted.append(out.draft_steps > 0)
+        out.seqs = [at.settle(used, scored)]
+        out.t_verify = self._noisy(out.t_verify) + self._stalls.get(self.rounds, 0.0)
+        out.t_draft, out.t_companion = self._noisy(out.t_draft), self._noisy(out.t_companion)
         self.rounds += 1
-        out.seqs = [p.settle(n, scored) for p, n in zip(places, used, strict=True)]
-        self.tokens += sum(p.t for p in places) - before
-        self._blur(out)
         if drew:
             self.policy.observe(out)
         else:
-            self.policy.watch(len(places), out.t_verify, out.t_verify, out.depth)
+            self.policy.watch(1, out.t_verify, out.t_verify, out.depth)
 
-    def _draft(self, drawn: Sequence[Position], plan: Plan, out: Outcome) -> bool:
+    def _draft(self, at: Position, plan: Plan, out: Outcome) -> bool:
         """The side models' times; whether the companion scored."""
-        if not drawn:
+        if not at.by_model:
             return False
-        out.draft_steps = max(p.by_model for p in drawn)
-        out.caught_up = sum(p.lag for p in drawn)
-        for i in range(out.draft_steps):
-            behind = out.caught_up if i == 0 else 0
-            out.t_draft += self.costs.draft(behind + sum(p.by_model > i for p in drawn))
-        scored = plan.use_companion and any(p.draft.s for p in drawn)
+        out.draft_steps, out.caught_up = at.by_model, at.lag
+        for behind in (at.lag, *[0] * (at.by_model - 1)):
+            out.t_draft += self.costs.draft(behind + 1)
+        scored = plan.use_companion and bool(at.draft.s)
         if scored:
-            out.companion_rows = sum(p.by_model for p in drawn)
-            rows = out.companion_rows + sum(p.companion_lag for p in drawn)
-            out.t_companion = self.costs.companion(rows)
+            out.companion_rows = at.by_model
+            out.t_companion = self.costs.companion(at.by_model + at.companion_lag)
         return scored
 
-    def _blur(self, out: Outcome) -> None:
-        """What a clock would say."""
-        out.t_verify = self._noisy(out.t_verify) + self._stalls.get(self.rounds - 1, 0.0)
-        out.t_draft, out.t_companion = self._noisy(out.t_draft), self._noisy(out.t_companion)
-
     def _noisy(self, ms: float) -> float:
+        """What a clock would say."""
         return ms * exp(self._rng.gauss(0.0, _NOISE)) if ms else 0.0
-
-
-def _batches(texts: Sequence[Answer], width: int, policy: Policy) -> Iterator[list[Position]]:
-    """The texts that take part in each round; one that ends makes way for the next."""
-    waiting, free = list(texts), list(range(width))
-    running: list[Position] = []
-    while waiting or running:
-        if not running:
-            policy.begin_answer()
-        while waiting and free:
-            running.append(Position(free.pop(0), waiting.pop(0)))
-            policy.begin_sequence(running[-1].seq)
-        yield running
-        free += [p.seq for p in running if p.t >= p.text.length]
-        running = [p for p in running if p.t < p.text.length]
 
 
 def drafted(chain: Chain, longest: int, plan: Plan) -> int:

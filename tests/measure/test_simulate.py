@@ -105,13 +105,6 @@ def test_a_fixed_policy_is_as_fast_as_the_closed_form_says() -> None:
         )
 
 
-def test_several_texts_side_by_side_all_end() -> None:
-    """Every token of every text is emitted, whatever the width."""
-    texts = synthetic(0.7, n=7)
-    for width in (1, 3, 8):
-        assert Player(FixedPolicy(2), FLAT).play(texts, width).tokens == 7 * 60
-
-
 def test_times_go_on_behind_their_last_point() -> None:
     """As steep as in their upper half."""
     times = Times({1: 1.0, 8: 2.0, 16: 4.0})
