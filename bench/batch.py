@@ -49,12 +49,9 @@ class BatchResults(Comparison, kw_only=True):
         "resident set, weights included; beyond KV is what it has over the loop's, without the KV cells of both."
     )
 
-    records: int
+    work = "{0.records} records, at most {0.max_tokens} tokens each"
 
-    @property
-    def work(self) -> str:
-        """Records, and the most tokens of each."""
-        return f"{self.records} records, at most {self.max_tokens} tokens each"
+    records: int
 
     def table(self) -> str:
         """Speed, memory and what was accepted, a row a contender."""

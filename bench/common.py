@@ -75,6 +75,8 @@ class Comparison(msgspec.Struct, kw_only=True):
 
     heading: ClassVar[str]
     intro: ClassVar[str]
+    work: ClassVar[str]
+    """What every contender had to do, with the fields of a comparison."""
 
     title: str
     command: str
@@ -89,11 +91,6 @@ class Comparison(msgspec.Struct, kw_only=True):
     def find(self, name: str) -> dict[str, Any] | None:
         """A contender's figures by its name."""
         return next((one for one in self.contenders if one["name"] == name), None)
-
-    @property
-    def work(self) -> str:
-        """What every contender had to do."""
-        raise NotImplementedError
 
     def table(self) -> str:
         """The contenders' figures as Markdown."""
@@ -138,7 +135,7 @@ def write_page(folder: Path, kind: type[Comparison]) -> None:
     for path in sorted(folder.glob("*.json")):
         found = msgspec.json.decode(path.read_bytes(), type=kind)
         made = (
-            f"Made by `{found.command}` on {found.day}: {found.machine}, {found.threads} threads; {found.work}, "
+            f"Made by `{found.command}` on {found.day}: {found.machine}, {found.threads} threads; {found.work.format(found)}, "
             f"temperature 0, strict; medians of {found.repeat}, the contenders taking turns. "
             f"Target {found.target.name}, sha256 {found.target.sha256}."
         )

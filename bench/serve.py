@@ -46,15 +46,10 @@ class ServeResults(Comparison, kw_only=True):
         'tenth of the requests and at the end. "pyspec" is `pyspec serve` as it comes, "pyspec:none" the same without drafts.'
     )
 
+    work = "{0.clients} clients, {0.requests} requests of at most {0.max_tokens} tokens"
+
     clients: int
     requests: int
-
-    @property
-    def work(self) -> str:
-        """Clients and requests, and the most tokens of each."""
-        return (
-            f"{self.clients} clients, {self.requests} requests of at most {self.max_tokens} tokens"
-        )
 
     def table(self) -> str:
         """A row a contender; speeds beside llama-server's where it was measured."""

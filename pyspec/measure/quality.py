@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from math import comb, erfc, sqrt
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import msgspec
@@ -112,7 +113,7 @@ def _figures(
     pairs = [(loops[key], base_loops[key]) for key in loops if key in base_loops]
     alike = [r for r in group if r.key[1:] in base_loops]
     measures = {
-        name: Measure(_mean(list(each.values())), len(each), paired(each, base.get(name, {})))
+        name: Measure(fmean(each.values()), len(each), paired(each, base.get(name, {})))
         for name, each in own.items()
     }
     found = Figures(
@@ -136,28 +137,27 @@ def _values(
 ) -> dict[str, _Values]:
     """Every figure of every question, by the figure's name."""
     found: dict[str, _Values] = {}
-    varied: _Values = {}
     for q, records in grouped(group, lambda record: record.question_id).items():
         turns = [record.turns[0] for record in records]
-        measured = [pair for turn in turns for pair in _measured(turn, asked[q], scorer)]
-        for name, pairs in grouped(measured, lambda pair: pair[0]).items():
-            found.setdefault(name, {})[q] = _mean([value for _, value in pairs])
+        each = [_measured(turn, asked[q], scorer) for turn in turns]
+        values = {name: fmean(one[name] for one in each) for name in each[0]}
         if len(turns) > 1:
-            varied[q] = variety([turn.tokens for turn in turns])
-    return {**found, VARIETY: varied} if varied else found
+            values[VARIETY] = variety([turn.tokens for turn in turns])
+        for name, value in values.items():
+            found.setdefault(name, {})[q] = value
+    return found
 
 
-def _measured(turn: TimedAnswer, question: Question, scorer: Any) -> Iterator[tuple[str, float]]:
-    yield NATS, _mean(turn.nats)
+def _measured(turn: TimedAnswer, question: Question, scorer: Any) -> dict[str, float]:
     distinct = distinct_4(turn.tokens)
-    yield DISTINCT, distinct
-    yield LOOPS, float(distinct < LOOPED)
-    what = question.check_of(0)
-    if what is not None:
-        yield what["kind"], float(bool(turn.check))
+    nats = fmean(turn.nats) if turn.nats else 0.0
+    found = {NATS: nats, DISTINCT: distinct, LOOPS: float(distinct < LOOPED)}
+    if (what := question.check_of(0)) is not None:
+        found[what["kind"]] = float(bool(turn.check))
     told = question.reference[0] if question.reference else None
     if scorer is not None and isinstance(told, str) and told:
-        yield ROUGE, float(scorer.score(told, turn.text)["rougeL"].fmeasure)
+        found[ROUGE] = float(scorer.score(told, turn.text)["rougeL"].fmeasure)
+    return found
 
 
 def _scorer() -> Any:
@@ -208,10 +208,6 @@ def _length(group: Sequence[RunRecord]) -> float:
 
 def _looped(group: Sequence[RunRecord]) -> dict[tuple[int | str, int], bool]:
     return {r.key[1:]: distinct_4(r.turns[0].tokens) < LOOPED for r in group}
-
-
-def _mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values) if values else 0.0
 
 
 _SEEN = (NATS, LOOPS, DISTINCT, VARIETY)

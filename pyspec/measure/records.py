@@ -284,30 +284,26 @@ def geomean(values: Sequence[float]) -> float:
     return geometric_mean(values) if values and min(values) > 0.0 else 0.0
 
 
-class _Cost(msgspec.Struct):
-    """One question's answer, repeats joined: tokens after the first ones, and their seconds."""
-
-    category: str
-    tokens: float
-    seconds: float
+_Cost = tuple[str, float, float]
+"""A question's category, its tokens after the first ones, and their seconds."""
 
 
-def costs(records: Sequence[RunRecord]) -> dict[int | str, _Cost]:
-    """By question: tokens and seconds, as medians over repeats, without failed records."""
+def _costs(records: Sequence[RunRecord]) -> dict[int | str, _Cost]:
+    """By question: medians over repeats, without failed records."""
     whole = [record for record in records if not record.error]
     out = {}
     for question, group in grouped(whole, lambda record: record.question_id).items():
         tokens = median(sum(max(0, len(t.tokens) - 1) for t in r.turns) for r in group)
         seconds = median(sum(t.decode_s for t in r.turns) for r in group)
         if tokens > 0 and seconds > 0:
-            out[question] = _Cost(group[0].category, tokens, seconds)
+            out[question] = group[0].category, tokens, seconds
     return out
 
 
-def compare(own: dict[int | str, _Cost], base: dict[int | str, _Cost]) -> dict[str, Speed]:
+def _compare(own: dict[int | str, _Cost], base: dict[int | str, _Cost]) -> dict[str, Speed]:
     """Speeds by category and in total, on the questions that both answered."""
     both = [question for question in own if question in base]
-    groups = grouped(both, lambda question: own[question].category)
+    groups = grouped(both, lambda question: own[question][0])
     groups |= {TOTAL: both} if both else {}
     out = {}
     for name, group in groups.items():
@@ -318,15 +314,15 @@ def compare(own: dict[int | str, _Cost], base: dict[int | str, _Cost]) -> dict[s
 
 
 def _rate(group: Sequence[_Cost]) -> float:
-    return sum(c.tokens for c in group) / sum(c.seconds for c in group)
+    return sum(tokens for _, tokens, _ in group) / sum(seconds for *_, seconds in group)
 
 
 def summarise(records: Sequence[RunRecord]) -> list[Summary]:
     """One summary for each mode and peer, in the order of the file; speed-ups against plain, or the first where it is missing."""
     by_who = grouped(records, lambda record: record.who)
-    own = {who: costs(group) for who, group in by_who.items()}
+    own = {who: _costs(group) for who, group in by_who.items()}
     against = own.get("plain") or next(iter(own.values()), {})
-    return [_summary(who, by_who[who], compare(own[who], against)) for who in by_who if own[who]]
+    return [_summary(who, by_who[who], _compare(own[who], against)) for who in by_who if own[who]]
 
 
 def hindsight(summaries: Sequence[Summary]) -> Summary | None:

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -35,7 +35,7 @@ from pyspec.engine.parts import choose_parts, states_of
 from pyspec.engine.runs import Run
 from pyspec.errors import MeasureError, OptionError
 from pyspec.measure.costs import nats_of
-from pyspec.measure.records import RunLog, RunRecord, Setup, TimedAnswer, describe
+from pyspec.measure.records import RunLog, RunRecord, TimedAnswer, describe
 from pyspec.measure.tasks import Mode, Options, Question, Report, check, each_once, parse_mode
 from pyspec.policy.lengths import FIXED_MAX, Fixed, parse_length
 from pyspec.policy.simple import FixedPolicy
@@ -276,8 +276,8 @@ def answer_all(
             (variant, repeat)
             for repeat in range(options.repeat)
             for variant in sides.variants
-            if (variant.first is None or i < variant.first)
-            and not journal.has(variant.name, questions[i].question_id, repeat)
+            if variant.first is None or i < variant.first
+            if not journal.has(variant.name, questions[i].question_id, repeat)
         ]
 
     work = [(question, due) for i, question in enumerate(questions) if (due := lacking(i))]
@@ -291,25 +291,15 @@ def answer_all(
             turns = sides.answer(seeded, prompt, rates(journal.records, sides.variants))
         except KeyboardInterrupt:
             break  # the page then says what is known so far
-        for record in _records(due, question, setup, turns):
-            journal.add(record)
+        for (variant, repeat), turn in zip(due, turns, strict=True):
+            if (what := question.check_of(0)) is not None:
+                turn.check = check(what, turn.text)
+            key = variant.name, question.question_id, question.category, repeat
+            journal.add(RunRecord(*key, [turn], setup, exact=variant.margin is None))
     report(len(work), len(work), "done")
     if not journal.records:
         raise MeasureError("no question fits the context", "give more with -c")
     return journal.records
-
-
-def _records(
-    due: Sequence[tuple[Variant, int]],
-    question: Question,
-    setup: Setup,
-    turns: Sequence[TimedAnswer],
-) -> Iterator[RunRecord]:
-    what = question.check_of(0)
-    for (variant, repeat), turn in zip(due, turns, strict=True):
-        turn.check = check(what, turn.text) if what is not None else None
-        yield RunRecord(variant.name, question.question_id, question.category, repeat, [turn], setup,
-                     exact=variant.margin is None)  # fmt: skip
 
 
 def rates(records: Sequence[RunRecord], variants: Sequence[Variant]) -> dict[str, float]:
