@@ -275,6 +275,7 @@ def run_child(
         finally:
             timer.cancel()
             child.kill()  # nothing, where it has ended
+            child.wait()
         errors.seek(0)
         return _outcome(status, last, errors.read()[-2000:], timed_out.is_set())
 

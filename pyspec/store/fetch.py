@@ -25,6 +25,7 @@ from pyspec.store.files import (
     remember,
     write_whole,
 )
+from pyspec.store.gguf import parse_header
 from pyspec.store.header import read_header
 from pyspec.store.machine import default_threads, this_machine
 from pyspec.store.others import PART
@@ -144,7 +145,7 @@ def _verify(entry: Entry, path: Path) -> None:
         raise FetchError(f"{entry.name} has the sha256 {found} and should have {sha256}", again)
     try:
         # a part of a split file can be judged only beside the others
-        read_header(path, model=not PART.search(entry.file))
+        (parse_header if PART.search(entry.file) else read_header)(path)
     except ModelError as error:
         raise FetchError(f"{entry.name} was fetched and is no usable model: {error}") from error
 

@@ -25,19 +25,13 @@ _RWKV_BYTE = re.compile(rb"\\x(..)|\\([^x])|([^\\])", re.DOTALL)
 """One byte as such a vocabulary spells it."""
 
 
-def read_header(
-    path: str | os.PathLike[str], *, model: bool = True, weights: bool = True
-) -> Header:
-    """Reads and checks the header of a GGUF file, with all its parts if it is split.
+def read_header(path: str | os.PathLike[str], *, weights: bool = True) -> Header:
+    """Reads and checks the header of a model, with all its parts if it is split.
 
-    With `model=False` only the format is checked, for later parts; with `weights=False` a
-    vocabulary without weights is a model too. Raises
-    ModelNotFound, ModelUnreadable or ModelInvalid and nothing else.
+    With `weights=False` a vocabulary without weights is a model too. Raises ModelNotFound,
+    ModelUnreadable or ModelInvalid and nothing else.
     """
-    header = parse_header(Path(path))
-    if not model:
-        return header
-    header = _join_parts(header)
+    header = _join_parts(parse_header(Path(path)))
     if weights:
         _check_shape(header)
     _check_vocabulary(header)

@@ -74,10 +74,14 @@ def names(*, targets_only: bool = False) -> list[str]:
 
 
 def find_here(name: str) -> Found | None:
-    """The model of a name among the added, fetched and other programs', or None; an owner's name goes first."""
-    candidates = list(_unknown_here())
-    by_name = [found for found in candidates if found.name.casefold() == name.casefold()]
-    matches = by_name or [found for found in candidates if found.answers_to(name)]
+    """The model of a name, in any case of letters, among the added, fetched and other programs', or None.
+
+    Its owner's name for it goes before its other ones.
+    """
+    wanted, here = name.casefold(), list(_unknown_here())
+    matches = [found for found in here if found.name.casefold() == wanted] or [
+        found for found in here if wanted in map(str.casefold, found.aliases)
+    ]
     return min(matches, key=_preference) if matches else None
 
 

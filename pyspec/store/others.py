@@ -40,11 +40,6 @@ class Found:
     origin: str
     aliases: tuple[str, ...] = ()
 
-    def answers_to(self, name: str) -> bool:
-        """Whether the owner's name or another one is meant, in any case of letters."""
-        folded = name.casefold()
-        return folded == self.name.casefold() or any(folded == a.casefold() for a in self.aliases)
-
 
 def found_elsewhere() -> list[Found]:
     """Every model of the other programs, by program and name; a folder that cannot be read has none."""
