@@ -70,6 +70,17 @@ class Reply:
     seed: int = 0
     stats: AnswerStats | None = None
 
+    @classmethod
+    def of(
+        cls, pieces: Sequence[Piece], seed: int, piece: Callable[[int], bytes],
+        stats: AnswerStats | None = None,
+    ) -> Reply:  # fmt: skip
+        """What the pieces of an answer say together; one that an error cut has the reason `error`."""
+        text = "".join(each.text for each in pieces)
+        tokens = [token for each in pieces for token in each.tokens]
+        reason = (pieces[-1].finish_reason if pieces else None) or "error"
+        return cls(text, spoken(tokens, text, piece), reason, seed, stats)
+
     def message(self) -> Message:
         """The turn for a template; as generated, so that what the context holds stays a prefix."""
         if not self.tokens:
@@ -146,32 +157,8 @@ def spoken(tokens: Sequence[Token], text: str, piece: Callable[[int], bytes]) ->
 # -- the model ---------------------------------------------------------------------------------------------------------
 
 
-Opener = Callable[[str, str], SpeculativeLlama]
-
 _QUICK_HASH = 1 << 30
 """Bytes of a target that are hashed in a few seconds."""
-
-
-class LlamaSpeaker:
-    """What a loaded model says of itself and of its tokens, so that saved ones can be checked."""
-
-    def __init__(self, llm: SpeculativeLlama) -> None:
-        self._llm = llm
-
-    def target(self) -> SavedModel:
-        """Says which target a conversation is held with. Large files that nobody hashed yet are not hashed for this."""
-        path = Path(self._llm.model_path)
-        small = path.stat().st_size <= _QUICK_HASH
-        digest = file_sha256(path) if small else known_sha256(path)
-        return SavedModel(_utf8(path.stem), digest, _utf8(str(path.absolute())))
-
-    def is_text(self, token: int) -> bool:
-        """Whether an id stands for bytes of text: not out of range, not a control token."""
-        return 0 <= token < self._llm.n_vocab() and bool(self._llm.piece(token))
-
-    def piece(self, token: int) -> bytes:
-        """Bytes of a token."""
-        return self._llm.piece(token)
 
 
 def _utf8(text: str) -> str:
@@ -179,47 +166,62 @@ def _utf8(text: str) -> str:
     return text.encode("utf-8", "replace").decode()
 
 
-class LlamaChat(LlamaSpeaker):
-    """A model to talk with, over one context for all turns: opens its `SpeculativeLlama` with `opener(draft, companion)`.
+class LlamaChat:
+    """A model to talk with, over one context for all turns.
 
-    One answer at a time; `cancel` alone may come from another thread. Opening again, for
-    `use`, has the context read anew; the conversation is the caller's.
+    opener: loads it; `use` calls it again with draft= or companion=. One answer at a time; `cancel` alone may come from
+    another thread.
     """
 
-    def __init__(self, opener: Opener, draft: str = "auto", companion: str = "none") -> None:
+    def __init__(self, opener: Callable[..., SpeculativeLlama]) -> None:
         self._opener = opener
-        self._open(draft, companion)
+        self._open({})
         self._stats: AnswerStats | None = None
         self._cancelled = False
+
+    def target(self) -> SavedModel:
+        """Says which target a conversation is held with. Large files that nobody hashed yet are not hashed for this."""
+        path = Path(self.llm.model_path)
+        small = path.stat().st_size <= _QUICK_HASH
+        digest = file_sha256(path) if small else known_sha256(path)
+        return SavedModel(_utf8(path.stem), digest, _utf8(str(path.absolute())))
+
+    def is_text(self, token: int) -> bool:
+        """Whether an id stands for bytes of text: not out of range, not a control token."""
+        return 0 <= token < self.llm.n_vocab() and bool(self.llm.piece(token))
+
+    def piece(self, token: int) -> bytes:
+        """Bytes of a token."""
+        return self.llm.piece(token)
 
     @property
     def n_ctx(self) -> int:
         """Tokens the context holds."""
-        return int(self._llm.n_ctx())
+        return int(self.llm.n_ctx())
 
     @property
     def draft(self) -> str:
         """Name of what drafts, or none."""
-        return self._llm.assembly.draft
+        return self.llm.assembly.draft
 
     @property
     def companion(self) -> str:
         """Name of the companion, or none."""
-        return self._llm.assembly.companion
+        return self.llm.assembly.companion
 
     @property
     def name(self) -> str:
         """Name of the target's file."""
-        return Path(self._llm.model_path).stem
+        return Path(self.llm.model_path).stem
 
     def prompt(self, messages: Sequence[Message]) -> list[int]:
         """Token ids of the messages, open for the next answer."""
-        return self._template.prompt(messages)
+        return self.template.prompt(messages)
 
     def cancel(self) -> None:
         """End the answer in flight; safe from any thread."""
         self._cancelled = True  # the engine forgets its own flag where a new call of `steps` begins
-        self._llm.cancel()
+        self.llm.cancel()
 
     def stats(self) -> AnswerStats | None:
         """What the last answer did; None where it did nothing."""
@@ -228,50 +230,59 @@ class LlamaChat(LlamaSpeaker):
     def describe(self) -> list[tuple[str, str]]:
         """Names and values that say what is loaded."""
         return [
-            ("target", self._llm.model_path),
+            ("target", self.llm.model_path),
             ("draft", self.draft),
             ("companion", self.companion),
             ("context", f"{self.n_ctx} tokens"),
-            ("template", self._template.format.name),
+            ("template", self.template.format.name),
         ]
 
     def close(self) -> None:
         """Free the models."""
-        self._llm.close()
+        self.llm.close()
 
-    def use(self, *, draft: str | None = None, companion: str | None = None) -> None:
-        """Open again with another draft or companion; on an error, with the former ones."""
-        words = (draft or self._words[0], companion or self._words[1])
-        self._llm.close()  # first: two targets need not fit into memory
+    def use(self, **other: str) -> None:
+        """Open again with another draft or companion, and read the context anew; on an error, with the former ones."""
+        self.llm.close()  # first: two targets need not fit into memory
         try:
-            self._open(*words)
+            self._open(self._other | other)
         except (PyspecError, KeyboardInterrupt):
-            self._open(*self._words)
+            self._open(self._other)
             raise
 
-    def _open(self, draft: str, companion: str) -> None:
-        self._llm = self._opener(draft, companion)
-        self._template = ChatTemplate.of(self._llm)
-        self._words = (draft, companion)
+    def _open(self, other: dict[str, str]) -> None:
+        self.llm = self._opener(**other)
+        self.template = ChatTemplate.of(self.llm)
+        self._other = other
 
-    def answer(self, prompt: Sequence[int], options: AnswerOptions) -> Generator[Piece, None, None]:
-        """Answer a prompt of tokens; the last piece has a finish_reason."""
+    def answer(
+        self, prompt: Sequence[int], options: AnswerOptions, stop: Sequence[str] | None = None
+    ) -> Generator[Piece, None, None]:
+        """Answer a prompt of tokens; the last piece has a finish_reason. stop: texts that end it, None for the template's."""
         self._cancelled, self._stats = False, None
-        before = self._llm.last_speculation
+        if stop is None:
+            stop = ("\nUser:",) if self.template.format is PLAIN else ()
+        return self._pieces(prompt, options, stop)
+
+    def _pieces(
+        self, prompt: Sequence[int], options: AnswerOptions, stop: Sequence[str]
+    ) -> Generator[Piece, None, None]:
+        before = self.llm.last_speculation
 
         def reading(done: int, total: int) -> None:
             if self._cancelled:  # before the engine had begun
-                self._llm.cancel()
+                self.llm.cancel()
             if options.progress is not None:
                 options.progress(done, total)
 
         pieces = stream_text(
-            self._llm,
+            self.llm,
             prompt,
             options.sampling,
             max_tokens=options.max_tokens,
-            stop=("\nUser:",) if self._template.format is PLAIN else (),
+            stop=stop,
             speculation=options.speculation,
+            grammar=options.grammar,
             progress=reading,
         )
         try:
@@ -282,5 +293,5 @@ class LlamaChat(LlamaSpeaker):
                     if ended:
                         return
         finally:
-            if self._llm.last_speculation is not before:  # else nothing was decoded
-                self._stats = AnswerStats(self._llm.last_speculation, self._llm.last_timings)
+            if self.llm.last_speculation is not before:  # else nothing was decoded
+                self._stats = AnswerStats(self.llm.last_speculation, self.llm.last_timings)

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import stat
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Literal
@@ -15,14 +13,10 @@ import msgspec
 import platformdirs
 
 from pyspec import __version__
-from pyspec.chat.conversation import Conversation, Exchange, LlamaSpeaker, Reply, SavedModel, spoken
-from pyspec.errors import InputError, InputTooLong, PyspecError
-from pyspec.llama import Piece, SpeculativeLlama
+from pyspec.chat.conversation import Conversation, Exchange, LlamaChat, Reply, SavedModel
+from pyspec.errors import InputError, InputTooLong
 from pyspec.store.files import utf8, write_whole
-from pyspec.text import PLAIN, ChatTemplate
 from pyspec.tokens import Source, Token
-
-log = logging.getLogger("pyspec")
 
 MAX_TEXT = 1 << 20
 """Bytes of a text that is read, or of a line that is typed."""
@@ -112,7 +106,7 @@ def load(path: Path) -> SavedChat:
         raise InputError(f"{path} is no saved chat: {error}", "/save writes them") from None
 
 
-def restore(saved: SavedChat, model: LlamaSpeaker) -> tuple[Conversation, bool]:
+def restore(saved: SavedChat, model: LlamaChat) -> tuple[Conversation, bool]:
     """The saved conversation, and whether it was held with this very target.
 
     Tokens count only with the same target, and where they are plain text that says what the
@@ -139,13 +133,13 @@ def restore(saved: SavedChat, model: LlamaSpeaker) -> tuple[Conversation, bool]:
     return conversation, same
 
 
-def _answer(message: SavedMessage, model: LlamaSpeaker, same: bool) -> Reply:
+def _answer(message: SavedMessage, model: LlamaChat, same: bool) -> Reply:
     tokens = _tokens(message, model) if same else ()
     seed = message.seed & 0xFFFFFFFF
     return Reply(message.content, tokens, message.finish_reason, seed)
 
 
-def _tokens(message: SavedMessage, model: LlamaSpeaker) -> tuple[Token, ...]:
+def _tokens(message: SavedMessage, model: LlamaChat) -> tuple[Token, ...]:
     sources = {int(source) for source in Source}
     for token in message.tokens:
         known = model.is_text(token.id) and model.is_text(token.preferred)
@@ -220,10 +214,11 @@ def new_path() -> Path | None:
     return folder / f"{moment}-{os.getpid()}.json"
 
 
-def newest() -> Path | None:
-    """The chat that was written last, or None."""
-    chats = _all(log_folder())
-    return chats[-1] if chats else None
+def newest() -> Path:
+    """The chat that was written last. Raises InputError where none is kept."""
+    if not (chats := _all(log_folder())):
+        raise InputError("there is nothing to go on with", "ask something first, without -c")
+    return chats[-1]
 
 
 def _all(folder: Path | None) -> list[Path]:
@@ -244,67 +239,5 @@ def _prune(folder: Path) -> None:
 
 def last_model() -> str | None:
     """The file of the model that the newest chat was held with, if it is there."""
-    path = newest()
-    model = load(path).model.path if path is not None else ""
+    model = load(newest()).model.path
     return model if model and Path(model).is_file() else None
-
-
-# -- one answer at a time ----------------------------------------------------------------------------------------------
-
-
-@dataclass
-class Dialogue:
-    """The conversation that an answer belongs to, and the file it is kept in, if any."""
-
-    llm: SpeculativeLlama
-    template: ChatTemplate
-    conversation: Conversation
-    path: Path | None
-    raw: bool
-
-    @classmethod
-    def begin(
-        cls, llm: SpeculativeLlama, system: str | None, *, raw: bool, going_on: bool, log: bool
-    ) -> Dialogue:
-        """A new one, or with `going_on` the newest that was logged. Raises InputError where there is none."""
-        template = ChatTemplate.of(llm)
-        raw = raw or template.format is PLAIN
-        made = cls(llm, template, Conversation(system), None, raw)
-        if going_on:
-            made._go_on(newest(), system)
-        elif log and not raw:
-            made.path = new_path()
-        return made
-
-    def _go_on(self, path: Path | None, system: str | None) -> None:
-        if path is None:
-            raise InputError("there is no answer to go on with", "ask something first, without -c")
-        if self.raw:
-            raise InputError(
-                "a text without a chat template has no turns to go on with", "leave -c or --raw out"
-            )
-        self.conversation, _ = restore(load(path), LlamaSpeaker(self.llm))
-        if system is not None:
-            self.conversation.system = system
-        self.path = path
-
-    def prompt(self, text: str) -> list[int]:
-        """The tokens of the conversation with one more question, or of a raw text."""
-        if self.raw:
-            return self.template.bare(text)
-        self.conversation.exchanges.append(Exchange(text))
-        return self.template.prompt(self.conversation.messages())
-
-    def keep(self, text: str, pieces: list[Piece], seed: int) -> None:
-        """Log the answer to the newest question; a log that cannot be written is said and ends nothing."""
-        said = "".join(piece.text for piece in pieces)
-        if self.path is None or not said:
-            return
-        tokens = [token for piece in pieces for token in piece.tokens]
-        answer = Reply(said, spoken(tokens, said, self.llm.piece), pieces[-1].finish_reason, seed)
-        self.conversation.exchanges[-1] = Exchange(text, answer)
-        try:
-            target = LlamaSpeaker(self.llm).target()
-            save(self.path, self.conversation, {}, target)
-        except PyspecError as error:
-            log.warning("the answer is not logged: %s", error)

@@ -20,16 +20,16 @@ from pyspec.chat.conversation import (
     LlamaChat,
     Reply,
     fit,
-    spoken,
 )
 from pyspec.display import Screen, counted, stats_line, verdict
 from pyspec.engine.handle import MAX_DRAFT
 from pyspec.errors import InputError, OptionError, PyspecError
+from pyspec.llama import Piece
 from pyspec.options import AnswerOptions, Speculation
 from pyspec.policy.lengths import parse_length
 from pyspec.rules import Margin, Strict, Verification
 from pyspec.sampling import Sampling
-from pyspec.tokens import Token, common_prefix
+from pyspec.tokens import common_prefix
 
 # -- settings, by the names that `/set` takes --------------------------------------------------------------------------
 
@@ -316,7 +316,7 @@ class Chat:
 
     def _stream(self, prompt: list[int], options: AnswerOptions) -> Reply:
         """Show an answer as it comes. An error ends it; what had come is kept."""
-        text, tokens, reason = "", list[Token](), "error"
+        said: list[Piece] = []
         pieces = self.model.answer(prompt, options)
         try:
             with (
@@ -325,18 +325,15 @@ class Chat:
                 closing(pieces),
             ):
                 for piece in pieces:
-                    text += piece.text
-                    tokens.extend(piece.tokens)
-                    reason = piece.finish_reason or reason
+                    said.append(piece)
                     write(piece.text)
         except PyspecError as error:
-            if not tokens:
+            if not said:
                 raise
             self.fail(error)
         if _SIGTERM in (signals or ()):
             self.leaving, self.exit_code = True, TERMINATED
-        kept = spoken(tokens, text, self.model.piece)
-        return Reply(text, kept, reason, options.sampling.seed, self.model.stats())
+        return Reply.of(said, options.sampling.seed, self.model.piece, self.model.stats())
 
     def _stop(self) -> None:
         self.interrupted_at = monotonic()

@@ -34,7 +34,6 @@ from pyspec.cli.options import (
 )
 from pyspec.cli.streams import console_of, interruptible
 from pyspec.display import STATS_HELP, Screen
-from pyspec.errors import InputError
 
 EXAMPLES = [
     ("pyspec chat", "The default model"),
@@ -92,16 +91,10 @@ def chat(
     """
     signal.signal(signal.SIGTERM, _terminate)
     on_terminal = sys.stdin.isatty() and sys.stdout.isatty()
-    resumed = _newest() if asked.going_on else None
+    resumed = newest() if asked.going_on else None
     if asked.going_on and models.model is None:
         models = replace(models, model=last_model())
-    model = LlamaChat(
-        lambda draft, companion: open_model(
-            replace(models, draft=draft, companion=companion), drafts, engine
-        ),
-        models.draft,
-        models.companion,
-    )
+    model = LlamaChat(lambda **other: open_model(replace(models, **other), drafts, engine))
     settings = asked.settings(drafts, sampler, shown.stats)
     talk = Chat(model, _screen(shown.color), interruptible, settings)
     talk.conversation = Conversation(asked.system)
@@ -123,12 +116,6 @@ def chat(
             talk.screen.note("this chat is kept; `pyspec chat -c` goes on with it")
     model.close()
     return code
-
-
-def _newest() -> Path:
-    if (path := newest()) is None:
-        raise InputError("there is no chat to go on with", "begin one without -c")
-    return path
 
 
 def _greet(talk: Chat) -> None:

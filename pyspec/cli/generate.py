@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable
+from contextlib import closing
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import click
 from rich.console import Console
 
-from pyspec.chat.files import Dialogue, last_model
+from pyspec.chat.conversation import Conversation, Exchange, LlamaChat, Reply
+from pyspec.chat.files import last_model, load, new_path, newest, restore, save
 from pyspec.cli.command import TEXT, command, option
 from pyspec.cli.options import (
     DialogueOptions,
@@ -34,10 +35,12 @@ from pyspec.display import (
     stats_line,
     verdict,
 )
-from pyspec.errors import OptionError
-from pyspec.llama import Piece, SpeculativeLlama, stream_text
+from pyspec.errors import InputError, OptionError, PyspecError
+from pyspec.llama import Piece, SpeculativeLlama
 from pyspec.mirror import PromptCache
+from pyspec.options import AnswerOptions
 from pyspec.sampling import Constraint, bounded, schema_grammar
+from pyspec.text import PLAIN
 
 _FILE = click.Path(path_type=Path, dir_okay=False)
 
@@ -134,54 +137,78 @@ def generate(
     sampling, speculation, grammar = sampler.sampling(), drafts.speculation, shape.gbnf()
     if asked.going_on and models.model is None:
         models = replace(models, model=last_model())
-    with open_model(models, drafts, engine) as llm:
-        constraint = None if grammar is None else Constraint(llm, grammar)
-        dialogue = Dialogue.begin(
-            llm, asked.system, raw=asked.raw, going_on=asked.going_on, log=asked.log
-        )
-        tokens = dialogue.prompt(text)
+    with closing(LlamaChat(lambda: open_model(models, drafts, engine))) as model:
+        shaped = None if grammar is None else Constraint(model.llm, grammar)
+        raw = asked.raw or model.template.format is PLAIN
+        conversation, path = _conversation(model, asked, raw)
+        conversation.exchanges.append(Exchange(text))
+        tokens = model.template.bare(text) if raw else model.prompt(conversation.messages())
         pieces, signals = [Piece("", (), "length")], list[int]()
         if shape.max_tokens != 0:
-            answer = partial(
-                stream_text, llm, tokens, sampling, max_tokens=shape.max_tokens, stop=shape.stop,
-                speculation=speculation, grammar=constraint,
-            )  # fmt: skip
-            cache = PromptCache(llm, asked.prompt_cache)
+            reading = PromptStatus(Console(stderr=True))
+            options = AnswerOptions(
+                sampling, speculation, shape.max_tokens, grammar=shaped, progress=reading
+            )
+            cache = PromptCache(model.llm, asked.prompt_cache)
             cache.restore(tokens)
+
+            def begun() -> None:
+                reading.stop()
+                cache.keep(tokens)
+
+            answer = model.answer(tokens, options, shape.stop)
             shown = not (output.as_json or output.tokens)
-            pieces, signals = _answer(answer, llm.cancel, lambda: cache.keep(tokens), shown=shown)
-        dialogue.keep(text, pieces, sampling.seed)
-        _say(llm, pieces, output, shape.max_tokens)
+            pieces, signals = _answer(answer, model.cancel, begun, shown=shown)
+        if path is not None and any(piece.text for piece in pieces):
+            conversation.exchanges[-1].answer = Reply.of(pieces, sampling.seed, model.piece)
+            _keep(path, conversation, model)
+        _say(model.llm, pieces, output, shape.max_tokens)
     return exit_code(signals) if pieces[-1].finish_reason == "cancelled" else 0
 
 
+def _conversation(
+    model: LlamaChat, asked: PromptOptions, raw: bool
+) -> tuple[Conversation, Path | None]:
+    """What the prompt belongs to, and the file where that is kept. Raises InputError where nothing can go on."""
+    if not asked.going_on:
+        return Conversation(asked.system), new_path() if asked.log and not raw else None
+    if raw:
+        raise InputError(
+            "a text without a chat template has no turns to go on with", "leave -c or --raw out"
+        )
+    path = newest()
+    conversation, _ = restore(load(path), model)
+    if asked.system is not None:
+        conversation.system = asked.system
+    return conversation, path
+
+
+def _keep(path: Path, conversation: Conversation, model: LlamaChat) -> None:
+    """Log the answer; a log that cannot be written is said and ends nothing."""
+    try:
+        save(path, conversation, {}, model.target())
+    except PyspecError as error:
+        click.echo(f"the answer is not logged: {error}", err=True)
+
+
 def _answer(
-    answer: Callable[..., Iterator[Piece]],
+    answer: Iterable[Piece],
     cancel: Callable[[], None],
-    was_read: Callable[[], None],
+    begun: Callable[[], None],
     *,
     shown: bool,
 ) -> tuple[list[Piece], list[int]]:
-    """Generate, writing text to stdout as it comes unless it is printed later as a whole; with the signals that came."""
+    """Write text to stdout as it comes unless it is printed later as a whole; with the signals that came."""
     pieces: list[Piece] = []
-    reading = PromptStatus(Console(stderr=True))
+    on_terminal = sys.stdout.isatty()
     with interruptible(cancel) as signals:
-
-        def progress(done: int, total: int) -> None:
-            reading(done, total)
-            if signals:  # one that came before the engine had begun
-                cancel()
-
-        on_terminal = sys.stdout.isatty()
-        for piece in answer(progress=progress):
+        for piece in answer:
             if not pieces:
-                reading.stop()
-                was_read()
+                begun()
             pieces.append(piece)
             if shown and piece.text:
                 sys.stdout.write(safe(piece.text) if on_terminal else piece.text)
                 sys.stdout.flush()
-    reading.stop()
     if shown:
         click.echo()
     return pieces, signals

@@ -110,12 +110,12 @@ QUESTION = [Exchange("Write the numbers from one to twenty.")]
 def target(smollm2: str) -> Iterator[LlamaChat]:
     """The default target with prompt lookup."""
 
-    def opened(draft: str, companion: str) -> SpeculativeLlama:
+    def opened(draft: str = "lookup", companion: str = "none") -> SpeculativeLlama:
         return SpeculativeLlama(
             smollm2, draft=draft, companion=companion, n_ctx=512, n_threads=1, n_threads_batch=1
         )
 
-    model = LlamaChat(opened, "lookup", "none")
+    model = LlamaChat(opened)
     yield model
     model.close()
 
@@ -137,7 +137,7 @@ def test_an_answer_is_the_plain_answer(target: LlamaChat) -> None:
     """A greedy strict answer is what plain decoding gives, and its end has a reason."""
     wanted = ask(target, Conversation(None, QUESTION), 40)
     pieces = list(target.answer(*wanted))
-    plain = stream_text(target._llm, wanted[0], GREEDY, max_tokens=40, speculation=OFF)
+    plain = stream_text(target.llm, wanted[0], GREEDY, max_tokens=40, speculation=OFF)
     assert joined(pieces) == joined(list(plain))
     assert [piece.finish_reason for piece in pieces][-1] == "length"
     assert not any(piece.finish_reason for piece in pieces[:-1])
@@ -153,7 +153,7 @@ def test_the_factor_comes_from_the_curve(
     list(target.answer(*ask(target, Conversation(None, QUESTION), 30)))
     stats = target.stats()
     assert stats is not None
-    curve = next(iter(target._llm._policies.values())).curve
+    curve = next(iter(target.llm._policies.values())).curve
     row = sum(curve.target.table(stats.block["prompt_tokens"] + n)[1] for n in (0, 30)) / 2
     spent = stats.timings["total_ms"] - stats.timings["prefill_ms"]
     choice = stats.block["choice"]
@@ -226,11 +226,11 @@ def test_drafts_are_changed(target: LlamaChat) -> None:
 
 def test_control_tokens_are_no_text(target: LlamaChat) -> None:
     """Only tokens with bytes of text may come from a file."""
-    end = target._llm.token_eos()
+    end = target.llm.token_eos()
     assert not target.is_text(end)
     assert not target.is_text(-1)
-    assert not target.is_text(target._llm.n_vocab())
-    assert target.is_text(target._llm.tokenize(b"hi", add_bos=False)[0])
+    assert not target.is_text(target.llm.n_vocab())
+    assert target.is_text(target.llm.tokenize(b"hi", add_bos=False)[0])
 
 
 def test_users_cannot_write_control_tokens(target: LlamaChat) -> None:
