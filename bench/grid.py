@@ -26,8 +26,7 @@ from common import arguments
 
 from pyspec.measure.records import geomean, published
 from pyspec.measure.report import table
-from pyspec.measure.rounds import Answer
-from pyspec.measure.simulate import Costs, Player, Times, fixed_speed, oracle_speed, planted
+from pyspec.measure.simulate import Answer, Costs, Player, Times, fixed_speed, oracle_speed, planted
 from pyspec.measure.tasks import grouped
 from pyspec.policy.acceptance import Learned
 from pyspec.policy.cost import SHAPES, CostCurve

@@ -22,8 +22,7 @@ from grid import costs_of
 from msgspec.structs import replace
 
 from pyspec.measure.report import table
-from pyspec.measure.rounds import Answer, load_rounds
-from pyspec.measure.simulate import Costs, Player, fixed_speed, oracle_speed
+from pyspec.measure.simulate import Answer, Costs, Player, fixed_speed, load_rounds, oracle_speed
 from pyspec.policy.goodput import GoodputPolicy
 
 ROUNDS = Path(__file__).parent / "rounds"

@@ -29,7 +29,7 @@ from pyspec.measure.quality import (
 )
 from pyspec.measure.records import published
 from pyspec.measure.report import can_draw, speed_table
-from pyspec.measure.rounds import save_rounds
+from pyspec.measure.simulate import save_rounds
 from pyspec.measure.tasks import Options, Question, Task, load_questions, parse_modes, select
 from pyspec.measure.variants import SideBySide, answer_all, parse_variants
 from pyspec.profiles import save_prior

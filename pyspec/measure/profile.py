@@ -6,28 +6,34 @@ What a decode costs, how often drafts are accepted, and which plan that makes th
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from contextlib import closing
 from copy import deepcopy
 from dataclasses import dataclass
 from itertools import accumulate
+from math import inf
 from pathlib import Path
 from time import perf_counter
+from typing import Any
 
 import msgspec
 from rich.console import Console
 from rich.table import Column, Table
 
+from pyspec.drafters import LookupDrafter
 from pyspec.llama import SpeculativeLlama
 from pyspec.measure.costs import MeasuredCosts, measure_costs
 from pyspec.measure.report import draw_costs, save_figure
-from pyspec.measure.rounds import Answer, Chain, record_answer
-from pyspec.measure.simulate import Player, fixed_speed
+from pyspec.measure.simulate import Answer, Chain, Player, fixed_speed
 from pyspec.measure.tasks import Question, Report
 from pyspec.policy.acceptance import Learned
 from pyspec.policy.goodput import GoodputPolicy
+from pyspec.policy.simple import LengthPolicy
 from pyspec.policy.stopping import forecast, learn, survivals
-from pyspec.policy.types import SeqOutcome
+from pyspec.policy.types import Draft, Place, Plan, SeqOutcome
 from pyspec.profiles import Profile, profile_key, profiles_dir, save_profile
+from pyspec.sampling import Sampling
 from pyspec.text import ChatTemplate
+from pyspec.tokens import common_prefix
 
 
 class PairFigures(MeasuredCosts, kw_only=True):
@@ -163,6 +169,75 @@ def store(llm: SpeculativeLlama, found: Measured) -> Path:
     key = profile_key(llm, llm.assembly.sides)
     profile = Profile(key, found.figures.curve().state(), found.learned)
     return save_profile(profile, profiles_dir())
+
+
+# -- recording ---------------------------------------------------------------------------------------------------------
+
+
+class _Recording(LengthPolicy):
+    """Drafts kmax tokens each round, keeps them by the text's length, and verifies none: so every position has a round."""
+
+    def __init__(self, engine: Any, kmax: int) -> None:
+        super().__init__()
+        self._engine, self._kmax = engine, kmax
+        self.drafts: dict[int, tuple[list[int], Draft]] = {}
+        self._depth = 0
+
+    def plan(self, places: Sequence[Place]) -> Plan:
+        """The longest draft there may be, judged by the companion."""
+        (place,) = places
+        self._depth = place.depth
+        return Plan([min(self._kmax, place.room)], use_companion=True)
+
+    def choose(self, drafts: Sequence[Draft]) -> list[int]:
+        """Keep the draft; verify nothing of it."""
+        (draft,) = drafts
+        view = self._engine.drafted(0)
+        self.drafts[self._depth] = [int(view.token[i]) for i in range(draft.n)], draft
+        return [0]
+
+
+def record_answer(
+    llm: SpeculativeLlama, prompt: Sequence[int], *, max_tokens: int = 128, kmax: int = 16,
+    until: float = inf,
+) -> Answer:  # fmt: skip
+    """One greedy answer with what would have been drafted; it ends at `until` on `perf_counter`.
+
+    Chains near the end are shorter, as in the loop: the token after the draft must fit, too.
+    """
+    recording = _Recording(llm.assembly.session.engine, kmax)
+    tokens: list[int] = []
+    greedy = Sampling(temperature=0.0)
+    steps = llm.steps(prompt, greedy, max_tokens=max_tokens, policy=recording, drafting="model")
+    with closing(steps):
+        for step in steps:
+            tokens += [token.id for token in step.tokens]
+            if perf_counter() > until:
+                break
+    answer = Answer(len(tokens), len(prompt), {}, {})
+    index = LookupDrafter()
+    for t in range(len(tokens)):
+        if kept := recording.drafts.get(len(prompt) + t):
+            _keep(answer.models, tokens, t, *kept)
+        found = index.propose(0, [*prompt, *tokens[:t]], min(kmax, len(tokens) - t - 1))
+        draft = Draft(0, len(found.tokens), match_length=found.match_length, choices=found.choices)
+        _keep(answer.lookups, tokens, t, list(found.tokens), draft)
+    return answer
+
+
+def _keep(
+    chains: dict[int, Chain], tokens: Sequence[int], t: int, drafted: list[int], draft: Draft
+) -> None:
+    """Add the chain of one position, cut where the answer ends: what came after is not known."""
+    n = min(len(drafted), len(tokens) - t)
+    if n < 1:
+        return
+    right = common_prefix(drafted[:n], tokens[t:])
+    chain = Chain(t, n, right, draft.match_length, draft.choices, draft.p[:n], draft.entropy[:n])
+    if draft.s and draft.a and draft.pc and draft.agree:
+        chain.s, chain.a = draft.s[:n], draft.a[:n]
+        chain.pc, chain.agree = draft.pc[:n], [bool(one) for one in draft.agree[:n]]
+    chains[t] = chain
 
 
 # -- plans -------------------------------------------------------------------------------------------------------------

@@ -2,18 +2,27 @@
 
 The order of calls is the loop's own: a first round without a draft, then plan, draft, (score), choose, verify, observe;
 or watch where nothing was drafted.
-Texts are recorded ones (`pyspec.measure.rounds.Answer`) or synthetic ones with planted acceptance. Times come from tables of
-milliseconds by rows; a policy sees them with noise, the sums have none. Python's own time is not in them.
+Texts are recorded answers with what would be drafted from every position, or synthetic ones with planted acceptance. Times come
+from tables of milliseconds by rows; a policy sees them with noise, the sums have none. Python's own time is not in them.
+
+Chains go on after the first mismatch as the drafter would (a policy sees those tokens' p before it knows), and stop early
+only at the drafter's own end, e.g. an end-of-generation token, or where the answer ends. A round at position t that accepts
+m tokens is followed by one at t + m + 1, so `matched` may be all that decides how far it goes.
 """
 
 from __future__ import annotations
 
+import gzip
 import random
+import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from math import exp, log
+from pathlib import Path
 from typing import NamedTuple
 
-from pyspec.measure.rounds import NOTHING, Answer, Chain
+import msgspec
+
+from pyspec.errors import InputError
 from pyspec.policy.cost import CostCurve, expand, time_at
 from pyspec.policy.types import (
     LONGEST,
@@ -28,6 +37,76 @@ from pyspec.policy.types import (
 )
 
 _NOISE = 0.03  # standard deviation of the logarithm of a time
+
+
+class Chain(msgspec.Struct, omit_defaults=True):
+    """What a drafter would propose at position t of an answer, were its tokens before t committed.
+
+    n: drafted tokens, of which the first `matched` are the answer's own. match_length, choices: tokens that matched and how
+    many different ones had followed; 0 and 1 but for lookup. p, h: the draft's full-softmax probability of each token and the
+    entropy in nats; empty for lookup. s, a, pc, agree: S, A, the companion's probability and whether the token is its argmax;
+    empty where no companion ran.
+    """
+
+    t: int
+    n: int
+    matched: int
+    match_length: int = 0
+    choices: int = 1
+    p: Sequence[float] = ()
+    h: Sequence[float] = ()
+    s: Sequence[float] = ()
+    a: Sequence[float] = ()
+    pc: Sequence[float] = ()
+    agree: Sequence[bool] = ()
+
+    @property
+    def seen(self) -> int:
+        """Tokens whose fate a strict round of the whole draft would show: those accepted, and the first refused one."""
+        return min(self.matched + 1, self.n)
+
+    def draft(self, n: int, companion: bool = True) -> Draft:
+        """The first n tokens as a policy sees them, those of a companion if it looked."""
+        if self.match_length:
+            return Draft(0, n, source=LOOKUP, match_length=self.match_length, choices=self.choices)
+        out = Draft(0, n, self.p[:n], self.h[:n])
+        if companion and self.s:
+            out.s, out.a, out.pc, out.agree = self.s[:n], self.a[:n], self.pc[:n], self.agree[:n]
+        return out
+
+
+NOTHING = Chain(0, 0, 0)
+"""Where nothing was proposed."""
+
+
+class Answer(msgspec.Struct):
+    """One answer: how long it and its prompt are, and what the draft model and lookup propose, by position."""
+
+    length: int
+    prompt: int
+    models: dict[int, Chain]
+    lookups: dict[int, Chain]
+
+    def model(self, t: int) -> Chain:
+        """What the draft model proposes where t tokens are committed."""
+        return self.models.get(t, NOTHING)
+
+    def lookup(self, t: int) -> Chain:
+        """What prompt lookup proposes there."""
+        return self.lookups.get(t, NOTHING)
+
+
+def save_rounds(path: Path, answers: Sequence[Answer]) -> None:
+    """Write answers as compressed msgpack."""
+    path.write_bytes(gzip.compress(msgspec.msgpack.encode(answers)))
+
+
+def load_rounds(path: Path) -> list[Answer]:
+    """Read what `save_rounds` wrote. Raises InputError where it is no such file."""
+    try:
+        return msgspec.msgpack.decode(gzip.decompress(path.read_bytes()), type=list[Answer])
+    except (OSError, EOFError, zlib.error, msgspec.MsgspecError) as error:
+        raise InputError(f"{path} is no file of `pyspec profile --rounds`: {error}") from None
 
 
 class Times:

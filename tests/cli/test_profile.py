@@ -15,7 +15,7 @@ from pyspec.cli.measuring import next_command
 from pyspec.cli.options import ModelOptions
 from pyspec.errors import OptionError
 from pyspec.measure import report
-from pyspec.measure.rounds import load_rounds
+from pyspec.measure.simulate import load_rounds
 
 
 @pytest.fixture

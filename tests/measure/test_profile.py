@@ -22,7 +22,7 @@ from pyspec.measure.profile import (
     say,
     store,
 )
-from pyspec.measure.rounds import Answer, Chain
+from pyspec.measure.simulate import Answer, Chain
 from pyspec.measure.tasks import Question
 from pyspec.profiles import load_profile, profile_key
 
@@ -146,7 +146,7 @@ class Clock:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, row_s: float) -> None:
         self.now = 0.0
-        for module in ("costs", "profile", "rounds"):
+        for module in ("costs", "profile"):
             monkeypatch.setattr(f"pyspec.measure.{module}.perf_counter", lambda: self.now)
         verify, prefill, draft = Engine.verify, Engine.prefill, Engine.draft
 

@@ -12,7 +12,8 @@ import pytest
 from pyspec.errors import InputError
 from pyspec.measure.contenders import Ours
 from pyspec.measure.costs import measure_costs
-from pyspec.measure.rounds import Answer, load_rounds, record_answer, save_rounds
+from pyspec.measure.profile import record_answer
+from pyspec.measure.simulate import Answer, load_rounds, save_rounds
 from pyspec.measure.tasks import Options, parse_mode
 from pyspec.sampling import Sampling
 

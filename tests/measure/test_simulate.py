@@ -6,14 +6,16 @@ import random
 
 import pytest
 
-from pyspec.measure.rounds import Answer, load_rounds, save_rounds
 from pyspec.measure.simulate import (
+    Answer,
     Costs,
     Player,
     Times,
     fixed_speed,
+    load_rounds,
     oracle_speed,
     planted,
+    save_rounds,
 )
 from pyspec.policy.simple import FixedPolicy
 from pyspec.policy.types import Place, Plan

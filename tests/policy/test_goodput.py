@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pyspec.measure.rounds import Answer
-from pyspec.measure.simulate import Costs, Player, Times, fixed_speed, planted
+from pyspec.measure.simulate import Answer, Costs, Player, Times, fixed_speed, planted
 from pyspec.policy.cost import SHAPES, CostCurve, expand
 from pyspec.policy.goodput import GoodputPolicy
 from pyspec.policy.lengths import Companion, make_policy
