@@ -19,10 +19,10 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from pyspec.errors import ModelRejected
 from pyspec.store.files import Stamp, parts_of, recall, remember, show, stamp
+from pyspec.store.gguf import Header
 from pyspec.store.header import read_header
 from pyspec.store.machine import (
     engine_build,
@@ -32,9 +32,6 @@ from pyspec.store.machine import (
     remember_extra_buffers,
 )
 from pyspec.store.sources import models_folder
-
-if TYPE_CHECKING:
-    from pyspec.store.gguf import Header
 
 _BASE_SECONDS = 60.0
 _BYTES_PER_SECOND = 20e6  # a slow disk; the whole file is read once

@@ -137,18 +137,13 @@ def _check_unique(header: Header) -> None:
     words = _words(header)
     if words and not any(words):
         raise _bad(header, f"all of its {len(words)} tokens are empty strings")
-    different = set(words)
-    if len(different) == len(words) and b"" not in different and b"\0" not in b"".join(words):
-        return  # the usual case, without a step per word
-    # llama.cpp reads each as a C string and gives empty ones a name of their own, then asserts that
-    # all differ; so compare what it compares.
-    seen = [w.partition(b"\0")[0] or b"[EMPTY_%d]" % i for i, w in enumerate(words)]
-    if len(set(seen)) == len(seen):
-        return
     first: dict[bytes, int] = {}
-    for i, word in enumerate(seen):
-        if (j := first.setdefault(word, i)) != i:
-            raise _bad(header, f"tokens {j} and {i} are the same string {show(word)}")
+    for i, word in enumerate(words):
+        # llama.cpp reads each as a C string and gives empty ones a name of their own, then asserts
+        # that all differ; so compare what it compares
+        seen = word.partition(b"\0")[0] or b"[EMPTY_%d]" % i
+        if (j := first.setdefault(seen, i)) != i:
+            raise _bad(header, f"tokens {j} and {i} are the same string {show(seen)}")
 
 
 def _join_parts(header: Header) -> Header:

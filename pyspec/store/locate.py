@@ -152,9 +152,8 @@ def add(file: Path, name: str | None = None) -> Found:
         raise OptionError(
             f"{show(name)} cannot be a name", "use letters, digits, '.', '_', '-', ':'"
         )
-    held = _load_register().get(name)
-    taken = load_manifest().get(name) is not None or (find_here(name) is not None and held is None)
-    if taken or (held is not None and Path(held) != path and Path(held).exists()):
+    found = find_here(name)
+    if load_manifest().get(name) is not None or (found is not None and found.path != path):
         raise OptionError(f"there is a model {show(name)} already", "choose another with --name")
     _change_register({name: str(path)})
     return Found(name, path, ADDED)

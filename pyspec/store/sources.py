@@ -350,8 +350,6 @@ def _library() -> Any:
 def _hub_errors(what: str) -> Iterator[None]:
     try:
         yield
-    except (FetchError, ModelNotFound):
-        raise
     except Exception as error:  # the hub's own classes are not ours to list
         if isinstance(error, OSError) and error.errno in DISK_ERRNOS:
             raise  # has one place, in fetch.py; the hub's network errors are OSErrors too
