@@ -171,14 +171,7 @@ def open_peer(name: str, files: Files, server: Path | None) -> InProcess | Serve
 
 
 class PlainLlama(llama_cpp.Llama):  # type: ignore[misc]  # llama_cpp is untyped
-    """What comparisons are made with: nothing of ours but the extra buffers, for which `llama_cpp.Llama` has no argument.
-
-    extra_buffers: whether weights may go to layouts of llama.cpp's own; `pyspec.store.check.extra_buffers()` knows.
-    """
-
-    def __init__(self, model_path: str, *, extra_buffers: bool, **kwargs: Any) -> None:
-        self._may_use_extra = extra_buffers
-        super().__init__(model_path, **kwargs)
+    """What comparisons are made with: nothing of ours but the extra buffers, for which `llama_cpp.Llama` has no argument."""
 
     @property
     def model_params(self) -> Any:
@@ -187,7 +180,7 @@ class PlainLlama(llama_cpp.Llama):  # type: ignore[misc]  # llama_cpp is untyped
 
     @model_params.setter
     def model_params(self, params: Any) -> None:
-        params.use_extra_bufts = self._may_use_extra
+        params.use_extra_bufts = extra_buffers()
         self._model_params = params
 
 
@@ -201,8 +194,8 @@ class InProcess:
         self.name = name
         lookup = llama_cpp.llama_speculative.LlamaPromptLookupDecoding
         self.llm = PlainLlama(
-            str(files.target), extra_buffers=extra_buffers(), n_ctx=files.n_ctx,
-            n_threads=files.threads, n_threads_batch=files.threads, n_gpu_layers=files.gpu_layers,
+            str(files.target), n_ctx=files.n_ctx, n_threads=files.threads,
+            n_threads_batch=files.threads, n_gpu_layers=files.gpu_layers,
             draft_model=lookup() if "lookup" in name else None, verbose=False,
         )  # fmt: skip
         model = self.llm._model.model  # noqa: SLF001 - it has no method for it

@@ -59,9 +59,10 @@ def test_the_search_finds_them(source: str) -> None:
 
 
 @pytest.mark.parametrize("extra", [True, False])
-def test_it_is_told(tiny_target: Path, extra: bool) -> None:
-    """What a comparison says reaches the load."""
-    with closing(PlainLlama(str(tiny_target), extra_buffers=extra, **SMALL)) as llm:
+def test_it_is_told(tiny_target: Path, extra: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is known of the processor reaches the load."""
+    monkeypatch.setattr("pyspec.measure.contenders.extra_buffers", lambda: extra)
+    with closing(PlainLlama(str(tiny_target), **SMALL)) as llm:
         assert llm.model_params.use_extra_bufts is extra
 
 
