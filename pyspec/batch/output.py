@@ -358,9 +358,8 @@ class FileRun:
         if journal is None:
             return
         todo = [(i, self.records[i]) for i in self._todo]
-        self.answerer.expect([record for _, record in todo])
         try:
-            for result in self.answerer.run_indexed(iter(todo)):
+            for result in self.answerer.run_indexed(todo):
                 journal.append(result)
                 self.summary.count(result)
                 report(result)

@@ -14,7 +14,6 @@ from __future__ import annotations
 import logging
 import os
 from collections import deque
-from math import isnan
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
@@ -36,7 +35,7 @@ _LARGEST = 1024
 _DEATHS = 3
 # actors that may die in a run before it is given up
 _POLL_S = 0.2
-_COUNTED = ("drafted", "verified", "accepted", "relaxed")
+_COUNTED = ("tokens", "drafted", "verified", "accepted", "relaxed")
 
 
 def answer(
@@ -63,7 +62,7 @@ def answer(
         fn_constructor_args=(model_path, arguments),
         concurrency=workers,
         batch_size=block or block_size(dataset.count(), workers),
-        batch_format="numpy",
+        batch_format="pyarrow",
         **options,
     )
 
@@ -74,68 +73,37 @@ class _Actor:
     def __init__(self, model_path: str, arguments: dict[str, Any]) -> None:
         self._batch = Batch(model_path, **arguments)
 
-    def __call__(self, block: dict[str, Any]) -> dict[str, list[Any]]:
-        names = [name for name in block if name in _FIELDS]
-        rows = [
-            {
-                name: _plain(value)
-                for name, value in zip(names, values, strict=True)
-                if _plain(value) is not None
-            }
-            for values in zip(*(block[name] for name in names), strict=True)
-        ]
-        records = [(row.pop("index", i), _record(row, i)) for i, row in enumerate(rows)]
-        results = list(self._batch.run_indexed(iter(records)))
-        return {
-            "index": [result.index for result in results],
-            "id": [result.id for result in results],
-            "prompt_sha256": [result.prompt_sha256 for result in results],
-            "text": [result.text for result in results],
-            "finish_reason": [result.finish_reason or "" for result in results],
-            "prompt_tokens": [result.usage.prompt_tokens for result in results],
-            "completion_tokens": [result.usage.completion_tokens for result in results],
-            "error": [str(result.error.message) if result.error else "" for result in results],
-        }
+    def __call__(self, block: Any) -> dict[str, list[Any]]:
+        records = []
+        for i, row in enumerate(block.to_pylist()):
+            known = {name: row[name] for name in row.keys() & _FIELDS if row[name] is not None}
+            record = msgspec.convert({"id": str(i), **known}, type=Record, strict=False)
+            records.append((known.get("index", i), record))
+        rows = [_row(result) for result in self._batch.run_indexed(records)]
+        return {name: [row[name] for row in rows] for name in rows[0]}
 
-    def answer(self, records: list[tuple[int, bytes]]) -> Iterator[bytes]:
-        """Results of encoded records, each as soon as it is there."""
-        decode = msgspec.json.Decoder(Record).decode
-        for result in self._batch.run_indexed((i, decode(record)) for i, record in records):
-            yield msgspec.json.encode(result)
+    def answer(self, records: list[tuple[int, Record]]) -> Iterator[Result]:
+        """Results of records, each as soon as it is there."""
+        for result in self._batch.run_indexed(records):  # noqa: UP028 - Ray sends into what it iterates over
+            yield result
+
+
+def _row(result: Result) -> dict[str, Any]:
+    return {
+        "index": result.index,
+        "id": result.id,
+        "prompt_sha256": result.prompt_sha256,
+        "text": result.text,
+        "finish_reason": result.finish_reason or "",
+        "prompt_tokens": result.usage.prompt_tokens,
+        "completion_tokens": result.usage.completion_tokens,
+        "error": result.error.message if result.error else "",
+    }
 
 
 def block_size(records: int, workers: int) -> int:
     """Records of a block: a quarter of a worker's share."""
     return min(_LARGEST, max(1, -(-records // (SHARES * workers))))
-
-
-def _plain(value: Any) -> Any:
-    """A numpy scalar as Python's own; NaN, which is how a missing number arrives, as None."""
-    value = value.item() if hasattr(value, "item") else value
-    return None if isinstance(value, float) and isnan(value) else value
-
-
-def _record(row: dict[str, Any], index: int) -> Record:
-    return msgspec.convert({"id": str(index), **row}, type=Record, strict=False)
-
-
-class _Working:
-    """Which actor works on which block, by the stream of its results. Blocks hold what is not answered yet."""
-
-    def __init__(self, todo: deque[dict[int, bytes]]) -> None:
-        self._todo = todo
-        self.blocks: dict[Any, tuple[Any, dict[int, bytes]]] = {}
-
-    def give(self, actor: Any) -> None:
-        """The next block, if there is one."""
-        if self._todo:
-            block = self._todo.popleft()
-            method = actor.answer.options(num_returns="streaming")
-            self.blocks[method.remote(list(block.items()))] = (actor, block)
-
-    def take(self, stream: Any) -> tuple[Any, dict[int, bytes]]:
-        """A stream that has ended: its actor, and what is left of its block."""
-        return self.blocks.pop(stream)
 
 
 class RayBatch:
@@ -152,35 +120,37 @@ class RayBatch:
             raise OptionError("--engine ray needs Ray", "pip install 'pyspec-llama[ray]'") from None
         self._ray = ray
         self._model, self._workers, self._arguments = model_path, workers, arguments
-        with Batch(
-            model_path, **arguments
-        ) as batch:  # its models are checked before any actor starts
+        # models are checked before any actor starts
+        with Batch(model_path, **arguments) as batch:
             self._identity = batch.identity()
             self._parallel = batch.parallel
         self._cancelled = False
-        self._counts = dict.fromkeys(("tokens", *_COUNTED), 0)
+        self._threads = int(arguments.get("n_threads") or 1)
+        self._counts = dict.fromkeys(_COUNTED, 0)
         self._seconds = 0.0
         self._own = False
+        self._todo: deque[dict[int, Record]] = deque()
+        self._blocks: dict[Any, tuple[Any, dict[int, Record]]] = {}
+        # by the stream of its results, what is not answered yet of a block, and by which actor
 
     def identity(self) -> dict[str, Any]:
         """What the answers depend on; the same as of a `Batch`."""
         return self._identity
 
-    def expect(self, records: Sequence[Record]) -> None:
-        """Nothing: each actor sees its own records."""
-
-    def run_indexed(self, records: Iterator[tuple[int, Record]]) -> Iterator[Result]:
+    def run_indexed(self, records: Sequence[tuple[int, Record]]) -> Iterator[Result]:
         """Results as they finish. Raises Cancelled, and EngineError where actors keep dying."""
-        rows = [(i, msgspec.json.encode(record)) for i, record in records]
-        if not rows:
+        if not records:
             return
         self._start()
         start = perf_counter()
-        size = block_size(len(rows), self._workers)
-        todo = deque(dict(rows[at : at + size]) for at in range(0, len(rows), size))
+        size = block_size(len(records), self._workers)
+        self._todo = deque(dict(records[at : at + size]) for at in range(0, len(records), size))
+        self._blocks = {}
         try:
-            for result in self._spread(todo):
-                self._count(result)
+            for result in self._spread():
+                told = {"tokens": result.usage.completion_tokens, **result.speculation}
+                for name in _COUNTED:
+                    self._counts[name] += told.get(name, 0)
                 self._seconds = perf_counter() - start
                 yield result
         finally:
@@ -199,40 +169,39 @@ class RayBatch:
         cores = max(os.cpu_count() or 1, self._workers * self._threads)
         ray.init(num_cpus=cores, include_dashboard=False, **quiet)
 
-    @property
-    def _threads(self) -> int:
-        return int(self._arguments.get("n_threads") or 1)
-
-    def _spread(self, todo: deque[dict[int, bytes]]) -> Iterator[Result]:
+    def _spread(self) -> Iterator[Result]:
         """Give each actor a block, and another one when it has answered that."""
-        ray, working, deaths = self._ray, _Working(todo), 0
-        make = ray.remote(num_cpus=self._threads)(_Actor).remote
-        for _ in range(min(self._workers, len(todo))):
-            working.give(make(self._model, self._arguments))
-        while working.blocks:
+        ray, blocks, deaths = self._ray, self._blocks, 0
+        for _ in range(self._workers):
+            self._give()
+        while blocks:
             if self._cancelled:
                 raise Cancelled("the batch was cancelled")
-            streams = list(working.blocks)
-            ready, _ = ray.wait(streams, num_returns=1, timeout=_POLL_S, fetch_local=False)
+            ready, _ = ray.wait(list(blocks), num_returns=1, timeout=_POLL_S, fetch_local=False)
             for stream in ready:
                 try:
-                    result = msgspec.json.decode(ray.get(next(stream)), type=Result)
+                    result = ray.get(next(stream))
                 except StopIteration:
-                    working.give(working.take(stream)[0])
+                    self._give(blocks.pop(stream)[0])
                 except ray.exceptions.RayActorError as error:
                     deaths += 1
                     if deaths > _DEATHS:
                         raise EngineError(f"{deaths} Ray actors died: {error}") from None
-                    todo.append(working.take(stream)[1])
-                    working.give(make(self._model, self._arguments))
+                    self._todo.append(blocks.pop(stream)[1])
+                    self._give()
                 else:
-                    working.blocks[stream][1].pop(result.index)
+                    blocks[stream][1].pop(result.index)
                     yield result
 
-    def _count(self, result: Result) -> None:
-        self._counts["tokens"] += result.usage.completion_tokens
-        for name in _COUNTED:
-            self._counts[name] += result.speculation.get(name, 0)
+    def _give(self, actor: Any = None) -> None:
+        """The next block, if there is one, to this actor or to a new one."""
+        if self._todo:
+            if actor is None:
+                make = self._ray.remote(num_cpus=self._threads)(_Actor).remote
+                actor = make(self._model, self._arguments)
+            block = self._todo.popleft()
+            method = actor.answer.options(num_returns="streaming")
+            self._blocks[method.remote(list(block.items()))] = (actor, block)
 
     def cancel(self) -> None:
         """Stop after the result that comes next."""

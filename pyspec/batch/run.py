@@ -127,10 +127,13 @@ class Batch:
 
         Records are taken from the iterable when there is room for them. Raises Cancelled after `cancel`.
         """
-        return self.run_indexed((i, _as_record(record, i)) for i, record in enumerate(records))
+        indexed = ((i, _as_record(record, i)) for i, record in enumerate(records))
+        return self._pump(partial(next, indexed, None))
 
-    def run_indexed(self, records: Iterable[tuple[int, Record]]) -> Iterator[Result]:
-        """`run` for records that bring their own index."""
+    def run_indexed(self, records: Sequence[tuple[int, Record]]) -> Iterator[Result]:
+        """`run` for records that bring their own index and are all known: contexts hold the longest of them at once."""
+        needs = sorted((self._guess(record) for _, record in records), reverse=True)
+        self._needs = needs[: self.parallel]
         return self._pump(partial(next, iter(records), None))
 
     def submit(self, record: Record | str) -> int:
@@ -186,11 +189,6 @@ class Batch:
         self._cancelled = True
         if self._contexts is not None:
             self._contexts.engine.cancel()
-
-    def expect(self, records: Sequence[Record]) -> None:
-        """Make the contexts large enough for the longest of these; only before the first result."""
-        needs = sorted((self._guess(record) for record in records), reverse=True)
-        self._needs = needs[: self.parallel]
 
     def _affordable(self, asked: int | None) -> int:
         """Sequences that may all fill their context; fewer than are worth it where memory is short and none were asked for."""

@@ -28,9 +28,6 @@ class Fake:
         """One fact."""
         return self._identity
 
-    def expect(self, _records):
-        """Nothing to make room for."""
-
     def stats(self):
         """None."""
         return {}

@@ -10,7 +10,6 @@ import pytest
 
 ray = pytest.importorskip("ray", reason="the extra [ray] is not installed")
 
-from pyspec.batch import ray as module  # noqa: E402
 from pyspec.batch.jobs import Settings  # noqa: E402
 from pyspec.batch.ray import RayBatch, answer, block_size  # noqa: E402
 from pyspec.batch.records import Record  # noqa: E402
@@ -53,30 +52,22 @@ def test_two_workers_answer_as_one(arguments, open_batch, tiny_target):
     records = [Record(id=str(i), prompt=prompt) for i, prompt in enumerate(PROMPTS)]
     local = sorted(open_batch(max_tokens=12).run(records), key=lambda result: result.index)
     with RayBatch(str(tiny_target), workers=2, **arguments) as batch:
-        found = sorted(batch.run_indexed(iter(enumerate(records))), key=lambda result: result.index)
+        found = sorted(batch.run_indexed(list(enumerate(records))), key=lambda result: result.index)
     assert [(r.id, r.text, r.prompt_sha256) for r in found] == [
         (r.id, r.text, r.prompt_sha256) for r in local
     ]
 
 
-def test_both_workers_have_work(arguments, tiny_target, monkeypatch):
+def test_both_workers_have_work(arguments, tiny_target):
     """40 records over two workers are blocks of 5, both have one, and results come one by one, before all are done."""
-    kept = []
-
-    class Working(module._Working):
-        def __init__(self, *args):
-            super().__init__(*args)
-            kept.append(self)
-
-    monkeypatch.setattr(module, "_Working", Working)
     assert (block_size(40, 2), block_size(3, 2), block_size(1, 8)) == (5, 1, 1)
     records = [Record(id=str(i), prompt=f"{'abcdefgh'[i % 8]} word") for i in range(40)]
     with RayBatch(str(tiny_target), workers=2, **arguments) as batch:
         found = []
-        for result in batch.run_indexed(iter(enumerate(records))):
+        for result in batch.run_indexed(list(enumerate(records))):
             found.append(result.index)
             if len(found) == 1:
-                given = [index for _, block in kept[0].blocks.values() for index in block]
+                given = [index for _, block in batch._blocks.values() for index in block]
             if len(found) == 10:
                 early = batch.stats()["tokens"]
         stats = batch.stats()
@@ -105,7 +96,7 @@ def test_worker_that_dies_loses_nothing(arguments, tiny_target, monkeypatch):
     records = [Record(id=str(i), prompt="abc" + "x" * i) for i in range(12)]
     with RayBatch(str(tiny_target), workers=2, **arguments) as batch:
         found = []
-        for result in batch.run_indexed(iter(enumerate(records))):
+        for result in batch.run_indexed(list(enumerate(records))):
             found.append(result.index)
             if len(found) == 2:
                 os.kill(_actors()[0], signal.SIGKILL)
