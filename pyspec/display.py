@@ -230,7 +230,14 @@ class PromptStatus:
             self._status = None
 
 
-_PARTS = re.compile(r"\n|[^\S\n]+|\S+")
+_WIDE = (
+    "\u1100-\u115f\u2e80-\ua4cf\uac00-\ud7a3\uf900-\ufaff\ufe30-\ufe6f\uff00-\uff60\uffe0-\uffe6"
+    "\U0001f300-\U0001faff\U00020000-\U0003fffd"
+)
+"""Characters of scripts without spaces, and emoji: a line may break before and behind each of them."""
+
+_PARTS = re.compile(rf"\n|[^\S\n]+|[{_WIDE}]|[^\s{_WIDE}]+")
+_BREAKS = re.compile(rf"\s*|[{_WIDE}]")
 
 
 class Wrapper:
@@ -249,15 +256,9 @@ class Wrapper:
     def push(self, text: str) -> str:
         """What may be shown now."""
         self._held += text
-        *whole, self._held = self._split()
-        return "".join(map(self._place, whole))
-
-    def _split(self) -> list[str]:
-        parts: list[str] = []
-        for part in _PARTS.findall(self._held):
-            parts += _words(part)
-        complete = not parts or parts[-1].isspace() or _wide(parts[-1])
-        return [*parts, ""] if complete else parts
+        parts = _PARTS.findall(self._held)
+        self._held = "" if _BREAKS.fullmatch(parts[-1] if parts else "") else parts.pop()
+        return "".join(map(self._place, parts))
 
     def finish(self) -> str:
         """What was held back, at the end of the text."""
@@ -287,23 +288,6 @@ def _cells(gap: str, column: int) -> int:
     for char in gap:
         at += 8 - at % 8 if char == "\t" else 1
     return at - column
-
-
-def _words(part: str) -> list[str]:
-    """A word as it is; text without spaces by its wide characters."""
-    if part.isspace() or len(part) == cell_len(part):
-        return [part]
-    words: list[str] = []
-    for char in part:
-        if words and not _wide(char) and not _wide(words[-1]):
-            words[-1] += char
-        else:
-            words.append(char)
-    return words
-
-
-def _wide(text: str) -> bool:
-    return len(text) == 1 and cell_len(text) == 2
 
 
 class Screen:

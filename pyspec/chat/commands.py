@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -49,13 +48,9 @@ def execute(chat: Chat, line: str) -> None:
     command.run(chat, argument.strip())
 
 
-_PICTURE = re.compile(r"\.(png|jpe?g|gif|webp|bmp|tiff?|heic|pdf)$", re.IGNORECASE)
-
-
 def _refuse_path(line: str) -> None:
     """Say what to do with a picture, or with a file that was dropped into the terminal."""
-    if _PICTURE.search(line) or line.startswith(("/image", "/audio")):
-        raise InputError("images are not understood here", "describe what is in it")
+    files.refuse_picture(line)
     try:
         there = Path(line.split(maxsplit=1)[0]).exists()
     except (OSError, ValueError):
@@ -210,15 +205,8 @@ def _used(role: str) -> Callable[[Chat, str], None]:
 
 
 def _show(chat: Chat, argument: str) -> None:
-    if not argument:
-        _show_model(chat)
-        _show_settings(chat)
-        return
-    _SHOWS[_choice(argument, *_SHOWS)](chat)
-
-
-def _show_settings(chat: Chat) -> None:
-    chat.screen.table(values(chat.settings).items())
+    for name in [_choice(argument, *_SHOWS)] if argument else ["model", "settings"]:
+        _SHOWS[name](chat)
 
 
 def _show_stats(chat: Chat) -> None:
@@ -235,15 +223,11 @@ def _show_tokens(chat: Chat) -> None:
     chat.screen.tokens(answer.tokens, chat.model.piece)
 
 
-def _show_model(chat: Chat) -> None:
-    chat.screen.table(chat.model.describe())
-
-
 _SHOWS: dict[str, Callable[[Chat], None]] = {
-    "settings": _show_settings,
+    "settings": lambda chat: chat.screen.table(values(chat.settings).items()),
     "stats": _show_stats,
     "tokens": _show_tokens,
-    "model": _show_model,
+    "model": lambda chat: chat.screen.table(chat.model.describe()),
 }
 
 _DRAFTS, _COMPANIONS = ("none", "lookup", "mtp", "lookup+mtp", "auto"), ("none", "auto")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-import stat
+import re
 from contextlib import suppress
 from datetime import datetime, timezone
 from pathlib import Path
@@ -23,9 +23,7 @@ MAX_TEXT = 1 << 20
 
 _MAX_SESSION = 1 << 26
 
-_IMAGES = (
-    b"\x89PNG", b"\xff\xd8\xff", b"GIF8", b"RIFF", b"BM", b"II*\x00", b"MM\x00*", b"%PDF",
-)  # fmt: skip
+_PICTURE = re.compile(r"\.(png|jpe?g|gif|webp|bmp|tiff?|heic|pdf)$", re.IGNORECASE)
 
 
 class SavedToken(msgspec.Struct, array_like=True):
@@ -151,30 +149,27 @@ def _tokens(message: SavedMessage, model: LlamaChat) -> tuple[Token, ...]:
     return tuple(Token(t.id, Source(t.source), t.gap, t.preferred) for t in message.tokens)
 
 
+def refuse_picture(name: str) -> None:
+    """Raise InputError for a file that is called like one of pictures."""
+    if _PICTURE.search(name):
+        raise InputError("images are not understood here", "describe what is in it")
+
+
 def read_text(path: Path) -> str:
     """A text file: UTF-8, at most 1 MiB. Raises InputError, InputTooLong or InputEncoding."""
-    data = _read(path, MAX_TEXT)
-    if data.startswith(_IMAGES) and b"\0" in data:
-        raise InputError(
-            f"{path} is an image or a document of pictures", "only texts are read here"
-        )
-    return utf8(data, str(path))
+    refuse_picture(path.name)
+    return utf8(_read(path, MAX_TEXT), str(path))
 
 
 def _read(path: Path, limit: int) -> bytes:
     try:
-        fd = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0))
-    except OSError as error:
-        raise InputError(f"cannot read {path}: {error.strerror}", "name a readable file") from error
-    except ValueError:
-        raise InputError("a file name cannot hold NUL", "name a readable file") from None
-    try:
-        if not stat.S_ISREG(os.fstat(fd).st_mode):
+        if path.exists() and not path.is_file():
             raise InputError(f"{path} is no file", "folders and devices are not read")
-        with os.fdopen(fd, "rb", closefd=False) as stream:
+        with path.open("rb") as stream:
             data = stream.read(limit + 1)
-    finally:
-        os.close(fd)
+    except (OSError, ValueError) as error:  # a name with a NUL in it is a ValueError
+        reason = getattr(error, "strerror", None) or error
+        raise InputError(f"cannot read {path}: {reason}", "name a readable file") from error
     if len(data) > limit:
         raise InputTooLong(f"{path} holds more than {limit} bytes", "shorten it")
     return data

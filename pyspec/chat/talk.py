@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, closing
+from contextlib import AbstractContextManager, closing, suppress
 from dataclasses import dataclass, field, replace
-from math import inf, isfinite
+from math import inf
 from pathlib import Path
 from time import monotonic
 from types import MappingProxyType
@@ -67,15 +67,11 @@ class ChatSettings:
 
 def _number(kind: type[int | float], low: float, high: float) -> Parse:
     def parse(text: str) -> Any:
-        try:
-            value = kind(text)
-        except ValueError:
-            value = kind(low) - 1
-        if not low <= value <= high or (not isfinite(value) and high != inf):
-            top = f"{high:.12g}" if isfinite(high) else "inf"
-            article = "a whole number" if kind is int else "a number"
-            raise OptionError(f"{text[:40]} is not {article} from {low:g} to {top}")
-        return value
+        with suppress(ValueError):
+            if low <= (value := kind(text)) <= high:
+                return value
+        article = "a whole number" if kind is int else "a number"
+        raise OptionError(f"{text[:40]} is not {article} from {low:g} to {high:.12g}")
 
     return parse
 

@@ -24,22 +24,8 @@ from pyspec.store.locate import resolve
 from pyspec.store.machine import EXTRA_BUFFERS, default_threads
 
 
-class Layers(click.ParamType):  # type: ignore[type-arg, unused-ignore]  # generic from click 8.4 on
-    """A number of layers, or `all`."""
-
-    name = "N|all"
-
-    def convert(self, value: Any, param: Any, ctx: Any) -> int:
-        """The number; -1 for all of them."""
-        if value == "all":
-            return -1
-        try:
-            return int(value)
-        except ValueError:
-            self.fail(f"{value!r} is neither a number nor `all`", param, ctx)
-
-
-LAYERS = Layers()
+def _layers(text: str) -> int:
+    return -1 if text == "all" else int(text)
 
 
 class Coded(click.Choice):  # type: ignore[type-arg, unused-ignore]  # generic from click 8.2 on
@@ -79,10 +65,10 @@ class ModelOptions:
         default=4096, help="Context: tokens of prompt and answer together.")
     threads: int | None = option("Machine", "-t", "--threads", metavar="N", type=click.IntRange(min=1),
         help="Threads; the physical cores if not given.")
-    n_gpu_layers: int = option("Machine", "-ngl", "--n-gpu-layers", aliases=("--gpu-layers",), type=LAYERS, default=0,
-        help="Layers of the target on the GPU; all (or -1) for the whole model.")
+    n_gpu_layers: int = option("Machine", "-ngl", "--n-gpu-layers", aliases=("--gpu-layers",), metavar="N|all",
+        type=_layers, default=0, help="Layers of the target on the GPU; all (or -1) for the whole model.")
     draft_ngl: int | None = option("Machine", "--draft-ngl",
-        aliases=("-ngld", "--gpu-layers-draft", "--n-gpu-layers-draft"), type=LAYERS,
+        aliases=("-ngld", "--gpu-layers-draft", "--n-gpu-layers-draft"), metavar="N|all", type=_layers,
         help="The same for draft and companion; follows the target if not given.")
     extra_buffers: str = option("Machine", "--extra-buffers", type=click.Choice(EXTRA_BUFFERS), default="auto",
         help="llama.cpp's own layouts of weights (AMX, repacking); auto: unless they crash here.")
