@@ -150,16 +150,16 @@ class SuffixIndex:
         return clone
 
 
-class LookupDrafter(Drafter):
-    """Drafts what followed the longest earlier occurrence of the text's end.
+SHORTEST_MATCH = 2
+"""Tokens of a suffix that is worth continuing."""
 
-    min_match: shortest suffix worth continuing, in tokens.
-    """
+
+class LookupDrafter(Drafter):
+    """Drafts what followed the longest earlier occurrence of the text's end."""
 
     name = "lookup"
 
-    def __init__(self, min_match: int = 2) -> None:
-        self.min_match = min_match
+    def __init__(self) -> None:
         self._index: dict[int, SuffixIndex] = {}
 
     def propose(self, seq: int, tokens: Sequence[int], limit: int) -> Proposal:
@@ -169,7 +169,7 @@ class LookupDrafter(Drafter):
             index = self._index[seq] = SuffixIndex()
         index.follow(tokens)
         length, end = index.match
-        if length < self.min_match or limit < 1:
+        if length < SHORTEST_MATCH or limit < 1:
             return NOTHING
         draft = list(tokens[end + 1 : end + 1 + limit])
         while len(draft) < limit:  # past the end of the text a repetition goes on with itself

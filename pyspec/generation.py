@@ -350,7 +350,8 @@ class Generation(Mirror):
         report = assembly.session.report
         if report is not None:
             self.last_speculation = result_block(assembly, report, policy, rule, speculation)
-            self.last_timings = {**report.timings.as_dict(), "load_ms": round(self.load_ms, 2)}
+            timings = self.last_speculation["timings"]
+            self.last_timings = {"load_ms": round(self.load_ms, 2), **timings}
 
     # -- the rest ------------------------------------------------------------------------------------------------------
 

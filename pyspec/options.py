@@ -116,22 +116,19 @@ def times_plain(report: Report, policy: LengthPolicy) -> float | None:
     if timings.tokens < _FEWEST_TOKENS or not known:
         return None
     ends = report.prompt_tokens, report.prompt_tokens + timings.tokens
-    tables = [target.table(depth) for depth in ends]
-    row = sum(table[1] for table in tables) / len(tables)
+    table = [sum(times) / len(ends) for times in zip(*map(target.table, ends))]
     spent = timings.total_ms - timings.prefill_ms
-    plain = (row * _slowness(tables, policy.stats()) + policy.plain_aside) * timings.tokens
-    return round(plain / spent, 3) if spent > 0 else None
+    row = table[1] * _slowness(table, policy.stats()) + policy.plain_aside
+    return round(row * timings.tokens / spent, 3) if spent > 0 else None
 
 
-def _slowness(tables: Sequence[Sequence[float]], choice: Mapping[str, Any]) -> float:
-    """What the target's decodes took, in units of what the curve says of rounds of their lengths; 1 where nothing is known."""
-    lengths = {
-        n: count for n, count in choice["rounds_by_length"].items() if n < len(tables[0]) - 1
-    }
-    rounds = sum(lengths.values())
-    said = sum(count * table[n + 1] for n, count in lengths.items() for table in tables) / len(
-        tables
-    )
-    if not rounds or rounds < choice["rounds"] or not said or not choice["ms_target"]:
+def _slowness(table: Sequence[float], choice: Mapping[str, Any]) -> float:
+    """What the target's decodes took, in units of what the curve says of rounds of their lengths; 1 where nothing is known.
+
+    table[n]: what the curve says of n rows, in ms.
+    """
+    lengths = {n: count for n, count in choice["rounds_by_length"].items() if n < len(table) - 1}
+    said = sum(count * table[n + 1] for n, count in lengths.items())
+    if not said or sum(lengths.values()) < choice["rounds"] or not choice["ms_target"]:
         return 1.0
     return float(choice["ms_target"] / said)

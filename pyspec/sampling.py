@@ -52,20 +52,13 @@ class Sampling:
     @property
     def penalised(self) -> bool:
         """Whether earlier tokens change later rows."""
-        return (self.repeat_penalty, self.frequency_penalty, self.presence_penalty) != (
-            1.0,
-            0.0,
-            0.0,
-        )
+        return self.repeat_penalty != 1.0 or bool(self.frequency_penalty or self.presence_penalty)
 
     @property
     def shaped(self) -> bool:
         """Whether a row that is sampled from is not the raw row."""
-        return (
-            self.penalised
-            or bool(self.logit_bias)
-            or (self.mirostat_mode != 0 and self.temperature > 0)
-        )
+        mirostat = self.mirostat_mode != 0 and self.temperature > 0
+        return self.penalised or bool(self.logit_bias) or mirostat
 
     @property
     def greedy(self) -> bool:

@@ -257,12 +257,8 @@ class TemplateProcess:
         """End the child; a later rendering starts another."""
         child, self._child = self._child, None
         if child is not None:
-            child.kill()
-            child.wait()
-            for stream in (child.stdin, child.stdout):
-                with contextlib.suppress(OSError):
-                    if stream is not None:
-                        stream.close()
+            with contextlib.suppress(OSError), child:
+                child.kill()
 
 
 def _exchange(child: subprocess.Popen[bytes], line: str) -> Any:

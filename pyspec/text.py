@@ -11,7 +11,7 @@ import codecs
 import ctypes
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypedDict
 
 import llama_cpp
@@ -264,7 +264,7 @@ def recognise(template: str | None) -> Format:
         if template and known.mark in template:
             found = _DEFAULT_SYSTEM.search(template)
             default = found.group(1) if found and known.has_system else ""
-            return Format(known.name, known.mark, known.turn, default)
+            return replace(known, default_system=default)
     return PLAIN
 
 

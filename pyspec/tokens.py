@@ -121,7 +121,6 @@ class Timings:
     prefill, draft, companion and verify are time inside llama.cpp's decodes; other is all the rest of total.
     """
 
-    load_ms: float
     prefill_ms: float
     draft_ms: float
     companion_ms: float
@@ -143,12 +142,12 @@ class Timings:
         return self.tokens / seconds if seconds > 0 else 0.0
 
     def as_dict(self) -> dict[str, float]:
-        """The timings as `--json` prints them."""
+        """The timings as results have them, those of properties included."""
         return {name: round(getattr(self, name), 2) for name in _TIMES}
 
 
 _TIMES = (
-    *("load_ms", "prefill_ms", "draft_ms", "companion_ms", "verify_ms", "other_ms"),
+    *("prefill_ms", "draft_ms", "companion_ms", "verify_ms", "other_ms"),
     *("first_token_ms", "total_ms", "tokens_per_second"),
 )
 

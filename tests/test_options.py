@@ -22,7 +22,7 @@ def factor(slow: float) -> float | None:
     took = slow * FOUR_MS
     for _ in range(ROUNDS):
         policy.counts.add(Outcome([SeqOutcome(0, 3, 3)], took, 4, t_round=took))
-    timings = Timings(0.0, 5.0, 0.0, 0.0, ROUNDS * took, 6.0, 5.0 + ROUNDS * took, 4 * ROUNDS)
+    timings = Timings(5.0, 0.0, 0.0, ROUNDS * took, 6.0, 5.0 + ROUNDS * took, 4 * ROUNDS)
     return times_plain(Report(Tally(), timings, 20, 0), policy)
 
 
@@ -37,7 +37,7 @@ def test_plain_decoding_takes_time_beside_decodes_too() -> None:
     policy = FixedPolicy(0, CostCurve.prior("Q8_0", ROW_MS))
     for _ in range(32):
         policy.watch(1, ROW_MS, ROW_MS + 1.0, 30)
-    timings = Timings(0.0, 5.0, 0.0, 0.0, 320.0, 6.0, 5.0 + 32 * 11.0, 32)
+    timings = Timings(5.0, 0.0, 0.0, 320.0, 6.0, 5.0 + 32 * 11.0, 32)
     said = times_plain(Report(Tally(), timings, 20, 0), policy)
     assert said == pytest.approx(1.0, abs=0.01)
 
@@ -45,5 +45,5 @@ def test_plain_decoding_takes_time_beside_decodes_too() -> None:
 def test_answers_too_short_say_nothing() -> None:
     """Sixteen tokens are the fewest."""
     policy = FixedPolicy(3, CostCurve.prior())
-    timings = Timings(0.0, 5.0, 0.0, 0.0, 100.0, 6.0, 105.0, 15)
+    timings = Timings(5.0, 0.0, 0.0, 100.0, 6.0, 105.0, 15)
     assert times_plain(Report(Tally(), timings, 20, 0), policy) is None

@@ -217,7 +217,6 @@ class _Clock:
         after = self._engine.decode_us()
         end = perf_counter()
         return Timings(
-            load_ms=0.0,
             prefill_ms=1e-3 * (self._read[0] - self._before[0]),
             draft_ms=1e-3 * (after[1] - self._before[1]),
             companion_ms=1e-3 * (after[2] - self._before[2]),

@@ -80,7 +80,7 @@ TEXTS = [
 
 def speculate(engine, n_ctx, prompts):
     """Answers of N_TOKENS, N_SEQ sequences at a time, by lookup with four drafted tokens; and how many were accepted."""
-    loop = Loop(engine, n_ctx, drafter=LookupDrafter(min_match=2))
+    loop = Loop(engine, n_ctx, drafter=LookupDrafter())
     policy, texts, accepted = FixedPolicy(4), [], 0
     for first in range(0, len(prompts), N_SEQ):
         runs = [
