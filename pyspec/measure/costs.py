@@ -106,11 +106,14 @@ def _spread(seen: dict[int, dict[int, list[float]]]) -> float:
     return max(float((high - low) / middle) for low, middle, high in quarters)
 
 
-def ready(engine: Engine, text: Sequence[int], depth: int, chunk: int = PREFILL_CHUNK) -> None:
-    """Make the first `depth` tokens the text and read all but the last of them."""
+def ready(
+    engine: Engine, text: Sequence[int], depth: int, *also: Role, chunk: int = PREFILL_CHUNK
+) -> None:
+    """Make the first `depth` tokens the text, and have the target and whoever else read all but the last of them."""
     engine.set_tokens(0, text[:depth])
-    while engine.held(Role.TARGET, 0) < depth - 1:
-        engine.prefill(Role.TARGET, 0, depth - 1, chunk)
+    for role in (Role.TARGET, *also):
+        while engine.held(role, 0) < depth - 1:
+            engine.prefill(role, 0, depth - 1, chunk)
 
 
 def verify_ms(engine: Engine, text: Sequence[int], depth: int, n: int) -> float:

@@ -16,7 +16,7 @@ import msgspec
 import numpy as np
 
 from pyspec.measure.records import RunRecord, Setup, TimedAnswer
-from pyspec.measure.report import embedded, new_axes, setup_list, table, table_of, write_results
+from pyspec.measure.report import new_axes, table, table_of, whole_page, write_results
 from pyspec.measure.tasks import Question, grouped
 from pyspec.measure.variants import Variant
 
@@ -298,19 +298,9 @@ def quality_page(results: QualityResults, pictures: Sequence[str] = ()) -> str:
         "answers are looped, 4-grams repeated or checks failed than chance explains at 5 %, or nats surely rise by over "
         f"{NATS_BOUND}." + _SAMPLED * bool(setup.temperature)
     )
-    parts = [
-        f"# {results.title}",
-        intro,
-        f"**{results.verdict}**",
-        variant_table(results.figures),
-        _EXPLAINED,
-        "## Variety, checks by a program, and references",
-        check_table(results.figures),
-        *embedded(pictures),
-        "## Setup",
-        setup_list(setup),
-    ]
-    return "\n\n".join(parts) + "\n"
+    parts = [intro, f"**{results.verdict}**", variant_table(results.figures), _EXPLAINED,
+             "## Variety, checks by a program, and references", check_table(results.figures)]  # fmt: skip
+    return whole_page(results.title, parts, pictures, setup)
 
 
 _SAMPLED = (

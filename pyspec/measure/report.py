@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from itertools import zip_longest
 from pathlib import Path
@@ -99,7 +99,6 @@ def collect(
 def page(results: Results, pictures: Sequence[str] = ()) -> str:
     """The results as Markdown."""
     parts = [
-        f"# {results.title}",
         *([results.about] if results.about else []),
         _intro(results),
         "## Speed-up over plain decoding, by category",
@@ -109,11 +108,8 @@ def page(results: Results, pictures: Sequence[str] = ()) -> str:
         detail_table(results.summaries),
         *_equality(results),
         *(["## Notes", "\n".join(f"- {note}" for note in results.notes)] if results.notes else []),
-        *embedded(pictures),
-        "## Setup",
-        setup_list(results.setup),
     ]
-    return "\n\n".join(parts) + "\n"
+    return whole_page(results.title, parts, pictures, results.setup)
 
 
 def save(results: Results, folder: Path) -> None:
@@ -137,9 +133,10 @@ def write_results(
     (folder / "README.md").write_text(page(results, list(drawn)), encoding="utf-8")
 
 
-def embedded(pictures: Sequence[str]) -> Iterator[str]:
-    """Pictures on a page."""
-    return (f"![{name.rpartition('.')[0]}]({name})" for name in pictures)
+def whole_page(title: str, parts: Sequence[str], pictures: Sequence[str], setup: Setup) -> str:
+    """A page of these parts as Markdown, with its pictures and what it was measured on."""
+    shown = (f"![{name.rpartition('.')[0]}]({name})" for name in pictures)
+    return "\n\n".join([f"# {title}", *parts, *shown, "## Setup", _setup(setup)]) + "\n"
 
 
 def _intro(results: Results) -> str:
@@ -235,7 +232,7 @@ def _equality(results: Results) -> list[str]:
     return ["## Equality", text, lines]
 
 
-def setup_list(setup: Setup) -> str:
+def _setup(setup: Setup) -> str:
     """The setup as a list."""
     where = f"{setup.threads} threads, {setup.gpu_layers} layers on a GPU"
     with_ = f"llama-cpp-python {setup.llama_cpp_python}, Python {setup.python}"

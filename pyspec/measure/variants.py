@@ -34,7 +34,7 @@ from pyspec.engine.models import address
 from pyspec.engine.parts import choose_parts, states_of
 from pyspec.engine.runs import Run
 from pyspec.errors import MeasureError, OptionError
-from pyspec.measure.costs import nats_of
+from pyspec.measure.costs import nats_of, ready
 from pyspec.measure.records import RunLog, RunRecord, TimedAnswer, describe
 from pyspec.measure.tasks import Mode, Options, Question, Report, check, each_once, parse_mode
 from pyspec.policy.lengths import FIXED_MAX, Fixed, parse_length
@@ -45,7 +45,6 @@ from pyspec.text import ChatTemplate
 
 _EXTRAS = ("random", "thin", "temp")
 _HINT = "variants look like plain, strict+fixed:4, margin+thin+fixed:4, margin+random, plain+temp:0.3@80"
-_CHUNK = 256
 
 
 @dataclass(frozen=True)
@@ -189,15 +188,11 @@ class SideBySide:
 
     def _read(self, prompt: Sequence[int], n: int) -> None:
         """The prompt into sequence 0 once, and from there to n others."""
-        last = len(prompt) - 1
-        self._engine.set_tokens(0, prompt)
-        for role in (Role.TARGET, Role.DRAFT):
-            if role is Role.TARGET or (self._loop.draft_model and not self._contexts.reads_states):
-                while self._engine.held(role, 0) < last:
-                    self._engine.prefill(role, 0, last, _CHUNK)
+        shared = self._loop.draft_model and not self._contexts.reads_states
+        ready(self._engine, prompt, len(prompt), *([Role.DRAFT] if shared else []))
         for seq in range(1, n + 1):
             self._engine.set_tokens(seq, ())
-            self._engine.copy_prefix(0, seq, last)
+            self._engine.copy_prefix(0, seq, len(prompt) - 1)
             self._engine.set_tokens(seq, prompt)
 
     def _begin(
