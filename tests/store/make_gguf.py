@@ -10,6 +10,7 @@ import math
 import random
 import struct
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 U8, I8, U16, I16, U32, I32, F32, BOOL, STR, ARR, U64, I64, F64 = range(13)
@@ -118,3 +119,21 @@ def tiny_llama(layers: int = 1, width: int = 32) -> Gguf:
         shapes[f"blk.{i}.attn_norm.weight"] = shapes[f"blk.{i}.ffn_norm.weight"] = (width,)
     tensors = [Tensor(n, s, floats(s, seed)) for seed, (n, s) in enumerate(shapes.items())]
     return Gguf(kv, tensors)
+
+
+def split(folder: Path, count: int = 3) -> list[Path]:
+    """Writes a model in parts: everything but the tensors is in the first."""
+    whole = tiny_llama()
+    shares = [whole.tensors[i::count] for i in range(count)]
+    paths = []
+    for i, share in enumerate(shares):
+        kv = dict(whole.kv) if i == 0 else {}
+        kv |= {
+            "split.no": (U16, i),
+            "split.count": (U16, count),
+            "split.tensors.count": (I32, len(whole.tensors)),
+        }
+        name = f"big-{i + 1:05d}-of-{count:05d}.gguf"
+        paths.append(folder / name)
+        paths[-1].write_bytes(Gguf(kv, share).build())
+    return paths

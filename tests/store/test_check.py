@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import struct
 from pathlib import Path
 
 import pytest
-from store.make_gguf import ARR, STR, tiny_llama
+from store.make_gguf import ARR, STR, split, tiny_llama
 
 from pyspec.errors import ModelInvalid, ModelRejected
 from pyspec.store import check as module
@@ -38,6 +39,19 @@ def test_changed_file_is_tried_again(tiny: Path, monkeypatch: pytest.MonkeyPatch
     forbid_children(monkeypatch)
     with pytest.raises(AssertionError, match="a child was started"):
         check_model(tiny)
+
+
+def test_every_part_of_a_split_file_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A later part that was written again makes another file of all."""
+    first, second, _ = split(tmp_path)
+    check_model(first)
+    with monkeypatch.context() as patch:
+        forbid_children(patch)
+        check_model(first)
+    os.utime(second, ns=(1, 1))
+    forbid_children(monkeypatch)
+    with pytest.raises(AssertionError, match="a child was started"):
+        check_model(first)
 
 
 def test_trust_reads_the_header_only(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,7 +6,7 @@ import shutil
 from typing import TYPE_CHECKING
 
 import pytest
-from store.make_gguf import ARR, F32, I32, STR, U16, U32, Gguf, Tensor, tiny_llama
+from store.make_gguf import ARR, F32, I32, STR, U16, U32, Gguf, Tensor, split, tiny_llama
 
 from pyspec.errors import ModelInvalid
 from pyspec.store.gguf import parse_header
@@ -127,23 +127,6 @@ def test_matrices_alone_need_no_architecture(tmp_path: Path) -> None:
     """Without the rules for models a GGUF of matrices alone is read."""
     made = Gguf({}, [Tensor("w", (2,), b"\0" * 8)])
     assert parse_header(write(tmp_path, made)).tensors[0].shape == (2,)
-
-
-def split(folder: Path, count: int = 3) -> list[Path]:
-    """Writes a model in parts: everything but the tensors is in the first."""
-    whole = tiny_llama()
-    shares = [whole.tensors[i::count] for i in range(count)]
-    paths = []
-    for i, share in enumerate(shares):
-        kv = dict(whole.kv) if i == 0 else {}
-        kv |= {
-            "split.no": (U16, i),
-            "split.count": (U16, count),
-            "split.tensors.count": (I32, len(whole.tensors)),
-        }
-        name = f"big-{i + 1:05d}-of-{count:05d}.gguf"
-        paths.append(write(folder, Gguf(kv, share), name))
-    return paths
 
 
 def test_split_file_is_joined(tmp_path: Path) -> None:

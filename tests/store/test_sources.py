@@ -12,11 +12,12 @@ from pathlib import Path
 
 import pytest
 from store.hub_server import COMMIT, serving
-from store.make_gguf import tiny_llama
+from store.make_gguf import split, tiny_llama
 from store.shop import SHIPPED, Shop
 
 from pyspec.errors import ModelError, ModelNotFound
 from pyspec.store.fetch import cached
+from pyspec.store.header import read_header
 from pyspec.store.sources import (
     PypiWheel,
     Repo,
@@ -193,6 +194,18 @@ def test_what_the_hub_does_not_have(
     assert (done.returncode, done.stdout) == (1, "")
     assert says in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_a_split_file_is_fetched_and_removed_whole(tmp_path: Path) -> None:
+    """Its first part stands for all of them, by the name of the file as by the repository's."""
+    parts = {path.name: path.read_bytes() for path in split(tmp_path)}
+    with serving({"maker/big-GGUF": parts}) as server:
+        done = pyspec(server, tmp_path, "pull", "hf:maker/big-GGUF/big-00001-of-00003.gguf")
+    assert done.returncode == 0, done.stderr
+    assert len(read_header(Path(done.stdout.strip())).parts) == 3
+    removed = pyspec(server, tmp_path, "rm", "maker/big-GGUF")
+    assert removed.returncode == 0, removed.stderr
+    assert list((tmp_path / "cache" / "models").glob("*.gguf")) == []
 
 
 def test_a_file_that_was_spoilt_on_the_way(hub: ThreadingHTTPServer, tmp_path: Path) -> None:
