@@ -22,7 +22,7 @@ from pyspec.batch.contexts import (
 from pyspec.batch.jobs import Job, JobMaker, Settings
 from pyspec.batch.records import Record, Result
 from pyspec.batch.scheduler import Scheduler
-from pyspec.engine.handle import MAX_DRAFT
+from pyspec.engine.handle import MAX_DRAFT, Role
 from pyspec.errors import Cancelled, OptionError
 from pyspec.limits import check_ranges
 from pyspec.policy.lengths import make_policy, parse_length
@@ -109,7 +109,11 @@ class Batch:
         self._policy = make_policy(chosen, curve, learned, companion=scored)
         self.parallel = parallel or best_parallel(curve.target.table())
         if interactive:
-            self._needs = [n_ctx] * self._affordable(parallel)
+            if parallel is None:
+                # fewer may be as fast, but one who asks shall not wait for the end of another's answer
+                most = memory_for(self._models.target, n_ctx)
+                self.parallel = max(1, min(max(self.parallel, _FEWEST), most))
+            self._needs = [n_ctx] * self.parallel
         if exact:  # kernels take rows by fours, and the rest one by one
             self.parallel = 1 if self.parallel == 1 else -(-self.parallel // 4) * 4
             self._options["exact"] = self.parallel
@@ -118,7 +122,7 @@ class Batch:
         self._cancelled = False
         self._total = Tally()
         self._seconds = 0.0
-        self._decode_us: tuple[int, ...] = (0, 0, 0)
+        self._decode_us = [0] * len(Role)
 
     # -- records in, results out -------------------------------------------------------------------
 
@@ -150,10 +154,9 @@ class Batch:
     @property
     def load(self) -> tuple[int, int]:
         """Jobs that run, and jobs that wait."""
-        scheduler, queued = self._scheduler, len(self._queue)
-        return (
-            (len(scheduler.active), len(scheduler.waiting) + queued) if scheduler else (0, queued)
-        )
+        scheduler = self._scheduler
+        active, waiting = (scheduler.active, scheduler.waiting) if scheduler else ((), ())
+        return len(active), len(waiting) + len(self._queue)
 
     @property
     def vocab(self) -> Any:
@@ -189,14 +192,6 @@ class Batch:
         self._cancelled = True
         if self._contexts is not None:
             self._contexts.engine.cancel()
-
-    def _affordable(self, asked: int | None) -> int:
-        """Sequences that may all fill their context; fewer than are worth it where memory is short and none were asked for."""
-        if asked is None:
-            most = memory_for(self._models.target, self._n_ctx)
-            # fewer may be as fast, but one who asks shall not wait for the end of another's answer
-            self.parallel = max(1, min(max(self.parallel, _FEWEST), most))
-        return self.parallel
 
     def _guess(self, record: Record) -> int:
         texts = [record.prompt or "", record.system or self.settings.system or ""]
@@ -284,15 +279,15 @@ class Batch:
             raise Cancelled("the batch was cancelled")
 
     def _close_contexts(self) -> None:
-        contexts, self._contexts, self._scheduler = self._contexts, None, None
-        if contexts is not None:
-            self._decode_us = self._decoding(contexts)
-            contexts.close()
+        if self._contexts is not None:
+            self._decode_us = self._decoding()
+            self._contexts.close()
+        self._contexts = self._scheduler = None
 
-    def _decoding(self, contexts: Contexts | None) -> tuple[int, ...]:
+    def _decoding(self) -> list[int]:
         """Microseconds in llama.cpp's decodes, by role, with contexts that are gone."""
-        now = contexts.engine.decode_us() if contexts else (0, 0, 0)
-        return tuple(a + b for a, b in zip(self._decode_us, now, strict=True))
+        now = self._contexts.engine.decode_us() if self._contexts else [0] * len(Role)
+        return [a + b for a, b in zip(self._decode_us, now)]
 
     # -- about the run -----------------------------------------------------------------------------
 
@@ -304,9 +299,7 @@ class Batch:
         return {
             "pyspec": __version__,
             **files,
-            "drafter": "none"
-            if self._models.parts.drafter is None
-            else self._models.parts.drafter.name,
+            "drafter": getattr(self._models.parts.drafter, "name", "none"),
             "verification": {key: str(value) for key, value in rule.items()},
             "sampling": {key: str(value) for key, value in vars(settings.sampling).items()},
             "max_tokens": settings.max_tokens,
@@ -319,25 +312,17 @@ class Batch:
     def stats(self) -> dict[str, Any]:
         """Counts and times since this was made. decode_s is time inside llama.cpp's decodes, by role."""
         scheduler, contexts, total = self._scheduler, self._contexts, self._total
-        times = self._decoding(contexts)
+        times, seconds = [1e-6 * us for us in self._decoding()], self._seconds
         return {
             "parallel": self.parallel,
-            "seconds": round(self._seconds, 3),
+            "seconds": round(seconds, 3),
             **{name: getattr(total, name) for name in _COUNTED},
-            "tokens_per_second": round(total.tokens / self._seconds, 2) if self._seconds else 0.0,
+            "tokens_per_second": round(total.tokens / seconds, 2) if seconds else 0.0,
             "kv_cells": contexts.layout.cells if contexts else 0,
             "streams": bool(contexts and contexts.layout.each),
             "prefix_tokens": scheduler.kept.longest if scheduler else 0,
-            "decode_s": dict(
-                zip(
-                    ("target", "draft", "companion"),
-                    (round(1e-6 * us, 3) for us in times),
-                    strict=True,
-                )
-            ),
-            "outside_decodes": round(1 - 1e-6 * sum(times) / self._seconds, 4)
-            if self._seconds
-            else 0.0,
+            "decode_s": {role.name.lower(): round(s, 3) for role, s in zip(Role, times)},
+            "outside_decodes": round(1 - sum(times) / seconds, 4) if seconds else 0.0,
         }
 
     def close(self) -> None:

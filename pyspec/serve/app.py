@@ -7,7 +7,7 @@ import contextlib
 import hmac
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from functools import partial
-from importlib.resources import files
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -18,7 +18,7 @@ from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import Response, StreamingResponse
+from starlette.responses import FileResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from pyspec.batch.bodies import PATHS
@@ -46,10 +46,10 @@ READER_S = 120.0
 
 _STATUS = {"InputError": 400, "OptionError": 400, "Cancelled": 503}
 _PAGE = {"/": "page.html", "/page.css": "page.css", "/page.js": "page.js"}
-_TYPES = {"html": "text/html", "css": "text/css", "js": "text/javascript"}
-_POLICY = (
-    "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:"
-)
+_PAGE_HEADERS = {
+    "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:",
+    "x-content-type-options": "nosniff",
+}
 
 
 def make_app(batch: Batch, serving: Serving) -> Starlette:
@@ -236,10 +236,8 @@ class EventStream(StreamingResponse):
 
 
 async def _page(request: Request) -> Response:
-    name = _PAGE[request.url.path]
-    data = (files("pyspec.serve") / "page" / name).read_bytes()
-    headers = {"content-security-policy": _POLICY, "x-content-type-options": "nosniff"}
-    return Response(data, media_type=_TYPES[name.rpartition(".")[2]], headers=headers)
+    path = Path(__file__).with_name("page") / _PAGE[request.url.path]
+    return FileResponse(path, headers=_PAGE_HEADERS)
 
 
 def _json(value: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
