@@ -286,12 +286,15 @@ def open_output(
 
 @dataclass
 class RunProgress:
-    """What a run did. kept: records that the journal or an earlier run had already."""
+    """What a run did. kept: records that the journal or an earlier run had already. verified, accepted: drafted tokens."""
 
     records: int
     kept: int = 0
     done: int = 0
     failed: int = 0
+    tokens: int = 0
+    verified: int = 0
+    accepted: int = 0
     reasons: dict[str, int] = field(default_factory=dict)
 
     def count(self, result: Result) -> None:
@@ -300,6 +303,9 @@ class RunProgress:
         reason = result.error.type if result.error is not None else result.finish_reason or "?"
         self.reasons[reason] = self.reasons.get(reason, 0) + 1
         self.failed += result.error is not None
+        self.tokens += result.usage.completion_tokens
+        self.verified += result.speculation.get("verified", 0)
+        self.accepted += result.speculation.get("accepted", 0)
 
 
 class FileRun:

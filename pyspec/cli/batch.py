@@ -175,24 +175,12 @@ def _answer(answerer: Any, run: FileRun) -> int:
 # -- what is said meanwhile --------------------------------------------------------------------------------------------
 
 
-class _Rate:
-    """Tokens a second and accepted drafts, from results as they come."""
-
-    def __init__(self) -> None:
-        self._start = monotonic()
-        self.tokens = self.verified = self.accepted = 0
-
-    def add(self, result: Result) -> None:
-        self.tokens += result.usage.completion_tokens
-        self.verified += result.speculation.get("verified", 0)
-        self.accepted += result.speculation.get("accepted", 0)
-
-    def __str__(self) -> str:
-        seconds = max(1e-3, monotonic() - self._start)
-        parts = [f"{self.tokens / seconds:.1f} tok/s"]
-        if self.verified:
-            parts.append(f"accepted {100 * self.accepted / self.verified:.0f} %")
-        return ", ".join(parts)
+def _rate(summary: RunProgress, seconds: float) -> str:
+    """Tokens a second and accepted drafts, so far."""
+    rate = f"{summary.tokens / max(1e-3, seconds):.1f} tok/s"
+    if not summary.verified:
+        return rate
+    return f"{rate}, accepted {100 * summary.accepted / summary.verified:.0f} %"
 
 
 @contextmanager
@@ -202,11 +190,11 @@ def batch_progress(
     """Gives the function that hears of each result."""
     if summary.kept:
         click.echo(f"{summary.kept} of {summary.records} records are done already", err=True)
-    rate = _Rate()
+    start = monotonic()
     with run_progress(console) as show:
 
-        def report(result: Result) -> None:
-            rate.add(result)
+        def report(_result: Result) -> None:
+            rate = _rate(summary, monotonic() - start)
             show(summary.kept + summary.done, summary.records, f"records, {rate}")
 
         yield report
