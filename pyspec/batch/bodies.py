@@ -80,7 +80,7 @@ class ChatBody(Body):
         """Whether the answer may be a call."""
         return bool(self.tools) and self.tool_choice != "none"
 
-    def record(self, name: str) -> Record:
+    def records(self, name: str) -> list[Record]:
         """What is asked, as a record."""
         shared = self._shared(name)
         if self.max_completion_tokens is not None:
@@ -93,7 +93,7 @@ class ChatBody(Body):
             shared["grammar"], lazy = tools_grammar(tools, self.tool_choice)
             turns = _with_system(turns, tools_text(tools, at_will=lazy))
             shared["grammar_at"] = CALL if lazy else None
-        return Record(messages=turns, form=CHAT, **shared)
+        return [Record(messages=turns, form=CHAT, **shared)]
 
 
 class CompletionBody(Body):
@@ -113,23 +113,19 @@ class CompletionBody(Body):
         """How many of the likeliest tokens to list with each; None for no logprobs at all."""
         return self.logprobs
 
-    def record(self, name: str) -> Record:
-        """What is asked, as a record; one prompt alone."""
+    def records(self, name: str) -> list[Record]:
+        """Each prompt as a record."""
         if self.echo or self.suffix:
             raise InputError("echo and suffix are not supported", "leave them out")
         if self.best_of is not None and self.best_of != (self.n or 1):
             raise InputError("best_of is not supported", "use n")
-        (prompt,) = self.prompts()[:1]
-        return Record(form=COMPLETION, **self._shared(name), **prompt)
-
-    def prompts(self) -> list[dict[str, Any]]:
-        """Each prompt as fields of a record."""
-        given: list[Any] = list(self.prompt) if isinstance(self.prompt, list) else [self.prompt]
+        given: list[Any] = self.prompt if isinstance(self.prompt, list) else [self.prompt]
         if given and all(isinstance(item, int) for item in given):
             given = [given]
         if not given:
             raise InputError("the prompt is empty")
-        return [_prompt(item) for item in given]
+        shared = self._shared(name)
+        return [Record(form=COMPLETION, **shared, **_prompt(item)) for item in given]
 
 
 def _prompt(given: Any) -> dict[str, Any]:

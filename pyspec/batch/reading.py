@@ -205,9 +205,12 @@ def _foreign(line: _JsonLine, at: Record, reading: Reading) -> Record:
     if reading.template is not None:
         raise InputError("a template has no place in OpenAI's batch format")
     body = read_body(line.url, line.body)
-    if body.n not in (None, 1) or body.stream:
-        raise InputError("n and stream have no place in a batch", "one answer a line")
-    return body.record(at.id)
+    record, *more = body.records(at.id)
+    if body.n not in (None, 1) or body.stream or more:
+        raise InputError(
+            "n, stream and several prompts have no place in a batch", "one answer a line"
+        )
+    return record
 
 
 def _cells(

@@ -162,18 +162,8 @@ def unique(records: Iterable[Record]) -> Iterator[Record]:
             error = InputError(
                 f"{record.source}, line {record.line}: id {record.id[:80]!r} was there before"
             )
-            record = Record(  # noqa: PLW2901 - takes its place
-                id=_free(f"{record.source}:{record.line}", seen),
-                source=record.source,
-                line=record.line,
-                form=record.form,
-                error=Failure.of(error),
-            )
+            record.id, record.error = f"{record.source}:{record.line}", Failure.of(error)
+            while record.id in seen:
+                record.id += "'"
         seen.add(record.id)
         yield record
-
-
-def _free(name: str, taken: set[str]) -> str:
-    while name in taken:
-        name += "'"
-    return name

@@ -1,8 +1,8 @@
 """What stands between HTTP and the models: the thread that owns them, what is asked of it, and what answers become.
 
 HTTP runs in an asyncio loop, llama.cpp in one thread. What a round brought wakes the loop once, whoever it is for; an
-answer waits in its request's `Inbox` until its reader takes it, so a slow reader holds up nobody. An inbox is bounded by its
-answers' length, and the number of answers by `most`.
+answer waits in its request until its reader takes it, so a slow reader holds up nobody. What waits is bounded by the answers'
+length, and their number by `most`.
 """
 
 from __future__ import annotations
@@ -172,7 +172,7 @@ class Service:
             body, jobs, f"{prefix}-{name}", self.serving, self.piece, self.answered
         )
         for i, job in enumerate(jobs):
-            self.worker.submit(job, partial(asked.inbox.put, i))
+            self.worker.submit(job, partial(asked.put, i))
         return asked
 
     def _jobs(self, body: Any, name: str) -> list[Job]:
@@ -182,11 +182,7 @@ class Service:
         alternatives = body.alternatives
         if alternatives is not None and not 0 <= alternatives <= 20:
             raise OptionError(f"{alternatives} likeliest tokens were asked for", "use 0 to 20")
-        first = body.record(name)
-        prompts = (
-            [first] if body.form == bodies.CHAT else [replace(first, **p) for p in body.prompts()]
-        )
-        jobs = [self._job(record, body, i) for record in prompts for i in range(n)]
+        jobs = [self._job(record, body, i) for record in body.records(name) for i in range(n)]
         if len(jobs) > self.worker.most:
             raise TooManyRequests(f"{len(jobs)} answers are asked for at once")
         return jobs
@@ -194,8 +190,6 @@ class Service:
     def _job(self, record: Record, body: Any, i: int) -> Job:
         seed = random.getrandbits(32) if record.seed is None else record.seed + i
         asked = replace(record, seed=seed & 0xFFFFFFFF, id=f"{record.id}-{i}")
-        if asked.max_tokens is None:
-            asked.max_tokens = self.batch.settings.max_tokens
         job = self.batch.jobs.job(next(self._count), asked)
         job.alternatives = body.alternatives
         if body.speculation is not None:
@@ -221,29 +215,12 @@ def _speculate(job: Job, asked: bodies.SpeculationBody) -> None:
 # -- what answers become -----------------------------------------------------------------------------------------------
 
 
-class Inbox:
-    """What the reader of a request's answers has not taken yet; for the loop's thread only."""
-
-    def __init__(self) -> None:
-        self._deltas: dict[int, list[Delta]] = {}
-        self._arrived = asyncio.Event()
-
-    def put(self, index: int, delta: Delta) -> None:
-        """Add what a round brought to the answer at this place."""
-        self._deltas.setdefault(index, []).append(delta)
-        self._arrived.set()
-
-    async def take(self) -> dict[int, list[Delta]]:
-        """All that has arrived since, by answer; the last of all of an answer has its result."""
-        await self._arrived.wait()
-        self._arrived.clear()
-        taken, self._deltas = self._deltas, {}
-        return taken
-
-
 @dataclass
 class PendingRequest:
-    """A request that was understood, and its answers in flight. done: hears of each end. created: in seconds since 1970."""
+    """A request that was understood, its answers in flight, and what its reader has not taken of them yet.
+
+    For the loop's thread only. done: hears of each end. created: in seconds since 1970.
+    """
 
     body: bodies.ChatBody | bodies.CompletionBody
     jobs: list[Job]
@@ -251,9 +228,10 @@ class PendingRequest:
     serving: Serving
     piece: Callable[[int], bytes]
     done: Answered
-    inbox: Inbox = field(default_factory=Inbox)
     begun: float = field(default_factory=time.perf_counter)
     created: int = field(default_factory=lambda: int(time.time()))
+    _deltas: dict[int, list[Delta]] = field(default_factory=dict)
+    _arrived: asyncio.Event = field(default_factory=asyncio.Event)
 
     @property
     def is_chat(self) -> bool:
@@ -274,10 +252,18 @@ class PendingRequest:
         """Its answers, of which nothing has come yet."""
         return [Choice(self, i) for i in range(len(self.jobs))]
 
+    def put(self, index: int, delta: Delta) -> None:
+        """Add what a round brought to the answer at this place."""
+        self._deltas.setdefault(index, []).append(delta)
+        self._arrived.set()
+
     async def updates(self, choices: Sequence[Choice]) -> AsyncIterator[Choice]:
         """Each of its choices as more of it has come, until all have ended. Raises AnswerFailed."""
         while not all(choice.result for choice in choices):
-            for index, deltas in (await self.inbox.take()).items():
+            await self._arrived.wait()
+            self._arrived.clear()
+            taken, self._deltas = self._deltas, {}
+            for index, deltas in taken.items():
                 choices[index].take(deltas)
                 yield choices[index]
 
