@@ -7,7 +7,7 @@ import re
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from itertools import groupby
 from typing import Any
 
 from rich.cells import cell_len
@@ -48,43 +48,24 @@ _MEANING = {
 }
 
 
-@dataclass(frozen=True)
-class Span:
-    """Text of neighbouring tokens of one source; a relaxed one stands alone, with its token."""
-
-    text: str
-    source: Source
-    relaxed: Token | None = None
-
-
-def spans(tokens: Iterable[Token], piece: Callable[[int], bytes]) -> list[Span]:
-    """The tokens as spans. A character split over tokens belongs to the last of them."""
-    decoder = codecs.getincrementaldecoder("utf-8")("replace")
-    made: list[Span] = []
-    for token in tokens:
-        text = decoder.decode(piece(token.id))
-        if token.source is Source.RELAXED:
-            made.append(Span(text, token.source, token))
-        elif made and made[-1].source is token.source:
-            made[-1] = Span(made[-1].text + text, token.source)
-        else:
-            made.append(Span(text, token.source))
-    rest = decoder.decode(b"", final=True)
-    return [*made, Span(rest, Source.TARGET)] if rest else made
-
-
 def token_text(tokens: Sequence[Token], piece: Callable[[int], bytes], colour: bool) -> Text:
     """The answer by source, a legend, and for each relaxed token what the target preferred.
 
+    A character split over tokens belongs to the last of them.
     Without colour, accepted stretches stand in [brackets] and relaxed tokens in {braces}.
     """
-    text = Text()
-    relaxed: list[Token] = []
-    for span in spans(tokens, piece):
-        _mark(text, safe(span.text), span.source, colour)
-        if span.relaxed is not None:
-            relaxed.append(span.relaxed)
+    text, relaxed = Text(), list[Token]()
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    for source, group in groupby(tokens, key=lambda token: token.source):
+        if source is not Source.RELAXED:  # neighbours of one source look like one text
+            said = "".join(decoder.decode(piece(token.id)) for token in group)
+            _mark(text, safe(said), source, colour)
+            continue
+        for token in group:
+            relaxed.append(token)
+            _mark(text, safe(decoder.decode(piece(token.id))), source, colour)
             text.append(f"({len(relaxed)})", "dim")
+    text.append(decoder.decode(b"", final=True))
     text.append("\n\n")
     for source in Source:
         count = sum(token.source is source for token in tokens)

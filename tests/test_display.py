@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import unicodedata
+from collections.abc import Callable
 
 import pytest
 from chat.fake import FakeModel, screen
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyspec.display import Span, Wrapper, safe, spans, stats_line, verdict
+from pyspec.display import Wrapper, safe, stats_line, token_text, verdict
 from pyspec.tokens import Source, Token
 
 BLOCK = {
@@ -57,25 +58,25 @@ def test_safe_keeps_text(text: str) -> None:
     assert safe(text) == text
 
 
-def test_spans_join_neighbours_and_split_relaxed() -> None:
-    """Stretches of one source are one span; each relaxed token is its own."""
+def framed(tokens: list[Token], piece: Callable[[int], bytes]) -> str:
+    """The answer as it is shown without colour, with its sources."""
+    return token_text(tokens, piece, colour=False).plain.partition("\n\n")[0]
+
+
+def test_neighbours_of_one_source_are_joined() -> None:
+    """Stretches of one source stand in one frame; each relaxed token in its own."""
     target, accepted, relaxed = Source
     sources = (target, accepted, accepted, relaxed, relaxed)
     tokens = [token(ord(char), source) for char, source in zip("abcde", sources, strict=True)]
-    made = spans(tokens, FakeModel([]).piece)
-    assert [(span.text, span.source) for span in made] == [
-        ("a", Source.TARGET),
-        ("bc", Source.ACCEPTED),
-        ("d", Source.RELAXED),
-        ("e", Source.RELAXED),
-    ]
+    assert framed(tokens, FakeModel([]).piece) == "a[bc]{d}(1){e}(2)"
 
 
 def test_a_character_split_over_tokens_is_whole() -> None:
-    """Bytes of one character in two tokens are shown with the second."""
+    """Bytes of one character in two tokens are shown with the second; one that is cut is said."""
     data = "é".encode()
-    made = spans([token(0), token(1, Source.ACCEPTED)], lambda at: data[at : at + 1])
-    assert made == [Span("", Source.TARGET), Span("é", Source.ACCEPTED)]
+    split = [token(0), token(1, Source.ACCEPTED)]
+    assert framed(split, lambda at: data[at : at + 1]) == "[é]"
+    assert framed(split[:1], lambda at: data[at : at + 1]) == "\N{REPLACEMENT CHARACTER}"
 
 
 def test_tokens_in_colour_have_no_frames() -> None:

@@ -169,14 +169,15 @@ def _utf8(text: str) -> str:
 class LlamaChat:
     """A model to talk with, over one context for all turns.
 
-    opener: loads it; `use` calls it again with draft= or companion=. One answer at a time; `cancel` alone may come from
-    another thread.
+    opener: loads it; `use` calls it again with draft= or companion=. name: of the target's file; draft, companion: names of
+    what drafts and judges, or none; n_ctx: tokens the context holds; stats: what the last answer did, None for nothing.
+    One answer at a time; `cancel` alone may come from another thread.
     """
 
     def __init__(self, opener: Callable[..., SpeculativeLlama]) -> None:
         self._opener = opener
         self._open({})
-        self._stats: AnswerStats | None = None
+        self.stats: AnswerStats | None = None
         self._cancelled = False
 
     def target(self) -> SavedModel:
@@ -194,26 +195,6 @@ class LlamaChat:
         """Bytes of a token."""
         return self.llm.piece(token)
 
-    @property
-    def n_ctx(self) -> int:
-        """Tokens the context holds."""
-        return int(self.llm.n_ctx())
-
-    @property
-    def draft(self) -> str:
-        """Name of what drafts, or none."""
-        return self.llm.assembly.draft
-
-    @property
-    def companion(self) -> str:
-        """Name of the companion, or none."""
-        return self.llm.assembly.companion
-
-    @property
-    def name(self) -> str:
-        """Name of the target's file."""
-        return Path(self.llm.model_path).stem
-
     def prompt(self, messages: Sequence[Message]) -> list[int]:
         """Token ids of the messages, open for the next answer."""
         return self.template.prompt(messages)
@@ -222,10 +203,6 @@ class LlamaChat:
         """End the answer in flight; safe from any thread."""
         self._cancelled = True  # the engine forgets its own flag where a new call of `steps` begins
         self.llm.cancel()
-
-    def stats(self) -> AnswerStats | None:
-        """What the last answer did; None where it did nothing."""
-        return self._stats
 
     def describe(self) -> list[tuple[str, str]]:
         """Names and values that say what is loaded."""
@@ -252,6 +229,8 @@ class LlamaChat:
 
     def _open(self, other: dict[str, str]) -> None:
         self.llm = self._opener(**other)
+        self.name, self.n_ctx = Path(self.llm.model_path).stem, int(self.llm.n_ctx())
+        self.draft, self.companion = self.llm.assembly.draft, self.llm.assembly.companion
         self.template = ChatTemplate.of(self.llm)
         self._other = other
 
@@ -259,7 +238,7 @@ class LlamaChat:
         self, prompt: Sequence[int], options: AnswerOptions, stop: Sequence[str] | None = None
     ) -> Generator[Piece, None, None]:
         """Answer a prompt of tokens; the last piece has a finish_reason. stop: texts that end it, None for the template's."""
-        self._cancelled, self._stats = False, None
+        self._cancelled, self.stats = False, None
         if stop is None:
             stop = ("\nUser:",) if self.template.format is PLAIN else ()
         return self._pieces(prompt, options, stop)
@@ -294,4 +273,4 @@ class LlamaChat:
                         return
         finally:
             if self.llm.last_speculation is not before:  # else nothing was decoded
-                self._stats = AnswerStats(self.llm.last_speculation, self.llm.last_timings)
+                self.stats = AnswerStats(self.llm.last_speculation, self.llm.last_timings)

@@ -329,7 +329,7 @@ class Chat:
             self.fail(error)
         if _SIGTERM in (signals or ()):
             self.leaving, self.exit_code = True, TERMINATED
-        return Reply.of(said, options.sampling.seed, self.model.piece, self.model.stats())
+        return Reply.of(said, options.sampling.seed, self.model.piece, self.model.stats)
 
     def _stop(self) -> None:
         self.interrupted_at = monotonic()

@@ -78,7 +78,8 @@ class BatchOptions:
         settings = Settings(
             sampler.sampling(seed=0), drafts.rule, self.max_tokens, self.system, self.stop, self.raw
         )
-        path, found = models.find(workers=self._sharing)
+        local = self.engine == "ray" and "RAY_ADDRESS" not in os.environ
+        path, found = models.find(workers=self.workers if local else 1)
         arguments = {
             **found, "length": drafts.length, "draft_max": drafts.draft_max, "settings": settings,
             "parallel": self.parallel, "exact": self.exact,
@@ -88,12 +89,6 @@ class BatchOptions:
 
             return RayBatch(str(path), workers=self.workers, **arguments)
         return Batch(str(path), **arguments)
-
-    @property
-    def _sharing(self) -> int:
-        """Workers that share this machine's cores."""
-        local = self.engine == "ray" and "RAY_ADDRESS" not in os.environ
-        return self.workers if local else 1
 
 
 @dataclass(frozen=True)
@@ -200,26 +195,22 @@ def batch_progress(
         yield report
 
 
-def _where(facts: Mapping[str, Any]) -> str:
-    """What the sequences had: cells and beginnings of their own here, or workers elsewhere."""
-    if "workers" in facts:
-        return f"over {facts['workers']} workers"
-    return f"{facts['kv_cells']} KV cells, {facts['prefix_tokens']} tokens shared"
-
-
 def show_summary(facts: Mapping[str, Any], console: Console | None = None) -> None:
     """The table at the end."""
     console = console or Console(stderr=True)
     table = Table(show_header=False, box=None, pad_edge=False)
     table.add_column(style="bold")
     table.add_column()
+    where = "over {workers} workers"
+    if "workers" not in facts:
+        where = "{kv_cells} KV cells, {prefix_tokens} tokens shared"
     reasons = ", ".join(f"{reason} {n}" for reason, n in facts["reasons"].items()) or "-"
     for row in (
         ("records", "{done} done, {kept} before, {failed} failed"),
         ("ended by", reasons),
         ("tokens", "{tokens} in {seconds:.1f} s: {tokens_per_second:.1f} tok/s"),
         ("drafts", "{accepted} of {verified} verified tokens accepted, {relaxed} relaxed"),
-        ("at once", f"{{parallel}} sequences, {_where(facts)}"),
+        ("at once", "{parallel} sequences, " + where),
     ):
         table.add_row(*(part.format_map(facts) for part in row))
     console.print(table, highlight=False)

@@ -25,7 +25,10 @@ from pyspec.store.machine import EXTRA_BUFFERS, default_threads
 
 
 def _layers(text: str) -> int:
-    return -1 if text == "all" else int(text)
+    try:
+        return -1 if text == "all" else int(text)
+    except ValueError:
+        raise click.BadParameter(f"{text!r} is neither a number nor `all`") from None
 
 
 class Coded(click.Choice):  # type: ignore[type-arg, unused-ignore]  # generic from click 8.2 on

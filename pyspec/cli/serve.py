@@ -117,16 +117,10 @@ def _announce(server: ServerOptions, serving: Serving, parallel: int, port: int)
 
 def _listen(host: str, port: int) -> socket.socket:
     """Take the address before models are loaded. Raises OptionError."""
-    try:
-        family, kind, protocol, _, address = socket.getaddrinfo(
-            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )[0]
-        listener = socket.socket(family, kind, protocol)
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(address)
-        listener.listen(_BACKLOG)  # who comes before the models are loaded waits
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:  # who comes before the models are loaded waits
+        return socket.create_server((host, port), family=family, backlog=_BACKLOG)
     except OSError as error:
         raise OptionError(
             f"cannot listen on {host} port {port}: {error.strerror or error}", "give another --port"
         ) from None
-    return listener

@@ -52,7 +52,7 @@ def prompt_text(prompt: str | None, file: Path | None, limit: int) -> str:
     dashes = (prompt == "-") + (str(file) == "-")
     from_file = file_text(file, limit) if file is not None and str(file) != "-" else None
     parts = [prompt if prompt != "-" else None, from_file]
-    if dashes or not _on_terminal():
+    if dashes or _piped():
         if parts[0] or parts[1]:
             _say_waiting()
         parts.append(_text(sys.stdin.buffer, limit, "stdin"))
@@ -64,21 +64,16 @@ def prompt_text(prompt: str | None, file: Path | None, limit: int) -> str:
     return "\n\n".join([part.rstrip("\n") for part in given[:-1]] + given[-1:])
 
 
-def _on_terminal() -> bool:
-    """Whether nothing is piped: a terminal, or a device such as /dev/null, which has nothing to say."""
+def _piped() -> bool:
+    """Whether something may come; a terminal, or a device such as /dev/null, has nothing to say."""
     try:
-        mode = os.fstat(sys.stdin.fileno()).st_mode
-    except (OSError, ValueError):
-        return True
-    return stat.S_ISCHR(mode)
+        return not stat.S_ISCHR(os.fstat(sys.stdin.fileno()).st_mode)
+    except (OSError, ValueError):  # no descriptor
+        return False
 
 
 def _say_waiting() -> None:
-    try:
-        ready, _, _ = select.select([sys.stdin], [], [], _PATIENCE_S)
-    except (OSError, ValueError):  # no descriptor to wait for
-        return
-    if not ready:
+    if not select.select([sys.stdin], [], [], _PATIENCE_S)[0]:
         click.echo("waiting for the rest of the prompt on stdin (</dev/null for none)", err=True)
 
 

@@ -57,7 +57,7 @@ class FakeModel:
     asked: list[Asked] = field(default_factory=list)
     held: list[int] = field(default_factory=list)
     cancelled: bool = False
-    last: AnswerStats | None = None
+    stats: AnswerStats | None = None
 
     def prompt(self, messages: Sequence[Message]) -> list[int]:
         """Turns as ids."""
@@ -112,7 +112,7 @@ class FakeModel:
             yield Piece("", ending, self.finish)
         finally:
             self.held = prompt + [token.id for token in said]
-            self.last = self._stats(ask, said, kept)
+            self.stats = self._stats(ask, said, kept)
 
     def _shared(self, prompt: list[int]) -> int:
         same = 0
@@ -135,10 +135,6 @@ class FakeModel:
     def cancel(self) -> None:
         """End the answer."""
         self.cancelled = True
-
-    def stats(self) -> AnswerStats | None:
-        """Of the last answer."""
-        return self.last
 
     def use(self, *, draft: str | None = None, companion: str | None = None) -> None:
         """Take the names; `alien` does not fit."""

@@ -151,7 +151,7 @@ def test_the_factor_comes_from_the_curve(
     list(target.answer(*ask(target, Conversation(None, QUESTION), 30)))
     monkeypatch.setattr(CostCurve, "observe", lambda *_: None)  # it stays what the test reads
     list(target.answer(*ask(target, Conversation(None, QUESTION), 30)))
-    stats = target.stats()
+    stats = target.stats
     assert stats is not None
     curve = next(iter(target.llm._policies.values())).curve
     row = sum(curve.target.table(stats.block["prompt_tokens"] + n)[1] for n in (0, 30)) / 2
@@ -177,7 +177,7 @@ def test_a_turn_keeps_all_the_context_holds(target: LlamaChat) -> None:
     held = [*first[0], *(token.id for token in said)]
     assert list(second[0])[: len(held)] == held
     list(target.answer(*second))
-    stats = target.stats()
+    stats = target.stats
     assert stats is not None
     assert stats.block["prompt_kept"] >= len(held) - 1
 
@@ -199,7 +199,7 @@ def test_cancelled_answers_have_stats(target: LlamaChat) -> None:
     next(answer)
     target.cancel()
     assert list(answer)[-1].finish_reason == "cancelled"
-    stats = target.stats()
+    stats = target.stats
     assert stats is not None
     assert stats.block["rounds"] >= 1
 
@@ -217,7 +217,7 @@ def test_drafts_are_changed(target: LlamaChat) -> None:
     target.use(draft="none")
     try:
         list(target.answer(*ask(target, Conversation(None, QUESTION), 8)))
-        stats = target.stats()
+        stats = target.stats
         assert stats is not None
         assert (target.draft, stats.block["drafted"], stats.block["draft"]) == ("none", 0, "none")
     finally:
