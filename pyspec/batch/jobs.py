@@ -132,7 +132,9 @@ class JobMaker:
         for token in own.get("logit_bias", ()):
             if not 0 <= token < self._target.n_vocab():
                 raise OptionError(f"logit_bias names token {token}", "there is no such token")
-        seed = own_seed(base.seed, record.id) if record.seed is None else record.seed
+        # of one's own by the record's id, so that neither order nor neighbours matter
+        digest = hashlib.sha256(f"{base.seed}\0{record.id}".encode()).digest()
+        seed = int.from_bytes(digest[:4], "little") if record.seed is None else record.seed
         return replace(base, seed=seed, **own)
 
     def _tokens(self, record: Record) -> list[int]:
@@ -150,12 +152,6 @@ class JobMaker:
         system = self._settings.system if record.system is None else record.system
         turns = [Message(role="system", content=system)] if system is not None else []
         return [*turns, Message(role="user", content=record.prompt or "")]
-
-
-def own_seed(seed: int, record_id: str) -> int:
-    """A record's seed: a hash of the batch's seed and the record's id."""
-    digest = hashlib.sha256(f"{seed}\0{record_id}".encode()).digest()
-    return int.from_bytes(digest[:4], "little")
 
 
 # -- the window of jobs that wait --------------------------------------------------------------------------------------

@@ -41,14 +41,6 @@ class _Known(msgspec.Struct):
     error: dict[str, Any] | None = None
 
 
-@dataclass
-class Earlier:
-    """An output of this very run: its answered records' lines by place, and how many records failed."""
-
-    lines: dict[int, bytes] = field(default_factory=dict)
-    failed: int = 0
-
-
 class _Files:
     """Files that a run writes, and what lay there when it began. overwrite: whatever lies there."""
 
@@ -119,24 +111,23 @@ class JsonLines(_Files):
         journal = path.with_name(path.name + ".journal")
         super().__init__([path], inputs, journal, overwrite=overwrite)
         self.path, self.counts, self.model = path, counts, model
-        self._earlier = Earlier()
+        self._earlier: list[bytes | None] = []
 
-    def inspect(self, run: str, records: Sequence[Record]) -> Earlier | None:
-        """What the file holds of this very run; None where there is no file, or it may be overwritten.
+    def inspect(self, run: str, records: Sequence[Record]) -> list[bytes | None]:
+        """The file's lines if it is of this very run, None for failed records; [] where there is no file, or it may go.
 
         Raises ResumeMismatch where it holds something else.
         """
         if self.seen[self.path] is None:
-            return None
+            return []
         known = _known_lines(self.path)
         wanted = [(record.id, record.sha256) for record in records]
         found = [(line.custom_id or line.id, line.prompt_sha256) for line, _ in known]
         if found == wanted and all(line.run == run for line, _ in known):
-            good = {i: data for i, (line, data) in enumerate(known) if line.error is None}
-            self._earlier = Earlier(good, len(known) - len(good))
+            self._earlier = [data if line.error is None else None for line, data in known]
             return self._earlier
         if self.overwrite:
-            return None
+            return []
         why = ": the same records, answered with other models or options"
         if found != wanted:
             same = len(set(found) & set(wanted))
@@ -153,11 +144,11 @@ class JsonLines(_Files):
 
     def _lines(self, journal: Journal, run: str, records: Sequence[Record]) -> Iterator[bytes]:
         for i, record in enumerate(records):
-            if i in journal:
+            line = self._earlier[i] if self._earlier and i not in journal else None
+            if line is None:
                 result = journal.read(i)
-                yield public(result, run, record.form, counts=self.counts, model=self.model)
-            else:
-                yield self._earlier.lines[i]
+                line = public(result, run, record.form, counts=self.counts, model=self.model)
+            yield line
 
 
 def _known_lines(path: Path) -> list[tuple[_Known, bytes]]:
@@ -241,9 +232,9 @@ class TextFiles(_Files):
         except OSError as error:
             raise BatchWriteError(f"{path.parent} cannot be made: {error.strerror}") from None
 
-    def inspect(self, run: str, records: Sequence[Record]) -> Earlier | None:
-        """None: the journal knows."""
-        return None
+    def inspect(self, run: str, records: Sequence[Record]) -> list[bytes | None]:
+        """Nothing: the journal knows."""
+        return []
 
     def check(self, journal: Journal, records: Sequence[Record]) -> None:
         """Raise ResumeMismatch where a file is there that the records in the journal did not make."""
@@ -326,29 +317,33 @@ class FileRun:
         self.answerer, self.records, self.output = answerer, records, output
         self.retry_failed = retry_failed
         self.summary = RunProgress(len(records))
-        self.run = {**answerer.identity(), "inputs": inputs_digest(records)}
+        asked = "".join(f"{record.id}\0{record.sha256}\n" for record in records)
+        inputs = hashlib.sha256(asked.encode("utf-8", "backslashreplace")).hexdigest()
+        self.run = {**answerer.identity(), "inputs": inputs}
         self.name = hashlib.sha256(msgspec.json.encode(self.run)).hexdigest()[:16]
         self.journal: Journal | None = None
         self._todo: list[int] = []
 
     def __enter__(self) -> FileRun:
         earlier = self.output.inspect(self.name, self.records)
-        again = self.retry_failed and earlier is not None and earlier.failed > 0
-        if earlier is not None and not again and not self.output.journal.exists():
-            self.summary.kept, self.summary.failed = len(self.records), earlier.failed
+        failed = earlier.count(None)
+        again = self.retry_failed and failed > 0
+        if earlier and not again and not self.output.journal.exists():
+            self.summary.kept, self.summary.failed = len(self.records), failed
             return self
         journal = Journal(self.output.journal, self.run, anew=self.output.overwrite)
         try:
-            self._begin(journal, earlier or Earlier())
+            self._begin(journal, earlier)
         except BaseException:
             journal.close()
             raise
         return self
 
-    def _begin(self, journal: Journal, earlier: Earlier) -> None:
+    def _begin(self, journal: Journal, earlier: Sequence[bytes | None]) -> None:
         self.output.check(journal, self.records)
         again = journal.failed if self.retry_failed else set()
-        done = (earlier.lines.keys() | journal.places.keys()) - again
+        done = {i for i, line in enumerate(earlier) if line} | journal.places.keys()
+        done -= again
         self._todo = [i for i in range(len(self.records)) if i not in done]
         self.summary.kept, self.summary.failed = len(done), len(journal.failed - again)
         self.journal = journal
@@ -380,11 +375,3 @@ class FileRun:
     def __exit__(self, *_: object) -> None:
         if self.journal is not None:
             self.journal.close()
-
-
-def inputs_digest(records: Sequence[Record]) -> str:
-    """One hash of all records in their order."""
-    digest = hashlib.sha256()
-    for record in records:
-        digest.update(f"{record.id}\0{record.sha256}\n".encode("utf-8", "backslashreplace"))
-    return digest.hexdigest()
