@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from operator import index
 from time import perf_counter
 from typing import Any, NamedTuple
@@ -73,6 +73,7 @@ class Loop:
         self.draft_model = draft_model
         self.companion = companion
         self.translated = translated
+        self._runs_model = draft_model or translated is not None
         self.n_batch = n_batch
         self.longest = longest
         self.failed: list[str] = []
@@ -91,33 +92,38 @@ class Loop:
         fills: (seq, n) prompt tokens to decode in the same batch; n 0 for a row that nobody reads.
         """
         start = perf_counter()
-        drafted = self._draft(runs, policy) if any(map(self._may_draft, runs)) else None
+        places = [self._place(run, len(runs)) for run in runs]
+        rooms = [place.room for place in places]
+        drafted = self._draft(runs, places, policy) if any(rooms) else None
         if drafted is None:
             return self._plainly(runs, policy, fills, start)
-        lengths = self._choose(runs, policy, drafted.drafts)
-        depth = max((len(run.tokens) for run in runs), default=0)
+        # a draft kept from an earlier round may be longer than this round's batch has room for
+        chosen = policy.choose(drafted.drafts) if _any_drafted(drafted.drafts) else [0] * len(runs)
+        lengths = [min(n, room) for n, room in zip(chosen, rooms)]
         before = perf_counter()
         self.engine.verify(_in_order([(run.seq, 0, n) for run, n in zip(runs, lengths)], fills))
         t_verify = 1e3 * (perf_counter() - before)
-        for run, draft in zip(runs, drafted.drafts):
+        steps, seen = [], []
+        for run, n, draft in zip(runs, lengths, drafted.drafts):
             run.gate.judge(draft.source == LOOKUP)
-        verdicts = [
-            self._accept(run, n, draft.n) for run, n, draft in zip(runs, lengths, drafted.drafts)
-        ]
-        outcome = Outcome(
-            seqs=[seen for _, seen in verdicts],
-            t_verify=t_verify,
-            verify_rows=len(runs) + sum(lengths) + _read(runs, fills),
-            t_draft=drafted.t_draft,
-            draft_steps=drafted.steps,
-            t_companion=drafted.t_companion,
-            companion_rows=drafted.companion_rows,
-            caught_up=drafted.caught_up,
-            t_round=1e3 * (perf_counter() - start),
-            depth=depth,
+            step, outcome = self._accept(run, n, draft.n)
+            steps.append(step)
+            seen.append(outcome)
+        policy.observe(
+            Outcome(
+                seqs=seen,
+                t_verify=t_verify,
+                verify_rows=len(runs) + sum(lengths) + _read(runs, fills),
+                t_draft=drafted.t_draft,
+                draft_steps=drafted.steps,
+                t_companion=drafted.t_companion,
+                companion_rows=drafted.companion_rows,
+                caught_up=drafted.caught_up,
+                t_round=1e3 * (perf_counter() - start),
+                depth=max([place.depth for place in places]),
+            )
         )
-        policy.observe(outcome)
-        return [step for step, _ in verdicts]
+        return steps
 
     def _plainly(
         self, runs: Sequence[Run], policy: Policy, fills: Sequence[tuple[int, int]], start: float
@@ -134,62 +140,47 @@ class Loop:
 
     # -- draft ---------------------------------------------------------------------------------------------------------
 
-    def _may_draft(self, run: Run) -> bool:
-        return run.draft_max > 0 and (self._may_look_up(run) or self._may_run_model(run))
+    def _place(self, run: Run, n_runs: int) -> Place:
+        """Where a run stands; its room is the longest draft that can be verified, since one more token is always emitted."""
+        n = len(run.tokens)
+        left = max(0, min(run.remaining, self.n_ctx - n))
+        room = min(run.remaining, self.n_ctx + 1 - n, self.n_batch // n_runs) - 1
+        room = min(room, run.draft_max, self.longest)
+        by_model = self._may_run_model(run)
+        # the first token does not wait for a draft to read the prompt
+        if room < 1 or not run.tally.rounds or not (by_model or self._may_look_up(run)):
+            return Place(run.seq, 0, 0, left, n)
+        return Place(run.seq, room, self._lag(run, n) if by_model else 0, left, n)
+
+    def _lag(self, run: Run, n: int) -> int:
+        if self.translated is not None:
+            return self.translated.lag(run.tokens)
+        return self.engine.lag(Role.DRAFT, run.seq, n)
 
     def _may_look_up(self, run: Run) -> bool:
         return self.drafter is not None and run.drafting in ("all", "lookup")
 
     def _may_run_model(self, run: Run) -> bool:
-        return (self.draft_model or self.translated is not None) and run.drafting in (
-            "all",
-            "model",
-        )
+        return self._runs_model and run.drafting in ("all", "model")
 
-    def _place(self, run: Run, n_runs: int) -> Place:
-        n = len(run.tokens)
-        lag = 0
-        if self._may_run_model(run):
-            behind = self.translated
-            lag = behind.lag(run.tokens) if behind else self.engine.lag(Role.DRAFT, run.seq, n)
-        left = max(0, min(run.remaining, self.n_ctx - n))
-        return Place(run.seq, self._room(run, n_runs), lag, left, n)
-
-    def _room(self, run: Run, n_runs: int) -> int:
-        """The longest draft that can be verified: one more token is always emitted after it."""
-        if not run.tally.rounds:
-            return 0  # the first token does not wait for a draft to read the prompt
-        room = min(run.remaining, self.n_ctx + 1 - len(run.tokens), self.n_batch // n_runs)
-        return max(0, min(room - 1, run.draft_max, self.longest))
-
-    def _draft(self, runs: Sequence[Run], policy: Policy) -> _Drafted | None:
+    def _draft(
+        self, runs: Sequence[Run], places: Sequence[Place], policy: Policy
+    ) -> _Drafted | None:
         """One draft a run, by lookup where it finds something, else by a model; None where nobody drafted."""
-        places = [self._place(run, len(runs)) for run in runs]
-        if not any(place.room for place in places):
-            return None
         plan = policy.plan(places)
-        drafted = _Drafted(
-            [self._look_up(run, place.room, plan) for run, place in zip(runs, places)]
-        )
+        drafts = [self._look_up(run, place.room, plan) for run, place in zip(runs, places)]
         asked = [
             _Asked(i, run, place, min(n, place.room))
             for i, (run, place, n) in enumerate(zip(runs, places, plan.lengths))
-            if drafted.drafts[i].n == 0 and min(n, place.room) > 0 and self._may_run_model(run)
+            if n > 0 and place.room > 0 and drafts[i].n == 0 and self._may_run_model(run)
         ]
+        drafted = _Drafted(drafts)
         if self.translated is not None:
             for one in asked:
                 self._translate(self.translated, one, drafted)
         elif self.draft_model and not self._draft_outage.lasts() and asked:
             self._try_model(asked, plan, drafted)
-        return drafted if asked or any([draft.n for draft in drafted.drafts]) else None  # noqa: C419 - a list is faster
-
-    def _choose(self, runs: Sequence[Run], policy: Policy, drafts: Sequence[Draft]) -> list[int]:
-        """How many drafted tokens of each run go to the target."""
-        if not any([draft.n for draft in drafts]):  # noqa: C419 - a list is faster
-            return [0] * len(drafts)
-        # a draft kept from an earlier round may be longer than this round's batch has room for
-        chosen = policy.choose(drafts)
-        return [min(n, self._room(run, len(runs))) for n, run in zip(chosen, runs)]
+        return drafted if asked or _any_drafted(drafted.drafts) else None
 
     def _translate(self, drafter: TranslatedDrafter, asked: _Asked, drafted: _Drafted) -> None:
         """A draft of a model behind text: paid for and judged as one in the engine is."""
@@ -233,16 +224,12 @@ class Loop:
             if not len(proposal.tokens):
                 return NOTHING
             tokens = [index(token) for token in proposal.tokens]
-            if len(tokens) > limit or any(not 0 <= token < self.engine.n_vocab for token in tokens):
+            if len(tokens) > limit or min(tokens) < 0 or max(tokens) >= self.engine.n_vocab:
                 raise DraftError(
                     f"{len(tokens)} tokens drafted of {limit}, or ids that do not exist"
                 )
-            return replace(
-                proposal,
-                tokens=tokens,
-                match_length=index(proposal.match_length),
-                choices=index(proposal.choices),
-            )
+            match_length, choices = index(proposal.match_length), index(proposal.choices)
+            return Proposal(tokens, match_length, choices, proposal.p, proposal.entropy)
         except Exception as error:  # noqa: BLE001 - whatever a drafter does, the answer goes on without it
             self._complain(drafter.name, error)
             return NOTHING
@@ -331,9 +318,13 @@ class Loop:
         return "context" if len(run.tokens) > self.n_ctx else None
 
 
+def _any_drafted(drafts: Sequence[Draft]) -> bool:
+    return any([draft.n for draft in drafts])  # noqa: C419 - a list is faster
+
+
 def _read(runs: Sequence[Run], fills: Sequence[tuple[int, int]]) -> int:
     """Prompt tokens that go into a decode."""
-    return sum(run.unread for run in runs) + sum(n for _, n in fills)
+    return sum([run.unread for run in runs]) + sum([n for _, n in fills])
 
 
 def _in_order(

@@ -30,6 +30,7 @@ _PACE_MEMORY = 32.0  # rounds the running mean of tokens looks back on
 _USUAL = 256.0  # tokens of an answer, before one was seen
 _REST = 8  # rounds for which "no draft pays" is taken for granted: thinking it over again costs 1 % of a token of 7 ms
 _SHARE = 0.03  # of a text, what lookup's drafts may lose in it, and what a model's may
+_FIRM = 8.0  # rounds of what drafts win elsewhere that a text may lose, too, before it is taken for one that does not suit them
 _SAFE = 0.3  # tokens that a lookup draft is expected to lose where it is verified in any text
 
 
@@ -95,6 +96,7 @@ class GoodputPolicy(LengthPolicy):
         self._table = _Tables(0.0, [1.1], 0.0, 0.0, 1)
         self._rows = self.curve.target.table()
         self._n_seq, self._looked = 1, False
+        self._price = 1.0 / self._rows[1]  # tokens a ms is worth: what plain decoding makes of it
         self._rest = 0  # rounds for which no draft is thought of
         self._aside = 0.0  # ms that a round with a model's draft takes beside decodes
         self._pending: dict[int, Forecast] = {}
@@ -168,11 +170,6 @@ class GoodputPolicy(LengthPolicy):
     # -- before drafting ---------------------------------------------------------------------
 
     @property
-    def _price(self) -> float:
-        """Tokens a millisecond is worth: what plain decoding makes of it."""
-        return self._n_seq / self._rows[self._n_seq]
-
-    @property
     def _beside(self) -> float:
         """Tokens a round and sequence that drafting costs beside decodes: Python's time counts where a token takes few ms."""
         return self._price * max(0.0, self._aside - self.plain_aside) / self._n_seq
@@ -181,6 +178,7 @@ class GoodputPolicy(LengthPolicy):
         """Take up the curve at this depth, and the tables for so many sequences."""
         self._n_seq = n_seq
         self._rows = self.curve.target.table(depth, n_seq * (LONGEST + 1))
+        self._price = n_seq / self._rows[n_seq]
         self._round += 1
         if self._round >= self._stale_at:
             # Often at first, when every round teaches something, then now and then.
@@ -218,14 +216,15 @@ class GoodputPolicy(LengthPolicy):
             return False
         if not self._auto:
             return True
-        if self._texts[place.seq].bearable(MODEL, self._usual) < 0.0:
+        switch = self._drafting[self._n_seq.bit_length()]
+        table, gain = self._table, self._table.gain - self._beside
+        firm = _FIRM * max(0.0, switch.gain(gain))
+        if self._texts[place.seq].bearable(MODEL, self._usual) + firm < 0.0:
             return False
         draft = self.curve.draft
         left = min(float(place.left), self._usual)
         behind = self._price * (draft.time(place.lag + 1) - draft.time(1))
-        switch = self._drafting[self._n_seq.bit_length()]
-        table, rounds = self._table, left / self._pace
-        return switch.on(place.seq, table.gain - self._beside, behind, left, rounds, table.more)
+        return switch.on(place.seq, gain, behind, left, left / self._pace, table.more)
 
     def _score(self, places: Sequence[Place]) -> bool:
         """Whether the companion looks at this round's drafts."""
@@ -292,7 +291,8 @@ class GoodputPolicy(LengthPolicy):
         self._pace += (tokens / rounds - self._pace) * min(1.0, rounds / _PACE_MEMORY)
         switch = self._drafting[n_seq.bit_length()]
         switch.earn(tokens)
-        self._scoring.earn(tokens)
+        if self._companion:
+            self._scoring.earn(tokens)
         return switch
 
     # -- between answers ---------------------------------------------------------------------

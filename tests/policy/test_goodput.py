@@ -246,6 +246,27 @@ def test_a_text_that_does_not_suit_the_draft_is_left_alone() -> None:
     assert lengths == [16, 0]
 
 
+def test_one_refused_draft_ends_no_drafting_where_drafts_win() -> None:
+    """A short text whose first draft is long and all wrong has lost more than its share; the texts before it won much."""
+    table = expand({1: 10.0, 64: 80.0})
+    policy = GoodputPolicy(CostCurve.from_tables({0: table}, [0.1 * t for t in table], table))
+
+    def go_on(depth: int, right: bool) -> int:
+        (n,) = policy.plan([Place(0, 16, 1, 75 - depth, depth)]).lengths
+        if n:
+            (g,) = policy.choose([Draft(0, 8, [0.95] * 8, [0.2] * 8)])
+            seen = [SeqOutcome(0, g, g if right else 0)]
+            policy.observe(Outcome(seen, table[g + 1], g + 1, 8.0, 8))
+        return n
+
+    for _ in range(3):
+        policy.begin_answer()
+        assert all(go_on(depth, right=True) for depth in range(50, 70, 5))
+    policy.begin_answer()
+    assert go_on(50, right=False)
+    assert go_on(51, right=True)
+
+
 def test_a_draft_that_pays_in_no_text_is_not_looked_at() -> None:
     """Rows too dear for any acceptance that a text may have: not even once, while a draft that may pay is tried."""
     drafted = {}
