@@ -21,34 +21,24 @@ _ROLES = {"system": "system", "user": "user", "assistant": "assistant"}
 class _Options(llm.Options):  # type: ignore[misc]  # llm's types are not followed
     """Options of `llm -o NAME VALUE`, by the names of `pyspec generate`."""
 
-    temperature: float = Field(
-        0.8, ge=0, le=100, description="0 takes the likeliest token, more varies"
-    )
+    # fmt: off
+    temperature: float = Field(0.8, ge=0, le=100, description="0 takes the likeliest token, more varies")
     top_k: int = Field(40, ge=0, description="choose among so many likeliest tokens; 0 for all")
-    top_p: float = Field(
-        0.95, gt=0, le=1, description="choose among tokens of this probability together"
-    )
-    min_p: float = Field(
-        0.05, ge=0, le=1, description="leave out tokens less likely than this share"
-    )
-    repeat_penalty: float = Field(
-        1.0, ge=0.01, le=100, description="make the last 64 tokens less likely"
-    )
+    top_p: float = Field(0.95, gt=0, le=1, description="choose among tokens of this probability together")
+    min_p: float = Field(0.05, ge=0, le=1, description="leave out tokens less likely than this share")
+    repeat_penalty: float = Field(1.0, ge=0.01, le=100, description="make the last 64 tokens less likely")
     seed: int | None = Field(None, ge=0, description="seed of the sampler")
-    max_tokens: int = Field(
-        -1, ge=-1, description="most tokens of the answer; -1 for as many as fit"
-    )
+    max_tokens: int = Field(-1, ge=-1, description="most tokens of the answer; -1 for as many as fit")
     stop: str | None = Field(None, description="end the answer before this text")
     draft: str = Field("auto", description="auto, none, lookup, or a model that drafts")
     companion: str = Field("none", description="none, auto, or a model that judges drafts")
-    verify: Literal["strict", "margin"] = Field(
-        "strict", description="margin is faster and changes the text"
-    )
+    verify: Literal["strict", "margin"] = Field("strict", description="margin is faster and changes the text")
     gap: float = Field(1.0, ge=0, description="margin: largest difference of two logits, nats")
     length: str = Field("auto", description="how many drafted tokens are checked")
     n_ctx: int = Field(4096, ge=16, description="context, tokens")
     n_gpu_layers: int = Field(0, ge=-1, description="layers on the GPU; -1 for all")
     threads: int | None = Field(None, ge=1, description="threads; the physical cores if not given")
+    # fmt: on
 
 
 class SpeculativeModel(llm.Model):  # type: ignore[misc]

@@ -8,7 +8,6 @@ import os
 import sys
 from importlib import import_module
 from pathlib import Path
-from typing import Any
 
 import click
 from click.shell_completion import get_completion_class, shell_complete
@@ -32,13 +31,9 @@ _COMMANDS = {
 }
 
 _MODULES = {
-    "bench": "measuring",
-    "quality": "measuring",
-    "profile": "measuring",
-    "info": "main",
+    "bench": "measuring", "quality": "measuring", "profile": "measuring", "draft": "models", "info": "main",
     "completion": "main",
-    "draft": "models",
-}
+}  # fmt: skip
 """Where a subcommand lies that has no module of its own."""
 
 _ELSEWHERE = {
@@ -122,12 +117,9 @@ def completion(shell: str | None) -> None:
     name = shell or Path(os.environ.get("SHELL", "bash")).name
     kind = get_completion_class(name if name in _SHELLS else "bash")
     if kind is not None:
-        click.echo(_source(kind(cli, {}, "pyspec", _COMPLETE)))
-
-
-def _source(maker: Any) -> str:
-    """The script, without click's look at the version of the bash on the PATH: it may be another shell's."""
-    return str(maker.source_template % maker.source_vars())
+        maker = kind(cli, {}, "pyspec", _COMPLETE)
+        # not maker.source(), which looks at the version of the bash on the PATH: it may be another shell's
+        click.echo(maker.source_template % maker.source_vars())
 
 
 @click.command(cls=Subcommand)
@@ -139,14 +131,16 @@ def info() -> None:
     from pyspec.store.machine import default_threads  # noqa: PLC0415
 
     system = llama_cpp.llama_print_system_info().decode("utf-8", "replace")
-    click.echo(f"pyspec            {__version__}")
-    click.echo(f"llama-cpp-python  {llama_cpp.__version__}")
-    click.echo(f"offload to GPU    {'yes' if llama_cpp.llama_supports_gpu_offload() else 'no'}")
-    for name in _backends(system):
-        click.echo(f"backend           {name}")
-    click.echo(f"extra buffers     {_extra_buffers()}")
-    click.echo(f"threads           {default_threads()}")
-    click.echo(f"cache             {cache_dir()}")
+    for name, value in (
+        ("pyspec", __version__),
+        ("llama-cpp-python", llama_cpp.__version__),
+        ("offload to GPU", "yes" if llama_cpp.llama_supports_gpu_offload() else "no"),
+        *(("backend", backend) for backend in _backends(system)),
+        ("extra buffers", _extra_buffers()),
+        ("threads", default_threads()),
+        ("cache", cache_dir()),
+    ):
+        click.echo(f"{name:<17} {value}")
 
 
 def _extra_buffers() -> str:
