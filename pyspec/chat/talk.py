@@ -5,11 +5,10 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, closing, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from math import inf
 from pathlib import Path
 from time import monotonic
-from types import MappingProxyType
 from typing import Any
 
 from pyspec.chat import files
@@ -38,31 +37,6 @@ Parse = Callable[[str], Any]
 
 SILENT, BRIEF, FULL = "off", "brief", "on"
 """How much is said after an answer."""
-
-
-@dataclass(frozen=True)
-class ChatSettings:
-    """Everything that is not the conversation.
-
-    seed: None draws one for each answer. trim: drop the oldest turns when the context is full. stats: `brief` for a
-    sentence after each answer, `on` for the counts as well, `off` for nothing. wrap: break lines between words.
-    """
-
-    sampling: Sampling = Sampling()
-    margin: Margin = Margin()
-    verify: str = "strict"
-    length: str | None = None
-    draft_max: int | None = None
-    max_tokens: int | None = None
-    seed: int | None = None
-    trim: bool = True
-    stats: str = "brief"
-    wrap: bool = True
-
-    @property
-    def rule(self) -> Verification:
-        """The rule in force."""
-        return Strict() if self.verify == "strict" else self.margin
 
 
 def _number(kind: type[int | float], low: float, high: float) -> Parse:
@@ -94,67 +68,81 @@ def _length(text: str) -> str:
     return text
 
 
-_COUNT = _number(int, 0, 2**31 - 1)
-_PROBABILITY = _number(float, 0, 1)
+def _setting(default: Any, parse: Parse, none: str = "") -> Any:
+    """A field that `/set` changes: how its text is read, and the word for None."""
+    return field(default=default, metadata={"parse": parse, "none": none})
+
+
+_PROBABILITY, _NATS = _number(float, 0, 1), _number(float, 0, inf)
 
 
 @dataclass(frozen=True)
-class _Field:
-    """Where a setting lives: a part of `ChatSettings` ("" for itself), attribute; its word for None."""
+class ChatSettings:
+    """Everything that is not the conversation, by the names that `/set` takes.
 
-    part: str
-    attribute: str
-    parse: Parse
-    none: str | None = None
+    seed: None draws one for each answer. trim: drop the oldest turns when the context is full. stats: `brief` for a
+    sentence after each answer, `on` for the counts as well, `off` for nothing. wrap: break lines between words.
+    """
+
+    temp: float = _setting(0.8, _number(float, 0, 100))
+    top_k: int = _setting(40, _number(int, 0, 2**31 - 1))
+    top_p: float = _setting(0.95, _number(float, 1e-6, 1))
+    min_p: float = _setting(0.05, _PROBABILITY)
+    repeat_penalty: float = _setting(1.0, _number(float, 0.01, 100))
+    seed: int | None = _setting(None, _number(int, 0, 2**32 - 1), "random")
+    max_tokens: int | None = _setting(None, _number(int, 1, 2**31 - 1), "all")
+    verify: str = _setting("strict", _one_of("margin", "strict"))
+    theta: float = _setting(Margin.theta, _PROBABILITY)
+    gap: float = _setting(Margin.gap, _NATS)
+    budget: float | None = _setting(None, _NATS, "none")
+    length: str | None = _setting(None, _length, "default")
+    draft_max: int | None = _setting(None, _number(int, 0, MAX_DRAFT), "none")
+    trim: bool = _setting(True, _switch)
+    stats: str = _setting(BRIEF, _one_of(FULL, BRIEF, SILENT))
+    wrap: bool = _setting(True, _switch)
+
+    @property
+    def margin(self) -> Margin:
+        """The margin rule with the numbers set."""
+        return Margin(self.theta, self.gap, self.budget)
+
+    @property
+    def rule(self) -> Verification:
+        """The rule in force."""
+        return Strict() if self.verify == "strict" else self.margin
+
+    def sampling(self, seed: int) -> Sampling:
+        """How one answer's tokens are chosen."""
+        return Sampling(
+            temperature=self.temp, top_k=self.top_k, top_p=self.top_p, min_p=self.min_p,
+            repeat_penalty=self.repeat_penalty, seed=seed,
+        )  # fmt: skip
 
 
-FIELDS: Mapping[str, _Field] = MappingProxyType(
-    {
-        "temp": _Field("sampling", "temperature", _number(float, 0, 100)),
-        "top_k": _Field("sampling", "top_k", _COUNT),
-        "top_p": _Field("sampling", "top_p", _number(float, 1e-6, 1)),
-        "min_p": _Field("sampling", "min_p", _PROBABILITY),
-        "repeat_penalty": _Field("sampling", "repeat_penalty", _number(float, 0.01, 100)),
-        "seed": _Field("", "seed", _number(int, 0, 2**32 - 1), "random"),
-        "max_tokens": _Field("", "max_tokens", _number(int, 1, 2**31 - 1), "all"),
-        "verify": _Field("", "verify", _one_of("margin", "strict")),
-        "theta": _Field("margin", "theta", _PROBABILITY),
-        "gap": _Field("margin", "gap", _number(float, 0, inf)),
-        "budget": _Field("margin", "budget", _number(float, 0, inf), "none"),
-        "length": _Field("", "length", _length, "default"),
-        "draft_max": _Field("", "draft_max", _number(int, 0, MAX_DRAFT), "none"),
-        "trim": _Field("", "trim", _switch),
-        "stats": _Field("", "stats", _one_of(FULL, BRIEF, SILENT)),
-        "wrap": _Field("", "wrap", _switch),
-    }
-)
-"""Each setting by the name that `/set` takes."""
+FIELDS = {each.name: each.metadata for each in fields(ChatSettings)}
+"""What is known of each setting."""
 
 
 def changed(settings: ChatSettings, name: str, value: str) -> ChatSettings:
     """`settings` with one of them set from its text. Raises OptionError, naming the setting."""
     if name not in FIELDS:
         raise OptionError(f"there is no setting {name[:40]!r}", f"use {', '.join(FIELDS)}")
-    where = FIELDS[name]
+    known = FIELDS[name]
     try:
-        parsed: Any = None if value == where.none else where.parse(value)
+        parsed: Any = None if known["none"] and value == known["none"] else known["parse"](value)
     except OptionError as error:
         raise OptionError(f"{name}: {error.message}", error.hint) from None
-    if not where.part:
-        return replace(settings, **{where.attribute: parsed})
-    part = replace(getattr(settings, where.part), **{where.attribute: parsed})
-    return replace(settings, **{where.part: part})
+    return replace(settings, **{name: parsed})
 
 
 def values(settings: ChatSettings) -> dict[str, str]:
     """Every setting as the text that `changed` takes."""
-    return {name: _text(where, settings) for name, where in FIELDS.items()}
+    return {name: _text(getattr(settings, name), known["none"]) for name, known in FIELDS.items()}
 
 
-def _text(where: _Field, settings: ChatSettings) -> str:
-    value = getattr(getattr(settings, where.part) if where.part else settings, where.attribute)
+def _text(value: Any, none: str) -> str:
     if value is None:
-        return str(where.none)
+        return none
     if isinstance(value, bool):
         return "on" if value else "off"
     return f"{value:.12g}" if isinstance(value, float) else str(value)
@@ -233,7 +221,7 @@ class Chat:
     def regen(self) -> None:
         """Answer the last question again, with another seed; where nothing comes, keep the old."""
         old = self._last_answer("nothing was answered yet")
-        if self.settings.sampling.temperature == 0:
+        if self.settings.temp == 0:
             self.screen.note("temperature is 0, so the answer is the same; /set temp 0.8 varies it")
         exchange = self.conversation.exchanges[-1]
         exchange.answer = None
@@ -304,7 +292,7 @@ class Chat:
     def _options(self, seed: int, rule: Verification) -> AnswerOptions:
         settings = self.settings
         return AnswerOptions(
-            replace(settings.sampling, seed=seed),
+            settings.sampling(seed),
             Speculation(verification=rule, length=settings.length, draft_max=settings.draft_max),
             settings.max_tokens,
             progress=self.screen.progress,

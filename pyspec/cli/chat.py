@@ -62,18 +62,12 @@ class TalkOptions(DialogueOptions):
         self, drafts: DraftOptions, sampler: SamplerOptions, stats: bool | None
     ) -> ChatSettings:
         """What `/set` changes, as it begins."""
-        return ChatSettings(
-            sampling=sampler.sampling(),
-            margin=drafts.margin,
-            verify=drafts.verify,
-            length=drafts.length,
-            draft_max=drafts.draft_max,
-            max_tokens=None if self.max_tokens == -1 else self.max_tokens,
-            seed=None if sampler.seed is None else sampler.seed & 0xFFFFFFFF,
-            trim=self.trim,
-            stats={None: BRIEF, True: FULL, False: SILENT}[stats],
-            wrap=self.wrap,
-        )
+        sampler.sampling()  # refuses numbers that cannot be, as the rule does
+        given = {**vars(sampler), **vars(drafts), "trim": self.trim, "wrap": self.wrap}
+        given["temp"] = given.pop("temperature")
+        given["seed"] = None if sampler.seed is None else sampler.seed & 0xFFFFFFFF
+        given["max_tokens"] = None if self.max_tokens == -1 else self.max_tokens
+        return ChatSettings(**given, stats={None: BRIEF, True: FULL, False: SILENT}[stats])
 
 
 @command(examples=EXAMPLES, epilog=STATS_HELP)
@@ -94,8 +88,8 @@ def chat(
     resumed = newest() if asked.going_on else None
     if asked.going_on and models.model is None:
         models = replace(models, model=last_model())
-    model = LlamaChat(lambda **other: open_model(replace(models, **other), drafts, engine))
     settings = asked.settings(drafts, sampler, shown.stats)
+    model = LlamaChat(lambda **other: open_model(replace(models, **other), drafts, engine))
     talk = Chat(model, _screen(shown.color), interruptible, settings)
     talk.conversation = Conversation(asked.system)
     talk.screen.wrap = asked.wrap

@@ -12,7 +12,6 @@ from pyspec.chat import files
 from pyspec.chat.prompt import run, script_entries
 from pyspec.chat.talk import ChatSettings
 from pyspec.errors import NumericError
-from pyspec.sampling import Sampling
 
 
 def test_two_turns() -> None:
@@ -88,7 +87,7 @@ def test_regen_and_undo() -> None:
 
 def test_regen_of_greedy_answers_says_so() -> None:
     """At temperature 0 nothing else can come, and the user hears it."""
-    settings = ChatSettings(stats="off", sampling=Sampling(temperature=0.0))
+    settings = ChatSettings(stats="off", temp=0.0)
     _, text = session(FakeModel(["one"]), "hi\n/regen\n", settings)
     assert text == (
         "one\ntemperature is 0, so the answer is the same; /set temp 0.8 varies it\none\n"

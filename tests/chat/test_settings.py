@@ -24,7 +24,7 @@ def test_values_are_what_set_takes() -> None:
 @pytest.mark.parametrize(
     ("name", "value", "where"),
     [
-        ("temp", "0.5", lambda s: s.sampling.temperature == 0.5),
+        ("temp", "0.5", lambda s: s.temp == 0.5),
         ("gap", "inf", lambda s: s.margin.gap == math.inf),
         ("budget", "none", lambda s: s.margin.budget is None),
         ("max_tokens", "all", lambda s: s.max_tokens is None),
