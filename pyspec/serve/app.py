@@ -59,9 +59,9 @@ def make_app(batch: Batch, serving: Serving) -> Starlette:
 
     @contextlib.asynccontextmanager
     async def lifespan(_app: Starlette) -> AsyncIterator[None]:
-        server.worker.start()
+        server.start()
         yield
-        await server.worker.stop()
+        await server.stop()
 
     async def complete(request: Request) -> Any:
         asked = await _asked(server, request)

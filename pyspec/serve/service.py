@@ -2,7 +2,7 @@
 
 HTTP runs in an asyncio loop, llama.cpp in one thread. What a round brought wakes the loop once, whoever it is for; an
 answer waits in its request until its reader takes it, so a slow reader holds up nobody. What waits is bounded by the answers'
-length, and their number by `most`.
+length, and their number by `Serving.queue`.
 """
 
 from __future__ import annotations
@@ -46,12 +46,32 @@ MAX_N = 16
 """Most choices of one request."""
 
 
-class Worker:
-    """Runs a `Batch` in a thread of its own. most: answers in flight, waiting ones included."""
+@dataclass(frozen=True)
+class Serving:
+    """How the server behaves.
 
-    def __init__(self, batch: Batch, most: int) -> None:
-        self.batch, self.most = batch, most
-        self._loop: asyncio.AbstractEventLoop | None = None
+    queue: answers that may wait beyond those that run; more are refused with 429. max_body: bytes of a request.
+    hosts: names by which the server may be called, None for any. origins: pages of others that may use it.
+    """
+
+    model: str
+    api_key: str | None = None
+    queue: int = 256
+    max_body: int = 1 << 20
+    hosts: tuple[str, ...] | None = None
+    origins: tuple[str, ...] = ()
+    about: dict[str, Any] = field(default_factory=dict)
+
+
+class Service:
+    """Understands requests, and runs a `Batch` for them in a thread of its own. answered: hears of the end of each answer."""
+
+    def __init__(self, batch: Batch, serving: Serving, answered: Answered) -> None:
+        self.batch, self.serving, self.answered = batch, serving, answered
+        self.piece = piece_reader(batch.vocab)
+        self._most = batch.parallel + serving.queue
+        self._count = count(1)
+        self._loop: asyncio.AbstractEventLoop
         self._open: dict[int, tuple[Job, Callable[[Delta], None]]] = {}
         self._deltas: deque[tuple[int, Delta]] = deque()
         self._flush_due = False
@@ -66,22 +86,30 @@ class Worker:
         self._loop = asyncio.get_running_loop()
         self._thread.start()
 
-    def room(self, n: int) -> bool:
-        """Whether n more answers may be asked for."""
-        return len(self._open) + n <= self.most
-
-    def submit(self, job: Job, hear: Callable[[Delta], None]) -> None:
-        """Ask for an answer; `hear` is told of its rounds in the loop's thread."""
-        self._open[job.index] = job, hear
-        job.listener = partial(self._post, job.index)
-        self.batch.submit_job(job)
+    async def ask(self, path: str, data: bytes) -> PendingRequest:
+        """Understand a request and begin its answers. Raises InputError, TooManyRequests and the like."""
+        body = bodies.read_body(path, data)
+        name = uuid.uuid4().hex[:24]
+        jobs = await asyncio.to_thread(self._jobs, body, name)
+        if len(self._open) + len(jobs) > self._most:
+            raise TooManyRequests("too many requests are waiting", "try again in a moment")
+        prefix = "chatcmpl" if body.form == bodies.CHAT else "cmpl"
+        asked = PendingRequest(
+            body, jobs, f"{prefix}-{name}", self.serving, self.piece, self.answered
+        )
+        for i, job in enumerate(jobs):
+            self._open[job.index] = job, partial(asked.put, i)
+            job.listener = partial(self._post, job.index)
+            self.batch.submit_job(job)
         self._wake.set()
+        return asked
 
-    def cancel(self, job: Job) -> None:
-        """Nobody waits for this answer any more."""
-        if job.index in self._open:
-            job.cancelled = True
-            self._wake.set()
+    def drop(self, asked: PendingRequest) -> None:
+        """Nobody reads these answers any more."""
+        for job in asked.jobs:
+            if job.index in self._open:
+                job.cancelled = True
+                self._wake.set()
 
     async def stop(self) -> None:
         """End what runs, and the thread."""
@@ -95,17 +123,16 @@ class Worker:
         self._flush_due = False  # before the rest: what comes now wakes the loop again
         while self._deltas:
             index, delta = self._deltas.popleft()
-            _, hear = self._open.get(index, (None, None))
-            if delta.result is not None:
-                self._open.pop(index, None)
-            if hear is not None:
-                hear(delta)
+            if index in self._open:
+                self._open[index][1](delta)
+                if delta.result is not None:
+                    del self._open[index]
 
     # -- in the engine's thread --------------------------------------------------------------------
 
     def _post(self, index: int, delta: Delta) -> None:
         self._deltas.append((index, delta))
-        if not self._flush_due and self._loop is not None:
+        if not self._flush_due:
             self._flush_due = True
             self._loop.call_soon_threadsafe(self._flush)
 
@@ -129,51 +156,7 @@ class Worker:
         for job, _ in list(self._open.values()):
             self._post(job.index, Delta(result=failed(job.index, job.record, failure)))
 
-
-# -- requests ----------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Serving:
-    """How the server behaves.
-
-    queue: answers that may wait beyond those that run; more are refused with 429. max_body: bytes of a request.
-    hosts: names by which the server may be called, None for any. origins: pages of others that may use it.
-    """
-
-    model: str
-    api_key: str | None = None
-    queue: int = 256
-    max_body: int = 1 << 20
-    hosts: tuple[str, ...] | None = None
-    origins: tuple[str, ...] = ()
-    about: dict[str, Any] = field(default_factory=dict)
-
-
-class Service:
-    """Understands requests and begins their answers. answered: hears of the end of each."""
-
-    def __init__(self, batch: Batch, serving: Serving, answered: Answered) -> None:
-        self.batch, self.serving = batch, serving
-        self.worker = Worker(batch, batch.parallel + serving.queue)
-        self.answered = answered
-        self.piece = piece_reader(batch.vocab)
-        self._count = count(1)
-
-    async def ask(self, path: str, data: bytes) -> PendingRequest:
-        """Understand a request and begin its answers. Raises InputError, TooManyRequests and the like."""
-        body = bodies.read_body(path, data)
-        name = uuid.uuid4().hex[:24]
-        jobs = await asyncio.to_thread(self._jobs, body, name)
-        if not self.worker.room(len(jobs)):
-            raise TooManyRequests("too many requests are waiting", "try again in a moment")
-        prefix = "chatcmpl" if body.form == bodies.CHAT else "cmpl"
-        asked = PendingRequest(
-            body, jobs, f"{prefix}-{name}", self.serving, self.piece, self.answered
-        )
-        for i, job in enumerate(jobs):
-            self.worker.submit(job, partial(asked.put, i))
-        return asked
+    # -- in any thread -----------------------------------------------------------------------------
 
     def _jobs(self, body: Any, name: str) -> list[Job]:
         n = 1 if body.n is None else body.n
@@ -183,7 +166,7 @@ class Service:
         if alternatives is not None and not 0 <= alternatives <= 20:
             raise OptionError(f"{alternatives} likeliest tokens were asked for", "use 0 to 20")
         jobs = [self._job(record, body, i) for record in body.records(name) for i in range(n)]
-        if len(jobs) > self.worker.most:
+        if len(jobs) > self._most:
             raise TooManyRequests(f"{len(jobs)} answers are asked for at once")
         return jobs
 
@@ -195,11 +178,6 @@ class Service:
         if body.speculation is not None:
             _speculate(job, body.speculation)
         return job
-
-    def drop(self, asked: PendingRequest) -> None:
-        """Nobody reads these answers any more."""
-        for job in asked.jobs:
-            self.worker.cancel(job)
 
 
 def _speculate(job: Job, asked: bodies.SpeculationBody) -> None:
