@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import llama_cpp
+import msgspec
 import numpy as np
 from llama_cpp.llama_speculative import LlamaDraftModel
 
@@ -20,8 +21,7 @@ from pyspec.text import Alphabet, piece_reader
 from pyspec.tokens import common_prefix
 
 
-@dataclass(frozen=True, slots=True)
-class Proposal:
+class Proposal(msgspec.Struct, frozen=True):
     """Drafted tokens, and what they were taken from.
 
     match_length: of the text that they continue, 0 where there is no such thing; choices: how many different tokens have
