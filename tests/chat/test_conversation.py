@@ -193,6 +193,15 @@ def test_a_cancel_before_the_engine_began_is_not_lost(target: LlamaChat) -> None
     assert sum(len(piece.tokens) for piece in pieces) < 60
 
 
+def test_a_cancel_before_the_first_piece_is_not_lost(target: LlamaChat) -> None:
+    """Ctrl-C between the question and the first round ends the answer with that round."""
+    answer = target.answer(*ask(target, Conversation(None, QUESTION), 60))
+    target.cancel()
+    pieces = list(answer)
+    assert pieces[-1].finish_reason == "cancelled"
+    assert sum(len(piece.tokens) for piece in pieces) < 60
+
+
 def test_cancelled_answers_have_stats(target: LlamaChat) -> None:
     """What was done until then is told."""
     answer = target.answer(*ask(target, Conversation(None, QUESTION), None))
