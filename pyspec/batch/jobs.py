@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from pyspec.batch.records import SAMPLER_FIELDS, Record, Result, Usage, failed
+from pyspec.batch.records import SAMPLER_FIELDS, Record, Result, Turn, Usage, failed
 from pyspec.engine.handle import MAX_DRAFT, Gate
 from pyspec.engine.models import address
 from pyspec.engine.runs import Run
@@ -142,16 +142,14 @@ class JobMaker:
             if not all(0 <= token < self._target.n_vocab() for token in record.tokens):
                 raise InputError("the prompt names tokens that do not exist")
             return list(record.tokens)
-        if record.messages is None and (self._settings.raw or self._template.format is PLAIN):
-            return self._template.bare(record.prompt or "")
-        return self._template.prompt(self._messages(record))
-
-    def _messages(self, record: Record) -> Sequence[Message]:
-        if record.messages is not None:
-            return [Message(role=turn.role, content=turn.content) for turn in record.messages]
-        system = self._settings.system if record.system is None else record.system
-        turns = [Message(role="system", content=system)] if system is not None else []
-        return [*turns, Message(role="user", content=record.prompt or "")]
+        settings, turns = self._settings, record.messages
+        if turns is None:
+            if settings.raw or self._template.format is PLAIN:
+                return self._template.bare(record.prompt or "")
+            system = settings.system if record.system is None else record.system
+            turns = [Turn("system", system)] if system is not None else []
+            turns = [*turns, Turn("user", record.prompt or "")]
+        return self._template.prompt([Message(role=t.role, content=t.content) for t in turns])
 
 
 # -- the window of jobs that wait --------------------------------------------------------------------------------------

@@ -231,7 +231,12 @@ class Scheduler:
                 self._engine.verify([(seq, n, -1) for seq, n in fills])
         else:
             unread = sum(answer.run.unread for answer in answers)
-            self._bound_drafts(answers, unread + sum(n for _, n in fills))
+            filled = unread + sum(n for _, n in fills)
+            room = self._contexts.draft_rows(len(answers), len(self.active), filled)
+            for (
+                answer
+            ) in answers:  # where none can be, nothing that drafts is asked, and nothing learned
+                answer.run.draft_max = min(self._draft_max, answer.job.draft_max, room)
             start = perf_counter()
             steps = self._loop.round(
                 [answer.run for answer in answers], self._policy, [*fills, *self._padding()]
@@ -264,12 +269,6 @@ class Scheduler:
         depth = max(len(answer.run.tokens) for answer in answers)
         times = self._policy.curve.target.table(depth)
         return float(times[min(len(answers), len(times) - 1)])
-
-    def _bound_drafts(self, answers: Sequence[Answering], filled: int) -> None:
-        """How long drafts may be; where none can be, nothing that drafts is asked, and nothing learned."""
-        room = self._contexts.draft_rows(len(answers), len(self.active), filled)
-        for answer in answers:
-            answer.run.draft_max = min(self._draft_max, answer.job.draft_max, room)
 
     def _fills(self, n_answering: int) -> list[tuple[int, int]]:
         """Prompt tokens for the next decode, as (sequence, tokens); the last one of a prompt is its answer's first row."""

@@ -94,9 +94,7 @@ class Service:
         if len(self._open) + len(jobs) > self._most:
             raise TooManyRequests("too many requests are waiting", "try again in a moment")
         prefix = "chatcmpl" if body.form == bodies.CHAT else "cmpl"
-        asked = PendingRequest(
-            body, jobs, f"{prefix}-{name}", self.serving, self.piece, self.answered
-        )
+        asked = PendingRequest(self, body, jobs, f"{prefix}-{name}")
         for i, job in enumerate(jobs):
             self._open[job.index] = job, partial(asked.put, i)
             job.listener = partial(self._post, job.index)
@@ -197,15 +195,13 @@ def _speculate(job: Job, asked: bodies.SpeculationBody) -> None:
 class PendingRequest:
     """A request that was understood, its answers in flight, and what its reader has not taken of them yet.
 
-    For the loop's thread only. done: hears of each end. created: in seconds since 1970.
+    For the loop's thread only. created: in seconds since 1970.
     """
 
+    service: Service
     body: bodies.ChatBody | bodies.CompletionBody
     jobs: list[Job]
     name: str
-    serving: Serving
-    piece: Callable[[int], bytes]
-    done: Answered
     begun: float = field(default_factory=time.perf_counter)
     created: int = field(default_factory=lambda: int(time.time()))
     _deltas: dict[int, list[Delta]] = field(default_factory=dict)
@@ -218,7 +214,8 @@ class PendingRequest:
 
     def frame(self, choices: list[dict[str, Any]], *, chunk: bool = False) -> dict[str, Any]:
         """A response's body around its choices, or the body of a chunk of it."""
-        body = bodies.body_of(self.body.form, self.name, self.serving.model, self.created, choices)
+        model = self.service.serving.model
+        body = bodies.body_of(self.body.form, self.name, model, self.created, choices)
         return {**body, "object": "chat.completion.chunk"} if chunk and self.is_chat else body
 
     @property
@@ -254,7 +251,7 @@ class Choice:
     """
 
     def __init__(self, asked: PendingRequest, index: int) -> None:
-        self.asked, self.index = asked, index
+        self.asked, self.index, self._piece = asked, index, asked.service.piece
         self.result: Any = None  # the `Result`, at the end
         self.block: dict[str, Any] = {}
         self._text = ""
@@ -275,10 +272,10 @@ class Choice:
             self._end(deltas[-1].result)
 
     def _detail(self, token: Token) -> dict[str, Any]:
-        text = self._decoder.decode(self.asked.piece(token.id))
+        text = self._decoder.decode(self._piece(token.id))
         made = {"text": text, "source": token.source.label, "gap": round(token.gap, 4)}
         if token.preferred != token.id:
-            made["preferred"] = self.asked.piece(token.preferred).decode("utf-8", "replace")
+            made["preferred"] = self._piece(token.preferred).decode("utf-8", "replace")
         return made
 
     def _end(self, result: Result) -> None:
@@ -292,8 +289,8 @@ class Choice:
             "tokens_per_second": round(max(0, n - 1) / seconds, 2),
         }
         self.result = result
-        self.block = {**result.speculation, **self.asked.serving.about, "timings": timings}
-        self.asked.done(result, timings)
+        self.block = {**result.speculation, **self.asked.service.serving.about, "timings": timings}
+        self.asked.service.answered(result, timings)
 
     def whole(self) -> dict[str, Any]:
         """The answer as one of a body's choices."""
@@ -302,7 +299,7 @@ class Choice:
             asked.body.form, self.index, self.result, tools=asked.body.may_call
         )
         if asked.body.alternatives is not None:
-            shown["logprobs"] = bodies.logprobs_of(asked.body.form, asked.piece, self._likely)
+            shown["logprobs"] = bodies.logprobs_of(asked.body.form, self._piece, self._likely)
         if self._details:
             self.block["tokens"] = self._details
         return shown
@@ -338,6 +335,6 @@ class Choice:
         choice: dict[str, Any] = {"index": self.index, "finish_reason": reason, "logprobs": None}
         choice |= {"delta": delta} if asked.is_chat else {"text": delta.get("content", "")}
         if likely:
-            choice["logprobs"] = bodies.logprobs_of(asked.body.form, asked.piece, likely)
+            choice["logprobs"] = bodies.logprobs_of(asked.body.form, self._piece, likely)
         body = asked.frame([choice], chunk=True)
         return {**body, "tokens": details} if details else body
