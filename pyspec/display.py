@@ -278,7 +278,6 @@ class Screen:
         self._out = out
         self._err = err
         self.progress = PromptStatus(err)
-        self.wrap = True
 
     def say(self, text: str) -> None:
         """A line of what a command was asked to show."""
@@ -303,10 +302,10 @@ class Screen:
         print_tokens(self._out, tokens, piece)
 
     @contextmanager
-    def answering(self) -> Iterator[Callable[[str], None]]:
-        """Gives what writes the pieces of one answer; ends its last line. On a terminal words wrap at the edge."""
+    def answering(self, *, wrap: bool = True) -> Iterator[Callable[[str], None]]:
+        """Gives what writes the pieces of one answer; ends its last line. wrap: words at a terminal's edge."""
         ends = ["\n"]
-        wrapper = Wrapper(self._out.width) if self.wrap and self._out.is_terminal else None
+        wrapper = Wrapper(self._out.width) if wrap and self._out.is_terminal else None
 
         def put(shown: str) -> None:
             if shown:

@@ -133,7 +133,6 @@ def _load(chat: Chat, argument: str) -> None:
     conversation, same = files.restore(saved, chat.model)
     chat.settings, refused = apply(chat.settings, saved.settings)
     chat.conversation, chat.pending, chat.file = conversation, "", path
-    chat.screen.wrap = chat.settings.wrap
     for sentence in refused:
         chat.screen.note(f"left as it is: {sentence}")
     if not same and saved.model.name != chat.model.name:
@@ -184,7 +183,6 @@ def _set(chat: Chat, argument: str) -> None:
     if not value.strip():
         raise InputError(f"give {name[:40]} a value", f"settings: {', '.join(FIELDS)}")
     chat.settings = changed(chat.settings, name, value.strip())
-    chat.screen.wrap = chat.settings.wrap
     chat.screen.note(f"{name} is {values(chat.settings)[name]}")
 
 

@@ -246,7 +246,7 @@ class Chat:
         other = self.settings.margin if rule == Strict().name else Strict()
         rate = f", {old.stats.rate:.1f} tok/s" if old.stats else ""
         self.screen.say(f"--- {rule}{rate}")
-        with self.screen.answering() as write:
+        with self.screen.answering(wrap=self.settings.wrap) as write:
             write(old.text)
         self.screen.say(f"--- {other.name}")
         prompt = self.model.prompt(self.conversation.question())
@@ -304,7 +304,7 @@ class Chat:
         pieces = self.model.answer(prompt, options)
         try:
             with (
-                self.screen.answering() as write,
+                self.screen.answering(wrap=self.settings.wrap) as write,
                 self.guard(self._stop) as signals,
                 closing(pieces),
             ):

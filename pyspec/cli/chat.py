@@ -92,7 +92,6 @@ def chat(
     model = LlamaChat(lambda **other: open_model(replace(models, **other), drafts, engine))
     talk = Chat(model, _screen(shown.color), interruptible, settings)
     talk.conversation = Conversation(asked.system)
-    talk.screen.wrap = asked.wrap
     if on_terminal:
         editor = TerminalReader()
         talk.confirm, entries = editor.confirm, iter(editor.read, None)
