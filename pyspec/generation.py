@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing, contextmanager, nullcontext
-from copy import deepcopy
 from dataclasses import dataclass, replace
 from threading import Lock, local
 from time import perf_counter
@@ -25,7 +24,7 @@ from pyspec.options import AnswerOptions, Drafting, Speculation, result_block
 from pyspec.policy.lengths import Length, make_policy, parse_length
 from pyspec.policy.simple import LengthPolicy
 from pyspec.profiles import beginnings
-from pyspec.rules import Strict, Verification, check_rule
+from pyspec.rules import Margin, Strict, Verification, check_rule
 from pyspec.sampling import ProcessorHook, Sampling, build_chain
 from pyspec.store.drafts import MTP
 from pyspec.target import SNAPSHOTS
@@ -100,7 +99,7 @@ class Generation(Mirror):
         super().__init__(model_path, **kwargs)
         self.piece = piece_reader(self._model.vocab)
         self.verification = verification
-        self._policies: dict[tuple[Length, Verification], LengthPolicy] = {}
+        self._policies: dict[tuple[Length, Verification, bool], LengthPolicy] = {}
         self.last_speculation: dict[str, Any] = {}
         self.last_timings: dict[str, float] = {}
         if not self._plain:
@@ -291,11 +290,12 @@ class Generation(Mirror):
         session = self.assembly.session
         speculation, most = options.speculation, options.max_tokens
         rule = Strict() if options.shaped else speculation.verification or self.verification
-        policy = options.policy or self._policy(speculation, rule)
+        sampled = options.sampling.temperature != 0.0
+        policy = options.policy or self._policy(speculation, rule, sampled)
         run = Run(
             0,
             list(tokens),
-            Gate(rule, options.sampling.temperature != 0.0),
+            Gate(rule, sampled),
             UNLIMITED if most is None or most < 1 else most,
             0 if chain is None else address(chain.sampler),
             draft_max=speculation.longest,
@@ -320,23 +320,33 @@ class Generation(Mirror):
             raise closed_error()
         return self._assembly
 
-    def new_policy(self, speculation: Speculation | None = None) -> LengthPolicy:
-        """A policy for `steps` that has learned nothing yet, of the length that `speculation` or this object names."""
-        length, scored = self._length_of(speculation), self.assembly.has_companion
+    def new_policy(
+        self, speculation: Speculation | None = None, *, sampled: bool = False
+    ) -> LengthPolicy:
+        """A policy for `steps` that has learned nothing yet, of the length that `speculation` or this object names.
+
+        sampled: whether it is for answers above temperature 0, where less is accepted.
+        """
+        asked = speculation or Speculation()
+        return self._make_policy(
+            self._length_of(asked), asked.verification or self.verification, sampled
+        )
+
+    def _make_policy(self, length: Length, rule: Verification, sampled: bool) -> LengthPolicy:
+        learned = self._learned.under(relaxing=isinstance(rule, Margin), sampled=sampled)
         # the cost curve is the machine's, so policies share it
-        return make_policy(length, self._curve, deepcopy(self._learned), companion=scored)
+        return make_policy(length, self._curve, learned, companion=self.assembly.has_companion)
 
-    def _length_of(self, speculation: Speculation | None) -> Length:
-        chosen = speculation.length if speculation is not None else None
-        return parse_length(chosen) if chosen else self._length
+    def _length_of(self, speculation: Speculation) -> Length:
+        return parse_length(speculation.length) if speculation.length else self._length
 
-    def _policy(self, speculation: Speculation, rule: Verification) -> LengthPolicy:
-        """One policy for each length and rule, so that what it learns is of the rule in force."""
-        key = (self._length_of(speculation), rule)
+    def _policy(self, speculation: Speculation, rule: Verification, sampled: bool) -> LengthPolicy:
+        """One policy for each length, rule and kind of sampling, so that what it learns is of those in force."""
+        key = (self._length_of(speculation), rule, sampled)
         if key not in self._policies:
             if len(self._policies) == MOST_POLICIES:  # rules may differ from call to call
                 self._policies.pop(next(iter(self._policies)))
-            self._policies[key] = self.new_policy(speculation)
+            self._policies[key] = self._make_policy(*key)
         return self._policies[key]
 
     def _settle(self, policy: LengthPolicy, rule: Verification, speculation: Speculation) -> None:

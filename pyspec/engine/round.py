@@ -234,14 +234,12 @@ class Loop:
             self._complain(drafter.name, error)
             return NOTHING
 
-    def _tell_drafter(
-        self, run: Run, tokens: tuple[Token, ...], n_verified: int, n_accepted: int
-    ) -> None:
+    def _tell_drafter(self, run: Run, ids: list[int], n_verified: int, n_accepted: int) -> None:
         drafter = self.drafter
         if drafter is None or n_verified == 0:
             return
         try:
-            drafter.observe(run.seq, [token.id for token in tokens], n_verified, n_accepted)
+            drafter.observe(run.seq, ids, n_verified, n_accepted)
         except Exception as error:  # noqa: BLE001 - as above
             self._complain(drafter.name, error)
 
@@ -294,10 +292,11 @@ class Loop:
         tokens = emitted(verdict)
         if rows is not None and run.rows is not None:
             run.rows.extend(rows[: len(tokens)])
-        run.tokens.extend([token.id for token in tokens])
+        ids = [token.id for token in tokens]
+        run.tokens.extend(ids)
         run.remaining -= len(tokens)
         self._count(run, verdict, n_drafted, tokens)
-        self._tell_drafter(run, tokens, n_verified, verdict.n_accepted)
+        self._tell_drafter(run, ids, n_verified, verdict.n_accepted)
         run.finish_reason = self._ending(run, verdict)
         seen = SeqOutcome(run.seq, n_verified, verdict.n_accepted, verdict.n_relaxed)
         if verdict.next >= 0:

@@ -124,6 +124,18 @@ def test_calibration_learns_and_shrinks() -> None:
     assert table.table[10] == before[10]
 
 
+def test_what_is_assumed_differs_by_rule_and_sampling() -> None:
+    """The margin rule accepts more than the strict one, greedy targets more than sampled ones; what was seen is no assumption."""
+    seen = Learned()
+    for _ in range(200):
+        seen.calibration.update(0, 16, False)
+    kinds = [(True, False), (False, False), (False, True)]
+    tables = [seen.under(relaxing=r, sampled=s).calibration.table for r, s in kinds]
+    assert tables[0][15] > tables[1][15] > tables[2][15]
+    assert max(table[16] for table in tables) < 0.05
+    assert seen.calibration.table == tables[2]
+
+
 def test_long_matches_are_trusted_more_and_failures_teach() -> None:
     """A lookup's estimate grows with the match and falls after refusals."""
     lookup = LookupEstimator()
