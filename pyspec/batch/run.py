@@ -26,6 +26,7 @@ from pyspec.engine.handle import MAX_DRAFT, Role
 from pyspec.errors import Cancelled, OptionError
 from pyspec.limits import check_ranges
 from pyspec.policy.lengths import make_policy, parse_length
+from pyspec.rules import Margin
 from pyspec.store.files import file_sha256
 from pyspec.tokens import Tally
 
@@ -106,6 +107,8 @@ class Batch:
         self._scheduler: Scheduler | None = None
         curve, learned = self._models.known()
         scored = self._models.parts.companion is not None
+        sampled = settings.sampling.temperature != 0.0
+        learned = learned.under(relaxing=isinstance(settings.rule, Margin), sampled=sampled)
         self._policy = make_policy(chosen, curve, learned, companion=scored)
         self.parallel = parallel or best_parallel(curve.target.table())
         if interactive:
