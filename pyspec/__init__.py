@@ -6,21 +6,15 @@
     for chunk in llm.create_chat_completion(messages, stream=True): ...
 
 The heavy names are imported when they are first used, so that `import pyspec` costs nothing.
-
-`pip install .` puts the compiled extension among the installed packages, while `python` started in the clone imports the folder
-`pyspec` beside it, which has none: what a build makes is then borrowed from the installed package of the same version. An
-editable installation (`pip install -e .`) needs none of this.
 """
 
 from __future__ import annotations
 
-import re
 from importlib import import_module
-from importlib.machinery import EXTENSION_SUFFIXES
-from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pyspec._version import __version__, borrowed
 from pyspec.errors import PyspecError
 from pyspec.rules import Margin, Strict
 
@@ -83,43 +77,7 @@ __all__ = [
 ]
 
 
-def _installed() -> tuple[str, str]:
-    """Version and folder of the installed package; empty where there is none."""
-    try:
-        found = distribution("pyspec-llama")
-    except PackageNotFoundError:
-        return "", ""
-    return found.version, str(found.locate_file("pyspec"))
-
-
-def _borrowed(package: Path, search: list[str]) -> list[str]:
-    """Folders to add to the package's path `search` so that a clone is whole: its `models`, and the installed extension.
-
-    package: the folder that `pyspec` was imported from. Empty for an installed package, and where `search` is whole already.
-    """
-    root = package.parent
-    if not (root / "native" / "CMakeLists.txt").is_file() or any(map(_has_extension, search)):
-        return []
-    version, folder = _installed()
-    same = version == _stated(root) and _has_extension(folder)
-    return [str(root), folder] if same else [str(root)]
-
-
-def _has_extension(folder: str) -> bool:
-    return any((Path(folder) / f"_native{suffix}").is_file() for suffix in EXTENSION_SUFFIXES)
-
-
-def _stated(root: Path) -> str:
-    """The version of the sources of a clone."""
-    text = (root / "pyproject.toml").read_text(encoding="utf-8")
-    line = re.search(r'^version = "(.+)"$', text, re.MULTILINE)
-    return line[1] if line else ""
-
-
-_HERE = Path(__file__).parent
-# a clone that was never installed says what it lacks where it is needed
-__version__ = _installed()[0] or _stated(_HERE.parent)
-__path__ += _borrowed(_HERE, __path__)
+__path__ += borrowed(Path(__file__).parent, __path__)  # in a clone, the extension lies elsewhere
 
 
 def __getattr__(name: str) -> Any:

@@ -14,7 +14,8 @@ from typing import Any
 import llama_cpp
 from llama_cpp import llama_cpp as _llama
 
-from pyspec import __version__, errors
+from pyspec import errors
+from pyspec._version import __version__
 
 try:
     from pyspec._native import ffi, lib

@@ -18,7 +18,7 @@ from typing import Any, Literal, NamedTuple, TypeVar
 import llama_cpp
 import msgspec
 
-from pyspec import __version__
+from pyspec._version import __version__
 from pyspec.errors import OptionError, ProfileError, PyspecError
 from pyspec.policy.acceptance import Calibration, Learned, Logistic
 from pyspec.policy.cost import CostCurve, CurveState

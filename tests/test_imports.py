@@ -29,7 +29,7 @@ LAYERS = [
         "display",
     ],
     ["_lib", "limits"],
-    ["errors", "_native"],
+    ["errors", "_native", "_version"],
 ]
 # Beyond the rows: the arithmetic of policies must run without an engine, a model or llama.cpp.
 FORBIDDEN = {"policy": {"_lib", "engine", "drafters", "llama_cpp"}, "errors": {"*"}}

@@ -43,7 +43,7 @@ def test_the_front_door_names_what_it_opens() -> None:
         if isinstance(node, ast.ImportFrom) and str(node.module).startswith("pyspec.")
         for alias in node.names
     }
-    assert set(pyspec.__all__) == imported & set(pyspec.__all__) | {"__version__"}
+    assert set(pyspec.__all__) == imported & set(pyspec.__all__)
     assert set(pyspec._HOMES) <= set(pyspec.__all__)
     assert all(getattr(pyspec, name) is not None for name in pyspec.__all__)
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-import pyspec
+from pyspec import _version
 
 ROOT = Path(__file__).parents[1]
 
@@ -65,9 +65,9 @@ def test_a_clone_of_another_version_borrows_nothing(clone: Path) -> None:
     """An extension of other sources would crash where it is called."""
     path = clone / "pyproject.toml"
     path.write_text(path.read_text().replace('\nversion = "', '\nversion = "99.'))
-    assert pyspec._borrowed(clone / "pyspec", [str(clone / "pyspec")]) == [str(clone)]
+    assert _version.borrowed(clone / "pyspec", [str(clone / "pyspec")]) == [str(clone)]
 
 
 def test_an_installed_package_borrows_nothing(tmp_path: Path) -> None:
     """Without sources beside it the package is what was installed."""
-    assert pyspec._borrowed(tmp_path / "pyspec", [str(tmp_path / "pyspec")]) == []
+    assert _version.borrowed(tmp_path / "pyspec", [str(tmp_path / "pyspec")]) == []

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import llama_cpp
 
-from pyspec import __version__
+from pyspec._version import __version__
 from pyspec.batch.contexts import (
     MOST_SEQUENCES,
     Contexts,

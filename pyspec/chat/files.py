@@ -12,7 +12,7 @@ from typing import Literal
 import msgspec
 import platformdirs
 
-from pyspec import __version__
+from pyspec._version import __version__
 from pyspec.chat.conversation import Conversation, Exchange, LlamaChat, Reply, SavedModel
 from pyspec.errors import InputError, InputTooLong
 from pyspec.store.files import utf8, write_whole

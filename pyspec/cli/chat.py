@@ -10,7 +10,7 @@ from types import FrameType
 
 import click
 
-from pyspec import __version__
+from pyspec._version import __version__
 from pyspec.chat.commands import execute
 from pyspec.chat.conversation import Conversation, LlamaChat
 from pyspec.chat.files import last_model, new_path, newest

@@ -12,7 +12,7 @@ from pathlib import Path
 import click
 from click.shell_completion import get_completion_class, shell_complete
 
-from pyspec import __version__
+from pyspec._version import __version__
 from pyspec.cli.command import Subcommand
 from pyspec.errors import PyspecError
 

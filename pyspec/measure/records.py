@@ -20,7 +20,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from pyspec import __version__
+from pyspec._version import __version__
 from pyspec.errors import InputError, ResumeMismatch
 from pyspec.measure.tasks import Options, Question, decoded, grouped
 from pyspec.profiles import gpu_layers

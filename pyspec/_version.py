@@ -1,0 +1,53 @@
+"""The installed package: its version, and what a clone borrows of it.
+
+`pip install .` puts the compiled extension among the installed packages, while `python` started in the clone imports the folder
+`pyspec` beside it, which has none: what a build makes is then borrowed from the installed package of the same version. An
+editable installation (`pip install -e .`) needs none of this.
+"""
+
+from __future__ import annotations
+
+import re
+from importlib.machinery import EXTENSION_SUFFIXES
+from importlib.metadata import PackageNotFoundError, distribution, version
+from pathlib import Path
+
+NAME = "pyspec-llama"
+
+
+def borrowed(package: Path, search: list[str]) -> list[str]:
+    """Folders to add to the package's path `search` so that a clone is whole: its `models`, and the installed extension.
+
+    package: the folder that `pyspec` was imported from. Empty for an installed package, and where `search` is whole already.
+    """
+    root = package.parent
+    if not (root / "native" / "CMakeLists.txt").is_file() or any(map(_has_extension, search)):
+        return []
+    return [str(root), *_installed(root)]
+
+
+def _installed(root: Path) -> list[str]:
+    try:
+        found = distribution(NAME)
+    except PackageNotFoundError:
+        return []
+    folder = Path(str(found.locate_file("pyspec")))
+    same = found.version == _stated(root / "pyproject.toml")
+    return [str(folder)] if same and _has_extension(str(folder)) else []
+
+
+def _stated(pyproject: Path) -> str:
+    line = re.search(r'^version = "(.+)"$', pyproject.read_text(encoding="utf-8"), re.MULTILINE)
+    return line[1] if line else ""
+
+
+def _has_extension(folder: str) -> bool:
+    return any((Path(folder) / f"_native{suffix}").is_file() for suffix in EXTENSION_SUFFIXES)
+
+
+try:
+    __version__ = version(NAME)
+except (
+    PackageNotFoundError
+):  # a clone that was never installed says what it lacks where it is needed
+    __version__ = _stated(Path(__file__).parents[1] / "pyproject.toml")
