@@ -4,10 +4,12 @@ Each cell is one acceptance (0.3 to 0.95) and one draft cost (0.05 to 0.4 of a t
 100 tokens that the draft has to read first, times with 3 % noise. The policy (`auto`) is set against plain decoding and
 against the best fixed length 0 to 16, chosen by hindsight with the same rounds. Fresh: a prior curve by file type, nothing
 known of the draft. Profiled: the true curve, and acceptance as learned on other texts of the same kind. The oracle knows what
-will be accepted before it drafts. Python's own time is not counted. All of it takes two minutes of one core.
+will be accepted before it drafts. The informed one knows all that can be known: the costs, and before it drafts a token how
+often tokens of its probability are accepted. Python's own time is not counted. All of it takes three minutes of two cores.
 
-`--mixed`: how much the texts of a cell differ. `--without`: parts of the policy that are left out, to see what they are worth;
-`--parts` leaves out one after the other, with texts of a cell alike and with texts that differ (1.0), in a table of its own.
+Kinds of texts: `alike`; `differ`, whose log-odds of acceptance lie around the cell's with a standard deviation of 1; `long`,
+prompts of 750 tokens and answers of 64; `turn`, where the policy has seen 12 texts of acceptance 0.25 before. `--without`: parts
+of the policy that are left out, to see what they are worth; `--parts` leaves out one after the other, in a table of its own.
 """
 
 from __future__ import annotations
@@ -31,16 +33,35 @@ from pyspec.measure.tasks import grouped
 from pyspec.policy.acceptance import Learned
 from pyspec.policy.cost import SHAPES, CostCurve
 from pyspec.policy.goodput import GoodputPolicy
+from pyspec.policy.stopping import best_length, survivals
 from pyspec.policy.switch import UseSwitch
+from pyspec.policy.types import LONGEST, TABLE_BINS, table_bin
 
 ACCEPTANCES = (0.3, 0.5, 0.7, 0.85, 0.95)
 DRAFT_COSTS = (0.05, 0.1, 0.2, 0.4)
-ANSWERS, TOKENS, PROMPT = 12, 200, 100
+ANSWERS = 12
 HEAD = ("curve", "start", "geometric mean of the best", "worst cell", "cells under 0.95", "worst run of plain",
-        "of the oracle")  # fmt: skip
+        "of the oracle", "informed of the oracle")  # fmt: skip
 PAGES = {
     False: ("README.md", "The length policy on synthetic texts"),
     True: ("parts.md", "What the parts of the policy are worth"),
+}
+
+
+class Kind(NamedTuple):
+    """Texts of a cell: how much they differ, their lengths, and the acceptance of others before them, 0 for none."""
+
+    mixed: float = 0.0
+    tokens: int = 200
+    prompt: int = 100
+    before: float = 0.0
+
+
+KINDS: Mapping[str, Kind] = {
+    "alike": Kind(),
+    "differ": Kind(mixed=1.0),
+    "long": Kind(tokens=64, prompt=750),
+    "turn": Kind(before=0.25),
 }
 TINY = {1: 1.0, 2: 1.4, 4: 1.9, 8: 2.8, 16: 4.6, 64: 15.0}
 """Rows of a small model, times one row."""
@@ -65,15 +86,16 @@ class Cell(NamedTuple):
     seed: int
     known: bool
     without: tuple[str, ...] = ()
-    mixed: float = 0.0
+    kind: str = "alike"
 
 
 class Result(NamedTuple):
-    """Speed of the policy against the best fixed length, plain decoding and the oracle."""
+    """Speed of the policy against the best fixed length, plain decoding and the oracle, and what of it can be known."""
 
     best: float
     plain: float
     oracle: float
+    informed: float
 
 
 def costs_of(curve: str, cost: float, companion: float = 1.0) -> Costs:
@@ -83,10 +105,12 @@ def costs_of(curve: str, cost: float, companion: float = 1.0) -> Costs:
 
 
 @lru_cache(maxsize=64)
-def texts_of(acceptance: float, seed: int, mixed: float, n: int = ANSWERS) -> list[Answer]:
+def texts_of(acceptance: float, seed: int, kind: str, n: int = ANSWERS) -> list[Answer]:
     """Texts of a cell's kind."""
-    rng = random.Random(f"{acceptance} {seed}")  # noqa: S311 - reproducible, not secret
-    return [planted(rng, _about(acceptance, mixed, rng), TOKENS, PROMPT) for _ in range(n)]
+    rng, how = random.Random(f"{acceptance} {seed}"), KINDS[kind]  # noqa: S311 - reproducible, not secret
+    return [
+        planted(rng, _about(acceptance, how.mixed, rng), how.tokens, how.prompt) for _ in range(n)
+    ]
 
 
 def _about(acceptance: float, mixed: float, rng: random.Random) -> float:
@@ -112,7 +136,7 @@ def policy_of(cell: Cell) -> GoodputPolicy:
 def _taught(cell: Cell, costs: Costs) -> Learned:
     """What a profile knows of the draft: four other answers, drafted throughout."""
     policy = GoodputPolicy(costs.curve(), auto=False)
-    Player(policy, costs).play(texts_of(cell.acceptance, 1000 + cell.seed, cell.mixed, 4))
+    Player(policy, costs).play(texts_of(cell.acceptance, 1000 + cell.seed, cell.kind, 4))
     return policy.learned
 
 
@@ -158,17 +182,59 @@ PARTS: Mapping[str, Callable[[GoodputPolicy], None]] = {
 
 def run(cell: Cell) -> Result:
     """Play one cell."""
-    texts, costs = texts_of(cell.acceptance, cell.seed, cell.mixed), costs_of(cell.curve, cell.cost)
-    speed = Player(policy_of(cell), costs, cell.seed).play(texts).speed
-    *fixed, oracle = baselines(cell._replace(known=False, without=()))
-    return Result(speed / max(fixed), speed / fixed[0], speed / oracle)
+    costs, policy = costs_of(cell.curve, cell.cost), policy_of(cell)
+    if before := KINDS[cell.kind].before:
+        Player(policy, costs, 500 + cell.seed).play(texts_of(before, 500 + cell.seed, cell.kind))
+    texts = texts_of(cell.acceptance, cell.seed, cell.kind)
+    speed = Player(policy, costs, cell.seed).play(texts).speed
+    *fixed, informed, oracle = baselines(cell._replace(known=False, without=()))
+    return Result(speed / max(fixed), speed / fixed[0], speed / oracle, informed / oracle)
 
 
 @cache
 def baselines(cell: Cell) -> list[float]:
-    """Tokens per ms of the fixed lengths 0 to 16, and of lengths by hindsight."""
-    texts, costs = texts_of(cell.acceptance, cell.seed, cell.mixed), costs_of(cell.curve, cell.cost)
-    return [*(fixed_speed(texts, costs, k) for k in range(17)), oracle_speed(texts, costs)]
+    """Tokens per ms of the fixed lengths 0 to 16, of the informed one, and of lengths by hindsight."""
+    texts = texts_of(cell.acceptance, cell.seed, cell.kind)
+    costs = costs_of(cell.curve, cell.cost)
+    fixed = [fixed_speed(texts, costs, k) for k in range(17)]
+    return [*fixed, informed_speed(texts, costs), oracle_speed(texts, costs)]
+
+
+def informed_speed(texts: Sequence[Answer], costs: Costs) -> float:
+    """Tokens per ms of one who knows all that can be known: the costs, and each token's chance before it is drafted.
+
+    A chance is the share of accepted tokens among those of these texts to which the draft gave a like probability: what is left
+    to luck is whether this token is one of them. Per text with the draft model or without, whichever is faster; no lookup.
+    """
+    chances, plain = _accepted_shares(texts), 1.0 / costs.target(1)
+    speed, tokens = plain, sum(text.length for text in texts)
+    for _ in range(4):  # the price of a ms is the speed itself
+        with_model = [_informed_ms(text, costs, chances, speed) for text in texts]
+        least = (min(ms, text.length / plain) for ms, text in zip(with_model, texts, strict=True))
+        speed = tokens / sum(least)
+    return speed
+
+
+def _accepted_shares(texts: Sequence[Answer]) -> list[float]:
+    """Chance of acceptance by bin of the draft's probability."""
+    seen, hits = [1.0] * TABLE_BINS, [0.5] * TABLE_BINS
+    for chain in (chain for text in texts for chain in text.models.values()):
+        for i, p in enumerate(chain.p[: chain.seen]):
+            seen[table_bin(p)] += 1.0
+            hits[table_bin(p)] += i < chain.matched
+    return [h / n for h, n in zip(hits, seen, strict=True)]
+
+
+def _informed_ms(text: Answer, costs: Costs, chances: Sequence[float], price: float) -> float:
+    step = costs.draft(1)
+    rounds = [costs.target(k + 1) + k * step for k in range(LONGEST + 1)]
+    ms, t = costs.draft(text.prompt) - step + rounds[0], 1
+    while t < text.length:
+        chain = text.model(t)
+        likely = [chances[table_bin(p)] for p in chain.p[: min(LONGEST, text.length - t - 1)]]
+        k = best_length(survivals(likely), rounds, price)
+        ms, t = ms + rounds[k], t + 1 + min(k, chain.matched)
+    return ms
 
 
 Found = dict["Cell", Result]
@@ -192,39 +258,49 @@ def report(found: Found) -> str:
             continue
         mean, worst, low, plain, means = told(mine)
         where = f"{low} ({worst.acceptance:g}, {worst.cost:g})"
-        few, oracle = (
-            sum(m < 0.95 for m in means.values()),
-            geomean([r.oracle for r in mine.values()]),
-        )
-        rows.append(
-            [curve, "profiled" if known else "fresh", mean, where, str(few), plain, f"{oracle:.3f}"]
-        )
+        few = str(sum(m < 0.95 for m in means.values()))
+        shares = (geomean([r[i] for r in mine.values()]) for i in (2, 3))
+        start = "profiled" if known else "fresh"
+        rows.append([curve, start, mean, where, few, plain, *(f"{share:.3f}" for share in shares)])
     return table(HEAD, rows)
 
 
+def _by_kind(found: Found, kinds: Sequence[str]) -> str:
+    """A table for each kind of texts."""
+    pages = (report({c: r for c, r in found.items() if c.kind == kind}) for kind in kinds)
+    return "\n\n".join(f"## {kind}\n\n{page}" for kind, page in zip(kinds, pages, strict=True))
+
+
 def parts(cells: Sequence[Cell], play: Callable[[Sequence[Cell]], Found]) -> str:
-    """A line for each part of the policy that is left out, over all cells: texts alike, then texts that differ."""
+    """A line for each part of the policy that is left out, over all cells, with two columns for each kind of texts."""
+    kinds = list(dict.fromkeys(cell.kind for cell in cells))
     rows = []
     for part in ("", *PARTS):
+        found = play([cell._replace(without=(part,) if part else ()) for cell in cells])
         row = [part or "(all there)"]
-        for mixed in (0.0, 1.0):
-            found = play([c._replace(without=(part,) if part else (), mixed=mixed) for c in cells])
-            mean, worst, low, plain, _ = told(found)
-            row += [mean, f"{low} {worst.curve}", plain]
+        for kind in kinds:
+            mean, worst, low, *_ = told({c: r for c, r in found.items() if c.kind == kind})
+            row += [mean, f"{low} {worst.curve}"]
         rows.append(row)
-    heads = ["geometric mean of the best", "worst cell", "worst run of plain"]
-    return table(["without", *heads, *(f"texts differ: {head}" for head in heads)], rows)
+    heads = [f"{kind}: {what}" for kind in kinds for what in ("mean of the best", "worst cell")]
+    return table(["without", *heads], rows)
 
 
 def main(words: Sequence[str] | None = None) -> None:
     """Print the table, and write it into a page in --out."""
-    how = {"curve": CURVES, "acceptance": ACCEPTANCES, "cost": DRAFT_COSTS, "without": ()}
+    how = {
+        "curve": CURVES,
+        "acceptance": ACCEPTANCES,
+        "cost": DRAFT_COSTS,
+        "without": (),
+        "kind": KINDS,
+    }
     joined = {name: ",".join(map(str, values)) for name, values in how.items()}
-    options = arguments(__doc__, words, seeds=3, jobs=1, mixed=0.0, parts=False, out=None, **joined)
-    without = tuple(filter(None, options.without.split(",")))
+    options = arguments(__doc__, words, seeds=3, jobs=1, parts=False, out=None, **joined)
+    without, kinds = tuple(filter(None, options.without.split(","))), options.kind.split(",")
     cells = [
-        Cell(curve, float(a), float(cost), seed, known, without, options.mixed)
-        for a, seed in product(options.acceptance.split(","), range(options.seeds))
+        Cell(curve, float(a), float(cost), seed, known, without, kind)
+        for kind, a, seed in product(kinds, options.acceptance.split(","), range(options.seeds))
         for curve in options.curve.split(",")
         for cost, known in product(options.cost.split(","), (False, True))
     ]
@@ -233,11 +309,11 @@ def main(words: Sequence[str] | None = None) -> None:
         def play(those: Sequence[Cell]) -> Found:
             return dict(zip(those, pool.map(run, those, chunksize=8), strict=True))
 
-        found = parts(cells, play) if options.parts else report(play(cells))
+        found = parts(cells, play) if options.parts else _by_kind(play(cells), kinds)
     print(found)
     if options.out:
         given = published("python bench/grid.py", words if words is not None else sys.argv[1:])
-        about = "\n\n".join((__doc__ or "").split("\n\n")[1 : 2 + options.parts])
+        about = "\n\n".join((__doc__ or "").split("\n\n")[1:]).strip()
         page, title = PAGES[options.parts]
         options.out.mkdir(parents=True, exist_ok=True)
         (options.out / page).write_text(f"# {title}\n\nMade by `{given}`.\n\n{about}\n\n{found}\n")

@@ -2,13 +2,14 @@
 
 ROUNDS are files of `pyspec profile --rounds`; without any, those in bench/rounds: greedy answers of SmolLM2-135M to our own
 prompts: all of them with the shipped EAGLE-3 head (eagle3), and two of each kind in two file types with the draft and the
-companion that shipped before. `--cost` is a draft step in steps of the target, `--companion-cost` a companion's step in steps
+companion that shipped before (bf16, q4_k_m), and as Q4_K_M with itself less one of its blocks and less eleven (good, poor; see
+stretch.py). `--cost` is a draft step in steps of the target, `--companion-cost` a companion's step in steps
 of the draft. Speeds are against plain decoding, without Python's own time; the first half of the answers is played first, and
 not counted.
 
 Score: the companion looks at each draft and its view goes into the estimate, in every round (`always`) or where it pays
-(`auto`), which cannot be said of rounds that were recorded without a companion. The oracle has both drafters and drafts nothing
-that is not accepted.
+(`auto`), which cannot be said of rounds that were recorded without a companion. The informed one (see grid.py) knows what can be
+known of the model's drafts; the oracle has both drafters and drafts nothing that is not accepted.
 """
 
 from __future__ import annotations
@@ -18,15 +19,17 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from common import arguments
-from grid import costs_of
+from grid import costs_of, informed_speed
 from msgspec.structs import replace
 
 from pyspec.measure.report import table
 from pyspec.measure.simulate import Answer, Costs, Player, fixed_speed, load_rounds, oracle_speed
+from pyspec.policy.acceptance import Learned
 from pyspec.policy.goodput import GoodputPolicy
 
 ROUNDS = Path(__file__).parent / "rounds"
-HEAD = ("rounds", "curve", "best fixed", "auto", "score, auto", "score, always", "auto + lookup", "of the oracle")  # fmt: skip
+HEAD = ("rounds", "curve", "best fixed", "auto", "informed", "score, auto", "score, always", "auto + lookup",
+        "of the oracle")  # fmt: skip
 
 
 class Always(GoodputPolicy):
@@ -41,11 +44,16 @@ def play(
     companion: bool = False, lookup: bool = False,
 ) -> float:  # fmt: skip
     """Tokens per ms in the second half of the answers."""
-    policy = kind(costs.curve(), companion=companion)
+    greedy = Learned().under(relaxing=False, sampled=False)
+    policy = kind(costs.curve(), greedy, companion=companion)
     half = len(answers) // 2
-    texts = answers if lookup else [replace(answer, lookups={}) for answer in answers]
+    texts = answers if lookup else _by_model(answers)
     Player(policy, costs).play(texts[:half])
     return Player(policy, costs, 1).play(texts[half:]).speed
+
+
+def _by_model(answers: Sequence[Answer]) -> list[Answer]:
+    return [replace(answer, lookups={}) for answer in answers]
 
 
 def row(name: str, answers: Sequence[Answer], options: Namespace, curve: str) -> list[str]:
@@ -57,7 +65,8 @@ def row(name: str, answers: Sequence[Answer], options: Namespace, curve: str) ->
     if any(chain.agree for answer in answers for chain in answer.models.values()):
         scores = [play(answers, costs, kind, companion=True) for kind in (GoodputPolicy, Always)]
     looked = play(answers, costs, lookup=True)
-    speeds = [max(fixed), play(answers, costs), *(scores or [None, None]), looked]
+    informed = informed_speed(_by_model(half), costs)
+    speeds = [max(fixed), play(answers, costs), informed, *(scores or [None, None]), looked]
     shown = ["-" if speed is None else f"{speed / fixed[0]:.3f}" for speed in speeds]
     return [name, curve, *shown, f"{looked / oracle_speed(half, costs):.3f}"]
 

@@ -118,6 +118,7 @@ class RowTimes:
         """The target's `scale` when this model was last timed."""
         self._k: dict[int, float] = {}
         self._count: dict[int, int] = {}
+        self._doubted: set[int] = set()
         self._slow = self._waiting = 0
         self.ratio = 0.0
         """The last time in units of the base curve's; 0 for an impossible one."""
@@ -168,11 +169,16 @@ class RowTimes:
         self.ratio = ms / (one * (1.0 + more))
         if not self._count or (tried and ratio < 1.0 / _STALL):  # no machine is faster by chance
             self.scale *= ratio
-        elif ratio > _STALL:
+        elif ratio > _STALL and tried:
             self._slow += 1
             if self._slow <= _SLOW:
                 return
             self.scale *= ratio
+        elif ratio > _STALL and key not in self._doubted:
+            self._doubted.add(
+                key
+            )  # a stall, or what was assumed is wrong: the next time says which
+            return
         self._slow = 0
         count = self._count[key] = self._count.get(key, 8 if self.measured else 0) + 1
         if rows == 1 or count > _SURE:
@@ -313,7 +319,9 @@ class CostCurve:
 
     def __init__(self, target: RowTimes, draft: RowTimes, companion: RowTimes) -> None:
         self.target, self.draft, self.companion = target, draft, companion
+        draft.hope = companion.hope = 1.0  # what is read is paid for before it brings anything
         self._busy = Busy(target.measured)
+        self._first_reading: Outcome | None = None
 
     @classmethod
     def prior(
@@ -368,21 +376,23 @@ class CostCurve:
     def _observe_draft(self, outcome: Outcome, n_seq: int) -> None:
         """Learn from the greater part: the first decode where it caught up with a long text, else the other steps.
 
-        The round in which it first read a long text says little of either, since how dear reading is next to a step is not known
-        yet: it is left out.
+        The round in which it first read a long text is learned from when it is known what a step takes.
         """
-        steps = outcome.draft_steps
-        first = n_seq + outcome.caught_up
-        if outcome.caught_up <= 0:
-            self.draft.observe(n_seq, outcome.t_draft / steps)
-            return
+        steps, first = outcome.draft_steps, n_seq + outcome.caught_up
         if outcome.caught_up > _LONG_LAG * n_seq and not self.draft.count(n_seq):
+            self._first_reading = outcome
             return
         reading, rest = self.draft.time(first), (steps - 1) * self.draft.time(n_seq)
-        if reading >= rest:
+        if outcome.caught_up <= 0:
+            self.draft.observe(n_seq, outcome.t_draft / steps)
+        elif reading >= rest:
             self.draft.observe(first, outcome.t_draft - rest)
         else:
             self.draft.observe(n_seq, (outcome.t_draft - reading) / (steps - 1))
+        read = self._first_reading
+        if read and len(read.seqs) == n_seq and self.draft.count(n_seq):
+            self._first_reading = None
+            self._observe_draft(read, n_seq)
 
     def state(self) -> CurveState:
         """What a profile keeps of it; `restore` is the way back."""

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from pyspec.policy.cost import CostCurve
 
 _REFRESH = 128  # rounds between two looks at slowly moving inputs of the floors
-_PACE_MEMORY = 32.0  # rounds the running mean of tokens looks back on
 _USUAL = 256.0  # tokens of an answer, before one was seen
 _REST = 8  # rounds for which "no draft pays" is taken for granted: thinking it over again costs 1 % of a token of 7 ms
 _SHARE = 0.03  # of a text, what lookup's drafts may lose in it, and what a model's may
@@ -88,7 +87,6 @@ class GoodputPolicy(LengthPolicy):
         self._companion, self._auto = companion, auto
         self._drafting: defaultdict[int, UseSwitch] = defaultdict(UseSwitch)  # by size of the batch
         self._scoring = UseSwitch()
-        self._pace = 1.0  # tokens a round and sequence, lately
         self._usual = _USUAL  # tokens of a text
         self._texts: dict[int, _Text] = {}
         self._round = self._stale_at = 0
@@ -165,7 +163,7 @@ class GoodputPolicy(LengthPolicy):
     def learn_plain(self, seen: PlainRounds) -> None:
         """Learn costs, and save up for a trial."""
         super().learn_plain(seen)
-        self._go_on(seen.n_seq, float(seen.rounds), seen.rounds)
+        self._go_on(seen.n_seq, float(seen.rounds))
 
     # -- before drafting ---------------------------------------------------------------------
 
@@ -224,14 +222,14 @@ class GoodputPolicy(LengthPolicy):
         draft = self.curve.draft
         left = min(float(place.left), self._usual)
         behind = self._price * (draft.time(place.lag + 1) - draft.time(1))
-        return switch.on(place.seq, gain, behind, left, left / self._pace, table.more)
+        return switch.on(place.seq, gain, behind, left, table.more)
 
     def _score(self, places: Sequence[Place]) -> bool:
         """Whether the companion looks at this round's drafts."""
         if not self._companion or not self._auto:
             return self._companion
         left = min(float(max([place.left for place in places])), self._usual)
-        return self._scoring.on(0, 0.0, 0.0, left, left)
+        return self._scoring.on(0, 0.0, 0.0, left)
 
     # -- after drafting ----------------------------------------------------------------------
 
@@ -280,15 +278,16 @@ class GoodputPolicy(LengthPolicy):
             cost = price * verify * seq.n_verified
             if read.draft.source != LOOKUP:
                 cost += drafting
-                switch.used(sum(read.survival[: seq.n_verified]) - cost)
+                # half by what was expected, which scatters less, half by what came, which is right in the mean
+                brought = 0.5 * (sum(read.survival[: seq.n_verified]) + seq.n_accepted)
+                switch.used(brought - cost, 1.0 + seq.n_accepted)
             text.lost[read.draft.source] += cost - seq.n_accepted
         if outcome.companion_rows:
             scoring = self.curve.companion.table(0, outcome.companion_rows)
             self._scoring.used(self._worth - price * scoring[outcome.companion_rows])
 
-    def _go_on(self, n_seq: int, tokens: float, rounds: int = 1) -> UseSwitch:
+    def _go_on(self, n_seq: int, tokens: float) -> UseSwitch:
         """So many tokens a sequence were emitted; the switch of such batches."""
-        self._pace += (tokens / rounds - self._pace) * min(1.0, rounds / _PACE_MEMORY)
         switch = self._drafting[n_seq.bit_length()]
         switch.earn(tokens)
         if self._companion:

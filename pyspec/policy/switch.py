@@ -8,13 +8,16 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-_MEMORY = 64.0  # rounds the mean gain looks back on
+_MEMORY = 256.0  # rounds the mean gain looks back on
 _PRIOR_WEIGHT = 3.0  # observed rounds that an expectation counts for
 _TRIAL = 6  # rounds of a trial
 _RATE = 0.004  # share of the tokens since the last trial that the next one may lose
 _CREDIT = 16.0  # tokens that one may lose at most
-_SHARE_LEFT = 0.125  # of the tokens that are left, what one trial may lose
-_SHARE_NEW = 0.03  # the same for a look at a new text, so that it stays at 0.97 of plain at least
+_SHARE_LEFT = (
+    0.125  # of the tokens that are left, what a trial may lose, and a look at the first text
+)
+_SHARE_NEW = 0.03  # what a look at any new text may: it stays at 0.97 of plain at least
+_FEW = 2.0  # by how much more than _SPREAD the second text may differ from the first
 _SPREAD = 0.3  # standard deviation of acceptance from text to text, in logits
 
 
@@ -28,7 +31,12 @@ class UseSwitch:
 
     def __init__(self) -> None:
         self._mean = self._count = 0.0
+        self._tokens = 0.0  # of a round with it, in the mean
         self._credit = 0.0
+        self._texts, self._new = (
+            0,
+            False,
+        )  # texts in which it was used before this one, and whether it was in this one
         # rounds left of a text's trial, 0 where it was used without one
         self._trial: dict[int, int] = {}
 
@@ -36,15 +44,14 @@ class UseSwitch:
         """Tokens a round to be gained: `expected` on other grounds, and what was seen."""
         return (self._count * self._mean + _PRIOR_WEIGHT * expected) / (self._count + _PRIOR_WEIGHT)
 
-    def on(
-        self, seq: int, expected: float, price: float, left: float, rounds: float, more: float = 0.0
-    ) -> bool:
+    def on(self, seq: int, expected: float, price: float, left: float, more: float = 0.0) -> bool:
         """Whether to use it.
 
-        price: tokens that catching up costs; left: tokens, and rounds, that the text may still have; more: what is gained
-        beyond the expected in a text that suits it.
+        price: tokens that catching up costs; left: tokens that the text may still have; more: what is gained beyond the
+        expected in a text that suits it.
         """
         gain = self.gain(expected)
+        rounds = left / self._pace(gain)
         if gain * rounds > price:
             self._trial.setdefault(seq, 0)
             return True
@@ -52,20 +59,32 @@ class UseSwitch:
             self._trial[seq] -= 1
             return True
         loss = price + _TRIAL * max(0.0, -gain)
-        afford = min(self._credit, _SHARE_LEFT * left)
-        if seq not in self._trial:  # nothing was seen of this text, which may be better than others
-            share = _SHARE_NEW if self._count else _SHARE_LEFT
-            afford = max(afford, min(promise(gain, gain + more) * rounds, share * left))
-        if loss > afford:
-            return False
-        self._credit = 0.0
+        if loss > self._look(seq, gain, more, left, rounds):
+            if loss > min(self._credit, _SHARE_LEFT * left):
+                return False
+            self._credit = 0.0
         self._trial[seq] = _TRIAL - 1
         return True
 
-    def used(self, gain: float) -> None:
-        """A round with it gained so many tokens."""
+    def _look(self, seq: int, gain: float, more: float, left: float, rounds: float) -> float:
+        """Tokens that a look at a new text may lose: few texts tell little of the others, which may suit it better."""
+        if seq in self._trial:
+            return 0.0
+        share = max(_SHARE_NEW, _SHARE_LEFT / (1.0 + self._texts))
+        better = gain + more * (1.0 + _FEW / max(1.0, self._texts))
+        return min(promise(gain, better) * rounds, share * left)
+
+    def _pace(self, gain: float) -> float:
+        """Tokens of a round with it; before any was seen, its own one and what it is expected to gain."""
+        prior = 1.0 + max(0.0, gain)
+        return (self._count * self._tokens + _PRIOR_WEIGHT * prior) / (self._count + _PRIOR_WEIGHT)
+
+    def used(self, gain: float, tokens: float = 1.0) -> None:
+        """A round with it had so many tokens, and gained so many."""
+        self._new = True
         self._count = min(self._count + 1.0, _MEMORY)
         self._mean += (gain - self._mean) / self._count
+        self._tokens += (tokens - self._tokens) / self._count
 
     def earn(self, tokens: float) -> None:
         """So many tokens were emitted; a share of them may be spent on trials."""
@@ -73,6 +92,8 @@ class UseSwitch:
 
     def begin(self, seq: int | None = None) -> None:
         """Another text goes on under this number, or under all of them."""
+        self._texts += self._new
+        self._new = False
         if seq is None:
             self._trial.clear()
         else:

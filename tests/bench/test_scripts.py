@@ -26,35 +26,42 @@ def test_the_grid_has_a_line_for_each_curve_and_start(script, tmp_path, capsys) 
     folder = tmp_path / "grid"
     script("grid").main(["--seeds", "1", "--curve", "GPU", "--out", str(folder), *few])
     rows = capsys.readouterr().out.splitlines()
-    assert [row.split(" | ")[:2] for row in rows[2:4]] == [
-        ["| GPU", "fresh"],
-        ["| GPU", "profiled"],
-    ]
-    assert rows[2] in (folder / "README.md").read_text()
-    assert {row.count("|") for row in rows} == {8}
+    named = [row.split(" | ")[:2] for row in rows if row.startswith("| GPU")]
+    assert named == [["| GPU", "fresh"], ["| GPU", "profiled"]] * len(script("grid").KINDS)
+    assert rows[4] in (folder / "README.md").read_text()
+    assert {row.count("|") for row in rows if row.startswith("|")} == {9}
 
 
 def test_the_parts_of_the_policy_are_left_out_one_after_the_other(script, tmp_path, capsys) -> None:
-    """A line each, with texts alike and texts that differ; nothing left out comes first."""
+    """A line each, with two columns for each kind of texts; nothing left out comes first."""
     grid, folder = script("grid"), tmp_path / "grid"
     few = ["--acceptance", "0.7", "--cost", "0.1", "--seeds", "1", "--curve", "BF16"]
-    grid.main(["--parts", "--out", str(folder), *few])
+    grid.main(["--parts", "--kind", "alike,long", "--out", str(folder), *few])
     rows = capsys.readouterr().out.splitlines()[2:]
     assert [row.split(" | ")[0] for row in rows] == [
         "| (all there)",
         *(f"| {part}" for part in grid.PARTS),
     ]
     assert rows[1] in (folder / "parts.md").read_text()
-    assert {row.count("|") for row in rows} == {8}
+    assert {row.count("|") for row in rows} == {6}
 
 
-@pytest.mark.parametrize("part", ["switch", "floors", "hope", "promise", "table"])
+@pytest.mark.parametrize("part", ["switch", "trials", "floors", "hope", "promise", "table"])
 def test_a_policy_without_one_of_its_parts_plays_otherwise(script, part: str) -> None:
     """What is left out is found in the policy as it is now: a part that had another name there would change nothing."""
     grid = script("grid")
-    cells = [grid.Cell("BF16", a, 0.2, 0, known=False, mixed=1.0) for a in (0.3, 0.7)]
+    kinds = ("differ", "turn")
+    cells = [grid.Cell("BF16", a, 0.2, 0, False, (), kind) for a in (0.3, 0.7) for kind in kinds]
     without = [grid.run(cell._replace(without=(part,))) for cell in cells]
     assert without != [grid.run(cell) for cell in cells]
+
+
+def test_who_knows_chances_is_between_the_best_length_and_the_oracle(script) -> None:
+    """Chances known before drafting are worth more than any one length, and less than knowing what will be accepted."""
+    *fixed, informed, oracle = script("grid").baselines(
+        script("grid").Cell("BF16", 0.85, 0.1, 0, False)
+    )
+    assert max(fixed) < informed < oracle
 
 
 def test_what_a_round_costs_beside_decodes_is_shown(script, tiny_ascii: Path, capsys) -> None:
@@ -80,8 +87,8 @@ def test_rounds_without_a_companion_are_replayed(script, capsys) -> None:
     """What a companion would bring is not known then; the rest is."""
     script("replay").main(["--curve", "GPU", str(script("replay").ROUNDS / "eagle3.gz")])
     (cells,) = (line.split(" | ") for line in capsys.readouterr().out.strip().splitlines()[2:])
-    assert cells[4:6] == ["-"] * 2
-    assert all(0.5 < float(cell.strip(" |")) < 20.0 for cell in cells[2:4] + cells[6:])
+    assert cells[5:7] == ["-"] * 2
+    assert all(0.5 < float(cell.strip(" |")) < 20.0 for cell in cells[2:5] + cells[7:])
 
 
 def test_the_server_is_loaded(script, tiny_ascii: Path, tmp_path: Path, capsys) -> None:

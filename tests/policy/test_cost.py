@@ -133,6 +133,43 @@ def test_catching_up_is_not_a_step() -> None:
     assert curve.draft.table(0, 101)[101] == pytest.approx(20.0, rel=0.1)
 
 
+def read_first(curve: CostCurve, ms: float) -> None:
+    """One answer: the draft reads 700 tokens in so many ms and drafts three, then seven rounds of three steps of 1 ms."""
+    for n, took, behind in [(1, ms + 3.0, 700), *[(1, 3.0, 0)] * 7]:
+        curve.observe(
+            Outcome([SeqOutcome(0, 3, n)], 20.0, 4, t_draft=took, draft_steps=3, caught_up=behind)
+        )
+
+
+def test_the_first_text_that_is_read_says_what_reading_costs() -> None:
+    """It comes before any step was timed, and is learned from after the next one."""
+    curve = CostCurve.prior("Q4_K_M", 10.0, draft_share=0.1)
+    assumed = curve.draft.time(701)
+    read_first(curve, 2.0 * assumed)
+    assert curve.draft.time(701) == pytest.approx(2.0 * assumed, rel=0.05)
+    assert curve.draft.table()[1] == pytest.approx(1.0, rel=0.05)
+
+
+def test_reading_that_is_ten_times_as_dear_as_assumed_is_believed_the_second_time() -> None:
+    """Once may be a stall; rounds in between that are as fast as ever do not make the second one a stall, too."""
+    curve = CostCurve.prior("cuda", 10.0, draft_share=0.1)
+    assumed = curve.draft.time(701)
+    read_first(curve, 10.0 * assumed)
+    assert curve.draft.time(701) == pytest.approx(assumed, rel=0.1)
+    read_first(curve, 10.0 * assumed)
+    assert curve.draft.time(701) == pytest.approx(10.0 * assumed, rel=0.1)
+    assert curve.draft.table()[1] == pytest.approx(1.0, rel=0.05)
+
+
+def test_reading_is_not_hoped_to_be_cheaper_than_assumed() -> None:
+    """It is paid for before it brings anything, unlike rows of the target that are tried."""
+    curve = CostCurve.prior("Q4_K_M", 10.0, draft_share=1.0)
+    assert curve.draft.time(701) == pytest.approx(
+        RowTimes({0: curve.draft.table()}, measured=True).time(701)
+    )
+    assert curve.target.table()[8] < curve.draft.table()[8]
+
+
 def test_a_slow_spell_makes_no_rare_count_look_cheap() -> None:
     """Where every round became half slower, four rows still cost three times one."""
     times = RowTimes({0: expand({1: 1.0, 4: 3.0})})

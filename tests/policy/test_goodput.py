@@ -4,17 +4,28 @@ from __future__ import annotations
 
 import math
 import random
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pyspec.measure.simulate import Answer, Costs, Player, Times, fixed_speed, planted
+from pyspec.measure.simulate import (
+    Answer,
+    Costs,
+    Player,
+    Times,
+    fixed_speed,
+    load_rounds,
+    planted,
+)
+from pyspec.policy.acceptance import Learned
 from pyspec.policy.cost import SHAPES, CostCurve, expand
 from pyspec.policy.goodput import GoodputPolicy
 from pyspec.policy.lengths import Companion, make_policy
 from pyspec.policy.types import LOOKUP, Draft, Outcome, Place, SeqOutcome
 
+ROUNDS = Path(__file__).parents[2] / "bench" / "rounds"
 GPU = {1: 1.0, 16: 1.15, 64: 1.6}
 TINY = {1: 1.0, 16: 4.6, 64: 15.0}
 
@@ -74,6 +85,20 @@ def test_a_long_prompt_is_not_read_for_a_few_tokens() -> None:
         policy.observe(Outcome([SeqOutcome(0, 0, 0)], 10.0, 1))
         drafted[prompt] = policy.plan([Place(0, 60, prompt, 60, prompt)]).lengths[0]
     assert drafted == {30: 16, 3000: 0}
+
+
+@pytest.mark.parametrize("name", ["Q4_K_M", "cuda"])
+def test_long_prompts_are_not_read_for_short_answers_however_good_the_draft(name: str) -> None:
+    """Reading 750 tokens takes 33 to 65 tokens' time, ten times what is assumed of CUDA: two of twelve answers tell."""
+    for draft in (0.2, 0.4):
+        truth, rng = costs(SHAPES["Q4_K_M"], draft), random.Random(1)  # noqa: S311 - reproducible, not secret
+        player = Player(fresh(name, draft), truth)
+        drafted = []
+        for _ in range(12):
+            before = len(player.drafted)
+            player.play([planted(rng, 0.95, 64, 750)])
+            drafted.append(any(player.drafted[before:]))
+        assert not any(drafted[2:])
 
 
 def test_rows_that_look_dear_are_tried_once() -> None:
@@ -267,6 +292,18 @@ def test_one_refused_draft_ends_no_drafting_where_drafts_win() -> None:
     assert go_on(51, right=True)
 
 
+def test_a_first_text_that_does_not_suit_ends_no_drafting_in_those_to_come() -> None:
+    """Recorded answers of a good draft, on a curve where the first one loses by it: the others gain what there is to gain."""
+    answers = load_rounds(ROUNDS / "good.gz")
+    side = Times(TINY, 1.6)
+    truth = Costs(Times(SHAPES["BF16"], 10.0), side, side)
+    greedy = Learned().under(relaxing=False, sampled=False)
+    player = Player(GoodputPolicy(truth.curve(), greedy), truth)
+    assert player.play(answers[:1]).speed < fixed_speed(answers[:1], truth, 0)
+    player.play(answers[1:])
+    assert player.speed > max(fixed_speed(answers, truth, k) for k in range(17))
+
+
 def test_a_draft_that_pays_in_no_text_is_not_looked_at() -> None:
     """Rows too dear for any acceptance that a text may have: not even once, while a draft that may pay is tried."""
     drafted = {}
@@ -279,10 +316,12 @@ def test_a_draft_that_pays_in_no_text_is_not_looked_at() -> None:
 
 @pytest.mark.parametrize(("aside", "drafted"), [(0.1, True), (30.0, False)])
 def test_what_a_draft_takes_beside_decodes_counts(aside: float, drafted: bool) -> None:
-    """A good draft by its decodes alone pays no more where Python needs three tokens' time for a round with it."""
+    """A good draft by its decodes alone pays no more where Python needs three tokens' time for a round: four texts tell."""
     table = expand({1: 10.0, 64: 80.0})
     policy = GoodputPolicy(CostCurve.from_tables({0: table}, [0.05 * t for t in table], table))
-    for _ in range(40):
+    for k in range(160):
+        if k % 40 == 0:
+            policy.begin_sequence(0)
         plan = policy.plan([Place(0, 3, 0, 200, 50)])
         n = min(plan.lengths[0], 3)
         if n:

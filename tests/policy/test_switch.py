@@ -14,7 +14,7 @@ def play(
     """(uses, tokens lost) over rounds of one text in which each use gains the same; `price` is paid after a pause."""
     uses, lost, behind = 0, 0.0, True
     for _ in range(rounds):
-        if switch.on(0, expected, price if behind else 0.0, 200.0, 150.0):
+        if switch.on(0, expected, price if behind else 0.0, 200.0):
             lost += (price if behind else 0.0) - gain
             uses, behind = uses + 1, False
             switch.used(gain)
@@ -41,15 +41,24 @@ def test_trials_go_on_and_find_a_change() -> None:
 
 def test_a_good_expectation_is_followed_at_once() -> None:
     """What the model of the use expects decides before anything was observed."""
-    assert UseSwitch().on(0, 0.5, 0.0, 200.0, 150.0)
+    assert UseSwitch().on(0, 0.5, 0.0, 200.0)
 
 
 def test_a_price_is_weighed_against_what_is_left() -> None:
     """Reading a long prompt pays for a long answer and not for a short one, however well drafts do."""
     switch = UseSwitch()
     play(switch, 0.5, 50)
-    assert switch.on(1, 0.5, price=20.0, left=256.0, rounds=150.0)
-    assert not switch.on(1, 0.5, price=20.0, left=40.0, rounds=25.0)
+    assert switch.on(1, 0.5, price=20.0, left=256.0)
+    assert not switch.on(1, 0.5, price=20.0, left=30.0)
+
+
+def test_rounds_of_many_tokens_are_few() -> None:
+    """Six tokens a round with two of them gained: 200 tokens are 33 rounds that gain 67 together, not 200 that gain 400."""
+    switch = UseSwitch()
+    for _ in range(100):
+        switch.used(2.0, 6.0)
+    assert switch.on(0, 2.0, price=60.0, left=200.0)
+    assert not switch.on(1, 2.0, price=80.0, left=200.0)
 
 
 def test_a_price_is_no_evidence() -> None:
@@ -63,10 +72,10 @@ def test_a_price_is_no_evidence() -> None:
 def test_a_trial_may_lose_a_share_of_what_is_left_only() -> None:
     """Nothing is tried where the text ends before it could teach anything, nor before anything was earned."""
     switch = UseSwitch()
-    assert not switch.on(0, -0.5, 5.0, 200.0, 200.0)
+    assert not switch.on(0, -0.5, 5.0, 200.0)
     switch.earn(4000.0)
-    assert not switch.on(0, -0.5, 5.0, 20.0, 20.0)
-    assert switch.on(0, -0.5, 5.0, 200.0, 200.0)
+    assert not switch.on(0, -0.5, 5.0, 20.0)
+    assert switch.on(0, -0.5, 5.0, 200.0)
 
 
 def test_a_new_text_is_tried_once_where_others_did_little_harm() -> None:
@@ -74,7 +83,7 @@ def test_a_new_text_is_tried_once_where_others_did_little_harm() -> None:
     switch = UseSwitch()
     play(switch, -0.05, 300)
     switch.begin(0)
-    tried = [switch.on(0, 0.0, 2.0, 200.0, 150.0, more=0.5) for _ in range(40)]
+    tried = [switch.on(0, 0.0, 2.0, 200.0, more=0.5) for _ in range(40)]
     assert tried[0]
     assert not any(tried[10:])
 
@@ -84,16 +93,42 @@ def test_a_new_text_is_not_tried_where_others_did_much_harm() -> None:
     switch = UseSwitch()
     play(switch, -0.5, 300)
     switch.begin(0)
-    assert not switch.on(0, 0.0, 2.0, 200.0, 150.0)
+    assert not switch.on(0, 0.0, 2.0, 200.0)
 
 
 def test_a_look_at_a_new_text_loses_three_percent_at_most() -> None:
     """Where the prompt is long for what is left of the answer, nothing is read only to see."""
     switch = UseSwitch()
-    play(switch, -0.05, 300)
+    for _ in range(8):
+        play(switch, -0.05, 40)
+        switch.begin(0)
+    assert not switch.on(0, 0.0, 7.0, 200.0, more=0.5)
+    assert switch.on(0, 0.0, 5.0, 200.0, more=0.5)
+
+
+def test_one_text_tells_little_of_the_next() -> None:
+    """After one text in which drafts just failed to pay another is looked at, at a price at which none is after eight."""
+    looked = []
+    for texts in (1, 8):
+        switch = UseSwitch()
+        for _ in range(texts):
+            play(switch, -0.05, 40)
+            switch.begin(0)
+        looked.append(switch.on(0, 0.0, 7.0, 200.0, more=0.2))
+    assert looked == [True, False]
+
+
+def test_a_look_spends_nothing_that_was_saved_up() -> None:
+    """What was earned for a trial is there for it, also after a new text was looked at."""
+    switch = UseSwitch()
+    play(switch, -0.05, 40)
+    switch.earn(4000.0)
     switch.begin(0)
-    assert not switch.on(0, 0.0, 7.0, 200.0, 190.0, more=0.5)
-    assert switch.on(0, 0.0, 5.0, 200.0, 190.0, more=0.5)
+    assert switch.on(0, 0.0, 5.0, 200.0, more=0.5)
+    for _ in range(300):
+        switch.used(-0.5)
+    switch.begin(0)
+    assert switch.on(0, -0.5, 10.0, 200.0)
 
 
 @given(st.lists(st.tuples(st.floats(-3.0, 3.0), st.floats(0.0, 50.0)), max_size=300))
@@ -101,6 +136,6 @@ def test_every_answer_is_a_number(rounds: list[tuple[float, float]]) -> None:
     """Whatever is seen, the gain stays inside what was seen."""
     switch = UseSwitch()
     for gain, price in rounds:
-        if switch.on(0, 0.0, price, 100.0, 100.0):
+        if switch.on(0, 0.0, price, 100.0):
             switch.used(gain)
     assert -3.0 <= switch.gain(0.0) <= 3.0
