@@ -153,6 +153,15 @@ class _Greedy(GoodputPolicy):
         return tables._replace(floors=[*floors, 1.1])
 
 
+class _Cheap(GoodputPolicy):
+    """Drafts at the price of plain decoding."""
+
+    def _refresh(self) -> Any:
+        switch = self._drafting[self._n_seq.bit_length()]
+        switch.share = lambda _: 0.0  # type: ignore[method-assign]
+        return super()._refresh()
+
+
 class _Untried(UseSwitch):
     """Makes no trials."""
 
@@ -173,6 +182,7 @@ PARTS: Mapping[str, Callable[[GoodputPolicy], None]] = {
     "switch": lambda policy: setattr(policy, "_auto", False),
     "trials": lambda policy: setattr(policy, "_drafting", defaultdict(_Untried)),
     "floors": lambda policy: setattr(policy, "__class__", _Greedy),
+    "dear": lambda policy: setattr(policy, "__class__", _Cheap),
     "hope": lambda policy: setattr(policy.curve.target, "hope", 1.0),
     "promise": lambda policy: setattr(policy, "_drafting", defaultdict(_Unpromising)),
     "table": lambda policy: setattr(policy.learned.calibration, "update", lambda *_: None),

@@ -182,9 +182,8 @@ class RowTimes:
         self._slow = 0
         count = self._count[key] = self._count.get(key, 8 if self.measured else 0) + 1
         if rows == 1 or count > _SURE:
-            self.scale *= 1.0 + (max(0.1, 1.0 / count) if rows == 1 else 0.05) * (
-                ms / (self.scale * expected) - 1.0
-            )
+            weight = max(0.1, 1.0 / count) if rows == 1 else 0.05
+            self.scale *= 1.0 + weight * (ms / (self.scale * expected) - 1.0)
         if rows > 1:
             found = (ms / (self.scale * one) - 1.0) / more
             # the first time seen replaces what was assumed: a rest of it would be taken for the machine's speed
@@ -234,15 +233,11 @@ class RowTimes:
             base = [self._base(n, self._depth * _DEPTH_STEP) for n in range(1, rows + 1)]
             self._one, self._more = base[0][0], [0.0, *(more for _, more in base[1:])]
             self._base_of = self._depth, rows
-        last = max(self._k, default=1)
-        k = [
-            self._known(key) * (1.0 if key <= last else self.hope) for key in range(_key(rows) + 1)
-        ]
+        last, keys = max(self._k, default=1), range(_key(rows) + 1)
+        k = [self._known(key) * (1.0 if key <= last else self.hope) for key in keys]
         one = self.scale * self._one
-        self._table = [
-            0.0,
-            *(one + one * k[_key(n)] * more for n, more in enumerate(self._more, 1)),
-        ]
+        times = (one + one * k[_key(n)] * more for n, more in enumerate(self._more, 1))
+        self._table = [0.0, *times]
 
     def state(self) -> RowTimesState:
         """The learned curve as a base for the next process."""

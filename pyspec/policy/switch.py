@@ -44,6 +44,11 @@ class UseSwitch:
         """Tokens a round to be gained: `expected` on other grounds, and what was seen."""
         return (self._count * self._mean + _PRIOR_WEIGHT * expected) / (self._count + _PRIOR_WEIGHT)
 
+    def share(self, expected: float) -> float:
+        """Of the tokens of rounds with it, those that it gains: under 1, 0 where it gains none."""
+        gain = max(0.0, self.gain(expected))
+        return gain / max(self._pace(gain), 1.0 + gain)
+
     def on(self, seq: int, expected: float, price: float, left: float, more: float = 0.0) -> bool:
         """Whether to use it.
 

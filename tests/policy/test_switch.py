@@ -61,6 +61,17 @@ def test_rounds_of_many_tokens_are_few() -> None:
     assert not switch.on(1, 2.0, price=80.0, left=200.0)
 
 
+@given(
+    st.lists(st.tuples(st.floats(-3.0, 15.0), st.floats(1.0, 17.0)), max_size=50), st.floats(-3, 9)
+)
+def test_what_is_gained_of_the_tokens_is_a_share(rounds, expected: float) -> None:
+    """From 0 to under 1, whatever was seen."""
+    switch = UseSwitch()
+    for gain, tokens in rounds:
+        switch.used(gain, tokens)
+    assert 0.0 <= switch.share(expected) < 1.0
+
+
 def test_a_price_is_no_evidence() -> None:
     """What catching up costs is paid, and the gain that it leads to is judged without it."""
     switch = UseSwitch()
