@@ -175,9 +175,8 @@ class RowTimes:
                 return
             self.scale *= ratio
         elif ratio > _STALL and key not in self._doubted:
-            self._doubted.add(
-                key
-            )  # a stall, or what was assumed is wrong: the next time says which
+            # a stall, or what was assumed is wrong: the next time says which
+            self._doubted.add(key)
             return
         self._slow = 0
         count = self._count[key] = self._count.get(key, 8 if self.measured else 0) + 1

@@ -13,9 +13,7 @@ _PRIOR_WEIGHT = 3.0  # observed rounds that an expectation counts for
 _TRIAL = 6  # rounds of a trial
 _RATE = 0.004  # share of the tokens since the last trial that the next one may lose
 _CREDIT = 16.0  # tokens that one may lose at most
-_SHARE_LEFT = (
-    0.125  # of the tokens that are left, what a trial may lose, and a look at the first text
-)
+_SHARE_LEFT = 0.125  # of the tokens that are left, what a trial may lose, or a first look
 _SHARE_NEW = 0.03  # what a look at any new text may: it stays at 0.97 of plain at least
 _FEW = 2.0  # by how much more than _SPREAD the second text may differ from the first
 _SPREAD = 0.3  # standard deviation of acceptance from text to text, in logits
@@ -33,10 +31,8 @@ class UseSwitch:
         self._mean = self._count = 0.0
         self._tokens = 0.0  # of a round with it, in the mean
         self._credit = 0.0
-        self._texts, self._new = (
-            0,
-            False,
-        )  # texts in which it was used before this one, and whether it was in this one
+        # texts in which it was used before this one, and whether it was in this one
+        self._texts, self._new = 0, False
         # rounds left of a text's trial, 0 where it was used without one
         self._trial: dict[int, int] = {}
 
