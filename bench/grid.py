@@ -153,13 +153,11 @@ class _Greedy(GoodputPolicy):
         return tables._replace(floors=[*floors, 1.1])
 
 
-class _Cheap(GoodputPolicy):
+class _Cheap(UseSwitch):
     """Drafts at the price of plain decoding."""
 
-    def _refresh(self) -> Any:
-        switch = self._drafting[self._n_seq.bit_length()]
-        switch.share = lambda _: 0.0  # type: ignore[method-assign]
-        return super()._refresh()
+    def share(self, _: float) -> float:
+        return 0.0
 
 
 class _Untried(UseSwitch):
@@ -182,7 +180,7 @@ PARTS: Mapping[str, Callable[[GoodputPolicy], None]] = {
     "switch": lambda policy: setattr(policy, "_auto", False),
     "trials": lambda policy: setattr(policy, "_drafting", defaultdict(_Untried)),
     "floors": lambda policy: setattr(policy, "__class__", _Greedy),
-    "dear": lambda policy: setattr(policy, "__class__", _Cheap),
+    "dear": lambda policy: setattr(policy, "_drafting", defaultdict(_Cheap)),
     "hope": lambda policy: setattr(policy.curve.target, "hope", 1.0),
     "promise": lambda policy: setattr(policy, "_drafting", defaultdict(_Unpromising)),
     "table": lambda policy: setattr(policy.learned.calibration, "update", lambda *_: None),
@@ -269,9 +267,11 @@ def report(found: Found) -> str:
         mean, worst, low, plain, means = told(mine)
         where = f"{low} ({worst.acceptance:g}, {worst.cost:g})"
         few = str(sum(m < 0.95 for m in means.values()))
-        shares = (geomean([r[i] for r in mine.values()]) for i in (2, 3))
+        oracle = geomean([r.oracle for r in mine.values()])
+        informed = geomean([r.informed for r in mine.values()])
         start = "profiled" if known else "fresh"
-        rows.append([curve, start, mean, where, few, plain, *(f"{share:.3f}" for share in shares)])
+        shares = [f"{share:.3f}" for share in (oracle, informed)]
+        rows.append([curve, start, mean, where, few, plain, *shares])
     return table(HEAD, rows)
 
 
