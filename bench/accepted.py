@@ -24,7 +24,7 @@ from pyspec.measure.tasks import Options, load_questions, parse_mode
 from pyspec.store.drafts import States
 from pyspec.store.locate import resolve
 from pyspec.target import TargetLlama
-from pyspec.text import ChatTemplate
+from pyspec.text.template import ChatTemplate
 from pyspec.tokens import common_prefix
 
 ROWS = range(1, 7)

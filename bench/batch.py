@@ -23,7 +23,7 @@ from common import Comparison, Figures, arguments, in_turns, medians, publish, r
 from pyspec.measure.report import table
 from pyspec.measure.tasks import Options, Question, load_questions
 from pyspec.store.header import read_header
-from pyspec.text import ChatTemplate
+from pyspec.text.template import ChatTemplate
 
 CLIENTS = 16
 LOOP = "loop"

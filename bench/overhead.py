@@ -25,7 +25,7 @@ from pyspec.measure.contenders import Ours
 from pyspec.measure.report import table
 from pyspec.measure.tasks import Options, parse_mode
 from pyspec.store.locate import resolve
-from pyspec.text import ChatTemplate, Message
+from pyspec.text.template import ChatTemplate, Message
 
 TEXT = "Write a long letter from a traveller who has seen the sea for the first time."
 PARTS = dict.fromkeys(("plan", "choose", "observe", "watch"), "choosing") | {"accept": "checking"}

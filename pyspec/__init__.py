@@ -31,14 +31,14 @@ if TYPE_CHECKING:
         uninstall,
     )
     from pyspec.sampling import Sampling
-    from pyspec.text import ChatTemplate, Message
+    from pyspec.text.template import ChatTemplate, Message
     from pyspec.tokens import Source, Step, Token
 
 _HOMES = {
     "Batch": "batch",
-    "ChatTemplate": "text",
+    "ChatTemplate": "text.template",
     "Drafter": "drafters",
-    "Message": "text",
+    "Message": "text.template",
     "OFF": "llama",
     "Piece": "llama",
     "Proposal": "drafters",

@@ -17,7 +17,7 @@ import numpy as np
 from llama_cpp.llama_speculative import LlamaDraftModel
 
 from pyspec.target import TargetLlama
-from pyspec.text import Alphabet, piece_reader
+from pyspec.text.tokenizer import Alphabet, piece_reader
 from pyspec.tokens import common_prefix
 
 

@@ -28,7 +28,7 @@ from pyspec.rules import Margin, Strict, Verification, check_rule
 from pyspec.sampling import ProcessorHook, Sampling, build_chain
 from pyspec.store.drafts import MTP
 from pyspec.target import SNAPSHOTS
-from pyspec.text import piece_reader
+from pyspec.text.tokenizer import piece_reader
 from pyspec.tokens import Step
 
 log = logging.getLogger("pyspec")

@@ -20,7 +20,7 @@ from pyspec.options import OFF, Speculation
 from pyspec.rules import Strict, Verification
 from pyspec.sampling import Sampling
 from pyspec.store.locate import resolve
-from pyspec.text import TextAssembler
+from pyspec.text.stream import TextAssembler
 from pyspec.tokens import Token
 
 __all__ = ["OFF", "Piece", "Speculation", "SpeculativeLlama", "install", "stream_text", "uninstall"]

@@ -69,7 +69,7 @@ class SpeculativeModel(llm.Model):  # type: ignore[misc]
         from pyspec.cli.options import DraftOptions, SamplerOptions  # noqa: PLC0415
         from pyspec.llama import stream_text  # noqa: PLC0415
         from pyspec.sampling import Constraint, schema_grammar  # noqa: PLC0415
-        from pyspec.text import ChatTemplate, Message  # noqa: PLC0415
+        from pyspec.text.template import ChatTemplate, Message  # noqa: PLC0415
 
         o = prompt.options
         loaded = _load(self._name, o)

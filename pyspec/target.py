@@ -22,7 +22,7 @@ from pyspec.store.check import Loading, check_model, command_of, environment_of
 from pyspec.store.drafts import has_head, refuse_eagle3
 from pyspec.store.header import check_adapter
 from pyspec.store.machine import address_space_left, default_threads
-from pyspec.text import GuardedTokenizer
+from pyspec.text.tokenizer import GuardedTokenizer
 
 _BESIDE_WEIGHTS = 512 << 20
 """Address space kept for a small context, buffers and threads beside the weights: an estimate."""

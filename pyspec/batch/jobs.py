@@ -16,7 +16,8 @@ from pyspec.engine.runs import Run
 from pyspec.errors import ContextOverflow, InputError, OptionError
 from pyspec.rules import Strict, Verification
 from pyspec.sampling import Constraint, Sampling, build_chain
-from pyspec.text import PLAIN, ChatTemplate, Message, TextAssembler
+from pyspec.text.stream import TextAssembler
+from pyspec.text.template import PLAIN, ChatTemplate, Message
 from pyspec.tokens import Token
 
 if TYPE_CHECKING:

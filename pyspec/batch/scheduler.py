@@ -27,7 +27,7 @@ from pyspec.batch.jobs import Answering, Delta, Waiting
 from pyspec.batch.records import failed
 from pyspec.engine.handle import Role
 from pyspec.errors import Cancelled, EngineError, PyspecError
-from pyspec.text import piece_reader
+from pyspec.text.tokenizer import piece_reader
 from pyspec.tokens import Tally
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from pyspec.errors import ContextOverflow, PyspecError
 from pyspec.llama import Piece, SpeculativeLlama, stream_text
 from pyspec.options import AnswerOptions
 from pyspec.store.files import file_sha256, known_sha256
-from pyspec.text import PLAIN, ChatTemplate, Message
+from pyspec.text.template import PLAIN, ChatTemplate, Message
 from pyspec.tokens import Token
 
 

@@ -40,7 +40,7 @@ from pyspec.llama import Piece, SpeculativeLlama
 from pyspec.mirror import PromptCache
 from pyspec.options import AnswerOptions
 from pyspec.sampling import Constraint, bounded, schema_grammar
-from pyspec.text import PLAIN
+from pyspec.text.template import PLAIN
 
 _FILE = click.Path(path_type=Path, dir_okay=False)
 

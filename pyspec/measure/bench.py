@@ -30,7 +30,7 @@ from pyspec.measure.records import BOUND, Difference, RunLog, RunRecord, describ
 from pyspec.measure.report import Results, can_draw, collect, gather, save
 from pyspec.measure.tasks import Options, Question, Report, Task
 from pyspec.store.drafts import MTP
-from pyspec.text import ChatTemplate
+from pyspec.text.template import ChatTemplate
 from pyspec.tokens import common_prefix
 
 

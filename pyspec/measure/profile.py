@@ -32,7 +32,7 @@ from pyspec.policy.stopping import forecast, learn, survivals
 from pyspec.policy.types import Draft, Place, Plan, SeqOutcome
 from pyspec.profiles import Profile, profile_key, profiles_dir, save_profile
 from pyspec.sampling import Sampling
-from pyspec.text import ChatTemplate
+from pyspec.text.template import ChatTemplate
 from pyspec.tokens import common_prefix
 
 

@@ -42,7 +42,7 @@ from pyspec.options import Drafting, Speculation
 from pyspec.policy.lengths import parse_length
 from pyspec.rules import Margin, Strict, Verification
 from pyspec.sampling import Sampling
-from pyspec.text import ChatTemplate, Message
+from pyspec.text.template import ChatTemplate, Message
 
 T = TypeVar("T")
 K = TypeVar("K")

@@ -41,7 +41,7 @@ from pyspec.policy.lengths import FIXED_MAX, Fixed, parse_length
 from pyspec.policy.simple import FixedPolicy
 from pyspec.rules import Margin
 from pyspec.sampling import Sampling, build_chain
-from pyspec.text import ChatTemplate
+from pyspec.text.template import ChatTemplate
 
 _EXTRAS = ("random", "thin", "temp")
 _HINT = "variants look like plain, strict+fixed:4, margin+thin+fixed:4, margin+random, plain+temp:0.3@80"

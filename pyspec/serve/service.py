@@ -28,7 +28,8 @@ from pyspec.batch.jobs import Delta
 from pyspec.batch.records import failed
 from pyspec.errors import AnswerFailed, Cancelled, EngineError, OptionError, TooManyRequests
 from pyspec.rules import Margin, Strict
-from pyspec.text import overlap, piece_reader
+from pyspec.text.stream import overlap
+from pyspec.text.tokenizer import piece_reader
 
 if TYPE_CHECKING:
     from pyspec.batch.jobs import Job, Likely

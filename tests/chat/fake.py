@@ -19,7 +19,7 @@ from pyspec.llama import Piece
 from pyspec.options import AnswerOptions
 from pyspec.rules import Verification
 from pyspec.sampling import Sampling
-from pyspec.text import Message
+from pyspec.text.template import Message
 from pyspec.tokens import Source, Token
 
 DEFAULTS, QUIET = ChatSettings(), ChatSettings(stats="off")

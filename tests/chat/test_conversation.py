@@ -16,7 +16,7 @@ from pyspec.options import AnswerOptions, Speculation
 from pyspec.policy.cost import CostCurve
 from pyspec.rules import Strict
 from pyspec.sampling import Sampling
-from pyspec.text import Message
+from pyspec.text.template import Message
 from pyspec.tokens import Source, Token
 
 

@@ -1,0 +1,141 @@
+"""A tokenizer that no text and no id can end, and the bytes of tokens."""
+
+from __future__ import annotations
+
+import ctypes
+import re
+from collections.abc import Callable
+from typing import Any
+
+import llama_cpp
+from llama_cpp.llama_tokenizer import LlamaTokenizer
+
+from pyspec.errors import InputEncoding, InputError
+
+_PIECE_BYTES = 256
+
+
+def piece_reader(vocab: Any) -> Callable[[int], bytes]:
+    """A function from token id to its bytes; control tokens have none. Answers are remembered.
+
+    It raises InputError for an id that is no token: llama.cpp would end the process.
+    """
+    return _Pieces(vocab).__getitem__
+
+
+class _Pieces(dict[int, bytes]):
+    """Bytes by token id, read when they are first asked for; later they are found without a line of Python."""
+
+    def __init__(self, vocab: Any) -> None:
+        super().__init__()
+        self._vocab = vocab
+        self._n_vocab = llama_cpp.llama_vocab_n_tokens(vocab)
+
+    def __missing__(self, token: int) -> bytes:
+        if not 0 <= token < self._n_vocab:
+            raise InputError(
+                f"{token} is no token", f"this model has tokens 0 to {self._n_vocab - 1}"
+            )
+        self[int(token)] = piece = _piece(self._vocab, int(token), special=False)
+        return piece
+
+
+def _piece(vocab: Any, token: int, special: bool) -> bytes:
+    """Bytes of a token; of a control token with `special` alone."""
+    buffer, room = ctypes.create_string_buffer(_PIECE_BYTES), _PIECE_BYTES
+    n = llama_cpp.llama_token_to_piece(vocab, token, buffer, room, 0, special)
+    if n < 0:
+        buffer, room = ctypes.create_string_buffer(-n), -n
+        n = llama_cpp.llama_token_to_piece(vocab, token, buffer, room, 0, special)
+    return bytes(buffer.raw[:n])
+
+
+class GuardedTokenizer(LlamaTokenizer):  # type: ignore[misc]  # llama_cpp is untyped
+    """llama-cpp-python's tokenizer, with an InputError where llama.cpp would end the process.
+
+    It does so for ids that are no tokens, and for characters that a vocabulary without byte tokens cannot spell.
+    """
+
+    def __init__(self, llama: Any) -> None:
+        super().__init__(llama)
+        self._vocab = llama._model.vocab
+        self._piece = piece_reader(self._vocab)
+        self._alphabet = Alphabet.of(self._vocab)
+
+    def tokenize(self, text: bytes, add_bos: bool = True, special: bool = True) -> list[int]:
+        """See `llama_cpp.Llama.tokenize`. Raises InputError."""
+        if self._alphabet is not None:
+            self._alphabet.check(text, special)
+        room = len(text) + 8
+        tokens = (llama_cpp.llama_token * room)()
+        n = llama_cpp.llama_tokenize(self._vocab, text, len(text), tokens, room, add_bos, special)
+        if n < 0:
+            tokens = (llama_cpp.llama_token * -n)()
+            n = llama_cpp.llama_tokenize(self._vocab, text, len(text), tokens, -n, add_bos, special)
+        if n < 0:
+            raise InputError("the text cannot be turned into tokens", "make it shorter")
+        return list(tokens[:n])
+
+    def detokenize(
+        self, tokens: list[int], prev_tokens: list[int] | None = None, special: bool = False
+    ) -> bytes:
+        """See `llama_cpp.Llama.detokenize`. Raises InputError."""
+        text = b"".join(map(self._special if special else self._piece, tokens))
+        begins = len(tokens) > 0 and tokens[0] == llama_cpp.llama_vocab_bos(self._vocab)
+        return text[1:] if begins and text[:1] == b" " else text
+
+    def _special(self, token: int) -> bytes:
+        self._piece(token)  # for its check
+        return _piece(self._vocab, int(token), special=True)
+
+
+class Alphabet:
+    """What a vocabulary of the SentencePiece kind can spell where byte tokens are missing.
+
+    llama.cpp spells a character that is no token by its bytes' tokens, and ends the process where there are none.
+    """
+
+    def __init__(self, words: set[bytes], parsed: list[bytes]) -> None:
+        self._words = words
+        self._parsed = re.compile(b"|".join(map(re.escape, parsed))) if parsed else None
+
+    @classmethod
+    def of(cls, vocab: Any) -> Alphabet | None:
+        """None where every text can be spelled."""
+        if llama_cpp.llama_vocab_type(vocab) != llama_cpp.LLAMA_VOCAB_TYPE_SPM:
+            return None
+        n_vocab, text = llama_cpp.llama_vocab_n_tokens(vocab), llama_cpp.llama_vocab_get_text
+        missing = {b"<0x%02X>" % byte for byte in range(256)}
+        words: set[bytes] = set()
+        for token in range(n_vocab):
+            words.add(text(vocab, token))
+            missing.discard(text(vocab, token))
+            if not missing:  # they stand at the beginning, so this is soon
+                return None
+        special = llama_cpp.LLAMA_TOKEN_ATTR_CONTROL | llama_cpp.LLAMA_TOKEN_ATTR_USER_DEFINED
+        attr = llama_cpp.llama_vocab_get_attr
+        parsed = [text(vocab, token) for token in range(n_vocab) if attr(vocab, token) & special]
+        return cls(words, sorted(filter(None, parsed), key=len, reverse=True))
+
+    def check(self, text: bytes, special: bool) -> None:
+        """Raise InputError for the first character that cannot be spelled."""
+        if special and self._parsed is not None:
+            text = self._parsed.sub(b"", text)
+        try:
+            characters = set(text.decode("utf-8"))
+        except UnicodeDecodeError as error:
+            raise InputEncoding(f"the text is not UTF-8 at byte {error.start}", _OTHER) from None
+        # llama.cpp puts a space before a text, unless the file says otherwise, which it does not show
+        for char in sorted(characters | {" "} if characters else characters):
+            if not self.spells(char):
+                raise InputError(f"this model's vocabulary cannot spell {char!r}", _OTHER)
+
+    def spells(self, char: str) -> bool:
+        """Whether a character is a token, or has tokens for its bytes."""
+        shown = ("\u2581" if char == " " else char).encode()
+        return shown in self._words or all(
+            b"<0x%02X>" % byte in self._words or bytes([byte]) in self._words for byte in shown
+        )
+
+
+_OTHER = "leave it out, or use a model with byte tokens"
