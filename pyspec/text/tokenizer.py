@@ -11,6 +11,8 @@ import llama_cpp
 from llama_cpp.llama_tokenizer import LlamaTokenizer
 
 from pyspec.errors import InputEncoding, InputError
+from pyspec.text.deep import call_deep
+from pyspec.text.words import WordSplitter
 
 _PIECE_BYTES = 256
 
@@ -51,9 +53,10 @@ def _piece(vocab: Any, token: int, special: bool) -> bytes:
 
 
 class GuardedTokenizer(LlamaTokenizer):  # type: ignore[misc]  # llama_cpp is untyped
-    """llama-cpp-python's tokenizer, with an InputError where llama.cpp would end the process.
+    """llama-cpp-python's tokenizer, with an InputError where llama.cpp would end the process or not come to an end.
 
-    It does so for ids that are no tokens, and for characters that a vocabulary without byte tokens cannot spell.
+    It ends it for ids that are no tokens, for characters that a vocabulary without byte tokens cannot spell, for numbers
+    beyond Unicode's, and where a run of one kind of character needs more stack than the thread has.
     """
 
     def __init__(self, llama: Any) -> None:
@@ -61,11 +64,19 @@ class GuardedTokenizer(LlamaTokenizer):  # type: ignore[misc]  # llama_cpp is un
         self._vocab = llama._model.vocab
         self._piece = piece_reader(self._vocab)
         self._alphabet = Alphabet.of(self._vocab)
+        said = {**getattr(llama, "metadata", {}), **(getattr(llama, "kv_overrides", None) or {})}
+        self._words = WordSplitter(self._vocab, str(said.get("tokenizer.ggml.pre", "")))
 
     def tokenize(self, text: bytes, add_bos: bool = True, special: bool = True) -> list[int]:
         """See `llama_cpp.Llama.tokenize`. Raises InputError."""
         if self._alphabet is not None:
             self._alphabet.check(text, special)
+        text = self._words.mend(text)
+        if not (stack := self._words.stack(text)):
+            return self._tokens(text, add_bos, special)
+        return call_deep(lambda: self._tokens(text, add_bos, special), stack)
+
+    def _tokens(self, text: bytes, add_bos: bool, special: bool) -> list[int]:
         room = len(text) + 8
         tokens = (llama_cpp.llama_token * room)()
         n = llama_cpp.llama_tokenize(self._vocab, text, len(text), tokens, room, add_bos, special)

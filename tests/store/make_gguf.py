@@ -137,3 +137,25 @@ def split(folder: Path, count: int = 3) -> list[Path]:
         paths.append(folder / name)
         paths[-1].write_bytes(Gguf(kv, share).build())
     return paths
+
+
+def tiny_words(pre: str) -> Gguf:
+    """A vocabulary of byte pairs alone, as GPT-2 spells them, without weights; `pre` names the expressions for its words."""
+    shown = {*range(33, 127), *range(161, 173), *range(174, 256)}
+    hidden = iter(range(256, 512))
+    letters = [chr(i if i in shown else next(hidden)) for i in range(256)]
+    pairs = [(a, b) for a in "aeio17-\u0120" for b in "nrst17-\u0120"]
+    tokens = [*letters, *(a + b for a, b in pairs), "<s>", "</s>"]
+    n = len(tokens)
+    return Gguf(
+        {
+            "general.architecture": (STR, "llama"),
+            "tokenizer.ggml.model": (STR, "gpt2"),
+            "tokenizer.ggml.pre": (STR, pre),
+            "tokenizer.ggml.tokens": (ARR, (STR, tokens)),
+            "tokenizer.ggml.token_type": (ARR, (I32, [1] * (n - 2) + [3, 3])),
+            "tokenizer.ggml.merges": (ARR, (STR, [f"{a} {b}" for a, b in pairs])),
+            "tokenizer.ggml.bos_token_id": (U32, n - 2),
+            "tokenizer.ggml.eos_token_id": (U32, n - 1),
+        }
+    )

@@ -1,0 +1,104 @@
+"""No text ends the process or keeps it for ever, whichever way a vocabulary splits texts into words."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from store.make_gguf import tiny_words
+
+from pyspec.errors import EngineError, InputError
+from pyspec.target import TargetLlama
+from pyspec.text import words
+from pyspec.text.deep import call_deep
+
+RUNS = ("a", "7", " ", "-", "\n", "\u4e16", "aA", "ab cd ")
+
+SPLIT = """
+import sys
+from pyspec.target import TargetLlama
+llm = TargetLlama(sys.argv[1], vocab_only=True, verbose=False, trust=True)
+for text in sys.argv[2:]:
+    text = (text * 100_000)[:100_000]
+    assert llm.detokenize(llm.tokenize(text.encode(), add_bos=False)).decode() == text
+"""
+
+
+@contextmanager
+def vocabulary(folder: Path, pre: str) -> Iterator[TargetLlama]:
+    """A model without weights that splits words as `pre` says."""
+    path = folder / f"{pre}.gguf"
+    path.write_bytes(tiny_words(pre).build())
+    llm = TargetLlama(str(path), vocab_only=True, verbose=False, trust=True)
+    yield llm
+    llm.close()
+
+
+@pytest.mark.parametrize("pre", ["tekken", "falcon", "bloom", "exaone-moe", "deepseek-v3"])
+def test_long_runs(pre: str, tmp_path: Path) -> None:
+    """100,000 characters of one kind become tokens, where llama.cpp's own call is deeper than the stack."""
+    path = tmp_path / "words.gguf"
+    path.write_bytes(tiny_words(pre).build())
+    done = subprocess.run(
+        [sys.executable, "-c", SPLIT, str(path), *RUNS], capture_output=True, check=False
+    )
+    assert done.returncode == 0, done.stderr[-500:]
+
+
+@pytest.mark.parametrize("pre", ["tekken", "qwen2", "default"])
+def test_a_deep_call_gives_the_same_tokens(
+    pre: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the stack is large enough without."""
+    text = "".join(run * 300 for run in RUNS).encode()
+    with vocabulary(tmp_path, pre) as llm:
+        deep = llm.tokenize(text)
+        monkeypatch.setattr(words, "SHALLOW", len(text))
+        assert llm.tokenize(text) == deep
+
+
+def test_too_long_a_paragraph_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And the same text in lines is not."""
+    monkeypatch.setattr(words, "MOST_STACK", 4 << 20)
+    with vocabulary(tmp_path, "tekken") as llm:
+        with pytest.raises(InputError, match="lines"):
+            llm.tokenize(b"-" * 10_000)
+        assert llm.tokenize(b"a-\n" * 4000)
+
+
+@pytest.mark.parametrize(("pre", "run"), [("superbpe", "7"), ("deepseek-llm", " ")])
+def test_runs_that_would_take_minutes_are_refused(pre: str, run: str, tmp_path: Path) -> None:
+    """Their expressions are tried from each character of a run to its end."""
+    with vocabulary(tmp_path, pre) as llm:
+        for text in (f"{run * 100_000}\u4e16", f"{run * 2000}\u4e16" * 50):
+            with pytest.raises(InputError, match="minutes"):
+                llm.tokenize(text.encode())
+        assert llm.tokenize(f"{run * 500}\u4e16".encode())
+
+
+@pytest.mark.parametrize("pre", ["smollm", "whitespace", "default"])
+@pytest.mark.parametrize(
+    "text", [b"\xf7\xbf\xbf\xbf", b"a\xf4\x90\x80\x80b", b"\xed\xa0\x80\xff\xc0", b"a  b \n c"]
+)
+def test_any_bytes(text: bytes, pre: str, tmp_path: Path) -> None:
+    """llama.cpp throws through C for numbers above U+10FFFF, and asserts for two spaces of some vocabularies."""
+    with vocabulary(tmp_path, pre) as llm:
+        assert llm.tokenize(text + b"a", add_bos=False)
+
+
+def test_bytes_beyond_unicode_are_damaged_text(tmp_path: Path) -> None:
+    """As other bytes that are not UTF-8."""
+    with vocabulary(tmp_path, "qwen2") as llm:
+        assert llm.tokenize(b"a\xf7\xbf\xbf\xbfb") == llm.tokenize("a\ufffdb".encode())
+
+
+def test_what_a_deep_call_raises_reaches_the_caller() -> None:
+    """And so does that there is no room for its stack."""
+    with pytest.raises(ZeroDivisionError):
+        call_deep(lambda: 1 // 0, 1 << 20)
+    with pytest.raises(EngineError, match="memory"):
+        call_deep(lambda: 1, 1 << 46)
