@@ -1,0 +1,107 @@
+"""Calls whose name stands between marks, with an object of arguments behind it: DeepSeek, Kimi, Mistral, Functionary, Solar."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from pyspec.text.calls.form import CallForm
+from pyspec.text.calls.objects import read_arguments, read_objects
+from pyspec.text.parts import Calls
+from pyspec.text.scan import Reading, Scanner
+
+
+@dataclass(frozen=True)
+class NamedCalls(CallForm):
+    """NAME and marks, then an object.
+
+    open, close: what stands around a call. section: what may stand around all of them. head: what the text between `open` and the
+    object is, with groups `name` and perhaps `id`. written: how it is written, with NAME. others: marks inside. listed: whether
+    a list of objects may follow `open` instead. short_ids: see `Calls`.
+    """
+
+    open: str
+    close: str
+    head: str
+    written: str
+    section: tuple[str, str] = ("", "")
+    others: tuple[str, ...] = ()
+    behind: str = ""
+    listed: bool = False
+    short_ids: bool = False
+
+    @property
+    def opens(self) -> tuple[str, ...]:
+        """The marks with which calls begin."""
+        return tuple(filter(None, (self.section[0], self.open)))
+
+    @property
+    def marks(self) -> tuple[str, ...]:
+        """All marks, which have to be seen where they are control tokens."""
+        return tuple(filter(None, (*self.section, self.open, self.close, *self.others)))
+
+    def read(self, s: Scanner, calls: Calls, mark: str) -> Reading[bool]:
+        """Read calls; False at what is no call."""
+        if mark == self.section[0] != self.open:
+            yield from s.space()
+            if not (yield from s.accept(self.open)):
+                return False
+        if self.listed:
+            yield from s.space()
+            if (yield from s.peek()) in ("[", "{"):
+                return (yield from read_objects(s, calls, ""))
+        while (yield from self._read_one(s, calls)):
+            yield from s.space()
+            ends = filter(None, (self.open, self.section[1]))
+            if (yield from s.accept(*ends)) != self.open:
+                return True
+        return False
+
+    def _read_one(self, s: Scanner, calls: Calls) -> Reading[bool]:
+        ends = tuple(filter(None, ("{", self.close)))
+        head, end = yield from s.until(ends, keep=True)
+        match = re.fullmatch(self.head, head.strip())
+        if not end or not match:
+            return False
+        found = match.groupdict()
+        name = (found.get("name") or found.get("other") or "").strip()
+        given = found.get("id") or ""
+        if end == "{":
+            if not (yield from read_arguments(s, calls, name, given)):
+                return False
+        else:
+            calls.begin(name, given)
+            calls.add("{}")
+        yield from s.space()
+        if self.behind and (yield from s.accept(self.behind)):
+            yield from s.space()
+        if self.close:
+            yield from s.accept(self.close)
+        return calls.end()
+
+
+@dataclass(frozen=True)
+class SpokenCalls(NamedCalls):
+    """Functionary 3.2: whom each piece of the answer is for stands before it, and `all` is the user.
+
+    The prompt ends with the first mark, so an answer begins with a name.
+    """
+
+    unmarked = True
+
+    def begin(self, s: Scanner, calls: Calls) -> Reading[bool]:
+        """The name that the answer begins with, and its piece if that is a call."""
+        return (yield from self.read(s, calls, self.open))
+
+    def read(self, s: Scanner, calls: Calls, mark: str) -> Reading[bool]:
+        """Whom the next piece is for; False where that is nobody who is known."""
+        head, end = yield from s.until(("\n",))
+        name = head.strip()
+        if not end or (name != "all" and name not in calls.functions):
+            return False
+        if name == "all":
+            return True
+        yield from s.space()
+        if not (yield from read_arguments(s, calls, name)):
+            return False
+        return calls.end()

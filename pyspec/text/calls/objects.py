@@ -1,0 +1,243 @@
+"""Calls as JSON objects with a name and arguments: Hermes, Qwen, Llama 3, Mistral's lists, Command-R and others."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pyspec.text.calls.form import CallForm
+from pyspec.text.loose import read_loose
+from pyspec.text.parts import Calls
+from pyspec.text.scan import Reading, Scanner
+
+_NAMES, _ARGUMENTS = ("name", "tool_name"), ("arguments", "parameters")
+_ASIDE = ("type", "id", "tool_call_id")
+_PYTHON = ("python", "ipython", "code_interpreter")
+
+
+@dataclass(frozen=True)
+class ObjectCalls(CallForm):
+    """Objects behind a mark: one, several, or a list of them.
+
+    open, close: what stands around them. name, arguments: the keys as the family writes them. listed: whether it writes a list.
+    keyed: whether an object's one key is the function's name. short_ids: see `Calls`.
+    """
+
+    open: str
+    close: str = ""
+    name: str = "name"
+    arguments: str = "arguments"
+    listed: bool = False
+    keyed: bool = False
+    short_ids: bool = False
+
+    @property
+    def opens(self) -> tuple[str, ...]:
+        """The marks with which calls begin."""
+        return (self.open,)
+
+    @property
+    def marks(self) -> tuple[str, ...]:
+        """All marks, which have to be seen where they are control tokens."""
+        return tuple(filter(None, (self.open, self.close)))
+
+    def read(self, s: Scanner, calls: Calls, mark: str) -> Reading[bool]:
+        """Read calls up to their closing mark; False at what is no call."""
+        return (yield from read_objects(s, calls, self.close, keyed=self.keyed))
+
+
+@dataclass(frozen=True)
+class BareCalls(ObjectCalls):
+    """Llama 3: an answer that begins with an object, or anything behind its python tag."""
+
+    unmarked = True
+
+    def begin(self, s: Scanner, calls: Calls) -> Reading[bool]:
+        """An object at the beginning of the answer, if it calls a function that there is."""
+        yield from s.space()
+        if (yield from s.peek()) != "{":
+            return False
+        return (yield from read_objects(s, calls, "", known=True))
+
+    def read(self, s: Scanner, calls: Calls, mark: str) -> Reading[bool]:
+        """Objects, `NAME.call(KEY=VALUE)`, or code where a function runs code."""
+        yield from s.space()
+        if (yield from s.peek()) == "{":
+            return (yield from read_objects(s, calls, self.close))
+        runner = next((name for name in _PYTHON if name in calls.functions), None)
+        if runner is None:
+            return (yield from _read_builtin(s, calls))
+        parts: list[str] = []
+        yield from s.copy((), parts.append)
+        calls.begin(runner)
+        calls.add(json.dumps({_code_key(calls.functions[runner]): "".join(parts)}))
+        return calls.end()
+
+
+def _code_key(parameters: Any) -> str:
+    known = parameters.get("properties") if isinstance(parameters, Mapping) else None
+    return next(iter(known)) if isinstance(known, Mapping) and len(known) == 1 else "code"
+
+
+def _read_builtin(s: Scanner, calls: Calls) -> Reading[bool]:
+    name, bracket = yield from s.until(("(",))
+    name = name.strip()
+    if not bracket or not name.endswith(".call"):
+        return False
+    calls.begin(name.removesuffix(".call"))
+    if not (yield from read_keywords(s, calls)):
+        return False
+    return calls.end()
+
+
+def read_keywords(s: Scanner, calls: Calls) -> Reading[bool]:
+    """Arguments as Python writes them, `a=1, b='x')`, the bracket before them being read; True with the one behind them."""
+    calls.add("{")
+    before = ""
+    while True:
+        yield from s.space()
+        if (yield from s.accept(")")):
+            calls.add("}")
+            return True
+        key, found = yield from s.until(("=", ")", ","))
+        if found != "=":
+            return False
+        calls.add(f"{before}{json.dumps(key.strip(), ensure_ascii=False)}: ")
+        if not (yield from read_loose(s, calls.add)):
+            return False
+        yield from s.space()
+        yield from s.accept(",")
+        before = ", "
+
+
+# -- objects -----------------------------------------------------------------------------------------------------------
+
+
+def read_objects(
+    s: Scanner, calls: Calls, close: str, *, keyed: bool = False, known: bool = False
+) -> Reading[bool]:
+    """One object, several or a list of them, and the closing mark where it is there. known: functions that there are, alone."""
+    yield from s.space()
+    listed = bool((yield from s.accept("[")))
+    while True:
+        yield from s.space()
+        read = _read_keyed(s, calls) if keyed else _ObjectReader(s, calls, known=known).read()
+        if not (yield from read):
+            return False
+        yield from s.space()
+        char = yield from s.peek()
+        if char in (",", ";") and char:
+            s.take(1)
+        elif listed:
+            if char != "]":
+                return False
+            s.take(1)
+            break
+        elif char != "{":
+            break
+    yield from s.space()
+    if close:
+        yield from s.accept(close)
+    return True
+
+
+class _ObjectReader:
+    """Reads one call; False before its first argument is given on, where it is none."""
+
+    def __init__(self, s: Scanner, calls: Calls, *, known: bool) -> None:
+        self._s, self._calls, self._known = s, calls, known
+        self._name, self._held = "", ""
+
+    def read(self) -> Reading[bool]:
+        if not (yield from self._s.accept("{")):
+            return False
+        yield from self._s.space()
+        while (yield from self._pair()):
+            yield from self._s.space()
+            if (yield from self._s.accept("}")):
+                return self._end()
+            if not (yield from self._s.accept(",")):
+                return False
+            yield from self._s.space()
+        return False
+
+    def _pair(self) -> Reading[bool]:
+        key = yield from _read_key(self._s)
+        if key in _NAMES and not self._name:
+            self._name = yield from _read_text(self._s)
+            return bool(self._name) and (not self._known or self._name in self._calls.functions)
+        if key in _ARGUMENTS and self._name and not self._calls.is_open:
+            return (yield from read_arguments(self._s, self._calls, self._name))
+        if key is None or (self._known and key not in (*_ASIDE, *_ARGUMENTS)):
+            return False
+        value: list[str] = []
+        whole = yield from self._s.json(value.append)
+        if key in _ARGUMENTS:
+            self._held = "".join(value)
+        return whole
+
+    def _end(self) -> bool:
+        if not self._name:
+            return False
+        if not self._calls.is_open:
+            self._calls.begin(self._name)
+            self._calls.add(self._held or "{}")
+        return self._calls.end()
+
+
+def _read_keyed(s: Scanner, calls: Calls) -> Reading[bool]:
+    if not (yield from s.accept("{")):
+        return False
+    yield from s.space()
+    name = yield from _read_key(s)
+    if not name or not (yield from read_arguments(s, calls, name)):
+        return False
+    yield from s.space()
+    if not (yield from s.accept("}")):
+        return False
+    return calls.end()
+
+
+def _read_key(s: Scanner) -> Reading[str | None]:
+    """A key and its colon."""
+    key = yield from _read_text(s)
+    yield from s.space()
+    if not (yield from s.accept(":")):
+        return None
+    yield from s.space()
+    return key
+
+
+def _read_text(s: Scanner) -> Reading[str]:
+    """A string; empty where it is none."""
+    if (yield from s.peek()) != '"':
+        return ""
+    parts: list[str] = []
+    whole = yield from s.json(parts.append)
+    try:
+        return str(json.loads("".join(parts))) if whole else ""
+    except ValueError:
+        return ""
+
+
+def read_arguments(s: Scanner, calls: Calls, name: str, given: str = "") -> Reading[bool]:
+    """Begin a call and give on its arguments: an object, one as a string, or null for none."""
+    char = yield from s.peek()
+    if char == "{":
+        calls.begin(name, given)
+        return (yield from s.json(calls.add))
+    if char not in ('"', "n"):
+        return False
+    parts: list[str] = []
+    if char == '"':
+        text = yield from _read_text(s)
+    else:
+        yield from s.json(parts.append)
+        text = "{}" if parts == ["null"] or "".join(parts) == "null" else ""
+    if not text:
+        return False
+    calls.begin(name, given)
+    calls.add(text)
+    return True

@@ -1,0 +1,183 @@
+"""Calls with a tag for each argument: Qwen3-Coder, GLM, Seed-OSS, MiniMax, DeepSeek 3.2 and others."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pyspec.text.calls.form import CallForm
+from pyspec.text.loose import escaped, read_loose
+from pyspec.text.parts import Calls
+from pyspec.text.scan import Reading, Scanner
+
+_TYPES = {
+    str: "string",
+    bool: "boolean",
+    int: "integer",
+    float: "number",
+    dict: "object",
+    list: "array",
+}
+
+
+@dataclass(frozen=True)
+class TaggedCalls(CallForm):
+    """A name, and an argument between tags after another.
+
+    open, close: around one call, or around several. name_open, name_close: around the function's name, with which a call ends:
+    call_close. key_open, key_ends, value_open, value_close: around an argument's name and value. text_key: the one of
+    key_ends with which a value is text. lines: whether a value stands on lines of its own.
+    """
+
+    open: str
+    close: str
+    name_open: str
+    name_close: str
+    key_open: str
+    key_ends: tuple[str, ...]
+    value_close: str
+    call_close: str
+    value_open: str = ""
+    text_key: str = ""
+    lines: bool = False
+
+    @property
+    def opens(self) -> tuple[str, ...]:
+        """The marks with which calls begin."""
+        return tuple(filter(None, (self.open, self.name_open)))
+
+    @property
+    def marks(self) -> tuple[str, ...]:
+        """All marks, which have to be seen where they are control tokens."""
+        found = (self.open, self.close, self.name_open, self.key_open, *self.key_ends)
+        return tuple(filter(None, (*found, self.value_open, self.value_close, self.call_close)))
+
+    def read(self, s: Scanner, calls: Calls, mark: str) -> Reading[bool]:
+        """Read calls; False at what is no call."""
+        if mark == self.open and self.name_open:
+            yield from s.space()
+            if not (yield from s.accept(self.name_open)):
+                return False
+        while (yield from self._read_one(s, calls)):
+            yield from s.space()
+            marks = filter(None, (self.close, self.name_open))
+            if (yield from s.accept(*marks)) != self.name_open or not self.name_open:
+                return True
+        return False
+
+    def _read_one(self, s: Scanner, calls: Calls) -> Reading[bool]:
+        ends = tuple(filter(None, (self.name_close, self.key_open, self.call_close)))
+        name, end = yield from s.until(ends)
+        name = name.strip()
+        if not end or not name or any(c.isspace() or c in "<>{}" for c in name):
+            return False
+        calls.begin(name)
+        calls.add("{")
+        before = ""
+        while True:
+            if end not in (self.key_open, self.call_close):
+                yield from s.space()
+                end = yield from s.accept(self.key_open, self.call_close)
+            if end != self.key_open:
+                break
+            if not (yield from self._read_argument(s, calls, name, before)):
+                return False
+            before, end = ", ", ""
+        if end:
+            calls.add("}")
+        return bool(end) and calls.end()
+
+    def _read_argument(self, s: Scanner, calls: Calls, name: str, before: str) -> Reading[bool]:
+        key, end = yield from s.until(self.key_ends)
+        if not end:
+            return False
+        key = key.strip()
+        if self.value_open:
+            yield from s.space()
+            if not (yield from s.accept(self.value_open)):
+                return False
+        calls.add(f"{before}{json.dumps(key, ensure_ascii=False)}: ")
+        types = types_of(calls.functions.get(name), key)
+        if types == {"string"} or (end == self.text_key and end):
+            return (yield from self._read_string(s, calls))
+        parts: list[str] = []
+        if not (yield from s.copy((self.value_close,), parts.append)):
+            return False
+        calls.add(typed("".join(parts), types, lines=self.lines))
+        return True
+
+    def _read_string(self, s: Scanner, calls: Calls) -> Reading[bool]:
+        """A value that is text, given on as it comes."""
+        held, fresh = "", True
+
+        def give(text: str) -> None:
+            nonlocal held, fresh
+            if self.lines:
+                text = held + (text.removeprefix("\n") if fresh else text)
+                held = "\n" if text.endswith("\n") else ""
+                text = text.removesuffix("\n")
+            fresh = False
+            calls.add(escaped(text))
+
+        calls.add('"')
+        whole = yield from s.copy((self.value_close,), give)
+        calls.add('"')
+        return bool(whole)
+
+
+def types_of(parameters: Any, key: str) -> set[str]:
+    """The JSON types that a function's parameter may have; none where that is not said."""
+    known = parameters.get("properties") if isinstance(parameters, Mapping) else None
+    schema = known.get(key) if isinstance(known, Mapping) else None
+    if not isinstance(schema, Mapping):
+        return set()
+    found: set[str] = set()
+    choices = schema.get("anyOf") or schema.get("oneOf")
+    for each in (schema, *(choices if isinstance(choices, list) else ())):
+        kind = each.get("type") if isinstance(each, Mapping) else None
+        found |= {k for k in (kind if isinstance(kind, list) else [kind]) if isinstance(k, str)}
+    values = schema.get("enum")
+    if not found and isinstance(values, list):
+        found = {_TYPES.get(type(value), "null") for value in values}
+    return found
+
+
+def typed(text: str, types: set[str], *, lines: bool = False) -> str:
+    """A value's text as JSON, of one of the types where it can be; text stays text."""
+    bare = text.strip()
+    value = bare if _type(bare) else _loosely(bare)
+    kind = _type(value)
+    fits = not types or kind in types or (kind == "integer" and "number" in types)
+    if kind and (fits or "string" not in types):
+        return value
+    if lines:
+        text = text.removeprefix("\n").removesuffix("\n")
+    return json.dumps(text, ensure_ascii=False)
+
+
+def _type(text: str) -> str:
+    """The JSON type of a text; nothing where it is no JSON."""
+
+    def refuse(name: str) -> None:
+        raise ValueError(name)
+
+    try:
+        return _TYPES.get(type(json.loads(text, parse_constant=refuse)), "null")
+    except (ValueError, RecursionError):
+        return ""
+
+
+def _loosely(text: str) -> str:
+    """A value as Python writes it, as JSON; a mere word is text."""
+    if text not in ("True", "False", "None") and text[:1] not in ("{", "["):
+        return ""
+    s, parts = Scanner(), list[str]()
+    s.feed(text)
+    s.ended = True
+    try:
+        next(read_loose(s, parts.append))  # all of it is there, so it does not wait
+    except StopIteration as end:
+        return "".join(parts) if end.value and not s.rest.strip() else ""
+    return ""

@@ -1,0 +1,64 @@
+"""Calls whose values are nearly JSON: Gemma 4's, and LFM2's lists of calls in Python's manner."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pyspec.text.calls.form import CallForm
+from pyspec.text.calls.objects import read_keywords
+from pyspec.text.loose import read_loose
+from pyspec.text.parts import Calls
+from pyspec.text.scan import Reading, Scanner
+
+QUOTE = '<|"|>'
+
+
+@dataclass(frozen=True)
+class GemmaCalls(CallForm):
+    """`<|tool_call>call:NAME{key:<|"|>text<|"|>,n:3}<tool_call|>`."""
+
+    opens = ("<|tool_call>",)
+    marks = (*opens, "<tool_call|>", QUOTE)
+
+    def read(self, s: Scanner, calls: Calls, mark: str) -> Reading[bool]:
+        """Read one call; False at what is none."""
+        yield from s.space()
+        if not (yield from s.accept("call:")):
+            return False
+        name, end = yield from s.until(("{",), keep=True)
+        if not end or not name.strip():
+            return False
+        calls.begin(name.strip())
+        if not (yield from read_loose(s, calls.add, (QUOTE, '"'))):
+            return False
+        yield from s.space()
+        yield from s.accept(self.marks[1])
+        return calls.end()
+
+
+@dataclass(frozen=True)
+class PythonCalls(CallForm):
+    """`<|tool_call_start|>[NAME(key='text', n=3)]<|tool_call_end|>`, or objects between these marks."""
+
+    opens = ("<|tool_call_start|>",)
+    marks = (*opens, "<|tool_call_end|>")
+
+    def read(self, s: Scanner, calls: Calls, mark: str) -> Reading[bool]:
+        """Read calls up to their closing mark; False at what is none."""
+        yield from s.space()
+        yield from s.accept("[")
+        while True:
+            yield from s.space()
+            name, bracket = yield from s.until(("(",))
+            if not bracket or not name.strip().replace(".", "_").isidentifier():
+                return False
+            calls.begin(name.strip())
+            if not (yield from read_keywords(s, calls)) or not calls.end():
+                return False
+            yield from s.space()
+            if not (yield from s.accept(",")):
+                break
+        yield from s.accept("]")
+        yield from s.space()
+        yield from s.accept(self.marks[1])
+        return True

@@ -1,0 +1,99 @@
+"""How models mark what they think before they answer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Reasoning:
+    """The marks around reasoning.
+
+    open: the first is how the family writes it. close: what ends it. anywhere: whether it may begin behind the answer's
+    beginning; so it is with marks that nobody writes as text. dropped: marks around the content, which are not shown.
+    """
+
+    open: tuple[str, ...]
+    close: tuple[str, ...]
+    anywhere: bool = False
+    dropped: tuple[str, ...] = ()
+
+    @property
+    def marks(self) -> tuple[str, ...]:
+        """All marks, which have to be seen where they are control tokens."""
+        return (*self.open, *self.close, *self.dropped)
+
+    def is_open(self, prompt: str) -> bool:
+        """Whether a prompt ends inside reasoning, so that the answer begins there."""
+        last = max(((prompt.rfind(mark), mark) for mark in self.open), key=lambda found: found[0])
+        at, mark = last
+        return at >= 0 and not prompt[at + len(mark) :].strip()
+
+
+def _tags(name: str, *dropped: str) -> Reasoning:
+    return Reasoning((f"<{name}>",), (f"</{name}>",), dropped=dropped)
+
+
+THINK = _tags("think")
+
+_KNOWN: tuple[tuple[str, Reasoning], ...] = (
+    (
+        "<|START_THINKING|>",
+        Reasoning(
+            ("<|START_THINKING|>",),
+            ("<|END_THINKING|>",),
+            anywhere=True,
+            dropped=("<|START_RESPONSE|>", "<|END_RESPONSE|>", "<|START_TEXT|>", "<|END_TEXT|>"),
+        ),
+    ),
+    ("<|channel>", Reasoning(("<|channel>thought", "<|channel>"), ("<channel|>",), anywhere=True)),
+    ("[THINK]", Reasoning(("[THINK]",), ("[/THINK]",))),
+    ("<seed:think>", _tags("seed:think")),
+    ("<mm:think>", _tags("mm:think")),
+    (
+        "[BEGIN FINAL RESPONSE]",
+        Reasoning(
+            ("Here are my reasoning steps:",),
+            ("[BEGIN FINAL RESPONSE]",),
+            dropped=("[END FINAL RESPONSE]",),
+        ),
+    ),
+    (
+        "<|open|>",
+        Reasoning(
+            ("<|open|>think<|sep|>",),
+            ("<|close|>think<|sep|>",),
+            anywhere=True,
+            dropped=(
+                "<|open|>response<|sep|>",
+                "<|close|>response<|sep|>",
+                "<|close|>message<|sep|>",
+            ),
+        ),
+    ),
+    (
+        "<|content|>",
+        Reasoning(
+            ("<|think|>",),
+            ("<|end|>",),
+            anywhere=True,
+            dropped=("<|begin|>assistant", "<|content|>"),
+        ),
+    ),
+    (":opensource", _tags("think:opensource")),
+    ("\u25c1think\u25b7", Reasoning(("\u25c1think\u25b7",), ("\u25c1/think\u25b7",))),
+    ("<thought>", _tags("thought")),
+    ("<response>", _tags("think", "<response>", "</response>")),
+    ("<think>", THINK),
+    ("</think>", THINK),
+)
+"""What a template has if its model reasons so; the first that fits counts."""
+
+
+def reasoning_of(template: str, is_token: Callable[[str], bool]) -> Reasoning | None:
+    """How a model marks its reasoning, by its template, or else by the tokens that its vocabulary has."""
+    for mark, found in _KNOWN:
+        if mark in template:
+            return found
+    return THINK if all(map(is_token, THINK.marks)) else None

@@ -1,0 +1,203 @@
+"""A text that comes in pieces, read as if all of it were there.
+
+What reads is a generator: it says `yield` where it needs more, and goes on when more has come. Nothing is looked at twice but the
+few characters that may begin a mark, so the time is linear in the text, and nothing recurses over it.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Generator, Iterable
+from functools import lru_cache
+from typing import TypeVar
+
+from pyspec.text.stream import overlap
+
+_T = TypeVar("_T")
+Reading = Generator[None, None, _T]
+"""A reader: it waits for text by yielding, and returns what it found."""
+
+MOST_NAME = 256
+"""Characters of a function's name and the like."""
+
+_OUTSIDE, _INSIDE = re.compile(r'["{}\[\]]'), re.compile(r'["\\\x00-\x1f]')
+_SCALAR_END = re.compile(r"[^\w.+-]")
+_SPACE = re.compile(r"\s*")
+_CLOSER = {"{": "}", "[": "]"}
+
+
+@lru_cache(maxsize=256)
+def _pattern(marks: tuple[str, ...]) -> re.Pattern[str]:
+    longest = sorted(marks, key=len, reverse=True)
+    return re.compile("|".join(map(re.escape, longest)) or r"(?!)")
+
+
+class Scanner:
+    """The text that has come and was not read yet. taken: where there is one, receives all that is read, as it stood."""
+
+    def __init__(self) -> None:
+        self.taken: list[str] | None = None
+        self.ended = False
+        self._text, self._at = "", 0
+
+    def feed(self, text: str) -> None:
+        """Add text."""
+        self._text, self._at = self._text[self._at :] + text, 0
+
+    @property
+    def rest(self) -> str:
+        """What has come and was not read yet."""
+        return self._text[self._at :]
+
+    def take(self, n: int) -> str:
+        """Read n characters that are here."""
+        text = self._text[self._at : self._at + n]
+        self._at += len(text)
+        if self.taken is not None:
+            self.taken.append(text)
+        return text
+
+    def peek(self) -> Reading[str]:
+        """The next character, which stays; nothing at the end."""
+        while self._at == len(self._text) and not self.ended:
+            yield
+        return self._text[self._at : self._at + 1]
+
+    def accept(self, *marks: str) -> Reading[str]:
+        """Read the mark that comes next, the longest of these; nothing where none of them does."""
+        while True:
+            here = self._text
+            found = max((m for m in marks if here.startswith(m, self._at)), key=len, default="")
+            rest = here[self._at : self._at + max(map(len, marks), default=0)]
+            if self.ended or not any(
+                len(m) > max(len(found), len(rest)) and m.startswith(rest) for m in marks
+            ):
+                return self.take(len(found))
+            yield
+
+    def space(self) -> Reading[str]:
+        """Read white space."""
+        parts: list[str] = []
+        while (char := (yield from self.peek())) and char.isspace():
+            match = _SPACE.match(self._text, self._at)
+            parts.append(self.take(max(1, len(match[0]) if match else 0)))
+        return "".join(parts)
+
+    def copy(self, marks: tuple[str, ...], emit: Callable[[str], object]) -> Reading[str]:
+        """Give on all text up to the first of the marks as it comes, read the mark and return it; nothing at the end."""
+        pattern = _pattern(marks)
+        while True:
+            match = pattern.search(self._text, self._at)
+            # of two marks of which one begins with the other, the longer one may still come
+            if match and (self.ended or not self._may_grow(match, marks)):
+                if match.start() > self._at:
+                    emit(self.take(match.start() - self._at))
+                return self.take(len(match[0]))
+            end = match.start() if match else len(self._text) - self._begun(marks)
+            if end > self._at:
+                emit(self.take(end - self._at))
+            if self.ended:
+                return ""
+            yield
+
+    def until(self, marks: tuple[str, ...], *, keep: bool = False) -> Reading[tuple[str, str]]:
+        """The text up to the first of the marks, and that mark, read unless `keep`.
+
+        The mark is empty where none came within MOST_NAME characters.
+        """
+        parts: list[str] = []
+        room = MOST_NAME
+        pattern = _pattern(marks)
+        while True:
+            match = pattern.search(self._text, self._at)
+            end = match.start() if match else len(self._text) - self._begun(marks)
+            parts.append(self.take(min(end - self._at, room + 1)))
+            room -= len(parts[-1])
+            if room < 0 or (self.ended and not match):
+                return "".join(parts), ""
+            if match:
+                return "".join(parts), match[0] if keep else self.take(len(match[0]))
+            yield
+
+    def _begun(self, marks: Iterable[str]) -> int:
+        """How much of the end may be the beginning of a mark."""
+        if self.ended:
+            return 0
+        longest = max(map(len, marks), default=1)
+        tail = self._text[max(self._at, len(self._text) - longest + 1) :]
+        return max((overlap(tail, mark) for mark in marks), default=0)
+
+    def _may_grow(self, match: re.Match[str], marks: Iterable[str]) -> bool:
+        at, longest = match.start(), max(map(len, marks))
+        rest = self._text[at : at + longest]
+        return any(len(m) > len(rest) and m.startswith(rest) for m in marks)
+
+    # -- JSON ------------------------------------------------------------------------------------------
+
+    def json(self, emit: Callable[[str], object]) -> Reading[bool]:
+        """Give on one JSON value as it comes; whether it is whole.
+
+        Brackets and quotes alone are looked at, and what stands in a string unescaped is escaped.
+        """
+        first = yield from self.peek()
+        if first == '"':
+            emit(self.take(1))
+            return (yield from self._string(emit))
+        if first not in _CLOSER:
+            return (yield from self._scalar(emit))
+        emit(self.take(1))
+        closers = [_CLOSER[first]]
+        while closers:
+            found = yield from self._next(_OUTSIDE, emit)
+            if not found:
+                return False
+            if found in "}]" and found != closers.pop():
+                return False
+            emit(self.take(1))
+            if found == '"':
+                if not (yield from self._string(emit)):
+                    return False
+            elif found in _CLOSER:
+                closers.append(_CLOSER[found])
+        return True
+
+    def _next(self, pattern: re.Pattern[str], emit: Callable[[str], object]) -> Reading[str]:
+        """Give on text up to the next character of a kind, and return that, unread."""
+        while True:
+            match = pattern.search(self._text, self._at)
+            end = match.start() if match else len(self._text)
+            if end > self._at:
+                emit(self.take(end - self._at))
+            if match:
+                return match[0]
+            if self.ended:
+                return ""
+            yield
+
+    def _string(self, emit: Callable[[str], object]) -> Reading[bool]:
+        """The rest of a string, its first quote being read."""
+        while found := (yield from self._next(_INSIDE, emit)):
+            char = self.take(1)
+            if found == '"':
+                emit(char)
+                return True
+            if found == "\\":
+                if not (yield from self.peek()):
+                    return False
+                emit(char + self.take(1))
+            else:
+                emit(json.dumps(char)[1:-1])
+        return False
+
+    def _scalar(self, emit: Callable[[str], object]) -> Reading[bool]:
+        size = 0
+        while True:
+            match = _SCALAR_END.search(self._text, self._at)
+            text = self.take((match.start() if match else len(self._text)) - self._at)
+            size += len(text)
+            if text:
+                emit(text)
+            if match or self.ended:
+                return size > 0
+            yield

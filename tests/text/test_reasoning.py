@@ -1,0 +1,29 @@
+"""Reasoning: what stands between a family's marks, and whether an answer was cut there."""
+
+from __future__ import annotations
+
+import pytest
+from text.reasoning_examples import FAMILIES
+
+from pyspec.text.dialect import Dialect
+from pyspec.text.parser import AnswerParser
+from pyspec.text.parts import WholeAnswer
+
+CASES = [(mark, *example) for mark, examples in FAMILIES.items() for example in examples]
+
+
+def test_there_are_ten_of_each() -> None:
+    """The figure that is claimed: five families, ten examples each."""
+    assert [len(examples) for examples in FAMILIES.values()] == [10] * 5
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case[0]} {case[1]}")
+def test_reasoning_is_taken_apart(case: tuple[str, str, str, str, str, str, bool]) -> None:
+    """At once, and character by character."""
+    template, _, prompt, text, *expected = case
+    dialect = Dialect.of(template)
+    for pieces in ([text], list(text)):
+        parser = AnswerParser(dialect, inside=dialect.starts_inside(f"user{prompt}"))
+        parts = [part for piece in pieces for part in parser.push(piece)]
+        answer = WholeAnswer.of(parts + parser.finish())
+        assert [answer.reasoning, answer.content, parser.inside] == expected
