@@ -98,34 +98,65 @@ SAME = 0.05
 """How far from 1 a factor may be and still mean the same speed."""
 
 STATS_HELP = (
-    "tok/s: tokens a second after the prompt was read. drafted: tokens that were proposed; checked: of them, those the "
-    "target looked at; accepted: of them, those that stayed. a round: tokens gained each time the target ran, 1 without "
-    "drafts. relaxed: accepted though the target ranked another one first (--verify margin), with the sum of their gaps."
+    "tok/s: tokens a second after the prompt was read. plain: the same without drafts, by what a decode costs on this "
+    "machine (curve) or by the answer's own rounds without drafts (rounds). drafted: tokens that were proposed; checked: "
+    "of them, those the target looked at; accepted: of them, those that stayed. a round: tokens gained each time the target "
+    "ran, 1 without drafts. relaxed: accepted though the target ranked another one first (--verify margin), with the sum of "
+    "their gaps."
 )
 """The terms of the line of statistics."""
 
 
 def verdict(block: Mapping[str, Any], tokens_per_second: float) -> str:
-    """One plain sentence: how fast an answer came, and what drafts did for it.
+    """One plain sentence: how fast an answer came, against plain decoding, and why where drafts brought nothing.
 
     block: the `speculation` block of a result.
     """
     if block.get("rounds") == 0:
         return "ended before the first token"
-    rate = f"{tokens_per_second:.1f} tokens/s"
+    rate = f"{tokens_per_second:.{0 if tokens_per_second >= 100 else 1}f} tokens/s"
     if block.get("draft", "none") == "none":
-        return f"{rate}, without drafts"
-    factor = block.get("times_plain")
+        return f"{rate}, plain decoding"
     if not block.get("verified"):
-        return f"{rate}; drafts would not have paid here, so none were used"
-    if factor is None:
-        return f"{rate}; the answer is too short to say what drafts brought"
-    if factor >= 1 + SAME:
-        return f"{rate}, {factor:.2f} times as fast as without drafts"
-    off = ", and were switched off for most of it" if _mostly_off(block) else ""
-    slower = f"; drafts did not help here ({factor:.2f} times the speed without them){off}"
-    same = f", as fast as without drafts{off.replace(', and', ', which')}"
-    return rate + (same if factor > 1 - SAME else slower)
+        return f"{rate} (plain decoding: {_undrafted(block)})"
+    return f"{rate}{_against(block)}"
+
+
+def _against(block: Mapping[str, Any]) -> str:
+    """What drafts did for an answer of which some were checked."""
+    factor, off = block.get("times_plain"), _mostly_off(block)
+    if factor is None:  # of plain decoding nothing was seen yet
+        return f", {block['mean_length']:.1f} tokens each time the model ran"
+    if off and factor < 1 + SAME:
+        slower = "" if factor > 1 - SAME else f", {_times(factor)}"
+        return f"{slower} (drafts off: {_refused(block)})"
+    if abs(factor - 1) < SAME:
+        return ", as fast as plain decoding"
+    return f", {_times(factor)}" + ("" if factor > 1 else " (its drafts were wrong too often)")
+
+
+_RIGHT = 0.75
+"""Share of checked tokens from which on a text that is not drafted for is no hard one."""
+
+
+def _times(factor: float) -> str:
+    """A factor as it is said: 13, 1.6 or 0.87 times."""
+    return (
+        f"{factor:.{0 if factor >= 10 else 1 if factor >= 1 + SAME else 2}f} times plain decoding"
+    )
+
+
+def _undrafted(block: Mapping[str, Any]) -> str:
+    """Why no drafted token of an answer was checked."""
+    if block.get("drafted"):
+        return "no draft was sure enough"
+    return "the answer is one step" if block["rounds"] == 1 else "no draft would have paid here"
+
+
+def _refused(block: Mapping[str, Any]) -> str:
+    """Why drafts were off for most of an answer."""
+    right = block["accepted"] >= _RIGHT * block["verified"]
+    return "checking them hardly pays here" if right else "this text is hard to predict"
 
 
 def _mostly_off(block: Mapping[str, Any]) -> bool:
@@ -134,12 +165,33 @@ def _mostly_off(block: Mapping[str, Any]) -> bool:
     return bool(2 * plain > block["rounds"])
 
 
+PLAIN_FROM = {
+    "curve": "by what a decode costs on this machine",
+    "rounds": "by the rounds of this answer without drafts",
+}
+"""How plain speed is known, in words."""
+
+
+def plain_words(block: Mapping[str, Any]) -> str:
+    """Plain decoding's speed beside an answer's, and how it is known."""
+    plain = block.get("plain")
+    if plain is None:
+        return "not known yet"
+    return f"{plain['tokens_per_second']:.1f} tok/s, {PLAIN_FROM[plain['from']]}"
+
+
 def stats_line(block: Mapping[str, Any], tokens_per_second: float) -> str:
     """The counts of an answer in one line; `STATS_HELP` explains the terms."""
     if not block:
         return "0 tokens"
     tokens = round(block["rounds"] * block["mean_length"])
     parts = [counted(tokens, "token"), f"{tokens_per_second:.1f} tok/s"]
+    if block["draft"] != "none":
+        plain = block.get("plain")
+        known = (
+            f"{plain['tokens_per_second']:.1f} tok/s ({plain['from']})" if plain else "not known"
+        )
+        parts.append(f"plain {known}")
     if block["drafted"]:
         parts.append(
             f"{block['drafted']} drafted, {block['verified']} checked, {block['accepted']} accepted"
@@ -161,8 +213,8 @@ def stats_table(block: Mapping[str, Any], times: Mapping[str, float]) -> list[tu
     return [
         ("tokens", str(tokens)),
         ("rate", f"{rate:.1f} tok/s"),
-        ("without drafts", "not known" if factor is None else f"{rate / factor:.1f} tok/s"),
-        ("times as fast", "not known" if factor is None else f"{factor:.2f}"),
+        ("plain decoding", plain_words(block)),
+        ("times plain", "not known yet" if factor is None else f"{factor:.2f}"),
         (
             "drafted",
             f"{block['drafted']} tokens, {block['verified']} checked, {block['accepted']} accepted",

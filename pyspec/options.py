@@ -87,6 +87,7 @@ def result_block(
     speculation: Speculation,
 ) -> dict[str, Any]:
     """The `speculation` block of a result."""
+    plain = plain_speed(report, policy)
     return {
         **report.tally.as_dict(),
         "draft": assembly.draft if speculation.enabled else "none",
@@ -95,31 +96,56 @@ def result_block(
         "prompt_tokens": report.prompt_tokens,
         "prompt_kept": report.prompt_kept,
         "choice": policy.stats(),
-        "times_plain": times_plain(report, policy),
+        "times_plain": times_plain(report, plain),
+        "plain": None if plain is None else plain.as_dict(),
         "timings": report.timings.as_dict(),
     }
 
 
-_FEWEST_ROWS, _FEWEST_TOKENS = 3, 16
-"""Decodes of one row below which an unmeasured curve is not used, and the shortest answer that says anything."""
+@dataclass(frozen=True)
+class PlainSpeed:
+    """What decoding without drafts would have taken for a token of an answer, ms, and how that is known.
 
-
-def times_plain(report: Report, policy: LengthPolicy) -> float | None:
-    """How many times as fast as without drafts an answer came, or None where that is not known.
-
-    Plain decoding would have taken one row a token, at the depth each token had; the curve knows what a row costs there, and
-    by what the rounds of this answer took against it, how slow the machine was meanwhile: both sides of the factor are of the
-    same minute. What plain decoding takes beside decodes is known from the rounds of it that there were.
+    source: `curve`, the cost of a row at the answer's depth on this machine, times how slow the machine was in this answer;
+    `rounds`, those of this answer in which nothing was drafted.
     """
-    target, timings = policy.curve.target, report.timings
-    known = target.measured or target.count(1) >= _FEWEST_ROWS
-    if timings.tokens < _FEWEST_TOKENS or not known:
-        return None
-    ends = report.prompt_tokens, report.prompt_tokens + timings.tokens
-    table = [sum(times) / len(ends) for times in zip(*map(target.table, ends))]
+
+    ms: float
+    source: Literal["curve", "rounds"]
+
+    def as_dict(self) -> dict[str, Any]:
+        """As results have it."""
+        return {"tokens_per_second": round(1000.0 / self.ms, 2), "from": self.source}
+
+
+_FEWEST = 3
+"""Decodes of one row below which a curve that was not measured, or the rounds of an answer, say nothing."""
+
+
+def plain_speed(report: Report, policy: LengthPolicy) -> PlainSpeed | None:
+    """How fast plain decoding would have been in place of an answer, or None where nothing was measured to tell.
+
+    It would have taken one row a token, at the depth each token had; the curve knows what a row costs there, and by what the
+    rounds of this answer took against it, how slow the machine was meanwhile: both sides of a factor are of the same minute.
+    What plain decoding takes beside decodes is known from the rounds of it that there were.
+    """
+    target, choice = policy.curve.target, policy.stats()
+    if target.measured or target.count(1) >= _FEWEST:
+        ends = report.prompt_tokens, report.prompt_tokens + report.timings.tokens
+        table = [sum(times) / len(ends) for times in zip(*map(target.table, ends))]
+        ms = table[1] * _slowness(table, choice) + policy.plain_aside
+        return PlainSpeed(ms, "curve") if ms > 0.0 else None
+    if choice["rounds_plain"] >= _FEWEST and choice["ms_plain"]:
+        return PlainSpeed(choice["ms_plain"] / choice["rounds_plain"], "rounds")
+    return None
+
+
+def times_plain(report: Report, plain: PlainSpeed | None) -> float | None:
+    """How many times as fast as without drafts an answer came, or None where that is not known."""
+    timings = report.timings
     spent = timings.total_ms - timings.prefill_ms
-    row = table[1] * _slowness(table, policy.stats()) + policy.plain_aside
-    return round(row * timings.tokens / spent, 3) if spent > 0 else None
+    known = plain is not None and timings.tokens > 0 and spent > 0
+    return round(plain.ms * timings.tokens / spent, 3) if plain is not None and known else None
 
 
 def _slowness(table: Sequence[float], choice: Mapping[str, Any]) -> float:

@@ -16,7 +16,11 @@ from pyspec.tokens import Source, Token
 BLOCK = {
     "rounds": 25, "mean_length": 1.6, "drafted": 12, "verified": 10, "accepted": 8, "relaxed": 2, "relaxed_nats": 0.5,
     "prompt_tokens": 37, "prompt_kept": 0, "draft": "lookup", "times_plain": 1.5,
+    "plain": {"tokens_per_second": 20.0, "from": "curve"},
 }  # fmt: skip
+
+MOSTLY_OFF = {"rounds_by_length": {0: 20, 3: 5}}
+"""The choices of an answer in which few drafts were checked."""
 
 
 def token(number: int, source: Source = Source.TARGET) -> Token:
@@ -124,37 +128,44 @@ def test_answers_end_their_line_once() -> None:
 def test_stats_line() -> None:
     """One line with every count."""
     assert stats_line(BLOCK, 30.0) == (
-        "40 tokens | 30.0 tok/s | 12 drafted, 10 checked, 8 accepted | 1.60 a round | 2 relaxed (0.50 nats)"
-        " | prompt 37, 0 kept | draft lookup"
+        "40 tokens | 30.0 tok/s | plain 20.0 tok/s (curve) | 12 drafted, 10 checked, 8 accepted | 1.60 a round"
+        " | 2 relaxed (0.50 nats) | prompt 37, 0 kept | draft lookup"
     )
 
 
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        ({}, "30.0 tokens/s, 1.50 times as fast as without drafts"),
-        ({"times_plain": 1.02}, "30.0 tokens/s, as fast as without drafts"),
+        ({}, "30.0 tokens/s, 1.5 times plain decoding"),
+        ({"times_plain": 13.2}, "30.0 tokens/s, 13 times plain decoding"),
+        ({"times_plain": 1.02}, "30.0 tokens/s, as fast as plain decoding"),
         (
             {"times_plain": 0.8},
-            "30.0 tokens/s; drafts did not help here (0.80 times the speed without them)",
+            "30.0 tokens/s, 0.80 times plain decoding (its drafts were wrong too often)",
         ),
         (
-            {"times_plain": 0.8, "choice": {"rounds_by_length": {0: 20, 3: 5}}},
-            (
-                "30.0 tokens/s; drafts did not help here (0.80 times the speed without them), and were switched off for"
-                " most of it"
-            ),
+            {"times_plain": 0.8, "accepted": 5, "choice": MOSTLY_OFF},
+            "30.0 tokens/s, 0.80 times plain decoding (drafts off: this text is hard to predict)",
         ),
         (
-            {"times_plain": 1.0, "choice": {"rounds_by_length": {0: 20, 3: 5}}},
-            "30.0 tokens/s, as fast as without drafts, which were switched off for most of it",
+            {"times_plain": 1.0, "accepted": 5, "choice": MOSTLY_OFF},
+            "30.0 tokens/s (drafts off: this text is hard to predict)",
         ),
         (
-            {"times_plain": None},
-            "30.0 tokens/s; the answer is too short to say what drafts brought",
+            {"times_plain": 1.0, "choice": MOSTLY_OFF},
+            "30.0 tokens/s (drafts off: checking them hardly pays here)",
         ),
-        ({"verified": 0}, "30.0 tokens/s; drafts would not have paid here, so none were used"),
-        ({"draft": "none"}, "30.0 tokens/s, without drafts"),
+        ({"times_plain": None}, "30.0 tokens/s, 1.6 tokens each time the model ran"),
+        ({"verified": 0}, "30.0 tokens/s (plain decoding: no draft was sure enough)"),
+        (
+            {"verified": 0, "drafted": 0},
+            "30.0 tokens/s (plain decoding: no draft would have paid here)",
+        ),
+        (
+            {"verified": 0, "drafted": 0, "rounds": 1},
+            "30.0 tokens/s (plain decoding: the answer is one step)",
+        ),
+        ({"draft": "none"}, "30.0 tokens/s, plain decoding"),
         ({"rounds": 0, "verified": 0}, "ended before the first token"),
     ],
 )

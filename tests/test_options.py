@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pyspec.engine.session import Report
-from pyspec.options import times_plain
+from pyspec.options import PlainSpeed, plain_speed, times_plain
 from pyspec.policy.cost import CostCurve
 from pyspec.policy.simple import FixedPolicy
 from pyspec.policy.types import Outcome, SeqOutcome
@@ -23,7 +23,8 @@ def factor(slow: float) -> float | None:
     for _ in range(ROUNDS):
         policy.counts.add(Outcome([SeqOutcome(0, 3, 3)], took, 4, t_round=took))
     timings = Timings(5.0, 0.0, 0.0, ROUNDS * took, 6.0, 5.0 + ROUNDS * took, 4 * ROUNDS)
-    return times_plain(Report(Tally(), timings, 20, 0), policy)
+    report = Report(Tally(), timings, 20, 0)
+    return times_plain(report, plain_speed(report, policy))
 
 
 @pytest.mark.parametrize("slow", [0.5, 1.0, 3.0])
@@ -38,12 +39,36 @@ def test_plain_decoding_takes_time_beside_decodes_too() -> None:
     for _ in range(32):
         policy.watch(1, ROW_MS, ROW_MS + 1.0, 30)
     timings = Timings(5.0, 0.0, 0.0, 320.0, 6.0, 5.0 + 32 * 11.0, 32)
-    said = times_plain(Report(Tally(), timings, 20, 0), policy)
+    report = Report(Tally(), timings, 20, 0)
+    said = times_plain(report, plain_speed(report, policy))
     assert said == pytest.approx(1.0, abs=0.01)
 
 
-def test_answers_too_short_say_nothing() -> None:
-    """Sixteen tokens are the fewest."""
+@pytest.mark.parametrize("tokens", [1, 4, 15])
+def test_short_answers_are_held_against_the_curve_too(tokens: int) -> None:
+    """A machine whose curve is known needs no long answer."""
+    times = [0.0, *(ROW_MS + n for n in range(64))]
+    policy = FixedPolicy(3, CostCurve.from_tables({0: times}, times, times))
+    report = Report(Tally(), Timings(5.0, 0.0, 0.0, 0.0, 6.0, 5.0 + 5.0 * tokens, tokens), 20, 0)
+    assert times_plain(report, plain_speed(report, policy)) == pytest.approx(2.0)
+
+
+def watched(rounds: int) -> FixedPolicy:
+    """A policy on an unmeasured curve that saw so many rounds without drafts."""
     policy = FixedPolicy(3, CostCurve.prior())
-    timings = Timings(5.0, 0.0, 0.0, 100.0, 6.0, 105.0, 15)
-    assert times_plain(Report(Tally(), timings, 20, 0), policy) is None
+    for _ in range(rounds):
+        policy.watch(1, ROW_MS, ROW_MS + 2.0, 30)
+    return policy
+
+
+def test_rounds_without_drafts_say_what_plain_decoding_takes() -> None:
+    """Where the curve is not measured, those of the answer itself are taken, Python's time in them."""
+    report = Report(Tally(), Timings(5.0, 0.0, 0.0, 100.0, 6.0, 105.0, 15), 20, 0)
+    assert plain_speed(report, watched(3)) == PlainSpeed(ROW_MS + 2.0, "rounds")
+
+
+def test_nothing_is_claimed_from_nothing() -> None:
+    """An unmeasured curve and two rounds are no ground for a factor."""
+    report = Report(Tally(), Timings(5.0, 0.0, 0.0, 100.0, 6.0, 105.0, 15), 20, 0)
+    assert plain_speed(report, watched(2)) is None
+    assert times_plain(report, None) is None

@@ -46,11 +46,15 @@ class PlainRounds:
 
 
 class ChoiceStats(msgspec.Struct):
-    """Counts of one answer (or of any stretch between two resets), times in ms; `ms_other` is what lies beside decodes."""
+    """Counts of one answer (or of any stretch between two resets), times in ms; `ms_other` is what lies beside decodes.
+
+    `rounds_plain` drafted nothing, not in vain either, and took `ms_plain` altogether.
+    """
 
     rounds: int = 0
     rounds_by_length: dict[int, int] = {}
     rounds_drafted: int = 0
+    rounds_plain: int = 0
     rounds_with_companion: int = 0
     tokens_predicted: float = 0.0
     tokens_accepted: int = 0
@@ -61,6 +65,7 @@ class ChoiceStats(msgspec.Struct):
     ms_companion: float = 0.0
     ms_target: float = 0.0
     ms_other: float = 0.0
+    ms_plain: float = 0.0
 
     def add(self, outcome: Outcome, predicted: float = 0.0, rounds: int = 1) -> None:
         """One round, or so many alike; `predicted` is the sum of survivals of the tokens that were verified."""
@@ -130,6 +135,8 @@ class LengthPolicy(Policy):
         mean = seen.mean()
         clean_times(mean)
         self.counts.add(mean, rounds=seen.rounds)
+        self.counts.rounds_plain += seen.rounds
+        self.counts.ms_plain += mean.t_round * seen.rounds
         self.curve.observe(mean, seen.rounds)
         self.plain_aside = smoothed(self.plain_aside, mean.aside)
 

@@ -22,11 +22,11 @@ def test_two_turns() -> None:
     assert code == 0
     assert text == (
         "one\n"
-        "50.0 tokens/s; drafts would not have paid here, so none were used\n"
-        "3 tokens | 50.0 tok/s | nothing drafted | prompt 7, 0 kept | draft lookup\n"
+        "50.0 tokens/s (plain decoding: no draft would have paid here)\n"
+        "3 tokens | 50.0 tok/s | plain 25.0 tok/s (curve) | nothing drafted | prompt 7, 0 kept | draft lookup\n"
         "tw2~\n"
-        "50.0 tokens/s, 2.00 times as fast as without drafts\n"
-        "4 tokens | 50.0 tok/s | 2 drafted, 2 checked, 2 accepted | 1.00 a round"
+        "50.0 tokens/s, 2.0 times plain decoding\n"
+        "4 tokens | 50.0 tok/s | plain 25.0 tok/s (curve) | 2 drafted, 2 checked, 2 accepted | 1.00 a round"
         " | 1 relaxed (0.25 nats) | prompt 20, 10 kept | draft lookup\n"
     )
 

@@ -181,7 +181,7 @@ def test_as_a_filter(smollm2: str) -> None:
     answer, *rows = done.stdout.decode().splitlines()
     assert answer
     names = [row[:16].strip() for row in rows]
-    assert names[:4] == ["tokens", "rate", "without drafts", "times as fast"]
+    assert names[:4] == ["tokens", "rate", "plain decoding", "times plain"]
     assert b" tok/s | " in done.stderr
     assert b" tok/s | " not in done.stdout
 
