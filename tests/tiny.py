@@ -6,7 +6,7 @@ rows of the output matrix are zero, so they are hardly ever an argmax; a test th
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import gguf
@@ -36,12 +36,13 @@ class Weights:
         return (scale * mixed / np.sqrt(shape[-1])).astype(np.float32)
 
 
-def _vocabulary(writer: gguf.GGUFWriter, tokens: list[str], eos: int) -> None:
+def _vocabulary(writer: gguf.GGUFWriter, tokens: list[str], eos: int, marks: Sequence[str]) -> None:
     writer.add_tokenizer_model("llama")
-    writer.add_token_list(tokens)
-    writer.add_token_scores([0.0] * len(tokens))
+    writer.add_token_list([*tokens, *marks])
+    writer.add_token_scores([0.0] * (len(tokens) + len(marks)))
     kinds = [gguf.TokenType.UNKNOWN, gguf.TokenType.CONTROL, gguf.TokenType.CONTROL]
-    writer.add_token_types(kinds + [gguf.TokenType.NORMAL] * (len(tokens) - 3))
+    kinds += [gguf.TokenType.NORMAL] * (len(tokens) - 3)
+    writer.add_token_types(kinds + [gguf.TokenType.CONTROL] * len(marks))
     writer.add_bos_token_id(1)
     writer.add_eos_token_id(eos)
     writer.add_unk_token_id(0)
@@ -187,10 +188,12 @@ def write(
     window: int = 16,
     scale: float = LOGIT_SCALE,
     n_heads: int = 0,
+    marks: Sequence[str] = (),
+    template: str = "",
 ) -> Path:
     """Write a model of architecture `arch`: llama, mamba (recurrent), gemma3 (sliding window), lfm2 or qwen35 (hybrids).
 
-    n_heads: next-token heads (MTP), qwen35 only.
+    n_heads: next-token heads (MTP), qwen35 only. marks: control tokens behind the others. template: the chat template.
     noise: 0 for the weights of `seed` alone, 1 for other ones altogether. scale: standard deviation of the logits.
     """
     tokens = tokens or TOKENS
@@ -204,9 +207,11 @@ def write(
     if n_heads:
         writer.add_uint32(f"{arch}.nextn_predict_layers", n_heads)
     _facts(writer, arch, n_layer, window)
-    _vocabulary(writer, tokens, eos)
+    _vocabulary(writer, tokens, eos, marks)
+    if template:
+        writer.add_chat_template(template)
     weights = Weights(seed, noise, noise_seed)
-    for name, tensor in _ends(weights, len(tokens), scale):
+    for name, tensor in _ends(weights, len(tokens) + len(marks), scale):
         last = arch == "lfm2" and name == "output_norm.weight"
         writer.add_tensor("token_embd_norm.weight" if last else name, tensor)
     for layer in range(n_layer + n_heads):

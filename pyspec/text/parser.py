@@ -7,7 +7,7 @@ from typing import Any
 
 from pyspec.text.calls.form import CallForm
 from pyspec.text.channels import ChannelReader
-from pyspec.text.dialect import Dialect
+from pyspec.text.notation import Notation
 from pyspec.text.parts import AnswerPart, Calls, Trimmed
 from pyspec.text.reasoning import Reasoning
 from pyspec.text.scan import Reading, Scanner
@@ -16,7 +16,7 @@ from pyspec.text.scan import Reading, Scanner
 class AnswerParser:
     """Takes an answer apart while it comes. Whatever comes, nothing is raised: what cannot be parsed is content.
 
-    dialect: how the model writes. inside: whether the prompt ends inside reasoning. functions: the schema of each function's
+    notation: how the model writes. inside: whether the prompt ends inside reasoning. functions: the schema of each function's
     parameters by its name; without any, calls are content. name: of the answer, from which ids of calls are made.
 
     White space around reasoning, and before and behind calls, is left out. A call inside reasoning ends it.
@@ -24,7 +24,7 @@ class AnswerParser:
 
     def __init__(
         self,
-        dialect: Dialect,
+        notation: Notation,
         *,
         inside: bool = False,
         functions: Mapping[str, Any] | None = None,
@@ -32,16 +32,16 @@ class AnswerParser:
     ) -> None:
         self._parts: list[AnswerPart] = []
         self._s = Scanner()
-        self._family = dialect.calls if functions or dialect.always_calls else None
-        short = dialect.calls is not None and dialect.calls.short_ids
+        self._family = notation.calls if functions or notation.always_calls else None
+        short = notation.calls is not None and notation.calls.short_ids
         give = self._parts.append
         self.calls = Calls(self._s, give, functions or {}, name, short_ids=short)
         self._content = Trimmed("content", give, ends=self._family is not None)
         self._reasoning = Trimmed("reasoning", give, ends=True)
-        self._marks = dialect.reasoning
-        self._inside = inside and dialect.reasoning is not None
+        self._marks = notation.reasoning
+        self._inside = inside and notation.reasoning is not None
         self._channels: ChannelReader | None = None
-        if dialect.channels:
+        if notation.channels:
             self._content.ends = bool(functions)
             self._channels = ChannelReader(self._s, self._content, self._reasoning, self.calls)
         self._reading = self._channels.read() if self._channels else self._read()

@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from text.call_examples import FAMILIES, FUNCTIONS
 
-from pyspec.text import dialect
-from pyspec.text.dialect import Dialect
+from pyspec.text import notation
+from pyspec.text.notation import Notation
 from pyspec.text.parser import AnswerParser
 from pyspec.text.parts import AnswerPart, WholeAnswer
 from pyspec.text.reasoning import THINK
@@ -22,14 +22,14 @@ from pyspec.text.reasoning import THINK
 CASES = [(family, *example) for family, examples in FAMILIES.items() for example in examples]
 
 
-def dialect_of(family: str) -> Dialect:
-    """The dialect of a family that the examples name."""
+def notation_of(family: str) -> Notation:
+    """The notation of a family that the examples name."""
     if family == "GPT_OSS":
-        return Dialect(channels=True)
-    return Dialect(calls=getattr(dialect, family))
+        return Notation(channels=True)
+    return Notation(calls=getattr(notation, family))
 
 
-def parts_of(pieces: Iterable[str], spoken: Dialect, **asked: Any) -> list[AnswerPart]:
+def parts_of(pieces: Iterable[str], spoken: Notation, **asked: Any) -> list[AnswerPart]:
     """What an answer in pieces is taken apart into."""
     parser = AnswerParser(spoken, functions=FUNCTIONS, name="x", **asked)
     parts = [part for piece in pieces for part in parser.push(piece)]
@@ -51,14 +51,14 @@ def test_answers_are_taken_apart(case: tuple[str, str, str, str, Any]) -> None:
     """At once, and character by character."""
     family, _, text, *expected = case
     for pieces in ([text], list(text)):
-        assert told(WholeAnswer.of(parts_of(pieces, dialect_of(family)))) == tuple(expected)
+        assert told(WholeAnswer.of(parts_of(pieces, notation_of(family)))) == tuple(expected)
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case[0]} {case[1]}")
 def test_calls_are_content_where_there_are_no_tools(case: tuple[str, str, str, str, Any]) -> None:
     """Nothing is called that cannot be, and of families without channels every character stays."""
     family, _, text, *_ = case
-    parser = AnswerParser(dialect_of(family))
+    parser = AnswerParser(notation_of(family))
     answer = WholeAnswer.of(parser.push(text) + parser.finish())
     assert answer.calls == []
     assert family == "GPT_OSS" or answer.content == text
@@ -66,7 +66,7 @@ def test_calls_are_content_where_there_are_no_tools(case: tuple[str, str, str, s
 
 def test_arguments_come_as_they_are_written() -> None:
     """A call begins with its name, and its arguments follow before it ends."""
-    parser = AnswerParser(Dialect(), functions=FUNCTIONS)
+    parser = AnswerParser(Notation(), functions=FUNCTIONS)
     begun = parser.push('<tool_call>{"name": "weather", "arguments": {"ci')
     assert [(part.kind, part.text) for part in begun] == [
         ("call", "weather"),
@@ -77,7 +77,7 @@ def test_arguments_come_as_they_are_written() -> None:
 
 def test_text_is_not_held_longer_than_a_mark_may_begin() -> None:
     """All but what may be the beginning of a mark is shown at once."""
-    parser = AnswerParser(Dialect(), functions=FUNCTIONS)
+    parser = AnswerParser(Notation(), functions=FUNCTIONS)
     assert [part.text for part in parser.push("a < b <tool")] == ["a < b"]
     assert [part.text for part in parser.push("box")] == [" <toolbox"]
 
@@ -85,7 +85,7 @@ def test_text_is_not_held_longer_than_a_mark_may_begin() -> None:
 def test_a_call_ends_reasoning() -> None:
     """Models forget the mark."""
     parts = parts_of(
-        ['<think>Hm.\n<tool_call>{"name": "now", "arguments": {}}</tool_call>'], Dialect(THINK)
+        ['<think>Hm.\n<tool_call>{"name": "now", "arguments": {}}</tool_call>'], Notation(THINK)
     )
     answer = WholeAnswer.of(parts)
     assert (answer.reasoning, told(answer)) == ("Hm.", ("", [("now", {})]))
@@ -93,7 +93,7 @@ def test_a_call_ends_reasoning() -> None:
 
 def test_a_mark_in_reasoning_is_reasoning() -> None:
     """Where no call follows."""
-    parts = parts_of(["<think>No <tool_call> here.</think>Yes."], Dialect(THINK))
+    parts = parts_of(["<think>No <tool_call> here.</think>Yes."], Notation(THINK))
     answer = WholeAnswer.of(parts)
     assert (answer.reasoning, answer.content) == ("No <tool_call> here.", "Yes.")
 
@@ -104,7 +104,7 @@ def test_ids_are_what_templates_take() -> None:
     for family in FAMILIES:
         texts = [text for _, text, _, calls in FAMILIES[family] if len(calls) == 2]
         made[family] = [
-            call.id for call in WholeAnswer.of(parts_of(texts[:1], dialect_of(family))).calls
+            call.id for call in WholeAnswer.of(parts_of(texts[:1], notation_of(family))).calls
         ]
         assert len(set(made[family])) == 2
     assert made["KIMI"] == ["functions.weather:0", "functions.weather:1"]
@@ -114,7 +114,7 @@ def test_ids_are_what_templates_take() -> None:
 def test_a_broken_call_is_content_of_the_whole() -> None:
     """Streamed it has begun; given as a whole, nothing that cannot be called is a call."""
     text = 'A <tool_call>{"name": "weather", "arguments": {"city": oops}}</tool_call> B'
-    parts = parts_of(list(text), Dialect())
+    parts = parts_of(list(text), Notation())
     assert [part.text for part in parts if part.kind == "call"] == ["weather"]
     assert told(WholeAnswer.of(parts)) == (text, [])
 
@@ -134,26 +134,28 @@ WORDS = st.sampled_from(
         | {"<think>", "</think>", "\\", "'", "x" * 300}
     )
 )
-DIALECTS = [dialect_of(family) for family in FAMILIES] + [
-    *(replace(Dialect(THINK), calls=dialect_of(family).calls) for family in FAMILIES),
-    Dialect(calls=dialect.FUNCTIONARY_SPOKEN),
+NOTATIONS = [notation_of(family) for family in FAMILIES] + [
+    *(replace(Notation(THINK), calls=notation_of(family).calls) for family in FAMILIES),
+    Notation(calls=notation.FUNCTIONARY_SPOKEN),
     *(
-        Dialect.of(mark)
+        Notation.of(mark)
         for mark in ("<|tool_call>call:", "<|tool_call_start|>", "<|channel>", "<|tools_prefix|>")
     ),
 ]
 
 
-@given(st.lists(WORDS | st.text(max_size=3), max_size=30), st.sampled_from(DIALECTS), st.booleans())
-def test_any_split_gives_the_same_answer(words: list[str], spoken: Dialect, inside: bool) -> None:
+@given(
+    st.lists(WORDS | st.text(max_size=3), max_size=30), st.sampled_from(NOTATIONS), st.booleans()
+)
+def test_any_split_gives_the_same_answer(words: list[str], spoken: Notation, inside: bool) -> None:
     """Word by word, character by character and at once, and nothing is raised."""
     text = "".join(words)
     made = [WholeAnswer.of(parts_of(p, spoken, inside=inside)) for p in (words, list(text), [text])]
     assert made[0] == made[1] == made[2]
 
 
-@given(st.lists(WORDS, max_size=30), st.sampled_from(DIALECTS))
-def test_calls_are_objects_and_parts_are_in_order(words: list[str], spoken: Dialect) -> None:
+@given(st.lists(WORDS, max_size=30), st.sampled_from(NOTATIONS))
+def test_calls_are_objects_and_parts_are_in_order(words: list[str], spoken: Notation) -> None:
     """Of a whole answer every call can be called; of parts, arguments belong to the call that began last."""
     parts = parts_of(words, spoken)
     for call in WholeAnswer.of(parts).calls:
@@ -168,7 +170,7 @@ def test_calls_are_objects_and_parts_are_in_order(words: list[str], spoken: Dial
 @given(st.text())
 def test_plain_text_stays(text: str) -> None:
     """Where there is no mark, content is the text."""
-    parser = AnswerParser(Dialect(THINK), functions=FUNCTIONS)
+    parser = AnswerParser(Notation(THINK), functions=FUNCTIONS)
     assert WholeAnswer.of(parser.push(text) + parser.finish()) == WholeAnswer("", text)
 
 
@@ -176,8 +178,8 @@ def test_plain_text_stays(text: str) -> None:
     "text",
     ['{"a":' * 20_000, "[" * 40_000, "<tool_call>" * 10_000, "\n" * 40_000, "<" * 40_000],
 )
-@pytest.mark.parametrize("spoken", DIALECTS[:9], ids=[*FAMILIES, "think"])
-def test_length_and_depth_do_no_harm(text: str, spoken: Dialect) -> None:
+@pytest.mark.parametrize("spoken", NOTATIONS[:9], ids=[*FAMILIES, "think"])
+def test_length_and_depth_do_no_harm(text: str, spoken: Notation) -> None:
     """Tens of thousands of brackets, marks or spaces, in small pieces and at once, neither recurse nor take a square of time."""
     text = f'<tool_call>{{"name": "weather", "arguments": {text}'
     for size in (7, len(text)):

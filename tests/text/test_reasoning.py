@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from text.reasoning_examples import FAMILIES
 
-from pyspec.text.dialect import Dialect
+from pyspec.text.notation import Notation
 from pyspec.text.parser import AnswerParser
 from pyspec.text.parts import WholeAnswer
 
@@ -21,9 +21,9 @@ def test_there_are_ten_of_each() -> None:
 def test_reasoning_is_taken_apart(case: tuple[str, str, str, str, str, str, bool]) -> None:
     """At once, and character by character."""
     template, _, prompt, text, *expected = case
-    dialect = Dialect.of(template)
+    notation = Notation.of(template)
     for pieces in ([text], list(text)):
-        parser = AnswerParser(dialect, inside=dialect.starts_inside(f"user{prompt}"))
+        parser = AnswerParser(notation, inside=notation.starts_inside(f"user{prompt}"))
         parts = [part for piece in pieces for part in parser.push(piece)]
         answer = WholeAnswer.of(parts + parser.finish())
         assert [answer.reasoning, answer.content, parser.inside] == expected

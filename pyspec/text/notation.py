@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pyspec.text.calls.form import CallForm
@@ -25,6 +25,7 @@ MISTRAL = NamedCalls(
     listed=True,
     short_ids=True,
 )
+MISTRAL_IDS = replace(MISTRAL, written="[TOOL_CALLS]NAME[CALL_ID]#[ARGS]")
 LLAMA = BareCalls("<|python_tag|>", arguments="parameters")
 FUNCTIONARY = NamedCalls("<function=", "</function>", r"(?P<name>[^>\s]+)>", "<function=NAME>")
 FUNCTIONARY_SPOKEN = SpokenCalls(">>>", "", "", ">>>NAME\n")
@@ -42,20 +43,12 @@ DEEPSEEK = NamedCalls(
     others=(_SEP,),
     behind="```",
 )
-DEEPSEEK_FENCED = NamedCalls(
-    DEEPSEEK.open,
-    DEEPSEEK.close,
-    DEEPSEEK.head,
-    f"{DEEPSEEK.open}function{_SEP}NAME\n```json\n",
-    section=_DEEPSEEK_SECTION,
-    others=(_SEP,),
-    behind="```",
-)
+DEEPSEEK_FENCED = replace(DEEPSEEK, written=f"{DEEPSEEK.open}function{_SEP}NAME\n```json\n")
 KIMI = NamedCalls(
     "<|tool_call_begin|>",
     "<|tool_call_end|>",
     r"(?P<id>(?:functions\.)?(?P<name>[^:\s]+)(?::\d+)?)\s*<\|tool_call_argument_begin\|>",
-    "<|tool_call_begin|>functions.NAME:0<|tool_call_argument_begin|>",
+    "<|tool_call_begin|>functions.NAME:#<|tool_call_argument_begin|>",
     section=("<|tool_calls_section_begin|>", "<|tool_calls_section_end|>"),
     others=("<|tool_call_argument_begin|>",),
 )
@@ -63,7 +56,7 @@ SOLAR = NamedCalls(
     "<|tool_call:begin|>",
     "<|tool_call:end|>",
     r"(?P<id>[^<]*)<\|tool_call:name\|>(?P<name>[^<]+)<\|tool_call:args\|>",
-    "<|tool_call:begin|>0<|tool_call:name|>NAME<|tool_call:args|>",
+    "<|tool_call:begin|>#<|tool_call:name|>NAME<|tool_call:args|>",
     section=("<|tool_calls|>", "<|calls|>"),
     others=("<|tool_call:name|>", "<|tool_call:args|>"),
 )
@@ -113,6 +106,7 @@ _KNOWN: tuple[tuple[tuple[str, ...], CallForm], ...] = (
     ((DEEPSEEK.open,), DEEPSEEK),
     ((_DSML, "function_calls>"), DSML),
     ((_DSML, "tool_calls>"), DSML_TOOLS),
+    (("[TOOL_CALLS]", "[CALL_ID]"), MISTRAL_IDS),
     (("[TOOL_CALLS]", "[ARGS]"), MISTRAL),
     (("[TOOL_CALLS]",), MISTRAL_LIST),
     ((">>>${recipient}",), FUNCTIONARY_SPOKEN),
@@ -148,7 +142,7 @@ _KNOWN: tuple[tuple[tuple[str, ...], CallForm], ...] = (
 
 
 @dataclass(frozen=True)
-class Dialect:
+class Notation:
     """How a model writes its reasoning and its calls.
 
     reasoning: None for a model that has none. calls: the family's form, Hermes' where the template names none. channels: whether
@@ -160,8 +154,8 @@ class Dialect:
     channels: bool = False
 
     @classmethod
-    def of(cls, template: str, is_token: Callable[[str], bool] = lambda _: False) -> Dialect:
-        """The dialect of a template. is_token: whether a text is one token of the vocabulary."""
+    def of(cls, template: str, is_token: Callable[[str], bool] = lambda _: False) -> Notation:
+        """The notation of a template. is_token: whether a text is one token of the vocabulary."""
         if "<|channel|>" in template and "<|message|>" in template:
             return cls(channels=True)
         calls = next((form for has, form in _KNOWN if all(m in template for m in has)), HERMES)

@@ -1,0 +1,187 @@
+"""Grammars of calls: they take what their families write, and nothing that is no call."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from typing import Any
+
+import llama_cpp
+import numpy as np
+import pytest
+import tiny
+from text.call_examples import FAMILIES, FUNCTIONS
+from text.test_calls import notation_of
+
+from pyspec.errors import InputError
+from pyspec.sampling import schema_grammar
+from pyspec.target import TargetLlama
+from pyspec.text.calls.grammar import after_reasoning, calls_grammar, lazy_grammar
+from pyspec.text.notation import DEEPSEEK_FENCED, HERMES, LLAMA, MISTRAL_IDS, Notation
+from pyspec.text.reasoning import THINK
+
+Takes = Callable[..., bool]
+
+WRITTEN = {
+    "HERMES": ["one", "several", "nested"],
+    "QWEN_CODER": ["one", "several", "nested", "lines of code", "no arguments"],
+    "GLM": ["one", "in one line", "several", "nested", "lines of code", "no arguments"],
+    "LLAMA": ["one", "several"],
+    "MISTRAL": ["one", "several"],
+    "DEEPSEEK": ["3.1", "3.1, several", "nested"],
+    "KIMI": ["one", "several", "nested"],
+    "GPT_OSS": ["nested"],
+}
+"""The examples that are written as each family's grammar has it."""
+
+CASES = [
+    (family, *e) for family, known in WRITTEN.items() for e in FAMILIES[family] if e[0] in known
+]
+MARKS = ("<think>", "</think>", "<tool_call>", "</tool_call>")
+
+
+@pytest.fixture(scope="module")
+def llm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """A model whose vocabulary has the characters, and some marks as control tokens."""
+    path = tmp_path_factory.mktemp("marks") / "marks.gguf"
+    tiny.write(path, tokens=[*tiny.ASCII, *"ö\uff5c"], marks=MARKS)
+    with closing(TargetLlama(str(path), trust=True, n_ctx=64, verbose=False)) as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def takes(llm: Any) -> Takes:
+    """Says whether an answer of these tokens may follow a grammar, and end; texts are spelled by characters."""
+    vocab, ids = llm._model.vocab, {}
+    for token in range(llm.n_vocab()):
+        ids[llama_cpp.llama_vocab_get_text(vocab, token).decode()] = token
+
+    def taken(grammar: str, *pieces: str) -> bool:
+        text = [c for piece in pieces for c in ([piece] if piece in MARKS else piece)]
+        wanted = [ids[c.replace("\u2581", "_").replace(" ", "\u2581")] for c in text]
+        data = grammar.replace(
+            "\u2581", "_"
+        ).encode()  # which is how this vocabulary writes a space
+        sampler = llama_cpp.llama_sampler_init_grammar(vocab, data, b"root")
+        assert sampler
+        try:
+            for token in wanted:
+                if not allowed(sampler, token):
+                    return False
+                llama_cpp.llama_sampler_accept(sampler, token)
+            return allowed(sampler, tiny.EOS)
+        finally:
+            llama_cpp.llama_sampler_free(sampler)
+
+    def allowed(sampler: Any, token: int) -> bool:
+        row = np.zeros(1, np.dtype([("id", np.intc), ("logit", np.single), ("p", np.single)]))
+        row["id"] = token
+        data = row.ctypes.data_as(ctypes.POINTER(llama_cpp.llama_token_data))
+        array = llama_cpp.llama_token_data_array(data=data, size=1, selected=-1, sorted=False)
+        llama_cpp.llama_sampler_apply(sampler, ctypes.byref(array))
+        return bool(np.isfinite(row["logit"][0]))
+
+    return taken
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case[0]} {case[1]}")
+def test_each_family_may_write_its_calls(case: Any, takes: Takes) -> None:
+    """The examples as they stand; nothing else is one."""
+    family, _, text, *_ = case
+    grammar = calls_grammar(notation_of(family), FUNCTIONS)
+    text = text.removesuffix("<|call|>")  # which ends the answer
+    assert takes(grammar, text)
+    assert not takes(grammar, text[:-1])
+    assert not takes(
+        grammar, text.replace("weather", "winter").replace("write_file", "winter") + "x"
+    )
+    assert not takes(grammar, "Yes.")
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_one_function_alone_may_be_asked_for(family: str, takes: Takes) -> None:
+    """And once, where several are not wanted."""
+    grammar = calls_grammar(notation_of(family), {"now": FUNCTIONS["now"]}, many=False)
+    assert not any(
+        takes(grammar, text.removesuffix("<|call|>"))
+        for _, text, _, calls in FAMILIES[family]
+        if len(calls) > 1
+    )
+
+
+def test_deepseeks_older_form(takes: Takes) -> None:
+    """With a fence around the arguments."""
+    text = {what: text for what, text, *_ in FAMILIES["DEEPSEEK"]}["3, several"]
+    assert takes(calls_grammar(Notation(calls=DEEPSEEK_FENCED), FUNCTIONS), text)
+
+
+def test_mistrals_ids(takes: Takes) -> None:
+    """Where the template writes them."""
+    text = '[TOOL_CALLS]weather[CALL_ID]abcdef123[ARGS]{"city": "Paris"}'
+    assert takes(calls_grammar(Notation(calls=MISTRAL_IDS), FUNCTIONS), text)
+
+
+@pytest.mark.parametrize(
+    ("template", "text"),
+    [
+        ("<|tool_call>call:", '<|tool_call>call:weather{city:<|"|>Rome<|"|>,days:3}<tool_call|>'),
+        ("<|tool_call_start|>", '<|tool_call_start|>[weather(city="Rome", days=3)]<|tool_call_end|>'),
+        ("<|tool_call_start|>", "<|tool_call_start|>[now()]<|tool_call_end|>"),
+        ("<|START_ACTION|>", '<|START_ACTION|>[\n{"tool_name": "now", "parameters": {}}\n]<|END_ACTION|>'),
+        ("<minimax:tool_call>",
+         '<minimax:tool_call><invoke name="weather"><parameter name="city">Rome</parameter></invoke></minimax:tool_call>'),
+        (">>>${recipient}", 'weather\n{"city": "Rome"}>>>now\n{}'),
+        ("<|tools_prefix|>", '<|tools_prefix|>[{"now": {}}, {"weather": {"city": "Rome"}}]<|tools_suffix|>'),
+    ],
+)  # fmt: skip
+def test_further_families(template: str, text: str, takes: Takes) -> None:
+    """As their templates write them."""
+    assert takes(calls_grammar(Notation.of(template), FUNCTIONS), text)
+
+
+def test_reasoning_comes_before_a_call_that_is_asked_for(takes: Takes) -> None:
+    """It has to end where the prompt has begun it, and may be there where not."""
+    spoken, call = Notation(THINK), '<tool_call>\n{"name": "now", "arguments": {}}\n</tool_call>'
+    inside, free = (calls_grammar(spoken, FUNCTIONS, inside=each) for each in (True, False))
+    assert takes(inside, f"Hm.</thin</think>\n\n{call}")
+    assert not takes(inside, call)
+    assert takes(free, call)
+    assert takes(free, f"<think>Hm.</think>{call}")
+    assert not takes(free, f"Hm.</think>{call}")
+
+
+def test_marks_are_tokens_where_they_are_some(takes: Takes, llm: Any) -> None:
+    """A call that is asked for is not spelled out, and text that spells a mark ends nothing."""
+    tokens = {mark: llm.tokenize(mark.encode(), False, True)[0] for mark in MARKS}
+    grammar = calls_grammar(Notation(THINK), FUNCTIONS, inside=True, token_of=tokens.get)
+    call = ("<tool_call>", '{"name": "now", "arguments": {}}', "</tool_call>")
+    assert takes(grammar, "Hm.</thin", "</think>", *call)
+    assert not takes(grammar, "Hm.", "</think>", *list("<tool_call>"), *call[1:])
+
+
+def test_content_of_a_shape_comes_behind_reasoning(takes: Takes) -> None:
+    """A schema is the content's, not that of what is thought."""
+    schema = schema_grammar(
+        {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
+    )
+    assert after_reasoning(Notation(), schema) == schema
+    assert takes(after_reasoning(Notation(THINK), schema, inside=True), 'Hm.</think>\n\n{"n": 3}')
+    assert takes(after_reasoning(Notation(THINK), schema), '{"n": 3}')
+    channels = after_reasoning(Notation(channels=True), schema)
+    assert takes(channels, '<|channel|>final<|message|>{"n": 3}')
+
+
+def test_a_grammar_waits_for_the_mark(takes: Takes) -> None:
+    """A form without a mark has none that waits."""
+    grammar, pattern = lazy_grammar(HERMES, FUNCTIONS) or ("", "")
+    assert pattern == "<tool_call>"
+    assert takes(grammar, '<tool_call>\n{"name": "now", "arguments": {}}\n</tool_call>')
+    assert (lazy_grammar(MISTRAL_IDS, FUNCTIONS) or ("", ""))[1] == "\\[TOOL_CALLS\\]"
+    assert lazy_grammar(LLAMA, FUNCTIONS) is None
+
+
+def test_schemas_that_cannot_be_used_are_refused() -> None:
+    """With the sentence of the schema's own grammar."""
+    with pytest.raises(InputError, match="JSON schema"):
+        calls_grammar(Notation(), {"f": {"type": "array", "minItems": 10**9}})
