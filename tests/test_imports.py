@@ -27,6 +27,7 @@ LAYERS = [
         "text",
         "sampling",
         "display",
+        "tables",
     ],
     ["_lib", "limits"],
     ["errors", "_native", "_version"],

@@ -29,6 +29,14 @@ FAILED_ITEMS = 3
 """Exit code of a batch that finished with failed records."""
 
 
+EXAMPLES = [
+    ("pyspec batch questions.txt -o answers.jsonl", "Each line of a file is a question"),
+    ("pyspec batch table.csv --column question -o answers.csv", "A column of a table"),
+    ("pyspec batch requests.jsonl -o results.jsonl", "JSON lines, OpenAI's batch format too"),
+    ("pyspec batch notes/ --per file --template sum.txt -o summaries/", "A summary of each file"),
+]
+
+
 def _template(path: str) -> str:
     return file_text(Path(path)).removesuffix("\n")
 
@@ -106,7 +114,14 @@ class ResultOptions:
     # fmt: on
 
 
-@command()
+FIRST = (
+    "per template column max_tokens system stop raw parallel output overwrite retry_failed as_json "
+    "model draft ctx threads n_gpu_layers verify temperature seed"
+)
+"""Options that `--help` lists."""
+
+
+@command(examples=EXAMPLES, first=FIRST)
 @click.argument("inputs", nargs=-1, required=True, metavar="INPUT...")
 def batch(
     inputs: tuple[str, ...],

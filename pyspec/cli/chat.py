@@ -70,7 +70,14 @@ class TalkOptions(DialogueOptions):
         return ChatSettings(**given, stats={None: BRIEF, True: FULL, False: SILENT}[stats])
 
 
-@command(examples=EXAMPLES, epilog=STATS_HELP)
+FIRST = (
+    "system going_on saved script max_tokens trim model draft ctx threads "
+    "n_gpu_layers verify temperature top_p seed stats color log"
+)
+"""Options that `--help` lists."""
+
+
+@command(examples=EXAMPLES, epilog=STATS_HELP, first=FIRST)
 def chat(
     asked: TalkOptions,
     models: ModelOptions,

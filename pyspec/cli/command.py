@@ -18,6 +18,9 @@ from pyspec.errors import InputEncoding
 _ATTACHED = re.compile(r"-[A-Za-z]-?[0-9.]+")
 """A one-letter option with a number behind it, such as -n64."""
 
+_RANGE = re.compile(r" *\[[\d.<=]*x[\d.<>=]*\]|; [\d.<=]*x[\d.<>=]*(?=\])")
+"""Numbers that an option may have, as click appends them: an error says them where they matter."""
+
 ENVIRONMENT = (
     ("PYSPEC_CACHE", "folder of fetched models and of what is known of files"),
     ("PYSPEC_MODELS", "folder of another manifest of known models"),
@@ -28,7 +31,7 @@ ENVIRONMENT = (
     ("PYSPEC_API_KEY", "key that clients of `pyspec serve` have to send"),
     ("NO_COLOR", "no colour anywhere"),
 )
-"""Environment variables, as `--help` names them."""
+"""Environment variables, as `pyspec --help` names them."""
 
 
 class Option(click.Option):
@@ -56,7 +59,8 @@ class Option(click.Option):
         """The names that are listed, and the sentence."""
         shown = copy.copy(self)
         shown.opts = [name for name in self.opts if name not in self.aliases]
-        return super(Option, shown).get_help_record(ctx)
+        record = super(Option, shown).get_help_record(ctx)
+        return None if record is None else (record[0], _RANGE.sub("", record[1]).rstrip())
 
 
 def option(group: str, *names: str, **settings: Any) -> Any:
@@ -88,13 +92,43 @@ def command(**settings: Any) -> Callable[[Callable[..., Any]], click.Command]:
 
 
 class Subcommand(click.Command):
-    """A subcommand whose `--help` has groups, examples and the environment, and that misreads no word."""
+    """A subcommand whose `--help` has groups and examples, and that misreads no word.
+
+    first: names of the options that most need, divided by blanks; `--help` lists these, `--help-all` all. Without it there
+    are so few that `--help` has all.
+    """
 
     def __init__(
-        self, *args: Any, examples: Sequence[tuple[str, str]] = (), **options: Any
+        self,
+        *args: Any,
+        examples: Sequence[tuple[str, str]] = (),
+        first: str = "",
+        **options: Any,
     ) -> None:
         super().__init__(*args, **options)
         self.examples = examples
+        self.first = frozenset(first.split())
+
+    def get_params(self, ctx: click.Context) -> list[click.Parameter]:
+        """With `--help-all`, where `--help` has a part of them."""
+        params = super().get_params(ctx)
+        if not self.first:
+            return params
+        return [*params, click.Option(
+            ["--help-all"], is_flag=True, is_eager=True, expose_value=False, callback=_help_all,
+            help=f"All {len(params) + 1} options.",
+        )]  # fmt: skip
+
+    def _listed(self, ctx: click.Context) -> list[click.Parameter]:
+        """The options of this help page."""
+        params = self.get_params(ctx)
+        if not self.first or ctx.meta.get(_ALL):
+            return params
+        return [
+            each
+            for each in params
+            if each.name in self.first or "--help" in each.opts or "--help-all" in each.opts
+        ]
 
     def make_parser(self, ctx: click.Context) -> Any:
         """Click's parser, which would read -md as `-m d`; here such a word is one option or none."""
@@ -122,7 +156,7 @@ class Subcommand(click.Command):
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Options by group, in the order in which groups come up."""
         groups: dict[str, list[tuple[str, str]]] = {}
-        for each in self.get_params(ctx):
+        for each in self._listed(ctx):
             record = each.get_help_record(ctx) if isinstance(each, click.Option) else None
             if record is not None:
                 groups.setdefault(getattr(each, "group", "Other options"), []).append(record)
@@ -133,15 +167,25 @@ class Subcommand(click.Command):
                 formatter.write_dl(records, col_max=34)
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Examples, and what the environment decides."""
+        """Examples, and with all options the terms of what is printed."""
         if self.examples:
             with formatter.section("Examples"):
                 for line, what in self.examples:
                     formatter.write_text(f"{what}:")
                     formatter.write(f"{'':>{formatter.current_indent + 2}}$ {line}\n")
-        super().format_epilog(ctx, formatter)
-        with formatter.section("Environment"):
-            formatter.write_dl(ENVIRONMENT, col_max=24)
+        if not self.first or ctx.meta.get(_ALL):
+            super().format_epilog(ctx, formatter)
+
+
+_ALL = "pyspec.all_options"
+"""Where a context keeps whether all options are listed."""
+
+
+def _help_all(ctx: click.Context, _param: click.Parameter, asked: bool) -> None:
+    if asked and not ctx.resilient_parsing:
+        ctx.meta[_ALL] = True
+        click.echo(ctx.get_help(), color=ctx.color)
+        ctx.exit()
 
 
 def _number_follows(rest: Sequence[str]) -> bool:

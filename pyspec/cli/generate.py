@@ -120,7 +120,14 @@ class OutputOptions(ShownOptions):
     # fmt: on
 
 
-@command(examples=EXAMPLES, epilog=STATS_HELP)
+FIRST = (
+    "system going_on file raw max_tokens stop json_schema model draft ctx threads n_gpu_layers "
+    "verify temperature top_p seed stats color tokens as_json"
+)
+"""Options that `--help` lists."""
+
+
+@command(examples=EXAMPLES, epilog=STATS_HELP, first=FIRST)
 @click.argument("prompt", required=False, type=TEXT)
 def generate(
     prompt: str | None,

@@ -13,7 +13,7 @@ import click
 from click.shell_completion import get_completion_class, shell_complete
 
 from pyspec._version import __version__
-from pyspec.cli.command import Subcommand
+from pyspec.cli.command import ENVIRONMENT, Subcommand
 from pyspec.errors import PyspecError
 
 _COMMANDS = {
@@ -79,6 +79,10 @@ class _Lazy(click.Group):
         with formatter.section("Commands"):
             formatter.write_dl(list(_COMMANDS.items()))
 
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Environment"):
+            formatter.write_dl(ENVIRONMENT, col_max=24)
+
 
 def _suggestion(name: str) -> str:
     if name in _ELSEWHERE:
@@ -91,7 +95,9 @@ def _suggestion(name: str) -> str:
     return "`pyspec --help` lists them"
 
 
-@click.group(cls=_Lazy, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(
+    cls=_Lazy, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100}
+)
 @click.version_option(__version__, prog_name="pyspec")
 def cli() -> None:
     """Speculative decoding for GGUF models: the answer on stdout, all else on stderr.

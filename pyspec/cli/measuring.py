@@ -35,6 +35,7 @@ from pyspec.measure.variants import SideBySide, answer_all, parse_variants
 from pyspec.profiles import save_prior
 from pyspec.store.machine import default_threads
 from pyspec.store.sources import load_manifest
+from pyspec.tables import print_table
 
 FILE = click.Path(path_type=Path, dir_okay=False)
 _COUNT = click.IntRange(min=1)
@@ -115,7 +116,7 @@ def bench(compared: BenchOptions, asked: AskedOptions, models: ModelOptions) -> 
     task = compared.task(asked)
     with open_model(models, MARGIN) as llm, run_progress() as report:
         results = run_bench(llm, task, report, lambda note: click.echo(note, err=True))
-    click.echo(speed_table(results.summaries))
+    print_table(speed_table(results.summaries), stdout_console())
     click.echo(f"written to {asked.out}", err=True)
 
 
@@ -143,7 +144,8 @@ def quality(asked: AskedOptions, models: ModelOptions, variants: str, title: str
     said = verdict(figures, named)
     results = QualityResults(title, command_line(), records[-1].setup, figures, said)
     save_quality(results, asked.out)
-    click.echo(f"{variant_table(figures)}\n\n{said}")
+    print_table(variant_table(figures), stdout_console())
+    click.echo(f"\n{said}")
     click.echo(f"written to {asked.out}", err=True)
 
 
@@ -227,7 +229,10 @@ def _types(models: ModelOptions, *, as_json: bool) -> None:
         )
     with store_progress() as show, run_progress() as report:
         found = all_types(entry, models.threads or default_threads(), show, report)
-    click.echo(msgspec.json.encode(found) if as_json else type_table(found))
+    if as_json:
+        click.echo(msgspec.json.encode(found))
+    else:
+        print_table(type_table(found), stdout_console())
 
 
 def _keep(llm: SpeculativeLlama, found: Measured, asked: ProfileOptions) -> None:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import os
 import shlex
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import click
-from rich.table import Table
+from rich.console import Console
 
 from pyspec.cli.command import Subcommand, command, model_names, option
 from pyspec.cli.streams import busy, run_progress, stdout_console, store_progress
@@ -38,6 +38,7 @@ from pyspec.store.locate import pull as fetch_repo
 from pyspec.store.machine import default_threads
 from pyspec.store.others import Found
 from pyspec.store.sources import Entry, Manifest, PypiWheel, Shipped, hub_repo, load_manifest
+from pyspec.tables import TextTable, print_table
 
 _TEMPLATE = "tokenizer.chat_template"
 
@@ -72,24 +73,27 @@ def list_models(as_json: bool, only_here: bool) -> None:
     if as_json:
         click.echo(json.dumps(rows, indent=1))
         return
-    columns = ("role", "MB", "type", "architecture", "origin", "licence", "what")
-    _table(["name", *columns], map(_cells, rows))
+    head = ("name", "role", "GB", "type", "origin", "architecture", "licence", "what")
+    first = ("name", "GB", "role", "origin", "type", "what", "licence", "architecture")
+    _show_table(head, map(_cells, rows), first)
+    click.echo(f"* without -m: {manifest.default_target}", err=True)
 
 
 def _cells(row: dict[str, Any]) -> list[str]:
-    name = row["name"] + (" (default)" if row["default"] else "")
-    named = [row[key] or "-" for key in ("type", "architecture", "origin", "licence")]
-    return [name, row["role"], f"{row['size'] / 1e6:.0f}", *named, row["summary"]]
+    role = row["role"] + ("*" if row["default"] else "")
+    named = [row[key] or "-" for key in ("type", "origin", "architecture", "licence")]
+    return [row["name"], role, _gigabytes(row["size"]), *named, row["summary"]]
 
 
-def _table(columns: Iterable[str], rows: Iterable[Iterable[str]]) -> None:
-    table = Table(box=None, pad_edge=False)
-    for column in columns:
-        right = column in ("MB", "share")
-        table.add_column(column, justify="right" if right else "left", overflow="fold")
-    for row in rows:
-        table.add_row(*map(safe, row))
-    stdout_console().print(table)
+def _gigabytes(size: int) -> str:
+    return f"{size / 1e9:.2f}"
+
+
+def _show_table(head: Sequence[str], rows: Iterable[Sequence[str]], first: Sequence[str]) -> None:
+    """A line a model; a narrow terminal gets the columns that fit, in the order of `first`."""
+    words = [name for name in head if name not in ("GB", "share")]
+    cells = [[safe(cell) for cell in row] for row in rows]
+    print_table(TextTable(head, cells, words, first), stdout_console(), markdown=False)
 
 
 def _row(
@@ -139,7 +143,7 @@ def _measured_type(entry: Entry) -> str:
     there = {kind for kind in CONVERSIONS if converted(entry, kind) is not None}
     with store_progress() as show, run_progress() as report:
         found = all_types(entry, default_threads(), show, report)
-    click.echo(type_table(found), err=True)
+    print_table(type_table(found), Console(stderr=True, highlight=False))
     best = best_type(found).kind
     drop_conversions(entry, set(CONVERSIONS) - there - {best})
     return best
@@ -327,11 +331,12 @@ def draft(model: str | None, as_json: bool, trial: TrialOptions) -> None:
         click.echo(json.dumps(rows, indent=1))
         return
     cells = (
-        (row["name"], f"{row['size'] / 1e6:.0f}", f"{100 * row['share']:.0f} %", row["where"], row["note"])
+        (row["name"], _gigabytes(row["size"]), f"{100 * row['share']:.0f} %", row["where"], row["note"])
         for row in rows
     )  # fmt: skip
     if rows:
-        _table(("draft", "MB", "share", "where", "what"), cells)
+        head = ("draft", "GB", "share", "where", "what")
+        _show_table(head, cells, head)
     else:
         click.echo("no draft here or known has this model's vocabulary; lookup works without one")
     for row in rows:

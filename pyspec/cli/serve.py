@@ -19,6 +19,14 @@ if TYPE_CHECKING:
     from pyspec.serve.service import Serving
 
 _BACKLOG = 512
+EXAMPLES = [
+    ("pyspec serve", "The default model on http://127.0.0.1:8080, with a page to chat in"),
+    ("pyspec serve -m llama3.2:3b --draft llama3.2:1b", "Models that ollama fetched"),
+    (
+        "OPENAI_BASE_URL=http://127.0.0.1:8080/v1 OPENAI_API_KEY=none python app.py",
+        "A program that uses it",
+    ),
+]
 _LOCAL = ("localhost", "127.0.0.1")
 
 
@@ -68,7 +76,14 @@ class ServerOptions:
         )
 
 
-@command()
+FIRST = (
+    "host port api_key origin alias parallel max_tokens model draft "
+    "ctx threads n_gpu_layers verify temperature top_p"
+)
+"""Options that `--help` lists."""
+
+
+@command(examples=EXAMPLES, first=FIRST)
 def serve(
     server: ServerOptions, models: ModelOptions, drafts: DraftOptions, sampler: SamplerOptions
 ) -> None:

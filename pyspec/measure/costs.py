@@ -22,13 +22,13 @@ import numpy.typing as npt
 from pyspec.engine.handle import MAX_DRAFT, Engine, Role
 from pyspec.engine.session import PREFILL_CHUNK
 from pyspec.llama import SpeculativeLlama
-from pyspec.measure.report import table_of
 from pyspec.measure.simulate import Costs, Times
 from pyspec.measure.tasks import Report, load_questions
 from pyspec.policy.cost import N_MAX, CostCurve, expand
 from pyspec.policy.types import Floats
 from pyspec.store.fetch import CONVERSIONS, ORIGINAL, Progress, convert, fetch
 from pyspec.store.sources import Entry
+from pyspec.tables import TextTable, table_of
 
 
 class MeasuredCosts(msgspec.Struct):
@@ -311,8 +311,8 @@ def best_type(found: Sequence[TypeFigures]) -> TypeFigures:
     return min(fine, key=lambda f: float(np.mean(np.log([*f.rows.values(), f.prefill]))))
 
 
-def type_table(found: Sequence[TypeFigures]) -> str:
-    """The figures as Markdown, the best type marked."""
+def type_table(found: Sequence[TypeFigures]) -> TextTable:
+    """The figures, the best type marked."""
     best = best_type(found)
     return table_of(found, {
         "": lambda f: f"{f.kind} (best here)" if f is best else f.kind,

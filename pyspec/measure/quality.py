@@ -16,9 +16,10 @@ import msgspec
 import numpy as np
 
 from pyspec.measure.records import RunRecord, Setup, TimedAnswer
-from pyspec.measure.report import new_axes, table, table_of, whole_page, write_results
+from pyspec.measure.report import new_axes, table, whole_page, write_results
 from pyspec.measure.tasks import Question, grouped
 from pyspec.measure.variants import Variant
+from pyspec.tables import TextTable, table_of
 
 VARIANTS = (
     "strict+fixed:4,plain,strict+fixed:1,plain+temp:0.3,margin+fixed:4,margin/gap=inf+fixed:4,margin+random,"
@@ -298,7 +299,7 @@ def quality_page(results: QualityResults, pictures: Sequence[str] = ()) -> str:
         "answers are looped, 4-grams repeated or checks failed than chance explains at 5 %, or nats surely rise by over "
         f"{NATS_BOUND}." + _SAMPLED * bool(setup.temperature)
     )
-    parts = [intro, f"**{results.verdict}**", variant_table(results.figures), _EXPLAINED,
+    parts = [intro, f"**{results.verdict}**", variant_table(results.figures).markdown, _EXPLAINED,
              "## Variety, checks by a program, and references", check_table(results.figures)]  # fmt: skip
     return whole_page(results.title, parts, pictures, setup)
 
@@ -338,7 +339,7 @@ def _pictures(results: QualityResults) -> dict[str, Any]:
     return {"gain-nats.svg": figure}
 
 
-def variant_table(found: Sequence[Figures]) -> str:
+def variant_table(found: Sequence[Figures]) -> TextTable:
     """What each variant brings, and what it costs."""
     return table_of(found, {
         "": lambda f: f.who,

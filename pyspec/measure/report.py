@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import zip_longest
 from pathlib import Path
@@ -22,9 +22,9 @@ from pyspec.measure.records import (
     hindsight,
     summarise,
 )
+from pyspec.tables import TextTable, table_of
 
 R = TypeVar("R")
-T = TypeVar("T")
 SHOWN = 20
 """Differences that are kept and shown; the others are counted."""
 
@@ -102,10 +102,10 @@ def page(results: Results, pictures: Sequence[str] = ()) -> str:
         *([results.about] if results.about else []),
         _intro(results),
         "## Speed-up over plain decoding, by category",
-        speed_table(results.summaries),
+        speed_table(results.summaries).markdown,
         *_against(results.summaries),
         "## What else was counted",
-        detail_table(results.summaries),
+        detail_table(results.summaries).markdown,
         *_equality(results),
         *(["## Notes", "\n".join(f"- {note}" for note in results.notes)] if results.notes else []),
     ]
@@ -154,16 +154,10 @@ def _intro(results: Results) -> str:
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """A Markdown table; the first column is text, the others figures."""
-    lines = [head, ["---", *["---:"] * (len(head) - 1)], *rows]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    return TextTable(head, rows).markdown
 
 
-def table_of(items: Iterable[T], columns: Mapping[str, Callable[[T], str]]) -> str:
-    """A Markdown table, a row an item, of columns by their heads."""
-    return table(list(columns), [[show(item) for show in columns.values()] for item in items])
-
-
-def speed_table(summaries: Sequence[Summary]) -> str:
+def speed_table(summaries: Sequence[Summary]) -> TextTable:
     """Speed-ups by category, their geometric mean, and the total tokens a second."""
     names = [*dict.fromkeys(n for s in summaries for n in s.speeds if n != TOTAL)]
     best = hindsight(summaries)
@@ -200,7 +194,7 @@ def ratio(one: Summary, other: Summary) -> float:
     return geomean([one.speeds[n].speed_up / other.speeds[n].speed_up for n in names])
 
 
-def detail_table(summaries: Sequence[Summary]) -> str:
+def detail_table(summaries: Sequence[Summary]) -> TextTable:
     """Acceptance, length, relaxed share, first token, time outside decodes, and how single questions' speed-ups spread."""
     return table_of(summaries, {
         "": lambda s: s.who,

@@ -13,7 +13,9 @@ import click
 import pytest
 from click.testing import CliRunner
 
+from pyspec.cli.batch import batch
 from pyspec.cli.chat import chat
+from pyspec.cli.command import Subcommand
 from pyspec.cli.generate import generate
 from pyspec.cli.main import cli, main
 from pyspec.cli.measuring import bench, profile, quality
@@ -106,24 +108,58 @@ def test_every_option_has_a_sentence(command: click.Command) -> None:
     assert silent == []
 
 
-@pytest.mark.parametrize("command", [generate, chat])
-def test_help_has_groups_examples_and_the_environment(command: click.Command) -> None:
-    """What a newcomer looks for stands there; other programs' names do not make it longer."""
-    text = CliRunner().invoke(command, ["--help"], terminal_width=100).output
-    for part in (
-        "Models:",
-        "Drafts:",
-        "Sampling:",
-        "Engine:",
-        "Examples:",
-        "Environment:",
-        "OLLAMA_MODELS",
-        "NO_COLOR",
-    ):
+def help_of(command: click.Command, word: str = "--help", width: int = 100) -> str:
+    """A help page."""
+    return CliRunner().invoke(command, [word], terminal_width=width).output
+
+
+SEVERAL = [generate, chat, batch, serve]
+"""Commands with so many options that `--help` has a part of them."""
+
+
+@pytest.mark.parametrize("command", SEVERAL)
+def test_help_lists_twenty_options_and_names_the_rest(command: click.Command) -> None:
+    """What most need, in groups, with examples; all of them by --help-all."""
+    text, all_text = (help_of(command, word) for word in ("--help", "--help-all"))
+    options = re.findall(r"^  (?:-\w+, )?--[\w-]+", text, flags=re.MULTILINE)
+    assert 10 <= len(options) <= 22  # --help and --help-all included
+    for part in ("Models:", "Sampling:", "Examples:", "--help-all"):
         assert part in text
+    for part in ("--min-p", "--theta", "--draft-ngl"):
+        assert part not in text
+        assert part in all_text
+
+
+@pytest.mark.parametrize("command", SEVERAL)
+def test_the_options_that_help_lists_exist(command: click.Command) -> None:
+    """A name that is none would silently leave an option out."""
+    assert isinstance(command, Subcommand)
+    assert command.first <= {each.name for each in command.params}
+
+
+@pytest.mark.parametrize("command", [generate, chat])
+def test_all_options_come_with_the_terms(command: click.Command) -> None:
+    """What the line of statistics says; other programs' names do not make the page longer."""
+    text = help_of(command, "--help-all")
+    assert "Engine:" in text
     assert "a round: tokens gained" in " ".join(text.split())
     assert "--model-draft" not in text
     assert text.count("[PROMPT]") <= 1  # in the usage alone
+
+
+def test_the_environment_is_explained_once() -> None:
+    """By `pyspec --help`."""
+    for part in ("Environment:", "OLLAMA_MODELS", "NO_COLOR"):
+        assert part in help_of(cli)
+        assert part not in help_of(generate, "--help-all")
+
+
+@pytest.mark.parametrize("command", [*SEVERAL, profile, bench, quality, draft])
+def test_no_help_page_has_a_range_of_numbers(command: click.Command) -> None:
+    """What click appends, such as 1<=x<=4096, is for errors; defaults stay."""
+    text = help_of(command, "--help-all" if command in SEVERAL else "--help")
+    assert not re.search(r"x[<>]=?\d|\[\]", text)
+    assert "[default: 4096]" in " ".join(text.split()) or command is draft
 
 
 @pytest.mark.parametrize(

@@ -60,7 +60,7 @@ def test_the_best_type_loses_nothing_and_decodes_no_slower(other, best):
 def test_break_even_is_what_four_rows_cost_over_one():
     """Four rows at twice the cost of one: one of the drafted tokens must be accepted."""
     assert figures("q8_0").pays_from == 1.0
-    table = type_table([figures("original"), figures("q8_0", prefill=500.0)])
+    table = type_table([figures("original"), figures("q8_0", prefill=500.0)]).markdown
     assert "q8_0 (best here)" in table
     assert "| 1.00 |" in table
 

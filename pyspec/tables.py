@@ -1,0 +1,107 @@
+"""Tables: Markdown for pages and pipes, columns that fit for a terminal, where nothing is folded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from rich.cells import cell_len, set_cell_size
+from rich.console import Console
+from rich.text import Text
+
+T = TypeVar("T")
+
+_GAP = 2
+_LEAST = 16  # cells from which on the rest of a long text is worth showing
+
+
+@dataclass(frozen=True)
+class TextTable:
+    """Cells under heads. The first column is text; the others are figures, but for those that are named in `words`.
+
+    words: heads of columns of text. first: heads of columns in the order in which a narrow terminal gets them; the table's
+    last column is cut where it is too long. Without it all are shown, and a table that is too wide is turned.
+    """
+
+    head: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    words: Sequence[str] = ()
+    first: Sequence[str] = ()
+
+    @property
+    def markdown(self) -> str:
+        """As pages have it."""
+        lines = [self.head, ["---", *["---:"] * (len(self.head) - 1)], *self.rows]
+        return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+    def fitting(self, width: int) -> TextTable:
+        """What a terminal of so many cells shows of it: columns that fit, or rows and columns exchanged."""
+        if self.width <= width:
+            return self
+        if self.first:
+            return self._cut(width)
+        turned = TextTable(*_turned(self.head, self.rows))
+        return turned if turned.width < self.width else self
+
+    @property
+    def width(self) -> int:
+        """Cells of its lines."""
+        return sum(self._sizes) + _GAP * (len(self.head) - 1)
+
+    @property
+    def _sizes(self) -> list[int]:
+        columns = zip(self.head, *self.rows, strict=True)
+        return [max(map(cell_len, column)) for column in columns]
+
+    def _cut(self, width: int) -> TextTable:
+        sizes, left, kept = dict(zip(self.head, self._sizes, strict=True)), width, dict[str, int]()
+        for name in self.first:
+            size = sizes[name]
+            if size > left and name == self.head[-1] and left >= _LEAST:
+                size = left
+            if size <= left or not kept:  # the first one in any case
+                kept[name] = size
+                left -= size + _GAP
+        chosen = [(i, kept[name]) for i, name in enumerate(self.head) if name in kept]
+        rows = [[_shortened(row[i], size) for i, size in chosen] for row in self.rows]
+        return TextTable([self.head[i] for i, _ in chosen], rows, self.words, self.first)
+
+    def lines(self) -> list[str]:
+        """The head and a line a row, in columns."""
+        return [self._line(row) for row in (self.head, *self.rows)]
+
+    def _line(self, row: Sequence[str]) -> str:
+        cells = [
+            text + " " * (size - cell_len(text)) if i == 0 or name in self.words
+            else " " * (size - cell_len(text)) + text
+            for i, (name, text, size) in enumerate(zip(self.head, row, self._sizes, strict=True))
+        ]  # fmt: skip
+        return (" " * _GAP).join(cells).rstrip()
+
+
+def _turned(
+    head: Sequence[str], rows: Sequence[Sequence[str]]
+) -> tuple[list[str], list[list[str]]]:
+    first, *others = zip(head, *rows, strict=True)
+    return list(first), [list(column) for column in others]
+
+
+def _shortened(text: str, size: int) -> str:
+    return text if cell_len(text) <= size else set_cell_size(text, size - 1).rstrip() + "…"
+
+
+def table_of(items: Iterable[T], columns: Mapping[str, Callable[[T], str]]) -> TextTable:
+    """A row an item, of columns by their heads."""
+    return TextTable(list(columns), [[show(item) for show in columns.values()] for item in items])
+
+
+def print_table(table: TextTable, console: Console, *, markdown: bool = True) -> None:
+    """On a terminal what fits, elsewhere Markdown, or all columns."""
+    if markdown and not console.is_terminal:
+        console.file.write(table.markdown + "\n")
+        return
+    head, *lines = (table.fitting(console.width) if console.is_terminal else table).lines()
+    console.print(Text(head, "bold"), soft_wrap=True)
+    for line in lines:
+        console.print(Text(line), soft_wrap=True)
