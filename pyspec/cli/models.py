@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shlex
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ import click
 from rich.console import Console
 
 from pyspec.cli.command import Subcommand, command, model_names, option
-from pyspec.cli.streams import busy, run_progress, stdout_console, store_progress
+from pyspec.cli.streams import busy, print_listing, run_progress, store_progress
 from pyspec.display import safe
 from pyspec.errors import ModelNotFound, OptionError, PyspecError
 from pyspec.store.drafts import Candidate, candidates, fitting
@@ -38,7 +38,7 @@ from pyspec.store.locate import pull as fetch_repo
 from pyspec.store.machine import default_threads
 from pyspec.store.others import Found
 from pyspec.store.sources import Entry, Manifest, PypiWheel, Shipped, hub_repo, load_manifest
-from pyspec.tables import TextTable, print_table
+from pyspec.tables import print_table
 
 _TEMPLATE = "tokenizer.chat_template"
 
@@ -75,7 +75,7 @@ def list_models(as_json: bool, only_here: bool) -> None:
         return
     head = ("name", "role", "GB", "type", "origin", "architecture", "licence", "what")
     first = ("name", "GB", "role", "origin", "type", "what", "licence", "architecture")
-    _show_table(head, map(_cells, rows), first)
+    print_listing(head, map(_cells, rows), first)
     click.echo(f"* without -m: {manifest.default_target}", err=True)
 
 
@@ -87,13 +87,6 @@ def _cells(row: dict[str, Any]) -> list[str]:
 
 def _gigabytes(size: int) -> str:
     return f"{size / 1e9:.2f}"
-
-
-def _show_table(head: Sequence[str], rows: Iterable[Sequence[str]], first: Sequence[str]) -> None:
-    """A line a model; a narrow terminal gets the columns that fit, in the order of `first`."""
-    words = [name for name in head if name not in ("GB", "share")]
-    cells = [[safe(cell) for cell in row] for row in rows]
-    print_table(TextTable(head, cells, words, first), stdout_console(), markdown=False)
 
 
 def _row(
@@ -336,7 +329,7 @@ def draft(model: str | None, as_json: bool, trial: TrialOptions) -> None:
     )  # fmt: skip
     if rows:
         head = ("draft", "GB", "share", "where", "what")
-        _show_table(head, cells, head)
+        print_listing(head, cells, head)
     else:
         click.echo("no draft here or known has this model's vocabulary; lookup works without one")
     for row in rows:

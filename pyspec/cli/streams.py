@@ -11,7 +11,7 @@ import signal
 import stat
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from time import monotonic
@@ -35,6 +35,7 @@ from pyspec.chat import TWICE_S
 from pyspec.display import safe
 from pyspec.errors import InputTooLong, OptionError
 from pyspec.store.files import utf8
+from pyspec.tables import TextTable, print_table
 
 if TYPE_CHECKING:
     from pyspec.store.fetch import Progress as StoreProgress
@@ -102,6 +103,13 @@ def stdout_console() -> Console:
     """For tables and figures. Piped output keeps whole lines: a script that reads a table must not find names folded."""
     console = Console(highlight=False, markup=False)
     return console if console.is_terminal else Console(highlight=False, markup=False, width=240)
+
+
+def print_listing(head: Sequence[str], rows: Iterable[Sequence[str]], first: Sequence[str]) -> None:
+    """A line a model on stdout; a narrow terminal gets the columns that fit, in the order of `first`."""
+    words = [name for name in head if name not in ("GB", "share")]
+    cells = [[safe(cell) for cell in row] for row in rows]
+    print_table(TextTable(head, cells, words, first), stdout_console(), markdown=False)
 
 
 def console_of(color: str, *, stderr: bool = False) -> Console:
