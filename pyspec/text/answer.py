@@ -1,0 +1,152 @@
+"""From an answer's tokens to its parts: the one way for every door."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from pyspec.errors import InputError
+from pyspec.text.notation import Notation
+from pyspec.text.parser import AnswerParser
+from pyspec.text.parts import AnswerPart
+from pyspec.text.stream import TextAssembler
+
+_TAIL = 48
+"""Tokens at a prompt's end in which reasoning may have begun."""
+
+Piece = Callable[[int], bytes]
+
+
+class AnswerReader:
+    """Turns tokens into parts, without ever showing half a character, half a mark or a stop string.
+
+    piece: bytes of one token id. stop: strings that end the answer where its content has them; reasoning and calls do not end
+    there. parser: None for a text that has neither.
+    """
+
+    def __init__(
+        self, piece: Piece, stop: Iterable[str] = (), parser: AnswerParser | None = None
+    ) -> None:
+        self._stop, self._parser = tuple(stop), parser
+        self._text = TextAssembler(piece, () if parser else self._stop)
+        self._content = _stopping(self._stop)
+
+    @property
+    def done(self) -> bool:
+        """Whether a stop string was met; further tokens are ignored."""
+        return self._content.done if self._parser else self._text.done
+
+    @property
+    def inside(self) -> bool:
+        """Whether what comes next is reasoning; at the end: whether the answer was cut there."""
+        return self._parser is not None and self._parser.inside
+
+    def reason(self, ended: str | None) -> str | None:
+        """Why an answer that `ended` so did: "tool_calls" where it stopped with complete calls."""
+        called = self._parser is not None and self._parser.calls.complete > 0
+        return "tool_calls" if called and ended == "stop" else ended
+
+    def push(self, ids: Iterable[int]) -> list[AnswerPart]:
+        """What these tokens make safe to give on."""
+        if self.done:
+            return []
+        text = self._text.push(ids)
+        if self._parser is None:
+            return _content(text)
+        return self._stopped(self._parser.push(text)) if text else []
+
+    def finish(self) -> list[AnswerPart]:
+        """What was held back at the end."""
+        if self.done:
+            return []
+        text = self._text.finish()
+        if self._parser is None:
+            return _content(text)
+        parts = self._stopped([*self._parser.push(text), *self._parser.finish()])
+        return parts if self.done else parts + _content(self._content.finish())
+
+    def _stopped(self, parts: list[AnswerPart]) -> list[AnswerPart]:
+        """The parts up to a stop string in the content."""
+        if not self._stop:
+            return parts
+        made: list[AnswerPart] = []
+        for part in parts:
+            if part.kind == "content":
+                made += _content(self._content.push([part.text]))
+            else:  # content goes on behind it as another text
+                made += [*_content(self._content.finish()), part]
+                self._content = _stopping(self._stop)
+            if self.done:
+                break
+        return made
+
+
+def _stopping(stop: Sequence[str]) -> Any:
+    """Finds stop strings in texts: an assembler whose tokens are texts."""
+    return TextAssembler(lambda text: str(text).encode(), stop)
+
+
+def _content(text: str) -> list[AnswerPart]:
+    return [AnswerPart("content", text)] if text else []
+
+
+class Speech:
+    """How one model writes answers: its notation, and the tokens that its marks are.
+
+    sources: its chat templates. tokenizer: of llama-cpp-python. piece: bytes of a token, of control tokens none;
+    spelled: those of control tokens, too.
+    """
+
+    def __init__(
+        self, sources: Iterable[str], tokenizer: Any, piece: Piece, spelled: Piece
+    ) -> None:
+        self._tokenizer, self._piece, self._spelled = tokenizer, piece, spelled
+        self._tokens: dict[str, int | None] = {}
+        self._pieces: dict[bool, Piece] = {}
+        self.notation = Notation.of(
+            "\n".join(sources), lambda mark: self.token_of(mark) is not None
+        )
+
+    def token_of(self, mark: str) -> int | None:
+        """The one token that a mark is, or None."""
+        if mark not in self._tokens:
+            try:
+                ids = self._tokenizer.tokenize(mark.encode(), add_bos=False, special=True)
+            except InputError:  # a vocabulary that cannot spell it
+                ids = []
+            whole = len(ids) == 1 and self._spelled(ids[0]) == mark.encode()
+            self._tokens[mark] = ids[0] if whole else None
+        return self._tokens[mark]
+
+    def starts_inside(self, prompt: Sequence[int]) -> bool:
+        """Whether an answer to this prompt begins inside reasoning."""
+        tail = b"".join(map(self._spelled, prompt[-_TAIL:])).decode("utf-8", "replace")
+        return self.notation.starts_inside(tail)
+
+    def reader(
+        self,
+        prompt: Sequence[int],
+        stop: Iterable[str] = (),
+        *,
+        functions: Mapping[str, Any] | None = None,
+        name: str = "",
+    ) -> AnswerReader:
+        """A reader of the answer to a prompt. functions, name: as `AnswerParser` has them."""
+        parser = AnswerParser(
+            self.notation, inside=self.starts_inside(prompt), functions=functions, name=name
+        )
+        return AnswerReader(self._showing(tools=bool(functions)), stop, parser)
+
+    def plain_reader(self, stop: Iterable[str] = ()) -> AnswerReader:
+        """A reader of a text that is no chat's answer, and of which everything is content."""
+        return AnswerReader(self._piece, stop)
+
+    def _showing(self, *, tools: bool) -> Piece:
+        """Bytes of tokens, those of marks too."""
+        if tools not in self._pieces:
+            marks = {
+                self.token_of(mark): mark.encode() for mark in self.notation.marks(tools=tools)
+            }
+            plain = self._piece
+            self._pieces[tools] = lambda token: marks.get(token) or plain(token)
+        return self._pieces[tools]

@@ -1,0 +1,106 @@
+"""From tokens to parts: marks that are control tokens, stop strings, and why an answer ended."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from typing import Any
+
+import pytest
+import tiny
+from text.call_examples import FUNCTIONS
+
+from pyspec.target import TargetLlama
+from pyspec.text.answer import AnswerReader, Speech
+from pyspec.text.notation import Notation
+from pyspec.text.parser import AnswerParser
+from pyspec.text.parts import WholeAnswer
+from pyspec.text.reasoning import THINK
+from pyspec.text.tokenizer import piece_reader
+
+MARKS = ("[THINK]", "[/THINK]", "[TOOL_CALLS]", "[ARGS]", "<|other|>")
+
+
+@pytest.fixture(scope="module")
+def llm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """A model whose marks are control tokens."""
+    path = tmp_path_factory.mktemp("marks") / "marks.gguf"
+    tiny.write(path, tokens=tiny.ASCII, marks=MARKS)
+    with closing(TargetLlama(str(path), trust=True, n_ctx=64, verbose=False)) as opened:
+        yield opened
+
+
+@pytest.fixture
+def speech(llm: Any) -> Speech:
+    """How a model of Mistral's speaks."""
+    vocab = llm._model.vocab
+    spelled = lambda token: llm.detokenize([token], special=True)  # noqa: E731
+    return Speech(
+        ["[THINK] [/THINK] [TOOL_CALLS] [ARGS]"], llm.tokenizer_, piece_reader(vocab), spelled
+    )
+
+
+def ids_of(llm: Any, text: str) -> list[int]:
+    """Tokens of a text with marks in it."""
+    return list(llm.tokenize(text.encode(), add_bos=False, special=True))
+
+
+def read(reader: AnswerReader, ids: list[int]) -> WholeAnswer:
+    """An answer token by token."""
+    return WholeAnswer.of([p for token in ids for p in reader.push([token])] + reader.finish())
+
+
+def test_marks_that_are_control_tokens(llm: Any, speech: Speech) -> None:
+    """They are seen, and no other control token is shown."""
+    ids = ids_of(llm, "[THINK]Hm.[/THINK]So<|other|>.[TOOL_CALLS]now[ARGS]{}")
+    reader = speech.reader(ids_of(llm, "x"), functions=FUNCTIONS)
+    answer = read(reader, ids)
+    assert (answer.reasoning, answer.content) == ("Hm.", "So.")
+    assert [call.name for call in answer.calls] == ["now"]
+    assert reader.reason("stop") == "tool_calls"
+    assert reader.reason("length") == "length"
+
+
+def test_without_tools_marks_of_calls_are_not_shown(llm: Any, speech: Speech) -> None:
+    """As any other control token."""
+    answer = read(speech.reader([]), ids_of(llm, "a[TOOL_CALLS]b"))
+    assert (answer.content, answer.calls) == ("ab", [])
+
+
+def test_the_prompt_says_where_an_answer_begins(llm: Any, speech: Speech) -> None:
+    """Inside reasoning, where the prompt ends with its first mark."""
+    assert speech.starts_inside(ids_of(llm, "user[THINK]\n"))
+    assert not speech.starts_inside(ids_of(llm, "[THINK]user"))
+    reader = speech.reader(ids_of(llm, "user[THINK]"))
+    assert read(reader, ids_of(llm, "Hm")).reasoning == "Hm"
+    assert reader.inside
+
+
+def test_a_plain_text_has_no_parts(llm: Any, speech: Speech) -> None:
+    """Whatever it says."""
+    assert read(speech.plain_reader(["z"]), ids_of(llm, "<think>x yz")).content == "<think>x y"
+
+
+def thinking(stop: list[str]) -> AnswerReader:
+    """A reader whose tokens are characters."""
+    return AnswerReader(
+        lambda token: chr(token).encode(), stop, AnswerParser(Notation(THINK), functions=FUNCTIONS)
+    )
+
+
+def test_stop_strings_end_content_alone() -> None:
+    """A model that thinks of one goes on, and so do arguments."""
+    reader = thinking(["END"])
+    call = '<tool_call>{"name": "now", "arguments": {"x": "END"}}</tool_call>'
+    answer = read(reader, [ord(c) for c in f"<think>END</think>a EN{call}D b END c"])
+    assert (answer.reasoning, answer.content) == ("END", "a END b ")
+    assert [call.arguments for call in answer.calls] == ['{"x": "END"}']
+    assert reader.done
+
+
+def test_half_a_stop_string_comes_at_the_end() -> None:
+    """When it is known that it is none."""
+    reader = thinking(["END"])
+    assert reader.push(map(ord, "a EN"))[0].text == "a "
+    assert "".join(part.text for part in reader.finish()) == "EN"
+    assert not reader.done
