@@ -25,7 +25,7 @@ from pyspec.policy.lengths import Length, make_policy, parse_length
 from pyspec.policy.simple import LengthPolicy
 from pyspec.profiles import beginnings
 from pyspec.rules import Margin, Strict, Verification, check_rule
-from pyspec.sampling import ProcessorHook, Sampling, build_chain
+from pyspec.sampling import ProcessorHook, Sampling, build_chain, in_force
 from pyspec.store.drafts import MTP
 from pyspec.target import SNAPSHOTS
 from pyspec.text.tokenizer import piece_reader
@@ -278,11 +278,8 @@ class Generation(Mirror):
             processors = options.logits_processor
             hook = ProcessorHook(processors, tokens) if processors else None
             chain = build_chain(options.sampling, self, options.grammar, hook)
-            try:
+            with in_force(chain):
                 yield from self._rounds(tokens, options, chain, hook)
-            finally:
-                if chain is not None:
-                    chain.close()
 
     def _rounds(
         self, tokens: Sequence[int], options: AnswerOptions, chain: Any, hook: ProcessorHook | None

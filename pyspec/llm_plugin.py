@@ -84,7 +84,7 @@ class SpeculativeModel(llm.Model):  # type: ignore[misc]
             max_tokens=o.max_tokens,
             stop=[o.stop] if o.stop else (),
             speculation=DraftOptions(o.verify, gap=o.gap, length=o.length).speculation,
-            grammar=Constraint(loaded, schema_grammar(prompt.schema)) if prompt.schema else None,
+            grammar=Constraint(schema_grammar(prompt.schema)) if prompt.schema else None,
         ):
             emitted, reason = emitted + len(piece.tokens), piece.finish_reason
             yield piece.text

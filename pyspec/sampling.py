@@ -1,15 +1,15 @@
 """How an answer's tokens are chosen: sampler options, grammars, and the llama.cpp sampler chain that they make.
 
 The converter of JSON schemas recurses and llama.cpp's parser of grammars does, so what strangers send is bounded before it gets
-there.
+there; grammars run in processes of their own (`pyspec.grammar`).
 """
 
 from __future__ import annotations
 
-import ctypes
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +18,8 @@ import numpy as np
 from llama_cpp import _internals as internals
 from llama_cpp.llama_grammar import LlamaGrammar, json_schema_to_gbnf
 
-from pyspec.errors import InputError, OptionError
+from pyspec.errors import EngineError, InputError, OptionError
+from pyspec.grammar.masks import ISOLATED, GrammarHost, MaskHook, read_candidates
 from pyspec.limits import RANGES, check_ranges
 
 
@@ -67,18 +68,24 @@ class Sampling:
 
 
 def build_chain(
-    sampling: Sampling, llama: Any, grammar: Any = None, hook: ProcessorHook | None = None
+    sampling: Sampling,
+    llama: Any,
+    grammar: Any = None,
+    hook: ProcessorHook | None = None,
+    patience: float | None = None,
 ) -> Any:
-    """The `LlamaSampler` of llama-cpp-python's `Llama` for these options, or None where argmax will do.
+    """The `LlamaSampler` of llama-cpp-python's `Llama` for these options, or None where argmax will do; used inside `in_force`.
 
     llama: the `llama_cpp.Llama` whose model and vocabulary the chain needs. hook: logits processors, which come first.
+    patience: seconds that a row waits for what the grammar allows there, which the caller waits for otherwise; None for
+    one that has no other answers to see to. Raises InputError for a grammar that llama.cpp cannot use.
     """
     if sampling.greedy and grammar is None and hook is None:
         return None
     chain = internals.LlamaSampler()
+    chain.masks = None
     if hook is not None:
-        llama_cpp.llama_sampler_chain_add(chain.sampler, hook.get_sampler())
-        chain.custom_samplers.append((0, hook))  # it is ours to free, not llama.cpp's
+        _add_own(chain, hook)
     if sampling.logit_bias:
         _add_bias(chain, llama.n_vocab(), sampling.logit_bias)
     if sampling.penalised:
@@ -90,19 +97,49 @@ def build_chain(
             penalty_present=sampling.presence_penalty,
         )
     if grammar is not None:
-        check_grammar(grammar._grammar, llama._model.vocab)
-        _add_grammar(chain, llama._model, grammar)
+        _add_grammar(chain, llama, grammar, patience)
     _add_choice(chain, sampling, llama.n_vocab())
     return chain
 
 
-def _add_grammar(chain: Any, model: Any, grammar: Any) -> None:
+def _add_own(chain: Any, sampler: Any) -> None:
+    """A sampler in Python, which is ours to free and not llama.cpp's."""
+    at = llama_cpp.llama_sampler_chain_n(chain.sampler)
+    llama_cpp.llama_sampler_chain_add(chain.sampler, sampler.get_sampler())
+    chain.custom_samplers.append((at, sampler))
+
+
+@contextmanager
+def in_force(chain: Any) -> Iterator[None]:
+    """Use a chain, then close it; what its grammar's process failed with is raised in place of the engine's error."""
+    try:
+        yield
+    except EngineError:
+        masks = None if chain is None else chain.masks
+        if masks is None or masks.error is None:
+            raise
+        raise masks.error from None
+    finally:
+        if chain is not None:
+            chain.close()
+
+
+def _add_grammar(chain: Any, llama: Any, grammar: Any, patience: float | None) -> None:
     """A `LlamaGrammar`; one with a `trigger` holds from that text on."""
     trigger = getattr(grammar, "trigger", None)
+    if ISOLATED:
+        process = GrammarHost.of(llama).open(bounded(grammar._grammar), grammar._root, trigger)
+        chain._exit_stack.callback(process.close)  # llama_cpp has no public way
+        if patience is None:
+            process.begun()
+        chain.masks = MaskHook(process, patience)
+        _add_own(chain, chain.masks)
+        return
+    check_grammar(grammar, llama)
     if trigger is None:
-        chain.add_grammar(model, grammar)
+        chain.add_grammar(llama._model, grammar)
     else:
-        chain.add_grammar_lazy_patterns(model, grammar, [trigger], [])
+        chain.add_grammar_lazy_patterns(llama._model, grammar, [trigger], [])
 
 
 def _add_choice(chain: Any, sampling: Sampling, n_vocab: int) -> None:
@@ -134,9 +171,6 @@ def _add_bias(chain: Any, n_vocab: int, bias: Mapping[int, float]) -> None:
     llama_cpp.llama_sampler_chain_add(chain.sampler, sampler)
 
 
-_CANDIDATES = np.dtype([("id", np.intc), ("logit", np.single), ("p", np.single)], align=True)
-
-
 class ProcessorHook(internals.CustomSampler):  # type: ignore[misc]  # llama_cpp is untyped
     """Runs logits processors in a sampler chain, over the token ids that stand before each row.
 
@@ -163,11 +197,7 @@ class ProcessorHook(internals.CustomSampler):  # type: ignore[misc]  # llama_cpp
     def _process(self, array: Any) -> None:
         if self.error is not None:
             return
-        size = array.contents.size
-        block = (llama_cpp.llama_token_data * size).from_address(
-            ctypes.addressof(array.contents.data.contents)
-        )
-        candidates = np.frombuffer(block, dtype=_CANDIDATES)
+        candidates = read_candidates(array)
         logits = np.ascontiguousarray(candidates["logit"])
         try:
             for process in self._processors:
@@ -185,13 +215,17 @@ MOST_RULES = 10_000
 MOST_DEPTH = 128
 """Levels of brackets."""
 
-_QUOTED = re.compile(r'"(?:\\.|[^"\\\n])*"|\[(?:\\.|[^\]\\\n])*\]|#[^\n]*')
+_QUOTED = re.compile(r'"(?:\\.|[^"\\])*"?|\[(?:\\.|[^\]\\])*\]?|<[^>]*>?|#[^\n\r]*', re.DOTALL)
+"""What brackets and rules may stand in without being any. Each ends somewhere, if only with the text: a search that failed at
+its end would begin anew at each character."""
 
 
 def bounded(text: str) -> str:
     """The GBNF text, if its size and depth are such that parsing it cannot exhaust the stack. Raises InputError."""
     if len(text) > MOST_BYTES:
         raise InputError(f"the grammar is longer than {MOST_BYTES} bytes", "make it shorter")
+    if "\0" in text or any("\ud800" <= char <= "\udfff" for char in set(text)):
+        raise InputError("the grammar is not UTF-8 text", "write it as text")
     bare = _QUOTED.sub("", text)
     if (rules := bare.count("::=")) > MOST_RULES:
         raise InputError(f"the grammar has {rules} rules", f"use at most {MOST_RULES}")
@@ -204,13 +238,14 @@ def bounded(text: str) -> str:
     return text
 
 
-def check_grammar(text: str, vocab: Any) -> None:
-    """Raise InputError for a grammar that llama.cpp cannot use; added to a sampler chain it would end the process."""
-    try:
-        encoded = bounded(text).encode()
-    except UnicodeEncodeError as error:
-        raise InputError("the grammar is not UTF-8", "write it as text") from error
-    sampler = llama_cpp.llama_sampler_init_grammar(vocab, encoded, b"root")
+def check_grammar(grammar: Any, llama: Any) -> None:
+    """Raise InputError for a `LlamaGrammar` that llama.cpp cannot use; added to a sampler chain it would end the process."""
+    text, root = bounded(grammar._grammar), grammar._root
+    if ISOLATED:
+        GrammarHost.of(llama).check(text, root)
+        return
+    vocab = llama._model.vocab
+    sampler = llama_cpp.llama_sampler_init_grammar(vocab, text.encode(), root.encode())
     if not sampler:
         raise InputError(
             "the grammar cannot be parsed", "it is GBNF, begins at root and has no left recursion"
@@ -232,14 +267,10 @@ _REPEATED = re.compile(r"\{(\d*)(?:,(\d*))?\}")
 
 
 class Constraint(LlamaGrammar):  # type: ignore[misc]  # llama_cpp is untyped
-    """A grammar that an answer follows, from its first `trigger` on where there is one.
+    """A grammar that an answer follows, from its first `trigger` on where there is one. Raises InputError as `bounded` does."""
 
-    Raises InputError where llama.cpp cannot use it.
-    """
-
-    def __init__(self, target: Any, grammar: str, trigger: str | None = None) -> None:
-        check_grammar(grammar, target._model.vocab)
-        super().__init__(_grammar=grammar)
+    def __init__(self, grammar: str, trigger: str | None = None) -> None:
+        super().__init__(_grammar=bounded(grammar))
         self.trigger = trigger
 
 

@@ -26,6 +26,7 @@ LAYERS = [
         "tokens",
         "text",
         "sampling",
+        "grammar",
         "display",
         "tables",
     ],

@@ -13,7 +13,8 @@ from pyspec.batch.records import SAMPLER_FIELDS, Record, Result, Turn, Usage, fa
 from pyspec.engine.handle import MAX_DRAFT, Gate
 from pyspec.engine.models import address
 from pyspec.engine.runs import Run
-from pyspec.errors import ContextOverflow, InputError, OptionError
+from pyspec.errors import ContextOverflow, InputError, OptionError, PyspecError
+from pyspec.grammar.masks import MaskProcess
 from pyspec.rules import Strict, Verification
 from pyspec.sampling import Constraint, Sampling, build_chain
 from pyspec.text.stream import TextAssembler
@@ -113,7 +114,7 @@ class JobMaker:
         sampling = self._sampling(record)
         grammar = None
         if record.grammar is not None:
-            grammar = Constraint(self._target, record.grammar, record.grammar_at)
+            grammar = Constraint(record.grammar, record.grammar_at)
         return Job(
             index,
             record,
@@ -209,6 +210,10 @@ class Waiting:
 # -- the answer in flight ----------------------------------------------------------------------------------------------
 
 
+MASK_S = 0.3
+"""A row may wait so long for what a grammar allows there, while others wait for the row."""
+
+
 @dataclass(frozen=True, slots=True)
 class Likely:
     """Log-probabilities at one place: of the token that was emitted, and of the likeliest ones as (id, value)."""
@@ -243,12 +248,31 @@ class Answering:
     def begin(cls, job: Job, target: Any, piece: Callable[[int], bytes]) -> Answering:
         """Nothing is read yet. Raises OptionError or InputError for what cannot be asked of a sampler."""
         text = TextAssembler(piece, job.stop)
-        chain = build_chain(job.sampling, target, job.grammar)
+        chain = build_chain(job.sampling, target, job.grammar, patience=MASK_S)
         sampled = job.sampling.temperature != 0.0
         run = Run(-1, list(job.tokens), Gate(job.rule, sampled), job.max_tokens)
         run.sampler = 0 if chain is None else address(chain.sampler)
         run.rows = None if job.alternatives is None else []
         return cls(job, run, text, chain, len(job.tokens))
+
+    @property
+    def masks(self) -> MaskProcess | None:
+        """Its grammar at work, if it has one."""
+        hook = None if self.chain is None else self.chain.masks
+        return None if hook is None else hook.process
+
+    @property
+    def ready(self) -> bool:
+        """Whether it is known what its grammar allows next."""
+        masks = self.masks
+        return masks is None or masks.ready
+
+    @property
+    def error(self) -> PyspecError | None:
+        """Why it cannot go on, if it cannot."""
+        if self.run.error is None or self.masks is None:
+            return self.run.error
+        return self.chain.masks.error or self.run.error
 
     def place(self, seq: int, kept: int) -> None:
         """It runs on this sequence, whose KV holds its first `kept` tokens."""

@@ -162,9 +162,14 @@ class Batch:
         return len(active), len(waiting) + len(self._queue)
 
     @property
+    def target(self) -> Any:
+        """The target, a `llama_cpp.Llama`."""
+        return self._models.target
+
+    @property
     def vocab(self) -> Any:
         """The target's vocabulary, as llama.cpp has it."""
-        return self._models.target._model.vocab  # noqa: SLF001 - llama_cpp has no public way
+        return self.target._model.vocab  # noqa: SLF001 - llama_cpp has no public way
 
     @property
     def facts(self) -> dict[str, Any]:

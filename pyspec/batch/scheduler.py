@@ -25,8 +25,10 @@ from typing import TYPE_CHECKING
 from pyspec.batch.contexts import Kept, longest_common
 from pyspec.batch.jobs import Answering, Delta, Waiting
 from pyspec.batch.records import failed
+from pyspec.batch.rows import EXACT_CHUNK, read_one, read_piece, share_rows
 from pyspec.engine.handle import Role
 from pyspec.errors import Cancelled, EngineError, PyspecError
+from pyspec.grammar.masks import wait_all
 from pyspec.text.tokenizer import piece_reader
 from pyspec.tokens import Tally
 
@@ -39,6 +41,12 @@ if TYPE_CHECKING:
     from pyspec.policy.simple import LengthPolicy
 
 log = logging.getLogger("pyspec")
+
+_GRACE_S = 0.1
+# that a round waits for grammars whose masks take less than that
+_QUICK_S = 0.03
+# for a mask: beside others, drafted rows wait for no slower ones
+_POLL_S = 0.1
 
 
 class Scheduler:
@@ -168,6 +176,7 @@ class Scheduler:
         ended = self._leave()
         ended += self._start_all()
         self._close_gaps()
+        self._await_masks()
         answering = self._answering()
         answering, fills = self._read_out(answering, self._fills(len(answering)))
         try:
@@ -190,12 +199,21 @@ class Scheduler:
         reason = "cancelled" if job.cancelled else "length"
         return self._told(job, job.result("", 0, reason, {"relaxed": 0, "relaxed_nats": 0.0}))
 
+    def _await_masks(self) -> None:
+        """Wait a little for grammars that work on what they allow next; answers whose grammars are slow sit out rounds."""
+        late = [a.masks for a in self.active.values() if a.missing == 0 and not a.ready]
+        if self._exact or len(late) == len(self.active):  # nothing goes on without them
+            wait_all(filter(None, late), _POLL_S)
+        else:
+            wait_all((masks for masks in late if masks and masks.pace < _GRACE_S), _GRACE_S)
+
     def _answering(self) -> list[Answering]:
         """Whose rows go into the next decode."""
-        answers = [answer for answer in self.active.values() if answer.missing == 0]
-        reading = len(self.active) - len(answers)
+        read = [answer for answer in self.active.values() if answer.missing == 0]
+        answers = [answer for answer in read if answer.ready]
+        reading = len(self.active) - len(read)
         if self._exact:
-            return [] if reading else answers
+            return [] if reading or len(answers) < len(read) else answers
         # a row of a prompt costs least beside others of its own: where many come at once, answers wait for all of them
         many = 0 if self._reads_first else self._contexts.n_slots // 4
         self._reads_first = self._streams and reading > many
@@ -233,10 +251,10 @@ class Scheduler:
             unread = sum(answer.run.unread for answer in answers)
             filled = unread + sum(n for _, n in fills)
             room = self._contexts.draft_rows(len(answers), len(self.active), filled)
-            for (
-                answer
-            ) in answers:  # where none can be, nothing that drafts is asked, and nothing learned
-                answer.run.draft_max = min(self._draft_max, answer.job.draft_max, room)
+            # where none can be, nothing that drafts is asked, and nothing learned
+            for answer in answers:
+                most = 0 if self._waits_long(answer) else room
+                answer.run.draft_max = min(self._draft_max, answer.job.draft_max, most)
             start = perf_counter()
             steps = self._loop.round(
                 [answer.run for answer in answers], self._policy, [*fills, *self._padding()]
@@ -250,6 +268,11 @@ class Scheduler:
             self.active[seq].missing -= n
         done = [answer for answer in answers if answer.done]
         return [self._finish(answer) for answer in done]
+
+    def _waits_long(self, answer: Answering) -> bool:
+        """Whether drafted rows, each of which waits for a mask of its own, would keep others waiting."""
+        masks = answer.masks
+        return masks is not None and len(self.active) > 1 and masks.pace > _QUICK_S
 
     def _padding(self) -> list[tuple[int, int]]:
         """Rows of free sequences, where every decode has to have as many."""
@@ -277,15 +300,19 @@ class Scheduler:
         if self._exact:
             held = self._engine.held(Role.TARGET, reading[0][0]) if reading else 0
             return read_piece(reading, held)
-        rows = [(seq, missing + 1) for seq, missing in reading]
+        rows = [(seq, missing + self.active[seq].ready) for seq, missing in reading]
         budget = self._contexts.fill_rows(n_answering)
         if self._streams:
             return read_one(rows, budget, n_answering)
         return share_rows(rows, budget)
 
     def _finish(self, answer: Answering) -> Result:
+        error = answer.error
         self._release(answer)
-        return self._ended(answer)
+        if error is None:
+            return self._ended(answer)
+        answer.close()
+        return self._fail(answer.job, error)
 
     def _ended(self, answer: Answering) -> Result:
         self._total.join(answer.run.tally)
@@ -307,6 +334,7 @@ class Scheduler:
         prompts = [job.tokens for job in self.waiting.jobs]
         del self.active[seq]
         n = len(text) - 1 if self._keep_texts else longest_common(text, prompts)
+        n = 0 if answer.run.error is not None else n
         self.kept.keep(seq, text, n if n >= self.kept.least else 0)
 
     # -- faults ------------------------------------------------------------------------------------
@@ -341,44 +369,3 @@ class Scheduler:
             if job.begun is not None:
                 job.begun.close()
         self.waiting.jobs.clear()
-
-
-# -- rows of a decode --------------------------------------------------------------------------------------------------
-
-
-EXACT_CHUNK = 256
-"""Prompt tokens of a decode where texts have to be exact: pieces end at its multiples."""
-
-
-def read_piece(reading: Sequence[tuple[int, int]], held: int) -> list[tuple[int, int]]:
-    """The next piece of the first prompt, of which `held` tokens were read."""
-    return [(seq, min(missing, EXACT_CHUNK - held % EXACT_CHUNK)) for seq, missing in reading[:1]]
-
-
-def read_one(reading: Sequence[tuple[int, int]], budget: int, beside: int) -> list[tuple[int, int]]:
-    """`share_rows` for streams: one prompt at a time; beside answers, the other prompts get a row each.
-
-    Equal rows of sequences whose numbers follow each other go through together: no number may be missing.
-    """
-    if not reading or budget < 1:
-        return []
-    (first, missing), others = reading[0], reading[1:] if beside else []
-    return [(first, max(1, min(missing, budget - len(others)))), *((seq, 1) for seq, _ in others)]
-
-
-def share_rows(reading: Sequence[tuple[int, int]], budget: int) -> list[tuple[int, int]]:
-    """Share `budget` rows among sequences that read, given as (sequence, tokens missing), longest waiting first.
-
-    The first one has a quarter for certain; the rest goes to those with the least left.
-    """
-    if not reading or budget < 1:
-        return []
-    first, missing = reading[0]
-    given = {first: min(missing, max(1, budget // 4))}
-    budget -= given[first]
-    for seq, left in sorted(reading, key=lambda item: item[1]):
-        more = min(budget, left - given.get(seq, 0))
-        if more > 0:
-            given[seq] = given.get(seq, 0) + more
-            budget -= more
-    return list(given.items())

@@ -145,7 +145,7 @@ def generate(
     if asked.going_on and models.model is None:
         models = replace(models, model=last_model())
     with closing(LlamaChat(lambda: open_model(models, drafts, engine))) as model:
-        shaped = None if grammar is None else Constraint(model.llm, grammar)
+        shaped = None if grammar is None else Constraint(grammar)
         raw = asked.raw or model.template.format is PLAIN
         conversation, path = _conversation(model, asked, raw)
         conversation.exchanges.append(Exchange(text))

@@ -89,7 +89,8 @@ class Loop:
     ) -> list[Step]:
         """One round over `runs`, one step a run.
 
-        fills: (seq, n) prompt tokens to decode in the same batch; n 0 for a row that nobody reads.
+        fills: (seq, n) prompt tokens to decode in the same batch; n 0 for a row that nobody reads. Where one run's sampler fails,
+        its `error` says of what, and the others go on.
         """
         start = perf_counter()
         places = [self._place(run, len(runs)) for run in runs]
@@ -288,7 +289,13 @@ class Loop:
             if run.rows is not None
             else None
         )
-        verdict = self.engine.accept(run.seq, run.sampler, run.gate)
+        try:
+            verdict = self.engine.accept(run.seq, run.sampler, run.gate)
+        except (Cancelled, EngineBusy):
+            raise
+        except EngineError as error:
+            run.error, run.finish_reason = error, "failed"
+            return Step((), "failed"), SeqOutcome(run.seq, 0, 0, 0)
         tokens = emitted(verdict)
         if rows is not None and run.rows is not None:
             run.rows.extend(rows[: len(tokens)])

@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from pyspec._lib import ffi
 from pyspec.engine.handle import MAX_DRAFT, Gate
+from pyspec.errors import EngineError
 from pyspec.policy.types import Draft
 from pyspec.tokens import Source, Tally, Token
 
@@ -23,7 +24,7 @@ class Run:
     tokens: committed text, prompt included. sampler: address of a llama sampler chain, 0 for argmax. remaining: tokens
     still allowed; where the answer goes on past them, it does so without drafts. drafting: which drafters it may have: "all",
     "lookup" (the Python drafter), "model" or "nothing". rows: where to keep the logits row of each emitted token, or None.
-    unread: tokens before the last one that the next round reads too.
+    unread: tokens before the last one that the next round reads too. error: why nothing could be accepted.
     """
 
     seq: int
@@ -38,6 +39,7 @@ class Run:
     rows: list[npt.NDArray[np.float32]] | None = None
     tally: Tally = field(default_factory=Tally)
     finish_reason: str | None = None
+    error: EngineError | None = None
 
 
 class Outage:

@@ -164,6 +164,9 @@ class Session:
                 (step,) = self.loop.round((run,), policy)
             finally:
                 self._lock.release()
+            if run.error is not None:
+                run.finish_reason = None
+                raise run.error
             clock.emitted()
             yield step
 

@@ -16,6 +16,7 @@ import time
 import uuid
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import count
@@ -28,6 +29,7 @@ from pyspec.batch.jobs import Delta
 from pyspec.batch.records import failed
 from pyspec.errors import AnswerFailed, Cancelled, EngineError, OptionError, TooManyRequests
 from pyspec.rules import Margin, Strict
+from pyspec.sampling import check_grammar
 from pyspec.text.stream import overlap
 from pyspec.text.tokenizer import piece_reader
 
@@ -45,6 +47,9 @@ _STOP_S = 0.2
 
 MAX_N = 16
 """Most choices of one request."""
+
+MOST_CHECKS = 32
+"""Requests whose grammar is being tried or waits for that."""
 
 
 @dataclass(frozen=True)
@@ -72,6 +77,7 @@ class Service:
         self.piece = piece_reader(batch.vocab)
         self._most = batch.parallel + serving.queue
         self._count = count(1)
+        self._checking, self._checks = 0, ThreadPoolExecutor(2, "pyspec-grammar")
         self._loop: asyncio.AbstractEventLoop
         self._open: dict[int, tuple[Job, Callable[[Delta], None]]] = {}
         self._deltas: deque[tuple[int, Delta]] = deque()
@@ -92,6 +98,7 @@ class Service:
         body = bodies.read_body(path, data)
         name = uuid.uuid4().hex[:24]
         jobs = await asyncio.to_thread(self._jobs, body, name)
+        await self._check(jobs[0])
         if len(self._open) + len(jobs) > self._most:
             raise TooManyRequests("too many requests are waiting", "try again in a moment")
         prefix = "chatcmpl" if body.form == bodies.CHAT else "cmpl"
@@ -102,6 +109,19 @@ class Service:
             self.batch.submit_job(job)
         self._wake.set()
         return asked
+
+    async def _check(self, job: Job) -> None:
+        """Raise InputError for a grammar that cannot be used; few at once are tried, so that they leave other work its time."""
+        if job.grammar is None:
+            return
+        if self._checking >= MOST_CHECKS:
+            raise TooManyRequests("too many grammars are waiting", "try again in a moment")
+        self._checking += 1
+        try:
+            work = partial(check_grammar, job.grammar, self.batch.target)
+            await self._loop.run_in_executor(self._checks, work)
+        finally:
+            self._checking -= 1
 
     def drop(self, asked: PendingRequest) -> None:
         """Nobody reads these answers any more."""
@@ -117,6 +137,7 @@ class Service:
             self.batch.cancel()
             self._wake.set()
             await asyncio.to_thread(self._thread.join, _STOP_S)
+        self._checks.shutdown(wait=False, cancel_futures=True)
 
     def _flush(self) -> None:
         self._flush_due = False  # before the rest: what comes now wakes the loop again

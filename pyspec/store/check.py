@@ -223,10 +223,10 @@ def _signal_name(number: int) -> str:
         return f"signal {number}"
 
 
-def command_of(task: str) -> list[str]:
-    """The command that does a task of `_child.py` with this process's import path."""
+def command_of(task: str, script: Path = _SCRIPT) -> list[str]:
+    """The command that does a task of `_child.py`, or of another script, with this process's import path."""
     path = json.dumps([p or str(Path.cwd()) for p in sys.path])
-    return [sys.executable, "-c", _START, path, str(_SCRIPT), task]
+    return [sys.executable, "-c", _START, path, str(script), task]
 
 
 def environment_of(*, gpu: bool) -> dict[str, str]:

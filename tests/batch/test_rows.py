@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pyspec.batch.records import Record
-from pyspec.batch.scheduler import share_rows
+from pyspec.batch.rows import share_rows
 from pyspec.engine.round import Loop
 
 

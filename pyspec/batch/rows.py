@@ -1,0 +1,42 @@
+"""Which prompt tokens go into a decode, shared among sequences that read."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+EXACT_CHUNK = 256
+"""Prompt tokens of a decode where texts have to be exact: pieces end at its multiples."""
+
+
+def read_piece(reading: Sequence[tuple[int, int]], held: int) -> list[tuple[int, int]]:
+    """The next piece of the first prompt, of which `held` tokens were read."""
+    return [(seq, min(missing, EXACT_CHUNK - held % EXACT_CHUNK)) for seq, missing in reading[:1]]
+
+
+def read_one(reading: Sequence[tuple[int, int]], budget: int, beside: int) -> list[tuple[int, int]]:
+    """`share_rows` for streams: one prompt at a time; beside answers, the other prompts get a row each.
+
+    Equal rows of sequences whose numbers follow each other go through together: no number may be missing.
+    """
+    if not reading or budget < 1:
+        return []
+    (first, missing), others = reading[0], reading[1:] if beside else []
+    return [(first, max(1, min(missing, budget - len(others)))), *((seq, 1) for seq, _ in others)]
+
+
+def share_rows(reading: Sequence[tuple[int, int]], budget: int) -> list[tuple[int, int]]:
+    """Share `budget` rows among sequences that read, given as (sequence, tokens missing), longest waiting first.
+
+    The first one has a quarter for certain; the rest goes to those with the least left.
+    """
+    if not reading or budget < 1:
+        return []
+    first, missing = reading[0]
+    given = {first: min(missing, max(1, budget // 4))}
+    budget -= given[first]
+    for seq, left in sorted(reading, key=lambda item: item[1]):
+        more = min(budget, left - given.get(seq, 0))
+        if more > 0:
+            given[seq] = given.get(seq, 0) + more
+            budget -= more
+    return list(given.items())

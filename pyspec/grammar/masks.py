@@ -1,0 +1,272 @@
+"""Which tokens a grammar allows, found out where neither its time nor its memory harms anybody.
+
+llama.cpp's grammars can take exponential time and memory, at the first token or at the thousandth, and nothing can interrupt
+them. So each runs in a process of its own (`_child.py`), which works out the next mask while the target decodes. Whoever
+samples waits for a mask a little and then gives the answer up; a scheduler goes on with others meanwhile.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import hashlib
+import json
+import os
+import select
+import socket
+import subprocess
+import sys
+import threading
+import weakref
+from collections import OrderedDict
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from time import monotonic
+from typing import Any, ClassVar
+
+import llama_cpp
+import numpy as np
+import numpy.typing as npt
+from llama_cpp import _internals as internals
+
+from pyspec.errors import EngineError, InputError
+from pyspec.grammar._child import HEAD, STEP_S
+from pyspec.store.check import command_of, environment_of
+from pyspec.store.files import show
+
+ISOLATED = hasattr(os, "fork") and hasattr(socket, "send_fds")
+"""Whether grammars run elsewhere: where a process cannot be copied (Windows), they run in this one."""
+
+_SCRIPT = Path(__file__).with_name("_child.py")
+_START_S = 30.0
+_SLACK_S = 1.0
+_VERDICTS = 256
+SIMPLER = "give GBNF that begins at root, has no left recursion and is not too ambiguous"
+
+CANDIDATES = np.dtype([("id", np.intc), ("logit", np.single), ("p", np.single)], align=True)
+"""`llama_token_data`."""
+
+
+class GrammarHost:
+    """The process with one model's vocabulary, of which each grammar gets a copy; started by the first."""
+
+    _all: ClassVar[weakref.WeakKeyDictionary[Any, GrammarHost]] = weakref.WeakKeyDictionary()
+    _guard = threading.Lock()
+
+    def __init__(self, llama: Any) -> None:
+        overrides = getattr(llama, "_kv_overrides_array", None)
+        self._words = [llama.model_path, bytes(overrides or b"").hex()]
+        self._lock = threading.Lock()
+        self._child: subprocess.Popen[bytes] | None = None
+        self._control: socket.socket | None = None
+        self._verdicts: OrderedDict[str, str] = OrderedDict()
+        self._end: Callable[[], object] = _nothing
+
+    @classmethod
+    def of(cls, llama: Any) -> GrammarHost:
+        """The one of a `llama_cpp.Llama`."""
+        with cls._guard:
+            found = cls._all.get(llama)
+            if found is None:
+                found = cls._all[llama] = cls(llama)
+            return found
+
+    def open(self, grammar: str, root: str = "root", trigger: str | None = None) -> MaskProcess:
+        """A process for one grammar, at work on its first mask. trigger: the text from which on the grammar holds."""
+        line = json.dumps({"grammar": grammar, "root": root, "trigger": trigger})
+        mine, other = socket.socketpair()
+        with other:
+            try:
+                with self._lock:
+                    self._send(other)
+                mine.settimeout(_START_S)
+                mine.sendall(line.encode() + b"\n")
+            except OSError as error:
+                mine.close()
+                raise EngineError(f"no process for a grammar: {error.strerror or error}") from None
+        return MaskProcess(mine)
+
+    def _send(self, handle: socket.socket) -> None:
+        if self._control is None or self._child is None or self._child.poll() is not None:
+            self._launch()
+        assert self._control is not None  # noqa: S101 - for the type checker
+        socket.send_fds(self._control, [b"+"], [handle.fileno()])
+
+    def _launch(self) -> None:
+        self._end()
+        mine, other = socket.socketpair()
+        with other:
+            self._child = subprocess.Popen(
+                [*command_of("masks", _SCRIPT), *self._words],
+                stdin=other.fileno(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+                env=environment_of(gpu=False), cwd=Path(sys.executable).anchor,
+            )  # fmt: skip
+        self._control = mine
+        self._end = weakref.finalize(self, _end, self._child, mine)
+
+    def check(self, grammar: str, root: str = "root") -> None:
+        """Raise InputError for a grammar that llama.cpp cannot use, or whose first mask takes too long; remembered."""
+        key = hashlib.sha256(f"{root}\0{grammar}".encode()).hexdigest()
+        why = self._verdicts.get(key)
+        if why is None:
+            with self.open(grammar, root) as process:
+                process.wait(_START_S)
+                why = process.error
+            self._verdicts[key] = why
+            if len(self._verdicts) > _VERDICTS:
+                self._verdicts.popitem(last=False)
+        if why:
+            raise InputError(why, SIMPLER)
+
+
+def _nothing() -> None:
+    pass
+
+
+def _end(child: subprocess.Popen[bytes], control: socket.socket) -> None:
+    control.close()
+    with contextlib.suppress(OSError), child:
+        child.kill()
+
+
+class MaskProcess:
+    """One grammar's process. error: why it gives no masks any more, or the empty string. pace: seconds a mask takes lately."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        connection.setblocking(False)
+        self._connection = connection
+        self._data = bytearray()
+        self._due = 1
+        self.error, self.pace = "", 0.0
+        self.barred: npt.NDArray[np.bool_] | None = None
+        """Which tokens may not come next, a bit each, filled up to whole bytes; None where all may."""
+
+    def fileno(self) -> int:
+        """To wait for several with `select`."""
+        return self._connection.fileno()
+
+    def accept(self, token: int) -> None:
+        """The text goes on with this token."""
+        self._due += 1
+        try:
+            self._connection.send(int(token).to_bytes(4, "little"))
+        except OSError:
+            self._fail()
+
+    @property
+    def ready(self) -> bool:
+        """Whether the mask of the text so far has come, or will never come."""
+        while self._due and not self.error and self._read():
+            pass
+        return not self._due or bool(self.error)
+
+    def wait(self, seconds: float) -> bool:
+        """Wait so long at most until it is ready; returns whether it is."""
+        end = monotonic() + seconds
+        while not self.ready:
+            left = end - monotonic()
+            if left <= 0 or not select.select([self], [], [], left)[0]:
+                return self.ready
+        return True
+
+    def begun(self) -> None:
+        """Wait for the first mask. Raises InputError where none comes."""
+        if not self.wait(_START_S):
+            self._fail()
+        if self.error:
+            raise InputError(self.error, SIMPLER)
+
+    def _read(self) -> bool:
+        """Take what has come; returns whether anything has."""
+        try:
+            data = self._connection.recv(1 << 18)
+        except BlockingIOError:
+            return False
+        except OSError:
+            data = b""
+        if not data:
+            self._fail()
+            return False
+        self._data += data
+        while len(self._data) >= HEAD.size:
+            kind, spent, size = HEAD.unpack_from(self._data)
+            if len(self._data) < HEAD.size + size:
+                break
+            self._take(kind, 1e-6 * spent, bytes(self._data[HEAD.size : HEAD.size + size]))
+            del self._data[: HEAD.size + size]
+        return True
+
+    def _take(self, kind: bytes, spent: float, body: bytes) -> None:
+        self._due -= 1
+        self.pace = 0.75 * self.pace + 0.25 * spent if self.pace else spent
+        if kind == b"E":
+            reason = body.decode("utf-8", "replace").strip().partition("\n")[0]
+            said = reason.partition("error parsing grammar: ")[2]
+            self._fail(f"the grammar cannot be parsed{': ' + show(said) if said else ''}")
+        elif kind == b"F":
+            self.barred = None
+        else:
+            self.barred = np.unpackbits(np.frombuffer(body, np.uint8)).view(np.bool_)
+
+    def _fail(self, why: str = "") -> None:
+        self.error = self.error or why or "the grammar takes too long or too much memory"
+
+    def close(self) -> None:
+        """End the process."""
+        self._fail("closed")
+        self._connection.close()
+
+    def __enter__(self) -> MaskProcess:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class MaskHook(internals.CustomSampler):  # type: ignore[misc]  # llama_cpp is untyped
+    """A grammar in a sampler chain whose masks come from its process. patience: seconds that a row waits for its mask."""
+
+    def __init__(self, process: MaskProcess, patience: float | None = None) -> None:
+        super().__init__(self._bar)
+        self._accept_ref = llama_cpp.llama_sampler_i_accept(self._extend)
+        self.sampler.iface.contents.accept = self._accept_ref
+        self.process = process
+        self._patience = STEP_S + _SLACK_S if patience is None else patience
+
+    @property
+    def error(self) -> InputError | None:
+        """Why the answer cannot go on, if it cannot."""
+        why = self.process.error
+        return InputError(why, SIMPLER) if why else None
+
+    def _extend(self, _sampler: Any, token: int) -> None:
+        if not self.process.error:
+            self.process.accept(token)
+
+    def _bar(self, array: Any) -> None:
+        process = self.process
+        candidates = read_candidates(array)
+        if not process.wait(self._patience):
+            process._fail()  # noqa: SLF001 - its own
+        if process.error:
+            candidates["logit"] = -np.inf  # nothing is chosen, which the caller sees
+        elif process.barred is not None:
+            candidates["logit"][process.barred[candidates["id"]]] = -np.inf
+
+
+def read_candidates(array: Any) -> npt.NDArray[Any]:
+    """The candidates of a `llama_token_data_array`, to be read and written."""
+    size = array.contents.size
+    block = (llama_cpp.llama_token_data * size).from_address(
+        ctypes.addressof(array.contents.data.contents)
+    )
+    return np.frombuffer(block, dtype=CANDIDATES)
+
+
+def wait_all(processes: Iterable[MaskProcess], seconds: float) -> None:
+    """Wait until all of them are ready, so long at most."""
+    end = monotonic() + seconds
+    while waited := [process for process in processes if not process.ready]:
+        left = end - monotonic()
+        if left <= 0 or not select.select(waited, [], [], left)[0]:
+            return
