@@ -19,7 +19,8 @@ from llama_cpp import _internals as internals
 from llama_cpp.llama_grammar import LlamaGrammar, json_schema_to_gbnf
 
 from pyspec.errors import EngineError, InputError, OptionError
-from pyspec.grammar.masks import ISOLATED, GrammarHost, MaskHook, read_candidates
+from pyspec.grammar._child import MOST_BYTES
+from pyspec.grammar.masks import ISOLATED, GrammarHost, MaskHook, convert_schema, read_candidates
 from pyspec.limits import RANGES, check_ranges
 
 
@@ -210,7 +211,6 @@ class ProcessorHook(internals.CustomSampler):  # type: ignore[misc]  # llama_cpp
 # -- grammars ----------------------------------------------------------------------------------------------------------
 
 
-MOST_BYTES = 1 << 20
 MOST_RULES = 10_000
 MOST_DEPTH = 128
 """Levels of brackets."""
@@ -259,6 +259,9 @@ SCHEMA_DEPTH = 64
 SCHEMA_BYTES = 1 << 16
 """Bytes of a schema."""
 
+SMALL_SCHEMA = 4096
+"""Bytes that the converter turns into a grammar in half a second whatever they say; its time grows with the square."""
+
 MOST_REPEATS = 10_000
 """Of anything in a schema: the converter writes them all out."""
 
@@ -282,6 +285,8 @@ def schema_grammar(schema: Any) -> str:
     text = json.dumps(schema)
     if len(text) > SCHEMA_BYTES:
         raise InputError(f"the JSON schema is longer than {SCHEMA_BYTES} bytes")
+    if ISOLATED and len(text) > SMALL_SCHEMA:
+        return convert_schema(text)
     try:
         return str(json_schema_to_gbnf(text))
     except Exception as error:  # noqa: BLE001 - whatever the converter stumbles over, the schema is somebody's

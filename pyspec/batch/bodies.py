@@ -69,6 +69,7 @@ class ChatBody(Body):
     tool_choice: str | dict[str, Any] | None = None
 
     form = CHAT
+    n_prompts = 1
 
     @property
     def alternatives(self) -> int | None:
@@ -107,6 +108,13 @@ class CompletionBody(Body):
 
     form = COMPLETION
     may_call = False
+
+    @property
+    def n_prompts(self) -> int:
+        """How many prompts there are; token ids make one, or one a list."""
+        prompts = self.prompt
+        one = isinstance(prompts, str) or not prompts or isinstance(prompts[0], int)
+        return 1 if one else len(prompts)
 
     @property
     def alternatives(self) -> int | None:
@@ -151,6 +159,17 @@ def read_body(path: str, data: bytes | msgspec.Raw) -> ChatBody | CompletionBody
         raise InputError(f"the body cannot be read: {error}") from None
 
 
+def records_of(body: ChatBody | CompletionBody, name: str) -> list[Record]:
+    """What a body asks for, a record each. Raises InputError, whatever is wrong with it."""
+    try:
+        return body.records(name)
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        why = f"{type(error).__name__}: {str(error)[:200]}"
+        raise InputError(f"the body cannot be understood: {why}") from error
+    except RecursionError:
+        raise InputError("the body is nested too deep") from None
+
+
 # -- messages in -----------------------------------------------------------------------------------
 
 _ROLES = {"developer": "system", "function": "tool"}
@@ -168,7 +187,7 @@ def _turn(message: dict[str, Any]) -> Turn:
     calls = message.get("tool_calls") or []
     try:
         written = [_written(call["function"]) for call in calls]
-    except (KeyError, TypeError, ValueError):
+    except (AttributeError, KeyError, TypeError, ValueError, RecursionError):
         raise InputError("a tool call in the messages has no function with arguments") from None
     return Turn(role, "\n".join(filter(None, [text, *written])))
 
@@ -241,7 +260,7 @@ def split_calls(text: str, name: str) -> tuple[str, list[dict[str, Any]]]:
         try:
             call = json.loads(piece.partition("</tool_call>")[0])
             function = {"name": call["name"], "arguments": json.dumps(call["arguments"])}
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, RecursionError):
             return text, []
         calls.append({"id": f"call_{name}_{len(calls)}", "type": "function", "function": function})
     return before.strip(), calls
@@ -298,7 +317,8 @@ def grammar_of(body: Body) -> str | None:
 def tools_grammar(tools: Sequence[dict[str, Any]], choice: Any) -> tuple[str, bool]:
     """The grammar of calls, and whether the model may also answer in words: then it holds from a call's beginning on."""
     if isinstance(choice, dict):
-        wanted = (choice.get("function") or {}).get("name")
+        function = choice.get("function")
+        wanted = function.get("name") if isinstance(function, dict) else None
         tools = [tool for tool in tools if tool["name"] == wanted]
         if not tools:
             raise InputError(f"tool_choice names {wanted!r}, which is no tool")

@@ -17,7 +17,7 @@ from pyspec.errors import ContextOverflow, InputError, OptionError, PyspecError
 from pyspec.grammar.masks import MaskProcess
 from pyspec.rules import Strict, Verification
 from pyspec.sampling import Constraint, Sampling, build_chain
-from pyspec.text.stream import TextAssembler
+from pyspec.text.stream import TextAssembler, check_stops
 from pyspec.text.template import PLAIN, ChatTemplate, Message
 from pyspec.tokens import Token
 
@@ -41,8 +41,7 @@ class Settings:
     raw: bool = False
 
     def __post_init__(self) -> None:
-        if not all(self.stop):
-            raise OptionError("a stop string is empty", "leave it out")
+        check_stops(self.stop)
 
 
 @dataclass

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, BinaryIO, Literal, NamedTuple
 
 import msgspec
 
-from pyspec.batch.bodies import CHAT, read_body
+from pyspec.batch.bodies import CHAT, read_body, records_of
 from pyspec.batch.records import Asked, Failure, Record, unique
 from pyspec.errors import InputEncoding, InputError, InputTooLong
 
@@ -182,8 +182,8 @@ def _from_json(text: str, at: Record, reading: Reading) -> Record:
         record.check()
     except RecursionError:
         problem = "JSON nested too deep"
-    except (msgspec.MsgspecError, UnicodeError, InputError) as error:
-        problem = str(error)
+    except Exception as error:  # noqa: BLE001 - whatever is wrong with one line, the others are read
+        problem = str(error) or type(error).__name__
     else:
         record.id, record.source, record.line = record.id or at.id, at.source, at.line
         if record.prompt is not None:
@@ -205,7 +205,7 @@ def _foreign(line: _JsonLine, at: Record, reading: Reading) -> Record:
     if reading.template is not None:
         raise InputError("a template has no place in OpenAI's batch format")
     body = read_body(line.url, line.body)
-    record, *more = body.records(at.id)
+    record, *more = records_of(body, at.id)
     if body.n not in (None, 1) or body.stream or more:
         raise InputError(
             "n, stream and several prompts have no place in a batch", "one answer a line"

@@ -13,6 +13,7 @@ import msgspec
 
 from pyspec.errors import InputError, OptionError, PyspecError
 from pyspec.limits import check_ranges
+from pyspec.text.stream import check_stops
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -110,8 +111,7 @@ class Record(Asked, kw_only=True):
             if value is not None and not low <= value <= high:
                 raise OptionError(f"{name} is {value}", f"use {low} to {high:.10g}")
         check_ranges({name: getattr(self, name) for name in SAMPLER_FIELDS[1:-1]})
-        if self.stop is not None and not all(self.stop):
-            raise OptionError("a stop string is empty", "leave it out")
+        check_stops(self.stop or ())
 
 
 _RANGES: dict[str, tuple[float, float]] = {

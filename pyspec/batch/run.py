@@ -143,6 +143,11 @@ class Batch:
         self._needs = needs[: self.parallel]
         return self._pump(partial(next, iter(records), None))
 
+    def prepare(self) -> None:
+        """Make the contexts now that `stream` would make for its first record. Raises what does not fit."""
+        if self._scheduler is None:
+            self._open(())
+
     def submit(self, record: Record | str) -> int:
         """Queue a record for `stream`; returns its index. Safe from any thread but not from two at once."""
         index = self._count

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import os
 import socket
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -27,7 +28,8 @@ EXAMPLES = [
         "A program that uses it",
     ),
 ]
-_LOCAL = ("localhost", "127.0.0.1")
+_LOCAL = ("localhost", "127.0.0.1", "::1")
+_KEY = "PYSPEC_API_KEY"
 
 
 @dataclass(frozen=True)
@@ -37,7 +39,7 @@ class ServerOptions:
     # fmt: off
     host: str = option("Server", "--host", default="127.0.0.1", help="Address to listen on.")
     port: int = option("Server", "--port", type=click.IntRange(0, 65535), default=8080, help="0 for any.")
-    api_key: str | None = option("Server", "--api-key", envvar="PYSPEC_API_KEY",
+    api_key: str | None = option("Server", "--api-key", envvar=_KEY,
         help="Clients have to send it; or PYSPEC_API_KEY.")
     origin: tuple[str, ...] = option("Server", "--origin", multiple=True,
         help="A page of others that may use the server; * for any.")
@@ -51,6 +53,14 @@ class ServerOptions:
     max_tokens: int = option("Server", "-n", "--max-tokens", type=click.IntRange(1, 2**31 - 1), default=2048,
         help="Most tokens of answers that set no limit.")
     # fmt: on
+
+    def __post_init__(self) -> None:
+        # click takes an empty variable for none
+        given = os.environ.get(_KEY) if self.api_key is None else self.api_key
+        if given is not None and not given.strip():
+            raise OptionError(
+                "the API key is empty", f"give one, or leave --api-key and {_KEY} out"
+            )
 
     @property
     def is_local(self) -> bool:
@@ -70,7 +80,7 @@ class ServerOptions:
             api_key=self.api_key,
             queue=self.queue,
             max_body=self.max_body,
-            hosts=(*_LOCAL, self.host) if self.is_local and ":" not in self.host else None,
+            hosts=(*_LOCAL, self.host) if self.is_local else None,
             origins=self.origin,
             about={key: facts[key] for key in ("draft", "companion")},
         )
@@ -94,6 +104,7 @@ def serve(
     import uvicorn  # noqa: PLC0415 - takes 0.2 s
 
     from pyspec.serve.app import make_app  # noqa: PLC0415 - as above
+    from pyspec.serve.guard import GuardedProtocol  # noqa: PLC0415
 
     listener = _listen(server.host, server.port)
     path, arguments = models.find()
@@ -106,10 +117,12 @@ def serve(
         interactive=True,
         **arguments,
     ) as batch:
+        batch.prepare()
         serving = server.serving(batch, path.stem)
         _announce(server, serving, batch.parallel, listener.getsockname()[1])
         config = uvicorn.Config(
             make_app(batch, serving),
+            http=GuardedProtocol,
             log_level="warning",
             access_log=False,
             timeout_graceful_shutdown=3,

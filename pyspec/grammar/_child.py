@@ -4,9 +4,10 @@
 
 Standard input is a socket. With each byte on it comes a descriptor, the socket of one grammar; a fork serves that until it is
 closed. First the other side sends a line of JSON, {"grammar", "root", "trigger"}, and is told which tokens may come
-first; then it sends accepted tokens, an int32 each, and is told after each which may come next. A reply is a head
-(`HEAD`: kind, microseconds of work, bytes that follow) and a body: of kind M a bit a token, 1 where it is barred, of
-kind F nothing, since no token is barred, and of kind E why there is no mask.
+first; then it sends accepted tokens, an int32 each, and is told after each which may come next. Or it sends {"schema"}, and is
+told the grammar of that. PATH is empty where only schemas come. A reply is a head (`HEAD`: kind, microseconds of work, bytes
+that follow) and a body: of kind M a bit a token, 1 where it is barred, of kind F nothing, since no token is barred, of kind G
+a grammar, and of kind E why there is none of these.
 
 A fork ends itself where a step takes too long, all of them together do, or memory runs out. Run by path; imports no pyspec.
 """
@@ -22,6 +23,7 @@ import socket
 import struct
 import sys
 import tempfile
+from importlib import import_module
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -40,6 +42,9 @@ FIRST_S, MEAN_S = 10.0, 0.25
 
 SLOW_S = 0.25
 """A step that takes longer is no ordinary one: from then on others go before this process."""
+
+MOST_BYTES = 1 << 20
+"""Of a grammar."""
 
 ROOM = 512 << 20
 """Bytes that a grammar may take."""
@@ -105,17 +110,37 @@ class Patience:
 
 
 def serve(lc: Any, vocab: Any, connection: socket.socket) -> None:
-    """One grammar, until nobody asks any more."""
+    """One grammar or one schema, until nobody asks any more."""
     stream = connection.makefile("rwb")
-    errors = tempfile.TemporaryFile()  # noqa: SIM115 - for as long as the process lives
-    os.dup2(errors.fileno(), 2)
     asked = json.loads(stream.readline())
     patience = Patience()
     patience.begin(PARSE_S)
+    if "schema" in asked:
+        kind, body = convert(asked["schema"])
+        reply(stream, kind, patience.end(), body)
+    else:
+        serve_masks(lc, vocab, asked, stream, patience)
+
+
+def convert(schema: str) -> tuple[bytes, bytes]:
+    """The reply to a schema: its grammar, or why it has none."""
+    converter = import_module("llama_cpp.llama_grammar").json_schema_to_gbnf
+    try:
+        text = converter(schema).encode()
+    except Exception as error:  # noqa: BLE001 - whatever the converter stumbles over, the schema is somebody's
+        return b"E", f"{type(error).__name__}: {str(error)[:200]}".encode(errors="replace")
+    return (b"G", text) if len(text) <= MOST_BYTES else (b"E", b"its grammar is too long")
+
+
+def serve_masks(lc: Any, vocab: Any, asked: Any, stream: Any, patience: Patience) -> None:
+    """One grammar's masks."""
+    errors = tempfile.TemporaryFile()  # noqa: SIM115 - for as long as the process lives
+    os.dup2(errors.fileno(), 2)
     grammar = Grammar(lc, vocab, asked)
     if not grammar:
         errors.seek(0)
-        reply(stream, b"E", patience.end(), errors.read(400))
+        said = errors.read(400).partition(b"error parsing grammar: ")[2].strip().partition(b"\n")[0]
+        reply(stream, b"E", patience.end(), said)
         return
     while True:
         barred = grammar.barred()
@@ -141,10 +166,10 @@ def main(path: str, overrides: str) -> None:
     other = runpy.run_path(str(OTHER))
     lc = other["bindings"]()
     other["errors_of"](lc)
-    model = load(lc, path, bytes.fromhex(overrides))
-    if not model:
+    model = load(lc, path, bytes.fromhex(overrides)) if path else None
+    vocab = lc.llama_model_get_vocab(model) if model else None
+    if path and not model:
         return
-    vocab = lc.llama_model_get_vocab(model)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for them
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # meant for the process that asks
     while True:

@@ -20,6 +20,7 @@ import threading
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
+from functools import lru_cache
 from pathlib import Path
 from time import monotonic
 from typing import Any, ClassVar
@@ -48,14 +49,13 @@ CANDIDATES = np.dtype([("id", np.intc), ("logit", np.single), ("p", np.single)],
 
 
 class GrammarHost:
-    """The process with one model's vocabulary, of which each grammar gets a copy; started by the first."""
+    """The process with one model's vocabulary, of which each grammar gets a copy; started by the first. path: "" for schemas."""
 
     _all: ClassVar[weakref.WeakKeyDictionary[Any, GrammarHost]] = weakref.WeakKeyDictionary()
     _guard = threading.Lock()
 
-    def __init__(self, llama: Any) -> None:
-        overrides = getattr(llama, "_kv_overrides_array", None)
-        self._words = [llama.model_path, bytes(overrides or b"").hex()]
+    def __init__(self, path: str, overrides: bytes = b"") -> None:
+        self._words = [path, overrides.hex()]
         self._lock = threading.Lock()
         self._child: subprocess.Popen[bytes] | None = None
         self._control: socket.socket | None = None
@@ -68,12 +68,18 @@ class GrammarHost:
         with cls._guard:
             found = cls._all.get(llama)
             if found is None:
-                found = cls._all[llama] = cls(llama)
+                overrides = bytes(getattr(llama, "_kv_overrides_array", None) or b"")
+                found = cls._all[llama] = cls(llama.model_path, overrides)
             return found
 
     def open(self, grammar: str, root: str = "root", trigger: str | None = None) -> MaskProcess:
         """A process for one grammar, at work on its first mask. trigger: the text from which on the grammar holds."""
-        line = json.dumps({"grammar": grammar, "root": root, "trigger": trigger})
+        asked = {"grammar": grammar, "root": root, "trigger": trigger}
+        return self.ask(asked, "the grammar cannot be parsed")
+
+    def ask(self, asked: dict[str, str | None], problem: str) -> MaskProcess:
+        """A process for one question; problem: what to say where it has no answer."""
+        line = json.dumps(asked)
         mine, other = socket.socketpair()
         with other:
             try:
@@ -84,7 +90,7 @@ class GrammarHost:
             except OSError as error:
                 mine.close()
                 raise EngineError(f"no process for a grammar: {error.strerror or error}") from None
-        return MaskProcess(mine)
+        return MaskProcess(mine, problem)
 
     def _send(self, handle: socket.socket) -> None:
         if self._control is None or self._child is None or self._child.poll() is not None:
@@ -132,8 +138,9 @@ def _end(child: subprocess.Popen[bytes], control: socket.socket) -> None:
 class MaskProcess:
     """One grammar's process. error: why it gives no masks any more, or the empty string. pace: seconds a mask takes lately."""
 
-    def __init__(self, connection: socket.socket) -> None:
+    def __init__(self, connection: socket.socket, problem: str) -> None:
         connection.setblocking(False)
+        self._problem, self.text = problem, ""
         self._connection = connection
         self._data = bytearray()
         self._due = 1
@@ -169,12 +176,12 @@ class MaskProcess:
                 return self.ready
         return True
 
-    def begun(self) -> None:
-        """Wait for the first mask. Raises InputError where none comes."""
+    def begun(self, hint: str = SIMPLER) -> None:
+        """Wait for the first reply. Raises InputError where none comes."""
         if not self.wait(_START_S):
             self._fail()
         if self.error:
-            raise InputError(self.error, SIMPLER)
+            raise InputError(self.error, hint)
 
     def _read(self) -> bool:
         """Take what has come; returns whether anything has."""
@@ -200,16 +207,17 @@ class MaskProcess:
         self._due -= 1
         self.pace = 0.75 * self.pace + 0.25 * spent if self.pace else spent
         if kind == b"E":
-            reason = body.decode("utf-8", "replace").strip().partition("\n")[0]
-            said = reason.partition("error parsing grammar: ")[2]
-            self._fail(f"the grammar cannot be parsed{': ' + show(said) if said else ''}")
+            said = f": {show(body, 200)}" if body else ""
+            self._fail(f"{self._problem}{said}")
+        elif kind == b"G":
+            self.text = body.decode()
         elif kind == b"F":
             self.barred = None
         else:
             self.barred = np.unpackbits(np.frombuffer(body, np.uint8)).view(np.bool_)
 
     def _fail(self, why: str = "") -> None:
-        self.error = self.error or why or "the grammar takes too long or too much memory"
+        self.error = self.error or why or f"{self._problem}: it takes too long or too much memory"
 
     def close(self) -> None:
         """End the process."""
@@ -221,6 +229,17 @@ class MaskProcess:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+_SCHEMAS = GrammarHost("")
+
+
+@lru_cache(maxsize=32)
+def convert_schema(schema: str) -> str:
+    """GBNF of a JSON schema, made by llama-cpp-python's converter in a process of its own. Raises InputError."""
+    with _SCHEMAS.ask({"schema": schema}, "the JSON schema cannot be used") as process:
+        process.begun("make it simpler")
+        return process.text
 
 
 class MaskHook(internals.CustomSampler):  # type: ignore[misc]  # llama_cpp is untyped

@@ -16,7 +16,6 @@ from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
-from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import FileResponse, Response, StreamingResponse
 from starlette.routing import Route
@@ -30,6 +29,7 @@ from pyspec.errors import (
     PyspecError,
     TooManyRequests,
 )
+from pyspec.serve.guard import HostCheck
 from pyspec.serve.service import Choice, PendingRequest, Service, Serving
 
 if TYPE_CHECKING:
@@ -95,9 +95,8 @@ def make_app(batch: Batch, serving: Serving) -> Starlette:
 
 def _middleware(serving: Serving) -> list[Middleware]:
     stack = []
-    # a page elsewhere cannot reach it under another name of this machine
     if serving.hosts is not None:
-        stack.append(Middleware(TrustedHostMiddleware, allowed_hosts=list(serving.hosts)))
+        stack.append(Middleware(HostCheck, names=serving.hosts))
     if serving.origins:
         allowed = {"allow_methods": ["*"], "allow_headers": ["*"]}
         stack.append(

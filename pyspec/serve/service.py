@@ -97,6 +97,9 @@ class Service:
         """Understand a request and begin its answers. Raises InputError, TooManyRequests and the like."""
         body = bodies.read_body(path, data)
         name = uuid.uuid4().hex[:24]
+        n = _choices(body)
+        if body.n_prompts * n > self._most:
+            raise TooManyRequests(f"{body.n_prompts * n} answers are asked for at once")
         jobs = await asyncio.to_thread(self._jobs, body, name)
         await self._check(jobs[0])
         if len(self._open) + len(jobs) > self._most:
@@ -179,16 +182,11 @@ class Service:
     # -- in any thread -----------------------------------------------------------------------------
 
     def _jobs(self, body: Any, name: str) -> list[Job]:
-        n = 1 if body.n is None else body.n
-        if not 1 <= n <= MAX_N:
-            raise OptionError(f"n is {n}", f"use 1 to {MAX_N}")
         alternatives = body.alternatives
         if alternatives is not None and not 0 <= alternatives <= 20:
             raise OptionError(f"{alternatives} likeliest tokens were asked for", "use 0 to 20")
-        jobs = [self._job(record, body, i) for record in body.records(name) for i in range(n)]
-        if len(jobs) > self._most:
-            raise TooManyRequests(f"{len(jobs)} answers are asked for at once")
-        return jobs
+        records = bodies.records_of(body, name)
+        return [self._job(record, body, i) for record in records for i in range(_choices(body))]
 
     def _job(self, record: Record, body: Any, i: int) -> Job:
         seed = random.getrandbits(32) if record.seed is None else record.seed + i
@@ -198,6 +196,14 @@ class Service:
         if body.speculation is not None:
             _speculate(job, body.speculation)
         return job
+
+
+def _choices(body: bodies.Body) -> int:
+    """How many answers each prompt is to have. Raises OptionError."""
+    n = 1 if body.n is None else body.n
+    if not 1 <= n <= MAX_N:
+        raise OptionError(f"n is {n}", f"use 1 to {MAX_N}")
+    return n
 
 
 def _speculate(job: Job, asked: bodies.SpeculationBody) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import resource
 import signal
 import socket
 import subprocess
@@ -19,13 +20,20 @@ from waiting import DEADLINE_S
 def start(tmp_path, tiny_ascii):
     """Starts `pyspec serve ARGUMENTS` with a tiny model; gives the process."""
     running = []
-    environment = {**os.environ, "PYSPEC_CACHE": str(tmp_path / "cache"), "OMP_NUM_THREADS": "1"}
 
-    def start_(*arguments):
+    def start_(*arguments, limit=0):
+        own = {"PYSPEC_CACHE": str(tmp_path / "cache"), "OMP_NUM_THREADS": "1"}
+        environment = {**os.environ, **own}
+
+        def bound():
+            if limit:
+                resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+
         command = [sys.executable, "-m", "pyspec", "serve", "-m", str(tiny_ascii), "-t", "1"]
         command += ["-c", "512", "--parallel", "2", "--companion", "none", *arguments]
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-        running.append(subprocess.Popen(command, env=environment, cwd=tmp_path, **pipes))
+        options = {"env": environment, "cwd": tmp_path, "preexec_fn": bound}
+        running.append(subprocess.Popen(command, **options, **pipes))
         return running[-1]
 
     yield start_
@@ -59,3 +67,23 @@ def test_port_that_is_taken_is_one_sentence(start):
     assert process.returncode == 2
     assert "cannot listen" in stderr
     assert "Traceback" not in stderr
+
+
+@pytest.mark.parametrize("where", ["option", "variable"])
+def test_an_empty_key_is_no_key_for_everybody(start, monkeypatch, where):
+    """An unset variable in a script would have opened the server without a word."""
+    if where == "variable":
+        monkeypatch.setitem(os.environ, "PYSPEC_API_KEY", "")
+    process = start(*(["--api-key", ""] if where == "option" else []))
+    _, stderr = process.communicate(timeout=DEADLINE_S)
+    assert process.returncode == 2
+    assert "the API key is empty" in stderr
+
+
+def test_a_context_that_does_not_fit_is_said_before_it_listens(start):
+    """It said ok, and answered each request with 500."""
+    process = start("--port", "0", "-c", "9000000", "--parallel", "64", limit=8 << 30)
+    _, stderr = process.communicate(timeout=DEADLINE_S)
+    assert process.returncode == 1
+    assert "no memory for a context" in stderr
+    assert "http://" not in stderr

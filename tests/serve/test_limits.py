@@ -159,6 +159,110 @@ def test_a_client_that_goes_inside_its_body(serve):
     assert post(server, body())[0] == 200
 
 
+def test_late_headers_end_the_connection(serve, monkeypatch):
+    """Also those of a second request on it."""
+    from pyspec.serve import guard
+
+    monkeypatch.setattr(guard, "HEADERS_S", 0.3)
+    server = serve()
+    begun = b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\n"
+    for before in (b"", b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"):
+        connection = socket.create_connection(("127.0.0.1", server.port), timeout=DEADLINE_S)
+        connection.sendall(before + begun)
+        while connection.recv(4096):
+            pass
+        connection.close()
+
+
+def test_half_sent_requests_shut_nobody_out(serve):
+    """More of them than there is room for: the oldest goes."""
+    from pyspec.serve import guard
+
+    server = serve()
+    dead = []
+    for _ in range(guard.MOST_HALF + 100):
+        dead.append(socket.create_connection(("127.0.0.1", server.port)))
+        dead[-1].sendall(b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\n")
+    assert post(server, body())[0] == 200
+    assert len(guard.GuardedProtocol.half()) <= guard.MOST_HALF
+    for connection in dead:
+        connection.close()
+
+
+def test_answers_are_counted_before_anything_is_made_of_them(serve, monkeypatch):
+    """200,000 prompts took 3 GB to be refused."""
+    from pyspec.batch import bodies
+
+    server = serve(max_body=1 << 20)
+    monkeypatch.setattr(bodies, "records_of", None)
+    data = json.dumps({"prompt": ["a"] * 100_000, "n": 16}).encode()
+    assert post(server, data, "/v1/completions")[0] == 429
+
+
+def test_a_grammar_that_never_ends_keeps_nobody_waiting(serve):
+    """Each is refused for its own request; a stream beside it goes on, and its sampler is not held up."""
+    server = serve(draft="none", n_ctx=4096, parallel=3, max_body=1 << 21)
+    stream = raw(server, body(stream=True, max_tokens=3000, logit_bias={"2": -100}))
+    bombs = [
+        'root ::= ((("a"?){100}){100}){100}',
+        "root ::= " + " | ".join(f'"a{i}"' for i in range(60_000)),
+        "root ::= " + "[" * 100_000,
+        'root ::= "a" root "b" | "a" root "c" | "a"',
+    ]
+    bias = {str(ord("a") - 33 + 5): 100}
+    for grammar in bombs:
+        status, told = post(server, body(grammar=grammar, logit_bias=bias, max_tokens=500))
+        assert status == 400
+        assert "grammar" in told["error"]["message"]
+    assert server.batch.load[0] <= 1
+    assert (
+        post(server, body(grammar='root ::= "ab"'))[1]["choices"][0]["message"]["content"] == "ab"
+    )
+    stream.close()
+    server.wait_idle()
+
+
+@pytest.mark.parametrize(
+    "mistake",
+    [
+        {"messages": [{"role": "assistant", "tool_calls": [{"function": "x"}]}]},
+        {"messages": [{"role": "assistant", "tool_calls": 5}]},
+        {"messages": [{"role": "assistant", "tool_calls": ["x"]}]},
+        {"tools": [{"function": {"name": "f"}}], "tool_choice": {"function": "x"}},
+        {"tools": [{"function": {"name": "f"}}], "tool_choice": "f"},
+        {"tools": [{"function": {"name": "f", "parameters": "x"}}]},
+        {"tools": [{"function": {"name": 5}}]},
+        {"response_format": {"type": "json_schema", "json_schema": True}},
+        {"response_format": {"type": "json_schema", "json_schema": {"schema": "x"}}},
+        {"response_format": {"type": ["x"]}},
+        {"logit_bias": {"99999999999": 1}},
+        {"stop": ["x"] * 90_000},
+        {"stop": [""]},
+        {"n": 0},
+        {"grammar": "\0"},
+    ],
+)
+def test_mistakes_of_clients_are_400(serve, mistake, caplog):
+    """No 500, and no traceback in the log."""
+    server = serve(max_body=1 << 20)
+    status, told = post(server, body(**mistake))
+    assert (status, bool(told["error"]["message"])) == (400, True)
+    assert "Traceback" not in caplog.text
+
+
+def test_a_dead_end_is_no_reason_to_read_others_anew(serve):
+    """A grammar that allows nothing more ends its answer alone: no other is put aside and read again."""
+    server = serve(draft="none", n_ctx=4096, parallel=2)
+    stream = raw(server, body(stream=True, max_tokens=3000, logit_bias={"2": -100}))
+    wait(lambda: server.batch.load[0] == 1)
+    dead = body(grammar='root ::= "a" [^\\U00000000-\\U0010FFFF]')
+    assert post(server, dead)[0] == 500
+    (answer,) = server.batch._scheduler.active.values()
+    assert not answer.job.alone
+    stream.close()
+    server.wait_idle()
+
+
 def test_queue_is_bounded(serve):
     """More than run and may wait: 429, when to come again, and room again afterwards."""
     server = serve(draft="none", n_ctx=4096, parallel=1, queue=1)
@@ -237,6 +341,10 @@ def test_other_hosts_and_methods(serve):
     for host, path, status in [
         ("evil.example", "/v1/models", 400),
         ("localhost", "/v1/models", 200),
+        ("[::1]:8080", "/v1/models", 400),
+        ("localhost:1", "/v1/models", 200),
+        ("localhost.evil.example", "/v1/models", 400),
+        ("", "/v1/models", 400),
         ("localhost", "/nothing", 404),
         ("localhost", "/v1/chat/completions", 405),
     ]:

@@ -46,6 +46,35 @@ def test_earliest_of_several_stops_counts() -> None:
     assert text.push([0]) == "x "
 
 
+def test_the_first_complete_stop_counts_however_the_text_is_cut() -> None:
+    """Where one lies inside another, tokens of any length give the same text."""
+    for cuts in (["abcd"], ["abc", "d"], ["a", "b", "c", "d"]):
+        text = assembler([piece.encode() for piece in cuts], ("abcd", "bc"))
+        assert "".join(text.push([i]) for i in range(len(cuts))) + text.finish() == "a"
+
+
+def test_too_many_stop_strings_are_refused() -> None:
+    """Each token would be held against all of them."""
+    with pytest.raises(OptionError, match="stop strings"):
+        assembler([], tuple(map(str, range(1000))))
+    with pytest.raises(OptionError, match="stop strings"):
+        assembler([], ("x" * 10_000,))
+
+
+@given(st.text(alphabet="ab", max_size=30), st.lists(st.text("ab", min_size=1, max_size=4)))
+def test_stops_are_found_where_a_plain_search_finds_them(text: str, stops: list[str]) -> None:
+    """The first one to be complete, the longest of those that end there; nothing of a possible one is shown before."""
+    found = [
+        (end, -len(stop))
+        for stop in stops
+        for end in range(len(stop), len(text) + 1)
+        if text[:end].endswith(stop)
+    ]
+    wanted = text[: sum(min(found))] if found else text
+    out = assembler([char.encode() for char in text], tuple(stops))
+    assert "".join(out.push([i]) for i in range(len(text))) + out.finish() == wanted
+
+
 def test_empty_stop_string_is_refused() -> None:
     """An empty stop string would end every text at once."""
     with pytest.raises(OptionError):

@@ -1,0 +1,102 @@
+"""What stands between the network and the application: connections that never ask, and names that are not this machine's."""
+
+from __future__ import annotations
+
+from asyncio import TimerHandle, Transport
+from typing import TYPE_CHECKING, Any, ClassVar
+from urllib.parse import urlsplit
+
+from starlette.responses import PlainTextResponse
+
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp, Receive, Scope, Send
+
+try:
+    from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol as _Protocol
+except ImportError:  # it is in C, and an extra of uvicorn
+    from uvicorn.protocols.http.h11_impl import H11Protocol as _Protocol  # type: ignore[assignment]
+
+HEADERS_S = 10.0
+"""A connection whose headers have not come in so long is closed."""
+
+MOST_HALF = 256
+"""Connections that may stand open with half a request or none; the oldest gives way to a newcomer."""
+
+
+class GuardedProtocol(_Protocol):
+    """uvicorn's protocol, with an end to connections that do not ask: it waits for headers for ever otherwise."""
+
+    _half: ClassVar[dict[GuardedProtocol, None]] = {}  # in the order of their coming
+    _due: TimerHandle | None = None
+
+    def connection_made(self, transport: Transport) -> None:  # type: ignore[override]
+        """A client has come."""
+        super().connection_made(transport)
+        self._expect()
+
+    def data_received(self, data: bytes) -> None:
+        """A client sends a part of a request, or more than one."""
+        super().data_received(data)
+        cycle: Any = self.cycle
+        if cycle is None or cycle.response_complete or cycle.more_body:
+            self._expect()
+        else:
+            self._arrived()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """A client has gone."""
+        self._arrived()
+        super().connection_lost(exc)
+
+    def _expect(self) -> None:
+        if self in self._half:
+            return
+        self._half[self] = None
+        self._due = self.loop.call_later(HEADERS_S, self._give_up)
+        if len(self._half) > MOST_HALF:
+            next(iter(self._half)).evict()
+
+    @classmethod
+    def half(cls) -> list[GuardedProtocol]:
+        """Connections whose request has not come to its end, the oldest first."""
+        return list(cls._half)
+
+    def evict(self) -> None:
+        """End the connection at once."""
+        self._arrived()
+        self.transport.abort()
+
+    def _arrived(self) -> None:
+        self._half.pop(self, None)
+        if self._due is not None:
+            self._due.cancel()
+            self._due = None
+
+    def _give_up(self) -> None:
+        cycle: Any = self.cycle
+        self._due = None
+        if cycle is None or cycle.response_complete:  # what is late of a body is the application's
+            self._arrived()
+            self.transport.close()
+
+
+class HostCheck:
+    """Refuses requests that call this machine by a name it does not have: a page elsewhere could make it mean this one."""
+
+    def __init__(self, app: ASGIApp, names: tuple[str, ...]) -> None:
+        self._app, self._names = app, {name.lower() for name in names}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass the request on, or answer it with 400."""
+        if scope["type"] == "http" and self._name(scope) not in self._names:
+            await PlainTextResponse("invalid Host header", 400)(scope, receive, send)
+            return
+        await self._app(scope, receive, send)
+
+    @staticmethod
+    def _name(scope: Scope) -> str:
+        host = dict(scope["headers"]).get(b"host", b"").decode("latin-1")
+        try:
+            return urlsplit(f"//{host}").hostname or ""
+        except ValueError:
+            return ""
