@@ -24,6 +24,7 @@
     ├── TrainingError            the recipe in models/ cannot go on
     ├── BatchWriteError          the output of a batch cannot be written
     ├── ResumeMismatch           a journal belongs to other inputs, models or options
+    ├── DeadlineExceeded         an answer took longer than it may
     ├── TooManyRequests          more answers were asked of a server than may wait
     ├── AnswerFailed             an answer of a server failed
     └── MeasureError             a measurement cannot be made, or is not valid
@@ -164,6 +165,15 @@ class BatchWriteError(PyspecError):
 
 class ResumeMismatch(PyspecError):
     """A journal belongs to other inputs, models or options."""
+
+
+class DeadlineExceeded(PyspecError):
+    """An answer took longer than it may."""
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__(
+            f"the answer was not complete after {seconds:g} s", "raise timeout (--timeout)"
+        )
 
 
 class TooManyRequests(PyspecError):

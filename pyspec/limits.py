@@ -41,6 +41,7 @@ RANGES = {
     "theta": Range(0.0, 1.0, False, "0 to 1"),
     "gap": Range(0.0, math.inf, False, "0 or more, in nats"),
     "budget": Range(0.0, math.inf, False, "0 or more, in nats"),
+    "timeout": Range(0.0, 1e9, False, "more than 0 seconds"),
     "wait": Range(0.0, 1e9, False, "True, False or a number of seconds"),
 }
 """What llama.cpp and the rules can take; a value outside makes it wrap, assert, or answer nonsense."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass, field, replace
+from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from pyspec.engine.models import address
 from pyspec.engine.runs import Run
 from pyspec.errors import ContextOverflow, InputError, OptionError, PyspecError
 from pyspec.grammar.masks import MaskProcess
+from pyspec.limits import check_ranges
 from pyspec.rules import Strict, Verification
 from pyspec.sampling import Constraint, Sampling, build_chain
 from pyspec.text.stream import TextAssembler, check_stops
@@ -29,8 +31,9 @@ if TYPE_CHECKING:
 class Settings:
     """What holds for records that say nothing else.
 
-    max_tokens: of an answer. raw: prompts go to the model without a chat template. sampling.seed is the
-    batch's: each record's own is drawn from it and the record's id, so neither order nor neighbours matter.
+    max_tokens: of an answer. raw: prompts go to the model without a chat template. timeout: seconds that an answer may
+    take from when its prompt begins to be read. sampling.seed is the batch's: each record's own is drawn from it and
+    the record's id, so neither order nor neighbours matter.
     """
 
     sampling: Sampling = field(default_factory=lambda: Sampling(temperature=0.0, seed=0))
@@ -39,8 +42,10 @@ class Settings:
     system: str | None = None
     stop: tuple[str, ...] = ()
     raw: bool = False
+    timeout: float | None = None
 
     def __post_init__(self) -> None:
+        check_ranges({"timeout": self.timeout})
         check_stops(self.stop)
 
 
@@ -51,7 +56,7 @@ class Job:
     need: cells of the KV cache, tokens. listener: hears of each round, in the thread that decodes.
     alternatives: how many of the likeliest tokens it is told with each; None for none at all.
     draft_max: longest draft. cancelled: set from any thread; the job then leaves before the next round. alone: nothing may run
-    beside it. begun: what there is of its answer already.
+    beside it. begun: what there is of its answer already. timeout: seconds that it may take.
     """
 
     index: int
@@ -69,6 +74,7 @@ class Job:
     cancelled: bool = False
     alone: bool = False
     begun: Answering | None = None
+    timeout: float | None = None
 
     def result(self, text: str, n: int, finish_reason: str, speculation: dict[str, Any]) -> Result:
         """The answer: `n` tokens that read `text`."""
@@ -124,6 +130,7 @@ class JobMaker:
             settings.stop if record.stop is None else tuple(record.stop),
             min(len(tokens) + wanted, self._n_ctx),
             grammar,
+            timeout=settings.timeout,
         )
 
     def _sampling(self, record: Record) -> Sampling:
@@ -242,6 +249,7 @@ class Answering:
     seen: int
     missing: int = 0
     shown: str = ""
+    start: float = field(default_factory=monotonic)
 
     @classmethod
     def begin(cls, job: Job, target: Any, piece: Callable[[int], bytes]) -> Answering:
@@ -277,6 +285,12 @@ class Answering:
         """It runs on this sequence, whose KV holds its first `kept` tokens."""
         self.run.seq, self.missing = seq, len(self.run.tokens) - 1 - kept
         self.run.unread = 0
+
+    @property
+    def late(self) -> bool:
+        """Whether it takes longer than it may."""
+        most = self.job.timeout
+        return most is not None and monotonic() - self.start > most
 
     @property
     def done(self) -> bool:

@@ -55,6 +55,10 @@ class _Files:
                 raise InputError(
                     f"{show(str(path))} is an input and would be overwritten", "give another -o"
                 )
+            if self.seen[path] is not None and _is_model(path):
+                raise InputError(
+                    f"{show(str(path))} is a model and would be overwritten", "give another -o"
+                )
 
     def write(self, path: Path, chunks: Iterator[bytes]) -> None:
         """All or nothing, and nothing in place of a file that was not there when the run began. Raises BatchWriteError."""
@@ -80,6 +84,15 @@ class _Files:
             f"{show(str(path))} exists and is not the result of this run{why}",
             "give another -o, or --overwrite, or move it away",
         )
+
+
+def _is_model(path: Path) -> bool:
+    """Whether a file is one that might be in use by this very run, or be missed most."""
+    try:
+        with path.open("rb") as file:
+            return file.read(4) == b"GGUF"
+    except OSError:
+        return False
 
 
 def _signature(path: Path) -> object:

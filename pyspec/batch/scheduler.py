@@ -27,7 +27,7 @@ from pyspec.batch.jobs import Answering, Delta, Waiting
 from pyspec.batch.records import failed
 from pyspec.batch.rows import EXACT_CHUNK, read_one, read_piece, share_rows
 from pyspec.engine.handle import Role
-from pyspec.errors import Cancelled, EngineError, PyspecError
+from pyspec.errors import Cancelled, DeadlineExceeded, EngineError
 from pyspec.grammar.masks import wait_all
 from pyspec.text.tokenizer import piece_reader
 from pyspec.tokens import Tally
@@ -95,7 +95,7 @@ class Scheduler:
                 self._start(job)
             except Cancelled:
                 raise
-            except PyspecError as error:  # what one job asks for is no reason to end the others
+            except Exception as error:  # noqa: BLE001 - what one job asks for is no reason to end the others
                 ended.append(self._fail(job, error))
                 lost = self._slots - self.active.keys() - self.kept.texts.keys()
                 for seq in lost:
@@ -190,7 +190,10 @@ class Scheduler:
     def _leave(self) -> list[Result]:
         """Jobs that ask for no tokens, and those that nobody waits for any more."""
         ended = [self._end_waiting(job) for job in self.waiting.take_ended()]
-        gone = [answer for answer in self.active.values() if answer.job.cancelled]
+        gone = [answer for answer in self.active.values() if answer.job.cancelled or answer.late]
+        for answer in gone:
+            if answer.late and not answer.job.cancelled:
+                answer.run.error = DeadlineExceeded(answer.job.timeout or 0.0)
         return [*ended, *(self._finish(answer) for answer in gone)]
 
     def _end_waiting(self, job: Job) -> Result:
@@ -325,7 +328,7 @@ class Scheduler:
             job.listener(Delta(result=result))
         return result
 
-    def _fail(self, job: Job, error: PyspecError) -> Result:
+    def _fail(self, job: Job, error: Exception) -> Result:
         return self._told(job, failed(job.index, job.record, error))
 
     def _release(self, answer: Answering) -> None:

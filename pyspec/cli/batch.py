@@ -70,6 +70,8 @@ class BatchOptions:
     raw: bool = option("Answers", "--raw", is_flag=True, help="Give prompts as they are, without a chat template.")
     stop: tuple[str, ...] = option("Answers", "--stop", multiple=True,
         help="End answers before this text; may be given more than once.")
+    timeout: float | None = option("Answers", "--timeout", type=click.FloatRange(0, min_open=True), metavar="SECONDS",
+        help="Longest time for an answer; one that takes longer fails, and the others go on.")
     exact: bool = option("Answers", "--exact", is_flag=True,
         help="Texts that no neighbour, order or interruption changes: nothing is drafted.")
     parallel: int | None = option("Machine", "--parallel", type=click.IntRange(1, MOST_SEQUENCES),
@@ -84,7 +86,13 @@ class BatchOptions:
         """The `Batch` that the options describe, or one that spreads the work over Ray."""
         # with a seed of its own, the same command gives the same answers
         settings = Settings(
-            sampler.sampling(seed=0), drafts.rule, self.max_tokens, self.system, self.stop, self.raw
+            sampler.sampling(seed=0),
+            drafts.rule,
+            self.max_tokens,
+            self.system,
+            self.stop,
+            self.raw,
+            self.timeout,
         )
         local = self.engine == "ray" and "RAY_ADDRESS" not in os.environ
         path, found = models.find(workers=self.workers if local else 1)

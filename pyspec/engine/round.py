@@ -9,6 +9,7 @@ from operator import index
 from time import perf_counter
 from typing import Any, NamedTuple
 
+from pyspec._lib import lib
 from pyspec.drafters import NOTHING, Drafter, Proposal, TranslatedDrafter
 from pyspec.engine.handle import MAX_DRAFT, Engine, Role
 from pyspec.engine.runs import Outage, Run, emitted, read_draft
@@ -20,6 +21,8 @@ log = logging.getLogger("pyspec")
 
 LOOKUP_MAX = 16
 """Longest draft asked of a Python drafter, tokens: a wider verify batch gains nothing on any curve measured."""
+
+_OF_ONE_TEXT = (lib.PS_E_SAMPLER, lib.PS_E_NUMERIC)
 
 MAX_BATCH = 2**31 - 1
 """No limit of rows but llama.cpp's own."""
@@ -89,8 +92,8 @@ class Loop:
     ) -> list[Step]:
         """One round over `runs`, one step a run.
 
-        fills: (seq, n) prompt tokens to decode in the same batch; n 0 for a row that nobody reads. Where one run's sampler fails,
-        its `error` says of what, and the others go on.
+        fills: (seq, n) prompt tokens to decode in the same batch; n 0 for a row that nobody reads. Where one run's row or
+        sampler leaves nothing to choose, its `error` says so, and the others go on.
         """
         start = perf_counter()
         places = [self._place(run, len(runs)) for run in runs]
@@ -291,9 +294,9 @@ class Loop:
         )
         try:
             verdict = self.engine.accept(run.seq, run.sampler, run.gate)
-        except (Cancelled, EngineBusy):
-            raise
         except EngineError as error:
+            if error.code not in _OF_ONE_TEXT:
+                raise
             run.error, run.finish_reason = error, "failed"
             return Step((), "failed"), SeqOutcome(run.seq, 0, 0, 0)
         tokens = emitted(verdict)

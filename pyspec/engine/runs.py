@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from pyspec._lib import ffi
 from pyspec.engine.handle import MAX_DRAFT, Gate
-from pyspec.errors import EngineError
+from pyspec.errors import PyspecError
 from pyspec.policy.types import Draft
 from pyspec.tokens import Source, Tally, Token
 
@@ -39,7 +39,7 @@ class Run:
     rows: list[npt.NDArray[np.float32]] | None = None
     tally: Tally = field(default_factory=Tally)
     finish_reason: str | None = None
-    error: EngineError | None = None
+    error: PyspecError | None = None
 
 
 class Outage:

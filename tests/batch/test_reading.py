@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 
 import pytest
 
@@ -188,6 +189,17 @@ def test_jsonl_takes_messages():
         '{"prompt": "a", "repeat_penalty": 0}',
         '{"body": {}, "url": "/v1/chat/completions"}',
         '{"body": {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "url": "/v1/chat/completions"}',
+        *(
+            json.dumps({"url": "/v1/chat/completions", "body": {"messages": [], **mistake}})
+            for mistake in (
+                {"messages": [{"role": "assistant", "tool_calls": [{"function": "x"}]}]},
+                {"messages": [{"role": "assistant", "tool_calls": 5}]},
+                {"tools": [{"function": {"name": "f"}}], "tool_choice": {"function": "x"}},
+                {"tools": [{"function": {"name": "f", "parameters": "x"}}]},
+                {"response_format": {"type": "json_schema", "json_schema": True}},
+                {"stop": ["x"] * 90_000},
+            )
+        ),
         '{"prompt": "\\ud800"}',
         b'{"prompt": "\xff"}',
         '{"x": ' + "[" * 10_000 + "]" * 10_000 + "}",

@@ -8,7 +8,8 @@ from answers import GREEDY, Scripted, ask
 
 from pyspec.batch import Settings
 from pyspec.batch.jobs import Answering
-from pyspec.batch.records import Record
+from pyspec.batch.output import public
+from pyspec.batch.records import Record, Result
 from pyspec.engine.handle import Engine
 from pyspec.errors import Cancelled, EngineError, NumericError
 from pyspec.policy.goodput import GoodputPolicy
@@ -360,3 +361,20 @@ def test_prompts_that_begin_alike_wait_for_the_first(open_batch):
     assert all(result.error is None for result in batch.run(prompts))
     own = sum(len(prompt) - 1 for prompt in prompts) - 2 * sum(map(len, groups))
     assert batch._contexts.engine.counters().rows[0] == own + 4 * len(prompts)
+
+
+def test_an_answer_that_takes_too_long_fails_alone(open_batch):
+    """Its record says of what; the others are answered, and the limit is no part of what answers depend on."""
+    settings = Settings(max_tokens=24, raw=True, timeout=1e-9)
+    slow = open_batch(parallel=2, settings=settings)
+    assert {result.error.type for result in slow.run(WORDS[:4])} == {"DeadlineExceeded"}
+    settings = Settings(max_tokens=24, raw=True, timeout=60.0)
+    quick = open_batch(parallel=2, settings=settings)
+    assert [result.error for result in quick.run(WORDS[:4])] == [None] * 4
+    assert quick.identity() == slow.identity()
+
+
+def test_an_answer_that_is_no_call_ends_no_output():
+    """Brackets without end, where a call's arguments should be."""
+    result = Result(index=0, id="a", prompt_sha256="", text="<tool_call>" + "[" * 100_000)
+    assert b"tool_call" in public(result, "run", form="chat")

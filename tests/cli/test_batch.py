@@ -118,6 +118,7 @@ def test_no_records_is_no_failure(pyspec, tmp_path):
         (["in.txt"], 2, "--output"),
         (["in.txt", "-o", "in.txt"], 2, "is an input"),
         (["in.txt", "-o", "/dev/full"], 2, "not a regular file"),
+        (["in.txt", "-o", "model.gguf", "--overwrite"], 2, "is a model"),
         (["in.txt", "-o", "nowhere/o.jsonl"], 1, "cannot be written"),
         (["in.txt", "-o", "o.jsonl", "--parallel", "0"], 2, "--parallel"),
         (["in.txt", "-o", "o.jsonl", "--template", "in.txt"], 2, "{text}"),
@@ -127,8 +128,9 @@ def test_no_records_is_no_failure(pyspec, tmp_path):
     ],
 )
 @pytest.mark.usefixtures("prompts")
-def test_expected_errors_are_one_sentence(pyspec, arguments, status, says):
+def test_expected_errors_are_one_sentence(pyspec, tmp_path, arguments, status, says):
     """No traceback, the right status, nothing on stdout."""
+    (tmp_path / "model.gguf").write_bytes(b"GGUF")
     done = pyspec(*arguments)
     assert (done.returncode, done.stdout) == (status, "")
     assert says in done.stderr
