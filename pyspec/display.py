@@ -1,21 +1,17 @@
-"""How text and tokens look on a terminal: text that cannot drive it, words that wrap, each token's source, counts."""
+"""How text looks on a terminal: text that cannot drive it, words that wrap, counts of an answer."""
 
 from __future__ import annotations
 
-import codecs
 import re
 import unicodedata
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from itertools import groupby
 from typing import Any
 
 from rich.cells import cell_len
 from rich.console import Console
 from rich.status import Status
 from rich.text import Text
-
-from pyspec.tokens import Source, Token
 
 _JOINERS = "\u200c\u200d"  # format characters that Persian and emoji are written with
 _STEERING = ("Cc", "Cf", "Cs")
@@ -34,61 +30,6 @@ def safe(text: str) -> str:
 def counted(n: int, thing: str) -> str:
     """A number and what it counts, in the plural but for one."""
     return f"{n} {thing}" if n == 1 else f"{n} {thing}s"
-
-
-# -- an answer's tokens ------------------------------------------------------------------------------------------------
-
-
-_STYLES = {Source.TARGET: "", Source.ACCEPTED: "green", Source.RELAXED: "bold yellow"}
-_FRAMES = {Source.TARGET: ("", ""), Source.ACCEPTED: ("[", "]"), Source.RELAXED: ("{", "}")}
-_MEANING = {
-    Source.TARGET: "the target's own",
-    Source.ACCEPTED: "drafted, and the target's choice too",
-    Source.RELAXED: "drafted, a runner-up the target hardly ranked lower",
-}
-
-
-def token_text(tokens: Sequence[Token], piece: Callable[[int], bytes], colour: bool) -> Text:
-    """The answer by source, a legend, and for each relaxed token what the target preferred.
-
-    A character split over tokens belongs to the last of them.
-    Without colour, accepted stretches stand in [brackets] and relaxed tokens in {braces}.
-    """
-    text, relaxed = Text(), list[Token]()
-    decoder = codecs.getincrementaldecoder("utf-8")("replace")
-    for source, group in groupby(tokens, key=lambda token: token.source):
-        if source is not Source.RELAXED:  # neighbours of one source look like one text
-            said = "".join(decoder.decode(piece(token.id)) for token in group)
-            _mark(text, safe(said), source, colour)
-            continue
-        for token in group:
-            relaxed.append(token)
-            _mark(text, safe(decoder.decode(piece(token.id))), source, colour)
-            text.append(f"({len(relaxed)})", "dim")
-    text.append(decoder.decode(b"", final=True))
-    text.append("\n\n")
-    for source in Source:
-        count = sum(token.source is source for token in tokens)
-        _mark(text, source.label, source, colour)
-        text.append(f"  {counted(count, 'token')}, {_MEANING[source]}\n")
-    for number, token in enumerate(relaxed, start=1):
-        ids = token.id, token.preferred
-        said, preferred = (safe(piece(i).decode("utf-8", "replace")) for i in ids)
-        text.append(
-            f"({number}) {said!r}, the target preferred {preferred!r} by {token.gap:.3f} nats\n"
-        )
-    return text
-
-
-def print_tokens(console: Console, tokens: Sequence[Token], piece: Callable[[int], bytes]) -> None:
-    """`token_text` on a console, in colour where it has any."""
-    colour = console.color_system is not None and not console.no_color
-    console.print(token_text(tokens, piece, colour), soft_wrap=True, end="")
-
-
-def _mark(text: Text, words: str, source: Source, colour: bool) -> None:
-    before, after = ("", "") if colour else _FRAMES[source]
-    text.append(f"{before}{words}{after}", _STYLES[source])
 
 
 # -- what drafts did for it --------------------------------------------------------------------------------------------
@@ -323,18 +264,23 @@ def _cells(gap: str, column: int) -> int:
     return at - column
 
 
+Paint = Callable[[str], Iterable[tuple[str, str]]]
+"""Divides text that is shown into parts, each with a style of rich."""
+
+
 class Screen:
     """Where the chat writes: answers and what commands show to `out`, all the rest to `err`."""
 
     def __init__(self, out: Console, err: Console) -> None:
-        self._out = out
+        self.out = out
+        """Where answers go."""
         self._err = err
         self.progress = PromptStatus(err)
 
     def say(self, text: str) -> None:
         """A line of what a command was asked to show."""
-        self._out.file.write(safe(text) + "\n")
-        self._out.file.flush()
+        self.out.file.write(safe(text) + "\n")
+        self.out.file.flush()
 
     def table(self, rows: Iterable[tuple[str, str]]) -> None:
         """Names and values, one pair a line."""
@@ -343,27 +289,31 @@ class Screen:
 
     def note(self, text: str) -> None:
         """A dim line about what happened."""
-        self._err.print(Text(safe(text), "dim"), soft_wrap=True)
+        self._err.print(Text(safe(text), "dim"), soft_wrap=not self._err.is_terminal)
 
     def error(self, text: str) -> None:
         """A sentence about what went wrong."""
-        self._err.print(Text(safe(text), "red"), soft_wrap=True)
-
-    def tokens(self, tokens: Sequence[Token], piece: Callable[[int], bytes]) -> None:
-        """An answer's tokens by their source."""
-        print_tokens(self._out, tokens, piece)
+        self._err.print(Text(safe(text), "red"), soft_wrap=not self._err.is_terminal)
 
     @contextmanager
-    def answering(self, *, wrap: bool = True) -> Iterator[Callable[[str], None]]:
-        """Gives what writes the pieces of one answer; ends its last line. wrap: words at a terminal's edge."""
+    def answering(
+        self, *, wrap: bool = True, paint: Paint | None = None
+    ) -> Iterator[Callable[[str], None]]:
+        """Gives what writes the pieces of one answer; ends its last line. wrap: words at a terminal's edge.
+
+        paint: gives parts of what is shown their styles, in order.
+        """
         ends = ["\n"]
-        wrapper = Wrapper(self._out.width) if wrap and self._out.is_terminal else None
+        wrapper = Wrapper(self.out.width) if wrap and self.out.is_terminal else None
 
         def put(shown: str) -> None:
             if shown:
                 ends[0] = shown[-1]
-                self._out.file.write(shown)
-                self._out.file.flush()
+                if paint is None:
+                    self.out.file.write(shown)
+                for part, style in paint(shown) if paint else ():
+                    self.out.out(part, style=style or None, highlight=False, end="")
+                self.out.file.flush()
 
         def write(text: str) -> None:
             self.progress.stop()
@@ -376,5 +326,5 @@ class Screen:
             if wrapper:
                 put(wrapper.finish())
             if ends[0] != "\n":
-                self._out.file.write("\n")
-                self._out.file.flush()
+                self.out.file.write("\n")
+                self.out.file.flush()

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Callable
 
 import pytest
-from chat.fake import FakeModel, screen
+from chat.fake import screen
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyspec.display import Wrapper, safe, stats_line, token_text, verdict
-from pyspec.tokens import Source, Token
+from pyspec.display import Wrapper, safe, stats_line, verdict
 
 BLOCK = {
     "rounds": 25, "mean_length": 1.6, "drafted": 12, "verified": 10, "accepted": 8, "relaxed": 2, "relaxed_nats": 0.5,
@@ -21,12 +19,6 @@ BLOCK = {
 
 MOSTLY_OFF = {"rounds_by_length": {0: 20, 3: 5}}
 """The choices of an answer in which few drafts were checked."""
-
-
-def token(number: int, source: Source = Source.TARGET) -> Token:
-    """A token of an id; relaxed ones have a gap."""
-    gap = 0.5 if source is Source.RELAXED else 0.0
-    return Token(number, source, gap, ord("-"))
 
 
 @pytest.mark.parametrize(
@@ -60,43 +52,6 @@ def test_safe_text_has_no_control_characters(text: str) -> None:
 def test_safe_keeps_text(text: str) -> None:
     """Languages and emoji stay whole."""
     assert safe(text) == text
-
-
-def framed(tokens: list[Token], piece: Callable[[int], bytes]) -> str:
-    """The answer as it is shown without colour, with its sources."""
-    return token_text(tokens, piece, colour=False).plain.partition("\n\n")[0]
-
-
-def test_neighbours_of_one_source_are_joined() -> None:
-    """Stretches of one source stand in one frame; each relaxed token in its own."""
-    target, accepted, relaxed = Source
-    sources = (target, accepted, accepted, relaxed, relaxed)
-    tokens = [token(ord(char), source) for char, source in zip("abcde", sources, strict=True)]
-    assert framed(tokens, FakeModel([]).piece) == "a[bc]{d}(1){e}(2)"
-
-
-def test_a_character_split_over_tokens_is_whole() -> None:
-    """Bytes of one character in two tokens are shown with the second; one that is cut is said."""
-    data = "é".encode()
-    split = [token(0), token(1, Source.ACCEPTED)]
-    assert framed(split, lambda at: data[at : at + 1]) == "[é]"
-    assert framed(split[:1], lambda at: data[at : at + 1]) == "\N{REPLACEMENT CHARACTER}"
-
-
-def test_tokens_in_colour_have_no_frames() -> None:
-    """A colour terminal gets colours instead of brackets."""
-    shown, text = screen(colour=True)
-    shown.tokens([token(ord("a")), token(ord("b"), Source.ACCEPTED)], FakeModel([]).piece)
-    assert "a\x1b[32mb\x1b[0m" in text.getvalue()
-    assert "[b]" not in text.getvalue()
-
-
-def test_tokens_cannot_drive_the_terminal() -> None:
-    """Escapes inside tokens are dropped in the colour view, in the list of relaxed ones too."""
-    shown, text = screen(colour=True)
-    shown.tokens([token(0x1B), token(0x9B, Source.RELAXED)], lambda at: chr(at).encode() + b"]52;x")
-    assert "\x1b]" not in text.getvalue()
-    assert "\x9b" not in text.getvalue()
 
 
 def test_answers_cannot_drive_the_terminal() -> None:

@@ -28,6 +28,7 @@ LAYERS = [
         "sampling",
         "grammar",
         "display",
+        "token_view",
         "tables",
     ],
     ["_lib", "limits"],

@@ -11,6 +11,7 @@ from pyspec.chat import files
 from pyspec.chat.talk import FIELDS, Chat, apply, changed, values
 from pyspec.display import counted, stats_table
 from pyspec.errors import InputError
+from pyspec.token_view import print_tokens
 
 KEYS = (
     ("Ctrl-C", "stop the answer and keep what was said; twice leaves"),
@@ -202,6 +203,23 @@ def _used(role: str) -> Callable[[Chat, str], None]:
     return use
 
 
+def _model(chat: Chat, argument: str) -> None:
+    """Load another target, or say what is loaded. What was said stays, as text."""
+    if argument:
+        chat.model.use(model=argument, draft="auto")
+        chat.conversation.forget_tokens()
+        chat.screen.note(f"{chat.model.name}, draft {chat.model.draft}")
+    else:
+        chat.screen.table(chat.model.describe())
+
+
+def _compare(chat: Chat, argument: str) -> None:
+    if not argument:
+        chat.compare_speed()
+    elif _choice(argument, "rule"):
+        chat.compare()
+
+
 def _show(chat: Chat, argument: str) -> None:
     for name in [_choice(argument, *_SHOWS)] if argument else ["model", "settings"]:
         _SHOWS[name](chat)
@@ -218,7 +236,7 @@ def _show_tokens(chat: Chat) -> None:
     answer = chat.conversation.last_answer
     if answer is None or not answer.tokens:
         raise InputError("there is no answer with known tokens", "ask something first")
-    chat.screen.tokens(answer.tokens, chat.model.piece)
+    print_tokens(chat.screen.out, answer.tokens, chat.model.piece)
 
 
 _SHOWS: dict[str, Callable[[Chat], None]] = {
@@ -233,7 +251,9 @@ _RULES, _AMOUNTS = ("margin", "strict"), ("on", "brief", "off")
 
 COMMANDS = (
     Command("help", _help, "list the commands"),
+    Command("?", _help, "list the commands"),
     Command("exit", _exit, "leave"),
+    Command("quit", _exit, "leave"),
     Command("bye", _exit, "leave"),
     Command("clear", _clear, "begin anew, with the same system text"),
     Command("regen", lambda chat, _: chat.regen(), "answer the last question again"),
@@ -245,9 +265,10 @@ COMMANDS = (
     Command("set", _set, "change a setting", "NAME VALUE", tuple(FIELDS)),
     Command("show", _show, "show what is in force", "|".join(_SHOWS), tuple(_SHOWS)),
     Command("verify", _chosen("verify", *_RULES), "how drafts are accepted", "margin|strict", _RULES),
+    Command("model", _model, "talk with another model; without a name, what is loaded", "NAME|FILE", takes_file=True),
     Command("draft", _used("draft"), "draft with something else", "NAME|none|lookup|mtp|auto", _DRAFTS, takes_file=True),
     Command("companion", _used("companion"), "judge drafts with it", "NAME|none", _COMPANIONS, takes_file=True),
     Command("stats", _chosen("stats", *_AMOUNTS), "what is said after each answer", "on|brief|off", _AMOUNTS),
-    Command("compare", lambda chat, _: chat.compare(), "answer again by the other rule, and show both"),
+    Command("compare", _compare, "answer again without drafts, or by the other rule, and say how fast", "[rule]", ("rule",)),
 )  # fmt: skip
 """Every command."""

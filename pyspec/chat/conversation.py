@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -109,6 +109,12 @@ class Conversation:
         """The newest answer."""
         return self.exchanges[-1].answer if self.exchanges else None
 
+    def forget_tokens(self) -> None:
+        """Keep answers as text alone: another model has other tokens."""
+        for exchange in self.exchanges:
+            if exchange.answer is not None:
+                exchange.answer = replace(exchange.answer, tokens=())
+
     def messages(self, first: int = 0) -> list[Message]:
         """The turns from exchange `first` on, after the system turn."""
         turns = [Message(role="system", content=self.system)] if self.system is not None else []
@@ -169,8 +175,9 @@ def _utf8(text: str) -> str:
 class LlamaChat:
     """A model to talk with, over one context for all turns.
 
-    opener: loads it; `use` calls it again with draft= or companion=. name: of the target's file; draft, companion: names of
-    what drafts and judges, or none; n_ctx: tokens the context holds; stats: what the last answer did, None for nothing.
+    opener: loads it; `use` calls it again with model=, draft= or companion=. name: of the target's file; draft,
+    companion: names of what drafts and judges, or none; n_ctx: tokens the context holds; stats: what the last answer did,
+    None for nothing.
     One answer at a time; `cancel` alone may come from another thread.
     """
 
@@ -219,7 +226,7 @@ class LlamaChat:
         self.llm.close()
 
     def use(self, **other: str) -> None:
-        """Open again with another draft or companion, and read the context anew; on an error, with the former ones."""
+        """Open again with another model, draft or companion, and read the context anew; on an error, with the former ones."""
         self.llm.close()  # first: two targets need not fit into memory
         try:
             self._open(self._other | other)

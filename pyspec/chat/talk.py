@@ -24,10 +24,11 @@ from pyspec.display import Screen, counted, stats_line, verdict
 from pyspec.engine.handle import MAX_DRAFT
 from pyspec.errors import InputError, OptionError, PyspecError
 from pyspec.llama import Piece
-from pyspec.options import AnswerOptions, Speculation
+from pyspec.options import OFF, AnswerOptions, Speculation
 from pyspec.policy.lengths import parse_length
 from pyspec.rules import Margin, Strict, Verification
 from pyspec.sampling import Sampling
+from pyspec.token_view import TokenPaint, has_colour
 from pyspec.tokens import common_prefix
 
 # -- settings, by the names that `/set` takes --------------------------------------------------------------------------
@@ -82,6 +83,7 @@ class ChatSettings:
 
     seed: None draws one for each answer. trim: drop the oldest turns when the context is full. stats: `brief` for a
     sentence after each answer, `on` for the counts as well, `off` for nothing. wrap: break lines between words.
+    tokens: colour answers by where their tokens came from.
     """
 
     temp: float = _setting(0.8, _number(float, 0, 100))
@@ -100,6 +102,7 @@ class ChatSettings:
     trim: bool = _setting(True, _switch)
     stats: str = _setting(BRIEF, _one_of(FULL, BRIEF, SILENT))
     wrap: bool = _setting(True, _switch)
+    tokens: bool = _setting(False, _switch)
 
     @property
     def margin(self) -> Margin:
@@ -239,6 +242,21 @@ class Chat:
             raise InputError("there is nothing to take back", "ask something first")
         return self.conversation.exchanges.pop()
 
+    def compare_speed(self) -> None:
+        """Answer the last question again without drafts, and say how fast both came; the first answer stays."""
+        old = self._last_answer("nothing was answered yet, so there is nothing to compare")
+        self.screen.say("--- without drafts")
+        rule = self.settings.rule
+        prompt = self.model.prompt(self.conversation.question())
+        new = self._stream(prompt, replace(self._options(old.seed, rule), speculation=OFF))
+        if new.stats is None or old.stats is None:
+            return
+        slow, fast = new.stats.rate, old.stats.rate
+        self.screen.say(
+            f"--- {slow:.1f} tokens/s without drafts, {fast:.1f} with them ({fast / max(slow, 1e-9):.1f} times); "
+            f"{_difference(old, new)}"
+        )
+
     def compare(self) -> None:
         """Answer the last question again by the other rule and show both; the first one stays."""
         old = self._last_answer("nothing was answered yet, so there is nothing to compare")
@@ -301,15 +319,17 @@ class Chat:
     def _stream(self, prompt: list[int], options: AnswerOptions) -> Reply:
         """Show an answer as it comes. An error ends it; what had come is kept."""
         said: list[Piece] = []
-        pieces = self.model.answer(prompt, options)
+        pieces, paint = self.model.answer(prompt, options), self._paint()
         try:
             with (
-                self.screen.answering(wrap=self.settings.wrap) as write,
+                self.screen.answering(wrap=self.settings.wrap, paint=paint) as write,
                 self.guard(self._stop) as signals,
                 closing(pieces),
             ):
                 for piece in pieces:
                     said.append(piece)
+                    if paint is not None:
+                        paint.take(piece.tokens)
                     write(piece.text)
         except PyspecError as error:
             if not said:
@@ -318,6 +338,12 @@ class Chat:
         if _SIGTERM in (signals or ()):
             self.leaving, self.exit_code = True, TERMINATED
         return Reply.of(said, options.sampling.seed, self.model.piece, self.model.stats)
+
+    def _paint(self) -> TokenPaint | None:
+        """What colours an answer's tokens, where that is wanted and there are colours."""
+        if not (self.settings.tokens and has_colour(self.screen.out)):
+            return None
+        return TokenPaint(self.model.piece, colour=True)
 
     def _stop(self) -> None:
         self.interrupted_at = monotonic()

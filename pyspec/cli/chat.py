@@ -32,8 +32,8 @@ from pyspec.cli.options import (
     ShownOptions,
     open_model,
 )
-from pyspec.cli.streams import console_of, interruptible
-from pyspec.display import STATS_HELP, Screen
+from pyspec.cli.streams import interruptible, screen_of
+from pyspec.display import STATS_HELP
 
 EXAMPLES = [
     ("pyspec chat", "The default model"),
@@ -55,19 +55,18 @@ class TalkOptions(DialogueOptions):
         help="Drop the oldest turns when the context is full, and say so.")
     max_tokens: int | None = option("Chat", "-n", "--max-tokens", aliases=("--n-predict", "--predict"), metavar="N",
         type=click.IntRange(min=-1), help="Most tokens of an answer; as many as fit if not given, or -1.")
-    wrap: bool = option("Output", "--wrap/--no-wrap", default=True, help="Break lines between words on a terminal.")
     # fmt: on
 
     def settings(
-        self, drafts: DraftOptions, sampler: SamplerOptions, stats: bool | None
+        self, drafts: DraftOptions, sampler: SamplerOptions, shown: ShownOptions
     ) -> ChatSettings:
         """What `/set` changes, as it begins."""
         sampler.sampling()  # refuses numbers that cannot be, as the rule does
-        given = {**vars(sampler), **vars(drafts), "trim": self.trim, "wrap": self.wrap}
+        given = {**vars(sampler), **vars(drafts), "trim": self.trim, "wrap": shown.wrap}
         given["temp"] = given.pop("temperature")
         given["seed"] = None if sampler.seed is None else sampler.seed & 0xFFFFFFFF
         given["max_tokens"] = None if self.max_tokens == -1 else self.max_tokens
-        return ChatSettings(**given, stats={None: BRIEF, True: FULL, False: SILENT}[stats])
+        return ChatSettings(**given, stats={None: BRIEF, True: FULL, False: SILENT}[shown.stats])
 
 
 FIRST = (
@@ -95,9 +94,9 @@ def chat(
     resumed = newest() if asked.going_on else None
     if asked.going_on and models.model is None:
         models = replace(models, model=last_model())
-    settings = asked.settings(drafts, sampler, shown.stats)
+    settings = asked.settings(drafts, sampler, shown)
     model = LlamaChat(lambda **other: open_model(replace(models, **other), drafts, engine))
-    talk = Chat(model, _screen(shown.color), interruptible, settings)
+    talk = Chat(model, screen_of(shown.color), interruptible, settings)
     talk.conversation = Conversation(asked.system)
     if on_terminal:
         editor = TerminalReader()
@@ -127,10 +126,3 @@ def _greet(talk: Chat) -> None:
 
 def _terminate(_signal: int, _frame: FrameType | None) -> None:
     sys.exit(143)
-
-
-def _screen(color: str) -> Screen:
-    for stream in (sys.stdout, sys.stderr):
-        if hasattr(stream, "reconfigure"):  # a terminal that lacks a character is no reason to end
-            stream.reconfigure(errors="replace")
-    return Screen(console_of(color), console_of(color, stderr=True))

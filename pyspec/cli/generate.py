@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterable
-from contextlib import closing
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import click
-from rich.console import Console
 
 from pyspec.chat.conversation import Conversation, Exchange, LlamaChat, Reply
 from pyspec.chat.files import last_model, load, new_path, newest, restore, save
@@ -25,13 +24,11 @@ from pyspec.cli.options import (
     ShownOptions,
     open_model,
 )
-from pyspec.cli.streams import console_of, exit_code, file_text, interruptible, prompt_text
+from pyspec.cli.streams import exit_code, file_text, interruptible, prompt_text, screen_of
 from pyspec.display import (
     STATS_HELP,
-    PromptStatus,
+    Screen,
     counted,
-    print_tokens,
-    safe,
     stats_line,
     verdict,
 )
@@ -41,6 +38,7 @@ from pyspec.mirror import PromptCache
 from pyspec.options import AnswerOptions
 from pyspec.sampling import Constraint, bounded, schema_grammar
 from pyspec.text.template import PLAIN
+from pyspec.token_view import TokenPaint, has_colour, print_legend
 
 _FILE = click.Path(path_type=Path, dir_okay=False)
 
@@ -115,7 +113,7 @@ class OutputOptions(ShownOptions):
     """What is printed, beside the text or instead of it."""
 
     # fmt: off
-    tokens: bool = option("Output", "--tokens", is_flag=True, help="Say for each token where it came from.")
+    tokens: bool = option("Output", "--tokens", is_flag=True, help="Show for each token where it came from.")
     as_json: bool = option("Output", "--json", is_flag=True, help="Print one JSON object instead of text.")
     # fmt: on
 
@@ -140,7 +138,7 @@ def generate(
     output: OutputOptions,
 ) -> int:
     """Answer PROMPT, the text of a file, or what is piped to stdin; where there are several, joined in this order."""
-    text = asked.text(prompt)
+    text, screen = asked.text(prompt), screen_of(output.color)
     sampling, speculation, grammar = sampler.sampling(), drafts.speculation, shape.gbnf()
     if asked.going_on and models.model is None:
         models = replace(models, model=last_model())
@@ -152,24 +150,23 @@ def generate(
         tokens = model.template.bare(text) if raw else model.prompt(conversation.messages())
         pieces, signals = [Piece("", (), "length")], list[int]()
         if shape.max_tokens != 0:
-            reading = PromptStatus(Console(stderr=True))
             options = AnswerOptions(
-                sampling, speculation, shape.max_tokens, grammar=shaped, progress=reading
+                sampling, speculation, shape.max_tokens, grammar=shaped, progress=screen.progress
             )
             cache = PromptCache(model.llm, asked.prompt_cache)
             cache.restore(tokens)
 
             def begun() -> None:
-                reading.stop()
+                screen.progress.stop()
                 cache.keep(tokens)
 
             answer = model.answer(tokens, options, shape.stop)
-            shown = not (output.as_json or output.tokens)
-            pieces, signals = _answer(answer, model.cancel, begun, shown=shown)
+            with _writer(screen, output, model.piece) as write:
+                pieces, signals = _answer(answer, model.cancel, begun, write)
         if path is not None and any(piece.text for piece in pieces):
             conversation.exchanges[-1].answer = Reply.of(pieces, sampling.seed, model.piece)
             _keep(path, conversation, model)
-        _say(model.llm, pieces, output, shape.max_tokens)
+        _say(model.llm, pieces, output, shape.max_tokens, screen)
     return exit_code(signals) if pieces[-1].finish_reason == "cancelled" else 0
 
 
@@ -198,31 +195,60 @@ def _keep(path: Path, conversation: Conversation, model: LlamaChat) -> None:
         click.echo(f"the answer is not logged: {error}", err=True)
 
 
+@contextmanager
+def _writer(
+    screen: Screen, output: OutputOptions, piece: Callable[[int], bytes]
+) -> Iterator[Callable[[Piece], None]]:
+    """Gives what shows the pieces of the answer: a pipe gets the text as it is, unless all is printed later as a whole."""
+    if output.as_json:
+        yield lambda _: None
+    elif output.tokens:
+        paint = TokenPaint(piece, colour=has_colour(screen.out))
+
+        def painted(said: Piece) -> None:
+            paint.take(said.tokens)
+            write(said.text)
+
+        with screen.answering(wrap=output.wrap, paint=paint) as write:
+            yield painted
+        screen.out.file.write(paint.finish())
+    elif screen.out.is_terminal:
+        with screen.answering(wrap=output.wrap) as write:
+            yield lambda said: write(said.text)
+    else:
+        yield lambda said: _write(said.text)
+        _write("\n")
+
+
+def _write(text: str) -> None:
+    sys.stdout.write(text)
+    sys.stdout.flush()
+
+
 def _answer(
     answer: Iterable[Piece],
     cancel: Callable[[], None],
     begun: Callable[[], None],
-    *,
-    shown: bool,
+    write: Callable[[Piece], None],
 ) -> tuple[list[Piece], list[int]]:
-    """Write text to stdout as it comes unless it is printed later as a whole; with the signals that came."""
+    """Show text as it comes; with the signals that came."""
     pieces: list[Piece] = []
-    on_terminal = sys.stdout.isatty()
     with interruptible(cancel) as signals:
         for piece in answer:
             if not pieces:
                 begun()
             pieces.append(piece)
-            if shown and piece.text:
-                sys.stdout.write(safe(piece.text) if on_terminal else piece.text)
-                sys.stdout.flush()
-    if shown:
-        click.echo()
+            if piece.text:
+                write(piece)
     return pieces, signals
 
 
 def _say(
-    llm: SpeculativeLlama, pieces: list[Piece], output: OutputOptions, max_tokens: int
+    llm: SpeculativeLlama,
+    pieces: list[Piece],
+    output: OutputOptions,
+    max_tokens: int,
+    screen: Screen,
 ) -> None:
     """Everything behind the answer."""
     if output.as_json:
@@ -230,15 +256,15 @@ def _say(
         return
     if output.tokens:
         tokens = [token for piece in pieces for token in piece.tokens]
-        print_tokens(console_of(output.color), tokens, llm.piece)
+        print_legend(screen.out, tokens, llm.piece)
     if cut := _cut(llm, pieces, max_tokens):
-        click.echo(cut, err=True)
+        screen.note(cut)
     if output.stats is False or not llm.last_speculation:
         return
     rate = llm.last_timings["tokens_per_second"]
-    click.echo(verdict(llm.last_speculation, rate), err=True)
+    screen.note(verdict(llm.last_speculation, rate))
     if output.stats:
-        click.echo(stats_line(llm.last_speculation, rate), err=True)
+        screen.note(stats_line(llm.last_speculation, rate))
 
 
 def _cut(llm: SpeculativeLlama, pieces: list[Piece], most: int) -> str:

@@ -202,6 +202,7 @@ class ShownOptions:
         help="A line of statistics behind the sentence after an answer; --no-stats for neither.")
     color: str = option("Output", "--color", type=click.Choice(["auto", "always", "never"]), default="auto",
         help="Colour of notes and tokens.")
+    wrap: bool = option("Output", "--wrap/--no-wrap", default=True, help="Break lines between words on a terminal.")
     # fmt: on
 
 

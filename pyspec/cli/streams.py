@@ -32,7 +32,7 @@ from rich.progress import (
 from rich.status import Status
 
 from pyspec.chat import TWICE_S
-from pyspec.display import safe
+from pyspec.display import Screen, safe
 from pyspec.errors import InputTooLong, OptionError
 from pyspec.store.files import utf8
 from pyspec.tables import TextTable, print_table
@@ -119,6 +119,14 @@ def console_of(color: str, *, stderr: bool = False) -> Console:
     return Console(
         stderr=stderr, highlight=False, emoji=False, force_terminal=wanted, no_color=no_color
     )
+
+
+def screen_of(color: str) -> Screen:
+    """Answers on stdout, notes on stderr."""
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):  # a terminal that lacks a character is no reason to end
+            stream.reconfigure(errors="replace")
+    return Screen(console_of(color), console_of(color, stderr=True))
 
 
 @contextmanager

@@ -17,7 +17,7 @@ from pyspec.display import Screen
 from pyspec.errors import DraftMismatch, PyspecError
 from pyspec.llama import Piece
 from pyspec.options import AnswerOptions
-from pyspec.rules import Verification
+from pyspec.rules import Strict, Verification
 from pyspec.sampling import Sampling
 from pyspec.text.template import Message
 from pyspec.tokens import Source, Token
@@ -34,6 +34,7 @@ class Asked(NamedTuple):
     prompt: list[int]
     sampling: Sampling
     rule: Verification
+    enabled: bool
 
 
 @dataclass
@@ -55,6 +56,7 @@ class FakeModel:
     failure: PyspecError | None = None
     finish: str = "stop"
     asked: list[Asked] = field(default_factory=list)
+    turns: list[list[Message]] = field(default_factory=list)
     held: list[int] = field(default_factory=list)
     cancelled: bool = False
     stats: AnswerStats | None = None
@@ -62,6 +64,7 @@ class FakeModel:
     def prompt(self, messages: Sequence[Message]) -> list[int]:
         """Turns as ids."""
         ids: list[int] = []
+        self.turns.append([*messages])
         for message in messages:
             ids += [ord(message["role"][0].upper()), ord(":")]
             ids += message.get("tokens") or [ord(c) for c in message["content"]]
@@ -78,7 +81,8 @@ class FakeModel:
 
     def answer(self, prompt: list[int], options: AnswerOptions) -> Generator[Piece, None, None]:
         """The next answer, a character at a time."""
-        ask = Asked(prompt, options.sampling, options.speculation.verification)
+        asked = options.speculation
+        ask = Asked(prompt, options.sampling, asked.verification or Strict(), asked.enabled)
         self.asked.append(ask)
         self.cancelled = False
         prompt = list(prompt)
@@ -137,8 +141,11 @@ class FakeModel:
         """End the answer."""
         self.cancelled = True
 
-    def use(self, *, draft: str | None = None, companion: str | None = None) -> None:
+    def use(
+        self, *, draft: str | None = None, companion: str | None = None, model: str | None = None
+    ) -> None:
         """Take the names; `alien` does not fit."""
+        self.name = model or self.name
         if draft == "alien":
             raise DraftMismatch("the draft speaks another vocabulary", "--draft none")
         self.draft, self.companion = draft or self.draft, companion or self.companion

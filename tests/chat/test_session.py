@@ -6,6 +6,7 @@ from contextlib import nullcontext
 from io import BytesIO
 from pathlib import Path
 
+import pytest
 from chat.fake import QUIET, FakeModel, session, talk
 
 from pyspec.chat import files
@@ -45,17 +46,43 @@ def test_show_tokens() -> None:
         "ab12~c\n"
         "ab[12]{~}(1)c\n"
         "\n"
-        "target  3 tokens, the target's own\n"
-        "[accepted]  2 tokens, drafted, and the target's choice too\n"
-        "{relaxed}  1 token, drafted, a runner-up the target hardly ranked lower\n"
+        "target: 3 tokens, the model's own; [accepted]: 2 tokens, drafted and right; "
+        "{relaxed}: 1 token, drafted and close\n"
         "(1) '~', the target preferred '-' by 0.250 nats\n"
     )
 
 
-def test_compare() -> None:
-    """`/compare` shows both answers with speeds and where they part; the first one stays in force."""
-    model = FakeModel(["abc~", "abc-", "end"])
+def test_compare_without_drafts() -> None:
+    """`/compare` answers again with nothing drafted and says both speeds; the first answer stays in force."""
+    model = FakeModel(["abc", "abc", "end"])
     _, text = session(model, "hi\n/compare\ngo on\n")
+    assert text == (
+        "abc\n--- without drafts\nabc\n"
+        "--- 50.0 tokens/s without drafts, 50.0 with them (1.0 times); the same text\nend\n"
+    )
+    assert model.asked[0].prompt == model.asked[1].prompt
+    assert [ask.enabled for ask in model.asked] == [True, False, True]
+
+
+def test_another_model_goes_on_with_the_text() -> None:
+    """`/model` loads it; what the former one said is read as text, since its tokens are others."""
+    model = FakeModel(["one", "two"])
+    _, text = session(model, "hi\n/model other\nand?\n")
+    assert text == "one\nother, draft auto\ntwo\n"
+    assert model.turns[-1][1] == {"role": "assistant", "content": "one"}
+
+
+@pytest.mark.parametrize("word", ["exit", "quit", "bye"])
+def test_leaving(word: str) -> None:
+    """By any of the usual words."""
+    code, text = session(FakeModel(["never"]), f"/{word}\nhi\n")
+    assert (code, text) == (0, "")
+
+
+def test_compare() -> None:
+    """`/compare rule` shows both answers with speeds and where they part; the first one stays in force."""
+    model = FakeModel(["abc~", "abc-", "end"])
+    _, text = session(model, "hi\n/compare rule\ngo on\n")
     assert text == (
         "abc~\n"
         "--- strict, 50.0 tok/s\n"

@@ -129,7 +129,7 @@ def test_a_conversation(terminal: Terminal, tmp_path: Path) -> None:
         "assistant",
     ] * 3
 
-    shown = terminal.say("/compare")
+    shown = terminal.say("/compare rule")
     assert "--- as loaded" in shown
     assert "--- strict: " in shown
     assert "tok/s" in shown
