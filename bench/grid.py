@@ -8,8 +8,10 @@ will be accepted before it drafts. The informed one knows all that can be known:
 often tokens of its probability are accepted. Python's own time is not counted. All of it takes three minutes of two cores.
 
 Kinds of texts: `alike`; `differ`, whose log-odds of acceptance lie around the cell's with a standard deviation of 1; `long`,
-prompts of 750 tokens and answers of 64; `turn`, where the policy has seen 12 texts of acceptance 0.25 before. `--without`: parts
-of the policy that are left out, to see what they are worth; `--parts` leaves out one after the other, in a table of its own.
+prompts of 750 tokens and answers of 64; `turn`, where the policy has seen 12 texts of acceptance 0.25 before; `head`, whose
+draft reads the target's states: its prompt no further back than 128 tokens, and each accepted token once more. `--without`:
+parts of the policy that are left out, to see what they are worth; `--parts` leaves out one after the other, in another table.
+`--held-out`: curves, acceptances, draft costs and seeds by which no constant of the policy was chosen.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from __future__ import annotations
 import random
 import sys
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from functools import cache, lru_cache
 from itertools import product
@@ -28,7 +30,17 @@ from common import arguments
 
 from pyspec.measure.records import geomean, published
 from pyspec.measure.report import table
-from pyspec.measure.simulate import Answer, Costs, Player, Times, fixed_speed, oracle_speed, planted
+from pyspec.measure.simulate import (
+    Answer,
+    Costs,
+    Player,
+    Times,
+    fixed_speed,
+    oracle_speed,
+    planted,
+    reading_ms,
+    reread_ms,
+)
 from pyspec.measure.tasks import grouped
 from pyspec.policy.acceptance import Learned
 from pyspec.policy.cost import SHAPES, CostCurve
@@ -43,18 +55,25 @@ ANSWERS = 12
 HEAD = ("curve", "start", "geometric mean of the best", "worst cell", "cells under 0.95", "worst run of plain",
         "of the oracle", "informed of the oracle")  # fmt: skip
 PAGES = {
-    False: ("README.md", "The length policy on synthetic texts"),
-    True: ("parts.md", "What the parts of the policy are worth"),
+    # by --parts, --held-out
+    (False, False): ("README.md", "The length policy on synthetic texts"),
+    (True, False): ("parts.md", "What the parts of the policy are worth"),
+    (False, True): (
+        "held-out.md",
+        "The length policy on curves and texts by which nothing of it was chosen",
+    ),
+    (True, True): ("held-out-parts.md", "What the parts of the policy are worth on the same"),
 }
 
 
 class Kind(NamedTuple):
-    """Texts of a cell: how much they differ, their lengths, and the acceptance of others before them, 0 for none."""
+    """Texts of a cell: how much they differ, their lengths, the acceptance of others before them, 0 for none; see `Answer`."""
 
     mixed: float = 0.0
     tokens: int = 200
     prompt: int = 100
     before: float = 0.0
+    window: int = 0
 
 
 KINDS: Mapping[str, Kind] = {
@@ -62,9 +81,16 @@ KINDS: Mapping[str, Kind] = {
     "differ": Kind(mixed=1.0),
     "long": Kind(tokens=64, prompt=750),
     "turn": Kind(before=0.25),
+    "head": Kind(window=128),
 }
 TINY = {1: 1.0, 2: 1.4, 4: 1.9, 8: 2.8, 16: 4.6, 64: 15.0}
 """Rows of a small model, times one row."""
+
+
+def stairs(times: str) -> dict[int, float]:
+    """Times of 1, 2, ... rows."""
+    return {rows: float(time) for rows, time in enumerate(times.split(), 1)}
+
 
 CURVES: Mapping[str, tuple[Mapping[int, float], str]] = {
     # points of the truth, and the name under which a fresh policy finds its prior
@@ -74,7 +100,25 @@ CURVES: Mapping[str, tuple[Mapping[int, float], str]] = {
     "GPU": ({1: 1.0, 16: 1.15, 64: 1.6}, "cuda"),
     "7B on CPU": ({1: 1.0, 2: 1.07, 4: 1.2, 8: 1.6, 16: 2.8, 64: 10.0}, "Q4_K_M"),
     "unknown type": (SHAPES["Q4_1"], ""),
+    "steps of 4": (stairs("1 1.5 1.9 1.45 2 2.4 2.8 2.1 2.7 2.8 2.9 3 3.2 3.4 3.6 3.8"), "Q4_K_M"),
+    "flat on Metal": ({1: 1.0, 8: 1.15, 9: 2.1, 16: 2.4, 64: 6.0}, "metal"),
 }
+HELD_OUT: Mapping[str, tuple[Mapping[int, float], str]] = {
+    "repacked, 4": (
+        stairs("1 1.8 2.5 1.6 2.6 3.3 3.9 2.6 3.5 4.2 4.9 3.6 4.5 5.2 6 4.7"),
+        "Q4_K_M",
+    ),
+    "repacked, 8": (stairs("1 2 2.4 2.7 3.2 3.5 3.8 2.3 3.2 3.6 3.9 4.3 4.5 4.8 5 3.9"), "Q8_0"),
+    "flat to 8, Metal": ({1: 1.0, 7: 1.05, 8: 1.08, 9: 2.6, 16: 3.0, 64: 7.0}, "metal"),
+    "linear, Metal": ({1: 1.0, 2: 1.9, 4: 3.7, 8: 7.3, 16: 9.0, 64: 14.0}, "metal"),
+    "flat to 8, CUDA": ({1: 1.0, 4: 1.08, 8: 1.3, 9: 2.2, 16: 2.5, 64: 4.0}, "cuda"),
+    "Q4_0 taken for BF16": (SHAPES["Q4_0"], "BF16"),
+}
+
+
+SEEN = (CURVES, ACCEPTANCES, DRAFT_COSTS, 0)
+UNSEEN = (HELD_OUT, (0.4, 0.6, 0.8, 0.9), (0.07, 0.15, 0.3), 100)
+"""Curves, acceptances, draft costs and the first seed: those that constants may be chosen by, and those that judge them."""
 
 
 class Cell(NamedTuple):
@@ -101,7 +145,11 @@ class Result(NamedTuple):
 def costs_of(curve: str, cost: float, companion: float = 1.0) -> Costs:
     """The truth of a cell, one row of the target in 10 ms; companion: a step of it in steps of the draft."""
     draft, other = (Times(TINY, 10.0 * cost * share) for share in (1.0, companion))
-    return Costs(Times(CURVES[curve][0], 10.0), draft, other)
+    return Costs(Times(_truth(curve)[0], 10.0), draft, other)
+
+
+def _truth(curve: str) -> tuple[Mapping[int, float], str]:
+    return CURVES[curve] if curve in CURVES else HELD_OUT[curve]
 
 
 @lru_cache(maxsize=64)
@@ -109,7 +157,8 @@ def texts_of(acceptance: float, seed: int, kind: str, n: int = ANSWERS) -> list[
     """Texts of a cell's kind."""
     rng, how = random.Random(f"{acceptance} {seed}"), KINDS[kind]  # noqa: S311 - reproducible, not secret
     return [
-        planted(rng, _about(acceptance, how.mixed, rng), how.tokens, how.prompt) for _ in range(n)
+        planted(rng, _about(acceptance, how.mixed, rng), how.tokens, how.prompt, window=how.window)
+        for _ in range(n)
     ]
 
 
@@ -123,7 +172,7 @@ def _about(acceptance: float, mixed: float, rng: random.Random) -> float:
 def policy_of(cell: Cell) -> GoodputPolicy:
     """The policy as it starts."""
     costs = costs_of(cell.curve, cell.cost)
-    curve = CostCurve.prior(CURVES[cell.curve][1], 10.0, cell.cost, cell.cost)
+    curve = CostCurve.prior(_truth(cell.curve)[1], 10.0, cell.cost, cell.cost)
     learned = Learned()
     if cell.known:
         learned, curve = _taught(cell, costs), costs.curve()
@@ -236,12 +285,15 @@ def _accepted_shares(texts: Sequence[Answer]) -> list[float]:
 def _informed_ms(text: Answer, costs: Costs, chances: Sequence[float], price: float) -> float:
     step = costs.draft(1)
     rounds = [costs.target(k + 1) + k * step for k in range(LONGEST + 1)]
-    ms, t = costs.draft(text.prompt) - step + rounds[0], 1
+    again = [reread_ms(text, costs, k) for k in range(LONGEST + 1)]
+    ms, t = reading_ms(text, costs) + rounds[0], 1
     while t < text.length:
         chain = text.model(t)
         likely = [chances[table_bin(p)] for p in chain.p[: min(LONGEST, text.length - t - 1)]]
-        k = best_length(survivals(likely), rounds, price)
-        ms, t = ms + rounds[k], t + 1 + min(k, chain.matched)
+        worth = 1.0 - price * again[2] / 2.0
+        k = best_length([worth * s for s in survivals(likely)], rounds, price)
+        right = min(k, chain.matched)
+        ms, t = ms + rounds[k] + again[right], t + 1 + right
     return ms
 
 
@@ -260,7 +312,7 @@ def told(found: Found) -> tuple[str, Cell, str, str, dict[Cell, float]]:
 def report(found: Found) -> str:
     """A Markdown table, a line for each curve and start."""
     rows = []
-    for curve, known in product(CURVES, (False, True)):
+    for curve, known in product(dict.fromkeys(cell.curve for cell in found), (False, True)):
         mine = {c: r for c, r in found.items() if (c.curve, c.known) == (curve, known)}
         if not mine:
             continue
@@ -296,23 +348,26 @@ def parts(cells: Sequence[Cell], play: Callable[[Sequence[Cell]], Found]) -> str
     return table(["without", *heads], rows)
 
 
+def _named(words: str, usual: Iterable[object]) -> list[str]:
+    """What an option names, else what is usual."""
+    return words.split(",") if words else [str(one) for one in usual]
+
+
 def main(words: Sequence[str] | None = None) -> None:
     """Print the table, and write it into a page in --out."""
-    how = {
-        "curve": CURVES,
-        "acceptance": ACCEPTANCES,
-        "cost": DRAFT_COSTS,
-        "without": (),
-        "kind": KINDS,
-    }
+    how = {"curve": (), "acceptance": (), "cost": (), "without": (), "kind": KINDS}
     joined = {name: ",".join(map(str, values)) for name, values in how.items()}
-    options = arguments(__doc__, words, seeds=3, jobs=1, parts=False, out=None, **joined)
+    options = arguments(
+        __doc__, words, seeds=3, jobs=1, parts=False, held_out=False, out=None, **joined
+    )
+    curves, acceptances, draft_costs, first = UNSEEN if options.held_out else SEEN
     without, kinds = tuple(filter(None, options.without.split(","))), options.kind.split(",")
     cells = [
         Cell(curve, float(a), float(cost), seed, known, without, kind)
-        for kind, a, seed in product(kinds, options.acceptance.split(","), range(options.seeds))
-        for curve in options.curve.split(",")
-        for cost, known in product(options.cost.split(","), (False, True))
+        for kind, a in product(kinds, _named(options.acceptance, acceptances))
+        for seed in range(first, first + options.seeds)
+        for curve in _named(options.curve, curves)
+        for cost, known in product(_named(options.cost, draft_costs), (False, True))
     ]
     with ProcessPoolExecutor(options.jobs) as pool:
 
@@ -324,7 +379,7 @@ def main(words: Sequence[str] | None = None) -> None:
     if options.out:
         given = published("python bench/grid.py", words if words is not None else sys.argv[1:])
         about = "\n\n".join((__doc__ or "").split("\n\n")[1:]).strip()
-        page, title = PAGES[options.parts]
+        page, title = PAGES[options.parts, options.held_out]
         options.out.mkdir(parents=True, exist_ok=True)
         (options.out / page).write_text(f"# {title}\n\nMade by `{given}`.\n\n{about}\n\n{found}\n")
 

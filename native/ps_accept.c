@@ -125,7 +125,7 @@ static ps_status commit(ps_engine *engine, int32_t index, const ps_verdict *out)
     ps_seq_drop_draft(seq, matched == out->n && !ps_reads_states(engine) ? matched : seq->draft.n);
     seq->row = -1;
     PS_TRY(ps_ctx_roll_back(engine, PS_TARGET, index, seq->n - 1));
-    PS_TRY(ps_ctx_roll_back(engine, PS_DRAFT, index, before + matched));
+    PS_TRY(ps_ctx_roll_back(engine, PS_DRAFT, index, before + matched + seq->draft.n)); /* its own tokens go on */
     return ps_ctx_roll_back(engine, PS_COMPANION, index, before + matched);
 }
 

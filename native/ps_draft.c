@@ -78,6 +78,7 @@ static ps_status begin(ps_engine *engine, ps_slot *step, const ps_stop *stop) {
         if (!ps_inputs_begin(engine, step->seq)) step->limit = 0; /* the next verify brings the states */
     }
     seq->draft.scored = 0;
+    seq->draft.kept = seq->draft.n;
     /* the row that tells the next token has to be decoded now, even where the KV holds it from a longer draft */
     PS_TRY(ps_ctx_roll_back(engine, PS_DRAFT, step->seq, seq->n + seq->draft.n - 1));
     seq->draft.fed = step->limit > seq->draft.n ? seq->n + seq->draft.n - 1 - ctx->n_kv[step->seq] : 0;

@@ -105,6 +105,7 @@ typedef struct ps_draft {
     int32_t n;
     int32_t scored;
     int32_t fed;
+    int32_t kept;
     int32_t token[PS_MAX_DRAFT];
     float p[PS_MAX_DRAFT];
     float entropy[PS_MAX_DRAFT];

@@ -160,6 +160,7 @@ typedef struct ps_draft {
     int32_t n;
     int32_t scored; /* non-zero when s, a, pc and top hold the companion's view */
     int32_t fed;    /* rows that the draft model decoded before these, to catch up with the text */
+    int32_t kept;   /* of these, those that an earlier call drafted: they took no decode in this one */
     int32_t token[PS_MAX_DRAFT];
     float p[PS_MAX_DRAFT];       /* draft's full-softmax probability of its token; 0 when unknown (lookup) */
     float entropy[PS_MAX_DRAFT]; /* of the draft's softmax, nats */

@@ -94,7 +94,8 @@ class Engine:
         self._count = ffi.new("int32_t *")
         self._counters = ffi.new("ps_counters *")
         self._verdict = ffi.new("ps_verdict *")
-        self._window = 0
+        self.window = 0
+        """How far back a draft that reads the target's states begins; 0 for another one."""
 
     def attach(self, role: Role, context: int, model: int, *owners: object) -> None:
         """Give a role its llama_context and llama_model, as addresses; 0 empties the role. owners: who frees them."""
@@ -112,7 +113,7 @@ class Engine:
         struct.n_hidden, struct.width = states.n_hidden, states.width
         struct.layer, struct.window = list(states.layers), states.window
         check(lib.ps_engine_read_states(self._engine, struct), "showing the draft the states")
-        self._window = states.window
+        self.window = states.window
 
     def set_tokens(self, seq: int, tokens: Sequence[int], held: int = -1) -> int:
         """Make `tokens` the committed text of a sequence; every KV keeps the common prefix.
@@ -149,7 +150,7 @@ class Engine:
         A draft that reads states reads no further back than those that are kept for it.
         """
         behind = max(0, n_tokens - 1 - self.held(role, seq))
-        return min(behind, self._window) if self._window and role == Role.DRAFT else behind
+        return min(behind, self.window) if self.window and role == Role.DRAFT else behind
 
     def set_stop(self, floors: Sequence[float], table: Sequence[float] | None) -> None:
         """When drafting stops: after token i, survival under floors[i]; the last floor holds for the rest."""

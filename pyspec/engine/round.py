@@ -37,6 +37,7 @@ class _Drafted:
     steps: int = 0
     t_companion: float = 0.0
     companion_rows: int = 0
+    companion_read: int = 0
     caught_up: int = 0
 
 
@@ -122,6 +123,7 @@ class Loop:
                 draft_steps=drafted.steps,
                 t_companion=drafted.t_companion,
                 companion_rows=drafted.companion_rows,
+                companion_read=drafted.companion_read,
                 caught_up=drafted.caught_up,
                 t_round=1e3 * (perf_counter() - start),
                 depth=max([place.depth for place in places]),
@@ -154,7 +156,10 @@ class Loop:
         # the first token does not wait for a draft to read the prompt
         if room < 1 or not run.tally.rounds or not (by_model or self._may_look_up(run)):
             return Place(run.seq, 0, 0, left, n)
-        return Place(run.seq, room, self._lag(run, n) if by_model else 0, left, n)
+        if not by_model:
+            return Place(run.seq, room, 0, left, n)
+        scores = self.engine.lag(Role.COMPANION, run.seq, n) if self.companion else 0
+        return Place(run.seq, room, self._lag(run, n), left, n, scores, self.engine.window > 0)
 
     def _lag(self, run: Run, n: int) -> int:
         if self.translated is not None:
@@ -261,11 +266,14 @@ class Loop:
         for one, draft in zip(asked, drafts):
             drafted.drafts[one.i] = draft
         drafted.t_draft = 1e3 * (middle - start)
-        drafted.steps = max(draft.n for draft in drafts)
+        drafted.steps = max(view.n - view.kept for view in views)
         drafted.caught_up = sum(view.fed for view in views)
         if scored:
             drafted.t_companion = 1e3 * (end - middle)
-            drafted.companion_rows = sum(draft.n for draft in drafts)
+            drafted.companion_read = sum(
+                one.place.companion_lag for one, draft in zip(asked, drafts) if draft.n
+            )
+            drafted.companion_rows = drafted.companion_read + sum(draft.n for draft in drafts)
 
     def _score(self, seqs: list[int]) -> bool:
         try:

@@ -80,12 +80,21 @@ NOTHING = Chain(0, 0, 0)
 
 
 class Answer(msgspec.Struct):
-    """One answer: how long it and its prompt are, and what the draft model and lookup propose, by position."""
+    """One answer: how long it and its prompt are, and what the draft model and lookup propose, by position.
+
+    window: how far back a draft that reads the target's states begins to read, 0 for one that does not: the former reads
+    accepted tokens once more, the latter keeps what it drafted beyond them.
+    """
 
     length: int
     prompt: int
     models: dict[int, Chain]
     lookups: dict[int, Chain]
+    window: int = 0
+
+    def unread(self, behind: int) -> int:
+        """Of so many tokens that the draft model's KV lacks, those that it reads."""
+        return min(behind, self.window) if self.window else behind
 
     def model(self, t: int) -> Chain:
         """What the draft model proposes where t tokens are committed."""
@@ -134,8 +143,9 @@ class Costs(NamedTuple):
 
 
 def planted(
-    rng: random.Random, acceptance: float, length: int, prompt: int, spread: float = 1.5
-) -> Answer:
+    rng: random.Random, acceptance: float, length: int, prompt: int, spread: float = 1.5,
+    window: int = 0,
+) -> Answer:  # fmt: skip
     """A text with planted acceptance.
 
     Position t is accepted with a chance q(t) whose mean is `acceptance`: logit q varies by `spread` (standard deviation)
@@ -152,7 +162,7 @@ def planted(
         says.append(_sigmoid(1.1 * logit + 0.3 + rng.gauss(0.0, error)))
         off.append(_sigmoid(rng.gauss(level - 1.0, spread + error)))
         entropy.append(max(0.0, 3.2 * (1.0 - says[-1]) + rng.gauss(0.0, 0.25)))
-    answer = Answer(length, prompt, {}, {})
+    answer = Answer(length, prompt, {}, {}, window)
     for t in range(length):
         right = next((i for i in range(LONGEST) if not ok[t + i]), LONGEST)
         p = says[t : t + right + 1] + off[t + right + 1 : t + LONGEST]
@@ -180,12 +190,21 @@ def _level(mean: float, spread: float) -> float:
 
 
 class Position:
-    """A text in flight: committed tokens, how far the side models' KV lags behind them, and what this round drafted."""
+    """A text in flight: committed tokens, how far the side models' KV lags behind them, and what this round drafted.
+
+    kept: tokens that the draft model has drafted from here already.
+    """
 
     def __init__(self, text: Answer) -> None:
         self.text, self.t = text, 0
-        self.lag = self.companion_lag = text.prompt - 1
+        self.behind = self.companion_lag = text.prompt - 1
+        self.kept = 0
         self.begin()
+
+    @property
+    def lag(self) -> int:
+        """Tokens that the draft model has to read."""
+        return self.text.unread(self.behind)
 
     @property
     def room(self) -> int:
@@ -196,11 +215,12 @@ class Position:
     def place(self) -> Place:
         """Where it stands, as the loop gives it to a policy."""
         left = self.text.length - self.t
-        return Place(0, self.room, self.lag, left, self.text.prompt + self.t)
+        depth, rereads = self.text.prompt + self.t, self.text.window > 0
+        return Place(0, self.room, self.lag, left, depth, self.companion_lag, rereads)
 
     @property
     def by_model(self) -> int:
-        """Tokens that the draft model drafted in this round."""
+        """Tokens of this round's draft, if the draft model drafted it."""
         return self.draft.n if self.draft.source != LOOKUP else 0
 
     def begin(self) -> None:
@@ -212,8 +232,12 @@ class Position:
         self.chain = self.text.lookup(self.t)
         n = min(self.chain.n, self.room)
         if self.chain.match_length < plan.lookup_min:
-            self.chain = self.text.model(self.t)
-            n = drafted(self.chain, max(0, min(plan.lengths[0], self.room)), plan)
+            self.chain, most = self.text.model(self.t), max(0, min(plan.lengths[0], self.room))
+            # a companion judges whole drafts, so none is kept where it looks
+            self.kept = 0 if plan.use_companion or not most else self.kept
+            n = max(self.kept, drafted(self.chain, most, plan, self.kept)) if most else 0
+        else:
+            self.kept = 0
         self.draft = self.chain.draft(n, plan.use_companion)
 
     def settle(self, used: int, scored: bool) -> SeqOutcome:
@@ -221,7 +245,10 @@ class Position:
         accepted, n = min(used, self.chain.matched), self.by_model
         following = used < self.chain.matched if accepted == used < self.draft.n else None
         self.t = min(self.t + accepted + 1, self.text.length)
-        self.lag = int(accepted >= n) if n else self.lag + accepted + 1
+        goes_on = bool(n and following) and not self.text.window
+        self.kept = n - accepted - 1 if goes_on else 0
+        held = accepted if self.text.window else int(accepted >= n)
+        self.behind = held if n else self.behind + accepted + 1
         self.companion_lag = (
             int(accepted >= n) if n and scored else self.companion_lag + accepted + 1
         )
@@ -285,13 +312,16 @@ class Player:
         """The side models' times; whether the companion scored."""
         if not at.by_model:
             return False
-        out.draft_steps, out.caught_up = at.by_model, at.lag
-        for behind in (at.lag, *[0] * (at.by_model - 1)):
-            out.t_draft += self.costs.draft(behind + 1)
+        out.draft_steps = at.by_model - at.kept
+        if out.draft_steps:
+            out.caught_up = 0 if at.kept else at.lag
+            rest = (out.draft_steps - 1) * self.costs.draft(1)
+            out.t_draft = self.costs.draft(out.caught_up + 1) + rest
         scored = plan.use_companion and bool(at.draft.s)
         if scored:
-            out.companion_rows = at.by_model
-            out.t_companion = self.costs.companion(at.by_model + at.companion_lag)
+            out.companion_read = at.companion_lag
+            out.companion_rows = at.by_model + at.companion_lag
+            out.t_companion = self.costs.companion(out.companion_rows)
         return scored
 
     def _noisy(self, ms: float) -> float:
@@ -299,14 +329,14 @@ class Player:
         return ms * exp(self._rng.gauss(0.0, _NOISE)) if ms else 0.0
 
 
-def drafted(chain: Chain, longest: int, plan: Plan) -> int:
-    """Where the loop in C would stop drafting."""
+def drafted(chain: Chain, longest: int, plan: Plan, kept: int = 0) -> int:
+    """Where the loop in C would stop drafting that goes on behind what was kept."""
     survival, most = 1.0, min(longest, chain.n)
     if plan.table is None:
         return most
     for i in range(most):
         survival *= plan.table[table_bin(chain.p[i])]
-        if survival < plan.floors[min(i, len(plan.floors) - 1)]:
+        if i + 1 >= kept and survival < plan.floors[min(i, len(plan.floors) - 1)]:
             return i + 1
     return most
 
@@ -324,8 +354,8 @@ def fixed_speed(texts: Sequence[Answer], costs: Costs, k: int) -> float:
             accepted = min(n, chain.matched)
             ms += verify[n]
             if n:
-                ms += costs.draft(1 + lag) + (n - 1) * step
-                lag = int(accepted == n)
+                ms += costs.draft(1 + text.unread(lag)) + (n - 1) * step
+                lag = accepted if text.window else int(accepted == n)
             else:
                 lag += 1
             t += accepted + 1
@@ -341,19 +371,34 @@ def oracle_speed(texts: Sequence[Answer], costs: Costs) -> float:
     """
     ms = tokens = 0.0
     for text in texts:
-        with_model = costs.draft(text.prompt) - costs.draft(1) + _least_ms(text, costs, model=True)
+        with_model = reading_ms(text, costs) + _least_ms(text, costs, model=True)
         ms += min(with_model, _least_ms(text, costs, model=False))
         tokens += text.length
     return tokens / ms
 
 
 def _least_ms(text: Answer, costs: Costs, *, model: bool) -> float:
-    step, n = costs.draft(1), text.length
+    n, step = text.length, costs.draft(1)
     verify = [costs.target(k + 1) for k in range(LONGEST + 1)]
+    again = [reread_ms(text, costs, k) for k in range(LONGEST + 1)]
     best = [0.0] * (n + 1)
     for t in range(n - 1, 0, -1):
         best[t] = verify[0] + best[t + 1]
-        for chain, price in ((text.model(t) if model else NOTHING, step), (text.lookup(t), 0.0)):
-            for k in range(1, min(chain.matched, LONGEST, n - t - 1) + 1):
-                best[t] = min(best[t], verify[k] + k * price + best[t + k + 1])
+        for chain in (text.model(t) if model else NOTHING, text.lookup(t)):
+            most = min(chain.n, LONGEST, n - t - 1)
+            for k in range(1, most + 1):  # a wrong token more may be cheaper than none
+                right, after = min(k, chain.matched), 0.0
+                if not chain.match_length:
+                    after = k * step + (again[right] if t + right + 1 < n else 0.0)
+                best[t] = min(best[t], verify[k] + after + best[t + right + 1])
     return verify[0] + best[1]
+
+
+def reading_ms(text: Answer, costs: Costs) -> float:
+    """What the draft model takes to read the prompt, beyond a step."""
+    return costs.draft(1 + text.unread(text.prompt - 1)) - costs.draft(1)
+
+
+def reread_ms(text: Answer, costs: Costs, accepted: int) -> float:
+    """What the draft model takes to read so many accepted tokens once more."""
+    return costs.draft(1 + accepted) - costs.draft(1) if text.window else 0.0

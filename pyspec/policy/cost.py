@@ -14,13 +14,14 @@ from __future__ import annotations
 import logging
 from bisect import bisect_left
 from functools import lru_cache
-from math import inf, log2
+from math import log2
 from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
 
 from pyspec.errors import OptionError
+from pyspec.policy.busy import SENTENCE, TIMES, Busy
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -31,7 +32,7 @@ log = logging.getLogger("pyspec")
 
 N_MAX = 64
 _OWN = 16  # counts up to here are learned one by one, beyond in steps of a quarter of an octave
-_HOPE = 0.6  # share of k assumed beyond the last count seen: too dear a guess would never be tried
+_HOPE = 0.6  # share of k assumed of counts never seen: too high a guess would never be tried
 _SURE = 3  # observations from which on a count says how fast the machine is
 _REBUILD = 16  # observations between two rebuilds of a table
 _STALL = 2.5  # times the expected time: the machine did something else
@@ -50,7 +51,7 @@ SHAPES: Mapping[str, Mapping[int, float]] = {
     "Q4_K_M": {1: 1, 2: 1.44, 3: 1.68, 4: 1.96, 5: 2.63, 6: 2.85, 8: 3.04, 12: 4.00, 16: 4.94},
     "BF16": {1: 1, 2: 1.68, 3: 1.89, 4: 2.12, 5: 2.21, 6: 2.32, 8: 2.61, 12: 3.12, 16: 3.67},
     "cuda": {1: 1, 8: 1.74, 9: 3.89, 16: 4.1, 64: 5.0},
-    "metal": {1: 1, 2: 2.06, 8: 7.6, 16: 8.2, 64: 12.0},
+    "metal": {1: 1, 2: 1.3, 4: 1.7, 8: 2.5, 9: 3.2, 16: 3.8, 64: 8.0},
 }
 DEFAULT_SHAPE = "Q4_K_M"
 
@@ -144,9 +145,8 @@ class RowTimes:
         table = self.table(depth)
         if rows < len(table):
             return table[rows]
-        key, (one, more) = _key(rows), self._base(rows, depth)
-        hope = 1.0 if key <= max(self._k, default=1) else self.hope
-        return self.scale * one * (1.0 + self._known(key) * hope * more)
+        one, more = self._base(rows, depth)
+        return self.scale * one * (1.0 + self._hoped(_key(rows)) * more)
 
     def follow(self, target: RowTimes) -> None:
         """Be as much faster or slower as the target has become since this model was last timed: one machine runs both."""
@@ -225,6 +225,18 @@ class RowTimes:
         low, high = keys[i - 1], keys[i]
         return self._k[low] + (self._k[high] - self._k[low]) * (key - low) / (high - low)
 
+    def _hoped(self, key: int) -> float:
+        """The k that plans are made with: a count is tried once, before it is taken for as expensive as its neighbours.
+
+        Kernels work in tiles: four rows may be cheaper than three.
+        """
+        known = self._known(key)
+        if self.hope == 1.0 or key <= 1 or key in self._k:
+            return known
+        if key > max(self._k, default=1):
+            return known * self.hope
+        return min(known, self.hope) if key <= _OWN else known
+
     def _build(self, rows: int) -> None:
         self._waiting = 0
         if self._base_of != (self._depth, rows):
@@ -232,8 +244,7 @@ class RowTimes:
             base = [self._base(n, self._depth * _DEPTH_STEP) for n in range(1, rows + 1)]
             self._one, self._more = base[0][0], [0.0, *(more for _, more in base[1:])]
             self._base_of = self._depth, rows
-        last, keys = max(self._k, default=1), range(_key(rows) + 1)
-        k = [self._known(key) * (1.0 if key <= last else self.hope) for key in keys]
+        k = [self._hoped(key) for key in range(_key(rows) + 1)]
         one = self.scale * self._one
         times = (one + one * k[_key(n)] * more for n, more in enumerate(self._more, 1))
         self._table = [0.0, *times]
@@ -255,46 +266,6 @@ class RowTimes:
     def restore(cls, state: RowTimesState) -> RowTimes:
         """The inverse of `state`."""
         return cls(dict(zip(state.depths, state.bases, strict=True)), state.measured)
-
-
-TIMES = 4.0
-LONG = 20
-"""Rounds in a row: a stall is over sooner."""
-
-SENTENCE = (
-    "decodes take more than %d times what they took: other programs use this machine, and threads that wait "
-    "for each other make it worse; fewer may be faster (-t N, n_threads=N)"
-)
-_FEW = 3  # times a count of rows must have been seen before its own time says anything
-
-
-class Busy:
-    """Counts slow rounds. Each count of rows is held against its own best time alone: what is assumed of others may be wrong.
-
-    measured: whether times come in units of a measured curve, which this machine has reached already.
-    """
-
-    def __init__(self, measured: bool) -> None:
-        self._start = 1.0 if measured else inf
-        self._best: dict[int, float] = {}
-        self._seen: dict[int, int] = {}
-        self._slow = 0
-        self._noted = False
-
-    def notes(self, rows: int, times: float, rounds: int = 1) -> bool:
-        """Whether it is to be said now, which is once.
-
-        times: the mean time of these rounds in units of the curve's, 0 for not known.
-        """
-        if not times or self._noted:
-            return False
-        best = self._best[rows] = min(self._best.get(rows, self._start), times)
-        seen = self._seen[rows] = self._seen.get(rows, 0) + 1
-        if seen <= _FEW and self._start == inf:
-            return False
-        self._slow = self._slow + rounds if times > TIMES * best else 0
-        self._noted = self._slow >= LONG
-        return self._noted
 
 
 class CurveState(msgspec.Struct):

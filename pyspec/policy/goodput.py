@@ -30,18 +30,22 @@ _USUAL = 256.0  # tokens of an answer, before one was seen
 _REST = 8  # rounds for which "no draft pays" is taken for granted: thinking it over again costs 1 % of a token of 7 ms
 _SHARE = 0.03  # of a text, what lookup's drafts may lose in it, and what a model's may
 _FIRM = 8.0  # rounds of what drafts win elsewhere that a text may lose, too, before it is taken for one that does not suit them
-_DEAR = 0.6  # of what drafts win, what a ms of drafting has to earn beside plain decoding's price
+_DEAR = 0.6  # of what drafts win, what a ms of a draft has to earn beside plain decoding's price
 _SAFE = 0.3  # tokens that a lookup draft is expected to lose where it is verified in any text
+_REREAD = 2  # accepted tokens of a round by which the price of reading them again is told
 
 
 class _Tables(NamedTuple):
     """What changes only with the curve, the depth, the number of sequences or slow averages.
 
-    step: ms of one drafted token of all sequences; gain: tokens a round and sequence that drafting is expected to bring, and
-    by how much more it brings in a text that suits the draft.
+    step: ms of one drafted token of all sequences; dear: what a ms with drafts has to earn, in prices of plain decoding; worth:
+    what an accepted token is worth, in tokens: less than one where the draft reads it again; gain: tokens a round and sequence
+    that drafting is expected to bring, and by how much more it brings in a text that suits the draft.
     """
 
     step: float
+    dear: float
+    worth: float
     floors: list[float]
     gain: float
     more: float
@@ -92,7 +96,8 @@ class GoodputPolicy(LengthPolicy):
         self._texts: dict[int, _Text] = {}
         self._round = self._stale_at = 0
         self._tables: dict[tuple[int, int], _Tables] = {}
-        self._table = _Tables(0.0, [1.1], 0.0, 0.0, 1)
+        self._table = _Tables(0.0, 1.0, 1.0, [1.1], 0.0, 0.0, 1)
+        self._rereads = False
         self._rows = self.curve.target.table()
         self._n_seq, self._looked = 1, False
         self._price = 1.0 / self._rows[1]  # tokens a ms is worth: what plain decoding makes of it
@@ -112,6 +117,7 @@ class GoodputPolicy(LengthPolicy):
             if place.seq not in self._texts:
                 self._texts[place.seq] = _Text(place.depth)
             self._texts[place.seq].place = place
+            self._rereads |= place.rereads
         if self._rest and len(places) == self._n_seq:
             self._rest -= 1
             return Plan([0] * self._n_seq)
@@ -133,11 +139,11 @@ class GoodputPolicy(LengthPolicy):
     def choose(self, drafts: Sequence[Draft]) -> list[int]:
         """The lengths that bring the most tokens a millisecond together."""
         read = [forecast(self.learned, draft) for draft in drafts]
-        lengths = self._lengths([self._within(r) for r in read])
+        lengths = self._lengths([self._worths(r, self._within(r)) for r in read])
         self._pending = {r.draft.seq: r for r in read if r.draft.n}
         self._expected = sum([sum(r.survival[:g]) for r, g in zip(read, lengths, strict=True)])
         if any(r.full for r in read) and self.learned.companion_helps:
-            other = self._lengths([survivals(r.without) for r in read])
+            other = self._lengths([self._worths(r, survivals(r.without)) for r in read])
             self._worth = self._value(read, lengths) - self._value(read, other)
         return lengths
 
@@ -195,18 +201,28 @@ class GoodputPolicy(LengthPolicy):
         decoding's and goodput's. All of the latter loses where texts differ, none of it 2 to 4 % on recorded drafts that pay.
         """
         n, rows, price = self._n_seq, self._rows, self._price
-        step = self.curve.draft.table(0, n)[n]
+        step, worth = self.curve.draft.table(0, n)[n], self._worth_of_one()
         # Sequences as equals: each pays its share of rows that all of them grow together.
         verify = [rows[n * (g + 1)] / n for g in range(LONGEST + 1)]
         told = self.learned.calibration
         nexts, step_of_one = told.nexts(), step / n
-        floors, gain = draft_floors(verify, step_of_one, price, nexts, told.table)
-        won = self._drafting[n.bit_length()].share(gain)
+        # Tokens of less worth are the same as ms that cost more.
+        floors, gain = draft_floors(verify, step_of_one, price / worth, nexts, told.table)
+        won = self._drafting[n.bit_length()].share(worth * gain)
+        dear = 1.0 / (1.0 - _DEAR * won)
         if won > 0.0:
-            dear = price / (1.0 - _DEAR * won)
-            floors, _ = draft_floors(verify, step_of_one, dear, nexts, told.table)
-        _, better = draft_floors(verify, step_of_one, price, nexts, suited(told.table))
-        return _Tables(step, floors, gain, better - gain, self._lookup_min(verify, price, gain))
+            floors, _ = draft_floors(verify, step_of_one, dear * price / worth, nexts, told.table)
+        _, better = draft_floors(verify, step_of_one, price / worth, nexts, suited(told.table))
+        gain, more = worth * gain, worth * (better - gain)
+        return _Tables(step, dear, worth, floors, gain, more, self._lookup_min(verify, price, gain))
+
+    def _worth_of_one(self) -> float:
+        """What an accepted token is worth: one, less what the draft takes to read it again."""
+        if not self._rereads:
+            return 1.0
+        n, draft = self._n_seq, self.curve.draft
+        again = draft.time(n * (1 + _REREAD)) - draft.time(n)
+        return max(0.1, 1.0 - self._price * again / (n * _REREAD))
 
     def _lookup_min(self, verify: list[float], price: float, gain: float) -> int:
         """The shortest match whose lookup draft is worth more than a model draft."""
@@ -238,7 +254,10 @@ class GoodputPolicy(LengthPolicy):
         if not self._companion or not self._auto:
             return self._companion
         left = min(float(max([place.left for place in places])), self._usual)
-        return self._scoring.on(0, 0.0, 0.0, left)
+        unread = max([place.companion_lag for place in places])
+        companion = self.curve.companion
+        behind = self._price * (companion.time(unread + 1) - companion.time(1))
+        return self._scoring.on(0, 0.0, behind, left)
 
     # -- after drafting ----------------------------------------------------------------------
 
@@ -260,11 +279,17 @@ class GoodputPolicy(LengthPolicy):
             most -= 1
         return read.survival[:most]
 
+    def _worths(self, read: Forecast, chain: list[float]) -> list[float]:
+        """What each token of a draft is expected to bring."""
+        worth = self._table.worth
+        return [worth * s for s in chain] if worth < 1.0 and read.draft.source != LOOKUP else chain
+
     def _lengths(self, chains: list[list[float]]) -> list[int]:
+        price = self._table.dear * self._price
         if self._n_seq == 1 and len(chains) == 1:
-            return [best_length(chains[0][:LONGEST], self._rows[1:], self._price)]
+            return [best_length(chains[0][:LONGEST], self._rows[1:], price)]
         spare = self._n_seq - len(chains)  # sequences without a draft still take a row each
-        return allocate(chains + [[]] * spare, self._rows, self._price)[: len(chains)]
+        return allocate(chains + [[]] * spare, self._rows, price)[: len(chains)]
 
     def _value(self, read: list[Forecast], lengths: list[int]) -> float:
         tokens = sum(sum(r.survival[:g]) for r, g in zip(read, lengths, strict=True))
@@ -284,16 +309,16 @@ class GoodputPolicy(LengthPolicy):
             read, text = self._pending.get(seq.seq), self._texts.get(seq.seq)
             if read is None or text is None:
                 continue
-            cost = price * verify * seq.n_verified
+            cost, worth = price * verify * seq.n_verified, 1.0
             if read.draft.source != LOOKUP:
-                cost += drafting
+                cost, worth = cost + drafting, self._table.worth
                 # half by what was expected, which scatters less, half by what came, which is right in the mean
                 brought = 0.5 * (sum(read.survival[: seq.n_verified]) + seq.n_accepted)
-                switch.used(brought - cost, 1.0 + seq.n_accepted)
-            text.lost[read.draft.source] += cost - seq.n_accepted
-        if outcome.companion_rows:
-            scoring = self.curve.companion.table(0, outcome.companion_rows)
-            self._scoring.used(self._worth - price * scoring[outcome.companion_rows])
+                switch.used(worth * brought - cost, 1.0 + seq.n_accepted)
+            text.lost[read.draft.source] += cost - worth * seq.n_accepted
+        scored = outcome.companion_rows - outcome.companion_read
+        if scored > 0:
+            self._scoring.used(self._worth - price * self.curve.companion.time(scored))
 
     def _go_on(self, n_seq: int, tokens: float) -> UseSwitch:
         """So many tokens a sequence were emitted; the switch of such batches."""

@@ -57,7 +57,8 @@ class Place(msgspec.Struct):
 
     `room` is the longest draft that can still be verified, `left` the most tokens the text may still
     get. `lag` counts committed tokens that the draft model would have to read before its next draft,
-    an unread prompt included. `depth` is the length of the text, in tokens.
+    an unread prompt included; `companion_lag` those of the companion. `depth` is the length of the text, in tokens.
+    `rereads`: the draft model reads accepted tokens once more, with the target's states.
     """
 
     seq: int
@@ -65,6 +66,8 @@ class Place(msgspec.Struct):
     lag: int = 0
     left: int = 1 << 30
     depth: int = 0
+    companion_lag: int = 0
+    rereads: bool = False
 
 
 class Plan(msgspec.Struct, frozen=True):
@@ -132,8 +135,9 @@ class SeqOutcome(msgspec.Struct):
 class Outcome(msgspec.Struct):
     """One finished round. `t_round` is the whole of it, Python included; 0 when not measured.
 
-    `draft_steps` are the draft model's decodes one after the other, `caught_up` the rows in them
-    beyond one for each drafted token: what it had to read before.
+    `draft_steps` are the draft model's decodes one after the other, tokens kept from the last round need none; `caught_up`
+    are the rows in them beyond one for each drafted token: what it had to read before. `companion_rows` are all that the
+    companion decoded, `companion_read` those of them that it had to read before.
     """
 
     seqs: Sequence[SeqOutcome]
@@ -146,6 +150,7 @@ class Outcome(msgspec.Struct):
     t_round: float = 0.0
     caught_up: int = 0
     depth: int = 0
+    companion_read: int = 0
 
     @property
     def aside(self) -> float:

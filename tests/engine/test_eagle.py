@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 import tiny
 import tiny_eagle
-from answers import ask
+from answers import GREEDY, ask
 
 from pyspec.engine.handle import MAX_DRAFT, Role
 from pyspec.errors import DraftMismatch, ModelInvalid, UnsupportedModel
+from pyspec.policy.simple import FixedPolicy
 
 FORMS = {
     "own": {},
@@ -85,6 +86,36 @@ def test_some_drafts_are_accepted(open_llama, make, target):
     block = llm.last_speculation
     assert block["accepted"] > 20
     assert llm.assembly.session.engine.counters().refed == block["accepted"]
+
+
+def test_the_policy_hears_what_is_read_again(open_llama, make, target):
+    """A place says that this draft reads accepted tokens again, and how many; a round, how many it has read again."""
+    llm = open_llama(target, draft=make(output=fitted_head(open_llama, make, target)))
+    policy = Diary(4)
+    list(llm.steps(llm.tokenize(PROMPT, add_bos=False), GREEDY, max_tokens=60, policy=policy))
+    assert all(place.rereads for place in policy.places)
+    accepted = [outcome.seqs[0].n_accepted for outcome in policy.outcomes]
+    assert sum(accepted) > 10
+    assert [place.lag for place in policy.places[1 : len(accepted) + 1]] == accepted[:-1]
+    assert [outcome.caught_up for outcome in policy.outcomes[1:]] == accepted[:-1]
+
+
+class Diary(FixedPolicy):
+    """Keeps what it hears."""
+
+    def __init__(self, k):
+        super().__init__(k)
+        self.places, self.outcomes = [], []
+
+    def plan(self, places):
+        """See Policy."""
+        self.places += [place for place in places if place.room > 0]
+        return super().plan(places)
+
+    def observe(self, outcome):
+        """See Policy."""
+        self.outcomes.append(outcome)
+        super().observe(outcome)
 
 
 def fitted_head(open_llama, make, target):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 
 import pytest
@@ -98,12 +99,49 @@ def test_the_lag_is_the_prompt_at_first_and_one_token_after_full_acceptance() ->
     assert diary.places[0].left == 59
 
 
-def test_a_fixed_policy_is_as_fast_as_the_closed_form_says() -> None:
+def test_a_draft_that_reads_states_reads_accepted_tokens_again() -> None:
+    """Its lag is what was accepted in the round before, and of a prompt no more than its window."""
+    diary = Diary(2)
+    (text,) = synthetic(0.8, window=4)
+    Player(diary, FLAT).play([text])
+    assert diary.places[0].lag == 4
+    assert all(place.rereads for place in diary.places)
+    moves = [after.depth - place.depth - 1 for place, after in itertools.pairwise(diary.places)]
+    assert [place.lag for place in diary.places[1:]] == moves
+    assert {0, 1, 2} == set(moves)
+
+
+def test_what_is_drafted_and_not_verified_is_kept() -> None:
+    """Five drafted and one verified of a draft that is right: three go on, and two steps make the next draft."""
+
+    class Cautious(Diary):
+        """Verifies one."""
+
+        def choose(self, drafts) -> list[int]:
+            """See Policy."""
+            return [min(1, n) for n in super().choose(drafts)]
+
+        def observe(self, outcome) -> None:
+            """See Policy."""
+            steps.append(outcome.draft_steps)
+            super().observe(outcome)
+
+    (text,) = synthetic(0.5, 40, spread=0.0)
+    for chain in text.models.values():
+        chain.matched = 16
+    steps: list[int] = []
+    Player(Cautious(5), FLAT).play([text])
+    assert steps[:5] == [5, 2, 2, 2, 2]
+
+
+@pytest.mark.parametrize("window", [0, 8])
+def test_a_fixed_policy_is_as_fast_as_the_closed_form_says(window: int) -> None:
     """The player and `fixed_speed` count the same times and tokens."""
-    texts = synthetic(0.7, n=3)
+    texts = synthetic(0.7, n=3, window=window)
+    dear = Costs(FLAT.target, Times({1: 1.0, 16: 12.0}), FLAT.companion)
     for k in (0, 1, 4):
-        assert Player(FixedPolicy(k), FLAT).play(texts).speed == pytest.approx(
-            fixed_speed(texts, FLAT, k)
+        assert Player(FixedPolicy(k), dear).play(texts).speed == pytest.approx(
+            fixed_speed(texts, dear, k)
         )
 
 
@@ -132,6 +170,15 @@ def test_no_fixed_length_is_faster_than_the_oracle(acceptance: float) -> None:
         costs = Costs(FLAT.target, Times({1: step, 16: step}), FLAT.companion)
         best = max(fixed_speed(texts, costs, k) for k in range(17))
         assert oracle_speed(texts, costs) >= best
+
+
+def test_the_oracle_takes_a_wrong_token_where_more_rows_are_cheaper() -> None:
+    """Two rows at 20 ms, three at 10: of a draft whose first token is right it verifies two, 16 times."""
+    text = synthetic(0.5, 34, spread=0.0)[0]
+    for chain in text.models.values():
+        chain.matched = 1
+    stairs = Costs(Times({1: 10.0, 2: 20.0, 3: 10.0, 16: 90.0}), FLAT.draft, FLAT.companion)
+    assert oracle_speed([text], stairs) == pytest.approx(34 / (10.0 + 16 * (10.0 + 2.0) + 10.0))
 
 
 def test_the_oracle_drafts_what_is_accepted_and_no_more() -> None:

@@ -6,7 +6,8 @@ import logging
 
 import pytest
 
-from pyspec.policy.cost import LONG, CostCurve, expand
+from pyspec.policy.busy import LONG
+from pyspec.policy.cost import CostCurve, expand
 from pyspec.policy.types import Outcome, SeqOutcome
 
 

@@ -101,6 +101,17 @@ def test_counts_not_tried_are_hoped_to_be_cheaper_than_assumed() -> None:
     assert measured.table()[8] == pytest.approx(4.0)
 
 
+def test_a_count_between_expensive_ones_is_tried_once() -> None:
+    """Kernels work in tiles: that three and six rows are expensive says little of four, and one time tells."""
+    times = RowTimes({0: expand({1: 1.0, 8: 4.5})})
+    for _ in range(4):
+        for rows, ms in ((1, 1.0), (3, 2.0), (6, 3.5)):
+            times.observe(rows, ms)
+    assert times.table()[4] < 0.85 * 2.5
+    times.observe(4, 2.5)
+    assert times.table()[4] == pytest.approx(2.5, rel=0.02)
+
+
 def test_cheap_rows_tell_of_their_neighbours() -> None:
     """Where four rows cost a tenth of what was assumed, five will not cost what was assumed."""
     times = RowTimes({0: expand({1: 1.0, 8: 8.0})})
@@ -217,8 +228,9 @@ def test_a_prior_with_depth_adds_the_same_time_for_each_row() -> None:
 
 
 def test_state_round_trip() -> None:
-    """A learned curve survives JSON."""
+    """A learned curve survives JSON, as it is believed: what is hoped of counts never tried is no part of it."""
     curve = CostCurve.prior("BF16", 10.0)
+    curve.target.hope = 1.0
     for _ in range(20):
         curve.observe(seen(1, 7.0))
         curve.observe(seen(8, 21.0))

@@ -108,6 +108,17 @@ def test_rows_that_look_dear_are_tried_once() -> None:
     assert max(policy.stats()["rounds_by_length"]) == 16
 
 
+STEPS = {1: 1.0, 2: 1.8, 3: 2.5, 4: 1.6, 5: 2.6, 7: 3.9, 8: 2.6, 11: 4.9, 12: 3.6, 15: 6.0, 16: 4.7}
+
+
+@pytest.mark.parametrize("acceptance", [0.7, 0.9])
+def test_a_staircase_is_found(acceptance: float) -> None:
+    """Four rows cost less than two, and nothing that is assumed says so: as fast as the best length by hindsight."""
+    truth, played = costs(STEPS, 0.1), texts(acceptance)
+    speed = Player(fresh("Q4_K_M", 0.1), truth).play(played).speed
+    assert speed >= 0.97 * max(fixed_speed(played, truth, k) for k in range(17))
+
+
 def test_a_drafter_that_is_never_right_is_switched_off() -> None:
     """Within 60 rounds drafting stops, and trials stay rare."""
     policy, drafted = fresh("Q4_K_M", 0.1), []

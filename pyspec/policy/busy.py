@@ -1,0 +1,44 @@
+"""Whether other programs use the machine: decodes that take many times what they took."""
+
+from __future__ import annotations
+
+from math import inf
+
+TIMES = 4.0
+LONG = 20
+"""Rounds in a row: a stall is over sooner."""
+
+SENTENCE = (
+    "decodes take more than %d times what they took: other programs use this machine, and threads that wait "
+    "for each other make it worse; fewer may be faster (-t N, n_threads=N)"
+)
+_FEW = 3  # times a count of rows must have been seen before its own time says anything
+
+
+class Busy:
+    """Counts slow rounds. Each count of rows is held against its own best time alone: what is assumed of others may be wrong.
+
+    measured: whether times come in units of a measured curve, which this machine has reached already.
+    """
+
+    def __init__(self, measured: bool) -> None:
+        self._start = 1.0 if measured else inf
+        self._best: dict[int, float] = {}
+        self._seen: dict[int, int] = {}
+        self._slow = 0
+        self._noted = False
+
+    def notes(self, rows: int, times: float, rounds: int = 1) -> bool:
+        """Whether it is to be said now, which is once.
+
+        times: the mean time of these rounds in units of the curve's, 0 for not known.
+        """
+        if not times or self._noted:
+            return False
+        best = self._best[rows] = min(self._best.get(rows, self._start), times)
+        seen = self._seen[rows] = self._seen.get(rows, 0) + 1
+        if seen <= _FEW and self._start == inf:
+            return False
+        self._slow = self._slow + rounds if times > TIMES * best else 0
+        self._noted = self._slow >= LONG
+        return self._noted
