@@ -36,7 +36,9 @@ class Weights:
         return (scale * mixed / np.sqrt(shape[-1])).astype(np.float32)
 
 
-def _vocabulary(writer: gguf.GGUFWriter, tokens: list[str], eos: int, marks: Sequence[str]) -> None:
+def _vocabulary(
+    writer: gguf.GGUFWriter, tokens: list[str], eos: int, marks: Sequence[str] = ()
+) -> None:
     writer.add_tokenizer_model("llama")
     writer.add_token_list([*tokens, *marks])
     writer.add_token_scores([0.0] * (len(tokens) + len(marks)))
