@@ -190,10 +190,7 @@ def _level(mean: float, spread: float) -> float:
 
 
 class Position:
-    """A text in flight: committed tokens, how far the side models' KV lags behind them, and what this round drafted.
-
-    kept: tokens that the draft model has drafted from here already.
-    """
+    """A text in flight: committed tokens, the lag of the side models' KV, this round's draft, and tokens kept of the last one."""
 
     def __init__(self, text: Answer) -> None:
         self.text, self.t = text, 0
@@ -229,15 +226,13 @@ class Position:
 
     def pick(self, plan: Plan) -> None:
         """Draft: a match that is long enough, else the model's as far as the floors let it."""
-        self.chain = self.text.lookup(self.t)
+        self.chain, kept, self.kept = self.text.lookup(self.t), self.kept, 0
         n = min(self.chain.n, self.room)
         if self.chain.match_length < plan.lookup_min:
             self.chain, most = self.text.model(self.t), max(0, min(plan.lengths[0], self.room))
             # a companion judges whole drafts, so none is kept where it looks
-            self.kept = 0 if plan.use_companion or not most else self.kept
+            self.kept = 0 if plan.use_companion or not most else kept
             n = max(self.kept, drafted(self.chain, most, plan, self.kept)) if most else 0
-        else:
-            self.kept = 0
         self.draft = self.chain.draft(n, plan.use_companion)
 
     def settle(self, used: int, scored: bool) -> SeqOutcome:
@@ -247,11 +242,10 @@ class Position:
         self.t = min(self.t + accepted + 1, self.text.length)
         goes_on = bool(n and following) and not self.text.window
         self.kept = n - accepted - 1 if goes_on else 0
-        held = accepted if self.text.window else int(accepted >= n)
-        self.behind = held if n else self.behind + accepted + 1
-        self.companion_lag = (
-            int(accepted >= n) if n and scored else self.companion_lag + accepted + 1
-        )
+        held = int(accepted >= n)
+        model = accepted if self.text.window else held
+        self.behind = model if n else self.behind + accepted + 1
+        self.companion_lag = held if n and scored else self.companion_lag + accepted + 1
         return SeqOutcome(0, used, accepted, next_match=following)
 
 
