@@ -15,16 +15,17 @@ from llama_cpp.llama_grammar import JSON_GBNF
 from pyspec.batch.records import Record, Turn, Wanted
 from pyspec.errors import InputError
 from pyspec.sampling import schema_grammar
+from pyspec.text.parts import Call
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from pyspec.batch.jobs import Likely
     from pyspec.batch.records import Result
+    from pyspec.text.parts import AnswerPart
     from pyspec.tokens import Token
 
 CHAT, COMPLETION = "chat", "completion"
-CALL = "<tool_call>"
 PATHS = {"/v1/chat/completions": CHAT, "/v1/completions": COMPLETION}
 
 
@@ -67,6 +68,7 @@ class ChatBody(Body):
     top_logprobs: int | None = None
     tools: list[dict[str, Any]] | None = None
     tool_choice: str | dict[str, Any] | None = None
+    parallel_tool_calls: bool | None = None
 
     form = CHAT
     n_prompts = 1
@@ -91,9 +93,9 @@ class ChatBody(Body):
             tools = _functions(self.tools or [])
             if shared["grammar"] is not None:
                 raise InputError("tools and response_format cannot both shape an answer")
-            shared["grammar"], lazy = tools_grammar(tools, self.tool_choice)
-            turns = _with_system(turns, tools_text(tools, at_will=lazy))
-            shared["grammar_at"] = CALL if lazy else None
+            choice = chosen(tools, self.tool_choice)
+            turns = _with_system(turns, tools_text(tools, at_will=choice is None))
+            shared |= {"tools": tools, "tool_choice": choice, "parallel": self.parallel_tool_calls}
         return [Record(messages=turns, form=CHAT, **shared)]
 
 
@@ -225,18 +227,30 @@ def _functions(tools: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 # -- answers out -----------------------------------------------------------------------------------
 
 
-def choice_of(form: str, index: int, result: Result, *, tools: bool = False) -> dict[str, Any]:
+def choice_of(form: str, index: int, result: Result) -> dict[str, Any]:
     """An answer as one of a body's choices."""
     reason = openai_reason(result.finish_reason)
     if form == COMPLETION:
         return {"index": index, "text": result.text, "logprobs": None, "finish_reason": reason}
     message: dict[str, Any] = {"role": "assistant", "content": result.text}
-    if tools:
-        text, calls = split_calls(result.text, f"{result.id}-{index}")
-        if calls:
-            message = {"role": "assistant", "content": text or None, "tool_calls": calls}
-            reason = "tool_calls"
-    return {"index": index, "message": message, "logprobs": None, "finish_reason": reason}
+    if result.reasoning:
+        message["reasoning_content"] = result.reasoning
+    if result.calls:
+        message |= {"content": result.text or None, "tool_calls": result.calls}
+    choice = {"index": index, "message": message, "logprobs": None, "finish_reason": reason}
+    return {**choice, "reasoning_cut": True} if result.reasoning_cut else choice
+
+
+def delta_of(part: AnswerPart) -> dict[str, Any]:
+    """A part of an answer as the delta of a chunk; nothing of a call that proved to be none."""
+    if part.kind in ("content", "reasoning"):
+        return {"content" if part.kind == "content" else "reasoning_content": part.text}
+    if part.kind == "call":
+        call = Call(part.id, part.text).as_openai()
+        return {"tool_calls": [{"index": part.index, **call}]}
+    if part.kind == "arguments":
+        return {"tool_calls": [{"index": part.index, "function": {"arguments": part.text}}]}
+    return {}
 
 
 def openai_reason(reason: str | None) -> str | None:
@@ -250,20 +264,6 @@ def body_of(
     """The frame of a response's body."""
     kind = "chat.completion" if form == CHAT else "text_completion"
     return {"id": name, "object": kind, "created": created, "model": model, "choices": choices}
-
-
-def split_calls(text: str, name: str) -> tuple[str, list[dict[str, Any]]]:
-    """The text before the calls, and the calls that an answer ends with. A call that was cut short is text."""
-    before, *pieces = text.split(CALL)
-    calls: list[dict[str, Any]] = []
-    for piece in pieces:
-        try:
-            call = json.loads(piece.partition("</tool_call>")[0])
-            function = {"name": call["name"], "arguments": json.dumps(call["arguments"])}
-        except (ValueError, KeyError, TypeError, RecursionError):
-            return text, []
-        calls.append({"id": f"call_{name}_{len(calls)}", "type": "function", "function": function})
-    return before.strip(), calls
 
 
 def logprobs_of(
@@ -314,31 +314,17 @@ def grammar_of(body: Body) -> str | None:
     raise InputError(f"response_format is {kind!r}", "use text, json_object or json_schema")
 
 
-def tools_grammar(tools: Sequence[dict[str, Any]], choice: Any) -> tuple[str, bool]:
-    """The grammar of calls, and whether the model may also answer in words: then it holds from a call's beginning on."""
+def chosen(tools: Sequence[dict[str, Any]], choice: Any) -> str | None:
+    """What a body's `tool_choice` wants called: a function's name, "required", or None where the model may answer in words."""
     if isinstance(choice, dict):
         function = choice.get("function")
         wanted = function.get("name") if isinstance(function, dict) else None
-        tools = [tool for tool in tools if tool["name"] == wanted]
-        if not tools:
+        if not any(tool["name"] == wanted for tool in tools):
             raise InputError(f"tool_choice names {wanted!r}, which is no tool")
-    elif choice not in (None, "auto", "required"):
+        return str(wanted)
+    if choice not in (None, "auto", "required"):
         raise InputError(f"tool_choice is {choice!r}", "use none, auto, required or a function")
-    schema = {"anyOf": [_call_schema(tool) for tool in tools]}
-    rules = schema_grammar(schema if len(tools) > 1 else schema["anyOf"][0])
-    lazy = choice in (None, "auto")
-    inner = rules.replace("root ::=", "body ::=", 1)
-    calls = 'root ::= call ("\\n"? call)*\n' if lazy else "root ::= call\n"
-    return calls + 'call ::= "<tool_call>" nl body nl "</tool_call>"\nnl ::= "\\n"?\n' + inner, lazy
-
-
-def _call_schema(tool: dict[str, Any]) -> dict[str, Any]:
-    parameters = tool.get("parameters") or {"type": "object", "properties": {}}
-    return {
-        "type": "object",
-        "properties": {"name": {"const": tool["name"]}, "arguments": parameters},
-        "required": ["name", "arguments"],
-    }
+    return "required" if choice == "required" else None
 
 
 def tools_text(tools: Sequence[dict[str, Any]], *, at_will: bool) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass, field, replace
+from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +20,9 @@ from pyspec.grammar.masks import MaskProcess
 from pyspec.limits import check_ranges
 from pyspec.rules import Strict, Verification
 from pyspec.sampling import Constraint, Sampling, build_chain
-from pyspec.text.stream import TextAssembler, check_stops
+from pyspec.text.answer import AnswerReader, Speech
+from pyspec.text.parts import AnswerPart, WholeAnswer
+from pyspec.text.stream import check_stops
 from pyspec.text.template import PLAIN, ChatTemplate, Message
 from pyspec.tokens import Token
 
@@ -54,7 +57,8 @@ class Job:
     """One record ready to run.
 
     need: cells of the KV cache, tokens. listener: hears of each round, in the thread that decodes.
-    alternatives: how many of the likeliest tokens it is told with each; None for none at all.
+    alternatives: how many of the likeliest tokens it is told with each; None for none at all. reader: makes what takes the
+    answer apart.
     draft_max: longest draft. cancelled: set from any thread; the job then leaves before the next round. alone: nothing may run
     beside it. begun: what there is of its answer already. timeout: seconds that it may take.
     """
@@ -65,7 +69,7 @@ class Job:
     sampling: Sampling
     rule: Verification
     max_tokens: int
-    stop: tuple[str, ...]
+    reader: Callable[[], AnswerReader]
     need: int
     grammar: Constraint | None = None
     listener: Callable[[Delta], None] | None = None
@@ -76,14 +80,19 @@ class Job:
     begun: Answering | None = None
     timeout: float | None = None
 
-    def result(self, text: str, n: int, finish_reason: str, speculation: dict[str, Any]) -> Result:
-        """The answer: `n` tokens that read `text`."""
+    def result(
+        self, parts: Sequence[AnswerPart], n: int, finish_reason: str, speculation: dict[str, Any]
+    ) -> Result:
+        """The answer: `n` tokens that say these parts."""
+        answer = WholeAnswer.of(parts)
         usage = Usage(len(self.tokens), n, len(self.tokens) + n)
         return Result(
             index=self.index,
             id=self.record.id,
             prompt_sha256=self.record.sha256,
-            text=text,
+            text=answer.content,
+            reasoning=answer.reasoning,
+            calls=[call.as_openai() for call in answer.calls],
             finish_reason=finish_reason,
             usage=usage,
             speculation={"verification": self.rule.name, **speculation},
@@ -98,6 +107,7 @@ class JobMaker:
         self._settings = settings
         self._n_ctx = n_ctx
         self._template = ChatTemplate.of(target)
+        self._speech = Speech.of(target)
 
     def make(self, index: int, record: Record) -> Job | Result:
         """A job, or the result of a record that has an error or does not fit."""
@@ -117,9 +127,19 @@ class JobMaker:
         settings = self._settings
         wanted = settings.max_tokens if record.max_tokens is None else record.max_tokens
         sampling = self._sampling(record)
-        grammar = None
+        functions = {tool["name"]: tool.get("parameters") for tool in record.tools or ()}
+        is_chat = self._is_chat(record)
+        stop = settings.stop if record.stop is None else tuple(record.stop)
+        reader = partial(self._speech.plain_reader, stop)
+        shape: tuple[str, str | None] | None = None
         if record.grammar is not None:
-            grammar = Constraint(record.grammar, record.grammar_at)
+            shape = record.grammar, None
+        if is_chat:
+            reader = partial(self._speech.reader, tokens, stop, functions=functions, name=record.id)
+            shape = self._speech.shape(
+                tokens, record.grammar, functions, record.tool_choice, record.parallel
+            )
+        grammar = None if shape is None else Constraint(*shape)
         return Job(
             index,
             record,
@@ -127,11 +147,16 @@ class JobMaker:
             sampling,
             Strict() if sampling.shaped or grammar is not None else settings.rule,
             wanted,
-            settings.stop if record.stop is None else tuple(record.stop),
+            reader,
             min(len(tokens) + wanted, self._n_ctx),
             grammar,
             timeout=settings.timeout,
         )
+
+    def _is_chat(self, record: Record) -> bool:
+        """Whether the prompt is made by the chat template."""
+        bare = self._settings.raw or self._template.format is PLAIN
+        return record.tokens is None and not (record.messages is None and bare)
 
     def _sampling(self, record: Record) -> Sampling:
         base = self._settings.sampling
@@ -232,7 +257,7 @@ class Likely:
 class Delta:
     """What a round added to an answer; the last one has the result. likely: one a token, where they were asked for."""
 
-    text: str = ""
+    parts: Sequence[AnswerPart] = ()
     tokens: tuple[Token, ...] = ()
     likely: list[Likely] = field(default_factory=list)
     result: Result | None = None
@@ -244,17 +269,17 @@ class Answering:
 
     job: Job
     run: Run
-    text: TextAssembler
+    text: AnswerReader
     chain: Any
     seen: int
     missing: int = 0
-    shown: str = ""
+    parts: list[AnswerPart] = field(default_factory=list)
     start: float = field(default_factory=monotonic)
 
     @classmethod
-    def begin(cls, job: Job, target: Any, piece: Callable[[int], bytes]) -> Answering:
+    def begin(cls, job: Job, target: Any) -> Answering:
         """Nothing is read yet. Raises OptionError or InputError for what cannot be asked of a sampler."""
-        text = TextAssembler(piece, job.stop)
+        text = job.reader()
         chain = build_chain(job.sampling, target, job.grammar, patience=MASK_S)
         sampled = job.sampling.temperature != 0.0
         run = Run(-1, list(job.tokens), Gate(job.rule, sampled), job.max_tokens)
@@ -299,15 +324,15 @@ class Answering:
 
     def emitted(self, tokens: tuple[Token, ...], plain_ms: float, took_ms: float) -> None:
         """Take what a round emitted. plain_ms: what a round without drafts would have taken, 0 for not known."""
-        text = self.text.push([token.id for token in tokens])
-        self.shown += text
+        parts = self.text.push([token.id for token in tokens])
+        self.parts += parts
         self.seen += len(tokens)
         if plain_ms:
             self.run.tally.plain_ms += plain_ms * len(tokens)
             self.run.tally.took_ms += took_ms
         likely = self._likely(tokens)
         if self.job.listener is not None:
-            self.job.listener(Delta(text, tokens, likely))
+            self.job.listener(Delta(parts, tokens, likely))
 
     def catch_up(self) -> None:
         """Take what was emitted in a round that failed for others; where it came from is not known any more."""
@@ -329,7 +354,7 @@ class Answering:
     def result(self, reason: str | None) -> Result:
         """The answer; `reason` where it was ended from outside."""
         rest = self.text.finish()
-        self.shown += rest
+        self.parts += rest
         if rest and self.job.listener is not None:
             self.job.listener(Delta(rest))
         ended = "stop" if self.text.done else self.run.finish_reason or "length"
@@ -337,7 +362,11 @@ class Answering:
         block = tally.as_dict()
         if tally.speed_against_plain:
             block["speed_against_plain"] = tally.speed_against_plain
-        return self.job.result(self.shown, tally.tokens, reason or ended, block)
+        result = self.job.result(
+            self.parts, tally.tokens, reason or self.text.reason(ended) or ended, block
+        )
+        result.reasoning_cut = self.text.inside
+        return result
 
     def close(self) -> None:
         """Free the sampler."""

@@ -194,6 +194,9 @@ def public(
         return msgspec.json.encode(_foreign(result, run, form, block, model)) + b"\n"
     line = msgspec.structs.asdict(result)
     del line["index"]
+    for name in ("reasoning", "reasoning_cut", "calls"):
+        if not line[name]:
+            del line[name]
     return msgspec.json.encode({**line, "speculation": block, "run": run}) + b"\n"
 
 
@@ -204,7 +207,7 @@ def _foreign(
     name = hashlib.sha256(f"{run}\0{result.id}".encode()).hexdigest()[:24]
     response = error = None
     if result.error is None:
-        choices = [choice_of(form, 0, result, tools=True)]
+        choices = [choice_of(form, 0, result)]
         body = body_of(form, f"cmpl-{name}", model, 0, choices)
         body = {**body, "usage": result.usage, "speculation": block}
         response = {"status_code": 200, "request_id": f"req_{name}", "body": body}

@@ -66,12 +66,11 @@ SAMPLER_FIELDS = Wanted.__struct_fields__[3:]
 
 
 class Asked(Wanted, kw_only=True):
-    """What a record and a line of JSON may bring. grammar_at: the text from which on the grammar holds."""
+    """What a record and a line of JSON may bring."""
 
     prompt: str | None = None
     messages: list[Turn] | None = None
     system: str | None = None
-    grammar_at: str | None = None
 
 
 class Record(Asked, kw_only=True):
@@ -79,7 +78,8 @@ class Record(Asked, kw_only=True):
 
     One of `prompt`, `messages` and `tokens`, a prompt as ids. source: the input's name; line: where in it,
     from 1. form: "chat" or "completion" where the line was one of OpenAI's batch format, which the output
-    then has too. error: why the record cannot be used.
+    then has too. tools: OpenAI's functions, which may be called; tool_choice: the name of the one that must be, or
+    "required"; parallel: whether several may be called at once. error: why the record cannot be used.
     """
 
     id: str
@@ -88,6 +88,9 @@ class Record(Asked, kw_only=True):
     source: str = ""
     line: int = 0
     form: str = ""
+    tools: list[dict[str, Any]] | None = None
+    tool_choice: str | None = None
+    parallel: bool | None = None
     error: Failure | None = None
 
     @property
@@ -119,7 +122,7 @@ _RANGES: dict[str, tuple[float, float]] = {
     "temperature": (0, 1e9),
     "seed": (0, 2**32 - 1),
 }
-_ASKED = (*Asked.__struct_fields__, "tokens", "stop")
+_ASKED = (*Asked.__struct_fields__, "tokens", "stop", "tools", "tool_choice", "parallel")
 
 
 class Usage(msgspec.Struct, frozen=True):
@@ -133,7 +136,8 @@ class Usage(msgspec.Struct, frozen=True):
 class Result(msgspec.Struct, kw_only=True):
     """One record answered, or failed.
 
-    index: place of the record among the inputs, from 0. finish_reason: "stop", "length",
+    index: place of the record among the inputs, from 0. text: the content, without `reasoning` and `calls`, which are OpenAI's.
+    reasoning_cut: whether the answer ended inside reasoning. finish_reason: "stop", "tool_calls", "length",
     "context", "cancelled", or None where it failed. speculation: the verification rule and the counts of
     `pyspec.tokens.Tally`.
     """
@@ -142,6 +146,9 @@ class Result(msgspec.Struct, kw_only=True):
     id: str
     prompt_sha256: str
     text: str = ""
+    reasoning: str = ""
+    reasoning_cut: bool = False
+    calls: list[dict[str, Any]] = []
     finish_reason: str | None = None
     usage: Usage = Usage()
     speculation: dict[str, Any] = {}

@@ -29,7 +29,6 @@ from pyspec.batch.rows import EXACT_CHUNK, read_one, read_piece, share_rows
 from pyspec.engine.handle import Role
 from pyspec.errors import Cancelled, DeadlineExceeded, EngineError
 from pyspec.grammar.masks import wait_all
-from pyspec.text.tokenizer import piece_reader
 from pyspec.tokens import Tally
 
 if TYPE_CHECKING:
@@ -72,7 +71,6 @@ class Scheduler:
     ) -> None:
         self._contexts, self._policy, self._draft_max = contexts, policy, draft_max
         self._engine, self._loop = contexts.engine, contexts.loop
-        self.piece = piece_reader(contexts.target._model.vocab)  # noqa: SLF001
         self.waiting = Waiting(window, contexts.n_slots, in_order=interactive)
         self.active: dict[int, Answering] = {}
         self.kept = Kept(self._engine, contexts.n_slots, contexts.layout.each)
@@ -131,7 +129,7 @@ class Scheduler:
         return longest_common(prompt, reading) >= held + self.kept.least
 
     def _start(self, job: Job) -> None:
-        answer = job.begun or Answering.begin(job, self._contexts.target, self.piece)
+        answer = job.begun or Answering.begin(job, self._contexts.target)
         text = answer.run.tokens
         source, n = self.kept.source(text, self._texts())
         if self._exact:
@@ -200,7 +198,7 @@ class Scheduler:
         if job.begun is not None:
             return self._ended(job.begun)
         reason = "cancelled" if job.cancelled else "length"
-        return self._told(job, job.result("", 0, reason, {"relaxed": 0, "relaxed_nats": 0.0}))
+        return self._told(job, job.result((), 0, reason, {"relaxed": 0, "relaxed_nats": 0.0}))
 
     def _await_masks(self) -> None:
         """Wait a little for grammars that work on what they allow next; answers whose grammars are slow sit out rounds."""

@@ -30,13 +30,14 @@ from pyspec.batch.records import failed
 from pyspec.errors import AnswerFailed, Cancelled, EngineError, OptionError, TooManyRequests
 from pyspec.rules import Margin, Strict
 from pyspec.sampling import check_grammar
-from pyspec.text.stream import overlap
+from pyspec.text.parser import joined
 from pyspec.text.tokenizer import piece_reader
 
 if TYPE_CHECKING:
     from pyspec.batch.jobs import Job, Likely
     from pyspec.batch.records import Record, Result
     from pyspec.batch.run import Batch
+    from pyspec.text.parts import AnswerPart
     from pyspec.tokens import Token
 
     Answered = Callable[[Result, dict[str, float]], None]
@@ -274,7 +275,7 @@ class PendingRequest:
 class Choice:
     """One answer of a request as it grows.
 
-    text, likely, details: what has come and was not given on: text, log-probabilities and sources of its tokens.
+    parts, likely, details: what has come and was not given on: parts, log-probabilities and sources of its tokens.
     block: at the end, what speculation did.
     """
 
@@ -282,7 +283,7 @@ class Choice:
         self.asked, self.index, self._piece = asked, index, asked.service.piece
         self.result: Any = None  # the `Result`, at the end
         self.block: dict[str, Any] = {}
-        self._text = ""
+        self._parts: list[AnswerPart] = []
         self._likely: list[tuple[Token, Likely]] = []
         self._details: list[dict[str, Any]] = []
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
@@ -292,7 +293,7 @@ class Choice:
         """Add what rounds brought. Raises AnswerFailed."""
         self._first = self._first or time.perf_counter()
         for delta in deltas:
-            self._text += delta.text
+            self._parts += delta.parts
             self._likely += zip(delta.tokens, delta.likely)
             if self.asked.details:
                 self._details += map(self._detail, delta.tokens)
@@ -323,9 +324,7 @@ class Choice:
     def whole(self) -> dict[str, Any]:
         """The answer as one of a body's choices."""
         asked = self.asked
-        shown = bodies.choice_of(
-            asked.body.form, self.index, self.result, tools=asked.body.may_call
-        )
+        shown = bodies.choice_of(asked.body.form, self.index, self.result)
         if asked.body.alternatives is not None:
             shown["logprobs"] = bodies.logprobs_of(asked.body.form, self._piece, self._likely)
         if self._details:
@@ -335,26 +334,21 @@ class Choice:
     # -- streamed ----------------------------------------------------------------------------------
 
     def chunks(self) -> Iterator[dict[str, Any]]:
-        """What may be shown of what has come; of calls, and of what begins like one, nothing before the end."""
-        at = len(self._text)
-        if self.asked.body.may_call:
-            found = self._text.find(bodies.CALL)
-            at = found if found >= 0 else at - overlap(self._text, bodies.CALL)
-        shown, self._text = self._text[:at], self._text[at:]
-        if shown or self._likely or self._details:
-            yield self.chunk({"content": shown})
+        """What has come, and at the end why it ended."""
+        parts, self._parts = self._parts, []
+        deltas = list(filter(None, map(bodies.delta_of, joined(parts))))
+        if not deltas and (self._likely or self._details):
+            deltas = [{"content": ""}]
+        for delta in deltas:
+            yield self.chunk(delta)
         if self.result is not None:
-            yield from self._last(bodies.openai_reason(self.result.finish_reason))
+            yield self._last(bodies.openai_reason(self.result.finish_reason))
 
-    def _last(self, reason: str | None) -> Iterator[dict[str, Any]]:
-        rest, calls = bodies.split_calls(self._text, f"{self.asked.name}-{self.index}")
-        if rest:
-            yield self.chunk({"content": rest})
-        if calls:
-            numbered = [{"index": i, **call} for i, call in enumerate(calls)]
-            yield self.chunk({"tool_calls": numbered})
-            reason = "tool_calls"
-        yield {**self.chunk({}, reason), "speculation": self.block}
+    def _last(self, reason: str | None) -> dict[str, Any]:
+        chunk = {**self.chunk({}, reason), "speculation": self.block}
+        if self.result.reasoning_cut:
+            chunk["choices"][0]["reasoning_cut"] = True
+        return chunk
 
     def chunk(self, delta: dict[str, Any], reason: str | None = None) -> dict[str, Any]:
         """What goes to the reader at once."""

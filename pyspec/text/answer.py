@@ -6,11 +6,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from pyspec.errors import InputError
+from pyspec.text.calls.grammar import after_reasoning, calls_grammar, lazy_grammar
 from pyspec.text.notation import Notation
 from pyspec.text.parser import AnswerParser
 from pyspec.text.parts import AnswerPart
 from pyspec.text.stream import TextAssembler
+from pyspec.text.tokenizer import piece_reader
 
+_TEMPLATE = "tokenizer.chat_template"
 _TAIL = 48
 """Tokens at a prompt's end in which reasoning may have begun."""
 
@@ -93,14 +96,11 @@ def _content(text: str) -> list[AnswerPart]:
 class Speech:
     """How one model writes answers: its notation, and the tokens that its marks are.
 
-    sources: its chat templates. tokenizer: of llama-cpp-python. piece: bytes of a token, of control tokens none;
-    spelled: those of control tokens, too.
+    sources: its chat templates. tokenizer: a `GuardedTokenizer`. piece: bytes of a token, of control tokens none.
     """
 
-    def __init__(
-        self, sources: Iterable[str], tokenizer: Any, piece: Piece, spelled: Piece
-    ) -> None:
-        self._tokenizer, self._piece, self._spelled = tokenizer, piece, spelled
+    def __init__(self, sources: Iterable[str], tokenizer: Any, piece: Piece) -> None:
+        self._tokenizer, self._piece = tokenizer, piece
         self._tokens: dict[str, int | None] = {}
         self._pieces: dict[bool, Piece] = {}
         self.notation = Notation.of(
@@ -114,14 +114,24 @@ class Speech:
                 ids = self._tokenizer.tokenize(mark.encode(), add_bos=False, special=True)
             except InputError:  # a vocabulary that cannot spell it
                 ids = []
-            whole = len(ids) == 1 and self._spelled(ids[0]) == mark.encode()
+            whole = len(ids) == 1 and self._spelled(ids) == mark
             self._tokens[mark] = ids[0] if whole else None
         return self._tokens[mark]
 
     def starts_inside(self, prompt: Sequence[int]) -> bool:
         """Whether an answer to this prompt begins inside reasoning."""
-        tail = b"".join(map(self._spelled, prompt[-_TAIL:])).decode("utf-8", "replace")
-        return self.notation.starts_inside(tail)
+        return self.notation.starts_inside(self._spelled(list(prompt[-_TAIL:])))
+
+    def _spelled(self, ids: list[int]) -> str:
+        """What tokens read, control tokens too."""
+        data: bytes = self._tokenizer.detokenize(ids, special=True)
+        return data.decode("utf-8", "replace")
+
+    @classmethod
+    def of(cls, llm: Any) -> Speech:
+        """Of a `llama_cpp.Llama` that is a `TargetLlama`."""
+        sources = [text for key, text in llm.metadata.items() if key.startswith(_TEMPLATE)]
+        return cls(sources, llm.tokenizer_, piece_reader(llm._model.vocab))  # noqa: SLF001
 
     def reader(
         self,
@@ -136,6 +146,35 @@ class Speech:
             self.notation, inside=self.starts_inside(prompt), functions=functions, name=name
         )
         return AnswerReader(self._showing(tools=bool(functions)), stop, parser)
+
+    def shape(
+        self,
+        prompt: Sequence[int],
+        grammar: str | None = None,
+        functions: Mapping[str, Any] | None = None,
+        wanted: str | None = None,
+        parallel: bool | None = None,
+    ) -> tuple[str, str | None] | None:
+        """The grammar of the answer to a prompt, and a pattern of the text from which on it holds, or None for all of it.
+
+        grammar: what the content has to look like. functions: which may be called; wanted: the one that must be, or
+        "required" for any of them; parallel: False for one call at most, True for several where one must be.
+        Raises InputError.
+        """
+        if grammar is None and functions and wanted is None:
+            return lazy_grammar(self.notation, functions, many=parallel is not False)
+        inside = self.starts_inside(prompt)
+        if grammar is not None:
+            text = after_reasoning(self.notation, grammar, inside=inside, token_of=self.token_of)
+            return text, None
+        if not functions:
+            return None
+        named = {name: schema for name, schema in functions.items() if name == wanted}
+        text = calls_grammar(
+            self.notation, named or functions,
+            many=parallel is True and not named, inside=inside, token_of=self.token_of,
+        )  # fmt: skip
+        return text, None
 
     def plain_reader(self, stop: Iterable[str] = ()) -> AnswerReader:
         """A reader of a text that is no chat's answer, and of which everything is content."""

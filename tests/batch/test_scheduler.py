@@ -285,10 +285,10 @@ def test_start_that_fails_is_its_records_fault(open_batch, reference, monkeypatc
     """Whatever llama.cpp says to one record's text or sampler, the others are answered, and no sequence is lost."""
     begin = Answering.begin
 
-    def fail(job, target, piece):
+    def fail(job, target):
         if job.index == 3:
             raise EngineError("no memory for a sampler")
-        return begin(job, target, piece)
+        return begin(job, target)
 
     monkeypatch.setattr(Answering, "begin", fail)
     batch = open_batch(parallel=2)
@@ -308,7 +308,7 @@ def test_listeners_hear_each_round(open_batch):
         batch.submit_job(job)
     results = {result.index: result for result in batch.stream()}
     for i, deltas in heard.items():
-        assert "".join(delta.text for delta in deltas) == results[i].text
+        assert "".join(p.text for delta in deltas for p in delta.parts) == results[i].text
         assert sum(len(delta.tokens) for delta in deltas) == 24
         assert [delta.result for delta in deltas] == [None] * (len(deltas) - 1) + [results[i]]
 
@@ -350,7 +350,9 @@ def test_fault_in_the_midst_loses_and_doubles_no_text(open_batch, reference, mon
         job.listener = heard[i].append
         batch.submit_job(job)
     list(batch.stream())
-    assert ["".join(d.text for d in heard[i]) for i in range(len(WORDS))] == reference
+    assert [
+        "".join(p.text for d in heard[i] for p in d.parts) for i in range(len(WORDS))
+    ] == reference
 
 
 def test_prompts_that_begin_alike_wait_for_the_first(open_batch):

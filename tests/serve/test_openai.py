@@ -156,7 +156,9 @@ def test_tool_that_must_be_called(client, choice):
     assert set(json.loads(call.function.arguments)) == {"n", "ok"}
     chunks = [c.choices[0] for c in ask(client, stream=True, **options) if c.choices]
     calls = [call for c in chunks for call in c.delta.tool_calls or ()]
-    assert [c.function.name for c in calls] == ["add"]
+    assert [c.function.name for c in calls if c.function.name] == ["add"]
+    assert {c.index for c in calls} == {0}
+    assert "".join(c.function.arguments for c in calls) == call.function.arguments
     assert chunks[-1].finish_reason == "tool_calls"
     assert not any(c.delta.content for c in chunks)
 

@@ -33,11 +33,8 @@ def llm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 @pytest.fixture
 def speech(llm: Any) -> Speech:
     """How a model of Mistral's speaks."""
-    vocab = llm._model.vocab
-    spelled = lambda token: llm.detokenize([token], special=True)  # noqa: E731
-    return Speech(
-        ["[THINK] [/THINK] [TOOL_CALLS] [ARGS]"], llm.tokenizer_, piece_reader(vocab), spelled
-    )
+    piece = piece_reader(llm._model.vocab)
+    return Speech(["[THINK] [/THINK] [TOOL_CALLS] [ARGS]"], llm.tokenizer_, piece)
 
 
 def ids_of(llm: Any, text: str) -> list[int]:

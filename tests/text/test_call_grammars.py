@@ -18,7 +18,7 @@ from pyspec.errors import InputError
 from pyspec.sampling import schema_grammar
 from pyspec.target import TargetLlama
 from pyspec.text.calls.grammar import after_reasoning, calls_grammar, lazy_grammar
-from pyspec.text.notation import DEEPSEEK_FENCED, HERMES, LLAMA, MISTRAL_IDS, Notation
+from pyspec.text.notation import DEEPSEEK_FENCED, LLAMA, MISTRAL_IDS, Notation
 from pyspec.text.reasoning import THINK
 
 Takes = Callable[..., bool]
@@ -174,11 +174,14 @@ def test_content_of_a_shape_comes_behind_reasoning(takes: Takes) -> None:
 
 def test_a_grammar_waits_for_the_mark(takes: Takes) -> None:
     """A form without a mark has none that waits."""
-    grammar, pattern = lazy_grammar(HERMES, FUNCTIONS) or ("", "")
+    grammar, pattern = lazy_grammar(Notation(), FUNCTIONS) or ("", "")
     assert pattern == "<tool_call>"
     assert takes(grammar, '<tool_call>\n{"name": "now", "arguments": {}}\n</tool_call>')
-    assert (lazy_grammar(MISTRAL_IDS, FUNCTIONS) or ("", ""))[1] == "\\[TOOL_CALLS\\]"
-    assert lazy_grammar(LLAMA, FUNCTIONS) is None
+    assert (lazy_grammar(Notation(calls=MISTRAL_IDS), FUNCTIONS) or ("", ""))[
+        1
+    ] == "\\[TOOL_CALLS\\]"
+    assert lazy_grammar(Notation(calls=LLAMA), FUNCTIONS) is None
+    assert lazy_grammar(Notation(channels=True), FUNCTIONS) is None
 
 
 def test_schemas_that_cannot_be_used_are_refused() -> None:

@@ -140,20 +140,24 @@ def calls_grammar(
     return w.text(f"{reasoning_first(w, notation, inside=inside)} {calls}".strip())
 
 
-def lazy_grammar(form: CallForm, functions: Functions) -> tuple[str, str] | None:
+def lazy_grammar(
+    notation: Notation, functions: Functions, *, many: bool = True
+) -> tuple[str, str] | None:
     """A grammar that holds from the mark on with which calls begin, and a pattern of that mark; None for forms without one."""
-    if form.unmarked:
+    form = notation.calls
+    if notation.channels or form.unmarked:
         return None
     w = GrammarWriter()
-    grammar = w.text(written_calls(w, form, functions, many=True))
+    grammar = w.text(written_calls(w, form, functions, many=many))
     return grammar, re.sub(r"([\\^$.*+?()\[\]{}|])", r"\\\1", form.opens[0])
 
 
 def after_reasoning(
     notation: Notation, grammar: str, *, inside: bool = False, token_of: TokenOf | None = None
 ) -> str:
-    """A grammar of the content, with reasoning in front of it."""
-    if not notation.channels and notation.reasoning is None:
+    """A grammar of the content, with reasoning in front of it; one that speaks of the marks itself is left as it is."""
+    marks = notation.reasoning.close if notation.reasoning else notation.marks(tools=False)
+    if not marks or any(mark in grammar for mark in marks):
         return grammar
     w = GrammarWriter(token_of)
     first = reasoning_first(w, notation, inside=inside)
