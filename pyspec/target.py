@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import json
 import subprocess
 import sys
 import threading
 import weakref
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,9 +19,19 @@ from llama_cpp import llama_chat_format
 
 from pyspec.errors import EngineError, ModelInvalid, TemplateError
 from pyspec.limits import check_ranges
+from pyspec.offload import (
+    AUTO,
+    asked_layers,
+    context_of,
+    fit_layers,
+    place_on,
+    rough_layers,
+    trial_layers,
+)
 from pyspec.store.check import Loading, check_model, command_of, environment_of
+from pyspec.store.devices import device_array, layer_devices, parse_devices
 from pyspec.store.drafts import has_head, refuse_eagle3
-from pyspec.store.header import check_adapter
+from pyspec.store.header import check_adapter, read_header
 from pyspec.store.machine import address_space_left, default_threads
 from pyspec.text.tokenizer import GuardedTokenizer
 
@@ -41,6 +52,8 @@ class TargetLlama(llama_cpp.Llama):  # type: ignore[misc]  # llama_cpp is untype
     n_threads and n_threads_batch: as many as this process may really use, if not given.
     snapshots: states that a hybrid model keeps, where llama.cpp can; without them nothing can be drafted for it. head: load the
     next-token head (MTP) that the file may have; `has_head` says whether it did.
+    n_gpu_layers: a number, -1 for all, or "auto" for as many as fit on `devices` (names as `pyspec info` lists them; all if
+    not given), with `room_for` cells of KV cache and so many sequences, n_ctx and one if not given.
 
     A chat template in the file is rendered in a child process with limits, when a chat first needs it. Raises
     ModelNotFound, ModelUnreadable, ModelInvalid, ModelRejected, OptionError, or EngineError where memory does not suffice.
@@ -56,17 +69,25 @@ class TargetLlama(llama_cpp.Llama):  # type: ignore[misc]  # llama_cpp is untype
         extra_buffers: str = "auto",
         snapshots: int = SNAPSHOTS,
         head: bool = False,
+        devices: str | Iterable[str] | None = None,
+        room_for: tuple[int, int] | None = None,
         **kwargs: Any,
     ) -> None:
         # the base class closes it, also when the file is refused below
         self._stack = contextlib.ExitStack()
+        layers = kwargs.get("n_gpu_layers", 0)
+        self.fits_itself = layers == AUTO
+        kwargs["n_gpu_layers"] = asked_layers(layers)
         check_ranges(kwargs)
         kwargs["n_threads"] = kwargs.get("n_threads") or default_threads()
         kwargs["n_threads_batch"] = kwargs.get("n_threads_batch") or kwargs["n_threads"]
         self.trust = trust
         self._snapshots = snapshots
+        self.devices = parse_devices(devices)
+        self._chosen = layer_devices(self.devices) if layers != 0 or self.devices else []
+        self._device_array = device_array(self._chosen)
         self.loading = Loading(
-            n_gpu_layers=kwargs.get("n_gpu_layers", 0),
+            **self._places(model_path, kwargs),
             n_ctx=kwargs.get("n_ctx", 512),
             n_threads=kwargs["n_threads"],
             flash_attn=bool(kwargs.get("flash_attn", False)),
@@ -79,12 +100,42 @@ class TargetLlama(llama_cpp.Llama):  # type: ignore[misc]  # llama_cpp is untype
             check_adapter(kwargs["lora_path"])
         self.has_head = head and has_head(Path(model_path))
         self._templates: dict[str, str] | None = {}
+        if self.fits_itself:
+            kwargs["n_gpu_layers"] = self._fitting(model_path, kwargs, room_for)
         self._load(model_path, kwargs)
         # a collection of garbage finalises in any order: until this object has closed itself, model and context are no garbage
         weakref.finalize(self, _let_go, self._model, self._ctx).atexit = False
         if isinstance(self.tokenizer_, llama_cpp.LlamaTokenizer):
             self.tokenizer_ = GuardedTokenizer(self)
         self._offer_templates(kwargs)
+
+    def _places(self, model_path: str, kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        """Where layers go in the trial."""
+        layers = kwargs["n_gpu_layers"]
+        if self.fits_itself and self._chosen:
+            layers = rough_layers(read_header(model_path), self._chosen)
+        return {
+            "n_gpu_layers": trial_layers(layers, self._chosen),
+            "devices": self.devices,
+            "split_mode": kwargs.get("split_mode", llama_cpp.LLAMA_SPLIT_MODE_LAYER),
+            "main_gpu": kwargs.get("main_gpu", 0),
+            "tensor_split": tuple(kwargs.get("tensor_split") or ()),
+            "offload_kqv": kwargs.get("offload_kqv", True),
+        }
+
+    def _fitting(
+        self, model_path: str, kwargs: Mapping[str, Any], room_for: tuple[int, int] | None
+    ) -> int:
+        """Layers for devices, 0 where there are none."""
+        if not self._chosen or kwargs.get("vocab_only"):
+            return 0
+        params = llama_cpp.llama_model_default_params()
+        place_on(params, self._device_array, kwargs)
+        params.use_extra_bufts, params.load_mtp = self._may_use_extra, self.has_head
+        cells, sequences = room_for or (kwargs.get("n_ctx", 512), 1)
+        context = context_of(kwargs, cells, sequences)
+        context.n_rs_seq = self._snapshots
+        return fit_layers(Path(model_path), params, context, self.devices).layers
 
     def _load(self, model_path: str, kwargs: dict[str, Any]) -> None:
         """llama-cpp-python's own beginning; what it raises gets a name and a hint."""
@@ -118,12 +169,14 @@ class TargetLlama(llama_cpp.Llama):  # type: ignore[misc]  # llama_cpp is untype
 
     @property
     def model_params(self) -> Any:
-        """What the model is loaded with; `llama_cpp.Llama` fills it, and has no argument for these two."""
+        """What the model is loaded with; `llama_cpp.Llama` fills it, and has no argument for these."""
         return self._model_params
 
     @model_params.setter
     def model_params(self, params: Any) -> None:
         params.use_extra_bufts, params.load_mtp = self._may_use_extra, self.has_head
+        if self.devices:
+            params.devices = ctypes.cast(self._device_array, ctypes.c_void_p)
         self._model_params = params
 
     @property

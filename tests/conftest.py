@@ -41,6 +41,17 @@ def safe_weights() -> None:
     amx.leave_extra_off()
 
 
+@pytest.fixture(scope="session", autouse=True)
+def on_a_device() -> Iterator[None]:
+    """PYSPEC_TEST_OFFLOAD: how many layers of every model go to an RPC device; the build has to know RPC."""
+    import devices
+
+    device = devices.everywhere(devices.LAYERS) if devices.LAYERS else None
+    yield
+    if device is not None:
+        device.close()
+
+
 @pytest.fixture(scope="session")
 def smollm2() -> str:
     """Path of the default target as Q8_0 on every machine, fetched once; PYSPEC_TEST_TARGET names another file."""

@@ -18,7 +18,7 @@ LAYERS = [
     ["llama"],
     ["generation"],
     ["mirror", "options"],
-    ["engine", "drafters", "profiles", "target"],
+    ["engine", "drafters", "profiles", "target", "offload"],
     [
         "policy",
         "store",

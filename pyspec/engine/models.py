@@ -12,8 +12,11 @@ from llama_cpp import _internals as internals
 
 from pyspec.engine.handle import MAX_DRAFT
 from pyspec.errors import DraftMismatch, EngineError, ModelInvalid, UnsupportedModel
+from pyspec.offload import AUTO, fit_layers, rough_layers, trial_layers
 from pyspec.store.check import check_model
+from pyspec.store.devices import device_array, layer_devices
 from pyspec.store.drafts import MTP, States, head_size, refuse_eagle3, same_tokens
+from pyspec.store.header import read_header
 
 STATE_ROWS = 64
 """Rows that an EAGLE-3 draft computes at once: each takes n_vocab floats of working memory."""
@@ -24,9 +27,13 @@ LARGEST_PADDING = 128
 
 @dataclass(frozen=True)
 class Placement:
-    """Where a draft or a companion runs; None follows the target."""
+    """Where a draft or a companion runs; None follows the target. n_gpu_layers: a number or "auto".
 
-    n_gpu_layers: int | None = None
+    type_k, type_v: of the KV cache; F16 if None, since it is small and quantised ones need heads of 32 entries.
+    """
+
+    n_gpu_layers: int | str | None = None
+    devices: tuple[str, ...] | None = None
     n_threads: int | None = None
     type_k: int | None = None
     type_v: int | None = None
@@ -50,27 +57,29 @@ class SideModel:
     ) -> None:
         self.path = path
         self._owned = states is None or states.kind != MTP
+        params = context_params(target, placement, n_seq)
+        if states is not None:
+            _read_states(params, target, states)
         self._model = (
-            self._load(target, placement, states is not None) if self._owned else target._model
+            self._load(target, placement, params, reads_states=states is not None)
+            if self._owned
+            else target._model
         )
         try:
             if self._owned:
                 self._check(target)
-            params = context_params(target, placement, n_seq)
-            if states is not None:
-                _read_states(params, target, states)
             self._ctx = self._make_context(params, target.verbose)
         except BaseException:
             self._free()
             raise
 
-    def _load(self, target: Any, placement: Placement, reads_states: bool) -> Any:
+    def _load(self, target: Any, placement: Placement, params: Any, *, reads_states: bool) -> Any:
         if not reads_states:
             refuse_eagle3(self.path)
-        params = _model_params(self.path, target, placement)
+        loading = _Loading(self.path, target, placement, params)
         try:
             return internals.LlamaModel(
-                path_model=str(self.path), params=params, verbose=target.verbose
+                path_model=str(self.path), params=loading.params, verbose=target.verbose
             )
         except ValueError as error:
             raise ModelInvalid(f"{self.path} could not be loaded: {error}") from error
@@ -138,17 +147,36 @@ def longest_draft(target: Any) -> int:
     return min(MAX_DRAFT, int(llama_cpp.llama_n_rs_seq(target.ctx)))
 
 
-def _model_params(path: Path, target: Any, placement: Placement) -> Any:
-    """As the target's, after the trial that the target had too. Raises ModelError."""
-    params = llama_cpp.llama_model_default_params()
-    params.n_gpu_layers = target.model_params.n_gpu_layers
-    if placement.n_gpu_layers is not None:
-        params.n_gpu_layers = placement.n_gpu_layers
-    params.main_gpu = target.model_params.main_gpu
-    params.load_mode = target.model_params.load_mode
-    loading = replace(target.loading, n_gpu_layers=params.n_gpu_layers)
-    params.use_extra_bufts = check_model(path, target.trust, loading)
-    return params
+class _Loading:
+    """Model parameters as the target's, after the trial that the target had, too; `params` points into this object.
+
+    context: what the model will run in, for what fits. Raises ModelError, or OptionError for a device that there is not.
+    """
+
+    def __init__(self, path: Path, target: Any, placement: Placement, context: Any) -> None:
+        own = target.model_params
+        self.params = params = llama_cpp.llama_model_default_params()
+        asked = placement.n_gpu_layers
+        fits = asked == AUTO or (asked is None and target.fits_itself)
+        params.n_gpu_layers = own.n_gpu_layers if asked in (None, AUTO) else asked
+        for name in ("split_mode", "main_gpu", "tensor_split", "load_mode"):
+            setattr(params, name, getattr(own, name))
+        names = target.devices if placement.devices is None else placement.devices
+        found = layer_devices(names) if names or params.n_gpu_layers or fits else []
+        self._devices = device_array(found)
+        if names:
+            params.devices = ctypes.cast(self._devices, ctypes.c_void_p)
+            if names != target.devices:
+                params.tensor_split, params.main_gpu = (
+                    None,
+                    0,
+                )  # the target's are about other devices
+        wanted = rough_layers(read_header(path), found) if fits and found else params.n_gpu_layers
+        tried = trial_layers(wanted, found)
+        loading = replace(target.loading, n_gpu_layers=tried, devices=names)
+        params.use_extra_bufts = check_model(path, target.trust, loading)
+        if fits:
+            params.n_gpu_layers = fit_layers(path, params, context, names).layers
 
 
 def context_params(target: Any, placement: Placement, n_seq: int) -> Any:
@@ -160,7 +188,7 @@ def context_params(target: Any, placement: Placement, n_seq: int) -> Any:
     params.kv_unified = own.kv_unified
     params.n_threads = placement.n_threads or own.n_threads
     params.n_threads_batch = placement.n_threads or own.n_threads_batch
-    params.offload_kqv = own.offload_kqv
+    params.offload_kqv, params.op_offload = own.offload_kqv, own.op_offload
     params.flash_attn_type = own.flash_attn_type
     params.no_perf = True
     if placement.type_k is not None:

@@ -22,6 +22,7 @@ import re
 import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from importlib import import_module, util
 from pathlib import Path
 from time import perf_counter
@@ -57,6 +58,9 @@ def errors_of(lc: ModuleType, on_line: Callable[[str], None] = lambda _line: Non
 
 _CALLBACKS: list[object] = []
 """llama.cpp calls them for as long as the process lives."""
+
+_KEPT: list[object] = []
+"""What parameters point to."""
 
 
 def say(line: str) -> None:
@@ -97,11 +101,38 @@ def load_model(lc: ModuleType, path: str, loading: dict[str, Any], *, check: boo
     """The model, or null; check: its numbers are looked through."""
     lc.llama_backend_init()
     params = lc.llama_model_default_params()
-    params.n_gpu_layers = loading["n_gpu_layers"]
+    place(lc, params, loading)
     params.use_extra_bufts = loading["extra_buffers"]
     params.check_tensors = check
     params.vocab_only = loading["vocab_only"]
     return lc.llama_model_load_from_file(os.fsencode(path), params)
+
+
+def place(lc: ModuleType, params: Any, loading: Mapping[str, Any]) -> None:
+    """Has layers go where `loading` says; what `params` then points to lives as long as the process."""
+    params.n_gpu_layers = loading["n_gpu_layers"]
+    params.split_mode, params.main_gpu = loading["split_mode"], loading["main_gpu"]
+    if loading["tensor_split"]:
+        shares = (ctypes.c_float * max(128, lc.llama_max_devices()))(*loading["tensor_split"])
+        params.tensor_split = shares
+        _KEPT.append(shares)
+    if loading["devices"]:
+        by_name = ggml_function(lc, "ggml_backend_dev_by_name", ctypes.c_void_p, ctypes.c_char_p)
+        found = [by_name(name.encode()) for name in loading["devices"]]
+        chosen = (ctypes.c_void_p * (len(found) + 1))(*found)
+        params.devices = ctypes.cast(chosen, ctypes.c_void_p)
+        _KEPT.append(chosen)
+
+
+def ggml_function(lc: ModuleType, name: str, restype: Any, *argtypes: Any) -> Any:
+    """A function of ggml's, which llama.cpp's library need not show itself: Windows looks into one file alone."""
+    folder = Path(lc.__file__ or "").parent / "lib"
+    load = import_module("llama_cpp._ctypes_extensions").load_shared_library
+    for library in (lc._lib, *(partial(load, each, folder) for each in ("ggml", "ggml-base"))):  # noqa: SLF001
+        with contextlib.suppress(AttributeError, FileNotFoundError):
+            handle = library() if isinstance(library, partial) else library
+            return ctypes.CFUNCTYPE(restype, *argtypes)((name, handle))
+    raise ImportError(f"llama.cpp has no {name}")
 
 
 def trial(lc: ModuleType, path: str, loading: dict[str, Any]) -> str:
@@ -162,6 +193,7 @@ def make_context(lc: ModuleType, model: Any, loading: dict[str, Any]) -> Any:
     params.n_threads = params.n_threads_batch = loading["n_threads"]
     flash = (lc.LLAMA_FLASH_ATTN_TYPE_DISABLED, lc.LLAMA_FLASH_ATTN_TYPE_ENABLED)
     params.flash_attn_type = flash[loading["flash_attn"]]
+    params.offload_kqv = loading["offload_kqv"]
     return lc.llama_init_from_model(model, params)
 
 

@@ -34,6 +34,7 @@ from pyspec.store.machine import (
 from pyspec.store.sources import models_folder
 
 _BASE_SECONDS = 60.0
+_DEVICE_SECONDS = 900.0  # a first load compiles shaders or PTX for the card
 _BYTES_PER_SECOND = 20e6  # a slow disk; the whole file is read once
 _BASE_MEMORY = 16 << 30  # address space, not memory: thread stacks and libraries reserve much of it
 _STACK = 9 << 20  # llama.cpp checks each tensor in a thread of its own
@@ -48,16 +49,30 @@ _CRASHES = {signal.SIGSEGV, signal.SIGABRT, signal.SIGILL, signal.SIGFPE} | (
 class Loading:
     """How the run will load a model; the trial does the same.
 
-    n_gpu_layers: 0 for none. n_ctx: tokens. extra_buffers: auto, on or off. vocab_only: only the vocabulary is
-    wanted, and the file need not have weights.
+    n_gpu_layers: 0 for none. devices: names of those that layers may go to, () for all; split_mode, main_gpu, tensor_split
+    and offload_kqv as llama.cpp has them. n_ctx: tokens. extra_buffers: auto, on or off. vocab_only: only the vocabulary
+    is wanted, and the file need not have weights.
     """
 
     n_gpu_layers: int = 0
+    devices: tuple[str, ...] = ()
+    split_mode: int = 1
+    main_gpu: int = 0
+    tensor_split: tuple[float, ...] = ()
+    offload_kqv: bool = True
     n_ctx: int = 512
     n_threads: int = 2
     flash_attn: bool = True
     extra_buffers: str = "auto"
     vocab_only: bool = False
+
+    @property
+    def place(self) -> str:
+        """Where layers go, as far as their kernels depend on it: how many is left out."""
+        if not self.n_gpu_layers:
+            return "the CPU"
+        names = ",".join(self.devices) or "all devices"
+        return f"{names}, split {self.split_mode} {self.main_gpu} {self.tensor_split}"
 
 
 def check_model(
@@ -75,10 +90,9 @@ def check_model(
     if trust:
         read_header(path, weights=not loading.vocab_only)
         return extra
-    gpu = "a GPU" if loading.n_gpu_layers else "the CPU"
     what = "the vocabulary loads" if loading.vocab_only else "loads"
     buffers = f"extra buffers {loading.extra_buffers}"
-    kind = f"{what} on {gpu}, {buffers}, {processor()}, {engine_build()}"
+    kind = f"{what} on {loading.place}, {buffers}, {processor()}, {engine_build()}"
     stamps = _stamps(path)
     known = recall(kind, stamps[0])
     for works in (extra, False):
@@ -141,6 +155,11 @@ def _rejected(header: Header, outcome: ChildExit) -> ModelRejected:
             f"there was no memory or thread left for the trial load of {name}: {reason}",
             "end other programs, or skip the trial with trust=True (--trust-model)",
         )
+    if outcome.timed_out:
+        return ModelRejected(
+            f"the trial load of {name} did not end in {outcome.seconds:.0f} s, on a disk or device that may only be slow",
+            "try again (what was compiled for a card is kept), or skip the trial with trust=True (--trust-model)",
+        )
     return ModelRejected(
         f"{name} failed its trial load: {reason}",
         "get the file from its source again, or try a newer llama-cpp-python",
@@ -162,10 +181,11 @@ def _run(header: Header, loading: Loading, extra: bool) -> ChildExit:
     if loading.n_gpu_layers:
         memory = 0
     wanted = {**vars(loading), "extra_buffers": extra}
+    base = _DEVICE_SECONDS if loading.n_gpu_layers else _BASE_SECONDS
     return run_child(
         "trial",
         [str(header.path.absolute()), str(memory), json.dumps(wanted)],
-        timeout=_BASE_SECONDS + size / _BYTES_PER_SECOND,
+        timeout=base + size / _BYTES_PER_SECOND,
         gpu=loading.n_gpu_layers != 0,
     )
 
@@ -193,11 +213,12 @@ _NO_GPU = {  # where the work is done on the CPU, starting a GPU only costs time
 
 @dataclass(frozen=True)
 class ChildExit:
-    """How a child ended: its report's error ("" when fine), the signal it died of, if any."""
+    """How a child ended: its report's error ("" when fine), the signal it died of, if any, the seconds it was given."""
 
     error: str
     signal: int | None = None
     timed_out: bool = False
+    seconds: float = 0.0
 
     @property
     def ok(self) -> bool:
@@ -274,7 +295,9 @@ def run_child(
             child.kill()  # nothing, where it has ended
             child.wait()
         errors.seek(0)
-        return _outcome(status, last, errors.read()[-2000:], timed_out.is_set())
+        if timed_out.is_set():
+            return ChildExit("", timed_out=True, seconds=timeout or 0)
+        return _outcome(status, last, errors.read()[-2000:])
 
 
 def _read_lines(child: subprocess.Popen[bytes], on_line: Callable[[str], None] | None) -> str:
@@ -286,9 +309,7 @@ def _read_lines(child: subprocess.Popen[bytes], on_line: Callable[[str], None] |
     return last
 
 
-def _outcome(status: int, last: str, errors: bytes, timed_out: bool) -> ChildExit:
-    if timed_out:
-        return ChildExit("", timed_out=True)
+def _outcome(status: int, last: str, errors: bytes) -> ChildExit:
     if status < 0:
         return ChildExit("", signal=-status)
     with contextlib.suppress(ValueError, RecursionError):

@@ -90,4 +90,4 @@ def run_child(task: str, arguments: Sequence[str], *, timeout: float, **_: Any) 
     if status is None:
         return ChildExit("", timed_out=True)
     last = (said.strip().splitlines() or [""])[-1]
-    return _outcome(os.waitstatus_to_exitcode(status), last, said.encode(), timed_out=False)
+    return _outcome(os.waitstatus_to_exitcode(status), last, said.encode())

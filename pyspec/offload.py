@@ -1,0 +1,240 @@
+"""Where layers lie: `n_gpu_layers="auto"` puts as many on devices as their free memory holds.
+
+llama.cpp is asked to load the model and make the context without allocating anything; what it logs meanwhile says which layer
+lies where and what each device would hold. (Its own fitting is no part of libllama.)
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import llama_cpp
+
+from pyspec.errors import ModelInvalid
+from pyspec.store.devices import Device, buffer_names, layer_devices
+from pyspec.store.gguf import Header
+from pyspec.store.header import read_header
+
+AUTO = "auto"
+"""What `n_gpu_layers` may be beside a number."""
+
+_SPARE, _SPARE_SHARE = 1 << 30, 0.1
+# bytes of a device left free, at most this share of it: for its kernels' own buffers and for other programs
+
+_PROBES = 12
+# halving 512 layers takes 9
+
+
+def asked_layers(value: Any) -> int:
+    """A number of layers, or -1 for what `auto` may come to; what is neither is left to the checks of ranges."""
+    return -1 if value == AUTO else value
+
+
+@dataclass(frozen=True)
+class Fit:
+    """How many of `most` layers fit on devices (the output counts as one), and the bytes that each device then holds."""
+
+    layers: int
+    most: int
+    held: Mapping[str, int] = field(default_factory=dict)
+
+
+def fit_layers(
+    path: Path, model_params: Any, context_params: Any, names: Sequence[str] = ()
+) -> Fit:
+    """The most layers with which weights, KV cache and compute buffers fit into what is free on the devices now.
+
+    The parameters are those of the run, whatever their n_gpu_layers. Raises ModelInvalid if llama.cpp does not load the file.
+    """
+    devices, header = layer_devices(names), read_header(path)
+    most = count_layers(header)
+    room = {each.name: _room(each) for each in devices}
+    low, high, best = 0, most + 1, Fit(0, most)
+    n = most if devices else 0
+    for _ in range(_PROBES):
+        if not low < n < high:
+            break
+        held = _held(header, model_params, context_params, n, devices)
+        over = max(held.get(name, 0) - free for name, free in room.items())
+        if over <= 0:
+            low, best = n, Fit(n, most, held)
+        else:
+            high = n
+        a_layer = max(1, sum(held.values()) // n)
+        n = min(max(n - -(-over // a_layer), low + 1), high - 1)
+    return best
+
+
+def _room(device: Device) -> int:
+    """Bytes that may be taken; none where the device does not say what is free."""
+    return int(device.free - min(_SPARE, _SPARE_SHARE * device.total))
+
+
+def count_layers(header: Header) -> int:
+    """Layers that can be placed, the output among them."""
+    blocks = header.of_arch("block_count")
+    return (blocks if isinstance(blocks, int) else 0) + 1
+
+
+def trial_layers(asked: int, devices: Sequence[Device]) -> int:
+    """Layers on devices in a trial: as in the run, but none on others' machines, which serve one process at a time."""
+    return 0 if any(each.kind == "RPC" for each in devices) else asked if devices else 0
+
+
+def rough_layers(header: Header, devices: Sequence[Device]) -> int:
+    """Layers that fit by sizes alone, one at least: a trial only has to meet the kernels of the device."""
+    size = sum(each.nbytes for each in header.tensors)
+    room = sum(max(0, _room(each)) for each in devices)
+    most = count_layers(header)
+    return max(1, min(most, int(0.5 * most * room / max(1, size))))
+
+
+def place_on(params: Any, chosen: Any, options: Mapping[str, Any]) -> None:
+    """Model parameters with the devices of `device_array` and llama-cpp-python's keywords for how they share a model."""
+    params.devices = ctypes.cast(chosen, ctypes.c_void_p)
+    params.split_mode = options.get("split_mode", llama_cpp.LLAMA_SPLIT_MODE_LAYER)
+    params.main_gpu = options.get("main_gpu", 0)
+    if options.get("tensor_split"):
+        shares = ctypes.c_float * max(llama_cpp.LLAMA_MAX_DEVICES, llama_cpp.llama_max_devices())
+        params.tensor_split = shares(*options["tensor_split"])
+
+
+def context_of(options: Mapping[str, Any], cells: int, sequences: int) -> Any:
+    """Context parameters as far as memory depends on them, from llama-cpp-python's keywords.
+
+    cells: of the KV cache, all sequences together.
+    """
+    params = llama_cpp.llama_context_default_params()
+    params.n_ctx, params.n_seq_max, params.kv_unified = cells, sequences, True
+    params.n_batch = min(options.get("n_batch", 512), cells or 512)
+    params.n_ubatch = min(options.get("n_ubatch", 512), params.n_batch)
+    flash = options.get("flash_attn", False)
+    params.flash_attn_type = (
+        llama_cpp.LLAMA_FLASH_ATTN_TYPE_ENABLED
+        if flash
+        else llama_cpp.LLAMA_FLASH_ATTN_TYPE_DISABLED
+    )
+    for name in ("offload_kqv", "op_offload", "swa_full", "type_k", "type_v"):
+        if options.get(name) is not None:
+            setattr(params, name, options[name])
+    return params
+
+
+# -- what a load would hold --------------------------------------------------------------------------------------------
+
+
+def _held(
+    header: Header, model_params: Any, context_params: Any, n: int, devices: Sequence[Device]
+) -> dict[str, int]:
+    """Bytes by device with `n` layers on devices; more than any has where llama.cpp makes no context."""
+    lines = _rehearsal(header.path, model_params, context_params, n)
+    if lines is None:
+        return {each.name: 1 << 62 for each in devices}
+    found, buffers = _Reading.of(lines), buffer_names(devices)
+    held: Counter[str] = Counter(_weights(header, found.layers))
+    for device, size in found.cache:
+        held[device] += size
+    for buffer, size in found.compute:
+        held[buffers.get(buffer, "")] += size
+    return {each.name: held[each.name] for each in devices}
+
+
+def _rehearsal(path: Path, model_params: Any, context_params: Any, n: int) -> list[str] | None:
+    """llama.cpp's log of a load and a context that allocate nothing; None where it makes no context."""
+    params = type(model_params).from_buffer_copy(model_params)
+    params.n_gpu_layers, params.no_alloc = n, True
+    params.load_mode = llama_cpp.LLAMA_LOAD_MODE_NONE
+    with _logged() as lines:
+        model = llama_cpp.llama_model_load_from_file(os.fsencode(path), params)
+        if not model:
+            raise ModelInvalid(f"{path} could not be loaded", "try -ngl 0")
+        context = llama_cpp.llama_init_from_model(model, context_params)
+        if context:
+            llama_cpp.llama_free(context)
+        llama_cpp.llama_model_free(model)
+    return lines if context else None
+
+
+@contextmanager
+def _logged() -> Iterator[list[str]]:
+    """llama.cpp's log lines, which go nowhere else meanwhile."""
+    callback, data = llama_cpp.llama_log_callback(), ctypes.c_void_p()
+    llama_cpp.llama_log_get(ctypes.byref(callback), ctypes.byref(data))
+    lines: list[str] = []
+    stopped: list[BaseException] = []
+
+    def log(_level: int, text: bytes, _data: object) -> None:
+        try:
+            lines.append(text.decode("utf-8", "replace"))
+        except BaseException as error:  # noqa: BLE001 - an interrupt in a callback would be lost
+            stopped.append(error)
+
+    keep = llama_cpp.llama_log_callback(log)
+    llama_cpp.llama_log_set(keep, ctypes.c_void_p())
+    try:
+        yield lines
+    finally:
+        llama_cpp.llama_log_set(callback, data)
+    if stopped:
+        raise stopped[0]
+
+
+_ASSIGNED = re.compile(r"layer +(\d+) assigned to device ([^,]+),")
+_CACHED = re.compile(r"layer +(\d+): dev = (\S+)")
+_CACHE_SIZE = re.compile(r": size = +([\d.]+) MiB \(")
+_COMPUTE = re.compile(r": +(\S+) compute buffer size = +([\d.]+) MiB")
+
+
+@dataclass
+class _Reading:
+    """layers: the device of each, the output's last. cache and compute: device or buffer, and bytes."""
+
+    layers: dict[int, str] = field(default_factory=dict)
+    cache: list[tuple[str, int]] = field(default_factory=list)
+    compute: list[tuple[str, int]] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, lines: Sequence[str]) -> _Reading:
+        found, waiting = cls(), list[str]()
+        for line in lines:
+            if match := _ASSIGNED.search(line):
+                found.layers[int(match[1])] = match[2]
+            elif match := _CACHED.search(line):
+                waiting.append(match[2])
+            elif match := _COMPUTE.search(line):
+                found.compute.append((match[1], _bytes(match[2])))
+            elif (match := _CACHE_SIZE.search(line)) and waiting:
+                # a cache ends with its size; its layers are of one
+                found.cache += [(device, _bytes(match[1]) // len(waiting)) for device in waiting]
+                waiting = []
+        return found
+
+
+def _bytes(mebibytes: str) -> int:
+    return int((float(mebibytes) + 0.01) * (1 << 20))
+
+
+def _weights(header: Header, layers: Mapping[int, str]) -> dict[str, int]:
+    """Bytes of weights by device. Embeddings stay with the processor; those that are the output, too, are held twice."""
+    held: Counter[str] = Counter()
+    output = layers.get(max(layers, default=0), "")
+    tied = not any(each.name == "output.weight" for each in header.tensors)
+    for tensor in header.tensors:
+        block = re.match(r"blk\.(\d+)\.", tensor.name)
+        embeds = tensor.name.startswith(_INPUTS)
+        if block:
+            held[layers.get(int(block[1]), output)] += tensor.nbytes
+        elif not embeds or (tied and tensor.name == "token_embd.weight"):
+            held[output] += tensor.nbytes
+    return held
+
+
+_INPUTS = ("token_embd", "per_layer_token_embd", "position_embd", "token_types")

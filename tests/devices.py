@@ -1,0 +1,82 @@
+"""RPC devices for tests: a process with a processor's memory, or less, that llama.cpp takes for a graphics card."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+_SERVER = Path(__file__).parent / "offload" / "rpc_server.py"
+
+
+class RpcDevice:
+    """One server on 127.0.0.1 with `memory` bytes (0: all there are), ready when made."""
+
+    def __init__(self, memory: int = 0, count: int = 1) -> None:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1]
+        self.address = f"127.0.0.1:{port}"
+        self._log = tempfile.TemporaryFile("w+")
+        self._process = subprocess.Popen(
+            [sys.executable, str(_SERVER), str(port), str(memory), str(count)],
+            stdout=self._log,
+            stderr=subprocess.STDOUT,
+        )
+        for _ in range(300):
+            with socket.socket() as probe:
+                if probe.connect_ex(("127.0.0.1", port)) == 0:
+                    return
+            if self._process.poll() is not None:
+                break
+            time.sleep(0.1)
+        raise AssertionError(f"the RPC server did not start: {self.said}")
+
+    @property
+    def said(self) -> list[str]:
+        """What it printed."""
+        self._log.seek(0)
+        return self._log.read().splitlines()
+
+    @property
+    def most_used(self) -> int:
+        """The most bytes held at once, of a device with a limit."""
+        used = [int(line.split()[1]) for line in self.said if line.startswith("used ")]
+        return max(used, default=0)
+
+    @property
+    def refused(self) -> bool:
+        """Whether it was asked for more than it had."""
+        return any(line.startswith("refused ") for line in self.said)
+
+    def close(self) -> None:
+        """End it; a process that still has models there ends with it."""
+        self._process.kill()
+        self._process.wait()
+        self._log.close()
+
+
+def everywhere(layers: int) -> RpcDevice:
+    """Has every model of this process that asks for nothing else put so many layers on a device."""
+    from pyspec.store.devices import add_rpc_servers
+    from pyspec.target import TargetLlama
+
+    device = RpcDevice()
+    add_rpc_servers(device.address)
+    init = TargetLlama.__init__
+
+    def placed(self: TargetLlama, *args: object, **kwargs: object) -> None:
+        if not kwargs.get("n_gpu_layers"):
+            kwargs["n_gpu_layers"] = layers
+        init(self, *args, **kwargs)
+
+    TargetLlama.__init__ = placed
+    return device
+
+
+LAYERS = int(os.environ.get("PYSPEC_TEST_OFFLOAD", "0"))
+"""Layers that all tests put on a device, 0 for none; -1 for all."""
