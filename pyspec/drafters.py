@@ -233,6 +233,11 @@ class TranslatedDrafter(Drafter):
         self._seen: list[int] = []
         self._ids: list[int] = list(self._start)
 
+    @property
+    def n_gpu_layers(self) -> int:
+        """Layers that were to go to devices."""
+        return int(self._llm.model_params.n_gpu_layers)
+
     def close(self) -> None:
         """Free the draft's model."""
         self._llm.close()

@@ -20,12 +20,14 @@ from pyspec.engine.session import UNLIMITED
 from pyspec.errors import EngineBusy, InputEncoding, InputError
 from pyspec.limits import check_ranges
 from pyspec.mirror import Closed, Mirror, closed_error
+from pyspec.offload import asked_layers, placed
 from pyspec.options import AnswerOptions, Drafting, Speculation, result_block
 from pyspec.policy.lengths import Length, make_policy, parse_length
 from pyspec.policy.simple import LengthPolicy
 from pyspec.profiles import beginnings
 from pyspec.rules import Margin, Strict, Verification, check_rule
 from pyspec.sampling import ProcessorHook, Sampling, build_chain, in_force
+from pyspec.store.devices import parse_devices
 from pyspec.store.drafts import MTP
 from pyspec.target import SNAPSHOTS
 from pyspec.text.tokenizer import piece_reader
@@ -78,15 +80,16 @@ class Generation(Mirror):
         companion: str,
         verification: Verification,
         length: str,
-        draft_n_gpu_layers: int | None,
+        draft_n_gpu_layers: int | str | None,
         draft_type_k: int | None,
         draft_type_v: int | None,
+        draft_devices: str | Sequence[str] | None,
         wait: bool | float,
         **kwargs: Any,
     ) -> None:
         start = perf_counter()
         # what is asked wrongly is refused before the model is loaded
-        check_ranges({"draft_n_gpu_layers": draft_n_gpu_layers, "wait": wait})
+        check_ranges({"draft_n_gpu_layers": asked_layers(draft_n_gpu_layers), "wait": wait})
         check_rule(verification)
         self._length = parse_length(length)
         self._in_force = _InForce()
@@ -103,7 +106,12 @@ class Generation(Mirror):
         self.last_speculation: dict[str, Any] = {}
         self.last_timings: dict[str, float] = {}
         if not self._plain:
-            placement = Placement(draft_n_gpu_layers, type_k=draft_type_k, type_v=draft_type_v)
+            placement = Placement(
+                draft_n_gpu_layers,
+                parse_devices(draft_devices) if draft_devices is not None else None,
+                type_k=draft_type_k,
+                type_v=draft_type_v,
+            )
             try:
                 self._assemble(draft, companion, placement)
             except BaseException:
@@ -116,6 +124,12 @@ class Generation(Mirror):
         self._curve, self._learned = beginnings(self, self._assembly.sides)
         for note in self._assembly.notes:
             self._note(note)
+
+    @property
+    def placed(self) -> str:
+        """What lies on which devices, in one line; empty where all is the processor's."""
+        sides = self._assembly.placed if self._assembly is not None else []
+        return placed(self, sides)
 
     # -- under llama-cpp-python's completions --------------------------------------------------------------------------
 

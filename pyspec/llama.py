@@ -16,6 +16,7 @@ from llama_cpp.llama_tokenizer import BaseLlamaTokenizer
 
 from pyspec.errors import EngineError
 from pyspec.generation import Generation
+from pyspec.offload import AUTO
 from pyspec.options import OFF, Speculation
 from pyspec.rules import Strict, Verification
 from pyspec.sampling import Sampling
@@ -59,7 +60,10 @@ class SpeculativeLlama(Generation):
         judging a draft gained nothing over drafting without.
     verification: `Strict()`, the target's own text, or `Margin()`, faster and a little different.
     length: how many drafted tokens are verified: "auto", "companion", "confidence:P" or "fixed:K".
-    draft_n_gpu_layers, draft_type_k, draft_type_v: offload and KV types of draft and companion; None follows the target.
+    n_gpu_layers: a number, -1 for all, or "auto": as many as fit into what is free on the devices. devices: names of those
+        that may be used (`pyspec info` lists them); all if not given. `placed` says what lies where.
+    draft_n_gpu_layers, draft_devices: the same for draft and companion; None follows the target.
+    draft_type_k, draft_type_v: KV types of draft and companion; None is F16.
     wait: for objects that several threads use: an answer waits its turn, True for any time, else so many seconds; False
         leaves it to the engine to refuse a second answer with EngineBusy. A stream holds its turn until it is read to its
         end or closed, so one thread that waits must not interleave two of them.
@@ -78,7 +82,7 @@ class SpeculativeLlama(Generation):
         self,
         model_path: str | os.PathLike[str],
         *,
-        n_gpu_layers: int = 0,
+        n_gpu_layers: int | str = 0,
         split_mode: int = llama_cpp.LLAMA_SPLIT_MODE_LAYER,
         main_gpu: int = 0,
         tensor_split: list[float] | None = None,
@@ -126,9 +130,11 @@ class SpeculativeLlama(Generation):
         companion: str = "none",
         verification: Verification = _STRICT,
         length: str = "auto",
-        draft_n_gpu_layers: int | None = None,
+        draft_n_gpu_layers: int | str | None = None,
         draft_type_k: int | None = None,
         draft_type_v: int | None = None,
+        devices: str | Sequence[str] | None = None,
+        draft_devices: str | Sequence[str] | None = None,
         wait: bool | float = False,
         trust: bool = False,
         extra_buffers: str = "auto",
@@ -276,12 +282,13 @@ class SpeculativeLlama(Generation):
 
     def __getstate__(self) -> dict[str, Any]:
         state: dict[str, Any] = super().__getstate__()
-        return {**state, **self._ours}
+        layers = {"n_gpu_layers": AUTO} if self.fits_itself else {}
+        return {**state, **layers, **self._ours}
 
 
 _OWN_ARGUMENTS = (
     "draft", "companion", "verification", "length", "draft_n_gpu_layers", "draft_type_k", "draft_type_v",
-    "wait", "trust", "extra_buffers",
+    "devices", "draft_devices", "wait", "trust", "extra_buffers",
 )  # fmt: skip
 
 

@@ -36,7 +36,7 @@ class _Options(llm.Options):  # type: ignore[misc]  # llm's types are not follow
     gap: float = Field(1.0, ge=0, description="margin: largest difference of two logits, nats")
     length: str = Field("auto", description="how many drafted tokens are checked")
     n_ctx: int = Field(4096, ge=16, description="context, tokens")
-    n_gpu_layers: int = Field(0, ge=-1, description="layers on the GPU; -1 for all")
+    n_gpu_layers: int | Literal["auto"] = Field("auto", description="layers on devices; -1 for all, auto for what fits")
     threads: int | None = Field(None, ge=1, description="threads; the physical cores if not given")
     # fmt: on
 

@@ -97,6 +97,23 @@ def rough_layers(header: Header, devices: Sequence[Device]) -> int:
     return max(1, min(most, int(0.5 * most * room / max(1, size))))
 
 
+def placed(target: Any, sides: Sequence[tuple[str, int]]) -> str:
+    """What lies on which devices, in one line; empty where all is the processor's.
+
+    sides: names of draft and companion, and how many of their layers were to go there.
+    """
+    layers = [(Path(target.model_path).stem, target.model_params.n_gpu_layers), *sides]
+    found = layer_devices(target.devices) if any(n for _, n in layers) else []
+    if not found:
+        return ""
+    most = llama_cpp.llama_model_n_layer(target.model) + 1
+    name, n = layers[0]
+    said = [f"{n if 0 <= n < most else most} of {most} layers of {name}"]
+    said += [f"{'all' if n < 0 or n > 512 else n} of {name}" for name, n in sides if n]
+    left = ", ".join(f"{each.name} ({each.free / 1e9:.1f} GB left)" for each in found)
+    return f"{', '.join(said)} on {left}"
+
+
 def place_on(params: Any, chosen: Any, options: Mapping[str, Any]) -> None:
     """Model parameters with the devices of `device_array` and llama-cpp-python's keywords for how they share a model."""
     params.devices = ctypes.cast(chosen, ctypes.c_void_p)

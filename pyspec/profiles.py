@@ -22,6 +22,7 @@ from pyspec._version import __version__
 from pyspec.errors import OptionError, ProfileError, PyspecError
 from pyspec.policy.acceptance import Calibration, Learned, Logistic
 from pyspec.policy.cost import CostCurve, CurveState
+from pyspec.store.devices import layer_devices
 from pyspec.store.files import cache_dir, file_sha256, write_whole
 
 log = logging.getLogger("pyspec")
@@ -150,15 +151,23 @@ class Side(NamedTuple):
 def profile_key(llm: Any, sides: Sequence[Side]) -> ProfileKey:
     """The key of a loaded target with a draft and a companion, those that there are in this order."""
     draft, companion = _hashes(sides)
-    offloaded = gpu_layers(llm)
     return ProfileKey(
         target=file_sha256(llm.model_path),
         draft=draft,
         companion=companion,
-        backend=f"{platform.node()}, {platform.machine()}, {offloaded} layers on a GPU",
+        backend=f"{platform.node()}, {platform.machine()}, {_where(llm)}",
         threads=int(llm.n_threads),
         version=f"{__version__} on {llama_cpp.__version__}",
     )
+
+
+def _where(llm: Any) -> str:
+    """The devices that have layers, by their description, and how many."""
+    offloaded = gpu_layers(llm)
+    if not offloaded:
+        return "0 layers on a GPU"
+    names = " + ".join(each.description for each in layer_devices(getattr(llm, "devices", ())))
+    return f"{offloaded} layers on {names}"
 
 
 def _hashes(sides: Sequence[Side]) -> tuple[str, str]:
@@ -211,8 +220,9 @@ rows at once as those of its family do."""
 
 
 def gpu_layers(llm: Any) -> int:
-    """Layers asked to be on a GPU; 0 where this build of llama.cpp has none."""
-    return int(llm.model_params.n_gpu_layers) if llama_cpp.llama_supports_gpu_offload() else 0
+    """Layers asked to be on devices, -1 or many for all; 0 where there is none."""
+    asked = int(llm.model_params.n_gpu_layers)
+    return asked if asked and layer_devices(getattr(llm, "devices", ())) else 0
 
 
 def prior_curve(llm: Any, sides: Sequence[Side]) -> CostCurve:
@@ -222,10 +232,20 @@ def prior_curve(llm: Any, sides: Sequence[Side]) -> CostCurve:
     """
     size = max(1, llama_cpp.llama_model_size(llm.model))
     shares = [max(0.02, side.size / size) for side in sides][:2]
-    if gpu_layers(llm) != 0:
-        return CostCurve.prior("metal" if sys.platform == "darwin" else "cuda", 10.0, *shares)
+    if (device := _curve_of_device(llm)) is not None:
+        return CostCurve.prior(device, 10.0, *shares)
     shape = _TYPES.get(int(llm.metadata.get("general.file_type", -1)), "")
     return CostCurve.prior(shape, 10.0, *shares, depth_share=_depth_share(llm.model))
+
+
+def _curve_of_device(llm: Any) -> str | None:
+    """The shape of a device's curve, where most layers are on one that is no other machine's processor."""
+    asked, most = gpu_layers(llm), llama_cpp.llama_model_n_layer(llm.model) + 1
+    if asked == 0 or 0 < asked < most / 2:
+        return None  # what is left to the processor takes the time
+    if all(each.kind == "RPC" for each in layer_devices(getattr(llm, "devices", ()))):
+        return None  # nobody knows what answers there
+    return "metal" if sys.platform == "darwin" else "cuda"
 
 
 def _depth_share(model: Any) -> float:

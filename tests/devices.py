@@ -21,7 +21,7 @@ class RpcDevice:
             probe.bind(("127.0.0.1", 0))
             port = probe.getsockname()[1]
         self.address = f"127.0.0.1:{port}"
-        self._log = tempfile.TemporaryFile("w+")
+        self._log = tempfile.TemporaryFile("w+")  # noqa: SIM115 - closed in close()
         self._process = subprocess.Popen(
             [sys.executable, str(_SERVER), str(port), str(memory), str(count)],
             stdout=self._log,

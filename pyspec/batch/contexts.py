@@ -8,7 +8,7 @@ there, and every sequence takes as many cells as the longest.
 
 from __future__ import annotations
 
-import os
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -22,7 +22,9 @@ from pyspec.engine.round import Loop
 from pyspec.errors import EngineError
 from pyspec.policy.acceptance import Learned
 from pyspec.profiles import Side, beginnings, gpu_layers
+from pyspec.store.devices import layer_devices
 from pyspec.store.drafts import MTP, head_size
+from pyspec.store.machine import machine_memory
 from pyspec.target import SNAPSHOTS, TargetLlama
 from pyspec.tokens import common_prefix
 
@@ -90,20 +92,38 @@ def best_parallel(times: Sequence[float]) -> int:
     return next(n for n in sizes if (1 + _WORTH) * n / times[n] >= best)
 
 
-_SHARE = 0.25
-# of this machine's memory that KV cells may take unless more sequences were asked for
+_SHARE, _DEVICE_SHARE = 0.25, 0.75
+# of this machine's memory, and of a device's, that KV cells may take unless more sequences were asked for
 
 
 def memory_for(target: Any, n_ctx: int) -> int:
-    """How many sequences of n_ctx cells a quarter of this machine's memory holds, at 16 bits an entry."""
+    """How many sequences of n_ctx cells fit, at 16 bits an entry.
+
+    In a quarter of this machine's memory, and in three quarters of what is free on devices, each for the layers it has.
+    """
     model = target.model
     heads = max(1, llama_cpp.llama_model_n_head(model))
     width = llama_cpp.llama_model_n_embd(model) * llama_cpp.llama_model_n_head_kv(model) // heads
-    cell = 4 * max(1, width) * llama_cpp.llama_model_n_layer(model)
-    if not hasattr(os, "sysconf"):
-        return 1 << 30
-    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    return int(_SHARE * memory / (cell * padded(n_ctx)))
+    layers = llama_cpp.llama_model_n_layer(model)
+    a_layer = 4 * max(1, width) * padded(n_ctx)
+    away = layers_away(target)
+    found = layer_devices(target.devices) if away else []
+    most = math.inf
+    if away:
+        free = sum(each.free for each in found)
+        most = _DEVICE_SHARE * free / (a_layer * away)
+    if away < layers and (memory := machine_memory()):
+        most = min(most, _SHARE * memory / (a_layer * (layers - away)))
+    return int(min(most, 1 << 30))
+
+
+def layers_away(target: Any) -> int:
+    """Layers whose KV cache lies on a device."""
+    layers = llama_cpp.llama_model_n_layer(target.model)
+    asked = gpu_layers(target)
+    if not target.context_params.offload_kqv or not asked:
+        return 0
+    return int(layers if asked < 0 else min(layers, asked - 1))  # the output goes first
 
 
 # -- models and contexts ---------------------------------------------------------------------------
@@ -186,7 +206,7 @@ class Contexts:
         n_slots: int,
         n_ctx: int,
         layout: Layout,
-        gpu_layers: int | None,
+        placement: Placement = Placement(),  # noqa: B008 - frozen
         few: int = 0,
     ) -> None:
         self.n_slots, self.n_ctx, self.layout, self.few = n_slots, n_ctx, layout, few
@@ -199,7 +219,7 @@ class Contexts:
         self.answering_rows = self._answering_rows(models.on_cpu)
         self.engine = Engine(n_slots, self.target.n_vocab())
         try:
-            self._attach(parts, Placement(n_gpu_layers=gpu_layers))
+            self._attach(parts, placement)
         except BaseException:
             self.close()
             raise

@@ -23,15 +23,20 @@ from pyspec.batch.jobs import Job, JobMaker, Settings
 from pyspec.batch.records import Record, Result
 from pyspec.batch.scheduler import Scheduler
 from pyspec.engine.handle import MAX_DRAFT, Role
+from pyspec.engine.models import Placement
 from pyspec.errors import Cancelled, OptionError
 from pyspec.limits import check_ranges
+from pyspec.offload import asked_layers, placed
 from pyspec.policy.lengths import make_policy, parse_length
 from pyspec.rules import Margin
+from pyspec.store.devices import parse_devices
 from pyspec.store.files import file_sha256
 from pyspec.tokens import Tally
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    from pyspec.policy.cost import CostCurve
 
 WINDOW = 64
 """Fewest records that wait to be ordered by length."""
@@ -53,8 +58,8 @@ _COUNTED = ("tokens", "drafted", "verified", "accepted", "relaxed")
 class Batch:
     """Answers many prompts at once.
 
-    model_path, draft, companion, length, draft_n_gpu_layers: as `SpeculativeLlama` takes them; further
-        keywords are llama-cpp-python's.
+    model_path, draft, companion, length, draft_n_gpu_layers, draft_devices: as `SpeculativeLlama` takes them; further
+        keywords are llama-cpp-python's and `TargetLlama`'s.
     settings: sampling, acceptance rule, max_tokens, system text and stop strings of records that bring
         none of their own.
     parallel: answers at once, 1 to 64; None for what the cost curve says is worth it.
@@ -81,7 +86,8 @@ class Batch:
         n_ctx: int = 4096,
         cells: int | None = None,
         draft_max: int | None = None,
-        draft_n_gpu_layers: int | None = None,
+        draft_n_gpu_layers: int | str | None = None,
+        draft_devices: str | Sequence[str] | None = None,
         exact: bool = False,
         interactive: bool = False,
         **kwargs: Any,
@@ -89,7 +95,11 @@ class Batch:
         if parallel is not None and not 1 <= parallel <= MOST_SEQUENCES:
             raise OptionError(f"parallel is {parallel}", f"use 1 to {MOST_SEQUENCES}")
         check_ranges(
-            {"n_ctx": n_ctx, "draft_max": draft_max, "draft_n_gpu_layers": draft_n_gpu_layers}
+            {
+                "n_ctx": n_ctx,
+                "draft_max": draft_max,
+                "draft_n_gpu_layers": asked_layers(draft_n_gpu_layers),
+            }
         )
         if n_ctx < 1:
             raise OptionError(f"n_ctx is {n_ctx}", "use 1 or more")
@@ -97,10 +107,13 @@ class Batch:
         self.settings, self._n_ctx, self._cells = settings, n_ctx, cells
         self._needs: list[int] = []
         self._draft_max = MAX_DRAFT if draft_max is None else draft_max
-        self._gpu_layers = draft_n_gpu_layers
+        named = parse_devices(draft_devices) if draft_devices is not None else None
+        self._placement = Placement(draft_n_gpu_layers, named)
         self._options = {"length": length, "draft_max": draft_max, "n_ctx": n_ctx}
         self._exact, self._interactive = exact, interactive
         words = ("none", "none") if exact else (draft, companion)
+        # with as many sequences as may run at once; where none were asked for, the memory says how many
+        kwargs["room_for"] = (n_ctx * (parallel or 1), parallel or 1)
         self._models = Models(model_path, *words, **kwargs)
         self.jobs = JobMaker(self._models.target, settings, n_ctx)
         self._contexts: Contexts | None = None
@@ -110,12 +123,8 @@ class Batch:
         sampled = settings.sampling.temperature != 0.0
         learned = learned.under(relaxing=isinstance(settings.rule, Margin), sampled=sampled)
         self._policy = make_policy(chosen, curve, learned, companion=scored)
-        self.parallel = parallel or best_parallel(curve.target.table())
+        self.parallel = parallel or self._at_once(curve)
         if interactive:
-            if parallel is None:
-                # fewer may be as fast, but one who asks shall not wait for the end of another's answer
-                most = memory_for(self._models.target, n_ctx)
-                self.parallel = max(1, min(max(self.parallel, _FEWEST), most))
             self._needs = [n_ctx] * self.parallel
         if exact:  # kernels take rows by fours, and the rest one by one
             self.parallel = 1 if self.parallel == 1 else -(-self.parallel // 4) * 4
@@ -126,6 +135,14 @@ class Batch:
         self._total = Tally()
         self._seconds = 0.0
         self._decode_us = [0] * len(Role)
+
+    def _at_once(self, curve: CostCurve) -> int:
+        """Answers at once where nobody said how many."""
+        best = best_parallel(curve.target.table())
+        if not self._interactive:
+            return best
+        # fewer may be as fast, but one who asks shall not wait for the end of another's answer
+        return max(1, min(max(best, _FEWEST), memory_for(self._models.target, self._n_ctx)))
 
     # -- records in, results out -------------------------------------------------------------------
 
@@ -190,6 +207,11 @@ class Batch:
             "draft": draft,
             "companion": companion,
         }
+
+    @property
+    def placed(self) -> str:
+        """What of the target lies on which devices, in one line; empty where all is the processor's."""
+        return placed(self._models.target, [])
 
     @property
     def speed(self) -> float:
@@ -271,7 +293,7 @@ class Batch:
         )
         few = FEW if self._interactive else 0
         self._contexts = Contexts(
-            self._models, self.parallel, self._n_ctx, layout, self._gpu_layers, few
+            self._models, self.parallel, self._n_ctx, layout, self._placement, few
         )
         self._scheduler = Scheduler(
             self._contexts,

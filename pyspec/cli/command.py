@@ -223,6 +223,24 @@ class _Text(click.ParamType):  # type: ignore[type-arg, unused-ignore]  # generi
 TEXT = _Text()
 
 
+class Layers(click.ParamType):  # type: ignore[type-arg, unused-ignore]  # generic from click 8.4 on
+    """How many layers go to devices: `auto`, `all` or a number."""
+
+    name = "layers"
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> int | str:
+        """The number, -1 for all, or `auto`."""
+        if value in ("auto", "all"):
+            return value if value == "auto" else -1
+        try:
+            return int(value)
+        except ValueError:
+            self.fail(f"{value!r} is neither a number nor `all` or `auto`", param, ctx)
+
+
+LAYERS = Layers()
+
+
 def model_names(
     _ctx: click.Context, _param: click.Parameter, incomplete: str
 ) -> list[CompletionItem]:

@@ -133,6 +133,7 @@ def info() -> None:
     """Print versions, the backends this build has, and where models are kept."""
     import llama_cpp  # noqa: PLC0415 - --help needs none of these
 
+    from pyspec.store.devices import devices, layer_devices  # noqa: PLC0415
     from pyspec.store.files import cache_dir  # noqa: PLC0415
     from pyspec.store.machine import default_threads  # noqa: PLC0415
 
@@ -140,7 +141,8 @@ def info() -> None:
     for name, value in (
         ("pyspec", __version__),
         ("llama-cpp-python", llama_cpp.__version__),
-        ("offload to GPU", "yes" if llama_cpp.llama_supports_gpu_offload() else "no"),
+        *(("device", device) for device in devices() if device.kind != "CPU"),
+        *([] if layer_devices() else [("device", "none: all layers are the processor's")]),
         *(("backend", backend) for backend in _backends(system)),
         ("extra buffers", _extra_buffers()),
         ("threads", default_threads()),

@@ -120,7 +120,9 @@ def bench(compared: BenchOptions, asked: AskedOptions, models: ModelOptions) -> 
     click.echo(f"written to {asked.out}", err=True)
 
 
-_SIDES = ("n_ctx", "n_threads", "n_threads_batch", "n_gpu_layers", "trust", "extra_buffers")
+_SIDES = (
+    "n_ctx", "n_threads", "n_threads_batch", "n_gpu_layers", "devices", "trust", "extra_buffers",
+)  # fmt: skip
 
 
 @command()

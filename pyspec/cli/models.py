@@ -13,7 +13,7 @@ from typing import Any
 import click
 from rich.console import Console
 
-from pyspec.cli.command import Subcommand, command, model_names, option
+from pyspec.cli.command import LAYERS, Subcommand, command, model_names, option
 from pyspec.cli.streams import busy, print_listing, run_progress, store_progress
 from pyspec.display import safe
 from pyspec.errors import ModelNotFound, OptionError, PyspecError
@@ -291,7 +291,8 @@ class TrialOptions:
         help="Measure so many, the smallest first.")
     threads: int | None = option("Measuring", "-t", "--threads", type=click.IntRange(min=1),
         help="Threads, as in generate.")
-    n_gpu_layers: int = option("Measuring", "-ngl", "--n-gpu-layers", default=0, help="Layers on the GPU.")
+    n_gpu_layers: int | str = option("Measuring", "-ngl", "--n-gpu-layers", aliases=("--gpu-layers",),
+        metavar="auto|all|N", type=LAYERS, default="auto", help="Layers on devices, as in generate.")
     # fmt: on
 
 

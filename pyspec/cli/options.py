@@ -14,21 +14,16 @@ from typing import Any
 import click
 import llama_cpp
 
-from pyspec.cli.command import TEXT, model_names, option
+from pyspec.cli.command import LAYERS, TEXT, model_names, option
 from pyspec.cli.streams import busy, store_progress
 from pyspec.errors import OptionError
 from pyspec.llama import Speculation, SpeculativeLlama
+from pyspec.offload import AUTO
 from pyspec.rules import Margin, Strict, Verification
 from pyspec.sampling import Sampling
+from pyspec.store.devices import add_rpc_servers, parse_devices, require_devices
 from pyspec.store.locate import resolve
 from pyspec.store.machine import EXTRA_BUFFERS, default_threads
-
-
-def _layers(text: str) -> int:
-    try:
-        return -1 if text == "all" else int(text)
-    except ValueError:
-        raise click.BadParameter(f"{text!r} is neither a number nor `all`") from None
 
 
 class Coded(click.Choice):  # type: ignore[type-arg, unused-ignore]  # generic from click 8.2 on
@@ -68,11 +63,21 @@ class ModelOptions:
         default=4096, help="Context: tokens of prompt and answer together.")
     threads: int | None = option("Machine", "-t", "--threads", metavar="N", type=click.IntRange(min=1),
         help="Threads; the physical cores if not given.")
-    n_gpu_layers: int = option("Machine", "-ngl", "--n-gpu-layers", aliases=("--gpu-layers",), metavar="N|all",
-        type=_layers, default=0, help="Layers of the target on the GPU; all (or -1) for the whole model.")
-    draft_ngl: int | None = option("Machine", "--draft-ngl",
-        aliases=("-ngld", "--gpu-layers-draft", "--n-gpu-layers-draft"), metavar="N|all", type=_layers,
+    n_gpu_layers: int | str = option("Machine", "-ngl", "--n-gpu-layers", aliases=("--gpu-layers",),
+        metavar="auto|all|N", type=LAYERS, default=AUTO,
+        help="Layers of the target on devices; auto for as many as fit there, all (or -1) for the whole model.")
+    draft_ngl: int | str | None = option("Machine", "--draft-ngl",
+        aliases=("-ngld", "--gpu-layers-draft", "--n-gpu-layers-draft"), metavar="auto|all|N", type=LAYERS,
         help="The same for draft and companion; follows the target if not given.")
+    devices: tuple[str, ...] = option("Machine", "--device", aliases=("-dev",), metavar="NAME,..",
+        type=parse_devices, default=(), show_default=False,
+        help="Devices to use, as `pyspec info` names them; all if not given.")
+    draft_devices: tuple[str, ...] | None = option("Machine", "--draft-device",
+        aliases=("-devd", "--device-draft", "--spec-draft-device"), metavar="NAME,..", type=parse_devices,
+        help="The same for draft and companion.")
+    rpc: str = option("Machine", "--rpc", metavar="HOST:PORT,..", default="",
+        help="Use llama.cpp's RPC servers as devices. They know no authentication: for trusted networks only; one that dies "
+        "ends the process.")
     extra_buffers: str = option("Machine", "--extra-buffers", type=click.Choice(EXTRA_BUFFERS), default="auto",
         help="llama.cpp's own layouts of weights (AMX, repacking); auto: unless they crash here.")
     # fmt: on
@@ -82,6 +87,10 @@ class ModelOptions:
 
         workers: share the threads that are not given.
         """
+        add_rpc_servers(self.rpc)
+        for layers in (self.n_gpu_layers, self.draft_ngl):
+            if layers not in (None, 0, AUTO):
+                require_devices(self.devices)
         with store_progress() as progress:
             path = resolve(self.model, progress)
             draft, companion = (_found(word, progress) for word in (self.draft, self.companion))
@@ -90,6 +99,7 @@ class ModelOptions:
             "draft": draft, "companion": companion, "draft_n_gpu_layers": self.draft_ngl,
             "n_ctx": self.ctx, "n_gpu_layers": self.n_gpu_layers, "n_threads": threads,
             "n_threads_batch": threads, "trust": self.trust_model, "extra_buffers": self.extra_buffers,
+            "devices": self.devices, "draft_devices": self.draft_devices,
         }  # fmt: skip
         return path, arguments
 
@@ -262,9 +272,9 @@ class EngineOptions:
     type_v: int | None = option("Engine", "-ctv", "--cache-type-v", type=_CACHE, metavar="TYPE",
         help="Type of its V cache; a quantised one needs -fa on.")
     draft_type_k: int | None = option("Engine", "-ctkd", "--cache-type-k-draft", type=_CACHE, metavar="TYPE",
-        help="The same for draft and companion.")
+        help="The same for draft and companion; f16 if not given.")
     draft_type_v: int | None = option("Engine", "-ctvd", "--cache-type-v-draft", type=_CACHE, metavar="TYPE",
-        help="The same for draft and companion.")
+        help="The same for draft and companion; f16 if not given.")
     offload_kqv: bool | None = option("Engine", "-nkvo", "--no-kv-offload", is_flag=True, flag_value=False,
         default=None, help="Keep the KV cache in main memory when layers are on a GPU.")
     use_mmap: bool | None = option("Engine", "--no-mmap", is_flag=True, flag_value=False, default=None,

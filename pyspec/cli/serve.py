@@ -120,6 +120,8 @@ def serve(
         batch.prepare()
         serving = server.serving(batch, path.stem)
         _announce(server, serving, batch.parallel, listener.getsockname()[1])
+        if batch.placed:
+            click.echo(batch.placed, err=True)
         config = uvicorn.Config(
             make_app(batch, serving),
             http=GuardedProtocol,

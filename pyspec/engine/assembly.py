@@ -11,6 +11,7 @@ from pyspec.engine.models import Placement, SideModel
 from pyspec.engine.parts import Parts, choose_parts, states_of
 from pyspec.engine.session import Session
 from pyspec.errors import DraftMismatch, PyspecError
+from pyspec.offload import AUTO
 from pyspec.profiles import Side
 from pyspec.store.drafts import States
 
@@ -33,6 +34,11 @@ class Assembly:
     def sides(self) -> list[Side]:
         """The files of the models, and what a step of each reads."""
         return [Side(model.path, model.size) for model in self.models]
+
+    @property
+    def placed(self) -> list[tuple[str, int]]:
+        """The files of the models, and how many layers of each were to go to devices."""
+        return [(model.path.stem, model.n_gpu_layers) for model in self.models]
 
     @property
     def has_companion(self) -> bool:
@@ -102,11 +108,18 @@ def _translated(
 ) -> TranslatedDrafter:
     """A draft of another vocabulary, behind text; the companion would not understand what it says, so it is left out."""
     assert parts.draft is not None  # noqa: S101 - for the type checker
-    layers = placement.n_gpu_layers
+    own, layers = target.model_params, placement.n_gpu_layers
+    if layers is None:
+        layers = AUTO if target.fits_itself else own.n_gpu_layers
+    named = target.devices if placement.devices is None else placement.devices
     drafter = TranslatedDrafter(
         parts.draft,
         target,
-        n_gpu_layers=target.model_params.n_gpu_layers if layers is None else layers,
+        n_gpu_layers=layers,
+        devices=named,
+        split_mode=own.split_mode,
+        main_gpu=own.main_gpu if named == target.devices else 0,
+        tensor_split=target.tensor_split if named == target.devices else None,
         n_threads=placement.n_threads or target.n_threads,
         flash_attn=True,
         trust=target.trust,

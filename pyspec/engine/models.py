@@ -57,6 +57,7 @@ class SideModel:
     ) -> None:
         self.path = path
         self._owned = states is None or states.kind != MTP
+        self._n_gpu_layers = target.model_params.n_gpu_layers
         params = context_params(target, placement, n_seq)
         if states is not None:
             _read_states(params, target, states)
@@ -77,6 +78,7 @@ class SideModel:
         if not reads_states:
             refuse_eagle3(self.path)
         loading = _Loading(self.path, target, placement, params)
+        self._n_gpu_layers = loading.params.n_gpu_layers
         try:
             return internals.LlamaModel(
                 path_model=str(self.path), params=loading.params, verbose=target.verbose
@@ -113,6 +115,11 @@ class SideModel:
     def size(self) -> int:
         """Bytes of weights that one step reads."""
         return self.path.stat().st_size if self._owned else head_size(self.path)
+
+    @property
+    def n_gpu_layers(self) -> int:
+        """Layers that were to go to devices, at most; the target's own for its next-token head."""
+        return int(self._n_gpu_layers)
 
     @property
     def context(self) -> int:

@@ -149,14 +149,15 @@ class SideBySide:
         max_tokens: int, seeds: int = 1, **kwargs: Any,
     ) -> None:  # fmt: skip
         self.variants, self.max_tokens, self.n_ctx = list(variants), max_tokens, n_ctx
+        n = len(variants) * seeds
+        kwargs["room_for"] = ((n + 1) * n_ctx, n + 1)
         self.models = Models(model, "none", "none", **kwargs)
         self.target = self.models.target
         parts = choose_parts(self.target, drafting, "none")
         self.models.parts = parts
         # a draft that reads states reads the prompt in each sequence, others share what they read
         each = n_ctx if states_of(parts, self.target) is not None else max_tokens + 80
-        n = len(variants) * seeds
-        self._contexts = Contexts(self.models, n + 1, n_ctx, Layout(padded(n_ctx + n * each)), None)
+        self._contexts = Contexts(self.models, n + 1, n_ctx, Layout(padded(n_ctx + n * each)))
         self._engine, self._loop = self._contexts.engine, self._contexts.loop
 
     def answer(

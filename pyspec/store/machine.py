@@ -6,6 +6,7 @@ kernels for them. Where those kernels crash, as AMX's do when GCC 12 compiled th
 
 from __future__ import annotations
 
+import ctypes
 import hashlib
 import logging
 import math
@@ -15,6 +16,7 @@ from functools import cache
 from importlib import metadata, util
 from itertools import takewhile
 from pathlib import Path
+from typing import Any
 
 from pyspec.errors import OptionError
 from pyspec.store.files import Stamp, recall, remember
@@ -110,6 +112,23 @@ def address_space_left() -> float:
         return float(limit - pages * os.sysconf("SC_PAGE_SIZE"))
     except (ImportError, ValueError, IndexError, OSError):
         return math.inf
+
+
+def machine_memory() -> int:
+    """Bytes of this machine's memory; 0 where it is not known."""
+    try:
+        if hasattr(os, "sysconf"):
+            return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        return _windows_memory()
+    except (OSError, ValueError, AttributeError):
+        return 0
+
+
+def _windows_memory() -> int:
+    """What GlobalMemoryStatusEx says: a size, a load, then ullTotalPhys first of seven numbers."""
+    status = (ctypes.c_uint64 * 8)(64)
+    windows: Any = getattr(ctypes, "windll")  # noqa: B009 - absent elsewhere
+    return int(status[1]) if windows.kernel32.GlobalMemoryStatusEx(ctypes.byref(status)) else 0
 
 
 def default_threads() -> int:

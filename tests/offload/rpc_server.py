@@ -42,6 +42,12 @@ def replace(struct: int, index: int, restype: Any, *argtypes: Any) -> Any:
     return decorate
 
 
+def say(line: str) -> None:
+    """One line, flushed."""
+    sys.stdout.write(line + "\n")
+    sys.stdout.flush()
+
+
 def limit(device: int, most: int) -> None:
     """Give a device `most` bytes: of ggml's structs, a device tells its memory third, a buffer type allocates second."""
     used: dict[int, int] = {}
@@ -56,11 +62,11 @@ def limit(device: int, most: int) -> None:
     @replace(buffer_type, 1, _POINTER, _POINTER, _SIZE)
     def allocate(old: Any, kind: int, size: int) -> int | None:
         if sum(used.values()) + size > most:
-            print(f"refused {size}", flush=True)
+            say(f"refused {size}")
             return None
         made: int = old(kind, size)
         used[made] = size
-        print(f"used {sum(used.values())}", flush=True)
+        say(f"used {sum(used.values())}")
 
         @replace(made, 0, None, _POINTER)
         def free(old: Any, buffer: int) -> None:
