@@ -20,7 +20,7 @@ from pyspec.engine.session import UNLIMITED
 from pyspec.errors import EngineBusy, InputEncoding, InputError
 from pyspec.limits import check_ranges
 from pyspec.mirror import Closed, Mirror, closed_error
-from pyspec.offload import asked_layers, placed
+from pyspec.offload import asked_layers
 from pyspec.options import AnswerOptions, Drafting, Speculation, result_block
 from pyspec.policy.lengths import Length, make_policy, parse_length
 from pyspec.policy.simple import LengthPolicy
@@ -106,12 +106,8 @@ class Generation(Mirror):
         self.last_speculation: dict[str, Any] = {}
         self.last_timings: dict[str, float] = {}
         if not self._plain:
-            placement = Placement(
-                draft_n_gpu_layers,
-                parse_devices(draft_devices) if draft_devices is not None else None,
-                type_k=draft_type_k,
-                type_v=draft_type_v,
-            )
+            devices = None if draft_devices is None else parse_devices(draft_devices)
+            placement = Placement(draft_n_gpu_layers, devices, None, draft_type_k, draft_type_v)
             try:
                 self._assemble(draft, companion, placement)
             except BaseException:
@@ -124,12 +120,6 @@ class Generation(Mirror):
         self._curve, self._learned = beginnings(self, self._assembly.sides)
         for note in self._assembly.notes:
             self._note(note)
-
-    @property
-    def placed(self) -> str:
-        """What lies on which devices, in one line; empty where all is the processor's."""
-        sides = self._assembly.placed if self._assembly is not None else []
-        return placed(self, sides)
 
     # -- under llama-cpp-python's completions --------------------------------------------------------------------------
 

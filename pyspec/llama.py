@@ -16,7 +16,7 @@ from llama_cpp.llama_tokenizer import BaseLlamaTokenizer
 
 from pyspec.errors import EngineError
 from pyspec.generation import Generation
-from pyspec.offload import AUTO
+from pyspec.offload import AUTO, placed
 from pyspec.options import OFF, Speculation
 from pyspec.rules import Strict, Verification
 from pyspec.sampling import Sampling
@@ -147,6 +147,12 @@ class SpeculativeLlama(Generation):
             given["draft"] = foreign
         self._ours = {name: given[name] for name in _OWN_ARGUMENTS}
         super().__init__(**given | {"model_path": _file_of(model_path)})
+
+    @property
+    def placed(self) -> str:
+        """What lies on which devices, in one line; empty where all is the processor's."""
+        sides = self._assembly.placed if self._assembly is not None else []
+        return placed(self, sides)
 
     def create_completion(
         self,

@@ -92,17 +92,7 @@ class Batch:
         interactive: bool = False,
         **kwargs: Any,
     ) -> None:
-        if parallel is not None and not 1 <= parallel <= MOST_SEQUENCES:
-            raise OptionError(f"parallel is {parallel}", f"use 1 to {MOST_SEQUENCES}")
-        check_ranges(
-            {
-                "n_ctx": n_ctx,
-                "draft_max": draft_max,
-                "draft_n_gpu_layers": asked_layers(draft_n_gpu_layers),
-            }
-        )
-        if n_ctx < 1:
-            raise OptionError(f"n_ctx is {n_ctx}", "use 1 or more")
+        _check(parallel, n_ctx, draft_max, draft_n_gpu_layers)
         chosen = parse_length(length)
         self.settings, self._n_ctx, self._cells = settings, n_ctx, cells
         self._needs: list[int] = []
@@ -374,6 +364,23 @@ class Batch:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _check(
+    parallel: int | None, n_ctx: int, draft_max: int | None, layers: int | str | None
+) -> None:
+    """Raise OptionError for a number that cannot be."""
+    if parallel is not None and not 1 <= parallel <= MOST_SEQUENCES:
+        raise OptionError(f"parallel is {parallel}", f"use 1 to {MOST_SEQUENCES}")
+    check_ranges(
+        {
+            "n_ctx": n_ctx,
+            "draft_max": draft_max,
+            "draft_n_gpu_layers": asked_layers(layers),
+        }
+    )
+    if n_ctx < 1:
+        raise OptionError(f"n_ctx is {n_ctx}", "use 1 or more")
 
 
 def _as_record(record: Record | str, index: int) -> Record:

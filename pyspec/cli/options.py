@@ -339,7 +339,10 @@ def open_model(
     path, arguments = options.find()
     hush_llama(engine.verbose)
     with busy(f"loading {path.stem}"):
-        return SpeculativeLlama(path, **{**arguments, **asked})
+        llm = SpeculativeLlama(path, **{**arguments, **asked})
+    if llm.placed:
+        click.echo(llm.placed, err=True)
+    return llm
 
 
 def hush_llama(verbose: bool) -> None:
