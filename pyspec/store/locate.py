@@ -301,8 +301,34 @@ def _unknown(name: str) -> ModelNotFound:
             f"{show(name)} names no hub file",
             "write OWNER/REPO:TYPE or hf:OWNER/REPO/FILE.gguf, with @REVISION if you like",
         )
-    near = " or ".join(difflib.get_close_matches(name, names(), n=3, cutoff=0.4))
-    return ModelNotFound(
-        f"there is no model {show(name)} and no such file",
-        f"{f'did you mean {near}? ' if near else ''}`pyspec models list` shows all names; a file is given by its path",
-    )
+    if near := _near(name):
+        hint = f"did you mean {' or '.join(near)}? `pyspec models list` shows all names"
+    elif _TAGGED.fullmatch(name):
+        hint = (
+            f"`ollama pull {name}` fetches it, and this name works then; from the hub: {_HUB_NAME}"
+        )
+    else:
+        hint = f"`pyspec models list` shows all names; a file is given by its path, a model of the hub by {_HUB_NAME}"
+    return ModelNotFound(f"there is no model {show(name)} here", hint)
+
+
+_TAGGED = re.compile(r"[A-Za-z0-9._/-]+:[A-Za-z0-9._-]+")
+"""How ollama names models."""
+
+_HUB_NAME = "OWNER/REPO:TYPE, such as bartowski/Llama-3.2-1B-Instruct-GGUF:Q4_K_M"
+
+
+def _near(name: str) -> list[str]:
+    """Names that are meant: a few letters off, or longer. Another family or size is never meant."""
+    typed, known = name.casefold(), {each.casefold(): each for each in names()}
+    size = _size_of(typed)
+    alike = difflib.get_close_matches(typed, known, n=3, cutoff=0.65)
+    longer = [each for each in known if len(typed) > 2 and each.startswith(typed)]
+    found = dict.fromkeys([*longer, *alike])
+    return [known[each] for each in found if size in ("", _size_of(each))][:3]
+
+
+def _size_of(name: str) -> str:
+    """Parameters as a name has them, such as 3b; empty where it has none."""
+    found = re.search(r"(?<![a-z0-9.])\d+(?:\.\d+)?[bm](?![a-z0-9])", name)
+    return found[0] if found else ""

@@ -57,6 +57,29 @@ def test_near_names_are_offered(name: str) -> None:
 
 
 @pytest.mark.usefixtures("shop")
+@pytest.mark.parametrize("name", ["llama3.2:3b", "toys:7b", "qwen2.5:0.5b"])
+def test_a_name_of_ollamas_that_is_not_here_says_how_to_get_it(name: str) -> None:
+    """No other model is offered in its place."""
+    with pytest.raises(ModelNotFound, match=f"`ollama pull {name}`") as caught:
+        resolve(name)
+    assert "did you mean" not in str(caught.value)
+
+
+@pytest.mark.usefixtures("shop")
+@pytest.mark.parametrize(
+    ("name", "offered"), [("llama3.2:1b", False), ("llama3.2:3", True), ("llama3.2", True)]
+)
+def test_another_size_is_not_meant(
+    name: str, offered: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A 3B is no misspelt 1B; a beginning of a name is."""
+    monkeypatch.setattr("pyspec.store.locate.names", lambda: ["llama3.2:3b", "toy"])
+    with pytest.raises(ModelNotFound) as caught:
+        resolve(name)
+    assert ("did you mean llama3.2:3b?" in str(caught.value)) is offered
+
+
+@pytest.mark.usefixtures("shop")
 def test_far_name_points_to_the_list() -> None:
     """A name like no other still says where all names are."""
     with pytest.raises(ModelNotFound, match="models list") as caught:
