@@ -1,15 +1,14 @@
 """A run from files to files: what is not finished is answered and kept in the journal, then the output is assembled from it.
 
 `OUT.jsonl` gets one line a record, in the order of the inputs. `DIR/` gets one text file an input
-file; the journal stays in it, since text files have no place for errors and statistics. Nothing is
-overwritten that this run did not write, unless it was told to.
+file, `OUT.csv` a row a record; the journal stays there, since they have no place for all that it says.
+Nothing is overwritten that this run did not write, unless it was told to.
 """
 
 from __future__ import annotations
 
 import hashlib
 import os
-import stat
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,15 +17,13 @@ import msgspec
 
 from pyspec.batch.bodies import body_of, choice_of
 from pyspec.batch.journal import Journal
-from pyspec.batch.reading import show
-from pyspec.errors import BatchWriteError, InputError, ResumeMismatch
-from pyspec.store.files import write_whole
+from pyspec.batch.layouts import OutputFiles, TableFile, TextFiles
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from pyspec.batch.ray import RayBatch
-    from pyspec.batch.reading import InputFile, Per
+    from pyspec.batch.reading import InputFile, Reading
     from pyspec.batch.records import Record, Result
     from pyspec.batch.run import Batch
 
@@ -41,75 +38,7 @@ class _Known(msgspec.Struct):
     error: dict[str, Any] | None = None
 
 
-class _Files:
-    """Files that a run writes, and what lay there when it began. overwrite: whatever lies there."""
-
-    def __init__(
-        self, paths: Iterable[Path], inputs: Sequence[InputFile], journal: Path, *, overwrite: bool
-    ) -> None:
-        self.journal, self.overwrite = journal, overwrite
-        self.seen = {path: _signature(path) for path in paths}
-        read = {os.path.realpath(source.path) for source in inputs if source.path is not None}
-        for path in self.seen:
-            if os.path.realpath(path) in read:
-                raise InputError(
-                    f"{show(str(path))} is an input and would be overwritten", "give another -o"
-                )
-            if self.seen[path] is not None and _is_model(path):
-                raise InputError(
-                    f"{show(str(path))} is a model and would be overwritten", "give another -o"
-                )
-
-    def write(self, path: Path, chunks: Iterator[bytes]) -> None:
-        """All or nothing, and nothing in place of a file that was not there when the run began. Raises BatchWriteError."""
-        try:
-            if _signature(path) != self.seen[path]:
-                raise FileExistsError
-            write_whole(path, chunks, replace=self.seen[path] is not None)
-        except FileExistsError:
-            raise BatchWriteError(
-                f"{show(str(path))} appeared or changed while the batch ran and is not overwritten",
-                "move it away: all records are in the journal, and the same command only writes them",
-            ) from None
-        except OSError as error:
-            raise BatchWriteError(
-                f"{path} cannot be written: {error.strerror}; all records are in the journal",
-                "make room: the same command only writes it",
-            ) from None
-        self.seen[path] = _signature(path)
-
-    def refuse(self, path: Path, why: str = "") -> ResumeMismatch:
-        """What to raise where something else lies at `path`."""
-        return ResumeMismatch(
-            f"{show(str(path))} exists and is not the result of this run{why}",
-            "give another -o, or --overwrite, or move it away",
-        )
-
-
-def _is_model(path: Path) -> bool:
-    """Whether a file is one that might be in use by this very run, or be missed most."""
-    try:
-        with path.open("rb") as file:
-            return file.read(4) == b"GGUF"
-    except OSError:
-        return False
-
-
-def _signature(path: Path) -> object:
-    """What tells one file from another under the same name; None for no file.
-
-    Raises InputError for a link, a device or a folder: nothing but a regular file is ever replaced.
-    """
-    try:
-        found = path.lstat()
-    except OSError:
-        return None
-    if not stat.S_ISREG(found.st_mode):
-        raise InputError(f"{show(str(path))} is not a regular file", "give another -o")
-    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
-
-
-class JsonLines(_Files):
+class JsonLines(OutputFiles):
     """One JSONL file. counts: with all counts of speculation in each line. model: its name in OpenAI's format."""
 
     def __init__(
@@ -223,68 +152,17 @@ def _foreign(
     }
 
 
-class TextFiles(_Files):
-    """A folder with one text file an input file, under the input's name, where answers stand as their inputs do."""
-
-    def __init__(
-        self, folder: Path, inputs: Sequence[InputFile], per: Per, *, overwrite: bool = False
-    ) -> None:
-        self.per = per
-        self.paths: dict[str, Path] = {}
-        for source in inputs:
-            if source.kind != "text":
-                raise InputError(f"{source.name}: -o DIR/ is for text files", "give -o OUT.jsonl")
-            path = folder / source.below
-            if path in self.paths.values():
-                raise InputError(
-                    f"two inputs would be written to {show(str(path))}", "give them other names"
-                )
-            self.paths[source.name] = path
-        journal = folder / "pyspec-batch.journal"
-        super().__init__(self.paths.values(), inputs, journal, overwrite=overwrite)
-        try:
-            for path in (journal, *self.seen):
-                path.parent.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise BatchWriteError(f"{path.parent} cannot be made: {error.strerror}") from None
-
-    def inspect(self, run: str, records: Sequence[Record]) -> list[bytes | None]:
-        """Nothing: the journal knows."""
-        return []
-
-    def check(self, journal: Journal, records: Sequence[Record]) -> None:
-        """Raise ResumeMismatch where a file is there that the records in the journal did not make."""
-        complete = all(i in journal for i in range(len(records)))
-        for name, path in self.paths.items():
-            if self.overwrite or self.seen[path] is None:
-                continue
-            own = b"".join(self._texts(journal, name, records)) if complete else None
-            if own is None or path.read_bytes() != own:
-                raise self.refuse(path)
-
-    def assemble(self, journal: Journal, run: str, records: Sequence[Record]) -> None:
-        """Write the files; failed records leave their places empty. Raises BatchWriteError."""
-        for name, path in self.paths.items():
-            self.write(path, self._texts(journal, name, records))
-
-    def _texts(self, journal: Journal, name: str, records: Sequence[Record]) -> Iterator[bytes]:
-        own = (i for i, record in enumerate(records) if record.source == name)
-        return (_ARRANGE[self.per](journal.read(i).text).encode() for i in own)
-
-
-_ARRANGE: dict[str, Callable[[str], str]] = {
-    "line": lambda text: " ".join(text.split("\n")) + "\n",
-    "paragraph": lambda text: text.strip("\n") + "\n\n",
-    "file": lambda text: text + "\n",
-}
-
-
 def open_output(
-    out: str, inputs: Sequence[InputFile], per: Per = "line", *, overwrite: bool, **lines: Any
-) -> JsonLines | TextFiles:
-    """The output that `-o` names: a folder where it ends with a slash or is one. lines: what `JsonLines` takes."""
+    out: str, inputs: Sequence[InputFile], reading: Reading, *, overwrite: bool, **lines: Any
+) -> JsonLines | TextFiles | TableFile:
+    """The output that `-o` names: a folder where it ends with a slash or is one, a table where it ends with .csv.
+
+    lines: what `JsonLines` takes.
+    """
     if out.endswith(("/", os.sep)) or Path(out).is_dir():
-        return TextFiles(Path(out), inputs, per, overwrite=overwrite)
+        return TextFiles(Path(out), inputs, reading.per, overwrite=overwrite)
+    if out.lower().endswith(".csv"):
+        return TableFile(Path(out), inputs, reading, overwrite=overwrite)
     return JsonLines(Path(out), inputs, overwrite=overwrite, **lines)
 
 
@@ -326,7 +204,7 @@ class FileRun:
         self,
         answerer: Batch | RayBatch,
         records: Sequence[Record],
-        output: JsonLines | TextFiles,
+        output: JsonLines | TextFiles | TableFile,
         *,
         retry_failed: bool = False,
     ) -> None:

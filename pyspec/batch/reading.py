@@ -217,19 +217,24 @@ def _cells(
     stream: BinaryIO, name: str, _kind: Kind, reading: Reading
 ) -> Iterator[tuple[int, str | InputError]]:
     """The cells of one column of a CSV file whose first row names the columns, each under its last line's number."""
+    rows = rows_of(stream, name, reading)
+    _, head = next(rows, (0, []))
+    if reading.column not in head:
+        was = f"no column {reading.column!r}" if reading.column else "several columns"
+        raise InputError(f"{name} has {was}", f"name one with --column: {', '.join(head)[:200]}")
+    at = head.index(reading.column)
+    for number, row in rows:
+        yield number, row[at].strip("\n") if at < len(row) else ""
+
+
+def rows_of(stream: BinaryIO, name: str, reading: Reading) -> Iterator[tuple[int, list[str]]]:
+    """The rows of a CSV file, the head first, each with its last line's number. Raises InputError."""
     lines = (_text(line, name, reading) + "\n" for line in _lines(stream, reading.limit))
     rows = csv.reader(lines, strict=True)
     old = csv.field_size_limit(reading.limit)
     try:
-        head = next(rows, [])
-        if reading.column not in head:
-            was = f"no column {reading.column!r}" if reading.column else "several columns"
-            raise InputError(
-                f"{name} has {was}", f"name one with --column: {', '.join(head)[:200]}"
-            )
-        at = head.index(reading.column)
         for row in rows:
-            yield rows.line_num, row[at].strip("\n") if at < len(row) else ""
+            yield rows.line_num, row
     except csv.Error as error:
         raise InputError(f"{name}, line {rows.line_num}: {error}", "mend the table") from None
     finally:

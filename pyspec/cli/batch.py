@@ -14,6 +14,7 @@ from typing import Any, Literal
 import click
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from pyspec.batch import Batch, Settings
 from pyspec.batch.contexts import MOST_SEQUENCES
@@ -21,8 +22,9 @@ from pyspec.batch.output import FileRun, RunProgress, open_output
 from pyspec.batch.reading import MAX_RECORD, Per, Reading, find_sources, read_sources
 from pyspec.batch.records import Result
 from pyspec.cli.command import command, option
-from pyspec.cli.options import DraftOptions, ModelOptions, SamplerOptions
+from pyspec.cli.options import DraftOptions, ModelOptions, SamplerOptions, hush_llama
 from pyspec.cli.streams import exit_code, file_text, interruptible, run_progress
+from pyspec.display import safe
 from pyspec.errors import Cancelled
 
 FAILED_ITEMS = 3
@@ -84,6 +86,7 @@ class BatchOptions:
 
     def open(self, models: ModelOptions, drafts: DraftOptions, sampler: SamplerOptions) -> Any:
         """The `Batch` that the options describe, or one that spreads the work over Ray."""
+        hush_llama(verbose=False)
         # with a seed of its own, the same command gives the same answers
         settings = Settings(
             sampler.sampling(seed=0),
@@ -112,8 +115,8 @@ class ResultOptions:
     """Where results go, and what is said of them."""
 
     # fmt: off
-    output: str = option("Output", "-o", "--output", required=True, metavar="OUT|DIR/",
-        help="JSONL file, or folder of text files.")
+    output: str = option("Output", "-o", "--output", required=True, metavar="OUT.jsonl|OUT.csv|DIR/",
+        help="JSONL file, CSV file (columns of a CSV input are kept), or folder of text files.")
     overwrite: bool = option("Output", "--overwrite", is_flag=True, help="Replace what is at OUT, whatever it is.")
     retry_failed: bool = option("Output", "--retry-failed", is_flag=True, help="Answer again what failed before.")
     counts: bool = option("Output", "--counts", is_flag=True,
@@ -149,7 +152,7 @@ def batch(
     out = open_output(
         results.output,
         sources,
-        reading.per,
+        reading,
         overwrite=results.overwrite,
         counts=results.counts,
         model=model,
@@ -209,13 +212,32 @@ def batch_progress(
     if summary.kept:
         click.echo(f"{summary.kept} of {summary.records} records are done already", err=True)
     start = monotonic()
+    console = console or Console(stderr=True)
+    failed = 0
     with run_progress(console) as show:
 
-        def report(_result: Result) -> None:
+        def report(result: Result) -> None:
+            nonlocal failed
+            if result.error is not None:
+                failed += 1
+                _say_failure(console, result, failed)
             rate = _rate(summary, monotonic() - start)
             show(summary.kept + summary.done, summary.records, f"records, {rate}")
 
         yield report
+
+
+FIRST_FAILURES = 3
+"""Failed records that are named while a batch runs; the output has all of them."""
+
+
+def _say_failure(console: Console, result: Result, number: int) -> None:
+    """Name one of the first failures, above the bar."""
+    if result.error is not None and number <= FIRST_FAILURES:
+        text = Text(safe(f"{result.id} failed: {result.error.message}"), "red")
+        console.print(text, soft_wrap=not console.is_terminal)
+    if number == FIRST_FAILURES + 1:
+        console.print(Text("more records fail, too: the output says why", "red"))
 
 
 def show_summary(facts: Mapping[str, Any], console: Console | None = None) -> None:

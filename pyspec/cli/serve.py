@@ -13,7 +13,7 @@ import click
 from pyspec.batch import Batch, Settings
 from pyspec.batch.contexts import MOST_SEQUENCES
 from pyspec.cli.command import command, option
-from pyspec.cli.options import DraftOptions, ModelOptions, SamplerOptions
+from pyspec.cli.options import DraftOptions, ModelOptions, SamplerOptions, hush_llama
 from pyspec.errors import OptionError
 
 if TYPE_CHECKING:
@@ -106,6 +106,7 @@ def serve(
     from pyspec.serve.app import make_app  # noqa: PLC0415 - as above
     from pyspec.serve.guard import GuardedProtocol  # noqa: PLC0415
 
+    hush_llama(verbose=False)
     listener = _listen(server.host, server.port)
     path, arguments = models.find()
     with Batch(

@@ -45,11 +45,14 @@ class Fake:
 def go(tmp_path):
     """Runs `inputs` into `out` with a Fake; returns it and its summary."""
 
-    def go_(inputs, out, per="line", fake=None, stop_after=None, overwrite=False, **options):
+    def go_(
+        inputs, out, per="line", fake=None, stop_after=None, overwrite=False, column=None, **options
+    ):
         sources = find_sources([str(tmp_path / name) for name in inputs])
-        records = list(read_sources(sources, Reading(per)))
+        reading = Reading(per, column=column)
+        records = list(read_sources(sources, reading))
         fake = fake or Fake()
-        output = open_output(str(tmp_path) + "/" + out, sources, per, overwrite=overwrite)
+        output = open_output(str(tmp_path) + "/" + out, sources, reading, overwrite=overwrite)
         with FileRun(fake, records, output, **options) as run:
             seen = []
 

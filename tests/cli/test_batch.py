@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import csv
 import io
 import json
 import os
 import random
+import re
 import resource
 import signal
 import subprocess
@@ -100,6 +102,29 @@ def test_failed_records_end_with_3(pyspec, tmp_path):
     assert done.returncode == 3
     assert errors == [None, "InputError", "InputEncoding", "ContextOverflow", None]
     assert pyspec("in.jsonl", "-o", "out.jsonl", "-n", "4").returncode == 3
+
+
+def test_a_table_comes_out_as_a_table(pyspec, tmp_path):
+    """CSV in, CSV out, the other columns kept."""
+    (tmp_path / "in.csv").write_text("id,question\n1,abc\n2,hello\n")
+    done = pyspec("in.csv", "--column", "question", "-o", "out.csv", "-n", "4")
+    assert done.returncode == 0, done.stderr
+    found = list(csv.DictReader(io.StringIO((tmp_path / "out.csv").read_text())))
+    assert [(row["id"], row["finish_reason"]) for row in found] == [
+        ("1", "length"),
+        ("2", "length"),
+    ]
+    assert all(row["answer"] for row in found)
+
+
+def test_the_first_failures_are_named(pyspec, tmp_path):
+    """Three of them with what is wrong, and that there are more."""
+    (tmp_path / "in.jsonl").write_text("{bad\n" * 5)
+    said = pyspec("in.jsonl", "-o", "out.jsonl", "-n", "4").stderr
+    assert [line.split(" failed: ")[0] for line in said.splitlines() if " failed: " in line] == [
+        f"in.jsonl:{i}" for i in (1, 2, 3)
+    ]
+    assert "more records fail" in said
 
 
 def test_no_records_is_no_failure(pyspec, tmp_path):
@@ -215,6 +240,7 @@ def test_signal_keeps_what_is_done(pyspec, many, undisturbed, tmp_path, number, 
     assert process.returncode == status
     assert "the same command goes on from here" in stderr
     assert "Traceback" not in stderr
+    assert not re.search(r"llama_|ggml|graph_compute|decode:", stderr)  # nor llama.cpp's own lines
     assert 10 < journal.read_bytes().count(b"\n") < RECORDS
     assert pyspec(*many, "-o", "out.jsonl").returncode == 0
     assert (tmp_path / "out.jsonl").read_bytes() == undisturbed

@@ -1,0 +1,226 @@
+"""Where a batch writes: files that replace nothing of others', and two layouts of them, a text file an input and a table."""
+
+from __future__ import annotations
+
+import csv
+import io
+import os
+import stat
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pyspec.batch.reading import rows_of, show
+from pyspec.errors import BatchWriteError, InputError, ResumeMismatch
+from pyspec.store.files import write_whole
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    from pyspec.batch.journal import Journal
+    from pyspec.batch.reading import InputFile, Per, Reading
+    from pyspec.batch.records import Record, Result
+
+
+class OutputFiles:
+    """Files that a run writes, and what lay there when it began. overwrite: whatever lies there."""
+
+    def __init__(
+        self, paths: Iterable[Path], inputs: Sequence[InputFile], journal: Path, *, overwrite: bool
+    ) -> None:
+        self.journal, self.overwrite = journal, overwrite
+        self.seen = {path: _signature(path) for path in paths}
+        read = {os.path.realpath(source.path) for source in inputs if source.path is not None}
+        for path in self.seen:
+            if os.path.realpath(path) in read:
+                raise InputError(
+                    f"{show(str(path))} is an input and would be overwritten", "give another -o"
+                )
+            if self.seen[path] is not None and _is_model(path):
+                raise InputError(
+                    f"{show(str(path))} is a model and would be overwritten", "give another -o"
+                )
+
+    def write(self, path: Path, chunks: Iterator[bytes]) -> None:
+        """All or nothing, and nothing in place of a file that was not there when the run began. Raises BatchWriteError."""
+        try:
+            if _signature(path) != self.seen[path]:
+                raise FileExistsError
+            write_whole(path, chunks, replace=self.seen[path] is not None)
+        except FileExistsError:
+            raise BatchWriteError(
+                f"{show(str(path))} appeared or changed while the batch ran and is not overwritten",
+                "move it away: all records are in the journal, and the same command only writes them",
+            ) from None
+        except OSError as error:
+            raise BatchWriteError(
+                f"{path} cannot be written: {error.strerror}; all records are in the journal",
+                "make room: the same command only writes it",
+            ) from None
+        self.seen[path] = _signature(path)
+
+    def refuse(self, path: Path, why: str = "") -> ResumeMismatch:
+        """What to raise where something else lies at `path`."""
+        return ResumeMismatch(
+            f"{show(str(path))} exists and is not the result of this run{why}",
+            "give another -o, or --overwrite, or move it away",
+        )
+
+
+def _is_model(path: Path) -> bool:
+    """Whether a file is one that might be in use by this very run, or be missed most."""
+    try:
+        with path.open("rb") as file:
+            return file.read(4) == b"GGUF"
+    except OSError:
+        return False
+
+
+def _signature(path: Path) -> object:
+    """What tells one file from another under the same name; None for no file.
+
+    Raises InputError for a link, a device or a folder: nothing but a regular file is ever replaced.
+    """
+    try:
+        found = path.lstat()
+    except OSError:
+        return None
+    if not stat.S_ISREG(found.st_mode):
+        raise InputError(f"{show(str(path))} is not a regular file", "give another -o")
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
+
+
+class TextFiles(OutputFiles):
+    """A folder with one text file an input file, under the input's name, where answers stand as their inputs do."""
+
+    def __init__(
+        self, folder: Path, inputs: Sequence[InputFile], per: Per, *, overwrite: bool = False
+    ) -> None:
+        self.per = per
+        self.paths: dict[str, Path] = {}
+        for source in inputs:
+            if source.kind != "text":
+                raise InputError(f"{source.name}: -o DIR/ is for text files", "give -o OUT.jsonl")
+            path = folder / source.below
+            if path in self.paths.values():
+                raise InputError(
+                    f"two inputs would be written to {show(str(path))}", "give them other names"
+                )
+            self.paths[source.name] = path
+        journal = folder / "pyspec-batch.journal"
+        super().__init__(self.paths.values(), inputs, journal, overwrite=overwrite)
+        try:
+            for path in (journal, *self.seen):
+                path.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise BatchWriteError(f"{path.parent} cannot be made: {error.strerror}") from None
+
+    def inspect(self, run: str, records: Sequence[Record]) -> list[bytes | None]:
+        """Nothing: the journal knows."""
+        return []
+
+    def check(self, journal: Journal, records: Sequence[Record]) -> None:
+        """Raise ResumeMismatch where a file is there that the records in the journal did not make."""
+        complete = all(i in journal for i in range(len(records)))
+        for name, path in self.paths.items():
+            if self.overwrite or self.seen[path] is None:
+                continue
+            own = b"".join(self._texts(journal, name, records)) if complete else None
+            if own is None or path.read_bytes() != own:
+                raise self.refuse(path)
+
+    def assemble(self, journal: Journal, run: str, records: Sequence[Record]) -> None:
+        """Write the files; failed records leave their places empty. Raises BatchWriteError."""
+        for name, path in self.paths.items():
+            self.write(path, self._texts(journal, name, records))
+
+    def _texts(self, journal: Journal, name: str, records: Sequence[Record]) -> Iterator[bytes]:
+        own = (i for i, record in enumerate(records) if record.source == name)
+        return (_ARRANGE[self.per](journal.read(i).text).encode() for i in own)
+
+
+_ARRANGE: dict[str, Callable[[str], str]] = {
+    "line": lambda text: " ".join(text.split("\n")) + "\n",
+    "paragraph": lambda text: text.strip("\n") + "\n\n",
+    "file": lambda text: text + "\n",
+}
+
+
+class TableFile(OutputFiles):
+    """One CSV file: the rows of CSV inputs as they were, of others the records' ids, and the answers beside them.
+
+    reading: as the records were read.
+    """
+
+    def __init__(
+        self, path: Path, inputs: Sequence[InputFile], reading: Reading, *, overwrite: bool = False
+    ) -> None:
+        journal = path.with_name(path.name + ".journal")
+        super().__init__([path], inputs, journal, overwrite=overwrite)
+        self.path, self.inputs, self.reading = path, inputs, reading
+        self._tables = bool(inputs) and all(source.kind == "csv" for source in inputs)
+        if self._tables:
+            heads = {source.name: self._head(source) for source in inputs}
+            first = next(iter(heads.values()))
+            if other := next((name for name, head in heads.items() if head != first), None):
+                raise InputError(
+                    f"{other} has other columns than {inputs[0].name}", "give each its own -o"
+                )
+
+    def inspect(self, run: str, records: Sequence[Record]) -> list[bytes | None]:
+        """Nothing: the journal knows."""
+        return []
+
+    def check(self, journal: Journal, records: Sequence[Record]) -> None:
+        """Raise ResumeMismatch where a file is there that the records in the journal did not make."""
+        if self.overwrite or self.seen[self.path] is None:
+            return
+        complete = all(i in journal for i in range(len(records)))
+        if not complete or self.path.read_bytes() != b"".join(self._lines(journal, records)):
+            raise self.refuse(self.path)
+
+    def assemble(self, journal: Journal, run: str, records: Sequence[Record]) -> None:
+        """Write the file; rows without a prompt get no answer. Raises BatchWriteError."""
+        self.write(self.path, self._lines(journal, records))
+
+    def _lines(self, journal: Journal, records: Sequence[Record]) -> Iterator[bytes]:
+        if not self._tables:
+            yield _row(["id", *_COLUMNS])
+            for i, record in enumerate(records):
+                yield _row([record.id, *_cells(journal.read(i))])
+            return
+        places = {(record.source, record.line): i for i, record in enumerate(records)}
+        head = self._head(self.inputs[0])
+        yield _row([*head, *_free(head)])
+        for source in self.inputs:
+            for line, row in self._rows(source)[1:]:
+                at = places.get((source.name, line))
+                filled = [*row, *[""] * (len(head) - len(row))]
+                yield _row([*filled, *([""] * 3 if at is None else _cells(journal.read(at)))])
+
+    def _head(self, source: InputFile) -> list[str]:
+        return next(iter(self._rows(source)), (0, []))[1]
+
+    def _rows(self, source: InputFile) -> list[tuple[int, list[str]]]:
+        if source.path is None:
+            raise InputError("stdin is no table", "give the CSV file by its name")
+        with source.path.open("rb") as stream:
+            return list(rows_of(stream, source.name, self.reading))
+
+
+_COLUMNS = ("answer", "finish_reason", "error")
+
+
+def _free(head: Sequence[str]) -> list[str]:
+    """The names of our columns, other than those of the table."""
+    return [name if name not in head else f"pyspec_{name}" for name in _COLUMNS]
+
+
+def _cells(result: Result) -> list[str]:
+    error = "" if result.error is None else f"{result.error.type}: {result.error.message}"
+    return [result.text, result.finish_reason or "", error]
+
+
+def _row(cells: Sequence[str]) -> bytes:
+    out = io.StringIO()
+    csv.writer(out, lineterminator="\n").writerow(cells)
+    return out.getvalue().encode("utf-8", "backslashreplace")
