@@ -9,7 +9,7 @@
     ├── TemplateError            a model's own chat template cannot be rendered
     ├── DraftMismatch            draft or companion speaks another vocabulary
     ├── DraftError               a drafter raised or returned nonsense
-    ├── UnsupportedModel         speculation cannot roll this architecture back
+    ├── UnsupportedModel         no decoder, or one that cannot be used as it is asked for
     ├── FetchError               a model file could not be fetched or verified
     ├── InputError               what the user gave cannot be used
     │   ├── InputEncoding        bytes that are not UTF-8
@@ -91,7 +91,7 @@ class DraftError(PyspecError):
 
 
 class UnsupportedModel(PyspecError):
-    """The architecture's memory cannot be rolled back, so speculation would corrupt it."""
+    """An architecture that answers nothing, or whose memory cannot be rolled back, or that reads too few positions."""
 
 
 class FetchError(PyspecError):

@@ -5,11 +5,12 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import json
+import logging
 import subprocess
 import sys
 import threading
 import weakref
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from typing import Any
 import llama_cpp
 from llama_cpp import llama_chat_format
 
-from pyspec.errors import EngineError, ModelInvalid, TemplateError
+from pyspec.errors import ContextOverflow, EngineError, ModelInvalid, TemplateError
 from pyspec.limits import check_ranges
 from pyspec.offload import (
     AUTO,
@@ -31,9 +32,13 @@ from pyspec.offload import (
 from pyspec.store.check import Loading, check_model, command_of, environment_of
 from pyspec.store.devices import device_array, layer_devices, parse_devices
 from pyspec.store.drafts import has_head, refuse_eagle3
+from pyspec.store.files import show
 from pyspec.store.header import check_adapter, read_header
+from pyspec.store.kinds import most_positions, no_decoder, refuse_other_kinds
 from pyspec.store.machine import address_space_left, default_threads
 from pyspec.text.tokenizer import GuardedTokenizer
+
+log = logging.getLogger("pyspec")
 
 _BESIDE_WEIGHTS = 512 << 20
 """Address space kept for a small context, buffers and threads beside the weights: an estimate."""
@@ -79,6 +84,11 @@ class TargetLlama(llama_cpp.Llama):  # type: ignore[misc]  # llama_cpp is untype
         self.fits_itself = layers == AUTO
         kwargs["n_gpu_layers"] = asked_layers(layers)
         check_ranges(kwargs)
+        embedding, vocab_only = (bool(kwargs.get(mode)) for mode in ("embedding", "vocab_only"))
+        if not vocab_only:
+            refuse_other_kinds(Path(model_path), embedding=embedding)
+        self._most_positions = most_positions(Path(model_path))
+        kwargs["n_ctx"] = self.capped(kwargs.get("n_ctx", 512), Path(model_path).name)
         kwargs["n_threads"] = kwargs.get("n_threads") or default_threads()
         kwargs["n_threads_batch"] = kwargs.get("n_threads_batch") or kwargs["n_threads"]
         self.trust = trust
@@ -88,11 +98,12 @@ class TargetLlama(llama_cpp.Llama):  # type: ignore[misc]  # llama_cpp is untype
         self._device_array = device_array(self._chosen)
         self.loading = Loading(
             **self._places(model_path, kwargs),
-            n_ctx=kwargs.get("n_ctx", 512),
+            n_ctx=kwargs["n_ctx"],
             n_threads=kwargs["n_threads"],
             flash_attn=bool(kwargs.get("flash_attn", False)),
             extra_buffers=extra_buffers,
-            vocab_only=bool(kwargs.get("vocab_only", False)),
+            vocab_only=vocab_only,
+            embedding=embedding,
         )
         self._may_use_extra = check_model(model_path, trust, self.loading)
         refuse_eagle3(Path(model_path))
@@ -105,6 +116,9 @@ class TargetLlama(llama_cpp.Llama):  # type: ignore[misc]  # llama_cpp is untype
         self._load(model_path, kwargs)
         # a collection of garbage finalises in any order: until this object has closed itself, model and context are no garbage
         weakref.finalize(self, _let_go, self._model, self._ctx).atexit = False
+        self.remembers = vocab_only or bool(llama_cpp.llama_get_memory(self.ctx))
+        if not self.remembers and not embedding:
+            raise no_decoder(Path(model_path))
         if isinstance(self.tokenizer_, llama_cpp.LlamaTokenizer):
             self.tokenizer_ = GuardedTokenizer(self)
         self._offer_templates(kwargs)
@@ -132,10 +146,34 @@ class TargetLlama(llama_cpp.Llama):  # type: ignore[misc]  # llama_cpp is untype
         params = llama_cpp.llama_model_default_params()
         place_on(params, self._device_array, kwargs)
         params.use_extra_bufts, params.load_mtp = self._may_use_extra, self.has_head
-        cells, sequences = room_for or (kwargs.get("n_ctx", 512), 1)
+        cells, sequences = room_for or (kwargs["n_ctx"], 1)
         context = context_of(kwargs, cells, sequences)
         context.n_rs_seq = self._snapshots
         return fit_layers(Path(model_path), params, context, self.devices).layers
+
+    def capped(self, n_ctx: int, name: str = "") -> int:
+        """A context of so many tokens, or of as many as the model has learned positions for, which is said."""
+        most = self._most_positions
+        if most is None or n_ctx <= most:
+            return n_ctx
+        log.warning(
+            "%s has learned positions for %d tokens: so many is its context, not %d",
+            show(name or Path(self.model_path).name), most, n_ctx,
+        )  # fmt: skip
+        return most
+
+    def n_ctx(self) -> int:
+        """Tokens that the context holds."""
+        n_ctx = int(super().n_ctx())
+        return min(n_ctx, self._most_positions or n_ctx)  # llama.cpp rounds it up
+
+    def eval(self, tokens: Sequence[int]) -> None:
+        """Decode tokens after those that the context holds. Raises ContextOverflow, or UnsupportedModel for an embedder."""
+        if not self.remembers:
+            raise no_decoder(Path(self.model_path))
+        if self.n_tokens + len(tokens) > self.n_ctx():
+            raise ContextOverflow(self.n_ctx(), self.n_tokens + len(tokens))
+        super().eval(tokens)
 
     def _load(self, model_path: str, kwargs: dict[str, Any]) -> None:
         """llama-cpp-python's own beginning; what it raises gets a name and a hint."""
@@ -151,7 +189,7 @@ class TargetLlama(llama_cpp.Llama):  # type: ignore[misc]  # llama_cpp is untype
             raise ModelInvalid(f"{model_path} names tokens in bytes that are not UTF-8") from error
         except MemoryError as error:
             raise EngineError(
-                f"no memory for {model_path} with {kwargs.get('n_ctx', 512)} tokens of context",
+                f"no memory for {model_path} with {kwargs['n_ctx']} tokens of context",
                 "lower n_ctx (-c)",
             ) from error
         except RuntimeError as error:  # its one check of its own: the adapter does not fit
@@ -162,7 +200,7 @@ class TargetLlama(llama_cpp.Llama):  # type: ignore[misc]  # llama_cpp is untype
         except ValueError as error:
             if "context" in str(error):
                 raise EngineError(
-                    f"no memory for a context of {kwargs.get('n_ctx', 512)} tokens",
+                    f"no memory for a context of {kwargs['n_ctx']} tokens",
                     "lower n_ctx (-c)",
                 ) from error
             raise ModelInvalid(f"{model_path} could not be loaded: {error}") from error

@@ -105,6 +105,7 @@ class Batch:
         # with as many sequences as may run at once; where none were asked for, the memory says how many
         kwargs["room_for"] = (n_ctx * (parallel or 1), parallel or 1)
         self._models = Models(model_path, *words, **kwargs)
+        self._n_ctx = n_ctx = self._models.target.capped(n_ctx)
         self.jobs = JobMaker(self._models.target, settings, n_ctx)
         self._contexts: Contexts | None = None
         self._scheduler: Scheduler | None = None

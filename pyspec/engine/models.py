@@ -17,6 +17,7 @@ from pyspec.store.check import check_model
 from pyspec.store.devices import device_array, layer_devices
 from pyspec.store.drafts import MTP, States, head_size, refuse_eagle3, same_tokens
 from pyspec.store.header import read_header
+from pyspec.store.kinds import most_positions, refuse_other_kinds
 
 STATE_ROWS = 64
 """Rows that an EAGLE-3 draft computes at once: each takes n_vocab floats of working memory."""
@@ -77,6 +78,8 @@ class SideModel:
     def _load(self, target: Any, placement: Placement, params: Any, *, reads_states: bool) -> Any:
         if not reads_states:
             refuse_eagle3(self.path)
+            refuse_other_kinds(self.path)
+            self._check_positions(target.n_ctx())
         loading = _Loading(self.path, target, placement, params)
         self._n_gpu_layers = loading.params.n_gpu_layers
         try:
@@ -85,6 +88,14 @@ class SideModel:
             )
         except ValueError as error:
             raise ModelInvalid(f"{self.path} could not be loaded: {error}") from error
+
+    def _check_positions(self, n_ctx: int) -> None:
+        most = most_positions(self.path)
+        if most is not None and most < n_ctx:
+            raise UnsupportedModel(
+                f"{self.path.name} has learned positions for {most} tokens, fewer than the context of {n_ctx}",
+                f"use -c {most // 256 * 256} (n_ctx), or another model beside the target",
+            )
 
     def _make_context(self, params: Any, verbose: bool) -> Any:
         try:

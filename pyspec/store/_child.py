@@ -141,12 +141,16 @@ def trial(lc: ModuleType, path: str, loading: dict[str, Any]) -> str:
     if not model:
         return "llama.cpp cannot load it"
     tokenize(lc, lc.llama_model_get_vocab(model))
-    if loading["vocab_only"] or lc.llama_model_has_encoder(model):
-        return ""  # nothing to decode without weights, or without an encoded text
+    if loading["vocab_only"]:
+        return ""  # nothing to decode without weights
+    if lc.llama_model_has_encoder(model):
+        return "it has an encoder, whose text llama-cpp-python does not give it"
     context = make_context(lc, model, loading)
     if not context:
         return "llama.cpp cannot make a context for it"
-    return decode(lc, model, context)
+    if not loading["embedding"] and not lc.llama_get_memory(context):
+        return "it has no memory for tokens, so it does not answer token by token"
+    return decode(lc, model, context, loading)
 
 
 def tokenize(lc: ModuleType, vocab: Any) -> None:
@@ -194,23 +198,26 @@ def make_context(lc: ModuleType, model: Any, loading: dict[str, Any]) -> Any:
     flash = (lc.LLAMA_FLASH_ATTN_TYPE_DISABLED, lc.LLAMA_FLASH_ATTN_TYPE_ENABLED)
     params.flash_attn_type = flash[loading["flash_attn"]]
     params.offload_kqv = loading["offload_kqv"]
+    params.embeddings = loading.get("embedding", False)
     return lc.llama_init_from_model(model, params)
 
 
-def decode(lc: ModuleType, model: Any, context: Any) -> str:
-    """Decodes 1, 8 and 64 rows and looks for logits that are not finite."""
+def decode(lc: ModuleType, model: Any, context: Any, loading: dict[str, Any]) -> str:
+    """Decodes 1, 8 and 64 rows, or as many as it has positions for, and looks for logits that are not finite."""
     n_vocab = lc.llama_vocab_n_tokens(lc.llama_model_get_vocab(model))
-    done = 0
-    for n in ROWS:
+    done, most = 0, loading["positions"] or sum(ROWS)
+    for n in (rows for rows in ROWS if done + rows <= most):
         status = lc.llama_decode(context, batch_of(lc, n, done, n_vocab))
         if status != 0:
             return f"decoding {n} tokens returned {status}"
+        done += n
+        if loading["embedding"]:
+            continue
         logits = lc.llama_get_logits_ith(context, n - 1)
         if not logits:
             return f"decoding {n} tokens gave no logits"
         if not all(map(math.isfinite, logits[:n_vocab])):
             return "its logits are not finite, so the weights are damaged"
-        done += n
     return ""
 
 

@@ -24,6 +24,7 @@ from pyspec.errors import ModelRejected
 from pyspec.store.files import Stamp, parts_of, recall, remember, show, stamp
 from pyspec.store.gguf import Header
 from pyspec.store.header import read_header
+from pyspec.store.kinds import most_positions
 from pyspec.store.machine import (
     engine_build,
     extra_buffers_known,
@@ -51,7 +52,7 @@ class Loading:
 
     n_gpu_layers: 0 for none. devices: names of those that layers may go to, () for all; split_mode, main_gpu, tensor_split
     and offload_kqv as llama.cpp has them. n_ctx: tokens. extra_buffers: auto, on or off. vocab_only: only the vocabulary
-    is wanted, and the file need not have weights.
+    is wanted, and the file need not have weights. embedding: embeddings alone are.
     """
 
     n_gpu_layers: int = 0
@@ -65,6 +66,7 @@ class Loading:
     flash_attn: bool = True
     extra_buffers: str = "auto"
     vocab_only: bool = False
+    embedding: bool = False
 
     @property
     def place(self) -> str:
@@ -90,7 +92,9 @@ def check_model(
     if trust:
         read_header(path, weights=not loading.vocab_only)
         return extra
-    what = "the vocabulary loads" if loading.vocab_only else "loads"
+    what = (
+        "the vocabulary loads" if loading.vocab_only else "embeds" if loading.embedding else "loads"
+    )
     buffers = f"extra buffers {loading.extra_buffers}"
     kind = f"{what} on {loading.place}, {buffers}, {processor()}, {engine_build()}"
     stamps = _stamps(path)
@@ -180,7 +184,8 @@ def _run(header: Header, loading: Loading, extra: bool) -> ChildExit:
     memory = _BASE_MEMORY + 3 * size + _STACK * len(header.tensors)
     if loading.n_gpu_layers:
         memory = 0
-    wanted = {**vars(loading), "extra_buffers": extra}
+    positions = most_positions(header.path) or 0
+    wanted = {**vars(loading), "extra_buffers": extra, "positions": positions}
     base = _DEVICE_SECONDS if loading.n_gpu_layers else _BASE_SECONDS
     return run_child(
         "trial",

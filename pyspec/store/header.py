@@ -21,6 +21,7 @@ MAX_LAYERS = 512  # LLAMA_MAX_LAYERS
 MAX_VOCAB = 1 << 20
 MAX_PARTS = 1024
 _TOKENS = "tokenizer.ggml.tokens"
+_POSITIONS = "position_embd.weight"
 _RWKV_BYTE = re.compile(rb"\\x(..)|\\([^x])|([^\\])", re.DOTALL)
 """One byte as such a vocabulary spells it."""
 
@@ -185,7 +186,7 @@ def _climbs(text: str) -> bool:
 # -- facts -------------------------------------------------------------------------------------------------------------
 
 
-_KIND = "facts 3"
+_KIND = "facts 4"
 
 _FILE_TYPES = {
     0: "F32", 1: "F16", 2: "Q4_0", 3: "Q4_1", 7: "Q8_0", 8: "Q5_0", 9: "Q5_1", 10: "Q2_K", 11: "Q3_K_S",
@@ -202,7 +203,7 @@ class Facts(msgspec.Struct, frozen=True):
 
     vocabulary: hash of tokenizer, end tokens and token texts, padding at the end left out: files of equal ones can
     draft for each other. Empty without a tokenizer. name: what the file calls itself. recurrent: it has a state that cannot be
-    rolled back.
+    rolled back. positions: rows of a table of learned positions, 0 where it has none.
     """
 
     architecture: str
@@ -212,6 +213,7 @@ class Facts(msgspec.Struct, frozen=True):
     vocabulary: str
     size: int
     recurrent: bool = False
+    positions: int = 0
 
 
 def facts_of(path: Path) -> Facts | None:
@@ -240,7 +242,13 @@ def _read(header: Header) -> Facts | None:
         vocabulary=_vocabulary(header),
         size=sum(part.stat().st_size for part in parts_of(header.path) if part.is_file()),
         recurrent=_is_recurrent(header),
+        positions=_positions(header),
     )
+
+
+def _positions(header: Header) -> int:
+    rows = [t.shape[1] for t in header.tensors if t.name == _POSITIONS and len(t.shape) > 1]
+    return rows[0] if rows else 0
 
 
 def _type(header: Header) -> str:

@@ -1,0 +1,114 @@
+"""Models that are no decoders, and those that know so many positions and no more: a sentence, never the process' end."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import tiny_positions
+from faults.cases import load
+from store.make_gguf import STR, tiny_llama
+
+from pyspec.batch.jobs import Settings
+from pyspec.batch.run import Batch
+from pyspec.errors import ContextOverflow, UnsupportedModel
+from pyspec.store.kinds import _PURPOSE
+
+pytestmark = pytest.mark.usefixtures("own_cache")
+
+
+def gpt2(folder: Path, positions: int) -> Path:
+    """A file of a model that knows so many positions."""
+    path = folder / f"gpt2-{positions}.gguf"
+    path.write_bytes(tiny_positions.gpt2(positions).build())
+    return path
+
+
+@pytest.mark.parametrize("positions", [20, 100, 256])
+@pytest.mark.parametrize("draft", ["none", "lookup", "itself", "translated"])
+def test_an_answer_ends_with_the_positions(positions: int, draft: str, tmp_path: Path) -> None:
+    """Whatever context was asked for, and whatever drafts."""
+    path = gpt2(tmp_path, positions)
+    (tmp_path / "other.gguf").write_bytes(tiny_llama().build())
+    words = {"itself": str(path), "translated": str(tmp_path / "other.gguf")}
+    with load(path, n_ctx=4096, draft=words.get(draft, draft), length="fixed:4") as llm:
+        assert llm.n_ctx() == positions
+        answer = llm.create_completion("abcabc", max_tokens=None, temperature=0)
+        assert answer["usage"]["total_tokens"] >= positions - 1
+        with pytest.raises(ContextOverflow):
+            llm.eval([5] * 300)
+
+
+def test_the_smaller_context_is_said_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """With the number that holds."""
+    with caplog.at_level(logging.WARNING, "pyspec"):
+        load(gpt2(tmp_path, 100), n_ctx=4096).close()
+    said = [line for line in caplog.messages if "positions" in line]
+    assert said == [
+        "'gpt2-100.gguf' has learned positions for 100 tokens: so many is its context, not 4096"
+    ]
+
+
+def test_plain_ways_end_there_too(tmp_path: Path) -> None:
+    """Those of llama-cpp-python itself, with logits_all."""
+    with load(gpt2(tmp_path, 100), n_ctx=4096, logits_all=True) as llm:
+        assert llm.create_completion("abc", max_tokens=500, temperature=0)
+
+
+def test_a_batch_ends_with_the_positions(tmp_path: Path) -> None:
+    """Each of its records."""
+    path = str(gpt2(tmp_path, 100))
+    batch = Batch(path, parallel=2, n_threads=1, settings=Settings(max_tokens=4000))
+    results = list(batch.run(["abc", "abd", "x" * 200]))
+    batch.close()
+    assert [result.finish_reason for result in sorted(results, key=lambda result: result.index)] == [
+        "context", "context", None,
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("role", ["draft", "companion"])
+def test_side_models_know_as_many_positions(role: str, tmp_path: Path, tiny_target: Path) -> None:
+    """One that knows fewer than the target's context is refused."""
+    short, long = gpt2(tmp_path, 300), gpt2(tmp_path, 512)
+    options = {"draft": str(long), "companion": "none"} | {role: str(short)}
+    with pytest.raises(UnsupportedModel, match="-c 256"):
+        load(long, n_ctx=512, **options)
+    with load(long, n_ctx=256, **options, length="fixed:2") as llm:
+        llm.n_ctx()
+
+
+@pytest.mark.parametrize("arch", sorted(_PURPOSE))
+def test_other_kinds_are_refused_by_name(arch: str, tmp_path: Path) -> None:
+    """Encoders, embedders, diffusion models: before anything is loaded, as a target and beside one."""
+    made = tiny_llama()
+    good = tmp_path / "good.gguf"
+    good.write_bytes(made.build())
+    made.kv["general.architecture"] = (STR, arch)
+    path = tmp_path / "other.gguf"
+    path.write_bytes(made.build())
+    with pytest.raises(UnsupportedModel, match=f"a {arch} model"):
+        load(path)
+    with pytest.raises(UnsupportedModel, match=f"a {arch} model"):
+        load(good, draft=str(path))
+
+
+def test_a_command_says_it(tmp_path: Path, command: Callable[..., tuple[int, str]]) -> None:
+    """In one sentence."""
+    path = tmp_path / "bert.gguf"
+    path.write_bytes(tiny_positions.bert(64).build())
+    code, said = command(path)
+    assert code == 1
+    assert "'bert.gguf' is a bert model, which turns texts into embeddings" in said
+
+
+def test_an_embedder_embeds(tmp_path: Path) -> None:
+    """As in `llama_cpp.Llama`, and answers nothing."""
+    path = tmp_path / "bert.gguf"
+    path.write_bytes(tiny_positions.bert(64).build())
+    with load(path, embedding=True, n_ctx=512) as llm:
+        found = llm.create_embedding("a" * 200)["data"][0]["embedding"]
+        assert len(found) == tiny_positions.WIDTH
+        with pytest.raises(UnsupportedModel):
+            llm.create_completion("a")
