@@ -64,6 +64,8 @@ typedef bool (*ps_abort_callback)(void *data);
     X(const struct llama_vocab *, model_get_vocab, (const struct llama_model *model))                                    \
     X(bool, model_is_recurrent, (const struct llama_model *model))                                                       \
     X(bool, model_is_hybrid, (const struct llama_model *model))                                                          \
+    X(int32_t, model_n_embd, (const struct llama_model *model))                                                          \
+    X(int32_t, model_n_embd_out, (const struct llama_model *model))                                                      \
     X(int32_t, model_n_swa, (const struct llama_model *model))                                                           \
     X(int32_t, vocab_n_tokens, (const struct llama_vocab *vocab))                                                        \
     X(bool, vocab_is_eog, (const struct llama_vocab *vocab, int32_t token))                                              \

@@ -92,6 +92,8 @@ static ps_status attach(ps_engine *engine, int32_t role, struct llama_context *c
     slot->n_batch = (int32_t)ps_api.n_batch(ctx);
     slot->n_ctx = (int32_t)ps_api.n_ctx_seq(ctx);
     slot->n_swa = ps_api.model_n_swa(model);
+    slot->n_embd = ps_api.model_n_embd(model);
+    slot->n_out = ps_api.model_n_embd_out(model);
     /* MTP heads are of a hybrid model, but their context has no states: drafts that have some are refused before */
     slot->recurrent = role == PS_TARGET && (ps_api.model_is_recurrent(model) || ps_api.model_is_hybrid(model));
     slot->n_rs = (int32_t)ps_api.n_rs_seq(ctx);

@@ -26,6 +26,12 @@ static bool sound(const ps_reading *c) {
     return c->kind == PS_MTP && c->n_hidden == c->width;
 }
 
+/* llama.cpp gives rows as wide as the file says its model's output is: what is copied must be no wider. */
+static bool fits(const ps_reading *c, const ps_ctx *target, const ps_ctx *draft) {
+    const int32_t n_layers = c->kind == PS_EAGLE3 ? PS_N_LAYERS : 1;
+    return target->n_embd == target->n_out && target->n_out * n_layers == c->n_hidden && draft->n_out == c->width;
+}
+
 void ps_inputs_end(ps_engine *engine) {
     if (!ps_reads_states(engine)) return;
     if (engine->role[PS_TARGET].ctx) ps_states_want(engine, false);
@@ -40,6 +46,7 @@ ps_status ps_inputs_read(ps_engine *engine, const ps_reading *reading) {
     PS_FAIL_UNLESS(sound(reading), PS_E_ARG);
     ps_ctx *const draft = &engine->role[PS_DRAFT];
     PS_FAIL_UNLESS(draft->ctx && engine->role[PS_TARGET].ctx, PS_E_STATE);
+    PS_FAIL_UNLESS(fits(reading, &engine->role[PS_TARGET], draft), PS_E_ARG);
     PS_FAIL_UNLESS(bound(), PS_E_UNBOUND);
     ps_inputs_end(engine);
     PS_TRY(ps_rows_reserve(&engine->rows, engine->rows.cap, reading->width));

@@ -28,6 +28,7 @@ typedef struct ps_ctx {
     int32_t n_batch;                 /* rows one llama_decode accepts */
     int32_t n_ctx;                   /* positions one sequence may use */
     int32_t n_swa;                   /* sliding window, 0 for none */
+    int32_t n_embd, n_out;           /* floats of a state inside the model, and of one that comes out */
     bool recurrent;                  /* the target's memory: states, of which the last n_rs before the newest are kept */
     int32_t n_rs;
     int32_t *n_kv;                   /* [n_seq] tokens held */

@@ -73,6 +73,10 @@ int32_t fake_sampled(const struct llama_model *model, const struct llama_sampler
 
 /* ---------------------------------------------------------------- context */
 
+static int32_t fake_model_n_embd(const struct llama_model *model) { return model->n_embd; }
+
+static int32_t fake_model_n_embd_out(const struct llama_model *model) { return model->n_out > 0 ? model->n_out : model->n_embd; }
+
 struct llama_context *fake_open(const struct llama_model *model, int32_t n_ctx, int32_t n_batch, int32_t n_seq) {
     struct llama_context *const ctx = calloc(1, sizeof *ctx);
     const size_t rows = (size_t)n_batch;
@@ -84,7 +88,7 @@ struct llama_context *fake_open(const struct llama_model *model, int32_t n_ctx, 
     ctx->embeddings = true; /* so that an engine that trusts a default is found out */
     ctx->has_logits = calloc(rows, sizeof *ctx->has_logits);
     ctx->logits = calloc(rows * (size_t)model->vocab.n_tokens, sizeof *ctx->logits);
-    ctx->states = calloc(rows * (size_t)model->n_embd, sizeof *ctx->states);
+    ctx->states = calloc(rows * (size_t)fake_model_n_embd_out(model), sizeof *ctx->states);
     for (int32_t k = 0; k < FAKE_N_LAYERS; k++) {
         ctx->layers[k] = calloc(rows * (size_t)model->n_embd, sizeof *ctx->layers[k]);
     }
@@ -145,7 +149,8 @@ static bool decode_row(struct llama_context *ctx, const struct llama_batch *batc
     say(model, prefix, logits);
     if (ctx->n_decodes == ctx->nan_at) logits[model->vocab.n_tokens - 1] = NAN;
     const size_t at = (size_t)i * (size_t)model->n_embd;
-    write_state(prefix, ctx->states + at, model->n_embd);
+    const int32_t n_out = fake_model_n_embd_out(model);
+    write_state(prefix, ctx->states + (size_t)i * (size_t)n_out, n_out);
     for (uint32_t k = 0; k < FAKE_N_LAYERS; k++) write_state(mix(prefix, 50u + k), ctx->layers[k] + at, model->n_embd);
     return true;
 }
@@ -167,7 +172,8 @@ static int32_t fake_encode(struct llama_context *ctx, struct llama_batch batch) 
         breach(batch.pos[i] != first + i || batch.seq_id[i][0] != 0);
         ctx->has_logits[i] = false;
         const uint32_t number = hash_of(batch.embd + (size_t)i * width, width);
-        write_state(number, ctx->states + (size_t)i * (size_t)ctx->model->n_embd, ctx->model->n_embd);
+        const int32_t n_out = fake_model_n_embd_out(ctx->model);
+        write_state(number, ctx->states + (size_t)i * (size_t)n_out, n_out);
     }
     return ctx->n_decodes == ctx->fail_at ? ctx->fail_with : 0;
 }
@@ -219,7 +225,7 @@ static float *fake_get_embeddings_nextn(struct llama_context *ctx) { return brea
 
 static float *fake_get_embeddings_nextn_ith(struct llama_context *ctx, int32_t i) {
     if (breach(!ctx->nextn || i < 0 || i >= ctx->n_rows || (ctx->masked && !ctx->has_logits[i]))) return NULL;
-    return ctx->states + (size_t)i * (size_t)ctx->model->n_embd;
+    return ctx->states + (size_t)i * (size_t)fake_model_n_embd_out(ctx->model);
 }
 
 static void fake_set_embeddings(struct llama_context *ctx, bool embeddings) { ctx->embeddings = embeddings; }

@@ -18,6 +18,7 @@ struct llama_model {
     struct llama_vocab vocab;
     uint32_t seed;
     int32_t n_embd;
+    int32_t n_out; /* floats of a state that is shown, 0 for n_embd */
     int32_t n_swa;
     int32_t noise;  /* of 1000 rows, how many are hashed with another seed */
     int32_t n_encoded; /* an EAGLE-3 draft's: floats that its encoder takes */

@@ -200,6 +200,25 @@ static void test_another_draft_after_it(void) {
     stop(&w);
 }
 
+/* A file may say that its model's output is of another width than its states: rows would be read beyond their end. */
+static void test_states_of_another_width_are_refused(void) {
+    for (int32_t role = PS_TARGET; role <= PS_DRAFT; role++) {
+        fixture w;
+        start(&w);
+        CHECK(ps_engine_attach(w.engine, role, NULL, NULL) == PS_OK);
+        fake_close(w.ctx[role]);
+        w.model[role].n_out = 2;
+        w.ctx[role] = fake_open(&w.model[role], N_CTX, N_BATCH, 1);
+        CHECK(ps_engine_attach(w.engine, role, w.ctx[role], &w.model[role]) == PS_OK);
+        ps_reading reading = {.kind = kind, .n_hidden = N_HIDDEN, .width = N_HIDDEN, .window = 64, .layer = {0, 2, -1}};
+        if (kind == PS_EAGLE3) reading.n_hidden = N_HIDDEN * PS_N_LAYERS, reading.width = WIDTH;
+        const ps_status status = ps_engine_read_states(w.engine, &reading);
+        CHECK(status == PS_E_ARG);
+        if (status == PS_OK) CHECK(read_prompt(&w) == PS_OK && go_on(&w, false) == PS_OK);
+        stop(&w);
+    }
+}
+
 /* Whichever decode fails, the next text comes out right. */
 static void test_failing_decodes(void) {
     for (int32_t role = PS_TARGET; role <= PS_DRAFT; role++) {
@@ -273,6 +292,7 @@ int main(void) {
         RUN(test_drafts_have_no_history);
         RUN(test_another_draft_after_it);
         RUN(test_failing_decodes);
+        RUN(test_states_of_another_width_are_refused);
     }
     RUN(test_margin_marks_what_it_takes);
     return REPORT();

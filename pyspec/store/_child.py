@@ -141,8 +141,8 @@ def trial(lc: ModuleType, path: str, loading: dict[str, Any]) -> str:
     if not model:
         return "llama.cpp cannot load it"
     tokenize(lc, lc.llama_model_get_vocab(model))
-    if loading["vocab_only"]:
-        return ""  # nothing to decode without weights
+    if loading["vocab_only"] or loading["head"]:
+        return ""  # nothing to decode without weights, or without a target
     if lc.llama_model_has_encoder(model):
         return "it has an encoder, whose text llama-cpp-python does not give it"
     context = make_context(lc, model, loading)

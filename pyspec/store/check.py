@@ -187,6 +187,7 @@ def _run(header: Header, loading: Loading, extra: bool) -> ChildExit:
     positions = most_positions(header.path) or 0
     wanted = {**vars(loading), "extra_buffers": extra, "positions": positions}
     base = _DEVICE_SECONDS if loading.n_gpu_layers else _BASE_SECONDS
+    wanted["head"] = header.architecture == "eagle3"
     return run_child(
         "trial",
         [str(header.path.absolute()), str(memory), json.dumps(wanted)],

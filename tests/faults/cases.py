@@ -72,7 +72,7 @@ CASES = {
     ),
     16: Case(
         "special tokens in a message: text",
-        "test_text.py::test_user_text_holds_no_control_token",
+        "text/test_template.py::test_user_text_holds_no_control_token",
         "cli/test_chat.py::test_control_tokens_in_a_message_are_text",
     ),
     17: Case(
