@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from rich.cells import cell_len
@@ -328,3 +328,39 @@ class Screen:
             if ends[0] != "\n":
                 self.out.file.write("\n")
                 self.out.file.flush()
+
+    @contextmanager
+    def replying(
+        self, *, wrap: bool = True, paint: Paint | None = None, reasoning: bool = True
+    ) -> Iterator[Callable[[str, str], None]]:
+        """Gives what writes an answer's reasoning, dimmed and with an empty line behind it, and its text, as `answering` does.
+
+        reasoning: whether it is shown.
+        """
+        shown: list[bool] = []
+        with ExitStack() as stack:
+
+            def write(thought: str, text: str) -> None:
+                for is_thought, said in ((True, thought if reasoning else ""), (False, text)):
+                    if said:
+                        begin(is_thought)(said)
+
+            def begin(is_thought: bool) -> Callable[[str], None]:
+                if not shown or shown[-1] != is_thought:
+                    stack.close()
+                    if shown:
+                        self.out.file.write("\n")
+                    shown.append(is_thought)
+                    style = _dimmed if is_thought and paint is None else paint
+                    put[:] = [stack.enter_context(self.answering(wrap=wrap, paint=style))]
+                return put[0]
+
+            put: list[Callable[[str], None]] = []
+            try:
+                yield write
+            finally:
+                self.progress.stop()
+
+
+def _dimmed(text: str) -> Iterable[tuple[str, str]]:
+    return [(text, "dim")]

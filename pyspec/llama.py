@@ -21,7 +21,8 @@ from pyspec.options import OFF, Speculation
 from pyspec.rules import Strict, Verification
 from pyspec.sampling import Sampling
 from pyspec.store.locate import resolve
-from pyspec.text.stream import TextAssembler
+from pyspec.text.answer import AnswerReader
+from pyspec.text.parts import WholeAnswer
 from pyspec.tokens import Token
 
 __all__ = ["OFF", "Piece", "Speculation", "SpeculativeLlama", "install", "stream_text", "uninstall"]
@@ -344,12 +345,15 @@ class Piece:
     """Text of one round, and the tokens it came with.
 
     The text may lag behind the tokens: a character split over tokens, or what may become a stop string, waits for the next
-    piece. finish_reason is set on the last piece: "stop", "length", "context" or "cancelled".
+    piece. finish_reason is set on the last piece: "stop", "length", "context" or "cancelled". reasoning: what a chat's answer
+    has in front of its text; reasoning_cut: set on the last piece where the answer ended inside reasoning.
     """
 
     text: str
     tokens: tuple[Token, ...]
     finish_reason: str | None = None
+    reasoning: str = ""
+    reasoning_cut: bool = False
 
 
 def stream_text(
@@ -362,12 +366,14 @@ def stream_text(
     speculation: Speculation | None = None,
     grammar: Any = None,
     progress: Callable[[int, int], None] | None = None,
+    chat: bool = False,
 ) -> Generator[Piece, None, None]:
     """Answer a prompt of tokens, one piece a round; the last piece has a finish_reason.
 
+    chat: whether the prompt is a chat's, so that reasoning is no part of the text. stop: strings that end the text.
     `llm.last_speculation` and `llm.last_timings` say what was done.
     """
-    text = TextAssembler(llm.piece, stop)
+    reader = llm.speech.reader(prompt, stop) if chat else AnswerReader(llm.piece, stop)
     steps = llm.steps(
         prompt,
         sampling,
@@ -378,11 +384,13 @@ def stream_text(
     )
     try:
         for step in steps:
-            shown = text.push([token.id for token in step.tokens])
-            reason = "stop" if text.done else step.finish_reason
+            parts = reader.push([token.id for token in step.tokens])
+            reason = "stop" if reader.done else step.finish_reason
             if reason is not None:
-                yield Piece(shown + text.finish(), step.tokens, reason)
+                parts += reader.finish()
+            said, cut = WholeAnswer.of(parts), reason is not None and reader.inside
+            yield Piece(said.content, step.tokens, reason, said.reasoning, cut)
+            if reason is not None:
                 return
-            yield Piece(shown, step.tokens)
     finally:
         steps.close()

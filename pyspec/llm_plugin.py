@@ -9,10 +9,15 @@ runs; what drafts did is in the log beside the answer.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
+from itertools import groupby
 from typing import Any, Literal
 
 import llm
 from pydantic import Field
+
+_Event: Any = getattr(getattr(llm, "parts", None), "StreamEvent", None)
+"""What llm takes reasoning as; None in an older one, which shows text alone."""
 
 _DEFAULT = "pyspec"
 _ROLES = {"system": "system", "user": "user", "assistant": "assistant"}
@@ -55,17 +60,20 @@ class SpeculativeModel(llm.Model):  # type: ignore[misc]
     def __str__(self) -> str:
         return f"pyspec: {self.model_id}"
 
-    def execute(self, prompt: Any, stream: bool, response: Any, conversation: Any) -> Iterator[str]:
-        """Answer, one piece a round or as a whole; usage and what drafts did go into the response."""
+    def execute(self, prompt: Any, stream: bool, response: Any, conversation: Any) -> Iterator[Any]:
+        """Answer, one piece a round or as a whole; usage and what drafts did go into the response.
+
+        Reasoning is told apart for an `llm` that shows it, and left out of the text for older ones.
+        """
         from pyspec.errors import PyspecError  # noqa: PLC0415 - llm loads this module at every start
 
         try:
             pieces = self._answer(prompt, response, conversation)
-            yield from pieces if stream else ["".join(pieces)]
+            yield from pieces if stream else _joined(pieces)
         except PyspecError as error:
             raise llm.ModelError(str(error)) from error
 
-    def _answer(self, prompt: Any, response: Any, conversation: Any) -> Iterator[str]:
+    def _answer(self, prompt: Any, response: Any, conversation: Any) -> Iterator[Any]:
         from pyspec.cli.options import DraftOptions, SamplerOptions  # noqa: PLC0415
         from pyspec.llama import stream_text  # noqa: PLC0415
         from pyspec.sampling import Constraint, schema_grammar  # noqa: PLC0415
@@ -75,6 +83,9 @@ class SpeculativeModel(llm.Model):  # type: ignore[misc]
         loaded = _load(self._name, o)
         turns = [Message(role=role, content=text) for role, text in _turns(prompt, conversation)]
         tokens = ChatTemplate.of(loaded).prompt(turns)
+        shape = None
+        if prompt.schema:
+            shape = loaded.speech.shape(tokens, schema_grammar(prompt.schema))
         sampler = SamplerOptions(o.temperature, o.top_k, o.top_p, o.min_p, o.repeat_penalty, o.seed)
         reason, emitted = None, 0
         for piece in stream_text(
@@ -84,9 +95,12 @@ class SpeculativeModel(llm.Model):  # type: ignore[misc]
             max_tokens=o.max_tokens,
             stop=[o.stop] if o.stop else (),
             speculation=DraftOptions(o.verify, gap=o.gap, length=o.length).speculation,
-            grammar=Constraint(schema_grammar(prompt.schema)) if prompt.schema else None,
+            chat=True,
+            grammar=Constraint(*shape) if shape else None,
         ):
             emitted, reason = emitted + len(piece.tokens), piece.finish_reason
+            if piece.reasoning and _Event is not None:
+                yield _Event(type="reasoning", chunk=piece.reasoning)
             yield piece.text
         response.set_usage(input=len(tokens), output=emitted)
         response.response_json = {"finish_reason": reason, "speculation": loaded.last_speculation}
@@ -96,12 +110,26 @@ def _turns(prompt: Any, conversation: Any) -> list[tuple[str, str]]:
     """Role and text of every turn, this one last."""
     messages = getattr(prompt, "messages", None)
     if messages is not None:
-        texts = [(m.role, "".join(getattr(part, "text", "") for part in m.parts)) for m in messages]
+        texts = [(m.role, "".join(map(_text, m.parts))) for m in messages]
         return [(_ROLES[role], text) for role, text in texts if role in _ROLES]
     turns = [("system", prompt.system)] if prompt.system else []
     for earlier in conversation.responses if conversation else ():
         turns += [("user", earlier.prompt.prompt), ("assistant", earlier.text())]
     return [*turns, ("user", prompt.prompt)]
+
+
+def _text(part: Any) -> str:
+    """What a part says; what was thought is not said again."""
+    thought = type(part).__name__ == "ReasoningPart"
+    return "" if thought else getattr(part, "text", "")
+
+
+def _joined(pieces: Iterator[Any]) -> Iterator[Any]:
+    """An answer in as few pieces as it has kinds."""
+    for is_text, group in groupby(pieces, key=lambda piece: isinstance(piece, str)):
+        found = list(group)
+        texts = "".join(piece if is_text else piece.chunk for piece in found)
+        yield texts if is_text else replace(found[0], chunk=texts)
 
 
 _held: dict[Any, Any] = {}

@@ -11,7 +11,7 @@ import sys
 import threading
 import weakref
 from collections.abc import Iterable, Mapping, Sequence
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +36,7 @@ from pyspec.store.files import show
 from pyspec.store.header import check_adapter, read_header
 from pyspec.store.kinds import most_positions, no_decoder, refuse_other_kinds
 from pyspec.store.machine import address_space_left, default_threads
+from pyspec.text.answer import Speech
 from pyspec.text.tokenizer import GuardedTokenizer
 
 log = logging.getLogger("pyspec")
@@ -226,6 +227,11 @@ class TargetLlama(llama_cpp.Llama):  # type: ignore[misc]  # llama_cpp is untype
     def context_params(self, params: Any) -> None:
         params.n_rs_seq = self._snapshots  # llama.cpp makes it 0 for models that have no use for it
         self._context_params = params
+
+    @cached_property
+    def speech(self) -> Speech:
+        """How the model writes reasoning and calls of tools."""
+        return Speech.of(self)
 
     @property
     def _lora_adapter(self) -> Any:

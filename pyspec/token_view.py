@@ -33,20 +33,23 @@ def has_colour(console: Console) -> bool:
 class TokenPaint:
     """Colours the text of an answer by where its tokens came from; without colour, drafted parts stand in frames.
 
-    `take` the tokens before their text is shown. White space may come and go in between, as where lines are broken.
+    `take` the tokens before their text is shown. White space may come and go in between, as where lines are broken, and
+    marks may be left out.
     """
 
     def __init__(self, piece: Bytes, *, colour: bool) -> None:
         self._piece, self._colour = piece, colour
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
-        self._sources: deque[Source] = deque()  # of the characters that are still to be shown
+        self._sources: deque[tuple[str, Source]] = (
+            deque()
+        )  # of characters that are still to be shown
         self._open = Source.TARGET
 
     def take(self, tokens: Iterable[Token]) -> None:
         """The tokens of a piece. A character split over tokens belongs to the last of them."""
         for token in tokens:
             text = safe(self._decoder.decode(self._piece(token.id)))
-            self._sources.extend(token.source for char in text if not char.isspace())
+            self._sources.extend((char, token.source) for char in text if not char.isspace())
 
     def __call__(self, shown: str) -> Iterator[tuple[str, str]]:
         """Parts of shown text with their styles."""
@@ -63,8 +66,12 @@ class TokenPaint:
 
     def _source(self, char: str) -> Source:
         if char.isspace():  # goes with the word behind it, as in the tokens
-            return self._sources[0] if self._sources and char != "\n" else self._open
-        return self._sources.popleft() if self._sources else Source.TARGET
+            return self._sources[0][1] if self._sources and char != "\n" else self._open
+        while self._sources:  # what is not shown, such as a mark, is passed over
+            said, source = self._sources.popleft()
+            if said == char:
+                return source
+        return Source.TARGET
 
     def _framed(self, source: Source) -> str:
         before, self._open = self._open, source

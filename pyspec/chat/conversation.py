@@ -61,7 +61,7 @@ class Reply:
     """What the model said: the text, and the tokens it was generated as.
 
     tokens: without the one that ended the answer; empty where they are not known, as those of
-    another model. seed: of the sampler.
+    another model. seed: of the sampler. reasoning: what it thought before; reasoning_cut: whether it came no further.
     """
 
     text: str
@@ -69,6 +69,8 @@ class Reply:
     finish_reason: str | None = None
     seed: int = 0
     stats: AnswerStats | None = None
+    reasoning: str = ""
+    reasoning_cut: bool = False
 
     @classmethod
     def of(
@@ -78,15 +80,20 @@ class Reply:
         """What the pieces of an answer say together; one that an error cut has the reason `error`."""
         text = "".join(each.text for each in pieces)
         tokens = [token for each in pieces for token in each.tokens]
-        reason = (pieces[-1].finish_reason if pieces else None) or "error"
-        return cls(text, spoken(tokens, text, piece), reason, seed, stats)
+        last = pieces[-1] if pieces else Piece("", ())
+        thought = "".join(each.reasoning for each in pieces)
+        kept = spoken(tokens, text, piece) if not thought else whole(tokens, piece)
+        reason = last.finish_reason or "error"
+        return cls(text, kept, reason, seed, stats, thought, last.reasoning_cut)
 
     def message(self) -> Message:
         """The turn for a template; as generated, so that what the context holds stays a prefix."""
-        if not self.tokens:
-            return Message(role="assistant", content=self.text)
-        ids = [token.id for token in self.tokens]
-        return Message(role="assistant", content=self.text, tokens=ids)
+        message = Message(role="assistant", content=self.text)
+        if self.reasoning:
+            message["reasoning_content"] = self.reasoning
+        if self.tokens:
+            message["tokens"] = [token.id for token in self.tokens]
+        return message
 
 
 @dataclass
@@ -158,6 +165,11 @@ def spoken(tokens: Sequence[Token], text: str, piece: Callable[[int], bytes]) ->
         if size > most or not data:
             return tuple(tokens[:n])
     return tuple(tokens)
+
+
+def whole(tokens: Sequence[Token], piece: Callable[[int], bytes]) -> tuple[Token, ...]:
+    """The tokens of an answer with its reasoning: without the control token that ended it."""
+    return tuple(tokens[:-1] if tokens and not piece(tokens[-1].id) else tokens)
 
 
 # -- the model ---------------------------------------------------------------------------------------------------------
@@ -242,16 +254,24 @@ class LlamaChat:
         self._other = other
 
     def answer(
-        self, prompt: Sequence[int], options: AnswerOptions, stop: Sequence[str] | None = None
+        self,
+        prompt: Sequence[int],
+        options: AnswerOptions,
+        stop: Sequence[str] | None = None,
+        *,
+        chat: bool = True,
     ) -> Generator[Piece, None, None]:
-        """Answer a prompt of tokens; the last piece has a finish_reason. stop: texts that end it, None for the template's."""
+        """Answer a prompt of tokens; the last piece has a finish_reason. stop: texts that end it, None for the template's.
+
+        chat: whether the prompt is one of messages.
+        """
         self._cancelled, self.stats = False, None
         if stop is None:
             stop = ("\nUser:",) if self.template.format is PLAIN else ()
-        return self._pieces(prompt, options, stop)
+        return self._pieces(prompt, options, stop, chat=chat)
 
     def _pieces(
-        self, prompt: Sequence[int], options: AnswerOptions, stop: Sequence[str]
+        self, prompt: Sequence[int], options: AnswerOptions, stop: Sequence[str], *, chat: bool
     ) -> Generator[Piece, None, None]:
         before = self.llm.last_speculation
 
@@ -270,12 +290,14 @@ class LlamaChat:
             speculation=options.speculation,
             grammar=options.grammar,
             progress=reading,
+            chat=chat,
         )
         try:
             with closing(pieces):
                 for piece in pieces:
                     ended = "cancelled" if self._cancelled else piece.finish_reason
-                    yield Piece(piece.text, piece.tokens, ended)
+                    cut = piece.reasoning_cut
+                    yield Piece(piece.text, piece.tokens, ended, piece.reasoning, cut)
                     if ended:
                         return
         finally:

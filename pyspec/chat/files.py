@@ -43,6 +43,7 @@ class SavedMessage(msgspec.Struct, omit_defaults=True):
     tokens: list[SavedToken] = []
     finish_reason: str | None = None
     seed: int = 0
+    reasoning: str = ""
 
 
 class SavedChat(msgspec.Struct):
@@ -89,9 +90,8 @@ def _messages(conversation: Conversation) -> list[SavedMessage]:
         turns.append(SavedMessage("user", exchange.user))
         if (answer := exchange.answer) is not None:
             tokens = [SavedToken(t.id, int(t.source), t.gap, t.preferred) for t in answer.tokens]
-            turns.append(
-                SavedMessage("assistant", answer.text, tokens, answer.finish_reason, answer.seed)
-            )
+            how = answer.finish_reason, answer.seed, answer.reasoning
+            turns.append(SavedMessage("assistant", answer.text, tokens, *how))
     return turns
 
 
@@ -134,7 +134,7 @@ def restore(saved: SavedChat, model: LlamaChat) -> tuple[Conversation, bool]:
 def _answer(message: SavedMessage, model: LlamaChat, same: bool) -> Reply:
     tokens = _tokens(message, model) if same else ()
     seed = message.seed & 0xFFFFFFFF
-    return Reply(message.content, tokens, message.finish_reason, seed)
+    return Reply(message.content, tokens, message.finish_reason, seed, reasoning=message.reasoning)
 
 
 def _tokens(message: SavedMessage, model: LlamaChat) -> tuple[Token, ...]:

@@ -36,6 +36,9 @@ from pyspec.tokens import common_prefix
 
 Parse = Callable[[str], Any]
 
+SHOW, HIDE, OFF_WORD = "show", "hide", "off"
+"""What is done with reasoning: shown, not shown, or not asked for."""
+
 SILENT, BRIEF, FULL = "off", "brief", "on"
 """How much is said after an answer."""
 
@@ -81,7 +84,8 @@ _PROBABILITY, _NATS = _number(float, 0, 1), _number(float, 0, inf)
 class ChatSettings:
     """Everything that is not the conversation, by the names that `/set` takes.
 
-    seed: None draws one for each answer. trim: drop the oldest turns when the context is full. stats: `brief` for a
+    seed: None draws one for each answer. trim: drop the oldest turns when the context is full.
+    reasoning: `show` it dimmed, `hide` it, or ask the model for none with `off`. stats: `brief` for a
     sentence after each answer, `on` for the counts as well, `off` for nothing. wrap: break lines between words.
     tokens: colour answers by where their tokens came from.
     """
@@ -100,6 +104,7 @@ class ChatSettings:
     length: str | None = _setting(None, _length, "default")
     draft_max: int | None = _setting(None, _number(int, 0, MAX_DRAFT), "none")
     trim: bool = _setting(True, _switch)
+    reasoning: str = _setting(SHOW, _one_of(SHOW, HIDE, OFF_WORD))
     stats: str = _setting(BRIEF, _one_of(FULL, BRIEF, SILENT))
     wrap: bool = _setting(True, _switch)
     tokens: bool = _setting(False, _switch)
@@ -322,7 +327,9 @@ class Chat:
         pieces, paint = self.model.answer(prompt, options), self._paint()
         try:
             with (
-                self.screen.answering(wrap=self.settings.wrap, paint=paint) as write,
+                self.screen.replying(
+                    wrap=self.settings.wrap, paint=paint, reasoning=self.settings.reasoning != HIDE
+                ) as write,
                 self.guard(self._stop) as signals,
                 closing(pieces),
             ):
@@ -330,7 +337,7 @@ class Chat:
                     said.append(piece)
                     if paint is not None:
                         paint.take(piece.tokens)
-                    write(piece.text)
+                    write(piece.reasoning, piece.text)
         except PyspecError as error:
             if not said:
                 raise
@@ -356,8 +363,11 @@ class Chat:
             "context": f"the context of {self.model.n_ctx} tokens is full: {FULL_HINT}",
             "cancelled": f"stopped; {kept}",
         }
+        where = "inside its reasoning: " if answer.reasoning_cut else ""
         if answer.finish_reason in notes:
-            self.screen.note(f"({notes[answer.finish_reason]})")
+            self.screen.note(f"({where}{notes[answer.finish_reason]})")
+        elif answer.reasoning_cut:
+            self.screen.note("(the answer ended inside its reasoning)")
 
     def _show_stats(self, answer: Reply) -> None:
         how, stats = self.settings.stats, answer.stats

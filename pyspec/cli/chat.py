@@ -63,6 +63,7 @@ class TalkOptions(DialogueOptions):
         """What `/set` changes, as it begins."""
         sampler.sampling()  # refuses numbers that cannot be, as the rule does
         given = {**vars(sampler), **vars(drafts), "trim": self.trim, "wrap": shown.wrap}
+        given["reasoning"] = shown.reasoning
         given["temp"] = given.pop("temperature")
         given["seed"] = None if sampler.seed is None else sampler.seed & 0xFFFFFFFF
         given["max_tokens"] = None if self.max_tokens == -1 else self.max_tokens

@@ -14,6 +14,7 @@ import click
 
 from pyspec.chat.conversation import Conversation, Exchange, LlamaChat, Reply
 from pyspec.chat.files import last_model, load, new_path, newest, restore, save
+from pyspec.chat.talk import HIDE
 from pyspec.cli.command import TEXT, command, option
 from pyspec.cli.options import (
     DialogueOptions,
@@ -143,12 +144,12 @@ def generate(
     if asked.going_on and models.model is None:
         models = replace(models, model=last_model())
     with closing(LlamaChat(lambda: open_model(models, drafts, engine))) as model:
-        shaped = None if grammar is None else Constraint(grammar)
         raw = asked.raw or model.template.format is PLAIN
         conversation, path = _conversation(model, asked, raw)
         conversation.exchanges.append(Exchange(text))
         tokens = model.template.bare(text) if raw else model.prompt(conversation.messages())
         pieces, signals = [Piece("", (), "length")], list[int]()
+        shaped = _shape(model, tokens, grammar, raw=raw)
         if shape.max_tokens != 0:
             options = AnswerOptions(
                 sampling, speculation, shape.max_tokens, grammar=shaped, progress=screen.progress
@@ -160,14 +161,24 @@ def generate(
                 screen.progress.stop()
                 cache.keep(tokens)
 
-            answer = model.answer(tokens, options, shape.stop)
+            answer = model.answer(tokens, options, shape.stop, chat=not raw)
             with _writer(screen, output, model.piece) as write:
                 pieces, signals = _answer(answer, model.cancel, begun, write)
-        if path is not None and any(piece.text for piece in pieces):
+        if path is not None and any(piece.text or piece.reasoning for piece in pieces):
             conversation.exchanges[-1].answer = Reply.of(pieces, sampling.seed, model.piece)
             _keep(path, conversation, model)
         _say(model.llm, pieces, output, shape.max_tokens, screen)
     return exit_code(signals) if pieces[-1].finish_reason == "cancelled" else 0
+
+
+def _shape(
+    model: LlamaChat, prompt: list[int], grammar: str | None, *, raw: bool
+) -> Constraint | None:
+    """The grammar of the answer: of its content alone where the model reasons first."""
+    if grammar is None:
+        return None
+    shape = None if raw else model.llm.speech.shape(prompt, grammar)
+    return Constraint(*(shape or (grammar,)))
 
 
 def _conversation(
@@ -200,6 +211,7 @@ def _writer(
     screen: Screen, output: OutputOptions, piece: Callable[[int], bytes]
 ) -> Iterator[Callable[[Piece], None]]:
     """Gives what shows the pieces of the answer: a pipe gets the text as it is, unless all is printed later as a whole."""
+    shown = output.reasoning != HIDE
     if output.as_json:
         yield lambda _: None
     elif output.tokens:
@@ -207,14 +219,14 @@ def _writer(
 
         def painted(said: Piece) -> None:
             paint.take(said.tokens)
-            write(said.text)
+            write(said.reasoning if shown else "", said.text)
 
-        with screen.answering(wrap=output.wrap, paint=paint) as write:
+        with screen.replying(wrap=output.wrap, paint=paint) as write:
             yield painted
         screen.out.file.write(paint.finish())
     elif screen.out.is_terminal:
-        with screen.answering(wrap=output.wrap) as write:
-            yield lambda said: write(said.text)
+        with screen.replying(wrap=output.wrap, reasoning=shown) as write:
+            yield lambda said: write(said.reasoning, said.text)
     else:
         yield lambda said: _write(said.text)
         _write("\n")
@@ -238,7 +250,7 @@ def _answer(
             if not pieces:
                 begun()
             pieces.append(piece)
-            if piece.text:
+            if piece.text or piece.reasoning:
                 write(piece)
     return pieces, signals
 
@@ -270,12 +282,15 @@ def _say(
 def _cut(llm: SpeculativeLlama, pieces: list[Piece], most: int) -> str:
     """Why an answer that did not end by itself ended, or nothing."""
     reason = pieces[-1].finish_reason
+    where = " inside its reasoning" if pieces[-1].reasoning_cut else ""
     if reason == "length" and most > 0:
-        return f"stopped at {counted(most, 'token')}; -n {2 * most} allows more, -n -1 has no limit"
+        return f"stopped at {counted(most, 'token')}{where}; -n {2 * most} allows more, -n -1 has no limit"
     if reason == "context":
         n_ctx = llm.n_ctx()
-        return f"stopped: the context of {n_ctx} tokens is full; -c {2 * n_ctx} has more room"
-    return ""
+        return (
+            f"stopped{where}: the context of {n_ctx} tokens is full; -c {2 * n_ctx} has more room"
+        )
+    return f"the answer ended{where}" if where else ""
 
 
 def _report(llm: SpeculativeLlama, pieces: list[Piece], with_tokens: bool) -> dict[str, Any]:
@@ -293,6 +308,10 @@ def _report(llm: SpeculativeLlama, pieces: list[Piece], with_tokens: bool) -> di
         "speculation": block,
         "timings": llm.last_timings,
     }
+    if thought := "".join(piece.reasoning for piece in pieces):
+        report["reasoning"] = thought
+    if pieces[-1].reasoning_cut:
+        report["reasoning_cut"] = True
     if with_tokens:
         report["tokens"] = [
             {

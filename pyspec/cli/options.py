@@ -212,6 +212,8 @@ class ShownOptions:
         help="A line of statistics behind the sentence after an answer; --no-stats for neither.")
     color: str = option("Output", "--color", type=click.Choice(["auto", "always", "never"]), default="auto",
         help="Colour of notes and tokens.")
+    reasoning: str = option("Output", "--reasoning", type=click.Choice(["show", "hide", "off"]), default="show",
+        help="What a model thinks before it answers: dimmed on a terminal, hidden, or not asked for.")
     wrap: bool = option("Output", "--wrap/--no-wrap", default=True, help="Break lines between words on a terminal.")
     # fmt: on
 

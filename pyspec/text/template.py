@@ -20,6 +20,7 @@ class Message(TypedDict, total=False):
 
     role: str
     content: str
+    reasoning_content: str
     tokens: Sequence[int]
 
 
