@@ -10,6 +10,8 @@ from rich.cells import cell_len, set_cell_size
 from rich.console import Console
 from rich.text import Text
 
+from pyspec.display import safe
+
 T = TypeVar("T")
 
 _GAP = 2
@@ -102,6 +104,6 @@ def print_table(table: TextTable, console: Console, *, markdown: bool = True) ->
         console.file.write(table.markdown + "\n")
         return
     head, *lines = (table.fitting(console.width) if console.is_terminal else table).lines()
-    console.print(Text(head, "bold"), soft_wrap=True)
+    console.print(Text(safe(head), "bold"), soft_wrap=True)
     for line in lines:
-        console.print(Text(line), soft_wrap=True)
+        console.print(Text(safe(line)), soft_wrap=True)

@@ -230,7 +230,7 @@ def _line(step: int, parts: dict[str, float]) -> str:
 def read_checkpoint(path: Path) -> dict[str, Any]:
     """A run's checkpoint; raises `TrainingError` when it is missing or damaged."""
     try:
-        return dict(torch.load(path, weights_only=False))
+        return dict(torch.load(path, weights_only=True))
     except (OSError, RuntimeError, EOFError, pickle.UnpicklingError) as error:
         raise TrainingError(f"{path} cannot be read", "train again into another folder") from error
 

@@ -114,7 +114,7 @@ def _undo(chat: Chat, _argument: str) -> None:
 
 def _save(chat: Chat, argument: str) -> None:
     path = _file(argument)
-    if path.exists() and not (chat.file and chat.file.exists() and path.samefile(chat.file)):
+    if files.is_there(path) and not (chat.file and chat.file.exists() and path.samefile(chat.file)):
         _may_replace(chat, path)
     files.save(path, chat.conversation, values(chat.settings), chat.model.target())
     chat.file = path

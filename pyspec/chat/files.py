@@ -15,7 +15,7 @@ import platformdirs
 from pyspec._version import __version__
 from pyspec.chat.conversation import Conversation, Exchange, LlamaChat, Reply, SavedModel
 from pyspec.errors import InputError, InputTooLong
-from pyspec.store.files import utf8, write_whole
+from pyspec.store.files import show, utf8, write_whole
 from pyspec.tokens import Source, Token
 
 MAX_TEXT = 1 << 20
@@ -65,7 +65,7 @@ def save(
     Raises InputError where the folder refuses, or where the file there is no saved chat.
     """
     try:
-        if path.exists():
+        if is_there(path):
             load(path)
     except InputError:
         raise InputError(f"{path} is there and is no saved chat", "name another file") from None
@@ -82,6 +82,23 @@ def save(
         write_whole(path, [data, b"\n"])
     except OSError as error:
         raise InputError(f"cannot write {path}: {error.strerror}", "name another file") from error
+
+
+def is_there(path: Path) -> bool:
+    """Whether a name is taken. Raises InputError for one that cannot be."""
+    try:
+        path.lstat()
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except (
+        OSError,
+        ValueError,
+    ) as error:  # too long, a NUL byte, a folder that may not be looked into
+        reason = getattr(error, "strerror", None) or error
+        raise InputError(
+            f"cannot write {show(str(path), 300)}: {reason}", "name another file"
+        ) from None
+    return True
 
 
 def _messages(conversation: Conversation) -> list[SavedMessage]:

@@ -21,7 +21,7 @@ from pyspec.batch.contexts import MOST_SEQUENCES
 from pyspec.batch.output import FileRun, RunProgress, open_output
 from pyspec.batch.reading import MAX_RECORD, Per, Reading, find_sources, read_sources
 from pyspec.batch.records import Result
-from pyspec.cli.command import command, option
+from pyspec.cli.command import command, option, tell
 from pyspec.cli.options import DraftOptions, ModelOptions, SamplerOptions, hush_llama
 from pyspec.cli.streams import exit_code, file_text, interruptible, run_progress
 from pyspec.display import safe
@@ -159,7 +159,7 @@ def batch(
     )
     records = list(read_sources(sources, reading))
     if not records:
-        click.echo("no records in the inputs: nothing to do", err=True)
+        tell("no records in the inputs: nothing to do", err=True)
         return 0
     with (
         wanted.open(models, drafts, sampler) as answerer,
@@ -167,10 +167,10 @@ def batch(
     ):
         code = _answer(answerer, run)
         if run.complete:
-            click.echo(f"{results.output} has all {len(records)} records already", err=True)
+            tell(f"{results.output} has all {len(records)} records already", err=True)
         facts = {**vars(run.summary), **answerer.stats()}
         if results.as_json:
-            click.echo(json.dumps(facts, ensure_ascii=False))
+            tell(json.dumps(facts, ensure_ascii=False))
         else:
             show_summary(facts)
     return code
@@ -184,7 +184,7 @@ def _answer(answerer: Any, run: FileRun) -> int:
                 run.answer(report)
         except Cancelled:
             left = run.summary.records - run.summary.kept - run.summary.done
-            click.echo(
+            tell(
                 f"stopped with {left} of {run.summary.records} records to do; the same command goes on from here",
                 err=True,
             )
@@ -210,7 +210,7 @@ def batch_progress(
 ) -> Iterator[Callable[[Result], None]]:
     """Gives the function that hears of each result."""
     if summary.kept:
-        click.echo(f"{summary.kept} of {summary.records} records are done already", err=True)
+        tell(f"{summary.kept} of {summary.records} records are done already", err=True)
     start = monotonic()
     console = console or Console(stderr=True)
     failed = 0

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import copy
 import difflib
+import logging
 import re
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import field, fields, is_dataclass
 from functools import wraps
@@ -249,3 +251,38 @@ def model_names(
 
     found = [CompletionItem(name) for name in names() if name.startswith(incomplete)]
     return [*found, CompletionItem(incomplete, type="file")]
+
+
+# -- what is said ------------------------------------------------------------------------------------------------------
+
+
+def tell(text: str | bytes, *, err: bool = False) -> None:
+    """Print a line that may hold names and words of others: nothing in it drives a terminal, or pretends to be of us in a log.
+
+    What goes to a file or a pipe is left as it is.
+    """
+    from pyspec.display import safe  # noqa: PLC0415 - takes time that --help need not
+
+    if err or sys.stdout.isatty():
+        text = safe(text.decode("utf-8", "replace") if isinstance(text, bytes) else text)
+    click.echo(text, err=err)
+
+
+class _LogLine(logging.Formatter):
+    """A line of the log as `tell` would print it."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - logging's name
+        from pyspec.display import safe  # noqa: PLC0415 - as above
+
+        return safe(super().formatMessage(record)).replace("\n", " ")
+
+    def formatException(self, ei: Any) -> str:  # noqa: N802 - logging's name
+        from pyspec.display import safe  # noqa: PLC0415 - as above
+
+        return safe(super().formatException(ei))
+
+
+def guard_log() -> None:
+    """Have what is logged printed as `tell` prints."""
+    if logging.lastResort is not None:
+        logging.lastResort.setFormatter(_LogLine())

@@ -15,7 +15,7 @@ import click
 from pyspec.chat.conversation import Conversation, Exchange, LlamaChat, Reply
 from pyspec.chat.files import last_model, load, new_path, newest, restore, save
 from pyspec.chat.talk import HIDE
-from pyspec.cli.command import TEXT, command, option
+from pyspec.cli.command import TEXT, command, option, tell
 from pyspec.cli.options import (
     DialogueOptions,
     DraftOptions,
@@ -203,7 +203,7 @@ def _keep(path: Path, conversation: Conversation, model: LlamaChat) -> None:
     try:
         save(path, conversation, {}, model.target())
     except PyspecError as error:
-        click.echo(f"the answer is not logged: {error}", err=True)
+        tell(f"the answer is not logged: {error}", err=True)
 
 
 @contextmanager
@@ -264,7 +264,7 @@ def _say(
 ) -> None:
     """Everything behind the answer."""
     if output.as_json:
-        click.echo(json.dumps(_report(llm, pieces, output.tokens), ensure_ascii=False))
+        tell(json.dumps(_report(llm, pieces, output.tokens), ensure_ascii=False))
         return
     if output.tokens:
         tokens = [token for piece in pieces for token in piece.tokens]

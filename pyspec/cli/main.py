@@ -13,7 +13,7 @@ import click
 from click.shell_completion import get_completion_class, shell_complete
 
 from pyspec._version import __version__
-from pyspec.cli.command import ENVIRONMENT, Subcommand
+from pyspec.cli.command import ENVIRONMENT, Subcommand, guard_log, tell
 from pyspec.errors import PyspecError
 
 _COMMANDS = {
@@ -148,7 +148,7 @@ def info() -> None:
         ("threads", default_threads()),
         ("cache", cache_dir()),
     ):
-        click.echo(f"{name:<17} {value}")
+        tell(f"{name:<17} {value}")
 
 
 def _extra_buffers() -> str:
@@ -219,6 +219,7 @@ def write_failed(error: OSError) -> str:
 def main(args: list[str] | None = None) -> None:
     """Run the command line; every expected error is one sentence and an exit code."""
     open_closed()
+    guard_log()
     if _COMPLETE in os.environ:
         sys.exit(shell_complete(cli, {}, "pyspec", _COMPLETE, os.environ[_COMPLETE]))
     try:
@@ -230,7 +231,7 @@ def main(args: list[str] | None = None) -> None:
         code = 141
     except OSError as error:
         silence(1)
-        click.echo(f"pyspec: {write_failed(error)}", err=True)
+        tell(f"pyspec: {write_failed(error)}", err=True)
         code = 1
     sys.exit(code)
 
@@ -247,7 +248,7 @@ def _run(args: list[str]) -> int:
         error.show()
         return error.exit_code
     except PyspecError as error:
-        click.echo(f"pyspec: {error}", err=True)
+        tell(f"pyspec: {error}".replace("\n", " "), err=True)
         return error.exit_code
     except (KeyboardInterrupt, click.Abort, EOFError):
         return 130

@@ -11,7 +11,7 @@ from pathlib import Path
 import click
 import msgspec
 
-from pyspec.cli.command import command, option
+from pyspec.cli.command import command, option, tell
 from pyspec.cli.options import DraftOptions, ModelOptions, open_model
 from pyspec.cli.streams import run_progress, stdout_console, store_progress
 from pyspec.errors import OptionError
@@ -115,9 +115,9 @@ def bench(compared: BenchOptions, asked: AskedOptions, models: ModelOptions) -> 
     """
     task = compared.task(asked)
     with open_model(models, MARGIN) as llm, run_progress() as report:
-        results = run_bench(llm, task, report, lambda note: click.echo(note, err=True))
+        results = run_bench(llm, task, report, lambda note: tell(note, err=True))
     print_table(speed_table(results.summaries), stdout_console())
-    click.echo(f"written to {asked.out}", err=True)
+    tell(f"written to {asked.out}", err=True)
 
 
 _SIDES = (
@@ -147,8 +147,8 @@ def quality(asked: AskedOptions, models: ModelOptions, variants: str, title: str
     results = QualityResults(title, command_line(), records[-1].setup, figures, said)
     save_quality(results, asked.out)
     print_table(variant_table(figures), stdout_console())
-    click.echo(f"\n{said}")
-    click.echo(f"written to {asked.out}", err=True)
+    tell(f"\n{said}")
+    tell(f"written to {asked.out}", err=True)
 
 
 # -- the profile -------------------------------------------------------------------------------------------------------
@@ -197,12 +197,12 @@ def profile(asked: ProfileOptions, models: ModelOptions) -> None:
                 report=report,
             )  # fmt: skip
         if asked.as_json:
-            click.echo(msgspec.json.encode(found.figures))
+            tell(msgspec.json.encode(found.figures))
         else:
             say(found.figures, stdout_console())
         _keep(llm, found, asked)
     if not asked.as_json:
-        click.echo(f"use: {next_command(found.figures, models)}")
+        tell(f"use: {next_command(found.figures, models)}")
 
 
 def next_command(found: PairFigures, models: ModelOptions) -> str:
@@ -232,20 +232,20 @@ def _types(models: ModelOptions, *, as_json: bool) -> None:
     with store_progress() as show, run_progress() as report:
         found = all_types(entry, models.threads or default_threads(), show, report)
     if as_json:
-        click.echo(msgspec.json.encode(found))
+        tell(msgspec.json.encode(found))
     else:
         print_table(type_table(found), stdout_console())
 
 
 def _keep(llm: SpeculativeLlama, found: Measured, asked: ProfileOptions) -> None:
     for warning in found.figures.warnings:
-        click.echo(f"warning: {warning}", err=True)
+        tell(f"warning: {warning}", err=True)
     if asked.plot:
         draw(found.figures, asked.plot)
     if asked.rounds:
         save_rounds(asked.rounds, found.answers)
     if asked.prior:
         path = save_prior(llm.assembly.sides, found.learned)
-        click.echo(f"prior written: {path.name}", err=True)
+        tell(f"prior written: {path.name}", err=True)
     if asked.save:
-        click.echo(f"profile stored: {store(llm, found).name}", err=True)
+        tell(f"profile stored: {store(llm, found).name}", err=True)

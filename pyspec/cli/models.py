@@ -13,7 +13,7 @@ from typing import Any
 import click
 from rich.console import Console
 
-from pyspec.cli.command import LAYERS, Subcommand, command, model_names, option
+from pyspec.cli.command import LAYERS, Subcommand, command, model_names, option, tell
 from pyspec.cli.streams import busy, print_listing, run_progress, store_progress
 from pyspec.display import safe
 from pyspec.errors import ModelNotFound, OptionError, PyspecError
@@ -71,12 +71,12 @@ def list_models(as_json: bool, only_here: bool) -> None:
             _row(manifest, e.name, e.summary, e) for e in manifest.model if e.name not in listed
         ]
     if as_json:
-        click.echo(json.dumps(rows, indent=1))
+        tell(json.dumps(rows, indent=1))
         return
     head = ("name", "role", "GB", "type", "origin", "architecture", "licence", "what")
     first = ("name", "GB", "role", "origin", "type", "what", "licence", "architecture")
     print_listing(head, map(_cells, rows), first)
-    click.echo(f"* without -m: {manifest.default_target}", err=True)
+    tell(f"* without -m: {manifest.default_target}", err=True)
 
 
 def _cells(row: dict[str, Any]) -> list[str]:
@@ -125,7 +125,7 @@ def pull(name: str, kind: str | None, as_json: bool) -> None:
     with store_progress() as show:
         made = _pulled(name, kind, show)
     if kind is not None and (record := read_provenance(made)) is not None:
-        click.echo(f"{made.stem}: {record.note}", err=True)
+        tell(f"{made.stem}: {record.note}", err=True)
     _echo_path(made, as_json)
 
 
@@ -159,7 +159,7 @@ def _pulled(name: str, kind: str | None, show: Progress) -> Path:
 def _echo_path(path: Path, as_json: bool) -> None:
     facts = {"path": str(path), "size": path.stat().st_size}
     # bytes: a name that is not UTF-8 comes out as it is
-    click.echo(json.dumps(facts | {"sha256": file_sha256(path)}) if as_json else os.fsencode(path))
+    tell(json.dumps(facts | {"sha256": file_sha256(path)}) if as_json else os.fsencode(path))
 
 
 @models.command(cls=Subcommand)
@@ -178,7 +178,7 @@ def path(name: str | None, as_json: bool) -> None:
 def add_model(file: Path, name: str | None) -> None:
     """Give a GGUF file a name; the file stays where it is."""
     added = add(file, name)
-    click.echo(f"{added.name} is {_plain(os.fspath(added.path), 1000)}", err=True)
+    tell(f"{added.name} is {_plain(os.fspath(added.path), 1000)}", err=True)
 
 
 @models.command("rm", cls=Subcommand)
@@ -189,7 +189,7 @@ def remove_models(names: tuple[str, ...]) -> None:
     Models of other programs are left to them.
     """
     for name in names:
-        click.echo(remove(name), err=True)
+        tell(remove(name), err=True)
 
 
 @models.command(cls=Subcommand)
@@ -203,23 +203,23 @@ def info(name: str, as_json: bool) -> None:
     header = read_header(found) if found is not None else None
     if as_json:
         listed = _row(manifest, name, entry.summary, entry) if entry else None
-        click.echo(json.dumps(_info(header) if header else listed))
+        tell(json.dumps(_info(header) if header else listed))
         return
     known, read = _of_entry(entry) if entry else (), _of_file(header) if header else ()
     for label, fact in (*known, *read):
-        click.echo(f"{label:<12} {fact}")
+        tell(f"{label:<12} {fact}")
     if header is None:
-        click.echo(f"not on this machine; fetch it with `pyspec models pull {name}`")
+        tell(f"not on this machine; fetch it with `pyspec models pull {name}`")
         return
-    click.echo("metadata")
+    tell("metadata")
     for key, value in header.metadata.items():
         if key != _TEMPLATE:
-            click.echo(f"  {_plain(key)} = {_shown(value)}")
+            tell(f"  {_plain(key)} = {_shown(value)}")
     template = header.metadata.get(_TEMPLATE)
     if isinstance(template, str):
         # Only ever shown, never rendered: a template from a file is a program.
-        click.echo(f"chat template ({len(template)} characters, escaped, not rendered)")
-        click.echo(f"  {_plain(template, 2048)}")
+        tell(f"chat template ({len(template)} characters, escaped, not rendered)")
+        tell(f"  {_plain(template, 2048)}")
 
 
 def _info(header: Header) -> dict[str, Any]:
@@ -322,7 +322,7 @@ def draft(model: str | None, as_json: bool, trial: TrialOptions) -> None:
         for row in here:
             row.update(_tried(target, row, trial))
     if as_json:
-        click.echo(json.dumps(rows, indent=1))
+        tell(json.dumps(rows, indent=1))
         return
     cells = (
         (row["name"], _gigabytes(row["size"]), f"{100 * row['share']:.0f} %", row["where"], row["note"])
@@ -332,11 +332,11 @@ def draft(model: str | None, as_json: bool, trial: TrialOptions) -> None:
         head = ("draft", "GB", "share", "where", "what")
         print_listing(head, cells, head)
     else:
-        click.echo("no draft here or known has this model's vocabulary; lookup works without one")
+        tell("no draft here or known has this model's vocabulary; lookup works without one")
     for row in rows:
         if "verdict" in row:
-            click.echo(f"{safe(row['name'])} {row['verdict']}")
-    click.echo(f"use: {_command(model, rows)}")
+            tell(f"{safe(row['name'])} {row['verdict']}")
+    tell(f"use: {_command(model, rows)}")
 
 
 def _drafts(target: Path) -> list[dict[str, Any]]:

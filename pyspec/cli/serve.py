@@ -12,7 +12,7 @@ import click
 
 from pyspec.batch import Batch, Settings
 from pyspec.batch.contexts import MOST_SEQUENCES
-from pyspec.cli.command import command, option
+from pyspec.cli.command import command, option, tell
 from pyspec.cli.options import DraftOptions, ModelOptions, SamplerOptions, hush_llama
 from pyspec.errors import OptionError
 
@@ -122,10 +122,11 @@ def serve(
         serving = server.serving(batch, path.stem)
         _announce(server, serving, batch.parallel, listener.getsockname()[1])
         if batch.placed:
-            click.echo(batch.placed, err=True)
+            tell(batch.placed, err=True)
         config = uvicorn.Config(
             make_app(batch, serving),
             http=GuardedProtocol,
+            log_config=None,  # what is logged goes where all else of pyspec goes
             log_level="warning",
             access_log=False,
             timeout_graceful_shutdown=3,
@@ -137,13 +138,13 @@ def serve(
 def _announce(server: ServerOptions, serving: Serving, parallel: int, port: int) -> None:
     """Say where the server is reached, and by whom if by anyone."""
     shown = f"[{server.host}]" if ":" in server.host else server.host
-    click.echo(
+    tell(
         f"{serving.model} on http://{shown}:{port}: draft {serving.about['draft']}, "
         f"{parallel} answers at once; Ctrl-C ends it",
         err=True,
     )
     if server.api_key is None and not server.is_local:
-        click.echo("anyone who reaches this machine can use it: set --api-key", err=True)
+        tell("anyone who reaches this machine can use it: set --api-key", err=True)
 
 
 def _listen(host: str, port: int) -> socket.socket:

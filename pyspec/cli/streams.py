@@ -18,7 +18,6 @@ from time import monotonic
 from types import FrameType
 from typing import TYPE_CHECKING, BinaryIO
 
-import click
 from rich.console import Console
 from rich.progress import (
     BarColumn,
@@ -32,6 +31,7 @@ from rich.progress import (
 from rich.status import Status
 
 from pyspec.chat import TWICE_S
+from pyspec.cli.command import tell
 from pyspec.display import Screen, safe
 from pyspec.errors import InputTooLong, OptionError
 from pyspec.store.files import utf8
@@ -75,7 +75,7 @@ def _piped() -> bool:
 
 def _say_waiting() -> None:
     if not select.select([sys.stdin], [], [], _PATIENCE_S)[0]:
-        click.echo("waiting for the rest of the prompt on stdin (</dev/null for none)", err=True)
+        tell("waiting for the rest of the prompt on stdin (</dev/null for none)", err=True)
 
 
 def file_text(path: Path, limit: int | None = None) -> str:
@@ -137,11 +137,16 @@ def store_progress() -> Iterator[StoreProgress]:
     line, so that logs say what took the time. Nothing appears when nothing has to be done.
     """
     console = Console(stderr=True)
-    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[done]}"))
+    columns = (
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        TextColumn("{task.fields[done]}"),
+    )
     bar = Progress(*columns, TimeRemainingColumn(), console=console, transient=True)
     tasks: dict[str, TaskID] = {}
 
     def show(what: str, done: int, total: int) -> None:
+        what = safe(what)
         if what not in tasks:
             if console.is_terminal:
                 bar.start()
@@ -183,6 +188,7 @@ def run_progress(console: Console | None = None) -> Iterator[Callable[[int, int,
 
     def show(done: int, total: int, what: str) -> None:
         nonlocal last
+        what = safe(what)
         bar.update(task, completed=done, total=total or None, description=what)
         if not console.is_terminal and monotonic() - last >= LINE_S:
             last = monotonic()

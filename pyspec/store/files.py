@@ -79,15 +79,21 @@ def parts_of(path: Path) -> list[Path]:
 # -- written in one move -----------------------------------------------------------------------------------------------
 
 
+_PREFIX = 32
+"""Characters of a name that its temporary file's name begins with: a longest name has room for no more."""
+
+
 def write_whole(path: Path, chunks: Iterable[bytes], *, replace: bool = True) -> None:
     """Write a temporary sibling, which takes the name when it is complete and on the disk.
 
-    Raises OSError, as for a name that is a device's or a pipe's, which stays; with replace False FileExistsError where the
-    name is taken, whoever took it when.
+    Raises OSError, as for a name that cannot be, or is a device's or a pipe's, which stays; with replace False
+    FileExistsError where the name is taken, whoever took it when.
     """
+    if "\0" in str(path):
+        raise OSError(errno.EINVAL, "its name has a NUL byte", str(path))
     if path.exists() and not path.is_file():
         raise OSError(errno.EINVAL, "not a regular file", str(path))
-    handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    handle, temporary = tempfile.mkstemp(prefix=f".{path.name[:_PREFIX]}.", dir=path.parent)
     try:
         with os.fdopen(handle, "wb") as out:
             for chunk in chunks:

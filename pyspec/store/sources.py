@@ -7,6 +7,7 @@ its shipped files. The schema is written at the top of the file itself; here it 
 from __future__ import annotations
 
 import errno
+import hashlib
 import importlib
 import os
 import re
@@ -20,10 +21,12 @@ from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 from typing import Any, Literal
+from urllib.parse import urlsplit
 
 import msgspec
 
 from pyspec.errors import FetchError, ModelError, ModelNotFound
+from pyspec.store.download import download
 from pyspec.store.files import parts_of, show
 from pyspec.store.others import PREFERRED, quant_of
 
@@ -246,6 +249,8 @@ def _chunks(wheel: Path, member: str) -> Iterator[bytes]:
 
 
 PREFIX = "hf:"
+_REVISION = re.compile(r"[A-Za-z0-9][\w.-]*")
+_PATH = re.compile(r"[\w.+() /-]{1,200}")
 DISK_ERRNOS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _FILE = re.compile(
     r"hf:(?P<repo>[\w.-]+/[\w.-]+)/(?P<wanted>[\w.-]+(?:/[\w.-]+)*\.gguf)(?:@(?P<revision>[\w.-]+))?"
@@ -254,7 +259,7 @@ _REPO = re.compile(
     r"(?:hf:|hf\.co/|huggingface\.co/)?(?P<repo>[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*(?<!\.gguf))(?::(?P<wanted>[\w.-]+))?"
 )
 _URL = re.compile(
-    r"https?://[^/]+/(?P<repo>[\w.-]+/[\w.-]+)/?"
+    r"https?://(?P<host>[^/]+)/(?P<repo>[\w.-]+/[\w.-]+)/?"
     r"(?:(?:blob|resolve|tree)/(?P<revision>[\w.-]+)/?(?P<wanted>[\w./-]+\.gguf)?)?(?:[?#].*)?"
 )
 
@@ -275,14 +280,25 @@ class Repo:
         return f"{self.name}{mark if self.wanted else ''}{self.wanted}{at}"
 
 
+def _hosts() -> set[str]:
+    """Hosts that are the hub's, the endpoint of the environment among them."""
+    endpoint = urlsplit(os.environ.get("HF_ENDPOINT", "")).netloc.lower()
+    return {"huggingface.co", "www.huggingface.co", "hf.co", endpoint}
+
+
 def hub_repo(name: str) -> Repo | None:
     """What is meant by OWNER/REPO[:TYPE], hf: or hf.co/ in front or not, by hf:OWNER/REPO/FILE.gguf[@REVISION], or by a URL.
 
-    None for other names.
+    None for other names. Raises ModelNotFound for a URL of another host.
     """
     for pattern in (_FILE, _REPO, _URL):
         if (match := pattern.fullmatch(name)) is not None and ".." not in name:
             found = match.groupdict()
+            if found.get("host") and found["host"].lower() not in _hosts():
+                raise ModelNotFound(
+                    f"{show(name)} is on a host that is not the hub",
+                    "fetch the file and give its path, or name the hub's mirror in HF_ENDPOINT",
+                )
             return Repo(found["repo"], found["wanted"] or "", found.get("revision") or "main")
     return None
 
@@ -297,6 +313,8 @@ def find_hub(repo: Repo) -> list[Entry]:
         info = hub.HfApi().model_info(repo.name, revision=repo.revision, files_metadata=True)
     files = {each.rfilename: each for each in info.siblings or () if _is_model(each.rfilename)}
     revision = (info.sha or "main") if repo.revision == "main" else repo.revision
+    if not _REVISION.fullmatch(revision):
+        raise FetchError(f"the hub calls a commit {show(revision)}, which is none")
     entries = []
     for path in _choose(repo, list(files)):
         flat = "--".join([*repo.name.split("/"), revision, *path.split("/")])
@@ -309,7 +327,8 @@ def find_hub(repo: Repo) -> list[Entry]:
 
 def _is_model(path: str) -> bool:
     name = Path(path).name.lower()
-    return name.endswith(".gguf") and not name.startswith("mmproj") and ".." not in path
+    known = name.endswith(".gguf") and not name.startswith("mmproj")
+    return known and _PATH.fullmatch(path) is not None and ".." not in path
 
 
 def _choose(repo: Repo, paths: list[str]) -> list[str]:
@@ -332,12 +351,15 @@ def _with_parts(path: str, paths: list[str]) -> list[str]:
 
 
 def fetch_hub(source: HuggingFace, work: Path) -> Path:
-    """Downloads one file into `work`. Raises FetchError."""
+    """Downloads one file into `work`, or what it lacks of it. Raises FetchError."""
     with _hub_errors(f"{source.repo}/{source.path}"):
-        path = _library().hf_hub_download(
-            source.repo, source.path, revision=source.revision, local_dir=str(work)
-        )
-    return Path(path)
+        hub = _library()
+        url = hub.hf_hub_url(source.repo, source.path, revision=source.revision)
+        found = hub.get_hf_file_metadata(url)
+        own = urlsplit(found.location).netloc == urlsplit(url).netloc
+        part = work / f"{hashlib.sha256(str(found.etag).encode()).hexdigest()[:16]}.part"
+        download(found.location, part, found.size, hub.get_token() if own else None)
+    return part
 
 
 def _library() -> Any:

@@ -179,3 +179,20 @@ def test_long_texts_are_refused(tmp_path: Path) -> None:
     path.write_bytes(b"x" * (files.MAX_TEXT + 1))
     with pytest.raises(InputTooLong):
         files.read_text(path)
+
+
+@pytest.mark.parametrize("name", ["a\0b", "x" * 300, "y" * 255, "x/" * 3000])
+def test_names_that_cannot_be_are_one_sentence(name: str, tmp_path: Path) -> None:
+    """They ended the chat; a longest name has room for no temporary name beside it."""
+    path = tmp_path / name
+    for act in (
+        lambda: files.save(path, TALK, {}, MODEL.target()),
+        lambda: files.load(path),
+        lambda: files.read_text(path),
+    ):
+        if len(name) == 255:
+            files.save(path, TALK, {}, MODEL.target())
+            assert files.is_there(path)
+            continue
+        with pytest.raises(InputError):
+            act()

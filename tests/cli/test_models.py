@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import json
+import logging
 from pathlib import Path
 
 import click
@@ -11,6 +13,8 @@ from click.testing import CliRunner, Result
 from store.make_gguf import STR, tiny_llama
 from store.shop import SHIPPED, WHEEL, Shop, open_shop
 
+import pyspec.cli
+from pyspec.cli.command import guard_log
 from pyspec.cli.main import main
 
 _PROGRAM = click.Command(
@@ -195,3 +199,36 @@ def test_add_and_remove(tmp_path: Path) -> None:
     fetched = run("path").stdout.strip()
     assert "removed toy" in run("rm", "toy").stderr
     assert not Path(fetched).exists()
+
+
+def test_nothing_is_printed_past_the_one_function_for_it() -> None:
+    """Names of files, models and hubs are somebody's: what prints them has to take out what steers a terminal."""
+    folder = Path(pyspec.cli.__file__).parent
+    raw = [
+        f"{path.name}:{node.lineno}"
+        for path in sorted(folder.glob("*.py"))
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Call) and ast.unparse(node.func) in ("click.echo", "print")
+    ]
+    assert [place for place in raw if not place.startswith(("command.py", "main.py"))] == []
+
+
+def test_names_steer_no_terminal(shop: Shop, tmp_path: Path) -> None:
+    """Of a file, of its architecture: on stderr and in a table on stdout."""
+    path = tmp_path / "a\x1b]0;title\x07b\u202ec.gguf"
+    model = tiny_llama()
+    model.kv["general.architecture"] = (STR, "x\x1b[2Jy")
+    path.write_bytes(model.build())
+    for words in (["info", str(path)], ["info", str(path) + "missing"], ["add", str(path)]):
+        said = run(*words)
+        assert "\x1b" not in said.stderr
+        assert "\x07" not in said.stderr
+
+
+def test_a_log_line_steers_no_terminal() -> None:
+    """What is logged of a request or of a file goes the same way, and stays one line."""
+    guard_log()
+    words = "the grammar %s", ("\x1b]0;a\x07\x9b2J\npyspec: forged",)
+    record = logging.LogRecord("elsewhere", logging.WARNING, "", 0, *words, None)
+    assert logging.lastResort is not None
+    assert logging.lastResort.format(record) == "the grammar ]0;a2J pyspec: forged"

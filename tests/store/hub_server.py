@@ -5,9 +5,9 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from threading import Thread
+from threading import Event, Thread
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
@@ -18,13 +18,25 @@ class Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
 
     def _send(self, status: int, body: bytes, headers: dict[str, str], *, head: bool) -> None:
+        start = int(self.headers.get("Range", "bytes=0-")[6:].partition("-")[0])
+        if start and not head:
+            self.server.resumed.append(start)  # type: ignore[attr-defined]
+            status, headers = (
+                206,
+                {**headers, "Content-Range": f"bytes {start}-{len(body) - 1}/{len(body)}"},
+            )
+            body = body[start:]
         self.send_response(status)
         for key, value in headers.items():
             self.send_header(key, value)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         if not head:
-            self.wfile.write(body)
+            stall: int = self.server.stall  # type: ignore[attr-defined]
+            with suppress(OSError):  # a client that was killed
+                self.wfile.write(body[: stall or None])
+            if 0 < stall < len(body):
+                self.server.stalled.wait()  # type: ignore[attr-defined]
 
     def _answer(self, *, head: bool) -> None:
         path = self.path.partition("?")[0].strip("/")
@@ -33,7 +45,8 @@ class Handler(BaseHTTPRequestHandler):
         parts = path.split("/")
         if parts[:2] == ["api", "models"] and "/".join(parts[2:4]) in repos:
             repo = "/".join(parts[2:4])
-            body = json.dumps(_info(repo, repos[repo])).encode()
+            commit = self.server.commit  # type: ignore[attr-defined]
+            body = json.dumps({**_info(repo, repos[repo]), "sha": commit}).encode()
             self._send(200, body, {"Content-Type": "application/json"}, head=head)
             return
         repo, file = "/".join(parts[:2]), "/".join(parts[4:])
@@ -74,14 +87,20 @@ def _info(repo: str, files: dict[str, bytes]) -> dict[str, object]:
 
 @contextmanager
 def serving(repos: dict[str, dict[str, bytes]]) -> Iterator[ThreadingHTTPServer]:
-    """The server while the block runs; `asked` lists the paths it was asked for, `spoilt` replaces files' bytes."""
+    """The server while the block runs; `asked` lists the paths it was asked for, `spoilt` replaces files' bytes.
+
+    commit: what it calls the newest. stall: bytes after which it sends no more; resumed: where it was asked to go on.
+    """
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     server.repos, server.asked, server.spoilt = repos, [], {}  # type: ignore[attr-defined]
+    server.resumed, server.stall, server.stalled = [], 0, Event()  # type: ignore[attr-defined]
+    server.commit = COMMIT  # type: ignore[attr-defined]
     thread = Thread(target=server.serve_forever, daemon=True)
     thread.start()
     try:
         yield server
     finally:
+        server.stalled.set()  # type: ignore[attr-defined]
         server.shutdown()
         server.server_close()
         thread.join()

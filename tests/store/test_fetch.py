@@ -283,28 +283,38 @@ def test_interrupt_ends_pip(tmp_path: Path) -> None:
 COMMIT = "f" * 40
 
 
-def fake_hub(raw: bytes, digest: str) -> types.ModuleType:
-    """A huggingface_hub that has one file."""
+def fake_hub(
+    raw: bytes, digest: str, patch: pytest.MonkeyPatch, fault: Exception | None = None
+) -> None:
+    """A huggingface_hub that has one file; fault: what it raises."""
     hub = types.ModuleType("huggingface_hub")
 
-    def download(_repo: str, path: str, revision: str, local_dir: str) -> str:
+    def address(repo: str, path: str, revision: str) -> str:
         assert revision == COMMIT
-        target = Path(local_dir) / path
-        target.write_bytes(raw)
-        return str(target)
+        return f"https://hub.example/{repo}/{path}"
+
+    def metadata(url: str) -> types.SimpleNamespace:
+        if fault is not None:
+            raise fault
+        return types.SimpleNamespace(location=url, etag="e", size=len(raw))
+
+    def download(_url: str, part: Path, _size: int, _token: None) -> None:
+        part.write_bytes(raw)
 
     lfs = types.SimpleNamespace(sha256=digest)
     file = types.SimpleNamespace(rfilename="c.gguf", size=len(raw), lfs=lfs)
     info = types.SimpleNamespace(sha=COMMIT, siblings=[file])
     hub.HfApi = lambda: types.SimpleNamespace(model_info=lambda *_a, **_k: info)  # type: ignore[attr-defined]
-    hub.hf_hub_download = download  # type: ignore[attr-defined]
-    return hub
+    hub.hf_hub_url, hub.get_hf_file_metadata = address, metadata  # type: ignore[attr-defined]
+    hub.get_token = lambda: None  # type: ignore[attr-defined]
+    patch.setattr(sources, "download", download)
+    patch.setitem(sys.modules, "huggingface_hub", hub)
 
 
 @pytest.mark.usefixtures("shop")
 def test_hub_file_arrives(tiny_bytes: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     """A file of the hub whose hash is the one stated lands in the cache."""
-    monkeypatch.setitem(sys.modules, "huggingface_hub", fake_hub(tiny_bytes, sha(tiny_bytes)))
+    fake_hub(tiny_bytes, sha(tiny_bytes), monkeypatch)
     assert resolve("hf:a/b/c.gguf").read_bytes() == tiny_bytes
 
 
@@ -321,13 +331,7 @@ def test_refusal_of_the_hub_is_one_sentence(
     error: Exception, named: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whatever the hub's library raises, the user gets one line of it."""
-    hub = fake_hub(b"", "")
-
-    def refuse(*_: object, **__: object) -> str:
-        raise error
-
-    hub.hf_hub_download = refuse  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "huggingface_hub", hub)
+    fake_hub(b"", "", monkeypatch, error)
     with pytest.raises(FetchError, match=named) as caught:
         resolve("hf:a/b/c.gguf")
     assert "\n" not in str(caught.value)
@@ -338,7 +342,7 @@ def test_hub_file_with_other_bytes_is_refused(
     tiny_bytes: bytes, own_cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A file that is not what the hub states is refused and not kept."""
-    monkeypatch.setitem(sys.modules, "huggingface_hub", fake_hub(tiny_bytes, "0" * 64))
+    fake_hub(tiny_bytes, "0" * 64, monkeypatch)
     with pytest.raises(FetchError, match="sha256"):
         resolve("hf:a/b/c.gguf")
     assert left_over(own_cache) == []

@@ -14,6 +14,7 @@ import pytest
 from store.hub_server import COMMIT, serving
 from store.make_gguf import split, tiny_llama
 from store.shop import SHIPPED, Shop
+from waiting import wait
 
 from pyspec.errors import ModelError, ModelNotFound
 from pyspec.store.fetch import cached
@@ -132,15 +133,20 @@ def hub() -> Iterator[ThreadingHTTPServer]:
         yield server
 
 
+def environment_at(server: ThreadingHTTPServer, home: Path) -> dict[str, str]:
+    """An environment with the hub at the server and a home of its own."""
+    return {
+        **os.environ, "HOME": str(home), "PYSPEC_CACHE": str(home / "cache"), "HF_HOME": str(home / "hf"),
+        "HF_ENDPOINT": f"http://127.0.0.1:{server.server_port}", "NO_PROXY": "127.0.0.1", "no_proxy": "127.0.0.1",
+        "HF_HUB_DISABLE_XET": "1",
+    }  # fmt: skip
+
+
 def pyspec(
     server: ThreadingHTTPServer, home: Path, *arguments: str, **variables: str
 ) -> subprocess.CompletedProcess[str]:
     """The command with the hub at the server and a home of its own."""
-    environment = {
-        **os.environ, "HOME": str(home), "PYSPEC_CACHE": str(home / "cache"), "HF_HOME": str(home / "hf"),
-        "HF_ENDPOINT": f"http://127.0.0.1:{server.server_port}", "NO_PROXY": "127.0.0.1", "no_proxy": "127.0.0.1",
-        **variables,
-    }  # fmt: skip
+    environment = environment_at(server, home) | variables
     return subprocess.run(
         [sys.executable, "-m", "pyspec", "models", *arguments],
         env=environment, capture_output=True, text=True, timeout=120, check=False,
@@ -173,10 +179,56 @@ def test_a_repository_is_fetched_once(hub: ThreadingHTTPServer, tmp_path: Path) 
 
 def test_a_pasted_url(hub: ThreadingHTTPServer, tmp_path: Path) -> None:
     """The address of a file's page, as a browser shows it."""
-    url = "https://hub.example/maker/toy-GGUF/blob/main/toy-Q8_0.gguf?download=true"
-    done = pyspec(hub, tmp_path, "pull", url)
-    assert done.returncode == 0, done.stderr
-    assert Path(done.stdout.strip()).read_bytes() == TINY
+    page = "maker/toy-GGUF/blob/main/toy-Q8_0.gguf?download=true"
+    for host in ("https://huggingface.co", f"http://127.0.0.1:{hub.server_port}"):
+        done = pyspec(hub, tmp_path, "pull", f"{host}/{page}")
+        assert done.returncode == 0, done.stderr
+        assert Path(done.stdout.strip()).read_bytes() == TINY
+    other = pyspec(hub, tmp_path, "pull", f"https://elsewhere.example/{page}")
+    assert (other.returncode, "not the hub" in other.stderr) == (1, True)
+
+
+@pytest.mark.parametrize("commit", ["../../../../evil", "/evil", "a/b", "", "x\x1b[2J", "."])
+def test_a_commit_of_the_hub_is_no_path(
+    hub: ThreadingHTTPServer, tmp_path: Path, commit: str
+) -> None:
+    """It becomes a part of a file's name in the cache."""
+    hub.commit = commit  # type: ignore[attr-defined]
+    done = pyspec(hub, tmp_path, "pull", "maker/toy-GGUF:Q8_0")
+    assert "\x1b" not in done.stderr
+    found = [path for path in tmp_path.rglob("*.gguf") if path.is_file()]
+    assert all(path.parent == tmp_path / "cache" / "models" for path in found)
+    assert (done.returncode == 0) == (commit == "")  # a hub that names none is asked for "main"
+
+
+def test_names_of_the_hubs_files_are_no_paths_and_steer_no_terminal(tmp_path: Path) -> None:
+    """Such files are not there."""
+    files = {"../up-Q8_0.gguf": TINY, "\x1b]0;x\x07-Q8_0.gguf": TINY, "a\n-Q8_0.gguf": TINY}
+    with serving({"maker/odd-GGUF": files}) as server:
+        done = pyspec(server, tmp_path, "pull", "maker/odd-GGUF")
+    assert done.returncode == 1
+    assert "\x1b" not in done.stderr
+    assert "holds no GGUF file" in done.stderr
+
+
+def test_a_killed_download_goes_on(tmp_path: Path) -> None:
+    """From the bytes that had come, by a Range request; the whole file is checked."""
+    big = TINY + bytes(40 << 20)
+    with serving({"maker/toy-GGUF": {"toy-Q8_0.gguf": big}}) as hub:
+        hub.stall = 30 << 20  # type: ignore[attr-defined]
+        child = subprocess.Popen(
+            [sys.executable, "-m", "pyspec", "models", "pull", "maker/toy-GGUF"],
+            env=environment_at(hub, tmp_path), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        )  # fmt: skip
+        wait(lambda: any(path.stat().st_size for path in tmp_path.rglob("*.part")))
+        child.kill()
+        child.wait()
+        hub.stall = 0  # type: ignore[attr-defined]
+        done = pyspec(hub, tmp_path, "pull", "maker/toy-GGUF")
+        assert done.returncode == 0, done.stderr
+        assert Path(done.stdout.strip()).read_bytes() == big
+        assert hub.resumed  # type: ignore[attr-defined]
+        assert not list((tmp_path / "cache" / "models").glob(".*.work"))
 
 
 @pytest.mark.parametrize(
@@ -232,9 +284,9 @@ def test_offline_takes_what_is_here(hub: ThreadingHTTPServer, tmp_path: Path) ->
         ("a/b:Q4_0", Repo("a/b", "Q4_0")),
         ("hf:a/b", Repo("a/b")),
         ("hf.co/a/b:Q4_0", Repo("a/b", "Q4_0")),
-        ("https://hub.example/a/b", Repo("a/b")),
-        ("https://hub.example/a/b/tree/main", Repo("a/b", "", "main")),
-        ("https://hub.example/a/b/blob/v2/q/c.gguf?x", Repo("a/b", "q/c.gguf", "v2")),
+        ("https://hf.co/a/b", Repo("a/b")),
+        ("https://hf.co/a/b/tree/main", Repo("a/b", "", "main")),
+        ("https://hf.co/a/b/blob/v2/q/c.gguf?x", Repo("a/b", "q/c.gguf", "v2")),
         ("hf:a/b/c.gguf", Repo("a/b", "c.gguf")),
         ("hf:a/b-1/q/c.gguf@v2", Repo("a/b-1", "q/c.gguf", "v2")),
         ("hf:", None),
