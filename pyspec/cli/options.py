@@ -14,8 +14,9 @@ from typing import Any
 import click
 import llama_cpp
 
-from pyspec.cli.command import LAYERS, TEXT, model_names, option
+from pyspec.cli.command import LAYERS, TEXT, model_names, option, tell
 from pyspec.cli.streams import busy, store_progress
+from pyspec.display import safe
 from pyspec.errors import OptionError
 from pyspec.llama import Speculation, SpeculativeLlama
 from pyspec.offload import AUTO
@@ -343,7 +344,7 @@ def open_model(
     with busy(f"loading {path.stem}"):
         llm = SpeculativeLlama(path, **{**arguments, **asked})
     if llm.placed:
-        click.echo(llm.placed, err=True)
+        tell(llm.placed, err=True)
     return llm
 
 
@@ -362,5 +363,5 @@ raised in a callback goes no further, and llama.cpp logs all the time while it l
 
 @llama_cpp.llama_log_callback  # type: ignore[untyped-decorator, unused-ignore]
 def _show(_level: int, text: bytes, _data: ctypes.c_void_p) -> None:
-    sys.stderr.write(text.decode("utf-8", "replace"))
+    sys.stderr.write(safe(text.decode("utf-8", "replace")))
     sys.stderr.flush()
