@@ -117,7 +117,7 @@ class Generation(Mirror):
 
     def _assemble(self, draft: Any, companion: str, placement: Placement) -> None:
         self._assembly = assemble(self, draft, companion, placement)
-        self._curve, self._learned = beginnings(self, self._assembly.sides)
+        self.curve, self._learned = beginnings(self, self._assembly.sides)
         for note in self._assembly.notes:
             self._note(note)
 
@@ -336,7 +336,7 @@ class Generation(Mirror):
     def _make_policy(self, length: Length, rule: Verification, sampled: bool) -> LengthPolicy:
         learned = self._learned.under(relaxing=isinstance(rule, Margin), sampled=sampled)
         # the cost curve is the machine's, so policies share it
-        return make_policy(length, self._curve, learned, companion=self.assembly.has_companion)
+        return make_policy(length, self.curve, learned, companion=self.assembly.has_companion)
 
     def _length_of(self, speculation: Speculation) -> Length:
         return parse_length(speculation.length) if speculation.length else self._length

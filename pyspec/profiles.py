@@ -24,6 +24,8 @@ from pyspec.policy.acceptance import Calibration, Learned, Logistic
 from pyspec.policy.cost import CostCurve, CurveState
 from pyspec.store.devices import layer_devices
 from pyspec.store.files import cache_dir, file_sha256, write_whole
+from pyspec.store.timed import forget_times, how, keep_times, kept_times
+from pyspec.store.watch import Watch
 
 log = logging.getLogger("pyspec")
 
@@ -191,8 +193,61 @@ def load_profile(llm: Any, sides: Sequence[Side]) -> tuple[CostCurve, Learned] |
 
 
 def beginnings(llm: Any, sides: Sequence[Side]) -> tuple[CostCurve, Learned]:
-    """What a policy for these models begins with, and goes on to change: their profile, or priors."""
-    return load_profile(llm, sides) or (prior_curve(llm, sides), prior_learned(sides))
+    """What a policy for these models begins with, and goes on to change: their profile, or priors.
+
+    Priors of costs are corrected by what decodes took here before.
+    """
+    if (known := load_profile(llm, sides)) is not None:
+        return known
+    curve, run = prior_curve(llm, sides), _run(llm)
+    draft = kept_times(sides[0].path, run) if sides else {}
+    curve.begin_with(kept_times(Path(llm.model_path), run), draft)
+    return curve, prior_learned(sides)
+
+
+def keep_seen(llm: Any, sides: Sequence[Side], curve: CostCurve, watch: Watch) -> bool:
+    """Keep what decodes took for the next process; whether they were.
+
+    watch: since when they were timed. Times of a machine that others used meanwhile are not kept.
+    """
+    if watch.busy(int(llm.n_threads)):
+        return False
+    run, target = _run(llm), curve.target.seen()
+    kept = keep_times(Path(llm.model_path), run, target) if target else False
+    if kept and sides and (steps := curve.draft.seen()):
+        keep_times(sides[0].path, run, steps)
+    return kept
+
+
+def _run(llm: Any) -> str:
+    return how(int(llm.n_threads), _where(llm) if gpu_layers(llm) else "")
+
+
+def forget(target: Path) -> int:
+    """Remove what was measured of a target, whatever drafts for it; how many profiles there were. Raises ModelError."""
+    digest, removed = file_sha256(target), 0
+    for path in profiles_dir().glob("profile-*.json"):
+        try:
+            found = _read(path, Profile, _HINT)
+            if found is not None and found.key.target == digest:
+                path.unlink()
+                removed += 1
+        except (ProfileError, OSError):
+            continue  # another version's, or gone already
+    forget_times(target)
+    return removed
+
+
+def disagreement(new: CurveState, old: CurveState) -> float:
+    """How many times apart two measured curves are at most: in a row of the target, eight against one, a draft's step."""
+
+    def figures(state: CurveState) -> list[float]:
+        target, draft = state.target.bases[0], state.draft.bases[0]
+        most = min(8, len(target) - 1)
+        return [target[1], target[most] / target[1], draft[1] / target[1]]
+
+    ratios = [a / b for a, b in zip(figures(new), figures(old), strict=True)]
+    return max(max(ratio, 1.0 / ratio) for ratio in ratios)
 
 
 def prior_learned(sides: Sequence[Side]) -> Learned:

@@ -17,8 +17,13 @@ from pyspec.profiles import (
     Profile,
     ProfileKey,
     Side,
+    beginnings,
+    disagreement,
+    forget,
+    keep_seen,
     prior_learned,
     prior_path,
+    profile_key,
     profile_path,
     read_prior,
     read_profile,
@@ -228,3 +233,75 @@ def test_without_a_draft_there_is_nothing_to_write_a_prior_for() -> None:
     """Lookup has no file to lie beside."""
     with pytest.raises(ProfileError, match="no draft model"):
         save_prior(loaded(), seen())
+
+
+# -- what answers taught of the machine --------------------------------------------------------------------------------
+
+
+class Quiet:
+    """A machine that nobody else uses."""
+
+    def busy(self, _threads: int) -> bool:
+        """Never."""
+        return False
+
+
+class Crowded(Quiet):
+    """One that others use."""
+
+    def busy(self, _threads: int) -> bool:
+        """Always."""
+        return True
+
+
+@pytest.fixture
+def opened(tiny_target, open_llama, tmp_path, monkeypatch):
+    """A tiny target in a cache of its own."""
+    monkeypatch.setenv("PYSPEC_CACHE", str(tmp_path / "cache"))
+    return open_llama(tiny_target)
+
+
+@pytest.mark.parametrize(("watch", "kept"), [(Quiet(), True), (Crowded(), False)])
+def test_the_next_process_begins_with_what_this_one_saw(opened, watch, kept: bool) -> None:
+    """Unless others used the machine meanwhile."""
+    curve, _ = beginnings(opened, [])
+    for _ in range(3):
+        curve.target.observe(1, 3.0)
+        curve.target.observe(3, 5.0)
+    assert keep_seen(opened, [], curve, watch) is kept
+    again, _ = beginnings(opened, [])
+    assert (again.target.time(3) == pytest.approx(5.0, rel=0.05)) is kept
+    assert bool(again.target.seen()) is kept
+
+
+def test_forgetting_removes_what_was_measured_of_a_target(opened, tmp_path) -> None:
+    """Its profiles and times; those of other targets stay."""
+    curve, learned = beginnings(opened, [])
+    curve.target.begin_with({1: 3.0})
+    keep_seen(opened, [], curve, Quiet())
+    folder = tmp_path / "cache" / "profiles"
+    save_profile(Profile(profile_key(opened, []), curve.state(), learned), folder)
+    save_profile(Profile(KEY, curve.state(), learned), folder)
+    assert forget(Path(opened.model_path)) == 1
+    assert [path.name for path in folder.iterdir()] == [profile_path(folder, KEY).name]
+    assert beginnings(opened, [])[0].target.seen() == {}
+
+
+@pytest.mark.parametrize(
+    ("change", "times"), [((1.0, 1.0, 1.0), 1.0), ((4.0, 1.0, 1.0), 4.0), ((1.0, 1.0, 0.2), 5.0), ((1.0, 6.0, 1.0), 6.0)],
+)  # fmt: skip
+def test_measurements_that_are_apart(change: tuple[float, float, float], times: float) -> None:
+    """In a row of the target, in eight against one, or in a draft's step against a row."""
+    one, more, step = change
+
+    def state(one: float = 1.0, more: float = 1.0, step: float = 1.0):
+        rows = [
+            0.0,
+            one,
+            *(one * (2.0 + 0.1 * n) for n in range(6)),
+            3.0 * one * more,
+            *([9.0 * one] * 8),
+        ]
+        return CostCurve.from_tables({0: rows}, [0.0, *([0.2 * one * step] * 16)], rows).state()
+
+    assert disagreement(state(one, more, step), state()) == pytest.approx(times, rel=0.02)

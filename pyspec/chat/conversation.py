@@ -13,7 +13,9 @@ import msgspec
 from pyspec.errors import ContextOverflow, PyspecError
 from pyspec.llama import Piece, SpeculativeLlama, stream_text
 from pyspec.options import AnswerOptions
+from pyspec.profiles import keep_seen
 from pyspec.store.files import file_sha256, known_sha256
+from pyspec.store.watch import Watch
 from pyspec.text.template import PLAIN, ChatTemplate, Message
 from pyspec.tokens import Token
 
@@ -234,7 +236,9 @@ class LlamaChat:
         ]
 
     def close(self) -> None:
-        """Free the models."""
+        """Free the models; what their decodes took is kept for the next process."""
+        if self.stats is not None:
+            keep_seen(self.llm, self.llm.assembly.sides, self.llm.curve, self._watch)
         self.llm.close()
 
     def use(self, **other: str) -> None:
@@ -248,6 +252,7 @@ class LlamaChat:
 
     def _open(self, other: dict[str, str]) -> None:
         self.llm = self._opener(**other)
+        self._watch = Watch()
         self.name, self.n_ctx = Path(self.llm.model_path).stem, int(self.llm.n_ctx())
         self.draft, self.companion = self.llm.assembly.draft, self.llm.assembly.companion
         self.template = ChatTemplate.of(self.llm)

@@ -14,11 +14,12 @@ import msgspec
 from pyspec.cli.command import command, option, tell
 from pyspec.cli.options import DraftOptions, ModelOptions, open_model
 from pyspec.cli.streams import run_progress, stdout_console, store_progress
+from pyspec.display import counted
 from pyspec.errors import OptionError
 from pyspec.llama import SpeculativeLlama
 from pyspec.measure.bench import run_bench
 from pyspec.measure.costs import all_types, type_table
-from pyspec.measure.profile import Measured, PairFigures, draw, measure, say, store
+from pyspec.measure.profile import Measured, PairFigures, apart, draw, measure, say, store
 from pyspec.measure.quality import (
     VARIANTS,
     QualityResults,
@@ -32,9 +33,11 @@ from pyspec.measure.report import can_draw, speed_table
 from pyspec.measure.simulate import save_rounds
 from pyspec.measure.tasks import Options, Question, Task, load_questions, parse_modes, select
 from pyspec.measure.variants import SideBySide, answer_all, parse_variants
-from pyspec.profiles import save_prior
+from pyspec.profiles import forget, save_prior
+from pyspec.store.locate import resolve
 from pyspec.store.machine import default_threads
 from pyspec.store.sources import load_manifest
+from pyspec.store.watch import Watch
 from pyspec.tables import print_table
 
 FILE = click.Path(path_type=Path, dir_okay=False)
@@ -169,6 +172,8 @@ class ProfileOptions:
         help="Longest draft that is measured, tokens.")
     seconds: float = option("Measuring", "--seconds", type=click.FloatRange(min=1.0), default=50.0,
         help="About how long to measure.")
+    forget: bool = option("Measuring", "--forget", is_flag=True,
+        help="Instead: remove what was measured of this target, such as on a busy machine.")
     types: bool = option("Measuring", "--types", is_flag=True,
         help="Instead: time, size and nats of each tensor type of a known model here.")
     save: bool = option("Output", "--save/--no-save", default=True, help="Keep the profile for later runs.")
@@ -187,10 +192,14 @@ def profile(asked: ProfileOptions, models: ModelOptions) -> None:
     if asked.types:
         _types(models, as_json=asked.as_json)
         return
+    if asked.forget:
+        _forget(models)
+        return
     if asked.plot and not can_draw():
         raise OptionError("--plot needs matplotlib", "pip install 'pyspec-llama[plot]'")
     chosen = select(load_questions(asked.questions), asked.limit, every=asked.every)
     with open_model(models, MARGIN) as llm:
+        watch = Watch()
         with run_progress() as report:
             found = measure(
                 llm, chosen, kmax=asked.kmax, max_tokens=asked.max_tokens, budget_s=asked.seconds,
@@ -200,7 +209,8 @@ def profile(asked: ProfileOptions, models: ModelOptions) -> None:
             tell(msgspec.json.encode(found.figures))
         else:
             say(found.figures, stdout_console())
-        _keep(llm, found, asked)
+        busy = watch.busy(int(llm.n_threads))
+        _keep(llm, found, asked, watch.others() if busy else 0.0)
     if not asked.as_json:
         tell(f"use: {next_command(found.figures, models)}")
 
@@ -237,7 +247,14 @@ def _types(models: ModelOptions, *, as_json: bool) -> None:
         print_table(type_table(found), stdout_console())
 
 
-def _keep(llm: SpeculativeLlama, found: Measured, asked: ProfileOptions) -> None:
+def _forget(models: ModelOptions) -> None:
+    target = resolve(models.model)
+    removed = counted(forget(target), "profile")
+    tell(f"{target.stem}: {removed} removed, and times of decodes", err=True)
+
+
+def _keep(llm: SpeculativeLlama, found: Measured, asked: ProfileOptions, others: float) -> None:
+    """What was asked to be kept of it. others: processors that other programs took, where that disturbed the measurement."""
     for warning in found.figures.warnings:
         tell(f"warning: {warning}", err=True)
     if asked.plot:
@@ -248,4 +265,14 @@ def _keep(llm: SpeculativeLlama, found: Measured, asked: ProfileOptions) -> None
         path = save_prior(llm.assembly.sides, found.learned)
         tell(f"prior written: {path.name}", err=True)
     if asked.save:
-        tell(f"profile stored: {store(llm, found).name}", err=True)
+        tell(_stored(llm, found, others), err=True)
+
+
+def _stored(llm: SpeculativeLlama, found: Measured, others: float) -> str:
+    """Keep the profile, or say why it is not kept."""
+    if others:
+        why = f"other programs took {others:.1f} processors meanwhile"
+        return f"not stored: {why}; run it again when the machine is quiet"
+    if why := apart(llm, found):
+        return f"not stored: {why}; run it again, or `--forget` the old ones first"
+    return f"profile stored: {store(llm, found).name}"

@@ -9,13 +9,11 @@ answers may part, and then go apart; any other difference is a fault. How near i
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from itertools import product
 from pathlib import Path
-from time import perf_counter
 from typing import Any, cast
 
 import msgspec
@@ -30,6 +28,7 @@ from pyspec.measure.records import BOUND, Difference, RunLog, RunRecord, describ
 from pyspec.measure.report import Results, can_draw, collect, gather, save
 from pyspec.measure.tasks import Options, Question, Report, Task
 from pyspec.store.drafts import MTP
+from pyspec.store.watch import Watch
 from pyspec.text.template import ChatTemplate
 from pyspec.tokens import common_prefix
 
@@ -301,48 +300,3 @@ def _plain(records: Sequence[RunRecord]) -> dict[tuple[int | str, int], RunRecor
     """Plain decoding's answers, by question and repeat."""
     plain = [r for r in records if r.who == "plain" and not r.error and r.turns]
     return {(r.question_id, r.repeat): r for r in plain}
-
-
-# -- other programs' processor time; known on Linux alone ------------------------------------------------------------------
-
-
-_SHORT_S = 0.1  # ticks are too coarse for less
-_TICKS = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
-
-
-class Watch:
-    """How much of the processors other programs took since it was made."""
-
-    def __init__(self) -> None:
-        self._start, self._all, self._own = perf_counter(), _all_s(), _own_s()
-
-    def others(self) -> float:
-        """Processor seconds a second that programs other than this one and its children took since."""
-        passed = perf_counter() - self._start
-        if passed < _SHORT_S:
-            return 0.0
-        taken = (_all_s() - self._all) - (_own_s() - self._own)
-        return max(0.0, taken - 2.0 / _TICKS) / passed  # each count is rounded to a tick
-
-
-def _all_s() -> float:
-    """Seconds that all processors have worked."""
-    try:
-        fields = Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:8]
-    except OSError:
-        return 0.0
-    user, nice, system, _idle, _waiting, hard, soft = map(int, fields)
-    return (user + nice + system + hard + soft) / _TICKS
-
-
-def _own_s() -> float:
-    """Seconds that this process and its living children have worked."""
-    own, out = os.getpid(), 0.0
-    for path in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            fields = path.read_text().rpartition(")")[2].split()
-        except OSError:  # it ended meanwhile
-            continue
-        if own in (int(path.parent.name), int(fields[1])):
-            out += (int(fields[11]) + int(fields[12])) / _TICKS
-    return out

@@ -31,7 +31,14 @@ from pyspec.policy.goodput import GoodputPolicy
 from pyspec.policy.simple import LengthPolicy
 from pyspec.policy.stopping import forecast, learn, survivals
 from pyspec.policy.types import Draft, Place, Plan, SeqOutcome
-from pyspec.profiles import Profile, profile_key, profiles_dir, save_profile
+from pyspec.profiles import (
+    Profile,
+    disagreement,
+    load_profile,
+    profile_key,
+    profiles_dir,
+    save_profile,
+)
 from pyspec.sampling import Sampling
 from pyspec.text.template import ChatTemplate
 from pyspec.tokens import common_prefix
@@ -170,6 +177,17 @@ def store(llm: SpeculativeLlama, found: Measured) -> Path:
     key = profile_key(llm, llm.assembly.sides)
     profile = Profile(key, found.figures.curve().state(), found.learned)
     return save_profile(profile, profiles_dir())
+
+
+MOST_APART = 3.0
+"""Two measurements of one pair that are so many times apart: at least one is of a busy machine."""
+
+
+def apart(llm: SpeculativeLlama, found: Measured) -> str:
+    """What is to be said where this measurement cannot be of the machine that the stored one is of; else nothing."""
+    known = load_profile(llm, llm.assembly.sides)
+    times = disagreement(found.figures.curve().state(), known[0].state()) if known else 1.0
+    return f"it is {times:.1f} times apart from the stored profile" if times > MOST_APART else ""
 
 
 # -- recording ---------------------------------------------------------------------------------------------------------

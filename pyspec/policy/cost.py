@@ -191,6 +191,17 @@ class RowTimes:
         if self._table and (count <= _SURE or self._waiting >= _REBUILD):
             self._build(len(self._table) - 1)
 
+    def seen(self) -> dict[int, float]:
+        """Times by rows, without context, of the counts that were observed often enough to say something."""
+        counts = [n for n in range(1, _OWN + 1) if self._count.get(n, 0) >= _SURE]
+        return {n: self.table(0)[n] for n in counts}
+
+    def begin_with(self, times: Mapping[int, float]) -> None:
+        """Take times that this machine took before for observations."""
+        for _ in range(_SURE):
+            for rows in sorted(times):
+                self.observe(rows, times[rows])
+
     def _base(self, rows: int, depth: int) -> tuple[float, float]:
         """T0(1), and what T0(rows) adds to it in units of T0(1)."""
         if self._step(depth) == self._base_of[0] and rows <= len(self._more):
@@ -321,6 +332,13 @@ class CostCurve:
         return cls(
             *(RowTimes(bases, measured=True) for bases in (target, {0: draft}, {0: companion}))
         )
+
+    def begin_with(self, target: Mapping[int, float], draft: Mapping[int, float]) -> None:
+        """Begin with times by rows that this machine took before, so far as there are any."""
+        self.target.begin_with(target)
+        self.draft.follow(self.target)
+        self.companion.follow(self.target)
+        self.draft.begin_with(draft)
 
     def observe(self, outcome: Outcome, rounds: int = 1) -> None:
         """Learn from a round's times, or from the mean times of several."""

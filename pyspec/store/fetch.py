@@ -39,6 +39,8 @@ from pyspec.store.sources import (
     fetch_wheels,
     models_folder,
 )
+from pyspec.store.timed import how, keep_times
+from pyspec.store.watch import Watch
 
 Progress = Callable[[str, int, int], None]
 """Called with what is being done, the bytes done and the bytes in all (0 when not known)."""
@@ -335,25 +337,30 @@ def _find_best(entry: Entry, progress: Progress) -> str:
     """The type with the least geometric mean of times over widths of decodes; the first one where times say nothing."""
     there = {kind for kind in entry.convert if converted(entry, kind) is not None}
     files = {kind: convert(entry, kind, progress) for kind in entry.convert}
-    scores = {}
+    watch, times = Watch(), dict[str, dict[int, float]]()
     for done, (kind, path) in enumerate(files.items()):
         progress(f"timing {entry.name} as {kind}", done, len(files))
-        scores[kind] = sum(map(math.log, _times(path) or [math.inf]))
-    best = min(scores, key=lambda kind: scores[kind])
+        times[kind] = _times(path)
+    scores = {kind: sum(map(math.log, ms.values() or [math.inf])) for kind, ms in times.items()}
+    best = min(files, key=lambda kind: scores[kind])
+    if not watch.busy(default_threads()):  # a decode of 64 rows has one with logits: no verify
+        keep_times(
+            files[best], how(default_threads()), {n: ms for n, ms in times[best].items() if n <= 8}
+        )
     drop_conversions(entry, files.keys() - there - {best})
     return best
 
 
-def _times(path: Path) -> list[float]:
-    """Milliseconds of decodes of several widths on the CPU; empty where they could not be taken."""
+def _times(path: Path) -> dict[int, float]:
+    """Milliseconds of decodes by their rows on the CPU; empty where they could not be taken."""
     loading = Loading(n_threads=default_threads())
     wanted = {**vars(loading), "extra_buffers": extra_buffers()}
-    found: list[float] = []
+    found: dict[int, float] = {}
 
     def on_line(line: str) -> None:
         words = line.split()
         if len(words) == 3 and words[0] == "rows":
-            found.append(float(words[2]))
+            found[int(words[1])] = float(words[2])
 
     outcome = run_child("time", [str(path), json.dumps(wanted)], on_line=on_line, timeout=_TIMING_S)
-    return found if outcome.ok else []
+    return found if outcome.ok else {}

@@ -52,8 +52,35 @@ def test_tables_name_the_break_even_and_the_best_plan(profile, tmp_path: Path) -
         assert words in done.stdout
     (line,) = (line for line in done.stdout.splitlines() if line.startswith("the draft: "))
     assert line.endswith(" of the time")  # what is piped is not folded
-    (stored,) = (tmp_path / "cache" / "profiles").iterdir()
-    assert stored.name in done.stderr
+    stored = [*(tmp_path / "cache").glob("profiles/*.json")]
+    busy = "not stored: other programs took" in done.stderr  # while these tests ran
+    assert [path.name in done.stderr for path in stored] == ([] if busy else [True])
+
+
+@pytest.mark.parametrize(
+    ("others", "times", "says"),
+    [(0.0, "", "profile stored: p.json"), (1.2, "", "not stored: other programs took 1.2 processors"),
+     (0.0, "it is 5.7 times apart", "not stored: it is 5.7 times apart")],
+)  # fmt: skip
+def test_a_disturbed_measurement_is_not_stored(
+    others: float, times: str, says: str, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    """Nor one that cannot be of the machine of the last one; what to do is said."""
+    module = importlib.import_module("pyspec.cli.measuring")
+    monkeypatch.setattr(module, "apart", lambda *_: times)
+    monkeypatch.setattr(module, "store", lambda *_: Path("p.json"))
+    found = SimpleNamespace(figures=SimpleNamespace(warnings=[]))
+    module._keep(None, found, module.ProfileOptions(), others)
+    assert says in capsys.readouterr().err
+
+
+def test_forget_needs_no_measurement(profile) -> None:
+    """It says what it removed."""
+    done = profile("--forget")
+    assert done.returncode == 0
+    assert "0 profiles removed" in done.stderr
+    assert done.stdout == ""
 
 
 def test_json_is_one_object_and_nothing_is_stored_unasked(profile, tmp_path: Path) -> None:

@@ -271,3 +271,30 @@ def test_a_wrong_prior_is_not_taken_for_the_machine() -> None:
         if rows > 1 or not times.count(1):
             times.observe(rows, truth[rows])
     assert times.table()[1] == pytest.approx(10.0, rel=0.002)
+
+
+def test_a_curve_begins_with_what_this_machine_took_before() -> None:
+    """Counts that were seen cost what they did, those between as much dearer, and all of it counts as seen."""
+    curve = CostCurve.prior("Q8_0", 10.0, 0.2)
+    times = {1: 4.0, 4: 8.0, 8: 14.0}
+    curve.begin_with(times, {})
+    assert [curve.target.time(n) for n in times] == pytest.approx([*times.values()], rel=0.05)
+    assert 4.0 < curve.target.time(2) < 8.0
+    assert curve.target.seen() == pytest.approx(times, rel=0.05)
+    assert curve.draft.time(1) == pytest.approx(0.2 * 4.0, rel=0.05)  # the same machine runs it
+
+
+def test_a_draft_begins_with_its_own_times() -> None:
+    """Where they are known."""
+    curve = CostCurve.prior("Q8_0", 10.0, 0.2)
+    curve.begin_with({1: 4.0}, {1: 1.5})
+    assert curve.draft.time(1) == pytest.approx(1.5)
+
+
+def test_nothing_known_changes_nothing() -> None:
+    """A first process has its prior, of which nothing was seen."""
+    curve = CostCurve.prior("Q8_0", 10.0)
+    before = list(curve.target.table())
+    curve.begin_with({}, {})
+    assert curve.target.table() == before
+    assert curve.target.seen() == {}

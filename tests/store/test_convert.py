@@ -15,6 +15,8 @@ from pyspec.store.drafts import known_as
 from pyspec.store.fetch import CONVERSIONS, convert, converted, read_provenance
 from pyspec.store.header import read_header
 from pyspec.store.locate import resolve
+from pyspec.store.machine import default_threads
+from pyspec.store.timed import how, kept_times
 
 
 @pytest.mark.parametrize(("kind", "made"), [("q8_0", "Q8_0"), ("bf16", "BF16"), ("q4_0", "Q4_0")])
@@ -87,8 +89,9 @@ def best_of(shop: Shop, raw: bytes, monkeypatch: pytest.MonkeyPatch, ms: dict[st
     """The type that an entry of three resolves to where decodes take so long; 0: the child said nothing."""
     shop.add("auto", raw, WHEEL, convert=["q8_0", "bf16", "q4_0"])
 
-    def times(path: Path) -> list[float]:
-        return [t for kind, t in ms.items() if path.stem.endswith(kind) and t]
+    def times(path: Path) -> dict[int, float]:
+        (found,) = (t for kind, t in ms.items() if path.stem.endswith(kind))
+        return {1: found} if found else {}
 
     monkeypatch.setattr(module, "_times", times)
     return resolve("auto").stem.removeprefix("auto-")
@@ -109,13 +112,27 @@ def test_of_several_types_the_fastest_is_taken(
     assert best_of(shop, tiny_bytes, monkeypatch, ms) == best
 
 
+@pytest.mark.parametrize("busy", [False, True])
+def test_the_times_that_chose_the_type_are_kept(
+    shop: Shop, tiny_bytes: bytes, monkeypatch: pytest.MonkeyPatch, busy: bool
+) -> None:
+    """So that the first answer knows what decodes cost; those of a busy machine are not."""
+    shop.add("auto", tiny_bytes, WHEEL, convert=["q8_0", "bf16"])
+    monkeypatch.setattr(module.Watch, "busy", lambda *_: busy)
+    monkeypatch.setattr(
+        module, "_times", lambda path: dict.fromkeys((1, 4, 8, 64), 1.0 + ("bf16" in path.name))
+    )
+    kept = kept_times(resolve("auto"), how(default_threads()))
+    assert kept == ({} if busy else dict.fromkeys((1, 4, 8), 1.0))
+
+
 def test_what_was_made_for_timing_alone_goes(
     shop: Shop, own_cache: Path, tiny_bytes: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A conversion that somebody asked for before stays."""
     shop.add("auto", tiny_bytes, WHEEL, convert=["q8_0", "bf16", "q4_0"])
     convert(shop.entry("auto"), "q4_0")
-    monkeypatch.setattr(module, "_times", lambda path: [1.0 + ("bf16" not in path.name)])
+    monkeypatch.setattr(module, "_times", lambda path: {1: 1.0 + ("bf16" not in path.name)})
     resolve("auto")
     left = sorted(p.name for p in (own_cache / "models").glob("auto-*.gguf"))
     assert left == ["auto-bf16.gguf", "auto-q4_0.gguf"]
@@ -145,9 +162,9 @@ def test_a_cache_that_cannot_be_written_has_what_it_has(
 def test_decodes_are_timed_in_a_child(tiny_target: Path) -> None:
     """Four widths, in milliseconds; nothing of a file that cannot be loaded."""
     times = module._times(tiny_target)
-    assert len(times) == 4
-    assert min(times) > 0
-    assert module._times(Path(__file__)) == []
+    assert [*times] == [1, 4, 8, 64]
+    assert min(times.values()) > 0
+    assert module._times(Path(__file__)) == {}
 
 
 def test_progress_counts_tensors(shop: Shop) -> None:

@@ -12,7 +12,8 @@ import pytest
 from waiting import wait
 
 from pyspec.measure import bench
-from pyspec.measure.bench import Watch
+from pyspec.store import watch as module
+from pyspec.store.watch import Watch
 
 SPIN = "import time\nwhile time.process_time() < 10: pass"
 """Ends by itself where a test is killed before it can end it."""
@@ -30,10 +31,10 @@ linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Li
 @linux
 def test_ones_own_work_and_ones_childrens_is_not_others(monkeypatch: pytest.MonkeyPatch) -> None:
     """With the clock of all processors fed by this process alone, nothing is left for others."""
-    monkeypatch.setattr(bench, "_all_s", bench._own_s)
+    monkeypatch.setattr(module, "_all_s", module._own_s)
     watch = Watch()
     with subprocess.Popen([sys.executable, "-c", SPIN]) as child:
-        wait(lambda: bench._own_s() - watch._own > 0.5)
+        wait(lambda: module._own_s() - watch._own > 0.5)
         assert watch.others() < 0.2
         child.kill()
 
@@ -48,6 +49,34 @@ def test_a_strangers_work_is_seen() -> None:
     finally:
         with contextlib.suppress(ProcessLookupError):
             os.kill(int(started.stdout), signal.SIGKILL)
+
+
+@pytest.mark.parametrize(
+    ("processors", "threads", "others", "busy"),
+    [
+        (2, 2, 0.1, False),
+        (2, 2, 1.0, True),
+        (16, 4, 3.0, False),
+        (16, 4, 13.0, True),
+        (1, 2, 0.5, True),
+    ],
+)
+def test_a_machine_is_busy_where_others_need_our_processors(
+    monkeypatch: pytest.MonkeyPatch, processors: int, threads: int, others: float, busy: bool
+) -> None:
+    """Work on processors that nobody here uses disturbs nothing."""
+    monkeypatch.setattr(module.os, "cpu_count", lambda: processors)
+    monkeypatch.setattr(module, "_all_s", lambda: 1.0)
+    monkeypatch.setattr(Watch, "others", lambda _self: others)
+    assert Watch().busy(threads) is busy
+
+
+def test_elsewhere_the_load_says_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where processors have no clocks to read."""
+    monkeypatch.setattr(module.os, "cpu_count", lambda: 2)
+    monkeypatch.setattr(module, "_all_s", lambda: 0.0)
+    monkeypatch.setattr(module, "_load", lambda: 3.0)
+    assert Watch().busy(1)
 
 
 def test_a_disturbed_answer_is_timed_again(monkeypatch: pytest.MonkeyPatch) -> None:

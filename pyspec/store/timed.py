@@ -1,0 +1,59 @@
+"""What decodes of a model file took on this machine, kept for the next process."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+
+from pyspec.errors import PyspecError
+from pyspec.store.files import cache_dir, recall, remember, stamp
+from pyspec.store.machine import engine_build, processor
+
+MOST_CHANGE = 3.0
+"""Times of one row that are this many times those that were kept come from a machine that did something else."""
+
+
+def how(threads: int, where: str = "") -> str:
+    """What times depend on beside file, processor and build. where: devices that have layers."""
+    return f"{threads} threads{where and f', {where}'}"
+
+
+def kept_times(path: Path, run: str) -> dict[int, float]:
+    """Milliseconds of a decode by its rows, without context before it; empty where nothing is known."""
+    with suppress(PyspecError, ValueError, AttributeError, RecursionError):
+        found = json.loads(recall(_kind(run), stamp(path)) or "{}")
+        times = {int(rows): float(ms) for rows, ms in found.items()}
+        if all(rows > 0 and 0.0 < ms < 1e7 for rows, ms in times.items()):
+            return times
+    return {}
+
+
+def keep_times(path: Path, run: str, times: Mapping[int, float]) -> bool:
+    """Keep times for the next process; whether they were, which times of a disturbed machine are not.
+
+    Those that are kept already stay where the new ones of one row are some times slower: a machine may be slow for a while,
+    but none is fast by chance.
+    """
+    before = kept_times(path, run)
+    if 1 not in times or (1 in before and times[1] > MOST_CHANGE * before[1]):
+        return False
+    with suppress(PyspecError):
+        rounded = {rows: round(ms, 4) for rows, ms in sorted(times.items())}
+        remember(_kind(run), stamp(path), json.dumps(rounded))
+    return True
+
+
+def forget_times(path: Path) -> None:
+    """Begin anew with a file, however it ran."""
+    for record in (cache_dir() / "facts").glob("*.json"):
+        with suppress(OSError, ValueError, AttributeError, KeyError, RecursionError):
+            known = json.loads(record.read_text(encoding="utf-8"))
+            if known["stamp"][0] == os.path.realpath(path) and known["fact"].startswith("{"):
+                record.unlink()
+
+
+def _kind(run: str) -> str:
+    return f"times of rows, {run}, {processor()}, {engine_build()}"
