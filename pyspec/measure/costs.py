@@ -34,13 +34,15 @@ from pyspec.tables import TextTable, table_of
 class MeasuredCosts(msgspec.Struct):
     """Medians. target_ms: by depth, then by rows; companion_ms: by rows; draft_step_ms: one token.
 
-    spread: the widest (upper quartile - lower quartile) / median of the target's times.
+    spread: the widest (upper quartile - lower quartile) / median of the target's times. draft_ms: of the draft's rows, read at
+    once, of which the first is a step.
     """
 
     target_ms: dict[int, dict[int, float]]
     draft_step_ms: float
     companion_ms: dict[int, float]
     spread: float
+    draft_ms: dict[int, float] = {}
 
     @property
     def rows(self) -> list[float]:
@@ -49,9 +51,11 @@ class MeasuredCosts(msgspec.Struct):
 
     @property
     def times(self) -> Costs:
-        """At the least depth. One step of several sequences is not measured; it is given the shape of the target's rows."""
+        """At the least depth. Where no rows of the draft were measured, they have the shape of the target's."""
         target = self.target_ms[min(self.target_ms)]
         draft = Times(target, (self.draft_step_ms or target[1]) / target[1])
+        if len(self.draft_ms) > 1:
+            draft = Times({1: self.draft_step_ms} | self.draft_ms)
         return Costs(Times(target), draft, Times(self.companion_ms) if self.companion_ms else draft)
 
     def curve(self) -> CostCurve:
@@ -91,13 +95,15 @@ def measure_costs(
         report(0.8 * (i + 1) / len(depths))
     step = 0.0
     companion: dict[int, float] = {}
+    draft: dict[int, float] = {}
     if full.draft_model:
-        step, companion = _side(engine, long, depths[0], kmax, full.companion, 0.2 * budget_s)
+        step, companion = _side(engine, long, depths[0], kmax, full.companion, 0.15 * budget_s)
+        draft = _reading(engine, long, depths[0], 0.05 * budget_s)
     report(1.0)
     engine.set_tokens(0, [])
     llm.reset()
     medians = {d: {n: median(times) for n, times in s.items()} for d, s in seen.items()}
-    return MeasuredCosts(medians, step, companion, _spread(seen))
+    return MeasuredCosts(medians, step, companion, _spread(seen), draft)
 
 
 def _spread(seen: dict[int, dict[int, list[float]]]) -> float:
@@ -171,6 +177,23 @@ def _side(
             scores[n].append(1e3 * (perf_counter() - middle))
     rows = {n: median(times) for n, times in _warm(scores).items()} if companion else {}
     return median(chain.from_iterable(_warm(steps).values())), rows
+
+
+def _reading(engine: Engine, text: Sequence[int], depth: int, budget_s: float) -> dict[int, float]:
+    """Milliseconds in which the draft reads so many tokens of the text at once and drafts one."""
+    found: dict[int, list[float]] = {2: [], 4: [], 8: []}
+    end = perf_counter() + budget_s
+    for again, n in product(range(21), found):
+        if again > 1 and perf_counter() > end:
+            break
+        at = depth // 2 + again % 8
+        ready(engine, text, at)
+        engine.draft([0], [1])
+        ready(engine, text, at + n - 1)
+        start = perf_counter()
+        engine.draft([0], [1])
+        found[n].append(1e3 * (perf_counter() - start))
+    return {n: median(times) for n, times in _warm(found).items()}
 
 
 def rows_after(

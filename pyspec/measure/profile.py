@@ -10,8 +10,9 @@ from contextlib import closing
 from copy import deepcopy
 from dataclasses import dataclass
 from itertools import accumulate
-from math import inf
+from math import inf, log
 from pathlib import Path
+from statistics import fmean
 from time import perf_counter
 from typing import Any
 
@@ -48,8 +49,8 @@ class PairFigures(MeasuredCosts, kw_only=True):
     """Everything `pyspec profile` says.
 
     acceptance[i]: of the drafted token i where all before it were accepted, observations[i] times seen; log-losses in nats a
-    drafted token; plans: goodput of each plan over plain decoding; break_even_acceptance: the constant one from which on
-    drafting pays; auto: what the default policy would gain on the recorded rounds.
+    drafted token, each judged before it was learned from; plans: speed of each plan over plain decoding on the recorded rounds;
+    break_even_acceptance: the constant one from which on drafting pays; auto: what the default policy would gain on them.
     """
 
     acceptance: list[float]
@@ -108,17 +109,17 @@ def evaluate(costs: MeasuredCosts, answers: list[Answer], kmax: int, seconds: fl
     learned = Learned()
     model = [chain for answer in answers for chain in answer.models.values()]
     lookup = [chain for answer in answers for chain in answer.lookups.values()]
-    teach(learned, model, lookup)
+    without, with_companion = teach(learned, model, lookup)
     acceptance, observations = by_position(model, kmax)
-    plans = fixed_plans(costs.rows, costs.draft_step_ms, acceptance)
+    plans = played_plans(costs, answers, kmax if model else 0)
     companion = any(chain.s for chain in model)
     positions = sum(answer.length for answer in answers)
     figures = PairFigures(
         **msgspec.structs.asdict(costs),
         acceptance=acceptance,
         observations=observations,
-        log_loss_without_companion=learned.loss_without if companion else learned.loss,
-        log_loss_with_companion=learned.loss_with if companion else None,
+        log_loss_without_companion=without,
+        log_loss_with_companion=with_companion if companion else None,
         lookup_share=sum(chain.matched > 0 for chain in lookup) / max(1, positions),
         break_even_acceptance=break_even(costs.rows, costs.draft_step_ms, kmax),
         plans=plans,
@@ -137,14 +138,29 @@ def by_position(chains: Sequence[Chain], kmax: int) -> tuple[list[float], list[i
     return [hit / n for hit, n in zip(hits, seen) if n], [n for n in seen if n]
 
 
-def teach(learned: Learned, model: Sequence[Chain], lookup: Sequence[Chain]) -> None:
-    """Let the estimators see every recorded chain as a round that verified all of it."""
+def teach(learned: Learned, model: Sequence[Chain], lookup: Sequence[Chain]) -> tuple[float, float]:
+    """Let the estimators see every recorded chain as a round that verified all of it.
+
+    Returns the mean log-loss of the draft's tokens in nats, without the companion's view and with it, where it looked.
+    """
+    without, with_ = [], []
     for chain in model:
-        seen = forecast(learned, chain.draft(chain.n))
-        learn(learned, seen, SeqOutcome(0, chain.n, chain.matched))
+        seen, outcome = (
+            forecast(learned, chain.draft(chain.n)),
+            SeqOutcome(0, chain.n, chain.matched),
+        )
+        hits = outcome.hits(chain.n)
+        without += [_nats(p, hit) for p, hit in zip(seen.without, hits)]
+        with_ += [_nats(p, hit) for p, hit in zip(seen.with_, hits)]
+        learn(learned, seen, outcome)
     for chain in lookup:
         hits = [i < chain.matched for i in range(chain.seen)]
         learned.lookup.update(chain.match_length, hits, chain.choices)
+    return (fmean(without) if without else 0.0), (fmean(with_) if with_ else 0.0)
+
+
+def _nats(chance: float, accepted: bool) -> float:
+    return -log(chance if accepted else 1.0 - chance)
 
 
 def _warnings(m: PairFigures) -> list[str]:
@@ -233,7 +249,8 @@ def record_answer(
             tokens += [token.id for token in step.tokens]
             if perf_counter() > until:
                 break
-    answer = Answer(len(tokens), len(prompt), {}, {})
+    window = llm.assembly.session.engine.window
+    answer = Answer(len(tokens), len(prompt), {}, {}, window)
     index = LookupDrafter()
     for t in range(len(tokens)):
         if kept := recording.drafts.get(len(prompt) + t):
@@ -265,10 +282,18 @@ def _keep(
 PLAIN = "do not speculate"
 
 
+def played_plans(costs: MeasuredCosts, answers: Sequence[Answer], kmax: int) -> dict[str, float]:
+    """Speed over plain decoding of every fixed length on the recorded rounds: each begins where the one before it ended."""
+    texts = [answer for answer in answers if answer.length > 1]
+    most = min(kmax, len(costs.rows) - 2) if texts else 0
+    speeds = [fixed_speed(texts, costs.times, k) for k in range(most + 1)] if texts else [1.0]
+    return {f"fixed:{k}" if k else PLAIN: speed / speeds[0] for k, speed in enumerate(speeds)}
+
+
 def fixed_plans(
     rows: Sequence[float], step: float, acceptance: Sequence[float]
 ) -> dict[str, float]:
-    """Goodput over plain decoding of every fixed length: (1 + E accepted) / time."""
+    """Goodput over plain decoding of every fixed length where each token has a chance of its own: (1 + E accepted) / time."""
     expected = accumulate(survivals(acceptance), initial=1.0)
     times = [time + k * step for k, time in enumerate(rows[1:])]
     gains = [tokens * rows[1] / time for tokens, time in zip(expected, times)]

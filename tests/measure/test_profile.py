@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from io import StringIO
 from pathlib import Path
@@ -22,7 +23,7 @@ from pyspec.measure.profile import (
     say,
     store,
 )
-from pyspec.measure.simulate import Answer, Chain
+from pyspec.measure.simulate import Answer, Chain, fixed_speed
 from pyspec.measure.tasks import Question
 from pyspec.profiles import load_profile, profile_key
 
@@ -67,6 +68,33 @@ def test_acceptance_counts_only_what_was_observed() -> None:
     shares, counts = by_position([chain(1, 4, 2), chain(2, 4, 0)], 4)
     assert shares == [0.5, 1.0, 0.0]
     assert counts == [2, 1, 1]
+
+
+def test_plans_are_played_on_the_recorded_rounds() -> None:
+    """Right at first and wrong behind refusals, where rounds begin: what a length is worth is what it gains there."""
+    chains = [chain(t, min(4, 40 - t), min(4, 40 - t) if t % 8 else 0) for t in range(1, 40)]
+    texts = answer(*chains)
+    found = evaluate(costs(LINEAR[:2] + [11.0] * 16), texts, 4, 1.0).figures
+    for k in (1, 4):
+        played = fixed_speed(texts, found.times, k) / fixed_speed(texts, found.times, 0)
+        assert found.plans[f"fixed:{k}"] == pytest.approx(played)
+    assert found.plans[found.best_plan] == max(found.plans.values())
+
+
+def test_the_log_loss_is_the_mean_over_all_tokens() -> None:
+    """300 tokens that are right half the time lose log 2 each, the last 100, surely wrong, hardly anything."""
+    half = [chain(t, 1, t % 2, 0.5) for t in range(1, 301)]
+    wrong = [chain(t, 1, 0, 0.01) for t in range(301, 401)]
+    text = Answer(402, 8, {one.t: one for one in half + wrong}, {})
+    found = evaluate(costs(FLAT), [text], 1, 1.0).figures
+    assert found.log_loss_without_companion == pytest.approx(0.75 * math.log(2.0), abs=0.05)
+
+
+def test_rows_of_the_draft_have_their_own_times() -> None:
+    """What it reads at once is measured: a head reads accepted tokens again."""
+    rows = dict.fromkeys(range(1, 18), 10.0)
+    known = MeasuredCosts({128: rows}, 1.0, {}, 0.0, {2: 1.5, 4: 2.5, 8: 4.5})
+    assert [known.times.draft(n) for n in (1, 2, 3, 8)] == pytest.approx([1.0, 1.5, 2.0, 4.5])
 
 
 def test_a_losing_pair_is_told_so() -> None:
@@ -123,6 +151,8 @@ def test_the_step_of_a_draft_that_reads_states_is_measured(
     llm = open_llama(tiny_target, draft=tiny_eagle3)
     found = measure_costs(llm, [5, 6, 7], kmax=3, depths=(64, 192), budget_s=0.1)
     assert found.draft_step_ms > 0.01
+    assert list(found.draft_ms) == [2, 4, 8]
+    assert min(found.draft_ms.values()) > 0.01
 
 
 @pytest.mark.parametrize("row_s", [0.02, 1.0])
