@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import io
 import unicodedata
 
 import pytest
 from chat.fake import screen
 from hypothesis import given
 from hypothesis import strategies as st
+from rich.console import Console
 
-from pyspec.display import Wrapper, safe, stats_line, verdict
+from pyspec.display import Screen, Wrapper, safe, stats_line, verdict
 
 BLOCK = {
     "rounds": 25, "mean_length": 1.6, "drafted": 12, "verified": 10, "accepted": 8, "relaxed": 2, "relaxed_nats": 0.5,
@@ -154,3 +156,14 @@ def test_wrapping_loses_no_character(pieces: list[str], width: int) -> None:
     wrapper = Wrapper(width)
     shown = "".join(wrapper.push(piece) for piece in pieces) + wrapper.finish()
     assert "".join(shown.split()) == "".join("".join(pieces).split())
+
+
+def test_reasoning_is_dim_and_stands_above_the_text() -> None:
+    """With an empty line between them; hidden, nothing of it is written."""
+    for shown, wanted in ((True, "\x1b[2mHm.\x1b[0m\n\nYes.\n"), (False, "Yes.\n")):
+        out = io.StringIO()
+        console = Console(file=out, force_terminal=True, color_system="standard", width=80)
+        with Screen(console, console).replying(wrap=False, reasoning=shown) as write:
+            write("Hm.", "")
+            write("", "Yes.")
+        assert out.getvalue() == wanted

@@ -10,6 +10,7 @@ from pyspec.text.calls.grammar import after_reasoning, calls_grammar, lazy_gramm
 from pyspec.text.notation import Notation
 from pyspec.text.parser import AnswerParser
 from pyspec.text.parts import AnswerPart
+from pyspec.text.reasoning import Start
 from pyspec.text.stream import TextAssembler
 from pyspec.text.tokenizer import piece_reader
 
@@ -118,9 +119,9 @@ class Speech:
             self._tokens[mark] = ids[0] if whole else None
         return self._tokens[mark]
 
-    def starts_inside(self, prompt: Sequence[int]) -> bool:
-        """Whether an answer to this prompt begins inside reasoning."""
-        return self.notation.starts_inside(self._spelled(list(prompt[-_TAIL:])))
+    def start(self, prompt: Sequence[int]) -> Start:
+        """Where an answer to this prompt begins."""
+        return self.notation.start(self._spelled(list(prompt[-_TAIL:])))
 
     def _spelled(self, ids: list[int]) -> str:
         """What tokens read, control tokens too."""
@@ -143,7 +144,10 @@ class Speech:
     ) -> AnswerReader:
         """A reader of the answer to a prompt. functions, name: as `AnswerParser` has them."""
         parser = AnswerParser(
-            self.notation, inside=self.starts_inside(prompt), functions=functions, name=name
+            self.notation,
+            inside=self.start(prompt) == "inside",
+            functions=functions,
+            name=name,
         )
         return AnswerReader(self._showing(tools=bool(functions)), stop, parser)
 
@@ -163,16 +167,16 @@ class Speech:
         """
         if grammar is None and functions and wanted is None:
             return lazy_grammar(self.notation, functions, many=parallel is not False)
-        inside = self.starts_inside(prompt)
+        start = self.start(prompt)
         if grammar is not None:
-            text = after_reasoning(self.notation, grammar, inside=inside, token_of=self.token_of)
+            text = after_reasoning(self.notation, grammar, start=start, token_of=self.token_of)
             return text, None
         if not functions:
             return None
         named = {name: schema for name, schema in functions.items() if name == wanted}
         text = calls_grammar(
             self.notation, named or functions,
-            many=parallel is True and not named, inside=inside, token_of=self.token_of,
+            many=parallel is True and not named, start=start, token_of=self.token_of,
         )  # fmt: skip
         return text, None
 

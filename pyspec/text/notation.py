@@ -12,7 +12,7 @@ from pyspec.text.calls.objects import BareCalls, ObjectCalls
 from pyspec.text.calls.tagged import TaggedCalls
 from pyspec.text.calls.values import GemmaCalls, PythonCalls
 from pyspec.text.channels import MARKS
-from pyspec.text.reasoning import Reasoning, reasoning_of
+from pyspec.text.reasoning import Reasoning, Start, reasoning_of
 
 HERMES = ObjectCalls("<tool_call>", "</tool_call>")
 MISTRAL_LIST = ObjectCalls("[TOOL_CALLS]", listed=True, short_ids=True)
@@ -25,7 +25,7 @@ MISTRAL = NamedCalls(
     listed=True,
     short_ids=True,
 )
-MISTRAL_IDS = replace(MISTRAL, written="[TOOL_CALLS]NAME[CALL_ID]#[ARGS]")
+MISTRAL_IDS = replace(MISTRAL, written="[TOOL_CALLS]NAME[CALL_ID]@[ARGS]")
 LLAMA = BareCalls("<|python_tag|>", arguments="parameters")
 FUNCTIONARY = NamedCalls("<function=", "</function>", r"(?P<name>[^>\s]+)>", "<function=NAME>")
 FUNCTIONARY_SPOKEN = SpokenCalls(">>>", "", "", ">>>NAME\n")
@@ -173,6 +173,6 @@ class Notation:
         calls: tuple[Any, ...] = self.calls.marks if tools or self.always_calls else ()
         return (*(self.reasoning.marks if self.reasoning else ()), *calls)
 
-    def starts_inside(self, prompt: str) -> bool:
-        """Whether an answer to a prompt that ends so begins inside reasoning."""
-        return self.reasoning is not None and self.reasoning.is_open(prompt)
+    def start(self, prompt: str) -> Start:
+        """Where an answer to a prompt that ends so begins."""
+        return self.reasoning.start(prompt) if self.reasoning is not None else "free"

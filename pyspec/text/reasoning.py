@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Literal
+
+Start = Literal["inside", "behind", "free"]
+"""Where an answer begins: inside reasoning that the prompt has begun, behind such, or where the model may begin some."""
 
 
 @dataclass(frozen=True)
@@ -24,11 +28,12 @@ class Reasoning:
         """All marks, which have to be seen where they are control tokens."""
         return (*self.open, *self.close, *self.dropped)
 
-    def is_open(self, prompt: str) -> bool:
-        """Whether a prompt ends inside reasoning, so that the answer begins there."""
-        last = max(((prompt.rfind(mark), mark) for mark in self.open), key=lambda found: found[0])
-        at, mark = last
-        return at >= 0 and not prompt[at + len(mark) :].strip()
+    def start(self, prompt: str) -> Start:
+        """Where an answer begins whose prompt ends so."""
+        text = prompt.rstrip()
+        if any(text.endswith(mark.rstrip()) for mark in self.close):
+            return "behind"
+        return "inside" if any(text.endswith(mark.rstrip()) for mark in self.open) else "free"
 
 
 def _tags(name: str, *dropped: str) -> Reasoning:

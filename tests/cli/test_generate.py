@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import scripted
 from waiting import DEADLINE_S
 
 COMMON = ["-t", "1", "--temp", "0", "-n", "12", "--draft", "lookup"]
@@ -220,3 +221,22 @@ def test_ctrl_c_keeps_the_partial_answer(smollm2: str) -> None:
     assert first + rest
     assert child.returncode == 130
     assert b"tokens/s" in errors
+
+
+def test_reasoning_is_no_part_of_what_a_pipe_gets(tmp_path: Path) -> None:
+    """It is in the report, and a cut inside it is said."""
+    model = scripted.write(tmp_path, "<think>")
+    said = [
+        "--grammar",
+        scripted.script("<think>Hm.</think>Yes."),
+        "-m",
+        str(model),
+        "--trust-model",
+    ]
+    done = run("x", *said, *COMMON[:4], "-n", "60", "--no-stats")
+    assert done.stdout.decode() == "Yes.\n"
+    report = json.loads(run("x", *said, *COMMON[:4], "-n", "60", "--json").stdout)
+    assert (report["text"], report["reasoning"]) == ("Yes.", "Hm.")
+    cut = run("x", *said, *COMMON[:4], "-n", "9", "--no-stats")
+    assert cut.stdout == b"\n"
+    assert b"stopped at 9 tokens inside its reasoning" in cut.stderr

@@ -66,8 +66,9 @@ def test_without_tools_marks_of_calls_are_not_shown(llm: Any, speech: Speech) ->
 
 def test_the_prompt_says_where_an_answer_begins(llm: Any, speech: Speech) -> None:
     """Inside reasoning, where the prompt ends with its first mark."""
-    assert speech.starts_inside(ids_of(llm, "user[THINK]\n"))
-    assert not speech.starts_inside(ids_of(llm, "[THINK]user"))
+    assert speech.start(ids_of(llm, "user[THINK]\n")) == "inside"
+    assert speech.start(ids_of(llm, "[THINK]user")) == "free"
+    assert speech.start(ids_of(llm, "user[THINK]\n\n[/THINK]\n")) == "behind"
     reader = speech.reader(ids_of(llm, "user[THINK]"))
     assert read(reader, ids_of(llm, "Hm")).reasoning == "Hm"
     assert reader.inside

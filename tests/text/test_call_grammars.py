@@ -143,18 +143,21 @@ def test_further_families(template: str, text: str, takes: Takes) -> None:
 def test_reasoning_comes_before_a_call_that_is_asked_for(takes: Takes) -> None:
     """It has to end where the prompt has begun it, and may be there where not."""
     spoken, call = Notation(THINK), '<tool_call>\n{"name": "now", "arguments": {}}\n</tool_call>'
-    inside, free = (calls_grammar(spoken, FUNCTIONS, inside=each) for each in (True, False))
+    inside, free = (calls_grammar(spoken, FUNCTIONS, start=each) for each in ("inside", "free"))
     assert takes(inside, f"Hm.</thin</think>\n\n{call}")
     assert not takes(inside, call)
     assert takes(free, call)
     assert takes(free, f"<think>Hm.</think>{call}")
     assert not takes(free, f"Hm.</think>{call}")
+    behind = calls_grammar(spoken, FUNCTIONS, start="behind")
+    assert takes(behind, call)
+    assert not takes(behind, f"<think>Hm.</think>{call}")
 
 
 def test_marks_are_tokens_where_they_are_some(takes: Takes, llm: Any) -> None:
     """A call that is asked for is not spelled out, and text that spells a mark ends nothing."""
     tokens = {mark: llm.tokenize(mark.encode(), False, True)[0] for mark in MARKS}
-    grammar = calls_grammar(Notation(THINK), FUNCTIONS, inside=True, token_of=tokens.get)
+    grammar = calls_grammar(Notation(THINK), FUNCTIONS, start="inside", token_of=tokens.get)
     call = ("<tool_call>", '{"name": "now", "arguments": {}}', "</tool_call>")
     assert takes(grammar, "Hm.</thin", "</think>", *call)
     assert not takes(grammar, "Hm.", "</think>", *list("<tool_call>"), *call[1:])
@@ -166,7 +169,9 @@ def test_content_of_a_shape_comes_behind_reasoning(takes: Takes) -> None:
         {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
     )
     assert after_reasoning(Notation(), schema) == schema
-    assert takes(after_reasoning(Notation(THINK), schema, inside=True), 'Hm.</think>\n\n{"n": 3}')
+    assert takes(
+        after_reasoning(Notation(THINK), schema, start="inside"), 'Hm.</think>\n\n{"n": 3}'
+    )
     assert takes(after_reasoning(Notation(THINK), schema), '{"n": 3}')
     channels = after_reasoning(Notation(channels=True), schema)
     assert takes(channels, '<|channel|>final<|message|>{"n": 3}')

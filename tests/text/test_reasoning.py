@@ -23,7 +23,7 @@ def test_reasoning_is_taken_apart(case: tuple[str, str, str, str, str, str, bool
     template, _, prompt, text, *expected = case
     notation = Notation.of(template)
     for pieces in ([text], list(text)):
-        parser = AnswerParser(notation, inside=notation.starts_inside(f"user{prompt}"))
+        parser = AnswerParser(notation, inside=notation.start(f"user{prompt}") == "inside")
         parts = [part for piece in pieces for part in parser.push(piece)]
         answer = WholeAnswer.of(parts + parser.finish())
         assert [answer.reasoning, answer.content, parser.inside] == expected

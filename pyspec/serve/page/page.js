@@ -22,12 +22,12 @@ function title(token) {
   return `drafted; the target preferred ${wanted} by ${token.gap.toFixed(3)} nats`;
 }
 
-function show(turn, tokens) {
+function show(turn, tokens, thought) {
   const main = $("talk");
   const atEnd = main.scrollHeight - main.scrollTop - main.clientHeight < 60;
   for (const token of tokens) {
     const span = document.createElement("span");
-    span.className = token.source;
+    span.className = thought ? `${token.source} thought` : token.source;
     span.textContent = token.text;
     span.title = title(token);
     turn.append(span);
@@ -96,6 +96,9 @@ async function ask(text) {
   const turn = add("assistant", "");
   const live = new Live();
   let answer = "";
+  let thoughts = "";
+  let thinking = false;
+  let cut = false;
   let reason = null;
   running = new AbortController();
   try {
@@ -115,21 +118,27 @@ async function ask(text) {
     for await (const chunk of events(response)) {
       if (chunk.error) throw new Error(chunk.error.message);
       const choice = chunk.choices[0];
-      answer += choice?.delta?.content ?? "";
+      const delta = choice?.delta ?? {};
+      answer += delta.content ?? "";
+      thoughts += delta.reasoning_content ?? "";
+      if (delta.reasoning_content || delta.content) thinking = Boolean(delta.reasoning_content);
       reason = choice?.finish_reason ?? reason;
+      cut = choice?.reasoning_cut ?? cut;
       if (chunk.tokens) {
-        show(turn, chunk.tokens);
+        show(turn, chunk.tokens, thinking);
         live.add(chunk.tokens);
       }
       if (chunk.speculation) live.end(chunk.speculation);
     }
-    if (reason === "length") add("note", "cut: the limit of tokens was reached");
+    const where = cut ? " inside its reasoning" : "";
+    if (reason === "length") add("note", `cut${where}: the limit of tokens was reached`);
   } catch (error) {
     if (error.name !== "AbortError") add("error", error.message);
   } finally {
     running = null;
     turn.dataset.done = "yes";
-    messages.push({ role: "assistant", content: answer });
+    const said = { role: "assistant", content: answer };
+    messages.push(thoughts ? { ...said, reasoning_content: thoughts } : said);
   }
 }
 

@@ -18,6 +18,7 @@ from pyspec.text.calls.objects import BareCalls, ObjectCalls
 from pyspec.text.calls.tagged import TaggedCalls, types_of
 from pyspec.text.calls.values import QUOTE, GemmaCalls
 from pyspec.text.notation import Notation
+from pyspec.text.reasoning import Start
 
 Functions = Mapping[str, Any]
 """Each function's parameters as a JSON schema, by its name."""
@@ -123,12 +124,12 @@ def calls_grammar(
     functions: Functions,
     *,
     many: bool = True,
-    inside: bool = False,
+    start: Start = "free",
     token_of: TokenOf | None = None,
 ) -> str:
     """A grammar of an answer that is a call, or several where `many`.
 
-    inside: whether the prompt ends inside reasoning, which then comes first; a model that reasons may do so in any case.
+    start: where the prompt ends: inside reasoning, which then comes first, behind it, or where the model may reason.
     Raises InputError for a schema that cannot be used.
     """
     w = GrammarWriter(token_of)
@@ -137,7 +138,7 @@ def calls_grammar(
         if notation.channels
         else written_calls(w, notation.calls, functions, many=many)
     )
-    return w.text(f"{reasoning_first(w, notation, inside=inside)} {calls}".strip())
+    return w.text(f"{reasoning_first(w, notation, start)} {calls}".strip())
 
 
 def lazy_grammar(
@@ -153,21 +154,21 @@ def lazy_grammar(
 
 
 def after_reasoning(
-    notation: Notation, grammar: str, *, inside: bool = False, token_of: TokenOf | None = None
+    notation: Notation, grammar: str, *, start: Start = "free", token_of: TokenOf | None = None
 ) -> str:
     """A grammar of the content, with reasoning in front of it; one that speaks of the marks itself is left as it is."""
     marks = notation.reasoning.close if notation.reasoning else notation.marks(tools=False)
     if not marks or any(mark in grammar for mark in marks):
         return grammar
     w = GrammarWriter(token_of)
-    first = reasoning_first(w, notation, inside=inside)
+    first = reasoning_first(w, notation, start)
     body = w.include("content", grammar)
     if notation.channels:
         body = f"{w.marks('<|channel|>final<|message|>', notation.marks(tools=False))} {body}"
     return w.text(f"{first} {body}")
 
 
-def reasoning_first(w: GrammarWriter, notation: Notation, *, inside: bool) -> str:
+def reasoning_first(w: GrammarWriter, notation: Notation, start: Start) -> str:
     """Reasoning that may come before what is asked for, and does where the prompt has begun it."""
     if notation.channels:
         marks = notation.marks(tools=False)
@@ -175,11 +176,11 @@ def reasoning_first(w: GrammarWriter, notation: Notation, *, inside: bool) -> st
         behind = w.marks("<|start|>assistant", marks)
         return f"( {before} {w.until('<|end|>')} {behind} )?"
     marks_of = notation.reasoning
-    if marks_of is None:
+    if marks_of is None or start == "behind":
         return ""
     space = w.rule("gap", r"[ \n]? [ \n]? [ \n]?")
     ended = f"{w.until(marks_of.close[0])} {space}"
-    return ended if inside else f"( {w.mark(marks_of.open[0])} {ended} )?"
+    return ended if start == "inside" else f"( {w.mark(marks_of.open[0])} {ended} )?"
 
 
 def written_calls(w: GrammarWriter, form: CallForm, functions: Functions, *, many: bool) -> str:
@@ -230,10 +231,10 @@ def _objects(w: GrammarWriter, form: ObjectCalls, functions: Functions, *, many:
 
 def _named(w: GrammarWriter, form: NamedCalls, functions: Functions, *, many: bool) -> str:
     def write(name: str, schema: Any, rule: str) -> str:
-        before, number, behind = form.written.replace("NAME", name).partition("#")
-        head = w.marks(before, form.marks)
-        if number:
-            head += f" [a-zA-Z0-9]+ {w.marks(behind, form.marks)}"
+        before, sign, behind = _split_id(form.written)
+        head = w.marks(before.replace("NAME", name), form.marks)
+        if sign:
+            head += f" {_IDS[sign]} {w.marks(behind.replace('NAME', name), form.marks)}"
         fence = w.literal(f"\n{form.behind}") if form.behind and form.behind in form.written else ""
         last = w.mark(form.close) if form.close else ""
         return f"{head} {w.schema(rule, schema)} {fence} {last}"
@@ -249,6 +250,15 @@ def _named(w: GrammarWriter, form: NamedCalls, functions: Functions, *, many: bo
     calls = _several(call, "nl", many=many)
     begin, end = form.section
     return f"{w.mark(begin)} nl {calls} nl {w.mark(end)}" if begin else calls
+
+
+_IDS = {"#": "[0-9] [0-9]?", "@": " ".join(["[a-zA-Z0-9]"] * 9)}
+"""What ids are, by their sign in `NamedCalls.written`."""
+
+
+def _split_id(written: str) -> tuple[str, str, str]:
+    sign = next((sign for sign in _IDS if sign in written), "#")
+    return written.partition(sign)
 
 
 def _in_channels(w: GrammarWriter, functions: Functions) -> str:
@@ -319,7 +329,8 @@ def _tagged(w: GrammarWriter, form: TaggedCalls, functions: Functions, *, many: 
     if not form.open:
         return _several(call, "nl", many=many)
     last = w.mark(form.close) if form.close and form.close != form.call_close else ""
-    one = w.rule("one", f"{w.mark(form.open)} nl {call} nl {last}")
+    space = "nl" if form.name_open else ""
+    one = w.rule("one", f"{w.mark(form.open)} {space} {call} nl {last}")
     return _several(one, "nl", many=many)
 
 

@@ -16,9 +16,9 @@ class NamedCalls(CallForm):
     """NAME and marks, then an object.
 
     open, close: what stands around a call. section: what may stand around all of them. head: what the text between `open` and
-    the object is, with groups `name` and perhaps `id`. written: how a call is written up to its object, with NAME and # for an
-    id. others: marks inside. behind: what may stand behind the object. listed: whether a list of objects may follow `open`
-    instead. short_ids: see `Calls`.
+    the object is, with groups `name` and perhaps `id`. written: how a call is written up to its object, with NAME, # for a
+    number and @ for an id. others: marks inside. behind: what may stand behind the object. listed: whether a list of objects
+    may follow `open` instead. short_ids: see `Calls`.
     """
 
     open: str

@@ -68,26 +68,31 @@ class TaggedCalls(CallForm):
         return False
 
     def _read_one(self, s: Scanner, calls: Calls) -> Reading[bool]:
+        yield from s.space()
         ends = tuple(filter(None, (self.name_close, self.key_open, self.call_close)))
         name, end = yield from s.until(ends)
         name = name.strip()
         if not end or not name or any(c.isspace() or c in "<>{}" for c in name):
             return False
+        if end not in (self.key_open, self.call_close):
+            end = yield from self._next_tag(s)
+        if not end:
+            return False
         calls.begin(name)
         calls.add("{")
         before = ""
-        while True:
-            if end not in (self.key_open, self.call_close):
-                yield from s.space()
-                end = yield from s.accept(self.key_open, self.call_close)
-            if end != self.key_open:
-                break
+        while end == self.key_open:
             if not (yield from self._read_argument(s, calls, name, before)):
                 return False
-            before, end = ", ", ""
+            before, end = ", ", (yield from self._next_tag(s))
         if end:
             calls.add("}")
         return bool(end) and calls.end()
+
+    def _next_tag(self, s: Scanner) -> Reading[str]:
+        """The tag of an argument, or of the call's end."""
+        yield from s.space()
+        return (yield from s.accept(self.key_open, self.call_close))
 
     def _read_argument(self, s: Scanner, calls: Calls, name: str, before: str) -> Reading[bool]:
         key, end = yield from s.until(self.key_ends)

@@ -1,0 +1,47 @@
+"""Reasoning and calls in the results of a batch."""
+
+from __future__ import annotations
+
+import json
+
+import scripted
+
+from pyspec.batch import Settings
+from pyspec.batch.output import public
+from pyspec.batch.records import Record
+
+SAID = "<think>Hm.</think>Yes."
+
+
+def test_reasoning_is_beside_the_text(open_batch, tmp_path):
+    """The text has none of it; the record's line has it in a field, and only where there is some."""
+    batch = open_batch(scripted.write(tmp_path, "<think>"), 60, settings=Settings(max_tokens=60))
+    records = [
+        Record(id="a", prompt="x", grammar=scripted.script(SAID)),
+        Record(id="b", prompt="x", grammar=scripted.script(SAID), max_tokens=8),
+        Record(
+            id="c", prompt="x", grammar=scripted.script("Yes."), logit_bias=scripted.leaning("Y")
+        ),
+    ]
+    found = {result.id: result for result in batch.run(records)}
+    assert [(r.reasoning, r.text, r.reasoning_cut) for _, r in sorted(found.items())] == [
+        ("Hm.", "Yes.", False),
+        ("H", "", True),
+        ("", "Yes.", False),
+    ]
+    lines = {key: json.loads(public(result, "run")) for key, result in found.items()}
+    assert (lines["a"]["text"], lines["a"]["reasoning"]) == ("Yes.", "Hm.")
+    assert lines["b"]["reasoning_cut"]
+    assert not {"reasoning", "reasoning_cut", "calls"} & lines["c"].keys()
+    form = json.loads(public(found["a"], "run", "chat"))
+    message = form["response"]["body"]["choices"][0]["message"]
+    assert (message["content"], message["reasoning_content"]) == ("Yes.", "Hm.")
+
+
+def test_raw_prompts_are_not_taken_apart(open_batch, tmp_path):
+    """What goes on from a text is text."""
+    batch = open_batch(scripted.write(tmp_path, "<think>"))
+    (result,) = batch.run(
+        [Record(id="a", prompt="x", grammar=scripted.script(SAID), max_tokens=60)]
+    )
+    assert (result.text, result.reasoning) == (SAID, "")

@@ -1,0 +1,30 @@
+"""Tiny models whose template is of a family, and answers that a grammar makes them say."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import tiny
+
+CHATML = (
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+
+
+def write(folder: Path, *marks: str) -> Path:
+    """A model that speaks ASCII, and in whose template these marks are."""
+    path = folder / "scripted.gguf"
+    comment = "".join(f"{{# {mark} #}}" for mark in marks)
+    return tiny.write(path, tokens=tiny.ASCII, template=CHATML + comment)
+
+
+def script(text: str) -> str:
+    """A grammar of this text alone."""
+    return f"root ::= {json.dumps(text)}"
+
+
+def leaning(char: str) -> dict[int, float]:
+    """A logit bias with which the model writes this character wherever it may."""
+    return {tiny.ASCII.index(char): 99.0}

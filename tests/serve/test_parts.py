@@ -1,0 +1,115 @@
+"""Reasoning and calls of tools as OpenAI's own client gets them."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import scripted
+
+openai = pytest.importorskip("openai", reason="the extra [test] is not installed")
+
+SAID = "<think>Hm.\nOh.</think>\n\nYes."
+SCHEMA = {
+    "type": "object",
+    "properties": {"n": {"type": "integer", "minimum": 0, "maximum": 9}, "ok": {"type": "boolean"}},
+    "required": ["n", "ok"],
+    "additionalProperties": False,
+}
+TOOL = {"type": "function", "function": {"name": "add", "parameters": SCHEMA}}
+FAMILIES = {
+    "hermes": ["<tool_call>"],
+    "qwen coder": ["<tool_call>", "<function="],
+    "glm": ["<tool_call>", "<arg_key>"],
+    "llama": ["<|python_tag|>"],
+    "mistral": ["[TOOL_CALLS]", "[ARGS]"],
+    "kimi": ["<|tool_calls_section_begin|>"],
+    "gpt-oss": ["<|channel|>", "<|message|>"],
+    "gemma": ["<|tool_call>call:"],
+    "reasoning": ["<think>", "<tool_call>"],
+}
+
+
+LEANING = {"gpt-oss": "c", "reasoning": "o"}
+
+
+@pytest.fixture
+def client_of(serve, tmp_path):
+    """Makes a client of a server whose model's template has these marks."""
+    opened = []
+
+    def client_of_(*marks, **options):
+        server = serve(scripted.write(tmp_path, *marks), **options)
+        opened.append(openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0))
+        return opened[-1]
+
+    yield client_of_
+    for client in opened:
+        client.close()
+
+
+def ask(client, **options):
+    """A chat completion of one message."""
+    options = {"max_tokens": 300, **options}
+    messages = [{"role": "user", "content": "go"}]
+    return client.chat.completions.create(model="tiny", messages=messages, **options)
+
+
+def test_reasoning_is_a_field_of_its_own(client_of):
+    """Whole and streamed alike, in the order in which it comes; what is cut inside says so."""
+    client = client_of("<think>")
+    said = {"extra_body": {"grammar": scripted.script(SAID)}}
+    message = ask(client, **said).choices[0].message
+    assert (message.reasoning_content, message.content) == ("Hm.\nOh.", "Yes.")
+    chunks = [c.choices[0] for c in ask(client, stream=True, **said) if c.choices]
+    kinds = [(getattr(c.delta, "reasoning_content", None), c.delta.content) for c in chunks]
+    assert "".join(r or "" for r, _ in kinds) == message.reasoning_content
+    assert "".join(t or "" for _, t in kinds) == message.content
+    cut = ask(client, max_tokens=9, **said).choices[0]
+    assert (cut.finish_reason, cut.reasoning_cut, cut.message.content) == ("length", True, "")
+    last = list(ask(client, max_tokens=9, stream=True, **said))[-1].choices[0]
+    assert (last.finish_reason, last.reasoning_cut) == ("length", True)
+
+
+def test_stop_strings_end_the_content(client_of):
+    """Not what is thought before it."""
+    client = client_of("<think>")
+    said = {"extra_body": {"grammar": scripted.script(SAID)}, "stop": ["m.", "e"]}
+    choice = ask(client, **said).choices[0]
+    assert (choice.message.reasoning_content, choice.message.content) == ("Hm.\nOh.", "Y")
+    assert choice.finish_reason == "stop"
+
+
+def test_plain_completions_are_not_taken_apart(client_of):
+    """A text that goes on is no chat."""
+    client = client_of("<think>")
+    done = client.completions.create(
+        model="tiny", prompt=[5, 6], max_tokens=60, extra_body={"grammar": scripted.script(SAID)}
+    )
+    assert done.choices[0].text == SAID
+
+
+def test_a_shape_is_the_contents(client_of):
+    """JSON of a schema stands behind what is thought."""
+    form = {"type": "json_schema", "json_schema": {"name": "x", "schema": SCHEMA}}
+    lean = scripted.leaning("{")  # or it would think for ever
+    answer = ask(client_of("<think>"), response_format=form, logit_bias=lean).choices[0]
+    assert set(json.loads(answer.message.content)) == {"n", "ok"}
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_call_that_must_be_made(client_of, family):
+    """In the family's own form, whole and streamed alike."""
+    client = client_of(*FAMILIES[family])
+    options = {"tools": [TOOL], "tool_choice": "required", "max_tokens": 400}
+    if family in LEANING:  # or it would think for ever
+        options["logit_bias"] = scripted.leaning(LEANING[family])
+    answer = ask(client, **options).choices[0]
+    (call,) = answer.message.tool_calls
+    assert (answer.finish_reason, call.function.name) == ("tool_calls", "add")
+    assert set(json.loads(call.function.arguments)) == {"n", "ok"}
+    chunks = [c.choices[0] for c in ask(client, stream=True, **options) if c.choices]
+    calls = [call for c in chunks for call in c.delta.tool_calls or ()]
+    assert [(c.function.name, c.index) for c in calls if c.id] == [("add", 0)]
+    assert "".join(c.function.arguments for c in calls) == call.function.arguments
+    assert chunks[-1].finish_reason == "tool_calls"
