@@ -68,6 +68,7 @@ typedef bool (*ps_abort_callback)(void *data);
     X(int32_t, model_n_embd_out, (const struct llama_model *model))                                                      \
     X(int32_t, model_n_swa, (const struct llama_model *model))                                                           \
     X(int32_t, vocab_n_tokens, (const struct llama_vocab *vocab))                                                        \
+    X(uint32_t, vocab_get_attr, (const struct llama_vocab *vocab, int32_t token))                                        \
     X(bool, vocab_is_eog, (const struct llama_vocab *vocab, int32_t token))                                              \
     X(bool, vocab_is_control, (const struct llama_vocab *vocab, int32_t token))                                          \
     X(void, sampler_apply, (struct llama_sampler * smpl, struct llama_token_data_array * cur_p))                         \

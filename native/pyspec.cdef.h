@@ -66,6 +66,8 @@ ps_status ps_api_bind(int32_t index, void *function);
 
 ps_status ps_abi_entry(int32_t index, const char **name, int32_t *value);
 
+ps_status ps_vocab_with(const void *vocab, uint32_t attributes, int32_t *ids, int32_t room, int32_t *n);
+
 typedef struct ps_engine ps_engine;
 
 enum { PS_TARGET = 0, PS_DRAFT = 1, PS_COMPANION = 2, PS_N_ROLES = 3 };

@@ -104,6 +104,12 @@ ps_status ps_api_bind(int32_t index, void *function);
 /* Compiled sizes and offsets for the import handshake: {name, value} pairs. */
 ps_status ps_abi_entry(int32_t index, const char **name, int32_t *value);
 
+/* ------------------------------------------------------------- vocabulary */
+
+/* Ids of the tokens that have one of these attributes (llama_vocab_get_attr's bits), the first `room` of them; *n: how many
+ * there are. `vocab` is a llama_vocab. */
+ps_status ps_vocab_with(const void *vocab, uint32_t attributes, int32_t *ids, int32_t room, int32_t *n);
+
 /* ----------------------------------------------------------------- engine */
 
 typedef struct ps_engine ps_engine;

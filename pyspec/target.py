@@ -4,21 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import json
 import logging
-import subprocess
-import sys
-import threading
 import weakref
-from collections.abc import Iterable, Mapping, Sequence
-from functools import cached_property, partial
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
+from threading import local
 from typing import Any
 
 import llama_cpp
-from llama_cpp import llama_chat_format
 
-from pyspec.errors import ContextOverflow, EngineError, ModelInvalid, TemplateError
+from pyspec.errors import ContextOverflow, EngineError, ModelInvalid
 from pyspec.limits import check_ranges
 from pyspec.offload import (
     AUTO,
@@ -29,7 +25,7 @@ from pyspec.offload import (
     rough_layers,
     trial_layers,
 )
-from pyspec.store.check import Loading, check_model, command_of, environment_of
+from pyspec.store.check import Loading, check_model
 from pyspec.store.devices import device_array, layer_devices, parse_devices
 from pyspec.store.drafts import has_head, refuse_eagle3
 from pyspec.store.files import show
@@ -37,6 +33,10 @@ from pyspec.store.header import check_adapter, read_header
 from pyspec.store.kinds import most_positions, no_decoder, refuse_other_kinds
 from pyspec.store.machine import address_space_left, default_threads
 from pyspec.text.answer import Speech
+from pyspec.text.handler import chat_handler
+from pyspec.text.render import Renderer
+from pyspec.text.sources import DEFAULT, KEY, brings_template, templates_of
+from pyspec.text.template import ChatTemplate
 from pyspec.text.tokenizer import GuardedTokenizer
 
 log = logging.getLogger("pyspec")
@@ -44,10 +44,14 @@ log = logging.getLogger("pyspec")
 _BESIDE_WEIGHTS = 512 << 20
 """Address space kept for a small context, buffers and threads beside the weights: an estimate."""
 
-_TEMPLATE = "tokenizer.chat_template"
-
 SNAPSHOTS = 8
 """States that a hybrid model keeps of its last decode, and so its longest draft; each takes as much memory as the state."""
+
+
+class _InChat(local):
+    """What holds for the chat that this thread begins."""
+
+    args: Mapping[str, Any] | None = None
 
 
 class TargetLlama(llama_cpp.Llama):  # type: ignore[misc]  # llama_cpp is untyped
@@ -61,7 +65,10 @@ class TargetLlama(llama_cpp.Llama):  # type: ignore[misc]  # llama_cpp is untype
     n_gpu_layers: a number, -1 for all, or "auto" for as many as fit on `devices` (names as `pyspec info` lists them; all if
     not given), with `room_for` cells of KV cache and so many sequences, n_ctx and one if not given.
 
-    A chat template in the file is rendered in a child process with limits, when a chat first needs it. Raises
+    chat_template: None for the file's own (plain words where it brings none), one of its names, a path, or "none" for plain
+    words. template_args: its variables for all chats, such as {"enable_thinking": False}.
+
+    template: the way from messages to the tokens of a prompt. It is rendered in a child process with limits. Raises
     ModelNotFound, ModelUnreadable, ModelInvalid, ModelRejected, OptionError, or EngineError where memory does not suffice.
     """
 
@@ -77,6 +84,8 @@ class TargetLlama(llama_cpp.Llama):  # type: ignore[misc]  # llama_cpp is untype
         head: bool = False,
         devices: str | Iterable[str] | None = None,
         room_for: tuple[int, int] | None = None,
+        chat_template: str | None = None,
+        template_args: Mapping[str, Any] | None = None,
         **kwargs: Any,
     ) -> None:
         # the base class closes it, also when the file is refused below
@@ -111,18 +120,30 @@ class TargetLlama(llama_cpp.Llama):  # type: ignore[misc]  # llama_cpp is untype
         if kwargs.get("lora_path"):
             check_adapter(kwargs["lora_path"])
         self.has_head = head and has_head(Path(model_path))
-        self._templates: dict[str, str] | None = {}
         if self.fits_itself:
             kwargs["n_gpu_layers"] = self._fitting(model_path, kwargs, room_for)
-        self._load(model_path, kwargs)
+        self.in_chat = _InChat()
+        self._hidden: dict[str, str] | None = {}
+        renderer = self._load_and_render(model_path, kwargs)
         # a collection of garbage finalises in any order: until this object has closed itself, model and context are no garbage
         weakref.finalize(self, _let_go, self._model, self._ctx).atexit = False
         self.remembers = vocab_only or bool(llama_cpp.llama_get_memory(self.ctx))
         if not self.remembers and not embedding:
             raise no_decoder(Path(model_path))
-        if isinstance(self.tokenizer_, llama_cpp.LlamaTokenizer):
-            self.tokenizer_ = GuardedTokenizer(self)
-        self._offer_templates(kwargs)
+        self._open_chats(kwargs, (chat_template, template_args, renderer))
+
+    def _load_and_render(self, model_path: str, kwargs: dict[str, Any]) -> Renderer:
+        """Load the model, and begin the child that renders its templates meanwhile."""
+        renderer = Renderer()
+        if not self.loading.vocab_only and brings_template(Path(model_path)):
+            renderer.start()
+        try:
+            self._load(model_path, kwargs)
+        except BaseException:
+            renderer.close()  # the exception's traceback keeps it
+            raise
+        self._stack.callback(renderer.close)
+        return renderer
 
     def _places(self, model_path: str, kwargs: Mapping[str, Any]) -> dict[str, Any]:
         """Where layers go in the trial."""
@@ -233,6 +254,15 @@ class TargetLlama(llama_cpp.Llama):  # type: ignore[misc]  # llama_cpp is untype
         """How the model writes reasoning and calls of tools."""
         return Speech.of(self)
 
+    @contextlib.contextmanager
+    def templating(self, args: Mapping[str, Any] | None) -> Iterator[None]:
+        """Give the template these variables in the chats of this thread that begin inside."""
+        outer, self.in_chat.args = self.in_chat.args, args
+        try:
+            yield
+        finally:
+            self.in_chat.args = outer
+
     @property
     def _lora_adapter(self) -> Any:
         """The adapter, or None; `llama_cpp.Llama` fills it, and would go on with a null pointer."""
@@ -249,122 +279,26 @@ class TargetLlama(llama_cpp.Llama):  # type: ignore[misc]  # llama_cpp is untype
 
     @metadata.setter
     def metadata(self, found: dict[str, str]) -> None:
-        if self._templates is not None:
-            self._templates = {k: v for k, v in found.items() if k.startswith(_TEMPLATE)}
-            found = {k: v for k, v in found.items() if k not in self._templates}
+        if self._hidden is not None:
+            self._hidden = {k: v for k, v in found.items() if k.startswith(KEY)}
+            found = {k: v for k, v in found.items() if k not in self._hidden}
         self._metadata = found
 
-    def _offer_templates(self, kwargs: dict[str, Any]) -> None:
-        """Chat formats as llama-cpp-python names them, rendered elsewhere."""
-        templates, self._templates = self._templates or {}, None
-        self._metadata = {**self._metadata, **templates}
-        for key, template in templates.items():
-            name = "chat_template.default" if key == _TEMPLATE else key.removeprefix("tokenizer.")
-            self._chat_handlers[name] = self._handler(template)
-        chosen = kwargs.get("chat_format") or kwargs.get("chat_handler")
-        if chosen is None and _TEMPLATE in templates:
-            guessed = llama_chat_format.guess_chat_format_from_gguf_metadata(self._metadata)
-            self.chat_format = guessed or "chat_template.default"
-
-    def _handler(self, template: str) -> Any:
-        eos, bos = self.token_eos(), self.token_bos()
-        words = [self._model.token_get_text(token) if token != -1 else "" for token in (eos, bos)]
-        process = TemplateProcess(template, *words)
-        self._stack.callback(process.close)
-        return llama_chat_format.chat_formatter_to_chat_completion_handler(
-            partial(_format, process, words[0], eos)
-        )
+    def _open_chats(self, kwargs: Mapping[str, Any], chosen: tuple[Any, ...]) -> None:
+        """The one way to prompts, also under the names that llama-cpp-python has for chat formats out of files."""
+        if isinstance(self.tokenizer_, llama_cpp.LlamaTokenizer):
+            self.tokenizer_ = GuardedTokenizer(self)
+        # llama-cpp-python cannot compile them any more
+        self._metadata = {**self._metadata, **(self._hidden or {})}
+        self._hidden = None
+        self.template = ChatTemplate(self, *chosen)
+        self._stack.callback(self.template.close)
+        handler = chat_handler(self.template, self._model.token_get_text, self.token_eos())
+        for name in {DEFAULT: "", **templates_of(self._metadata)}:
+            self._chat_handlers[f"chat_template.{name}"] = handler
+        if not (kwargs.get("chat_format") or kwargs.get("chat_handler")):
+            self.chat_format = f"chat_template.{DEFAULT}"
 
 
 def _let_go(*_owned: object) -> None:
     """Nothing: as its arguments, model and context live until the object is collected."""
-
-
-# -- chat templates of files -------------------------------------------------------------------------------------------
-
-
-def _format(process: TemplateProcess, eos_text: str, eos: int, **conversation: Any) -> Any:
-    """A conversation as llama-cpp-python's own Jinja formatter would give it."""
-    ends = llama_cpp.StoppingCriteriaList([lambda tokens, _: tokens[-1] == eos])
-    return llama_chat_format.ChatFormatterResponse(
-        prompt=process.render(conversation),
-        stop=[eos_text],
-        stopping_criteria=ends,
-        added_special=True,
-    )
-
-
-START_S, RENDER_S = 20.0, 2.0
-ROOM = 256 << 20
-"""Bytes that a rendering may take."""
-
-
-class TemplateProcess:
-    """One template in a child that is started by the first rendering and ended by `close`.
-
-    A rendering has 2 seconds, 256 MiB and 1 MiB of text; the child has no files to write and dies with its parent's pipe.
-    """
-
-    def __init__(self, template: str, eos_token: str, bos_token: str) -> None:
-        self._first = {
-            "template": template, "eos_token": eos_token, "bos_token": bos_token, "room": ROOM,
-        }  # fmt: skip
-        self._child: subprocess.Popen[bytes] | None = None
-        self._lock = threading.Lock()
-
-    def render(self, arguments: Mapping[str, Any]) -> str:
-        """The prompt of a conversation. Raises TemplateError."""
-        try:
-            line = json.dumps(arguments)
-        except (TypeError, ValueError, RecursionError) as error:
-            raise TemplateError(f"the conversation is no JSON: {error}") from None
-        with self._lock:
-            child = self._child
-            if child is None or child.poll() is not None:
-                child = self._start()
-            return self._ask(child, line, RENDER_S)
-
-    def _start(self) -> subprocess.Popen[bytes]:
-        self._child = child = subprocess.Popen(
-            command_of("render"),
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
-            env=environment_of(gpu=False), cwd=Path(sys.executable).anchor,
-        )  # fmt: skip
-        self._ask(child, json.dumps(self._first), START_S)
-        return child
-
-    def _ask(self, child: subprocess.Popen[bytes], line: str, seconds: float) -> str:
-        """One line to the child and its answer; a child that does not answer in time is ended."""
-        timer = threading.Timer(seconds, child.kill)
-        timer.start()
-        try:
-            reply = _exchange(child, line)
-        finally:
-            timer.cancel()
-        if isinstance(reply, dict) and isinstance(reply.get("text"), str):
-            return str(reply["text"])
-        self.close()
-        reason = reply.get("error") if isinstance(reply, dict) else None
-        raise TemplateError(
-            f"the model's own chat template cannot be used: {reason or 'it takes too long or too much memory'}",
-            "give chat_format= (chatml, llama-3, gemma ...) instead",
-        )
-
-    def close(self) -> None:
-        """End the child; a later rendering starts another."""
-        child, self._child = self._child, None
-        if child is not None:
-            with contextlib.suppress(OSError), child:
-                child.kill()
-
-
-def _exchange(child: subprocess.Popen[bytes], line: str) -> Any:
-    """The child's answer, or None where there is none."""
-    try:
-        if child.stdin is None or child.stdout is None:
-            return None
-        child.stdin.write(line.encode() + b"\n")
-        child.stdin.flush()
-        return json.loads(child.stdout.readline() or b"null")
-    except (OSError, ValueError, RecursionError):
-        return None

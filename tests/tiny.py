@@ -6,8 +6,9 @@ rows of the output matrix are zero, so they are hardly ever an argmax; a test th
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import gguf
 import numpy as np
@@ -20,6 +21,9 @@ EOS = 2
 A = TOKENS.index("a")
 N_EMBD, N_HEAD, N_FF = 32, 2, 64
 LOGIT_SCALE = 3.0
+
+
+USER_DEFINED = gguf.TokenType.USER_DEFINED
 
 
 class Weights:
@@ -220,6 +224,80 @@ def write(
         block = _BLOCKS[arch] if layer < n_layer else _next_token_head
         for name, tensor in block(weights, f"blk.{layer}"):
             writer.add_tensor(name, tensor)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
+
+
+# -- vocabularies for chats --------------------------------------------------------------------------------------------
+
+
+N_FIRST = 3 + 256 + 2
+"""Tokens in front of the marks: three special ones, the bytes, and a space and a pair for merges."""
+
+
+def mark(n: int) -> int:
+    """The id of a vocabulary's n-th mark."""
+    return N_FIRST + n
+
+
+def byte_tokens(model: str) -> list[str]:
+    """One token a byte, as BPE vocabularies (gpt2) or SentencePiece's (llama) write them."""
+    if model == "llama":
+        return [f"<0x{byte:02X}>" for byte in range(256)]
+    shown = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    hidden = [byte for byte in range(256) if byte not in shown]
+    return [chr(byte if byte in shown else 256 + hidden.index(byte)) for byte in range(256)]
+
+
+def add_chat_vocabulary(
+    writer: gguf.GGUFWriter,
+    template: str | None,
+    marks: Sequence[str],
+    *,
+    model: str = "gpt2",
+    kind: gguf.TokenType = gguf.TokenType.CONTROL,
+    named: Mapping[str, str] | None = None,
+    add_bos: bool = False,
+    space: bool = False,
+) -> int:
+    """All bytes, and marks of this kind; returns the number of tokens. named: further templates. space: in front of texts."""
+    pair = "\u2581" if model == "llama" else "zz"
+    tokens = ["<unk>", "<s>", "</s>", *byte_tokens(model), pair, "\u2581\u2581", *marks]
+    byte = gguf.TokenType.BYTE if model == "llama" else gguf.TokenType.NORMAL
+    kinds = [gguf.TokenType.UNKNOWN, *[gguf.TokenType.CONTROL] * 2, *[byte] * 256]
+    writer.add_tokenizer_model(model)
+    writer.add_token_list(tokens)
+    writer.add_token_types([*kinds, *[gguf.TokenType.NORMAL] * 2, *[kind] * len(marks)])
+    if model == "llama":
+        writer.add_token_scores([0.0] * len(tokens))
+    else:
+        writer.add_tokenizer_pre("llama-bpe")
+        writer.add_token_merges(["z z"])
+    writer.add_bos_token_id(1)
+    writer.add_eos_token_id(2)
+    writer.add_unk_token_id(0)
+    writer.add_add_bos_token(add_bos)
+    writer.add_add_space_prefix(space)
+    if template is not None:
+        writer.add_chat_template(template)
+    for name, source in (named or {}).items():
+        writer.add_string(f"tokenizer.chat_template.{name}", source)
+    return len(tokens)
+
+
+def write_vocabulary(path: Path, template: str | None, marks: Sequence[str], **how: Any) -> Path:
+    """Write a file of a vocabulary alone, to be loaded with vocab_only; see `add_chat_vocabulary`."""
+    writer = gguf.GGUFWriter(path, "llama")
+    writer.add_context_length(1 << 20)
+    writer.add_embedding_length(N_EMBD)
+    writer.add_block_count(0)
+    writer.add_feed_forward_length(N_FF)
+    writer.add_head_count(N_HEAD)
+    writer.add_layer_norm_rms_eps(1e-5)
+    add_chat_vocabulary(writer, template, marks, **how)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()

@@ -294,6 +294,11 @@ static bool fake_model_is_hybrid(const struct llama_model *model) {
 static int32_t fake_model_n_swa(const struct llama_model *model) { return model->n_swa; }
 static int32_t fake_vocab_n_tokens(const struct llama_vocab *vocab) { return vocab->n_tokens; }
 
+static uint32_t fake_vocab_get_attr(const struct llama_vocab *vocab, int32_t token) {
+    breach(token < 0 || token >= vocab->n_tokens);
+    return token == FAKE_CONTROL || token == FAKE_EOG ? 8u : 4u; /* LLAMA_TOKEN_ATTR_CONTROL, _NORMAL */
+}
+
 static bool fake_vocab_is_eog(const struct llama_vocab *vocab, int32_t token) {
     breach(token < 0 || token >= vocab->n_tokens);
     return token == FAKE_EOG;

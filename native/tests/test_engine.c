@@ -281,6 +281,16 @@ static void test_others_use_the_context(void) {
     end(&w);
 }
 
+static void test_tokens_by_attribute(void) {
+    const struct llama_vocab vocab = {.n_tokens = 9};
+    int32_t ids[9], n;
+    CHECK(ps_vocab_with(&vocab, 8, ids, 9, &n) == PS_OK && n == 2 && ids[0] == FAKE_EOG && ids[1] == FAKE_CONTROL);
+    CHECK(ps_vocab_with(&vocab, 4 | 8, ids, 1, &n) == PS_OK && n == 9 && ids[0] == 0);
+    CHECK(ps_vocab_with(&vocab, 64, NULL, 0, &n) == PS_OK && n == 0);
+    CHECK(ps_vocab_with(NULL, 8, ids, 9, &n) == PS_E_ARG);
+    CHECK(ps_vocab_with(&vocab, 8, NULL, 9, &n) == PS_E_ARG);
+}
+
 int main(void) {
     fake_bind();
     RUN(test_text_is_the_targets);
@@ -296,5 +306,6 @@ int main(void) {
     RUN(test_kept_states);
     RUN(test_last_position_of_the_context);
     RUN(test_others_use_the_context);
+    RUN(test_tokens_by_attribute);
     return REPORT();
 }

@@ -23,7 +23,7 @@ from pyspec.sampling import Constraint, Sampling, build_chain
 from pyspec.text.answer import AnswerReader, Speech
 from pyspec.text.parts import AnswerPart, WholeAnswer
 from pyspec.text.stream import check_stops
-from pyspec.text.template import PLAIN, ChatTemplate, Message
+from pyspec.text.template import ChatTemplate, Message
 from pyspec.tokens import Token
 
 if TYPE_CHECKING:
@@ -155,7 +155,7 @@ class JobMaker:
 
     def _is_chat(self, record: Record) -> bool:
         """Whether the prompt is made by the chat template."""
-        bare = self._settings.raw or self._template.format is PLAIN
+        bare = self._settings.raw or self._template.is_plain
         return record.tokens is None and not (record.messages is None and bare)
 
     def _sampling(self, record: Record) -> Sampling:
@@ -177,7 +177,7 @@ class JobMaker:
             return list(record.tokens)
         settings, turns = self._settings, record.messages
         if turns is None:
-            if settings.raw or self._template.format is PLAIN:
+            if settings.raw or self._template.is_plain:
                 return self._template.bare(record.prompt or "")
             system = settings.system if record.system is None else record.system
             turns = [Turn("system", system)] if system is not None else []

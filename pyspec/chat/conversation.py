@@ -16,7 +16,7 @@ from pyspec.options import AnswerOptions
 from pyspec.profiles import keep_seen
 from pyspec.store.files import file_sha256, known_sha256
 from pyspec.store.watch import Watch
-from pyspec.text.template import PLAIN, ChatTemplate, Message
+from pyspec.text.template import ChatTemplate, Message
 from pyspec.tokens import Token
 
 
@@ -232,7 +232,7 @@ class LlamaChat:
             ("draft", self.draft),
             ("companion", self.companion),
             ("context", f"{self.n_ctx} tokens"),
-            ("template", self.template.format.name),
+            ("template", self.template.name),
         ]
 
     def close(self) -> None:
@@ -272,7 +272,7 @@ class LlamaChat:
         """
         self._cancelled, self.stats = False, None
         if stop is None:
-            stop = ("\nUser:",) if self.template.format is PLAIN else ()
+            stop = self.template.stop
         return self._pieces(prompt, options, stop, chat=chat)
 
     def _pieces(

@@ -38,7 +38,6 @@ from pyspec.llama import Piece, SpeculativeLlama
 from pyspec.mirror import PromptCache
 from pyspec.options import AnswerOptions
 from pyspec.sampling import Constraint, bounded, schema_grammar
-from pyspec.text.template import PLAIN
 from pyspec.token_view import TokenPaint, has_colour, print_legend
 
 _FILE = click.Path(path_type=Path, dir_okay=False)
@@ -144,7 +143,7 @@ def generate(
     if asked.going_on and models.model is None:
         models = replace(models, model=last_model())
     with closing(LlamaChat(lambda: open_model(models, drafts, engine))) as model:
-        raw = asked.raw or model.template.format is PLAIN
+        raw = asked.raw or model.template.is_plain
         conversation, path = _conversation(model, asked, raw)
         conversation.exchanges.append(Exchange(text))
         tokens = model.template.bare(text) if raw else model.prompt(conversation.messages())

@@ -1,14 +1,11 @@
-"""What may end a process, done in a child: trial loads, conversions and chat templates. Run by path; imports no pyspec.
+"""What may end a process, done in a child: trial loads and conversions. Run by path; imports no pyspec.
 
     _child.py trial PATH ADDRESS_SPACE_BYTES LOADING_JSON    load a GGUF as the run will, with every check llama.cpp has
     _child.py quantize SOURCE OUT FTYPE THREADS              convert a GGUF with llama.cpp's quantiser
     _child.py time PATH LOADING_JSON                         how long decodes take on the CPU
-    _child.py render                                         render the chat template of a model file
 
 These end with one line, a JSON object {"ok", "error"}; before it `quantize` prints `tensor I N` for each tensor and `time`
 prints `rows N MS` for each width, the fastest of several decodes.
-`render` reads JSON lines: first {"template", "eos_token", "bos_token", "room": bytes of memory it may take}, then the arguments
-of one rendering each. It answers each line by one: {"text"} or {"error"}.
 """
 
 from __future__ import annotations
@@ -307,61 +304,10 @@ def quantize(source: str, out: str, ftype: str, threads: str) -> None:
     say(json.dumps({"ok": status == 0, "error": error}))
 
 
-# -- chat templates ----------------------------------------------------------------------------------------------------
-
-
-MOST_TEXT = 1 << 20
-"""Characters of a rendered prompt."""
-
-
-def reply_of(work: Callable[..., Any], *arguments: Any) -> dict[str, str]:
-    """The text that some work comes to, or why it does not."""
-    try:
-        text = str(work(*arguments))
-    except MemoryError:
-        return {"error": "it needs too much memory"}
-    except Exception as error:  # noqa: BLE001 - a template may raise anything, RecursionError too
-        return {"error": f"{type(error).__name__}: {str(error)[:300]}"}
-    return {"text": text} if len(text) <= MOST_TEXT else {"error": "its text is too long"}
-
-
-def render() -> None:
-    """Answer until the input ends."""
-    out = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)  # the library's own prints are no answers
-    from llama_cpp.llama_chat_format import Jinja2ChatFormatter  # noqa: PLC0415 - after the dup
-
-    first = json.loads(sys.stdin.readline())
-    limit(FSIZE=0)
-    with contextlib.suppress(OSError):  # other systems do not say what is in use
-        pages = Path("/proc/self/statm").read_text(encoding="ascii").split()
-        used = int(pages[0]) * os.sysconf("SC_PAGE_SIZE")
-        limit(AS=used + first["room"])
-    formatter: Any = None
-
-    def compile_template() -> str:
-        nonlocal formatter
-        formatter = Jinja2ChatFormatter(first["template"], first["eos_token"], first["bos_token"])
-        return ""
-
-    def fill_in(line: str) -> str:
-        return str(formatter(**json.loads(line)).prompt)
-
-    reply = reply_of(compile_template)
-    while True:
-        out.write(json.dumps(reply) + "\n")
-        out.flush()
-        line = sys.stdin.readline()
-        if not line or formatter is None:
-            return
-        reply = reply_of(fill_in, line)
-
-
 TASKS: Mapping[str, Callable[..., None]] = {
     "trial": run_trial,
     "quantize": quantize,
     "time": run_time,
-    "render": render,
 }
 
 if __name__ == "__main__":

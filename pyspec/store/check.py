@@ -2,8 +2,7 @@
 
 The first time a file is seen its header is read by our own reader, then llama.cpp loads it in a child process as the run
 will, and decodes. An acceptance is remembered for that state of the file, this machine and that llama-cpp-python; a
-rejection is not, since its cause may be the machine's state. Conversions and chat templates go to children, too: what runs
-there is `_child.py`.
+rejection is not, since its cause may be the machine's state. Conversions go to children, too: what runs there is `_child.py`.
 """
 
 from __future__ import annotations

@@ -1,18 +1,30 @@
-"""Chat prompts as tokens.
+"""The one way from messages to the tokens of a prompt, for every door.
 
-Chat templates are programs, and a model file is somebody else's. So its template is only looked at for the marks of a few known
-formats; the formats themselves are here, as data. Parts of the format are tokenised with special tokens, texts of users
-without, so nobody's text becomes a control token.
+A model file's own template is a program, and somebody else's: a child renders it (`render.py`). What users and tools say stays
+text. Most of it holds none of the vocabulary's control words, and the rendering as a whole becomes tokens. Where some does, the
+conversation is rendered a second time with a sign inside each such word. If both renderings are the same but for the signs, the
+control words in the second are those of the template alone: they become tokens, and what stands between them becomes text.
 """
 
 from __future__ import annotations
 
-import re
+import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Any, TypedDict
 
-from pyspec.errors import InputError
+from pyspec.errors import EngineError, InputError
+from pyspec.text.control import DEFAULT_SIGNS, Hider, Spot, unused_signs
+from pyspec.text.forms import CHOICES, SAID, Asked, missing, spoken, standard
+from pyspec.text.prompts import PromptTokenizer, Rendering
+from pyspec.text.render import Renderer
+from pyspec.text.sources import NONE, PLAIN_STOP, TOOL_USE, choose, templates_of, variables_of
+
+log = logging.getLogger("pyspec")
+
+MOST_SPOTS = 64
+"""Words in what a role says whose meaning to the template is looked into one by one."""
+
+READ = "this model's chat template reads some control words in what is said: there they are control tokens"
 
 
 class Message(TypedDict, total=False):
@@ -24,126 +36,203 @@ class Message(TypedDict, total=False):
     tokens: Sequence[int]
 
 
-@dataclass(frozen=True)
-class Format:
-    """How a family writes turns.
+class ChatTemplate:
+    """Turns messages into the tokens of a prompt for one model.
 
-    mark: what a model's own template contains if it is of this family. turn: text before and after a message, by role.
-    Without a system turn, the system text is put in front of the first user's.
+    name: of the template in force: the file's `default` or another of its names, a path, or `none` for plain words.
+    sources: its text by name, and that of `tool_use` where the file has one. stop: texts that end an answer.
+    arguments: variables of the template for all conversations.
     """
 
-    name: str
-    mark: str
-    turn: Mapping[str, tuple[str, str]]
-    default_system: str = ""
+    def __init__(
+        self,
+        llm: Any,
+        choice: str | None = None,
+        arguments: Mapping[str, Any] | None = None,
+        renderer: Renderer | None = None,
+    ) -> None:
+        """Of a `llama_cpp.Llama`, which it outlives only closed. renderer: a child that was begun already.
 
-    @property
-    def has_system(self) -> bool:
-        """Whether the family has turns of the role system."""
-        return "system" in self.turn
-
-
-def _uniform(before: str, after: str, roles: Mapping[str, str]) -> dict[str, tuple[str, str]]:
-    return {role: (before.replace("ROLE", name), after) for role, name in roles.items()}
-
-
-_ALL = {"system": "system", "user": "user", "assistant": "assistant"}
-
-FORMATS = (
-    Format("chatml", "<|im_start|>", _uniform("<|im_start|>ROLE\n", "<|im_end|>\n", _ALL)),
-    Format(
-        "llama-3",
-        "<|start_header_id|>",
-        _uniform("<|start_header_id|>ROLE<|end_header_id|>\n\n", "<|eot_id|>", _ALL),
-    ),
-    Format(
-        "gemma",
-        "<start_of_turn>",
-        _uniform(
-            "<start_of_turn>ROLE\n", "<end_of_turn>\n", {"user": "user", "assistant": "model"}
-        ),
-    ),
-    Format("phi-3", "<|end|>", _uniform("<|ROLE|>\n", "<|end|>\n", _ALL)),
-    Format("zephyr", "<|assistant|>", _uniform("<|ROLE|>\n", "</s>\n", _ALL)),
-    Format("mistral", "[INST]", {"user": ("[INST] ", " [/INST]"), "assistant": ("", "</s>")}),
-)
-
-PLAIN = Format("plain", "", {"user": ("User: ", "\n"), "assistant": ("Assistant:", "\n")})
-"""For models that bring no template: a dialogue in plain words."""
-
-_DEFAULT_SYSTEM = re.compile(r"<\|im_start\|>system(?:\\n|\n)([^'\"{}<]+)<\|im_end\|>")
-
-
-def recognise(template: str | None) -> Format:
-    """The format whose marks a model's own template carries; PLAIN if it carries none that is known."""
-    for known in FORMATS:
-        if template and known.mark in template:
-            found = _DEFAULT_SYSTEM.search(template)
-            default = found.group(1) if found and known.has_system else ""
-            return replace(known, default_system=default)
-    return PLAIN
-
-
-class ChatTemplate:
-    """Turns messages into the tokens of a prompt for one model."""
-
-    def __init__(self, form: Format, tokenizer: Any, add_bos: bool) -> None:
-        self.format = form
-        self._tokenizer = tokenizer
-        self._add_bos = add_bos
+        choice, arguments: as `TargetLlama` has them. Raises OptionError.
+        """
+        self.arguments = dict(arguments or {})
+        self.sources, self.name = choose(templates_of(llm.metadata), choice)
+        self.stop = PLAIN_STOP if self.is_plain else ()
+        self._tokens: PromptTokenizer | None = PromptTokenizer(llm)
+        self._renderer = renderer or Renderer()
+        variables = variables_of(llm)
+        for name, source in self.sources.items():
+            self._renderer.add(name, source, variables)
+        self._forms: dict[str, tuple[str, ...]] = {}
+        self._openings: dict[str, str | None] = {}
+        self._said: set[str] = set()
 
     @classmethod
     def of(cls, llm: Any) -> ChatTemplate:
-        """The template for a `llama_cpp.Llama`, from what its model file says."""
-        return cls(
-            recognise(llm.metadata.get("tokenizer.chat_template")),
-            llm,
-            bool(llm._model.add_bos_token()),
-        )
+        """The template of a model: the one it was opened with, or for a `llama_cpp.Llama` its file's own."""
+        known = getattr(llm, "template", None)
+        return known if isinstance(known, cls) else cls(llm)
 
-    def prompt(self, messages: Sequence[Message], answer: bool = True) -> list[int]:
+    @property
+    def is_plain(self) -> bool:
+        """Whether the model brings no template, or none is wanted."""
+        return self.name == NONE
+
+    def prompt(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        answer: bool = True,
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        arguments: Mapping[str, Any] | None = None,
+        now: float | None = None,
+    ) -> list[int]:
         """Token ids of a conversation; with `answer`, open for the assistant's next turn.
 
-        The format's default system text is used where the conversation has none of its own. Raises InputError for an
-        unknown role.
+        messages, tools: in OpenAI's form; a message's `tokens` are kept where the template writes its text back as it was
+        generated. arguments: further variables of the template. now: seconds since 1970 that its date is taken from.
+        Raises InputError where the template refuses the conversation, TemplateError where it fails.
         """
-        tokens = self._tokens("", bos=True)
-        for message in self._arranged(messages):
-            tokens += self._turn(message)
-        if answer:
-            tokens += self._tokens(self.format.turn["assistant"][0])
-        return tokens
+        tokens = self._opened()
+        turns = [_with_content(tokens, message) for message in messages]
+        try:
+            name, asked = self._asked(turns, answer, tools, arguments)
+            text, asked = self._rendered(name, asked, now)
+            rendering = self._signed(name, asked, text, now)
+        except RecursionError:
+            raise InputError("the conversation is nested too deep") from None
+        answers = [list(turn["tokens"]) for turn in turns if turn.get("tokens")]
+        opening = self._opening(name, asked, now) if answers else None
+        kept = [] if opening is None else tokens.kept(rendering, opening, answers)
+        return tokens.prompt(rendering, kept)
+
+    def render(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        answer: bool = True,
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        arguments: Mapping[str, Any] | None = None,
+    ) -> str:
+        """The text that `prompt` makes tokens of. Raises InputError or TemplateError."""
+        return self._rendered(*self._asked(messages, answer, tools, arguments), None)[0]
 
     def bare(self, text: str) -> list[int]:
         """Token ids of a text without a turn around it; at least one."""
-        return self._tokens(text, special=False, bos=True) or [self._tokenizer.token_bos()]
+        return self._opened().bare(text)
 
-    def _arranged(self, messages: Sequence[Message]) -> list[Message]:
-        turns = list(messages)
-        has_system = bool(turns) and turns[0].get("role") == "system"
-        if not has_system and self.format.default_system:
-            return [Message(role="system", content=self.format.default_system), *turns]
-        if has_system and not self.format.has_system and len(turns) > 1:
-            joined = f"{turns[0].get('content', '')}\n\n{turns[1].get('content', '')}"
-            return [Message(role="user", content=joined), *turns[2:]]
-        return turns
+    def close(self) -> None:
+        """End the child that renders, and let go of the vocabulary: there are no prompts any more."""
+        self._renderer.close()
+        self._tokens = None
 
-    def _turn(self, message: Message) -> list[int]:
-        role = message.get("role", "")
-        if role not in self.format.turn:
-            raise InputError(
-                f"a {role or 'nameless'} turn has no place here",
-                f"use {', '.join(self.format.turn)}",
+    def _opened(self) -> PromptTokenizer:
+        if self._tokens is None:
+            raise EngineError("the model was closed", "make another")
+        return self._tokens
+
+    # -- rendering ---------------------------------------------------------------------------------
+
+    def _asked(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        answer: bool,
+        tools: Sequence[Mapping[str, Any]] | None,
+        arguments: Mapping[str, Any] | None,
+    ) -> tuple[str, Asked]:
+        """The name of a template, and what it is rendered with."""
+        name = TOOL_USE if tools and TOOL_USE in self.sources else next(iter(self.sources))
+        asked = {
+            "messages": standard(messages), "tools": list(tools) if tools else None, "documents": None,
+            "add_generation_prompt": answer, **self.arguments, **(arguments or {}),
+        }  # fmt: skip
+        return name, asked
+
+    def _rendered(self, name: str, asked: Asked, now: float | None) -> tuple[str, Asked]:
+        """The text, and the conversation in the form that the template took."""
+        refusal, best = None, None
+        known = self._forms.get(name, ())
+        for names in dict.fromkeys((known, *CHOICES)):
+            tried = spoken(asked, names)
+            if names and tried == asked:
+                continue
+            try:
+                text = self._renderer.render(name, tried, now)
+            except InputError as error:
+                refusal = refusal or error
+                continue
+            lost = missing(text, asked)
+            if best is None or lost < best[0]:
+                best = lost, names, text, tried
+            if not lost:
+                break
+        if best is None:
+            raise refusal or InputError("the conversation cannot be rendered")
+        self._forms[name] = best[1]
+        for each in best[1]:
+            if each in SAID and not self.is_plain:
+                self._say(SAID[each])
+        return best[2], best[3]
+
+    def _signed(self, name: str, asked: Asked, text: str, now: float | None) -> Rendering:
+        """The rendering with signs in all that must stay text."""
+        vocabulary, source = self._opened().vocabulary, self.sources[name]
+        defined = {word: i for word, i in vocabulary.defined.items() if word in source}
+        hider = Hider(vocabulary.control, defined, DEFAULT_SIGNS)
+        if hider.hide(asked) == asked:
+            return Rendering(text, text, hider.signs)
+        hider.signs = unused_signs(text, asked)
+
+        def shown(only: set[Spot] | None = None) -> str | None:
+            """The rendering with signs, in these spots alone if named, where it is the same but for them."""
+            try:
+                found = self._renderer.render(name, hider.hide(asked, only), now)
+            except InputError:
+                return None
+            for sign in hider.signs:  # where a template writes JSON in ASCII
+                found = found.replace(f"\\u{ord(sign):04x}", sign)
+            return found if hider.bare(found) == text else None
+
+        found = shown()
+        if found is None:
+            spots = hider.spots
+            # some of the words mean something to the template, as the ends of reasoning do
+            for role in {spot.role for spot in spots}:
+                group = {spot for spot in spots if spot.role == role}
+                if len(group) <= MOST_SPOTS and shown(group) is None:
+                    hider.spared |= {spot for spot in group if shown({spot}) is None}
+            found = shown()
+        if found is None or any(spot.role != "assistant" for spot in hider.spared):
+            self._say(READ)
+        return Rendering(text, text if found is None else found, hider.signs)
+
+    def _say(self, note: str) -> None:
+        if note not in self._said:
+            self._said.add(note)
+            log.warning("%s", note)
+
+    def _opening(self, name: str, asked: Asked, now: float | None) -> str | None:
+        """What the template writes in front of an answer; None where that is not known."""
+        key = repr((name, [(key, asked[key]) for key in asked if key not in ("messages", "tools")]))
+        if key not in self._openings:
+            self._openings[key] = self._tried_opening(name, asked, now)
+        return self._openings[key]
+
+    def _tried_opening(self, name: str, asked: Asked, now: float | None) -> str | None:
+        first = {**asked, "messages": [{"role": "user", "content": "x"}]}
+        first = spoken(first, self._forms[name])
+        try:
+            closed, opened = (
+                self._renderer.render(name, {**first, "add_generation_prompt": each}, now)
+                for each in (False, True)
             )
-        before, after = (self._tokens(text) for text in self.format.turn[role])
-        text = list(message.get("tokens", ()))
-        if "tokens" not in message:
-            text = self._tokens(message.get("content", ""), special=False)
-        if text and after and text[-1] == after[0]:
-            text.pop()  # the answer ended with the token that closes its turn
-        return before + text + after
+        except InputError:
+            return None
+        return opened[len(closed) :] if opened.startswith(closed) else None
 
-    def _tokens(self, text: str, *, special: bool = True, bos: bool = False) -> list[int]:
-        """Of a part of the format, or with `special` False of somebody's text."""
-        bos = bos and self._add_bos
-        return list(self._tokenizer.tokenize(text.encode(), add_bos=bos, special=special))
+
+def _with_content(tokens: PromptTokenizer, message: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A message that has tokens alone, with its text."""
+    if "tokens" not in message or "content" in message:
+        return message
+    return {**message, "content": tokens.text(tokens.without_end(message["tokens"]))}

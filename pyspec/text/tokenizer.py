@@ -17,20 +17,20 @@ from pyspec.text.words import WordSplitter
 _PIECE_BYTES = 256
 
 
-def piece_reader(vocab: Any) -> Callable[[int], bytes]:
-    """A function from token id to its bytes; control tokens have none. Answers are remembered.
+def piece_reader(vocab: Any, *, special: bool = False) -> Callable[[int], bytes]:
+    """A function from token id to its bytes; control tokens have none unless `special`. Answers are remembered.
 
     It raises InputError for an id that is no token: llama.cpp would end the process.
     """
-    return _Pieces(vocab).__getitem__
+    return _Pieces(vocab, special).__getitem__
 
 
 class _Pieces(dict[int, bytes]):
     """Bytes by token id, read when they are first asked for; later they are found without a line of Python."""
 
-    def __init__(self, vocab: Any) -> None:
+    def __init__(self, vocab: Any, special: bool) -> None:
         super().__init__()
-        self._vocab = vocab
+        self._vocab, self._with_special = vocab, special
         self._n_vocab = llama_cpp.llama_vocab_n_tokens(vocab)
 
     def __missing__(self, token: int) -> bytes:
@@ -38,7 +38,7 @@ class _Pieces(dict[int, bytes]):
             raise InputError(
                 f"{token} is no token", f"this model has tokens 0 to {self._n_vocab - 1}"
             )
-        self[int(token)] = piece = _piece(self._vocab, int(token), special=False)
+        self[int(token)] = piece = _piece(self._vocab, int(token), special=self._with_special)
         return piece
 
 

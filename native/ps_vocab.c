@@ -1,0 +1,17 @@
+/* What a vocabulary says of its tokens, asked for all of them at once: from Python each question costs as much as hundreds here. */
+#include "ps_api.h"
+
+ps_status ps_vocab_with(const void *vocab, uint32_t attributes, int32_t *ids, int32_t room, int32_t *n) {
+    if (!vocab || !n || room < 0 || (room > 0 && !ids)) return PS_E_ARG;
+    if (!ps_api_ready()) return PS_E_UNBOUND;
+    const struct llama_vocab *const asked = vocab;
+    const int32_t n_tokens = ps_api.vocab_n_tokens(asked);
+    int32_t found = 0;
+    for (int32_t token = 0; token < n_tokens; token++) {
+        if (!(ps_api.vocab_get_attr(asked, token) & attributes)) continue;
+        if (found < room) ids[found] = token;
+        found++;
+    }
+    *n = found;
+    return PS_OK;
+}

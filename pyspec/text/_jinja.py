@@ -1,0 +1,186 @@
+"""A child that renders chat templates: programs out of model files, under limits of time and memory. Run by path.
+
+    python -I -S _jinja.py SYS_PATH_JSON ROOM
+
+It imports jinja2 and nothing else of others: what it takes to start is waited for by whoever asks first. ROOM is the bytes of
+memory that it may take beyond that. Each line of JSON on stdin is answered by one on stdout:
+
+    {"name", "source", "variables"}     compiles a template: {"text": ""}
+    {"name", "now", "arguments"}        renders it: {"text"}, {"raised"} with what the template itself said, or {"failed"} with
+                                        what went wrong in it
+
+or {"error"} for either, with what is wrong with the template. A task that takes more than SECONDS of the processor's time ends
+the process.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import sys
+from collections.abc import Iterator, Mapping
+from datetime import datetime
+from pathlib import Path
+from typing import Any, cast
+
+if __name__ == "__main__":  # the parent's import path, and never the working directory's files
+    sys.path[:] = json.loads(sys.argv[1])
+
+import jinja2
+from jinja2 import nodes
+from jinja2.ext import Extension, loopcontrols
+from jinja2.parser import Parser
+from jinja2.sandbox import ImmutableSandboxedEnvironment, SecurityError
+from jinja2.utils import Namespace
+
+SECONDS = 2.0
+MOST_TEXT = 1 << 20
+"""Characters of a rendered prompt, beyond eight times those of its conversation."""
+
+
+class Refusal(jinja2.TemplateError):  # type: ignore[misc, unused-ignore]  # without types where mypy runs
+    """What a template says by `raise_exception`."""
+
+
+class GenerationMarks(Extension):  # type: ignore[misc, unused-ignore]
+    """`{% generation %}` marks what a model shall learn; for a prompt its body is all there is."""
+
+    tags = {"generation"}  # noqa: RUF012 - as jinja2 declares it
+
+    def parse(self, parser: Parser) -> nodes.Node | list[nodes.Node]:
+        """The statements between the marks."""
+        next(parser.stream)
+        return cast(
+            "list[nodes.Node]", parser.parse_statements(("name:endgeneration",), drop_needle=True)
+        )
+
+
+class Attributes(Namespace):  # type: ignore[misc, unused-ignore]
+    """`namespace` without the names that lead into the interpreter."""
+
+    def __init__(*args: Any, **kwargs: Any) -> None:
+        self, *given = args
+        named = dict(*given, **kwargs)
+        for name in named:
+            _check(name)
+        Namespace.__init__(self, named)
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        _check(name)
+        super().__setitem__(name, value)
+
+
+def _check(name: object) -> None:
+    if str(name).startswith("_"):
+        raise SecurityError(f"an attribute cannot be called {name!r}")
+
+
+def _to_json(
+    value: Any,
+    ensure_ascii: bool = False,
+    indent: Any = None,
+    separators: Any = None,
+    sort_keys: bool = False,
+) -> str:
+    return json.dumps(
+        value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
+    )
+
+
+def _make_dict(*args: Any, **kwargs: Any) -> dict[Any, Any]:
+    """`dict` without the attributes of the class."""
+    return dict(*args, **kwargs)
+
+
+def _refuse(message: object) -> None:
+    raise Refusal(str(message))
+
+
+class Renderings:
+    """Compiled templates by name, in the environment that `transformers` gives them."""
+
+    def __init__(self) -> None:
+        self._environment = environment = ImmutableSandboxedEnvironment(
+            trim_blocks=True, lstrip_blocks=True, extensions=[GenerationMarks, loopcontrols]
+        )
+        environment.filters["tojson"] = _to_json
+        environment.globals["raise_exception"] = _refuse
+        environment.globals["strftime_now"] = self._date
+        environment.globals["dict"] = _make_dict
+        environment.globals["namespace"] = Attributes
+        self._templates: dict[str, jinja2.Template] = {}
+        self._now: float | None = None
+
+    def _date(self, form: str) -> str:
+        now = datetime.now() if self._now is None else datetime.fromtimestamp(self._now)  # noqa: DTZ005, DTZ006 - local
+        return now.strftime(form)
+
+    def answer(self, line: str) -> dict[str, str]:
+        """What one line comes to."""
+        try:
+            text = self._work(json.loads(line))
+        except Refusal as error:
+            return {"raised": str(error)[:1000]}
+        except MemoryError:
+            return {"error": "it needs too much memory"}
+        except Exception as error:  # noqa: BLE001 - a template may raise anything, RecursionError too
+            said = f"{type(error).__name__}: {str(error)[:300]}"
+            broken = isinstance(error, (jinja2.TemplateSyntaxError, RecursionError))
+            return {"error" if broken else "failed": said}
+        if len(text) > MOST_TEXT + 8 * len(line):
+            return {"error": "its text is too long"}
+        return {"text": text}
+
+    def _work(self, asked: Mapping[str, Any]) -> str:
+        name = asked["name"]
+        if "source" in asked:
+            variables = dict(asked["variables"])
+            self._templates[name] = self._environment.from_string(asked["source"], variables)
+            return ""
+        self._now = asked["now"]
+        return str(self._templates[name].render(asked["arguments"]))
+
+
+def _limit(room: int) -> None:
+    """No core file, no file to write, and so much memory beyond what is in use."""
+    with contextlib.suppress(ImportError, ValueError, OSError):  # Windows has no limits to set
+        import resource  # noqa: PLC0415 - absent on Windows
+
+        most = {resource.RLIMIT_CORE: 0, resource.RLIMIT_FSIZE: 0}
+        with contextlib.suppress(OSError):  # other systems do not say what is in use
+            pages = Path("/proc/self/statm").read_text(encoding="ascii").split()
+            most[resource.RLIMIT_AS] = int(pages[0]) * os.sysconf("SC_PAGE_SIZE") + room
+        for kind, size in most.items():
+            _, hard = resource.getrlimit(kind)
+            if hard == resource.RLIM_INFINITY or hard > size:
+                resource.setrlimit(kind, (size, size))
+
+
+@contextlib.contextmanager
+def _timed() -> Iterator[None]:
+    """Let the system end this process if what is inside takes too long; on Windows the parent does."""
+    if hasattr(signal, "setitimer"):
+        signal.setitimer(signal.ITIMER_PROF, SECONDS)
+    yield
+    if hasattr(signal, "setitimer"):
+        signal.setitimer(signal.ITIMER_PROF, 0)
+
+
+def main(room: int) -> None:
+    """Answer until the input ends."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent
+    out = os.fdopen(os.dup(1), "w", encoding="ascii")
+    os.dup2(2, 1)
+    renderings = Renderings()
+    _limit(room)
+    for line in sys.stdin:
+        with _timed():
+            reply = json.dumps(renderings.answer(line))
+        out.write(reply + "\n")
+        out.flush()
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[2]))

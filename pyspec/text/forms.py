@@ -1,0 +1,262 @@
+"""Conversations as clients write them, and as templates want them.
+
+OpenAI's form leaves open what templates disagree on: whether a call's arguments are an object or a string, whether no content is
+null or empty, whether content is text or a list of parts, whether there is a system turn at all. `standard` gives the form that
+`transformers` documents; each of `FORMS` changes one thing, for a template that would refuse or lose something otherwise.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from pyspec.errors import InputError
+
+Asked = dict[str, Any]
+"""What a template is rendered with: messages, tools, add_generation_prompt and whatever else it knows."""
+
+_REASONING = ("reasoning_content", "thinking", "reasoning")
+
+
+def standard(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Messages as text, arguments of calls as objects, reasoning under the names that templates read.
+
+    Raises InputError for a message without a role, content that is no text, or a call without a function.
+    """
+    return [_standard(message) for message in messages]
+
+
+def _standard(message: Mapping[str, Any]) -> dict[str, Any]:
+    if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
+        raise InputError("a message has no role")
+    made = {key: value for key, value in message.items() if key != "tokens"}
+    made["content"] = _text(message.get("content"))
+    reasoning = next((message[key] for key in _REASONING if message.get(key) is not None), None)
+    if reasoning is not None:
+        made = {"thinking": reasoning, **made, "reasoning_content": reasoning}
+    calls = message.get("tool_calls")
+    if calls:
+        made["tool_calls"] = [_call(call) for call in calls]
+    elif "tool_calls" in made:
+        del made["tool_calls"]  # templates ask whether it is there
+    return made
+
+
+def _text(content: Any) -> str | None:
+    if content is None or isinstance(content, str):
+        return content
+    parts = content if isinstance(content, list) else [content]
+    if not all(isinstance(part, dict) and isinstance(part.get("text"), str) for part in parts):
+        raise InputError("a message has content that is not text", "images and audio are not read")
+    return "".join(part["text"] for part in parts)
+
+
+def _call(call: Any) -> dict[str, Any]:
+    function = call.get("function") if isinstance(call, dict) else None
+    if not isinstance(function, dict) or not isinstance(function.get("name"), str):
+        raise InputError("a tool call in the messages has no function with a name")
+    arguments = function.get("arguments")
+    if isinstance(arguments, str):
+        try:
+            read = json.loads(arguments or "{}")
+        except (ValueError, RecursionError):
+            raise InputError("a tool call in the messages has arguments that are no JSON") from None
+        arguments = read if isinstance(read, dict) else arguments
+    return {**call, "function": {**function, "arguments": {} if arguments is None else arguments}}
+
+
+# -- other forms ----------------------------------------------------------------------------------------------------------
+
+
+def _with_messages(asked: Asked, change: Callable[[dict[str, Any]], dict[str, Any]]) -> Asked:
+    return {**asked, "messages": [change(message) for message in asked["messages"]]}
+
+
+_ROLES = {"developer": "system", "function": "tool"}
+
+
+def _known_roles(asked: Asked) -> Asked:
+    """Roles by their older names."""
+    return _with_messages(asked, lambda m: {**m, "role": _ROLES.get(m["role"], m["role"])})
+
+
+def _empty_contents(asked: Asked) -> Asked:
+    """Empty text where there is no content."""
+    return _with_messages(asked, lambda m: {**m, "content": m["content"] or ""})
+
+
+def _no_contents(asked: Asked) -> Asked:
+    """No content beside calls where it is empty."""
+    return _with_messages(
+        asked, lambda m: {**m, "content": None} if m.get("tool_calls") and not m["content"] else m
+    )
+
+
+def _no_tools(asked: Asked) -> Asked:
+    """An empty list where there are no tools, for templates that were written for tools alone."""
+    return asked if asked.get("tools") else {**asked, "tools": [], "functions": "[]"}
+
+
+def _tools_renamed(asked: Asked) -> Asked:
+    """Tools under the other names that templates know."""
+    tools = asked.get("tools")
+    if not tools:
+        return asked
+    functions = [tool.get("function", tool) for tool in tools]
+    return {
+        **asked,
+        "xml_tools": tools,
+        "functions": json.dumps(functions, ensure_ascii=False, indent=4),
+    }
+
+
+def _written_arguments(asked: Asked) -> Asked:
+    """Arguments of calls as JSON text."""
+
+    def change(message: dict[str, Any]) -> dict[str, Any]:
+        calls = message.get("tool_calls")
+        return {**message, "tool_calls": list(map(_written, calls))} if calls else message
+
+    return _with_messages(asked, change)
+
+
+def _written(call: dict[str, Any]) -> dict[str, Any]:
+    arguments = call["function"]["arguments"]
+    if not isinstance(arguments, str):
+        arguments = json.dumps(arguments, ensure_ascii=False)
+    return {**call, "function": {**call["function"], "arguments": arguments}}
+
+
+def _parts(asked: Asked) -> Asked:
+    """Contents as lists of parts."""
+
+    def change(message: dict[str, Any]) -> dict[str, Any]:
+        text = message["content"]
+        parts = [{"type": "text", "text": text}] if isinstance(text, str) else text
+        return {**message, "content": parts}
+
+    return _with_messages(asked, change)
+
+
+def _system_in_front(asked: Asked) -> Asked:
+    """The system text in front of the first user's."""
+    first, *rest = asked["messages"] or [{}]
+    if first.get("role") not in ("system", "developer") or not isinstance(first["content"], str):
+        return asked
+    if not rest or rest[0]["role"] != "user" or not isinstance(rest[0]["content"], str):
+        return {**asked, "messages": [{"role": "user", "content": first["content"]}, *rest]}
+    joined = {**rest[0], "content": f"{first['content']}\n\n{rest[0]['content']}"}
+    return {**asked, "messages": [joined, *rest[1:]]}
+
+
+def _tools_in_words(asked: Asked) -> Asked:
+    """Tools told of in the system text, calls and results as text, in the form that Hermes and Qwen models were trained on."""
+    messages = [_call_in_words(message) for message in asked["messages"]]
+    if asked.get("tools"):
+        text = tools_text([tool.get("function", tool) for tool in asked["tools"]])
+        if messages and messages[0]["role"] == "system":
+            first = {**messages[0], "content": f"{messages[0]['content']}\n\n{text}"}
+            messages = [first, *messages[1:]]
+        else:
+            messages = [{"role": "system", "content": text}, *messages]
+    return {**asked, "tools": None, "messages": messages}
+
+
+def _call_in_words(message: dict[str, Any]) -> dict[str, Any]:
+    if message["role"] in ("tool", "function"):
+        return {
+            "role": "user",
+            "content": f"<tool_response>\n{message['content']}\n</tool_response>",
+        }
+    calls = message.get("tool_calls")
+    if not calls:
+        return message
+    made = {key: value for key, value in message.items() if key != "tool_calls"}
+    written = [_in_words(call["function"]) for call in calls]
+    return {**made, "content": "\n".join(filter(None, [message["content"], *written]))}
+
+
+def _in_words(function: Mapping[str, Any]) -> str:
+    call = {"name": function["name"], "arguments": function["arguments"]}
+    return f"<tool_call>\n{json.dumps(call, ensure_ascii=False)}\n</tool_call>"
+
+
+def tools_text(functions: Sequence[Mapping[str, Any]]) -> str:
+    """What a model is told of its tools whose template knows none."""
+    lines = "\n".join(
+        json.dumps({"type": "function", "function": function}, ensure_ascii=False)
+        for function in functions
+    )
+    return (
+        f"These functions can be called, one a line:\n<tools>\n{lines}\n</tools>\n"
+        "If one of them helps, call it by writing its name and arguments as JSON between tags:\n"
+        '<tool_call>\n{"name": "...", "arguments": {...}}\n</tool_call>'
+    )
+
+
+FORMS: Mapping[str, Callable[[Asked], Asked]] = {
+    "empty": _empty_contents,
+    "null": _no_contents,
+    "written": _written_arguments,
+    "roles": _known_roles,
+    "parts": _parts,
+    "untooled": _no_tools,
+    "renamed": _tools_renamed,
+    "front": _system_in_front,
+    "words": _tools_in_words,
+}
+
+CHOICES: Sequence[tuple[str, ...]] = (
+    (),
+    *((name,) for name in FORMS),
+    ("empty", "written"),
+    ("null", "written"),
+    ("renamed", "empty", "written"),
+    ("renamed", "null", "written"),
+    ("roles", "front"),
+    ("untooled", "front"),
+    ("words", "front"),
+    ("roles", "words"),
+    ("roles", "words", "front"),
+    ("untooled", "roles", "words"),
+)
+"""Forms by themselves and together, in the order in which they are tried."""
+
+SAID = {
+    "front": "this model's chat template has no place for a system text: it goes in front of the first user's",
+    "words": "this model's chat template knows no tools: they are told of in the system text",
+}
+"""What users hear of a form that changes words."""
+
+
+def spoken(asked: Asked, names: Sequence[str]) -> Asked:
+    """A conversation in some forms, one after the other."""
+    for name in names:
+        asked = FORMS[name](asked)
+    return asked
+
+
+# -- whether everything is there -----------------------------------------------------------------------------------------
+
+
+def missing(text: str, asked: Asked) -> int:
+    """How much of a conversation is not in its rendering as it should be: 0 for nothing."""
+    messages = asked["messages"]
+    calls = [call["function"] for message in messages for call in message.get("tool_calls") or ()]
+    wanted = [function["name"] for function in calls]
+    wanted += [tool.get("function", tool).get("name") for tool in asked.get("tools") or ()]
+    if messages and messages[0]["role"] in ("system", "developer"):
+        wanted.append(messages[0]["content"])
+    if messages and messages[-1]["role"] in ("user", "tool", "function"):
+        wanted.append(messages[-1]["content"])
+    lost = sum(not _is_in(text, want) for want in wanted if isinstance(want, str))
+    given = [function["arguments"] for function in calls]
+    lost += sum(str(each) in text for each in given if each and isinstance(each, dict))
+    # the last two: as Python would write what is no text
+    return lost + (text.count("None") if any(m["content"] is None for m in messages) else 0)
+
+
+def _is_in(text: str, wanted: str) -> bool:
+    wanted = wanted.strip()
+    return wanted in text or json.dumps(wanted, ensure_ascii=False)[1:-1] in text

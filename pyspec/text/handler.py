@@ -1,0 +1,54 @@
+"""A chat template under the name that llama-cpp-python has for such: a chat handler."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import llama_cpp
+from llama_cpp import llama_chat_format
+
+from pyspec.text.template import ChatTemplate
+
+
+def chat_handler(template: ChatTemplate, text_of: Callable[[int], str], eos: int) -> Any:
+    """A chat handler of llama-cpp-python's kind, whose prompts are the template's tokens."""
+    eos_text = text_of(eos) if eos >= 0 else ""
+    ends = llama_cpp.StoppingCriteriaList([lambda tokens, _: tokens[-1] == eos])
+    stop = [*filter(None, [eos_text]), *template.stop]
+
+    def answer(
+        *,
+        llama: Any,
+        messages: Any,
+        tools: Any = None,
+        chat_template_kwargs: Any = None,
+        **rest: Any,
+    ) -> Any:
+        told = tools or [
+            {"type": "function", "function": each} for each in rest.get("functions") or ()
+        ]
+        if rest.get("tool_choice") == "none" or rest.get("function_call") == "none":
+            told = None
+        arguments = chat_template_kwargs or llama.in_chat.args
+        tokens = template.prompt(messages, tools=told, arguments=arguments)
+        response = llama_chat_format.ChatFormatterResponse(
+            prompt="", stop=stop, stopping_criteria=ends, added_special=True
+        )
+        complete = llama_chat_format.chat_formatter_to_chat_completion_handler(lambda **_: response)
+        prompted = _Prompted(llama, tokens)
+        return complete(llama=prompted, messages=messages, tools=tools, **rest)
+
+    return answer
+
+
+class _Prompted:
+    """A model as a chat handler sees it: its prompt has been made already."""
+
+    def __init__(self, llama: Any, tokens: list[int]) -> None:
+        self.verbose, self.create_completion = llama.verbose, llama.create_completion
+        self._tokens = tokens
+
+    def tokenize(self, _text: bytes, **_: Any) -> list[int]:
+        """The prompt."""
+        return self._tokens

@@ -1,0 +1,168 @@
+"""The parent's side of the child that renders chat templates (`_jinja.py`)."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import signal
+import subprocess
+import sys
+import threading
+import weakref
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from pyspec.errors import InputError, TemplateError
+
+_SCRIPT = Path(__file__).with_name("_jinja.py")
+
+MOST_SOURCE = 1 << 20
+"""Characters of a template."""
+
+ROOM = 256 << 20
+"""Bytes of memory that a rendering may take."""
+
+PATIENCE_S = 20.0 if hasattr(signal, "setitimer") else 5.0
+"""For an answer of the child. Its own clock counts the processor's time, so this is for a machine that is at its limit."""
+
+
+class Renderer:
+    """A child that renders templates: begun by `start`, or by the first rendering, and ended by `close` or with this object.
+
+    One that dies is begun anew by the next rendering; a template that killed it is not tried again. Safe from any thread.
+    """
+
+    def __init__(self) -> None:
+        self._child: subprocess.Popen[bytes] | None = None
+        self._lock = threading.Lock()
+        self._lines: dict[str, str] = {}
+        self._unread: list[str] = []  # templates the child has not answered for yet
+        self._broken: dict[str, str] = {}
+
+    def start(self) -> None:
+        """Begin the child; nothing is waited for."""
+        with self._lock:
+            self._started()
+
+    def add(self, name: str, source: str, variables: Mapping[str, str]) -> None:
+        """Give a template a name; whether it can be used is known when it is rendered."""
+        with self._lock:
+            self._broken.pop(name, None)
+            if len(source) > MOST_SOURCE:
+                self._broken[name] = f"it has more than {MOST_SOURCE} characters"
+                return
+            self._lines[name] = json.dumps(
+                {"name": name, "source": source, "variables": dict(variables)}
+            )
+            if self._child is not None:
+                self._send(self._child, self._lines[name])
+                self._unread.append(name)
+
+    def render(self, name: str, arguments: Mapping[str, Any], now: float | None = None) -> str:
+        """The text of a conversation. now: what `strftime_now` shows, in seconds since 1970; None for the moment.
+
+        Raises InputError where the template refuses the conversation, TemplateError where it fails.
+        """
+        try:
+            line = json.dumps({"name": name, "now": now, "arguments": arguments})
+        except (TypeError, ValueError, RecursionError) as error:
+            raise InputError(f"the conversation is no JSON: {error}") from None
+        with self._lock:
+            child = self._ready()
+            if name in self._broken:
+                raise _failed(self._broken[name])
+            self._send(child, line)
+            reply = self._reply(child)
+        if isinstance(reply.get("text"), str):
+            return str(reply["text"])
+        for key, does in (("raised", "refuses"), ("failed", "fails at")):
+            if key in reply:
+                raise InputError(
+                    f"the model's chat template {does} this conversation: {reply[key]}",
+                    "change its turns, or give another --chat-template",
+                )
+        raise _failed(reply.get("error"))
+
+    def close(self) -> None:
+        """End the child."""
+        with self._lock:
+            self._end()
+
+    # -- with the lock held ------------------------------------------------------------------------
+
+    def _started(self) -> subprocess.Popen[bytes]:
+        if self._child is not None and self._child.poll() is None:
+            return self._child
+        self._end()
+        path = json.dumps([p or str(Path.cwd()) for p in sys.path])
+        self._child = child = subprocess.Popen(
+            [sys.executable, "-I", "-S", str(_SCRIPT), path, str(ROOM)],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+            cwd=Path(sys.executable).anchor,
+        )  # fmt: skip
+        self._ended = weakref.finalize(self, _end, child)
+        for name, line in self._lines.items():
+            if name not in self._broken:
+                self._send(child, line)
+                self._unread.append(name)
+        return child
+
+    def _ready(self) -> subprocess.Popen[bytes]:
+        """The child, once it is known what became of the templates that were sent."""
+        child = self._started()
+        while self._unread:
+            name = self._unread.pop(0)
+            reply = self._reply(child)
+            if "text" not in reply:
+                self._broken[name] = str(reply.get("error") or reply.get("failed") or _SLOW)
+            child = self._started()  # another one, if it died of it
+        return child
+
+    @staticmethod
+    def _send(child: subprocess.Popen[bytes], line: str) -> None:
+        timer = threading.Timer(PATIENCE_S, child.kill)
+        timer.start()
+        try:
+            with contextlib.suppress(OSError):  # it has died; its answer will be missing
+                if child.stdin is not None:
+                    child.stdin.write(line.encode() + b"\n")
+                    child.stdin.flush()
+        finally:
+            timer.cancel()
+
+    def _reply(self, child: subprocess.Popen[bytes]) -> dict[str, Any]:
+        """One line of the child; without one it is ended."""
+        timer = threading.Timer(PATIENCE_S, child.kill)
+        timer.start()
+        try:
+            reply = json.loads(child.stdout.readline() if child.stdout is not None else b"")
+        except (OSError, ValueError, RecursionError):
+            reply = None
+        finally:
+            timer.cancel()
+        if isinstance(reply, dict):
+            return reply
+        self._end()
+        return {}
+
+    def _end(self) -> None:
+        child, self._child = self._child, None
+        self._unread.clear()
+        if child is not None:
+            self._ended()
+
+
+_SLOW = "it takes too long or too much memory"
+
+
+def _failed(reason: Any) -> TemplateError:
+    return TemplateError(
+        f"the model's own chat template cannot be used: {reason or _SLOW}",
+        "give one with --chat-template FILE, or none for plain words",
+    )
+
+
+def _end(child: subprocess.Popen[bytes]) -> None:
+    with contextlib.suppress(OSError), child:
+        child.kill()
