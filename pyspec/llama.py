@@ -28,7 +28,7 @@ from pyspec.tokens import Token
 __all__ = ["OFF", "Piece", "Speculation", "SpeculativeLlama", "install", "stream_text", "uninstall"]
 
 _Method = TypeVar("_Method", bound=Callable[..., Any])
-
+_NOT_ITS = ("self", "speculation", "chat_template_kwargs", "__class__")
 _STRICT = Strict()
 _LEAST = 1e-9
 """The top_p that leaves one token, as llama.cpp does for 0 and below."""
@@ -41,8 +41,7 @@ def _file_of(model: str | os.PathLike[str]) -> str:
 
 def _given(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """The arguments of a method by name, from its locals(): they go on to llama-cpp-python under the same names."""
-    ours = ("self", "speculation", "chat_template_kwargs", "__class__")
-    return {k: v for k, v in arguments.items() if k not in ours}
+    return {k: v for k, v in arguments.items() if k not in _NOT_ITS}
 
 
 def _like(method: _Method) -> Callable[[Callable[..., Any]], _Method]:

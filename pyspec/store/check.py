@@ -249,10 +249,10 @@ def _signal_name(number: int) -> str:
         return f"signal {number}"
 
 
-def command_of(task: str, script: Path = _SCRIPT) -> list[str]:
+def command_of(task: str, script: Path | None = None) -> list[str]:
     """The command that does a task of `_child.py`, or of another script, with this process's import path."""
     path = json.dumps([p or str(Path.cwd()) for p in sys.path])
-    return [sys.executable, "-c", _START, path, str(script), task]
+    return [sys.executable, "-c", _START, path, str(script or _SCRIPT), task]
 
 
 def environment_of(*, gpu: bool) -> dict[str, str]:
