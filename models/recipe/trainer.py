@@ -139,16 +139,16 @@ class Trainer:
     def save(self) -> None:
         """Replace the checkpoint in one move, and write the curve beside it."""
         state: dict[str, Any] = {
-            "shape": self.student.shape.as_dict(),
+            "shape": _plain(self.student.shape.as_dict()),
             "student": {
                 k: v for k, v in self.student.state_dict().items() if k not in _fixed(self.student)
             },
-            "optimiser": self.optimiser.state_dict(),
-            "at": [self.step, self.epoch, self.place, self.seconds],
-            "curve": self.curve,
-            "plan": asdict(self.plan),
-            **self.fixed,
-            "target": self.corpus.meta.target_sha256,
+            "optimiser": _plain(self.optimiser.state_dict()),
+            "at": _plain([self.step, self.epoch, self.place, self.seconds]),
+            "curve": _plain(self.curve),
+            "plan": _plain(asdict(self.plan)),
+            **_plain(self.fixed),
+            "target": str(self.corpus.meta.target_sha256),
         }
         try:
             torch.save(state, self.folder / "student.pt.new")
@@ -227,12 +227,27 @@ def _line(step: int, parts: dict[str, float]) -> str:
     return f"step {step} loss {parts['loss']:.3f} agreement {parts['agree1']:.3f}"
 
 
+def _plain(value: Any) -> Any:
+    """The same in Python's numbers and torch's tensors: a checkpoint is read without running what is in it."""
+    if isinstance(value, np.ndarray):
+        return torch.from_numpy(np.ascontiguousarray(value))
+    if isinstance(value, dict):
+        return {key: _plain(inner) for key, inner in value.items()}
+    if isinstance(value, (list, tuple)):
+        return type(value)(map(_plain, value))
+    return value.item() if isinstance(value, np.generic) else value
+
+
 def read_checkpoint(path: Path) -> dict[str, Any]:
     """A run's checkpoint; raises `TrainingError` when it is missing or damaged."""
     try:
-        return dict(torch.load(path, weights_only=True))
+        state = dict(torch.load(path, weights_only=True))
     except (OSError, RuntimeError, EOFError, pickle.UnpicklingError) as error:
         raise TrainingError(f"{path} cannot be read", "train again into another folder") from error
+    if "head" in state:
+        head = state["head"].items()
+        state["head"] = {k: v.numpy() if isinstance(v, Tensor) else v for k, v in head}
+    return state
 
 
 def write_curve(folder: Path, curve: list[dict[str, float]]) -> None:
