@@ -26,10 +26,9 @@ if TYPE_CHECKING:
         Piece,
         Speculation,
         SpeculativeLlama,
-        install,
         stream_text,
-        uninstall,
     )
+    from pyspec.replace import install, uninstall
     from pyspec.sampling import Sampling
     from pyspec.text.template import ChatTemplate, Message
     from pyspec.tokens import Source, Step, Token
@@ -48,9 +47,9 @@ _HOMES = {
     "SpeculativeLlama": "llama",
     "Step": "tokens",
     "Token": "tokens",
-    "install": "llama",
+    "install": "replace",
     "stream_text": "llama",
-    "uninstall": "llama",
+    "uninstall": "replace",
 }
 
 __all__ = [

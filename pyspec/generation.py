@@ -20,6 +20,7 @@ from pyspec.engine.session import UNLIMITED
 from pyspec.errors import EngineBusy, InputEncoding, InputError
 from pyspec.limits import check_ranges
 from pyspec.mirror import Closed, Mirror, closed_error
+from pyspec.notebook import SpeculationBlock
 from pyspec.offload import asked_layers
 from pyspec.options import AnswerOptions, Drafting, Speculation, result_block
 from pyspec.policy.lengths import Length, make_policy, parse_length
@@ -360,8 +361,9 @@ class Generation(Mirror):
                 self._adopt(assembly.session.tokens, assembly.session.held)
         report = assembly.session.report
         if report is not None:
-            self.last_speculation = result_block(assembly, report, policy, rule, speculation)
-            timings = self.last_speculation["timings"]
+            block = result_block(assembly, report, policy, rule, speculation)
+            self.last_speculation = SpeculationBlock(block, report.said, self)
+            timings = block["timings"]
             self.last_timings = {"load_ms": round(self.load_ms, 2), **timings}
 
     # -- the rest ------------------------------------------------------------------------------------------------------

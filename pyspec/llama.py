@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import wraps
+from html import escape
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -16,8 +17,10 @@ from llama_cpp.llama_tokenizer import BaseLlamaTokenizer
 
 from pyspec.errors import EngineError
 from pyspec.generation import Generation
+from pyspec.notebook import model_line, shown_as
 from pyspec.offload import AUTO, placed
 from pyspec.options import OFF, Speculation
+from pyspec.progress import busy, store_progress
 from pyspec.rules import Strict, Verification
 from pyspec.sampling import Sampling
 from pyspec.store.locate import resolve
@@ -25,18 +28,24 @@ from pyspec.text.answer import AnswerReader
 from pyspec.text.parts import WholeAnswer
 from pyspec.tokens import Token
 
-__all__ = ["OFF", "Piece", "Speculation", "SpeculativeLlama", "install", "stream_text", "uninstall"]
+__all__ = ["OFF", "Piece", "Speculation", "SpeculativeLlama", "stream_text"]
 
 _Method = TypeVar("_Method", bound=Callable[..., Any])
 _NOT_ITS = ("self", "speculation", "chat_template_kwargs", "__class__")
 _STRICT = Strict()
+_PATIENCE_S = 1.0
+"""Seconds of loading from which on a terminal says so."""
+
 _LEAST = 1e-9
 """The top_p that leaves one token, as llama.cpp does for 0 and below."""
 
 
 def _file_of(model: str | os.PathLike[str]) -> str:
     """The file that a path or a name stands for; raises ModelNotFound where it is neither."""
-    return str(model) if Path(model).exists() else str(resolve(model))
+    if Path(model).exists():
+        return str(model)
+    with store_progress() as progress:
+        return str(resolve(model, progress))
 
 
 def _given(arguments: Mapping[str, Any]) -> dict[str, Any]:
@@ -150,7 +159,9 @@ class SpeculativeLlama(Generation):
         if foreign is not None and draft == "auto":
             given["draft"] = foreign
         self._ours = {name: given[name] for name in _OWN_ARGUMENTS}
-        super().__init__(**given | {"model_path": _file_of(model_path)})
+        file = _file_of(model_path)
+        with busy(f"loading {Path(file).stem}", after_s=_PATIENCE_S):
+            super().__init__(**given | {"model_path": file})
 
     @property
     def placed(self) -> str:
@@ -194,7 +205,7 @@ class SpeculativeLlama(Generation):
         """
         given = _given(locals())
         with self._binding(speculation):
-            return super().create_completion(**given)
+            return shown_as(super().create_completion(**given))
 
     @_like(create_completion)
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -240,7 +251,7 @@ class SpeculativeLlama(Generation):
         with self._binding(speculation), self.templating(chat_template_kwargs):
             result = super().create_chat_completion(**given)
         if isinstance(result, dict):
-            return {**result, "speculation": self.last_speculation}
+            return shown_as({**result, "speculation": self.last_speculation})
         return self._marked(result)
 
     def generate(
@@ -291,6 +302,12 @@ class SpeculativeLlama(Generation):
             logits_processor=logits_processor,
         )
 
+    def __repr__(self) -> str:
+        return model_line(self)
+
+    def _repr_html_(self) -> str:
+        return f"<code>{escape(model_line(self))}</code>"
+
     def __getstate__(self) -> dict[str, Any]:
         state: dict[str, Any] = super().__getstate__()
         layers = {"n_gpu_layers": AUTO} if self.fits_itself else {}
@@ -301,41 +318,6 @@ _OWN_ARGUMENTS = (
     "draft", "companion", "verification", "length", "draft_n_gpu_layers", "draft_type_k", "draft_type_v",
     "devices", "draft_devices", "wait", "trust", "extra_buffers", "chat_template", "template_args",
 )  # fmt: skip
-
-
-# -- `llama_cpp.Llama` made ours, for libraries that build their own ---------------------------------------------------
-
-
-_defaults: dict[str, Any] | None = None
-
-
-class InstalledLlama(SpeculativeLlama):
-    """What `llama_cpp.Llama(...)` makes after `install`: what the caller says, then what `install` was told."""
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **{**(_defaults or {}), **kwargs})
-
-
-def _make(cls: type, *_args: object, **_kwargs: object) -> object:
-    ours = cls is llama_cpp.Llama and _defaults is not None
-    return object.__new__(InstalledLlama if ours else cls)
-
-
-def install(**defaults: Any) -> None:
-    """Let `llama_cpp.Llama(...)` make `SpeculativeLlama`s, wherever that class was imported already.
-
-    defaults: arguments of `SpeculativeLlama` for what a library does not say itself, such as `draft` or `verification`.
-    Objects that exist stay what they are; subclasses of others do, too. Calling it again replaces the defaults.
-    """
-    global _defaults  # noqa: PLW0603 - the class is one for the whole process, too
-    _defaults = defaults
-    llama_cpp.Llama.__new__ = _make
-
-
-def uninstall() -> None:
-    """Let `llama_cpp.Llama(...)` make its own objects again."""
-    global _defaults  # noqa: PLW0603 - as above
-    _defaults = None
 
 
 # -- answers as text ---------------------------------------------------------------------------------------------------------

@@ -195,6 +195,11 @@ class Mirror(TargetLlama):
             row = np.array(np.ctypeslib.as_array(pointer, (self._n_vocab,)))
             self._rows = ScoreRows(self.n_tokens - 1, [row], self._n_vocab)
 
+    @property
+    def is_open(self) -> bool:
+        """Whether the model can answer: loaded, and not closed."""
+        return not isinstance(getattr(self, "_model", Closed()), Closed)
+
     def _begin_rows(
         self, tokens: Sequence[int], keep: bool, prompt: bool
     ) -> list[npt.NDArray[np.float32]] | None:

@@ -13,7 +13,7 @@ import msgspec
 
 from pyspec.cli.command import command, option, tell
 from pyspec.cli.options import DraftOptions, ModelOptions, open_model
-from pyspec.cli.streams import run_progress, stdout_console, store_progress
+from pyspec.cli.streams import run_progress, stdout_console
 from pyspec.display import counted
 from pyspec.errors import OptionError
 from pyspec.llama import SpeculativeLlama
@@ -34,6 +34,7 @@ from pyspec.measure.simulate import save_rounds
 from pyspec.measure.tasks import Options, Question, Task, load_questions, parse_modes, select
 from pyspec.measure.variants import SideBySide, answer_all, parse_variants
 from pyspec.profiles import forget, save_prior
+from pyspec.progress import store_progress
 from pyspec.store.locate import resolve
 from pyspec.store.machine import default_threads
 from pyspec.store.sources import load_manifest

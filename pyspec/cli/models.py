@@ -14,9 +14,10 @@ import click
 from rich.console import Console
 
 from pyspec.cli.command import LAYERS, Subcommand, command, model_names, option, tell
-from pyspec.cli.streams import busy, print_listing, run_progress, store_progress
+from pyspec.cli.streams import print_listing, run_progress
 from pyspec.display import safe
 from pyspec.errors import ModelNotFound, OptionError, PyspecError
+from pyspec.progress import busy, store_progress
 from pyspec.store.drafts import Candidate, candidates, fitting
 from pyspec.store.fetch import (
     CONVERSIONS,

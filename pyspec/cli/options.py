@@ -15,11 +15,11 @@ import click
 import llama_cpp
 
 from pyspec.cli.command import LAYERS, TEXT, model_names, option, tell
-from pyspec.cli.streams import busy, store_progress
 from pyspec.display import safe
 from pyspec.errors import OptionError
 from pyspec.llama import Speculation, SpeculativeLlama
 from pyspec.offload import AUTO
+from pyspec.progress import busy, store_progress
 from pyspec.rules import Margin, Strict, Verification
 from pyspec.sampling import Sampling
 from pyspec.store.devices import add_rpc_servers, parse_devices, require_devices

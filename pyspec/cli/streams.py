@@ -23,12 +23,10 @@ from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
     Progress,
-    TaskID,
     TextColumn,
     TimeElapsedColumn,
     TimeRemainingColumn,
 )
-from rich.status import Status
 
 from pyspec.chat import TWICE_S
 from pyspec.cli.command import tell
@@ -38,7 +36,7 @@ from pyspec.store.files import utf8
 from pyspec.tables import TextTable, print_table
 
 if TYPE_CHECKING:
-    from pyspec.store.fetch import Progress as StoreProgress
+    pass
 
 _PATIENCE_S = 2.0
 """How long stdin may give nothing beside a prompt before that is said."""
@@ -127,45 +125,6 @@ def screen_of(color: str) -> Screen:
         if hasattr(stream, "reconfigure"):  # a terminal that lacks a character is no reason to end
             stream.reconfigure(errors="replace")
     return Screen(console_of(color), console_of(color, stderr=True))
-
-
-@contextmanager
-def store_progress() -> Iterator[StoreProgress]:
-    """Gives the callback that `resolve`, `fetch` and `convert` take.
-
-    The bar appears with the first call, on a terminal only; elsewhere each new activity is one
-    line, so that logs say what took the time. Nothing appears when nothing has to be done.
-    """
-    console = Console(stderr=True)
-    columns = (
-        TextColumn("{task.description}", markup=False),
-        BarColumn(),
-        TextColumn("{task.fields[done]}"),
-    )
-    bar = Progress(*columns, TimeRemainingColumn(), console=console, transient=True)
-    tasks: dict[str, TaskID] = {}
-
-    def show(what: str, done: int, total: int) -> None:
-        what = safe(what)
-        if what not in tasks:
-            if console.is_terminal:
-                bar.start()
-            else:
-                console.print(f"{what} ...", markup=False, highlight=False)
-            tasks[what] = bar.add_task(what, total=total or None, done="")
-        count = f"{done / 1e6:.0f}/{total / 1e6:.0f} MB" if total >= 1e6 else f"{done}/{total}"
-        bar.update(tasks[what], completed=done, total=total or None, done=count if total else "")
-
-    try:
-        yield show
-    finally:
-        if bar.live.is_started:  # stopping an idle bar prints an empty line
-            bar.stop()
-
-
-def busy(what: str) -> Status:
-    """Says what takes a moment while it does, inside `with`, on a terminal only."""
-    return Console(stderr=True).status(safe(what))
 
 
 LINE_S = 10.0

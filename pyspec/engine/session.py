@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from threading import Lock
@@ -19,7 +19,7 @@ from pyspec.engine.runs import Run
 from pyspec.errors import Cancelled, ContextOverflow, EngineBusy
 from pyspec.policy.types import Policy
 from pyspec.store.drafts import States
-from pyspec.tokens import Step, Tally, Timings
+from pyspec.tokens import Step, Tally, Timings, Token
 
 PREFILL_CHUNK = 256
 """Prompt tokens a decode: small enough for progress and cancelling, large enough for the matrix kernels."""
@@ -30,13 +30,14 @@ UNLIMITED = 2**31 - 1
 
 @dataclass(slots=True)
 class Report:
-    """What one answer did; filled while it runs."""
+    """What one answer did; filled while it runs. said: its tokens."""
 
     tally: Tally
     timings: Timings
     prompt_tokens: int
     prompt_kept: int
     finish_reason: str | None = None
+    said: Sequence[Token] = ()
 
 
 class Session:
@@ -101,12 +102,14 @@ class Session:
             raise ContextOverflow(self.n_ctx, n_prompt)
         clock = _Clock(self.engine)
         kept = self._begin(run, held)
-        turn = self._turn
+        turn, said = self._turn, list[Token]()
         try:
             if run.remaining > 0:
                 self._prefill(turn, n_prompt, progress)
                 clock.prompt_read()
-                yield from self._rounds(turn, run, policy, clock)
+                for step in self._rounds(turn, run, policy, clock):
+                    said += step.tokens
+                    yield step
         except Cancelled:
             run.finish_reason = "cancelled"
             yield Step((), "cancelled")
@@ -115,7 +118,12 @@ class Session:
                 self._in_flight = self.cancelling = False
                 self.engine.cancel(raised=False)
                 self.report = Report(
-                    run.tally, clock.timings(run.tally.tokens), n_prompt, kept, run.finish_reason
+                    run.tally,
+                    clock.timings(run.tally.tokens),
+                    n_prompt,
+                    kept,
+                    run.finish_reason,
+                    said,
                 )
 
     @contextmanager

@@ -1,0 +1,64 @@
+"""What takes a while says so once, and only where somebody looks."""
+
+from __future__ import annotations
+
+import io
+import time
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from pyspec import progress
+
+
+@pytest.fixture
+def terminal(monkeypatch: pytest.MonkeyPatch) -> io.StringIO:
+    """What a terminal shows on stderr."""
+    out = io.StringIO()
+    made = Console(file=out, force_terminal=True, width=80)
+    monkeypatch.setattr(progress, "Console", lambda **_: made)
+    return out
+
+
+def test_what_takes_long_is_said(terminal: io.StringIO) -> None:
+    """At once, or after some time."""
+    with progress.busy("loading x", after_s=0.01):
+        time.sleep(0.2)
+    assert "loading x" in terminal.getvalue()
+
+
+def test_what_is_quick_is_not_said(terminal: io.StringIO) -> None:
+    """A line that comes and goes only flickers."""
+    with progress.busy("loading x", after_s=60.0):
+        pass
+    assert "loading x" not in terminal.getvalue()
+
+
+def test_one_inside_another_says_nothing(terminal: io.StringIO) -> None:
+    """A terminal has one such line."""
+    with progress.busy("outer"), progress.busy("inner"):
+        pass
+    assert "inner" not in terminal.getvalue()
+
+
+def test_nobody_is_told_where_nobody_looks(capsys: pytest.CaptureFixture[str]) -> None:
+    """Pipes and logs stay clean."""
+    with progress.busy("loading x"):
+        pass
+    assert capsys.readouterr().err == ""
+
+
+def test_a_class_that_fetches_shows_it(
+    monkeypatch: pytest.MonkeyPatch, tiny_ascii: Any, capsys: Any
+) -> None:
+    """By a name that is not here yet."""
+    import pyspec.llama
+
+    def fetched(_name: str, show: Any) -> Any:
+        show("fetching some-model", 1, 2)
+        return tiny_ascii
+
+    monkeypatch.setattr(pyspec.llama, "resolve", fetched)
+    with pyspec.llama.SpeculativeLlama("some-model", draft="none", n_threads=1):
+        assert "fetching some-model ..." in capsys.readouterr().err
