@@ -44,7 +44,7 @@ def play(
     companion: bool = False, lookup: bool = False,
 ) -> float:  # fmt: skip
     """Tokens per ms in the second half of the answers."""
-    greedy = Learned().under(relaxing=False, sampled=False)
+    greedy = Learned().under("greedy", relaxing=False)
     policy = kind(costs.curve(), greedy, companion=companion)
     half = len(answers) // 2
     texts = answers if lookup else _by_model(answers)

@@ -23,8 +23,8 @@ static bool special(const ps_engine *engine, int32_t token) {
     return ps_api.vocab_is_eog(vocab, token) || ps_api.vocab_is_control(vocab, token);
 }
 
-/* What the target's sampler chain chooses at a row; the chain sees every raw logit. */
-static ps_status sample(trial *t, const float *row, int32_t *chosen) {
+/* What the target's sampler chain makes of a row; it sees every raw logit. */
+static ps_status apply_chain(trial *t, const float *row) {
     ps_engine *const engine = t->engine;
     const size_t n_vocab = (size_t)engine->n_vocab;
     if (!engine->candidates) engine->candidates = malloc(n_vocab * sizeof *engine->candidates);
@@ -34,17 +34,45 @@ static ps_status sample(trial *t, const float *row, int32_t *chosen) {
     }
     t->force = (struct llama_token_data_array){engine->candidates, n_vocab, -1, false};
     ps_api.sampler_apply(t->sampler, &t->force);
+    return PS_OK;
+}
+
+/* What the chain chooses. */
+static ps_status sample(trial *t, const float *row, int32_t *chosen) {
+    PS_TRY(apply_chain(t, row));
     PS_FAIL_IF(t->force.selected < 0 || (size_t)t->force.selected >= t->force.size, PS_E_SAMPLER);
     const struct llama_token_data found = t->force.data[t->force.selected];
-    PS_FAIL_IF(found.id < 0 || found.id >= engine->n_vocab, PS_E_SAMPLER);
+    PS_FAIL_IF(found.id < 0 || found.id >= t->engine->n_vocab, PS_E_SAMPLER);
     /* a grammar that allows nothing more leaves no logit; accepting one of its tokens would throw through this C */
     PS_FAIL_UNLESS(found.logit > -INFINITY, PS_E_SAMPLER);
     *chosen = found.id;
     return PS_OK;
 }
 
+/* What is drawn at row i of what the chain left: the argmax with noise. *found becomes the row with its noise. */
+static ps_status draw(trial *t, int32_t i, const float *row, ps_row *found) {
+    ps_coupling how = t->seq->coupling;
+    ps_race race = ps_race_begin(&how, t->seq->n + i);
+    how.min_p = 0; /* truncation is the chain's */
+    if (!t->sampler) PS_TRY(ps_race_row(&race, row, t->engine->n_vocab, &how, PS_SCAN_TOP2, found));
+    else PS_TRY(apply_chain(t, row));
+    for (size_t k = 0; t->sampler && k < t->force.size; k++) ps_race_enter(&race, t->force.data[k].id, (double)t->force.data[k].logit);
+    PS_FAIL_IF(race.first < 0 || race.first >= t->engine->n_vocab, PS_E_SAMPLER);
+    *found = ps_race_result(&race, &how);
+    return PS_OK;
+}
+
+/* The target's choice at row i, and the row that the rule judges by: with noise where there is noise. */
+static ps_status choose(trial *t, int32_t i, const float *row, ps_row *found, int32_t *chosen) {
+    PS_TRY(ps_scan(row, t->engine->n_vocab, PS_SCAN_TOP2, found));
+    if (ps_coupled(t->seq)) PS_TRY(draw(t, i, row, found));
+    *chosen = found->first;
+    return t->sampler && !ps_coupled(t->seq) ? sample(t, row, chosen) : PS_OK;
+}
+
 /* How far the second is behind the first, nats, in the distribution that was sampled from; INFINITY where one was cut away. */
 static float gap_in_force(const trial *t, const ps_row *row) {
+    if (ps_coupled(t->seq)) return (row->z1 - row->z2) / t->seq->coupling.temperature;
     if (!t->sampler) return row->z1 - row->z2;
     float first = INFINITY, second = -INFINITY;
     for (size_t i = 0; i < t->force.size; i++) {
@@ -81,9 +109,8 @@ static ps_status judge(trial *t, int32_t i, bool *on) {
     const float *const row = ps_ctx_logits(&t->engine->role[PS_TARGET], t->seq->row + i);
     PS_FAIL_UNLESS(row, PS_E_DECODE);
     ps_row found;
-    PS_TRY(ps_scan(row, t->engine->n_vocab, PS_SCAN_TOP2, &found));
-    int32_t chosen = found.first;
-    if (t->sampler) PS_TRY(sample(t, row, &chosen));
+    int32_t chosen;
+    PS_TRY(choose(t, i, row, &found, &chosen));
     *on = false;
     int32_t verdict = PS_REJECTED;
     float nats = 0;

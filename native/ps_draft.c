@@ -1,4 +1,4 @@
-/* Drafting: lock-step greedy steps over sequences, and drafts that come from elsewhere. */
+/* Drafting: lock-step steps over sequences, greedy or drawn, and drafts that come from elsewhere. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,6 +11,17 @@ static int32_t table_bin(float p) {
     const float logit = p <= 0 ? -8.0f : p >= 1 ? 8.0f : logf(p / (1 - p));
     const int32_t bin = (int32_t)floorf((logit + 8.0f) * (PS_TABLE_SIZE / 16.0f));
     return bin < 0 ? 0 : bin >= PS_TABLE_SIZE ? PS_TABLE_SIZE - 1 : bin;
+}
+
+/*
+ * How likely the target is to draw the same. On drafts of SmolLM2, a good and a poor one, at temperature 0.8, a table of this lost
+ * 0.390 and 0.563 nats a token, one of the drawn token's probability 0.416 and 0.581, of the largest 0.431 and 0.603.
+ */
+static float surety(float log_p, float gap) {
+    enum { MOST = 16 };
+    const float p = fminf(expf(log_p), 1.0f - 1e-7f);
+    const float z = fminf(gap, MOST) + 0.5f * (logf(p) - log1pf(-p));
+    return 1.0f / (1.0f + expf(-fmaxf(fminf(z, MOST), -MOST))); /* never 0: that says "not known" */
 }
 
 static bool ends(const ps_engine *engine, int32_t token) {
@@ -33,19 +44,33 @@ static ps_status keep_row(ps_engine *engine, ps_seq *seq, int32_t at, const floa
     return PS_OK;
 }
 
-/* Read the draft's row: its argmax is the next drafted token. */
+/* The draft's choice at a row, and how sure it is of it. */
+static ps_status choose(const ps_engine *engine, const ps_seq *seq, const float *row, int32_t *token, float *p) {
+    const int32_t n_vocab = engine->role[PS_DRAFT].n_vocab;
+    ps_row found;
+    if (!ps_coupled(seq)) {
+        PS_TRY(ps_scan(row, n_vocab, PS_SCAN_LSE, &found));
+        *token = found.first;
+        *p = expf(found.z1 - found.lse);
+        return PS_OK;
+    }
+    ps_race race = ps_race_begin(&seq->coupling, seq->n + seq->draft.n);
+    PS_TRY(ps_race_row(&race, row, n_vocab, &seq->coupling, PS_SCAN_LSE, &found));
+    const ps_row drawn = ps_race_result(&race, &seq->coupling);
+    *token = drawn.first;
+    *p = surety(row[drawn.first] - found.lse, drawn.z1 - drawn.z2);
+    return PS_OK;
+}
+
+/* Read the draft's row: the next drafted token. */
 static ps_status take_token(ps_engine *engine, ps_slot *step, const ps_stop *stop, bool keep) {
     ps_seq *const seq = &engine->seq[step->seq];
     ps_draft *const draft = &seq->draft;
     const float *const row = ps_ctx_logits(&engine->role[PS_DRAFT], step->row);
     PS_FAIL_UNLESS(row, PS_E_DECODE);
-    ps_row found;
-    PS_TRY(ps_scan(row, engine->role[PS_DRAFT].n_vocab, PS_SCAN_ENTROPY, &found));
+    PS_TRY(choose(engine, seq, row, &draft->token[draft->n], &draft->p[draft->n]));
     if (ps_reads_states(engine)) PS_TRY(ps_inputs_keep_own(engine, step->seq, step->row));
     if (keep) PS_TRY(keep_row(engine, seq, draft->n, row));
-    draft->token[draft->n] = found.first;
-    draft->p[draft->n] = expf(found.z1 - found.lse);
-    draft->entropy[draft->n] = found.entropy;
     step->survival *= stop->table[table_bin(draft->p[draft->n])];
     draft->n++;
     return PS_OK;

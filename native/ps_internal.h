@@ -6,6 +6,7 @@
 #include <stdbool.h>
 
 #include "ps_api.h"
+#include "ps_noise.h"
 #include "pyspec.h"
 
 /* The three macros of error handling: fail if, fail unless, forward. */
@@ -55,6 +56,7 @@ typedef struct ps_seq {
     int32_t *token; /* committed tokens */
     int32_t n, cap;
     ps_draft draft;
+    ps_coupling coupling; /* temperature 0: not coupled */
     int32_t row;      /* first row of the last verify in the target's output, -1 for none */
     int32_t verified; /* drafted tokens in that verify */
     float *kept;      /* [PS_MAX_DRAFT][n_vocab] the draft's rows, while the companion wants them */
@@ -87,6 +89,8 @@ struct ps_engine {
     atomic_int cancelled;
     atomic_flag busy;
 };
+
+static inline bool ps_coupled(const ps_seq *seq) { return seq->coupling.temperature > 0; }
 
 /* Whether the draft reads the target's states. */
 static inline bool ps_reads_states(const ps_engine *engine) { return engine->reading.kind != 0; }

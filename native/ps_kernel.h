@@ -41,6 +41,9 @@ int32_t ps_simd(void); /* the best PS_SIMD_ level this machine has, the limit he
 /* ps_scan, and *log_sum the logarithm of the sum of exp(x - z1): beside a large z1, lse has lost its last digits. */
 ps_status ps_scan_sum(const float *row, int32_t n_vocab, int32_t what, ps_row *out, double *log_sum);
 
+/* The largest of n numbers that ps_scan has looked at. */
+float ps_scan_max(const float *x, int32_t n, int32_t level);
+
 /*
  * exp(x) for x <= 0, relative error under 5e-7; anything below -87 gives exp(-87), which no sum of a row can show.
  * 2^t is split into 2^n, built from bits, and 2^r with |r| <= 1/2, a polynomial fitted for the least relative error.

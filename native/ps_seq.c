@@ -21,7 +21,6 @@ void ps_seq_drop_draft(ps_seq *seq, int32_t n_matched) {
     }
     memmove(draft->token, draft->token + n_matched, (size_t)n * sizeof *draft->token);
     memmove(draft->p, draft->p + n_matched, (size_t)n * sizeof *draft->p);
-    memmove(draft->entropy, draft->entropy + n_matched, (size_t)n * sizeof *draft->entropy);
     draft->n = n;
     draft->scored = 0;
 }
@@ -113,4 +112,13 @@ ps_status ps_seq_copy(ps_engine *engine, int32_t from, int32_t to, int32_t n) {
     const ps_status status = seq_copy(engine, from, to, n);
     ps_unlock(engine);
     return status;
+}
+
+ps_status ps_seq_couple(ps_engine *engine, int32_t seq, const ps_coupling *how) {
+    PS_FAIL_IF(!engine || !ps_seq_valid(engine, seq) || (how && !ps_coupling_sound(how)), PS_E_ARG);
+    PS_FAIL_UNLESS(ps_lock(engine), PS_E_BUSY);
+    engine->seq[seq].coupling = how ? *how : (ps_coupling){0};
+    engine->seq[seq].draft.n = engine->seq[seq].draft.scored = 0; /* what is left of a draft was drawn otherwise */
+    ps_unlock(engine);
+    return PS_OK;
 }

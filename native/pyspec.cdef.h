@@ -24,15 +24,24 @@ typedef struct ps_row {
     float z1;
     float z2;
     float lse;
-    float entropy;
 } ps_row;
 
 enum { PS_SIMD_BASE = 0, PS_SIMD_AVX2 = 1, PS_SIMD_AVX512 = 2 };
 int32_t ps_simd_limit(int32_t level);
 
-enum { PS_SCAN_TOP2 = 0, PS_SCAN_LSE = 1, PS_SCAN_ENTROPY = 3 };
+enum { PS_SCAN_TOP2 = 0, PS_SCAN_LSE = 1 };
 
 ps_status ps_scan(const float *row, int32_t n_vocab, int32_t what, ps_row *out);
+
+typedef struct ps_coupling {
+    uint64_t seed;
+    float temperature;
+    float min_p;
+} ps_coupling;
+
+ps_status ps_noise(uint64_t seed, int64_t position, const int32_t *ids, int32_t n, double *out);
+
+ps_status ps_draw(const float *row, int32_t n_vocab, const ps_coupling *how, int64_t position, ps_row *out);
 
 typedef struct ps_agreement {
     float s;
@@ -94,6 +103,8 @@ void ps_engine_cancel(ps_engine *engine, int32_t raised);
 
 ps_status ps_seq_set(ps_engine *engine, int32_t seq, const int32_t *tokens, int32_t n, int32_t n_held, int32_t *n_kept);
 
+ps_status ps_seq_couple(ps_engine *engine, int32_t seq, const ps_coupling *how);
+
 ps_status ps_seq_copy(ps_engine *engine, int32_t from, int32_t to, int32_t n);
 
 ps_status ps_prefill(ps_engine *engine, int32_t role, int32_t seq, int32_t upto, int32_t chunk, int32_t *n_kv);
@@ -110,7 +121,6 @@ typedef struct ps_draft {
     int32_t kept;
     int32_t token[PS_MAX_DRAFT];
     float p[PS_MAX_DRAFT];
-    float entropy[PS_MAX_DRAFT];
     ps_agreement agreement[PS_MAX_DRAFT];
 } ps_draft;
 

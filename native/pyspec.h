@@ -2,13 +2,13 @@
  * pyspec: the C side of speculative decoding on llama.cpp.
  *
  * Three layers, each knowing only the one before it:
- *   kernels   arithmetic on logit rows; includes nothing of llama.cpp (ps_scan.c, ps_agree.c, ps_gate.c)
+ *   kernels   arithmetic on logit rows; includes nothing of llama.cpp (ps_scan.c, ps_noise.c, ps_draw.c, ps_agree.c, ps_gate.c)
  *   binding   llama.cpp's functions, resolved by Python from the library llama_cpp has loaded (ps_api.c)
  *   engine    prefill, draft, score, verify, accept, roll back, for many sequences (ps_engine.c, ps_ctx.c, ...)
  *
  * Every function returns a ps_status and reports through out-parameters. Nothing prints, exits, installs a signal handler or
  * keeps global state but the binding table and the limit of the kernels' instruction set. One engine belongs to one thread at a time: a second caller gets PS_E_BUSY.
- * Rows are float32 logits, n_vocab long. Times are microseconds, gaps and entropies nats.
+ * Rows are float32 logits, n_vocab long. Times are microseconds, gaps nats.
  */
 #ifndef PYSPEC_H
 #define PYSPEC_H
@@ -47,17 +47,33 @@ typedef struct ps_row {
     float z1;       /* raw logit of first */
     float z2;       /* raw logit of second; -INFINITY if there is none */
     float lse;      /* log-sum-exp of the row; set by PS_SCAN_LSE */
-    float entropy;  /* of the softmax, nats; set by PS_SCAN_ENTROPY */
 } ps_row;
 
 /* Instruction sets. The kernels use the best one there is, up to a limit that tests and benchmarks may lower. */
 enum { PS_SIMD_BASE = 0, PS_SIMD_AVX2 = 1, PS_SIMD_AVX512 = 2 };
 int32_t ps_simd_limit(int32_t level); /* answers the level now in use; an unknown level changes nothing */
 
-enum { PS_SCAN_TOP2 = 0, PS_SCAN_LSE = 1, PS_SCAN_ENTROPY = 3 };
+enum { PS_SCAN_TOP2 = 0, PS_SCAN_LSE = 1 };
 
-/* Top-2 of a row and, if asked, its log-sum-exp and entropy. PS_E_NUMERIC on NaN, +inf or a row of -inf only. */
+/* Top-2 of a row and, if asked, its log-sum-exp. PS_E_NUMERIC on NaN, +inf or a row of -inf only. */
 ps_status ps_scan(const float *row, int32_t n_vocab, int32_t what, ps_row *out);
+
+/*
+ * How the tokens of a text are drawn above temperature 0: the token at a position is the argmax of logit / temperature + G, where G is
+ * standard Gumbel noise of (seed, position, id). A draft takes the argmax of its own logits with the same G (Daliri, Musco,
+ * Suresh, arXiv 2408.07978), bounded by min_p as the target's sampler is. Positions count tokens of the text, from 0.
+ */
+typedef struct ps_coupling {
+    uint64_t seed;
+    float temperature; /* above 0 */
+    float min_p;       /* of a whole row: ids less than that times as likely as the first are left out; 0 for none */
+} ps_coupling;
+
+/* G of n ids at a position, the same on every machine. */
+ps_status ps_noise(uint64_t seed, int64_t position, const int32_t *ids, int32_t n, double *out);
+
+/* The two best ids of a row with noise, first the one that is drawn; z is logit + temperature * G. Errors as ps_scan's. */
+ps_status ps_draw(const float *row, int32_t n_vocab, const ps_coupling *how, int64_t position, ps_row *out);
 
 typedef struct ps_agreement {
     float s;     /* sum over the vocabulary of min(Pd, Pc), in 0..1 */
@@ -148,6 +164,9 @@ void ps_engine_cancel(ps_engine *engine, int32_t raised); /* safe from any threa
  * of these tokens its KV begins with; -1: nobody did. */
 ps_status ps_seq_set(ps_engine *engine, int32_t seq, const int32_t *tokens, int32_t n, int32_t n_held, int32_t *n_kept);
 
+/* Draw a sequence's tokens so from now on, the draft's as well as the target's; NULL: draft greedily, choose by the sampler alone. */
+ps_status ps_seq_couple(ps_engine *engine, int32_t seq, const ps_coupling *how);
+
 /* Give sequence `to` the first n committed tokens of `from`, KV included, without decoding. */
 ps_status ps_seq_copy(ps_engine *engine, int32_t from, int32_t to, int32_t n);
 
@@ -168,12 +187,15 @@ typedef struct ps_draft {
     int32_t fed;    /* rows that the draft model decoded before these, to catch up with the text */
     int32_t kept;   /* of these, those that an earlier call drafted: they took no decode in this one */
     int32_t token[PS_MAX_DRAFT];
-    float p[PS_MAX_DRAFT];       /* draft's full-softmax probability of its token; 0 when unknown (lookup) */
-    float entropy[PS_MAX_DRAFT]; /* of the draft's softmax, nats */
+    float p[PS_MAX_DRAFT]; /* how sure it is of its token: its full-softmax probability, and see ps_draft_run; 0 if unknown (lookup) */
     ps_agreement agreement[PS_MAX_DRAFT];
 } ps_draft;
 
-/* Draft greedily on n sequences in lock-step, at most max_len[i] tokens each, keeping rows for the companion if asked. */
+/*
+ * Draft on n sequences in lock-step, at most max_len[i] tokens each, keeping rows for the companion if asked: greedily, or by draws
+ * where a sequence is coupled. What tells whether the target draws the same is how far a draw was ahead with its noise, and the
+ * token's probability without: p has the logit gap + logit(probability) / 2 then.
+ */
 ps_status ps_draft_run(ps_engine *engine, int32_t n, const int32_t *seqs, const int32_t *max_len, const ps_stop *stop,
                        int32_t keep_rows);
 
@@ -211,7 +233,10 @@ typedef struct ps_verdict {
     float gap[PS_MAX_DRAFT + 1];          /* nats, 0 unless relaxed */
 } ps_verdict;
 
-/* Row by row: choose (sampler chain, or argmax when NULL), accept, commit, roll every KV back. Relaxation needs a gate. */
+/*
+ * Row by row: choose, accept, commit, roll every KV back. Relaxation needs a gate. The sampler chain chooses, or the argmax when
+ * NULL; where the sequence is coupled the chain only says what is left to draw from (the whole row when NULL), and scales it.
+ */
 ps_status ps_accept(ps_engine *engine, int32_t seq, void *sampler, const ps_gate *gate, ps_gate_state *state,
                     ps_verdict *out);
 

@@ -25,15 +25,13 @@ class Proposal(msgspec.Struct, frozen=True):
     """Drafted tokens, and what they were taken from.
 
     match_length: of the text that they continue, 0 where there is no such thing; choices: how many different tokens have
-    followed it so far. p, entropy: of a model that drafted them, its probability of each and the entropy of each choice
-    in nats.
+    followed it so far. p: of a model that drafted them, its probability of each.
     """
 
     tokens: Sequence[int]
     match_length: int = 0
     choices: int = 1
     p: Sequence[float] = ()
-    entropy: Sequence[float] = ()
 
 
 NOTHING = Proposal(())
@@ -199,11 +197,10 @@ _CONTEXT = 2
 
 @dataclass
 class Said:
-    """What the draft said: bytes and probability of each of its tokens, and the entropy of each choice in nats."""
+    """What the draft said: bytes and probability of each of its tokens."""
 
     pieces: list[bytes]
     p: list[float]
-    entropy: list[float]
 
     @property
     def text(self) -> bytes:
@@ -257,8 +254,7 @@ class TranslatedDrafter(Drafter):
         context = list(tokens[-_CONTEXT:])
         ids = translate(said.text, context, self._target_piece, self._tokenize)[:limit]
         sizes = [len(self._target_piece(token)) for token in ids]
-        p, entropy = spread(said, sizes)
-        return Proposal(ids, p=p, entropy=entropy)
+        return Proposal(ids, p=spread(said, sizes))
 
     def _follow(self, tokens: Sequence[int]) -> None:
         """Bring `_ids` up to date with the text of `tokens`."""
@@ -273,32 +269,28 @@ class TranslatedDrafter(Drafter):
 
     def _say(self, limit: int) -> Said:
         """What the draft says next: greedy tokens while it is sure, at most `limit`."""
-        llm, said, sure = self._llm, Said([], [], []), 1.0
+        llm, said, sure = self._llm, Said([], []), 1.0
         held = llm.input_ids[: llm.n_tokens].tolist()
         llm.n_tokens = min(common_prefix(held, self._ids), len(self._ids) - 1)
         llm.eval(self._ids[llm.n_tokens :])
         while len(said.pieces) < limit:
-            token, p, entropy = self._best()
+            token, p = self._best()
             piece = self._piece(token)
             sure *= p
             if not piece or sure < LEAST:  # a control token ends a turn; the target has its own
                 break
             said.pieces.append(piece)
             said.p.append(p)
-            said.entropy.append(entropy)
             if len(said.pieces) < limit:
                 llm.eval([token])
         return said
 
-    def _best(self) -> tuple[int, float, float]:
-        """The likeliest token, its probability, and the entropy of the choice."""
+    def _best(self) -> tuple[int, float]:
+        """The likeliest token, and its probability."""
         row = llama_cpp.llama_get_logits_ith(self._llm._ctx.ctx, -1)
         logits = np.ctypeslib.as_array(row, shape=(self._llm.n_vocab(),)).astype(np.float32)
         token = int(logits.argmax())
-        shifted = logits - logits[token]
-        weights = np.exp(shifted)
-        total = float(weights.sum())
-        return token, 1.0 / total, float(np.log(total) - (weights * shifted).sum() / total)
+        return token, 1.0 / float(np.exp(logits - logits[token]).sum())
 
 
 def _tokenizer(llm: Any) -> Tokenize:
@@ -348,12 +340,12 @@ def _saying(ids: list[int], text: bytes, piece: Piece) -> list[int]:
     return ids
 
 
-def spread(said: Said, sizes: Sequence[int]) -> tuple[list[float], list[float]]:
-    """Probability and entropy of the target's tokens, `sizes` bytes each, from those of the draft's.
+def spread(said: Said, sizes: Sequence[int]) -> list[float]:
+    """Probability of the target's tokens, `sizes` bytes each, from those of the draft's.
 
     Each of the draft's tokens counts for the one in which it begins; a token in which none begins is sure.
     """
-    p, entropy = [1.0] * len(sizes), [0.0] * len(sizes)
+    p = [1.0] * len(sizes)
     starts, at = [], 0
     for piece in said.pieces:
         starts.append(at)
@@ -363,6 +355,5 @@ def spread(said: Said, sizes: Sequence[int]) -> tuple[list[float], list[float]]:
         end += size
         while k < len(starts) and starts[k] < end:
             p[n] *= said.p[k]
-            entropy[n] += said.entropy[k]
             k += 1
-    return p, entropy
+    return p

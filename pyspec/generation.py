@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing, contextmanager, nullcontext
-from dataclasses import dataclass, replace
-from threading import Lock, local
+from dataclasses import replace
+from threading import Lock
 from time import perf_counter
 from typing import Any
 
@@ -20,9 +20,10 @@ from pyspec.engine.session import UNLIMITED
 from pyspec.errors import EngineBusy, InputEncoding, InputError
 from pyspec.limits import check_ranges
 from pyspec.mirror import Closed, Mirror, closed_error
+from pyspec.noise import ANY_SEED, Draw, Noise, check_noise
 from pyspec.notebook import SpeculationBlock
 from pyspec.offload import asked_layers
-from pyspec.options import AnswerOptions, Drafting, Speculation, result_block
+from pyspec.options import AnswerOptions, Completion, Drafting, InForce, Speculation, result_block
 from pyspec.policy.lengths import Length, make_policy, parse_length
 from pyspec.policy.simple import LengthPolicy
 from pyspec.profiles import beginnings
@@ -40,34 +41,10 @@ _FINISH_REASONS = {"length": "length", "context": "length", "cancelled": "cancel
 """What ended an answer, in the words of a completion: a full context is a length."""
 
 _DEFAULT_SAMPLING = Sampling()
+_GREEDY = Sampling(temperature=0.0)
 
 MOST_POLICIES = 32
 """How many lengths and rules an object remembers what it learned of."""
-
-
-@dataclass
-class _Completion:
-    """What one of llama-cpp-python's completions asks for beyond what its loop hands to `generate`.
-
-    That loop throws away the text of a generator which ends before it asked for the end, unless a stopping criterion wants
-    to stop there. So this stands for the call's own `criteria`, and wants to where the answer ended by itself.
-    """
-
-    options: AnswerOptions
-    criteria: Any
-    reason: str | None = None
-    """Why the answer ended; None where llama-cpp-python knows it."""
-
-    def __call__(self, ids: Any, logits: Any) -> bool:
-        wanted = self.criteria is not None and self.criteria(ids, logits)
-        return bool(wanted) or self.reason is not None
-
-
-class _InForce(local):
-    """What holds for the call that this thread is in."""
-
-    speculation = Speculation()
-    completion: _Completion | None = None  # whose loop runs
 
 
 class Generation(Mirror):
@@ -81,6 +58,7 @@ class Generation(Mirror):
         companion: str,
         verification: Verification,
         length: str,
+        sampling: Noise | None,
         draft_n_gpu_layers: int | str | None,
         draft_type_k: int | None,
         draft_type_v: int | None,
@@ -92,8 +70,10 @@ class Generation(Mirror):
         # what is asked wrongly is refused before the model is loaded
         check_ranges({"draft_n_gpu_layers": asked_layers(draft_n_gpu_layers), "wait": wait})
         check_rule(verification)
+        check_noise(sampling)
+        self._noise = sampling
         self._length = parse_length(length)
-        self._in_force = _InForce()
+        self._in_force = InForce()
         self._wait = wait
         self._turn = Lock()  # a stream may be closed by another thread than the one that began it
         self._assembly: Assembly | None = None
@@ -101,9 +81,10 @@ class Generation(Mirror):
         kwargs.setdefault("snapshots", 0 if draft == "none" else SNAPSHOTS)
         kwargs.setdefault("head", draft in ("auto", MTP, f"lookup+{MTP}"))
         super().__init__(model_path, **kwargs)
+        self._seed_asked = self._seed != ANY_SEED
         self.piece = piece_reader(self._model.vocab)
         self.verification = verification
-        self._policies: dict[tuple[Length, Verification, bool], LengthPolicy] = {}
+        self._policies: dict[tuple[Length, Verification, Draw], LengthPolicy] = {}
         self.last_speculation: dict[str, Any] = {}
         self.last_timings: dict[str, float] = {}
         if not self._plain:
@@ -134,7 +115,7 @@ class Generation(Mirror):
         finally:
             self._in_force.speculation = outer
 
-    def _marked(self, chunks: Any, completion: _Completion | None = None) -> Iterator[Any]:
+    def _marked(self, chunks: Any, completion: Completion | None = None) -> Iterator[Any]:
         for chunk in chunks:
             if not chunk["choices"] or not chunk["choices"][0].get("finish_reason"):
                 yield chunk
@@ -149,19 +130,33 @@ class Generation(Mirror):
         bias = kwargs.pop("logit_bias", None)
         keep_rows = kwargs.get("logprobs") is not None
         options = AnswerOptions(
-            Sampling(logit_bias={int(id_): float(z) for id_, z in bias.items()} if bias else None),
+            Sampling(
+                logit_bias={int(id_): float(z) for id_, z in bias.items()} if bias else None,
+                noise=self._noise_of(seeded=kwargs.get("seed") is not None),
+            ),
             self._in_force.speculation,
             kwargs.get("max_tokens"),
             goes_on=True,  # half a character may need a token more than was allowed
             keep_rows=keep_rows,
             prompt_rows=keep_rows and bool(kwargs.get("echo")),
         )
-        completion = _Completion(options, kwargs.pop("stopping_criteria", None))
+        completion = Completion(options, kwargs.pop("stopping_criteria", None))
         chunks = super()._create_completion(*args, stopping_criteria=completion, **kwargs)
         return self._marked(self._carrying(completion, chunks), completion)
 
+    def set_seed(self, seed: int) -> None:
+        """llama-cpp-python's: the seed of answers to come, whose tokens llama.cpp then draws."""
+        super().set_seed(seed)
+        if self._in_force.completion is None:  # a completion sets one where none was asked for, too
+            self._seed_asked = True
+
+    def _noise_of(self, *, seeded: bool) -> Noise:
+        """Whose random numbers draw a call's tokens: a seed is asked for to have what llama-cpp-python gives at it."""
+        asked = self._in_force.speculation.sampling or self._noise
+        return asked or ("llama.cpp" if seeded or self._seed_asked else "coupled")
+
     def _carrying(
-        self, completion: _Completion, chunks: Generator[Any, None, None]
+        self, completion: Completion, chunks: Generator[Any, None, None]
     ) -> Iterator[Any]:
         """Run llama-cpp-python's generator, with `completion` in force whenever it runs; when the turn goes on, it has ended."""
         with self._in_turn(), closing(chunks):
@@ -207,8 +202,10 @@ class Generation(Mirror):
         self, tokens: Sequence[int], sampling: Sampling, reset: bool, criteria: Any, **asked: Any
     ) -> Generator[int, Sequence[int] | None, None]:
         """Ids of an answer; tokens that the caller sends become part of the text."""
-        call = self._in_force.completion or _Completion(AnswerOptions(goes_on=True), criteria)
-        sampling = replace(sampling, logit_bias=call.options.sampling.logit_bias)
+        own = Sampling(noise=self._noise_of(seeded=False))
+        call = self._in_force.completion or Completion(AnswerOptions(own, goes_on=True), criteria)
+        bound = call.options.sampling
+        sampling = replace(sampling, logit_bias=bound.logit_bias, noise=bound.noise)
         options = replace(call.options, sampling=sampling, **asked)
         text: list[int] | None = list(tokens)
         if not reset:
@@ -217,7 +214,7 @@ class Generation(Mirror):
             text = yield from self._ids(self._answer(text, options), len(text), call)
 
     def _ids(
-        self, steps: Generator[Step, None, None], n_prompt: int, call: _Completion
+        self, steps: Generator[Step, None, None], n_prompt: int, call: Completion
     ) -> Generator[int, Sequence[int] | None, list[int] | None]:
         """Flatten steps to ids; returns the text to go on from if the caller sends tokens.
 
@@ -282,6 +279,7 @@ class Generation(Mirror):
         with nullcontext() if self._in_force.completion is not None else self._in_turn():
             processors = options.logits_processor
             hook = ProcessorHook(processors, tokens) if processors else None
+            options = replace(options, sampling=options.sampling.seeded())
             chain = build_chain(options.sampling, self, options.grammar, hook)
             with in_force(chain):
                 yield from self._rounds(tokens, options, chain, hook)
@@ -292,14 +290,15 @@ class Generation(Mirror):
         session = self.assembly.session
         speculation, most = options.speculation, options.max_tokens
         rule = Strict() if options.shaped else speculation.verification or self.verification
-        sampled = options.sampling.temperature != 0.0
-        policy = options.policy or self._policy(speculation, rule, sampled)
+        sampling = options.sampling
+        policy = options.policy or self._policy(speculation, rule, sampling.draw)
         run = Run(
             0,
             list(tokens),
-            Gate(rule, sampled),
+            Gate(rule, sampled=sampling.draw == "apart"),
             UNLIMITED if most is None or most < 1 else most,
             0 if chain is None else address(chain.sampler),
+            sampling.coupling,
             draft_max=speculation.longest,
             drafting=options.drafting,
             goes_on=options.goes_on,
@@ -313,7 +312,7 @@ class Generation(Mirror):
                     raise hook.error
                 yield step
         finally:
-            self._settle(policy, rule, speculation)
+            self._settle(policy, rule, options)
 
     @property
     def assembly(self) -> Assembly:
@@ -323,35 +322,35 @@ class Generation(Mirror):
         return self._assembly
 
     def new_policy(
-        self, speculation: Speculation | None = None, *, sampled: bool = False
+        self, speculation: Speculation | None = None, sampling: Sampling = _GREEDY
     ) -> LengthPolicy:
         """A policy for `steps` that has learned nothing yet, of the length that `speculation` or this object names.
 
-        sampled: whether it is for answers above temperature 0, where less is accepted.
+        sampling: of the answers it is for; less is accepted above temperature 0.
         """
         asked = speculation or Speculation()
         return self._make_policy(
-            self._length_of(asked), asked.verification or self.verification, sampled
+            self._length_of(asked), asked.verification or self.verification, sampling.draw
         )
 
-    def _make_policy(self, length: Length, rule: Verification, sampled: bool) -> LengthPolicy:
-        learned = self._learned.under(relaxing=isinstance(rule, Margin), sampled=sampled)
+    def _make_policy(self, length: Length, rule: Verification, draw: Draw) -> LengthPolicy:
+        learned = self._learned.under(draw, relaxing=isinstance(rule, Margin))
         # the cost curve is the machine's, so policies share it
         return make_policy(length, self.curve, learned, companion=self.assembly.has_companion)
 
     def _length_of(self, speculation: Speculation) -> Length:
         return parse_length(speculation.length) if speculation.length else self._length
 
-    def _policy(self, speculation: Speculation, rule: Verification, sampled: bool) -> LengthPolicy:
+    def _policy(self, speculation: Speculation, rule: Verification, draw: Draw) -> LengthPolicy:
         """One policy for each length, rule and kind of sampling, so that what it learns is of those in force."""
-        key = (self._length_of(speculation), rule, sampled)
+        key = (self._length_of(speculation), rule, draw)
         if key not in self._policies:
             if len(self._policies) == MOST_POLICIES:  # rules may differ from call to call
                 self._policies.pop(next(iter(self._policies)))
             self._policies[key] = self._make_policy(*key)
         return self._policies[key]
 
-    def _settle(self, policy: LengthPolicy, rule: Verification, speculation: Speculation) -> None:
+    def _settle(self, policy: LengthPolicy, rule: Verification, options: AnswerOptions) -> None:
         """After an answer, however it ended: what the KV holds, and what was done."""
         assembly = self._assembly
         if assembly is None:
@@ -361,7 +360,7 @@ class Generation(Mirror):
                 self._adopt(assembly.session.tokens, assembly.session.held)
         report = assembly.session.report
         if report is not None:
-            block = result_block(assembly, report, policy, rule, speculation)
+            block = result_block(assembly, report, policy, rule, options)
             self.last_speculation = SpeculationBlock(block, report.said, self)
             timings = block["timings"]
             self.last_timings = {"load_ms": round(self.load_ms, 2), **timings}

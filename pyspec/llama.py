@@ -17,6 +17,7 @@ from llama_cpp.llama_tokenizer import BaseLlamaTokenizer
 
 from pyspec.errors import EngineError
 from pyspec.generation import Generation
+from pyspec.noise import Noise
 from pyspec.notebook import model_line, shown_as
 from pyspec.offload import AUTO, placed
 from pyspec.options import OFF, Speculation
@@ -70,6 +71,8 @@ class SpeculativeLlama(Generation):
         judging a draft gained nothing over drafting without.
     verification: `Strict()`, the target's own text, or `Margin()`, faster and a little different.
     length: how many drafted tokens are verified: "auto", "companion", "confidence:P" or "fixed:K".
+    sampling: whose random numbers draw tokens: "coupled", ours, which drafts share, so that the text at a seed is the same with
+        any draft; or "llama.cpp", what a `Llama` gives at a seed. None is the latter where a seed is asked for, else the former.
     n_gpu_layers: a number, -1 for all, or "auto": as many as fit into what is free on the devices. devices: names of those
         that may be used (`pyspec info` lists them); all if not given. `placed` says what lies where.
     draft_n_gpu_layers, draft_devices: the same for draft and companion; None follows the target.
@@ -141,6 +144,7 @@ class SpeculativeLlama(Generation):
         companion: str = "none",
         verification: Verification = _STRICT,
         length: str = "auto",
+        sampling: Noise | None = None,
         draft_n_gpu_layers: int | str | None = None,
         draft_type_k: int | None = None,
         draft_type_v: int | None = None,
@@ -291,7 +295,7 @@ class SpeculativeLlama(Generation):
         sampling = Sampling(
             temp, top_k, min(max(top_p, _LEAST), 1.0), min(max(min_p, 0.0), 1.0), typical_p,
             repeat_penalty, frequency_penalty, presence_penalty,
-            mirostat_mode, mirostat_tau, mirostat_eta, self._seed,
+            mirostat_mode, mirostat_tau, mirostat_eta, self._seed & 0xFFFFFFFF,
         )  # fmt: skip
         yield from self._generate(
             tokens,
@@ -315,8 +319,8 @@ class SpeculativeLlama(Generation):
 
 
 _OWN_ARGUMENTS = (
-    "draft", "companion", "verification", "length", "draft_n_gpu_layers", "draft_type_k", "draft_type_v",
-    "devices", "draft_devices", "wait", "trust", "extra_buffers", "chat_template", "template_args",
+    "draft", "companion", "verification", "length", "sampling", "draft_n_gpu_layers", "draft_type_k",
+    "draft_type_v", "devices", "draft_devices", "wait", "trust", "extra_buffers", "chat_template", "template_args",
 )  # fmt: skip
 
 

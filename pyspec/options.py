@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from threading import local
 from typing import Any, Literal
 
 from pyspec.engine.assembly import Assembly
 from pyspec.engine.handle import MAX_DRAFT
 from pyspec.engine.session import Report
 from pyspec.limits import check_ranges
+from pyspec.noise import Noise, check_noise
 from pyspec.policy.simple import LengthPolicy
 from pyspec.rules import Verification, check_rule
 from pyspec.sampling import Sampling
@@ -23,16 +25,18 @@ class Speculation:
     """How one call speculates; None keeps what the object was made with.
 
     enabled: False decodes this call plainly. length: `fixed:K`, `confidence:P`, `companion` or `auto`. draft_max: the
-    longest draft, in tokens; more than 64 counts as 64.
+    longest draft, in tokens; more than 64 counts as 64. sampling: whose random numbers draw tokens, see `Sampling.noise`.
     """
 
     enabled: bool = True
     verification: Verification | None = None
     length: str | None = None
     draft_max: int | None = None
+    sampling: Noise | None = None
 
     def __post_init__(self) -> None:
         check_ranges(vars(self))
+        check_noise(self.sampling)
         if self.verification is not None:
             check_rule(self.verification)
 
@@ -76,6 +80,32 @@ class AnswerOptions:
         return bool(self.grammar or self.logits_processor or self.sampling.shaped)
 
 
+@dataclass
+class Completion:
+    """What one of llama-cpp-python's completions asks for beyond what its loop hands to `generate`.
+
+    That loop throws away the text of a generator which ends before it asked for the end, unless a stopping criterion wants
+    to stop there. So this stands for the call's own `criteria`, and wants to where the answer ended by itself.
+    """
+
+    options: AnswerOptions
+    criteria: Any
+    reason: str | None = None
+    """Why the answer ended; None where llama-cpp-python knows it."""
+
+    def __call__(self, ids: Any, logits: Any) -> bool:
+        """Whether to stop here."""
+        wanted = self.criteria is not None and self.criteria(ids, logits)
+        return bool(wanted) or self.reason is not None
+
+
+class InForce(local):
+    """What holds for the call that this thread is in."""
+
+    speculation = Speculation()
+    completion: Completion | None = None  # whose loop runs
+
+
 # -- the block of a result ---------------------------------------------------------------------------------------------
 
 
@@ -84,14 +114,15 @@ def result_block(
     report: Report,
     policy: LengthPolicy,
     rule: Verification,
-    speculation: Speculation,
+    options: AnswerOptions,
 ) -> dict[str, Any]:
     """The `speculation` block of a result."""
     plain = plain_speed(report, policy)
     return {
         **report.tally.as_dict(),
-        "draft": assembly.draft if speculation.enabled else "none",
-        "companion": assembly.companion if speculation.enabled else "none",
+        **options.sampling.published,
+        "draft": assembly.draft if options.speculation.enabled else "none",
+        "companion": assembly.companion if options.speculation.enabled else "none",
         "verification": rule.name,
         "prompt_tokens": report.prompt_tokens,
         "prompt_kept": report.prompt_kept,

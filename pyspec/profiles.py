@@ -66,6 +66,7 @@ class Prior(msgspec.Struct, forbid_unknown_fields=True):
     companion: str
     calibration: Calibration
     judged: Logistic
+    coupled: Calibration = msgspec.field(default_factory=Calibration)
     format: Literal[1] = 1
 
     def restore(self, draft: str, companion: str) -> Learned:
@@ -73,7 +74,7 @@ class Prior(msgspec.Struct, forbid_unknown_fields=True):
         if self.draft != draft:
             raise ProfileError("the draft's prior belongs to another draft", "install both again")
         judged = self.judged if self.companion == companion else Logistic()
-        return Learned(self.calibration, judged)
+        return Learned(self.calibration, judged, coupled=self.coupled)
 
 
 # -- files -------------------------------------------------------------------------------------------------------------
@@ -265,7 +266,7 @@ def save_prior(sides: Sequence[Side], learned: Learned) -> Path:
     draft, companion = _hashes(sides)
     if not draft:
         raise ProfileError("there is no draft model to write a prior for", "name one with --draft")
-    prior = Prior(draft, companion, learned.calibration, learned.companion)
+    prior = Prior(draft, companion, learned.calibration, learned.companion, learned.coupled)
     return _write(prior_path(sides[0].path), prior, "prior")
 
 

@@ -10,7 +10,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import llama_cpp
@@ -22,6 +22,7 @@ from pyspec.errors import EngineError, InputError, OptionError
 from pyspec.grammar._child import MOST_BYTES
 from pyspec.grammar.masks import ISOLATED, GrammarHost, MaskHook, convert_schema, read_candidates
 from pyspec.limits import RANGES, check_ranges
+from pyspec.noise import ANY_SEED, COLDEST, Coupling, Draw, Noise, chance_seed, check_noise
 
 
 @dataclass(frozen=True)
@@ -29,7 +30,9 @@ class Sampling:
     """How the target chooses tokens; the names and defaults of llama-cpp-python.
 
     temperature 0 is greedy; below 0 samples from the untruncated softmax at temperature 1. `shaped` options (penalties,
-    bias, grammar, mirostat) change rows, so no token is relaxed while they are on.
+    bias, grammar, mirostat) change rows, so no token is relaxed while they are on. noise: "coupled" draws the same text at a
+    seed whatever drafts, and lets drafts share the draw; "llama.cpp" draws what that library draws at the seed. Mirostat
+    always does.
     """
 
     temperature: float = 0.8
@@ -45,9 +48,11 @@ class Sampling:
     mirostat_eta: float = 0.1
     seed: int = 0xFFFFFFFF
     logit_bias: Mapping[int, float] | None = None
+    noise: Noise = "coupled"
 
     def __post_init__(self) -> None:
         check_ranges(vars(self))
+        check_noise(self.noise)
         if self.top_p == 0.0:
             raise OptionError("top_p is 0", f"use {RANGES['top_p'].usual}")
 
@@ -59,13 +64,50 @@ class Sampling:
     @property
     def shaped(self) -> bool:
         """Whether a row that is sampled from is not the raw row."""
-        mirostat = self.mirostat_mode != 0 and self.temperature > 0
-        return self.penalised or bool(self.logit_bias) or mirostat
+        return self.penalised or bool(self.logit_bias) or self._mirostat
+
+    @property
+    def _mirostat(self) -> bool:
+        return self.mirostat_mode != 0 and self.temperature > 0
 
     @property
     def greedy(self) -> bool:
         """Whether the argmax of the raw row is all there is to it."""
         return self.temperature == 0.0 and not self.shaped
+
+    @property
+    def coupled(self) -> bool:
+        """Whether tokens are drawn with noise that drafts share."""
+        return self.noise == "coupled" and self.temperature != 0.0 and not self._mirostat
+
+    @property
+    def draw(self) -> Draw:
+        """How a choice meets a draft's: both are argmaxes, both draw with one noise, or the target draws by itself."""
+        if self.temperature == 0.0:
+            return "greedy"
+        return "coupled" if self.coupled else "apart"
+
+    @property
+    def coupling(self) -> Coupling | None:
+        """What the engine has to know for that; None where llama.cpp draws, or nobody."""
+        if not self.coupled:
+            return None
+        if self.temperature < 0.0:
+            return Coupling(self.seed, 1.0, 0.0)
+        return Coupling(self.seed, max(self.temperature, COLDEST), self.min_p)
+
+    def seeded(self) -> Sampling:
+        """The same with a seed that can be told, where one of chance was asked for."""
+        if self.seed != ANY_SEED or self.temperature == 0.0:
+            return self
+        return replace(self, seed=chance_seed())
+
+    @property
+    def published(self) -> dict[str, Any]:
+        """What a result says of the draw; nothing at temperature 0."""
+        if self.temperature == 0.0:
+            return {}
+        return {"sampling": "coupled" if self.coupled else "llama.cpp", "seed": self.seed}
 
 
 def build_chain(
@@ -75,13 +117,17 @@ def build_chain(
     hook: ProcessorHook | None = None,
     patience: float | None = None,
 ) -> Any:
-    """The `LlamaSampler` of llama-cpp-python's `Llama` for these options, or None where argmax will do; used inside `in_force`.
+    """The `LlamaSampler` of llama-cpp-python's `Llama` for these options, or None where none is needed; used inside `in_force`.
 
+    Where noise is coupled the chain says what is left to draw from, and the engine draws.
     llama: the `llama_cpp.Llama` whose model and vocabulary the chain needs. hook: logits processors, which come first.
     patience: seconds that a row waits for what the grammar allows there, which the caller waits for otherwise; None for
     one that has no other answers to see to. Raises InputError for a grammar that llama.cpp cannot use.
     """
-    if sampling.greedy and grammar is None and hook is None:
+    raw = sampling.greedy or (
+        sampling.coupled and sampling.temperature < 0.0 and not sampling.shaped
+    )
+    if raw and grammar is None and hook is None:
         return None
     chain = internals.LlamaSampler()
     chain.masks = None
@@ -147,7 +193,7 @@ def _add_choice(chain: Any, sampling: Sampling, n_vocab: int) -> None:
     if sampling.temperature == 0.0:
         chain.add_greedy()
     elif sampling.temperature < 0.0:
-        chain.add_dist(sampling.seed)
+        _add_draw(chain, sampling)
     elif sampling.mirostat_mode == 1:
         chain.add_mirostat(
             n_vocab, sampling.seed, sampling.mirostat_tau, sampling.mirostat_eta, 100
@@ -161,6 +207,11 @@ def _add_choice(chain: Any, sampling: Sampling, n_vocab: int) -> None:
         chain.add_top_p(sampling.top_p, 1)
         chain.add_min_p(sampling.min_p, 1)
         chain.add_temp(sampling.temperature)
+        _add_draw(chain, sampling)
+
+
+def _add_draw(chain: Any, sampling: Sampling) -> None:
+    if not sampling.coupled:
         chain.add_dist(sampling.seed)
 
 

@@ -24,6 +24,7 @@ LAYERS = [
         "policy",
         "store",
         "rules",
+        "noise",
         "tokens",
         "text",
         "sampling",

@@ -96,6 +96,7 @@ ps_status answer(fixture *w, int32_t seq, const mode *how, int32_t *text, int32_
     write_prompt(text, seq);
     *n = N_PROMPT;
     ps_status status = read_prompt(w, seq, text, *n);
+    if (status == PS_OK) status = ps_seq_couple(w->engine, seq, how->coupling.temperature > 0 ? &how->coupling : NULL);
     ps_verdict verdict = {0};
     while (status == PS_OK && *n < N_TEXT && !verdict.ended) status = round_of(w, seq, how, text, n, N_TEXT, &verdict);
     return status;

@@ -19,6 +19,7 @@ typedef struct mode {
     bool companion;
     int32_t trim;      /* verify that many fewer than drafted */
     struct llama_sampler *sampler;
+    ps_coupling coupling; /* temperature 0 for none */
 } mode;
 
 ps_stop free_running(void);

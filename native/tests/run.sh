@@ -17,7 +17,7 @@ build() { # build NAME SOURCE...: everything as the wheel has it, warnings as er
 
 export ASAN_OPTIONS=detect_leaks=1:strict_string_checks=1
 cd "$here/.."
-build kernels tests/test_kernels.c tests/check.c ps_simd.c ps_scan.c ps_agree.c ps_gate.c ps_status.c
+build kernels tests/test_kernels.c tests/check.c ps_simd.c ps_scan.c ps_noise.c ps_draw.c ps_agree.c ps_gate.c ps_status.c
 "$out/kernels"
 fixture="tests/fixture.c tests/check.c tests/fake_llama.c"
 build engine tests/test_engine.c $fixture ps_*.c

@@ -34,6 +34,39 @@ static void test_text_is_the_samplers(void) {
     }
 }
 
+/* Coupled texts are the draws of the target's own rows, whatever drafts; and a draft of the same rows is never refused. */
+static void test_text_is_drawn(void) {
+    for (int32_t noise = 0; noise <= 600; noise += 300) {
+        for (int32_t i = 0; i < N_LENGTHS; i++) {
+            fixture w = make(noise);
+            begin(&w);
+            const mode how = {.length = LENGTHS[i], .companion = i % 2 == 1, .coupling = {.seed = 5u + (uint32_t)i, .temperature = 0.9f}};
+            int32_t text[N_TEXT + PS_MAX_DRAFT], n;
+            CHECK(answer(&w, 0, &how, text, &n) == PS_OK);
+            for (int32_t at = N_PROMPT; at < n; at++) {
+                float row[N_VOCAB];
+                ps_row drawn;
+                fake_row(&w.target, text, at, row);
+                CHECK(ps_draw(row, N_VOCAB, &how.coupling, at, &drawn) == PS_OK && drawn.first == text[at]);
+            }
+            ps_counters counters;
+            CHECK(ps_counters_get(w.engine, &counters) == PS_OK);
+            if (noise == 0) CHECK(counters.rows[PS_TARGET] == n - 1);
+            end(&w);
+        }
+    }
+}
+
+static void test_coupling_is_checked(void) {
+    fixture w = make(0);
+    begin(&w);
+    CHECK(ps_seq_couple(w.engine, 0, &(ps_coupling){1, 0.0f, 0.0f}) == PS_E_ARG);
+    CHECK(ps_seq_couple(w.engine, 0, &(ps_coupling){1, 1.0f, -0.5f}) == PS_E_ARG);
+    CHECK(ps_seq_couple(w.engine, 0, &(ps_coupling){1, NAN, 0.0f}) == PS_E_ARG);
+    CHECK(ps_seq_couple(w.engine, N_SEQ, NULL) == PS_E_ARG && ps_seq_couple(NULL, 0, NULL) == PS_E_ARG);
+    end(&w);
+}
+
 static void test_text_ends_at_an_end(void) {
     for (uint32_t seed = 1; seed < 30; seed++) {
         fixture w = make(0);
@@ -295,6 +328,8 @@ int main(void) {
     fake_bind();
     RUN(test_text_is_the_targets);
     RUN(test_text_is_the_samplers);
+    RUN(test_text_is_drawn);
+    RUN(test_coupling_is_checked);
     RUN(test_text_ends_at_an_end);
     RUN(test_nothing_is_decoded_twice);
     RUN(test_companion_sees_its_own_rows);

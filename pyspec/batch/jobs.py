@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import dataclass, field, replace
 from functools import partial
 from time import monotonic
@@ -18,6 +17,7 @@ from pyspec.engine.runs import Run
 from pyspec.errors import ContextOverflow, InputError, OptionError, PyspecError
 from pyspec.grammar.masks import MaskProcess
 from pyspec.limits import check_ranges
+from pyspec.noise import derive_seed
 from pyspec.rules import Strict, Verification
 from pyspec.sampling import Constraint, Sampling, build_chain
 from pyspec.text.answer import AnswerReader, Speech
@@ -95,7 +95,7 @@ class Job:
             calls=[call.as_openai() for call in answer.calls],
             finish_reason=finish_reason,
             usage=usage,
-            speculation={"verification": self.rule.name, **speculation},
+            speculation={"verification": self.rule.name, **self.sampling.published, **speculation},
         )
 
 
@@ -166,9 +166,8 @@ class JobMaker:
             if not 0 <= token < self._target.n_vocab():
                 raise OptionError(f"logit_bias names token {token}", "there is no such token")
         # of one's own by the record's id, so that neither order nor neighbours matter
-        digest = hashlib.sha256(f"{base.seed}\0{record.id}".encode()).digest()
-        seed = int.from_bytes(digest[:4], "little") if record.seed is None else record.seed
-        return replace(base, seed=seed, **own)
+        seed = derive_seed(base.seed, record.id) if record.seed is None else record.seed
+        return replace(base, seed=seed, **own).seeded()
 
     def _tokens(self, record: Record) -> list[int]:
         if record.tokens is not None:
@@ -281,8 +280,8 @@ class Answering:
         """Nothing is read yet. Raises OptionError or InputError for what cannot be asked of a sampler."""
         text = job.reader()
         chain = build_chain(job.sampling, target, job.grammar, patience=MASK_S)
-        sampled = job.sampling.temperature != 0.0
-        run = Run(-1, list(job.tokens), Gate(job.rule, sampled), job.max_tokens)
+        gate = Gate(job.rule, sampled=job.sampling.draw == "apart")
+        run = Run(-1, list(job.tokens), gate, job.max_tokens, coupling=job.sampling.coupling)
         run.sampler = 0 if chain is None else address(chain.sampler)
         run.rows = None if job.alternatives is None else []
         return cls(job, run, text, chain, len(job.tokens))

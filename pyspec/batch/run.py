@@ -111,8 +111,7 @@ class Batch:
         self._scheduler: Scheduler | None = None
         curve, learned = self._models.known()
         scored = self._models.parts.companion is not None
-        sampled = settings.sampling.temperature != 0.0
-        learned = learned.under(relaxing=isinstance(settings.rule, Margin), sampled=sampled)
+        learned = learned.under(settings.sampling.draw, relaxing=isinstance(settings.rule, Margin))
         self._policy = make_policy(chosen, curve, learned, companion=scored)
         self.parallel = parallel or self._at_once(curve)
         if interactive:

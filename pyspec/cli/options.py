@@ -18,6 +18,7 @@ from pyspec.cli.command import LAYERS, TEXT, model_names, option, tell
 from pyspec.display import safe
 from pyspec.errors import OptionError
 from pyspec.llama import Speculation, SpeculativeLlama
+from pyspec.noise import NOISES
 from pyspec.offload import AUTO
 from pyspec.progress import busy, store_progress
 from pyspec.rules import Margin, Strict, Verification
@@ -175,7 +176,10 @@ class SamplerOptions:
         help="Leave out tokens less likely than this share of the likeliest one.")
     repeat_penalty: float = option("Sampling", "--repeat-penalty", default=1.0,
         help="Make tokens of the last 64 less likely; 1 for no penalty.")
-    seed: int | None = option("Sampling", "--seed", type=int, help="Seed of the sampler; random if not given.")
+    seed: int | None = option("Sampling", "--seed", type=int,
+        help="Seed of the draws, random if not given: the same text whatever drafts.")
+    noise: str = option("Sampling", "--sampling", type=click.Choice(NOISES), default=NOISES[0],
+        help="Whose random numbers draw: ours, which drafts share (coupled), or llama.cpp's.")
     # fmt: on
 
     def sampling(self, seed: int | None = None) -> Sampling:

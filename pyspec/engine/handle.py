@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pyspec._lib import check, ffi, lib
+from pyspec.noise import Coupling
 from pyspec.rules import Margin, Verification
 from pyspec.store.drafts import MTP, States
 
@@ -90,6 +91,7 @@ class Engine:
         self._stop.table = [1.0] * len(self._stop.table)
         self._view = ffi.new("ps_draft **")
         self._views: dict[int, Any] = {}
+        self._couplings: list[Coupling | None] = [None] * n_seq
         self._row = ffi.new("float **")
         self._count = ffi.new("int32_t *")
         self._counters = ffi.new("ps_counters *")
@@ -127,6 +129,14 @@ class Engine:
             "setting the text",
         )
         return int(self._count[0])
+
+    def couple(self, seq: int, coupling: Coupling | None) -> None:
+        """Draw a sequence's tokens with this noise from now on; None: draft greedily, and let the sampler choose."""
+        if coupling == self._couplings[seq]:
+            return
+        how = ffi.NULL if coupling is None else ffi.new("ps_coupling *", coupling)
+        check(lib.ps_seq_couple(self._engine, seq, how), "sharing noise")
+        self._couplings[seq] = coupling
 
     def copy_prefix(self, source: int, to: int, n: int) -> None:
         """Give sequence `to` the first n committed tokens of `source`, KV included, without decoding."""

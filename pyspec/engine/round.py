@@ -97,6 +97,8 @@ class Loop:
         sampler leaves nothing to choose, its `error` says so, and the others go on.
         """
         start = perf_counter()
+        for run in runs:
+            self.engine.couple(run.seq, run.coupling)
         places = [self._place(run, len(runs)) for run in runs]
         rooms = [place.room for place in places]
         drafted = self._draft(runs, places, policy) if any(rooms) else None
@@ -200,7 +202,7 @@ class Loop:
         drafted.t_draft += 1e3 * (perf_counter() - start)
         drafted.steps = max(drafted.steps, n, 1)
         drafted.caught_up += asked.place.lag
-        drafted.drafts[asked.i] = Draft(seq, n, p=proposal.p, entropy=proposal.entropy)
+        drafted.drafts[asked.i] = Draft(seq, n, p=proposal.p)
 
     def _try_model(self, asked: Sequence[_Asked], plan: Plan, drafted: _Drafted) -> None:
         try:
@@ -238,7 +240,7 @@ class Loop:
                     f"{len(tokens)} tokens drafted of {limit}, or ids that do not exist"
                 )
             match_length, choices = index(proposal.match_length), index(proposal.choices)
-            return Proposal(tokens, match_length, choices, proposal.p, proposal.entropy)
+            return Proposal(tokens, match_length, choices, proposal.p)
         except Exception as error:  # noqa: BLE001 - whatever a drafter does, the answer goes on without it
             self._complain(drafter.name, error)
             return NOTHING

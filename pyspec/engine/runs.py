@@ -11,6 +11,7 @@ import numpy.typing as npt
 from pyspec._lib import ffi
 from pyspec.engine.handle import MAX_DRAFT, Gate
 from pyspec.errors import PyspecError
+from pyspec.noise import Coupling
 from pyspec.policy.types import Draft
 from pyspec.tokens import Source, Tally, Token
 
@@ -21,10 +22,11 @@ _SOURCES = tuple(Source)
 class Run:
     """One answer in flight on one sequence.
 
-    tokens: committed text, prompt included. sampler: address of a llama sampler chain, 0 for argmax. remaining: tokens
-    still allowed; where the answer goes on past them, it does so without drafts. drafting: which drafters it may have: "all",
-    "lookup" (the Python drafter), "model" or "nothing". rows: where to keep the logits row of each emitted token, or None.
-    unread: tokens before the last one that the next round reads too. error: why nothing could be accepted.
+    tokens: committed text, prompt included. sampler: address of a llama sampler chain, 0 for none. coupling: the noise with
+    which tokens are drawn, None where the sampler chooses, or the argmax. remaining: tokens still allowed; where the answer
+    goes on past them, it does so without drafts. drafting: which drafters it may have: "all", "lookup" (the Python drafter),
+    "model" or "nothing". rows: where to keep the logits row of each emitted token, or None. unread: tokens before the last
+    one that the next round reads too. error: why nothing could be accepted.
     """
 
     seq: int
@@ -32,6 +34,7 @@ class Run:
     gate: Gate
     remaining: int
     sampler: int = 0
+    coupling: Coupling | None = None
     draft_max: int = MAX_DRAFT
     drafting: str = "all"
     goes_on: bool = False
@@ -82,11 +85,7 @@ def emitted(verdict: Any) -> tuple[Token, ...]:
 def read_draft(seq: int, view: Any) -> Draft:
     """A `ps_draft` as policies see it."""
     n = view.n
-    draft = (
-        Draft(seq, n, p=ffi.unpack(view.p, n), entropy=ffi.unpack(view.entropy, n))
-        if n
-        else Draft(seq, 0)
-    )
+    draft = Draft(seq, n, p=ffi.unpack(view.p, n)) if n else Draft(seq, 0)
     if n and view.scored:
         seen = ffi.unpack(view.agreement, n)
         draft.s, draft.a, draft.pc = [x.s for x in seen], [x.a for x in seen], [x.pc for x in seen]

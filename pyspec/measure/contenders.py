@@ -96,7 +96,7 @@ class Ours:
     def steps(self, prompt: Sequence[int], max_tokens: int, options: Options) -> Iterator[Step]:
         """The rounds of an answer, by the mode's own policy."""
         return self.llm.steps(
-            prompt, options.sampling(), max_tokens=max_tokens, speculation=self.mode.speculation,
+            prompt, options.sampling(prompt), max_tokens=max_tokens, speculation=self.mode.speculation,
             drafting=self.mode.drafting, policy=self.policy,
         )  # fmt: skip
 

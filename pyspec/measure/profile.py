@@ -269,7 +269,7 @@ def _keep(
     if n < 1:
         return
     right = common_prefix(drafted[:n], tokens[t:])
-    chain = Chain(t, n, right, draft.match_length, draft.choices, draft.p[:n], draft.entropy[:n])
+    chain = Chain(t, n, right, draft.match_length, draft.choices, draft.p[:n])
     if draft.s and draft.a and draft.pc and draft.agree:
         chain.s, chain.a = draft.s[:n], draft.a[:n]
         chain.pc, chain.agree = draft.pc[:n], [bool(one) for one in draft.agree[:n]]

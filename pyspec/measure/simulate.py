@@ -43,9 +43,8 @@ class Chain(msgspec.Struct, omit_defaults=True):
     """What a drafter would propose at position t of an answer, were its tokens before t committed.
 
     n: drafted tokens, of which the first `matched` are the answer's own. match_length, choices: tokens that matched and how
-    many different ones had followed; 0 and 1 but for lookup. p, h: the draft's full-softmax probability of each token and the
-    entropy in nats; empty for lookup. s, a, pc, agree: S, A, the companion's probability and whether the token is its argmax;
-    empty where no companion ran.
+    many different ones had followed; 0 and 1 but for lookup. p: how sure the draft is of each token; empty for lookup.
+    s, a, pc, agree: S, A, the companion's probability and whether the token is its argmax; empty where no companion ran.
     """
 
     t: int
@@ -54,7 +53,6 @@ class Chain(msgspec.Struct, omit_defaults=True):
     match_length: int = 0
     choices: int = 1
     p: Sequence[float] = ()
-    h: Sequence[float] = ()
     s: Sequence[float] = ()
     a: Sequence[float] = ()
     pc: Sequence[float] = ()
@@ -69,7 +67,7 @@ class Chain(msgspec.Struct, omit_defaults=True):
         """The first n tokens as a policy sees them, those of a companion if it looked."""
         if self.match_length:
             return Draft(0, n, source=LOOKUP, match_length=self.match_length, choices=self.choices)
-        out = Draft(0, n, self.p[:n], self.h[:n])
+        out = Draft(0, n, self.p[:n])
         if companion and self.s:
             out.s, out.a, out.pc, out.agree = self.s[:n], self.a[:n], self.pc[:n], self.agree[:n]
         return out
@@ -154,20 +152,19 @@ def planted(
     """
     level, z, follow, error = _level(acceptance, spread), rng.gauss(0.0, 1.0), 0.5, 0.8
     fresh = (1.0 - follow**2) ** 0.5
-    says, entropy, off, ok = [], [], [], []
+    says, off, ok = [], [], []
     for _ in range(length + LONGEST):
         z = follow * z + fresh * rng.gauss(0.0, 1.0)
         logit = level + spread * z
         ok.append(rng.random() < _sigmoid(logit))
         says.append(_sigmoid(1.1 * logit + 0.3 + rng.gauss(0.0, error)))
         off.append(_sigmoid(rng.gauss(level - 1.0, spread + error)))
-        entropy.append(max(0.0, 3.2 * (1.0 - says[-1]) + rng.gauss(0.0, 0.25)))
+        rng.gauss(0.0, 0.25)  # invented texts stay what they were
     answer = Answer(length, prompt, {}, {}, window)
     for t in range(length):
         right = next((i for i in range(LONGEST) if not ok[t + i]), LONGEST)
         p = says[t : t + right + 1] + off[t + right + 1 : t + LONGEST]
-        h = entropy[t : t + LONGEST]
-        answer.models[t] = Chain(t, LONGEST, right, p=p[:LONGEST], h=h)
+        answer.models[t] = Chain(t, LONGEST, right, p=p[:LONGEST])
     return answer
 
 

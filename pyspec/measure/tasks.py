@@ -38,6 +38,7 @@ from typing import Any, TypeVar, cast
 import msgspec
 
 from pyspec.errors import InputError, OptionError
+from pyspec.noise import derive_seed
 from pyspec.options import Drafting, Speculation
 from pyspec.policy.lengths import parse_length
 from pyspec.rules import Margin, Strict, Verification
@@ -294,9 +295,9 @@ class Options:
     repeat: int = 1
     warm_up: int = 3
 
-    def sampling(self, more: int = 0) -> Sampling:
-        """As the engine takes it, with a seed so many further on."""
-        return Sampling(temperature=self.temperature, seed=self.seed + more)
+    def sampling(self, prompt: Sequence[int], repeat: int = 0) -> Sampling:
+        """As the engine takes it: each prompt and repetition has noise of its own, all modes the same."""
+        return Sampling(temperature=self.temperature, seed=derive_seed(self.seed, repeat, *prompt))
 
 
 @dataclass

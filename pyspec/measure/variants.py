@@ -168,7 +168,7 @@ class SideBySide:
     ) -> list[TimedAnswer]:
         """One turn for each that is `due`. rates: how often each `random` one takes an open gate.
 
-        A token takes one random number whatever was drafted: variants with one seed draw the same at the same place.
+        Noise belongs to a place in the text: variants with one seed draw the same, whatever was drafted.
         """
         self._read(prompt, len(due))
         answers = [self._begin(i, *each, prompt) for i, each in enumerate(due, 1)]
@@ -202,10 +202,10 @@ class SideBySide:
         temperature = variant.extras.get("temp", sampling.temperature)
         own = Sampling(temperature=temperature, seed=sampling.seed)
         chain = build_chain(own, self.target)
-        gate = Gate(variant.rule, own.temperature != 0.0)
+        gate = Gate(variant.rule, sampled=own.draw == "apart")
         room = min(self.max_tokens, self.n_ctx - len(prompt))
         run = Run(seq, list(prompt), gate, room, 0 if chain is None else address(chain.sampler))
-        run.draft_max, run.rows = variant.draft_max, []
+        run.draft_max, run.rows, run.coupling = variant.draft_max, [], own.coupling
         run.drafting = variant.drafting if variant.draft_max else "nothing"
         rng = random.Random(f"{sampling.seed} {variant.name}")  # noqa: S311 - reproducible, not secret
         return _Answer(variant, run, own, chain, rng)
@@ -282,7 +282,7 @@ def answer_all(
         prompt = question.prompt(template)
         if len(prompt) + options.max_tokens > sides.n_ctx:
             continue
-        seeded = [(variant, options.sampling(repeat)) for variant, repeat in due]
+        seeded = [(variant, options.sampling(prompt, repeat)) for variant, repeat in due]
         try:
             turns = sides.answer(seeded, prompt, rates(journal.records, sides.variants))
         except KeyboardInterrupt:

@@ -3,9 +3,10 @@
 Acceptance is conditional: position i counts only where all earlier positions of the draft were accepted, since after the
 first refusal nothing was observed. `Learned` is all that is learned of a draft, kept together and saved together.
 
-A draft's own probability says nearly all that is to be known of its token: entropy, position and how the draft had gone before,
-in a logistic model of their own, brought less than 0.1 % on recorded rounds and on the grid. So the table that C multiplies up
-while it drafts is the estimate, too.
+A draft's own probability says nearly all that is to be known of a greedy token: entropy, position and how the draft had gone
+before, in a logistic model of their own, brought less than 0.1 % on recorded rounds and on the grid. Of a token drawn with the
+target's noise it is how far ahead it was with that noise (see native/ps_draft.c). So the table that C multiplies up while it
+drafts is the estimate, too.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import msgspec
 import numpy as np
 
 from pyspec.errors import OptionError
+from pyspec.noise import Draw
 from pyspec.policy.types import LOGIT_MAX, TABLE_BINS, Draft, bin_centre, logit, table_bin
 
 if TYPE_CHECKING:
@@ -39,7 +41,10 @@ _INTERCEPT, _SLOPE = -0.3, 0.8
 # What a rule and a temperature add to the intercept, by whether the rule relaxes and whether tokens are sampled: of two drafts of
 # SmolLM2, a good and a poor one, the target's greedy choice was in 80 and 64 % the token to which the draft gave a probability
 # of one half, and the margin rule accepted 92 and 73 % of them.
-_EASE = {(False, False): 0.6, (False, True): 0.0, (True, False): 1.2, (True, True): 0.6}
+_EASE: dict[tuple[bool, Draw], float] = {
+    (False, "greedy"): 0.6, (False, "apart"): 0.0, (False, "coupled"): 0.3,
+    (True, "greedy"): 1.2, (True, "apart"): 0.6, (True, "coupled"): 0.9,
+}  # fmt: skip
 _COMPANION_PRIOR = (-1.0, 2.4, 0.3, 0.2, 1.2, 0.5)
 _RATE, _FORGET, _WEIGHT_MAX = 0.15, 0.995, 20.0  # of the companion's model
 
@@ -237,7 +242,7 @@ class LookupEstimator(msgspec.Struct):
 
 
 class Learned(msgspec.Struct, dict=True):
-    """The table for drafts, the logistic model for drafts that a companion scored, and the lookup estimator.
+    """The tables for greedy drafts and for coupled ones, the logistic model for drafts a companion scored, lookup's estimator.
 
     Beside them, of this process alone: `loss` is the table's running log-loss (nats a token), `loss_without` and `loss_with` are
     those of the table and of the model on the very same positions, those the companion `scored`.
@@ -246,16 +251,17 @@ class Learned(msgspec.Struct, dict=True):
     calibration: Calibration = msgspec.field(default_factory=Calibration)
     companion: Logistic = msgspec.field(default_factory=Logistic)
     lookup: LookupEstimator = msgspec.field(default_factory=LookupEstimator)
+    coupled: Calibration = msgspec.field(default_factory=Calibration)
 
     def __post_init__(self) -> None:
         self.loss = self.loss_without = self.loss_with = 0.69
         self.scored = 0
 
-    def under(self, *, relaxing: bool, sampled: bool) -> Learned:
-        """A copy for a rule that relaxes or not, and for tokens that are sampled or greedy: what is not seen yet differs."""
+    def under(self, draw: Draw, *, relaxing: bool) -> Learned:
+        """A copy whose `calibration` is for tokens drawn so, by a rule that relaxes or not: what is not seen yet differs."""
         other = deepcopy(self)
-        ease = _EASE[relaxing, sampled]
-        other.calibration = msgspec.structs.replace(other.calibration, ease=ease)
+        table = other.coupled if draw == "coupled" else other.calibration
+        other.calibration = msgspec.structs.replace(table, ease=_EASE[relaxing, draw])
         return other
 
     @property

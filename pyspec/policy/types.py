@@ -90,15 +90,14 @@ class Plan(msgspec.Struct, frozen=True):
 class Draft(msgspec.Struct):
     """The drafted tokens of one sequence, with what the models said about each.
 
-    `p` and `entropy` (nats) come from the draft's full softmax; `s`, `a`, `pc`, `agree` from the
-    companion, all None where it did not run. Lookup drafts have neither and carry `match_length`
+    `p` is the draft's: how sure it is of each token, see `ps_draft_run`; `s`, `a`, `pc`, `agree` are the
+    companion's, all None where it did not run. Lookup drafts have neither and carry `match_length`
     and `choices`, the number of different tokens that followed the match.
     """
 
     seq: int
     n: int
     p: Sequence[float] = ()
-    entropy: Sequence[float] = ()
     s: Sequence[float] | None = None
     a: Sequence[float] | None = None
     pc: Sequence[float] | None = None

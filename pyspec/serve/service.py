@@ -28,6 +28,7 @@ from pyspec.batch import bodies
 from pyspec.batch.jobs import Delta
 from pyspec.batch.records import failed
 from pyspec.errors import AnswerFailed, Cancelled, EngineError, OptionError, TooManyRequests
+from pyspec.noise import derive_seed
 from pyspec.rules import Margin, Strict
 from pyspec.sampling import check_grammar
 from pyspec.text.parser import joined
@@ -190,8 +191,8 @@ class Service:
         return [self._job(record, body, i) for record in records for i in range(_choices(body))]
 
     def _job(self, record: Record, body: Any, i: int) -> Job:
-        seed = random.getrandbits(32) if record.seed is None else record.seed + i
-        asked = replace(record, seed=seed & 0xFFFFFFFF, id=f"{record.id}-{i}")
+        seed = random.getrandbits(32) if record.seed is None else record.seed
+        asked = replace(record, seed=derive_seed(seed, i) if i else seed, id=f"{record.id}-{i}")
         job = self.batch.jobs.job(next(self._count), asked)
         job.alternatives = body.alternatives
         if body.speculation is not None:

@@ -76,7 +76,7 @@ def chi_square(counts, expected):
 
 
 class Nosy:
-    """A schedule made of everything it may see: probabilities, entropies, the companion's view, what was accepted."""
+    """A schedule made of everything it may see: probabilities, the companion's view, what was accepted."""
 
     def __init__(self):
         self._accepted = 0
@@ -96,7 +96,6 @@ class Nosy:
     def _length(self, draft):
         seen = [
             *draft.p,
-            *draft.entropy,
             *(draft.s or ()),
             *(draft.a or ()),
             *(draft.pc or ()),

@@ -33,7 +33,7 @@ LINEAR = [10.0 * n for n in range(19)]
 
 def chain(t: int, n: int, matched: int, p: float = 0.9) -> Chain:
     """A model chain whose draft always says `p`."""
-    return Chain(t, n, matched, p=[p] * n, h=[0.5] * n)
+    return Chain(t, n, matched, p=[p] * n)
 
 
 def answer(*chains: Chain) -> list[Answer]:

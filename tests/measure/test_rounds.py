@@ -48,10 +48,10 @@ def test_chains_end_with_the_answer(recorded: Any) -> None:
 
 
 def test_features_are_there_and_in_their_ranges(recorded: Any) -> None:
-    """p, entropy, S, A, pc and agreement for each token."""
+    """p, S, A, pc and agreement for each token."""
     _, _, found = recorded
     for c in found.models.values():
-        assert len(c.p) == len(c.h) == len(c.s) == len(c.a) == len(c.pc) == len(c.agree) == c.n > 0
+        assert len(c.p) == len(c.s) == len(c.a) == len(c.pc) == len(c.agree) == c.n > 0
         assert all(0 <= x <= 1.0001 for x in [*c.p, *c.s, *c.a, *c.pc])
 
 

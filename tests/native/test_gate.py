@@ -49,7 +49,7 @@ def greedy_gap(row: Row) -> float:
 
 def row(z1: float, z2: float) -> Row:
     """A row whose first is token 1 and whose second is token 2."""
-    return Row(1, 2, z1, z2, 0, 0)
+    return Row(1, 2, z1, z2, 0)
 
 
 # z1, z2, whether the paper's rule (theta 0.9, z1 > 0) opens, whether gap 1.0 leaves it open
@@ -102,7 +102,7 @@ def test_theta_of_one_closes(theta: float, z1: float, z2: float, paper: bool, ou
 def test_third_is_refused(drafted: int) -> None:
     """Only the runner-up may be taken, and -1, which marks a missing second, is no token."""
     assert c_decide(Gate(0.5), row(9.0, 8.9), 1, drafted)[0] == REJECTED
-    lonely = Row(0, -1, 9.0, 8.9, 0, 0)
+    lonely = Row(0, -1, 9.0, 8.9, 0)
     assert c_decide(Gate(0.5), lonely, 0, -1)[0] == REJECTED
 
 

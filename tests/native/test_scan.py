@@ -16,11 +16,11 @@ from pyspec._lib import ffi, lib
 each_level = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 
 
-def c_scan(row: np.ndarray, what: int = lib.PS_SCAN_ENTROPY) -> tuple[int, Row]:
+def c_scan(row: np.ndarray, what: int = lib.PS_SCAN_LSE) -> tuple[int, Row]:
     """Status and result of the kernel."""
     out = ffi.new("ps_row *")
     status = lib.ps_scan(ffi.from_buffer("float[]", row), len(row), what, out)
-    return status, Row(out.first, out.second, out.z1, out.z2, out.lse, out.entropy)
+    return status, Row(out.first, out.second, out.z1, out.z2, out.lse)
 
 
 @each_level
@@ -42,16 +42,6 @@ def test_lse_is_the_twins(level: int, row: np.ndarray) -> None:
     assert got.lse == pytest.approx(scan(row).lse, rel=3e-7, abs=1e-6)
 
 
-@each_level
-@given(row=rows())
-def test_entropy_is_the_twins(level: int, row: np.ndarray) -> None:
-    """Entropy to five digits, and never negative."""
-    status, got = c_scan(row)
-    assert status == lib.PS_OK
-    assert got.entropy >= 0
-    assert got.entropy == pytest.approx(scan(row).entropy, rel=1e-5, abs=2e-6)
-
-
 @pytest.mark.parametrize("n", [*EDGES, 49152, 151936, 262144])
 def test_real_sizes(level: int, n: int) -> None:
     """A vocabulary's worth of logits loses no precision."""
@@ -60,7 +50,6 @@ def test_real_sizes(level: int, n: int) -> None:
     want = scan(row)
     assert (got.first, got.second) == (want.first, want.second)
     assert got.lse == pytest.approx(want.lse, rel=2e-7, abs=5e-7)
-    assert got.entropy == pytest.approx(want.entropy, rel=3e-6, abs=1e-6)
 
 
 @pytest.mark.parametrize("shape", ["rising", "falling", "flat"])
@@ -72,7 +61,6 @@ def test_ordered_rows(level: int, shape: str) -> None:
     want = scan(row)
     assert (got.first, got.second) == (want.first, want.second)
     assert got.lse == pytest.approx(want.lse, rel=1e-6)
-    assert got.entropy == pytest.approx(want.entropy, rel=1e-5)
 
 
 @each_level
@@ -82,7 +70,7 @@ def test_ordered_rows(level: int, shape: str) -> None:
 def test_not_finite_is_refused(level: int, row: np.ndarray, bad: float, where: int) -> None:
     """One NaN (of either sign) or +inf anywhere is PS_E_NUMERIC, whatever is asked for."""
     row[where % len(row)] = bad
-    for what in (lib.PS_SCAN_TOP2, lib.PS_SCAN_LSE, lib.PS_SCAN_ENTROPY):
+    for what in (lib.PS_SCAN_TOP2, lib.PS_SCAN_LSE):
         assert c_scan(row, what)[0] == lib.PS_E_NUMERIC
 
 
@@ -102,18 +90,16 @@ def test_all_minus_infinity_is_refused(level: int, n: int) -> None:
 
 @pytest.mark.parametrize("at", [0, 1, 1999])
 def test_one_possible_token(level: int, at: int) -> None:
-    """Where all but one are -inf the second is the lowest other id, at -inf, and the entropy nothing."""
+    """Where all but one are -inf the second is the lowest other id, at -inf."""
     row = np.full(2000, -np.inf, np.float32)
     row[at] = 3.5
     _, got = c_scan(row)
-    assert got.entropy < 1e-30
-    got.entropy = 0
-    assert got == Row(at, 1 if at == 0 else 0, 3.5, -math.inf, 3.5, 0.0)
+    assert got == Row(at, 1 if at == 0 else 0, 3.5, -math.inf, 3.5)
 
 
 def test_one_entry() -> None:
     """A vocabulary of one token has no second."""
-    assert c_scan(np.array([-2.0], np.float32))[1] == Row(0, -1, -2.0, -math.inf, -2.0, 0.0)
+    assert c_scan(np.array([-2.0], np.float32))[1] == Row(0, -1, -2.0, -math.inf, -2.0)
 
 
 @pytest.mark.parametrize(("n", "what"), [(0, 1), (-1, 1), (4, 2), (4, -1), (4, 4)])

@@ -19,7 +19,6 @@ class Row:
     z1: float
     z2: float
     lse: float
-    entropy: float
 
 
 def is_numeric(row: np.ndarray) -> bool:
@@ -28,15 +27,13 @@ def is_numeric(row: np.ndarray) -> bool:
 
 
 def scan(row: np.ndarray) -> Row:
-    """Top-2, the lowest id first among equals; log-sum-exp and entropy."""
+    """Top-2, the lowest id first among equals; log-sum-exp."""
     x = row.astype(np.float64)
     order = sorted(range(len(x)), key=lambda i: (-x[i], i))
     first, second = order[0], order[1] if len(x) > 1 else -1
     log_p = log_softmax(row)
-    p = np.exp(log_p)
-    entropy = -float(np.sum(p[p > 0] * log_p[p > 0]))
     z2 = x[second] if second >= 0 else -math.inf
-    return Row(first, second, x[first], z2, float(x[first] - log_p[first]), entropy)
+    return Row(first, second, x[first], z2, float(x[first] - log_p[first]))
 
 
 def log_softmax(row: np.ndarray) -> np.ndarray:
@@ -97,3 +94,46 @@ def decide(
         return REJECTED, 0.0
     gate.spent = np.float32(gate.spent) + nats
     return RELAXED, float(nats)
+
+
+# -- noise ---------------------------------------------------------------------------------------------------------------
+
+_GOLDEN, _WORD = 0x9E3779B97F4A7C15, 2**64 - 1
+
+
+def _mix(x: int) -> int:
+    """SplitMix64's finaliser."""
+    x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9 & _WORD
+    x = (x ^ (x >> 27)) * 0x94D049BB133111EB & _WORD
+    return x ^ (x >> 31)
+
+
+def noise_hash(seed: int, position: int, ids: np.ndarray) -> np.ndarray:
+    """32 bits of (seed, position, id) for each id."""
+    key = _mix((_mix((seed + _GOLDEN) & _WORD) + _GOLDEN * (position + 1)) & _WORD)
+    x = np.asarray(ids).astype(np.uint32) ^ np.uint32(key & 0xFFFFFFFF)
+    x = (x ^ (x >> 17)) * np.uint32(0xED5AD4BB)
+    x = (x ^ (x >> 11)) + np.uint32(key >> 32)
+    x = x * np.uint32(0xAC4C1B51)
+    x = (x ^ (x >> 15)) * np.uint32(0x31848BAB)
+    return x ^ (x >> 14)
+
+
+def noise(seed: int, position: int, ids: np.ndarray) -> np.ndarray:
+    """Standard Gumbel noise."""
+    return -np.log(-np.log((noise_hash(seed, position, ids) + 0.5) / 2**32))
+
+
+def draw(
+    row: np.ndarray, temperature: float, min_p: float, seed: int, position: int
+) -> tuple[int, int, float, float]:
+    """The two best ids of logit / T + G over ids of at least min_p times the first's probability; scores in logits."""
+    t = float(np.float32(temperature))
+    left = np.flatnonzero(row > -np.inf)
+    if min_p > 0:
+        floor = row.max() + np.log(np.float32(min_p))
+        left = left[row[left] >= floor]
+    scores = row[left].astype(np.float64) / t + noise(seed, position, left)
+    order = np.lexsort((left, -scores))
+    two = [(int(left[i]), t * scores[i]) for i in order[:2]] + [(-1, -math.inf)] * 2
+    return two[0][0], two[1][0], two[0][1], two[1][1]

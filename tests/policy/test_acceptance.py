@@ -25,7 +25,7 @@ from pyspec.policy.types import TABLE_BINS, Draft, bin_centre, table_bin
 
 def scored(p: float, s: float, a: float, pc: float, agree: bool) -> Features:
     """Features of a draft's first token that a companion scored."""
-    full = read_companion(Draft(0, 1, [p], [1.0], [s], [a], [pc], [agree]), 1)
+    full = read_companion(Draft(0, 1, [p], [s], [a], [pc], [agree]), 1)
     assert full is not None
     return full[0]
 
@@ -103,7 +103,7 @@ def test_a_draft_ends_before_its_first_nonsense(p: float) -> None:
 
 def test_a_companion_s_nonsense_drops_the_companion() -> None:
     """And leaves the draft."""
-    nonsense = Draft(0, 1, [0.9], [0.1], [0.5], [float("nan")], [0.5], [True])
+    nonsense = Draft(0, 1, [0.9], [0.5], [float("nan")], [0.5], [True])
     assert read_companion(nonsense, 1) is None
 
 
@@ -129,11 +129,19 @@ def test_what_is_assumed_differs_by_rule_and_sampling() -> None:
     seen = Learned()
     for _ in range(200):
         seen.calibration.update(0, 16, False)
-    kinds = [(True, False), (False, False), (False, True)]
-    tables = [seen.under(relaxing=r, sampled=s).calibration.table for r, s in kinds]
+    kinds = [("greedy", True), ("greedy", False), ("apart", False)]
+    tables = [seen.under(draw, relaxing=relaxing).calibration.table for draw, relaxing in kinds]
     assert tables[0][15] > tables[1][15] > tables[2][15]
     assert max(table[16] for table in tables) < 0.05
     assert seen.calibration.table == tables[2]
+
+
+def test_drafts_drawn_with_the_targets_noise_have_a_table_of_their_own() -> None:
+    """What greedy drafts taught says nothing of them."""
+    seen = Learned()
+    for _ in range(200):
+        seen.calibration.update(0, 16, False)
+    assert seen.under("coupled", relaxing=False).calibration.table[16] > 0.3
 
 
 def test_long_matches_are_trusted_more_and_failures_teach() -> None:

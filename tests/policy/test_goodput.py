@@ -125,7 +125,7 @@ def test_a_drafter_that_is_never_right_is_switched_off() -> None:
     policy.begin_answer()
     for _ in range(400):
         n = min(policy.plan([Place(0, 16, left=400)]).lengths[0], 2)
-        g = policy.choose([Draft(0, n, [0.9] * n, [0.3] * n)])[0]
+        g = policy.choose([Draft(0, n, [0.9] * n)])[0]
         seq = SeqOutcome(0, g, 0, next_match=None if g or not n else False)
         policy.observe(Outcome([seq], 10.0 + g, 1 + g, 1.0 * n, n))
         drafted.append(n > 0)
@@ -139,7 +139,7 @@ def test_the_companion_is_dropped_where_it_knows_nothing_new() -> None:
     for k in range(600):
         plan = policy.plan([Place(0, 16, left=600)])
         n = min(plan.lengths[0], 3)
-        draft = Draft(0, n, [0.6] * n, [1.0] * n)
+        draft = Draft(0, n, [0.6] * n)
         rows = n if plan.use_companion else 0
         if rows:
             used += 1
@@ -180,7 +180,7 @@ def test_hostile_rounds_never_break_the_choice(
     for n, p, accepted, ms, lookup in rounds:
         plan = policy.plan([Place(0, 6)])
         assert all(math.isfinite(f) for f in plan.floors)
-        draft = Draft(0, n, p[:n], p[:n], p[:n], p[:n], p[:n], [True] * n)
+        draft = Draft(0, n, p[:n], p[:n], p[:n], p[:n], [True] * n)
         if lookup:
             draft = Draft(0, n, source=LOOKUP, match_length=n)
         g = policy.choose([draft])[0]
@@ -195,7 +195,7 @@ def test_several_sequences_share_the_rows() -> None:
     flat = expand({1: 10.0, 64: 11.0})
     policy = GoodputPolicy(CostCurve.from_tables({0: flat}, flat, flat), auto=False)
     policy.plan([Place(i, 16) for i in range(8)])
-    drafts = [Draft(i, 4, [0.2 + 0.09 * i] * 4, [1.0] * 4) for i in range(8)]
+    drafts = [Draft(i, 4, [0.2 + 0.09 * i] * 4) for i in range(8)]
     lengths = policy.choose(drafts)
     assert len(lengths) == 8
     assert all(0 <= g <= 4 for g in lengths)
@@ -208,7 +208,7 @@ def test_the_price_of_time_lengthens_nothing_for_free() -> None:
     table = expand(dear)
     policy = make_policy(Companion(), CostCurve.from_tables({0: table}, table, table))
     policy.plan([Place(0, 8)])
-    assert policy.choose([Draft(0, 3, [0.5] * 3, [1.0] * 3)]) == [0]
+    assert policy.choose([Draft(0, 3, [0.5] * 3)]) == [0]
 
 
 def test_sixty_four_sequences_are_not_clipped() -> None:
@@ -216,7 +216,7 @@ def test_sixty_four_sequences_are_not_clipped() -> None:
     flat = expand({1: 10.0, 64: 10.5})
     policy = GoodputPolicy(CostCurve.from_tables({0: flat}, flat, flat), auto=False)
     policy.plan([Place(i, 16) for i in range(64)])
-    assert policy.choose([Draft(i, 4, [0.9] * 4, [0.2] * 4) for i in range(64)]) == [4] * 64
+    assert policy.choose([Draft(i, 4, [0.9] * 4) for i in range(64)]) == [4] * 64
 
 
 def test_a_sequence_with_much_to_read_waits_while_the_others_draft() -> None:
@@ -274,7 +274,7 @@ def test_a_text_that_does_not_suit_the_draft_is_left_alone() -> None:
     for depth in range(50, 110):
         plan = policy.plan([Place(seq, 16, 1, 110 - depth, depth) for seq in (0, 1)])
         lengths = list(plan.lengths)
-        drafts = [Draft(seq, min(n, 3), [0.9] * 3, [0.5] * 3) for seq, n in enumerate(lengths)]
+        drafts = [Draft(seq, min(n, 3), [0.9] * 3) for seq, n in enumerate(lengths)]
         g = policy.choose(drafts)
         rows = 2 + sum(g)
         seqs = [SeqOutcome(0, g[0], g[0]), SeqOutcome(1, g[1], 0)]
@@ -290,7 +290,7 @@ def test_one_refused_draft_ends_no_drafting_where_drafts_win() -> None:
     def go_on(depth: int, right: bool) -> int:
         (n,) = policy.plan([Place(0, 16, 1, 75 - depth, depth)]).lengths
         if n:
-            (g,) = policy.choose([Draft(0, 8, [0.95] * 8, [0.2] * 8)])
+            (g,) = policy.choose([Draft(0, 8, [0.95] * 8)])
             seen = [SeqOutcome(0, g, g if right else 0)]
             policy.observe(Outcome(seen, table[g + 1], g + 1, 8.0, 8))
         return n
@@ -308,7 +308,7 @@ def test_a_first_text_that_does_not_suit_ends_no_drafting_in_those_to_come() -> 
     answers = load_rounds(ROUNDS / "good.gz")
     side = Times(TINY, 1.6)
     truth = Costs(Times(SHAPES["BF16"], 10.0), side, side)
-    greedy = Learned().under(relaxing=False, sampled=False)
+    greedy = Learned().under("greedy", relaxing=False)
     player = Player(GoodputPolicy(truth.curve(), greedy), truth)
     assert player.play(answers[:1]).speed < 1.02 * fixed_speed(answers[:1], truth, 0)
     player.play(answers[1:])
@@ -348,7 +348,7 @@ def test_what_a_draft_takes_beside_decodes_counts(aside: float, drafted: bool) -
         plan = policy.plan([Place(0, 3, 0, 200, 50)])
         n = min(plan.lengths[0], 3)
         if n:
-            policy.choose([Draft(0, n, [0.8] * n, [1.0] * n)])
+            policy.choose([Draft(0, n, [0.8] * n)])
             seen, took = SeqOutcome(0, n, n - 1), table[n + 1] + 0.5 * n
             policy.observe(Outcome([seen], table[n + 1], n + 1, 0.5 * n, n, t_round=took + aside))
         else:

@@ -65,8 +65,8 @@ def test_fixed_drafts_its_length_and_respects_room() -> None:
 def test_confidence_cuts_at_the_first_unsure_token() -> None:
     """Tokens before it go on, the unsure one and all behind it do not; NaN is unsure."""
     policy = ConfidencePolicy(0.6)
-    assert policy.choose([Draft(0, 4, [0.9, 0.61, 0.59, 0.99], [0.1] * 4)]) == [2]
-    assert policy.choose([Draft(0, 2, [0.9, float("nan")], [0.1] * 2)]) == [1]
+    assert policy.choose([Draft(0, 4, [0.9, 0.61, 0.59, 0.99])]) == [2]
+    assert policy.choose([Draft(0, 2, [0.9, float("nan")])]) == [1]
 
 
 @pytest.mark.parametrize("p", [0.0, 0.3, 0.75, 0.999, 1.0])
@@ -90,7 +90,7 @@ def test_a_new_answer_starts_new_statistics_and_keeps_what_was_learned() -> None
     policy = FixedPolicy(2)
     for _ in range(5):
         policy.plan([Place(0, 8)])
-        policy.choose([Draft(0, 2, [0.5, 0.5], [1.0, 1.0])])
+        policy.choose([Draft(0, 2, [0.5, 0.5])])
         policy.observe(Outcome([SeqOutcome(0, 2, 1)], 33.0, 3))
     seen = policy.curve.target.table()[3]
     policy.begin_answer()

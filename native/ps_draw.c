@@ -1,0 +1,121 @@
+/*
+ * Drawing a token with coupled noise: the argmax of logit / T + G over what truncation leaves. By the Gumbel-max trick that is a
+ * draw from the softmax at T; with the same G a draft's draw and the target's are equal as often as their distributions let them
+ * (Daliri, Musco, Suresh, arXiv 2408.07978). Of a whole vocabulary few ids can win: the others are told by their block's largest
+ * logit, then by their hash, before any logarithm is taken.
+ */
+#include <math.h>
+#include <stdbool.h>
+
+#include "ps_noise.h"
+
+/* The largest hash of ids [from, from + n). */
+PS_INLINE uint32_t stretch_hash(ps_noise_key key, uint32_t from, uint32_t n) {
+    uint32_t most = 0;
+#pragma omp simd reduction(max : most)
+    for (uint32_t i = 0; i < n; i++) {
+        const uint32_t hash = ps_noise_hash(key, from + i);
+        most = hash > most ? hash : most;
+    }
+    return most;
+}
+
+PS_CLONES(uint32_t, stretch_hash, (ps_noise_key key, uint32_t from, uint32_t n), (key, from, n));
+
+ps_race ps_race_begin(const ps_coupling *how, int64_t position) {
+    return (ps_race){.key = ps_noise_at(how->seed, position), .first = -1, .second = -1, .best = -INFINITY, .next = -INFINITY};
+}
+
+static bool better(double score, int32_t id, double than, int32_t other) {
+    return score > than || (score == than && id < other);
+}
+
+/*
+ * Whether noise of this hash may reach `needed`. With v = 1 - U, G = -log(-log(1 - v)) <= -log(v), so it cannot where
+ * v > exp(-needed); the margin is for the float's rounding.
+ */
+static bool may_reach(uint32_t hash, double needed) {
+    if (needed <= 0) return true;
+    if (needed > PS_MOST_NOISE) return false;
+    const double v = (4294967295.5 - (double)hash) * (1.0 / 4294967296.0);
+    return v <= (double)ps_exp((float)-needed) * 1.0001;
+}
+
+void ps_race_enter(ps_race *race, int32_t id, double scaled) {
+    if (!(scaled > -INFINITY)) return;
+    const uint32_t hash = ps_noise_hash(race->key, (uint32_t)id);
+    if (!may_reach(hash, race->next - scaled)) return;
+    const double score = scaled + ps_gumbel(hash);
+    if (race->first < 0 || better(score, id, race->best, race->first)) {
+        race->second = race->first;
+        race->next = race->best;
+        race->first = id;
+        race->best = score;
+    } else if (race->second < 0 || better(score, id, race->next, race->second)) {
+        race->second = id;
+        race->next = score;
+    }
+}
+
+enum { STRETCH = 64 };
+
+/* What a row's search needs beside the race. entered: the two that were entered first, so that the others have something to beat. */
+typedef struct search {
+    const float *row;
+    double temperature;
+    float floor;
+    int32_t entered[2];
+} search;
+
+/* Whether any id of [from, from + n), whose largest logit is `most`, may be one of the two best. */
+static bool may_win(const ps_race *race, const search *s, int32_t from, int32_t n, float most, int32_t level) {
+    if (!(most >= s->floor) || most == -INFINITY) return false;
+    const double needed = race->next - (double)most / s->temperature;
+    if (needed > PS_MOST_NOISE) return false;
+    if (needed < 1 || s->floor > -INFINITY) return true; /* most hashes reach that, or few ids are over the floor */
+    return may_reach(stretch_hash_at[level](race->key, (uint32_t)from, (uint32_t)n), needed);
+}
+
+static void enter(ps_race *race, const search *s, int32_t id) {
+    if (s->row[id] >= s->floor) ps_race_enter(race, id, (double)s->row[id] / s->temperature);
+}
+
+static void enter_stretch(ps_race *race, const search *s, int32_t from, int32_t n) {
+    for (int32_t id = from; id < from + n; id++) {
+        if (id != s->entered[0] && id != s->entered[1]) enter(race, s, id);
+    }
+}
+
+ps_status ps_race_row(ps_race *race, const float *row, int32_t n_vocab, const ps_coupling *how, int32_t what, ps_row *raw) {
+    const ps_status status = ps_scan(row, n_vocab, what, raw);
+    if (status != PS_OK) return status;
+    const float floor = how->min_p > 0 ? raw->z1 + logf(how->min_p) : -INFINITY;
+    const search s = {row, (double)how->temperature, floor, {raw->first, raw->second}};
+    enter(race, &s, raw->first);
+    if (raw->second >= 0) enter(race, &s, raw->second);
+    const int32_t level = ps_simd();
+    for (int32_t i = 0, n; i < n_vocab; i += n) {
+        n = n_vocab - i < STRETCH ? n_vocab - i : STRETCH;
+        if (may_win(race, &s, i, n, ps_scan_max(row + i, n, level), level)) enter_stretch(race, &s, i, n);
+    }
+    return PS_OK;
+}
+
+ps_row ps_race_result(const ps_race *race, const ps_coupling *how) {
+    const double t = (double)how->temperature;
+    const float z2 = race->second < 0 ? -INFINITY : (float)(t * race->next);
+    return (ps_row){.first = race->first, .second = race->second, .z1 = (float)(t * race->best), .z2 = z2};
+}
+
+bool ps_coupling_sound(const ps_coupling *how) {
+    return how->temperature > 0 && how->temperature < INFINITY && how->min_p >= 0 && how->min_p <= 1;
+}
+
+ps_status ps_draw(const float *row, int32_t n_vocab, const ps_coupling *how, int64_t position, ps_row *out) {
+    if (!row || !out || n_vocab < 1 || position < 0 || !how || !ps_coupling_sound(how)) return PS_E_ARG;
+    ps_race race = ps_race_begin(how, position);
+    ps_row raw;
+    const ps_status status = ps_race_row(&race, row, n_vocab, how, PS_SCAN_TOP2, &raw);
+    if (status == PS_OK) *out = ps_race_result(&race, how);
+    return status;
+}

@@ -1,0 +1,271 @@
+"""Drafts drawn with the target's noise keep the target's distribution: 20,000 draws a case against it, two tokens jointly."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from contextlib import ExitStack, closing
+from dataclasses import replace
+
+import llama_cpp
+import numpy as np
+import pytest
+import tiny
+
+from pyspec._lib import ffi, lib
+from pyspec.batch.contexts import Contexts, Layout, Models, padded
+from pyspec.engine.handle import Gate
+from pyspec.engine.models import address
+from pyspec.engine.runs import Run
+from pyspec.policy.simple import FixedPolicy
+from pyspec.rules import Strict
+from pyspec.sampling import Constraint, Sampling, build_chain
+
+N_DRAWS = 20_000
+PROMPT = [tiny.A + i for i in (0, 1, 2, 0, 1, 2, 0, 1)]  # lookup has something to go on from
+GRAMMAR = "root ::= [a-e] [c-j]+"
+LETTERS = [list(range(tiny.A, tiny.A + 5)), list(range(tiny.A + 2, tiny.A + 10))]
+WIDE = Sampling(temperature=1.0, top_k=0, top_p=1.0, min_p=0.0)
+PENALTIES = {"repeat_penalty": 1.5, "frequency_penalty": 0.7, "presence_penalty": 0.3}
+
+
+# -- the distribution, by definition -----------------------------------------------------------------------------------
+
+
+def softmax(logits):
+    """Probabilities of logits, -inf for what cannot be."""
+    weights = np.exp(logits - logits.max())
+    return weights / weights.sum()
+
+
+def keep(logits, where):
+    """The logits with all others out of reach."""
+    return np.where(where, logits, -np.inf)
+
+
+def distribution(row, sampling, emitted, allowed):
+    """What the target says of a token by these options: penalties, grammar, top-k, top-p, min-p, temperature, in this order."""
+    z = row.astype(np.float64)
+    for token in set(emitted) if sampling.penalised else ():
+        z[token] = (
+            z[token] / sampling.repeat_penalty
+            if z[token] > 0
+            else z[token] * sampling.repeat_penalty
+        )
+        z[token] -= emitted.count(token) * sampling.frequency_penalty + sampling.presence_penalty
+    if allowed is not None:
+        z = keep(z, np.isin(np.arange(len(z)), allowed))
+    if sampling.temperature < 0:
+        return softmax(z)
+    order = np.argsort(-z, kind="stable")
+    rank = np.argsort(order)
+    if sampling.top_k:
+        z = keep(z, rank < sampling.top_k)
+    before = np.cumsum(softmax(z)[order])[rank] - softmax(z)
+    z = keep(z, before < sampling.top_p)
+    if sampling.min_p:
+        z = keep(z, z >= z.max() + math.log(sampling.min_p))
+    return softmax(z / sampling.temperature)
+
+
+def pairs(path, sampling, letters=None):
+    """Probability of each two tokens after the prompt, from llama-cpp-python's own rows."""
+    llm = llama_cpp.Llama(
+        str(path), n_ctx=64, logits_all=True, n_threads=1, n_threads_batch=1, verbose=False
+    )
+    letters = letters or (None, None)
+
+    def row(text):
+        llm.reset()
+        llm.eval(text)
+        return np.array(llm.scores[len(text) - 1])
+
+    first = distribution(row(PROMPT), sampling, [], letters[0])
+    found = {}
+    for one in np.flatnonzero(first > 0).tolist():
+        second = distribution(row([*PROMPT, one]), sampling, [one], letters[1])
+        found |= {
+            (one, two): first[one] * second[two] for two in np.flatnonzero(second > 0).tolist()
+        }
+    llm.close()
+    return found
+
+
+# -- and the draws -----------------------------------------------------------------------------------------------------
+
+
+class Source:
+    """Two tokens after the prompt at many seeds, through the engine's own rounds."""
+
+    def __init__(self, path, draft, n_seq, sampling, grammar=None):
+        self._stack = ExitStack()
+        models = Models(str(path), str(draft), "none", n_threads=1, n_threads_batch=1, trust=True)
+        self._stack.enter_context(closing(models))
+        layout = Layout(padded(64 * n_seq))
+        self.contexts = self._stack.enter_context(
+            closing(Contexts(models, n_seq, 64, layout, None))
+        )
+        self.sampling = sampling
+        made = Constraint(models.target, grammar) if grammar else None
+        self.chains = [build_chain(sampling, models.target, made) for _ in range(n_seq)]
+        self.drafted = self.accepted = 0
+
+    def close(self):
+        """Free what was loaded."""
+        for chain in self.chains:
+            if chain is not None:
+                chain.close()
+        self._stack.close()
+
+    def pairs(self, n):
+        """Counts of what came at seeds 0 to n - 1."""
+        counts, n_seq = Counter(), len(self.chains)
+        for seed in range(0, n, n_seq):
+            runs = [self._run(seq, seed + seq) for seq in range(n_seq)]
+            self._answer(runs)
+            counts.update(tuple(run.tokens[len(PROMPT) :][:2]) for run in runs)
+        return counts
+
+    def _run(self, seq, seed):
+        chain = self.chains[seq]
+        if chain is not None:
+            llama_cpp.llama_sampler_reset(chain.sampler)
+        self.contexts.engine.set_tokens(seq, PROMPT)
+        run = Run(seq, list(PROMPT), Gate(Strict(), sampled=False), 3)
+        run.sampler = 0 if chain is None else address(chain.sampler)
+        run.coupling = replace(self.sampling, seed=seed).coupling
+        run.tally.rounds = 1  # or its first round would not draft
+        return run
+
+    def _answer(self, runs):
+        policy, live = FixedPolicy(2), runs
+        while live := [run for run in live if len(run.tokens) < len(PROMPT) + 2]:
+            for run in live:  # an end is a token like others
+                run.finish_reason = None
+            fills = [(run.seq, missing, -1) for run in live if (missing := self._missing(run))]
+            if fills:
+                self.contexts.engine.verify(fills)
+            self.contexts.loop.round(live, policy)
+        for run in runs:
+            self.drafted += run.tally.drafted
+            self.accepted += run.tally.accepted
+
+    def _missing(self, run):
+        return len(run.tokens) - 1 - self.contexts.engine.held(0, run.seq)
+
+
+def apart(counts, expected):
+    """How far counts are from what is expected: Pearson's chi-square and G, in standard deviations (Wilson, Hilferty 1931).
+
+    Cells of fewer than 8 are one.
+    """
+    if set(counts) - set(expected):
+        return math.inf
+    n = sum(counts.values())
+    cells = [(counts[cell], n * p) for cell, p in expected.items() if n * p >= 8]
+    rest = n - sum(seen for seen, _ in cells), n - sum(due for _, due in cells)
+    cells += [rest] if rest[1] >= 8 else []
+    chi = sum((seen - due) ** 2 / due for seen, due in cells)
+    g = 2 * sum(seen * math.log(seen / due) for seen, due in cells if seen)
+    df = len(cells) - 1
+    return max(((x / df) ** (1 / 3) - 1 + 2 / (9 * df)) / math.sqrt(2 / (9 * df)) for x in (chi, g))
+
+
+LIMIT = 4.0
+"""Standard deviations; by chance one case in 15,000, and seeds are fixed."""
+
+
+@pytest.fixture(scope="module")
+def draft(tiny_folder):
+    """A draft that is often right and often not."""
+    return tiny.write(tiny_folder / "coupled-draft.gguf", noise=0.1)
+
+
+@pytest.mark.parametrize(
+    ("options", "grammar"),
+    [
+        ({"temperature": 0.5}, None),
+        ({"temperature": 1.0}, None),
+        ({"temperature": 2.0}, None),
+        ({"temperature": -1.0}, None),
+        ({"top_k": 4}, None),
+        ({"top_p": 0.7}, None),
+        ({"min_p": 0.1}, None),
+        ({"temperature": 0.8, "top_k": 40, "top_p": 0.95, "min_p": 0.05}, None),
+        (PENALTIES, None),
+        ({}, GRAMMAR),
+    ],
+    ids=lambda value: ",".join(map(str, value)) if isinstance(value, dict) else value and "grammar",
+)
+def test_texts_have_the_targets_distribution(tiny_target, draft, options, grammar, monkeypatch):
+    """Whatever shapes the distribution, with a draft model that draws, forty sequences in a batch."""
+    monkeypatch.setattr(
+        "pyspec.sampling.ISOLATED", False
+    )  # a process an answer is too slow for so many
+    sampling = replace(WIDE, **options)
+    expected = pairs(tiny_target, sampling, LETTERS if grammar else None)
+    with closing(Source(tiny_target, draft, 40, sampling, grammar)) as source:
+        counts = source.pairs(N_DRAWS)
+    assert apart(counts, expected) < LIMIT
+    assert 0.1 * source.drafted < source.accepted < 0.95 * source.drafted
+
+
+@pytest.fixture(scope="module")
+def headed(tiny_folder):
+    """A target with a next-token head of its own."""
+    return tiny.write(tiny_folder / "coupled-headed.gguf", arch="qwen35", n_layer=4, n_heads=1)
+
+
+@pytest.mark.parametrize(
+    ("kind", "n_seq"), [("none", 40), ("lookup", 40), ("eagle3", 20), ("mtp", 20)]
+)
+def test_every_drafter_keeps_the_distribution(tiny_target, tiny_eagle3, headed, kind, n_seq):
+    """By lookup, by heads that read the target's states, and by nobody."""
+    target = headed if kind == "mtp" else tiny_target
+    sampling = replace(WIDE, temperature=1.5)
+    with closing(
+        Source(target, tiny_eagle3 if kind == "eagle3" else kind, n_seq, sampling)
+    ) as source:
+        counts = source.pairs(N_DRAWS)
+    assert apart(counts, pairs(target, sampling)) < LIMIT
+    assert (source.drafted > 0) is (kind != "none")
+
+
+# -- the same test catches a wrong coupling ------------------------------------------------------------------------------
+
+
+def by_hand(source, n, position):
+    """The same draws with the noise of `position(place, began)` for the token at `place`; the round began at `began`."""
+    engine, how, out = source.contexts.engine, ffi.new("ps_coupling *"), ffi.new("ps_row *")
+    counts = Counter()
+    for seed in range(n):
+        text, (how.seed, how.temperature, how.min_p) = list(PROMPT), (seed, 1.0, 0.0)
+        while len(text) < len(PROMPT) + 2:
+            engine.set_tokens(0, text)
+            while (held := engine.held(0, 0)) < len(text) - 1:
+                engine.verify([(0, len(text) - 1 - held, -1)])
+            engine.draft([0], [1])
+            engine.verify([(0, 0, 1)])
+            began, drafted = len(text), engine.drafted(0).token[0]
+            for i in range(2):
+                row = engine.row(0, i)
+                view = ffi.from_buffer("float[]", row)
+                lib.ps_draw(view, len(row), how, position(began + i, began), out)
+                text.append(out.first)
+                if out.first != drafted:
+                    break
+        counts[tuple(text[len(PROMPT) :][:2])] += 1
+    return counts
+
+
+@pytest.mark.parametrize(
+    ("position", "passes"),
+    [(max, True), (min, False)],
+    ids=["of its own position", "of the round's first position"],
+)
+def test_wrong_coupling_fails_the_same_test(tiny_target, draft, position, passes):
+    """Noise that is used at two places ties their tokens together, which the two tokens' joint distribution shows."""
+    expected = pairs(tiny_target, WIDE)
+    with closing(Source(tiny_target, draft, 1, WIDE)) as source:
+        counts = by_hand(source, N_DRAWS, position)
+    assert (apart(counts, expected) < LIMIT) is passes

@@ -1,0 +1,158 @@
+"""Coupled noise: the hash and the logarithm against their twins, its distribution and independence, and draws against a sort."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rows import rows
+from test_scan import each_level
+from twins import draw, noise, noise_hash
+
+from pyspec._lib import ffi, lib
+
+
+def c_noise(seed: int, position: int, ids: np.ndarray) -> np.ndarray:
+    """G of these ids by the kernel."""
+    out = np.empty(len(ids))
+    buffers = ffi.from_buffer("int32_t[]", ids), ffi.from_buffer("double[]", out)
+    assert lib.ps_noise(seed, position, buffers[0], len(ids), buffers[1]) == lib.PS_OK
+    return out
+
+
+def uniform(g: np.ndarray) -> np.ndarray:
+    """The uniform numbers that Gumbel noise was made of."""
+    return np.exp(-np.exp(-g))
+
+
+def far(counts: np.ndarray) -> float:
+    """How far counts of equally likely cells are from even, in standard deviations (Wilson, Hilferty 1931)."""
+    due, df = counts.mean(), counts.size - 1
+    chi = ((counts - due) ** 2).sum() / due
+    return abs((chi / df) ** (1 / 3) - 1 + 2 / (9 * df)) / math.sqrt(2 / (9 * df))
+
+
+@given(
+    seed=st.integers(0, 2**64 - 1),
+    position=st.integers(0, 2**40),
+    first=st.integers(0, 2**31 - 200),
+)
+def test_noise_is_the_twins(seed: int, position: int, first: int) -> None:
+    """Integers exactly, logarithms to the last digits."""
+    ids = np.arange(first, first + 100, dtype=np.int32)
+    assert c_noise(seed, position, ids) == pytest.approx(
+        noise(seed, position, ids), rel=1e-14, abs=1e-15
+    )
+
+
+def test_noise_is_the_same_on_every_machine() -> None:
+    """To the last bit."""
+    found = c_noise(1, 2, np.array([0, 1, 49151, 2**31 - 1], np.int32))
+    assert [x.hex() for x in found] == KNOWN
+
+
+KNOWN = [
+    "0x1.407f57c94d866p-3",
+    "0x1.21b007a7cfe9ep-1",
+    "-0x1.1d6aa569e85b1p+0",
+    "0x1.470b29d437599p+1",
+]
+
+
+@pytest.mark.parametrize("axis", ["seed", "position", "id"])
+def test_noise_is_uniform_along_each_axis(axis: str) -> None:
+    """And consecutive draws are independent: pairs fill a grid evenly."""
+    n, zero = 1 << 16, np.zeros(1, np.int32)
+    if axis == "id":
+        g = c_noise(7, 9, np.arange(n, dtype=np.int32))
+    elif axis == "position":
+        g = np.concatenate([c_noise(7, i, zero) for i in range(n)])
+    else:
+        g = np.concatenate([c_noise(i, 9, zero) for i in range(n)])
+    u = uniform(g)
+    assert far(np.histogram(u, 256, (0, 1))[0]) < 4
+    assert far(np.histogram2d(u[:-1], u[1:], 32, [(0, 1), (0, 1)])[0]) < 4
+
+
+def test_every_bit_of_the_hash_hangs_on_every_bit_of_what_goes_in() -> None:
+    """One bit of seed, position or id changes each of the 32 bits half of the times."""
+    ids = np.arange(4000)
+    plain = noise_hash(3, 5, ids)
+    changed = [noise_hash(3 ^ (1 << bit), 5, ids) for bit in range(32)]
+    changed += [noise_hash(3, 5 ^ (1 << bit), ids) for bit in range(20)]
+    changed += [noise_hash(3, 5, ids ^ (1 << bit)) for bit in range(18)]
+    for other in changed:
+        flips = [((plain ^ other) >> np.uint32(bit) & 1).mean() for bit in range(32)]
+        assert max(abs(np.array(flips) - 0.5)) < 0.05
+
+
+# -- draws -------------------------------------------------------------------------------------------------------------
+
+
+def c_draw(
+    row: np.ndarray, temperature: float, min_p: float, seed: int, position: int
+) -> tuple[int, ...]:
+    """Status, and the two best, of the kernel."""
+    how = ffi.new("ps_coupling *", {"seed": seed, "temperature": temperature, "min_p": min_p})
+    out = ffi.new("ps_row *")
+    status = lib.ps_draw(ffi.from_buffer("float[]", row), len(row), how, position, out)
+    return status, out.first, out.second, out.z1, out.z2
+
+
+@each_level
+@given(
+    row=rows(),
+    temperature=st.sampled_from([0.01, 0.5, 0.8, 1.0, 2.0, 50.0]),
+    min_p=st.sampled_from([0.0, 0.05, 0.5, 1.0]),
+    seed=st.integers(0, 2**64 - 1),
+    position=st.integers(0, 5000),
+)
+def test_draw_is_the_twins(
+    level: int, row: np.ndarray, temperature: float, min_p: float, seed: int, position: int
+) -> None:
+    """The two best of all ids, though the kernel looks at few."""
+    status, first, second, z1, z2 = c_draw(row, temperature, min_p, seed, position)
+    assert status == lib.PS_OK
+    want = draw(row, temperature, min_p, seed, position)
+    assert (first, second) == want[:2]
+    assert (z1, z2) == pytest.approx(want[2:], rel=1e-6)
+
+
+@pytest.mark.parametrize("scale", [0.1, 1.0, 6.0])
+@pytest.mark.parametrize("min_p", [0.0, 0.05])
+def test_draws_of_a_real_size_are_the_twins(level: int, scale: float, min_p: float) -> None:
+    """Flat rows, on which many ids may win, and steep ones."""
+    rng = np.random.default_rng(3)
+    for position in range(20):
+        row = (scale * rng.standard_normal(49152)).astype(np.float32)
+        found = c_draw(row, 0.8, min_p, 5, position)
+        assert found[1:3] == draw(row, 0.8, min_p, 5, position)[:2]
+
+
+def test_draws_have_the_softmax_of_the_row() -> None:
+    """40,000 positions of one row."""
+    row = np.random.default_rng(1).standard_normal(12).astype(np.float32)
+    drawn = [c_draw(row, 0.7, 0.0, 3, position)[1] for position in range(40_000)]
+    weights = np.exp(row.astype(np.float64) / np.float32(0.7))
+    due = len(drawn) * weights / weights.sum()
+    chi = ((np.bincount(drawn, minlength=12) - due) ** 2 / due).sum()
+    assert chi < 37.4, "11 degrees of freedom exceed this once in 10,000 times"
+
+
+def test_equal_scores_go_to_the_lowest_id() -> None:
+    """Where nothing is possible but one, there is no second."""
+    row = np.full(100, -np.inf, np.float32)
+    row[40] = 1.0
+    assert c_draw(row, 1.0, 0.0, 1, 1)[1:3] == (40, -1)
+
+
+@pytest.mark.parametrize(
+    "bad", [{"temperature": 0.0}, {"temperature": math.nan}, {"min_p": 1.5}, {"position": -1}]
+)
+def test_what_cannot_be_drawn_is_refused(bad: dict[str, float]) -> None:
+    """A temperature that is none, a share above one, a place before the text."""
+    asked = {"temperature": 1.0, "min_p": 0.0, "seed": 1, "position": 1, **bad}
+    assert c_draw(np.zeros(4, np.float32), **asked)[0] == lib.PS_E_ARG
