@@ -30,7 +30,7 @@ def c_decide(
         rule = ffi.new("ps_gate *", [gate.theta, gate.gap, gate.budget, gate.sampled])
         state.spent = gate.spent
     verdict, nats = ffi.new("int32_t *"), ffi.new("float *")
-    seen = ffi.new("ps_row *", [row.first, row.second, row.z1, row.z2, 0, 0])
+    seen = ffi.new("ps_row *", [row.first, row.second, row.z1, row.z2, 0])
     gap = greedy_gap(row) if gap is None else gap
     assert (
         lib.ps_gate_decide(rule, state, seen, gap, chosen, drafted, barred, verdict, nats)
