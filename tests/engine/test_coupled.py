@@ -102,9 +102,7 @@ class Source:
         models = Models(str(path), str(draft), "none", n_threads=1, n_threads_batch=1, trust=True)
         self._stack.enter_context(closing(models))
         layout = Layout(padded(64 * n_seq))
-        self.contexts = self._stack.enter_context(
-            closing(Contexts(models, n_seq, 64, layout, None))
-        )
+        self.contexts = self._stack.enter_context(closing(Contexts(models, n_seq, 64, layout)))
         self.sampling = sampling
         made = Constraint(models.target, grammar) if grammar else None
         self.chains = [build_chain(sampling, models.target, made) for _ in range(n_seq)]
