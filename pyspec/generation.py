@@ -69,6 +69,7 @@ class Generation(Mirror):
         start = perf_counter()
         # what is asked wrongly is refused before the model is loaded
         check_ranges({"draft_n_gpu_layers": asked_layers(draft_n_gpu_layers), "wait": wait})
+        check_ranges({"draft_type_k": draft_type_k, "draft_type_v": draft_type_v})
         check_rule(verification)
         check_noise(sampling)
         self._noise = sampling

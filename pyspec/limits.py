@@ -47,8 +47,51 @@ RANGES = {
 """What llama.cpp and the rules can take; a value outside makes it wrap, assert, or answer nonsense."""
 
 
+KV_TYPES = {
+    0: "F32",
+    1: "F16",
+    2: "Q4_0",
+    3: "Q4_1",
+    6: "Q5_0",
+    7: "Q5_1",
+    8: "Q8_0",
+    20: "IQ4_NL",
+    30: "BF16",
+}
+"""ggml's numbers of the types that KV caches may have."""
+
+_TYPED = ("type_k", "type_v", "draft_type_k", "draft_type_v")
+
+MOST_BYTES = 127
+"""Of a key or a text in llama.cpp's overrides, the NUL behind it aside."""
+
+
+def check_overrides(overrides: Mapping[str, Any] | None) -> tuple[tuple[str, Any], ...]:
+    """The pairs of `kv_overrides`. Raises OptionError for one that llama.cpp cannot hold."""
+    pairs = tuple((overrides or {}).items())
+    for key, value in pairs:
+        fits = isinstance(value, (bool, float, str)) or (
+            isinstance(value, int) and -(2**63) <= value < 2**63
+        )
+        texts = [text for text in (key, value) if isinstance(text, str)]
+        if (
+            not fits
+            or not key
+            or any(len(text.encode()) > MOST_BYTES or "\0" in text for text in texts)
+        ):
+            raise OptionError(
+                f"the override {key[:40]!r} cannot be used",
+                f"give a bool, int, float or str, with keys and texts of at most {MOST_BYTES} bytes",
+            )
+    return pairs
+
+
 def check_ranges(options: Mapping[str, Any]) -> None:
     """Raise OptionError for a number outside the range of its name; None is left alone, and what has no range."""
+    for name in _TYPED:
+        if options.get(name) is not None and options[name] not in KV_TYPES:
+            usual = ", ".join(f"{number} ({kind})" for number, kind in KV_TYPES.items())
+            raise OptionError(f"{name} is {options[name]!r}", f"use {usual}")
     for name, value in options.items():
         if name not in RANGES or value is None:
             continue

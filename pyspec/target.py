@@ -15,7 +15,7 @@ from typing import Any
 import llama_cpp
 
 from pyspec.errors import ContextOverflow, EngineError, ModelInvalid
-from pyspec.limits import check_ranges
+from pyspec.limits import check_overrides, check_ranges
 from pyspec.offload import (
     AUTO,
     asked_layers,
@@ -97,6 +97,7 @@ class TargetLlama(llama_cpp.Llama):  # type: ignore[misc]  # llama_cpp is untype
         embedding, vocab_only = (bool(kwargs.get(mode)) for mode in ("embedding", "vocab_only"))
         if not vocab_only:
             refuse_other_kinds(Path(model_path), embedding=embedding)
+        self.has_head = head and has_head(Path(model_path))
         self._most_positions = most_positions(Path(model_path))
         kwargs["n_ctx"] = self.capped(kwargs.get("n_ctx", 512), Path(model_path).name)
         kwargs["n_threads"] = kwargs.get("n_threads") or default_threads()
@@ -114,12 +115,14 @@ class TargetLlama(llama_cpp.Llama):  # type: ignore[misc]  # llama_cpp is untype
             extra_buffers=extra_buffers,
             vocab_only=vocab_only,
             embedding=embedding,
+            head=self.has_head,
+            type_k=kwargs.get("type_k"),
+            type_v=kwargs.get("type_v"),
+            overrides=check_overrides(kwargs.get("kv_overrides")),
+            lora=_adapter_of(kwargs),
         )
         self._may_use_extra = check_model(model_path, trust, self.loading)
         refuse_eagle3(Path(model_path))
-        if kwargs.get("lora_path"):
-            check_adapter(kwargs["lora_path"])
-        self.has_head = head and has_head(Path(model_path))
         if self.fits_itself:
             kwargs["n_gpu_layers"] = self._fitting(model_path, kwargs, room_for)
         self.in_chat = _InChat()
@@ -298,6 +301,15 @@ class TargetLlama(llama_cpp.Llama):  # type: ignore[misc]  # llama_cpp is untype
             self._chat_handlers[f"chat_template.{name}"] = handler
         if not (kwargs.get("chat_format") or kwargs.get("chat_handler")):
             self.chat_format = f"chat_template.{DEFAULT}"
+
+
+def _adapter_of(kwargs: Mapping[str, Any]) -> tuple[str, float] | None:
+    """File and scale of the LoRA adapter, if there is one. Raises ModelError for what is none."""
+    path = kwargs.get("lora_path")
+    if not path:
+        return None
+    check_adapter(path)
+    return str(Path(path).absolute()), float(kwargs.get("lora_scale", 1.0))
 
 
 def _let_go(*_owned: object) -> None:

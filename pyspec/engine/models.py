@@ -11,6 +11,7 @@ import llama_cpp
 from llama_cpp import _internals as internals
 
 from pyspec.engine.handle import MAX_DRAFT
+from pyspec.engine.pair import check_pair
 from pyspec.errors import DraftMismatch, EngineError, ModelInvalid, UnsupportedModel
 from pyspec.offload import AUTO, fit_layers, rough_layers, trial_layers
 from pyspec.store.check import check_model
@@ -61,6 +62,7 @@ class SideModel:
         self._n_gpu_layers = target.model_params.n_gpu_layers
         params = context_params(target, placement, n_seq)
         if states is not None:
+            check_pair(path, target, states)
             _read_states(params, target, states)
         self._model = (
             self._load(target, placement, params, reads_states=states is not None)
@@ -191,7 +193,16 @@ class _Loading:
                 )  # the target's are about other devices
         wanted = rough_layers(read_header(path), found) if fits and found else params.n_gpu_layers
         tried = trial_layers(wanted, found)
-        loading = replace(target.loading, n_gpu_layers=tried, devices=names)
+        loading = replace(
+            target.loading,
+            n_gpu_layers=tried,
+            devices=names,
+            head=False,
+            type_k=placement.type_k,
+            type_v=placement.type_v,
+            overrides=(),
+            lora=None,
+        )
         params.use_extra_bufts = check_model(path, target.trust, loading)
         if fits:
             params.n_gpu_layers = fit_layers(path, params, context, names).layers

@@ -18,7 +18,7 @@ import os
 import re
 import signal
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from importlib import import_module, util
 from pathlib import Path
@@ -102,6 +102,9 @@ def load_model(lc: ModuleType, path: str, loading: dict[str, Any], *, check: boo
     params.use_extra_bufts = loading["extra_buffers"]
     params.check_tensors = check
     params.vocab_only = loading["vocab_only"]
+    params.load_mtp = loading["head"]
+    if loading["overrides"]:
+        params.kv_overrides = overrides_of(lc, loading["overrides"])
     return lc.llama_model_load_from_file(os.fsencode(path), params)
 
 
@@ -121,6 +124,23 @@ def place(lc: ModuleType, params: Any, loading: Mapping[str, Any]) -> None:
         _KEPT.append(chosen)
 
 
+def overrides_of(lc: ModuleType, pairs: Sequence[tuple[str, Any]]) -> Any:
+    """llama.cpp's array of header values that replace the file's; it lives as long as the process."""
+    array = (lc.llama_model_kv_override * (len(pairs) + 1))()  # an empty key ends it
+    kinds = {
+        bool: ("BOOL", "val_bool"),
+        int: ("INT", "val_i64"),
+        float: ("FLOAT", "val_f64"),
+        str: ("STR", "val_str"),
+    }
+    for entry, (key, value) in zip(array, pairs, strict=False):
+        kind, field = kinds[type(value)]
+        entry.key, entry.tag = key.encode(), getattr(lc, f"LLAMA_KV_OVERRIDE_TYPE_{kind}")
+        setattr(entry.value, field, value.encode() if isinstance(value, str) else value)
+    _KEPT.append(array)
+    return array
+
+
 def ggml_function(lc: ModuleType, name: str, restype: Any, *argtypes: Any) -> Any:
     """A function of ggml's, which llama.cpp's library need not show itself: Windows looks into one file alone."""
     folder = Path(lc.__file__ or "").parent / "lib"
@@ -138,16 +158,34 @@ def trial(lc: ModuleType, path: str, loading: dict[str, Any]) -> str:
     if not model:
         return "llama.cpp cannot load it"
     tokenize(lc, lc.llama_model_get_vocab(model))
-    if loading["vocab_only"] or loading["head"]:
+    if loading["vocab_only"] or loading["beside"]:
         return ""  # nothing to decode without weights, or without a target
     if lc.llama_model_has_encoder(model):
         return "it has an encoder, whose text llama-cpp-python does not give it"
+    return run(lc, model, loading)
+
+
+def run(lc: ModuleType, model: Any, loading: dict[str, Any]) -> str:
+    """Makes a context as the run will, and decodes."""
     context = make_context(lc, model, loading)
     if not context:
         return "llama.cpp cannot make a context for it"
     if not loading["embedding"] and not lc.llama_get_memory(context):
         return "it has no memory for tokens, so it does not answer token by token"
-    return decode(lc, model, context, loading)
+    if loading["lora"] and not adapt(lc, model, context, *loading["lora"]):
+        return "its LoRA adapter cannot be put on it"
+    seconds = 0.0 if loading["n_gpu_layers"] else loading["seconds"] * loading["n_threads"]
+    with at_most(seconds):
+        return decode(lc, model, context, loading)
+
+
+def adapt(lc: ModuleType, model: Any, context: Any, path: str, scale: float) -> bool:
+    """Puts a LoRA adapter on the context; whether that went well."""
+    adapter = lc.llama_adapter_lora_init(model, os.fsencode(path))
+    if not adapter:
+        return False
+    adapters, scales = (lc.llama_adapter_lora_p_ctypes * 1)(adapter), (ctypes.c_float * 1)(scale)
+    return bool(lc.llama_set_adapters_lora(context, adapters, 1, scales) == 0)
 
 
 def tokenize(lc: ModuleType, vocab: Any) -> None:
@@ -166,7 +204,7 @@ def tokenize(lc: ModuleType, vocab: Any) -> None:
 
 @contextlib.contextmanager
 def at_most(seconds: float) -> Iterator[None]:
-    """Let the system end this process if what is inside takes more of the processor's time."""
+    """Let the system end this process if what is inside takes more of the processor's time; 0 is no limit."""
     if not hasattr(signal, "setitimer"):  # Windows: the parent's patience is all there is
         yield
         return
@@ -195,7 +233,10 @@ def make_context(lc: ModuleType, model: Any, loading: dict[str, Any]) -> Any:
     flash = (lc.LLAMA_FLASH_ATTN_TYPE_DISABLED, lc.LLAMA_FLASH_ATTN_TYPE_ENABLED)
     params.flash_attn_type = flash[loading["flash_attn"]]
     params.offload_kqv = loading["offload_kqv"]
-    params.embeddings = loading.get("embedding", False)
+    for name in ("type_k", "type_v"):
+        if loading[name] is not None:
+            setattr(params, name, loading[name])
+    params.embeddings = loading["embedding"]
     return lc.llama_init_from_model(model, params)
 
 

@@ -35,6 +35,7 @@ from pyspec.store.sources import models_folder
 
 _BASE_SECONDS = 60.0
 _DEVICE_SECONDS = 900.0  # a first load compiles shaders or PTX for the card
+_DECODE_SECONDS = 8.0  # of a processor, for some decodes
 _BYTES_PER_SECOND = 20e6  # a slow disk; the whole file is read once
 _BASE_MEMORY = 16 << 30  # address space, not memory: thread stacks and libraries reserve much of it
 _STACK = 9 << 20  # llama.cpp checks each tensor in a thread of its own
@@ -45,13 +46,17 @@ _CRASHES = {signal.SIGSEGV, signal.SIGABRT, signal.SIGILL, signal.SIGFPE} | (
 )
 
 
+_BEYOND = ("head", "type_k", "type_v", "overrides")
+
+
 @dataclass(frozen=True)
 class Loading:
     """How the run will load a model; the trial does the same.
 
     n_gpu_layers: 0 for none. devices: names of those that layers may go to, () for all; split_mode, main_gpu, tensor_split
     and offload_kqv as llama.cpp has them. n_ctx: tokens. extra_buffers: auto, on or off. vocab_only: only the vocabulary
-    is wanted, and the file need not have weights. embedding: embeddings alone are.
+    is wanted, and the file need not have weights. embedding: embeddings alone are. head: the next-token head is loaded.
+    type_k, type_v: of the KV cache. overrides: header values that replace the file's. lora: an adapter's file and scale.
     """
 
     n_gpu_layers: int = 0
@@ -66,6 +71,24 @@ class Loading:
     extra_buffers: str = "auto"
     vocab_only: bool = False
     embedding: bool = False
+    head: bool = False
+    type_k: int | None = None
+    type_v: int | None = None
+    overrides: tuple[tuple[str, bool | int | float | str], ...] = ()
+    lora: tuple[str, float] | None = None
+
+    @property
+    def what(self) -> str:
+        """What is done with the model, as far as other code then runs."""
+        beyond = [
+            f"{n} {getattr(self, n)}" for n in _BEYOND if getattr(self, n) not in (None, False, ())
+        ]
+        done = (
+            "the vocabulary loads" if self.vocab_only else "embeds" if self.embedding else "loads"
+        )
+        if self.lora is not None:
+            beyond.append(f"lora {self.lora[1]} {stamp(Path(self.lora[0]))}")
+        return " with ".join([done, *beyond])
 
     @property
     def place(self) -> str:
@@ -86,16 +109,13 @@ def check_model(
     """
     path = Path(path)
     extra = extra_buffers(loading.extra_buffers)
-    if os.path.realpath(path.parent) == os.path.realpath(models_folder()):  # it ships with pyspec
+    if ships(path):
         return extra
     if trust:
         read_header(path, weights=not loading.vocab_only)
         return extra
-    what = (
-        "the vocabulary loads" if loading.vocab_only else "embeds" if loading.embedding else "loads"
-    )
     buffers = f"extra buffers {loading.extra_buffers}"
-    kind = f"{what} on {loading.place}, {buffers}, {processor()}, {engine_build()}"
+    kind = f"{loading.what} on {loading.place}, {buffers}, {processor()}, {engine_build()}"
     stamps = _stamps(path)
     known = recall(kind, stamps[0])
     for works in (extra, False):
@@ -105,6 +125,11 @@ def check_model(
     if _stamps(path) == stamps:  # else it changed while it was tried
         remember(kind, stamps[0], _verdict(works, stamps))
     return works
+
+
+def ships(path: Path) -> bool:
+    """Whether a file ships with pyspec."""
+    return os.path.realpath(path.parent) == os.path.realpath(models_folder())
 
 
 def _stamps(path: Path) -> list[Stamp]:
@@ -186,7 +211,8 @@ def _run(header: Header, loading: Loading, extra: bool) -> ChildExit:
     positions = most_positions(header.path) or 0
     wanted = {**vars(loading), "extra_buffers": extra, "positions": positions}
     base = _DEVICE_SECONDS if loading.n_gpu_layers else _BASE_SECONDS
-    wanted["head"] = header.architecture == "eagle3"
+    wanted["beside"] = header.architecture == "eagle3"
+    wanted["seconds"] = _DECODE_SECONDS + size / _BYTES_PER_SECOND
     return run_child(
         "trial",
         [str(header.path.absolute()), str(memory), json.dumps(wanted)],
@@ -204,6 +230,11 @@ _SCRIPT = Path(__file__).with_name("_child.py")
 _START = (
     "import json, runpy, sys; sys.path[:] = json.loads(sys.argv[1]); "
     "sys.argv[:] = sys.argv[2:]; runpy.run_path(sys.argv[0], run_name='__main__')"
+)
+# It ends when its stdin does, and so with a parent that was killed; work in C does not keep a thread from that.
+_WATCH = (
+    "import os, stat, threading; stat.S_ISFIFO(os.fstat(0).st_mode) and "
+    "threading.Thread(target=lambda: (os.read(0, 1), os._exit(1)), daemon=True).start(); "
 )
 _ENV = {
     "GGML_NO_BACKTRACE": "1",  # else an abort starts a debugger
@@ -236,7 +267,7 @@ class ChildExit:
         if self.timed_out:
             return "it did not end in time"
         if self.signal == getattr(signal, "SIGPROF", None) is not None:
-            return "llama.cpp did not end turning a line into tokens"
+            return "llama.cpp did not come to an end"
         if self.signal is not None:
             return f"llama.cpp ended the process with {_signal_name(self.signal)}"
         return self.error
@@ -249,10 +280,14 @@ def _signal_name(number: int) -> str:
         return f"signal {number}"
 
 
-def command_of(task: str, script: Path | None = None) -> list[str]:
-    """The command that does a task of `_child.py`, or of another script, with this process's import path."""
+def command_of(task: str, script: Path | None = None, *, watching: bool = False) -> list[str]:
+    """The command that does a task of `_child.py`, or of another script, with this process's import path.
+
+    watching: it reads nothing from its stdin, a pipe, and ends with it.
+    """
     path = json.dumps([p or str(Path.cwd()) for p in sys.path])
-    return [sys.executable, "-c", _START, path, str(script or _SCRIPT), task]
+    start = _WATCH + _START if watching else _START
+    return [sys.executable, "-c", start, path, str(script or _SCRIPT), task]
 
 
 def environment_of(*, gpu: bool) -> dict[str, str]:
@@ -267,8 +302,9 @@ def run_child(
     timeout: float | None = None,
     on_line: Callable[[str], None] | None = None,
     gpu: bool = False,
+    script: Path = _SCRIPT,
 ) -> ChildExit:
-    """Does a task of `_child.py`; its last line of output is `{"ok": bool, "error": str}`.
+    """Does a task of `_child.py`, or of another script; its last line of output is `{"ok": bool, "error": str}`.
 
     Earlier lines go to `on_line`. The child is killed after `timeout` seconds and when the caller
     is interrupted; it sees no GPU unless `gpu`.
@@ -277,8 +313,8 @@ def run_child(
     with (
         tempfile.TemporaryFile() as errors,
         subprocess.Popen(
-            [*command_of(task), *arguments],
-            stdin=subprocess.DEVNULL,
+            [*command_of(task, script, watching=True), *arguments],
+            stdin=subprocess.PIPE,  # it ends when this process is gone and cannot end it
             stdout=subprocess.PIPE,
             stderr=errors,
             env=environment_of(gpu=gpu),

@@ -261,6 +261,8 @@ def read_eagle3(draft: Path, target: TargetShape) -> States:
     hidden, width = _whole(header, "target_hidden_size"), _whole(header, "embedding_length")
     if hidden != target.n_embd:
         raise _mismatch(header, f"it reads states {hidden} wide, the target's are {target.n_embd}")
+    if header.of_arch("embedding_length_out") not in (None, width):
+        raise _damaged(header, "gives states of another width than it works with")
     if _whole(header, "block_count") != 1:
         raise _damaged(header, "has more than one layer")
     _check_ends(header, width, target)

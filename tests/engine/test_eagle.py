@@ -12,6 +12,7 @@ import tiny_eagle
 from answers import GREEDY, ask
 
 from pyspec.engine.handle import MAX_DRAFT, Role
+from pyspec.engine.models import Placement
 from pyspec.errors import DraftMismatch, ModelInvalid, UnsupportedModel
 from pyspec.policy.simple import FixedPolicy
 
@@ -178,7 +179,7 @@ def test_several_sequences_draft_as_each_alone(open_llama, make, target):
     draft = make()
     models = Models(str(target), str(draft), "none", n_threads=1, n_threads_batch=1)
     try:
-        contexts = Contexts(models, 4, 128, Layout(512, each=0), None)
+        contexts = Contexts(models, 4, 128, Layout(512, each=0), Placement())
         engine = contexts.engine
         texts = [models.target.tokenize(t, add_bos=False) for t in (b"abcabdabe", b"abcabdx", b"z")]
         engine.set_tokens(1, texts[0])

@@ -15,6 +15,7 @@ import tempfile
 import time
 import traceback
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import IO, Any, NamedTuple
 
 from pyspec.store.check import _ENV, _SCRIPT, ChildExit, _outcome
@@ -72,15 +73,17 @@ def _wait(pid: int, timeout: float) -> int | None:
     return None
 
 
-def run_child(task: str, arguments: Sequence[str], *, timeout: float, **_: Any) -> ChildExit:
+def run_child(
+    task: str, arguments: Sequence[str], *, timeout: float, script: Path = _SCRIPT, **_: Any
+) -> ChildExit:
     """As `pyspec.store.check.run_child`, in a fork: the script is the same, its interpreter is warm."""
 
     def work(report: int) -> None:
         os.environ.update(_ENV)
-        sys.argv = [str(_SCRIPT), task, *arguments]
+        sys.argv = [str(script), task, *arguments]
         sys.stdout = os.fdopen(report, "w", closefd=False)
         try:
-            runpy.run_path(str(_SCRIPT), run_name="__main__")
+            runpy.run_path(str(script), run_name="__main__")
         except BaseException:  # noqa: BLE001 - an interpreter of its own would say it and end with 1
             sys.stdout.write(traceback.format_exc())
             sys.stdout.flush()

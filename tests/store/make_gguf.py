@@ -80,6 +80,43 @@ class Gguf:
         return header + b"\0" * (-len(header) % self.alignment) + data
 
 
+def read(path: Path) -> Gguf:
+    """A sound file of ours, in pieces."""
+    raw, made, at = path.read_bytes(), Gguf(), 24
+    _, n_tensors, n_kv = struct.unpack_from("<IQQ", raw, 4)
+
+    def take(form: str) -> Any:
+        nonlocal at
+        at += struct.calcsize(form)
+        return struct.unpack_from(form, raw, at - struct.calcsize(form))[0]
+
+    def text() -> str:
+        nonlocal at
+        n = take("<Q")
+        at += n
+        return raw[at - n : at].decode()
+
+    def content(kind: int) -> Any:
+        if kind == ARR:
+            of, n = take("<I"), take("<Q")
+            return of, [content(of) for _ in range(n)]
+        return text() if kind == STR else take("<" + _CODES[kind])
+
+    for _ in range(n_kv):
+        key, kind = text(), take("<I")
+        made.kv[key] = kind, content(kind)
+    for _ in range(n_tensors):
+        name = text()
+        shape = tuple(take("<Q") for _ in range(take("<I")))
+        made.tensors.append(Tensor(name, shape, type=take("<I"), offset=take("<Q")))
+    start = at + -at % made.alignment
+    for tensor in made.tensors:
+        first = start + (tensor.offset or 0)
+        size = {0: 4, 27: 8}[tensor.type] * math.prod(tensor.shape)
+        tensor.data, tensor.offset = raw[first : first + size], None
+    return made
+
+
 def floats(shape: tuple[int, ...], seed: int, scale: float = 0.1) -> bytes:
     """Random F32 data."""
     rng = random.Random(seed)  # noqa: S311 - weights, not secrets

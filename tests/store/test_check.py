@@ -123,7 +123,7 @@ def test_tokenizer_without_end_is_ended(tmp_path: Path, monkeypatch: pytest.Monk
     path = tmp_path / "endless.gguf"
     path.write_bytes(made.build())
     monkeypatch.setattr(module, "read_header", lambda p, **_: parse_header(Path(p)))
-    with pytest.raises(ModelRejected, match="did not end turning"):
+    with pytest.raises(ModelRejected, match="did not come to an end"):
         check_model(path)
 
 

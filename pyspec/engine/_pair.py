@@ -1,0 +1,57 @@
+"""A draft that reads a target's states drafts for it, done in a child. Run by path.
+
+    _pair.py draft TARGET DRAFT OPTIONS_JSON    DRAFT is a file, or "mtp" for the target's own head
+
+It ends with one line, a JSON object {"ok", "error"}. What pyspec itself refuses is no failure: the parent will meet it, too.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+
+from pyspec.engine.assembly import assemble
+from pyspec.engine.handle import Gate
+from pyspec.engine.runs import Run
+from pyspec.errors import EngineError, PyspecError
+from pyspec.policy.simple import FixedPolicy
+from pyspec.rules import Strict
+from pyspec.store.drafts import MTP
+from pyspec.target import TargetLlama
+
+PROMPT, ANSWER, DRAFTED = 70, 24, 5
+"""Tokens: more than one batch of states, some rounds, and drafts of several rows."""
+
+
+def draft(target: str, draft_file: str, options: str) -> None:
+    """Answers once, with drafts."""
+    given = json.loads(options)
+    seconds = given.pop("seconds")
+    llm = TargetLlama(target, trust=True, verbose=False, head=draft_file == MTP, **given)
+    made = assemble(llm, draft_file, "none")
+    prompt = [3 + i % (llm.n_vocab() - 3) for i in range(min(PROMPT, llm.n_ctx() // 2))]
+    run = Run(0, prompt, Gate(Strict(), sampled=False), ANSWER, goes_on=True)
+    if hasattr(signal, "setitimer"):  # the system ends what has no end
+        signal.setitimer(signal.ITIMER_PROF, seconds * llm.n_threads)
+    for _ in made.session.steps(run, FixedPolicy(DRAFTED)):
+        pass
+
+
+def main() -> None:
+    """The one task."""
+    error = ""
+    try:
+        draft(*sys.argv[2:])
+    except EngineError as failure:
+        error = str(failure)
+    except PyspecError:
+        error = ""
+    sys.stdout.write("\n" + json.dumps({"ok": not error, "error": error}) + "\n")
+    sys.stdout.flush()
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()

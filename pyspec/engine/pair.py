@@ -1,0 +1,61 @@
+"""Drafts that read a target's states are tried with it before they are loaded: their graphs are made of both.
+
+llama.cpp asserts, reads on, or never ends where the head's sizes do not fit; no header says all of it.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from pyspec.errors import ModelRejected
+from pyspec.store.check import run_child, ships
+from pyspec.store.drafts import MTP, States
+from pyspec.store.files import recall, remember, show, stamp
+from pyspec.store.machine import engine_build, processor
+
+_SCRIPT = Path(__file__).with_name("_pair.py")
+_MOST_CONTEXT = 512
+_SECONDS, _BASE_SECONDS = 3.0, 90.0
+_BYTES_PER_SECOND = 20e6
+
+
+def check_pair(draft: Path, target: Any, states: States) -> None:
+    """Let a child draft with such a draft and its target, on the CPU, once for each state of both files.
+
+    Raises ModelRejected. Files that ship with pyspec, and targets that are trusted, are not tried.
+    """
+    if target.trust or (ships(draft) and states.kind != MTP):
+        return
+    loading = target.loading
+    at, of = stamp(draft), stamp(Path(target.model_path))
+    kind = f"{states.kind} draft of {of}, {loading.what}, {processor()}, {engine_build()}"
+    if recall(kind, at) == "works":
+        return
+    size = at.size + of.size
+    options = {
+        "n_ctx": min(target.n_ctx(), _MOST_CONTEXT),
+        "n_threads": loading.n_threads,
+        "flash_attn": loading.flash_attn,
+        "extra_buffers": "on" if target.model_params.use_extra_bufts else "off",
+        "type_k": loading.type_k,
+        "type_v": loading.type_v,
+        "kv_overrides": dict(loading.overrides) or None,
+        "seconds": _SECONDS + size / _BYTES_PER_SECOND,
+    }
+    name = MTP if states.kind == MTP else str(draft.absolute())
+    outcome = run_child(
+        "draft",
+        [str(target.model_path), name, json.dumps(options)],
+        script=_SCRIPT,
+        timeout=_BASE_SECONDS + size / _BYTES_PER_SECOND,
+    )
+    if not outcome.ok:
+        raise ModelRejected(
+            f"{show(draft.name)} failed its trial with {show(Path(of.realpath).name)}: {outcome.reason[:300]}",
+            "use another draft, or --draft lookup",
+            outcome.signal,
+        )
+    if (stamp(draft), stamp(Path(target.model_path))) == (at, of):
+        remember(kind, at, "works")

@@ -1,0 +1,203 @@
+"""What a run adds to a model is tried in a child before it is loaded: heads, adapters, overrides, types of the KV cache."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tiny
+import tiny_eagle
+from faults.cases import load
+from store.make_gguf import BOOL, F32, STR, U32, Gguf, Tensor, floats, read, tiny_llama
+from waiting import DEADLINE_S
+
+from pyspec.engine import pair
+from pyspec.errors import ModelError, ModelInvalid, ModelRejected, OptionError
+from pyspec.store import check
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No verdict of another test."""
+    monkeypatch.setenv("PYSPEC_CACHE", str(tmp_path / "cache"))
+
+
+@pytest.fixture
+def target(tmp_path: Path) -> Path:
+    """One with layers for a head to read."""
+    return tiny.write(tmp_path / "target.gguf", n_layer=tiny_eagle.N_LAYER)
+
+
+def head(folder: Path, key: str, kind: int, value: Any) -> Path:
+    """An EAGLE-3 file that says one thing more."""
+    made = read(tiny_eagle.write(folder / "sound.gguf"))
+    made.kv[f"eagle3.{key}"] = (kind, value)
+    path = folder / "head.gguf"
+    path.write_bytes(made.build())
+    return path
+
+
+@pytest.mark.parametrize(
+    ("key", "kind", "value"),
+    [
+        ("rope.dimension_count", U32, 0),  # never ends
+        ("attention.layer_norm_rms_epsilon", F32, float("nan")),
+        ("attention.causal", BOOL, False),
+        ("expert_count", U32, 3),
+    ],
+)
+def test_a_head_is_tried_with_its_target(
+    key: str, kind: int, value: Any, tmp_path: Path, target: Path
+) -> None:
+    """What llama.cpp ends the process for, or never ends with, is a rejection."""
+    with pytest.raises(ModelRejected, match="trial with"):
+        load(target, draft=str(head(tmp_path, key, kind, value)), n_ctx=128)
+
+
+def test_a_head_of_another_width_is_refused(tmp_path: Path, target: Path) -> None:
+    """By its header: its states would be read beyond their end."""
+    with pytest.raises(ModelInvalid, match="another width"):
+        load(target, draft=str(head(tmp_path, "embedding_length_out", U32, 7)), n_ctx=128)
+
+
+def test_a_pair_is_tried_once(
+    tmp_path: Path, target: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And again where either file has changed."""
+    draft, tried = tiny_eagle.write(tmp_path / "head.gguf"), []
+
+    def spy(*arguments: Any, **options: Any) -> check.ChildExit:
+        tried.append(arguments[1][1])
+        return check.run_child(*arguments, **options)
+
+    monkeypatch.setattr(pair, "run_child", spy)
+    for _ in range(2):
+        load(target, draft=str(draft), n_ctx=128).close()
+    load(target, draft=str(draft), n_ctx=128, trust=True).close()
+    assert len(tried) == 1
+    os.utime(target, ns=(1, 1))
+    load(target, draft=str(draft), n_ctx=128).close()
+    assert len(tried) == 2
+
+
+@pytest.mark.parametrize("key", ["attention.layer_norm_rms_epsilon", "rope.freq_base"])
+def test_the_targets_own_head_is_tried(key: str, tmp_path: Path) -> None:
+    """One that llama.cpp cannot compute is refused, asked for or not."""
+    made = read(tiny.write(tmp_path / "sound.gguf", arch="qwen35", n_heads=1))
+    made.kv[f"qwen35.{key}"] = (F32, float("nan"))
+    path = tmp_path / "mtp.gguf"
+    path.write_bytes(made.build())
+    with pytest.raises(ModelError):
+        load(path, draft="mtp", n_ctx=128)
+
+
+def adapter(folder: Path, name: str, shape_b: tuple[int, ...]) -> Path:
+    """A LoRA file for the tiny llama."""
+    made = Gguf({"general.type": (STR, "adapter"), "adapter.type": (STR, "lora")})
+    made.kv |= {"general.architecture": (STR, "llama"), "adapter.lora.alpha": (F32, 1.0)}
+    for end, shape in {"a": (32, 4), "b": shape_b}.items():
+        tensor = f"{name}.lora_{end}"
+        made.tensors.append(Tensor(tensor, shape, floats(shape, 1)))
+    path = folder / "lora.gguf"
+    path.write_bytes(made.build())
+    return path
+
+
+@pytest.mark.parametrize("shape", [(4, 32), (4, 31), (32,), (5, 32)])
+def test_an_adapter_is_tried(shape: tuple[int, ...], tmp_path: Path) -> None:
+    """With its model: it is put on, or refused."""
+    path = tmp_path / "model.gguf"
+    path.write_bytes(tiny_llama().build())
+    lora = adapter(tmp_path, "blk.0.attn_q.weight", shape)
+    if shape == (4, 32):
+        load(path, lora_path=str(lora)).close()
+        return
+    with pytest.raises(ModelError):
+        load(path, lora_path=str(lora))
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("llama.attention.layer_norm_rms_epsilon", float("nan")),
+        ("llama.block_count", 0),
+        ("llama.attention.head_count", 0),
+    ],
+)
+def test_overrides_are_tried(key: str, value: Any, tmp_path: Path) -> None:
+    """A value that ends llama.cpp is a rejection, as it would be in the file."""
+    path = tmp_path / "model.gguf"
+    path.write_bytes(tiny_llama().build())
+    with pytest.raises(ModelError):
+        load(path, kv_overrides={key: value})
+
+
+@pytest.mark.parametrize("override", [{"k" * 200: 1}, {"a": "b" * 128}, {"a": 2**70}, {"a": None}])
+def test_overrides_that_llama_cpp_cannot_hold(override: dict[str, Any], tmp_path: Path) -> None:
+    """They are refused before it sees them."""
+    path = tmp_path / "model.gguf"
+    path.write_bytes(tiny_llama().build())
+    with pytest.raises(OptionError):
+        load(path, kv_overrides=override)
+
+
+@pytest.mark.parametrize("name", ["type_k", "type_v", "draft_type_k", "draft_type_v"])
+def test_types_of_the_cache(name: str, tmp_path: Path) -> None:
+    """One that no KV cache can have is an option outside its range; the others are tried."""
+    path = tmp_path / "model.gguf"
+    path.write_bytes(tiny_llama().build())
+    for number in (99, -1, 14):
+        with pytest.raises(OptionError, match=name):
+            load(path, **{name: number})
+    load(path, **{name: 1}).close()
+    if not name.startswith("draft"):
+        with pytest.raises(ModelError):
+            load(path, **{name: 8})  # heads of 16 entries, blocks of 32
+
+
+LOOPS = "import time\nwhile True: time.sleep(1)"
+
+LOADS = """
+import sys
+from pathlib import Path
+from pyspec.store import check
+check.run_child("x", [], script=Path(sys.argv[1]))
+"""
+
+
+def test_a_child_ends_with_its_parent(tmp_path: Path) -> None:
+    """Also where that is killed."""
+    script, pid = tmp_path / "loops.py", tmp_path / "pid"
+    script.write_text(f"import os\nopen({str(pid)!r}, 'w').write(str(os.getpid()))\n{LOOPS}")
+    for number in (signal.SIGTERM, signal.SIGKILL, signal.SIGINT):
+        pid.unlink(missing_ok=True)
+        with subprocess.Popen(
+            [sys.executable, "-c", LOADS, str(script)], stderr=subprocess.DEVNULL
+        ) as parent:
+            wait(lambda: pid.exists() and pid.read_text())
+            parent.send_signal(number)
+            parent.wait(DEADLINE_S)
+        wait(lambda: not alive(int(pid.read_text())))
+
+
+def alive(pid: int) -> bool:
+    """Whether a process is there, and not only waited for."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().split()[2] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def wait(until: Callable[[], object]) -> None:
+    """Until that is so."""
+    end = time.monotonic() + DEADLINE_S
+    while not until():
+        assert time.monotonic() < end
+        time.sleep(0.02)
