@@ -82,7 +82,8 @@ class SpeculativeModel(llm.Model):  # type: ignore[misc]
         o = prompt.options
         loaded = _load(self._name, o)
         turns = [Message(role=role, content=text) for role, text in _turns(prompt, conversation)]
-        tokens = ChatTemplate.of(loaded).prompt(turns)
+        template = ChatTemplate.of(loaded)
+        tokens = template.prompt(turns)
         shape = None
         if prompt.schema:
             shape = loaded.speech.shape(tokens, schema_grammar(prompt.schema))
@@ -93,7 +94,7 @@ class SpeculativeModel(llm.Model):  # type: ignore[misc]
             tokens,
             sampler.sampling(),
             max_tokens=o.max_tokens,
-            stop=[o.stop] if o.stop else (),
+            stop=[*filter(None, [o.stop]), *template.stop],
             speculation=DraftOptions(o.verify, gap=o.gap, length=o.length).speculation,
             chat=True,
             grammar=Constraint(*shape) if shape else None,

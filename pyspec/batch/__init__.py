@@ -2,7 +2,7 @@
 
 from pyspec.batch.jobs import Settings
 from pyspec.batch.reading import Reading
-from pyspec.batch.records import Failure, Record, Result, Turn, Usage
+from pyspec.batch.records import Failure, Record, Result, Usage
 from pyspec.batch.run import Batch
 
-__all__ = ["Batch", "Failure", "Reading", "Record", "Result", "Settings", "Turn", "Usage"]
+__all__ = ["Batch", "Failure", "Reading", "Record", "Result", "Settings", "Usage"]

@@ -6,13 +6,12 @@ cannot be done is refused; other fields are ignored, as clients send many.
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 from llama_cpp.llama_grammar import JSON_GBNF
 
-from pyspec.batch.records import Record, Turn, Wanted
+from pyspec.batch.records import Record, Wanted
 from pyspec.errors import InputError
 from pyspec.sampling import schema_grammar
 from pyspec.text.parts import Call
@@ -69,6 +68,7 @@ class ChatBody(Body):
     tools: list[dict[str, Any]] | None = None
     tool_choice: str | dict[str, Any] | None = None
     parallel_tool_calls: bool | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
 
     form = CHAT
     n_prompts = 1
@@ -88,15 +88,14 @@ class ChatBody(Body):
         shared = self._shared(name)
         if self.max_completion_tokens is not None:
             shared["max_tokens"] = self.max_completion_tokens
-        turns = [_turn(message) for message in self.messages]
         if self.may_call:
             tools = _functions(self.tools or [])
             if shared["grammar"] is not None:
                 raise InputError("tools and response_format cannot both shape an answer")
             choice = chosen(tools, self.tool_choice)
-            turns = _with_system(turns, tools_text(tools, at_will=choice is None))
             shared |= {"tools": tools, "tool_choice": choice, "parallel": self.parallel_tool_calls}
-        return [Record(messages=turns, form=CHAT, **shared)]
+        shared["chat_template_kwargs"] = self.chat_template_kwargs
+        return [Record(messages=_known(self.messages), form=CHAT, **shared)]
 
 
 class CompletionBody(Body):
@@ -174,46 +173,16 @@ def records_of(body: ChatBody | CompletionBody, name: str) -> list[Record]:
 
 # -- messages in -----------------------------------------------------------------------------------
 
-_ROLES = {"developer": "system", "function": "tool"}
+_ROLES = ("system", "developer", "user", "assistant", "tool", "function")
 
 
-def _turn(message: dict[str, Any]) -> Turn:
-    """A message as a turn of text: calls and their results are written out as the model writes them."""
-    role = message.get("role")
-    if not isinstance(role, str):
-        raise InputError("a message has no role")
-    role = _ROLES.get(role, role)
-    text = _text(message.get("content"))
-    if role == "tool":
-        return Turn("user", f"<tool_response>\n{text}\n</tool_response>")
-    calls = message.get("tool_calls") or []
-    try:
-        written = [_written(call["function"]) for call in calls]
-    except (AttributeError, KeyError, TypeError, ValueError, RecursionError):
-        raise InputError("a tool call in the messages has no function with arguments") from None
-    return Turn(role, "\n".join(filter(None, [text, *written])))
-
-
-def _written(function: dict[str, Any]) -> str:
-    given = function.get("arguments") or "{}"
-    arguments = json.loads(given) if isinstance(given, str) else given
-    call = {"name": function["name"], "arguments": arguments}
-    return f"<tool_call>\n{json.dumps(call, ensure_ascii=False)}\n</tool_call>"
-
-
-def _text(content: Any) -> str:
-    if content is None or isinstance(content, str):
-        return content or ""
-    parts = content if isinstance(content, list) else [content]
-    if not all(isinstance(part, dict) and isinstance(part.get("text"), str) for part in parts):
-        raise InputError("a message has content that is not text", "images and audio are not read")
-    return "".join(part["text"] for part in parts)
-
-
-def _with_system(turns: Sequence[Turn], text: str) -> list[Turn]:
-    if turns and turns[0].role == "system":
-        return [Turn("system", f"{turns[0].content}\n\n{text}"), *turns[1:]]
-    return [Turn("system", text), *turns]
+def _known(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The same messages. Raises InputError for a role that OpenAI does not have."""
+    for message in messages:
+        role = message.get("role")
+        if isinstance(role, str) and role not in _ROLES:
+            raise InputError(f"a message has the role {role[:40]!r}", f"use {', '.join(_ROLES)}")
+    return messages
 
 
 def _functions(tools: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -325,14 +294,3 @@ def chosen(tools: Sequence[dict[str, Any]], choice: Any) -> str | None:
     if choice not in (None, "auto", "required"):
         raise InputError(f"tool_choice is {choice!r}", "use none, auto, required or a function")
     return "required" if choice == "required" else None
-
-
-def tools_text(tools: Sequence[dict[str, Any]], *, at_will: bool) -> str:
-    """What the model is told of its tools, in the form that Hermes and Qwen models were trained on."""
-    lines = "\n".join(json.dumps({"type": "function", "function": tool}) for tool in tools)
-    when = "If one of them helps, call it" if at_will else "Call one of them"
-    return (
-        f"These functions can be called, one a line:\n<tools>\n{lines}\n</tools>\n"
-        f"{when} by writing its name and arguments as JSON between tags:\n"
-        '<tool_call>\n{"name": "...", "arguments": {...}}\n</tool_call>'
-    )

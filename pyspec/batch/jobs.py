@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from pyspec.batch.records import SAMPLER_FIELDS, Record, Result, Turn, Usage, failed
+from pyspec.batch.records import SAMPLER_FIELDS, Record, Result, Usage, failed
 from pyspec.engine.handle import MAX_DRAFT, Gate
 from pyspec.engine.models import address
 from pyspec.engine.runs import Run
@@ -23,7 +23,7 @@ from pyspec.sampling import Constraint, Sampling, build_chain
 from pyspec.text.answer import AnswerReader, Speech
 from pyspec.text.parts import AnswerPart, WholeAnswer
 from pyspec.text.stream import check_stops
-from pyspec.text.template import ChatTemplate, Message
+from pyspec.text.template import ChatTemplate
 from pyspec.tokens import Token
 
 if TYPE_CHECKING:
@@ -135,6 +135,7 @@ class JobMaker:
         if record.grammar is not None:
             shape = record.grammar, None
         if is_chat:
+            stop = (*stop, *self._template.stop)
             reader = partial(self._speech.reader, tokens, stop, functions=functions, name=record.id)
             shape = self._speech.shape(
                 tokens, record.grammar, functions, record.tool_choice, record.parallel
@@ -154,9 +155,11 @@ class JobMaker:
         )
 
     def _is_chat(self, record: Record) -> bool:
-        """Whether the prompt is made by the chat template."""
-        bare = self._settings.raw or self._template.is_plain
-        return record.tokens is None and not (record.messages is None and bare)
+        """Whether the prompt is made by the chat template; without one, a prompt by itself is a text to go on with."""
+        if record.messages is not None:
+            return True
+        alone = self._template.is_plain and self._system(record) is None
+        return record.tokens is None and not (self._settings.raw or alone)
 
     def _sampling(self, record: Record) -> Sampling:
         base = self._settings.sampling
@@ -174,14 +177,18 @@ class JobMaker:
             if not all(0 <= token < self._target.n_vocab() for token in record.tokens):
                 raise InputError("the prompt names tokens that do not exist")
             return list(record.tokens)
-        settings, turns = self._settings, record.messages
+        turns = record.messages
         if turns is None:
-            if settings.raw or self._template.is_plain:
+            if not self._is_chat(record):
                 return self._template.bare(record.prompt or "")
-            system = settings.system if record.system is None else record.system
-            turns = [Turn("system", system)] if system is not None else []
-            turns = [*turns, Turn("user", record.prompt or "")]
-        return self._template.prompt([Message(role=t.role, content=t.content) for t in turns])
+            system = self._system(record)
+            turns = [{"role": "system", "content": system}] if system is not None else []
+            turns = [*turns, {"role": "user", "content": record.prompt or ""}]
+        tools = [{"type": "function", "function": function} for function in record.tools or ()]
+        return self._template.prompt(turns, tools=tools, arguments=record.chat_template_kwargs)
+
+    def _system(self, record: Record) -> str | None:
+        return self._settings.system if record.system is None else record.system
 
 
 # -- the window of jobs that wait --------------------------------------------------------------------------------------

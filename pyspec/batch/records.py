@@ -13,6 +13,7 @@ import msgspec
 
 from pyspec.errors import InputError, OptionError, PyspecError
 from pyspec.limits import check_ranges
+from pyspec.text.forms import standard
 from pyspec.text.stream import check_stops
 
 if TYPE_CHECKING:
@@ -33,13 +34,6 @@ class Failure(msgspec.Struct, frozen=True):
         if isinstance(error, PyspecError):
             return cls(type(error).__name__, str(error))
         return cls("InputError", f"the record cannot be used: {type(error).__name__}: {error}")
-
-
-class Turn(msgspec.Struct, frozen=True):
-    """One message of a conversation."""
-
-    role: str
-    content: str
 
 
 class Wanted(msgspec.Struct, kw_only=True):
@@ -66,11 +60,12 @@ SAMPLER_FIELDS = Wanted.__struct_fields__[3:]
 
 
 class Asked(Wanted, kw_only=True):
-    """What a record and a line of JSON may bring."""
+    """What a record and a line of JSON may bring. chat_template_kwargs: variables of the chat template."""
 
     prompt: str | None = None
-    messages: list[Turn] | None = None
+    messages: list[dict[str, Any]] | None = None
     system: str | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
 
 
 class Record(Asked, kw_only=True):
@@ -107,6 +102,7 @@ class Record(Asked, kw_only=True):
             raise InputError("give either prompt or messages")
         if not given[0]:
             raise InputError("the prompt is empty")
+        standard(self.messages or ())
         if self.messages is not None and self.system is not None:
             raise InputError("system goes into messages where there are messages")
         for name, (low, high) in _RANGES.items():

@@ -220,7 +220,7 @@ class Batch:
 
     def _guess(self, record: Record) -> int:
         texts = [record.prompt or "", record.system or self.settings.system or ""]
-        texts += [turn.content for turn in record.messages or ()]
+        texts += [str(turn) for turn in record.messages or ()]
         wanted = self.settings.max_tokens if record.max_tokens is None else record.max_tokens
         size = sum(len(text.encode()) for text in texts)
         return int(min(size // _BYTES_A_TOKEN + _FORMAT_TOKENS + wanted, self._n_ctx))

@@ -6,6 +6,7 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from time import time
 from typing import Any
 
 import msgspec
@@ -200,6 +201,7 @@ class LlamaChat:
         self._open({})
         self.stats: AnswerStats | None = None
         self._cancelled = False
+        self._begun = time()  # a template's date stays, so that prompts go on as they began
 
     def target(self) -> SavedModel:
         """Says which target a conversation is held with. Large files that nobody hashed yet are not hashed for this."""
@@ -218,7 +220,7 @@ class LlamaChat:
 
     def prompt(self, messages: Sequence[Message]) -> list[int]:
         """Token ids of the messages, open for the next answer."""
-        return self.template.prompt(messages)
+        return self.template.prompt(messages, now=self._begun)
 
     def cancel(self) -> None:
         """End the answer in flight; safe from any thread."""

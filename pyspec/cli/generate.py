@@ -143,9 +143,10 @@ def generate(
     if asked.going_on and models.model is None:
         models = replace(models, model=last_model())
     with closing(LlamaChat(lambda: open_model(models, drafts, engine))) as model:
-        raw = asked.raw or model.template.is_plain
+        raw = asked.raw or (model.template.is_plain and asked.system is None)
         conversation, path = _conversation(model, asked, raw)
         conversation.exchanges.append(Exchange(text))
+        stop = shape.stop if raw else (*shape.stop, *model.template.stop)
         tokens = model.template.bare(text) if raw else model.prompt(conversation.messages())
         pieces, signals = [Piece("", (), "length")], list[int]()
         shaped = _shape(model, tokens, grammar, raw=raw)
@@ -160,7 +161,7 @@ def generate(
                 screen.progress.stop()
                 cache.keep(tokens)
 
-            answer = model.answer(tokens, options, shape.stop, chat=not raw)
+            answer = model.answer(tokens, options, stop, chat=not raw)
             with _writer(screen, output, model.piece) as write:
                 pieces, signals = _answer(answer, model.cancel, begun, write)
         if path is not None and any(piece.text or piece.reasoning for piece in pieces):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import json
 import math
 import os
 import sys
@@ -40,6 +41,17 @@ class Coded(click.Choice):  # type: ignore[type-arg, unused-ignore]  # generic f
         return self.codes[super().convert(value, param, ctx)]
 
 
+def _template_arg(text: str) -> tuple[str, Any]:
+    """A variable of a template: JSON where it reads as such, else text."""
+    key, is_there, value = text.partition("=")
+    if not key.isidentifier() or not is_there:
+        raise OptionError(f"--template-arg {text} cannot be read", "write it as KEY=VALUE")
+    try:
+        return key, json.loads(value)
+    except (ValueError, RecursionError):
+        return key, value
+
+
 # -- models ------------------------------------------------------------------------------------------------------------
 
 
@@ -59,6 +71,11 @@ class ModelOptions:
         shell_complete=model_names,
         help="A second small model that says how much of a draft is worth checking; on the pairs measured it gained "
         "nothing.")
+    chat_template: str | None = option("Models", "--chat-template", aliases=("--chat-template-file",),
+        metavar="FILE|NAME|none", help="How prompts are written: a file, one of the model file's templates, or plain words; "
+        "its own if not given.")
+    template_args: tuple[tuple[str, Any], ...] = option("Models", "--template-arg", metavar="KEY=VALUE", multiple=True,
+        type=_template_arg, help="A variable of the template, such as enable_thinking=false; may be given more than once.")
     trust_model: bool = option("Models", "--trust-model", is_flag=True,
         help="Skip the trial load of a model file seen for the first time.")
     ctx: int = option("Machine", "-c", "--ctx", aliases=("--ctx-size",), metavar="N", type=click.IntRange(min=16),
@@ -102,6 +119,7 @@ class ModelOptions:
             "n_ctx": self.ctx, "n_gpu_layers": self.n_gpu_layers, "n_threads": threads,
             "n_threads_batch": threads, "trust": self.trust_model, "extra_buffers": self.extra_buffers,
             "devices": self.devices, "draft_devices": self.draft_devices,
+            "chat_template": self.chat_template, "template_args": dict(self.template_args),
         }  # fmt: skip
         return path, arguments
 

@@ -32,10 +32,14 @@ def _standard(message: Mapping[str, Any]) -> dict[str, Any]:
         raise InputError("a message has no role")
     made = {key: value for key, value in message.items() if key != "tokens"}
     made["content"] = _text(message.get("content"))
+    if made["content"] is None and message["role"] != "assistant":
+        raise InputError(f"a message of the {message['role'][:40]} has no content")
     reasoning = next((message[key] for key in _REASONING if message.get(key) is not None), None)
     if reasoning is not None:
         made = {"thinking": reasoning, **made, "reasoning_content": reasoning}
     calls = message.get("tool_calls")
+    if calls is not None and not isinstance(calls, list):
+        raise InputError("the tool calls of a message are no list")
     if calls:
         made["tool_calls"] = [_call(call) for call in calls]
     elif "tool_calls" in made:

@@ -24,6 +24,7 @@ log = logging.getLogger("pyspec")
 MOST_SPOTS = 64
 """Words in what a role says whose meaning to the template is looked into one by one."""
 
+PLAINLY = "this model's file has no chat template: it is asked in plain words, and its answer ends where another would speak"
 READ = "this model's chat template reads some control words in what is said: there they are control tokens"
 
 
@@ -57,6 +58,7 @@ class ChatTemplate:
         """
         self.arguments = dict(arguments or {})
         self.sources, self.name = choose(templates_of(llm.metadata), choice)
+        self._lacks_one = self.is_plain and choice is None
         self.stop = PLAIN_STOP if self.is_plain else ()
         self._tokens: PromptTokenizer | None = PromptTokenizer(llm)
         self._renderer = renderer or Renderer()
@@ -94,6 +96,8 @@ class ChatTemplate:
         Raises InputError where the template refuses the conversation, TemplateError where it fails.
         """
         tokens = self._opened()
+        if self._lacks_one:
+            self._say(PLAINLY)
         turns = [_with_content(tokens, message) for message in messages]
         try:
             name, asked = self._asked(turns, answer, tools, arguments)

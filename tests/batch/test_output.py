@@ -331,7 +331,7 @@ def test_openai_batch_lines_come_back_as_such(go, tmp_path):
         def run_indexed(self, records):
             for i, record in records:
                 failed = record.error is not None
-                text = "" if failed else record.messages[0].content.upper()
+                text = "" if failed else record.messages[0]["content"].upper()
                 yield Result(
                     index=i,
                     id=record.id,

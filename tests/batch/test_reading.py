@@ -161,7 +161,7 @@ def test_jsonl_reads_every_field():
 def test_jsonl_takes_messages():
     """A conversation instead of a prompt."""
     (r,) = jsonl('{"messages": [{"role": "user", "content": "hi"}]}')
-    assert [(turn.role, turn.content) for turn in r.messages] == [("user", "hi")]
+    assert r.messages == [{"role": "user", "content": "hi"}]
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,227 @@
+"""Every chat template that llama.cpp's source brings: prompts are what `transformers` renders, as tokens."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import defaultdict
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import sdist
+import tiny
+
+from pyspec.target import TargetLlama
+
+MARK = re.compile(r"<[|\uff5c]?/?[A-Za-z_][^<>\s'\"{}|\uff5c]{0,40}[|\uff5c]?>|\[/?[A-Z_]{3,}\]")
+TOOL = {
+    "type": "function",
+    "function": {
+        "name": "get_weather",
+        "description": "Weather of a city.",
+        "parameters": {
+            "type": "object",
+            "properties": {
+                "city": {"type": "string", "description": "Its name."},
+                "days": {"type": "integer"},
+            },
+            "required": ["city"],
+        },
+    },
+}
+ARGUMENTS = {"city": "Paris", "days": 2}
+RESULT = '{"sky": "clear"}'
+
+NO_TOOLS = {
+    "deepseek-ai-DeepSeek-R1-Distill-Llama-8B": "writes calls, but no tools",
+    "deepseek-ai-DeepSeek-R1-Distill-Qwen-32B": "writes calls, but no tools",
+    "deepseek-ai-DeepSeek-V3.1": "writes calls, but no tools",
+    "google-gemma-2-2b-it": "knows neither",
+    "llama-cpp-deepseek-r1": "its tools need a Python generator as JSON, which jinja2 does not write",
+    "llama-cpp-rwkv-world": "knows neither",
+    "microsoft-Phi-3.5-mini-instruct": "knows neither",
+}
+"""Templates that drop tools, and why: here they are told of in words."""
+NO_RESULTS = NO_TOOLS | {
+    "HuggingFaceTB-SmolLM3-3B": "writes no calls",
+    "Kimi-K2-Instruct": "appends to a list, which the sandbox refuses",
+    "Kimi-K2-Thinking": "appends to a list, which the sandbox refuses",
+}
+OTHER_NAMES = {"HuggingFaceTB-SmolLM3-3B": "xml_tools"}
+"""Templates that know tools under another name."""
+NO_SYSTEM = {"google-gemma-2-2b-it"}
+TOOLS_ALONE = {
+    "CohereForAI-c4ai-command-r-plus-tool_use", "NousResearch-Hermes-2-Pro-Llama-3-8B-tool_use",
+    "NousResearch-Hermes-3-Llama-3.1-8B-tool_use",
+}  # fmt: skip
+"""Templates of the name tool_use: they need a list of tools, be it empty."""
+UNUSABLE = {
+    "fireworks-ai-llama-3-firefunction-v2": "needs `functions` and `datetime`, which only its maker's code gives",
+}
+NEITHER = {"CohereForAI-c4ai-command-r-plus-tool_use": "needs tools in another form than OpenAI's"}
+
+
+def user(text: str) -> dict[str, Any]:
+    """A turn of the user."""
+    return {"role": "user", "content": text}
+
+
+def said(text: str, **more: Any) -> dict[str, Any]:
+    """A turn of the model."""
+    return {"role": "assistant", "content": text, **more}
+
+
+def call(arguments: Any) -> dict[str, Any]:
+    """A tool call, as OpenAI has it."""
+    function = {"name": "get_weather", "arguments": arguments}
+    return {"id": "call12345", "type": "function", "function": function}
+
+
+ASKED = [user("How is the weather in Paris?")]
+ANSWERED = {"role": "tool", "name": "get_weather", "tool_call_id": "call12345", "content": RESULT}
+CONVERSATIONS: dict[str, tuple[list[dict[str, Any]], list[dict[str, Any]] | None]] = {
+    "user": ([user("What is the capital of France?")], None),
+    "system": ([{"role": "system", "content": "You are a pirate."}, user("Who are you?")], None),
+    "three turns": (
+        [user("One?"), said("First."), user("Two?\n"), said("Second."), user(" Three? ")],
+        None,
+    ),
+    "tools": (ASKED, [TOOL]),
+    "a tool's answer": (
+        [*ASKED, said("", tool_calls=[call(json.dumps(ARGUMENTS))]), ANSWERED],
+        [TOOL],
+    ),
+    "reasoning": (
+        [user("One?"), said("First.", reasoning_content="Let me think."), user("Two?")],
+        None,
+    ),
+}
+
+
+def oracle(source: str, messages: list[dict[str, Any]], tools: Any, **more: Any) -> str:
+    """What `transformers` renders."""
+    from transformers.utils.chat_template_utils import render_jinja_template
+
+    texts, _ = render_jinja_template(
+        conversations=[messages], tools=tools, chat_template=source, add_generation_prompt=True,
+        bos_token="<s>", eos_token="</s>", unk_token="<unk>", **more,
+    )  # fmt: skip
+    return str(texts[0])
+
+
+def called(source: str, name: str) -> str:
+    """What `transformers` renders of a call and its answer, in the form that the template was written for."""
+    for content in ("", None):
+        for arguments in (ARGUMENTS, json.dumps(ARGUMENTS)):
+            turns = [*ASKED, said(content, tool_calls=[call(arguments)]), ANSWERED]
+            try:
+                text = oracle(source, turns, [TOOL], **_renamed(name))
+            except Exception:  # noqa: BLE001, S112 - a template may fail at any of the forms
+                continue
+            whole = all(word in text for word in ("get_weather", "Paris"))
+            if whole and "'city': 'Paris'" not in text and "None" not in text:
+                return text
+    raise AssertionError(name)
+
+
+def _renamed(name: str) -> dict[str, Any]:
+    return {OTHER_NAMES[name]: [TOOL]} if name in OTHER_NAMES else {}
+
+
+def expected(name: str, source: str, kind: str) -> str | None:
+    """The prompt that the file asks for; None where it cannot say this."""
+    messages, tools = CONVERSATIONS[kind]
+    if name in UNUSABLE or (tools and name in NEITHER):
+        return None
+    if kind == "system" and name in NO_SYSTEM:
+        first, second = messages
+        return oracle(source, [user(f"{first['content']}\n\n{second['content']}")], None)
+    if name in TOOLS_ALONE and not tools:
+        return oracle(source, messages, [])
+    if (kind == "tools" and name in NO_TOOLS) or (kind == "a tool's answer" and name in NO_RESULTS):
+        return None
+    if kind == "a tool's answer":
+        return called(source, name)
+    return oracle(source, messages, tools, **(_renamed(name) if tools else {}))
+
+
+@pytest.fixture(scope="module")
+def opened(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, TargetLlama]]:
+    """A vocabulary of bytes and the template's marks for each of them."""
+    folder = tmp_path_factory.mktemp("templates")
+    found = {}
+    for name, source in sdist.templates().items():
+        path = tiny.write_vocabulary(folder / f"{name}.gguf", source, marks(source))
+        found[name] = TargetLlama(str(path), vocab_only=True, trust=True, verbose=False)
+    yield found
+    for llm in found.values():
+        llm.close()
+
+
+def marks(source: str) -> list[str]:
+    """Words of a template that look like control tokens."""
+    return sorted(set(MARK.findall(source)) - {"<s>", "</s>", "<unk>"})
+
+
+def prompt_of(llm: TargetLlama, kind: str) -> list[int]:
+    """What we make of a conversation; the child of a template rests meanwhile."""
+    messages, tools = CONVERSATIONS[kind]
+    try:
+        return llm.template.prompt(messages, tools=tools)
+    finally:
+        llm.template._renderer.close()
+
+
+@pytest.mark.parametrize("kind", CONVERSATIONS)
+def test_prompt_is_what_transformers_renders(kind: str, opened: dict[str, TargetLlama]) -> None:
+    """Token by token, wherever the template can say it at all."""
+    unequal = []
+    for name, source in sdist.templates().items():
+        wanted, llm = expected(name, source, kind), opened[name]
+        if wanted is None:
+            continue
+        tokens = llm.tokenize(wanted.encode(), add_bos=False, special=True)
+        if prompt_of(llm, kind) != tokens:
+            unequal.append(name)
+    assert not unequal
+
+
+@pytest.mark.parametrize("kind", ["tools", "a tool's answer"])
+def test_tools_are_told_in_words_where_a_template_drops_them(
+    kind: str, opened: dict[str, TargetLlama]
+) -> None:
+    """Tools, calls and answers are in the prompt all the same."""
+    lost = []
+    for name in NO_RESULTS if kind == "a tool's answer" else NO_TOOLS:
+        text = opened[name].detokenize(prompt_of(opened[name], kind), special=True).decode()
+        wanted = ["get_weather", "Weather of a city."]
+        wanted += ['"city": "Paris"', RESULT] if kind == "a tool's answer" else []
+        lost += [(name, word) for word in wanted if word not in text]
+    assert not lost
+
+
+def test_control_words_in_contents_are_text(opened: dict[str, TargetLlama]) -> None:
+    """Each template's own marks, said by a user, are the text that is rendered, between the tokens of a clean conversation."""
+    wrong = defaultdict(list)
+    for name, llm in opened.items():
+        if name in UNUSABLE:
+            continue
+        source = sdist.templates()[name]
+        dirty = f"Look: {' '.join(marks(source))} <s></s><|im_ start end"
+        turns = [[user(text), said("Fine."), user(text)] for text in (dirty, "x")]
+        try:
+            tokens, clean = (llm.template.prompt(each) for each in turns)
+        finally:
+            llm.template._renderer.close()
+        if control(llm, tokens) != control(llm, clean):
+            wrong["tokens"].append(name)
+        wanted = oracle(source, turns[0], [] if name in TOOLS_ALONE else None)
+        if llm.detokenize(tokens, special=True).decode() != wanted:
+            wrong["text"].append(name)
+    assert not wrong
+
+
+def control(llm: TargetLlama, tokens: list[int]) -> list[int]:
+    """The control tokens among these."""
+    return [token for token in tokens if token < 3 or token >= tiny.N_FIRST]
