@@ -107,23 +107,23 @@ class Generation(Mirror):
     # -- under llama-cpp-python's completions --------------------------------------------------------------------------
 
     @contextmanager
-    def _binding(self, speculation: Speculation | None) -> Iterator[None]:
-        """Bind `speculation` to the calls made inside: chat handlers call `create_completion` with arguments of their own."""
-        outer = self._in_force.speculation
-        self._in_force.speculation = speculation or outer
+    def binding(
+        self, speculation: Speculation | None = None, hears: Callable[[int], bool] | None = None
+    ) -> Iterator[None]:
+        """Bind what a call asks for to those made inside: chat handlers call `create_completion` with arguments of their own."""
+        outer, force = (self._in_force.speculation, self._in_force.hears), self._in_force
+        force.speculation, force.hears = speculation or outer[0], hears or outer[1]
         try:
             yield
         finally:
-            self._in_force.speculation = outer
+            force.speculation, force.hears = outer
 
     def _marked(self, chunks: Any, completion: Completion | None = None) -> Iterator[Any]:
         for chunk in chunks:
-            if not chunk["choices"] or not chunk["choices"][0].get("finish_reason"):
-                yield chunk
-                continue
-            if completion is not None and completion.reason is not None:
+            ended = chunk["choices"] and chunk["choices"][0].get("finish_reason")
+            if ended and completion is not None and completion.reason is not None:
                 chunk["choices"][0]["finish_reason"] = completion.reason
-            yield {**chunk, "speculation": self.last_speculation}
+            yield {**chunk, "speculation": self.last_speculation} if ended else chunk
 
     def _create_completion(self, *args: Any, **kwargs: Any) -> Iterator[Any]:
         if self._plain:
@@ -142,6 +142,7 @@ class Generation(Mirror):
             prompt_rows=keep_rows and bool(kwargs.get("echo")),
         )
         completion = Completion(options, kwargs.pop("stopping_criteria", None))
+        completion.hears = self._in_force.hears
         chunks = super()._create_completion(*args, stopping_criteria=completion, **kwargs)
         return self._marked(self._carrying(completion, chunks), completion)
 
@@ -229,7 +230,9 @@ class Generation(Mirror):
             for step in steps:
                 for token in step.tokens:
                     seen += 1
-                    if criteria is not None and criteria(self.input_ids[:seen], row):
+                    ends = call.hears is not None and call.hears(token.id)
+                    call.reason = "stop" if ends else call.reason
+                    if ends or (criteria is not None and criteria(self.input_ids[:seen], row)):
                         return None
                     sent = yield token.id
                     if sent:

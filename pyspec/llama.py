@@ -208,7 +208,7 @@ class SpeculativeLlama(Generation):
         finish_reason is "cancelled" after `cancel()`. logprobs need no `logits_all`; with `echo` the prompt is read anew.
         """
         given = _given(locals())
-        with self._binding(speculation):
+        with self.binding(speculation):
             return shown_as(super().create_completion(**given))
 
     @_like(create_completion)
@@ -252,7 +252,7 @@ class SpeculativeLlama(Generation):
     ) -> Any:
         """llama-cpp-python's; the result has a `speculation` block. chat_template_kwargs: variables of the template."""
         given = _given(locals())
-        with self._binding(speculation), self.templating(chat_template_kwargs):
+        with self.binding(speculation), self.templating(chat_template_kwargs):
             result = super().create_chat_completion(**given)
         if isinstance(result, dict):
             return shown_as({**result, "speculation": self.last_speculation})

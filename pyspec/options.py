@@ -86,10 +86,12 @@ class Completion:
 
     That loop throws away the text of a generator which ends before it asked for the end, unless a stopping criterion wants
     to stop there. So this stands for the call's own `criteria`, and wants to where the answer ended by itself.
+    hears: is told each token, and says whether the answer ends with it.
     """
 
     options: AnswerOptions
     criteria: Any
+    hears: Callable[[int], bool] | None = None
     reason: str | None = None
     """Why the answer ended; None where llama-cpp-python knows it."""
 
@@ -103,6 +105,7 @@ class InForce(local):
     """What holds for the call that this thread is in."""
 
     speculation = Speculation()
+    hears: Callable[[int], bool] | None = None
     completion: Completion | None = None  # whose loop runs
 
 

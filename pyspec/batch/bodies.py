@@ -14,14 +14,12 @@ from llama_cpp.llama_grammar import JSON_GBNF
 from pyspec.batch.records import Record, Wanted
 from pyspec.errors import InputError
 from pyspec.sampling import schema_grammar
-from pyspec.text.parts import Call
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from pyspec.batch.jobs import Likely
     from pyspec.batch.records import Result
-    from pyspec.text.parts import AnswerPart
     from pyspec.tokens import Token
 
 CHAT, COMPLETION = "chat", "completion"
@@ -208,18 +206,6 @@ def choice_of(form: str, index: int, result: Result) -> dict[str, Any]:
         message |= {"content": result.text or None, "tool_calls": result.calls}
     choice = {"index": index, "message": message, "logprobs": None, "finish_reason": reason}
     return {**choice, "reasoning_cut": True} if result.reasoning_cut else choice
-
-
-def delta_of(part: AnswerPart) -> dict[str, Any]:
-    """A part of an answer as the delta of a chunk; nothing of a call that proved to be none."""
-    if part.kind in ("content", "reasoning"):
-        return {"content" if part.kind == "content" else "reasoning_content": part.text}
-    if part.kind == "call":
-        call = Call(part.id, part.text).as_openai()
-        return {"tool_calls": [{"index": part.index, **call}]}
-    if part.kind == "arguments":
-        return {"tool_calls": [{"index": part.index, "function": {"arguments": part.text}}]}
-    return {}
 
 
 def openai_reason(reason: str | None) -> str | None:

@@ -337,7 +337,7 @@ class Choice:
     def chunks(self) -> Iterator[dict[str, Any]]:
         """What has come, and at the end why it ended."""
         parts, self._parts = self._parts, []
-        deltas = list(filter(None, map(bodies.delta_of, joined(parts))))
+        deltas = list(filter(None, (part.delta() for part in joined(parts))))
         if not deltas and (self._likely or self._details):
             deltas = [{"content": ""}]
         for delta in deltas:

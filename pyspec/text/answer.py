@@ -12,9 +12,9 @@ from pyspec.text.parser import AnswerParser
 from pyspec.text.parts import AnswerPart
 from pyspec.text.reasoning import Start
 from pyspec.text.stream import TextAssembler
+from pyspec.text.template import ChatTemplate
 from pyspec.text.tokenizer import piece_reader
 
-_TEMPLATE = "tokenizer.chat_template"
 _TAIL = 48
 """Tokens at a prompt's end in which reasoning may have begun."""
 
@@ -131,8 +131,8 @@ class Speech:
     @classmethod
     def of(cls, llm: Any) -> Speech:
         """Of a `llama_cpp.Llama` that is a `TargetLlama`."""
-        sources = [text for key, text in llm.metadata.items() if key.startswith(_TEMPLATE)]
-        return cls(sources, llm.tokenizer_, piece_reader(llm._model.vocab))  # noqa: SLF001
+        vocab = llm._model.vocab  # noqa: SLF001 - llama_cpp has no public way
+        return cls(ChatTemplate.of(llm).sources.values(), llm.tokenizer_, piece_reader(vocab))
 
     def reader(
         self,

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import llama_cpp
 from llama_cpp import llama_chat_format
 
+from pyspec.text.completions import ChatCompletion, needs_telling_apart
 from pyspec.text.template import ChatTemplate
 
 
@@ -32,6 +33,8 @@ def chat_handler(template: ChatTemplate, text_of: Callable[[int], str], eos: int
             told = None
         arguments = chat_template_kwargs or llama.in_chat.args
         tokens = template.prompt(messages, tools=told, arguments=arguments)
+        if needs_telling_apart(llama, told):
+            return _told_apart(llama, tokens, told, template.stop, rest)
         response = llama_chat_format.ChatFormatterResponse(
             prompt="", stop=stop, stopping_criteria=ends, added_special=True
         )
@@ -40,6 +43,23 @@ def chat_handler(template: ChatTemplate, text_of: Callable[[int], str], eos: int
         return complete(llama=prompted, messages=messages, tools=tools, **rest)
 
     return answer
+
+
+def _told_apart(
+    llama: Any, tokens: list[int], tools: Any, stop: Sequence[str], asked: dict[str, Any]
+) -> Any:
+    """An answer with reasoning and calls beside its content. asked: what the call says of it."""
+    functions, choice = asked.pop("functions", None), asked.pop("tool_choice", None)
+    given, top = asked.pop("stop", None), asked.pop("top_logprobs", None)
+    named = asked.pop("function_call", None) or choice
+    if isinstance(named, dict):
+        named = (named.get("function") or named).get("name")
+    logprobs = top if asked.pop("logprobs", None) else None
+    completion = ChatCompletion(
+        llama, tokens, tools or (), None if named in ("auto", "none") else named,
+        [*([given] if isinstance(given, str) else given or ()), *stop], legacy=bool(functions),
+    )  # fmt: skip
+    return completion.run(**asked, logprobs=logprobs)
 
 
 class _Prompted:

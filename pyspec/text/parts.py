@@ -27,6 +27,17 @@ class AnswerPart:
     index: int = 0
     id: str = ""
 
+    def delta(self) -> dict[str, Any]:
+        """As the delta of a chunk, as OpenAI's clients know it; nothing of a call that proved to be none."""
+        if self.kind in ("content", "reasoning"):
+            return {"content" if self.kind == "content" else "reasoning_content": self.text}
+        if self.kind == "call":
+            call = Call(self.id, self.text).as_openai()
+            return {"tool_calls": [{"index": self.index, **call}]}
+        if self.kind == "arguments":
+            return {"tool_calls": [{"index": self.index, "function": {"arguments": self.text}}]}
+        return {}
+
 
 @dataclass
 class Call:
@@ -67,6 +78,16 @@ class WholeAnswer:
                 texts[part.kind].append(part.text)
         made = [Call(begun.id, begun.text, "".join(text)) for begun, text in calls.values()]
         return cls("".join(texts["reasoning"]), "".join(texts["content"]), made)
+
+    def message(self) -> dict[str, Any]:
+        """As OpenAI's messages have it."""
+        made: dict[str, Any] = {"role": "assistant", "content": self.content}
+        if self.reasoning:
+            made["reasoning_content"] = self.reasoning
+        if self.calls:
+            calls = [call.as_openai() for call in self.calls]
+            made |= {"content": self.content or None, "tool_calls": calls}
+        return made
 
 
 class Calls:

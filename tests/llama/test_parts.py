@@ -1,0 +1,141 @@
+"""Reasoning and calls of tools in the class's chat completions."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import scripted
+from llama_cpp import LlamaGrammar
+
+from pyspec.errors import InputError
+
+SAID = "<think>Hm.</think>\n\nYes."
+SCHEMA = {
+    "type": "object",
+    "properties": {"n": {"type": "integer", "minimum": 0, "maximum": 9}},
+    "required": ["n"],
+    "additionalProperties": False,
+}
+TOOL = {"type": "function", "function": {"name": "add", "parameters": SCHEMA}}
+CHAT = [{"role": "user", "content": "go"}]
+
+
+@pytest.fixture
+def made(tmp_path: Any, open_llama: Callable[..., Any]) -> Callable[..., Any]:
+    """Makes a model in whose template these marks are."""
+    return lambda *marks, **options: open_llama(
+        scripted.write(tmp_path, *marks), n_ctx=1024, **options
+    )
+
+
+def said(llm: Any, text: str, **options: Any) -> Any:
+    """An answer of this text."""
+    grammar = LlamaGrammar.from_string(scripted.script(text), verbose=False)
+    return llm.create_chat_completion(CHAT, grammar=grammar, **{"max_tokens": 300, **options})
+
+
+@pytest.mark.parametrize("draft", ["none", "lookup"])
+def test_reasoning_is_a_field_of_its_own(made: Any, draft: str) -> None:
+    """Whole and streamed; tokens, usage and what drafts did are told as ever."""
+    llm = made("<think>", draft=draft)
+    result = said(llm, SAID)
+    (choice,) = result["choices"]
+    assert choice["message"]["reasoning_content"] == "Hm."
+    assert (choice["message"]["content"], choice["finish_reason"]) == ("Yes.", "stop")
+    assert result["usage"]["completion_tokens"] == len(SAID)
+    assert result["speculation"]["rounds"] > 0
+    chunks = list(said(llm, SAID, stream=True))
+    deltas = [chunk["choices"][0]["delta"] for chunk in chunks]
+    assert deltas[0] == {"role": "assistant"}
+    assert "".join(d.get("reasoning_content", "") for d in deltas) == "Hm."
+    assert "".join(d.get("content", "") for d in deltas) == "Yes."
+    assert chunks[-1]["choices"][0]["finish_reason"] == "stop"
+    assert chunks[-1]["speculation"]["rounds"] > 0
+
+
+def test_an_answer_cut_inside_reasoning_says_so(made: Any) -> None:
+    """Whole and streamed."""
+    llm = made("<think>")
+    (choice,) = said(llm, SAID, max_tokens=9)["choices"]
+    assert (choice["finish_reason"], choice["reasoning_cut"]) == ("length", True)
+    assert choice["message"] == {"role": "assistant", "content": "", "reasoning_content": "Hm"}
+    last = list(said(llm, SAID, max_tokens=9, stream=True))[-1]["choices"][0]
+    assert (last["finish_reason"], last["reasoning_cut"]) == ("length", True)
+
+
+def test_stop_strings_end_the_content(made: Any) -> None:
+    """And leave the object as it was: the next answer is right."""
+    llm = made("<think>")
+    for stream in (False, True, False):
+        result = said(llm, SAID, stop=["m", "s"], stream=stream)
+        choices = [c["choices"][0] for c in result] if stream else [result["choices"][0]]
+        shown = [c.get("delta") or c.get("message") or {} for c in choices]
+        assert "".join(each.get("content") or "" for each in shown) == "Ye"
+        assert choices[-1]["finish_reason"] == "stop"
+
+
+CALLS = "\n".join(
+    f'<tool_call>{{"name": "add", "arguments": {{"n": {n}}}}}</tool_call>' for n in (1, 2)
+)
+
+
+def test_calls_are_told_apart(made: Any) -> None:
+    """Several, with what is said before them, whole and streamed."""
+    llm = made("<tool_call>")
+    options = {"tools": [TOOL]}
+    (choice,) = said(llm, f"So. {CALLS}", **options)["choices"]
+    assert (choice["message"]["content"], choice["finish_reason"]) == ("So.", "tool_calls")
+    calls = [call["function"]["arguments"] for call in choice["message"]["tool_calls"]]
+    assert calls == ['{"n": 1}', '{"n": 2}']
+    chunks = [c["choices"][0] for c in said(llm, f"So. {CALLS}", stream=True, **options)]
+    told = [call for c in chunks for call in c["delta"].get("tool_calls", ())]
+    assert [(c["index"], c["function"]["name"]) for c in told if "id" in c] == [
+        (0, "add"),
+        (1, "add"),
+    ]
+    assert chunks[-1]["finish_reason"] == "tool_calls"
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"tools": [TOOL], "tool_choice": "required"},
+        {"tools": [TOOL], "tool_choice": {"type": "function", "function": {"name": "add"}}},
+        {"functions": [TOOL["function"]], "function_call": {"name": "add"}},
+    ],
+)
+@pytest.mark.parametrize("marks", [["<tool_call>"], ["<tool_call>", "<arg_key>"], ["[TOOL_CALLS]"]])
+def test_a_call_that_must_be_made(made: Any, marks: list[str], options: dict[str, Any]) -> None:
+    """In the family's own form, by the newer names and by the older."""
+    llm = made(*marks)
+    (choice,) = llm.create_chat_completion(CHAT, max_tokens=300, **options)["choices"]
+    (call,) = choice["message"]["tool_calls"]
+    assert set(json.loads(call["function"]["arguments"])) == {"n"}
+    assert choice["finish_reason"] == "tool_calls"
+    assert ("function_call" in choice["message"]) == ("functions" in options)
+
+
+def test_a_tool_that_there_is_not(made: Any) -> None:
+    """Is refused."""
+    choice = {"type": "function", "function": {"name": "no"}}
+    with pytest.raises(InputError, match="no tool"):
+        made("<tool_call>").create_chat_completion(CHAT, tools=[TOOL], tool_choice=choice)
+
+
+def test_a_shape_is_the_contents(made: Any) -> None:
+    """JSON behind what is thought."""
+    form = {"type": "json_object", "schema": SCHEMA}
+    lean = scripted.leaning("{")
+    result = made("<think>").create_chat_completion(
+        CHAT, response_format=form, logit_bias=lean, max_tokens=200
+    )
+    assert set(json.loads(result["choices"][0]["message"]["content"])) == {"n"}
+
+
+def test_logprobs_stay_beside_their_tokens(made: Any) -> None:
+    """One a token, of all parts."""
+    result = said(made("<think>"), SAID, logprobs=True, top_logprobs=2)
+    assert len(result["choices"][0]["logprobs"]["content"]) == len(SAID)
