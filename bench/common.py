@@ -14,7 +14,8 @@ from typing import Any, ClassVar, TypeVar
 
 import msgspec
 
-from pyspec.measure.records import ModelFile, machine, model_file, published
+from pyspec.measure.records import ModelFile, commit, machine, model_file, published
+from pyspec.measure.report import code_of
 
 T = TypeVar("T")
 
@@ -87,6 +88,7 @@ class Comparison(msgspec.Struct, kw_only=True):
     max_tokens: int
     repeat: int
     contenders: list[dict[str, Any]]
+    commit: str = ""
 
     def find(self, name: str) -> dict[str, Any] | None:
         """A contender's figures by its name."""
@@ -120,6 +122,7 @@ def publish(
         max_tokens=options.tokens,
         repeat=options.repeat,
         contenders=[{"name": name, **figures} for name, figures in found.items()],
+        commit=commit(),
         **more,
     )
     print(results.table())
@@ -135,7 +138,8 @@ def write_page(folder: Path, kind: type[Comparison]) -> None:
     for path in sorted(folder.glob("*.json")):
         found = msgspec.json.decode(path.read_bytes(), type=kind)
         made = (
-            f"Made by `{found.command}` on {found.day}: {found.machine}, {found.threads} threads; {found.work.format(found)}, "
+            f"Made by `{found.command}` on {found.day}{code_of(found.commit)}: {found.machine}, {found.threads} threads; "
+            f"{found.work.format(found)}, "
             f"temperature 0, strict; medians of {found.repeat}, the contenders taking turns. "
             f"Target {found.target.name}, sha256 {found.target.sha256}."
         )

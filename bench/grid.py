@@ -28,8 +28,8 @@ from typing import Any, NamedTuple
 
 from common import arguments
 
-from pyspec.measure.records import geomean, published
-from pyspec.measure.report import table
+from pyspec.measure.records import commit, geomean, published
+from pyspec.measure.report import code_of, table
 from pyspec.measure.simulate import (
     Answer,
     Costs,
@@ -381,7 +381,9 @@ def main(words: Sequence[str] | None = None) -> None:
         about = "\n\n".join((__doc__ or "").split("\n\n")[1:]).strip()
         page, title = PAGES[options.parts, options.held_out]
         options.out.mkdir(parents=True, exist_ok=True)
-        (options.out / page).write_text(f"# {title}\n\nMade by `{given}`.\n\n{about}\n\n{found}\n")
+        (options.out / page).write_text(
+            f"# {title}\n\nMade by `{given}`{code_of(commit())}.\n\n{about}\n\n{found}\n"
+        )
 
 
 if __name__ == "__main__":

@@ -2,10 +2,13 @@
 
     python bench/pages.py    in the repository's root
 
-The README's tables stand between `<!-- results -->` and `<!-- /results -->`, and the same with rules. A number in its text is
-written `<!--= default/strict/mean -->1.15<!--/-->`: folder, mode and figure. Figures of `pyspec bench` are mean (geometric,
-over categories, times plain), best, worst, rate (tokens a second) and first (ms); what `pyspec quality` found and batches are
-in the tables.
+The README's tables stand between `<!-- results -->` and `<!-- /results -->`, and the same with rules; that of models/README.md
+between `<!-- drafts -->` and `<!-- /drafts -->`. A number in a text is written `<!--= default/strict/mean -->1.15<!--/-->`:
+folder, mode and figure. Figures of `pyspec bench` are mean (geometric, over categories, times plain), best, worst, rate (tokens a
+second) and first (ms); of `pyspec quality` nats and distinct over the control, with intervals, and gain (tokens a verify, %); of
+drafts what `python -m pyspec.models.recipe.evaluate --json` wrote. All other figures are in the tables.
+
+Intervals of speeds are over kinds of text: 95 %, by Student's t of the kinds' logarithms.
 """
 
 from __future__ import annotations
@@ -13,8 +16,10 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from functools import partial
+from math import exp, log, sqrt
 from pathlib import Path
-from typing import TypeVar
+from statistics import fmean, stdev
+from typing import Any, TypeVar
 
 import msgspec
 from batch import BatchResults
@@ -35,8 +40,42 @@ SHOWN = (
     "default", "q8_0", "q4_k_m", "stretched-good-bf16", "stretched-good-q4_k_m", "stretched-poor-q4_k_m", "copying"
 )  # fmt: skip
 BATCH = "batch/bf16.json"
-HEAD = ["", "plain, tokens/s", "strict", "worst kind", "margin", "best other program"]
+HEAD = ["", "plain, tokens/s", "strict", "worst kind", "margin", "best other program", "commit"]
+DRAFTS_HEAD = [
+    "drafter",
+    "all",
+    "strict K=4, 8",
+    "margin share",
+    "margin K=4, 8",
+    "steps 1, 2, 3, 4",
+]
 RULES_HEAD = ["The margin rule", "more tokens a verify", "nats a token", "distinct-4", "looped answers", "worse in"]  # fmt: skip
+PAGES = ("README.md", "ARCHITECTURE.md", "models/README.md")
+"""Texts with figures: each is made from results, or is no measurement (`tests/bench/test_claims.py`)."""
+
+FEWEST = 3
+"""Kinds of text that an interval needs."""
+
+T_95 = (
+    12.71,
+    4.30,
+    3.18,
+    2.78,
+    2.57,
+    2.45,
+    2.36,
+    2.31,
+    2.26,
+    2.23,
+    2.20,
+    2.18,
+    2.16,
+    2.14,
+    2.13,
+    2.12,
+)
+"""Student's t at 97.5 %, by degrees of freedom from 1."""
+
 _NUMBER = re.compile(r"<!--= ([^ ]+) -->.*?<!--/-->", re.DOTALL)
 
 
@@ -61,7 +100,7 @@ def redraw(folder: Path) -> None:
     for name, results in runs(folder).items():
         report.save(results, folder / name)
     for name, found in rules(folder).items():
-        quality.save_quality(found, folder / name)
+        quality.save_quality(quality.judged_again(found), folder / name)
     for name, kind in (("batch", BatchResults), ("serve", ServeResults)):
         if (folder / name).is_dir():
             write_page(folder / name, kind)
@@ -84,8 +123,18 @@ def _row(name: str, results: Results) -> list[str]:
     plain = modes["plain"].speeds[TOTAL].rate
     margin = f"{modes['margin'].geomean:.2f}" if "margin" in modes else "-"
     low, kind = _ups(own)[0]
-    return [_link(results.title, name), f"{plain:.0f}", f"**{own.geomean:.2f}**", f"{low:.2f} {kind}",
-            margin, _best_peer(results.summaries)]  # fmt: skip
+    return [_link(results.title, name), f"{plain:.0f}", f"**{own.geomean:.2f}**{_interval(own)}", f"{low:.2f} {kind}",
+            margin, _best_peer(results.summaries), results.setup.commit or "-"]  # fmt: skip
+
+
+def _interval(summary: Summary) -> str:
+    """In which a mean over kinds of text lies; nothing where there are too few kinds."""
+    logs = [log(up) for up, _ in _ups(summary)]
+    if len(logs) < FEWEST:
+        return ""
+    half = T_95[min(len(logs) - 1, len(T_95)) - 1] * stdev(logs) / sqrt(len(logs))
+    low, high = (exp(fmean(logs) + side * half) for side in (-1.0, 1.0))
+    return f" ({low:.2f} to {high:.2f})"
 
 
 def _ups(summary: Summary) -> list[tuple[float, str]]:
@@ -103,14 +152,17 @@ def _batch_row(found: BatchResults) -> list[str]:
     if plain is None or own is None:
         raise InputError(f"{found.title} has no plain:1 or no speculative:16")
     other = f"{peer['rate'] / plain['rate']:.2f} llama-server, 16 clients" if peer else "-"
+    alone = found.find("plain:16")
     gain = f"**{own['rate'] / plain['rate']:.2f}**"
+    if alone is not None:
+        gain += f"; batching alone {alone['rate'] / plain['rate']:.2f}"
     title = _link(f"{found.title}, 16 at once", "batch")
-    return [title, f"{plain['rate']:.0f}", gain, "-", "-", other]
+    return [title, f"{plain['rate']:.0f}", gain, "-", "-", other, found.commit or "-"]
 
 
 def rules_table(folder: Path) -> str:
     """A row for each page of RULES that is there: the margin rule at its defaults against strict."""
-    found = rules(folder)
+    found = {name: quality.judged_again(one) for name, one in rules(folder).items()}
     return table(RULES_HEAD, [_rules_row(name, found[name]) for name in RULES if name in found])
 
 
@@ -118,14 +170,38 @@ def _rules_row(name: str, found: QualityResults) -> list[str]:
     figures = {each.who: each for each in found.figures}
     strict, margin = figures["strict+fixed:4"], figures["margin+fixed:4"]
     about = found.title.removeprefix("What the margin rule costs ").partition(":")[0]
-    nats, distinct = (f"{margin.measures[key].over.mean:+.3f}" for key in (NATS, DISTINCT))
+    nats, distinct = (_over(margin.measures[key].over) for key in (NATS, DISTINCT))
     looped = f"{margin.looped} of {margin.answers}, strict {strict.looped}"
     gain, worse = f"{100 * (margin.gain - 1):+.0f} %", ", ".join(margin.worse) or "-"
     return [_link(about, name), gain, nats, distinct, looped, worse]
 
 
+def _over(value: quality.Interval) -> str:
+    return f"{value.mean:+.3f} ({value.low:+.3f} to {value.high:+.3f})"
+
+
+def drafts_table(folder: Path) -> str:
+    """How often each drafter says what the target says."""
+    return table(DRAFTS_HEAD, [_drafts_row(*each) for each in drafts(folder).items()])
+
+
+def _drafts_row(name: str, found: dict[str, Any]) -> list[str]:
+    strict, margin = (
+        ", ".join(f"{found['lengths'][f'{rule}-{k}']:.2f}" for k in (4, 8))
+        for rule in ("strict", "margin")
+    )
+    steps = ", ".join(f"{share:.3f}" for share in found["by_step"])
+    return [name, f"{found['share']:.3f}", strict, f"{found['margin_share']:.3f}", margin, steps]
+
+
+def drafts(folder: Path) -> dict[str, dict[str, Any]]:
+    """What was found of drafters, by name."""
+    path = folder / "drafts" / "drafts.json"
+    return dict(msgspec.json.decode(path.read_bytes())) if path.exists() else {}
+
+
 def numbers(folder: Path) -> dict[str, str]:
-    """Every number that the README may quote, by its name."""
+    """Every number that a text may quote, by its name."""
     out: dict[str, str] = {}
     for name, results in runs(folder).items():
         for s in results.summaries:
@@ -134,40 +210,55 @@ def numbers(folder: Path) -> dict[str, str]:
             whole = {"rate": s.speeds[TOTAL].rate, "first": s.first_ms}
             out |= {f"{name}/{s.who}/{key}": f"{value:.2f}" for key, value in figures.items()}
             out |= {f"{name}/{s.who}/{key}": f"{value:.0f}" for key, value in whole.items()}
+    for name, found in rules(folder).items():
+        for figures in found.figures:
+            who = f"{name}/{figures.who}"
+            out |= {
+                f"{who}/nats": _over(figures.measures[NATS].over),
+                f"{who}/distinct": _over(figures.measures[DISTINCT].over),
+                f"{who}/gain": f"{100 * (figures.gain - 1):+.0f}",
+                f"{who}/answers": str(figures.answers),
+            }
+    for path in sorted((Path(__file__).parents[1] / "models").glob("*.gguf")):
+        out[f"files/{path.name}"] = f"{path.stat().st_size / 1e6:.1f}"
+    for name, one in drafts(folder).items():
+        out |= {f"drafts/{name}/{key}": f"{one[key]:.3f}" for key in ("share", "margin_share")}
+        out[f"drafts/{name}/rows"] = str(one["rows"])
     return out
 
 
 def filled(text: str, folder: Path) -> str:
-    """A README with its tables and its numbers. Raises InputError for a name that is none, and without marks."""
+    """A page with its tables and its numbers. Raises InputError for a name that is none, and without marks."""
     known = numbers(folder)
 
     def number(match: re.Match[str]) -> str:
         if match[1] not in known:
-            raise InputError(f"the README quotes {match[1]}, and no results have it")
+            raise InputError(f"a page quotes {match[1]}, and no results have it")
         return f"<!--= {match[1]} -->{known[match[1]]}<!--/-->"
 
-    text = _put(text, "results", readme_table(folder))
-    if rules(folder):
-        text = _put(text, "rules", rules_table(folder))
+    for name, made in (("results", readme_table), ("rules", rules_table), ("drafts", drafts_table)):
+        if f"<!-- {name} -->" in text:
+            text = _put(text, name, made(folder))
     return _NUMBER.sub(number, text)
 
 
 def _put(text: str, name: str, found: str) -> str:
     """A table between its marks."""
     start, end = f"<!-- {name} -->", f"<!-- /{name} -->"
-    before, first, rest = text.partition(start)
+    before, _, rest = text.partition(start)
     _, second, after = rest.partition(end)
-    if not first or not second:
-        raise InputError(f"the README has no {start} ... {end}")
+    if not second:
+        raise InputError(f"a page has {start} and no {end}")
     return f"{before}{start}\n{found}\n{end}{after}"
 
 
 def main() -> None:
     """Make everything anew."""
-    readme, folder = Path("README.md"), Path("bench/results")
-    text = filled(readme.read_text(encoding="utf-8"), folder)
+    folder = Path("bench/results")
+    texts = {page: filled(Path(page).read_text(encoding="utf-8"), folder) for page in PAGES}
     redraw(folder)
-    readme.write_text(text, encoding="utf-8")
+    for page, text in texts.items():
+        Path(page).write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":

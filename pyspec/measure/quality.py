@@ -6,10 +6,10 @@ rounding alone changes is in it, too. Nats are of the emitted tokens under the t
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from math import comb, erfc, sqrt
 from pathlib import Path
-from statistics import fmean
+from statistics import NormalDist, fmean
 from typing import Any
 
 import msgspec
@@ -18,7 +18,7 @@ import numpy as np
 from pyspec.measure.records import RunRecord, Setup, TimedAnswer
 from pyspec.measure.report import new_axes, table, whole_page, write_results
 from pyspec.measure.tasks import Question, grouped
-from pyspec.measure.variants import Variant
+from pyspec.measure.variants import Variant, parse_variants
 from pyspec.tables import TextTable, table_of
 
 VARIANTS = (
@@ -31,7 +31,7 @@ LOOPED = 0.5
 """An answer whose share of different 4-grams is below this runs in circles."""
 
 NATS, DISTINCT, LOOPS, VARIETY, ROUGE = "nats", "distinct-4", "looped", "variety", "ROUGE-L"
-NATS_BOUND, LEVEL = 0.02, 0.05
+LEVEL = 0.05
 
 
 class Interval(msgspec.Struct):
@@ -61,7 +61,7 @@ class Figures(msgspec.Struct):
     tokens; open: share of places where the gate was open; looped: answers that run in circles; looped_p: exact paired
     test against the control; distinct_p: signed ranks. measures: nats, distinct-4 and the looped share, variety where there
     are several seeds, ROUGE-L where questions have references and `rouge-score` is installed, and by kind of check the
-    share that passed. worse: what is worse beyond chance or a bound.
+    share that passed. worse: what is worse beyond chance, see `worse_in`.
     """
 
     who: str
@@ -100,7 +100,20 @@ def judge(records: Sequence[RunRecord], questions: Sequence[Question]) -> list[F
     scorer = _scorer() if any(q.reference for q in questions) else None
     groups = list(grouped(records, lambda record: record.who).values())
     values = [_values(group, asked, scorer) for group in groups]
-    return [_figures(group, groups[0], own, values[0]) for group, own in zip(groups, values)]
+    found = [_figures(group, groups[0], own, values[0]) for group, own in zip(groups, values)]
+    return _judged(found)
+
+
+def _judged(found: Sequence[Figures]) -> list[Figures]:
+    rules = sum(one.who.startswith("margin") and "+random" not in one.who for one in found)
+    return [msgspec.structs.replace(one, worse=worse_in(one.measures, rules)) for one in found]
+
+
+def judged_again(results: QualityResults) -> QualityResults:
+    """The same figures, judged by the criterion as it is now."""
+    figures = _judged(results.figures)
+    said = verdict(figures, parse_variants(",".join(one.who for one in figures)))
+    return msgspec.structs.replace(results, figures=figures, verdict=said)
 
 
 def _figures(
@@ -117,7 +130,7 @@ def _figures(
         name: Measure(fmean(each.values()), len(each), paired(each, base.get(name, {})))
         for name, each in own.items()
     }
-    found = Figures(
+    return Figures(
         who=group[0].who,
         answers=len(group),
         length=_length(group),
@@ -129,8 +142,6 @@ def _figures(
         distinct_p=signed_ranks(differences(own[DISTINCT], base[DISTINCT])),
         measures=measures,
     )
-    found.worse = list(_worse(found, sum(looped for _, looped in pairs)))
-    return found
 
 
 def _values(
@@ -186,17 +197,21 @@ def _grams(tokens: Sequence[int]) -> list[tuple[int, ...]]:
     return list(zip(*(tokens[i:] for i in range(4)), strict=False))
 
 
-def _worse(found: Figures, base_looped: int) -> Iterator[str]:
-    """What is worse than the control beyond chance: looped answers, repetition, nats over the bound, references, checks."""
-    if found.looped > base_looped and found.looped_p < LEVEL:
-        yield LOOPS
-    if found.measures[DISTINCT].over.mean < 0.0 and found.distinct_p < LEVEL:
-        yield DISTINCT
-    if found.measures[NATS].over.low > NATS_BOUND:
-        yield NATS
-    for name, measure in found.measures.items():
-        if name not in (NATS, DISTINCT, LOOPS) and measure.over.high < 0.0:
-            yield name
+def worse_in(measures: Mapping[str, Measure], rules: int) -> list[str]:
+    """What is worse than under the control: its paired difference is on the bad side with its whole interval.
+
+    One criterion for every figure: 95 % intervals, widened as Bonferroni's correction for so many rules widens a normal one.
+    """
+    share = LEVEL / (2 * max(1, rules))
+    wider = NormalDist().inv_cdf(1.0 - share) / NormalDist().inv_cdf(1.0 - LEVEL / 2)
+    order = [*(n for n in (LOOPS, DISTINCT, NATS) if n in measures), *measures]
+    return [n for n in dict.fromkeys(order) if _is_worse(n, measures[n].over, wider)]
+
+
+def _is_worse(name: str, over: Interval, wider: float) -> bool:
+    if name in (NATS, LOOPS):
+        return over.mean - wider * (over.mean - over.low) > 0.0
+    return over.mean + wider * (over.high - over.mean) < 0.0
 
 
 def _counted(group: Sequence[RunRecord], name: str) -> int:
@@ -295,9 +310,9 @@ def quality_page(results: QualityResults, pictures: Sequence[str] = ()) -> str:
         f"Nats are of the emitted tokens under the target. Differences are from {control}, paired by question, with "
         "95 % bootstrap intervals over questions; behind them, in brackets, the smallest difference that so many "
         "questions show four times of five. An answer is looped where less than "
-        f"{100 * LOOPED:.0f} % of its 4-grams are different; p is of the exact paired test. A variant is worse where more "
-        "answers are looped, 4-grams repeated or checks failed than chance explains at 5 %, or nats surely rise by over "
-        f"{NATS_BOUND}." + _SAMPLED * bool(setup.temperature)
+        f"{100 * LOOPED:.0f} % of its 4-grams are different; p is of the exact paired test. A variant is worse in a figure where "
+        "the whole interval of its difference is on the bad side, widened for the number of margin rules on the page "
+        "(Bonferroni)." + _SAMPLED * bool(setup.temperature)
     )
     parts = [intro, f"**{results.verdict}**", variant_table(results.figures).markdown, _EXPLAINED,
              "## Variety, checks by a program, and references", check_table(results.figures)]  # fmt: skip

@@ -10,6 +10,7 @@ import json
 import os
 import platform
 import shlex
+import subprocess
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
 from importlib import metadata
@@ -38,7 +39,7 @@ class ModelFile(msgspec.Struct, frozen=True):
 
 
 class Setup(msgspec.Struct, frozen=True):
-    """Everything that must be equal for two records to be compared, and the day."""
+    """Everything that must be equal for two records to be compared, and the day; commit: of the code, "" for not known."""
 
     pyspec: str
     llama_cpp_python: str
@@ -54,6 +55,7 @@ class Setup(msgspec.Struct, frozen=True):
     files: dict[str, ModelFile]
     questions: str
     day: str
+    commit: str = ""
 
 
 def describe(
@@ -80,7 +82,27 @@ def describe(
         files={role: model_file(path) for role, path in files.items()},
         questions=f"{len(questions)} questions, {hashlib.sha256(texts.encode()).hexdigest()[:16]}",
         day=datetime.now(timezone.utc).date().isoformat(),
+        commit=commit(),
     )
+
+
+def commit() -> str:
+    """The commit of the code that runs, with "+" where it was changed since; "" where it does not run from its repository."""
+    git = ["git", "-C", str(Path(__file__).parent)]
+    try:
+        subprocess.run(
+            [*git, "ls-files", "--error-unmatch", Path(__file__).name],
+            check=True,
+            capture_output=True,
+        )
+        told = subprocess.run(
+            [*git, "describe", "--always", "--exclude=*", "--dirty=+"],
+            check=True,
+            capture_output=True,
+        )
+    except (OSError, subprocess.CalledProcessError):
+        return ""
+    return told.stdout.decode().strip()
 
 
 def model_file(path: Path) -> ModelFile:

@@ -26,7 +26,7 @@ from pyspec.tables import TextTable, table_of
 
 R = TypeVar("R")
 SHOWN = 20
-"""Differences that are kept and shown; the others are counted."""
+"""Differences that a page shows; its results have all."""
 
 
 class Drawn(msgspec.Struct):
@@ -55,7 +55,7 @@ class Results(msgspec.Struct):
     """Everything the page says and its pictures show, as `results.json` next to it.
 
     title, about: what was compared. tie: nats within which rounding may decide, measured or given. differing: answers
-    that part from plain decoding's, of which `differences` has the first. notes: what was skipped, and why. command: the
+    that part from plain decoding's. notes: what was skipped, and why. command: the
     command line that made it. others: share of a processor from which on an answer was timed again.
     """
 
@@ -88,7 +88,7 @@ def collect(
     return Results(
         setup=records[-1].setup,
         summaries=summarise(records),
-        differences=list(differences[:SHOWN]),
+        differences=list(differences),
         differing=len(differences),
         tie=tie,
         repeat=1 + max(r.repeat for r in records),
@@ -221,9 +221,14 @@ def _equality(results: Results) -> list[str]:
     )
     if not results.differing:
         return ["## Equality", f"{text} All were equal."]
-    lines = "\n".join(f"- {difference}" for difference in results.differences)
+    lines = "\n".join(f"- {difference}" for difference in results.differences[:SHOWN])
     text = f"{text} Answers that part from it: {results.differing}. The first ones:"
     return ["## Equality", text, lines]
+
+
+def code_of(commit: str) -> str:
+    """Which code that was: its commit, with the length policy that it has."""
+    return f" at commit {commit}" if commit else ""
 
 
 def _setup(setup: Setup) -> str:
@@ -232,7 +237,7 @@ def _setup(setup: Setup) -> str:
     with_ = f"llama-cpp-python {setup.llama_cpp_python}, Python {setup.python}"
     lines = [
         f"- machine: {setup.machine}, {setup.system}; {where}",
-        f"- pyspec {setup.pyspec}, {with_}; context {setup.n_ctx}, seed {setup.seed}",
+        f"- pyspec {setup.pyspec}{code_of(setup.commit)}, {with_}; context {setup.n_ctx}, seed {setup.seed}",
         f"- questions: {setup.questions}",
     ]
     for role, file in setup.files.items():

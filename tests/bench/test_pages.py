@@ -38,7 +38,7 @@ def test_a_row_has_the_worst_kind_and_the_best_rival(pages, folder: Path) -> Non
     """Losing kinds are in; the title leads to the page."""
     row = pages.readme_table(folder).splitlines()[-1]
     assert row == (
-        "| [Default](bench/results/default/README.md) | 2 | **1.00** | 0.50 code | - | 0.33 server-draft:2 |"
+        "| [Default](bench/results/default/README.md) | 2 | **1.00** | 0.50 code | - | 0.33 server-draft:2 | - |"
     )
 
 
@@ -54,7 +54,7 @@ def test_numbers_in_the_text_are_filled_in(pages, folder: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("no marks", "has no <!-- results"),
+        ("<!-- results -->, and no end", "has <!-- results --> and no"),
         (
             "<!-- results -->\n<!-- /results --><!--= default/none/mean -->1<!--/-->",
             "default/none/mean",

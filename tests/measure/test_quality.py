@@ -89,11 +89,11 @@ def test_seeds_that_say_the_same_are_no_variety() -> None:
 
 
 def test_figures_are_over_the_first_variant() -> None:
-    """A hundredth of a nat more is within the bound; twice the tokens a verify is what it brings."""
+    """A hundredth of a nat more in every answer is worse; twice the tokens a verify is what it brings."""
     found = judged(run(CONTROL), run(MARGIN, 0.51, rounds=2))[MARGIN]
     assert found.measures[NATS].over.mean == pytest.approx(0.01)
     assert (found.measures["json"].mean, found.measures["json"].questions) == (1.0, 8)
-    assert (found.length, found.gain, found.worse) == (12.0, 2.0, [])
+    assert (found.length, found.gain, found.worse) == (12.0, 2.0, [NATS])
 
 
 @pytest.mark.parametrize(
@@ -109,9 +109,9 @@ def test_what_is_worse_is_named(worse: list[RunRecord], what: str) -> None:
     assert judged(run(CONTROL), worse)[MARGIN].worse == what.split(", ")
 
 
-@pytest.mark.parametrize("looped", [1, 5])
+@pytest.mark.parametrize("looped", [1, 2])
 def test_as_many_looped_answers_as_chance_makes_do_not_count(looped: int) -> None:
-    """Of nine pairs six must differ, all one way, before 5 % is reached."""
+    """One or two of nine: the interval of the share reaches down to none."""
     records = run(MARGIN, tokens=CIRCLE)[:looped] + run(MARGIN)[looped:]
     found = judged(run(CONTROL), records)[MARGIN]
     assert (found.looped, found.worse) == (looped, [])

@@ -1,0 +1,72 @@
+"""Every number in the pages that users read is made from bench/results, or is no measurement."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+CONSTANTS = Path(__file__).with_name("constants.txt")
+MADE = re.compile(
+    r"<!--= [^>]*-->.*?<!--/-->|<!-- (results|rules|drafts) -->.*?<!-- /\1 -->", re.DOTALL
+)
+CODE = re.compile(r"```.*?```|^ {4}.*?$|`[^`]*`", re.DOTALL | re.MULTILINE)
+ADDRESS = re.compile(r"\[[\w.-]+\.md\]\([^)]*\)|\]\([^)]*\)|^\d+\. ", re.MULTILINE)
+
+
+def read_constants() -> dict[str, list[str]]:
+    """Phrases with numbers that nobody measured, by page: versions, limits, formulas, names."""
+    found: dict[str, list[str]] = {}
+    page = ""
+    for line in CONSTANTS.read_text(encoding="utf-8").splitlines():
+        if line.startswith("# "):
+            page = line.removeprefix("# ")
+        elif line:
+            found.setdefault(page, []).append(line)
+    return found
+
+
+def written(page: str) -> str:
+    """A page without what is made from results, without code, addresses and the numbers of lists, on one line."""
+    text = (ROOT / page).read_text(encoding="utf-8")
+    for part in (MADE, CODE, ADDRESS):
+        text = part.sub(" ", text)
+    return " ".join(text.split())
+
+
+def left_over(text: str, phrases: list[str]) -> list[str]:
+    """Numbers of a text that are in none of these phrases, with what stands around them."""
+    for phrase in sorted(phrases, key=len, reverse=True):
+        text = text.replace(phrase, "_")
+    return [text[max(0, m.start() - 30) : m.end() + 30] for m in re.finditer(r"\d[\d.,]*", text)]
+
+
+@pytest.mark.parametrize("page", ["README.md", "ARCHITECTURE.md", "models/README.md"])
+def test_no_number_is_written_by_hand(page: str) -> None:
+    """A new one is made from results, by `bench/pages.py`, or is a constant and goes into constants.txt."""
+    assert left_over(written(page), read_constants()[page]) == []
+
+
+def test_every_constant_is_still_in_its_page() -> None:
+    """What a page no longer says needs no leave."""
+    gone = [
+        (page, phrase)
+        for page, phrases in read_constants().items()
+        for phrase in phrases
+        if phrase not in written(page)
+    ]
+    assert gone == []
+
+
+def test_a_page_knows_all_pages_with_figures(script) -> None:
+    """What is checked here is what `bench/pages.py` fills."""
+    assert set(script("pages").PAGES) == set(read_constants())
+
+
+def test_a_figure_without_a_source_is_found() -> None:
+    """A measurement that somebody typed."""
+    assert left_over("It was 1.37 times as fast on 2 cores.", ["2 cores"]) == [
+        "It was 1.37 times as fast on _."
+    ]
