@@ -41,7 +41,7 @@ _LEAST = 1e-9
 """The top_p that leaves one token, as llama.cpp does for 0 and below."""
 
 
-def _file_of(model: str | os.PathLike[str]) -> str:
+def file_of(model: str | os.PathLike[str]) -> str:
     """The file that a path or a name stands for; raises ModelNotFound where it is neither."""
     if Path(model).exists():
         return str(model)
@@ -163,7 +163,7 @@ class SpeculativeLlama(Generation):
         if foreign is not None and draft == "auto":
             given["draft"] = foreign
         self._ours = {name: given[name] for name in _OWN_ARGUMENTS}
-        file = _file_of(model_path)
+        file = file_of(model_path)
         with busy(f"loading {Path(file).stem}", after_s=_PATIENCE_S):
             super().__init__(**given | {"model_path": file})
 

@@ -26,6 +26,7 @@ from pyspec.engine.handle import MAX_DRAFT, Role
 from pyspec.engine.models import Placement
 from pyspec.errors import Cancelled, OptionError
 from pyspec.limits import check_ranges
+from pyspec.llama import file_of
 from pyspec.offload import asked_layers, placed
 from pyspec.policy.lengths import make_policy, parse_length
 from pyspec.rules import Margin
@@ -104,7 +105,7 @@ class Batch:
         words = ("none", "none") if exact else (draft, companion)
         # with as many sequences as may run at once; where none were asked for, the memory says how many
         kwargs["room_for"] = (n_ctx * (parallel or 1), parallel or 1)
-        self._models = Models(model_path, *words, **kwargs)
+        self._models = Models(file_of(model_path), *words, **kwargs)
         self._n_ctx = n_ctx = self._models.target.capped(n_ctx)
         self.jobs = JobMaker(self._models.target, settings, n_ctx)
         self._contexts: Contexts | None = None

@@ -1,0 +1,98 @@
+"""Every example runs as it stands, with a tiny model in place of the default one."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from waiting import DEADLINE_S
+
+HERE = Path(__file__).parent
+SCRIPTS = sorted(path for path in HERE.glob("*.py") if path != Path(__file__))
+
+
+@pytest.fixture
+def alone(tmp_path):
+    """An environment with a cache of its own."""
+    return {**os.environ, "PYSPEC_CACHE": str(tmp_path / "cache"), "OMP_NUM_THREADS": "1"}
+
+
+@pytest.fixture
+def server(tiny_ascii, alone, tmp_path):
+    """The address of a `pyspec serve`."""
+    command = [
+        sys.executable,
+        "-m",
+        "pyspec",
+        "serve",
+        "-m",
+        str(tiny_ascii),
+        "-t",
+        "1",
+        "-c",
+        "512",
+    ]
+    command += ["--port", "0"]
+    with subprocess.Popen(
+        command, stderr=subprocess.PIPE, text=True, env=alone, cwd=tmp_path
+    ) as process:
+        line = next(line for line in process.stderr if "http://" in line)
+        yield re.search(r"http://127\.0\.0\.1:\d+", line).group() + "/v1"
+        process.kill()
+
+
+def run(script, argument, environment, folder):
+    """What a script prints."""
+    done = subprocess.run(
+        [sys.executable, str(script), argument],
+        capture_output=True, text=True, check=False, env=environment, cwd=folder, timeout=DEADLINE_S,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+SAYS = {
+    "batch": r"What is a cat\? .*\((stop|length|context)\)",
+    "chat": r"tokens/s",
+    "own_draft": r"\d+ tokens drafted, \d+ accepted: .*tokens/s",
+    "stream": r"tokens/s",
+    "with_asyncio": r"the loop went on [1-9]\d* times meanwhile",
+    "with_langchain": r"tokens/s",
+    "with_openai": r"",
+}
+"""What each one has to print, by name."""
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.stem)
+def test_scripts_run(script, request, tiny_ascii, alone, tmp_path):
+    """Each with a model, or the server's address, as its only argument."""
+    if script.stem == "with_langchain":
+        pytest.importorskip("langchain_community", reason="install pyspec-llama[clients]")
+    argument = str(tiny_ascii)
+    if script.stem == "with_openai":
+        pytest.importorskip("openai", reason="install pyspec-llama[clients]")
+        argument = request.getfixturevalue("server")
+    said = run(script, argument, alone, tmp_path)
+    assert said.strip()
+    assert re.search(SAYS[script.stem], said)
+
+
+def test_the_notebook_runs(tiny_ascii, monkeypatch, tmp_path):
+    """Its cells one after the other; the last line of each is shown as a notebook would show it."""
+    monkeypatch.setenv("PYSPEC_CACHE", str(tmp_path / "cache"))
+    notebook = json.loads((HERE / "first_steps.ipynb").read_text(encoding="utf-8"))
+    cells = ["".join(cell["source"]) for cell in notebook["cells"] if cell["cell_type"] == "code"]
+    names, shown = {}, []
+    for cell in cells:
+        *lines, last = cell.replace('"smollm2-135m-instruct"', repr(str(tiny_ascii))).split("\n")
+        exec("\n".join(lines), names)  # noqa: S102 - our own notebook
+        value = eval(last, names)  # noqa: S307 - as above
+        shown.append(value._repr_html_() if hasattr(value, "_repr_html_") else value)
+    assert "SpeculativeLlama" in shown[0]
+    assert "tokens/s" in shown[1]
+    assert shown[5] is True  # the text without drafts is the same
