@@ -13,11 +13,19 @@ CHATML = (
 )
 
 
-def write(folder: Path, *marks: str) -> Path:
-    """A model that speaks ASCII, and in whose template these marks are."""
+THINKS = (
+    "{% if add_generation_prompt %}"
+    "{% if enable_thinking is defined and not enable_thinking %}<think>\n\n</think>\n\n{% else %}<think>\n{% endif %}"
+    "{% endif %}"
+)
+"""Begins reasoning in the prompt, or ends it there where none is wanted."""
+
+
+def write(folder: Path, *marks: str, behind: str = "") -> Path:
+    """A model that speaks ASCII, and in whose template these marks are. behind: what else the template writes."""
     path = folder / "scripted.gguf"
     comment = "".join(f"{{# {mark} #}}" for mark in marks)
-    return tiny.write(path, tokens=tiny.ASCII, template=CHATML + comment)
+    return tiny.write(path, tokens=tiny.ASCII, template=CHATML + behind + comment)
 
 
 def script(text: str) -> str:

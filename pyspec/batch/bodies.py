@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 from llama_cpp.llama_grammar import JSON_GBNF
 
-from pyspec.batch.records import Record, Wanted
+from pyspec.batch.records import CHAT, COMPLETION, Record, Wanted
 from pyspec.errors import InputError
 from pyspec.sampling import schema_grammar
 
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from pyspec.batch.records import Result
     from pyspec.tokens import Token
 
-CHAT, COMPLETION = "chat", "completion"
 PATHS = {"/v1/chat/completions": CHAT, "/v1/completions": COMPLETION}
 
 

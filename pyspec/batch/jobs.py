@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from pyspec.batch.records import SAMPLER_FIELDS, Record, Result, Usage, failed
+from pyspec.batch.records import COMPLETION, SAMPLER_FIELDS, Record, Result, Usage, failed
 from pyspec.engine.handle import MAX_DRAFT, Gate
 from pyspec.engine.models import address
 from pyspec.engine.runs import Run
@@ -156,8 +156,8 @@ class JobMaker:
 
     def _is_chat(self, record: Record) -> bool:
         """Whether the prompt is made by the chat template; without one, a prompt by itself is a text to go on with."""
-        if record.messages is not None:
-            return True
+        if record.messages is not None or record.form == COMPLETION:
+            return record.messages is not None
         alone = self._template.is_plain and self._system(record) is None
         return record.tokens is None and not (self._settings.raw or alone)
 

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, BinaryIO, Literal, NamedTuple
 
 import msgspec
 
-from pyspec.batch.bodies import CHAT, read_body, records_of
-from pyspec.batch.records import Asked, Failure, Record, unique
+from pyspec.batch.bodies import read_body, records_of
+from pyspec.batch.records import CHAT, Asked, Failure, Record, unique
 from pyspec.errors import InputEncoding, InputError, InputTooLong
 
 if TYPE_CHECKING:

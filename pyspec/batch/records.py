@@ -19,6 +19,9 @@ from pyspec.text.stream import check_stops
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
+CHAT, COMPLETION = "chat", "completion"
+"""Forms of OpenAI's: what is asked, and how it is answered."""
+
 _MOST_TOKENS = 2**31 - 1
 
 

@@ -192,7 +192,7 @@ class LlamaChat:
 
     opener: loads it; `use` calls it again with model=, draft= or companion=. name: of the target's file; draft,
     companion: names of what drafts and judges, or none; n_ctx: tokens the context holds; stats: what the last answer did,
-    None for nothing.
+    None for nothing. thinking: False asks the template for no reasoning, where it can be asked.
     One answer at a time; `cancel` alone may come from another thread.
     """
 
@@ -201,6 +201,7 @@ class LlamaChat:
         self._open({})
         self.stats: AnswerStats | None = None
         self._cancelled = False
+        self.thinking = True
         self._begun = time()  # a template's date stays, so that prompts go on as they began
 
     def target(self) -> SavedModel:
@@ -220,7 +221,14 @@ class LlamaChat:
 
     def prompt(self, messages: Sequence[Message]) -> list[int]:
         """Token ids of the messages, open for the next answer."""
-        return self.template.prompt(messages, now=self._begun)
+        quiet = None if self.thinking else self.llm.speech.quiet
+        return self.template.prompt(messages, arguments=quiet, now=self._begun)
+
+    @property
+    def obeys(self) -> bool:
+        """Whether the model does not reason where `thinking` is False, as far as its template can say so."""
+        speech = self.llm.speech
+        return bool(speech.quiet) or not (speech.notation.reasoning or speech.notation.channels)
 
     def cancel(self) -> None:
         """End the answer in flight; safe from any thread."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, suppress
 from dataclasses import dataclass, field, fields, replace
 from math import inf
@@ -28,6 +28,7 @@ from pyspec.options import OFF, AnswerOptions, Speculation
 from pyspec.policy.lengths import parse_length
 from pyspec.rules import Margin, Strict, Verification
 from pyspec.sampling import Sampling
+from pyspec.text.template import Message
 from pyspec.token_view import TokenPaint, has_colour
 from pyspec.tokens import common_prefix
 
@@ -36,7 +37,7 @@ from pyspec.tokens import common_prefix
 
 Parse = Callable[[str], Any]
 
-SHOW, HIDE, OFF_WORD = "show", "hide", "off"
+SHOW, HIDE, UNASKED = "show", "hide", "off"
 """What is done with reasoning: shown, not shown, or not asked for."""
 
 SILENT, BRIEF, FULL = "off", "brief", "on"
@@ -104,7 +105,7 @@ class ChatSettings:
     length: str | None = _setting(None, _length, "default")
     draft_max: int | None = _setting(None, _number(int, 0, MAX_DRAFT), "none")
     trim: bool = _setting(True, _switch)
-    reasoning: str = _setting(SHOW, _one_of(SHOW, HIDE, OFF_WORD))
+    reasoning: str = _setting(SHOW, _one_of(SHOW, HIDE, UNASKED))
     stats: str = _setting(BRIEF, _one_of(FULL, BRIEF, SILENT))
     wrap: bool = _setting(True, _switch)
     tokens: bool = _setting(False, _switch)
@@ -252,7 +253,7 @@ class Chat:
         old = self._last_answer("nothing was answered yet, so there is nothing to compare")
         self.screen.say("--- without drafts")
         rule = self.settings.rule
-        prompt = self.model.prompt(self.conversation.question())
+        prompt = self._prompt(self.conversation.question())
         new = self._stream(prompt, replace(self._options(old.seed, rule), speculation=OFF))
         if new.stats is None or old.stats is None:
             return
@@ -272,7 +273,7 @@ class Chat:
         with self.screen.answering(wrap=self.settings.wrap) as write:
             write(old.text)
         self.screen.say(f"--- {other.name}")
-        prompt = self.model.prompt(self.conversation.question())
+        prompt = self._prompt(self.conversation.question())
         new = self._stream(prompt, self._options(old.seed, other))
         rate = f"{new.stats.rate:.1f} tok/s, " if new.stats else ""
         self.screen.say(f"--- {other.name}: {rate}{_difference(old, new)}")
@@ -295,7 +296,7 @@ class Chat:
         exchange = self.conversation.exchanges[-1]
         try:
             prompt, dropped = fit(
-                self.conversation, self.model.prompt, self.model.n_ctx, trim=self.settings.trim
+                self.conversation, self._prompt, self.model.n_ctx, trim=self.settings.trim
             )
             if dropped:
                 gone = counted(dropped, "oldest exchange")
@@ -311,6 +312,10 @@ class Chat:
             self.conversation.exchanges.pop()
             return False
         return True
+
+    def _prompt(self, messages: Sequence[Message]) -> list[int]:
+        self.model.thinking = self.settings.reasoning != UNASKED
+        return self.model.prompt(messages)
 
     def _options(self, seed: int, rule: Verification) -> AnswerOptions:
         settings = self.settings

@@ -14,7 +14,7 @@ import click
 
 from pyspec.chat.conversation import Conversation, Exchange, LlamaChat, Reply
 from pyspec.chat.files import last_model, load, new_path, newest, restore, save
-from pyspec.chat.talk import HIDE
+from pyspec.chat.talk import HIDE, UNASKED
 from pyspec.cli.command import TEXT, command, option, tell
 from pyspec.cli.options import (
     DialogueOptions,
@@ -143,6 +143,9 @@ def generate(
     if asked.going_on and models.model is None:
         models = replace(models, model=last_model())
     with closing(LlamaChat(lambda: open_model(models, drafts, engine))) as model:
+        model.thinking = output.reasoning != UNASKED
+        if not (model.thinking or model.obeys):
+            screen.note(f"{model.name} cannot be asked not to think; --reasoning hide hides it")
         raw = asked.raw or (model.template.is_plain and asked.system is None)
         conversation, path = _conversation(model, asked, raw)
         conversation.exchanges.append(Exchange(text))

@@ -26,7 +26,7 @@ from msgspec.structs import replace
 
 from pyspec.batch import bodies
 from pyspec.batch.jobs import Delta
-from pyspec.batch.records import failed
+from pyspec.batch.records import CHAT, failed
 from pyspec.errors import AnswerFailed, Cancelled, EngineError, OptionError, TooManyRequests
 from pyspec.noise import derive_seed
 from pyspec.rules import Margin, Strict
@@ -106,7 +106,7 @@ class Service:
         await self._check(jobs[0])
         if len(self._open) + len(jobs) > self._most:
             raise TooManyRequests("too many requests are waiting", "try again in a moment")
-        prefix = "chatcmpl" if body.form == bodies.CHAT else "cmpl"
+        prefix = "chatcmpl" if body.form == CHAT else "cmpl"
         asked = PendingRequest(self, body, jobs, f"{prefix}-{name}")
         for i, job in enumerate(jobs):
             self._open[job.index] = job, partial(asked.put, i)
@@ -240,7 +240,7 @@ class PendingRequest:
     @property
     def is_chat(self) -> bool:
         """Whether a chat goes on, and no text."""
-        return self.body.form == bodies.CHAT
+        return self.body.form == CHAT
 
     def frame(self, choices: list[dict[str, Any]], *, chunk: bool = False) -> dict[str, Any]:
         """A response's body around its choices, or the body of a chunk of it."""

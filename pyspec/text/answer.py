@@ -10,7 +10,7 @@ from pyspec.text.calls.grammar import after_reasoning, calls_grammar, lazy_gramm
 from pyspec.text.notation import Notation
 from pyspec.text.parser import AnswerParser
 from pyspec.text.parts import AnswerPart
-from pyspec.text.reasoning import Start
+from pyspec.text.reasoning import Start, quiet_arguments
 from pyspec.text.stream import TextAssembler
 from pyspec.text.template import ChatTemplate
 from pyspec.text.tokenizer import piece_reader
@@ -97,16 +97,17 @@ def _content(text: str) -> list[AnswerPart]:
 class Speech:
     """How one model writes answers: its notation, and the tokens that its marks are.
 
-    sources: its chat templates. tokenizer: a `GuardedTokenizer`. piece: bytes of a token, of control tokens none.
+    sources: its chat templates. tokenizer: a `GuardedTokenizer`. piece: bytes of a token, of control tokens none. quiet:
+    variables with which its template asks for no reasoning, or for the least; none where it has no such.
     """
 
     def __init__(self, sources: Iterable[str], tokenizer: Any, piece: Piece) -> None:
         self._tokenizer, self._piece = tokenizer, piece
         self._tokens: dict[str, int | None] = {}
         self._pieces: dict[bool, Piece] = {}
-        self.notation = Notation.of(
-            "\n".join(sources), lambda mark: self.token_of(mark) is not None
-        )
+        text = "\n".join(sources)
+        self.notation = Notation.of(text, lambda mark: self.token_of(mark) is not None)
+        self.quiet = quiet_arguments(text)
 
     def token_of(self, mark: str) -> int | None:
         """The one token that a mark is, or None."""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 Start = Literal["inside", "behind", "free"]
 """Where an answer begins: inside reasoning that the prompt has begun, behind such, or where the model may begin some."""
@@ -94,6 +95,22 @@ _KNOWN: tuple[tuple[str, Reasoning], ...] = (
     ("</think>", THINK),
 )
 """What a template has if its model reasons so; the first that fits counts."""
+
+
+_QUIET: tuple[tuple[str, str, Any], ...] = (
+    (r"\benable_thinking\b", "enable_thinking", False),
+    (r"\{%-?\s*(?:el)?if\b[^%]*(?<![_.'\"])\bthinking\b(?![_'\"])", "thinking", False),
+    (r"\bthinking_mode\b[^%]*[\"']disabled[\"']", "thinking_mode", "disabled"),
+    (r"\bthinking_budget\b", "thinking_budget", 0),
+    (r"\breasoning_effort\b[^%]*[\"']no_think[\"']", "reasoning_effort", "no_think"),
+    (r"\breasoning_effort\b", "reasoning_effort", "low"),
+)
+"""What in a template reads a variable, the variable, and the value with which it asks for no reasoning, or for the least."""
+
+
+def quiet_arguments(template: str) -> dict[str, Any]:
+    """Variables with which a template asks its model not to reason; none where it has no such."""
+    return next(({name: value} for read, name, value in _QUIET if re.search(read, template)), {})
 
 
 def reasoning_of(template: str, is_token: Callable[[str], bool]) -> Reasoning | None:

@@ -39,7 +39,7 @@ def client_of(serve, tmp_path):
     opened = []
 
     def client_of_(*marks, **options):
-        server = serve(scripted.write(tmp_path, *marks), **options)
+        server = serve(scripted.write(tmp_path, *marks, **options))
         opened.append(openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0))
         return opened[-1]
 
@@ -87,6 +87,29 @@ def test_plain_completions_are_not_taken_apart(client_of):
         model="tiny", prompt=[5, 6], max_tokens=60, extra_body={"grammar": scripted.script(SAID)}
     )
     assert done.choices[0].text == SAID
+
+
+def test_a_prompt_may_begin_or_end_reasoning(client_of):
+    """Then the answer begins inside it or behind it, and the client may choose."""
+    client = client_of(behind=scripted.THINKS)
+    inside = ask(client, extra_body={"grammar": scripted.script("Hm.</think>Yes.")}).choices[0]
+    assert (inside.message.reasoning_content, inside.message.content) == ("Hm.", "Yes.")
+    none = {"chat_template_kwargs": {"enable_thinking": False}}
+    form = {"type": "json_schema", "json_schema": {"name": "x", "schema": SCHEMA}}
+    behind = ask(client, extra_body=none, response_format=form).choices[0].message
+    assert set(json.loads(behind.content)) == {"n", "ok"}
+    assert not hasattr(behind, "reasoning_content")
+    called = ask(client, extra_body=none, tools=[TOOL], tool_choice="required").choices[0].message
+    assert called.tool_calls[0].function.name == "add"
+
+
+def test_a_text_is_no_chat(client_of):
+    """A prompt of /v1/completions goes to the model as it is, whatever template the file has."""
+    client = client_of("<think>")
+    done = client.completions.create(
+        model="tiny", prompt="abc", max_tokens=60, extra_body={"grammar": scripted.script(SAID)}
+    )
+    assert (done.usage.prompt_tokens, done.choices[0].text) == (3, SAID)
 
 
 def test_a_shape_is_the_contents(client_of):
