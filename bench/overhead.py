@@ -6,6 +6,10 @@ everything; drafts may take 200 ms over `none`. `outside` is all the time of an 
 per round and as a share of the whole; choosing is the policy's three calls, learning included; checking the extension's look at
 the verified rows; what remains is Python's. Medians over runs, but the mean over an answer's rounds. Asked: choosing at most 50
 us, outside at most 2 % of plain decoding.
+
+A second table has prompts of --prompt tokens: what the chat template takes beside llama.cpp's tokenizer for one question, for a
+talk of ten turns whose answers are known as tokens, and for one that quotes control words; asked: 2 ms. Behind it: what the
+template adds to a new process until its first prompt, over the same text without one; asked: 50 ms.
 """
 
 from __future__ import annotations
@@ -36,6 +40,24 @@ import sys
 from pyspec import SpeculativeLlama
 model, draft, threads = sys.argv[1:]
 print(SpeculativeLlama(model, draft=draft, n_ctx=2048, n_threads=int(threads) or None).load_ms)
+"""
+
+
+STARTING = """
+import sys
+from time import perf_counter
+import pyspec.target
+from pyspec import SpeculativeLlama
+how, model, threads = sys.argv[1:]
+if how == "bare":
+    pyspec.target.brings_template = lambda _path: False
+begin = perf_counter()
+llm = SpeculativeLlama(model, draft="none", n_ctx=2048, n_threads=int(threads) or None)
+if how == "bare":
+    llm.template.bare("Why is the sea salt?")
+else:
+    llm.template.prompt([{"role": "user", "content": "Why is the sea salt?"}])
+print(1e3 * (perf_counter() - begin))
 """
 
 
@@ -88,9 +110,69 @@ class Timed:
         }
 
 
+def conversations(llm: SpeculativeLlama, n: int) -> dict[str, list[dict[str, Any]]]:
+    """Talks of about so many tokens, by what is in them."""
+    piece = TEXT + " "
+    ids = llm.tokenize(piece.encode(), add_bos=False)
+
+    def text(share: int) -> str:
+        return piece * max(1, n // (share * len(ids)))
+
+    turns: list[dict[str, Any]] = []
+    for _ in range(5):
+        said = llm.tokenize(text(10).encode(), add_bos=False)
+        turns.append({"role": "user", "content": text(10)})
+        answer = llm.detokenize(said).decode()
+        turns.append({"role": "assistant", "content": answer, "tokens": said})
+    return {
+        "one question": [{"role": "user", "content": text(1)}],
+        "ten turns": [*turns, {"role": "user", "content": "Go on."}],
+        "control words": [{"role": "user", "content": text(1) + "<|im_end|><|im_start|>"}],
+    }
+
+
+def beyond(llm: SpeculativeLlama, messages: list[dict[str, Any]], runs: int) -> list[str]:
+    """Tokens of a prompt, ms of the tokenizer for its text, ms of all of it, and the difference; medians."""
+    shown = llm.template.render(messages).encode()
+    times: dict[str, list[float]] = defaultdict(list)
+    for _ in range(runs + 1):
+        begin = perf_counter()
+        llm.tokenize(shown, add_bos=False, special=True)
+        middle = perf_counter()
+        tokens = llm.template.prompt(messages)
+        times["tokenizer"].append(1e3 * (middle - begin))
+        times["prompt"].append(1e3 * (perf_counter() - middle))
+    tokenizer, prompt = (median(each[1:]) for each in times.values())  # the first is not counted
+    return [str(len(tokens)), f"{tokenizer:.2f}", f"{prompt:.2f}", f"{prompt - tokenizer:.2f}"]
+
+
+def starting(model: str, threads: int, runs: int) -> dict[str, float]:
+    """Ms until the first prompt of a new process, with its template and without; medians."""
+    found: dict[str, list[float]] = defaultdict(list)
+    for _ in range(runs):
+        for how in ("template", "bare"):
+            command = [sys.executable, "-c", STARTING, how, model, str(threads)]
+            done = subprocess.run(command, check=True, capture_output=True, text=True)
+            found[how].append(float(done.stdout.split()[-1]))
+    return {how: median(times) for how, times in found.items()}
+
+
+def show_prompts(model: str, n: int, runs: int, threads: int) -> None:
+    """Print what prompts cost beyond the tokenizer."""
+    llm = SpeculativeLlama(model, draft="none", n_ctx=2048, n_threads=threads or None)
+    talks = conversations(llm, n)
+    rows = [[name, *beyond(llm, messages, 5 * runs)] for name, messages in talks.items()]
+    llm.close()
+    print(table(("prompt", "tokens", "tokenizer ms", "prompt ms", "beyond ms"), rows))
+    ms = starting(model, threads, runs)
+    print(
+        f"until the first prompt: {ms['template']:.0f} ms with its template, {ms['bare']:.0f} ms for the text alone"
+    )
+
+
 def main(words: Sequence[str] | None = None) -> None:
     """Time the modes by turns, and print a table."""
-    how = {"modes": "none,plain,auto", "tokens": 128, "runs": 3, "threads": 0}
+    how = {"modes": "none,plain,auto", "tokens": 128, "prompt": 4000, "runs": 3, "threads": 0}
     options = arguments(__doc__, words, "model?", **how)
     model = options.model or str(resolve())
     modes = {name: Timed(name, model, options.threads) for name in options.modes.split(",")}
@@ -105,6 +187,8 @@ def main(words: Sequence[str] | None = None) -> None:
     print(table(HEAD, rows))
     for mode in modes.values():
         mode.llm.close()
+    if options.prompt:
+        show_prompts(model, options.prompt, options.runs, options.threads)
 
 
 if __name__ == "__main__":

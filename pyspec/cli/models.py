@@ -15,6 +15,7 @@ from rich.console import Console
 
 from pyspec.cli.command import LAYERS, Subcommand, command, model_names, option, tell
 from pyspec.cli.streams import print_listing, run_progress
+from pyspec.cli.templates import escaped, show_beginning, show_templates
 from pyspec.display import safe
 from pyspec.errors import ModelNotFound, OptionError, PyspecError
 from pyspec.progress import busy, store_progress
@@ -40,8 +41,7 @@ from pyspec.store.machine import default_threads
 from pyspec.store.others import Found
 from pyspec.store.sources import Entry, Manifest, PypiWheel, Shipped, hub_repo, load_manifest
 from pyspec.tables import print_table
-
-_TEMPLATE = "tokenizer.chat_template"
+from pyspec.text.sources import KEY
 
 
 @click.group()
@@ -179,7 +179,7 @@ def path(name: str | None, as_json: bool) -> None:
 def add_model(file: Path, name: str | None) -> None:
     """Give a GGUF file a name; the file stays where it is."""
     added = add(file, name)
-    tell(f"{added.name} is {_plain(os.fspath(added.path), 1000)}", err=True)
+    tell(f"{added.name} is {escaped(os.fspath(added.path), 1000)}", err=True)
 
 
 @models.command("rm", cls=Subcommand)
@@ -196,8 +196,14 @@ def remove_models(names: tuple[str, ...]) -> None:
 @models.command(cls=Subcommand)
 @click.argument("name", shell_complete=model_names)
 @_AS_JSON
-def info(name: str, as_json: bool) -> None:
+@click.option(
+    "--template", is_flag=True, help="Show its chat templates, and what they make of three turns."
+)
+def info(name: str, as_json: bool, template: bool) -> None:
     """Show what a model file says about itself. NAME is a known name or a path."""
+    if template:
+        show_templates(resolve(name))
+        return
     manifest = load_manifest()
     entry = manifest.get(name)
     found = cached(entry) if entry is not None else resolve(name)
@@ -214,13 +220,9 @@ def info(name: str, as_json: bool) -> None:
         return
     tell("metadata")
     for key, value in header.metadata.items():
-        if key != _TEMPLATE:
-            tell(f"  {_plain(key)} = {_shown(value)}")
-    template = header.metadata.get(_TEMPLATE)
-    if isinstance(template, str):
-        # Only ever shown, never rendered: a template from a file is a program.
-        tell(f"chat template ({len(template)} characters, escaped, not rendered)")
-        tell(f"  {_plain(template, 2048)}")
+        if not key.startswith(KEY):
+            tell(f"  {escaped(key)} = {_shown(value)}")
+    show_beginning(header.metadata)
 
 
 def _info(header: Header) -> dict[str, Any]:
@@ -248,12 +250,12 @@ def _of_entry(entry: Entry) -> Iterator[tuple[str, str]]:
 def _of_file(header: Header) -> Iterator[tuple[str, str]]:
     paths = header.parts or (header.path,)
     for part in paths:
-        yield "file", _plain(os.fspath(part), 1000)
+        yield "file", escaped(os.fspath(part), 1000)
         yield "sha256", file_sha256(part)
     yield "size", f"{sum(p.stat().st_size for p in paths) / 1e6:.1f} MB"
     if (record := read_provenance(header.path)) is not None:
         yield "made", record.note
-    yield "format", f"GGUF v{header.version}, architecture {_plain(header.architecture)}"
+    yield "format", f"GGUF v{header.version}, architecture {escaped(header.architecture)}"
     yield "vocabulary", f"{header.vocab_size} tokens"
     types = ", ".join(f"{count} {kind}" for kind, count in header.tensor_types().items())
     yield "tensors", f"{len(header.tensors)}: {types}"
@@ -263,13 +265,7 @@ def _shown(value: object) -> str:
     if isinstance(value, Array):
         kind = "strings" if value.type == STRING else f"values of {SCALARS[value.type].size} bytes"
         return f"[{value.count} {kind}]"
-    return _plain(value) if isinstance(value, str) else str(value)
-
-
-def _plain(text: str, limit: int = 100) -> str:
-    """`text` in at most `limit` printable ASCII characters; nothing in it can steer a terminal."""
-    escaped = text[: limit + 1].encode("unicode_escape").decode("ascii")
-    return escaped if len(escaped) <= limit else escaped[: limit - 3] + "..."
+    return escaped(value) if isinstance(value, str) else str(value)
 
 
 # -- which draft goes with a model -----------------------------------------------------------------------------------

@@ -99,20 +99,12 @@ def _no_contents(asked: Asked) -> Asked:
 
 def _no_tools(asked: Asked) -> Asked:
     """An empty list where there are no tools, for templates that were written for tools alone."""
-    return asked if asked.get("tools") else {**asked, "tools": [], "functions": "[]"}
+    return asked if asked.get("tools") else {**asked, "tools": []}
 
 
 def _tools_renamed(asked: Asked) -> Asked:
-    """Tools under the other names that templates know."""
-    tools = asked.get("tools")
-    if not tools:
-        return asked
-    functions = [tool.get("function", tool) for tool in tools]
-    return {
-        **asked,
-        "xml_tools": tools,
-        "functions": json.dumps(functions, ensure_ascii=False, indent=4),
-    }
+    """Tools under the other name that templates (SmolLM3's) know."""
+    return {**asked, "xml_tools": asked["tools"]} if asked.get("tools") else asked
 
 
 def _written_arguments(asked: Asked) -> Asked:

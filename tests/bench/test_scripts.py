@@ -67,12 +67,25 @@ def test_who_knows_chances_is_between_the_best_length_and_the_oracle(script) -> 
 def test_what_a_round_costs_beside_decodes_is_shown(script, tiny_ascii: Path, capsys) -> None:
     """A row a mode, with a number in each column; loading takes time."""
     script("overhead").main(
-        [str(tiny_ascii), "--modes", "none,plain", "--tokens", "8", "--runs", "1"]
+        [str(tiny_ascii), "--modes", "none,plain", "--tokens", "8", "--runs", "1", "--prompt", "0"]
     )
     rows = [line.split(" | ") for line in capsys.readouterr().out.splitlines()]
     assert [row[0] for row in rows[2:]] == ["| none", "| plain"]
     assert all(float(cell) >= 0.0 for row in rows[2:] for cell in row[1:6])
     assert all(float(row[7].strip(" |")) > 0.0 for row in rows[2:])
+
+
+def test_what_a_prompt_costs_beyond_its_tokens_is_shown(script, tiny_ascii: Path, capsys) -> None:
+    """A row a talk, and the time until the first prompt with its template and without."""
+    script("overhead").show_prompts(str(tiny_ascii), 400, 1, 1)
+    *rows, last = capsys.readouterr().out.splitlines()
+    assert [row.split(" | ")[0] for row in rows[2:]] == [
+        "| one question",
+        "| ten turns",
+        "| control words",
+    ]
+    assert all(int(row.split(" | ")[1]) > 200 for row in rows[2:])
+    assert last.startswith("until the first prompt:")
 
 
 def test_committed_rounds_are_replayed(script, capsys) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import click
 import pytest
+import tiny
 from click.testing import CliRunner, Result
 from store.make_gguf import STR, tiny_llama
 from store.shop import SHIPPED, WHEEL, Shop, open_shop
@@ -232,3 +233,25 @@ def test_a_log_line_steers_no_terminal() -> None:
     record = logging.LogRecord("elsewhere", logging.WARNING, "", 0, *words, None)
     assert logging.lastResort is not None
     assert logging.lastResort.format(record) == "the grammar ]0;a2J pyspec: forged"
+
+
+@pytest.mark.usefixtures("shop")
+def test_template_and_what_it_makes_are_shown(tmp_path: Path) -> None:
+    """`info --template` prints each template, and three turns as its text and number of tokens; nothing steers a terminal."""
+    source = "{% for m in messages %}[{{ m.role }}]{{ m.content }}\x1b[31m{% endfor %}"
+    path = tiny.write_vocabulary(tmp_path / "v.gguf", source, [], named={"tool_use": "with tools"})
+    out = run("info", str(path), "--template").stdout
+    for part in ("chat template default:", "{{ m.role }}", "chat template tool_use:", "with tools"):
+        assert part in out
+    shown = "[user]What is the sea?[31m[assistant]Salt water.[31m[user]And a lake?[31m"
+    assert f"three turns, {len(shown) + 3} tokens:\n{shown}" in out
+    assert "\x1b" not in out
+
+
+@pytest.mark.usefixtures("shop")
+def test_template_that_fails_is_shown_with_its_reason(tmp_path: Path) -> None:
+    """A broken one is no reason to show nothing."""
+    path = tiny.write_vocabulary(tmp_path / "v.gguf", "{% for %}", [])
+    out = run("info", str(path), "--template").stdout
+    assert "{% for %}" in out
+    assert "TemplateSyntaxError" in out

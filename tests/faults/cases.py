@@ -44,7 +44,7 @@ CASES = {
         "faults/test_files.py::test_09_file_that_changes_while_a_command_reads",
     ),
     10: Case(
-        "a hostile chat template: never rendered",
+        "a hostile chat template: one error, out of a child with limits",
         "faults/test_files.py::test_10_hostile_template",
         "faults/test_files.py::test_10_hostile_template",
     ),

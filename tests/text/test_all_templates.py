@@ -6,13 +6,21 @@ import json
 import re
 from collections import defaultdict
 from collections.abc import Iterator
+from itertools import zip_longest
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import sdist
 import tiny
 
+from pyspec import llm_plugin
+from pyspec.batch import Record, Settings
+from pyspec.batch.bodies import read_body, records_of
+from pyspec.batch.jobs import JobMaker
+from pyspec.chat.conversation import Conversation, Exchange, LlamaChat, Reply
 from pyspec.target import TargetLlama
+from pyspec.text.template import ChatTemplate
 
 MARK = re.compile(r"<[|\uff5c]?/?[A-Za-z_][^<>\s'\"{}|\uff5c]{0,40}[|\uff5c]?>|\[/?[A-Z_]{3,}\]")
 TOOL = {
@@ -34,6 +42,7 @@ ARGUMENTS = {"city": "Paris", "days": 2}
 RESULT = '{"sky": "clear"}'
 
 NO_TOOLS = {
+    "HuggingFaceTB-SmolLM3-3B": "knows neither",
     "deepseek-ai-DeepSeek-R1-Distill-Llama-8B": "writes calls, but no tools",
     "deepseek-ai-DeepSeek-R1-Distill-Qwen-32B": "writes calls, but no tools",
     "deepseek-ai-DeepSeek-V3.1": "writes calls, but no tools",
@@ -44,12 +53,9 @@ NO_TOOLS = {
 }
 """Templates that drop tools, and why: here they are told of in words."""
 NO_RESULTS = NO_TOOLS | {
-    "HuggingFaceTB-SmolLM3-3B": "writes no calls",
     "Kimi-K2-Instruct": "appends to a list, which the sandbox refuses",
     "Kimi-K2-Thinking": "appends to a list, which the sandbox refuses",
 }
-OTHER_NAMES = {"HuggingFaceTB-SmolLM3-3B": "xml_tools"}
-"""Templates that know tools under another name."""
 NO_SYSTEM = {"google-gemma-2-2b-it"}
 TOOLS_ALONE = {
     "CohereForAI-c4ai-command-r-plus-tool_use", "NousResearch-Hermes-2-Pro-Llama-3-8B-tool_use",
@@ -99,13 +105,15 @@ CONVERSATIONS: dict[str, tuple[list[dict[str, Any]], list[dict[str, Any]] | None
 }
 
 
-def oracle(source: str, messages: list[dict[str, Any]], tools: Any, **more: Any) -> str:
+SPECIAL = {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}
+
+
+def oracle(source: str, messages: list[dict[str, Any]], tools: Any) -> str:
     """What `transformers` renders."""
     from transformers.utils.chat_template_utils import render_jinja_template
 
     texts, _ = render_jinja_template(
-        conversations=[messages], tools=tools, chat_template=source, add_generation_prompt=True,
-        bos_token="<s>", eos_token="</s>", unk_token="<unk>", **more,
+        conversations=[messages], tools=tools, chat_template=source, add_generation_prompt=True, **SPECIAL
     )  # fmt: skip
     return str(texts[0])
 
@@ -116,17 +124,13 @@ def called(source: str, name: str) -> str:
         for arguments in (ARGUMENTS, json.dumps(ARGUMENTS)):
             turns = [*ASKED, said(content, tool_calls=[call(arguments)]), ANSWERED]
             try:
-                text = oracle(source, turns, [TOOL], **_renamed(name))
+                text = oracle(source, turns, [TOOL])
             except Exception:  # noqa: BLE001, S112 - a template may fail at any of the forms
                 continue
             whole = all(word in text for word in ("get_weather", "Paris"))
             if whole and "'city': 'Paris'" not in text and "None" not in text:
                 return text
     raise AssertionError(name)
-
-
-def _renamed(name: str) -> dict[str, Any]:
-    return {OTHER_NAMES[name]: [TOOL]} if name in OTHER_NAMES else {}
 
 
 def expected(name: str, source: str, kind: str) -> str | None:
@@ -143,7 +147,7 @@ def expected(name: str, source: str, kind: str) -> str | None:
         return None
     if kind == "a tool's answer":
         return called(source, name)
-    return oracle(source, messages, tools, **(_renamed(name) if tools else {}))
+    return oracle(source, messages, tools)
 
 
 @pytest.fixture(scope="module")
@@ -165,26 +169,115 @@ def marks(source: str) -> list[str]:
 
 
 def prompt_of(llm: TargetLlama, kind: str) -> list[int]:
-    """What we make of a conversation; the child of a template rests meanwhile."""
+    """What we make of a conversation."""
     messages, tools = CONVERSATIONS[kind]
-    try:
-        return llm.template.prompt(messages, tools=tools)
-    finally:
-        llm.template._renderer.close()
+    return llm.template.prompt(messages, tools=tools)
 
 
-@pytest.mark.parametrize("kind", CONVERSATIONS)
-def test_prompt_is_what_transformers_renders(kind: str, opened: dict[str, TargetLlama]) -> None:
-    """Token by token, wherever the template can say it at all."""
-    unequal = []
+# -- doors -------------------------------------------------------------------------------------------------------------
+
+
+class Caught(Exception):
+    """The tokens that a door would have answered."""
+
+    def __init__(self, tokens: list[int]) -> None:
+        super().__init__(tokens)
+        self.tokens = tokens
+
+
+def catching(*args: Any, **asked: Any) -> None:
+    """Stands for the engine: it gets a prompt, and throws it."""
+    raise Caught(list(asked["prompt"] if "prompt" in asked else args[1]))
+
+
+def by_class(llm: TargetLlama, messages: list[Any], tools: Any) -> list[int]:
+    """`create_chat_completion`."""
+    llm.create_completion = catching
+    with pytest.raises(Caught) as caught:
+        llm.create_chat_completion(messages, tools=tools)
+    return caught.value.tokens
+
+
+def by_batch(llm: TargetLlama, messages: list[Any], tools: Any) -> list[int]:
+    """A record of `Batch` and `pyspec batch`."""
+    functions = [tool["function"] for tool in tools or ()]
+    record = Record(id="a", messages=messages, tools=functions or None)
+    return JobMaker(llm, Settings(), 1 << 20).job(0, record).tokens
+
+
+def by_serve(llm: TargetLlama, messages: list[Any], tools: Any) -> list[int]:
+    """A request."""
+    body = {"messages": messages, **({"tools": tools} if tools else {})}
+    (record,) = records_of(read_body("/v1/chat/completions", json.dumps(body).encode()), "a")
+    return JobMaker(llm, Settings(), 1 << 20).job(0, record).tokens
+
+
+def by_chat(llm: TargetLlama, messages: list[Any], _tools: Any) -> list[int]:
+    """`pyspec chat` and `pyspec generate`, which ask for a prompt alike."""
+    system = messages[0]["content"] if messages[0]["role"] == "system" else None
+    said = [message["content"] for message in messages if message["role"] != "system"]
+    talk = Conversation(system)
+    for question, answer in zip_longest(said[::2], said[1::2]):
+        talk.exchanges.append(Exchange(question, None if answer is None else Reply(answer)))
+    model = LlamaChat.__new__(LlamaChat)
+    model.template, model._begun = ChatTemplate.of(llm), None
+    return model.prompt(talk.messages())
+
+
+def by_llm(llm: TargetLlama, messages: list[Any], _tools: Any) -> list[int]:
+    """The plugin of `llm`."""
+    parts = [
+        SimpleNamespace(role=m["role"], parts=[SimpleNamespace(text=m["content"])])
+        for m in messages
+    ]
+    options = llm_plugin.SpeculativeModel.Options()
+    prompt = SimpleNamespace(messages=parts, options=options, schema=None)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(llm_plugin, "_load", lambda *_: llm)
+        patch.setattr("pyspec.llama.stream_text", catching)
+        answer = llm_plugin.SpeculativeModel("pyspec", None)._answer(prompt, None, None)
+        with pytest.raises(Caught) as caught:
+            list(answer)
+    return caught.value.tokens
+
+
+DOORS = {
+    "class": by_class, "batch": by_batch, "serve": by_serve, "chat and generate": by_chat, "llm": by_llm,
+}  # fmt: skip
+WORDS_ALONE = ("user", "system", "three turns")
+"""Conversations of the doors that give no tools."""
+
+
+@pytest.fixture(scope="module")
+def unequal(opened: dict[str, TargetLlama]) -> dict[str, dict[str, list[str]]]:
+    """By door and template, the conversations whose prompt is another than the one that the file asks for."""
+    found: dict[str, dict[str, list[str]]] = {door: defaultdict(list) for door in DOORS}
     for name, source in sdist.templates().items():
-        wanted, llm = expected(name, source, kind), opened[name]
-        if wanted is None:
-            continue
-        tokens = llm.tokenize(wanted.encode(), add_bos=False, special=True)
-        if prompt_of(llm, kind) != tokens:
-            unequal.append(name)
-    assert not unequal
+        llm = opened[name]
+        for kind, (messages, tools) in CONVERSATIONS.items():
+            wanted = expected(name, source, kind)
+            tokens = (
+                None
+                if wanted is None
+                else llm.tokenize(wanted.encode(), add_bos=False, special=True)
+            )
+            for door, prompt in DOORS.items():
+                asked = kind in WORDS_ALONE or prompt in (by_class, by_batch, by_serve)
+                if asked and tokens is not None and prompt(llm, messages, tools) != tokens:
+                    found[door][name].append(kind)
+        llm.template._renderer.close()
+    return found
+
+
+@pytest.mark.parametrize("door", DOORS)
+def test_prompt_is_what_transformers_renders(
+    door: str, unequal: dict[str, dict[str, list[str]]]
+) -> None:
+    """Token by token, wherever the template can say it at all."""
+    assert not unequal[door]
+
+
+# -- what templates cannot say -----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("kind", ["tools", "a tool's answer"])
@@ -195,6 +288,7 @@ def test_tools_are_told_in_words_where_a_template_drops_them(
     lost = []
     for name in NO_RESULTS if kind == "a tool's answer" else NO_TOOLS:
         text = opened[name].detokenize(prompt_of(opened[name], kind), special=True).decode()
+        opened[name].template._renderer.close()
         wanted = ["get_weather", "Weather of a city."]
         wanted += ['"city": "Paris"', RESULT] if kind == "a tool's answer" else []
         lost += [(name, word) for word in wanted if word not in text]
