@@ -70,8 +70,10 @@ static ps_status choose(trial *t, int32_t i, const float *row, ps_row *found, in
     return t->sampler && !ps_coupled(t->seq) ? sample(t, row, chosen) : PS_OK;
 }
 
-/* How far the second is behind the first, nats, in the distribution that was sampled from; INFINITY where one was cut away. */
-static float gap_in_force(const trial *t, const ps_row *row) {
+/* How far the second is behind the first, nats, in the distribution that was sampled from; INFINITY where one was cut away. Of the
+ * first, *missing is what it lacks of being sure, nats: what a text gives up that takes it for whatever was drawn. */
+static float gap_in_force(const trial *t, const ps_row *row, float *missing) {
+    *missing = 0;
     if (ps_coupled(t->seq)) return (row->z1 - row->z2) / t->seq->coupling.temperature;
     if (!t->sampler) return row->z1 - row->z2;
     float first = INFINITY, second = -INFINITY;
@@ -79,6 +81,9 @@ static float gap_in_force(const trial *t, const ps_row *row) {
         if (t->force.data[i].id == row->first) first = t->force.data[i].logit;
         if (t->force.data[i].id == row->second) second = t->force.data[i].logit;
     }
+    double mass = 0;
+    for (size_t i = 0; i < t->force.size; i++) mass += exp((double)t->force.data[i].logit - (double)first);
+    *missing = (float)log(mass);
     return first - second;
 }
 
@@ -100,8 +105,9 @@ static ps_status decide(trial *t, ps_gate_state *state, const ps_row *found, int
                         float *nats) {
     const int32_t drafted = t->seq->draft.token[i];
     const int32_t barred = chosen != drafted && (special(t->engine, chosen) || special(t->engine, drafted));
-    const float gap = chosen != drafted && t->gate->theta < 1 ? gap_in_force(t, found) : 0;
-    return ps_gate_decide(t->gate, state, found, gap, chosen, drafted, barred, verdict, nats);
+    float missing = 0;
+    const float gap = chosen != drafted && t->gate->theta < 1 ? gap_in_force(t, found, &missing) : 0;
+    return ps_gate_decide(t->gate, state, found, gap, missing, chosen, drafted, barred, verdict, nats);
 }
 
 /* Judge row i. *on tells whether the next row still belongs to the text. */

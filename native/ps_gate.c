@@ -20,8 +20,8 @@ static bool candidate(const ps_gate *gate, const ps_row *row, int32_t token) {
     return token >= 0 && (token == row->second || (gate->sampled && token == row->first));
 }
 
-ps_status ps_gate_decide(const ps_gate *gate, ps_gate_state *state, const ps_row *row, float gap, int32_t chosen,
-                         int32_t drafted, int32_t barred, int32_t *verdict, float *nats) {
+ps_status ps_gate_decide(const ps_gate *gate, ps_gate_state *state, const ps_row *row, float gap, float missing,
+                         int32_t chosen, int32_t drafted, int32_t barred, int32_t *verdict, float *nats) {
     if (!state || !row || !verdict || !nats) return PS_E_ARG;
     *verdict = PS_REJECTED;
     *nats = 0;
@@ -30,10 +30,12 @@ ps_status ps_gate_decide(const ps_gate *gate, ps_gate_state *state, const ps_row
         return PS_OK;
     }
     if (!gate || barred || !open(gate, row, gap) || !candidate(gate, row, drafted)) return PS_OK;
-    const float charge = drafted == row->first || gap < 0 ? 0 : gap;
+    const float behind = drafted == row->first || gap < 0 ? 0 : gap;
+    /* -log of its probability: by so much the text is likelier at this place than one that is drawn */
+    const float charge = behind + (gate->sampled && missing > 0 ? missing : 0);
     if (!(state->spent + charge <= gate->budget)) return PS_OK;
     *verdict = PS_RELAXED;
-    *nats = charge;
+    *nats = behind;
     state->spent += charge;
     return PS_OK;
 }

@@ -67,8 +67,8 @@ typedef struct ps_gate_state {
 
 enum { PS_REJECTED = 0, PS_EXACT = 1, PS_RELAXED = 2 };
 
-ps_status ps_gate_decide(const ps_gate *gate, ps_gate_state *state, const ps_row *row, float gap, int32_t chosen,
-                         int32_t drafted, int32_t barred, int32_t *verdict, float *nats);
+ps_status ps_gate_decide(const ps_gate *gate, ps_gate_state *state, const ps_row *row, float gap, float missing,
+                         int32_t chosen, int32_t drafted, int32_t barred, int32_t *verdict, float *nats);
 
 const char *ps_api_name(int32_t index);
 ps_status ps_api_bind(int32_t index, void *function);

@@ -91,7 +91,7 @@ ps_status ps_agree(const float *draft, const float *companion, int32_t n_rows, i
 typedef struct ps_gate {
     float theta;     /* open when z2 / z1 > theta, raw logits, z1 > 0 */
     float gap;       /* and the gap in force <= gap, nats; INFINITY is the paper's rule */
-    float budget;    /* sum of gaps of relaxed tokens allowed for the answer, nats; INFINITY for no limit, 0 is strict */
+    float budget;    /* what relaxed tokens may cost the answer together, nats; INFINITY for no limit, 0 is strict */
     int32_t sampled; /* 1 above temperature 0: either of the top two may be taken */
 } ps_gate;
 
@@ -106,11 +106,13 @@ enum { PS_REJECTED = 0, PS_EXACT = 1, PS_RELAXED = 2 };
  * `chosen` is what the target's sampler chose (its argmax when greedy), `drafted` the draft's token. `barred` is non-zero when
  * either is an end-of-generation or control token. `gap` is how far the second is behind the first in the distribution in force, nats:
  * z1 - z2 of a greedy choice, (z1 - z2) / T at temperature T, INFINITY where truncation (top-k, top-p, min-p ...) removed one of
- * the two. *verdict is PS_REJECTED, PS_EXACT or PS_RELAXED; *nats is what a relaxed token costs: `gap` for the second, 0 for the
- * first, and 0 otherwise. Updates *state.
+ * the two. `missing` is -log of the first's probability there where tokens are sampled, else 0. *verdict is PS_REJECTED, PS_EXACT or
+ * PS_RELAXED; *nats is how far a relaxed token is behind the first: `gap` for the second, and 0 otherwise. The budget is charged
+ * that and `missing`, together -log of the token's probability: what taking it for whatever was drawn makes the text likelier.
+ * Updates *state.
  */
-ps_status ps_gate_decide(const ps_gate *gate, ps_gate_state *state, const ps_row *row, float gap, int32_t chosen,
-                         int32_t drafted, int32_t barred, int32_t *verdict, float *nats);
+ps_status ps_gate_decide(const ps_gate *gate, ps_gate_state *state, const ps_row *row, float gap, float missing,
+                         int32_t chosen, int32_t drafted, int32_t barred, int32_t *verdict, float *nats);
 
 /* ---------------------------------------------------------------- binding */
 

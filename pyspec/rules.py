@@ -34,9 +34,9 @@ class Margin:
 
     Above temperature 0 the target draws its own token first, and a drafted token that equals it is accepted. Otherwise, where
     the gate is open, the drafted token is taken if it is either of the row's two first and truncation (top-k, top-p, min-p,
-    typical) left both of them to draw from. Gaps count in the distribution in force: (z1 - z2) / T at temperature T. The
-    runner-up costs that much of the budget; the first costs nothing, being the likeliest there is. So the answer's
-    distribution is sharper than the target's at that temperature; at `budget=0` nothing is relaxed.
+    typical) left both of them to draw from. Gaps count in the distribution in force: (z1 - z2) / T at temperature T. So the
+    answer's distribution is sharper than the target's at that temperature; with `noise="llama.cpp"` a relaxed token costs
+    -log of its probability, the first as well as the runner-up. At `budget=0` nothing is relaxed.
 
     theta: ratio of raw logits, 0 to 1; 0.9 is the paper's, 1 closes the gate. Up to 0.9 it hardly matters at a gap of 1 nat.
     gap: largest gap, in nats; `math.inf` leaves the paper's rule alone.

@@ -95,10 +95,10 @@ static void test_gate(void) {
     ps_gate_state state = {0};
     int32_t verdict;
     float nats;
-    CHECK(ps_gate_decide(&gate, &state, &row, row.z1 - row.z2, 4, 6, 0, &verdict, &nats) == PS_OK && verdict == PS_RELAXED && nats == 0.5f);
-    CHECK(ps_gate_decide(&gate, &state, &row, row.z1 - row.z2, 4, 6, 1, &verdict, &nats) == PS_OK && verdict == PS_REJECTED && nats == 0.0f);
-    CHECK(ps_gate_decide(NULL, &state, &row, row.z1 - row.z2, 4, 4, 1, &verdict, &nats) == PS_OK && verdict == PS_EXACT);
-    CHECK(ps_gate_decide(&gate, &state, NULL, row.z1 - row.z2, 4, 4, 1, &verdict, &nats) == PS_E_ARG);
+    CHECK(ps_gate_decide(&gate, &state, &row, row.z1 - row.z2, 0, 4, 6, 0, &verdict, &nats) == PS_OK && verdict == PS_RELAXED && nats == 0.5f);
+    CHECK(ps_gate_decide(&gate, &state, &row, row.z1 - row.z2, 0, 4, 6, 1, &verdict, &nats) == PS_OK && verdict == PS_REJECTED && nats == 0.0f);
+    CHECK(ps_gate_decide(NULL, &state, &row, row.z1 - row.z2, 0, 4, 4, 1, &verdict, &nats) == PS_OK && verdict == PS_EXACT);
+    CHECK(ps_gate_decide(&gate, &state, NULL, row.z1 - row.z2, 0, 4, 4, 1, &verdict, &nats) == PS_E_ARG);
     CHECK(state.spent == 0.5f);
 }
 

@@ -211,9 +211,10 @@ def test_shaped_rows_are_never_relaxed(open_llama, tiny_target, runner_up, shape
 
 
 def test_above_temperature_0_the_first_may_be_taken_for_what_was_drawn(open_llama, tiny_target):
-    """Sampled, either of the top two is taken where the gate is open: the draft's argmax among them."""
+    """By llama.cpp's own draws, either of the top two is taken where the gate is open: the draft's argmax among them."""
     llm = open_llama(tiny_target, draft=tiny_target, verification=WIDE)
-    answer = ask(llm, PROMPT, 60, Sampling(temperature=1.5, top_k=0, top_p=1.0, min_p=0.0, seed=3))
+    loose = {"top_k": 0, "top_p": 1.0, "min_p": 0.0, "noise": "llama.cpp"}
+    answer = ask(llm, PROMPT, 60, Sampling(temperature=1.5, seed=3, **loose))
     taken = [
         (gap, id_ != own)
         for gap, id_, own, flag in zip(answer.gaps, answer.ids, answer.preferred, answer.flags)
@@ -234,7 +235,8 @@ def test_above_temperature_0_gaps_are_those_of_that_temperature(
     open_llama, open_plain, tiny_target, runner_up
 ):
     """A relaxed runner-up costs (z1 - z2) / T, whatever was drawn, and never more than the gap allowed."""
-    sampling = Sampling(temperature=2.0, top_k=0, top_p=1.0, min_p=0.0, seed=3)
+    loose = {"top_k": 0, "top_p": 1.0, "min_p": 0.0, "noise": "llama.cpp"}
+    sampling = Sampling(temperature=2.0, seed=3, **loose)
     rule = Margin(theta=0.0, gap=0.6)
     llm = open_llama(tiny_target, draft=runner_up, verification=rule, length="fixed:1")
     answer = ask(llm, PROMPT, 60, sampling)
@@ -269,3 +271,16 @@ def test_budget_0_is_strict_above_temperature_0(open_llama, tiny_target, runner_
         for rule in (Strict(), Margin(theta=0.0, gap=math.inf, budget=0.0))
     ]
     assert (found[0].ids, found[0].flags) == (found[1].ids, found[1].flags)
+
+
+def test_a_small_budget_relaxes_no_token_for_free(open_llama, tiny_target):
+    """By llama.cpp's own draws: taking the likeliest token for the one that was drawn sharpens the answer, and costs that."""
+    loose = {"top_k": 0, "top_p": 1.0, "min_p": 0.0, "noise": "llama.cpp"}
+    sampling = Sampling(temperature=1.5, seed=3, **loose)
+    flags = {}
+    for budget in (1e-6, 100.0):
+        rule = Margin(theta=0.0, gap=math.inf, budget=budget)
+        llm = open_llama(tiny_target, draft=tiny_target, verification=rule)
+        flags[budget] = ask(llm, PROMPT, 60, sampling).flags
+    assert "r" not in flags[1e-6]
+    assert "r" in flags[100.0]

@@ -22,6 +22,7 @@ def c_decide(
     drafted: int,
     barred: bool = False,
     gap: float | None = None,
+    missing: float = 0.0,
 ) -> tuple[int, float]:
     """The kernel's verdict and nats; moves the gate's state as the kernel does. gap: None for that of a greedy choice."""
     rule = ffi.NULL
@@ -33,7 +34,7 @@ def c_decide(
     seen = ffi.new("ps_row *", [row.first, row.second, row.z1, row.z2, 0])
     gap = greedy_gap(row) if gap is None else gap
     assert (
-        lib.ps_gate_decide(rule, state, seen, gap, chosen, drafted, barred, verdict, nats)
+        lib.ps_gate_decide(rule, state, seen, gap, missing, chosen, drafted, barred, verdict, nats)
         == lib.PS_OK
     )
     if gate is not None:
@@ -119,7 +120,7 @@ def test_barred_is_never_relaxed() -> None:
 
 
 def test_sampled_takes_either_of_two() -> None:
-    """Above temperature 0 a first that the sampler passed over may be taken, at no cost in nats."""
+    """Above temperature 0 a first that the sampler passed over may be taken: it is behind nobody."""
     assert c_decide(Gate(0.9), row(9.0, 8.5), 5, 1)[0] == REJECTED
     assert c_decide(Gate(0.9, sampled=True), row(9.0, 8.5), 5, 1) == (RELAXED, 0.0)
     assert c_decide(Gate(0.9, sampled=True), row(9.0, 8.5), 5, 2) == (RELAXED, 0.5)
@@ -158,6 +159,18 @@ def test_budget_bounds_the_sum() -> None:
     assert gate.spent == 1.25
 
 
+@pytest.mark.parametrize("drafted", [1, 2])
+def test_a_tiny_budget_relaxes_nothing_that_sharpens(drafted: int) -> None:
+    """Sampled, the budget is charged -log of the token's probability, the first's as well as the second's."""
+    gate = Gate(0.9, budget=1e-6, sampled=True)
+    seen = row(9.0, 8.9)
+    assert c_decide(gate, seen, 5, drafted, missing=0.7)[0] == REJECTED
+    gate = Gate(0.9, budget=2.0, sampled=True)
+    taken = [c_decide(gate, seen, 5, drafted, missing=0.7)[0] for _ in range(4)]
+    assert taken == [RELAXED, RELAXED, REJECTED, REJECTED]
+    assert gate.spent == pytest.approx(2 * (0.7 + 0.1 * (drafted == 2)), abs=1e-5)
+
+
 def test_a_refusal_spends_nothing() -> None:
     """Nothing is spent on a token that was not taken."""
     gate = Gate(0.9, spent=0.5)
@@ -176,23 +189,24 @@ limits = st.one_of(st.floats(0, 3, width=32), st.just(INF))
     budget=limits,
     sampled=st.booleans(),
     force=st.one_of(st.none(), limits),
+    missing=limits,
     steps=st.lists(
         st.tuples(st.integers(0, 3), st.integers(-1, 3), st.booleans()), min_size=1, max_size=8
     ),
 )
-def test_is_the_twins(z, theta, gap, budget, sampled, force, steps) -> None:
+def test_is_the_twins(z, theta, gap, budget, sampled, force, missing, steps) -> None:
     """Any gate over any run of tokens decides as the twin does and ends in the same state."""
     ours, twin = (Gate(theta, gap, budget, sampled) for _ in range(2))
     for chosen, drafted, barred in steps:
         seen = row(z[0], z[1])
-        found = c_decide(ours, seen, chosen, drafted, barred, force)
-        assert found == decide(twin, seen, chosen, drafted, barred, force)
+        found = c_decide(ours, seen, chosen, drafted, barred, force, missing)
+        assert found == decide(twin, seen, chosen, drafted, barred, force, missing)
     assert ours.spent == twin.spent
 
 
 def test_null_is_refused() -> None:
     """Results have to go somewhere."""
     assert (
-        lib.ps_gate_decide(ffi.NULL, ffi.NULL, ffi.NULL, 0, 0, 0, 0, ffi.NULL, ffi.NULL)
+        lib.ps_gate_decide(ffi.NULL, ffi.NULL, ffi.NULL, 0, 0, 0, 0, 0, ffi.NULL, ffi.NULL)
         == lib.PS_E_ARG
     )

@@ -66,8 +66,9 @@ class Gate:
 
 
 def decide(
-    gate: Gate | None, row: Row, chosen: int, drafted: int, barred: bool, gap: float | None = None
-) -> tuple[int, float]:
+    gate: Gate | None, row: Row, chosen: int, drafted: int, barred: bool, gap: float | None = None,
+    missing: float = 0.0,
+) -> tuple[int, float]:  # fmt: skip
     """The acceptance rule, one condition after the other; moves the gate's state."""
     if gate is None:
         return (EXACT if drafted == chosen else REJECTED), 0.0
@@ -80,6 +81,7 @@ def decide(
     with np.errstate(all="ignore"):
         apart = z1 - z2 if gap is None else np.float32(gap)
     nats = np.float32(0) if drafted == row.first else apart
+    charge = nats + np.float32(missing if gate.sampled else 0.0)
     with np.errstate(all="ignore"):
         conditions = (
             gate.theta < 1,
@@ -88,11 +90,11 @@ def decide(
             z1 > 0,
             z2 / z1 > np.float32(gate.theta),
             apart <= np.float32(gate.gap),
-            np.float32(gate.spent) + nats <= np.float32(gate.budget),
+            np.float32(gate.spent) + charge <= np.float32(gate.budget),
         )
     if not all(conditions):
         return REJECTED, 0.0
-    gate.spent = np.float32(gate.spent) + nats
+    gate.spent = np.float32(gate.spent) + charge
     return RELAXED, float(nats)
 
 
