@@ -7,6 +7,7 @@ import sys
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import click
 import msgspec
@@ -29,7 +30,7 @@ from pyspec.measure.quality import (
     verdict,
 )
 from pyspec.measure.records import published
-from pyspec.measure.report import can_draw, speed_table
+from pyspec.measure.report import Results, can_draw, card, speed_table
 from pyspec.measure.simulate import save_rounds
 from pyspec.measure.tasks import Options, Question, Task, load_questions, parse_modes, select
 from pyspec.measure.variants import SideBySide, answer_all, parse_variants
@@ -53,7 +54,7 @@ class AskedOptions(Options):
     """Which questions, how each is answered, and the folder of the results."""
 
     # fmt: off
-    out: Path = option("Measuring", "--out", type=click.Path(path_type=Path, file_okay=False), required=True,
+    out: Path | None = option("Measuring", "--out", type=click.Path(path_type=Path, file_okay=False),
         help="Folder of the results; a run that was interrupted goes on there.")
     questions: Path | None = option("Measuring", "--questions", type=FILE,
         help="Spec-Bench JSONL; else the shipped set.")
@@ -72,6 +73,13 @@ class AskedOptions(Options):
     tie: float | None = option("Measuring", "--tie", type=float, help="Near-tie, nats; measured if not given.")
     # fmt: on
 
+    @property
+    def folder(self) -> Path:
+        """Where the results go. Raises OptionError where none was named."""
+        if self.out is None:
+            raise OptionError("--out is missing", "name a folder for the results")
+        return self.out
+
     def chosen(self) -> list[Question]:
         """The questions that the options name."""
         return select(load_questions(self.questions), self.limit, self.category, self.every)
@@ -86,12 +94,19 @@ def command_line() -> str:
     return published("pyspec", words)
 
 
+MODES = "plain,strict,margin"
+CARD_QUESTIONS = 2
+"""Questions of each category that a card is made of."""
+
+
 @dataclass(frozen=True)
 class BenchOptions:
     """What is compared, and the page's own words."""
 
     # fmt: off
-    modes: str = option("Contenders", "--modes", default="plain,strict,margin", help="Comma-separated.")
+    modes: str = option("Contenders", "--modes", default=MODES, help="Comma-separated.")
+    card: bool = option("Contenders", "--card", is_flag=True,
+        help="Instead: plain and strict on some questions, as one row to paste into an issue; needs no --out.")
     peers: str = option("Contenders", "--peers", default="",
         help="llama_cpp[-lookup], server[-draft[:K]|-eagle3[:K]|-ngram], commas.")
     server: Path | None = option("Contenders", "--server", type=FILE, help="llama-server; else the one on PATH.")
@@ -105,7 +120,7 @@ class BenchOptions:
         """As `run_bench` takes it. Raises OptionError for what is no mode."""
         peers = [name.strip() for name in self.peers.split(",") if name.strip()]
         return Task(
-            asked.chosen(), parse_modes(self.modes), asked, asked.out, peers, self.server, self.peer_draft,
+            asked.chosen(), parse_modes(self.modes), asked, asked.folder, peers, self.server, self.peer_draft,
             self.title, self.about, command_line(), asked.tie,
         )  # fmt: skip
 
@@ -117,11 +132,27 @@ def bench(compared: BenchOptions, asked: AskedOptions, models: ModelOptions) -> 
     Modes are parts joined by +: plain, strict, margin/gap=G/theta=T, fixed:K, confidence:P,
     companion, auto, lookup, model, nothing. A run that was interrupted goes on where it stopped.
     """
-    task = compared.task(asked)
-    with open_model(models, MARGIN) as llm, run_progress() as report:
-        results = run_bench(llm, task, report, lambda note: tell(note, err=True))
+    if compared.card:
+        _card(compared, asked, models)
+        return
+    results = _compared(compared, asked, models)
     print_table(speed_table(results.summaries), stdout_console())
     tell(f"written to {asked.out}", err=True)
+
+
+def _card(compared: BenchOptions, asked: AskedOptions, models: ModelOptions) -> None:
+    """Print the card; its runs are kept where a folder was named."""
+    modes = "plain,strict" if compared.modes == MODES else compared.modes
+    with TemporaryDirectory() as folder:
+        shorter = replace(asked, out=asked.out or Path(folder), limit=asked.limit or CARD_QUESTIONS)
+        results = _compared(replace(compared, modes=modes), shorter, models)
+    tell(card(results).markdown)
+
+
+def _compared(compared: BenchOptions, asked: AskedOptions, models: ModelOptions) -> Results:
+    task = compared.task(asked)
+    with open_model(models, MARGIN) as llm, run_progress() as report:
+        return run_bench(llm, task, report, lambda note: tell(note, err=True))
 
 
 _SIDES = (
@@ -138,18 +169,18 @@ def quality(asked: AskedOptions, models: ModelOptions, variants: str, title: str
     Variants are modes as `pyspec bench` has them, and margin+random, margin+thin, plain+temp:T; @N: the first N
     questions. Tokens a verify, nats under the target, looped answers, checks, each against the first variant.
     """
-    named, questions = parse_variants(variants), asked.chosen()
+    named, questions, _ = parse_variants(variants), asked.chosen(), asked.folder
     path, arguments = replace(models, companion="none").find()
     given = {name: arguments[name] for name in _SIDES}
     sides = SideBySide(
         str(path), arguments["draft"], named, max_tokens=asked.max_tokens, seeds=asked.repeat, **given
     )  # fmt: skip
     with closing(sides), run_progress() as report:
-        records = answer_all(sides, questions, asked, asked.out, report)
+        records = answer_all(sides, questions, asked, asked.folder, report)
     figures = judge(records, questions)
     said = verdict(figures, named)
     results = QualityResults(title, command_line(), records[-1].setup, figures, said)
-    save_quality(results, asked.out)
+    save_quality(results, asked.folder)
     print_table(variant_table(figures), stdout_console())
     tell(f"\n{said}")
     tell(f"written to {asked.out}", err=True)

@@ -46,6 +46,30 @@ def test_table_on_stdout_and_files_in_out(common: list[object], tmp_path: Path) 
     assert str(tmp_path) not in page
 
 
+def test_a_card_is_one_row_to_paste(common: list[object], tmp_path: Path) -> None:
+    """Machine, build, pair, temperature, plain speed, strict and the worst kind; no folder is needed, nor left."""
+    at = common.index("--out")
+    done = run(*common[:at], *common[at + 2 :], "--card")
+    assert done.returncode == 0, done.stderr
+    head, rule, row = done.stdout.splitlines()
+    assert head == "| machine | build | pair | T | plain tokens/s | strict | worst kind |"
+    assert set(rule) <= set("| -:")
+    *_, temperature, plain, strict, worst, _ = (cell.strip() for cell in row.split("|"))
+    assert temperature == "0"
+    assert float(plain) > 0 < float(strict)
+    assert worst.endswith(("(a)", "(b)"))
+    assert str(tmp_path) not in row
+    assert not (tmp_path / "out").exists()
+
+
+def test_without_a_card_a_folder_has_to_be_named(common: list[object]) -> None:
+    """Before any model is loaded."""
+    at = common.index("--out")
+    done = run(*common[:at], *common[at + 2 :])
+    assert done.returncode == 2
+    assert "--out is missing" in done.stderr
+
+
 def test_every_record_stands_for_itself(common: list[object], tmp_path: Path) -> None:
     """Versions, hashes, machine, threads and seed are in each."""
     assert run(*common, "--modes", "plain", "--repeat", 2, "--seed", 7).returncode == 0
