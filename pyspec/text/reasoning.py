@@ -87,7 +87,7 @@ _KNOWN: tuple[tuple[str, Reasoning], ...] = (
             dropped=("<|begin|>assistant", "<|content|>"),
         ),
     ),
-    (":opensource", _tags("think:opensource")),
+    (":opensource", _tags("think:opensource", "<tool_calls:opensource>")),
     ("\u25c1think\u25b7", Reasoning(("\u25c1think\u25b7",), ("\u25c1/think\u25b7",))),
     ("<thought>", _tags("thought")),
     ("<response>", _tags("think", "<response>", "</response>")),

@@ -1,0 +1,104 @@
+"""What every chat template that llama.cpp's source brings writes of reasoning and calls is read back as what it is."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import sdist
+
+from pyspec.errors import InputError, TemplateError
+from pyspec.text.notation import Notation
+from pyspec.text.parser import AnswerParser
+from pyspec.text.parts import WholeAnswer
+from pyspec.text.render import Renderer
+from pyspec.tokens import common_prefix
+
+PARAMETERS = {
+    "type": "object",
+    "properties": {
+        "city": {"type": "string", "description": "Its name."},
+        "days": {"type": "integer", "description": "How many."},
+        "more": {"type": "object", "description": "What else."},
+    },
+    "required": ["city"],
+}
+FUNCTION = {"name": "get_weather", "description": "Weather of a city.", "parameters": PARAMETERS}
+ARGUMENTS = {"city": "Köln", "days": 3, "more": {"k": [1, True, 'a "b"']}}
+THOUGHT = "They ask for the weather."
+
+UNREAD = {
+    "GigaChat3-10B-A1.8B": "a call is a turn of another speaker",
+    "Kimi-K3": "tags with attributes between marks",
+    "MiniMax-M3": "nested tags for values",
+    "muse-glimmer": "a turn for each function",
+}
+"""Templates whose calls stay content, and how they write them."""
+
+
+@pytest.fixture(scope="module")
+def renderer() -> Iterator[Renderer]:
+    """A child that renders."""
+    made = Renderer()
+    yield made
+    made.close()
+
+
+def written(renderer: Renderer, name: str, source: str, turn: dict[str, Any]) -> tuple[str, str]:
+    """A prompt as the template writes it, and the turn of the model behind it."""
+    renderer.add(name, source, {"bos_token": "<s>", "eos_token": "</s>"})
+    asked = {"tools": [{"type": "function", "function": FUNCTION}], "enable_thinking": True}
+    user = {"role": "user", "content": "How is the weather?"}
+    before = {"messages": [user], "add_generation_prompt": True, **asked}
+    after = {"messages": [user, turn], "add_generation_prompt": False, **asked}
+    prompt, text = (renderer.render(name, each, 0.0) for each in (before, after))
+    at = common_prefix(prompt, text)  # type: ignore[arg-type]
+    if at < len(
+        prompt
+    ):  # it begins reasoning that this turn has not: the answer is all behind the speaker's name
+        at = max(text.rfind("<", 0, at), 0) if "<" in prompt[at - 2 : at] else at
+    return text[:at], text[at:]
+
+
+def forms() -> Iterator[dict[str, Any]]:
+    """A turn with reasoning and a call, in the forms that templates are written for."""
+    for content in ("", None):
+        for arguments in (ARGUMENTS, json.dumps(ARGUMENTS, ensure_ascii=False)):
+            function = {"name": "get_weather", "arguments": arguments}
+            call = {"id": "abcdef123", "type": "function", "function": function}
+            thought = {"reasoning_content": THOUGHT, "thinking": THOUGHT}
+            yield {"role": "assistant", "content": content, "tool_calls": [call], **thought}
+
+
+def read(source: str, prompt: str, text: str) -> WholeAnswer:
+    """What an answer has that reads as the template wrote it."""
+    notation = Notation.of(source)
+    inside = notation.start(prompt) == "inside"
+    parser = AnswerParser(notation, inside=inside, functions={"get_weather": PARAMETERS})
+    return WholeAnswer.of(parser.push(text) + parser.finish())
+
+
+def test_calls_and_reasoning_are_read_as_they_are_written(renderer: Renderer) -> None:
+    """Of every template that writes them, but for those that are named."""
+    calls, thoughts = dict.fromkeys(sdist.templates(), None), dict.fromkeys(sdist.templates(), None)
+    for name, source in sdist.templates().items():
+        for turn in forms():
+            try:
+                prompt, text = written(renderer, name, source, turn)
+            except (InputError, TemplateError):  # not a form of its own
+                continue
+            answer = read(source, prompt, text)
+            if "get_weather" in text and "K\u00f6ln" in text and "'city'" not in text:
+                found = [json.loads(call.arguments) for call in answer.calls] == [ARGUMENTS]
+                calls[name] = calls[name] or found
+            if THOUGHT in text:
+                thoughts[name] = thoughts[name] or answer.reasoning == THOUGHT
+    assert {name for name, found in calls.items() if found is False} == UNREAD.keys()
+    assert {name for name, found in thoughts.items() if found is False} <= {
+        "muse-glimmer",
+        "Apriel-1.6-15b-Thinker-fixed",
+    }
+    counts = [sum(found is True for found in each.values()) for each in (calls, thoughts)]
+    assert counts == [54, 28]
