@@ -44,9 +44,12 @@ from pyspec.tables import print_table
 from pyspec.text.sources import KEY
 
 
-@click.group()
-def models() -> None:
+@click.group(invoke_without_command=True)
+@click.pass_context
+def models(ctx: click.Context) -> None:
     """List, fetch, add, remove and look at models: pyspec's own, and those of ollama, LM Studio and the hub's caches."""
+    if ctx.invoked_subcommand is None:
+        ctx.invoke(list_models, as_json=False, only_here=False)
 
 
 _AS_JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")

@@ -68,6 +68,12 @@ def test_list_says_what_is_here(shop: Shop) -> None:
 
 
 @pytest.mark.usefixtures("shop")
+def test_models_alone_lists_them() -> None:
+    """What somebody types first."""
+    assert run().stdout == run("list").stdout != ""
+
+
+@pytest.mark.usefixtures("shop")
 def test_pull_as_converts_and_says_so(tmp_path: Path) -> None:
     """The converted file's path is on stdout, what was done on stderr and in list and info."""
     result = run("pull", "toy", "--as", "q8_0")
