@@ -247,7 +247,7 @@ class LlamaChat:
 
     def close(self) -> None:
         """Free the models; what their decodes took is kept for the next process."""
-        if self.stats is not None:
+        if self.stats is not None and self.llm.is_open:
             keep_seen(self.llm, self.llm.assembly.sides, self.llm.curve, self._watch)
         self.llm.close()
 

@@ -274,3 +274,28 @@ def test_reasoning_goes_into_the_next_prompt_as_the_template_has_it() -> None:
     assert reply.message() == {
         "role": "assistant", "content": "Yes", "reasoning_content": "Hm", "tokens": [t.id for t in tokens],
     }  # fmt: skip
+
+
+@pytest.mark.parametrize("busy", [False, True])
+def test_what_decodes_took_is_known_to_the_next_process(
+    tiny_ascii: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, busy: bool
+) -> None:
+    """A chat that ends keeps it, unless others used the machine; the first answer of the next one begins with it."""
+    monkeypatch.setenv("PYSPEC_CACHE", str(tmp_path))
+    monkeypatch.setattr("pyspec.store.watch.Watch.busy", lambda *_: busy)
+
+    def opened() -> LlamaChat:
+        return LlamaChat(
+            lambda **_: SpeculativeLlama(
+                tiny_ascii, draft="lookup", n_ctx=256, n_threads=1, trust=True
+            )
+        )
+
+    first = opened()
+    assert first.llm.curve.target.seen() == {}
+    options = AnswerOptions(GREEDY, OFF, 60)
+    list(first.answer(first.llm.tokenize(b"abc"), options))
+    first.close()
+    second = opened()
+    assert (1 in second.llm.curve.target.seen()) is not busy
+    second.close()
