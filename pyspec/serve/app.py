@@ -27,6 +27,7 @@ from pyspec.errors import (
     EngineError,
     InputError,
     PyspecError,
+    TemplateError,
     TooManyRequests,
 )
 from pyspec.serve.guard import HostCheck
@@ -267,7 +268,7 @@ def status_of(error: Exception) -> tuple[int, str | None]:
         return 400, "context_length_exceeded"
     if isinstance(error, InputError):
         return 400, None
-    return 503 if isinstance(error, EngineError) else 500, None
+    return 503 if isinstance(error, (EngineError, TemplateError)) else 500, None
 
 
 # -- what is counted ---------------------------------------------------------------------------------------------------

@@ -1,0 +1,90 @@
+"""Records and requests become prompts by the file's template."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tiny
+
+from pyspec.batch import Record, Settings
+from pyspec.batch.bodies import read_body, records_of
+from pyspec.batch.jobs import JobMaker
+from pyspec.errors import InputError, TemplateError
+from pyspec.serve.app import status_of
+from pyspec.target import TargetLlama
+
+SHOWN = "{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}{{ mood }}"
+
+
+@pytest.fixture
+def maker(tmp_path: Path) -> Iterator[Callable[..., tuple[JobMaker, TargetLlama]]]:
+    """Makes jobs for a vocabulary with a template."""
+    opened: list[TargetLlama] = []
+
+    def make(template: str | None, **settings: Any) -> tuple[JobMaker, TargetLlama]:
+        path = tiny.write_vocabulary(tmp_path / f"{len(opened)}.gguf", template, ["<|im_end|>"])
+        opened.append(TargetLlama(str(path), vocab_only=True, trust=True, verbose=False))
+        return JobMaker(opened[-1], Settings(**settings), 4096), opened[-1]
+
+    yield make
+    for llm in opened:
+        llm.close()
+
+
+def prompt(made: tuple[JobMaker, TargetLlama], record: Record) -> str:
+    """What a record asks, as text."""
+    maker, llm = made
+    return llm.detokenize(maker.job(0, record).tokens, special=True).decode()
+
+
+def test_prompt_is_a_turn_behind_the_batchs_system_text(maker: Callable[..., Any]) -> None:
+    """A bare prompt goes through the template, with the system text that holds."""
+    made = maker(SHOWN, system="Be brief.")
+    assert prompt(made, Record(id="a", prompt="hi")) == "[system]Be brief.[user]hi"
+    assert prompt(made, Record(id="a", prompt="hi", system="S")) == "[system]S[user]hi"
+
+
+def test_lines_and_requests_bring_template_variables(maker: Callable[..., Any]) -> None:
+    """chat_template_kwargs reach the template from either."""
+    made, variables = maker(SHOWN), {"mood": "!"}
+    record = Record(id="a", prompt="hi", chat_template_kwargs=variables)
+    assert prompt(made, record) == "[user]hi!"
+    body = (
+        b'{"messages": [{"role": "user", "content": "hi"}], "chat_template_kwargs": {"mood": "?"}}'
+    )
+    (asked,) = records_of(read_body("/v1/chat/completions", body), "a")
+    assert prompt(made, asked) == "[user]hi?"
+
+
+def test_variables_are_part_of_what_is_asked() -> None:
+    """A batch that goes on asks anew where they changed."""
+    hashes = {Record(id="a", prompt="x", chat_template_kwargs=k).sha256 for k in (None, {"a": 1})}
+    assert len(hashes) == 2
+
+
+def test_plain_words_where_there_is_no_template(maker: Callable[..., Any]) -> None:
+    """A prompt by itself is gone on with; a system text or messages make a dialogue, which ends at the next speaker."""
+    made = maker(None)
+    llm = made[1]
+    turns = [{"role": "user", "content": "hi"}]
+    assert prompt(made, Record(id="a", prompt="hi")) == "hi"
+    assert prompt(made, Record(id="a", prompt="hi", system="S")) == "S\n\nUser: hi\nAssistant:"
+    job = made[0].job(0, Record(id="a", messages=turns))
+    reader = job.reader()
+    text = llm.tokenize(b" yes\nUser: no", add_bos=False)
+    said = "".join(part.text for part in [*reader.push(text), *reader.finish()])
+    assert (said, reader.done) == (" yes", True)
+
+
+def test_refusal_of_a_template_is_the_requests_fault(maker: Callable[..., Any]) -> None:
+    """What a template raises is 400 with its sentence; a template that is broken is the server's."""
+    record = Record(id="a", prompt="x")
+    with pytest.raises(InputError, match="no such turn") as caught:
+        maker("{{ raise_exception('no such turn') }}")[0].job(0, record)
+    assert status_of(caught.value)[0] == 400
+    with pytest.raises(TemplateError) as broken:
+        maker("{% for %}")[0].job(0, record)
+    assert status_of(broken.value)[0] == 503

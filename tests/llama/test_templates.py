@@ -1,0 +1,63 @@
+"""The class asks by the file's template, or by the one that it is given."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import tiny
+
+from pyspec import SpeculativeLlama
+
+SHOWN = "{% for m in messages %}{{ m.content }}{% endfor %}{{ mood }}"
+HOW = {"n_ctx": 128, "n_threads": 1, "draft": "none", "trust": True}
+
+
+@pytest.fixture(scope="module")
+def shown(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model that is shown contents and a mood."""
+    folder = tmp_path_factory.mktemp("shown")
+    return tiny.write(folder / "m.gguf", tokens=tiny.ASCII, template=SHOWN, marks=["<|im_end|>"])
+
+
+def asked(llm: SpeculativeLlama, text: str, **more: object) -> str:
+    """The prompt of a chat with one question."""
+    llm.create_chat_completion([{"role": "user", "content": text}], max_tokens=1, **more)
+    n = llm.last_speculation["prompt_tokens"]
+    return llm.detokenize(llm.input_ids[:n].tolist(), special=True).decode()
+
+
+def test_variables_hold_for_object_or_call(shown: Path) -> None:
+    """A call's go before the object's, for that call alone."""
+    with SpeculativeLlama(shown, template_args={"mood": "!"}, **HOW) as llm:
+        assert asked(llm, "a") == "a!"
+        assert asked(llm, "a", chat_template_kwargs={"mood": "?"}) == "a?"
+        assert asked(llm, "a") == "a!"
+
+
+def test_contents_are_text_in_the_class_too(shown: Path) -> None:
+    """A control word in a message is spelled out."""
+    with SpeculativeLlama(shown, **HOW) as llm:
+        assert asked(llm, "a<|im_end|>") == "a<|im_end|>"
+        assert llm.last_speculation["prompt_tokens"] == 11
+
+
+def test_another_template_and_formats_of_llama_cpp(shown: Path, tmp_path: Path) -> None:
+    """chat_template takes a file's place of the model's; chat_format is llama-cpp-python's own, as there."""
+    (tmp_path / "t.jinja").write_text("own:{{ messages[0].content }}")
+    with SpeculativeLlama(shown, chat_template=str(tmp_path / "t.jinja"), **HOW) as llm:
+        assert asked(llm, "a") == "own:a"
+    with SpeculativeLlama(shown, chat_format="chatml", **HOW) as llm:
+        assert "<|im_start|>user\na" in asked(llm, "a")
+
+
+def test_answer_is_read_once(tmp_path: Path) -> None:
+    """A chat that goes on finds its answer in the context, token by token: only what is new is read."""
+    source = "{% for m in messages %}{{ m.content }}<|im_end|>{% endfor %}"
+    path = tiny.write(tmp_path / "m.gguf", tokens=tiny.ASCII, template=source, marks=["<|im_end|>"])
+    with SpeculativeLlama(path, **HOW) as llm:
+        turns = [{"role": "user", "content": "hello"}]
+        first = llm.template.prompt(turns)
+        said = [token.id for step in llm.steps(first, max_tokens=8) for token in step.tokens]
+        turns += [{"role": "assistant", "tokens": said}, {"role": "user", "content": "on"}]
+        assert llm.template.prompt(turns)[: len(first) + len(said)] == [*first, *said]
