@@ -33,6 +33,12 @@ def _pattern(marks: tuple[str, ...]) -> re.Pattern[str]:
     return re.compile("|".join(map(re.escape, longest)) or r"(?!)")
 
 
+@lru_cache(maxsize=256)
+def _ends(marks: tuple[str, ...]) -> tuple[int, frozenset[str]]:
+    """The longest mark's length, and what marks begin with."""
+    return max(map(len, marks), default=1), frozenset(mark[0] for mark in marks)
+
+
 class Scanner:
     """The text that has come and was not read yet. taken: where there is one, receives all that is read, as it stood."""
 
@@ -120,13 +126,13 @@ class Scanner:
                 return "".join(parts), match[0] if keep else self.take(len(match[0]))
             yield
 
-    def _begun(self, marks: Iterable[str]) -> int:
+    def _begun(self, marks: tuple[str, ...]) -> int:
         """How much of the end may be the beginning of a mark."""
-        if self.ended:
-            return 0
-        longest = max(map(len, marks), default=1)
+        longest, firsts = _ends(marks)
         tail = self._text[max(self._at, len(self._text) - longest + 1) :]
-        return max((overlap(tail, mark) for mark in marks), default=0)
+        if self.ended or firsts.isdisjoint(tail):
+            return 0
+        return max(overlap(tail, mark) for mark in marks)
 
     def _may_grow(self, match: re.Match[str], marks: Iterable[str]) -> bool:
         at, longest = match.start(), max(map(len, marks))
