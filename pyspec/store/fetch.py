@@ -40,7 +40,7 @@ from pyspec.store.sources import (
     models_folder,
 )
 from pyspec.store.timed import how, keep_times
-from pyspec.store.watch import Watch
+from pyspec.store.watch import Watch, is_quiet
 
 Progress = Callable[[str, int, int], None]
 """Called with what is being done, the bytes done and the bytes in all (0 when not known)."""
@@ -312,25 +312,37 @@ def drop_conversions(entry: Entry, kinds: Iterable[str]) -> None:
 def fetch_best(entry: Entry, progress: Progress = no_progress) -> Path:
     """The entry's file in the type that the manifest asks for; of several, in the one that decodes fastest on this machine.
 
-    That is found out once for each build and processor; what was made for it alone does not stay. A cache that cannot be
-    written has what it has. Raises FetchError.
+    That is found out once for each build and processor, and once more where others used the machine meanwhile; what was made
+    for it alone does not stay. A cache that cannot be written has what it has. Raises FetchError.
     """
     kinds = entry.convert
     if not kinds:
         return fetch(entry, progress)
     if len(kinds) == 1:
         return convert(entry, kinds[0], progress)
-    best = recall(_BEST + entry.name, this_machine())
+    best = _known_best(entry)
     for kind in (best,) if os.access(models_dir(), os.W_OK) else (best, *kinds):
         if kind in kinds and (path := converted(entry, kind)) is not None:
             return path
     lock = make_dir(models_dir()) / f".{entry.name}.lock"
     with file_lock(lock, partial(progress, *_WAITING)):
-        best = recall(_BEST + entry.name, this_machine())
+        best = _known_best(entry)
         if best not in kinds:
+            watch = Watch()
             best = _find_best(entry, progress)
-            remember(_BEST + entry.name, this_machine(), best)
+            doubt = _DOUBT if watch.busy(default_threads()) else ""
+            remember(_BEST + entry.name, this_machine(), best + doubt)
         return convert(entry, best, progress)
+
+
+_DOUBT = ", on a busy machine"
+
+
+def _known_best(entry: Entry) -> str:
+    """The type that was found before; none where others used the machine then, and nobody does now."""
+    found = recall(_BEST + entry.name, this_machine()) or ""
+    doubted = found.endswith(_DOUBT)
+    return "" if doubted and is_quiet() else found.removesuffix(_DOUBT)
 
 
 def _find_best(entry: Entry, progress: Progress) -> str:

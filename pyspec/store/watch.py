@@ -41,6 +41,11 @@ def _load() -> float:
         return 0.0
 
 
+def is_quiet() -> bool:
+    """Whether hardly anything ran in the last minute, as far as the system says."""
+    return _load() < 2.0 * _SOME
+
+
 def _all_s() -> float:
     """Seconds that all processors have worked."""
     try:

@@ -126,6 +126,20 @@ def test_the_times_that_chose_the_type_are_kept(
     assert kept == ({} if busy else dict.fromkeys((1, 4, 8), 1.0))
 
 
+@pytest.mark.parametrize(("quiet", "wanted"), [(False, "bf16"), (True, "q8_0")])
+def test_a_type_that_a_busy_machine_chose_is_chosen_again_when_it_is_quiet(
+    shop: Shop, tiny_bytes: bytes, monkeypatch: pytest.MonkeyPatch, quiet: bool, wanted: str
+) -> None:
+    """Not before: every command would take the time."""
+    monkeypatch.setattr(module.Watch, "busy", lambda *_: True)
+    monkeypatch.setattr(module, "is_quiet", lambda: False)
+    assert best_of(shop, tiny_bytes, monkeypatch, {"q8_0": 2.0, "bf16": 1.0, "q4_0": 2.0}) == "bf16"
+    monkeypatch.setattr(module, "is_quiet", lambda: quiet)
+    monkeypatch.setattr(module.Watch, "busy", lambda *_: False)
+    monkeypatch.setattr(module, "_times", lambda path: {1: 1.0 + ("q8_0" not in path.name)})
+    assert resolve("auto").stem == f"auto-{wanted}"
+
+
 def test_what_was_made_for_timing_alone_goes(
     shop: Shop, own_cache: Path, tiny_bytes: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -143,6 +157,7 @@ def test_the_fastest_type_is_found_once(
 ) -> None:
     """The next process takes what was found, converted again should it be gone."""
     first = best_of(shop, tiny_bytes, monkeypatch, {"q8_0": 2.0, "bf16": 1.0, "q4_0": 2.0})
+    monkeypatch.setattr(module, "is_quiet", lambda: False)
     monkeypatch.setattr(module, "_times", lambda _path: pytest.fail("timed again"))
     resolve("auto").unlink()
     assert resolve("auto").stem.removeprefix("auto-") == first
