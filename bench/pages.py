@@ -181,8 +181,9 @@ def _over(value: quality.Interval) -> str:
 
 
 def drafts_table(folder: Path) -> str:
-    """How often each drafter says what the target says."""
-    return table(DRAFTS_HEAD, [_drafts_row(*each) for each in drafts(folder).items()])
+    """How often each drafter says what the target says; nothing where none was measured."""
+    rows = [_drafts_row(*each) for each in drafts(folder).items()]
+    return table(DRAFTS_HEAD, rows) if rows else ""
 
 
 def _drafts_row(name: str, found: dict[str, Any]) -> list[str]:

@@ -219,6 +219,7 @@ class TranslatedDrafter(Drafter):
 
     def __init__(self, path: Path, target: Any, **options: Any) -> None:
         self.path = path
+        self.reads_states = False
         self.size = path.stat().st_size
         self.name = f"{path.stem} (translated)"
         self._llm = TargetLlama(str(path), n_ctx=target.n_ctx(), verbose=False, **options)

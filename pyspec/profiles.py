@@ -145,10 +145,11 @@ def _read(path: Path, kind: type[T], hint: str) -> T | None:
 
 
 class Side(NamedTuple):
-    """A draft or a companion: its file, and the bytes that a step of it reads."""
+    """A draft or a companion: its file, the bytes that a step of it reads, and whether it reads the target's states."""
 
     path: Path
     size: int
+    reads_states: bool = False
 
 
 def profile_key(llm: Any, sides: Sequence[Side]) -> ProfileKey:
@@ -288,10 +289,12 @@ def prior_curve(llm: Any, sides: Sequence[Side]) -> CostCurve:
     """
     size = max(1, llama_cpp.llama_model_size(llm.model))
     shares = [max(0.02, side.size / size) for side in sides][:2]
+    head = any(side.reads_states for side in sides)
     if (device := _curve_of_device(llm)) is not None:
-        return CostCurve.prior(device, 10.0, *shares)
+        return CostCurve.prior(device, 10.0, *shares, head=head)
     shape = _TYPES.get(int(llm.metadata.get("general.file_type", -1)), "")
-    return CostCurve.prior(shape, 10.0, *shares, depth_share=_depth_share(llm.model))
+    depth_share = _depth_share(llm.model)
+    return CostCurve.prior(shape, 10.0, *shares, depth_share=depth_share, head=head)
 
 
 def _curve_of_device(llm: Any) -> str | None:

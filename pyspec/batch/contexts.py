@@ -173,8 +173,10 @@ class Models:
         """The pair's profile, or a prior where it has none."""
         paths = [path for path in (self.parts.draft, self.parts.companion) if path is not None]
         sides = [Side(path, path.stat().st_size) for path in paths]
-        if self.parts.head:
-            sides[0] = Side(paths[0], head_size(paths[0]))
+        if sides:
+            reads = states_of(self.parts, self.target) is not None
+            size = head_size(paths[0]) if self.parts.head else sides[0].size
+            sides[0] = Side(paths[0], size, reads)
         return beginnings(self.target, sides)
 
     @property

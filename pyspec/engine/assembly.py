@@ -33,7 +33,7 @@ class Assembly:
     @property
     def sides(self) -> list[Side]:
         """The files of the models, and what a step of each reads."""
-        return [Side(model.path, model.size) for model in self.models]
+        return [Side(model.path, model.size, model.reads_states) for model in self.models]
 
     @property
     def placed(self) -> list[tuple[str, int]]:

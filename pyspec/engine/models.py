@@ -58,6 +58,7 @@ class SideModel:
         states: States | None = None,
     ) -> None:
         self.path = path
+        self.reads_states = states is not None
         self._owned = states is None or states.kind != MTP
         self._n_gpu_layers = target.model_params.n_gpu_layers
         params = context_params(target, placement, n_seq)

@@ -51,9 +51,15 @@ SHAPES: Mapping[str, Mapping[int, float]] = {
     "Q4_K_M": {1: 1, 2: 1.44, 3: 1.68, 4: 1.96, 5: 2.63, 6: 2.85, 8: 3.04, 12: 4.00, 16: 4.94},
     "BF16": {1: 1, 2: 1.68, 3: 1.89, 4: 2.12, 5: 2.21, 6: 2.32, 8: 2.61, 12: 3.12, 16: 3.67},
     "cuda": {1: 1, 8: 1.74, 9: 3.89, 16: 4.1, 64: 5.0},
+    # A draft that reads states, in steps of its own: of the drafts on the pages of the default target in three types; 64 rows as
+    # a prompt is read.
+    "head": {1: 1, 2: 2.2, 4: 3.6, 8: 4.9, 16: 8.0, 64: 24.0},
     "metal": {1: 1, 2: 1.3, 4: 1.7, 8: 2.5, 9: 3.2, 16: 3.8, 64: 8.0},
 }
 DEFAULT_SHAPE = "Q4_K_M"
+_HEAD_MORE = (
+    0.03  # of a row of the target, what a step of a head takes beyond its share of the bytes
+)
 
 
 def expand(points: Mapping[int, float], n_max: int = N_MAX) -> list[float]:
@@ -308,18 +314,24 @@ class CostCurve:
         companion_share: float = 0.1,
         *,
         depth_share: float = 0.0,
+        head: bool = False,
     ) -> CostCurve:
         """What is assumed without a profile: a shape in units of `one_row_ms`, and side models by their share of a target row.
 
         `depth_share` is what each position of context adds to every row of the target, in units of one row without context.
+        `head`: the draft reads the target's states; its rows are few weights and many kernels.
         """
         shape = [one_row_ms * t for t in expand(SHAPES.get(shape_name, SHAPES[DEFAULT_SHAPE]))]
         bases = {0: shape}
         if depth_share > 0.0:
             more = one_row_ms * depth_share * _FAR_DEPTH
             bases[_FAR_DEPTH] = [t + n * more for n, t in enumerate(shape)]
-        shares = (draft_share, companion_share)
-        return cls(RowTimes(bases), *(RowTimes({0: [s * t for t in shape]}) for s in shares))
+        draft = [draft_share * t for t in shape]
+        if head:
+            one = one_row_ms * (draft_share + _HEAD_MORE)
+            draft = [one * t for t in expand(SHAPES["head"])]
+        sides = (draft, [companion_share * t for t in shape])
+        return cls(RowTimes(bases), *(RowTimes({0: times}) for times in sides))
 
     @classmethod
     def from_tables(

@@ -180,7 +180,7 @@ SHOWS_LAST = frozenset(_LAST.split())
 ONE_HEAD = frozenset(["qwen35", "qwen35moe", "qwen3next"])
 """Architectures whose next-token head (MTP) is one trained layer that is asked again for each token."""
 
-_WINDOW, _WINDOW_BYTES = 128, 16 << 20
+_WINDOW = 64
 
 
 @dataclass(frozen=True)
@@ -208,11 +208,11 @@ class States:
 
     @property
     def window(self) -> int:
-        """How many tokens back it begins to read a text: 128, or as many as 16 MiB hold states of, 64 at least.
+        """How many tokens back it begins to read a text.
 
         What came before is in the target's states; reading more of a long prompt costs more than it brings (models/README.md).
         """
-        return min(_WINDOW, max(64, _WINDOW_BYTES // (4 * self.n_hidden)))
+        return _WINDOW
 
 
 def has_head(model: Path) -> bool:

@@ -172,6 +172,14 @@ def test_reading_that_is_ten_times_as_dear_as_assumed_is_believed_the_second_tim
     assert curve.draft.table()[1] == pytest.approx(1.0, rel=0.05)
 
 
+def test_a_heads_rows_are_not_taken_for_the_targets() -> None:
+    """Few weights and many kernels: a step takes more than its share of the bytes, and a prompt many steps."""
+    for name in ("BF16", "Q8_0"):
+        head, draft = (CostCurve.prior(name, 10.0, 0.06, head=head).draft for head in (True, False))
+        assert head.time(1) > 1.4 * draft.time(1)
+        assert head.time(65) > 1.4 * draft.time(65)
+
+
 def test_reading_is_not_hoped_to_be_cheaper_than_assumed() -> None:
     """It is paid for before it brings anything, unlike rows of the target that are tried."""
     curve = CostCurve.prior("Q4_K_M", 10.0, draft_share=1.0)
