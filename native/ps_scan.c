@@ -5,17 +5,31 @@
 
 #include "ps_kernel.h"
 
-/* The largest of a stretch; *bad is set when one is NaN or +inf. -inf passes. */
+/* The largest of a stretch; *bad is set when one is NaN or +inf. -inf passes.
+   The lanes are by hand: a maximum is no reduction that clang reorders while NaN keeps its meaning. */
 PS_INLINE float stretch_max(const float *x, int32_t n, int32_t *bad) {
-    float most = -INFINITY;
-    int32_t wrong = 0;
-#pragma omp simd reduction(max : most) reduction(| : wrong)
-    for (int32_t i = 0; i < n; i++) {
-        most = x[i] > most ? x[i] : most;
-        wrong |= x[i] <= FLT_MAX ? 0 : 1;
+    enum { LANES = 32 };
+    float most[LANES];
+    int32_t wrong[LANES], i = 0;
+    for (int32_t j = 0; j < LANES; j++) {
+        most[j] = -INFINITY;
+        wrong[j] = 0;
     }
-    *bad |= wrong;
-    return most;
+    for (; i + LANES <= n; i += LANES)
+        for (int32_t j = 0; j < LANES; j++) {
+            most[j] = x[i + j] > most[j] ? x[i + j] : most[j];
+            wrong[j] |= x[i + j] <= FLT_MAX ? 0 : 1;
+        }
+    for (; i < n; i++) {
+        most[0] = x[i] > most[0] ? x[i] : most[0];
+        wrong[0] |= x[i] <= FLT_MAX ? 0 : 1;
+    }
+    for (int32_t j = 1; j < LANES; j++) {
+        most[0] = most[j] > most[0] ? most[j] : most[0];
+        wrong[0] |= wrong[j];
+    }
+    *bad |= wrong[0];
+    return most[0];
 }
 
 /* Sum of exp(x - most). */

@@ -1,0 +1,45 @@
+"""A tiny model of eight layers, and devices with little memory."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture(scope="session")
+def eight_layers(tiny_folder: Path) -> Path:
+    """A random model of eight layers."""
+    import tiny
+
+    return tiny.write(tiny_folder / "eight.gguf", n_layer=8)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def knows_rpc() -> None:
+    """Only a llama-cpp-python built with GGML_RPC has devices here; `.ci/run` has one for these tests."""
+    import llama_cpp
+
+    if not llama_cpp.llama_supports_rpc():
+        pytest.skip("this llama-cpp-python is built without RPC")
+
+
+@pytest.fixture(scope="session")
+def in_child() -> Callable[..., str]:
+    """Runs Python in a process of its own, as devices of one stay; gives back what it printed."""
+
+    def run(code: str, *arguments: object) -> str:
+        done = subprocess.run(
+            [sys.executable, "-c", code, *map(str, arguments)],
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=300,
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    return run

@@ -1,0 +1,118 @@
+"""Where models lie: draft and companion as the target, what `pyspec info` lists, and what the command line refuses."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from offload.test_fit import found_by
+
+Run = Callable[..., str]
+
+
+def test_draft_follows_the_target(in_child: Run, eight_layers: Path, tiny_draft: Path) -> None:
+    """A draft goes to the device that the target was given, not to the other one."""
+    code = """
+path, draft = sys.argv[2:]
+(first, a), (second, b) = device(1 << 32), device(1 << 32)
+llm = SpeculativeLlama(path, draft=draft, n_gpu_layers=-1, devices=b, trust=True, n_ctx=512)
+end([first.most_used, second.most_used > 0])
+"""
+    assert found_by(in_child, code, eight_layers, tiny_draft) == [0, True]
+
+
+def test_draft_has_a_device_of_its_own(in_child: Run, eight_layers: Path, tiny_draft: Path) -> None:
+    """`draft_devices` leaves the target where it is."""
+    code = """
+path, draft = sys.argv[2:]
+(first, a), (second, b) = device(1 << 32), device(1 << 32)
+llm = SpeculativeLlama(path, draft="none", n_gpu_layers=-1, devices=a, trust=True, n_ctx=512)
+alone = first.most_used
+llm.close()
+llm = SpeculativeLlama(path, draft=draft, n_gpu_layers=-1, devices=a, draft_devices=b, trust=True, n_ctx=512)
+end([first.most_used == alone, second.most_used > 0])
+"""
+    assert found_by(in_child, code, eight_layers, tiny_draft) == [True, True]
+
+
+def test_shares_and_main_device_reach_the_draft(
+    in_child: Run, eight_layers: Path, tiny_draft: Path
+) -> None:
+    """With split mode none and main_gpu 1 all lies on the second device; with shares 1,0 all on the first."""
+    code = """
+path, draft = sys.argv[2:]
+def used(**how):
+    (first, a), (second, b) = device(1 << 32), device(1 << 32)
+    llm = SpeculativeLlama(path, draft=draft, n_gpu_layers=-1, devices=[a, b], trust=True, n_ctx=512, **how)
+    found = [first.most_used > 0, second.most_used > 0]
+    llm.close()
+    return found
+end([used(split_mode=0, main_gpu=1), used(tensor_split=[1.0, 0.0]), used()])
+"""
+    second, first, both = found_by(in_child, code, eight_layers, tiny_draft)
+    assert second == [False, True]
+    assert first[0]
+    assert both == [True, True]
+
+
+def test_answers_are_the_processors(in_child: Run, eight_layers: Path, tiny_draft: Path) -> None:
+    """Greedy text is the same with no layer, some and all layers on a device, draft and target each."""
+    code = """
+path, draft = sys.argv[2:]
+one, name = device(1 << 32)
+texts = []
+for layers, drafts in ((0, 0), (4, 0), (4, 99), (-1, 0), (-1, 2), (-1, None)):
+    llm = SpeculativeLlama(path, draft=draft, n_gpu_layers=layers, draft_n_gpu_layers=drafts, devices=name, trust=True,
+        n_ctx=512, length="fixed:4")
+    texts.append(llm.create_completion("abc", max_tokens=64, temperature=0)["choices"][0]["text"])
+    llm.close()
+end([len(set(texts)), len(texts[0])])
+"""
+    kinds, length = found_by(in_child, code, eight_layers, tiny_draft)
+    assert kinds == 1
+    assert length > 32
+
+
+def test_one_line_says_where(in_child: Run, eight_layers: Path, tiny_draft: Path) -> None:
+    """`placed` names layers and devices, and nothing where all is the processor's."""
+    code = """
+path, draft = sys.argv[2:]
+one, name = device(1 << 32)
+said = []
+for layers in (0, 4, -1):
+    llm = SpeculativeLlama(path, draft=draft, n_gpu_layers=layers, devices=name, trust=True, n_ctx=512)
+    said.append(llm.placed)
+    llm.close()
+end(said)
+"""
+    none, some, all_ = found_by(in_child, code, eight_layers, tiny_draft)
+    assert none == ""
+    assert some.startswith("4 of 9 layers of eight, 3 of 3 of draft on RPC0 (")
+    assert all_.startswith("9 of 9 layers of eight, 3 of 3 of draft on RPC0 (")
+
+
+def test_info_lists_servers(in_child: Run) -> None:
+    """A device has a name, what it is, its kind and its memory."""
+    code = """
+one, name = device(3 << 30)
+each = layer_devices()[0]
+end([each.name, each.description == one.address, each.kind, each.free, each.total])
+"""
+    assert found_by(in_child, code) == ["RPC0", True, "RPC", 3 << 30, 3 << 30]
+
+
+def test_profiles_tell_devices_apart(in_child: Run, eight_layers: Path) -> None:
+    """A profile measured on a device is not used on the processor, nor the other way round; RPC has no card's prior."""
+    code = """
+from pyspec.profiles import prior_curve, profile_key
+path = sys.argv[2]
+one, name = device(1 << 32)
+keys, curves = [], []
+for layers in (0, -1):
+    llm = TargetLlama(path, n_gpu_layers=layers, devices=name, trust=True, n_ctx=512, verbose=False)
+    keys.append(profile_key(llm, []).backend)
+    curves.append(list(prior_curve(llm, []).target.table()))
+    llm.close()
+end([keys[0] != keys[1], one.address in keys[1], curves[0] == curves[1]])
+"""
+    assert found_by(in_child, code, eight_layers) == [True, True, True]
