@@ -20,7 +20,7 @@ import contextlib
 import os
 import shutil
 import stat
-import sys
+from importlib import import_module
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
@@ -32,8 +32,10 @@ from pyspec.errors import BatchWriteError, ResumeMismatch
 if TYPE_CHECKING:
     from pathlib import Path
 
-if sys.platform != "win32":
-    import fcntl
+try:
+    _locks: Any = import_module("fcntl")
+except ImportError:  # Windows
+    _locks = import_module("msvcrt")
 
 FORMAT = 1
 SYNC_S = 1.0
@@ -43,6 +45,8 @@ _MAGIC = b'{"pyspec_batch":'
 _FLAGS = os.O_RDWR | os.O_CREAT | os.O_APPEND
 for _name in ("O_CLOEXEC", "O_NOFOLLOW", "O_BINARY"):
     _FLAGS |= getattr(os, _name, 0)
+_BEYOND = 1 << 40
+# where Windows locks a byte: others could not read what is locked there
 _HASH = 64  # hex digits: no use to anyone
 RESUME = "the same command goes on where this one stopped"
 
@@ -104,7 +108,11 @@ class Journal:
 
     def remove(self) -> None:
         """Delete the file: its output is in place."""
-        self.path.unlink(missing_ok=True)
+        try:  # while it is locked, so that nobody goes on in a file that is about to go
+            self.path.unlink(missing_ok=True)
+        except PermissionError:  # Windows deletes no open file
+            self.close()
+            self.path.unlink(missing_ok=True)
         self.close()
 
     def close(self) -> None:
@@ -223,10 +231,11 @@ def _open_locked(path: Path) -> int:
 def _lock(fd: int, path: Path) -> None:
     if not stat.S_ISREG(os.fstat(fd).st_mode):
         raise BatchWriteError(f"{path} is not a regular file")
-    if sys.platform != "win32":
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise BatchWriteError(
-                f"another process is writing {path}", "wait for it to end"
-            ) from None
+    try:
+        if hasattr(_locks, "flock"):
+            _locks.flock(fd, _locks.LOCK_EX | _locks.LOCK_NB)
+        else:
+            os.lseek(fd, _BEYOND, os.SEEK_SET)
+            _locks.locking(fd, _locks.LK_NBLCK, 1)
+    except OSError:
+        raise BatchWriteError(f"another process is writing {path}", "wait for it to end") from None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import errno
+import io
 import os
 import sys
 from importlib import import_module
@@ -198,6 +199,19 @@ def open_closed() -> None:
         if getattr(sys, name) is None:
             mode = "r" if fd == 0 else "w"
             setattr(sys, name, open(fd, mode, encoding="utf-8", closefd=False))  # noqa: SIM115 - lives as long as the process
+
+
+def speak_utf8() -> None:
+    """Write UTF-8 to files and pipes, whatever the system's code page; on a terminal of another one, marks for the rest."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper) and stream.encoding.lower() not in _UTF8:
+            if stream.isatty():
+                stream.reconfigure(errors="replace")
+            else:
+                stream.reconfigure(encoding="utf-8", errors=stream.errors)
+
+
+_UTF8 = ("utf-8", "utf8", "utf_8")
 
 
 def silence(*fds: int) -> None:

@@ -6,8 +6,8 @@ Progress is a bar on a terminal, plain lines elsewhere.
 from __future__ import annotations
 
 import os
-import select
 import signal
+import socket
 import stat
 import sys
 import threading
@@ -16,7 +16,7 @@ from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from time import monotonic
 from types import FrameType
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from rich.console import Console
 from rich.progress import (
@@ -53,7 +53,7 @@ def prompt_text(prompt: str | None, file: Path | None, limit: int) -> str:
     parts = [prompt if prompt != "-" else None, from_file]
     if dashes or _piped():
         if parts[0] or parts[1]:
-            _say_waiting()
+            _say_waiting(sys.stdin.buffer)
         parts.append(_text(sys.stdin.buffer, limit, "stdin"))
     given = [part for part in parts if part is not None and part.strip()]
     if not given:
@@ -71,9 +71,16 @@ def _piped() -> bool:
         return False
 
 
-def _say_waiting() -> None:
-    if not select.select([sys.stdin], [], [], _PATIENCE_S)[0]:
-        tell("waiting for the rest of the prompt on stdin (</dev/null for none)", err=True)
+def _say_waiting(stream: Any) -> None:
+    """Wait for a first byte. Not by `select`, which on Windows takes sockets alone."""
+    sentence = "waiting for the rest of the prompt on stdin (</dev/null for none)"
+    timer = threading.Timer(_PATIENCE_S, tell, (sentence,), {"err": True})
+    timer.daemon = True
+    timer.start()
+    try:
+        stream.peek(1)
+    finally:
+        timer.cancel()
 
 
 def file_text(path: Path, limit: int | None = None) -> str:
@@ -162,8 +169,8 @@ def run_progress(console: Console | None = None) -> Iterator[Callable[[int, int,
 # -- signals -----------------------------------------------------------------------------------------------------------
 
 
-BOTH = (signal.SIGINT, signal.SIGTERM)
-"""What ends an answer: Ctrl-C at a terminal, SIGTERM from a supervisor."""
+BOTH = (signal.SIGINT, signal.SIGTERM, *([signal.SIGBREAK] if hasattr(signal, "SIGBREAK") else []))
+"""What ends an answer: Ctrl-C at a terminal, SIGTERM from a supervisor, or CTRL_BREAK, which it sends on Windows."""
 
 
 @contextmanager
@@ -174,8 +181,8 @@ def interruptible(cancel: Callable[[], None]) -> Iterator[list[int]]:
     Python runs its own handlers only between bytecodes, and a decode may take seconds. So the signal's number travels through the
     wakeup descriptor to a thread that is free to act: decodes release the GIL. For the main thread only.
     """
-    reader, writer = os.pipe()
-    os.set_blocking(writer, False)
+    reader, writer = socket.socketpair()  # Windows has no pipes that do not block
+    writer.setblocking(False)
     watcher = threading.Thread(
         target=_watch, args=(reader, cancel), name="pyspec-interrupt", daemon=True
     )
@@ -185,13 +192,13 @@ def interruptible(cancel: Callable[[], None]) -> Iterator[list[int]]:
     def handle(number: int, _frame: FrameType | None) -> None:
         seen.append(number)
         if monotonic() - last[0] < TWICE_S:
-            if number == signal.SIGTERM:
+            if number != signal.SIGINT:
                 raise SystemExit(exit_code(seen))
             raise KeyboardInterrupt
         last[0] = monotonic()
 
     old_handlers = {number: signal.signal(number, handle) for number in BOTH}
-    old_writer = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+    old_writer = signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
     watcher.start()
     try:
         yield seen
@@ -199,17 +206,17 @@ def interruptible(cancel: Callable[[], None]) -> Iterator[list[int]]:
         signal.set_wakeup_fd(old_writer)
         for number, old in old_handlers.items():
             signal.signal(number, old)
-        os.close(writer)
+        writer.close()
         watcher.join()
-        os.close(reader)
+        reader.close()
 
 
 def exit_code(seen: Sequence[int]) -> int:
-    """What a program ends with that these signals ended: 143 after SIGTERM, else 130."""
-    return 143 if signal.SIGTERM in seen else 130
+    """What a program ends with that these signals ended: 130 after Ctrl-C alone, else 143."""
+    return 130 if set(seen) <= {signal.SIGINT} else 143
 
 
-def _watch(reader: int, cancel: Callable[[], None]) -> None:
-    while numbers := os.read(reader, 16):
+def _watch(reader: socket.socket, cancel: Callable[[], None]) -> None:
+    while numbers := reader.recv(16):
         if any(number in numbers for number in BOTH):
             cancel()

@@ -26,7 +26,7 @@ from pyspec.errors import InputError, ResumeMismatch
 from pyspec.measure.tasks import Options, Question, decoded, grouped
 from pyspec.profiles import gpu_layers
 from pyspec.store.files import file_sha256
-from pyspec.store.machine import processor
+from pyspec.store.machine import machine_memory, processor
 from pyspec.target import TargetLlama
 
 
@@ -113,11 +113,7 @@ def model_file(path: Path) -> ModelFile:
 def machine() -> str:
     """The processor's name, how many cores this process may use, and the memory."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    try:
-        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (ValueError, OSError, AttributeError):
-        memory = 0
-    return f"{processor()}, {cores} cores, {round(memory / 2**30)} GiB"
+    return f"{processor()}, {cores} cores, {round(machine_memory() / 2**30)} GiB"
 
 
 def published(program: str, words: Sequence[str]) -> str:

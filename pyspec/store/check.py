@@ -246,6 +246,18 @@ _NO_GPU = {  # where the work is done on the CPU, starting a GPU only costs time
     "GGML_VK_VISIBLE_DEVICES": "",
 }
 
+_WINDOWS_ENDS = {
+    3: signal.SIGABRT,  # what abort() leaves there
+    0x40000015: signal.SIGABRT,
+    0xC0000005: signal.SIGSEGV,
+    0xC000001D: signal.SIGILL,
+    0xC0000094: signal.SIGFPE,
+    0xC00000FD: signal.SIGSEGV,  # the stack
+    0xC0000374: signal.SIGSEGV,  # the heap
+    0xC0000409: signal.SIGABRT,  # fast fail
+}
+"""Exit codes of programs that crashed on Windows, which has no signals for that; no child of ours ends so by itself."""
+
 
 @dataclass(frozen=True)
 class ChildExit:
@@ -351,8 +363,9 @@ def _read_lines(child: subprocess.Popen[bytes], on_line: Callable[[str], None] |
 
 
 def _outcome(status: int, last: str, errors: bytes) -> ChildExit:
-    if status < 0:
-        return ChildExit("", signal=-status)
+    number = -status if status < 0 else _WINDOWS_ENDS.get(status)
+    if number is not None:
+        return ChildExit("", signal=number)
     with contextlib.suppress(ValueError, RecursionError):
         report = json.loads(last)
         if isinstance(report, dict) and status == 0:

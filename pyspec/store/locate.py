@@ -197,7 +197,12 @@ def _deleted(name: str, paths: list[Path]) -> str:
     """Deletes the files of a model, and says so."""
     freed = sum(path.stat().st_size for path in paths)
     for path in paths:
-        path.unlink()
+        try:
+            path.unlink()
+        except PermissionError as error:  # Windows keeps files that a process has mapped
+            raise OptionError(
+                f"{path} cannot be removed: {error.strerror}", "end the programs that use it"
+            ) from None
     return f"removed {name}, {freed / 1e6:.0f} MB"
 
 

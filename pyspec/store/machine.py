@@ -12,6 +12,9 @@ import logging
 import math
 import os
 import platform
+import struct
+import subprocess
+import sys
 from functools import cache
 from importlib import metadata, util
 from itertools import takewhile
@@ -36,6 +39,8 @@ def processor() -> str:
     for line in _cpuinfo():
         if line.startswith("model name"):
             return line.partition(":")[2].strip()
+    if sys.platform == "darwin" and (name := _sysctl("machdep.cpu.brand_string")):
+        return name
     return platform.processor() or platform.machine()
 
 
@@ -141,8 +146,41 @@ def default_threads() -> int:
     )
     smt = Path("/sys/devices/system/cpu/smt/active")
     shared = smt.is_file() and smt.read_text().strip() == "1"
-    physical = cores // 2 if shared else cores
+    physical = cores // 2 if shared else min(cores, _fast_cores() or cores)
     return max(1, int(min(physical, _cpu_share(Path("/")))))
+
+
+def _fast_cores() -> int:
+    """Cores without hyper-threads as Windows counts them, performance cores as macOS does; 0 elsewhere."""
+    try:
+        if sys.platform == "darwin":
+            return int(_sysctl("hw.perflevel0.physicalcpu") or _sysctl("hw.physicalcpu") or 0)
+        if sys.platform == "win32":
+            return count_cores(_processor_table())
+    except (OSError, ValueError, AttributeError):
+        pass
+    return 0
+
+
+def _sysctl(name: str) -> str:
+    """One of macOS's facts, or the empty string."""
+    asked = ["/usr/sbin/sysctl", "-n", name]
+    done = subprocess.run(asked, capture_output=True, text=True, timeout=5, check=False)
+    return done.stdout.strip()
+
+
+def _processor_table() -> bytes:
+    """What GetLogicalProcessorInformation fills in."""
+    windows: Any = getattr(ctypes, "windll")  # noqa: B009 - absent elsewhere
+    ask, size = windows.kernel32.GetLogicalProcessorInformation, ctypes.c_uint32(0)
+    ask(None, ctypes.byref(size))
+    table = ctypes.create_string_buffer(size.value)
+    return table.raw if ask(table, ctypes.byref(size)) else b""
+
+
+def count_cores(table: bytes) -> int:
+    """Physical cores in Windows' table: records of 32 bytes, a mask and then 0 for a core."""
+    return sum(kind == 0 for _, kind in struct.iter_unpack("<QI20x", table))
 
 
 def _cpu_share(root: Path) -> float:

@@ -49,10 +49,10 @@ def test_serves_until_it_is_told_to_end(start, number):
     line = process.stderr.readline()
     url = re.search(r"http://127\.0\.0\.1:\d+", line).group()
     data = json.dumps({"messages": [{"role": "user", "content": "a"}], "max_tokens": 3}).encode()
-    request = urllib.request.Request(  # noqa: S310 - http on this machine
+    request = urllib.request.Request(
         f"{url}/v1/chat/completions", data, {"Content-Type": "application/json"}
     )
-    with urllib.request.urlopen(request, timeout=DEADLINE_S) as answer:  # noqa: S310
+    with urllib.request.urlopen(request, timeout=DEADLINE_S) as answer:
         assert json.load(answer)["usage"]["completion_tokens"] == 3
     process.send_signal(number)
     stdout, stderr = process.communicate(timeout=DEADLINE_S)
