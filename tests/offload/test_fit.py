@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-SHARES = (0.1, 0.45, 0.6, 0.8, 1.0, 1.3)
+SHARES = (0.003, 0.1, 0.7, 0.85, 1.0, 1.3)
 """Of what the whole model takes: memory of the devices that it is put on."""
 
 _START = """
@@ -117,7 +117,7 @@ end(counts)
 
 
 def test_two_devices_share(in_child: Run, eight_layers: Path) -> None:
-    """What does not fit on either of two devices fits on both."""
+    """Two devices take more layers than one of them, and both have some."""
     code = """
 path = sys.argv[2]
 llm, one = open_(path, 1 << 33, -1)
@@ -126,10 +126,13 @@ llm.close()
 (first, a), (second, b) = device(0.8 * whole), device(0.8 * whole)
 llm = TargetLlama(path, n_gpu_layers="auto", devices=[a, b], n_ctx=16384, flash_attn=True, trust=True, verbose=False)
 llm.eval([5, 6, 7])
-end([llm.model_params.n_gpu_layers, first.refused or second.refused, first.most_used, second.most_used])
+both = [llm.model_params.n_gpu_layers, first.refused or second.refused, first.most_used, second.most_used]
+llm.close()
+llm, one = open_(path, 0.8 * whole, "auto")
+end([llm.model_params.n_gpu_layers, *both])
 """
-    layers, refused, first, second = found_by(in_child, code, eight_layers)
-    assert layers == 9
+    alone, layers, refused, first, second = found_by(in_child, code, eight_layers)
+    assert layers > alone
     assert not refused
     assert min(first, second) > 0
 
@@ -152,7 +155,9 @@ end([layers(4 * whole), layers(1.15 * whole)])
 """
     roomy, tight = found_by(in_child, code, eight_layers, tiny_draft)
     assert roomy == [9, 3, False, True]
-    assert tight == [9, 0, False, True]
+    assert tight[0] == 9
+    assert tight[1] < 3
+    assert tight[2:] == [False, True]
 
 
 def test_sequences_count(in_child: Run, eight_layers: Path) -> None:
