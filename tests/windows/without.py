@@ -21,7 +21,7 @@ from typing import Any
 ABSENT = ("fcntl", "resource", "termios", "tty", "pty", "grp", "pwd")
 LACKING = {
     os: ("set_blocking", "fork", "sysconf", "sched_getaffinity", "killpg", "O_NOFOLLOW"),
-    signal: ("setitimer", "SIGKILL", "SIGHUP", "SIGPROF", "SIGBUS", "SIGCHLD"),
+    signal: ("setitimer", "SIGHUP", "SIGPROF", "SIGBUS", "SIGCHLD"),
 }  # fmt: skip
 
 
