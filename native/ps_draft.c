@@ -9,7 +9,7 @@ enum { ROWS_WITH_LOGITS = 8 }; /* a round's accepted tokens, in general */
 
 static int32_t table_bin(float p) {
     const float logit = p <= 0 ? -8.0f : p >= 1 ? 8.0f : logf(p / (1 - p));
-    const int32_t bin = (int32_t)floorf((logit + 8.0f) * (PS_TABLE_SIZE / 16.0f));
+    const int32_t bin = (int32_t)floorf((logit + 8.0f) * ((float)PS_TABLE_SIZE / 16.0f));
     return bin < 0 ? 0 : bin >= PS_TABLE_SIZE ? PS_TABLE_SIZE - 1 : bin;
 }
 

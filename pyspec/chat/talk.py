@@ -24,6 +24,7 @@ from pyspec.display import Screen, counted, stats_line, verdict
 from pyspec.engine.handle import MAX_DRAFT
 from pyspec.errors import InputError, OptionError, PyspecError
 from pyspec.llama import Piece
+from pyspec.noise import NOISES, Noise
 from pyspec.options import OFF, AnswerOptions, Speculation
 from pyspec.policy.lengths import parse_length
 from pyspec.rules import Margin, Strict, Verification
@@ -97,6 +98,7 @@ class ChatSettings:
     min_p: float = _setting(0.05, _PROBABILITY)
     repeat_penalty: float = _setting(1.0, _number(float, 0.01, 100))
     seed: int | None = _setting(None, _number(int, 0, 2**32 - 1), "random")
+    noise: Noise = _setting(NOISES[0], _one_of(*NOISES))
     max_tokens: int | None = _setting(None, _number(int, 1, 2**31 - 1), "all")
     verify: str = _setting("strict", _one_of("margin", "strict"))
     theta: float = _setting(Margin.theta, _PROBABILITY)
@@ -124,7 +126,7 @@ class ChatSettings:
         """How one answer's tokens are chosen."""
         return Sampling(
             temperature=self.temp, top_k=self.top_k, top_p=self.top_p, min_p=self.min_p,
-            repeat_penalty=self.repeat_penalty, seed=seed,
+            repeat_penalty=self.repeat_penalty, seed=seed, noise=self.noise,
         )  # fmt: skip
 
 

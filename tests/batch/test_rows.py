@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from devices import LAYERS
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -25,6 +26,7 @@ def test_rows_are_shared_fairly(missing, budget):
     assert budget == 0 or given_[0] >= min(missing[0], max(1, budget // 4))
 
 
+@pytest.mark.skipif(LAYERS != 0, reason="a rule for processors")
 @pytest.mark.parametrize("draft", ["none", "lookup"])
 def test_decodes_beside_answers_stay_under_an_attention_tile(open_batch, monkeypatch, draft):
     """On a CPU, 64 rows and more would compute attention over the cells of every other sequence."""
