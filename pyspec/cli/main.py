@@ -233,6 +233,7 @@ def write_failed(error: OSError) -> str:
 def main(args: list[str] | None = None) -> None:
     """Run the command line; every expected error is one sentence and an exit code."""
     open_closed()
+    speak_utf8()
     guard_log()
     if _COMPLETE in os.environ:
         sys.exit(shell_complete(cli, {}, "pyspec", _COMPLETE, os.environ[_COMPLETE]))

@@ -15,7 +15,6 @@ import pytest
 
 WITHOUT = Path(__file__).with_name("without.py")
 SMALL = ("--trust-model", "-c", 256, "-t", 1)
-ASKED = "Schöne Grüße, \u4e16\u754c"
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="takes away what Linux has")
 
@@ -72,7 +71,7 @@ def test_answers_of_all_letters_reach_a_file(worded: Path, tmp_path: Path) -> No
 
 def test_chat(tiny_ascii: Path, tmp_path: Path) -> None:
     """Lines from a pipe are answered."""
-    run(tmp_path, "chat", "-m", tiny_ascii, *SMALL, "-n", 8, said=f"{ASKED}\n/quit\n".encode())
+    run(tmp_path, "chat", "-m", tiny_ascii, *SMALL, "-n", 8, said=b"abc\n/quit\n")
 
 
 def test_batch_ends_goes_on_and_locks(tiny_ascii: Path, tmp_path: Path) -> None:
