@@ -1,7 +1,7 @@
 """Recorded rounds played on other cost curves: `auto`, with lookup, and with the companion's score.
 
 ROUNDS are files of `pyspec profile --rounds`; without any, those in bench/rounds: greedy answers of SmolLM2-135M to our own
-prompts: all of them with the shipped EAGLE-3 head (eagle3), and two of each kind in two file types with the draft and the
+prompts: all of them with an earlier EAGLE-3 head (eagle3), and two of each kind in two file types with the draft and the
 companion that shipped before (bf16, q4_k_m), and as Q4_K_M with itself less one of its blocks and less eleven (good, poor; see
 stretch.py). `--cost` is a draft step in steps of the target, `--companion-cost` a companion's step in steps
 of the draft. Speeds are against plain decoding, without Python's own time; the first half of the answers is played first, and

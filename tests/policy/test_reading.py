@@ -58,7 +58,7 @@ def test_the_companions_reading_is_no_evidence_against_it() -> None:
         policy = judged(auto=False)
         policy.plan([Place(0, 16, 0, 200, 600, read)])
         agree = {"s": [0.9] * 2, "a": [1.0] * 2, "pc": [0.9] * 2, "agree": [True] * 2}
-        policy.choose([Draft(0, 2, [0.8] * 2, [0.5] * 2, **agree)])
+        policy.choose([Draft(0, 2, [0.8] * 2, **agree)])
         took = policy.curve.companion.time(2 + read)
         seen = [SeqOutcome(0, 2, 1)]
         policy.observe(Outcome(seen, 14.0, 3, 2.0, 2, took, 2 + read, companion_read=read))
