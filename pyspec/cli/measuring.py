@@ -130,7 +130,7 @@ def bench(compared: BenchOptions, asked: AskedOptions, models: ModelOptions) -> 
     """Compare modes and peers; write runs.jsonl, README.md, results.json and plots to --out.
 
     Modes are parts joined by +: plain, strict, margin/gap=G/theta=T, fixed:K, confidence:P,
-    companion, auto, lookup, model, nothing. A run that was interrupted goes on where it stopped.
+    companion, auto, lookup, model, nothing, apart. A run that was interrupted goes on where it stopped.
     """
     if compared.card:
         _card(compared, asked, models)
@@ -202,6 +202,8 @@ class ProfileOptions:
         help="Most tokens of an answer.")
     kmax: int = option("Measuring", "--draft-max", type=click.IntRange(1, 32), default=16,
         help="Longest draft that is measured, tokens.")
+    temperature: float = option("Measuring", "--temp", type=click.FloatRange(min=0.0), default=0.0,
+        help="Temperature: drafts of greedy answers, or of drawn ones, are learned of.")
     seconds: float = option("Measuring", "--seconds", type=click.FloatRange(min=1.0), default=50.0,
         help="About how long to measure.")
     forget: bool = option("Measuring", "--forget", is_flag=True,
@@ -235,7 +237,7 @@ def profile(asked: ProfileOptions, models: ModelOptions) -> None:
         with run_progress() as report:
             found = measure(
                 llm, chosen, kmax=asked.kmax, max_tokens=asked.max_tokens, budget_s=asked.seconds,
-                report=report,
+                temperature=asked.temperature, report=report,
             )  # fmt: skip
         if asked.as_json:
             tell(msgspec.json.encode(found.figures))

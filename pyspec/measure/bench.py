@@ -72,7 +72,7 @@ def _contenders(
         if missing := lacks(llm, mode):
             notes.append(f"{mode.name} is skipped: {missing}")
         else:
-            out.append(Ours(llm, mode))
+            out.append(Ours(llm, mode, task.options.temperature))
     files = Files(
         Path(llm.model_path), task.peer_draft or _loaded_draft(llm), llm.n_ctx(),
         int(llm.n_threads), int(llm.model_params.n_gpu_layers),

@@ -38,6 +38,7 @@ from pyspec.errors import EngineError, OptionError, PeerMissing
 from pyspec.llama import SpeculativeLlama
 from pyspec.measure.records import TimedAnswer
 from pyspec.measure.tasks import Mode, Options
+from pyspec.sampling import Sampling
 from pyspec.store.check import extra_buffers
 from pyspec.store.drafts import is_eagle3
 from pyspec.tokens import Step
@@ -83,10 +84,11 @@ class Ours:
 
     peer = False
 
-    def __init__(self, llm: SpeculativeLlama, mode: Mode) -> None:
+    def __init__(self, llm: SpeculativeLlama, mode: Mode, temperature: float = 0.0) -> None:
         self.llm, self.mode = llm, mode
         self.name, self.exact = mode.name, mode.exact
-        self.policy = llm.new_policy(mode.speculation)
+        sampling = mode.sampling(Sampling(temperature=temperature))
+        self.policy = llm.new_policy(mode.speculation, sampling)
 
     def forget(self) -> None:
         """Empty every KV, so that nobody's prompt is read already."""
@@ -96,8 +98,8 @@ class Ours:
     def steps(self, prompt: Sequence[int], max_tokens: int, options: Options) -> Iterator[Step]:
         """The rounds of an answer, by the mode's own policy."""
         return self.llm.steps(
-            prompt, options.sampling(prompt), max_tokens=max_tokens, speculation=self.mode.speculation,
-            drafting=self.mode.drafting, policy=self.policy,
+            prompt, self.mode.sampling(options.sampling(prompt)), max_tokens=max_tokens,
+            speculation=self.mode.speculation, drafting=self.mode.drafting, policy=self.policy,
         )  # fmt: skip
 
     def answer(self, prompt: Sequence[int], max_tokens: int, options: Options) -> TimedAnswer:

@@ -26,7 +26,7 @@ from pyspec.llama import SpeculativeLlama
 from pyspec.measure.costs import MeasuredCosts, measure_costs
 from pyspec.measure.report import draw_costs, save_figure
 from pyspec.measure.simulate import Answer, Chain, Player, fixed_speed
-from pyspec.measure.tasks import Question, Report
+from pyspec.measure.tasks import Options, Question, Report
 from pyspec.policy.acceptance import Learned
 from pyspec.policy.goodput import GoodputPolicy
 from pyspec.policy.simple import LengthPolicy
@@ -34,12 +34,13 @@ from pyspec.policy.stopping import forecast, learn, survivals
 from pyspec.policy.types import Draft, Place, Plan, SeqOutcome
 from pyspec.profiles import (
     Profile,
+    beginnings,
     disagreement,
     load_profile,
     profile_key,
     profiles_dir,
     save_profile,
-)
+)  # fmt: skip
 from pyspec.sampling import Sampling
 from pyspec.text.template import ChatTemplate
 from pyspec.tokens import common_prefix
@@ -82,6 +83,7 @@ def measure(
     kmax: int = 16,
     max_tokens: int = 64,
     budget_s: float = 50.0,
+    temperature: float = 0.0,
     report: Report = lambda *_: None,
 ) -> Measured:
     """Measure costs, then record answers to `questions` until `budget_s` seconds have passed."""
@@ -100,8 +102,13 @@ def measure(
         if passed >= 1.0:
             break
         until = start + budget_s
-        answers.append(record_answer(llm, prompt, max_tokens=max_tokens, kmax=kmax, until=until))
-    return evaluate(costs, answers, kmax, perf_counter() - start)
+        drawn = Options(temperature=temperature).sampling(prompt)
+        answer = record_answer(llm, prompt, drawn, max_tokens=max_tokens, kmax=kmax, until=until)
+        answers.append(answer)
+    found = evaluate(costs, answers, kmax, perf_counter() - start)
+    _, known = beginnings(llm, llm.assembly.sides)
+    found.learned.join(known, coupled=temperature > 0.0)
+    return found
 
 
 def evaluate(costs: MeasuredCosts, answers: list[Answer], kmax: int, seconds: float) -> Measured:
@@ -232,18 +239,20 @@ class _Recording(LengthPolicy):
         return [0]
 
 
+_GREEDY = Sampling(temperature=0.0)
+
+
 def record_answer(
-    llm: SpeculativeLlama, prompt: Sequence[int], *, max_tokens: int = 128, kmax: int = 16,
-    until: float = inf,
+    llm: SpeculativeLlama, prompt: Sequence[int], sampling: Sampling = _GREEDY, *,
+    max_tokens: int = 128, kmax: int = 16, until: float = inf,
 ) -> Answer:  # fmt: skip
-    """One greedy answer with what would have been drafted; it ends at `until` on `perf_counter`.
+    """One answer with what would have been drafted; it ends at `until` on `perf_counter`.
 
     Chains near the end are shorter, as in the loop: the token after the draft must fit, too.
     """
     recording = _Recording(llm.assembly.session.engine, kmax)
     tokens: list[int] = []
-    greedy = Sampling(temperature=0.0)
-    steps = llm.steps(prompt, greedy, max_tokens=max_tokens, policy=recording, drafting="model")
+    steps = llm.steps(prompt, sampling, max_tokens=max_tokens, policy=recording, drafting="model")
     with closing(steps):
         for step in steps:
             tokens += [token.id for token in step.tokens]

@@ -19,6 +19,7 @@ A mode is parts joined by `+`, in any order, each setting one thing:
     fixed:K | confidence:P | companion | auto    the draft length
     lookup | model | nothing  what drafts: prompt lookup alone, the draft model alone, no drafter;
                               both where not said
+    apart                     above temperature 0 the target draws alone, and drafts are greedy
 
     plain   strict   margin   fixed:4+strict   lookup+strict   margin/gap=2.5/theta=0.84
 """
@@ -29,7 +30,7 @@ import ast
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib import resources
 from itertools import zip_longest
 from pathlib import Path
@@ -219,6 +220,11 @@ class Mode:
     length: str = "auto"
     drafting: Drafting = "all"
     enabled: bool = True
+    apart: bool = False
+
+    def sampling(self, asked: Sampling) -> Sampling:
+        """`asked`, drawn as the mode has it."""
+        return replace(asked, noise="llama.cpp") if self.apart else asked
 
     @property
     def exact(self) -> bool:
@@ -250,18 +256,20 @@ def parse_mode(text: str) -> Mode:
     if name == "plain":
         return Mode(name, Strict(), enabled=False)
     rule: Verification = Margin()
-    length, drafting = Mode.length, Mode.drafting
+    length, drafting, apart = Mode.length, Mode.drafting, False
     for part in name.split("+"):
         if part.partition("/")[0] in ("strict", "margin"):
             rule = Strict() if part == "strict" else _margin(part)
         elif part in ("lookup", "model", "nothing"):
             drafting = cast("Drafting", part)
+        elif part == "apart":
+            apart = True
         elif part.partition(":")[0] in ("fixed", "confidence", "companion", "auto"):
             parse_length(part)
             length = part
         else:
             raise OptionError(f"unknown mode {text.strip()[:60]!r}", _MODES)
-    return Mode(name, rule, length, drafting)
+    return Mode(name, rule, length, drafting, apart=apart)
 
 
 def _margin(part: str) -> Margin:

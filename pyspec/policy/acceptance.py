@@ -264,6 +264,13 @@ class Learned(msgspec.Struct, dict=True):
         other.calibration = msgspec.structs.replace(table, ease=_EASE[relaxing, draw])
         return other
 
+    def join(self, known: Learned, *, coupled: bool) -> None:
+        """`calibration` was taught by greedy drafts, or by coupled ones: of the others, what was known before stays."""
+        if coupled:
+            self.calibration, self.coupled = known.calibration, self.calibration
+        else:
+            self.coupled = known.coupled
+
     @property
     def companion_helps(self) -> bool:
         """Whether estimates with the companion's features are better: a view that adds nothing only picks lucky drafts."""

@@ -10,7 +10,7 @@ import pytest
 BENCH = Path(__file__).parents[2] / "bench"
 TESTED = {
     "batch", "pages", "stretch", "grid", "replay", "serve", "signals", "parity", "structured", "overhead",
-    "accepted", "common",  # with all the others
+    "accepted", "everyday", "noise", "common",  # with all the others
 }  # fmt: skip
 
 
@@ -154,3 +154,31 @@ def test_structured_answers_are_timed(script, tiny_ascii: Path, capsys) -> None:
     pytest.importorskip("numba", reason="install pyspec-llama[clients]")
     script("structured").main([str(tiny_ascii), "--repeat", "1", "--threads", "1"])
     assert "| lookup |" in capsys.readouterr().out
+
+
+def test_noise_is_counted_along_ids_positions_and_seeds(script, capsys) -> None:
+    """A line each, and none of them far from even."""
+    script("noise").main(["--draws", "400000"])
+    rows = [row.strip("| ").split(" | ") for row in capsys.readouterr().out.splitlines()[2:]]
+    assert [row[0] for row in rows] == ["ids", "positions", "seeds"]
+    assert all(abs(float(value)) < 5 for row in rows for value in row[2:])
+
+
+def test_everyday_prompts_are_run_in_pairs(script, monkeypatch, tmp_path, capsys) -> None:
+    """With drafts and without at the same seed, taking turns; a line for each prompt, and the mean."""
+    everyday, asked = script("everyday"), []
+
+    def answer(prompt, words):
+        asked.append((prompt, tuple(words)))
+        plain = "none" in words
+        rate = {"tokens_per_second": 10.0 if plain else 15.0}
+        return {"text": "x", "timings": rate, "speculation": {"mean_length": 1.0 if plain else 1.8}}
+
+    monkeypatch.setattr(everyday, "answer", answer)
+    (tmp_path / "two.txt").write_text("one\ntwo\n")
+    everyday.main([str(tmp_path / "two.txt"), "--temp", "0.8", "--repeat", "2", "--", "-t", "1"])
+    rows = [row.strip("| ").split(" | ") for row in capsys.readouterr().out.splitlines()[2:]]
+    assert [row[:3] for row in rows[:2]] == [["0.8", "1", "1.500"], ["0.8", "2", "1.500"]]
+    assert rows[2][2] == "1.500, lowest 1.500, 0 under 0.97"
+    assert [("none" in words) for _, words in asked[:4]] == [True, False, False, True]
+    assert all(words[-2:] == ("-t", "1") or "none" in words for _, words in asked)

@@ -1,0 +1,67 @@
+"""Whether coupled noise is noise: uniform along seeds, positions and ids, and independent between neighbours, over many draws.
+
+Each grid is --draws hashes: 49,152 ids at each of some positions, 64 ids at many positions, 64 ids at many seeds. Printed is how
+far counts in equal cells are from even, in standard deviations: of single numbers (4096 cells), and of each number with the
+next along ids and along positions or seeds (64 by 64).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+from common import arguments
+
+from pyspec._lib import ffi, lib
+from pyspec.measure.report import table
+
+SINGLE, EACH = 4096, 64
+HEAD = ("grid", "draws", "single", "with the next id", "with the next position or seed")
+
+
+def uniforms(seed: int, position: int, n_ids: int) -> npt.NDArray[np.float64]:
+    """The uniform numbers under the noise of ids 0 to n_ids - 1."""
+    ids, out = np.arange(n_ids, dtype=np.int32), np.empty(n_ids)
+    lib.ps_noise(
+        seed, position, ffi.from_buffer("int32_t[]", ids), n_ids, ffi.from_buffer("double[]", out)
+    )
+    found: npt.NDArray[np.float64] = np.exp(-np.exp(-out))
+    return found
+
+
+def apart(counts: npt.NDArray[np.int64]) -> float:
+    """How far counts are from even, in standard deviations (Wilson, Hilferty 1931)."""
+    due, df = counts.mean(), counts.size - 1
+    chi = ((counts - due) ** 2).sum() / due
+    return float(((chi / df) ** (1 / 3) - 1 + 2 / (9 * df)) / math.sqrt(2 / (9 * df)))
+
+
+def measure(axis: str, draws: int) -> list[str]:
+    """One grid's line: all ids at each position or seed, one after the other."""
+    n_ids = 49152 if axis == "ids" else 64
+    steps = max(2, draws // n_ids)
+    single = np.zeros(SINGLE, np.int64)
+    beside, after = np.zeros(EACH * EACH, np.int64), np.zeros(EACH * EACH, np.int64)
+    before = None
+    for step in range(steps):
+        u = uniforms(step, 7, n_ids) if axis == "seeds" else uniforms(11, step, n_ids)
+        cell = (u * EACH).astype(np.int64)
+        single += np.bincount((u * SINGLE).astype(np.int64), minlength=SINGLE)
+        beside += np.bincount(EACH * cell[:-1] + cell[1:], minlength=EACH * EACH)
+        if before is not None:
+            after += np.bincount(EACH * before + cell, minlength=EACH * EACH)
+        before = cell
+    shown = [f"{apart(counts):+.2f}" for counts in (single, beside, after)]
+    return [axis, f"{steps * n_ids:.3g}", *shown]
+
+
+def main(words: Sequence[str] | None = None) -> None:
+    """Print the table."""
+    options = arguments(__doc__, words, draws=10**8)
+    print(table(HEAD, [measure(axis, options.draws) for axis in ("ids", "positions", "seeds")]))
+
+
+if __name__ == "__main__":
+    main()
