@@ -32,8 +32,8 @@ class Margin:
     `z1 > 0 and z2 / z1 > theta and z1 - z2 <= gap`. End-of-generation and control tokens are never relaxed, nor is
     anything while a grammar, penalties, logit bias or a logits processor shapes the row.
 
-    Above temperature 0 with coupled noise all of this is said of logits with their noise, logit + T * G: the draft's draw is taken
-    where it is the runner-up to the target's draw, at a gap of (z1 - z2) / T nats. Where llama.cpp draws, the target draws its
+    Above temperature 0 with coupled noise all of this is said of logits with their noise, logit + T * G: the draft's draw is
+    taken where it is the runner-up to the target's, at a gap of (z1 - z2) / T nats. Where llama.cpp draws, the target draws its
     own token first, and a drafted token that equals it is accepted. Otherwise, where
     the gate is open, the drafted token is taken if it is either of the row's two first and truncation (top-k, top-p, min-p,
     typical) left both of them to draw from. Gaps count in the distribution in force: (z1 - z2) / T at temperature T. So the
