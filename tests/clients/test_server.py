@@ -24,9 +24,11 @@ def served(path):
     from llama_cpp.server.app import create_app
     from llama_cpp.server.settings import ModelSettings, ServerSettings
 
+    # the file has no template: llama-cpp-python would take these words for it, and ours plain ones
     settings = ModelSettings(
-        model=str(path), n_ctx=512, n_threads=1, flash_attn=True, verbose=False, seed=1
-    )
+        model=str(path), n_ctx=512, n_threads=1, flash_attn=True, verbose=False, seed=1,
+        chat_format="llama-2",
+    )  # fmt: skip
     app = create_app(server_settings=ServerSettings(), model_settings=[settings])
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
