@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -264,6 +265,22 @@ def _cells(gap: str, column: int) -> int:
     return at - column
 
 
+@contextmanager
+def _held_back() -> Iterator[list[str]]:
+    """Keep what is logged out of the midst of an answer; the list has it."""
+    said: list[str] = []
+    log, holder = logging.getLogger("pyspec"), logging.Handler(logging.WARNING)
+    holder.emit = lambda record: said.append(record.getMessage())  # type: ignore[method-assign]
+    before = log.propagate
+    log.addHandler(holder)
+    log.propagate = False
+    try:
+        yield said
+    finally:
+        log.removeHandler(holder)
+        log.propagate = before
+
+
 Paint = Callable[[str], Iterable[tuple[str, str]]]
 """Divides text that is shown into parts, each with a style of rich."""
 
@@ -319,15 +336,18 @@ class Screen:
             self.progress.stop()
             put(wrapper.push(safe(text)) if wrapper else safe(text))
 
-        try:
-            yield write
-        finally:
-            self.progress.stop()
-            if wrapper:
-                put(wrapper.finish())
-            if ends[0] != "\n":
-                self.out.file.write("\n")
-                self.out.file.flush()
+        with _held_back() as warnings:
+            try:
+                yield write
+            finally:
+                self.progress.stop()
+                if wrapper:
+                    put(wrapper.finish())
+                if ends[0] != "\n":
+                    self.out.file.write("\n")
+                    self.out.file.flush()
+        for warning in warnings:
+            self.note(warning)
 
     @contextmanager
     def replying(

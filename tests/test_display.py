@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import logging
 import unicodedata
 
 import pytest
@@ -80,6 +81,16 @@ def test_answers_end_their_line_once() -> None:
         with shown.answering() as write:
             write(answer)
     assert text.getvalue() == "one\ntwo\n"
+
+
+def test_warnings_wait_for_the_end_of_an_answer() -> None:
+    """In its midst they would cut a word in two."""
+    shown, text = screen()
+    with shown.answering() as write:
+        write("one ")
+        logging.getLogger("pyspec").warning("the machine is busy")
+        write("two")
+    assert text.getvalue() == "one two\nthe machine is busy\n"
 
 
 def test_stats_line() -> None:
