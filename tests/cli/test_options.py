@@ -56,6 +56,9 @@ def parsed(*words: str, command: click.Command = generate) -> dict[str, object]:
         (["-fa", "off", "the prompt"], "flash_attn", False),
         (["-ctk", "q8_0"], "type_k", 8),
         (["-r", "END"], "stop", ("END",)),
+        (["--chat-template-file", "t.jinja"], "chat_template", "t.jinja"),
+        (["--template-arg", "enable_thinking=false"], "template_args", (("enable_thinking", False),)),
+        (["--template-arg", "effort=low"], "template_args", (("effort", "low"),)),
     ],
 )
 def test_words_of_llama_cpp_and_llm(words: list[str], name: str, value: object) -> None:
