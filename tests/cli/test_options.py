@@ -57,7 +57,11 @@ def parsed(*words: str, command: click.Command = generate) -> dict[str, object]:
         (["-ctk", "q8_0"], "type_k", 8),
         (["-r", "END"], "stop", ("END",)),
         (["--chat-template-file", "t.jinja"], "chat_template", "t.jinja"),
-        (["--template-arg", "enable_thinking=false"], "template_args", (("enable_thinking", False),)),
+        (
+            ["--template-arg", "enable_thinking=false"],
+            "template_args",
+            (("enable_thinking", False),),
+        ),
         (["--template-arg", "effort=low"], "template_args", (("effort", "low"),)),
     ],
 )
