@@ -8,6 +8,7 @@ of one sentence.
 from __future__ import annotations
 
 import ctypes
+import os
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,10 @@ except ModuleNotFoundError as error:
         "run `pip install .` or `pip install -e .` in the clone"
     )
     raise ImportError(_MESSAGE) from error
+
+os.environ.setdefault(
+    "GGML_NO_BACKTRACE", "1"
+)  # else an abort starts a debugger, which writes to stdout
 
 __all__ = ["LLAMA_CPP_VERSIONS", "STATES_SHOWN", "check", "ffi", "lib"]
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import closing, contextmanager, nullcontext
+from contextlib import closing, contextmanager
 from dataclasses import replace
-from threading import Lock
 from time import perf_counter
 from typing import Any
 
@@ -17,7 +16,7 @@ from pyspec.engine.handle import Gate
 from pyspec.engine.models import Placement, address
 from pyspec.engine.runs import Run
 from pyspec.engine.session import UNLIMITED
-from pyspec.errors import EngineBusy, InputEncoding, InputError
+from pyspec.errors import InputEncoding, InputError
 from pyspec.limits import check_ranges
 from pyspec.mirror import Closed, Mirror, closed_error
 from pyspec.noise import ANY_SEED, Draw, Noise, check_noise
@@ -75,13 +74,11 @@ class Generation(Mirror):
         self._noise = sampling
         self._length = parse_length(length)
         self._in_force = InForce()
-        self._wait = wait
-        self._turn = Lock()  # a stream may be closed by another thread than the one that began it
         self._assembly: Assembly | None = None
         self._noted: set[str] = set()
         kwargs.setdefault("snapshots", 0 if draft == "none" else SNAPSHOTS)
         kwargs.setdefault("head", draft in ("auto", MTP, f"lookup+{MTP}"))
-        super().__init__(model_path, **kwargs)
+        super().__init__(model_path, wait=wait, **kwargs)
         self._seed_asked = self._seed != ANY_SEED
         self.piece = piece_reader(self._model.vocab)
         self.verification = verification
@@ -127,7 +124,7 @@ class Generation(Mirror):
 
     def _create_completion(self, *args: Any, **kwargs: Any) -> Iterator[Any]:
         if self._plain:
-            return self._marked(super()._create_completion(*args, **kwargs))
+            return self._marked(self.turns.held(super()._create_completion(*args, **kwargs)))
         bias = kwargs.pop("logit_bias", None)
         keep_rows = kwargs.get("logprobs") is not None
         options = AnswerOptions(
@@ -144,7 +141,8 @@ class Generation(Mirror):
         completion = Completion(options, kwargs.pop("stopping_criteria", None))
         completion.hears = self._in_force.hears
         chunks = super()._create_completion(*args, stopping_criteria=completion, **kwargs)
-        return self._marked(self._carrying(completion, chunks), completion)
+        carried = self.turns.held(self._carrying(completion, chunks))
+        return self._marked(carried, completion)
 
     def set_seed(self, seed: int) -> None:
         """llama-cpp-python's: the seed of answers to come, whose tokens llama.cpp then draws."""
@@ -159,9 +157,9 @@ class Generation(Mirror):
 
     def _carrying(
         self, completion: Completion, chunks: Generator[Any, None, None]
-    ) -> Iterator[Any]:
+    ) -> Generator[Any, None, None]:
         """Run llama-cpp-python's generator, with `completion` in force whenever it runs; when the turn goes on, it has ended."""
-        with self._in_turn(), closing(chunks):
+        with closing(chunks):
             while True:
                 self._in_force.completion = completion
                 try:
@@ -181,23 +179,6 @@ class Generation(Mirror):
         completion = self._in_force.completion
         return completion is not None and completion.options.keep_rows
 
-    @contextmanager
-    def _in_turn(self) -> Iterator[None]:
-        """Wait for the answer in flight, if this object does. Raises EngineBusy if that does not end in time."""
-        wait = self._wait
-        if wait is False:  # the engine refuses a second answer
-            yield
-            return
-        if not self._turn.acquire(timeout=-1 if wait is True else wait):
-            raise EngineBusy(
-                f"the answer in flight did not end within {wait} s",
-                "close streams that nobody reads, or raise wait",
-            )
-        try:
-            yield
-        finally:
-            self._turn.release()
-
     # -- generation ----------------------------------------------------------------------------------------------------
 
     def _generate(
@@ -205,7 +186,16 @@ class Generation(Mirror):
     ) -> Generator[int, Sequence[int] | None, None]:
         """Ids of an answer; tokens that the caller sends become part of the text."""
         own = Sampling(noise=self._noise_of(seeded=False))
-        call = self._in_force.completion or Completion(AnswerOptions(own, goes_on=True), criteria)
+        bound_to = self._in_force.completion
+        is_its = (
+            bound_to is not None and not bound_to.began
+        )  # and not a call of what works for it, such as a drafter
+        call = (
+            bound_to
+            if is_its and bound_to
+            else Completion(AnswerOptions(own, goes_on=True), criteria)
+        )
+        call.began = True
         bound = call.options.sampling
         sampling = replace(sampling, logit_bias=bound.logit_bias, noise=bound.noise)
         options = replace(call.options, sampling=sampling, **asked)
@@ -213,7 +203,9 @@ class Generation(Mirror):
         if not reset:
             text = [*self.input_ids[: self.n_tokens].tolist(), *tokens]
         while text is not None:
-            text = yield from self._ids(self._answer(text, options), len(text), call)
+            steps = self._answer(text, options)
+            turn = steps if is_its else self.turns.held(steps)
+            text = yield from self._ids(turn, len(text), call)
 
     def _ids(
         self, steps: Generator[Step, None, None], n_prompt: int, call: Completion
@@ -274,19 +266,17 @@ class Generation(Mirror):
             drafting=drafting,
             progress=progress,
         )
-        return self._answer(tokens, options)
+        return self.turns.held(self._answer(tokens, options))
 
     def _answer(self, tokens: Sequence[int], options: AnswerOptions) -> Generator[Step, None, None]:
         if not len(tokens):
             raise InputError("the prompt has no tokens", "give at least one, such as token_bos()")
-        # inside a completion the turn is taken already
-        with nullcontext() if self._in_force.completion is not None else self._in_turn():
-            processors = options.logits_processor
-            hook = ProcessorHook(processors, tokens) if processors else None
-            options = replace(options, sampling=options.sampling.seeded())
-            chain = build_chain(options.sampling, self, options.grammar, hook)
-            with in_force(chain):
-                yield from self._rounds(tokens, options, chain, hook)
+        processors = options.logits_processor
+        hook = ProcessorHook(processors, tokens) if processors else None
+        options = replace(options, sampling=options.sampling.seeded())
+        chain = build_chain(options.sampling, self, options.grammar, hook)
+        with in_force(chain):
+            yield from self._rounds(tokens, options, chain, hook)
 
     def _rounds(
         self, tokens: Sequence[int], options: AnswerOptions, chain: Any, hook: ProcessorHook | None
@@ -376,6 +366,7 @@ class Generation(Mirror):
         assembly = self._assembly  # another thread may close this object meanwhile
         if assembly is not None:
             assembly.session.cancel()
+            self.turns.drop()
 
     def _note(self, note: str) -> None:
         """Log a sentence for the user, the same one only once."""

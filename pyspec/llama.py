@@ -78,8 +78,8 @@ class SpeculativeLlama(Generation):
     draft_n_gpu_layers, draft_devices: the same for draft and companion; None follows the target.
     draft_type_k, draft_type_v: KV types of draft and companion; None is F16.
     wait: for objects that several threads use: an answer waits its turn, True for any time, else so many seconds; False
-        leaves it to the engine to refuse a second answer with EngineBusy. A stream holds its turn until it is read to its
-        end or closed, so one thread that waits must not interleave two of them.
+        refuses a second answer with EngineBusy. A stream holds its turn until it is read to its end or closed, or given up by
+        `cancel()`, so one thread must not interleave two of them.
     trust: skip the trial load of files not seen before. extra_buffers: "auto", "on" or "off", see `TargetLlama`.
     chat_template, template_args: which template makes prompts, and its variables, see `TargetLlama`.
     flash_attn: on unless you say False, as in llama.cpp's own programs; on a CPU it decodes 4 to 10 % faster. It rounds

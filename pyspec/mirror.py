@@ -15,6 +15,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from pyspec.engine.turns import Turns
 from pyspec.errors import EngineError, OptionError, PyspecError
 from pyspec.store.files import file_sha256, write_whole
 from pyspec.target import TargetLlama
@@ -96,13 +97,14 @@ class Mirror(TargetLlama):
     n_tokens: int
     input_ids: npt.NDArray[np.intc]
 
-    def __init__(self, model_path: str, **kwargs: Any) -> None:
+    def __init__(self, model_path: str, *, wait: bool | float = False, **kwargs: Any) -> None:
         self._rows: ScoreRows | None = None
         self._buffer: Any = None
         self._all_logits = self._plain = False
         self._left: list[int] = []  # tokens that the last answer left in the KV
         self._at_rest = _NEVER_DECODED
         super().__init__(model_path, **kwargs)
+        self.turns = Turns(wait, forks=max(self.n_threads, self.n_threads_batch) == 1)
         # with a score buffer of its own, as an embedder or a mere tokenizer, llama-cpp-python's plain path serves
         self._plain = any(kwargs.get(mode) for mode in ("logits_all", "embedding", "vocab_only"))
         self._widen()
@@ -187,7 +189,16 @@ class Mirror(TargetLlama):
         return deque([] if kept is None else [kept.tolist()], maxlen=1)
 
     def eval(self, tokens: Sequence[int]) -> None:
-        """Decode tokens after those that the context holds."""
+        """Decode tokens after those that the context holds. Raises EngineBusy while an answer is in flight."""
+        with self.turns.alone():
+            self._eval(tokens)
+
+    def embed(self, *args: Any, **kwargs: Any) -> Any:
+        """See `llama_cpp.Llama.embed`. Raises EngineBusy as `eval` does."""
+        with self.turns.alone():
+            return super().embed(*args, **kwargs)
+
+    def _eval(self, tokens: Sequence[int]) -> None:
         super().eval(tokens)
         self._at_rest = self._decoded()
         if not self._plain and len(tokens) > 0:
@@ -235,7 +246,19 @@ class Mirror(TargetLlama):
     # -- saved states --------------------------------------------------------------------------------------------------
 
     def load_state(self, state: Any) -> None:
-        """Take the context to where `save_state` saw it, here or on a `llama_cpp.Llama` of the same file and options."""
+        """Take the context to where `save_state` saw it, here or on a `llama_cpp.Llama` of the same file and options.
+
+        Raises EngineBusy as `eval` does.
+        """
+        with self.turns.alone():
+            self._load_state(state)
+
+    def save_state(self) -> Any:
+        """See `llama_cpp.Llama.save_state`. Raises EngineBusy as `eval` does."""
+        with self.turns.alone():
+            return super().save_state()
+
+    def _load_state(self, state: Any) -> None:
         if self._plain:
             super().load_state(state)
             return

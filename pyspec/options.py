@@ -94,6 +94,8 @@ class Completion:
     hears: Callable[[int], bool] | None = None
     reason: str | None = None
     """Why the answer ended; None where llama-cpp-python knows it."""
+    began: bool = False
+    """Whether its own `generate` was called; what works for it, such as a drafter, may call another."""
 
     def __call__(self, ids: Any, logits: Any) -> bool:
         """Whether to stop here."""

@@ -27,10 +27,11 @@ def install(**defaults: Any) -> None:
     """Let `llama_cpp.Llama(...)` make `SpeculativeLlama`s, wherever that class was imported already.
 
     defaults: arguments of `SpeculativeLlama` for what a library does not say itself, such as `draft` or `verification`.
+        Answers wait for each other (`wait=True`), since libraries call from several threads.
     Objects that exist stay what they are; subclasses of others do, too. Calling it again replaces the defaults.
     """
     global _defaults  # noqa: PLW0603 - the class is one for the whole process, too
-    _defaults = defaults
+    _defaults = {"wait": True, **defaults}
     llama_cpp.Llama.__new__ = _make
 
 

@@ -37,7 +37,7 @@ from pyspec.text.handler import chat_handler
 from pyspec.text.render import Renderer
 from pyspec.text.sources import DEFAULT, KEY, brings_template, templates_of
 from pyspec.text.template import ChatTemplate
-from pyspec.text.tokenizer import GuardedTokenizer
+from pyspec.text.tokenizer import GuardedTokenizer, forget_vocabulary
 
 log = logging.getLogger("pyspec")
 
@@ -296,6 +296,7 @@ class TargetLlama(llama_cpp.Llama):  # type: ignore[misc]  # llama_cpp is untype
         self._hidden = None
         self.template = ChatTemplate(self, *chosen)
         self._stack.callback(self.template.close)
+        self._stack.callback(forget_vocabulary, self._model.vocab)
         handler = chat_handler(self.template, self._model.token_get_text, self.token_eos())
         for name in {DEFAULT: "", **templates_of(self._metadata)}:
             self._chat_handlers[f"chat_template.{name}"] = handler

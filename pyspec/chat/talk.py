@@ -89,7 +89,7 @@ class ChatSettings:
     seed: None draws one for each answer. trim: drop the oldest turns when the context is full.
     reasoning: `show` it dimmed, `hide` it, or ask the model for none with `off`. stats: `brief` for a
     sentence after each answer, `on` for the counts as well, `off` for nothing. wrap: break lines between words.
-    tokens: colour answers by where their tokens came from.
+    tokens: colour answers by where their tokens came from. noise: whose random numbers draw.
     """
 
     temp: float = _setting(0.8, _number(float, 0, 100))

@@ -14,7 +14,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from time import monotonic
+from time import monotonic, sleep
 from types import FrameType
 from typing import TYPE_CHECKING, Any, BinaryIO
 
@@ -177,20 +177,22 @@ BOTH = (signal.SIGINT, signal.SIGTERM, *([signal.SIGBREAK] if hasattr(signal, "S
 def interruptible(cancel: Callable[[], None]) -> Iterator[list[int]]:
     """While inside, the first signal calls `cancel` at once; a second within 2 s raises KeyboardInterrupt, or SystemExit.
 
+    Where the main thread is in a call that does not end, a second one ends the program.
     The list that comes with `with` has those that arrived.
     Python runs its own handlers only between bytecodes, and a decode may take seconds. So the signal's number travels through the
     wakeup descriptor to a thread that is free to act: decodes release the GIL. For the main thread only.
     """
     reader, writer = socket.socketpair()  # Windows has no pipes that do not block
     writer.setblocking(False)
-    watcher = threading.Thread(
-        target=_watch, args=(reader, cancel), name="pyspec-interrupt", daemon=True
-    )
-    last = [float("-inf")]
+    last, heard = [float("-inf")], [float("-inf")]
     seen: list[int] = []
+    watcher = threading.Thread(
+        target=_watch, args=(reader, cancel, heard), name="pyspec-interrupt", daemon=True
+    )
 
     def handle(number: int, _frame: FrameType | None) -> None:
         seen.append(number)
+        heard[0] = monotonic()
         if monotonic() - last[0] < TWICE_S:
             if number != signal.SIGINT:
                 raise SystemExit(exit_code(seen))
@@ -216,7 +218,19 @@ def exit_code(seen: Sequence[int]) -> int:
     return 130 if set(seen) <= {signal.SIGINT} else 143
 
 
-def _watch(reader: socket.socket, cancel: Callable[[], None]) -> None:
+_IN_C_S, _JUST_S = 1.0, 0.25
+"""How long the main thread has to hear of a second signal; in a call that does not end it never does."""
+
+
+def _watch(reader: socket.socket, cancel: Callable[[], None], heard: Sequence[float]) -> None:
+    """Cancel at the first signal; end the program where the main thread does not hear of another one within 2 s."""
+    last = float("-inf")
     while numbers := reader.recv(16):
-        if any(number in numbers for number in BOTH):
+        for number in (number for number in numbers if number in BOTH):
             cancel()
+            came, before = monotonic(), last
+            last = came
+            while came - before < TWICE_S and heard[0] < came - _JUST_S:
+                if monotonic() > came + _IN_C_S:
+                    os._exit(exit_code([number]))
+                sleep(0.01)

@@ -56,14 +56,11 @@ class Session:
         translated: TranslatedDrafter | None = None,
     ) -> None:
         self.engine = Engine(1, target.n_vocab())
-        owners = target._ctx, target._model  # noqa: SLF001 - not the target: it may own this session
-        self.engine.attach(Role.TARGET, address(target.ctx), address(target.model), *owners)
-        if draft is not None:
-            self.engine.attach(Role.DRAFT, draft.context, draft.model, draft)
-        if companion is not None:
-            self.engine.attach(Role.COMPANION, companion.context, companion.model, companion)
-        if states is not None:
-            self.engine.read_states(states)
+        try:
+            self._attach(target, draft, companion, states)
+        except BaseException:
+            self.engine.close()  # the exception keeps it longer than the contexts live
+            raise
         self.n_ctx = target.n_ctx()
         self.loop = Loop(
             self.engine,
@@ -83,6 +80,22 @@ class Session:
         """Whether the answer in flight is to end soon."""
         self.tokens: list[int] = []
         self.report: Report | None = None
+
+    def _attach(
+        self,
+        target: Any,
+        draft: SideModel | None,
+        companion: SideModel | None,
+        states: States | None,
+    ) -> None:
+        owners = target._ctx, target._model  # noqa: SLF001 - not the target: it may own this session
+        self.engine.attach(Role.TARGET, address(target.ctx), address(target.model), *owners)
+        if draft is not None:
+            self.engine.attach(Role.DRAFT, draft.context, draft.model, draft)
+        if companion is not None:
+            self.engine.attach(Role.COMPANION, companion.context, companion.model, companion)
+        if states is not None:
+            self.engine.read_states(states)
 
     def steps(
         self,

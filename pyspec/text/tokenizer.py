@@ -10,11 +10,28 @@ from typing import Any
 import llama_cpp
 from llama_cpp.llama_tokenizer import LlamaTokenizer
 
-from pyspec.errors import InputEncoding, InputError
+from pyspec.errors import EngineError, InputEncoding, InputError
 from pyspec.text.deep import call_deep
 from pyspec.text.words import WordSplitter
 
 _PIECE_BYTES = 256
+
+_FREED: set[int] = set()
+"""Addresses of vocabularies whose models were closed: readers of them may still be there."""
+
+
+def forget_vocabulary(vocab: Any) -> None:
+    """Say that a vocabulary is about to be freed: asking it for more is an EngineError from now on."""
+    _FREED.add(_address(vocab))
+
+
+def _address(vocab: Any) -> int:
+    return int(ctypes.cast(vocab, ctypes.c_void_p).value or 0)
+
+
+def _check_there(address: int) -> None:
+    if address in _FREED:
+        raise EngineError("the model of this vocabulary is closed", "make a new one")
 
 
 def piece_reader(vocab: Any, *, special: bool = False) -> Callable[[int], bytes]:
@@ -32,8 +49,11 @@ class _Pieces(dict[int, bytes]):
         super().__init__()
         self._vocab, self._with_special = vocab, special
         self._n_vocab = llama_cpp.llama_vocab_n_tokens(vocab)
+        self._address = _address(vocab)
+        _FREED.discard(self._address)  # another model may lie where one was
 
     def __missing__(self, token: int) -> bytes:
+        _check_there(self._address)
         if not 0 <= token < self._n_vocab:
             raise InputError(
                 f"{token} is no token", f"this model has tokens 0 to {self._n_vocab - 1}"
@@ -62,6 +82,7 @@ class GuardedTokenizer(LlamaTokenizer):  # type: ignore[misc]  # llama_cpp is un
     def __init__(self, llama: Any) -> None:
         super().__init__(llama)
         self._vocab = llama._model.vocab
+        self._address = _address(self._vocab)
         self._piece = piece_reader(self._vocab)
         self._alphabet = Alphabet.of(self._vocab)
         said = {**getattr(llama, "metadata", {}), **(getattr(llama, "kv_overrides", None) or {})}
@@ -69,6 +90,7 @@ class GuardedTokenizer(LlamaTokenizer):  # type: ignore[misc]  # llama_cpp is un
 
     def tokenize(self, text: bytes, add_bos: bool = True, special: bool = True) -> list[int]:
         """See `llama_cpp.Llama.tokenize`. Raises InputError."""
+        _check_there(self._address)
         if self._alphabet is not None:
             self._alphabet.check(text, special)
         text = self._words.mend(text)
@@ -91,6 +113,7 @@ class GuardedTokenizer(LlamaTokenizer):  # type: ignore[misc]  # llama_cpp is un
         self, tokens: list[int], prev_tokens: list[int] | None = None, special: bool = False
     ) -> bytes:
         """See `llama_cpp.Llama.detokenize`. Raises InputError."""
+        _check_there(self._address)
         text = b"".join(map(self._special if special else self._piece, tokens))
         begins = len(tokens) > 0 and tokens[0] == llama_cpp.llama_vocab_bos(self._vocab)
         return text[1:] if begins and text[:1] == b" " else text

@@ -168,3 +168,27 @@ def test_a_signal_while_the_prompt_is_read(smollm2: str, number: int, code: int,
     assert b"graph" not in errors
     assert b"decode" not in errors
     assert out.strip() == b""
+
+
+STUCK = """
+import ctypes
+from pyspec.cli.streams import interruptible
+libc, mutex = ctypes.CDLL(None), ctypes.create_string_buffer(256)
+with interruptible(lambda: None):
+    libc.pthread_mutex_lock(mutex)
+    print("in", flush=True)
+    libc.pthread_mutex_lock(mutex)
+"""
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_second_signal_ends_what_never_leaves_c(number: int, code: int) -> None:
+    """Python's own handlers do not run there; the first one only asks the work to end."""
+    words = [sys.executable, "-c", STUCK]
+    with subprocess.Popen(words, stdout=subprocess.PIPE) as child:
+        assert child.stdout is not None
+        child.stdout.readline()
+        for _ in range(2):
+            child.send_signal(number)
+            time.sleep(0.4)
+        assert child.wait(DEADLINE_S) == code

@@ -11,6 +11,7 @@ import tiny
 from answers import GREEDY, Scripted, ask, counters, foretelling
 
 from pyspec.drafters import Proposal
+from pyspec.engine import turns
 from pyspec.errors import ContextOverflow, EngineBusy, EngineError, InputError
 
 PROMPT = [tiny.A, tiny.A + 1, tiny.A + 2]
@@ -239,16 +240,50 @@ def test_empty_prompt_is_refused(open_llama, tiny_target):
 # -- two users of one model --------------------------------------------------------------------------------------------
 
 
-def test_suspended_answer_does_not_go_on_after_another(open_llama, tiny_target, reference):
-    """An answer that was left unfinished while another one began raises instead of going on with the other's text."""
+def test_a_newcomer_is_refused_and_nothing_else_happens(open_llama, tiny_target, reference):
+    """The answer that is suspended goes on as if nobody had come, whatever the newcomer asked for."""
+    llm = open_llama(tiny_target, draft=tiny_target)
+    first = llm.steps(PROMPT, GREEDY, max_tokens=40)
+    steps = [next(first), next(first)]
+    saved = open_llama(tiny_target).save_state()
+    for newcomer in (
+        lambda: ask(llm, [9, 8, 7]),
+        lambda: llm.create_completion("abc"),
+        lambda: next(llm.create_completion("abc", stream=True)),
+        lambda: next(llm.generate([9, 8, 7])),
+        lambda: llm.eval([5, 6]),
+        lambda: llm.load_state(saved),
+        llm.save_state,
+    ):
+        with pytest.raises(EngineBusy):
+            newcomer()
+    steps += first
+    assert [token.id for step in steps for token in step.tokens] == reference[:40]
+
+
+def test_a_suspended_answer_is_given_up_by_cancel(open_llama, tiny_target, reference):
+    """A newcomer then has the turn, and the old answer does not go on with its text; one that nobody followed ends."""
     llm = open_llama(tiny_target, draft=tiny_target)
     first = llm.steps(PROMPT, GREEDY, max_tokens=40)
     next(first)
-    next(first)
-    assert ask(llm, [9, 8, 7]).ids == ask(open_llama(tiny_target), [9, 8, 7]).ids
+    llm.cancel()
+    assert ask(llm, PROMPT).ids == reference
     with pytest.raises(EngineBusy):
         next(first)
-    assert ask(llm, PROMPT).ids == reference
+    second = llm.steps(PROMPT, GREEDY, max_tokens=40)
+    next(second)
+    llm.cancel()
+    assert list(second)[-1].finish_reason == "cancelled"
+
+
+def test_a_thread_does_not_wait_for_itself_for_ever(open_llama, tiny_target, monkeypatch):
+    """A stream that it holds itself, and does not read, is not waited for without end."""
+    monkeypatch.setattr(turns, "OWN_PATIENCE_S", 0.05)
+    llm = open_llama(tiny_target, wait=True)
+    first = llm.steps(PROMPT, GREEDY, max_tokens=40)
+    next(first)
+    with pytest.raises(EngineBusy):
+        ask(llm, [9, 8, 7])
 
 
 def test_two_threads_get_a_right_answer_or_engine_busy(open_llama, tiny_target):
@@ -301,6 +336,7 @@ def test_close_while_a_thread_decodes(open_llama, tiny_target):
 def test_close_twice_and_use_after_close(open_llama, tiny_target):
     """Closing again does nothing; using a closed model is one clear error."""
     llm = open_llama(tiny_target)
+    piece, tokenizer = llm.piece, llm.tokenizer_
     llm.close()
     llm.close()
     for use in (
@@ -308,6 +344,9 @@ def test_close_twice_and_use_after_close(open_llama, tiny_target):
         lambda: llm.create_completion("abc"),
         lambda: llm.create_chat_completion([{"role": "user", "content": "abc"}]),
         lambda: next(llm.generate(PROMPT)),
+        lambda: piece(7),
+        lambda: tokenizer.tokenize(b"abc"),
+        lambda: tokenizer.detokenize([7]),
     ):
         with pytest.raises(EngineError, match="closed"):
             use()

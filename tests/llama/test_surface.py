@@ -199,12 +199,14 @@ def test_a_turn_ends_after_its_answer(open_llama, tiny_ascii, monkeypatch):
 
     @contextmanager
     def watched():
-        try:
-            yield
-        finally:
-            in_flight.append(llm.assembly.session._in_flight)
+        with taken() as me:
+            try:
+                yield me
+            finally:
+                in_flight.append(llm.assembly.session._in_flight)
 
-    monkeypatch.setattr(llm, "_in_turn", watched)
+    taken = llm.turns.taken
+    monkeypatch.setattr(llm.turns, "taken", watched)
     stream = llm.create_completion(PROMPT, max_tokens=20, stream=True)
     next(stream)
     stream.close()

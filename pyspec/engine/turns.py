@@ -1,0 +1,113 @@
+"""Whose turn it is on one context: answers come one after the other, whatever threads ask for them."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Generator, Iterator
+from contextlib import closing, contextmanager
+from typing import TypeVar
+
+from pyspec.errors import EngineBusy, EngineError
+
+_Item = TypeVar("_Item")
+
+OWN_PATIENCE_S = 5.0
+"""How long a thread waits for an answer that it read last itself: most likely nobody reads it any more."""
+
+_HINT = "finish or close the answer in flight, call cancel(), or use one object per thread (wait=True waits)"
+
+
+class _Here(threading.local):
+    working = False
+
+
+class Turns:
+    """Gives turns to answers; `wait` as `SpeculativeLlama` has it.
+
+    An answer has its turn from its first step to its end, also while nobody reads it. forks: whether a child process may use it.
+    """
+
+    def __init__(self, wait: bool | float, *, forks: bool) -> None:
+        self._wait = wait
+        self._changed = (
+            threading.Condition()
+        )  # its lock may be taken twice: `drop` is called by signal handlers
+        self._holder: object | None = None
+        self._reader = 0
+        self._working = False
+        self._here = _Here()
+        self._process = None if forks else os.getpid()
+
+    def held(self, work: Generator[_Item, None, None]) -> Generator[_Item, None, None]:
+        """What `work` gives, with the turn until it ends. Raises EngineBusy."""
+        with self.taken() as me, closing(work):
+            while True:
+                with self._step(me):
+                    try:
+                        item = next(work)
+                    except StopIteration:
+                        return
+                yield item
+
+    @contextmanager
+    def taken(self) -> Iterator[object]:
+        """The turn, inside `with`. Raises EngineBusy, and EngineError in a child of the process that loaded the model."""
+        if self._process not in (None, os.getpid()):
+            raise EngineError(
+                "the model was loaded before this process was forked, and its threads are not here",
+                "load it in the process that uses it, or with n_threads=1",
+            )
+        if self._here.working:
+            raise EngineBusy("this model is at work on the answer that asks it", _HINT)
+        me = object()
+        with self._changed:
+            if not self._changed.wait_for(lambda: self._holder is None, self._patience()):
+                raise EngineBusy(f"the answer in flight did not end{self._for}", _HINT)
+            self._holder = me
+        try:
+            yield me
+        finally:
+            with self._changed:
+                if self._holder is me:
+                    self._holder = None
+                    self._changed.notify_all()
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """For one call on the context, of an answer that has its turn or of anybody else. Raises EngineBusy."""
+        if self._here.working:
+            yield
+            return
+        with self.taken() as me, self._step(me):
+            yield
+
+    @contextmanager
+    def _step(self, me: object) -> Iterator[None]:
+        """Between two yields of the answer; one that was dropped goes on if nobody came meanwhile."""
+        with self._changed:
+            if self._holder not in (None, me):
+                raise EngineBusy("another answer was begun on this model", _HINT)
+            self._holder, self._reader, self._working = me, threading.get_ident(), True
+        self._here.working = True
+        try:
+            yield
+        finally:
+            self._here.working = self._working = False
+
+    def drop(self) -> None:
+        """Give away the turn of an answer that nobody is reading from now."""
+        with self._changed:
+            if not self._working:
+                self._holder = None
+                self._changed.notify_all()
+
+    def _patience(self) -> float | None:
+        own = OWN_PATIENCE_S if self._reader == threading.get_ident() else None
+        if self._wait is True:
+            return own
+        return 0.0 if self._wait is False else min(self._wait, own or self._wait)
+
+    @property
+    def _for(self) -> str:
+        return "" if isinstance(self._wait, bool) else f" within {self._wait} s"
