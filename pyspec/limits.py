@@ -99,3 +99,16 @@ def check_ranges(options: Mapping[str, Any]) -> None:
         good = isinstance(value, int if allowed.whole else (int, float))
         if not good or not allowed.low <= value <= allowed.high:  # nor is NaN between them
             raise OptionError(f"{name} is {value!r}", f"use {allowed.usual}")
+
+
+_UNQUANTISED = (None, 0, 1, 30)
+# llama.cpp's F32, F16 and BF16
+
+
+def check_cache_type(type_v: int | None, flash_attn: bool, name: str = "type_v") -> None:
+    """Raise OptionError for a type of cached values that llama.cpp cannot use without flash attention."""
+    if type_v not in _UNQUANTISED and not flash_attn:
+        raise OptionError(
+            f"{name} is quantised, which needs flash attention, and that is off",
+            "turn it on (flash_attn=True, -fa on), or leave the type out",
+        )

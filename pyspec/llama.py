@@ -23,7 +23,7 @@ from pyspec.offload import AUTO, placed
 from pyspec.options import OFF, Speculation
 from pyspec.progress import busy, store_progress
 from pyspec.rules import Strict, Verification
-from pyspec.sampling import Sampling
+from pyspec.sampling import LEAST_P, Sampling
 from pyspec.store.locate import resolve
 from pyspec.text.answer import AnswerReader
 from pyspec.text.parts import WholeAnswer
@@ -36,9 +36,6 @@ _NOT_ITS = ("self", "speculation", "chat_template_kwargs", "__class__")
 _STRICT = Strict()
 _PATIENCE_S = 1.0
 """Seconds of loading from which on a terminal says so."""
-
-_LEAST = 1e-9
-"""The top_p that leaves one token, as llama.cpp does for 0 and below."""
 
 
 def file_of(model: str | os.PathLike[str]) -> str:
@@ -293,7 +290,7 @@ class SpeculativeLlama(Generation):
             yield from plain
             return
         sampling = Sampling(
-            temp, top_k, min(max(top_p, _LEAST), 1.0), min(max(min_p, 0.0), 1.0), typical_p,
+            temp, top_k, min(max(top_p, LEAST_P), 1.0), min(max(min_p, 0.0), 1.0), typical_p,
             repeat_penalty, frequency_penalty, presence_penalty,
             mirostat_mode, mirostat_tau, mirostat_eta, self._seed & 0xFFFFFFFF,
         )  # fmt: skip

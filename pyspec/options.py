@@ -15,6 +15,7 @@ from pyspec.noise import Noise, check_noise
 from pyspec.policy.simple import LengthPolicy
 from pyspec.rules import Verification, check_rule
 from pyspec.sampling import Sampling
+from pyspec.tokens import Tally
 
 Drafting = Literal["all", "lookup", "model", "nothing"]
 """Which of the drafters that are loaded may draft."""
@@ -194,3 +195,9 @@ def _slowness(table: Sequence[float], choice: Mapping[str, Any]) -> float:
     if not said or sum(lengths.values()) < choice["rounds"] or not choice["ms_target"]:
         return 1.0
     return float(choice["ms_target"] / said)
+
+
+def plain_block() -> dict[str, Any]:
+    """The block of an answer that llama-cpp-python itself makes, as with `logits_all`."""
+    names = {"draft": "none", "companion": "none", "verification": "strict"}
+    return {**Tally().as_dict(), **names}

@@ -15,6 +15,7 @@ class InstalledLlama(SpeculativeLlama):
     """What `llama_cpp.Llama(...)` makes after `install`: what the caller says, then what `install` was told."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
+        self.where_possible = "draft" not in kwargs  # else a model that can have none is an error
         super().__init__(*args, **{**(_defaults or {}), **kwargs})
 
 

@@ -24,6 +24,9 @@ from pyspec.grammar.masks import ISOLATED, GrammarHost, MaskHook, convert_schema
 from pyspec.limits import RANGES, check_ranges
 from pyspec.noise import ANY_SEED, COLDEST, Coupling, Draw, Noise, chance_seed, check_noise
 
+LEAST_P = 1e-9
+"""The top_p that leaves one token, as llama.cpp does for 0 and below."""
+
 
 @dataclass(frozen=True)
 class Sampling:

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 from llama_cpp.llama_grammar import JSON_GBNF
 
-from pyspec.batch.records import CHAT, COMPLETION, Record, Wanted
+from pyspec.batch.legacy import as_tool_choice, as_tools, with_tool_calls
+from pyspec.batch.records import CHAT, COMPLETION, MOST_TOKENS, Record, Wanted
 from pyspec.errors import InputError
-from pyspec.sampling import schema_grammar
+from pyspec.sampling import LEAST_P, schema_grammar
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -52,7 +53,15 @@ class Body(Wanted, kw_only=True):
         # a negative seed means any, as clients that know llama.cpp send
         seed = None if self.seed is None or self.seed < 0 else self.seed & 0xFFFFFFFF
         wanted = {key: getattr(self, key) for key in Wanted.__struct_fields__}
+        if self.top_p == 0:  # the likeliest token alone
+            wanted["top_p"] = LEAST_P
+        wanted["max_tokens"] = _as_many(self.max_tokens)
         return {**wanted, "id": name, "stop": stop, "seed": seed, "grammar": grammar_of(self)}
+
+
+def _as_many(tokens: int | None) -> int | None:
+    """A limit of tokens; -1 is as many as fit, as clients that know llama.cpp send."""
+    return MOST_TOKENS if tokens == -1 else tokens
 
 
 class ChatBody(Body):
@@ -66,6 +75,8 @@ class ChatBody(Body):
     tool_choice: str | dict[str, Any] | None = None
     parallel_tool_calls: bool | None = None
     chat_template_kwargs: dict[str, Any] | None = None
+    functions: list[dict[str, Any]] | None = None
+    function_call: str | dict[str, Any] | None = None
 
     form = CHAT
     n_prompts = 1
@@ -74,6 +85,13 @@ class ChatBody(Body):
     def alternatives(self) -> int | None:
         """How many of the likeliest tokens to list with each; None for no logprobs at all."""
         return (self.top_logprobs or 0) if self.logprobs else None
+
+    def __post_init__(self) -> None:
+        if self.functions and not self.tools:
+            self.tools = as_tools(self.functions)
+            self.tool_choice, self.parallel_tool_calls = as_tool_choice(self.function_call), False
+        else:
+            self.functions = None
 
     @property
     def may_call(self) -> bool:
@@ -84,12 +102,9 @@ class ChatBody(Body):
         """What is asked, as a record."""
         shared = self._shared(name)
         if self.max_completion_tokens is not None:
-            shared["max_tokens"] = self.max_completion_tokens
+            shared["max_tokens"] = _as_many(self.max_completion_tokens)
         if self.may_call:
-            tools = _functions(self.tools or [])
-            if shared["grammar"] is not None:
-                raise InputError("tools and response_format cannot both shape an answer")
-            choice = chosen(tools, self.tool_choice)
+            tools, choice = chosen(_functions(self.tools or []), self.tool_choice)
             shared |= {"tools": tools, "tool_choice": choice, "parallel": self.parallel_tool_calls}
         shared["chat_template_kwargs"] = self.chat_template_kwargs
         return [Record(messages=_known(self.messages), form=CHAT, **shared)]
@@ -174,12 +189,12 @@ _ROLES = ("system", "developer", "user", "assistant", "tool", "function")
 
 
 def _known(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The same messages. Raises InputError for a role that OpenAI does not have."""
+    """The same messages, calls in one form. Raises InputError for a role that OpenAI does not have."""
     for message in messages:
         role = message.get("role")
         if isinstance(role, str) and role not in _ROLES:
             raise InputError(f"a message has the role {role[:40]!r}", f"use {', '.join(_ROLES)}")
-    return messages
+    return [with_tool_calls(message) for message in messages]
 
 
 def _functions(tools: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -268,14 +283,37 @@ def grammar_of(body: Body) -> str | None:
     raise InputError(f"response_format is {kind!r}", "use text, json_object or json_schema")
 
 
-def chosen(tools: Sequence[dict[str, Any]], choice: Any) -> str | None:
-    """What a body's `tool_choice` wants called: a function's name, "required", or None where the model may answer in words."""
+def chosen(tools: list[dict[str, Any]], choice: Any) -> tuple[list[dict[str, Any]], str | None]:
+    """Which tools a body's `tool_choice` leaves, and what it wants called.
+
+    That is a function's name, "required", or None where the model may answer in words. Raises InputError.
+    """
+    if isinstance(choice, dict) and choice.get("type") == "allowed_tools":
+        allowed = choice.get("allowed_tools", choice)
+        names = [_name_of(each) for each in allowed.get("tools") or ()]
+        for name in names:
+            _one_of(tools, name)
+        left = [tool for tool in tools if tool["name"] in names]
+        return left, _wanted(allowed.get("mode"))
     if isinstance(choice, dict):
-        function = choice.get("function")
-        wanted = function.get("name") if isinstance(function, dict) else None
-        if not any(tool["name"] == wanted for tool in tools):
-            raise InputError(f"tool_choice names {wanted!r}, which is no tool")
-        return str(wanted)
+        return tools, _one_of(tools, _name_of(choice))
+    return tools, _wanted(choice)
+
+
+def _name_of(choice: Any) -> Any:
+    function = choice.get("function", choice) if isinstance(choice, dict) else None
+    return function.get("name") if isinstance(function, dict) else None
+
+
+def _one_of(tools: Sequence[dict[str, Any]], name: Any) -> str:
+    if not any(tool["name"] == name for tool in tools):
+        raise InputError(f"tool_choice names {str(name)[:80]!r}, which is no tool")
+    return str(name)
+
+
+def _wanted(choice: Any) -> str | None:
     if choice not in (None, "auto", "required"):
-        raise InputError(f"tool_choice is {choice!r}", "use none, auto, required or a function")
+        raise InputError(
+            f"tool_choice is {str(choice)[:80]!r}", "use none, auto, required or a function"
+        )
     return "required" if choice == "required" else None

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 CHAT, COMPLETION = "chat", "completion"
 """Forms of OpenAI's: what is asked, and how it is answered."""
 
-_MOST_TOKENS = 2**31 - 1
+MOST_TOKENS = 2**31 - 1
 
 
 class Failure(msgspec.Struct, frozen=True):
@@ -117,7 +117,7 @@ class Record(Asked, kw_only=True):
 
 
 _RANGES: dict[str, tuple[float, float]] = {
-    "max_tokens": (0, _MOST_TOKENS),
+    "max_tokens": (0, MOST_TOKENS),
     "temperature": (0, 1e9),
     "seed": (0, 2**32 - 1),
 }

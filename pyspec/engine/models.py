@@ -13,6 +13,7 @@ from llama_cpp import _internals as internals
 from pyspec.engine.handle import MAX_DRAFT
 from pyspec.engine.pair import check_pair
 from pyspec.errors import DraftMismatch, EngineError, ModelInvalid, UnsupportedModel
+from pyspec.limits import check_cache_type
 from pyspec.offload import AUTO, fit_layers, rough_layers, trial_layers
 from pyspec.store.check import check_model
 from pyspec.store.devices import device_array, layer_devices
@@ -209,8 +210,15 @@ class _Loading:
             params.n_gpu_layers = fit_layers(path, params, context, names).layers
 
 
+_ROPE = (
+    "rope_scaling_type", "rope_freq_base", "rope_freq_scale", "yarn_ext_factor", "yarn_attn_factor", "yarn_beta_fast",
+    "yarn_beta_slow", "yarn_orig_ctx",
+)  # fmt: skip
+"""What bends positions; each is the file's own where nobody says otherwise."""
+
+
 def context_params(target: Any, placement: Placement, n_seq: int) -> Any:
-    """Context parameters of a side model: the target's window and threads, its own KV types."""
+    """Context parameters of a side model: the target's window, threads and rope, its own KV types."""
     params = llama_cpp.llama_context_default_params()
     own = target.context_params
     params.n_ctx, params.n_batch, params.n_ubatch = own.n_ctx, own.n_batch, own.n_ubatch
@@ -221,6 +229,10 @@ def context_params(target: Any, placement: Placement, n_seq: int) -> Any:
     params.offload_kqv, params.op_offload = own.offload_kqv, own.op_offload
     params.flash_attn_type = own.flash_attn_type
     params.no_perf = True
+    for name in _ROPE:  # a target whose text is stretched or bent has its drafts follow
+        setattr(params, name, getattr(own, name))
+    flash = own.flash_attn_type != llama_cpp.LLAMA_FLASH_ATTN_TYPE_DISABLED
+    check_cache_type(placement.type_v, flash, "draft_type_v")
     if placement.type_k is not None:
         params.type_k = placement.type_k
     if placement.type_v is not None:

@@ -77,7 +77,7 @@ def _plain_only(target: Any, draft: Any) -> Parts:
     )
     if draft == "none":
         return Parts()
-    if draft != "auto":
+    if draft != "auto" and not getattr(target, "where_possible", False):
         raise UnsupportedModel(f"{reason}, so nothing can be drafted for it", "use draft 'none'")
     return Parts(notes=[f"{reason}; decoding plainly"])
 

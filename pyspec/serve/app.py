@@ -71,8 +71,13 @@ def make_app(batch: Batch, serving: Serving) -> Starlette:
 
     async def models(request: Request) -> Response:
         _authorised(serving, request)
-        entry = {"id": serving.model, "object": "model", "created": 0, "owned_by": "pyspec"}
-        return _json({"object": "list", "data": [{**entry, "meta": batch.facts}]})
+        return _json({"object": "list", "data": [_model_entry(serving, batch)]})
+
+    async def model(request: Request) -> Response:
+        _authorised(serving, request)
+        if request.path_params["name"] != serving.model:
+            raise HTTPException(404, f"the model here is {serving.model}")
+        return _json(_model_entry(serving, batch))
 
     async def health(_request: Request) -> Response:
         running, waiting = batch.load
@@ -84,7 +89,8 @@ def make_app(batch: Batch, serving: Serving) -> Starlette:
 
     routes = [Route(path, _page) for path in _PAGE]
     routes += [Route(path, complete, methods=["POST"]) for path in PATHS]
-    routes += [Route("/v1/models", models), Route("/health", health), Route("/v1/health", health)]
+    routes += [Route("/v1/models", models), Route("/v1/models/{name:path}", model)]
+    routes += [Route("/health", health), Route("/v1/health", health)]
     routes += [Route("/metrics", metrics)]
     return Starlette(
         routes=routes,
@@ -92,6 +98,11 @@ def make_app(batch: Batch, serving: Serving) -> Starlette:
         exception_handlers={PyspecError: _refuse, HTTPException: _refuse, Exception: _refuse},
         lifespan=lifespan,
     )
+
+
+def _model_entry(serving: Serving, batch: Batch) -> dict[str, Any]:
+    about = {"id": serving.model, "object": "model", "created": 0, "owned_by": "pyspec"}
+    return {**about, "meta": batch.facts}
 
 
 def _middleware(serving: Serving) -> list[Middleware]:

@@ -26,6 +26,7 @@ from msgspec.structs import replace
 
 from pyspec.batch import bodies
 from pyspec.batch.jobs import Delta
+from pyspec.batch.legacy import as_function_call
 from pyspec.batch.records import CHAT, failed
 from pyspec.errors import AnswerFailed, Cancelled, EngineError, OptionError, TooManyRequests
 from pyspec.noise import derive_seed
@@ -242,6 +243,11 @@ class PendingRequest:
         """Whether a chat goes on, and no text."""
         return self.body.form == CHAT
 
+    @property
+    def older(self) -> bool:
+        """Whether it asked for functions, which came before tools."""
+        return getattr(self.body, "functions", None) is not None
+
     def frame(self, choices: list[dict[str, Any]], *, chunk: bool = False) -> dict[str, Any]:
         """A response's body around its choices, or the body of a chunk of it."""
         model = self.service.serving.model
@@ -330,7 +336,7 @@ class Choice:
             shown["logprobs"] = bodies.logprobs_of(asked.body.form, self._piece, self._likely)
         if self._details:
             self.block["tokens"] = self._details
-        return shown
+        return as_function_call(shown) if asked.older else shown
 
     # -- streamed ----------------------------------------------------------------------------------
 
@@ -359,5 +365,6 @@ class Choice:
         choice |= {"delta": delta} if asked.is_chat else {"text": delta.get("content", "")}
         if likely:
             choice["logprobs"] = bodies.logprobs_of(asked.body.form, self._piece, likely)
+        choice = as_function_call(choice) if asked.older else choice
         body = asked.frame([choice], chunk=True)
         return {**body, "tokens": details} if details else body

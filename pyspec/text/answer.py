@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from pyspec.errors import InputError
-from pyspec.text.calls.grammar import after_reasoning, calls_grammar, lazy_grammar
+from pyspec.text.calls.grammar import after_reasoning, calls_grammar, content_or_calls, lazy_grammar
 from pyspec.text.notation import Notation
 from pyspec.text.parser import AnswerParser
 from pyspec.text.parts import AnswerPart
@@ -162,14 +162,20 @@ class Speech:
     ) -> tuple[str, str | None] | None:
         """The grammar of the answer to a prompt, and a pattern of the text from which on it holds, or None for all of it.
 
-        grammar: what the content has to look like. functions: which may be called; wanted: the one that must be, or
-        "required" for any of them; parallel: False for one call at most, True for several where one must be.
+        grammar: what the content has to look like, if there is any. functions: which may be called; wanted: the one that
+        must be, or "required" for any of them; parallel: False for one call at most, True for several where one must be.
         Raises InputError.
         """
         if grammar is None and functions and wanted is None:
             return lazy_grammar(self.notation, functions, many=parallel is not False)
         start = self.start(prompt)
-        if grammar is not None:
+        if grammar is not None and functions and wanted is None:
+            text = content_or_calls(
+                self.notation, grammar, functions,
+                many=parallel is not False, start=start, token_of=self.token_of,
+            )  # fmt: skip
+            return text, None
+        if grammar is not None and not functions:
             text = after_reasoning(self.notation, grammar, start=start, token_of=self.token_of)
             return text, None
         if not functions:

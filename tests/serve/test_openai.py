@@ -252,3 +252,93 @@ def test_speculation_by_request(client):
     assert {token["source"] for token in told} <= {"target", "accepted"}
     loose = ask(client, extra_body={"speculation": {"verify": "margin", "gap": 9, "theta": 0}})
     assert loose.speculation["verification"] == "margin"
+
+
+# -- as clients of all kinds send it -------------------------------------------------------------------------------------
+
+
+def test_completions_are_raw(serve, smollm2):
+    """The prompt as it is, without a chat around it."""
+    server = serve(smollm2, n_ctx=256, parallel=1, type_k=None, type_v=None)
+    with openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as client:
+        found = client.completions.create(
+            model="x", prompt="The capital of France is", max_tokens=4
+        )
+    assert found.usage.prompt_tokens == 5
+    assert found.choices[0].text.startswith(" Paris")
+
+
+FORM = {
+    "type": "json_schema",
+    "json_schema": {
+        "name": "n",
+        "schema": {"type": "object", "properties": {"n": {"enum": [1, 2]}}, "required": ["n"]},
+    },
+}
+
+
+def test_tools_beside_a_response_format(client):
+    """As the Agents SDK, pydantic-ai and LangChain send it: the answer is of that form, or a call; a forced call is a call."""
+    options = {"tools": [TOOL], "response_format": FORM, "max_tokens": 300}
+    (choice,) = ask(client, **options).choices
+    if choice.message.tool_calls:
+        assert choice.message.tool_calls[0].function.name == TOOL["function"]["name"]
+    else:
+        assert set(json.loads(choice.message.content)) == {"n"}
+    (forced,) = ask(client, **options, tool_choice="required").choices
+    assert forced.finish_reason == "tool_calls"
+
+
+def test_numbers_that_mean_something_to_others(client):
+    """top_p 0 is the likeliest token alone; max_tokens -1 is as many as fit."""
+    assert (
+        ask(client, top_p=0, temperature=1.0).choices[0].message.content
+        == ask(client, temperature=0).choices[0].message.content
+    )
+    assert ask(client, max_tokens=-1, stop=None).usage.total_tokens >= 1024
+
+
+def test_one_model(client):
+    """By its name; another is not here."""
+    assert client.models.retrieve("tiny").id == "tiny"
+    with pytest.raises(openai.NotFoundError):
+        client.models.retrieve("gpt-4")
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_functions(client, stream):
+    """What there was before tools, sent and told in its own form."""
+    name = TOOL["function"]["name"]
+    options = {"functions": [TOOL["function"]], "function_call": {"name": name}, "max_tokens": 300}
+    answer = ask(client, **options, stream=stream)
+    if stream:
+        chunks = [chunk.choices[0] for chunk in answer if chunk.choices]
+        calls = [chunk.delta.function_call for chunk in chunks if chunk.delta.function_call]
+        assert [call.name for call in calls if call.name] == [name]
+        json.loads("".join(call.arguments or "" for call in calls))
+        assert chunks[-1].finish_reason == "function_call"
+        return
+    (choice,) = answer.choices
+    assert (choice.finish_reason, choice.message.function_call.name) == ("function_call", name)
+    said = choice.message.model_dump(exclude_none=True)
+    result = {"role": "function", "name": name, "content": "5"}
+    turns = [{"role": "user", "content": "a"}, said, result]
+    more = client.chat.completions.create(
+        model="tiny", messages=turns, functions=[TOOL["function"]], max_tokens=4
+    )
+    assert more.usage.completion_tokens <= 4
+
+
+def test_allowed_tools(client):
+    """A part of the tools, which the others are not called of; a name that is none is 400."""
+    other = {"type": "function", "function": {"name": "other", "parameters": {"type": "object"}}}
+
+    def choice(name):
+        allowed = {"mode": "required", "tools": [{"type": "function", "function": {"name": name}}]}
+        return {"type": "allowed_tools", "allowed_tools": allowed}
+
+    options = {"tools": [TOOL, other], "max_tokens": 300}
+    (found,) = ask(client, **options, tool_choice=choice("other")).choices
+    assert found.message.tool_calls[0].function.name == "other"
+    with pytest.raises(openai.BadRequestError):
+        ask(client, **options, tool_choice=choice("none of them"))

@@ -133,12 +133,37 @@ def calls_grammar(
     Raises InputError for a schema that cannot be used.
     """
     w = GrammarWriter(token_of)
-    calls = (
-        _in_channels(w, functions)
-        if notation.channels
-        else written_calls(w, notation.calls, functions, many=many)
-    )
+    calls = _any_calls(w, notation, functions, many=many)
     return w.text(f"{reasoning_first(w, notation, start)} {calls}".strip())
+
+
+def content_or_calls(
+    notation: Notation,
+    grammar: str,
+    functions: Functions,
+    *,
+    many: bool = True,
+    start: Start = "free",
+    token_of: TokenOf | None = None,
+) -> str:
+    """A grammar of an answer that is content of a grammar, or calls; as `calls_grammar` else."""
+    w = GrammarWriter(token_of)
+    calls = w.rule("calls", _any_calls(w, notation, functions, many=many))
+    content = _content(w, notation, grammar)
+    return w.text(f"{reasoning_first(w, notation, start)} ( {content} | {calls} )".strip())
+
+
+def _any_calls(w: GrammarWriter, notation: Notation, functions: Functions, *, many: bool) -> str:
+    if notation.channels:
+        return _in_channels(w, functions)
+    return written_calls(w, notation.calls, functions, many=many)
+
+
+def _content(w: GrammarWriter, notation: Notation, grammar: str) -> str:
+    body = w.include("content", grammar)
+    if not notation.channels:
+        return body
+    return f"{w.marks('<|channel|>final<|message|>', notation.marks(tools=False))} {body}"
 
 
 def lazy_grammar(
@@ -162,10 +187,7 @@ def after_reasoning(
         return grammar
     w = GrammarWriter(token_of)
     first = reasoning_first(w, notation, start)
-    body = w.include("content", grammar)
-    if notation.channels:
-        body = f"{w.marks('<|channel|>final<|message|>', notation.marks(tools=False))} {body}"
-    return w.text(f"{first} {body}")
+    return w.text(f"{first} {_content(w, notation, grammar)}")
 
 
 def reasoning_first(w: GrammarWriter, notation: Notation, start: Start) -> str:
