@@ -313,8 +313,8 @@ SCHEMA_DEPTH = 64
 SCHEMA_BYTES = 1 << 16
 """Bytes of a schema."""
 
-SMALL_SCHEMA = 4096
-"""Bytes that the converter turns into a grammar in half a second whatever they say; its time grows with the square."""
+SMALL_SCHEMA = 1024
+"""Bytes that the converter turns into a grammar in some hundredths of a second whatever they say."""
 
 MOST_REPEATS = 10_000
 """Of anything in a schema: the converter writes them all out."""

@@ -48,6 +48,12 @@ class Body(Wanted, kw_only=True):
     response_format: dict[str, Any] | None = None
     speculation: SpeculationBody | None = None
 
+    @property
+    def shaped(self) -> bool:
+        """Whether a grammar is to be made of it."""
+        tools = getattr(self, "tools", None)
+        return bool(self.grammar or self.response_format or tools)
+
     def _shared(self, name: str) -> dict[str, Any]:
         stop = [self.stop] if isinstance(self.stop, str) else self.stop
         # a negative seed means any, as clients that know llama.cpp send

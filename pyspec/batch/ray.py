@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from pyspec.batch.records import Record, Result
+from pyspec.batch.records import Record, Result, failed
 from pyspec.batch.run import Batch
 from pyspec.errors import Cancelled, EngineError, OptionError
 
@@ -33,7 +33,7 @@ SHARES = 4
 
 _LARGEST = 1024
 _DEATHS = 3
-# actors that may die in a run before it is given up
+# of actors: so many may one record cost, and so many for each worker may follow each other without a result
 _POLL_S = 0.2
 _COUNTED = ("tokens", "drafted", "verified", "accepted", "relaxed")
 
@@ -51,16 +51,20 @@ def answer(
     """A dataset with `id`, `prompt_sha256`, `text`, `finish_reason`, tokens and `error` for each row of `dataset`.
 
     Rows have the fields of `Record`: `prompt` (or `messages`), and optionally id, max_tokens and so on.
-    num_cpus, num_gpus: of each actor; a CPU has to be left for the tasks that read and write. block: records
-    that an actor is given at once; all of them / (workers x 4) if not given. arguments: as `Batch` takes them.
+    num_cpus, num_gpus: of each actor, which uses as many threads; a CPU has to be left for the tasks that read and
+    write. block: records that an actor is given at once; all of them / (workers x 4) if not given. arguments: as `Batch`
+    takes them.
     """
-    options: dict[str, Any] = {"num_cpus": num_cpus or float(arguments.get("n_threads") or 1)}
+    import ray  # noqa: PLC0415 - an extra that few install
+
+    cpus = num_cpus or float(arguments.get("n_threads") or 1)
+    options: dict[str, Any] = {"num_cpus": cpus}
     if num_gpus is not None:
         options["num_gpus"] = num_gpus
     return dataset.map_batches(
         _Actor,
-        fn_constructor_args=(model_path, arguments),
-        concurrency=workers,
+        fn_constructor_args=(model_path, {"n_threads": max(1, int(cpus)), **arguments}),
+        compute=ray.data.ActorPoolStrategy(size=workers),
         batch_size=block or block_size(dataset.count(), workers),
         batch_format="pyarrow",
         **options,
@@ -110,10 +114,14 @@ class RayBatch:
     """What `--engine ray` runs: the interface of `Batch` over actors, each of which is given blocks of records.
 
     Ray is started on this machine unless `RAY_ADDRESS` names a cluster. Model paths are those of the workers'
-    machines. A result comes as soon as its actor has it; what an actor that died had not answered goes to another.
+    machines. A result comes as soon as its actor has it; what an actor that died had not answered goes to another, a record
+    at a time, and one that ends its actor three times is its own failure. num_gpus: of each actor; None for one where the
+    cluster has any and layers go there.
     """
 
-    def __init__(self, model_path: str, *, workers: int, **arguments: Any) -> None:
+    def __init__(
+        self, model_path: str, *, workers: int, num_gpus: float | None = None, **arguments: Any
+    ) -> None:
         try:
             import ray  # noqa: PLC0415 - an extra that few install
         except ImportError:
@@ -126,6 +134,9 @@ class RayBatch:
             self._parallel = batch.parallel
         self._cancelled = False
         self._threads = int(arguments.get("n_threads") or 1)
+        self._arguments["n_threads"] = self._threads
+        self._gpus = num_gpus
+        self._died: dict[int, int] = {}
         self._counts = dict.fromkeys(_COUNTED, 0)
         self._seconds = 0.0
         self._own = False
@@ -142,6 +153,7 @@ class RayBatch:
         if not records:
             return
         self._start()
+        self._fit()
         start = perf_counter()
         size = block_size(len(records), self._workers)
         self._todo = deque(dict(records[at : at + size]) for at in range(0, len(records), size))
@@ -163,11 +175,35 @@ class RayBatch:
         self._own = True
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         quiet = {"log_to_driver": False, "logging_level": logging.ERROR}
-        if "RAY_ADDRESS" in os.environ:
+        if "RAY_ADDRESS" not in os.environ:
+            cores = max(os.cpu_count() or 1, self._workers * self._threads)
+            quiet |= {"num_cpus": cores, "include_dashboard": False}
+        try:
             ray.init(**quiet)
-            return
-        cores = max(os.cpu_count() or 1, self._workers * self._threads)
-        ray.init(num_cpus=cores, include_dashboard=False, **quiet)
+        except (OSError, RuntimeError, ValueError) as error:
+            where = os.environ.get("RAY_ADDRESS", "this machine")
+            reason = str(error).strip().partition("\n")[0][:200]
+            raise EngineError(
+                f"Ray cannot be used at {where}: {reason}", "see to RAY_ADDRESS"
+            ) from None
+
+    def _fit(self) -> None:
+        """Raise OptionError where no machine has what an actor asks for: Ray would wait for one for ever."""
+        nodes = [node["Resources"] for node in self._ray.nodes() if node.get("Alive")]
+        most = max((node.get("CPU", 0) for node in nodes), default=0)
+        if most < self._threads:
+            raise OptionError(
+                f"each worker asks for {self._threads} CPUs, and no machine of the cluster has more than {most:g}",
+                "lower -t (n_threads)",
+            )
+        gpus = max((node.get("GPU", 0) for node in nodes), default=0)
+        if self._gpus is None:
+            self._gpus = 1.0 if gpus and self._arguments.get("n_gpu_layers") != 0 else 0.0
+        if self._gpus > gpus:
+            raise OptionError(
+                f"each worker asks for {self._gpus:g} GPUs, and no machine of the cluster has more than {gpus:g}",
+                "lower num_gpus",
+            )
 
     def _spread(self) -> Iterator[Result]:
         """Give each actor a block, and another one when it has answered that."""
@@ -185,19 +221,35 @@ class RayBatch:
                     self._give(blocks.pop(stream)[0])
                 except ray.exceptions.RayActorError as error:
                     deaths += 1
-                    if deaths > _DEATHS:
+                    if deaths > _DEATHS * self._workers:
                         raise EngineError(f"{deaths} Ray actors died: {error}") from None
-                    self._todo.append(blocks.pop(stream)[1])
+                    yield from self._again(blocks.pop(stream)[1])
                     self._give()
                 else:
+                    deaths = 0
                     blocks[stream][1].pop(result.index)
                     yield result
+
+    def _again(self, left: dict[int, Record]) -> Iterator[Result]:
+        """What an actor that died leaves goes back, each record alone; the result of one that has cost too many."""
+        if len(left) > 1:
+            self._todo.extend({index: record} for index, record in left.items())
+            return
+        for index, record in left.items():
+            self._died[index] = self._died.get(index, 0) + 1
+            if self._died[index] < _DEATHS:
+                self._todo.append(left)
+            else:
+                error = EngineError(f"its worker died {_DEATHS} times")
+                yield failed(index, record, error)
 
     def _give(self, actor: Any = None) -> None:
         """The next block, if there is one, to this actor or to a new one."""
         if self._todo:
             if actor is None:
-                make = self._ray.remote(num_cpus=self._threads)(_Actor).remote
+                make = self._ray.remote(num_cpus=self._threads, num_gpus=self._gpus or 0)(
+                    _Actor
+                ).remote
                 actor = make(self._model, self._arguments)
             block = self._todo.popleft()
             method = actor.answer.options(num_returns="streaming")

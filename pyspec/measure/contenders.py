@@ -236,14 +236,14 @@ def llama_server(program: Path | str, model: Path | str, options: Sequence[str])
 class ServerProcess:
     """A server on 127.0.0.1 with a page /health, ready when made. Raises PeerMissing where it does not start.
 
-    command: what starts it, but for host and port.
+    command: what starts it, but for host and port. url: where it is.
     """
 
     def __init__(self, command: Sequence[str]) -> None:
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             host, port = probe.getsockname()
-        self._url = f"http://{host}:{port}"
+        self.url = f"http://{host}:{port}"
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 - closed in close()
         where = ["--host", host, "--port", str(port)]
         self._process = subprocess.Popen([*command, *where], stdout=self._log, stderr=self._log)
@@ -261,7 +261,7 @@ class ServerProcess:
                 raise PeerMissing(f"the server ended: {self._last_line()}")
             with (
                 contextlib.suppress(OSError, HTTPException),
-                _WEB.open(f"{self._url}/health", timeout=5),
+                _WEB.open(f"{self.url}/health", timeout=5),
             ):
                 return
             time.sleep(0.1)
@@ -274,7 +274,7 @@ class ServerProcess:
 
     def lines(self, path: str, body: dict[str, Any]) -> Iterator[bytes]:
         """The lines of an answer as they come. Raises EngineError."""
-        asked = Request(self._url + path, json.dumps(body).encode(), _JSON)  # noqa: S310 - its own
+        asked = Request(self.url + path, json.dumps(body).encode(), _JSON)  # noqa: S310 - its own
         try:
             with _WEB.open(asked, timeout=_ANSWER_S) as response:
                 yield from response

@@ -51,8 +51,11 @@ _STOP_S = 0.2
 MAX_N = 16
 """Most choices of one request."""
 
-MOST_CHECKS = 32
-"""Requests whose grammar is being tried or waits for that."""
+LIGHT = 1 << 15
+"""Bytes of a request that is prepared at once; a larger one, or one with a grammar or a schema, waits for its turn."""
+
+MOST_HEAVY = 32
+"""Requests that are prepared or wait for that turn."""
 
 
 @dataclass(frozen=True)
@@ -80,7 +83,7 @@ class Service:
         self.piece = piece_reader(batch.vocab)
         self._most = batch.parallel + serving.queue
         self._count = count(1)
-        self._checking, self._checks = 0, ThreadPoolExecutor(2, "pyspec-grammar")
+        self._preparing, self._heavy = 0, ThreadPoolExecutor(2, "pyspec-heavy")
         self._loop: asyncio.AbstractEventLoop
         self._open: dict[int, tuple[Job, Callable[[Delta], None]]] = {}
         self._deltas: deque[tuple[int, Delta]] = deque()
@@ -103,8 +106,10 @@ class Service:
         n = _choices(body)
         if body.n_prompts * n > self._most:
             raise TooManyRequests(f"{body.n_prompts * n} answers are asked for at once")
-        jobs = await asyncio.to_thread(self._jobs, body, name)
-        await self._check(jobs[0])
+        if len(data) > LIGHT or body.shaped:
+            jobs = await self._heavily(self._checked, body, name)
+        else:
+            jobs = await asyncio.to_thread(self._jobs, body, name)
         if len(self._open) + len(jobs) > self._most:
             raise TooManyRequests("too many requests are waiting", "try again in a moment")
         prefix = "chatcmpl" if body.form == CHAT else "cmpl"
@@ -116,18 +121,15 @@ class Service:
         self._wake.set()
         return asked
 
-    async def _check(self, job: Job) -> None:
-        """Raise InputError for a grammar that cannot be used; few at once are tried, so that they leave other work its time."""
-        if job.grammar is None:
-            return
-        if self._checking >= MOST_CHECKS:
-            raise TooManyRequests("too many grammars are waiting", "try again in a moment")
-        self._checking += 1
+    async def _heavily(self, work: Callable[..., list[Job]], *given: Any) -> list[Job]:
+        """Do what may take long, few at once: what others ask for does not wait for it. Raises TooManyRequests."""
+        if self._preparing >= MOST_HEAVY:
+            raise TooManyRequests("too many large requests are waiting", "try again in a moment")
+        self._preparing += 1
         try:
-            work = partial(check_grammar, job.grammar, self.batch.target)
-            await self._loop.run_in_executor(self._checks, work)
+            return await self._loop.run_in_executor(self._heavy, partial(work, *given))
         finally:
-            self._checking -= 1
+            self._preparing -= 1
 
     def drop(self, asked: PendingRequest) -> None:
         """Nobody reads these answers any more."""
@@ -143,7 +145,7 @@ class Service:
             self.batch.cancel()
             self._wake.set()
             await asyncio.to_thread(self._thread.join, _STOP_S)
-        self._checks.shutdown(wait=False, cancel_futures=True)
+        self._heavy.shutdown(wait=False, cancel_futures=True)
 
     def _flush(self) -> None:
         self._flush_due = False  # before the rest: what comes now wakes the loop again
@@ -183,6 +185,13 @@ class Service:
             self._post(job.index, Delta(result=failed(job.index, job.record, failure)))
 
     # -- in any thread -----------------------------------------------------------------------------
+
+    def _checked(self, body: Any, name: str) -> list[Job]:
+        """Jobs whose grammar is known to be usable. Raises InputError."""
+        jobs = self._jobs(body, name)
+        if jobs[0].grammar is not None:
+            check_grammar(jobs[0].grammar, self.batch.target)
+        return jobs
 
     def _jobs(self, body: Any, name: str) -> list[Job]:
         alternatives = body.alternatives

@@ -116,3 +116,35 @@ def test_datasets_in_and_out(arguments, open_batch, tiny_target, tmp_path):
         row["id"]: row["text"] for row in ray.data.read_parquet(str(tmp_path / "out")).iter_rows()
     }
     assert found == {result.id: result.text for result in local}
+
+
+def test_more_cpus_than_any_machine_has_is_an_error(arguments, tiny_target):
+    """Ray would wait for such a machine for ever, without a word."""
+    from pyspec.errors import OptionError
+
+    many = {**arguments, "n_threads": 4}
+    with (
+        RayBatch(str(tiny_target), workers=1, **many) as batch,
+        pytest.raises(OptionError, match="asks for 4 CPUs"),
+    ):
+        list(batch.run_indexed([(0, Record(id="a", prompt="a"))]))
+
+
+def test_a_record_that_ends_its_worker_fails_alone(arguments, tiny_target, monkeypatch):
+    """The others are answered, however many workers it costs."""
+    import pyspec.batch.ray as module
+
+    class Mortal(module._Actor):
+        def answer(self, records):
+            for index, record in records:
+                if record.prompt == "poison":
+                    os._exit(1)
+                yield from super().answer([(index, record)])
+
+    monkeypatch.setattr(module, "_Actor", Mortal)
+    records = [Record(id=str(i), prompt="poison" if i == 3 else f"a{i}") for i in range(8)]
+    with RayBatch(str(tiny_target), workers=1, **arguments) as batch:
+        found = {result.index: result for result in batch.run_indexed(list(enumerate(records)))}
+    assert sorted(found) == list(range(8))
+    assert [i for i, result in found.items() if result.error] == [3]
+    assert "died 3 times" in found[3].error.message

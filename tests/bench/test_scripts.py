@@ -10,7 +10,7 @@ import pytest
 BENCH = Path(__file__).parents[2] / "bench"
 TESTED = {
     "batch", "pages", "stretch", "grid", "replay", "serve", "signals", "parity", "structured", "overhead",
-    "accepted", "everyday", "noise", "common",  # with all the others
+    "accepted", "everyday", "hostile", "noise", "common",  # with all the others
 }  # fmt: skip
 
 
@@ -182,3 +182,26 @@ def test_everyday_prompts_are_run_in_pairs(script, monkeypatch, tmp_path, capsys
     assert rows[2][2] == "1.500, lowest 1.500, 0 under 0.97"
     assert [("none" in words) for _, words in asked[:4]] == [True, False, False, True]
     assert all(words[-2:] == ("-t", "1") or "none" in words for _, words in asked)
+
+
+def test_hostile_tells_the_longest_wait_beside_each_attack(script, tiny_ascii, capsys) -> None:
+    """A row a kind of attack, and how its requests ended."""
+    few = [
+        "--seconds",
+        "0.2",
+        "--lead",
+        "0.2",
+        "--attackers",
+        "1",
+        "--only",
+        "ends nowhere",
+        "--ctx",
+        "512",
+    ]
+    script("hostile").main([str(tiny_ascii), "--threads", "1", *few])
+    rows = capsys.readouterr().out.splitlines()
+    assert [row.split(" | ")[0] for row in rows[2:4]] == [
+        "| nothing",
+        "| grammar that ends nowhere",
+    ]
+    assert rows[-1].startswith("waits over 1000 ms: ")

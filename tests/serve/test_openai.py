@@ -187,7 +187,7 @@ def test_tool_that_may_be_called(client):
         {"n": 1000},
         {"stop": [""]},
         {"max_tokens": -5},
-        {"top_p": 0},
+        {"top_p": -1},
         {"logprobs": True, "top_logprobs": 50},
         {"logit_bias": {"99999999": 1}},
         {"response_format": {"type": "nonsense"}},
@@ -331,7 +331,7 @@ def test_functions(client, stream):
 
 def test_allowed_tools(client):
     """A part of the tools, which the others are not called of; a name that is none is 400."""
-    other = {"type": "function", "function": {"name": "other", "parameters": {"type": "object"}}}
+    other = {"type": "function", "function": {**TOOL["function"], "name": "other"}}
 
     def choice(name):
         allowed = {"mode": "required", "tools": [{"type": "function", "function": {"name": name}}]}

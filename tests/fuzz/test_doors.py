@@ -1,0 +1,141 @@
+"""What strangers send, at random: bodies of requests and grammars are answered or refused, and nothing else happens.
+
+PYSPEC_FUZZ_DOORS is how many of each; 300 if not set.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from pyspec.batch import Batch
+from pyspec.batch.bodies import read_body, records_of
+from pyspec.batch.jobs import Job
+from pyspec.errors import PyspecError
+from pyspec.grammar import masks
+from pyspec.grammar.masks import GrammarHost
+from pyspec.sampling import bounded
+
+COUNT = int(os.environ.get("PYSPEC_FUZZ_DOORS", "300"))
+many = settings(
+    max_examples=COUNT,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
+)
+
+
+def words(text: str) -> list[str]:
+    """The words of a text."""
+    return text.split(" ")
+
+
+WORDS = words(
+    "user assistant system tool function developer auto none required text json_object json_schema object array string "
+    "integer name f type properties anyOf $ref #/$defs/a allowed_tools root a"
+)
+scalars = (
+    st.none()
+    | st.booleans()
+    | st.integers(-3, 2**33)
+    | st.floats()
+    | st.sampled_from(WORDS)
+    | st.text(max_size=6)
+)
+values = st.recursive(
+    scalars,
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.sampled_from(WORDS) | st.text(max_size=4), inner, max_size=4)
+    ),
+    max_leaves=8,
+)
+FIELDS = words(
+    "model stop n stream stream_options response_format speculation max_tokens max_completion_tokens seed grammar temperature "
+    "top_k top_p min_p repeat_penalty presence_penalty frequency_penalty logit_bias logprobs top_logprobs tools tool_choice "
+    "parallel_tool_calls functions function_call"
+)
+functions = st.fixed_dictionaries({"name": st.just("f")}, optional={"parameters": values})
+tools = st.lists(st.fixed_dictionaries({"function": functions | values}) | values, max_size=3)
+calls = st.lists(
+    st.fixed_dictionaries(
+        {"function": functions | values | st.just({"name": "f", "arguments": "{"})}
+    )
+    | values,
+    max_size=2,
+)
+turns = st.fixed_dictionaries(
+    {"role": st.sampled_from(WORDS), "content": st.text(max_size=5) | values},
+    optional={"tool_calls": calls | values, "function_call": values},
+)
+chats = st.fixed_dictionaries(
+    {"messages": st.lists(turns | values, max_size=4) | values},
+    optional={**dict.fromkeys(FIELDS, values), "tools": tools, "functions": tools},
+)
+texts = st.fixed_dictionaries(
+    {"prompt": st.text(max_size=5) | values}, optional=dict.fromkeys(FIELDS, values)
+)
+
+
+@pytest.fixture(scope="module")
+def batch(tiny_ascii: Path) -> Iterator[Batch]:
+    """What a server stands on."""
+    with Batch(str(tiny_ascii), draft="none", n_ctx=256, parallel=1, n_threads=1) as made:
+        yield made
+
+
+def understand(batch: Batch, path: str, body: Any) -> None:
+    """As far as a request goes before a model sees it."""
+    data = json.dumps(body, allow_nan=False, default=str).encode("utf-8", "surrogatepass")
+    with suppress(PyspecError):
+        read = read_body(path, data)
+        for record in records_of(read, "fuzz"):
+            assert isinstance(batch.jobs.job(0, record), Job)
+
+
+def finite(value: Any) -> Any:
+    """JSON has no NaN."""
+    try:
+        json.dumps(value, allow_nan=False)
+    except ValueError:
+        return msgspec.json.decode(msgspec.json.encode(value))
+    return value
+
+
+@many
+@given(body=chats)
+def test_chats(batch: Batch, body: Any) -> None:
+    """Of any shape."""
+    understand(batch, "/v1/chat/completions", finite(body))
+
+
+@many
+@given(body=texts)
+def test_completions(batch: Batch, body: Any) -> None:
+    """Of any shape."""
+    understand(batch, "/v1/completions", finite(body))
+
+
+PIECES = words(
+    'root ::= | a ( ) * + ? {3} {2,} {0,9} [a-c] [^x] . "ab" "\\"" \\ \n \n b ::= b root #c < > <[3]> !<[4]> {999} ((('
+)
+grammars = st.lists(st.sampled_from(PIECES), max_size=24).map(" ".join) | st.text(max_size=30)
+
+
+@pytest.mark.skipif(not masks.ISOLATED, reason="processes cannot be copied here")
+@many
+@given(text=grammars)
+def test_grammars(batch: Batch, text: str) -> None:
+    """Used or refused; the process of the others lives on."""
+    host = GrammarHost.of(batch.target)
+    with suppress(PyspecError):
+        host.check(bounded("root ::= " + text))
+    assert host._child is None or host._child.poll() is None
