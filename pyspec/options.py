@@ -75,6 +75,12 @@ class AnswerOptions:
     drafting: Drafting = "all"
     progress: Callable[[int, int], None] | None = None
 
+    @staticmethod
+    def plain_block() -> dict[str, Any]:
+        """The `speculation` block of an answer that llama-cpp-python itself makes, as with `logits_all`."""
+        names = {"draft": "none", "companion": "none", "verification": "strict"}
+        return {**Tally().as_dict(), **names}
+
     @property
     def shaped(self) -> bool:
         """Whether rows that are sampled from are not the raw rows, so that no token may be relaxed."""
@@ -195,9 +201,3 @@ def _slowness(table: Sequence[float], choice: Mapping[str, Any]) -> float:
     if not said or sum(lengths.values()) < choice["rounds"] or not choice["ms_target"]:
         return 1.0
     return float(choice["ms_target"] / said)
-
-
-def plain_block() -> dict[str, Any]:
-    """The block of an answer that llama-cpp-python itself makes, as with `logits_all`."""
-    names = {"draft": "none", "companion": "none", "verification": "strict"}
-    return {**Tally().as_dict(), **names}

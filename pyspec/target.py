@@ -15,7 +15,7 @@ from typing import Any
 import llama_cpp
 
 from pyspec.errors import ContextOverflow, EngineError, ModelInvalid
-from pyspec.limits import check_cache_type, check_overrides, check_ranges
+from pyspec.limits import check_loading, check_overrides
 from pyspec.offload import (
     AUTO,
     asked_layers,
@@ -93,8 +93,7 @@ class TargetLlama(llama_cpp.Llama):  # type: ignore[misc]  # llama_cpp is untype
         layers = kwargs.get("n_gpu_layers", 0)
         self.fits_itself = layers == AUTO
         kwargs["n_gpu_layers"] = asked_layers(layers)
-        check_ranges(kwargs)
-        check_cache_type(kwargs.get("type_v"), bool(kwargs.get("flash_attn")))
+        check_loading(kwargs)
         embedding, vocab_only = (bool(kwargs.get(mode)) for mode in ("embedding", "vocab_only"))
         if not vocab_only:
             refuse_other_kinds(Path(model_path), embedding=embedding)
