@@ -83,7 +83,7 @@ class Generation(Mirror):
         self.piece = piece_reader(self._model.vocab)
         self.verification = verification
         self._policies: dict[tuple[Length, Verification, Draw], LengthPolicy] = {}
-        self.last_speculation: dict[str, Any] = {}
+        self.last_speculation = AnswerOptions.plain_block() if self._plain else {}
         self.last_timings: dict[str, float] = {}
         if not self._plain:
             devices = None if draft_devices is None else parse_devices(draft_devices)
