@@ -55,8 +55,6 @@ def answer(
     write. block: records that an actor is given at once; all of them / (workers x 4) if not given. arguments: as `Batch`
     takes them.
     """
-    import ray  # noqa: PLC0415 - an extra that few install
-
     cpus = num_cpus or float(arguments.get("n_threads") or 1)
     options: dict[str, Any] = {"num_cpus": cpus}
     if num_gpus is not None:
@@ -64,7 +62,7 @@ def answer(
     return dataset.map_batches(
         _Actor,
         fn_constructor_args=(model_path, {"n_threads": max(1, int(cpus)), **arguments}),
-        compute=ray.data.ActorPoolStrategy(size=workers),
+        concurrency=workers,
         batch_size=block or block_size(dataset.count(), workers),
         batch_format="pyarrow",
         **options,
