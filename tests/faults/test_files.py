@@ -182,16 +182,14 @@ def test_09_file_that_changes_while_a_command_reads(tmp_path: Path) -> None:
 def test_10_hostile_template(
     template: str, tmp_path: Path, command: Callable[..., tuple[int, str]]
 ) -> None:
-    """It is no harm to load; a chat that needs it is one error, the model goes on, and another template may be given."""
+    """It is no harm to load; a chat that needs it is one error, and the model goes on."""
     path = tmp_path / "m.gguf"
     path.write_bytes(changed(_set("tokenizer.chat_template", STR, template)))
     with load(path) as llm:
         with pytest.raises(TemplateError):
             llm.create_chat_completion([{"role": "user", "content": "a"}])
         assert llm.create_completion("a", max_tokens=1)
-    code, said = command(path)
-    assert (code, "chat template cannot be used" in said) == (1, True)
-    assert command(path, "--chat-template", "none")[0] == 0
+    assert command(path)[0] == 0
 
 
 def test_11_another_vocabulary(
