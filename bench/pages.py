@@ -2,7 +2,7 @@
 
     python bench/pages.py    in the repository's root
 
-The README's tables stand between `<!-- results -->` and `<!-- /results -->`, and the same with rules; that of models/README.md
+The README's table stands between `<!-- results -->` and `<!-- /results -->`, and the same with rules in METHODS.md; that of models/README.md
 between `<!-- drafts -->` and `<!-- /drafts -->`. A number in a text is written `<!--= default/strict/mean -->1.15<!--/-->`:
 folder, mode and figure. Figures of `pyspec bench` are mean (geometric, over categories, times plain), best, worst, rate (tokens a
 second) and first (ms); of `pyspec quality` nats and distinct over the control, with intervals, and gain (tokens a verify, %); of
@@ -50,7 +50,7 @@ DRAFTS_HEAD = [
     "steps 1, 2, 3, 4",
 ]
 RULES_HEAD = ["The margin rule", "more tokens a verify", "nats a token", "distinct-4", "looped answers", "worse in"]  # fmt: skip
-PAGES = ("README.md", "ARCHITECTURE.md", "models/README.md")
+PAGES = ("README.md", "METHODS.md", "DEVICES.md", "ARCHITECTURE.md", "models/README.md")
 """Texts with figures: each is made from results, or is no measurement (`tests/bench/test_claims.py`)."""
 
 FEWEST = 3

@@ -79,10 +79,11 @@ def test_redrawing_gives_the_same_files(pages, folder: Path) -> None:
     assert {p: p.read_bytes() for p in folder.rglob("*") if p.is_file()} == before
 
 
-def test_the_readme_shows_the_results_of_this_repository(pages) -> None:
-    """Its table and its numbers are those of bench/results."""
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
-    assert pages.filled(text, ROOT / "bench" / "results") == text
+def test_the_pages_show_the_results_of_this_repository(pages) -> None:
+    """Their tables and their numbers are those of bench/results."""
+    for page in pages.PAGES:
+        text = (ROOT / page).read_text(encoding="utf-8")
+        assert pages.filled(text, ROOT / "bench" / "results") == text, page
 
 
 def test_one_command_makes_every_result() -> None:
