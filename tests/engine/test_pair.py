@@ -165,8 +165,10 @@ def test_types_of_the_cache(name: str, tmp_path: Path) -> None:
 LOOPS = "import time\nwhile True: time.sleep(1)"
 
 LOADS = """
+import signal
 import sys
 from pathlib import Path
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a run in the background ignores it
 from pyspec.store import check
 check.run_child("x", [], script=Path(sys.argv[1]))
 """
