@@ -178,7 +178,7 @@ def plain_speed(report: Report, policy: LengthPolicy) -> PlainSpeed | None:
         table = [sum(times) / len(ends) for times in zip(*map(target.table, ends))]
         ms = table[1] * _slowness(table, choice) + policy.plain_aside
         return PlainSpeed(ms, "curve") if ms > 0.0 else None
-    if choice["rounds_plain"] >= _FEWEST and choice["ms_plain"]:
+    if choice.get("rounds_plain", 0) >= _FEWEST and choice["ms_plain"]:
         return PlainSpeed(choice["ms_plain"] / choice["rounds_plain"], "rounds")
     return None
 

@@ -82,7 +82,9 @@ def test_bias_moves_the_choice(open_plain, tiny_target):
 
 def test_top_k_1_is_the_argmax(open_plain, tiny_target):
     """Sampling from one token is greedy."""
-    chain = build_chain(Sampling(temperature=2.0, top_k=1, seed=1), open_plain(tiny_target))
+    chain = build_chain(
+        Sampling(temperature=2.0, top_k=1, seed=1, noise="llama.cpp"), open_plain(tiny_target)
+    )
     rng = np.random.default_rng(0)
     for _ in range(20):
         row = rng.standard_normal(32)
@@ -96,7 +98,8 @@ def test_seeds_repeat(open_plain, tiny_target):
     draws = []
     for seed in (1, 1, 2):
         chain = build_chain(
-            Sampling(temperature=1.0, top_k=0, top_p=1.0, min_p=0.0, seed=seed), llm
+            Sampling(temperature=1.0, top_k=0, top_p=1.0, min_p=0.0, seed=seed, noise="llama.cpp"),
+            llm,
         )
         draws.append([chosen(chain, row) for _ in range(20)])
         chain.close()

@@ -186,7 +186,7 @@ def load(lc: Any, path: str, overrides: bytes) -> Any:
     """The model without its weights, or null; overrides: an array of llama.cpp's structs, or nothing."""
     lc.llama_backend_init()
     params = lc.llama_model_default_params()
-    params.vocab_only, params.n_gpu_layers = True, 0
+    params.vocab_only, params.n_gpu_layers, params.use_extra_bufts = True, 0, False
     if overrides:
         kind = lc.llama_model_kv_override
         count = len(overrides) // ctypes.sizeof(kind)

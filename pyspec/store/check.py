@@ -314,7 +314,7 @@ def run_child(
     timeout: float | None = None,
     on_line: Callable[[str], None] | None = None,
     gpu: bool = False,
-    script: Path = _SCRIPT,
+    script: Path | None = None,
 ) -> ChildExit:
     """Does a task of `_child.py`, or of another script; its last line of output is `{"ok": bool, "error": str}`.
 

@@ -6,7 +6,7 @@ import csv
 import io
 
 import pytest
-from batch.test_output import Fake, go
+from fake_batch import Fake, go
 
 from pyspec.errors import InputError, ResumeMismatch
 

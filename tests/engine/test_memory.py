@@ -16,7 +16,7 @@ from pyspec.rules import Strict
 from pyspec.sampling import Sampling
 
 PROMPT = [tiny.A, tiny.A + 1, tiny.A + 2]
-SAMPLED = Sampling(temperature=1.0, seed=4)
+SAMPLED = Sampling(temperature=1.0, seed=4, noise="llama.cpp")
 
 
 @pytest.fixture(params=[True, False], ids=["full-cache", "window-cache"])

@@ -220,6 +220,7 @@ def by_chat(llm: TargetLlama, messages: list[Any], _tools: Any) -> list[int]:
     for question, answer in zip_longest(said[::2], said[1::2]):
         talk.exchanges.append(Exchange(question, None if answer is None else Reply(answer)))
     model = LlamaChat.__new__(LlamaChat)
+    model.thinking = True
     model.template, model._begun = ChatTemplate.of(llm), None
     return model.prompt(talk.messages())
 

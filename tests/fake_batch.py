@@ -1,0 +1,60 @@
+"""A batch that answers at once, and a way through its files: for tests of what goes in and what comes out."""
+
+from __future__ import annotations
+
+import pytest
+
+from pyspec.batch.output import FileRun, open_output
+from pyspec.batch.reading import Reading, find_sources, read_sources
+from pyspec.batch.records import Failure, Result
+
+
+class Fake:
+    """Answers records at once, last one first; those that contain "bad" fail."""
+
+    def __init__(self, **identity):
+        self.asked = []
+        self._identity = {"target": "t", **identity}
+
+    def identity(self):
+        """One fact."""
+        return self._identity
+
+    def stats(self):
+        """None."""
+        return {}
+
+    def run_indexed(self, records):
+        """Results in reverse."""
+        for i, record in reversed(list(records)):
+            self.asked.append(i)
+            error = Failure("InputError", "bad") if "bad" in record.prompt else None
+            text = "" if error else record.prompt.upper()
+            yield Result(index=i, id=record.id, prompt_sha256=record.sha256, text=text, error=error)
+
+
+@pytest.fixture
+def go(tmp_path):
+    """Runs `inputs` into `out` with a Fake; returns it and its summary."""
+
+    def go_(
+        inputs, out, per="line", fake=None, stop_after=None, overwrite=False, column=None, **options
+    ):
+        sources = find_sources([str(tmp_path / name) for name in inputs])
+        reading = Reading(per, column=column)
+        records = list(read_sources(sources, reading))
+        fake = fake or Fake()
+        output = open_output(str(tmp_path) + "/" + out, sources, reading, overwrite=overwrite)
+        with FileRun(fake, records, output, **options) as run:
+            seen = []
+
+            def report(result):
+                seen.append(result)
+                if len(seen) == stop_after:
+                    raise KeyboardInterrupt
+
+            run.answer(report)
+            run.assemble()
+        return fake, run.summary
+
+    return go_
