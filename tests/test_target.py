@@ -92,13 +92,13 @@ def test_drafts_follow(
     from pyspec.engine import models
 
     seen = []
-    make = models._model_params
 
-    def watched(*args: Any) -> Any:
-        seen.append(make(*args))
-        return seen[-1]
+    class Watched(models._Loading):
+        def __init__(self, *args: Any) -> None:
+            super().__init__(*args)
+            seen.append(self.params)
 
-    monkeypatch.setattr(models, "_model_params", watched)
+    monkeypatch.setattr(models, "_Loading", Watched)
     for word in ("on", "off"):
         options = {**PLAIN, "draft": str(tiny_draft), "trust": True, "extra_buffers": word}
         SpeculativeLlama(str(tiny_target), companion="none", **options).close()

@@ -263,6 +263,10 @@ def read_eagle3(draft: Path, target: TargetShape) -> States:
         raise _mismatch(header, f"it reads states {hidden} wide, the target's are {target.n_embd}")
     if header.of_arch("embedding_length_out") not in (None, width):
         raise _damaged(header, "gives states of another width than it works with")
+    if (
+        header.of_arch("attention.causal") is False
+    ):  # llama.cpp ends the process for texts beyond one batch
+        raise _damaged(header, "looks at tokens that are still to come")
     if _whole(header, "block_count") != 1:
         raise _damaged(header, "has more than one layer")
     _check_ends(header, width, target)

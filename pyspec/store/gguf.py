@@ -327,10 +327,9 @@ def _nbytes(c: Cursor, what: str, shape: tuple[int, ...], kind: int) -> int:
             raise c.bad(f"{what} has a dimension of {n}")
         elements *= n
     block = GGML_TYPES[kind]
-    if (shape[0] if shape else 1) % block.elements:
-        raise c.bad(
-            f"{what} has rows of {shape[0]}, no multiple of {block.name}'s {block.elements}"
-        )
+    row = shape[0] if shape else 1
+    if row % block.elements:
+        raise c.bad(f"{what} has rows of {row}, no multiple of {block.name}'s {block.elements}")
     nbytes = elements // block.elements * block.bytes
     if max(elements, nbytes) > INT64_MAX:
         raise c.bad(f"{what} has a shape whose size overflows")

@@ -57,8 +57,14 @@ class ChatCompletion:
         self, *, stream: bool, grammar: Any, response_format: Mapping[str, Any] | None, **rest: Any
     ) -> Any:
         """The result, or its chunks. grammar: a `LlamaGrammar`; response_format: of OpenAI; both shape the content."""
-        text = _format_grammar(response_format) or (grammar and grammar._grammar)  # noqa: SLF001
-        shape = self._llama.speech.shape(self._prompt, text, self._functions, self._wanted)
+        text = _format_grammar(response_format)
+        functions = self._functions
+        if text is None and grammar is not None:
+            text = grammar._grammar  # noqa: SLF001
+            functions = (
+                functions if self._wanted else None
+            )  # the caller's own grammar is all that may be said
+        shape = self._llama.speech.shape(self._prompt, text, functions, self._wanted)
         with self._llama.binding(hears=self._hears):
             made = self._llama.create_completion(
                 prompt=list(self._prompt),

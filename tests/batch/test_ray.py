@@ -142,7 +142,7 @@ def test_a_record_that_ends_its_worker_fails_alone(arguments, tiny_target, monke
                 yield from super().answer([(index, record)])
 
     monkeypatch.setattr(module, "_Actor", Mortal)
-    records = [Record(id=str(i), prompt="poison" if i == 3 else f"a{i}") for i in range(8)]
+    records = [Record(id=str(i), prompt="poison" if i == 3 else "ab" * (i + 1)) for i in range(8)]
     with RayBatch(str(tiny_target), workers=1, **arguments) as batch:
         found = {result.index: result for result in batch.run_indexed(list(enumerate(records)))}
     assert sorted(found) == list(range(8))

@@ -65,7 +65,10 @@ def test_chat(both, tiny_ascii, stream):
     messages = [SystemMessage(content="be brief"), HumanMessage(content="say abc abc")]
 
     def client():
-        model = ChatLlamaCpp(model_path=str(tiny_ascii), **OPTIONS)
+        model = ChatLlamaCpp(
+            model_path=str(tiny_ascii),
+            **{**OPTIONS, "model_kwargs": {"flash_attn": True, "chat_format": "llama-2"}},
+        )
         if stream:
             return counted(model, "".join(str(chunk.content) for chunk in model.stream(messages)))
         return counted(model, model.invoke(messages).content)

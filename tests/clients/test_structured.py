@@ -23,7 +23,7 @@ def test_outlines_json(both, tiny_ascii):
     from outlines.types import JsonSchema
 
     def client():
-        llm = llama_cpp.Llama(str(tiny_ascii), **OPTIONS)
+        llm = llama_cpp.Llama(str(tiny_ascii), chat_format="llama-2", **OPTIONS)
         model = outlines.from_llamacpp(llm)
         text = model("abcabd", JsonSchema(json.dumps(SCHEMA)), max_tokens=60, temperature=0.0)
         return text, accepted(llm)
@@ -41,7 +41,7 @@ def test_outlines_choice_and_stream(both, tiny_ascii):
     from typing import Literal
 
     def client():
-        llm = llama_cpp.Llama(str(tiny_ascii), **OPTIONS)
+        llm = llama_cpp.Llama(str(tiny_ascii), chat_format="llama-2", **OPTIONS)
         generator = outlines.Generator(
             outlines.from_llamacpp(llm), Literal["abcabd", "abcxyz", "zzz"]
         )

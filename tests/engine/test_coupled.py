@@ -104,7 +104,7 @@ class Source:
         layout = Layout(padded(64 * n_seq))
         self.contexts = self._stack.enter_context(closing(Contexts(models, n_seq, 64, layout)))
         self.sampling = sampling
-        made = Constraint(models.target, grammar) if grammar else None
+        made = Constraint(grammar) if grammar else None
         self.chains = [build_chain(sampling, models.target, made) for _ in range(n_seq)]
         self.drafted = self.accepted = 0
 

@@ -370,3 +370,13 @@ def test_zero_size_tensors_are_no_overlap(tmp_path: Path) -> None:
     path = tmp_path / "zero.gguf"
     path.write_bytes(made.build())
     assert read_header(path).tensors[1].nbytes == 0
+
+
+def test_a_quantised_tensor_without_dimensions_is_refused(tmp_path: Path) -> None:
+    """One number is no multiple of a block; found by random edits."""
+    made = tiny_llama()
+    made.tensors.insert(1, Tensor("scalar", (), type=8))  # Q8_0
+    path = tmp_path / "scalar.gguf"
+    path.write_bytes(made.build())
+    with pytest.raises(ModelError, match="rows of 1"):
+        read_header(path)
