@@ -2,8 +2,8 @@
 
     python bench/pages.py    in the repository's root
 
-The README's table stands between `<!-- results -->` and `<!-- /results -->`, and the same with rules in METHODS.md; that of models/README.md
-between `<!-- drafts -->` and `<!-- /drafts -->`. A number in a text is written `<!--= default/strict/mean -->1.15<!--/-->`:
+The README's table stands between `<!-- results -->` and `<!-- /results -->`, and the same with rules in METHODS.md; that of
+models/README.md between `<!-- drafts -->` and `<!-- /drafts -->`. A number in a text is written `<!--= default/strict/mean -->1.15<!--/-->`:
 folder, mode and figure. Figures of `pyspec bench` are mean (geometric, over categories, times plain), best, worst, rate (tokens a
 second) and first (ms); of `pyspec quality` nats and distinct over the control, with intervals, and gain (tokens a verify, %); of
 drafts what `python -m pyspec.models.recipe.evaluate --json` wrote. All other figures are in the tables.

@@ -58,7 +58,7 @@ class ChatCompletion:
     ) -> Any:
         """The result, or its chunks. grammar: a `LlamaGrammar`; response_format: of OpenAI; both shape the content."""
         text = _format_grammar(response_format)
-        functions = self._functions
+        functions: dict[str, Any] | None = self._functions
         if text is None and grammar is not None:
             text = grammar._grammar  # noqa: SLF001
             functions = (
