@@ -16,6 +16,7 @@ import msgspec
 import numpy as np
 from llama_cpp.llama_speculative import LlamaDraftModel
 
+from pyspec.offload import Placed, count_placeable
 from pyspec.target import TargetLlama
 from pyspec.text.tokenizer import Alphabet, piece_reader
 from pyspec.tokens import common_prefix
@@ -232,9 +233,10 @@ class TranslatedDrafter(Drafter):
         self._ids: list[int] = list(self._start)
 
     @property
-    def n_gpu_layers(self) -> int:
-        """Layers that were to go to devices."""
-        return int(self._llm.model_params.n_gpu_layers)
+    def placed(self) -> Placed:
+        """Where its layers were to go."""
+        asked = int(self._llm.model_params.n_gpu_layers)
+        return Placed(self.path.stem, asked, count_placeable(self._llm.model))
 
     def close(self) -> None:
         """Free the draft's model."""

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import llama_cpp
 
@@ -84,6 +84,11 @@ def count_layers(header: Header) -> int:
     return (blocks if isinstance(blocks, int) else 0) + 1
 
 
+def count_placeable(model: Any) -> int:
+    """As `count_layers`, of a loaded `llama_model`."""
+    return int(llama_cpp.llama_model_n_layer(model)) + 1
+
+
 def trial_layers(asked: int, devices: Sequence[Device]) -> int:
     """Layers on devices in a trial: as in the run, but none on others' machines, which serve one process at a time."""
     return 0 if any(each.kind == "RPC" for each in devices) else asked if devices else 0
@@ -97,21 +102,34 @@ def rough_layers(header: Header, devices: Sequence[Device]) -> int:
     return max(1, min(most, int(0.5 * most * room / max(1, size))))
 
 
-def placed(target: Any, sides: Sequence[tuple[str, int]]) -> str:
+class Placed(NamedTuple):
+    """A model and where it lies. n_gpu_layers: as asked, so it may be negative or more than there are; most: with the output."""
+
+    name: str
+    n_gpu_layers: int
+    most: int
+
+    def __str__(self) -> str:
+        n = self.n_gpu_layers if 0 <= self.n_gpu_layers < self.most else self.most
+        return f"{n} of {self.most} layers of {self.name}"
+
+
+def placed(target: Any, sides: Sequence[Placed]) -> str:
     """What lies on which devices, in one line; empty where all is the processor's.
 
-    sides: names of draft and companion, and how many of their layers were to go there.
+    sides: draft and companion.
     """
-    layers = [(Path(target.model_path).stem, target.model_params.n_gpu_layers), *sides]
-    found = layer_devices(target.devices) if any(n for _, n in layers) else []
+    most = count_placeable(target.model)
+    models = [
+        Placed(Path(target.model_path).stem, target.model_params.n_gpu_layers, most),
+        *sides,
+    ]
+    there = [str(each) for each in models if each.n_gpu_layers]
+    found = layer_devices(target.devices) if there else []
     if not found:
         return ""
-    most = llama_cpp.llama_model_n_layer(target.model) + 1
-    name, n = layers[0]
-    said = [f"{n if 0 <= n < most else most} of {most} layers of {name}"]
-    said += [f"{'all' if n < 0 or n > 512 else n} of {name}" for name, n in sides if n]
     left = ", ".join(f"{each.name} ({each.free / 1e9:.1f} GB left)" for each in found)
-    return f"{', '.join(said)} on {left}"
+    return f"{', '.join(there)} on {left}"
 
 
 def place_on(params: Any, chosen: Any, options: Mapping[str, Any]) -> None:

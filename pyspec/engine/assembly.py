@@ -11,7 +11,7 @@ from pyspec.engine.models import Placement, SideModel
 from pyspec.engine.parts import Parts, choose_parts, states_of
 from pyspec.engine.session import Session
 from pyspec.errors import DraftMismatch, PyspecError
-from pyspec.offload import AUTO
+from pyspec.offload import AUTO, Placed
 from pyspec.profiles import Side
 from pyspec.store.drafts import States
 
@@ -36,9 +36,9 @@ class Assembly:
         return [Side(model.path, model.size, model.reads_states) for model in self.models]
 
     @property
-    def placed(self) -> list[tuple[str, int]]:
-        """The files of the models, and how many layers of each were to go to devices."""
-        return [(model.path.stem, model.n_gpu_layers) for model in self.models]
+    def placed(self) -> list[Placed]:
+        """Where the layers of draft and companion were to go."""
+        return [model.placed for model in self.models]
 
     @property
     def has_companion(self) -> bool:

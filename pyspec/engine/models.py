@@ -14,7 +14,14 @@ from pyspec.engine.handle import MAX_DRAFT
 from pyspec.engine.pair import check_pair
 from pyspec.errors import DraftMismatch, EngineError, ModelInvalid, UnsupportedModel
 from pyspec.limits import check_cache_type
-from pyspec.offload import AUTO, fit_layers, rough_layers, trial_layers
+from pyspec.offload import (
+    AUTO,
+    Placed,
+    count_placeable,
+    fit_layers,
+    rough_layers,
+    trial_layers,
+)
 from pyspec.store.check import check_model
 from pyspec.store.devices import device_array, layer_devices
 from pyspec.store.drafts import MTP, States, head_size, refuse_eagle3, same_tokens
@@ -132,9 +139,10 @@ class SideModel:
         return self.path.stat().st_size if self._owned else head_size(self.path)
 
     @property
-    def n_gpu_layers(self) -> int:
-        """Layers that were to go to devices, at most; the target's own for its next-token head."""
-        return int(self._n_gpu_layers)
+    def placed(self) -> Placed:
+        """Where its layers were to go; the target's own for its next-token head."""
+        most = count_placeable(self._model.model)
+        return Placed(self.path.stem, int(self._n_gpu_layers), most)
 
     @property
     def context(self) -> int:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import threading
 from collections.abc import Generator, Iterator
 from contextlib import closing, contextmanager
+from time import monotonic
 from typing import TypeVar
 
 from pyspec.errors import EngineBusy, EngineError
@@ -14,6 +16,9 @@ _Item = TypeVar("_Item")
 
 OWN_PATIENCE_S = 5.0
 """How long a thread waits for an answer that it read last itself: most likely nobody reads it any more."""
+
+_FIRST_LOOK_S = 0.05
+"""How long another's answer may pause before the garbage collector is asked whether anybody can still read it."""
 
 _HINT = "finish or close the answer in flight, call cancel(), or use one object per thread (wait=True waits)"
 
@@ -61,10 +66,7 @@ class Turns:
         if self._here.working:
             raise EngineBusy("this model is at work on the answer that asks it", _HINT)
         me = object()
-        with self._changed:
-            if not self._changed.wait_for(lambda: self._holder is None, self._patience()):
-                raise EngineBusy(f"the answer in flight did not end{self._for}", _HINT)
-            self._holder = me
+        self._wait_for_turn(me)
         try:
             yield me
         finally:
@@ -72,6 +74,27 @@ class Turns:
                 if self._holder is me:
                     self._holder = None
                     self._changed.notify_all()
+
+    def _wait_for_turn(self, me: object) -> None:
+        """Wait as long as `wait` allows. Raises EngineBusy.
+
+        Servers drop a stream whose client left with the exception that ended it; the traceback and the stream refer to each
+        other, and an idle process may never collect them. So the collector is asked, at first soon and then ever more rarely.
+        """
+        patience = self._patience()
+        end, look = (None if patience is None else monotonic() + patience), _FIRST_LOOK_S
+        while True:
+            with self._changed:
+                left = look if end is None else min(look, max(0.0, end - monotonic()))
+                if self._changed.wait_for(lambda: self._holder is None, left):
+                    self._holder = me
+                    return
+                paused = not self._working
+            if end is not None and monotonic() >= end:
+                raise EngineBusy(f"the answer in flight did not end{self._for}", _HINT)
+            if paused:
+                gc.collect()
+            look *= 2
 
     @contextmanager
     def alone(self) -> Iterator[None]:

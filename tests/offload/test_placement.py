@@ -87,8 +87,8 @@ end(said)
 """
     none, some, all_ = found_by(in_child, code, eight_layers, tiny_draft)
     assert none == ""
-    assert some.startswith("4 of 9 layers of eight, 3 of 3 of draft on RPC0 (")
-    assert all_.startswith("9 of 9 layers of eight, 3 of 3 of draft on RPC0 (")
+    assert some.startswith("4 of 9 layers of eight, 3 of 3 layers of draft on RPC0 (")
+    assert all_.startswith("9 of 9 layers of eight, 3 of 3 layers of draft on RPC0 (")
 
 
 def test_info_lists_servers(in_child: Run) -> None:
