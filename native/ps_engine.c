@@ -90,6 +90,7 @@ static ps_status attach(ps_engine *engine, int32_t role, struct llama_context *c
     slot->n_vocab = n_vocab < engine->n_vocab ? n_vocab : engine->n_vocab; /* some families pad theirs differently */
     PS_FAIL_IF((int32_t)ps_api.n_seq_max(ctx) < engine->n_seq, PS_E_ARG);
     slot->n_batch = (int32_t)ps_api.n_batch(ctx);
+    slot->n_ubatch = (int32_t)ps_api.n_ubatch(ctx);
     slot->n_ctx = (int32_t)ps_api.n_ctx_seq(ctx);
     slot->n_swa = ps_api.model_n_swa(model);
     slot->n_embd = ps_api.model_n_embd(model);

@@ -92,16 +92,17 @@ ps_status ps_inputs_keep_own(ps_engine *engine, int32_t seq, int32_t row) {
     return PS_OK;
 }
 
-/* Encode the states of up to ENCODED_ROWS rows from *at on, and put what comes into their inputs. */
+/* Encode the states of as many rows from *at on as go at once, and put what comes into their inputs. */
 static ps_status encode_some(ps_engine *engine, int32_t *at) {
     ps_rows *const rows = &engine->rows, *const encoded = &engine->encoded;
     const size_t width = (size_t)engine->reading.width, n_hidden = (size_t)engine->reading.n_hidden;
     struct llama_context *const draft = engine->role[PS_DRAFT].ctx;
     /* an encoder has no memory, but llama.cpp wants positions that go on where sequence 0 ends */
     const int32_t first = ps_api.memory_seq_pos_max(ps_api.get_memory(draft), 0) + 1;
+    const int32_t accepted = engine->role[PS_DRAFT].n_ubatch, most = accepted < ENCODED_ROWS ? accepted : ENCODED_ROWS;
     int32_t place[ENCODED_ROWS], *const next = at;
     encoded->n = 0;
-    for (; *next < rows->n && encoded->n < ENCODED_ROWS; ++*next) {
+    for (; *next < rows->n && encoded->n < most; ++*next) {
         if (!rows->state[*next]) continue;
         memcpy(encoded->embd + (size_t)encoded->n * n_hidden, rows->state[*next], n_hidden * sizeof(float));
         place[encoded->n] = *next;

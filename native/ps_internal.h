@@ -27,6 +27,7 @@ typedef struct ps_ctx {
     const struct llama_vocab *vocab;
     int32_t n_vocab;                 /* logits of a row that the target knows too */
     int32_t n_batch;                 /* rows one llama_decode accepts */
+    int32_t n_ubatch;                /* rows one llama_encode accepts: it ends the process for more */
     int32_t n_ctx;                   /* positions one sequence may use */
     int32_t n_swa;                   /* sliding window, 0 for none */
     int32_t n_embd, n_out;           /* floats of a state inside the model, and of one that comes out */

@@ -165,7 +165,7 @@ static bool all_or_none(const struct llama_batch *batch) {
 static int32_t fake_encode(struct llama_context *ctx, struct llama_batch batch) {
     ctx->n_decodes++;
     const size_t width = (size_t)ctx->model->n_encoded;
-    if (breach(width == 0 || batch.token || !batch.embd || batch.n_tokens < 1 || batch.n_tokens > ctx->n_batch)) return -1;
+    if (breach(width == 0 || batch.token || !batch.embd || batch.n_tokens < 1 || batch.n_tokens > ctx->memory.n_ubatch)) return -1;
     const int32_t first = ctx->memory.seq[0].n > 0 ? ctx->memory.seq[0].first + ctx->memory.seq[0].n : batch.pos[0];
     ctx->n_rows = batch.n_tokens;
     for (int32_t i = 0; i < batch.n_tokens; i++) {
@@ -271,7 +271,7 @@ static int32_t fake_memory_seq_pos_max(struct llama_memory_i *mem, int32_t id) {
 static uint32_t fake_n_ctx(const struct llama_context *ctx) { return (uint32_t)(ctx->n_ctx * ctx->memory.n_seq); }
 static uint32_t fake_n_ctx_seq(const struct llama_context *ctx) { return (uint32_t)ctx->n_ctx; }
 static uint32_t fake_n_batch(const struct llama_context *ctx) { return (uint32_t)ctx->n_batch; }
-static uint32_t fake_n_ubatch(const struct llama_context *ctx) { return (uint32_t)ctx->n_batch; }
+static uint32_t fake_n_ubatch(const struct llama_context *ctx) { return (uint32_t)ctx->memory.n_ubatch; }
 static uint32_t fake_n_seq_max(const struct llama_context *ctx) { return (uint32_t)ctx->memory.n_seq; }
 
 static uint32_t fake_n_rs_seq(const struct llama_context *ctx) { return (uint32_t)ctx->model->n_rs; }

@@ -6,7 +6,7 @@
 #include "check.h"
 #include "fake_llama.h"
 
-enum { N_VOCAB = 60, N_CTX = 256, N_BATCH = 64, WIDTH = 8, N_HIDDEN = 12, N_PROMPT = 30, N_TEXT = 80 };
+enum { N_VOCAB = 60, N_CTX = 256, N_BATCH = 64, N_UBATCH = 16, WIDTH = 8, N_HIDDEN = 12, N_PROMPT = 30, N_TEXT = 80 };
 
 static int32_t kind; /* of the reading under test */
 
@@ -31,6 +31,7 @@ static void start(fixture *w) {
         if (r == PS_DRAFT && kind == PS_EAGLE3) w->model[r].n_encoded = N_HIDDEN * PS_N_LAYERS;
         if (r == PS_DRAFT && kind == PS_MTP) w->model[r].n_embd = N_HIDDEN;
         w->ctx[r] = fake_open(&w->model[r], N_CTX, N_BATCH, 1);
+        w->ctx[r]->memory.n_ubatch = N_UBATCH;
         CHECK(ps_engine_attach(w->engine, r, w->ctx[r], &w->model[r]) == PS_OK);
     }
     for (int32_t i = 0; i < N_PROMPT; i++) w->text[i] = 2 + (i * 7) % (N_VOCAB - 2);

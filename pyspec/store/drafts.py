@@ -291,8 +291,9 @@ def _mismatch(header: Header, what: str) -> DraftMismatch:
 def _layers(header: Header, target: TargetShape) -> tuple[int, ...]:
     key = f"{EAGLE3}.target_layers"
     value = header.metadata.get(key)
-    layers = [int(i) for i in header.array(key)] if isinstance(value, Array) else []
-    if len(layers) != 3:
+    listed = header.array(key) if isinstance(value, Array) else []
+    layers = [int(i) for i in listed if isinstance(i, np.integer)]
+    if len(layers) != 3 or len(listed) != 3:
         raise _damaged(header, "does not name three layers")
     if not all(0 <= layer <= target.n_layer for layer in layers):
         raise _mismatch(header, f"it reads layers {layers}, the target has {target.n_layer}")
@@ -314,8 +315,10 @@ def _check_ends(header: Header, width: int, target: TargetShape) -> None:
     n_vocab = header.vocab_size
     if "output.weight" in borrowed and ("d2t" in shapes or n_vocab != target.n_vocab):
         raise _mismatch(header, "its vocabulary is not that of the target, whose head it needs")
-    embeddings = shapes.get("token_embd.weight")
-    if embeddings is not None and embeddings[1] < target.n_vocab:
+    embeddings = shapes.get("token_embd.weight", (width, target.n_vocab))
+    if len(embeddings) != 2:
+        raise _damaged(header, "has embeddings that are no matrix")
+    if embeddings[1] < target.n_vocab:
         raise _mismatch(
             header, f"it embeds {embeddings[1]} tokens, the target has {target.n_vocab}"
         )

@@ -14,6 +14,7 @@ import msgspec
 import numpy as np
 
 from pyspec.errors import ModelError, ModelInvalid
+from pyspec.store.charsmap import fault_of
 from pyspec.store.files import parts_of, recall, remember, show, stamp
 from pyspec.store.gguf import STRING, Array, Header, Value, parse_header
 
@@ -21,6 +22,7 @@ MAX_LAYERS = 512  # LLAMA_MAX_LAYERS
 MAX_VOCAB = 1 << 20
 MAX_PARTS = 1024
 _TOKENS = "tokenizer.ggml.tokens"
+_CHARSMAP = "tokenizer.ggml.precompiled_charsmap"
 _POSITIONS = "position_embd.weight"
 _RWKV_BYTE = re.compile(rb"\\x(..)|\\([^x])|([^\\])", re.DOTALL)
 """One byte as such a vocabulary spells it."""
@@ -87,6 +89,7 @@ def _value(value: Value | int | None) -> str:
 
 
 def _check_vocabulary(header: Header) -> None:
+    _check_charsmap(header)
     tokens = header.metadata.get(_TOKENS)
     if tokens is None:
         return  # llama.cpp takes models without a vocabulary (tokenizer "none")
@@ -101,6 +104,15 @@ def _check_vocabulary(header: Header) -> None:
     _check_unique(header)
     if header.metadata.get("tokenizer.ggml.model") == "rwkv":
         _check_first_bytes(header)
+
+
+def _check_charsmap(header: Header) -> None:
+    """Whatever tokenizer the file names: an override may name another."""
+    if isinstance(header.metadata.get(_CHARSMAP), Array):
+        table = header.array(_CHARSMAP)
+        fault = fault_of(table.tobytes()) if not isinstance(table, list) else "is a list of texts"
+        if fault:
+            raise _bad(header, f"{_CHARSMAP} {fault}")
 
 
 def _words(header: Header) -> list[bytes]:

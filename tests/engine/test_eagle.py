@@ -71,6 +71,14 @@ def test_drafts_are_numpys(open_llama, make, target, form):
         check(llm, draft, target)
 
 
+def test_few_rows_at_a_time(open_llama, make, target):
+    """As many states go through the encoder at once as its context takes: llama.cpp ends the process for more."""
+    draft = make()
+    llm = open_llama(target, draft=draft, n_ubatch=8)
+    ask(llm, llm.tokenize(PROMPT * 2, add_bos=False), 12)
+    check(llm, draft, target)
+
+
 def test_text_is_the_targets(open_llama, make, target):
     """Over texts that begin alike, go back, or have nothing in common."""
     llm, plain = open_llama(target, draft=make()), open_llama(target)

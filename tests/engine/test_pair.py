@@ -15,7 +15,7 @@ import pytest
 import tiny
 import tiny_eagle
 from faults.cases import load
-from store.make_gguf import BOOL, F32, STR, U32, Gguf, Tensor, floats, read, tiny_llama
+from store.make_gguf import ARR, BOOL, F32, STR, U32, Gguf, Tensor, floats, read, tiny_llama
 from waiting import DEADLINE_S
 
 from pyspec.engine import pair
@@ -70,6 +70,32 @@ def test_a_head_that_looks_ahead_is_refused(tmp_path: Path, target: Path) -> Non
     """By its header: whether llama.cpp survives it depends on how much it reads at once."""
     with pytest.raises(ModelInvalid, match="still to come"):
         load(target, draft=str(head(tmp_path, "attention.causal", BOOL, False)), n_ctx=128)
+
+
+def _layers_of_words(made: Gguf) -> None:
+    made.kv["eagle3.target_layers"] = (ARR, (STR, ["1", "2", "x"]))
+
+
+def _layers_of_fractions(made: Gguf) -> None:
+    made.kv["eagle3.target_layers"] = (ARR, (F32, [1.0, 2.0, float("nan")]))
+
+
+def _flat_embeddings(made: Gguf) -> None:
+    tensor = made.tensor("token_embd.weight")
+    tensor.shape = (tensor.shape[0] * tensor.shape[1],)
+
+
+@pytest.mark.parametrize("change", [_layers_of_words, _layers_of_fractions, _flat_embeddings])
+def test_a_head_whose_parts_have_other_types_is_refused(
+    change: Callable[[Gguf], None], tmp_path: Path, target: Path
+) -> None:
+    """By one of the package's own exceptions."""
+    made = read(tiny_eagle.write(tmp_path / "sound.gguf"))
+    change(made)
+    path = tmp_path / "head.gguf"
+    path.write_bytes(made.build())
+    with pytest.raises(ModelInvalid):
+        load(target, draft=str(path), n_ctx=128)
 
 
 def test_a_pair_is_tried_once(

@@ -1,13 +1,21 @@
-"""Damaged model files from a seed: one to four changes to the header of a model that loads, most of them lawful GGUF."""
+"""Damaged files from a seed: one to four changes to what loads, most of them lawful GGUF.
+
+Heads, models with a head, adapters and tokenizers with a table of characters are damaged as targets are, and in what they
+alone have. Overrides are damaged the other way round: the file is sound, and what replaces its values is not.
+"""
 
 from __future__ import annotations
 
 import copy
+import json
+import math
 import random
+import struct
 from collections.abc import Callable
 from typing import Any
 
-from store.make_gguf import ARR, BOOL, F32, I32, STR, U8, U32, U64, Gguf, tiny_llama
+from fuzz import bases
+from store.make_gguf import ARR, BOOL, F32, I32, STR, U8, U32, U64, Gguf, Tensor, tiny_llama
 
 NUMBERS = [0, 1, 2, 3, 7, 31, 512, 513, 2**16, 2**31 - 1, 2**31, 2**32 - 1]
 FLOATS = [0.0, -1.0, 1e-5, 1e30, float("inf"), float("-inf"), float("nan")]
@@ -40,6 +48,16 @@ KEYS = [
     "tokenizer.ggml.eot_token_id", "tokenizer.ggml.merges", "general.alignment", "general.file_type", "split.count",
     "split.no", "general.name",
 ]  # fmt: skip
+OWN = [
+    "target_hidden_size", "embedding_length", "embedding_length_out", "feed_forward_length", "attention.head_count",
+    "attention.head_count_kv", "attention.layer_norm_rms_epsilon", "block_count", "context_length", "target_layers",
+    "norm_before_residual", "norm_before_fc", "nextn_predict_layers", "ssm.conv_kernel", "ssm.inner_size", "ssm.state_size",
+    "ssm.time_step_rank", "ssm.group_count", "full_attention_interval", "rope.dimension_sections", "attention.scale",
+    "logit_scale", "residual_scale", "embedding_scale", "final_logit_softcapping", "attention.clamp_kqv",
+    "attention.max_alibi_bias", "expert_feed_forward_length", "expert_weights_scale", "draft_vocab_size",
+]  # fmt: skip
+"""Keys that heads and hybrids have beyond a llama's."""
+
 ARCHS = [
     "llama",
     "gemma3",
@@ -56,13 +74,17 @@ ARCHS = [
 ]
 
 
-def mutant(seed: int) -> bytes:
+def mutant(seed: int, kind: str = "target") -> bytes:
     """The file of a seed; always the same."""
     rng = random.Random(seed)  # noqa: S311 - damage, not secrets
-    made = tiny_llama()
+    if kind == "words":
+        return bases.words(rng).build()
+    if kind == "override":
+        return _overrides(rng)
+    made = bases.sound(kind)
     for _ in range(rng.choice([1, 1, 1, 2, 3, 4])):
-        rng.choice(CHANGES)(made, rng)
-    raw = _build(made)
+        rng.choice(CHANGES[kind])(made, rng)
+    raw = _build(made, kind)
     if rng.random() < 0.15:
         raw = _flip(raw, rng)
     if rng.random() < 0.05:
@@ -70,11 +92,11 @@ def mutant(seed: int) -> bytes:
     return raw
 
 
-def _build(made: Gguf) -> bytes:
+def _build(made: Gguf, kind: str) -> bytes:
     try:
         return made.build()
     except Exception:  # noqa: BLE001 - a change may not fit its type, then the file is the good one
-        return tiny_llama().build()
+        return bases.sound(kind).build()
 
 
 def _flip(raw: bytes, rng: random.Random) -> bytes:
@@ -96,7 +118,10 @@ def _scalar(rng: random.Random) -> tuple[int, Any]:
 
 
 def _change_value(made: Gguf, rng: random.Random) -> None:
-    key = rng.choice([key for key, (kind, _) in made.kv.items() if kind != ARR])
+    keys = [key for key, (kind, _) in made.kv.items() if kind != ARR]
+    if not keys:
+        return
+    key = rng.choice(keys)
     kind, _ = made.kv[key]
     kinds = {U32: NUMBERS, F32: FLOATS, STR: WORDS}
     if kind in kinds and rng.random() < 0.8:
@@ -109,8 +134,19 @@ def _add_key(made: Gguf, rng: random.Random) -> None:
     made.kv[rng.choice(KEYS)] = _scalar(rng)
 
 
+def _add_own(prefix: str) -> Callable[[Gguf, random.Random], None]:
+    """As `_add_key`, under the keys of another architecture."""
+    keys = [*(key.replace("llama.", f"{prefix}.") for key in KEYS), *(f"{prefix}.{k}" for k in OWN)]
+
+    def add(made: Gguf, rng: random.Random) -> None:
+        made.kv[rng.choice(keys)] = _scalar(rng)
+
+    return add
+
+
 def _drop_key(made: Gguf, rng: random.Random) -> None:
-    made.kv.pop(rng.choice(list(made.kv)))
+    if made.kv:
+        made.kv.pop(rng.choice(list(made.kv)))
 
 
 def _change_arch(made: Gguf, rng: random.Random) -> None:
@@ -145,12 +181,15 @@ def _change_words(made: Gguf, rng: random.Random) -> None:
 
 def _change_kinds(made: Gguf, rng: random.Random) -> None:
     key = rng.choice(["tokenizer.ggml.token_type", "tokenizer.ggml.scores"])
-    n = rng.choice([263, 263, 263, 0, 100, 1000])
+    n = len(made.kv.get("tokenizer.ggml.tokens", (ARR, (STR, [])))[1][1])
+    n = rng.choice([n, n, n, 0, 100, 1000])
     of, values = (I32, [0, 1, 2, 3, 4, 5, 6, 99, -1]) if "type" in key else (F32, FLOATS)
     made.kv[key] = (ARR, (of, [rng.choice(values) for _ in range(n)]))
 
 
 def _change_tensor(made: Gguf, rng: random.Random) -> None:
+    if not made.tensors:
+        return
     tensor = rng.choice(made.tensors)
     way = rng.randrange(6)
     if way == 0:
@@ -190,7 +229,116 @@ def _change_counts(made: Gguf, rng: random.Random) -> None:
         made.magic = rng.choice([b"GGUF", b"GGML", b"\0\0\0\0"])
 
 
-CHANGES: list[Callable[[Gguf, random.Random], None]] = [
+def _change_array(made: Gguf, rng: random.Random) -> None:
+    """Another length, another type of entries, or other entries."""
+    keys = [key for key, (kind, _) in made.kv.items() if kind == ARR]
+    if not keys:
+        return
+    key = rng.choice(keys)
+    of, values = made.kv[key][1]
+    way = rng.randrange(5)
+    if way == 0:
+        values = values[: rng.randrange(len(values) + 1)]
+    elif way == 1:
+        values = [*values, *values]
+    elif way == 2:
+        of, values = STR, [rng.choice(WORDS[:9]) for _ in values]
+    elif way == 3:
+        of, values = F32, [rng.choice(FLOATS) for _ in values]
+    else:
+        of, values = I32, [rng.choice([0, 1, 2, 3, 4, 9, -1, 2**31 - 1]) for _ in values]
+    made.kv[key] = (ARR, (of, values))
+
+
+def _change_shape(made: Gguf, rng: random.Random) -> None:
+    """A shape that the data fits or is made for: what the header says is true, and the graph is another."""
+    tensor = rng.choice(made.tensors) if made.tensors else Tensor("", (1,))
+    shape = list(tensor.shape)
+    way = rng.randrange(4)
+    if way == 0:
+        shape.reverse()
+    elif way == 1:
+        shape = [math.prod(shape)]
+    elif shape:
+        shape[rng.randrange(len(shape))] = rng.choice([1, 2, 4, 8, 16, 31, 33, 64, 128])
+    size = {27: 8}.get(tensor.type, 4) * math.prod(shape)
+    tensor.data = (tensor.data * (size // max(1, len(tensor.data)) + 1))[:size]
+    tensor.shape = tuple(shape)
+
+
+def _change_weights(made: Gguf, rng: random.Random) -> None:
+    """Numbers that none should be."""
+    tensor = rng.choice(made.tensors) if made.tensors else Tensor("", (1,))
+    width, form, values = (8, "<q", [-1, 2**40, 31, 32]) if tensor.type == 27 else (4, "<f", FLOATS)
+    number = struct.pack(form, rng.choice(values))
+    many = len(tensor.data) // width
+    if not many:
+        return
+    if rng.random() < 0.5:
+        tensor.data = number * many
+    else:
+        at = width * rng.randrange(many)
+        tensor.data = tensor.data[:at] + number + tensor.data[at + width :]
+
+
+def _change_map(made: Gguf, rng: random.Random) -> None:
+    """The table of characters: other bits, cut, another size, another type."""
+    key = "tokenizer.ggml.precompiled_charsmap"
+    if key not in made.kv or not isinstance(made.kv[key][1], tuple):
+        return
+    of, values = made.kv[key][1]
+    values = list(values)
+    way = rng.randrange(6)
+    if way == 0:
+        values = values[: rng.randrange(len(values) + 1)]
+    elif way == 1 and len(values) > 4:
+        size = rng.choice([0, 1, 3, 4, 5, 8192, 8196, 8197, 8198, 2**31, 2**32 - 1, 2**32 - 4])
+        values[:4] = struct.pack("<I", size)
+    elif way == 2:
+        of, values = I32, values[:100]
+    elif way == 3:
+        while values and values[-1] == 0:
+            values.pop()
+    else:
+        used = [i for i, byte in enumerate(values) if byte] or [0]
+        for _ in range(rng.randrange(1, 6)):
+            at = min(max(0, rng.choice(used) + rng.randrange(-4, 5)), len(values) - 1)
+            if values:
+                values[at] = rng.randrange(256)
+    made.kv[key] = (ARR, (of, values))
+
+
+def _overrides(rng: random.Random) -> bytes:
+    """JSON of header values that replace a sound file's: one to four."""
+    found = {}
+    own = list(tiny_llama().kv)
+    for _ in range(rng.choice([1, 1, 1, 2, 3, 4])):
+        key = rng.choice(
+            [rng.choice(own), rng.choice(KEYS), rng.choice(KEYS), f"llama.{rng.choice(OWN)}"]
+        )
+        kind, value = _scalar(rng)
+        found[key] = (
+            value.partition("\0")[0] if kind == STR else bool(value) if kind == BOOL else value
+        )
+    return json.dumps(found).encode()
+
+
+_Change = Callable[[Gguf, random.Random], None]
+
+_ANY: list[_Change] = [
     _change_value, _change_value, _change_value, _add_key, _add_key, _drop_key, _change_arch, _change_words,
     _change_words, _change_kinds, _change_tensor, _change_tensor, _add_template, _change_counts,
 ]  # fmt: skip
+_BESIDE: list[_Change] = [
+    _change_value, _change_value, _change_value, _drop_key, _change_words, _change_array, _change_array, _change_tensor,
+    _change_shape, _change_shape, _change_weights, _change_counts,
+]  # fmt: skip
+
+CHANGES: dict[str, list[_Change]] = {
+    "target": _ANY,
+    "head": [*_BESIDE, *[_add_own("eagle3")] * 3],
+    "mtp": [*_BESIDE, *[_add_own("qwen35")] * 3],
+    "lora": [*_BESIDE, _add_own("adapter"), _change_shape, _change_shape, _change_tensor],
+    "charsmap": [*[_change_map] * 8, _change_kinds, _change_words, _change_array, _add_key],
+}
+KINDS = (*CHANGES, "override", "words")

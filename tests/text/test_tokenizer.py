@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from fuzz.bases import PRE
 from store.make_gguf import tiny_words
 
 from pyspec.errors import EngineError, InputError
@@ -20,11 +21,18 @@ RUNS = ("a", "7", " ", "-", "\n", "\u4e16", "aA", "ab cd ")
 
 SPLIT = """
 import sys
+from pyspec.errors import InputError
 from pyspec.target import TargetLlama
-llm = TargetLlama(sys.argv[1], vocab_only=True, verbose=False, trust=True)
-for text in sys.argv[2:]:
+pre, path, *runs = sys.argv[1:]
+llm = TargetLlama(path, vocab_only=True, verbose=False, trust=True)
+for text in runs:
     text = (text * 100_000)[:100_000]
-    assert llm.detokenize(llm.tokenize(text.encode(), add_bos=False)).decode() == text
+    try:
+        found = llm.detokenize(llm.tokenize(text.encode(), add_bos=False)).decode()
+    except InputError:
+        assert pre in ("superbpe", "deepseek-llm"), text[:9]
+    else:
+        assert found == text or pre == "whitespace" and found.split() == text.split(), text[:9]
 """
 
 
@@ -38,13 +46,18 @@ def vocabulary(folder: Path, pre: str) -> Iterator[TargetLlama]:
     llm.close()
 
 
-@pytest.mark.parametrize("pre", ["tekken", "falcon", "bloom", "exaone-moe", "deepseek-v3"])
+SOME = ("tekken", "falcon", "bloom", "exaone-moe", "deepseek-v3")
+
+
+@pytest.mark.parametrize(
+    "pre", [pytest.param(pre, marks=[pytest.mark.slow] * (pre not in SOME)) for pre in PRE]
+)
 def test_long_runs(pre: str, tmp_path: Path) -> None:
     """100,000 characters of one kind become tokens, where llama.cpp's own call is deeper than the stack."""
     path = tmp_path / "words.gguf"
     path.write_bytes(tiny_words(pre).build())
     done = subprocess.run(
-        [sys.executable, "-c", SPLIT, str(path), *RUNS], capture_output=True, check=False
+        [sys.executable, "-c", SPLIT, pre, str(path), *RUNS], capture_output=True, check=False
     )
     assert done.returncode == 0, done.stderr[-500:]
 
