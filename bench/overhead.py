@@ -88,7 +88,7 @@ class Timed:
         self._spent: dict[str, float] = defaultdict(float)
         for part in ("plan", "choose", "observe", "watch"):
             watch(self._mode.policy, part, self._spent)
-        watch(self.llm.assembly.session.engine, "accept", self._spent)
+        watch(self.llm.assembly.engine, "accept", self._spent)
         self._prompt = ChatTemplate.of(self.llm).prompt([Message(role="user", content=TEXT)])
 
     def answer(self, n: int) -> dict[str, float]:

@@ -214,16 +214,17 @@ class TranslatedDrafter(Drafter):
 
     The committed text is tokenised for the draft, the draft goes on greedily, and what it says is tokenised for the target,
     which verifies ids of its own as always: strict text stays its own, however badly a translation went.
-    target: the `llama_cpp.Llama` that verifies. options: for the draft's own `llama_cpp.Llama`. One text at a time. Raises
-    ModelError where the file cannot be loaded.
+    target: the `llama_cpp.Llama` that verifies. n_ctx: tokens that a text may have. options: for the draft's own
+    `llama_cpp.Llama`. It holds one text: another one is read from where the two part. Raises ModelError where the file cannot
+    be loaded.
     """
 
-    def __init__(self, path: Path, target: Any, **options: Any) -> None:
+    def __init__(self, path: Path, target: Any, n_ctx: int, **options: Any) -> None:
         self.path = path
         self.reads_states = False
         self.size = path.stat().st_size
         self.name = f"{path.stem} (translated)"
-        self._llm = TargetLlama(str(path), n_ctx=target.n_ctx(), verbose=False, **options)
+        self._llm = TargetLlama(str(path), n_ctx=n_ctx, verbose=False, **options)
         self._piece = piece_reader(self._llm._model.vocab)
         self._target_piece = piece_reader(target._model.vocab)
         self._tokenize = _tokenizer(target)
@@ -244,7 +245,7 @@ class TranslatedDrafter(Drafter):
 
     def lag(self, tokens: Sequence[int]) -> int:
         """About how many tokens the draft has to read before it can go on from `tokens`."""
-        return max(0, len(tokens) - len(self._seen))
+        return len(tokens) - common_prefix(self._seen, tokens)
 
     def propose(self, seq: int, tokens: Sequence[int], limit: int) -> Proposal:
         """Up to `limit` tokens, with the draft's probability of each."""

@@ -11,11 +11,12 @@ from typing import Any
 
 import numpy as np
 
-from pyspec.engine.assembly import Assembly, assemble
+from pyspec.engine.assembly import Assembly
 from pyspec.engine.handle import Gate
 from pyspec.engine.models import Placement, address
+from pyspec.engine.parts import choose_parts
 from pyspec.engine.runs import Run
-from pyspec.engine.session import UNLIMITED
+from pyspec.engine.session import UNLIMITED, Session
 from pyspec.errors import InputEncoding, InputError
 from pyspec.limits import check_ranges
 from pyspec.mirror import Closed, Mirror, closed_error
@@ -74,7 +75,7 @@ class Generation(Mirror):
         self._noise = sampling
         self._length = parse_length(length)
         self._in_force = InForce()
-        self._assembly: Assembly | None = None
+        self._session: Session | None = None
         self._noted: set[str] = set()
         kwargs.setdefault("snapshots", 0 if draft == "none" else SNAPSHOTS)
         kwargs.setdefault("head", draft in ("auto", MTP, f"lookup+{MTP}"))
@@ -96,9 +97,10 @@ class Generation(Mirror):
         self.load_ms = 1e3 * (perf_counter() - start)
 
     def _assemble(self, draft: Any, companion: str, placement: Placement) -> None:
-        self._assembly = assemble(self, draft, companion, placement)
-        self.curve, self._learned = beginnings(self, self._assembly.sides)
-        for note in self._assembly.notes:
+        assembly = Assembly(self, choose_parts(self, draft, companion), placement)
+        self._session = Session(assembly)
+        self.curve, self._learned = beginnings(self, assembly.sides)
+        for note in assembly.notes:
             self._note(note)
 
     # -- under llama-cpp-python's completions --------------------------------------------------------------------------
@@ -281,7 +283,7 @@ class Generation(Mirror):
     def _rounds(
         self, tokens: Sequence[int], options: AnswerOptions, chain: Any, hook: ProcessorHook | None
     ) -> Generator[Step, None, None]:
-        session = self.assembly.session
+        session = self.session
         speculation, most = options.speculation, options.max_tokens
         rule = Strict() if options.shaped else speculation.verification or self.verification
         sampling = options.sampling
@@ -309,11 +311,16 @@ class Generation(Mirror):
             self._settle(policy, rule, options)
 
     @property
-    def assembly(self) -> Assembly:
-        """The models that are loaded and the session that decodes with them. Raises EngineError once this is closed."""
-        if self._assembly is None:
+    def session(self) -> Session:
+        """The text that the context holds. Raises EngineError once this is closed."""
+        if self._session is None:
             raise closed_error()
-        return self._assembly
+        return self._session
+
+    @property
+    def assembly(self) -> Assembly:
+        """The models that are loaded, and what decodes with them. Raises EngineError once this is closed."""
+        return self.session.assembly
 
     def new_policy(
         self, speculation: Speculation | None = None, sampling: Sampling = _GREEDY
@@ -346,15 +353,15 @@ class Generation(Mirror):
 
     def _settle(self, policy: LengthPolicy, rule: Verification, options: AnswerOptions) -> None:
         """After an answer, however it ended: what the KV holds, and what was done."""
-        assembly = self._assembly
-        if assembly is None:
+        session = self._session
+        if session is None:
             return
-        with assembly.session.if_open() as is_open:
+        with session.if_open() as is_open:
             if is_open:
-                self._adopt(assembly.session.tokens, assembly.session.held)
-        report = assembly.session.report
+                self._adopt(session.tokens, session.held)
+        report = session.report
         if report is not None:
-            block = result_block(assembly, report, policy, rule, options)
+            block = result_block(session.assembly, report, policy, rule, options)
             self.last_speculation = SpeculationBlock(block, report.said, self)
             timings = block["timings"]
             self.last_timings = {"load_ms": round(self.load_ms, 2), **timings}
@@ -363,9 +370,9 @@ class Generation(Mirror):
 
     def cancel(self) -> None:
         """Stop the answer in flight, also while it reads the prompt; safe from any thread and from a signal handler."""
-        assembly = self._assembly  # another thread may close this object meanwhile
-        if assembly is not None:
-            assembly.session.cancel()
+        session = self._session  # another thread may close this object meanwhile
+        if session is not None:
+            session.cancel()
             self.turns.drop()
 
     def _note(self, note: str) -> None:
@@ -376,9 +383,9 @@ class Generation(Mirror):
 
     def close(self) -> None:
         """Free the models; calling it again does nothing."""
-        assembly, self._assembly = getattr(self, "_assembly", None), None
-        if assembly is not None:
-            assembly.close()
+        session, self._session = getattr(self, "_session", None), None
+        if session is not None:
+            session.close()
         if hasattr(self, "_stack"):
             super().close()
             # llama-cpp-python goes on to use the freed model where it is not told otherwise

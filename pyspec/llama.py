@@ -167,7 +167,7 @@ class SpeculativeLlama(Generation):
     @property
     def placed(self) -> str:
         """What lies on which devices, in one line; empty where all is the processor's."""
-        sides = self._assembly.placed if self._assembly is not None else []
+        sides = self.assembly.placed if self._session is not None else []
         return placed(self, sides)
 
     def create_completion(

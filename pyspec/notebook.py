@@ -113,9 +113,10 @@ def model_line(model: Any) -> str:
     if not model.is_open:
         return f"<{name}, closed>"
     file = str(model.model_path).replace("\\", "/").rpartition("/")[2]
-    parts = getattr(model, "_assembly", None)
-    if parts is None:  # loaded for embeddings or its vocabulary
+    session = getattr(model, "_session", None)
+    if session is None:  # loaded for embeddings or its vocabulary
         return f"<{name} {file}: decodes plainly>"
+    parts = session.assembly
     companion = f", companion {parts.companion}" if parts.companion != "none" else ""
     rule = model.verification.name
     return f"<{name} {file}: context {model.n_ctx()}, draft {parts.draft}{companion}, {rule}>"

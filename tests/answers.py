@@ -47,7 +47,7 @@ def flatten(steps: list[Step]) -> Answer:
 
 def counters(llm: Any) -> Any:
     """The engine's counters under a `SpeculativeLlama`."""
-    return llm.assembly.session.engine.counters()
+    return llm.assembly.engine.counters()
 
 
 class Scripted(Drafter):

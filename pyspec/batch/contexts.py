@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import llama_cpp
 from llama_cpp import _internals as internals
 
+from pyspec.engine.assembly import Assembly
 from pyspec.engine.handle import Engine, Role
-from pyspec.engine.models import Placement, SideModel, address, longest_draft
+from pyspec.engine.models import Placement, longest_draft
 from pyspec.engine.parts import Parts, choose_parts, states_of
-from pyspec.engine.round import Loop
 from pyspec.errors import EngineError
 from pyspec.policy.acceptance import Learned
 from pyspec.profiles import Side, beginnings, gpu_layers
@@ -40,6 +40,9 @@ MOST_SEQUENCES = 64
 
 STREAMS_FROM = 8
 """Sequences from which streams without drafts are faster than a pool with lookup, on a CPU."""
+
+FEW = 2
+"""Most answers at once for which anything drafts over streams: their rows fall apart into as many passes."""
 
 WASTE = 3
 """Times the cells of a pool that streams may take."""
@@ -148,16 +151,13 @@ class Models:
     def __init__(self, path: str, draft: Any, companion: str, **kwargs: Any) -> None:
         # attention then skips the cells of other sequences; without it each row would look at all of them
         kwargs = {"verbose": False, "flash_attn": True, **kwargs, "n_ctx": STEP}
-        kwargs["head"] = draft in (MTP, f"lookup+{MTP}")
+        kwargs["head"] = draft in ("auto", MTP, f"lookup+{MTP}")
         # snapshots of states for every sequence are worth their memory only where drafts were asked for
         kwargs["snapshots"] = 0 if draft in ("auto", "none") else SNAPSHOTS
         self.target = TargetLlama(path, **kwargs)
         try:
-            # measured: with many sequences a draft model costs more than it brings; lookup costs nothing
-            rolls_back = longest_draft(self.target) > 0
-            self._automatic = draft == "auto" and rolls_back
-            word = "lookup" if self._automatic else draft
-            self.parts: Parts = choose_parts(self.target, word, companion)
+            self._automatic = draft == "auto" and longest_draft(self.target) > 0
+            self.parts: Parts = choose_parts(self.target, draft, companion)
         except BaseException:
             self.target.close()
             raise
@@ -186,7 +186,7 @@ class Models:
 
     @property
     def must_draft(self) -> bool:
-        """Whether drafts were asked for; the lookup that `auto` stands for gives way to streams, on a CPU."""
+        """Whether drafts were asked for; those that `auto` stands for give way to streams, on a CPU."""
         drafts = self.parts.drafter is not None or self.parts.draft is not None
         return drafts and not (self._automatic and self.on_cpu)
 
@@ -198,8 +198,7 @@ class Models:
 class Contexts:
     """An engine over `n_slots` sequences.
 
-    n_ctx: positions a sequence may use. few: most answers at once for which anything drafts over streams.
-    answering_rows: most rows of a decode while sequences answer.
+    n_ctx: positions a sequence may use. answering_rows: most rows of a decode while sequences answer.
     """
 
     def __init__(
@@ -209,31 +208,15 @@ class Contexts:
         n_ctx: int,
         layout: Layout,
         placement: Placement = Placement(),  # noqa: B008 - frozen
-        few: int = 0,
     ) -> None:
-        self.n_slots, self.n_ctx, self.layout, self.few = n_slots, n_ctx, layout, few
+        self.n_slots, self.n_ctx, self.layout = n_slots, n_ctx, layout
         self.target = models.target
-        parts = Parts() if layout.each and not few else models.parts
-        self.drafter = parts.drafter
-        self._sides: list[SideModel] = []
-        self._own = self._replace_context()
-        self.n_batch = int(llama_cpp.llama_n_batch(self._own.ctx))
+        self.drafter = models.parts.drafter
+        own = self._replace_context()
+        self.n_batch = int(llama_cpp.llama_n_batch(own.ctx))
         self.answering_rows = self._answering_rows(models.on_cpu)
-        self.engine = Engine(n_slots, self.target.n_vocab())
-        try:
-            self._attach(parts, placement)
-        except BaseException:
-            self.close()
-            raise
-        self.loop = Loop(
-            self.engine,
-            n_ctx,
-            drafter=parts.drafter,
-            draft_model=parts.draft is not None,
-            companion=parts.companion is not None,
-            n_batch=self.n_batch,
-            longest=longest_draft(self.target),
-        )
+        self.assembly = Assembly(self.target, models.parts, placement, n_seq=n_slots, n_ctx=n_ctx)
+        self.engine, self.loop = self.assembly.engine, self.assembly.loop
 
     def fill_rows(self, n_answering: int) -> int:
         """Prompt tokens that the next decode takes."""
@@ -246,7 +229,7 @@ class Contexts:
 
         n_running: sequences that have a record, those that still read their prompt among them.
         """
-        if self.layout.each and n_running > self.few:
+        if self.layout.each and n_running > FEW:
             return 0  # unequal rows of streams fall apart into several passes
         return max(0, (self.answering_rows - filled) // n_answering - 1)
 
@@ -290,28 +273,9 @@ class Contexts:
         if llama_cpp.llama_set_adapters_lora(target._ctx.ctx, adapters, 1, scales):  # noqa: SLF001
             raise EngineError(f"the LoRA adapter {target.lora_path} cannot be used")
 
-    def _attach(self, parts: Parts, placement: Placement) -> None:
-        addresses = address(self._own.ctx), address(self.target.model)
-        self.engine.attach(Role.TARGET, *addresses, self._own, self.target)
-        states = states_of(parts, self.target)
-        for role, path, reads in (
-            (Role.DRAFT, parts.draft, states),
-            (Role.COMPANION, parts.companion, None),
-        ):
-            if path is not None:
-                side = SideModel(path, self.target, placement, self.n_slots, reads)
-                self._sides.append(side)
-                self.engine.attach(role, side.context, side.model, side)
-        self.reads_states = states is not None
-        if states is not None:
-            self.engine.read_states(states)
-
     def close(self) -> None:
-        """Free the engine, then draft and companion; the target's context goes with the target."""
-        self.engine.close()
-        for side in self._sides:
-            side.close()
-        self._sides.clear()
+        """Free engine, draft and companion; the target's context goes with the target."""
+        self.assembly.close()
 
 
 # -- what prompts begin with alike -------------------------------------------------------------------------------------

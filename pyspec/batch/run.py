@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from functools import partial
 from itertools import zip_longest
@@ -39,11 +40,10 @@ if TYPE_CHECKING:
 
     from pyspec.policy.cost import CostCurve
 
+log = logging.getLogger("pyspec")
+
 WINDOW = 64
 """Fewest records that wait to be ordered by length."""
-
-FEW = 2
-"""Most answers at once for which anything drafts over streams: their rows fall apart into as many passes."""
 
 _FEWEST = 4
 # answers at once where people wait for them
@@ -121,6 +121,7 @@ class Batch:
             self.parallel = 1 if self.parallel == 1 else -(-self.parallel // 4) * 4
             self._options["exact"] = self.parallel
         self._queue: deque[tuple[int, Record] | Job] = deque()
+        self._noted: set[str] = set()
         self._count = 0
         self._cancelled = False
         self._total = Tally()
@@ -282,10 +283,11 @@ class Batch:
         layout = lay_out(
             self.parallel, self._n_ctx, asked, must_pool=must_pool, must_stream=self._exact
         )
-        few = FEW if self._interactive else 0
-        self._contexts = Contexts(
-            self._models, self.parallel, self._n_ctx, layout, self._placement, few
-        )
+        self._contexts = Contexts(self._models, self.parallel, self._n_ctx, layout, self._placement)
+        for note in self._contexts.assembly.notes:
+            if note not in self._noted:
+                self._noted.add(note)
+                log.warning("%s", note)
         self._scheduler = Scheduler(
             self._contexts,
             self._policy,

@@ -12,9 +12,11 @@ import os
 import signal
 import sys
 
-from pyspec.engine.assembly import assemble
+from pyspec.engine.assembly import Assembly
 from pyspec.engine.handle import Gate
+from pyspec.engine.parts import choose_parts
 from pyspec.engine.runs import Run
+from pyspec.engine.session import Session
 from pyspec.errors import EngineError, PyspecError
 from pyspec.policy.simple import FixedPolicy
 from pyspec.rules import Strict
@@ -30,12 +32,12 @@ def draft(target: str, draft_file: str, options: str) -> None:
     given = json.loads(options)
     seconds = given.pop("seconds")
     llm = TargetLlama(target, trust=True, verbose=False, head=draft_file == MTP, **given)
-    made = assemble(llm, draft_file, "none")
+    session = Session(Assembly(llm, choose_parts(llm, draft_file, "none")))
     prompt = [3 + i % (llm.n_vocab() - 3) for i in range(min(PROMPT, llm.n_ctx() // 2))]
     run = Run(0, prompt, Gate(Strict(), sampled=False), ANSWER, goes_on=True)
     if hasattr(signal, "setitimer"):  # the system ends what has no end
         signal.setitimer(signal.ITIMER_PROF, seconds * llm.n_threads)
-    for _ in made.session.steps(run, FixedPolicy(DRAFTED)):
+    for _ in session.steps(run, FixedPolicy(DRAFTED)):
         pass
 
 

@@ -1,34 +1,148 @@
-"""A session and the models it is made of: loads what `parts` found, and joins it."""
+"""A target's sequences and what drafts for them: the one way from parts to rounds, for one text or many."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import llama_cpp
+
 from pyspec.drafters import TranslatedDrafter
-from pyspec.engine.models import Placement, SideModel
-from pyspec.engine.parts import Parts, choose_parts, states_of
-from pyspec.engine.session import Session
+from pyspec.engine.handle import Engine, Role
+from pyspec.engine.models import Placement, SideModel, address, longest_draft
+from pyspec.engine.parts import Parts, states_of
+from pyspec.engine.round import Loop
 from pyspec.errors import DraftMismatch, PyspecError
 from pyspec.offload import AUTO, Placed
 from pyspec.profiles import Side
 from pyspec.store.drafts import States
 
+_AS_TARGET = Placement()
 
-@dataclass
+
 class Assembly:
-    """A session and what it was made of; `close` frees what `assemble` loaded.
+    """The models beside a target, an engine over its context, and rounds over the engine's sequences.
 
-    draft and companion are the names that results report; models are the loaded ones, draft first; notes say what was left
-    out, and why.
+    target: a `llama_cpp.Llama`; its context is the caller's and must outlive this. n_seq: sequences of that context; n_ctx:
+    positions that each may use, the whole context if not given. A draft model that was found, not named, and cannot be used
+    is left out, and one of another vocabulary is translated; `notes` say so.
+    engine, loop: what decodes and what makes rounds of it. models: those loaded, draft first. Raises DraftMismatch for a
+    companion of another vocabulary, and what `SideModel` raises.
     """
 
-    session: Session
-    draft: str
-    companion: str
-    notes: list[str] = field(default_factory=list)
-    models: list[SideModel | TranslatedDrafter] = field(default_factory=list)
+    def __init__(
+        self,
+        target: Any,
+        parts: Parts,
+        placement: Placement = _AS_TARGET,
+        *,
+        n_seq: int = 1,
+        n_ctx: int | None = None,
+    ) -> None:
+        self._target, self._parts, self._placement = target, parts, placement
+        self._n_seq, self.n_ctx = n_seq, target.n_ctx() if n_ctx is None else n_ctx
+        self.models: list[SideModel | TranslatedDrafter] = []
+        self.reads_states = False
+        try:
+            self._load()
+        except BaseException as error:
+            self._free()
+            if not (isinstance(error, PyspecError) and parts.automatic and parts.draft):
+                raise
+            parts.leave_out(error.message)
+            self._load()
+        self._open()
+
+    def _load(self) -> None:
+        """Load draft and companion. Frees nothing where it fails."""
+        parts, states = self._parts, states_of(self._parts, self._target)
+        try:
+            self._add(parts.draft, states)
+        except DraftMismatch as error:
+            if parts.draft is None or states is not None or parts.automatic:
+                raise
+            self._translate(parts.draft, error)
+        self._add(parts.companion)
+        self._states = states
+
+    def _add(self, path: Path | None, states: States | None = None) -> None:
+        if path is not None:
+            side = SideModel(
+                path, self._target, self._placement, self._n_seq, states, n_ctx=self.n_ctx
+            )
+            self.models.append(side)
+
+    def _translate(self, path: Path, error: DraftMismatch) -> None:
+        """A draft of another vocabulary, behind text; the companion would not understand what it says, so it is left out."""
+        target, placement = self._target, self._placement
+        own, layers = target.model_params, placement.n_gpu_layers
+        if layers is None:
+            layers = AUTO if target.fits_itself else own.n_gpu_layers
+        named = target.devices if placement.devices is None else placement.devices
+        drafter = TranslatedDrafter(
+            path,
+            target,
+            n_ctx=self.n_ctx,
+            n_gpu_layers=layers,
+            devices=named,
+            split_mode=own.split_mode,
+            main_gpu=own.main_gpu if named == target.devices else 0,
+            tensor_split=target.tensor_split if named == target.devices else None,
+            n_threads=placement.n_threads or target.n_threads,
+            flash_attn=True,
+            trust=target.trust,
+        )
+        self.models.append(drafter)
+        parts = self._parts
+        if not parts.translated:
+            parts.companion, parts.translated = None, True
+            parts.notes.append(f"{error.message}; so its drafts are translated through text")
+
+    def _open(self) -> None:
+        """Make the engine. Frees the models where that fails."""
+        self.engine = Engine(self._n_seq, self._target.n_vocab())
+        try:
+            self._attach()
+        except BaseException:
+            self.close()  # the exception keeps the engine longer than the contexts live
+            raise
+        draft = self.models[0] if self.models else None
+        self.loop = Loop(
+            self.engine,
+            self.n_ctx,
+            drafter=self._parts.drafter,
+            draft_model=isinstance(draft, SideModel),
+            companion=len(self.models) > 1,
+            translated=draft if isinstance(draft, TranslatedDrafter) else None,
+            n_batch=int(llama_cpp.llama_n_batch(self._target.ctx)),
+            longest=longest_draft(self._target),
+        )
+
+    def _attach(self) -> None:
+        target = self._target
+        owners = target._ctx, target._model  # noqa: SLF001 - not the target: it may own this object
+        self.engine.attach(Role.TARGET, address(target.ctx), address(target.model), *owners)
+        for role, side in zip((Role.DRAFT, Role.COMPANION), self.models):
+            if isinstance(side, SideModel):
+                self.engine.attach(role, side.context, side.model, side)
+        if self._states is not None:
+            self.reads_states = True
+            self.engine.read_states(self._states)
+
+    @property
+    def draft(self) -> str:
+        """The draft's name in results."""
+        return self._parts.names[0]
+
+    @property
+    def companion(self) -> str:
+        """The companion's name in results."""
+        return self._parts.names[1]
+
+    @property
+    def notes(self) -> list[str]:
+        """What was left out or is done otherwise than asked, and why."""
+        return self._parts.notes
 
     @property
     def sides(self) -> list[Side]:
@@ -43,102 +157,14 @@ class Assembly:
     @property
     def has_companion(self) -> bool:
         """Whether a companion is loaded."""
-        return self.companion != "none"
+        return self._parts.companion is not None
 
     def close(self) -> None:
-        """Free the session, then the models."""
-        self.session.close()
+        """Free the engine, then the models; calling it again does nothing."""
+        self.engine.close()
+        self._free()
+
+    def _free(self) -> None:
         for model in self.models:
             model.close()
         self.models.clear()
-
-
-_AS_TARGET = Placement()
-
-
-def assemble(
-    target: Any, draft: Any, companion: str, placement: Placement = _AS_TARGET
-) -> Assembly:
-    """Load what drafts for `target` (a `llama_cpp.Llama`) and join it to a session.
-
-    draft: see `SpeculativeLlama`; one of another vocabulary is translated. Raises DraftMismatch for a companion of another
-    vocabulary, UnsupportedModel where the target's memory cannot be rolled back and a draft was asked for by name.
-    """
-    parts = choose_parts(target, draft, companion)
-    try:
-        return _assembled(parts, target, placement)
-    except PyspecError as error:
-        if not parts.automatic or parts.draft is None:
-            raise
-        parts.notes = [
-            f"{parts.draft.name} is here and cannot draft for this model: {error.message}"
-        ]
-        parts.draft = parts.companion = None
-        return _assembled(parts, target, placement)
-
-
-def _assembled(parts: Parts, target: Any, placement: Placement) -> Assembly:
-    models: list[SideModel | TranslatedDrafter] = []
-    states = states_of(parts, target)
-    draft: SideModel | TranslatedDrafter | None
-    try:
-        draft = _load(parts.draft, target, placement, models, states)
-    except DraftMismatch as error:
-        if parts.draft is None or states is not None or parts.automatic:
-            raise
-        draft = _translated(parts, target, placement, models, error)
-    try:
-        companion = _load(parts.companion, target, placement, models)
-        behind_text = draft if isinstance(draft, TranslatedDrafter) else None
-        side = draft if isinstance(draft, SideModel) else None
-        session = Session(target, parts.drafter, side, companion, states, behind_text)
-    except BaseException:
-        for model in models:
-            model.close()
-        raise
-    return Assembly(session, *parts.names, parts.notes, models)
-
-
-def _translated(
-    parts: Parts,
-    target: Any,
-    placement: Placement,
-    models: list[SideModel | TranslatedDrafter],
-    error: DraftMismatch,
-) -> TranslatedDrafter:
-    """A draft of another vocabulary, behind text; the companion would not understand what it says, so it is left out."""
-    assert parts.draft is not None  # noqa: S101 - for the type checker
-    own, layers = target.model_params, placement.n_gpu_layers
-    if layers is None:
-        layers = AUTO if target.fits_itself else own.n_gpu_layers
-    named = target.devices if placement.devices is None else placement.devices
-    drafter = TranslatedDrafter(
-        parts.draft,
-        target,
-        n_gpu_layers=layers,
-        devices=named,
-        split_mode=own.split_mode,
-        main_gpu=own.main_gpu if named == target.devices else 0,
-        tensor_split=target.tensor_split if named == target.devices else None,
-        n_threads=placement.n_threads or target.n_threads,
-        flash_attn=True,
-        trust=target.trust,
-    )
-    models.append(drafter)
-    parts.companion, parts.translated = None, True
-    parts.notes.append(f"{error.message}; so its drafts are translated through text")
-    return drafter
-
-
-def _load(
-    path: Path | None,
-    target: Any,
-    placement: Placement,
-    models: list[SideModel | TranslatedDrafter],
-    states: States | None = None,
-) -> SideModel | None:
-    if path is None:
-        return None
-    model = SideModel(path, target, placement, states=states)
-    models.append(model)
-    return model

@@ -52,6 +52,7 @@ class Placement:
 class SideModel:
     """A small model with a context of its own, shaped after the target's.
 
+    n_ctx: positions that a text may use, the target's context if not given.
     states: how it reads the target's, if it does; a next-token head is a layer of the target's model in another context.
     Raises ModelInvalid if it does not load, DraftMismatch if its vocabulary is another, UnsupportedModel if its memory
     cannot be rolled back, EngineError if there is no room for its context.
@@ -64,8 +65,11 @@ class SideModel:
         placement: Placement = Placement(),
         n_seq: int = 1,
         states: States | None = None,
+        *,
+        n_ctx: int | None = None,
     ) -> None:
         self.path = path
+        self._n_ctx = target.n_ctx() if n_ctx is None else n_ctx
         self.reads_states = states is not None
         self._owned = states is None or states.kind != MTP
         self._n_gpu_layers = target.model_params.n_gpu_layers
@@ -90,7 +94,7 @@ class SideModel:
         if not reads_states:
             refuse_eagle3(self.path)
             refuse_other_kinds(self.path)
-            self._check_positions(target.n_ctx())
+            self._check_positions(self._n_ctx)
         loading = _Loading(self.path, target, placement, params)
         self._n_gpu_layers = loading.params.n_gpu_layers
         try:

@@ -49,6 +49,12 @@ class Parts:
         named += [name] if name else []
         return "+".join(named) or "none", self.companion.stem if self.companion else "none"
 
+    def leave_out(self, reason: str) -> None:
+        """Go on without the draft model."""
+        name = self.draft.name if self.draft else ""
+        self.notes = [f"{name} is here and cannot draft for this model: {reason}"]
+        self.draft = self.companion = None
+
 
 def choose_parts(target: Any, draft: Any, companion: str) -> Parts:
     """Turn the user's words into parts, without loading anything."""

@@ -154,7 +154,7 @@ class Loop:
         left = max(0, min(run.remaining, self.n_ctx - n))
         room = min(run.remaining, self.n_ctx + 1 - n, self.n_batch // n_runs) - 1
         room = min(room, run.draft_max, self.longest)
-        by_model = self._may_run_model(run)
+        by_model = self._may_run_model(run, n_runs)
         # the first token does not wait for a draft to read the prompt
         if room < 1 or not run.tally.rounds or not (by_model or self._may_look_up(run)):
             return Place(run.seq, 0, 0, left, n)
@@ -171,8 +171,10 @@ class Loop:
     def _may_look_up(self, run: Run) -> bool:
         return self.drafter is not None and run.drafting in ("all", "lookup")
 
-    def _may_run_model(self, run: Run) -> bool:
-        return self._runs_model and run.drafting in ("all", "model")
+    def _may_run_model(self, run: Run, n_runs: int) -> bool:
+        # behind text a model holds one text, which several would take from each other
+        alone = self.translated is None or n_runs == 1
+        return self._runs_model and alone and run.drafting in ("all", "model")
 
     def _draft(
         self, runs: Sequence[Run], places: Sequence[Place], policy: Policy
@@ -183,7 +185,7 @@ class Loop:
         asked = [
             _Asked(i, run, place, min(n, place.room))
             for i, (run, place, n) in enumerate(zip(runs, places, plan.lengths))
-            if n > 0 and place.room > 0 and drafts[i].n == 0 and self._may_run_model(run)
+            if n > 0 and place.room > 0 and drafts[i].n == 0 and self._may_run_model(run, len(runs))
         ]
         drafted = _Drafted(drafts)
         if self.translated is not None:

@@ -7,18 +7,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from threading import Lock
 from time import perf_counter
-from typing import Any
 
-import llama_cpp
-
-from pyspec.drafters import Drafter, TranslatedDrafter
+from pyspec.engine.assembly import Assembly
 from pyspec.engine.handle import Engine, Role
-from pyspec.engine.models import SideModel, address, longest_draft
-from pyspec.engine.round import Loop
 from pyspec.engine.runs import Run
 from pyspec.errors import Cancelled, ContextOverflow, EngineBusy
 from pyspec.policy.types import Policy
-from pyspec.store.drafts import States
 from pyspec.tokens import Step, Tally, Timings, Token
 
 PREFILL_CHUNK = 256
@@ -41,37 +35,11 @@ class Report:
 
 
 class Session:
-    """A target, what drafts for it, and the text they hold.
+    """The text that the one sequence of `assembly` holds; `close` frees the assembly, too."""
 
-    target: the `llama_cpp.Llama` that owns model and context. The models are the caller's; `close` frees the engine alone.
-    """
-
-    def __init__(
-        self,
-        target: Any,
-        drafter: Drafter | None = None,
-        draft: SideModel | None = None,
-        companion: SideModel | None = None,
-        states: States | None = None,
-        translated: TranslatedDrafter | None = None,
-    ) -> None:
-        self.engine = Engine(1, target.n_vocab())
-        try:
-            self._attach(target, draft, companion, states)
-        except BaseException:
-            self.engine.close()  # the exception keeps it longer than the contexts live
-            raise
-        self.n_ctx = target.n_ctx()
-        self.loop = Loop(
-            self.engine,
-            self.n_ctx,
-            drafter=drafter,
-            draft_model=draft is not None,
-            companion=draft is not None and companion is not None,
-            translated=translated,
-            n_batch=int(llama_cpp.llama_n_batch(target.ctx)),
-            longest=longest_draft(target),
-        )
+    def __init__(self, assembly: Assembly) -> None:
+        self.assembly = assembly
+        self.engine, self.loop, self.n_ctx = assembly.engine, assembly.loop, assembly.n_ctx
         self._lock = Lock()
         self._closed = False
         self._turn = 0  # counts answers: one that was suspended while another began must not go on with the other's text
@@ -80,22 +48,6 @@ class Session:
         """Whether the answer in flight is to end soon."""
         self.tokens: list[int] = []
         self.report: Report | None = None
-
-    def _attach(
-        self,
-        target: Any,
-        draft: SideModel | None,
-        companion: SideModel | None,
-        states: States | None,
-    ) -> None:
-        owners = target._ctx, target._model  # noqa: SLF001 - not the target: it may own this session
-        self.engine.attach(Role.TARGET, address(target.ctx), address(target.model), *owners)
-        if draft is not None:
-            self.engine.attach(Role.DRAFT, draft.context, draft.model, draft)
-        if companion is not None:
-            self.engine.attach(Role.COMPANION, companion.context, companion.model, companion)
-        if states is not None:
-            self.engine.read_states(states)
 
     def steps(
         self,
@@ -203,12 +155,12 @@ class Session:
             self.engine.cancel()
 
     def close(self) -> None:
-        """Free the engine; an answer that another thread has in flight is cancelled first."""
+        """Free the assembly; an answer that another thread has in flight is cancelled first."""
         self.engine.cancel()
         with self._lock:
             self._turn += 1
             self._closed = True
-            self.engine.close()
+            self.assembly.close()
 
     @contextmanager
     def if_open(self) -> Iterator[bool]:

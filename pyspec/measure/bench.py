@@ -98,7 +98,7 @@ def _contenders(
 def _loaded_draft(llm: SpeculativeLlama) -> Path | None:
     """The loaded draft's file, None for the target's own head."""
     assembly = llm.assembly
-    if not assembly.session.loop.draft_model or assembly.draft.rpartition("+")[2] == MTP:
+    if not assembly.loop.draft_model or assembly.draft.rpartition("+")[2] == MTP:
         return None
     return assembly.models[0].path
 
@@ -106,7 +106,7 @@ def _loaded_draft(llm: SpeculativeLlama) -> Path | None:
 def _curves(llm: SpeculativeLlama, contenders: Sequence[Contender]) -> dict[str, list[float]]:
     """The cost curve as learned during the run, up to 17 rows."""
     policies = [one.policy for one in contenders if isinstance(one, Ours)] or [llm.new_policy()]
-    loop, curve = llm.assembly.session.loop, cast("Any", policies[0]).curve
+    loop, curve = llm.assembly.loop, cast("Any", policies[0]).curve
     wanted = {"target": True, "draft": loop.draft_model, "companion": loop.companion}
     return {name: list(getattr(curve, name).table())[:18] for name in wanted if wanted[name]}
 

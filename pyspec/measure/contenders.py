@@ -92,7 +92,7 @@ class Ours:
 
     def forget(self) -> None:
         """Empty every KV, so that nobody's prompt is read already."""
-        self.llm.assembly.session.engine.set_tokens(0, [])
+        self.llm.assembly.engine.set_tokens(0, [])
         self.llm.reset()
 
     def steps(self, prompt: Sequence[int], max_tokens: int, options: Options) -> Iterator[Step]:
@@ -114,7 +114,7 @@ class Ours:
 
 def lacks(llm: SpeculativeLlama, mode: Mode) -> str:
     """Why a mode cannot be had with what is loaded; "" if it can."""
-    loop = llm.assembly.session.loop
+    loop = llm.assembly.loop
     if mode.drafting == "lookup" and loop.drafter is None:
         return "no prompt lookup is loaded (--draft auto or lookup+NAME)"
     if mode.drafting == "model" and not loop.draft_model:

@@ -77,8 +77,8 @@ def measure_costs(
     Row counts take turns, so that a slow moment of the machine does not fall on one of them.
     """
     assembly = llm.assembly
-    engine: Engine = assembly.session.engine
-    full = assembly.session.loop
+    engine: Engine = assembly.engine
+    full = assembly.loop
     engine.cancel(raised=False)
     depths = [d for d in depths if d + kmax + 1 < llm.n_ctx()] or [max(1, llm.n_ctx() // 2)]
     long = (list(text) * (1 + (max(depths) + N_MAX) // max(1, len(text))))[: max(depths) + N_MAX]
@@ -203,7 +203,7 @@ def rows_after(
 
     By teacher forcing through the very engine, up to `width` tokens a decode, 64 at most.
     """
-    session = llm.assembly.session
+    session = llm.session
     engine, text, done = session.engine, list(prompt), 0
     engine.cancel(raised=False)
     llm.reset()  # the KV is no longer what it was; what is common to two calls is not read twice
@@ -303,7 +303,7 @@ def _open(path: Path, threads: int) -> SpeculativeLlama:
 
 def _times(llm: SpeculativeLlama, tokens: Sequence[int]) -> dict[int, float]:
     """Milliseconds of one prefill, and of a few verifies of each width behind its first tokens."""
-    engine = llm.assembly.session.engine
+    engine = llm.assembly.engine
     engine.set_tokens(0, ())
     start = perf_counter()
     ready(engine, tokens, PREFILL + 1, chunk=PREFILL)

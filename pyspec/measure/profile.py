@@ -250,7 +250,7 @@ def record_answer(
 
     Chains near the end are shorter, as in the loop: the token after the draft must fit, too.
     """
-    recording = _Recording(llm.assembly.session.engine, kmax)
+    recording = _Recording(llm.assembly.engine, kmax)
     tokens: list[int] = []
     steps = llm.steps(prompt, sampling, max_tokens=max_tokens, policy=recording, drafting="model")
     with closing(steps):
@@ -258,7 +258,7 @@ def record_answer(
             tokens += [token.id for token in step.tokens]
             if perf_counter() > until:
                 break
-    window = llm.assembly.session.engine.window
+    window = llm.assembly.engine.window
     answer = Answer(len(tokens), len(prompt), {}, {}, window)
     index = LookupDrafter()
     for t in range(len(tokens)):

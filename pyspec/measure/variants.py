@@ -189,7 +189,7 @@ class SideBySide:
 
     def _read(self, prompt: Sequence[int], n: int) -> None:
         """The prompt into sequence 0 once, and from there to n others."""
-        shared = self._loop.draft_model and not self._contexts.reads_states
+        shared = self._loop.draft_model and not self._contexts.assembly.reads_states
         ready(self._engine, prompt, len(prompt), *([Role.DRAFT] if shared else []))
         for seq in range(1, n + 1):
             self._engine.set_tokens(seq, ())

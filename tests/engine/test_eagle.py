@@ -43,7 +43,7 @@ def make(tmp_path):
 
 def drafted(llm, n):
     """What the engine drafts after the text it holds: ids and probabilities."""
-    engine = llm.assembly.session.engine
+    engine = llm.assembly.engine
     engine.put_draft(0, ())
     engine.set_stop([0.0], None)
     engine.draft([0], [n])
@@ -53,7 +53,7 @@ def drafted(llm, n):
 
 def check(llm, draft, target, n=6):
     """The engine's draft after the text it holds is numpy's."""
-    text = llm.assembly.session.tokens
+    text = llm.session.tokens
     found, chances = drafted(llm, n)
     wanted, likely = tiny_eagle.Draft(draft, target).draft(text, n)
     assert found == wanted
@@ -94,7 +94,7 @@ def test_some_drafts_are_accepted(open_llama, make, target):
     ask(llm, prompt, 120)
     block = llm.last_speculation
     assert block["accepted"] > 20
-    assert llm.assembly.session.engine.counters().refed == block["accepted"]
+    assert llm.assembly.engine.counters().refed == block["accepted"]
 
 
 def test_the_policy_hears_what_is_read_again(open_llama, make, target):
@@ -151,7 +151,7 @@ def test_a_long_prompt_is_read_through_the_window(open_llama, make, target, monk
     for text in (prompt, [*prompt, *prompt[:40]]):
         ask(llm, text, 3)
         found, chances = drafted(llm, 6)
-        held = llm.assembly.session.tokens
+        held = llm.session.tokens
         wanted, likely = tiny_eagle.Draft(draft, target).draft(held, 6, since=len(held) - 8)
         n = wanted.index(tiny.EOS) + 1 if tiny.EOS in wanted else 6
         assert found == wanted[:n]
@@ -225,7 +225,7 @@ def test_on_a_hybrid_target(open_llama, make, tmp_path, arch, layers):
     llm, fresh = open_llama(hybrid, draft=draft), open_llama(hybrid, draft=draft)
     prompt = llm.tokenize(PROMPT, add_bos=False)
     assert ask(llm, prompt, 40).ids == ask(open_llama(hybrid), prompt, 40).ids
-    text = llm.assembly.session.tokens
+    text = llm.session.tokens
     assert ask(fresh, text[:-1], 1).ids == text[-1:]
     assert drafted(llm, 6)[0] == drafted(fresh, 6)[0]
 
@@ -272,4 +272,4 @@ def test_auto_takes_it_where_states_are_shown(open_llama, make, target, monkeypa
     monkeypatch.setattr("pyspec.engine.parts.STATES_SHOWN", shown)
     llm = open_llama(target, draft="auto")
     assert llm.assembly.draft.startswith("lookup+eagle" if shown else "lookup")
-    assert llm.assembly.session.loop.draft_model is shown
+    assert llm.assembly.loop.draft_model is shown

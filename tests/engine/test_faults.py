@@ -104,7 +104,7 @@ def test_companion_that_fails_is_left_out(
 ):
     """From the round in which it fails on, the draft works without it; the text is the target's."""
     llm = open_llama(tiny_target, draft=tiny_draft, companion=tiny_companion, length="companion")
-    Breaking(llm._assembly.session.engine, "score", first, 1000, EngineError("scoring: it broke"))
+    Breaking(llm.assembly.engine, "score", first, 1000, EngineError("scoring: it broke"))
     with caplog.at_level(logging.WARNING, "pyspec"):
         answer = ask(llm, PROMPT)
     assert answer.ids == reference
@@ -117,7 +117,7 @@ def test_draft_that_fails_is_left_out(
 ):
     """A draft model whose decode fails costs its speed, not the answer."""
     llm = open_llama(tiny_target, draft=tiny_draft)
-    Breaking(llm._assembly.session.engine, "draft", first, 1000, EngineError("drafting: it broke"))
+    Breaking(llm.assembly.engine, "draft", first, 1000, EngineError("drafting: it broke"))
     with caplog.at_level(logging.WARNING, "pyspec"):
         answer = ask(llm, PROMPT)
     assert answer.ids == reference
@@ -127,7 +127,7 @@ def test_draft_that_fails_is_left_out(
 def test_draft_that_failed_once_serves_again(open_llama, tiny_target, tiny_draft, reference):
     """One failed decode is not the end of a draft model."""
     llm = open_llama(tiny_target, draft=tiny_draft, length="fixed:2")
-    Breaking(llm._assembly.session.engine, "draft", 2, 1, EngineError("drafting: it broke"))
+    Breaking(llm.assembly.engine, "draft", 2, 1, EngineError("drafting: it broke"))
     assert ask(llm, PROMPT).ids == reference
     assert llm.last_speculation["choice"]["rounds_drafted"] > 3
 
@@ -141,7 +141,7 @@ def test_failing_target_is_an_error_and_the_next_answer_is_right(
 ):
     """An error of the target's own calls reaches the caller; a new request gives the reference answer."""
     llm = open_llama(tiny_target, draft=tiny_draft, n_ctx=1024)
-    Breaking(llm._assembly.session.engine, call, first, 1, EngineError("it broke"))
+    Breaking(llm.assembly.engine, call, first, 1, EngineError("it broke"))
     with pytest.raises(EngineError, match="it broke"):
         ask(llm, PROMPT * 200 if call == "prefill" else PROMPT)
     assert ask(llm, PROMPT).ids == reference
@@ -183,7 +183,7 @@ def test_cancel_while_the_prompt_is_read(open_llama, tiny_target, reference):
 def test_cancel_inside_a_decode_reaches_llama(open_llama, tiny_target, reference):
     """The flag is read between the nodes of a decode too: what llama.cpp threw away is read again."""
     llm = open_llama(tiny_target, n_ctx=4096, n_batch=2048)
-    engine = llm._assembly.session.engine
+    engine = llm.assembly.engine
     prompt = (PROMPT * 1400)[:4000]
     engine.set_tokens(0, prompt)
     caught = 0

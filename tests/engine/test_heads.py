@@ -80,7 +80,7 @@ def _draft(model: Any, text: Sequence[int], n: int) -> list[int]:
 
 def drafted(llm, n):
     """What the engine drafts after the text it holds."""
-    engine = llm.assembly.session.engine
+    engine = llm.assembly.engine
     engine.put_draft(0, ())
     engine.set_stop([0.0], None)
     engine.draft([0], [n])
@@ -93,7 +93,7 @@ def test_drafts_are_llama_cpps(open_llama, target, reference, answered):
     """After a prompt, and after rounds in which drafts were accepted or refused."""
     llm = open_llama(target, draft="mtp")
     ask(llm, PROMPT, answered)
-    assert drafted(llm, 6) == reference(llm.assembly.session.tokens, 6)
+    assert drafted(llm, 6) == reference(llm.session.tokens, 6)
 
 
 def test_text_is_the_targets(open_llama, target):

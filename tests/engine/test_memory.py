@@ -179,7 +179,7 @@ def test_hybrid_sequences_in_one_batch(open_llama, hybrid):
         lambda tokens, limit: next(t for t in texts if t[:2] == tokens[:2])[len(tokens) :][:limit]
     )
     models = Models(str(hybrid), drafter, "none", n_threads=1, n_threads_batch=1)
-    contexts = Contexts(models, 4, 256, Layout(1024), None)
+    contexts = Contexts(models, 4, 256, Layout(1024))
     try:
         policy = make_policy(parse_length("fixed:5"))
         runs = [

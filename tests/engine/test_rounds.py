@@ -75,7 +75,7 @@ def test_draft_decodes_again_only_what_was_refused(open_llama, tiny_target, tiny
             0, drafted - 1 - taken
         )  # the last drafted token is never decoded by the draft
         remaining -= len(step.tokens)
-    held = llm.assembly.session.engine.held(1, 0)
+    held = llm.assembly.engine.held(1, 0)
     assert wasted > 0
     assert counters(llm).rows[1] == held + wasted
 
@@ -84,7 +84,7 @@ def test_companion_reads_text_once(open_llama, tiny_target, tiny_companion):
     """The companion's KV is kept as the draft's is."""
     llm = open_llama(tiny_target, draft=tiny_target, companion=tiny_companion, length="companion")
     ask(llm, PROMPT, 60)
-    engine = llm.assembly.session.engine
+    engine = llm.assembly.engine
     verified, drafted = llm.last_speculation["verified"], llm.last_speculation["drafted"]
     assert (
         engine.counters().rows[2]
@@ -191,7 +191,7 @@ def test_end_inside_an_accepted_draft_ends_the_answer(open_llama, tiny_folder, r
     llm = open_llama(path, draft=foretelling([*PROMPT, *reference]), length="fixed:8")
     answer = ask(llm, PROMPT)
     assert (answer.ids, answer.finish_reason) == (reference[: at + 1], "stop")
-    assert llm.n_tokens == llm.assembly.session.held == len(PROMPT) + at
+    assert llm.n_tokens == llm.session.held == len(PROMPT) + at
 
 
 def test_draft_model_does_not_draft_past_an_end(open_llama, tiny_folder, reference):

@@ -68,7 +68,7 @@ def parts(llm, decodes):
     """The same, each decode known by its role."""
     decodes.contexts = {
         int(ffi.cast("uintptr_t", side.context)): role
-        for role, side in zip((Role.DRAFT, Role.COMPANION), llm._assembly.models)
+        for role, side in zip((Role.DRAFT, Role.COMPANION), llm.assembly.models)
     }
     return llm
 
@@ -105,7 +105,7 @@ def command(both, capfd) -> Callable[..., tuple[int, str, str]]:
 @pytest.mark.parametrize("role", [Role.DRAFT, Role.COMPANION])
 def test_a_failing_side_changes_no_text(parts, decodes, role, lasts) -> None:
     """Whichever decode of draft or companion fails, the answer is the target's, and so is the next."""
-    llm, loop = parts, parts._assembly.session.loop
+    llm, loop = parts, parts.assembly.loop
     reference = ask(llm, PROMPT).ids
     k = 0
     while k == 0 or decodes.failed:

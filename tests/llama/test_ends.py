@@ -40,7 +40,7 @@ def test_a_cancelled_answer_keeps_its_text(open_llama, tiny_ascii, stream):
     def cancel(tokens, _limit):
         if len(tokens) > 30:
             threading.Thread(target=holder[0].cancel).start()
-            while not holder[0].assembly.session.cancelling:
+            while not holder[0].session.cancelling:
                 pass
         return []
 

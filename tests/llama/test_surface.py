@@ -203,7 +203,7 @@ def test_a_turn_ends_after_its_answer(open_llama, tiny_ascii, monkeypatch):
             try:
                 yield me
             finally:
-                in_flight.append(llm.assembly.session._in_flight)
+                in_flight.append(llm.session._in_flight)
 
     taken = llm.turns.taken
     monkeypatch.setattr(llm.turns, "taken", watched)

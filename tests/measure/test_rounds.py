@@ -59,7 +59,7 @@ def test_matches_are_those_of_fixed_verification(recorded: Any) -> None:
     """A fixed length of 4 accepts at each round what the chain of that position says."""
     llm, answer, found = recorded
     model = found.models
-    llm.assembly.session.engine.set_tokens(0, [])
+    llm.assembly.engine.set_tokens(0, [])
     fixed = Ours(llm, parse_mode(f"fixed:{KMAX}+strict+model"))
     fixed.forget()
     t = 0

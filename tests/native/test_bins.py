@@ -11,7 +11,7 @@ from pyspec.policy.types import TABLE_BINS, table_bin
 def test_drafting_goes_on_in_pythons_bin_alone(open_llama, tiny_target, tiny_draft):
     """With a table of one in the bin that Python names and of nothing elsewhere, a second token is drafted; without it none."""
     llm = open_llama(tiny_target, draft=tiny_draft)
-    engine = llm.assembly.session.engine
+    engine = llm.assembly.engine
     seen = set()
     for first in range(3, tiny.N_VOCAB):
         ask(llm, [first, 3 + first * 7 % 29, 5], 1)

@@ -1,0 +1,101 @@
+"""What drafts for a batch: the same words mean the same parts as for one text."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+import tiny
+
+from pyspec.batch.contexts import FEW
+from pyspec.batch.records import Record
+from pyspec.engine.handle import Engine
+
+EXACT = {"flash_attn": False, "type_k": 0, "type_v": 0}
+"""F32 throughout: no near-tie of a random model is decided by the number of rows."""
+
+ALONE = [Record(id="alone", prompt="ab", max_tokens=60)]
+MANY = [Record(id=str(i), prompt=chr(97 + i) * (2 + i), max_tokens=30) for i in range(12)]
+
+
+@pytest.fixture
+def other(tmp_path):
+    """A draft of another vocabulary."""
+    tokens = list(tiny.TOKENS)
+    tokens[9], tokens[14] = tokens[14], tokens[9]
+    return tiny.write(tmp_path / "other.gguf", tokens=tokens)
+
+
+@pytest.fixture
+def drafted(monkeypatch):
+    """How many sequences the draft model drafted for, by call."""
+    calls = []
+    draft = Engine.draft
+
+    def counted(self, seqs, limits, keep_rows=False):
+        calls.append(len(seqs))
+        draft(self, seqs, limits, keep_rows)
+
+    monkeypatch.setattr(Engine, "draft", counted)
+    return calls
+
+
+def find(monkeypatch, path):
+    """Let `auto` find a draft model here."""
+    here = SimpleNamespace(path=path, name=path.stem, origin="a test")
+    monkeypatch.setattr("pyspec.engine.parts.draft_here", lambda _: here)
+
+
+def texts(batch, records):
+    """Texts by id."""
+    found = {result.id: result for result in batch.run(records)}
+    assert [result.error for result in found.values()] == [None] * len(records)
+    return {name: result.text for name, result in found.items()}
+
+
+def test_auto_is_the_model_that_is_here(open_batch, tiny_draft, monkeypatch, drafted):
+    """A record that is alone gets its drafts."""
+    find(monkeypatch, tiny_draft)
+    batch = open_batch(draft="auto", parallel=8, **EXACT)
+    assert batch.facts["draft"] == "lookup+draft"
+    assert texts(batch, ALONE) == texts(open_batch(parallel=8, **EXACT), ALONE)
+    assert drafted
+
+
+def test_one_client_gets_drafts_and_many_none(open_batch, tiny_draft, monkeypatch, drafted):
+    """Where people wait, the number of answers at the moment decides."""
+    find(monkeypatch, tiny_draft)
+    options = {"parallel": 8, "interactive": True, **EXACT}
+    batch, plain = open_batch(draft="auto", **options), open_batch(**options)
+    assert texts(batch, ALONE) == texts(plain, ALONE)
+    assert drafted
+    assert texts(batch, MANY) == texts(plain, MANY)
+    assert batch.stats()["streams"]
+    assert max(drafted) <= FEW
+
+
+def test_a_few_answers_share_the_model(open_batch, tiny_draft, monkeypatch, drafted):
+    """In a pool it drafts for all of them in one lock-step."""
+    find(monkeypatch, tiny_draft)
+    batch = open_batch(draft="auto", parallel=4, **EXACT)
+    assert texts(batch, MANY) == texts(open_batch(parallel=4, **EXACT), MANY)
+    assert max(drafted) > FEW
+
+
+def test_a_found_model_that_cannot_draft_is_left_out(open_batch, other, monkeypatch, caplog):
+    """That is said, and lookup goes on."""
+    find(monkeypatch, other)
+    batch = open_batch(draft="auto")
+    texts(batch, ALONE)
+    assert "other.gguf is here and cannot draft for this model" in caplog.text
+    assert batch.facts["draft"] == "lookup"
+
+
+def test_a_named_model_of_another_vocabulary_is_translated(open_batch, other, caplog):
+    """It drafts for an answer that is alone, sits out beside others, and is said to be translated once."""
+    batch, plain = open_batch(draft=other, **EXACT), open_batch(**EXACT)
+    assert texts(batch, ALONE) == texts(plain, ALONE)
+    assert batch.stats()["drafted"] > 0
+    assert batch.facts["draft"] == "other (translated)"
+    assert texts(batch, MANY) == texts(plain, MANY)
+    assert caplog.text.count("translated through text") == 1
