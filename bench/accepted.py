@@ -21,7 +21,7 @@ from pyspec.llama import SpeculativeLlama
 from pyspec.measure.contenders import Files, Ours, open_peer
 from pyspec.measure.report import table
 from pyspec.measure.tasks import Options, load_questions, parse_mode
-from pyspec.store.drafts import States
+from pyspec.store.heads import States
 from pyspec.store.locate import resolve
 from pyspec.target import TargetLlama
 from pyspec.text.template import ChatTemplate

@@ -139,12 +139,20 @@ static ps_status run(ps_engine *engine, int32_t role, int32_t (*function)(struct
     return decode_status(answer);
 }
 
+/* A text may hold ids that a smaller vocabulary lacks: it reads its own last token in their place, and drafts on. */
+static void replace_unknown(const ps_ctx *ctx, ps_rows *rows) {
+    for (int32_t i = 0; i < rows->n; i++) {
+        if (rows->token[i] >= ctx->n_vocab) rows->token[i] = ctx->n_vocab - 1;
+    }
+}
+
 /* Decode engine->rows on a role; on success n_kv of each sequence covers its rows. The rows stay readable. */
 ps_status ps_ctx_decode(ps_engine *engine, int32_t role) {
     ps_ctx *const ctx = &engine->role[role];
     ps_rows *const rows = &engine->rows;
     PS_FAIL_IF(rows->n < 1 || rows->n > ctx->n_batch, PS_E_ARG);
     const bool vectors = role == PS_DRAFT && ps_reads_states(engine);
+    replace_unknown(ctx, rows);
     const ps_status status = run(engine, role, ps_api.decode, batch_of(rows, true, vectors));
     engine->counters.decodes[role]++;
     if (status != PS_OK) {

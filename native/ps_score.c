@@ -38,7 +38,10 @@ static ps_status agree(ps_engine *engine, int32_t index, int32_t first) {
     for (int32_t i = 0; i < seq->draft.n; i++) {
         const float *const row = ps_ctx_logits(&engine->role[PS_COMPANION], first + i);
         PS_FAIL_UNLESS(row, PS_E_DECODE);
-        PS_FAIL_IF(seq->draft.token[i] >= shared, PS_E_ARG);
+        if (seq->draft.token[i] >= shared) { /* one that the companion lacks: it would never say it */
+            seq->draft.agreement[i] = (ps_agreement){.pd = seq->draft.p[i], .top = -1};
+            continue;
+        }
         PS_TRY(ps_agree(seq->kept + (size_t)i * stride, row, 1, shared, &seq->draft.token[i], &seq->draft.agreement[i]));
     }
     seq->draft.scored = 1;

@@ -30,7 +30,7 @@ from pyspec.profiles import beginnings
 from pyspec.rules import Margin, Strict, Verification, check_rule
 from pyspec.sampling import ProcessorHook, Sampling, build_chain, in_force
 from pyspec.store.devices import parse_devices
-from pyspec.store.drafts import MTP
+from pyspec.store.heads import MTP
 from pyspec.target import SNAPSHOTS
 from pyspec.text.tokenizer import piece_reader
 from pyspec.tokens import Step

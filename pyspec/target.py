@@ -27,9 +27,9 @@ from pyspec.offload import (
 )
 from pyspec.store.check import Loading, check_model
 from pyspec.store.devices import device_array, layer_devices, parse_devices
-from pyspec.store.drafts import has_head, refuse_eagle3
 from pyspec.store.files import show
 from pyspec.store.header import check_adapter, read_header
+from pyspec.store.heads import has_head
 from pyspec.store.kinds import most_positions, no_decoder, refuse_other_kinds
 from pyspec.store.machine import address_space_left, default_threads
 from pyspec.text.answer import Speech
@@ -122,7 +122,6 @@ class TargetLlama(llama_cpp.Llama):  # type: ignore[misc]  # llama_cpp is untype
             lora=_adapter_of(kwargs),
         )
         self._may_use_extra = check_model(model_path, trust, self.loading)
-        refuse_eagle3(Path(model_path))
         if self.fits_itself:
             kwargs["n_gpu_layers"] = self._fitting(model_path, kwargs, room_for)
         self.in_chat = _InChat()

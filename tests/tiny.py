@@ -41,7 +41,12 @@ class Weights:
 
 
 def _vocabulary(
-    writer: gguf.GGUFWriter, tokens: list[str], eos: int, marks: Sequence[str] = ()
+    writer: gguf.GGUFWriter,
+    tokens: list[str],
+    eos: int,
+    marks: Sequence[str] = (),
+    bos: int | None = 1,
+    adds: tuple[bool, bool] = (False, False),
 ) -> None:
     writer.add_tokenizer_model("llama")
     writer.add_token_list([*tokens, *marks])
@@ -49,10 +54,12 @@ def _vocabulary(
     kinds = [gguf.TokenType.UNKNOWN, gguf.TokenType.CONTROL, gguf.TokenType.CONTROL]
     kinds += [gguf.TokenType.NORMAL] * (len(tokens) - 3)
     writer.add_token_types(kinds + [gguf.TokenType.CONTROL] * len(marks))
-    writer.add_bos_token_id(1)
+    if bos is not None:
+        writer.add_bos_token_id(bos)
     writer.add_eos_token_id(eos)
     writer.add_unk_token_id(0)
-    writer.add_add_bos_token(False)
+    writer.add_add_bos_token(adds[0])
+    writer.add_add_eos_token(adds[1])
     writer.add_add_space_prefix(False)
 
 
@@ -196,10 +203,13 @@ def write(
     n_heads: int = 0,
     marks: Sequence[str] = (),
     template: str = "",
+    bos: int | None = 1,
+    adds: tuple[bool, bool] = (False, False),
 ) -> Path:
     """Write a model of architecture `arch`: llama, mamba (recurrent), gemma3 (sliding window), lfm2 or qwen35 (hybrids).
 
     n_heads: next-token heads (MTP), qwen35 only. marks: control tokens behind the others. template: the chat template.
+    bos: None for no key. adds: whether texts get a BOS and an EOS token.
     noise: 0 for the weights of `seed` alone, 1 for other ones altogether. scale: standard deviation of the logits.
     """
     tokens = tokens or TOKENS
@@ -213,7 +223,7 @@ def write(
     if n_heads:
         writer.add_uint32(f"{arch}.nextn_predict_layers", n_heads)
     _facts(writer, arch, n_layer, window)
-    _vocabulary(writer, tokens, eos, marks)
+    _vocabulary(writer, tokens, eos, marks, bos, adds)
     if template:
         writer.add_chat_template(template)
     weights = Weights(seed, noise, noise_seed)
@@ -286,6 +296,17 @@ def add_chat_vocabulary(
     for name, source in (named or {}).items():
         writer.add_string(f"tokenizer.chat_template.{name}", source)
     return len(tokens)
+
+
+def write_tokens(path: Path, tokens: list[str]) -> Path:
+    """Write a file of a vocabulary of these tokens alone."""
+    writer = gguf.GGUFWriter(path, "llama")
+    _vocabulary(writer, tokens, EOS)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
 
 
 def write_vocabulary(path: Path, template: str | None, marks: Sequence[str], **how: Any) -> Path:

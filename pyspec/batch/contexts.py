@@ -23,7 +23,7 @@ from pyspec.errors import EngineError
 from pyspec.policy.acceptance import Learned
 from pyspec.profiles import Side, beginnings, gpu_layers
 from pyspec.store.devices import layer_devices
-from pyspec.store.drafts import MTP, head_size
+from pyspec.store.heads import MTP, head_size
 from pyspec.store.machine import machine_memory
 from pyspec.target import SNAPSHOTS, TargetLlama
 from pyspec.tokens import common_prefix

@@ -20,7 +20,7 @@ from pyspec.engine.session import Session
 from pyspec.errors import EngineError, PyspecError
 from pyspec.policy.simple import FixedPolicy
 from pyspec.rules import Strict
-from pyspec.store.drafts import MTP
+from pyspec.store.heads import MTP
 from pyspec.target import TargetLlama
 
 PROMPT, ANSWER, DRAFTED = 70, 24, 5

@@ -15,7 +15,7 @@ from pyspec.engine.round import Loop
 from pyspec.errors import DraftMismatch, PyspecError
 from pyspec.offload import AUTO, Placed
 from pyspec.profiles import Side
-from pyspec.store.drafts import States
+from pyspec.store.heads import States
 
 _AS_TARGET = Placement()
 
@@ -25,7 +25,7 @@ class Assembly:
 
     target: a `llama_cpp.Llama`; its context is the caller's and must outlive this. n_seq: sequences of that context; n_ctx:
     positions that each may use, the whole context if not given. A draft model that was found, not named, and cannot be used
-    is left out, and one of another vocabulary is translated; `notes` say so.
+    is left out for the next one, and one of another vocabulary is translated; `notes` say so.
     engine, loop: what decodes and what makes rounds of it. models: those loaded, draft first. Raises DraftMismatch for a
     companion of another vocabulary, and what `SideModel` raises.
     """
@@ -43,15 +43,21 @@ class Assembly:
         self._n_seq, self.n_ctx = n_seq, target.n_ctx() if n_ctx is None else n_ctx
         self.models: list[SideModel | TranslatedDrafter] = []
         self.reads_states = False
+        while not self._loads():
+            pass
+        self._open()
+
+    def _loads(self) -> bool:
+        """Load what the parts name. False where a draft that nobody named cannot be used: the parts have the next one then."""
         try:
             self._load()
         except BaseException as error:
             self._free()
-            if not (isinstance(error, PyspecError) and parts.automatic and parts.draft):
+            if not (isinstance(error, PyspecError) and self._parts.automatic):
                 raise
-            parts.leave_out(error.message)
-            self._load()
-        self._open()
+            self._parts.leave_out(error.message)
+            return False
+        return True
 
     def _load(self) -> None:
         """Load draft and companion. Frees nothing where it fails."""

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from pyspec._lib import check, ffi, lib
 from pyspec.noise import Coupling
 from pyspec.rules import Margin, Verification
-from pyspec.store.drafts import MTP, States
+from pyspec.store.heads import MTP, States
 
 MAX_DRAFT = 64
 """Most drafted tokens of one sequence in one round; `PS_MAX_DRAFT` in native/pyspec.h."""

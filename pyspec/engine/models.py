@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -24,15 +25,14 @@ from pyspec.offload import (
 )
 from pyspec.store.check import check_model
 from pyspec.store.devices import device_array, layer_devices
-from pyspec.store.drafts import MTP, States, head_size, refuse_eagle3, same_tokens
+from pyspec.store.drafts import same_tokens
 from pyspec.store.header import read_header
+from pyspec.store.heads import MTP, States, head_size
 from pyspec.store.kinds import most_positions, refuse_other_kinds
+from pyspec.store.vocabulary import FIRST_COMPARED, MAX_DIFFERENCE
 
 STATE_ROWS = 64
 """Rows that an EAGLE-3 draft computes at once: each takes n_vocab floats of working memory."""
-
-LARGEST_PADDING = 128
-"""How far vocabulary sizes may differ: one family pads them differently from size to size."""
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,6 @@ class SideModel:
 
     def _load(self, target: Any, placement: Placement, params: Any, *, reads_states: bool) -> Any:
         if not reads_states:
-            refuse_eagle3(self.path)
             refuse_other_kinds(self.path)
             self._check_positions(self._n_ctx)
         loading = _Loading(self.path, target, placement, params)
@@ -261,9 +260,9 @@ def _read_states(params: Any, target: Any, states: States) -> None:
 
 
 def check_vocabulary(target: Any, other: Any, name: str, *, known_equal: bool = False) -> None:
-    """Raise DraftMismatch unless both models speak the same tokens; names the first id that differs.
+    """Raise DraftMismatch unless both models speak the same tokens, by llama.cpp's test; names the first id that differs.
 
-    known_equal: the files' token texts have one hash, so that they need not be compared one by one.
+    known_equal: the files' hashes say so, so that tokens need not be compared one by one.
     """
     ours, theirs = llama_cpp.llama_model_get_vocab(target), llama_cpp.llama_model_get_vocab(other)
     hint = "use --draft none, or a draft with the target's tokenizer"
@@ -273,23 +272,27 @@ def check_vocabulary(target: Any, other: Any, name: str, *, known_equal: bool = 
                 f"{name} has another {what} than the target: {get(theirs)}, not {get(ours)}", hint
             )
     n_ours, n_theirs = llama_cpp.llama_vocab_n_tokens(ours), llama_cpp.llama_vocab_n_tokens(theirs)
+    if abs(n_ours - n_theirs) > MAX_DIFFERENCE:
+        raise DraftMismatch(f"{name} has {n_theirs} tokens and the target {n_ours}", hint)
     text = llama_cpp.llama_vocab_get_text
-    for token in range(0 if known_equal else min(n_ours, n_theirs)):
+    for token in range(FIRST_COMPARED, 0 if known_equal else min(n_ours, n_theirs)):
         if text(ours, token) != text(theirs, token):
             raise DraftMismatch(
                 f"{name} has another token {token} than the target: {text(theirs, token)!r}, not {text(ours, token)!r}",
                 hint,
             )
-    if abs(n_ours - n_theirs) > LARGEST_PADDING:
-        first = min(n_ours, n_theirs)
-        raise DraftMismatch(
-            f"{name} has {n_theirs} tokens and the target {n_ours}: they differ from id {first}",
-            hint,
-        )
 
 
-_TRAITS = {
+def _added(end: str) -> Callable[[Any], str]:
+    """Of a vocabulary: the token that it puts at this end of every text, which models of other tokenizers' habits lack."""
+    adds = getattr(llama_cpp, f"llama_vocab_get_add_{end}")
+    which = getattr(llama_cpp, f"llama_vocab_{end}")
+    return lambda vocab: str(which(vocab)) if adds(vocab) else "none"
+
+
+_TRAITS: dict[str, Callable[[Any], Any]] = {
     "tokenizer type": llama_cpp.llama_vocab_type,
-    "BOS token": llama_cpp.llama_vocab_bos,
-    "EOS token": llama_cpp.llama_vocab_eos,
+    "token in front of texts (BOS)": _added("bos"),
+    "token behind texts (EOS)": _added("eos"),
 }
+"""What must agree beside the tokens."""

@@ -11,8 +11,8 @@ from typing import Any
 
 from pyspec.errors import ModelRejected
 from pyspec.store.check import run_child, ships
-from pyspec.store.drafts import MTP, States
 from pyspec.store.files import recall, remember, show, stamp
+from pyspec.store.heads import MTP, States
 from pyspec.store.machine import engine_build, processor
 
 _SCRIPT = Path(__file__).with_name("_pair.py")

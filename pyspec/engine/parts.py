@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,15 +13,8 @@ from pyspec._lib import STATES_SHOWN
 from pyspec.drafters import Drafter, ForeignDrafter, LookupDrafter
 from pyspec.engine.models import longest_draft
 from pyspec.errors import OptionError, UnsupportedModel
-from pyspec.store.drafts import (
-    MTP,
-    States,
-    TargetShape,
-    draft_here,
-    fitting,
-    is_eagle3,
-    read_eagle3,
-)
+from pyspec.store.drafts import drafts_here, fitting, suggestion
+from pyspec.store.heads import MTP, States, TargetShape, is_eagle3, read_eagle3
 from pyspec.store.locate import resolve
 
 
@@ -28,8 +22,8 @@ from pyspec.store.locate import resolve
 class Parts:
     """What will draft: a Python drafter, a draft GGUF, a companion GGUF.
 
-    automatic: the draft was found, not named. translated: it speaks another vocabulary. head: it is the target's own
-    next-token head, in the target's file.
+    automatic: nobody named the draft, so it may be left out for `others`, which come in turn. translated: it speaks another
+    vocabulary. head: it is the target's own next-token head, in the target's file.
     """
 
     drafter: Drafter | None = None
@@ -39,6 +33,8 @@ class Parts:
     automatic: bool = False
     translated: bool = False
     head: bool = False
+    left_out: list[str] = field(default_factory=list)
+    others: Iterator[Parts] = field(default_factory=lambda: iter(()))
 
     @property
     def names(self) -> tuple[str, str]:
@@ -50,10 +46,16 @@ class Parts:
         return "+".join(named) or "none", self.companion.stem if self.companion else "none"
 
     def leave_out(self, reason: str) -> None:
-        """Go on without the draft model."""
-        name = self.draft.name if self.draft else ""
-        self.notes = [f"{name} is here and cannot draft for this model: {reason}"]
-        self.draft = self.companion = None
+        """Go on with the next draft that `auto` would take, lookup alone at last."""
+        name = "its next-token head" if self.head else self.draft.name if self.draft else ""
+        self.left_out.append(f"{name} ({reason})")
+        following = next(self.others)
+        self.draft, self.companion = following.draft, following.companion
+        self.head, self.automatic = following.head, following.automatic
+        self.notes = [
+            f"left out as drafts for this model: {', '.join(self.left_out)}",
+            *following.notes,
+        ]
 
 
 def choose_parts(target: Any, draft: Any, companion: str) -> Parts:
@@ -69,6 +71,11 @@ def choose_parts(target: Any, draft: Any, companion: str) -> Parts:
             f"draft is {type(draft).__name__}",
             "give a name, a path, a Drafter or a LlamaDraftModel",
         )
+    if draft == "auto":
+        others = _automatic(target, companion)
+        parts = next(others)
+        parts.others = others
+        return parts
     parts = _named(target, str(draft))
     if parts.draft is not None:
         _add_companion(parts, target, companion)
@@ -91,8 +98,6 @@ def _plain_only(target: Any, draft: Any) -> Parts:
 def _named(target: Any, draft: str) -> Parts:
     if draft == "none":
         return Parts()
-    if draft == "auto":
-        return _automatic(target)
     front, plus, name = draft.partition("+")
     if draft == "lookup" or (plus and front == "lookup"):
         parts = Parts(drafter=LookupDrafter())
@@ -104,23 +109,25 @@ def _named(target: Any, draft: str) -> Parts:
     return parts
 
 
-def _automatic(target: Any) -> Parts:
-    parts = Parts(drafter=LookupDrafter())
+def _automatic(target: Any, companion: str) -> Iterator[Parts]:
+    """Best first: the target's own head, what is made for it, what is here and fits; at last lookup alone."""
+    path = Path(target.model_path)
     if _has_head(target) and STATES_SHOWN:
-        _add_draft(parts, target, MTP)
-        return parts
-    for entry in fitting(Path(target.model_path), "draft"):
+        yield _found(target, MTP, companion)
+    for entry in fitting(path, "draft"):
         if STATES_SHOWN or not is_eagle3(resolve(entry.name)):
-            _add_draft(parts, target, entry.name)
-            return parts
-    found = draft_here(Path(target.model_path))
-    if found is not None:
-        _add_draft(parts, target, str(found.path))
-        parts.automatic = True
-        parts.notes.append(
-            f"drafting with {found.name} ({found.origin}), the smallest model here with this vocabulary; "
-            "--draft lookup leaves it out"
-        )
+            yield _found(target, entry.name, companion)
+    for found in drafts_here(path):
+        note = f"drafting with {found.name} ({found.origin}); --draft lookup leaves it out"
+        yield _found(target, str(found.path), companion, note)
+    hint = suggestion(path)
+    yield Parts(drafter=LookupDrafter(), notes=[hint] if hint else [])
+
+
+def _found(target: Any, name: str, companion: str, note: str = "") -> Parts:
+    parts = Parts(drafter=LookupDrafter(), automatic=True, notes=[note] if note else [])
+    _add_draft(parts, target, name)
+    _add_companion(parts, target, companion)
     return parts
 
 

@@ -27,7 +27,7 @@ from pyspec.measure.costs import rows_after
 from pyspec.measure.records import BOUND, Difference, RunLog, RunRecord, describe
 from pyspec.measure.report import Results, can_draw, collect, gather, save
 from pyspec.measure.tasks import Options, Question, Report, Task
-from pyspec.store.drafts import MTP
+from pyspec.store.heads import MTP
 from pyspec.store.watch import Watch
 from pyspec.text.template import ChatTemplate
 from pyspec.tokens import common_prefix

@@ -40,7 +40,7 @@ from pyspec.measure.records import TimedAnswer
 from pyspec.measure.tasks import Mode, Options
 from pyspec.sampling import Sampling
 from pyspec.store.check import extra_buffers
-from pyspec.store.drafts import is_eagle3
+from pyspec.store.heads import is_eagle3
 from pyspec.tokens import Step
 
 _HINT = (

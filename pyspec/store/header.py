@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
 from collections import Counter
@@ -17,11 +16,11 @@ from pyspec.errors import ModelError, ModelInvalid
 from pyspec.store.charsmap import fault_of
 from pyspec.store.files import parts_of, recall, remember, show, stamp
 from pyspec.store.gguf import STRING, Array, Header, Value, parse_header
+from pyspec.store.vocabulary import TOKENS, VocabularyHash, read_vocabulary, words_of
 
 MAX_LAYERS = 512  # LLAMA_MAX_LAYERS
 MAX_VOCAB = 1 << 20
 MAX_PARTS = 1024
-_TOKENS = "tokenizer.ggml.tokens"
 _CHARSMAP = "tokenizer.ggml.precompiled_charsmap"
 _POSITIONS = "position_embd.weight"
 _RWKV_BYTE = re.compile(rb"\\x(..)|\\([^x])|([^\\])", re.DOTALL)
@@ -90,13 +89,13 @@ def _value(value: Value | int | None) -> str:
 
 def _check_vocabulary(header: Header) -> None:
     _check_charsmap(header)
-    tokens = header.metadata.get(_TOKENS)
+    tokens = header.metadata.get(TOKENS)
     if tokens is None:
         return  # llama.cpp takes models without a vocabulary (tokenizer "none")
     if not isinstance(tokens, Array) or tokens.type != STRING:
-        raise _bad(header, f"{_TOKENS} is not a list of strings")
+        raise _bad(header, f"{TOKENS} is not a list of strings")
     if tokens.count > MAX_VOCAB:
-        raise _bad(header, f"{_TOKENS} has {tokens.count} entries, more than {MAX_VOCAB}")
+        raise _bad(header, f"{TOKENS} has {tokens.count} entries, more than {MAX_VOCAB}")
     for key in ("tokenizer.ggml.scores", "tokenizer.ggml.token_type"):
         other = header.metadata.get(key)
         if other is not None and not (isinstance(other, Array) and other.count >= tokens.count):
@@ -115,17 +114,10 @@ def _check_charsmap(header: Header) -> None:
             raise _bad(header, f"{_CHARSMAP} {fault}")
 
 
-def _words(header: Header) -> list[bytes]:
-    """The texts of the vocabulary's tokens; none where it is no list of strings."""
-    tokens = header.metadata.get(_TOKENS)
-    is_list = isinstance(tokens, Array) and tokens.type == STRING
-    return list(header.array(_TOKENS)) if is_list else []
-
-
 def _check_first_bytes(header: Header) -> None:
     """Of a trie of bytes: llama.cpp goes back to the text's beginning, for ever, at a byte that only begins tokens."""
     alone, first = set(), set()
-    for word in _words(header):
+    for word in words_of(header):
         if match := _RWKV_BYTE.match(word):
             byte = _byte(*match.groups())
             first.add(byte)
@@ -147,7 +139,7 @@ def _byte(digits: bytes | None, escaped: bytes | None, plain: bytes | None) -> b
 
 
 def _check_unique(header: Header) -> None:
-    words = _words(header)
+    words = words_of(header)
     if words and not any(words):
         raise _bad(header, f"all of its {len(words)} tokens are empty strings")
     first: dict[bytes, int] = {}
@@ -198,7 +190,7 @@ def _climbs(text: str) -> bool:
 # -- facts -------------------------------------------------------------------------------------------------------------
 
 
-_KIND = "facts 4"
+_KIND = "facts 5"
 
 _FILE_TYPES = {
     0: "F32", 1: "F16", 2: "Q4_0", 3: "Q4_1", 7: "Q8_0", 8: "Q5_0", 9: "Q5_1", 10: "Q2_K", 11: "Q3_K_S",
@@ -213,19 +205,21 @@ _FILE_TYPES = {
 class Facts(msgspec.Struct, frozen=True):
     """What the header says.
 
-    vocabulary: hash of tokenizer, end tokens and token texts, padding at the end left out: files of equal ones can
-    draft for each other. Empty without a tokenizer. name: what the file calls itself. recurrent: it has a state that cannot be
-    rolled back. positions: rows of a table of learned positions, 0 where it has none.
+    kind: what the file is for, "model" or one of `kinds.PURPOSES`. vocabulary: None without a tokenizer. name: what the file
+    calls itself. recurrent: it has a state that cannot be rolled back. positions: rows of a table of learned positions, 0 where
+    it has none. heads: next-token layers (MTP) whose tensors are there.
     """
 
     architecture: str
     type: str
     name: str
     n_vocab: int
-    vocabulary: str
+    vocabulary: VocabularyHash | None
     size: int
     recurrent: bool = False
     positions: int = 0
+    kind: str = "model"
+    heads: int = 0
 
 
 def facts_of(path: Path) -> Facts | None:
@@ -251,10 +245,12 @@ def _read(header: Header) -> Facts | None:
         type=_type(header),
         name=str(header.metadata.get("general.name", "")),
         n_vocab=header.vocab_size,
-        vocabulary=_vocabulary(header),
+        vocabulary=read_vocabulary(header),
         size=sum(part.stat().st_size for part in parts_of(header.path) if part.is_file()),
         recurrent=_is_recurrent(header),
         positions=_positions(header),
+        kind=_kind(header),
+        heads=_heads_inside(header),
     )
 
 
@@ -273,13 +269,35 @@ def _type(header: Header) -> str:
     return max(sizes, key=lambda kind: sizes[kind], default="")
 
 
-def _vocabulary(header: Header) -> str:
-    words = _words(header)
-    if not words:
-        return ""
-    while words and words[-1].startswith(b"[PAD"):  # sizes of a family are padded differently
-        words.pop()
-    digest = hashlib.sha256(b"\0".join(words))
-    for key in ("model", "bos_token_id", "eos_token_id"):
-        digest.update(repr(header.metadata.get(f"tokenizer.ggml.{key}")).encode())
-    return digest.hexdigest()
+_OWN_KIND = frozenset(["eagle3", "dflash", "gemma4-assistant"])
+"""Architectures that are a kind of draft each."""
+
+
+def _kind(header: Header) -> str:
+    names = {tensor.name for tensor in header.tensors}
+    said = header.metadata.get("general.type")
+    if said == "adapter":
+        return "lora"
+    if said == "mmproj" or header.architecture == "clip":
+        return "mmproj"
+    if header.architecture == "dflash" and _MARKOV in names:
+        return "dspark"
+    if header.architecture in _OWN_KIND:
+        return header.architecture
+    if not names:
+        return "vocabulary"
+    return (
+        "mtp"
+        if _heads_inside(header) and not any(n.startswith("blk.0.") for n in names)
+        else "model"
+    )
+
+
+_MARKOV = "markov_w1.weight"
+"""What a DSpark draft has and a DFlash draft has not (llama.cpp tells them apart by it, too)."""
+
+
+def _heads_inside(header: Header) -> int:
+    said = header.of_arch("nextn_predict_layers")
+    found = sum(t.name.endswith(".nextn.eh_proj.weight") for t in header.tensors)
+    return min(said, found) if type(said) is int else 0

@@ -21,13 +21,26 @@ _PURPOSE = {
     **dict.fromkeys(["dream", "llada", "llada-moe", "rnd1"], _DIFFUSION),
     "t5": _ENCODER_DECODER,
     "wavtokenizer-dec": "makes sound of codes",
-    "dflash": "drafts for another model in a way of its own",
-    "gemma4-assistant": "drafts for another model in a way of its own",
 }
 """What models are for that answer nothing token by token: llama.cpp ends the process for some and returns noise for others."""
 
-_NO_DECODE = frozenset(["t5", "t5encoder", "dflash", "gemma4-assistant"])
+PURPOSES = {
+    "eagle3": "an EAGLE-3 head, which drafts for the one model that it was trained with",
+    "mtp": "the next-token head (MTP) of a model, which drafts for that model",
+    "gemma4-assistant": "a Gemma 4 assistant, which drafts for the Gemma 4 model that it was trained with",
+    "dflash": "a DFlash draft, which proposes a block of tokens at once for the one model that it was trained with",
+    "dspark": "a DSpark draft, which proposes a block of tokens at once for the one model that it was trained with",
+    "mmproj": "a projector, which turns images or sound into a model's inputs",
+    "lora": "a LoRA adapter, which changes a model (--lora)",
+    "vocabulary": "a vocabulary without weights",
+}
+"""What files are that are no model by themselves, by `Facts.kind`."""
+
+_NO_DECODE = frozenset(["t5", "t5encoder"])
 """Of those, the ones that llama-cpp-python does not even take embeddings from: it asserts."""
+
+_DRAFTS = frozenset(["eagle3", "mtp", "gemma4-assistant"])
+"""Kinds that can be given as --draft beside their target."""
 
 
 def refuse_other_kinds(model: Path, *, embedding: bool = False) -> None:
@@ -36,12 +49,24 @@ def refuse_other_kinds(model: Path, *, embedding: bool = False) -> None:
     embedding: embeddings alone are wanted of it.
     """
     facts = facts_of(model)
-    purpose = _PURPOSE.get(facts.architecture) if facts is not None else None
-    if facts is None or purpose is None:
+    if facts is None:
         return
-    if embedding and facts.architecture not in _NO_DECODE:
+    if facts.kind in PURPOSES:
+        raise not_alone(model, facts.kind)
+    purpose = _PURPOSE.get(facts.architecture)
+    if purpose is None or (embedding and facts.architecture not in _NO_DECODE):
         return
     raise no_decoder(model, f"a {facts.architecture} model, which {purpose}")
+
+
+def not_alone(model: Path, kind: str) -> UnsupportedModel:
+    """The error for a file that is no model by itself."""
+    hint = {"lora": "give it as --lora beside a model", "vocabulary": "use a file with weights"}
+    beside = "give it as --draft beside that model" if kind in _DRAFTS else "use a decoder instead"
+    return UnsupportedModel(
+        f"{show(model.name)} is {PURPOSES[kind]}; it answers nothing by itself",
+        hint.get(kind, beside),
+    )
 
 
 def no_decoder(model: Path, what: str = "a model without a memory for tokens") -> UnsupportedModel:

@@ -111,7 +111,8 @@ def _fetched() -> Iterator[Found]:
             if not LATER_PART.search(file):
                 file = file.replace("--", "/")
                 name, aliases = gguf_names(f"{owner}/{repo}", file)
-                yield Found(name, path, OURS, (*aliases, f"{owner}/{repo}/{file}@{revision}"))
+                alias = f"{owner}/{repo}/{file}@{revision}"
+                yield Found(name, path, OURS, (*aliases, alias), f"{owner}/{repo}")
 
 
 # -- added -------------------------------------------------------------------------------------------------------------

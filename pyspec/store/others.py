@@ -27,18 +27,27 @@ PART = re.compile(r"-\d{5}-of-\d{5}(?=(\.gguf)?$)", re.IGNORECASE)
 PREFERRED = ("Q4_K_M", "Q4_K_S", "Q4_0", "Q5_K_M", "Q8_0")
 """Which type is meant where a repository is named without one."""
 _MODEL_LAYER = "application/vnd.ollama.image.model"
+_DRAFT_LAYER = "application/vnd.ollama.image.draft"
+_DRAFT_FILE = re.compile(
+    r"^mtp[-_.]|[-_.]mtp(?=[-_.]|$)|draft|assistant|eagle-?3|dflash|dspark", re.IGNORECASE
+)
+"""What a file is called that lies beside a model and drafts for it."""
 _DIGEST = re.compile(r"sha256[:-][0-9a-f]{64}")
 _MANIFEST_BYTES = 1 << 20
 
 
 @dataclass(frozen=True)
 class Found:
-    """A model file: its name as its owner writes it, what else it is called, and whose it is."""
+    """A model file: its name as its owner writes it, what else it is called, and whose it is.
+
+    home: what its owner keeps together with it, a repository or a manifest; empty where nothing says.
+    """
 
     name: str
     path: Path
     origin: str
     aliases: tuple[str, ...] = ()
+    home: str = ""
 
 
 def found_elsewhere() -> list[Found]:
@@ -53,13 +62,33 @@ def quant_of(file: str) -> str:
     return found[-1].upper() if found else ""
 
 
-def gguf_names(repo: str, file: str) -> tuple[str, tuple[str, ...]]:
-    """What a file of a repository is called: OWNER/REPO:TYPE, and its other names."""
+def is_draft_file(repo: str, file: str) -> bool:
+    """Whether a file of a repository drafts for the model that the repository is about, by their names."""
     stem = PART.sub("", Path(file).name.removesuffix(".gguf"))
-    name = f"{repo}:{quant}" if (quant := quant_of(file)) else f"{repo}/{file}"
+    return bool(_DRAFT_FILE.search(stem)) and not _DRAFT_FILE.search(repo.partition("/")[2])
+
+
+def gguf_names(repo: str, file: str) -> tuple[str, tuple[str, ...]]:
+    """What a file of a repository is called: OWNER/REPO:TYPE, and its other names.
+
+    A draft beside the repository's model goes by its file's name alone: the repository's name means the model.
+    """
+    stem = PART.sub("", Path(file).name.removesuffix(".gguf"))
+    full = f"{repo}/{file}"
+    if is_draft_file(repo, file):
+        return full, (stem, Path(file).name)
+    name = f"{repo}:{quant}" if (quant := quant_of(file)) else full
     short = repo.partition("/")[2]
     plain = re.sub(r"-gguf$", "", short, flags=re.IGNORECASE)
-    return name, (stem, Path(file).name, f"{repo}/{file}", repo, short, plain)
+    return name, (stem, Path(file).name, full, repo, short, plain)
+
+
+def _named(
+    repo: str, file: str, path: Path, origin: str
+) -> tuple[str, Path, str, tuple[str, ...], str]:
+    """What a file of a repository is found as."""
+    name, aliases = gguf_names(repo, file)
+    return name, path, origin, aliases, repo
 
 
 def _folder(variable: str) -> Path | None:
@@ -81,9 +110,11 @@ def ollama() -> Iterator[Found]:
     for root in [named] if named else [Path.home() / ".ollama/models", shared]:
         with suppress(OSError):
             for path in sorted(root.glob("manifests/*/*/*/*")):
-                if (blob := _model_blob(root, path)) is not None:
-                    name, aliases = _ollama_names(*path.parts[-4:])
-                    yield Found(name, blob, "ollama", aliases)
+                name, aliases = _ollama_names(*path.parts[-4:])
+                if (blob := _blob(root, path, _MODEL_LAYER)) is not None:
+                    yield Found(name, blob, "ollama", aliases, name)
+                if (blob := _blob(root, path, _DRAFT_LAYER)) is not None:
+                    yield Found(f"{name}-draft", blob, "ollama", (), name)
 
 
 def _ollama_names(host: str, namespace: str, model: str, tag: str) -> tuple[str, tuple[str, ...]]:
@@ -96,10 +127,11 @@ def _ollama_names(host: str, namespace: str, model: str, tag: str) -> tuple[str,
     return f"{short}:{tag}", (f"{full}:{tag}", *others)
 
 
-def _model_blob(root: Path, manifest: Path) -> Path | None:
+def _blob(root: Path, manifest: Path, kind: str) -> Path | None:
+    """The file of a manifest's first layer of a kind."""
     layers = _json(manifest).get("layers")
     for layer in layers if isinstance(layers, list) else []:
-        if not isinstance(layer, dict) or layer.get("mediaType") != _MODEL_LAYER:
+        if not isinstance(layer, dict) or layer.get("mediaType") != kind:
             continue
         digest = str(layer.get("digest", ""))
         if _DIGEST.fullmatch(digest):
@@ -128,8 +160,8 @@ def lm_studio() -> Iterator[Found]:
         with suppress(OSError):
             for path in sorted(root.glob("*/*/*.gguf")):
                 if _is_model(path.name) and path.is_file():
-                    name, aliases = gguf_names("/".join(path.parts[-3:-1]), path.name)
-                    yield Found(name, path, "LM Studio", aliases)
+                    repo = "/".join(path.parts[-3:-1])
+                    yield Found(*_named(repo, path.name, path, "LM Studio"))
 
 
 def _lm_studio_roots() -> Iterator[Path]:
@@ -165,8 +197,7 @@ def _snapshots(repo: str, folder: Path) -> Iterator[Found]:
             file = path.relative_to(revision).as_posix()
             if file not in seen and _is_model(path.name) and path.is_file():
                 seen.add(file)
-                name, aliases = gguf_names(repo, file)
-                yield Found(name, path, "Hugging Face", aliases)
+                yield Found(*_named(repo, file, path, "Hugging Face"))
 
 
 # -- llama.cpp ---------------------------------------------------------------------------------------------------------
@@ -187,7 +218,7 @@ def llama_cpp() -> Iterator[Found]:
                 yield Found(PART.sub("", path.stem), path, "llama.cpp", (path.name,))
                 continue
             name, aliases = gguf_names(repo, path.name[len(repo) + 1 :])
-            yield Found(name, path, "llama.cpp", (*aliases, path.stem, path.name))
+            yield Found(name, path, "llama.cpp", (*aliases, path.stem, path.name), repo)
 
 
 def _known_repos(root: Path) -> dict[str, str]:

@@ -28,7 +28,7 @@ import msgspec
 from pyspec.errors import FetchError, ModelError, ModelNotFound
 from pyspec.store.download import download
 from pyspec.store.files import parts_of, show
-from pyspec.store.others import PREFERRED, quant_of
+from pyspec.store.others import PREFERRED, is_draft_file, quant_of
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -91,20 +91,31 @@ class Entry(_Strict, frozen=True):
 
 
 class FamilyDraft(_Strict, frozen=True):
-    """A small model of a family: OWNER/REPO:TYPE on the hub, about how many bytes, and what to know about it."""
+    """A small model of a family: OWNER/REPO:TYPE or OWNER/REPO/FILE on the hub, its bytes, and what to know about it.
+
+    memory: bytes with 4096 tokens of context. licence: of the weights.
+    """
 
     model: str
     size: int
+    licence: str
+    memory: int = 0
     note: str = ""
 
 
 class Family(_Strict, frozen=True):
-    """Models that draft for each other, recognised by architecture and size of vocabulary."""
+    """Models that draft for each other: recognised by architecture, size of vocabulary, and what tells their tokens apart.
+
+    marks: texts of control or user-defined tokens by id, "" for an id that is none. vocabulary: hashes as `VocabularyHash` has
+    them; one must be the model's.
+    """
 
     name: str
     architectures: tuple[str, ...]
     n_vocab: tuple[int, ...]
     drafts: tuple[FamilyDraft, ...]
+    marks: dict[str, str] = {}
+    vocabulary: tuple[str, ...] = ()
 
 
 class Manifest(_Strict, frozen=True):
@@ -332,7 +343,10 @@ def _is_model(path: str) -> bool:
 
 
 def _choose(repo: Repo, paths: list[str]) -> list[str]:
-    """The file that is meant, or one of the type that is, with all its parts."""
+    """The file that is meant, or one of the type that is, with all its parts; a draft beside a model only by its name."""
+    named = [p for p in paths if repo.wanted in (p, Path(p).name)]
+    if not named:
+        paths = [p for p in paths if not is_draft_file(repo.name, p)]
     for kind in [repo.wanted] if repo.wanted else PREFERRED:
         named = [p for p in paths if quant_of(p) == kind.upper() or kind in (p, Path(p).name)]
         if named:

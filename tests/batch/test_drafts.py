@@ -43,7 +43,7 @@ def drafted(monkeypatch):
 def find(monkeypatch, path):
     """Let `auto` find a draft model here."""
     here = SimpleNamespace(path=path, name=path.stem, origin="a test")
-    monkeypatch.setattr("pyspec.engine.parts.draft_here", lambda _: here)
+    monkeypatch.setattr("pyspec.engine.parts.drafts_here", lambda _: iter([here]))
 
 
 def texts(batch, records):
@@ -87,7 +87,7 @@ def test_a_found_model_that_cannot_draft_is_left_out(open_batch, other, monkeypa
     find(monkeypatch, other)
     batch = open_batch(draft="auto")
     texts(batch, ALONE)
-    assert "other.gguf is here and cannot draft for this model" in caplog.text
+    assert "left out as drafts for this model: other.gguf (" in caplog.text
     assert batch.facts["draft"] == "lookup"
 
 

@@ -123,4 +123,4 @@ def test_auto_goes_on_without_a_draft_that_does_not_load(
     llm = open_llama(pair[0], draft="auto")
     list(llm.steps([5, 6, 7], max_tokens=4))
     assert llm.last_speculation["draft"] == "lookup"
-    assert "cannot draft for this model" in caplog.text
+    assert "left out as drafts for this model: small.gguf (" in caplog.text

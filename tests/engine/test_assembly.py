@@ -132,8 +132,8 @@ def swapped(tokens, i, j):
 MISMATCHES = {
     "token 9": {"tokens": swapped(tiny.TOKENS, 9, 14)},
     "token 31": {"tokens": [*tiny.TOKENS[:-1], "#"]},
-    "EOS": {"eos": 7},
-    "differ from id 32": {"tokens": [*tiny.TOKENS, *(f"t{i}" for i in range(200))]},
+    "EOS": {"eos": 7, "adds": (False, True)},
+    "has 232 tokens": {"tokens": [*tiny.TOKENS, *(f"t{i}" for i in range(200))]},
 }
 
 

@@ -142,7 +142,7 @@ def fitted_head(open_llama, make, target):
 
 def test_a_long_prompt_is_read_through_the_window(open_llama, make, target, monkeypatch):
     """The first draft of a text reads no further back, and drafts what numpy drafts of that part."""
-    from pyspec.store.drafts import States
+    from pyspec.store.heads import States
 
     monkeypatch.setattr(States, "window", 8)
     draft = make()
@@ -268,7 +268,7 @@ def test_auto_takes_it_where_states_are_shown(open_llama, make, target, monkeypa
     """Elsewhere the text itself drafts, and the model opens all the same."""
     entry = SimpleNamespace(name=str(make()))
     monkeypatch.setattr("pyspec.engine.parts.fitting", lambda *_: [entry])
-    monkeypatch.setattr("pyspec.engine.parts.draft_here", lambda _: None)
+    monkeypatch.setattr("pyspec.engine.parts.drafts_here", lambda _: iter(()))
     monkeypatch.setattr("pyspec.engine.parts.STATES_SHOWN", shown)
     llm = open_llama(target, draft="auto")
     assert llm.assembly.draft.startswith("lookup+eagle" if shown else "lookup")

@@ -1,0 +1,204 @@
+"""Drafts that read a target's states: EAGLE-3 files, next-token heads (MTP) inside the target's file and in one of their own.
+
+EAGLE-3 (arXiv 2503.01840) drafts are one decoder layer over the inputs of three of the target's layers. llama.cpp asserts where
+their widths, layers or ids do not fit the target, which would end the process; so everything that it asserts is refused here
+with a sentence, from the header alone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from pyspec.errors import DraftMismatch, ModelInvalid, UnsupportedModel
+from pyspec.store.gguf import Array, Header, parse_header
+from pyspec.store.header import facts_of
+
+EAGLE3 = "eagle3"
+"""The architecture of EAGLE-3 files. Each is made for one target, whatever its vocabulary."""
+
+MTP = "mtp"
+"""What a draft from the target's own next-token head is called."""
+
+_LAST = "qwen3next qwen35 qwen35moe gpt-oss gemma4 nemotron_h nemotron_h_moe mimo2 deepseek4 bailingmoe3"
+_INPUTS = f"{_LAST} llama qwen3 qwen3moe lfm2 lfm2moe hunyuan-dense hunyuan_vl minimax-01 minimax-m2 muse-glimmer nanbeige"
+
+SHOWS_LAYERS = frozenset(_INPUTS.split())
+"""Architectures whose layers' inputs llama.cpp can give; asked for those of another, it ends the process."""
+
+SHOWS_LAST = frozenset(_LAST.split())
+"""Those that also give what comes out of the last layer."""
+
+_ONE_HEAD = "qwen35 qwen35moe qwen3next bailingmoe3 cohere2moe deepseek2 deepseek32 deepseek4 glm-dsa glm4moe nemotron_h_moe"
+ONE_HEAD = frozenset(_ONE_HEAD.split())
+"""Architectures whose next-token head (MTP) is one trained layer that is asked again for each token: llama.cpp has a graph for
+it, and asserts where there are several. Others (exaone-moe, glm4, bailingmoe2, dots3note, glm5-next) keep such tensors
+unused."""
+
+CHAINED_HEADS = frozenset(["hy_v3", "mimo2", "step35"])
+"""Those that may have several, one for each drafted token."""
+
+MOST_HEADS = 8
+
+_WINDOW = 64
+
+
+@dataclass(frozen=True)
+class TargetShape:
+    """What a draft that reads states must know of its target. n_layer: without next-token heads."""
+
+    architecture: str
+    n_layer: int
+    n_embd: int
+    n_vocab: int
+
+
+@dataclass(frozen=True)
+class States:
+    """How a draft in a context of its own reads the target's states.
+
+    kind: eagle3 or mtp. layers: whose inputs an EAGLE-3 draft reads, -1 for what comes out of the last one. n_hidden: floats of a
+    state, of the three layers together. width: floats of one input of the draft.
+    """
+
+    kind: str
+    n_hidden: int
+    width: int
+    layers: tuple[int, ...] = ()
+
+    @property
+    def window(self) -> int:
+        """How many tokens back it begins to read a text.
+
+        What came before is in the target's states; reading more of a long prompt costs more than it brings (models/README.md).
+        """
+        return _WINDOW
+
+
+def n_heads(model: Path) -> int:
+    """How many next-token heads a file holds that llama.cpp can run, 0 for a file with none or with others."""
+    facts = facts_of(model)
+    if facts is None:
+        return 0
+    chained = facts.architecture in CHAINED_HEADS and facts.heads <= MOST_HEADS
+    one = facts.architecture in ONE_HEAD and facts.heads == 1
+    return facts.heads if chained or one else 0
+
+
+def has_head(model: Path) -> bool:
+    """Whether a model's file holds next-token heads of a kind that is known here."""
+    return n_heads(model) > 0
+
+
+def is_own_head(draft: Path) -> bool:
+    """Whether a file holds a target's next-token heads and nothing else of it."""
+    facts = facts_of(draft)
+    return facts is not None and facts.kind == MTP
+
+
+def head_size(model: Path) -> int:
+    """Bytes that one step of a model's next-token head reads: its layer and the output matrix."""
+    header = parse_header(model)
+    layers, sizes = header.of_arch("block_count"), {t.name: t.nbytes for t in header.tensors}
+    last = f"blk.{layers - 1 if isinstance(layers, int) else 0}."
+    output = sizes.get("output.weight", sizes.get("token_embd.weight", 0))
+    return output + sum(size for name, size in sizes.items() if name.startswith(last))
+
+
+def is_eagle3(draft: Path) -> bool:
+    """Whether a GGUF is an EAGLE-3 draft."""
+    return _architecture(draft) == EAGLE3
+
+
+def _architecture(model: Path) -> str:
+    """From the cache where the file has not changed. Raises ModelError for what is no GGUF file."""
+    facts = facts_of(model)
+    return facts.architecture if facts is not None else parse_header(model).architecture
+
+
+def read_eagle3(draft: Path, target: TargetShape) -> States:
+    """What an EAGLE-3 file reads of its target.
+
+    Raises ModelInvalid for a file that contradicts itself, DraftMismatch for one made for another target, UnsupportedModel where
+    llama.cpp cannot show the target's layers.
+    """
+    header = parse_header(draft)
+    layers = _layers(header, target)
+    hidden, width = _whole(header, "target_hidden_size"), _whole(header, "embedding_length")
+    if hidden != target.n_embd:
+        raise _mismatch(header, f"it reads states {hidden} wide, the target's are {target.n_embd}")
+    if header.of_arch("embedding_length_out") not in (None, width):
+        raise _damaged(header, "gives states of another width than it works with")
+    if (
+        header.of_arch("attention.causal") is False
+    ):  # llama.cpp ends the process for texts beyond one batch
+        raise _damaged(header, "looks at tokens that are still to come")
+    if _whole(header, "block_count") != 1:
+        raise _damaged(header, "has more than one layer")
+    _check_ends(header, width, target)
+    return States(EAGLE3, 3 * hidden, width, layers)
+
+
+def _whole(header: Header, key: str) -> int:
+    value = header.of_arch(key)
+    if type(value) is not int or value < 1:
+        raise _damaged(header, f"does not say its {key}")
+    return value
+
+
+def _damaged(header: Header, what: str) -> ModelInvalid:
+    return ModelInvalid(f"{header.path.name} {what}", "convert it again")
+
+
+def _mismatch(header: Header, what: str) -> DraftMismatch:
+    return DraftMismatch(f"{header.path.name}: {what}", "it was made for another target")
+
+
+def _layers(header: Header, target: TargetShape) -> tuple[int, ...]:
+    key = f"{EAGLE3}.target_layers"
+    value = header.metadata.get(key)
+    listed = header.array(key) if isinstance(value, Array) else []
+    layers = [int(i) for i in listed if isinstance(i, np.integer)]
+    if len(layers) != 3 or len(listed) != 3:
+        raise _damaged(header, "does not name three layers")
+    if not all(0 <= layer <= target.n_layer for layer in layers):
+        raise _mismatch(header, f"it reads layers {layers}, the target has {target.n_layer}")
+    shows = SHOWS_LAST if target.n_layer in layers else SHOWS_LAYERS
+    if target.architecture not in shows:
+        raise UnsupportedModel(
+            f"llama.cpp does not show the layers of {target.architecture} models, which {header.path.name} reads",
+            "use another draft",
+        )
+    return tuple(-1 if layer == target.n_layer else layer for layer in layers)
+
+
+def _check_ends(header: Header, width: int, target: TargetShape) -> None:
+    """Embeddings, head and vocabulary, own or the target's."""
+    shapes = {tensor.name: tensor.shape for tensor in header.tensors}
+    borrowed = [name for name in ("token_embd.weight", "output.weight") if name not in shapes]
+    if borrowed and width != target.n_embd:
+        raise _mismatch(header, f"it needs the target's {borrowed[0]} and is {width} wide")
+    n_vocab = header.vocab_size
+    if "output.weight" in borrowed and ("d2t" in shapes or n_vocab != target.n_vocab):
+        raise _mismatch(header, "its vocabulary is not that of the target, whose head it needs")
+    embeddings = shapes.get("token_embd.weight", (width, target.n_vocab))
+    if len(embeddings) != 2:
+        raise _damaged(header, "has embeddings that are no matrix")
+    if embeddings[1] < target.n_vocab:
+        raise _mismatch(
+            header, f"it embeds {embeddings[1]} tokens, the target has {target.n_vocab}"
+        )
+    if "d2t" in shapes:
+        _check_ids(header, min(n_vocab, target.n_vocab))
+
+
+def _check_ids(header: Header, n_vocab: int) -> None:
+    """llama.cpp scatters the draft's logits to these ids of the target's vocabulary."""
+    tensor = next(tensor for tensor in header.tensors if tensor.name == "d2t")
+    if tensor.type.upper() != "I64":
+        raise _damaged(header, f"keeps d2t as {tensor.type}")
+    ids = np.fromfile(header.path, np.int64, tensor.nbytes // 8, offset=tensor.offset)
+    if ids.size == 0 or ids.min() < 0 or ids.max() >= n_vocab:
+        raise _mismatch(header, f"it drafts ids outside the target's {n_vocab}")

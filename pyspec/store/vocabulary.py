@@ -1,0 +1,157 @@
+"""Whether two files speak the same tokens, by llama.cpp's own test (common/speculative.cpp), from a few hashes of each.
+
+The test: one type of tokenizer; the same BOS token where texts begin with one, the same EOS token where texts end with one;
+sizes at most 128 apart; and equal texts of all ids from 5 on that both have.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import zlib
+from collections.abc import Sequence
+
+import msgspec
+import numpy as np
+
+from pyspec.store.gguf import STRING, Array, Header
+
+TOKENS = "tokenizer.ggml.tokens"
+
+MAX_DIFFERENCE = 128
+"""Tokens that one vocabulary may have more than the other: one family pads them differently from size to size."""
+
+FIRST_COMPARED = 5
+"""The first id whose text counts: files of one family write the special ones in front differently."""
+
+_MARKS, _MOST_MARKS = (3, 4), 64
+"""Types of tokens that are marks, control and user-defined ones, and how many are kept."""
+_TYPES = {
+    "llama": "SPM", "bert": "WPM", "gpt2": "BPE", "hybriddna": "BPE", "whitespace": "BPE", "gemma4": "BPE",
+    "t5": "UGM", "rwkv": "RWKV", "plamo2": "PLAMO2",
+}  # fmt: skip
+"""llama.cpp's types of tokenizers (src/llama-vocab.cpp)."""
+
+_BOS_FIRST = frozenset(
+    [
+        "llama3",
+        "llama-v3",
+        "llama-bpe",
+        "falcon3",
+        "falcon-h1",
+        "pixtral",
+        "midm-2.0",
+        "lfm2",
+        "jina-v5-nano",
+        "tekken",
+        "chameleon",
+    ]
+)
+"""Pre-tokenizers whose texts begin with BOS where the file says nothing."""
+
+_ENDS = {"SPM": (1, 2), "WPM": (101, None), "BPE": (11, 11), "UGM": (None, 1), "PLAMO2": (1, 2)}
+"""BOS and EOS of a type where the file names none."""
+
+
+class VocabularyHash(msgspec.Struct, frozen=True):
+    """What the test needs of a file.
+
+    kind: its type of tokenizer. bos, eos: the token that every text begins or ends with, -1 where none is added. base: the
+    first id of the last whole block of 128 tokens. before, upto: hashes of the texts of ids [5, base) and [5, base + 128).
+    tail: a checksum of each text from base on, 8 digits each. marks: the first control and user-defined tokens, ids and texts.
+    """
+
+    kind: str
+    size: int
+    bos: int
+    eos: int
+    base: int
+    before: str
+    upto: str
+    tail: str
+    marks: tuple[tuple[int, str], ...] = ()
+
+    def fits(self, other: VocabularyHash) -> bool:
+        """Whether llama.cpp lets one draft for the other."""
+        one, two = sorted((self, other), key=lambda each: each.size)
+        if (one.kind, one.bos, one.eos) != (two.kind, two.bos, two.eos):
+            return False
+        if two.size - one.size > MAX_DIFFERENCE:
+            return False
+        moved = two.base > one.base  # by one block at most, where the sizes are so near
+        if two.before != (one.upto if moved else one.before):
+            return False
+        shared = 8 * (one.size - two.base)
+        return one.tail[8 * (two.base - one.base) :] == two.tail[: max(0, shared)]
+
+
+def read_vocabulary(header: Header) -> VocabularyHash | None:
+    """The vocabulary of a file, None where it has none that llama.cpp knows."""
+    words, kind = words_of(header), _TYPES.get(str(_key(header, "model")))
+    if not words or kind is None:
+        return None
+    # llama.cpp compares C strings, and names the empty ones
+    texts = [word.partition(b"\0")[0] or b"[EMPTY_%d]" % i for i, word in enumerate(words)]
+    base = max(0, len(texts) // MAX_DIFFERENCE - 1) * MAX_DIFFERENCE
+    bos, eos = _ends(header, kind, len(texts))
+    return VocabularyHash(
+        kind=kind, size=len(texts), bos=bos, eos=eos, base=base,
+        before=_hash(texts[FIRST_COMPARED:base]),
+        upto=_hash(texts[FIRST_COMPARED : base + MAX_DIFFERENCE]),
+        tail="".join(_checksum(i, texts[i]) for i in range(base, len(texts))),
+        marks=_marks(header, texts),
+    )  # fmt: skip
+
+
+def words_of(header: Header) -> list[bytes]:
+    """The texts of the vocabulary's tokens; none where it is no list of strings."""
+    tokens = header.metadata.get(TOKENS)
+    is_list = isinstance(tokens, Array) and tokens.type == STRING
+    return list(header.array(TOKENS)) if is_list else []
+
+
+def _key(header: Header, name: str) -> object:
+    return header.metadata.get(f"tokenizer.ggml.{name}")
+
+
+def _hash(texts: Sequence[bytes]) -> str:
+    return hashlib.sha256(b"\0".join(texts)).hexdigest()
+
+
+def _checksum(i: int, text: bytes) -> str:
+    return f"{zlib.crc32(text) if i >= FIRST_COMPARED else 0:08x}"
+
+
+def _ends(header: Header, kind: str, size: int) -> tuple[int, int]:
+    """BOS and EOS as llama.cpp finds them, each -1 where texts get none and -2 where they would get one that there is not."""
+    model, pre = str(_key(header, "model")), str(_key(header, "pre"))
+    begins = kind in ("SPM", "WPM") or (kind == "BPE" and pre in _BOS_FIRST)
+    bos, eos = _ENDS.get(kind, (None, None)) if model != "gemma4" else (None, None)
+    always = model == "gemma4"  # whatever the file says
+    first = (
+        _named(header, "bos", bos, size) if always else _end(header, "bos", bos, size, added=begins)
+    )
+    return first, _end(header, "eos", eos, size, added=kind == "UGM")
+
+
+def _end(header: Header, name: str, default: int | None, size: int, *, added: bool) -> int:
+    said = _key(header, f"add_{name}_token")
+    if isinstance(said, bool):
+        added = said
+    return _named(header, name, default, size) if added else -1
+
+
+def _named(header: Header, name: str, default: int | None, size: int) -> int:
+    said = _key(header, f"{name}_token_id")
+    own = said if type(said) is int and 0 <= said < size else default
+    return own if own is not None and own < size else -2
+
+
+def _marks(header: Header, texts: Sequence[bytes]) -> tuple[tuple[int, str], ...]:
+    kinds = header.metadata.get("tokenizer.ggml.token_type")
+    if not isinstance(kinds, Array) or kinds.type == STRING:
+        return ()
+    marked = np.flatnonzero(np.isin(header.array("tokenizer.ggml.token_type"), _MARKS)).tolist()
+    marks = [
+        int(i) for i in marked if not texts[i].startswith(b"[PAD")
+    ]  # as older files have padding
+    return tuple((i, texts[i].decode("utf-8", "replace")[:64]) for i in marks[:_MOST_MARKS])
