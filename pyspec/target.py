@@ -95,8 +95,11 @@ class TargetLlama(llama_cpp.Llama):  # type: ignore[misc]  # llama_cpp is untype
         kwargs["n_gpu_layers"] = asked_layers(layers)
         check_loading(kwargs)
         embedding, vocab_only = (bool(kwargs.get(mode)) for mode in ("embedding", "vocab_only"))
+        overrides = check_overrides(kwargs.get("kv_overrides"))
         if not vocab_only:
-            refuse_other_kinds(Path(model_path), embedding=embedding)
+            refuse_other_kinds(Path(model_path), embedding=embedding, overrides=dict(overrides))
+        if embedding:  # where tokens see those behind them, llama.cpp ends the process for texts in several pieces
+            kwargs["n_ubatch"] = kwargs.get("n_batch", 512)
         self.has_head = head and has_head(Path(model_path))
         self._most_positions = most_positions(Path(model_path))
         kwargs["n_ctx"] = self.capped(kwargs.get("n_ctx", 512), Path(model_path).name)
@@ -118,7 +121,7 @@ class TargetLlama(llama_cpp.Llama):  # type: ignore[misc]  # llama_cpp is untype
             head=self.has_head,
             type_k=kwargs.get("type_k"),
             type_v=kwargs.get("type_v"),
-            overrides=check_overrides(kwargs.get("kv_overrides")),
+            overrides=overrides,
             lora=_adapter_of(kwargs),
         )
         self._may_use_extra = check_model(model_path, trust, self.loading)

@@ -39,6 +39,8 @@ def draft(target: str, draft_file: str, options: str) -> None:
         signal.setitimer(signal.ITIMER_PROF, seconds * llm.n_threads)
     for _ in session.steps(run, FixedPolicy(DRAFTED)):
         pass
+    if session.loop.failed:  # an answer goes on without it, so nothing of it was tried
+        raise EngineError("it cannot draft for this target")
 
 
 def main() -> None:

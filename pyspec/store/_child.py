@@ -84,6 +84,9 @@ def limit(**most: int) -> None:
 ROWS = (1, 8, 64)
 """Rows of the decodes: an answer's step, a verified draft, a prompt. Each takes other kernels."""
 
+SILENT = 4
+"""Rows of one more decode, none of them with logits, as those of a prompt that is read in pieces."""
+
 MOST_CONTEXT = 8192
 """Tokens of context that are tried; more only takes longer."""
 
@@ -167,14 +170,15 @@ def trial(lc: ModuleType, path: str, loading: dict[str, Any]) -> str:
 
 def run(lc: ModuleType, model: Any, loading: dict[str, Any]) -> str:
     """Makes a context as the run will, and decodes."""
-    context = make_context(lc, model, loading)
+    seconds = 0.0 if loading["n_gpu_layers"] else loading["seconds"] * loading["n_threads"]
+    with at_most(seconds):  # a recurrent state may be as large as its file says
+        context = make_context(lc, model, loading)
     if not context:
         return "llama.cpp cannot make a context for it"
     if not loading["embedding"] and not lc.llama_get_memory(context):
         return "it has no memory for tokens, so it does not answer token by token"
     if loading["lora"] and not adapt(lc, model, context, *loading["lora"]):
         return "its LoRA adapter cannot be put on it"
-    seconds = 0.0 if loading["n_gpu_layers"] else loading["seconds"] * loading["n_threads"]
     with at_most(seconds):
         return decode(lc, model, context, loading)
 
@@ -226,7 +230,7 @@ def has_bytes(lc: ModuleType, vocab: Any) -> bool:
 def make_context(lc: ModuleType, model: Any, loading: dict[str, Any]) -> Any:
     """A context as the run will make it, as far as kernels depend on it."""
     params = lc.llama_context_default_params()
-    params.n_ctx = max(sum(ROWS), min(loading["n_ctx"], MOST_CONTEXT))
+    params.n_ctx = max(sum(ROWS) + SILENT, min(loading["n_ctx"], MOST_CONTEXT))
     params.n_batch = params.n_ubatch = max(ROWS)
     params.n_seq_max = 1
     params.n_threads = params.n_threads_batch = loading["n_threads"]
@@ -243,7 +247,7 @@ def make_context(lc: ModuleType, model: Any, loading: dict[str, Any]) -> Any:
 def decode(lc: ModuleType, model: Any, context: Any, loading: dict[str, Any]) -> str:
     """Decodes 1, 8 and 64 rows, or as many as it has positions for, and looks for logits that are not finite."""
     n_vocab = lc.llama_vocab_n_tokens(lc.llama_model_get_vocab(model))
-    done, most = 0, loading["positions"] or sum(ROWS)
+    done, most = 0, loading["positions"] or sum(ROWS) + SILENT
     for n in (rows for rows in ROWS if done + rows <= most):
         status = lc.llama_decode(context, batch_of(lc, n, done, n_vocab))
         if status != 0:
@@ -256,6 +260,11 @@ def decode(lc: ModuleType, model: Any, context: Any, loading: dict[str, Any]) ->
             return f"decoding {n} tokens gave no logits"
         if not all(map(math.isfinite, logits[:n_vocab])):
             return "its logits are not finite, so the weights are damaged"
+    if done + SILENT <= most and not loading["embedding"]:
+        batch = batch_of(lc, SILENT, done, n_vocab)
+        ctypes.memset(batch.logits, 0, SILENT)
+        if (status := lc.llama_decode(context, batch)) != 0:
+            return f"decoding {SILENT} tokens without logits returned {status}"
     return ""
 
 

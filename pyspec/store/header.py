@@ -21,6 +21,8 @@ from pyspec.store.vocabulary import TOKENS, VocabularyHash, read_vocabulary, wor
 MAX_LAYERS = 512  # LLAMA_MAX_LAYERS
 MAX_VOCAB = 1 << 20
 MAX_PARTS = 1024
+MAX_STATE = 1 << 26
+"""Numbers of one layer's recurrent state; the largest models of today have a thirtieth of that."""
 _CHARSMAP = "tokenizer.ggml.precompiled_charsmap"
 _POSITIONS = "position_embd.weight"
 _RWKV_BYTE = re.compile(rb"\\x(..)|\\([^x])|([^\\])", re.DOTALL)
@@ -64,6 +66,21 @@ def _check_shape(header: Header) -> None:
         raise _bad(header, f"block_count is {_value(layers)}, outside 1..{MAX_LAYERS}")
     if not _heads(header):
         raise _bad(header, "attention.head_count is 0")
+    if (n := _state(header)) > MAX_STATE:
+        raise _bad(header, f"a layer's recurrent state would have {n} numbers, over {MAX_STATE}")
+
+
+def _state(header: Header) -> int:
+    """Numbers of one layer's recurrent state, at most: llama.cpp makes and clears it before it has looked at any tensor."""
+
+    def said(key: str) -> int:
+        value = header.of_arch(key)
+        return value if type(value) is int else 0
+
+    inner, state = said("ssm.inner_size"), said("ssm.state_size")
+    convolved = said("ssm.conv_kernel") * (inner + 2 * said("ssm.group_count") * state)
+    others = said("embedding_length") * (said("wkv.head_size") + said("shortconv.l_cache"))
+    return inner * state + convolved + others
 
 
 def _heads(header: Header) -> bool:
@@ -190,7 +207,7 @@ def _climbs(text: str) -> bool:
 # -- facts -------------------------------------------------------------------------------------------------------------
 
 
-_KIND = "facts 5"
+_KIND = "facts 6"
 
 _FILE_TYPES = {
     0: "F32", 1: "F16", 2: "Q4_0", 3: "Q4_1", 7: "Q8_0", 8: "Q5_0", 9: "Q5_1", 10: "Q2_K", 11: "Q3_K_S",
@@ -207,7 +224,7 @@ class Facts(msgspec.Struct, frozen=True):
 
     kind: what the file is for, "model" or one of `kinds.PURPOSES`. vocabulary: None without a tokenizer. name: what the file
     calls itself. recurrent: it has a state that cannot be rolled back. positions: rows of a table of learned positions, 0 where
-    it has none. heads: next-token layers (MTP) whose tensors are there.
+    it has none. heads: next-token layers (MTP) whose tensors are there. causal: no token sees those behind it.
     """
 
     architecture: str
@@ -220,6 +237,7 @@ class Facts(msgspec.Struct, frozen=True):
     positions: int = 0
     kind: str = "model"
     heads: int = 0
+    causal: bool = True
 
 
 def facts_of(path: Path) -> Facts | None:
@@ -251,6 +269,7 @@ def _read(header: Header) -> Facts | None:
         positions=_positions(header),
         kind=_kind(header),
         heads=_heads_inside(header),
+        causal=header.of_arch("attention.causal") is not False,
     )
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 from pyspec.errors import UnsupportedModel
 from pyspec.store.files import show
@@ -43,10 +45,15 @@ _DRAFTS = frozenset(["eagle3", "mtp", "gemma4-assistant"])
 """Kinds that can be given as --draft beside their target."""
 
 
-def refuse_other_kinds(model: Path, *, embedding: bool = False) -> None:
+def refuse_other_kinds(
+    model: Path,
+    *,
+    embedding: bool = False,
+    overrides: Mapping[str, object] = MappingProxyType({}),
+) -> None:
     """Raises UnsupportedModel for a file whose model does not answer token by token.
 
-    embedding: embeddings alone are wanted of it.
+    embedding: embeddings alone are wanted of it. overrides: header values that replace the file's.
     """
     facts = facts_of(model)
     if facts is None:
@@ -54,9 +61,13 @@ def refuse_other_kinds(model: Path, *, embedding: bool = False) -> None:
     if facts.kind in PURPOSES:
         raise not_alone(model, facts.kind)
     purpose = _PURPOSE.get(facts.architecture)
-    if purpose is None or (embedding and facts.architecture not in _NO_DECODE):
+    causal = overrides.get(f"{facts.architecture}.attention.causal", facts.causal)
+    if embedding and facts.architecture not in _NO_DECODE:
         return
-    raise no_decoder(model, f"a {facts.architecture} model, which {purpose}")
+    if purpose is not None:
+        raise no_decoder(model, f"a {facts.architecture} model, which {purpose}")
+    if not causal:
+        raise no_decoder(model, "a model whose tokens see those behind them")
 
 
 def not_alone(model: Path, kind: str) -> UnsupportedModel:

@@ -72,6 +72,17 @@ def test_a_head_that_looks_ahead_is_refused(tmp_path: Path, target: Path) -> Non
         load(target, draft=str(head(tmp_path, "attention.causal", BOOL, False)), n_ctx=128)
 
 
+def test_a_head_that_drafts_nothing_is_rejected(tmp_path: Path, target: Path) -> None:
+    """It knows too few tokens: what the trial did not reach would end the process in the first answer of other ones."""
+    made = read(tiny_eagle.write(tmp_path / "sound.gguf", d2t=[3, 5, 7]))
+    made.kv["eagle3.attention.layer_norm_rms_epsilon"] = (F32, float("-inf"))
+    made.kv["tokenizer.ggml.tokens"] = (ARR, (STR, tiny.TOKENS[:14]))
+    path = tmp_path / "head.gguf"
+    path.write_bytes(made.build())
+    with pytest.raises(ModelRejected, match="trial with"):
+        load(target, draft=str(path), n_ctx=128)
+
+
 def _layers_of_words(made: Gguf) -> None:
     made.kv["eagle3.target_layers"] = (ARR, (STR, ["1", "2", "x"]))
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import tiny_positions
 from faults.cases import load
-from store.make_gguf import STR, tiny_llama
+from store.make_gguf import BOOL, STR, tiny_llama
 
 from pyspec.batch.jobs import Settings
 from pyspec.batch.run import Batch
@@ -94,6 +94,23 @@ def test_other_kinds_are_refused_by_name(arch: str, tmp_path: Path) -> None:
         load(good, draft=str(path))
 
 
+def test_a_model_that_looks_ahead_is_refused(tmp_path: Path) -> None:
+    """Whatever its architecture, and where an override makes it one: llama.cpp ends the process for its longer prompts."""
+    made = tiny_llama()
+    good, path = tmp_path / "good.gguf", tmp_path / "ahead.gguf"
+    good.write_bytes(made.build())
+    made.kv["llama.attention.causal"] = (BOOL, False)
+    path.write_bytes(made.build())
+    for options in ({}, {"n_batch": 64, "n_ubatch": 32}):
+        with pytest.raises(UnsupportedModel, match="behind them"):
+            load(path, **options)
+    with pytest.raises(UnsupportedModel, match="behind them"):
+        load(good, kv_overrides={"llama.attention.causal": False})
+    with pytest.raises(UnsupportedModel, match="behind them"):
+        load(good, draft=str(path))
+    load(path, kv_overrides={"llama.attention.causal": True}).close()
+
+
 def test_a_command_says_it(tmp_path: Path, command: Callable[..., tuple[int, str]]) -> None:
     """In one sentence."""
     path = tmp_path / "bert.gguf"
@@ -107,7 +124,7 @@ def test_an_embedder_embeds(tmp_path: Path) -> None:
     """As in `llama_cpp.Llama`, and answers nothing."""
     path = tmp_path / "bert.gguf"
     path.write_bytes(tiny_positions.bert(64).build())
-    with load(path, embedding=True, n_ctx=512) as llm:
+    with load(path, embedding=True, n_ctx=512, n_ubatch=16) as llm:
         found = llm.create_embedding("a" * 200)["data"][0]["embedding"]
         assert len(found) == tiny_positions.WIDTH
         with pytest.raises(UnsupportedModel):

@@ -40,6 +40,8 @@ def write(folder: Path, made: Gguf, name: str = "m.gguf") -> Path:
         ("tokenizer.ggml.tokens", (ARR, (U32, [1])), "not a list of strings"),
         ("tokenizer.ggml.scores", (ARR, (F32, [0.0])), "scores is shorter"),
         ("tokenizer.ggml.token_type", (ARR, (I32, [1])), "token_type is shorter"),
+        ("llama.shortconv.l_cache", (U32, 2**32 - 1), "recurrent state"),
+        ("llama.wkv.head_size", (U32, 2**31), "recurrent state"),
         ("split.count", (U16, 5000), "split.count is 5000"),
         ("split.count", (STR, "2"), "split.count"),
     ],

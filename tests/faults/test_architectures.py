@@ -1,0 +1,91 @@
+"""A random file of every architecture that llama.cpp knows answers rightly, or is refused by a sentence."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import traceback
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tiny_archs
+from faults.cases import load
+from fuzz.forked import fork, run_child
+
+from pyspec.errors import PyspecError, UnsupportedModel
+from pyspec.llama import SpeculativeLlama
+from pyspec.sampling import Sampling
+from pyspec.target import TargetLlama
+
+pytestmark = [
+    pytest.mark.skipif(sys.platform == "win32", reason="forks"),
+    pytest.mark.usefixtures("own_cache"),
+]
+
+PROMPT = [100, 101, 102, 100, 101, 102, 100, 101]
+N = 12
+EXACT: dict[str, Any] = {"n_ctx": 128, "n_threads": 1, "flash_attn": False}
+NEAR = 0.02
+"""Nats between two tokens that rounding may swap."""
+
+
+def plain(path: Path) -> tuple[list[int], list[float]]:
+    """What llama-cpp-python answers, a token a decode, and how far each token was ahead of the next likely one."""
+    llm = TargetLlama(str(path), trust=True, verbose=False, logits_all=True, **EXACT)
+    found, ahead = [], []
+    llm.eval(PROMPT)
+    for _ in range(N):
+        row = llm.scores[llm.n_tokens - 1]
+        best = int(row.argmax())
+        first, second = sorted(row)[:-3:-1]
+        found.append(best)
+        ahead.append(float(first - second))
+        llm.eval([best])
+    return found, ahead
+
+
+def answers(path: Path, report: int) -> None:
+    """What became of a file."""
+    try:
+        with drafting(path) as llm:
+            steps = llm.steps(PROMPT, Sampling(temperature=0.0), max_tokens=N)
+            ids = [token.id for step in steps for token in step.tokens]
+        wanted, ahead = plain(path)
+        same = next((i for i, (a, b) in enumerate(zip(ids, wanted)) if a != b), len(ids))
+        right = same == len(ids) or ahead[same] < NEAR
+        told = {"kind": "right" if right else "wrong", "why": f"{ids} {wanted} {ahead}"}
+    except PyspecError as error:
+        told = {"kind": "refused", "why": str(error)}
+    except BaseException:  # noqa: BLE001 - it is what is looked for
+        told = {"kind": "traceback", "why": traceback.format_exc()[-1500:]}
+    os.write(report, json.dumps(told).encode())
+    os._exit(0)
+
+
+def drafting(path: Path) -> SpeculativeLlama:
+    """With drafts of its own text where its memory can be rolled back."""
+    try:
+        return load(path, draft="lookup", length="fixed:3", **EXACT)
+    except UnsupportedModel as error:
+        if "rolled back" not in str(error):
+            raise
+        return load(path, **EXACT)
+
+
+@pytest.mark.parametrize("arch", tiny_archs.NAMES)
+def test_architectures(arch: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each in a fork, so that one that ended the process would be known by its name."""
+    monkeypatch.setattr("pyspec.store.check.run_child", run_child)
+    path = tmp_path / f"{arch}.gguf"
+    whole = tiny_archs.write(path, arch)
+    said, status, where = fork(partial(answers, path), 60)
+    assert status == 0, (status, where)
+    told = json.loads(said)
+    if arch in tiny_archs.REFUSED:
+        assert told["kind"] == "refused", told
+        assert f"{arch}.gguf" in told["why"]
+    else:
+        assert (whole, told["kind"]) == (True, "right"), told
