@@ -93,11 +93,39 @@ static int64_t now_us(void) {
 #endif
 }
 
+/*
+ * A model that drafts decodes one token after the other, so llama.cpp's kept states, which are of the last decode alone, take it back
+ * by none. It goes back to the state that ps_ctx_save left in a sequence of its own, and reads what is behind that again.
+ */
+static void go_back(ps_ctx *ctx, int32_t seq, int32_t n) {
+    struct llama_memory_i *const memory = ps_api.get_memory(ctx->ctx);
+    if (ctx->saved[seq] > n) ctx->saved[seq] = 0;
+    ps_api.memory_seq_rm(memory, seq, -1, -1);
+    if (ctx->saved[seq] > 0) ps_api.memory_seq_cp(memory, seq + ctx->spare, seq, -1, -1);
+    ctx->n_kv[seq] = ctx->saved[seq];
+    ctx->tail[seq] = 0;
+}
+
+/* Where a context holds nothing but committed tokens: keep its state of them. Copies share cells until one of them goes on. */
+void ps_ctx_save(ps_engine *engine, int32_t role, int32_t seq) {
+    ps_ctx *const ctx = &engine->role[role];
+    const int32_t held = ctx->n_kv[seq];
+    if (!ctx->spare || held == 0 || held > engine->seq[seq].n || held == ctx->saved[seq]) return;
+    struct llama_memory_i *const memory = ps_api.get_memory(ctx->ctx);
+    ps_api.memory_seq_rm(memory, seq + ctx->spare, -1, -1);
+    ps_api.memory_seq_cp(memory, seq, seq + ctx->spare, -1, -1);
+    ctx->saved[seq] = held;
+}
+
 /* After a failed decode llama.cpp may have dropped positions: believe its memory, not our count. */
 static void resync(ps_ctx *ctx, const ps_rows *rows) {
     struct llama_memory_i *const memory = ps_api.get_memory(ctx->ctx);
     for (int32_t i = 0; i < rows->n; i++) {
         const int32_t seq = rows->seq[i];
+        if (ctx->spare) {
+            go_back(ctx, seq, ctx->n_kv[seq]);
+            continue;
+        }
         /* a state that some layers have gone past is of no position */
         const int32_t held = ctx->recurrent ? 0 : ps_api.memory_seq_pos_max(memory, seq) + 1;
         if (held < ctx->n_kv[seq]) ctx->n_kv[seq] = held;
@@ -174,6 +202,10 @@ ps_status ps_ctx_roll_back(ps_engine *engine, int32_t role, int32_t seq, int32_t
     ps_ctx *const ctx = &engine->role[role];
     if (!ctx->ctx || n >= ctx->n_kv[seq]) return PS_OK;
     PS_FAIL_IF(n < 0, PS_E_ARG); /* llama.cpp would take a negative position for "everything" */
+    if (ctx->spare) {
+        go_back(ctx, seq, n);
+        return PS_OK;
+    }
     struct llama_memory_i *const memory = ps_api.get_memory(ctx->ctx);
     /* a sliding window may have forgotten what the kept tail still needs to see */
     const int32_t needed = n > ctx->n_swa ? n - ctx->n_swa : 0;

@@ -106,6 +106,7 @@ static ps_status begin(ps_engine *engine, ps_slot *step, const ps_stop *stop) {
     seq->draft.kept = seq->draft.n;
     /* the row that tells the next token has to be decoded now, even where the KV holds it from a longer draft */
     PS_TRY(ps_ctx_roll_back(engine, PS_DRAFT, step->seq, seq->n + seq->draft.n - 1));
+    ps_ctx_save(engine, PS_DRAFT, step->seq);
     seq->draft.fed = step->limit > seq->draft.n ? seq->n + seq->draft.n - 1 - ctx->n_kv[step->seq] : 0;
     step->survival = 1;
     for (int32_t i = 0; i < seq->draft.n; i++) step->survival *= stop->table[table_bin(seq->draft.p[i])];
@@ -161,7 +162,9 @@ static ps_status step_all(ps_engine *engine, int32_t n, ps_slot *steps, const ps
     if (*active == 0) return PS_OK;
     PS_TRY(ps_inputs_decode(engine));
     for (int32_t i = 0; i < n; i++) {
-        if (steps[i].row >= 0) PS_TRY(take_token(engine, &steps[i], stop, keep));
+        if (steps[i].row < 0) continue;
+        ps_ctx_save(engine, PS_DRAFT, steps[i].seq);
+        PS_TRY(take_token(engine, &steps[i], stop, keep));
     }
     return PS_OK;
 }

@@ -33,7 +33,8 @@ ps_status ps_engine_open(int32_t n_seq, int32_t n_vocab, ps_engine **out) {
     for (int32_t r = 0; r < PS_N_ROLES; r++) {
         engine->role[r].n_kv = calloc((size_t)n_seq, sizeof *engine->role[r].n_kv);
         engine->role[r].tail = calloc((size_t)n_seq, sizeof *engine->role[r].tail);
-        complete = complete && engine->role[r].n_kv && engine->role[r].tail;
+        engine->role[r].saved = calloc((size_t)n_seq, sizeof *engine->role[r].saved);
+        complete = complete && engine->role[r].n_kv && engine->role[r].tail && engine->role[r].saved;
     }
     if (!complete) {
         ps_engine_close(engine);
@@ -57,6 +58,7 @@ void ps_engine_close(ps_engine *engine) {
         detach(&engine->role[r]);
         free(engine->role[r].n_kv);
         free(engine->role[r].tail);
+        free(engine->role[r].saved);
     }
     for (int32_t s = 0; engine->seq && s < engine->n_seq; s++) {
         free(engine->seq[s].token);
@@ -82,6 +84,7 @@ static ps_status attach(ps_engine *engine, int32_t role, struct llama_context *c
     if (role != PS_COMPANION) ps_inputs_end(engine);
     detach(slot);
     memset(slot->n_kv, 0, (size_t)engine->n_seq * sizeof *slot->n_kv);
+    memset(slot->saved, 0, (size_t)engine->n_seq * sizeof *slot->saved);
     if (!ctx) return PS_OK;
     PS_FAIL_UNLESS(model, PS_E_ARG);
     const struct llama_vocab *const vocab = ps_api.model_get_vocab(model);
@@ -95,8 +98,10 @@ static ps_status attach(ps_engine *engine, int32_t role, struct llama_context *c
     slot->n_swa = ps_api.model_n_swa(model);
     slot->n_embd = ps_api.model_n_embd(model);
     slot->n_out = ps_api.model_n_embd_out(model);
-    /* MTP heads are of a hybrid model, but their context has no states: drafts that have some are refused before */
-    slot->recurrent = role == PS_TARGET && (ps_api.model_is_recurrent(model) || ps_api.model_is_hybrid(model));
+    const bool states = ps_api.model_is_recurrent(model) || ps_api.model_is_hybrid(model);
+    /* MTP heads are of a hybrid model, but their context has no states, and no sequences to spare */
+    slot->spare = role != PS_TARGET && states && (int32_t)ps_api.n_seq_max(ctx) >= 2 * engine->n_seq ? engine->n_seq : 0;
+    slot->recurrent = role == PS_TARGET ? states : slot->spare > 0;
     slot->n_rs = (int32_t)ps_api.n_rs_seq(ctx);
     slot->vocab = vocab;
     slot->ctx = ctx;

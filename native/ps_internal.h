@@ -31,8 +31,10 @@ typedef struct ps_ctx {
     int32_t n_ctx;                   /* positions one sequence may use */
     int32_t n_swa;                   /* sliding window, 0 for none */
     int32_t n_embd, n_out;           /* floats of a state inside the model, and of one that comes out */
-    bool recurrent;                  /* the target's memory: states, of which the last n_rs before the newest are kept */
+    bool recurrent;                  /* a memory of states, of which the target's keeps the last n_rs before the newest */
     int32_t n_rs;
+    int32_t spare;                   /* a side model's of states: sequence s keeps one of committed tokens in s + spare; 0: none */
+    int32_t *saved;                  /* [n_seq] tokens that it is of, at most n_kv */
     int32_t *n_kv;                   /* [n_seq] tokens held */
     int32_t *tail;                   /* [n_seq] of a recurrent one: tokens that can be dropped now; -1 after a drop */
 } ps_ctx;
@@ -111,6 +113,7 @@ void ps_rows_add(ps_rows *rows, int32_t seq, int32_t pos, int32_t token, bool wa
 ps_status ps_ctx_decode(ps_engine *engine, int32_t role);
 ps_status ps_ctx_encode(ps_engine *engine, const ps_rows *rows); /* on the draft */
 ps_status ps_ctx_roll_back(ps_engine *engine, int32_t role, int32_t seq, int32_t n);
+void ps_ctx_save(ps_engine *engine, int32_t role, int32_t seq);
 const float *ps_ctx_logits(const ps_ctx *ctx, int32_t row);
 
 /* ps_seq.c */

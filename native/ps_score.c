@@ -27,6 +27,7 @@ static ps_status catch_up(ps_engine *engine, int32_t index, int32_t room) {
         for (int32_t pos = ctx->n_kv[index]; pos < upto; pos++) ps_rows_add(&engine->rows, index, pos, seq->token[pos], false);
         PS_TRY(ps_ctx_decode(engine, PS_COMPANION));
     }
+    ps_ctx_save(engine, PS_COMPANION, index);
     return PS_OK;
 }
 

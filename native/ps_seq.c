@@ -100,6 +100,7 @@ static ps_status seq_copy(ps_engine *engine, int32_t from, int32_t to, int32_t n
         /* whole sequences only: a KV with one stream a sequence aborts on a partial copy */
         ps_api.memory_seq_cp(ps_api.get_memory(ctx->ctx), from, to, -1, -1);
         ctx->n_kv[to] = ctx->n_kv[from];
+        ctx->saved[to] = 0; /* seq_set above emptied it */
         ctx->tail[from] = ctx->tail[to] = 0; /* one state for both until either goes on */
         settle(engine, r, to, held);
     }

@@ -54,8 +54,8 @@ class SideModel:
 
     n_ctx: positions that a text may use, the target's context if not given.
     states: how it reads the target's, if it does; a next-token head is a layer of the target's model in another context.
-    Raises ModelInvalid if it does not load, DraftMismatch if its vocabulary is another, UnsupportedModel if its memory
-    cannot be rolled back, EngineError if there is no room for its context.
+    Raises ModelInvalid if it does not load, DraftMismatch if its vocabulary is another, UnsupportedModel for what is no such
+    model, EngineError if there is no room for its context.
     """
 
     def __init__(
@@ -85,6 +85,7 @@ class SideModel:
         try:
             if self._owned:
                 self._check(target)
+                _spare_states(params, self._model.model)
             self._ctx = self._make_context(params, target.verbose)
         except BaseException:
             self._free()
@@ -127,10 +128,6 @@ class SideModel:
             self.path.name,
             known_equal=same_tokens(Path(target.model_path), self.path),
         )
-        if not can_roll_back(self._model.model):
-            raise UnsupportedModel(
-                f"{self.path.name} is recurrent and cannot be rolled back", "choose another draft"
-            )
 
     def _free(self) -> None:
         if self._owned:
@@ -249,6 +246,15 @@ def context_params(target: Any, placement: Placement, n_seq: int) -> Any:
     if placement.type_v is not None:
         params.type_v = placement.type_v
     return params
+
+
+def _spare_states(params: Any, model: Any) -> None:
+    """For a recurrent or hybrid model a second sequence for each: the engine keeps a state there to go back to (ps_ctx.c)."""
+    if not can_roll_back(model):
+        params.n_seq_max *= 2
+        params.kv_unified = (
+            True  # or each would have half of the cells, and a copy of a sequence would move them
+        )
 
 
 def _read_states(params: Any, target: Any, states: States) -> None:

@@ -112,12 +112,6 @@ def test_recurrent_model_answers_again_rightly(open_llama, tiny_recurrent):
     assert ask(llm, PROMPT, 20).ids == first.ids
 
 
-def test_recurrent_draft_is_refused(open_llama, tiny_target, tiny_recurrent):
-    """A recurrent model cannot draft either."""
-    with pytest.raises(UnsupportedModel):
-        open_llama(tiny_target, draft=tiny_recurrent)
-
-
 @pytest.fixture(params=["lfm2", "qwen35"], scope="module")
 def hybrid(request, tiny_folder):
     """Convolutions with attention, and delta nets with attention: llama.cpp keeps states of both."""
