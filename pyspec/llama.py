@@ -26,7 +26,7 @@ from pyspec.rules import Strict, Verification
 from pyspec.sampling import LEAST_P, Sampling
 from pyspec.store.locate import resolve
 from pyspec.text.answer import AnswerReader
-from pyspec.text.parts import WholeAnswer
+from pyspec.text.parts import AnswerPart, Call, WholeAnswer
 from pyspec.tokens import Token
 
 __all__ = ["OFF", "Piece", "Speculation", "SpeculativeLlama", "stream_text"]
@@ -333,7 +333,8 @@ class Piece:
 
     The text may lag behind the tokens: a character split over tokens, or what may become a stop string, waits for the next
     piece. finish_reason is set on the last piece: "stop", "length", "context" or "cancelled". reasoning: what a chat's answer
-    has in front of its text; reasoning_cut: set on the last piece where the answer ended inside reasoning.
+    has in front of its text; reasoning_cut: set on the last piece where the answer ended inside reasoning. calls: of functions,
+    on the last piece.
     """
 
     text: str
@@ -341,6 +342,7 @@ class Piece:
     finish_reason: str | None = None
     reasoning: str = ""
     reasoning_cut: bool = False
+    calls: Sequence[Call] = ()
 
 
 def stream_text(
@@ -354,13 +356,19 @@ def stream_text(
     grammar: Any = None,
     progress: Callable[[int, int], None] | None = None,
     chat: bool = False,
+    functions: Mapping[str, Any] | None = None,
 ) -> Generator[Piece, None, None]:
     """Answer a prompt of tokens, one piece a round; the last piece has a finish_reason.
 
-    chat: whether the prompt is a chat's, so that reasoning is no part of the text. stop: strings that end the text.
+    chat: whether the prompt is a chat's, so that reasoning is no part of the text. stop: strings that end the text. functions:
+    that a chat's answer may call, the schema of each one's parameters by its name.
     `llm.last_speculation` and `llm.last_timings` say what was done.
     """
-    reader = llm.speech.reader(prompt, stop) if chat else AnswerReader(llm.piece, stop)
+    reader = AnswerReader(llm.piece, stop)
+    if chat:
+        name = str(len(prompt))  # another one for each turn of a conversation
+        reader = llm.speech.reader(prompt, stop, functions=functions, name=name)
+    held: list[AnswerPart] = []  # of calls, which are complete at the end
     steps = llm.steps(
         prompt,
         sampling,
@@ -375,8 +383,11 @@ def stream_text(
             reason = "stop" if reader.done else step.finish_reason
             if reason is not None:
                 parts += reader.finish()
-            said, cut = WholeAnswer.of(parts), reason is not None and reader.inside
-            yield Piece(said.content, step.tokens, reason, said.reasoning, cut)
+            held += (part for part in parts if part.kind not in ("content", "reasoning"))
+            texts = [part for part in parts if part.kind in ("content", "reasoning")]
+            said = WholeAnswer.of(texts if reason is None else [*texts, *held])
+            cut = reason is not None and reader.inside
+            yield Piece(said.content, step.tokens, reason, said.reasoning, cut, said.calls)
             if reason is not None:
                 return
     finally:

@@ -8,6 +8,7 @@ runs; what drafts did is in the log beside the answer.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import groupby
@@ -20,7 +21,7 @@ _Event: Any = getattr(getattr(llm, "parts", None), "StreamEvent", None)
 """What llm takes reasoning as; None in an older one, which shows text alone."""
 
 _DEFAULT = "pyspec"
-_ROLES = {"system": "system", "user": "user", "assistant": "assistant"}
+_ROLES = ("system", "user", "assistant")
 
 
 class _Options(llm.Options):  # type: ignore[misc]  # llm's types are not followed
@@ -51,6 +52,7 @@ class SpeculativeModel(llm.Model):  # type: ignore[misc]
 
     can_stream = True
     supports_schema = True
+    supports_tools = _Event is not None
     Options = _Options
 
     def __init__(self, model_id: str, name: str | None) -> None:
@@ -77,16 +79,17 @@ class SpeculativeModel(llm.Model):  # type: ignore[misc]
         from pyspec.cli.options import DraftOptions, SamplerOptions  # noqa: PLC0415
         from pyspec.llama import stream_text  # noqa: PLC0415
         from pyspec.sampling import Constraint, schema_grammar  # noqa: PLC0415
-        from pyspec.text.template import ChatTemplate, Message  # noqa: PLC0415
+        from pyspec.text.template import ChatTemplate  # noqa: PLC0415
 
         o = prompt.options
         loaded = _load(self._name, o)
-        turns = [Message(role=role, content=text) for role, text in _turns(prompt, conversation)]
         template = ChatTemplate.of(loaded)
-        tokens = template.prompt(turns)
-        shape = None
-        if prompt.schema:
-            shape = loaded.speech.shape(tokens, schema_grammar(prompt.schema))
+        tools = [_tool(tool) for tool in getattr(prompt, "tools", None) or ()]
+        functions = {tool["name"]: tool["parameters"] for tool in tools}
+        offered = [{"type": "function", "function": tool} for tool in tools]
+        tokens = template.prompt(_turns(prompt, conversation), tools=offered)
+        wanted = schema_grammar(prompt.schema) if prompt.schema else None
+        shape = loaded.speech.shape(tokens, wanted, functions)
         sampler = SamplerOptions(o.temperature, o.top_k, o.top_p, o.min_p, o.repeat_penalty, o.seed)
         reason, emitted = None, 0
         for piece in stream_text(
@@ -98,31 +101,55 @@ class SpeculativeModel(llm.Model):  # type: ignore[misc]
             speculation=DraftOptions(o.verify, gap=o.gap, length=o.length).speculation,
             chat=True,
             grammar=Constraint(*shape) if shape else None,
+            functions=functions,
         ):
             emitted, reason = emitted + len(piece.tokens), piece.finish_reason
             if piece.reasoning and _Event is not None:
                 yield _Event(type="reasoning", chunk=piece.reasoning)
             yield piece.text
+            for call in piece.calls:
+                made = llm.ToolCall(call.name, json.loads(call.arguments), call.id)
+                response.add_tool_call(made)
         response.set_usage(input=len(tokens), output=emitted)
         response.response_json = {"finish_reason": reason, "speculation": loaded.last_speculation}
 
 
-def _turns(prompt: Any, conversation: Any) -> list[tuple[str, str]]:
-    """Role and text of every turn, this one last."""
+def _tool(tool: Any) -> dict[str, Any]:
+    """A tool as chat templates know it."""
+    schema = tool.input_schema or {"type": "object", "properties": {}}
+    return {"name": tool.name, "description": tool.description or "", "parameters": schema}
+
+
+def _turns(prompt: Any, conversation: Any) -> list[dict[str, Any]]:
+    """Every turn in OpenAI's form, this one last."""
     messages = getattr(prompt, "messages", None)
     if messages is not None:
-        texts = [(m.role, "".join(map(_text, m.parts))) for m in messages]
-        return [(_ROLES[role], text) for role, text in texts if role in _ROLES]
+        return [turn for message in messages for turn in _of_parts(message.role, message.parts)]
     turns = [("system", prompt.system)] if prompt.system else []
     for earlier in conversation.responses if conversation else ():
         turns += [("user", earlier.prompt.prompt), ("assistant", earlier.text())]
-    return [*turns, ("user", prompt.prompt)]
+    return [{"role": role, "content": text} for role, text in [*turns, ("user", prompt.prompt)]]
 
 
-def _text(part: Any) -> str:
-    """What a part says; what was thought is not said again."""
-    thought = type(part).__name__ == "ReasoningPart"
-    return "" if thought else getattr(part, "text", "")
+def _of_parts(role: str, parts: Any) -> Iterator[dict[str, Any]]:
+    """What the parts of a message say, the results of tools a turn each; what was thought is not said again."""
+    kinds: dict[str, list[Any]] = {}
+    for part in parts:
+        kinds.setdefault(type(part).__name__, []).append(part)
+    for part in kinds.get("ToolResultPart", ()):
+        said = {"role": "tool", "name": part.name, "content": part.output}
+        yield {**said, "tool_call_id": part.tool_call_id or ""}
+    calls = [
+        {
+            "id": part.tool_call_id or "",
+            "type": "function",
+            "function": {"name": part.name, "arguments": json.dumps(part.arguments)},
+        }
+        for part in kinds.get("ToolCallPart", ())
+    ]
+    text = "".join(part.text for part in kinds.get("TextPart", ()))
+    if role in _ROLES and (text or calls or not kinds.get("ToolResultPart")):
+        yield {"role": role, "content": text, **({"tool_calls": calls} if calls else {})}
 
 
 def _joined(pieces: Iterator[Any]) -> Iterator[Any]:

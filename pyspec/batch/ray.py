@@ -55,6 +55,8 @@ def answer(
     write. block: records that an actor is given at once; all of them / (workers x 4) if not given. arguments: as `Batch`
     takes them.
     """
+    from ray.data import ActorPoolStrategy  # noqa: PLC0415 - an extra that few install
+
     cpus = num_cpus or float(arguments.get("n_threads") or 1)
     options: dict[str, Any] = {"num_cpus": cpus}
     if num_gpus is not None:
@@ -62,7 +64,7 @@ def answer(
     return dataset.map_batches(
         _Actor,
         fn_constructor_args=(model_path, {"n_threads": max(1, int(cpus)), **arguments}),
-        concurrency=workers,
+        compute=ActorPoolStrategy(size=workers),
         batch_size=block or block_size(dataset.count(), workers),
         batch_format="pyarrow",
         **options,
@@ -108,12 +110,20 @@ def block_size(records: int, workers: int) -> int:
     return min(_LARGEST, max(1, -(-records // (SHARES * workers))))
 
 
+def largest_share(cpus: Sequence[int], workers: int) -> int:
+    """The most CPUs that each of so many workers can have on machines with these, at least 1."""
+    sizes = range(max(cpus, default=1), 1, -1)
+    return next((n for n in sizes if sum(each // n for each in cpus) >= workers), 1)
+
+
 class RayBatch:
     """What `--engine ray` runs: the interface of `Batch` over actors, each of which is given blocks of records.
 
     Ray is started on this machine unless `RAY_ADDRESS` names a cluster. Model paths are those of the workers'
     machines. A result comes as soon as its actor has it; what an actor that died had not answered goes to another, a record
-    at a time, and one that ends its actor three times is its own failure. num_gpus: of each actor; None for one where the
+    at a time, and one that ends its actor three times is its own failure. Each has as many threads as CPUs: n_threads, or what
+    the cluster has for each. Texts are those of a local batch but for near-ties, where rows of a decode round otherwise: which
+    records meet in one is another matter there (exact=True makes them equal). num_gpus: of each actor; None for one where the
     cluster has any and layers go there.
     """
 
@@ -131,8 +141,7 @@ class RayBatch:
             self._identity = batch.identity()
             self._parallel = batch.parallel
         self._cancelled = False
-        self._threads = int(arguments.get("n_threads") or 1)
-        self._arguments["n_threads"] = self._threads
+        self._threads = int(arguments.get("n_threads") or 0)
         self._gpus = num_gpus
         self._died: dict[int, int] = {}
         self._counts = dict.fromkeys(_COUNTED, 0)
@@ -174,7 +183,7 @@ class RayBatch:
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         quiet = {"log_to_driver": False, "logging_level": logging.ERROR}
         if "RAY_ADDRESS" not in os.environ:
-            cores = max(os.cpu_count() or 1, self._workers * self._threads)
+            cores = max(os.cpu_count() or 1, self._workers * max(1, self._threads))
             quiet |= {"num_cpus": cores, "include_dashboard": False}
         try:
             ray.init(**quiet)
@@ -188,7 +197,11 @@ class RayBatch:
     def _fit(self) -> None:
         """Raise OptionError where no machine has what an actor asks for: Ray would wait for one for ever."""
         nodes = [node["Resources"] for node in self._ray.nodes() if node.get("Alive")]
-        most = max((node.get("CPU", 0) for node in nodes), default=0)
+        cpus = [int(node.get("CPU", 0)) for node in nodes]
+        self._threads = self._threads or largest_share(cpus, self._workers)
+        threads = {"n_threads": self._threads, "n_threads_batch": self._threads}
+        self._arguments = {**self._arguments, **threads}
+        most = max(cpus, default=0)
         if most < self._threads:
             raise OptionError(
                 f"each worker asks for {self._threads} CPUs, and no machine of the cluster has more than {most:g}",

@@ -104,6 +104,8 @@ class BatchOptions:
             "parallel": self.parallel, "exact": self.exact,
         }  # fmt: skip
         if self.engine == "ray":
+            if not local and models.threads is None:  # not this machine's: the cluster's share
+                arguments |= {"n_threads": None, "n_threads_batch": None}
             from pyspec.batch.ray import RayBatch  # noqa: PLC0415 - an extra that few install
 
             return RayBatch(str(path), workers=self.workers, **arguments)

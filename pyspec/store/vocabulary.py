@@ -150,7 +150,8 @@ def _marks(header: Header, texts: Sequence[bytes]) -> tuple[tuple[int, str], ...
     kinds = header.metadata.get("tokenizer.ggml.token_type")
     if not isinstance(kinds, Array) or kinds.type == STRING:
         return ()
-    marked = np.flatnonzero(np.isin(header.array("tokenizer.ggml.token_type"), _MARKS)).tolist()
+    listed = header.array("tokenizer.ggml.token_type")[: len(texts)]  # it may be longer
+    marked = np.flatnonzero(np.isin(listed, _MARKS)).tolist()
     marks = [
         int(i) for i in marked if not texts[i].startswith(b"[PAD")
     ]  # as older files have padding

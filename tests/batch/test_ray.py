@@ -11,7 +11,7 @@ import pytest
 ray = pytest.importorskip("ray", reason="the extra [ray] is not installed")
 
 from pyspec.batch.jobs import Settings  # noqa: E402
-from pyspec.batch.ray import RayBatch, answer, block_size  # noqa: E402
+from pyspec.batch.ray import RayBatch, answer, block_size, largest_share  # noqa: E402
 from pyspec.batch.records import Record  # noqa: E402
 
 pytestmark = [
@@ -56,6 +56,16 @@ def test_two_workers_answer_as_one(arguments, open_batch, tiny_target):
     assert [(r.id, r.text, r.prompt_sha256) for r in found] == [
         (r.id, r.text, r.prompt_sha256) for r in local
     ]
+
+
+def test_threads_are_the_clusters_share(arguments, tiny_target):
+    """Where nobody says how many, each worker has as many as there are CPUs for it."""
+    shares = {((8,), 1): 8, ((8,), 3): 2, ((8, 8), 2): 8, ((8, 2), 3): 2, ((1,), 4): 1, ((), 1): 1}
+    assert {given: largest_share(*given) for given in shares} == shares
+    none = {**arguments, "n_threads": None, "n_threads_batch": None}
+    with RayBatch(str(tiny_target), workers=1, **none) as batch:
+        assert len(list(batch.run_indexed([(0, Record(id="a", prompt="a"))]))) == 1
+        assert batch._arguments["n_threads"] == 3
 
 
 def test_both_workers_have_work(arguments, tiny_target):
@@ -103,6 +113,7 @@ def test_worker_that_dies_loses_nothing(arguments, tiny_target, monkeypatch):
     assert sorted(found) == list(range(12))
 
 
+@pytest.mark.filterwarnings("error:.*concurrency.*")
 def test_datasets_in_and_out(arguments, open_batch, tiny_target, tmp_path):
     """A Parquet file of prompts becomes a Parquet file of answers."""
     local = sorted(open_batch(max_tokens=12).run(PROMPTS), key=lambda result: result.index)

@@ -6,9 +6,15 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+import tiny
+
+from pyspec.llama import SpeculativeLlama
+from pyspec.tokens import Source, Step, Token
 
 pytest.importorskip("llm", reason="the extra `llm` is not installed")
 
@@ -82,3 +88,54 @@ def test_errors_are_one_sentence(home: Path, smollm2: str) -> None:
     assert "there is no model 'no-such-model'" in done.stderr
     assert "Traceback" not in done.stderr
     assert llm(home, "-m", "pyspec", "x", "-o", "top_p", "7").returncode == 1
+
+
+TEMPLATE = (
+    "{% if tools %}{{ tools | tojson }} Answer with <tool_call>{JSON}</tool_call>.{% endif %}"
+    "{% for m in messages %}{{ m.role }}: {{ m.content }}{% for call in m.tool_calls or [] %}"
+    "<tool_call>\n{{ call.function | tojson }}\n</tool_call>{% endfor %}\n{% endfor %}"
+)
+
+
+def test_tools_are_called(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """What the model asks for is run, and the model hears of it: its calls and their results are turns of the prompt."""
+    import llm as program
+
+    from pyspec import llm_plugin
+    from pyspec.text.template import ChatTemplate
+
+    path = tiny.write(tmp_path / "chats.gguf", tokens=tiny.ASCII, template=TEMPLATE)
+    said = iter(['<tool_call>\n{"name": "add", "arguments": {"a": 2, "b": 3}}\n</tool_call>', "5"])
+    asked: list[tuple[Any, Any]] = []
+    prompt = ChatTemplate.prompt
+
+    def hear(
+        self: ChatTemplate, messages: Any, *args: Any, tools: Any = None, **kwargs: Any
+    ) -> Any:
+        asked.append((messages, tools))
+        return prompt(self, messages, *args, tools=tools, **kwargs)
+
+    with SpeculativeLlama(str(path), draft="none", n_ctx=2048, n_threads=1) as loaded:
+
+        def answer(self: Any, tokens: Any, *args: Any, **kwargs: Any) -> Iterator[Step]:
+            ids = loaded.tokenize(next(said).encode(), add_bos=False, special=True)
+            yield Step(tuple(Token(i, Source.TARGET, 0.0, i) for i in ids), "stop")
+
+        monkeypatch.setattr(ChatTemplate, "prompt", hear)
+        monkeypatch.setattr(type(loaded), "steps", answer)
+        monkeypatch.setattr(llm_plugin, "_load", lambda *_: loaded)
+        model = llm_plugin.SpeculativeModel("pyspec", None)
+
+        def add(a: int, b: int) -> int:
+            """Adds."""
+            return a + b
+
+        chain = model.chain("2 + 3?", tools=[program.Tool.function(add)], stream=True)
+        assert "".join(chain) == "5"
+    (first, offered), (second, _) = asked
+    assert [turn["role"] for turn in first] == ["user"]
+    assert offered[0]["function"]["name"] == "add"
+    assert [turn["role"] for turn in second] == ["user", "assistant", "tool"]
+    (call,) = second[1]["tool_calls"]
+    assert json.loads(call["function"]["arguments"]) == {"a": 2, "b": 3}
+    assert (second[2]["content"], second[2]["tool_call_id"]) == ("5", call["id"])

@@ -10,6 +10,7 @@ import pytest
 import tiny
 from hypothesis import given
 from hypothesis import strategies as st
+from store.make_gguf import ARR, tiny_llama
 
 from pyspec.engine.models import check_vocabulary
 from pyspec.errors import DraftMismatch
@@ -119,3 +120,16 @@ def test_hashes_say_what_comparing_each_token_says(
     equal = odd < FIRST_COMPARED or odd >= min(size, other)
     fits = abs(size - other) <= MAX_DIFFERENCE and equal
     assert made(size, -1).fits(made(other, odd)) == fits
+
+
+def test_more_kinds_than_tokens(tmp_path: Path) -> None:
+    """What llama.cpp does not read of a list is no token."""
+    file = tiny_llama()
+    _, (of, kinds) = file.kv["tokenizer.ggml.token_type"]
+    file.kv["tokenizer.ggml.token_type"] = (ARR, (of, [*kinds, 3, 3, 4]))
+    path = tmp_path / "m.gguf"
+    path.write_bytes(file.build())
+    facts = facts_of(path)
+    assert facts is not None
+    assert facts.vocabulary is not None
+    assert [i for i, _ in facts.vocabulary.marks] == [1, 2]
