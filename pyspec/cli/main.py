@@ -32,7 +32,7 @@ _COMMANDS = {
 }
 
 _MODULES = {
-    "bench": "measuring", "quality": "measuring", "profile": "measuring", "draft": "models", "info": "main",
+    "bench": "measuring", "quality": "measuring", "profile": "measuring", "info": "main",
     "completion": "main",
 }  # fmt: skip
 """Where a subcommand lies that has no module of its own."""

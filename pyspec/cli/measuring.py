@@ -299,10 +299,10 @@ def _keep(llm: SpeculativeLlama, found: Measured, asked: ProfileOptions, others:
         path = save_prior(llm.assembly.sides, found.learned)
         tell(f"prior written: {path.name}", err=True)
     if asked.save:
-        tell(_stored(llm, found, others), err=True)
+        tell(stored(llm, found, others), err=True)
 
 
-def _stored(llm: SpeculativeLlama, found: Measured, others: float) -> str:
+def stored(llm: SpeculativeLlama, found: Measured, others: float) -> str:
     """Keep the profile, or say why it is not kept."""
     if others:
         why = f"other programs took {others:.1f} processors meanwhile"

@@ -1,25 +1,21 @@
-"""`pyspec models`: what is here, and what can be fetched, converted, added and removed; `pyspec draft`: what drafts for it."""
+"""`pyspec models`: what is here, and what can be fetched, converted, added and removed."""
 
 from __future__ import annotations
 
 import json
 import os
-import shlex
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import click
 from rich.console import Console
 
-from pyspec.cli.command import LAYERS, Subcommand, command, model_names, option, tell
+from pyspec.cli.command import Subcommand, model_names, tell
 from pyspec.cli.streams import print_listing, run_progress
 from pyspec.cli.templates import escaped, show_beginning, show_templates
-from pyspec.display import safe
-from pyspec.errors import ModelNotFound, OptionError, PyspecError
+from pyspec.errors import ModelNotFound
 from pyspec.progress import busy, store_progress
-from pyspec.store.drafts import Candidate, candidates, fitting
 from pyspec.store.fetch import (
     CONVERSIONS,
     ORIGINAL,
@@ -269,130 +265,3 @@ def _shown(value: object) -> str:
         kind = "strings" if value.type == STRING else f"values of {SCALARS[value.type].size} bytes"
         return f"[{value.count} {kind}]"
     return escaped(value) if isinstance(value, str) else str(value)
-
-
-# -- which draft goes with a model -----------------------------------------------------------------------------------
-
-
-PAYS = 1.05
-"""How many times as fast as plain decoding a draft must make it to be worth its memory."""
-
-
-@dataclass(frozen=True)
-class TrialOptions:
-    """Whether the drafts that are here are run, and how."""
-
-    # fmt: off
-    measure: bool = option("Measuring", "--measure", is_flag=True,
-        help="Run the drafts that are here and say whether they pay on this machine.")
-    seconds: float = option("Measuring", "--seconds", type=click.FloatRange(min=5.0), default=20.0,
-        help="About how long to measure each.")
-    limit: int = option("Measuring", "--limit", type=click.IntRange(min=1), default=3,
-        help="Measure so many, the smallest first.")
-    threads: int | None = option("Measuring", "-t", "--threads", type=click.IntRange(min=1),
-        help="Threads, as in generate.")
-    n_gpu_layers: int | str = option("Measuring", "-ngl", "--n-gpu-layers", aliases=("--gpu-layers",),
-        metavar="auto|all|N", type=LAYERS, default="auto", help="Layers on devices, as in generate.")
-    # fmt: on
-
-
-@command(
-    examples=[
-        ("pyspec draft llama3.2:3b", "What could draft for a model of ollama's"),
-        ("pyspec draft llama3.2:3b --measure", "Whether it pays on this machine"),
-    ],
-)
-@click.argument("model", required=False, shell_complete=model_names)
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def draft(model: str | None, as_json: bool, trial: TrialOptions) -> None:
-    """Find the drafts that go with MODEL: models here with its vocabulary, smallest first, then known ones to fetch.
-
-    The share says about what a step of the draft costs next to one of the target's: drafts above a third hardly pay.
-    """
-    with store_progress() as progress:
-        target = resolve(model, progress)
-    with busy("looking into the files"):
-        rows = _drafts(target)
-    if trial.measure:
-        here = [row for row in rows if row["path"]][: trial.limit]
-        if not here:
-            raise OptionError(
-                "no draft for this model is here", "`pyspec models pull NAME` fetches one"
-            )
-        for row in here:
-            row.update(_tried(target, row, trial))
-    if as_json:
-        tell(json.dumps(rows, indent=1))
-        return
-    cells = (
-        (row["name"], _gigabytes(row["size"]), f"{100 * row['share']:.0f} %", row["where"], row["note"])
-        for row in rows
-    )  # fmt: skip
-    if rows:
-        head = ("draft", "GB", "share", "where", "what")
-        print_listing(head, cells, head)
-    else:
-        tell("no draft here or known has this model's vocabulary; lookup works without one")
-    for row in rows:
-        if "verdict" in row:
-            tell(f"{safe(row['name'])} {row['verdict']}")
-    tell(f"use: {_command(model, rows)}")
-
-
-def _drafts(target: Path) -> list[dict[str, Any]]:
-    """The shipped ones for exactly this target first, each file once."""
-    size, shipped = target.stat().st_size, fitting(target, "draft")
-    rows = [
-        Candidate(each.name, "pyspec", each.size, each.size / size, each.summary, resolve(each.name))
-        for each in shipped
-    ]  # fmt: skip
-    named = {each.name for each in shipped}
-    return [
-        {"name": row.name, "where": row.origin, "path": str(row.path) if row.path else None, "size": row.size,
-         "share": round(row.share, 4), "note": row.note}
-        for row in [*rows, *(each for each in candidates(target) if each.name not in named)]
-    ]  # fmt: skip
-
-
-def _command(model: str | None, rows: list[dict[str, Any]]) -> str:
-    """The command that uses the best that is known: the fastest measured, else the smallest here, else lookup."""
-    measured = [row for row in rows if "verdict" in row]
-    here = [row for row in rows if row["path"]]
-    name = "lookup"
-    if measured:
-        best = max(measured, key=lambda row: row["times_plain"] or 0.0)
-        name = f"lookup+{best['name']}" if (best["times_plain"] or 0.0) >= PAYS else name
-    elif here:
-        name = f"lookup+{here[0]['name']}"
-    elif rows:
-        return f"pyspec models pull {shlex.quote(rows[0]['name'])}"
-    target = f" -m {shlex.quote(model)}" if model else ""
-    return f"pyspec generate{target} --draft {shlex.quote(name)} ..."
-
-
-def _tried(target: Path, row: dict[str, Any], trial: TrialOptions) -> dict[str, Any]:
-    """What a draft brings, and the share of its first tokens that are accepted; or why it cannot run."""
-    from pyspec.cli.options import ModelOptions, open_model  # noqa: PLC0415 - they load llama.cpp
-    from pyspec.measure.profile import measure  # noqa: PLC0415
-    from pyspec.measure.tasks import load_questions, select  # noqa: PLC0415
-
-    pair = ModelOptions(
-        str(target), f"lookup+{row['path']}", threads=trial.threads, n_gpu_layers=trial.n_gpu_layers
-    )
-    try:
-        with open_model(pair) as llm, run_progress() as report:
-            found = measure(
-                llm, select(load_questions(None), 1), max_tokens=48, budget_s=trial.seconds,
-                report=lambda done, total, what: report(done, total, f"{row['name']}: {what}"),
-            ).figures  # fmt: skip
-    except PyspecError as error:
-        return {"times_plain": None, "accepted": None, "verdict": f"cannot be used: {error}"}
-    times, accepted = round(found.auto, 3), found.acceptance[0] if found.acceptance else None
-    return {"times_plain": times, "accepted": accepted, "verdict": verdict(times, accepted)}
-
-
-def verdict(times_plain: float, accepted: float | None) -> str:
-    """Whether a draft pays, in one line."""
-    pays = "pays" if times_plain >= PAYS else "does not pay here"
-    said = f"{pays}: {times_plain:.2f} times as fast as without drafts"
-    return said if accepted is None else f"{said}, {100 * accepted:.0f} % of first tokens accepted"

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import io
 import json
+import shlex
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import pytest
 import tiny
 from click.testing import CliRunner, Result
 
-from pyspec.cli.models import draft, verdict
+from pyspec.cli.draft import draft, verdict
+from pyspec.cli.main import cli
 from pyspec.llama import SpeculativeLlama
+from pyspec.store.drafts import suggestion
+from pyspec.store.header import facts_of
 from pyspec.store.locate import add
+from pyspec.store.sources import Family, FamilyDraft, load_manifest
 
 
 @pytest.fixture
@@ -47,9 +54,40 @@ def test_the_draft_and_the_command() -> None:
     result = run("target")
     assert result.exit_code == 0, result.output
     assert result.stdout.splitlines()[1].split()[0] == "small"
-    assert (
-        result.stdout.splitlines()[-1] == "use: pyspec generate -m target --draft lookup+small ..."
-    )
+    assert result.stdout.splitlines()[-2:] == [
+        "auto, the default, drafts with small",
+        "use: pyspec chat -m target",
+    ]
+
+
+def test_the_command_works_as_it_stands(
+    pair: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every word of it is taken by the command that it names, as is `-m` of this one."""
+    last = run("-m", "target").stdout.splitlines()[-1]
+    words = shlex.split(last.removeprefix("use: "))
+    monkeypatch.setattr("sys.stdin", io.StringIO(""))
+    assert words[:2] == ["pyspec", "chat"]
+    result = CliRunner().invoke(cli, [*words[1:], "-c", "128"], input="")
+    assert result.exit_code == 0, result.output
+
+
+def test_a_draft_to_fetch_is_one_command(
+    pair: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where none is here; and a model that answers without it says so once."""
+    pair[1].unlink()
+    facts = facts_of(pair[0])
+    assert facts is not None
+    assert facts.vocabulary is not None
+    draft = FamilyDraft("owner/small-GGUF:Q8_0", 1000, "MIT")
+    family = Family("Tiny", ("llama",), (facts.n_vocab,), (draft,), {}, (facts.vocabulary.upto,))
+    manifest = msgspec.structs.replace(load_manifest(), family=(family,))
+    monkeypatch.setattr("pyspec.store.drafts.load_manifest", lambda: manifest)
+    last = run("target").stdout.splitlines()[-1]
+    assert last == "use: pyspec models pull owner/small-GGUF:Q8_0"
+    assert "`pyspec models pull owner/small-GGUF:Q8_0`" in suggestion(pair[0])
+    assert suggestion(pair[0]) == ""
 
 
 def test_shipped_drafts_come_first_and_once(smollm2: str) -> None:
@@ -64,7 +102,7 @@ def test_no_draft_is_said() -> None:
     """Lookup needs no model."""
     result = run("small")
     assert "no draft here or known" in result.stdout
-    assert "--draft lookup ..." in result.stdout
+    assert result.stdout.splitlines()[-1] == "use: pyspec chat -m small"
 
 
 @pytest.mark.usefixtures("pair")
@@ -98,7 +136,7 @@ def test_a_draft_that_cannot_run_is_said(pair: tuple[Path, Path]) -> None:
     spoil(pair[1])
     out = run("target", "--measure", "--seconds", "5", "-t", "1").stdout
     assert "small cannot be used: " in out
-    assert out.splitlines()[-1] == "use: pyspec generate -m target --draft lookup ..."
+    assert out.splitlines()[-1] == "use: pyspec chat -m target --draft lookup"
 
 
 def test_auto_takes_it_and_says_so(

@@ -16,10 +16,10 @@ from click.testing import CliRunner
 from pyspec.cli.batch import batch
 from pyspec.cli.chat import chat
 from pyspec.cli.command import Subcommand
+from pyspec.cli.draft import draft
 from pyspec.cli.generate import generate
 from pyspec.cli.main import cli, main
 from pyspec.cli.measuring import bench, profile, quality
-from pyspec.cli.models import draft
 from pyspec.cli.options import EngineOptions
 from pyspec.cli.serve import serve
 

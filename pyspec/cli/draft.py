@@ -1,0 +1,186 @@
+"""`pyspec draft`: what drafts for a model, what `auto` does with it already, and one command to run."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+
+from pyspec.cli.command import LAYERS, command, model_names, option, tell
+from pyspec.cli.streams import print_listing, run_progress
+from pyspec.display import safe
+from pyspec.errors import OptionError, PyspecError
+from pyspec.progress import busy, store_progress
+from pyspec.store.drafts import Candidate, candidates, drafts_here, fitting
+from pyspec.store.locate import resolve
+
+PAYS = 1.05
+"""How many times as fast as plain decoding a draft must make it to be worth its memory."""
+
+
+@dataclass(frozen=True)
+class TrialOptions:
+    """Whether the drafts that are here are run, and how."""
+
+    # fmt: off
+    measure: bool = option("Measuring", "--measure", is_flag=True,
+        help="Run the drafts that are here and say whether they pay on this machine.")
+    seconds: float = option("Measuring", "--seconds", type=click.FloatRange(min=5.0), default=20.0,
+        help="About how long to measure each.")
+    limit: int = option("Measuring", "--limit", type=click.IntRange(min=1), default=3,
+        help="Measure so many, the smallest first.")
+    threads: int | None = option("Measuring", "-t", "--threads", type=click.IntRange(min=1),
+        help="Threads, as in generate.")
+    n_gpu_layers: int | str = option("Measuring", "-ngl", "--n-gpu-layers", aliases=("--gpu-layers",),
+        metavar="auto|all|N", type=LAYERS, default="auto", help="Layers on devices, as in generate.")
+    # fmt: on
+
+
+@command(
+    examples=[
+        ("pyspec draft llama3.2:3b", "What could draft for a model of ollama's"),
+        ("pyspec draft llama3.2:3b --measure", "Whether it pays on this machine"),
+    ],
+)
+@click.argument("model", required=False, shell_complete=model_names)
+@click.option(
+    "-m", "--model", "named", shell_complete=model_names, help="MODEL, as other commands have it."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def draft(model: str | None, named: str | None, as_json: bool, trial: TrialOptions) -> None:
+    """Find the drafts that go with MODEL: files beside it, models here with its vocabulary, then known ones to fetch.
+
+    The share says about what a step of the draft costs next to one of the target's: drafts above a third hardly pay.
+    """
+    if model and named:
+        raise click.UsageError("give the model once")
+    model = model or named
+    with store_progress() as progress:
+        target = resolve(model, progress)
+    with busy("looking into the files"):
+        rows = _drafts(target)
+        auto = _auto(target, rows)
+    if trial.measure:
+        _measure(target, rows, trial)
+    if as_json:
+        tell(json.dumps(rows, indent=1))
+        return
+    _list(rows)
+    for row in rows:
+        if "verdict" in row:
+            tell(f"{safe(row['name'])} {row['verdict']}")
+    tell(f"auto, the default, drafts with {safe(auto['name']) if auto else 'lookup alone'}")
+    tell(f"use: {_command(model, rows, auto)}")
+
+
+def _list(rows: list[dict[str, Any]]) -> None:
+    if not rows:
+        tell("no draft here or known has this model's vocabulary; lookup works without one")
+        return
+    cells = (
+        (
+            row["name"], f"{row['size'] / 1e9:.2f}", f"{row['memory'] / 1e9:.2f}" if row["memory"] else "-",
+            f"{100 * row['share']:.0f} %", row["where"], row["licence"] or "-", row["note"] or "-",
+        )
+        for row in rows
+    )  # fmt: skip
+    head = ("draft", "GB", "with 4k", "share", "where", "licence", "what")
+    first = ("draft", "GB", "share", "where", "what", "licence", "with 4k")
+    print_listing(head, cells, first)
+
+
+def _drafts(target: Path) -> list[dict[str, Any]]:
+    """The shipped ones for exactly this target first, each file once."""
+    size, shipped = target.stat().st_size, fitting(target, "draft")
+    rows = [
+        Candidate(
+            each.name, "pyspec", each.size, each.size / size, each.summary, resolve(each.name),
+            licence=each.licence,
+        )
+        for each in shipped
+    ]  # fmt: skip
+    named = {each.name for each in shipped}
+    return [
+        {"name": row.name, "where": row.origin, "path": str(row.path) if row.path else None, "size": row.size,
+         "share": round(row.share, 4), "note": row.note, "memory": row.memory, "licence": row.licence}
+        for row in [*rows, *(each for each in candidates(target) if each.name not in named)]
+    ]  # fmt: skip
+
+
+def _auto(target: Path, rows: list[dict[str, Any]]) -> dict[str, Any] | None:
+    """What `auto` tries first."""
+    if shipped := [row for row in rows if row["where"] == "pyspec" and fitting(target, "draft")]:
+        return shipped[0]
+    found = next(drafts_here(target), None)
+    return next((row for row in rows if found and row["path"] == str(found.path)), None)
+
+
+def _command(model: str | None, rows: list[dict[str, Any]], auto: dict[str, Any] | None) -> str:
+    """One command that works as it stands: with the fastest measured, what is here, what can be fetched, or lookup."""
+    measured = [row for row in rows if "verdict" in row]
+    best = max(measured, key=lambda row: row["times_plain"] or 0.0) if measured else None
+    if best is not None and (best["times_plain"] or 0.0) < PAYS:
+        return _chat(model, "lookup" if auto else "")
+    best = best or auto or next((row for row in rows if row["path"]), None)
+    if best is None and rows:
+        return f"pyspec models pull {shlex.quote(rows[0]['name'])}"
+    if best is None or best is auto:
+        return _chat(model, "")
+    return _chat(model, f"lookup+{best['path'] if best['where'] == 'beside it' else best['name']}")
+
+
+def _chat(model: str | None, draft: str) -> str:
+    target = f" -m {shlex.quote(model)}" if model else ""
+    return f"pyspec chat{target}" + (f" --draft {shlex.quote(draft)}" if draft else "")
+
+
+def _measure(target: Path, rows: list[dict[str, Any]], trial: TrialOptions) -> None:
+    """Add to the rows what was measured."""
+    here = [row for row in rows if row["path"]][: trial.limit]
+    if not here:
+        raise OptionError(
+            "no draft for this model is here", "`pyspec models pull NAME` fetches one"
+        )
+    for row in here:
+        row.update(_tried(target, row, trial))
+
+
+def _tried(target: Path, row: dict[str, Any], trial: TrialOptions) -> dict[str, Any]:
+    """What a draft brings, and the share of its first tokens that are accepted; or why it cannot run.
+
+    What was learned goes into the pair's profile.
+    """
+    from pyspec.cli.measuring import stored  # noqa: PLC0415 - these load llama.cpp
+    from pyspec.cli.options import ModelOptions, open_model  # noqa: PLC0415
+    from pyspec.measure.profile import measure  # noqa: PLC0415
+    from pyspec.measure.tasks import load_questions, select  # noqa: PLC0415
+    from pyspec.store.watch import Watch  # noqa: PLC0415
+
+    pair = ModelOptions(
+        str(target), f"lookup+{row['path']}", threads=trial.threads, n_gpu_layers=trial.n_gpu_layers
+    )
+    try:
+        with open_model(pair) as llm, run_progress() as report:
+            watch = Watch()
+            measured = measure(
+                llm, select(load_questions(None), 1), max_tokens=48, budget_s=trial.seconds,
+                report=lambda done, total, what: report(done, total, f"{row['name']}: {what}"),
+            )  # fmt: skip
+            others = watch.others() if watch.busy(int(llm.n_threads)) else 0.0
+            tell(f"{safe(row['name'])}: {stored(llm, measured, others)}", err=True)
+    except PyspecError as error:
+        return {"times_plain": None, "accepted": None, "verdict": f"cannot be used: {error}"}
+    found = measured.figures
+    times, accepted = round(found.auto, 3), found.acceptance[0] if found.acceptance else None
+    return {"times_plain": times, "accepted": accepted, "verdict": verdict(times, accepted)}
+
+
+def verdict(times_plain: float, accepted: float | None) -> str:
+    """Whether a draft pays, in one line."""
+    pays = "pays" if times_plain >= PAYS else "does not pay here"
+    said = f"{pays}: {times_plain:.2f} times as fast as without drafts"
+    return said if accepted is None else f"{said}, {100 * accepted:.0f} % of first tokens accepted"
