@@ -119,12 +119,12 @@ class OptionError(InputError):
 class ContextOverflow(PyspecError):
     """The prompt needs more tokens than the context has.
 
-    `have` is the size of the context and `need` the length of the prompt, both in tokens.
+    `have` is the size of the context and `need` the length of the prompt, both in tokens; counted: not only a lower bound.
     """
 
-    def __init__(self, have: int, need: int, hint: str = "") -> None:
+    def __init__(self, have: int, need: int, hint: str = "", *, counted: bool = True) -> None:
         super().__init__(
-            f"the prompt has {need} tokens and the context holds {have}",
+            f"the prompt has {'' if counted else 'at least '}{need} tokens and the context holds {have}",
             hint or "shorten the prompt or raise n_ctx (-c)",
         )
         self.have = have

@@ -107,6 +107,7 @@ class JobMaker:
         self._settings = settings
         self._n_ctx = n_ctx
         self._template = ChatTemplate.of(target)
+        self._template.limit(n_ctx)
         self._speech = Speech.of(target)
 
     def make(self, index: int, record: Record) -> Job | Result:
@@ -184,6 +185,8 @@ class JobMaker:
             system = self._system(record)
             turns = [{"role": "system", "content": system}] if system is not None else []
             turns = [*turns, {"role": "user", "content": record.prompt or ""}]
+        if len(turns) > self._n_ctx:  # a turn is a token at least
+            raise ContextOverflow(self._n_ctx, len(turns), counted=False)
         tools = [{"type": "function", "function": function} for function in record.tools or ()]
         return self._template.prompt(turns, tools=tools, arguments=record.chat_template_kwargs)
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import llama_cpp
 
-from pyspec.errors import InputEncoding, InputError
+from pyspec.errors import ContextOverflow, InputEncoding, InputError
 from pyspec.text.control import Vocabulary
 
 _SPACE = " \t\n\v\f\r"
@@ -49,12 +49,16 @@ class PromptTokenizer:
         self._tokenizer, self._vocab = llm.tokenizer_, llm._model.vocab
         self.vocabulary = Vocabulary(self._vocab)
         self._add_bos, self._bos = bool(llm._model.add_bos_token()), llm.token_bos()
+        self.most: int | None = None
+        """Tokens of the longest prompt there is room for, where that is known."""
 
     def prompt(
         self, rendering: Rendering, kept: Sequence[tuple[int, int, list[int]]] = ()
     ) -> list[int]:
         """Token ids of a rendering; `kept` ones stand for the stretches of `shown` that they were."""
         tokens: list[int] = []
+        if not kept:
+            self._check_room(rendering.text)
         shown, at = rendering.shown, 0
         for start, end, ids in [*kept, (len(shown), len(shown), [])]:
             tokens += self._stretch(shown[at:start], rendering, goes_on=at > 0)
@@ -64,7 +68,15 @@ class PromptTokenizer:
 
     def bare(self, text: str) -> list[int]:
         """Token ids of a text that is nothing else; at least one."""
+        self._check_room(text)
         return self._with_bos(self._parsed(text, special=False)) or [self._bos]
+
+    def _check_room(self, text: str) -> None:
+        """Raise ContextOverflow for what is too long whatever its tokens: making them takes a gigabyte for ten megabytes."""
+        if self.most is not None and len(text) > self.most:
+            need = self._tokenizer.fewest(text.encode("utf-8", "replace"))
+            if need > self.most:
+                raise ContextOverflow(self.most, need, counted=False)
 
     # -- answers as they were generated ------------------------------------------------------------
 

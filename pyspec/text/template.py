@@ -69,6 +69,10 @@ class ChatTemplate:
         self._openings: dict[str, str | None] = {}
         self._said: set[str] = set()
 
+    def limit(self, most: int) -> None:
+        """Have prompts that have more tokens for sure refused (ContextOverflow) before their tokens are made."""
+        self._opened().most = most
+
     @classmethod
     def of(cls, llm: Any) -> ChatTemplate:
         """The template of a model: the one it was opened with, or for a `llama_cpp.Llama` its file's own."""

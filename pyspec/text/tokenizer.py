@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import re
 from collections.abc import Callable
+from functools import cached_property
 from typing import Any
 
 import llama_cpp
@@ -87,6 +88,19 @@ class GuardedTokenizer(LlamaTokenizer):  # type: ignore[misc]  # llama_cpp is un
         self._alphabet = Alphabet.of(self._vocab)
         said = {**getattr(llama, "metadata", {}), **(getattr(llama, "kv_overrides", None) or {})}
         self._words = WordSplitter(self._vocab, str(said.get("tokenizer.ggml.pre", "")))
+
+    def fewest(self, text: bytes) -> int:
+        """A lower bound of a text's tokens, without making them: no token writes more bytes than the longest."""
+        if self._alphabet is not None or not self._words.keeps_all:
+            return 0
+        return -(-len(text.translate(None, b" \t\n\v\f\r")) // self._longest)
+
+    @cached_property
+    def _longest(self) -> int:
+        _check_there(self._address)
+        ids = range(llama_cpp.llama_vocab_n_tokens(self._vocab))
+        text = llama_cpp.llama_vocab_get_text
+        return max((len(text(self._vocab, token)) for token in ids), default=0) or 1
 
     def tokenize(self, text: bytes, add_bos: bool = True, special: bool = True) -> list[int]:
         """See `llama_cpp.Llama.tokenize`. Raises InputError."""

@@ -31,6 +31,9 @@ _QUADRATIC: Mapping[str, re.Pattern[bytes]] = {
 _BEYOND = re.compile(rb"(?:\xf4[\x90-\xbf]|[\xf5-\xf7][\x80-\xbf])[\x80-\xbf]{2}")
 """What looks like UTF-8 for a number above U+10FFFF."""
 
+_LOSES = frozenset(["whitespace", "gemma4", "sarvam-moe", "granite-embed-multi-311m"])
+"""Expressions behind which characters are looked up as they are, and left out where no token is found."""
+
 _PARAGRAPH = re.compile(rb"\n(?=[0-9A-Za-z])")
 """A place that none of llama.cpp's expressions for words matches across."""
 
@@ -50,6 +53,9 @@ class WordSplitter:
             llama_cpp.LLAMA_VOCAB_TYPE_RWKV,
         )
         self._pre = pre
+        kinds = (llama_cpp.LLAMA_VOCAB_TYPE_SPM, llama_cpp.LLAMA_VOCAB_TYPE_BPE)
+        self.keeps_all = kind in kinds and pre not in _LOSES
+        """Whether all that is no white space becomes tokens: others leave out, or make one token of, what they do not know."""
 
     def mend(self, text: bytes) -> bytes:
         """The text without what llama.cpp ends the process for; it stands for other damaged bytes in the same way itself."""

@@ -12,9 +12,10 @@ import tiny
 from pyspec.batch import Record, Settings
 from pyspec.batch.bodies import read_body, records_of
 from pyspec.batch.jobs import JobMaker
-from pyspec.errors import InputError, TemplateError
+from pyspec.errors import ContextOverflow, InputError, TemplateError
 from pyspec.serve.app import status_of
 from pyspec.target import TargetLlama
+from pyspec.text.tokenizer import GuardedTokenizer
 
 SHOWN = "{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}{{ mood }}"
 
@@ -32,6 +33,26 @@ def maker(tmp_path: Path) -> Iterator[Callable[..., tuple[JobMaker, TargetLlama]
     yield make
     for llm in opened:
         llm.close()
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        Record(id="a", messages=[{"role": "user", "content": "a" * 900_000}]),
+        Record(id="b", prompt="a" * 900_000, form="completion"),
+        Record(id="c", messages=[{"role": "user", "content": ""}] * 35_000),
+    ],
+)
+def test_what_is_too_long_for_sure_is_not_tokenised(
+    maker: Callable[..., tuple[JobMaker, TargetLlama]],
+    record: Record,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Making 225,000 tokens to refuse them took a second, and rendering 35,000 turns 25."""
+    made, _ = maker(SHOWN)
+    monkeypatch.setattr(GuardedTokenizer, "tokenize", None)
+    with pytest.raises(ContextOverflow, match="at least"):
+        made.job(0, record)
 
 
 def prompt(made: tuple[JobMaker, TargetLlama], record: Record) -> str:

@@ -7,9 +7,12 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from fuzz.bases import PRE
+from hypothesis import given
+from hypothesis import strategies as st
 from store.make_gguf import tiny_words
 
 from pyspec.errors import EngineError, InputError
@@ -119,3 +122,17 @@ def test_what_a_deep_call_raises_reaches_the_caller() -> None:
         call_deep(lambda: 1 // 0, 1 << 20)
     with pytest.raises(EngineError, match="memory"):
         call_deep(lambda: 1, 1 << 46)
+
+
+@given(text=st.text(max_size=60) | st.lists(st.sampled_from(RUNS), max_size=30).map("".join))
+def test_fewest_is_a_lower_bound(text: str, counted: TargetLlama) -> None:
+    """Of the tokens that a text has."""
+    data = text.encode("utf-8", "replace")
+    assert counted.tokenizer_.fewest(data) <= len(counted.tokenize(data, add_bos=False))
+
+
+@pytest.fixture(scope="module", params=["tekken", "default", "gemma4", "whitespace"])
+def counted(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """A vocabulary of each."""
+    with vocabulary(tmp_path_factory.mktemp("counted"), request.param) as llm:
+        yield llm
