@@ -53,7 +53,6 @@ typedef bool (*ps_abort_callback)(void *data);
     X(void, memory_seq_cp, (struct llama_memory_i * mem, int32_t seq_id_src, int32_t seq_id_dst, int32_t p0, int32_t p1)) \
     X(int32_t, memory_seq_pos_min, (struct llama_memory_i * mem, int32_t seq_id))                                        \
     X(int32_t, memory_seq_pos_max, (struct llama_memory_i * mem, int32_t seq_id))                                        \
-    X(uint32_t, n_ctx, (const struct llama_context *ctx))                                                                \
     X(uint32_t, n_ctx_seq, (const struct llama_context *ctx))                                                            \
     X(uint32_t, n_batch, (const struct llama_context *ctx))                                                              \
     X(uint32_t, n_ubatch, (const struct llama_context *ctx))                                                             \

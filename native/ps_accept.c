@@ -143,33 +143,36 @@ static int32_t foreseen(const ps_draft *draft, const ps_verdict *out) {
     return i;
 }
 
-/* Commit what was emitted, and roll every KV back to what it holds rightly. */
-static ps_status commit(ps_engine *engine, int32_t index, const ps_verdict *out) {
+/* Commit what was emitted, for which there is room, and roll every KV back to what it holds rightly. Nothing here may fail. */
+static void commit(ps_engine *engine, int32_t index, const ps_verdict *out) {
     ps_seq *const seq = &engine->seq[index];
     const int32_t before = seq->n;
     const int32_t matched = out->n_foreseen;
     if (ps_reads_states(engine)) {
         /* what it drafted with its own states gives way to rows with the target's */
         if (engine->role[PS_DRAFT].n_kv[index] > before) engine->counters.refed += out->n - 1;
-        PS_TRY(ps_ctx_roll_back(engine, PS_DRAFT, index, before));
-        PS_TRY(ps_draft_keep_states(engine, index, before - 1, seq->row, out->n));
+        ps_ctx_roll_back(engine, PS_DRAFT, index, before);
+        ps_draft_keep_states(engine, index, before - 1, seq->row, out->n);
     }
-    PS_TRY(ps_seq_append(seq, out->token, out->n));
+    memcpy(seq->token + seq->n, out->token, (size_t)out->n * sizeof *out->token);
+    seq->n += out->n;
     ps_seq_drop_draft(seq, matched == out->n && !ps_reads_states(engine) ? matched : seq->draft.n);
     seq->row = -1;
-    PS_TRY(ps_ctx_roll_back(engine, PS_TARGET, index, seq->n - 1));
-    PS_TRY(ps_ctx_roll_back(engine, PS_DRAFT, index, before + matched + seq->draft.n)); /* its own tokens go on */
-    return ps_ctx_roll_back(engine, PS_COMPANION, index, before + matched);
+    ps_ctx_roll_back(engine, PS_TARGET, index, seq->n - 1);
+    ps_ctx_roll_back(engine, PS_DRAFT, index, before + matched + seq->draft.n); /* its own tokens go on */
+    ps_ctx_roll_back(engine, PS_COMPANION, index, before + matched);
 }
 
 static ps_status accept(trial *t, int32_t index) {
     PS_FAIL_IF(t->seq->row < 0 || t->seq->verified < 0, PS_E_STATE);
+    PS_TRY(ps_grow(&t->seq->token, &t->seq->cap, t->seq->n + t->seq->verified + 1, sizeof *t->seq->token));
     t->out->n_verified = t->seq->verified;
     t->out->next = -1;
     bool on = true;
     for (int32_t i = 0; on; i++) PS_TRY(judge(t, i, &on));
     t->out->n_foreseen = foreseen(&t->seq->draft, t->out);
-    return commit(t->engine, index, t->out);
+    commit(t->engine, index, t->out);
+    return PS_OK;
 }
 
 ps_status ps_accept(ps_engine *engine, int32_t seq, void *sampler, const ps_gate *gate, ps_gate_state *state,

@@ -197,14 +197,17 @@ ps_status ps_ctx_encode(ps_engine *engine, const ps_rows *rows) {
     return run(engine, PS_DRAFT, ps_api.encode, batch_of(rows, false, true));
 }
 
-/* Keep the first n tokens of a sequence. A memory that cannot drop its tail is emptied instead, and says so. */
-ps_status ps_ctx_roll_back(ps_engine *engine, int32_t role, int32_t seq, int32_t n) {
+/*
+ * Keep the first n tokens of a sequence, which is never an error: a memory that cannot drop its tail is emptied, and what it
+ * held is read again when it is next used.
+ */
+void ps_ctx_roll_back(ps_engine *engine, int32_t role, int32_t seq, int32_t n) {
     ps_ctx *const ctx = &engine->role[role];
-    if (!ctx->ctx || n >= ctx->n_kv[seq]) return PS_OK;
-    PS_FAIL_IF(n < 0, PS_E_ARG); /* llama.cpp would take a negative position for "everything" */
+    if (!ctx->ctx || n >= ctx->n_kv[seq]) return;
+    if (n < 0) n = 0; /* llama.cpp would take a negative position for "everything" */
     if (ctx->spare) {
         go_back(ctx, seq, n);
-        return PS_OK;
+        return;
     }
     struct llama_memory_i *const memory = ps_api.get_memory(ctx->ctx);
     /* a sliding window may have forgotten what the kept tail still needs to see */
@@ -216,11 +219,10 @@ ps_status ps_ctx_roll_back(ps_engine *engine, int32_t role, int32_t seq, int32_t
     if (!forgotten && !overwritten && ps_api.memory_seq_rm(memory, seq, n, -1)) {
         ctx->n_kv[seq] = n;
         ctx->tail[seq] = -1;
-        return PS_OK;
+        return;
     }
     ps_api.memory_seq_rm(memory, seq, -1, -1);
     ctx->n_kv[seq] = 0;
-    return PS_E_ROLLBACK;
 }
 
 const float *ps_ctx_logits(const ps_ctx *ctx, int32_t row) { return ps_api.get_logits_ith(ctx->ctx, row); }

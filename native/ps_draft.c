@@ -105,7 +105,7 @@ static ps_status begin(ps_engine *engine, ps_slot *step, const ps_stop *stop) {
     seq->draft.scored = 0;
     seq->draft.kept = seq->draft.n;
     /* the row that tells the next token has to be decoded now, even where the KV holds it from a longer draft */
-    PS_TRY(ps_ctx_roll_back(engine, PS_DRAFT, step->seq, seq->n + seq->draft.n - 1));
+    ps_ctx_roll_back(engine, PS_DRAFT, step->seq, seq->n + seq->draft.n - 1);
     ps_ctx_save(engine, PS_DRAFT, step->seq);
     seq->draft.fed = step->limit > seq->draft.n ? seq->n + seq->draft.n - 1 - ctx->n_kv[step->seq] : 0;
     step->survival = 1;
@@ -125,10 +125,13 @@ static ps_status fill(ps_engine *engine, int32_t seq, int32_t end) {
     return ps_inputs_decode(engine);
 }
 
-/* Keep the target's states of n rows of its last decode, which stand at positions pos, pos + 1, ... */
-ps_status ps_draft_keep_states(ps_engine *engine, int32_t seq, int32_t pos, int32_t row, int32_t n) {
+/*
+ * Keep the target's states of n rows of its last decode, which stand at positions pos, pos + 1, ... Where that fails there are
+ * none: the draft sits out until the next verify brings states, and the text goes on.
+ */
+void ps_draft_keep_states(ps_engine *engine, int32_t seq, int32_t pos, int32_t row, int32_t n) {
     if (ps_states_place(engine, seq, pos, n)) ps_states_forget(engine, seq);
-    return ps_states_keep(engine, seq, row, n);
+    if (ps_states_keep(engine, seq, row, n) != PS_OK) engine->seq[seq].states.n = 0;
 }
 
 /* Long gaps (a prompt, a stretch of lookup drafts) are decoded by themselves, so that one batch holds every sequence's rest. */

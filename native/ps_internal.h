@@ -112,7 +112,7 @@ void ps_rows_free(ps_rows *rows);
 void ps_rows_add(ps_rows *rows, int32_t seq, int32_t pos, int32_t token, bool wanted);
 ps_status ps_ctx_decode(ps_engine *engine, int32_t role);
 ps_status ps_ctx_encode(ps_engine *engine, const ps_rows *rows); /* on the draft */
-ps_status ps_ctx_roll_back(ps_engine *engine, int32_t role, int32_t seq, int32_t n);
+void ps_ctx_roll_back(ps_engine *engine, int32_t role, int32_t seq, int32_t n);
 void ps_ctx_save(ps_engine *engine, int32_t role, int32_t seq);
 const float *ps_ctx_logits(const ps_ctx *ctx, int32_t row);
 
@@ -121,7 +121,7 @@ ps_status ps_seq_append(ps_seq *seq, const int32_t *tokens, int32_t n);
 void ps_seq_drop_draft(ps_seq *seq, int32_t n_matched);
 
 /* ps_draft.c */
-ps_status ps_draft_keep_states(ps_engine *engine, int32_t seq, int32_t pos, int32_t row, int32_t n);
+void ps_draft_keep_states(ps_engine *engine, int32_t seq, int32_t pos, int32_t row, int32_t n);
 
 /* ps_states.c */
 void ps_states_want(ps_engine *engine, bool wanted);

@@ -19,7 +19,7 @@ static int32_t add_rows(ps_engine *engine, int32_t index) {
 static ps_status catch_up(ps_engine *engine, int32_t index, int32_t room) {
     ps_ctx *const ctx = &engine->role[PS_COMPANION];
     const ps_seq *const seq = &engine->seq[index];
-    PS_TRY(ps_ctx_roll_back(engine, PS_COMPANION, index, seq->n - 1));
+    ps_ctx_roll_back(engine, PS_COMPANION, index, seq->n - 1);
     while (seq->n - ctx->n_kv[index] > room) {
         int32_t upto = ctx->n_kv[index] + ctx->n_batch;
         if (upto > seq->n - 1) upto = seq->n - 1;

@@ -40,19 +40,13 @@ static bool ids_valid(const ps_engine *engine, const int32_t *tokens, int32_t n)
     return true;
 }
 
-/* Roll one KV back to `keep` tokens; a memory that had to be emptied is no error here, it is prefilled again. */
-static void settle(ps_engine *engine, int32_t role, int32_t seq, int32_t keep) {
-    const ps_status status = ps_ctx_roll_back(engine, role, seq, keep);
-    if (status == PS_E_ROLLBACK) engine->role[role].n_kv[seq] = 0;
-}
-
 /* Others may have used the target's context: what its memory holds beyond `keep`, or beyond our count, is not ours. */
 static void settle_target(ps_engine *engine, int32_t seq, int32_t keep) {
     ps_ctx *const ctx = &engine->role[PS_TARGET];
     if (!ctx->ctx) return;
     ctx->n_kv[seq] = ps_api.memory_seq_pos_max(ps_api.get_memory(ctx->ctx), seq) + 1;
     ctx->tail[seq] = -1; /* what they decoded last is not known */
-    settle(engine, PS_TARGET, seq, keep);
+    ps_ctx_roll_back(engine, PS_TARGET, seq, keep);
 }
 
 static ps_status seq_set(ps_engine *engine, int32_t index, const int32_t *tokens, int32_t n, int32_t n_held,
@@ -67,7 +61,7 @@ static ps_status seq_set(ps_engine *engine, int32_t index, const int32_t *tokens
     const int32_t known = n_held < 0 ? least(keep, target->n_kv[index]) : least(n_held, most);
     settle_target(engine, index, known);
     if (n_held >= 0 && target->ctx) ps_api.set_embeddings(target->ctx, false); /* they may have switched them on */
-    for (int32_t r = PS_DRAFT; r < PS_N_ROLES; r++) settle(engine, r, index, keep);
+    for (int32_t r = PS_DRAFT; r < PS_N_ROLES; r++) ps_ctx_roll_back(engine, r, index, keep);
     ps_states_cut(&seq->states, keep);
     seq->n = 0;
     seq->row = -1;
@@ -102,7 +96,7 @@ static ps_status seq_copy(ps_engine *engine, int32_t from, int32_t to, int32_t n
         ctx->n_kv[to] = ctx->n_kv[from];
         ctx->saved[to] = 0; /* seq_set above emptied it */
         ctx->tail[from] = ctx->tail[to] = 0; /* one state for both until either goes on */
-        settle(engine, r, to, held);
+        ps_ctx_roll_back(engine, r, to, held);
     }
     return ps_reads_states(engine) ? ps_states_copy(engine, from, to, engine->role[PS_TARGET].n_kv[to]) : PS_OK;
 }

@@ -1,11 +1,11 @@
-/* Status names and the version. */
+/* Status names and the interface's key. */
 #include "pyspec.h"
 
-#ifndef PYSPEC_VERSION
-#define PYSPEC_VERSION "unknown" /* built without the package, as the C tests are */
+#ifndef PYSPEC_KEY
+#define PYSPEC_KEY "unknown" /* built without the package, as the C tests are */
 #endif
 
-const char *ps_version(void) { return PYSPEC_VERSION; }
+const char *ps_key(void) { return PYSPEC_KEY; }
 
 const char *ps_status_str(ps_status status) {
     switch (status) {
@@ -17,7 +17,6 @@ const char *ps_status_str(ps_status status) {
         case PS_E_DECODE: return "llama_decode failed";
         case PS_E_NOSLOT: return "llama_decode found no room in the KV cache";
         case PS_E_CANCELLED: return "cancelled";
-        case PS_E_ROLLBACK: return "the model's memory cannot drop its tail";
         case PS_E_NUMERIC: return "a logit is not finite";
         case PS_E_STATE: return "calls out of order";
         case PS_E_SAMPLER: return "the sampler chain selected nothing";

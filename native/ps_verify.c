@@ -13,7 +13,8 @@ static ps_status prefill(ps_engine *engine, int32_t role, int32_t index, int32_t
     engine->rows.n = 0;
     for (int32_t pos = from; pos < end; pos++) ps_rows_add(&engine->rows, index, pos, seq->token[pos], false);
     PS_TRY(ps_ctx_decode(engine, role));
-    return role == PS_TARGET && ps_reads_states(engine) ? ps_draft_keep_states(engine, index, from, 0, end - from) : PS_OK;
+    if (role == PS_TARGET && ps_reads_states(engine)) ps_draft_keep_states(engine, index, from, 0, end - from);
+    return PS_OK;
 }
 
 ps_status ps_prefill(ps_engine *engine, int32_t role, int32_t seq, int32_t upto, int32_t chunk, int32_t *n_kv) {
@@ -51,9 +52,22 @@ static void add_work(ps_engine *engine, const ps_work *work, int32_t n_rows) {
 }
 
 /* The states of committed rows before the last one; those after it wait for what is accepted. */
-static ps_status keep_states(ps_engine *engine, const ps_work *work, int32_t from, int32_t row) {
+static void keep_states(ps_engine *engine, const ps_work *work, int32_t from, int32_t row) {
     const int32_t n = work->n_draft < 0 ? work->n_prefill : engine->seq[work->seq].n - 1 - from;
-    return n > 0 ? ps_draft_keep_states(engine, work->seq, from, row, n) : PS_OK;
+    if (n > 0) ps_draft_keep_states(engine, work->seq, from, row, n);
+}
+
+/* Where a memory was emptied, the rows of all may not fit one batch: those texts are read up to their last token before. */
+static ps_status catch_up(ps_engine *engine, int32_t n, const ps_work *work) {
+    ps_ctx *const ctx = &engine->role[PS_TARGET];
+    int64_t rows = 0;
+    for (int32_t i = 0; i < n; i++) rows += rows_needed(engine, &work[i]);
+    for (int32_t i = 0; rows > ctx->n_batch && i < n; i++) {
+        const int32_t seq = work[i].seq, end = engine->seq[seq].n - 1;
+        if (work[i].n_draft < 0 || ctx->n_kv[seq] > 0) continue;
+        while (ctx->n_kv[seq] < end) PS_TRY(prefill(engine, PS_TARGET, seq, end, ctx->n_batch));
+    }
+    return PS_OK;
 }
 
 static ps_status verify(ps_engine *engine, int32_t n, const ps_work *work) {
@@ -62,8 +76,9 @@ static ps_status verify(ps_engine *engine, int32_t n, const ps_work *work) {
     ps_slot *const slots = engine->slot;
     int32_t room = ctx->n_batch;
     ps_begin(engine);
+    for (int32_t i = 0; i < n; i++) PS_TRY(ps_seq_claim(engine, work[i].seq));
+    PS_TRY(catch_up(engine, n, work));
     for (int32_t i = 0; i < n; i++) {
-        PS_TRY(ps_seq_claim(engine, work[i].seq));
         slots[i] = (ps_slot){.n_rows = rows_needed(engine, &work[i]), .from = ctx->n_kv[work[i].seq]};
         PS_FAIL_IF(slots[i].n_rows < 1 || slots[i].n_rows > room, PS_E_ARG);
         room -= slots[i].n_rows;
@@ -77,7 +92,7 @@ static ps_status verify(ps_engine *engine, int32_t n, const ps_work *work) {
     const ps_status status = ps_ctx_decode(engine, PS_TARGET);
     for (int32_t i = 0; status != PS_OK && i < n; i++) engine->seq[work[i].seq].row = -1;
     PS_TRY(status);
-    for (int32_t i = 0; ps_reads_states(engine) && i < n; i++) PS_TRY(keep_states(engine, &work[i], slots[i].from, slots[i].row));
+    for (int32_t i = 0; ps_reads_states(engine) && i < n; i++) keep_states(engine, &work[i], slots[i].from, slots[i].row);
     return PS_OK;
 }
 

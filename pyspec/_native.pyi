@@ -1,4 +1,4 @@
-"""The C extension: what cffi makes of native/pyspec.cdef.h."""
+"""The C extension: what cffi makes of native/pyspec.h."""
 
 from typing import Any
 

@@ -1,13 +1,14 @@
 """The installed package: its version, and what a clone borrows of it.
 
 `pip install .` puts the compiled extension among the installed packages, while `python` started in the clone imports the folder
-`pyspec` beside it, which has none: what a build makes is then borrowed from the installed package of the same version. An
-editable installation (`pip install -e .`) needs none of this.
+`pyspec` beside it, which has none: what a build makes is then borrowed from the installed package, where it was built from the
+same header. An editable installation (`pip install -e .`) needs none of this.
 """
 
 from __future__ import annotations
 
 import re
+import runpy
 from importlib.machinery import EXTENSION_SUFFIXES
 from importlib.metadata import PackageNotFoundError, distribution, version
 from pathlib import Path
@@ -32,8 +33,20 @@ def _installed(root: Path) -> list[str]:
     except PackageNotFoundError:
         return []
     folder = Path(str(found.locate_file("pyspec")))
-    same = found.version == _stated(root / "pyproject.toml")
-    return [str(folder)] if same and _has_extension(str(folder)) else []
+    key = interface_key(root).encode()
+    same = any(key in path.read_bytes() for path in _extensions(folder))
+    return [str(folder)] if same else []
+
+
+def interface_key(root: Path) -> str:
+    """What an extension built from a clone's header answers for `ps_key`; empty where there is no clone."""
+    native = root / "native"
+    if not (native / "cdef.py").is_file():
+        return ""
+    key: str = runpy.run_path(str(native / "cdef.py"))["key"](
+        (native / "pyspec.h").read_text(encoding="utf-8")
+    )
+    return key
 
 
 def _stated(pyproject: Path) -> str:
@@ -42,7 +55,12 @@ def _stated(pyproject: Path) -> str:
 
 
 def _has_extension(folder: str) -> bool:
-    return any((Path(folder) / f"_native{suffix}").is_file() for suffix in EXTENSION_SUFFIXES)
+    return bool(_extensions(Path(folder)))
+
+
+def _extensions(folder: Path) -> list[Path]:
+    named = [folder / f"_native{suffix}" for suffix in EXTENSION_SUFFIXES]
+    return [path for path in named if path.is_file()]
 
 
 try:

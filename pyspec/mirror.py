@@ -1,23 +1,18 @@
-"""Keeping llama-cpp-python's own fields true while another loop decodes, and the state of a prompt that was read in a file."""
+"""Keeping llama-cpp-python's own fields true while another loop decodes."""
 
 from __future__ import annotations
 
 import ctypes
-import hashlib
-import logging
 from collections import deque
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import llama_cpp
-import msgspec
 import numpy as np
 import numpy.typing as npt
 
 from pyspec.engine.turns import Turns
-from pyspec.errors import EngineError, OptionError, PyspecError
-from pyspec.store.files import file_sha256, write_whole
+from pyspec.errors import EngineError
 from pyspec.target import TargetLlama
 from pyspec.tokens import common_prefix
 
@@ -272,93 +267,3 @@ class Mirror(TargetLlama):
             )
         self.input_ids[: state.n_tokens] = state.input_ids[: state.n_tokens]
         self.n_tokens, self._seed, self._requires_eval = state.n_tokens, state.seed, True
-
-
-# -- prompts on disk ---------------------------------------------------------------------------------------------------
-
-
-log = logging.getLogger("pyspec")
-
-_MAGIC = b"pyspec-prompt-cache-1\n"
-
-
-class _Head(msgspec.Struct):
-    """The tokens that a cached state is of, and the hash of the state and of all that it belongs to."""
-
-    tokens: list[int]
-    sha256: str
-
-
-class PromptCache:
-    """One file for the state of one prompt's tokens; None for no file.
-
-    A file of another model, of other settings, or damaged is never put into a context: its hash is checked first.
-    """
-
-    def __init__(self, llm: Mirror, path: Path | None) -> None:
-        self._llm = llm
-        self._path = path
-        self._restored = 0
-
-    def restore(self, tokens: list[int]) -> int:
-        """Put into the context what the file holds of a prompt's beginning; returns how many tokens that saves."""
-        if self._path is None or not self._path.exists():
-            return 0
-        if not self._path.is_file():  # a pipe waits for its writer, and a device has no end
-            raise OptionError(f"{self._path} is no regular file", "name another one")
-        try:
-            magic, head, state = _parts(self._path.read_bytes())
-            found = msgspec.json.decode(head, type=_Head) if magic == _MAGIC else None
-        except (OSError, msgspec.DecodeError) as error:
-            log.warning("%s cannot be used as a prompt cache: %s", self._path.name, error)
-            return 0
-        if found is None:
-            raise OptionError(f"{self._path} is there and is no prompt cache", "name another file")
-        same = common_prefix(found.tokens, tokens)
-        if not same or not self._put(found, state):
-            log.warning(
-                "%s is of another prompt, another model or other settings, or damaged, and is replaced",
-                self._path.name,
-            )
-            return 0
-        self._restored = same
-        return same
-
-    def _put(self, head: _Head, state: bytes) -> bool:
-        """Make the state the context's, if it belongs there."""
-        n = len(head.tokens)
-        if n >= self._llm.n_ctx() or head.sha256 != self._hash(head.tokens, state):
-            return False
-        buffer = (ctypes.c_uint8 * len(state)).from_buffer_copy(state)
-        if llama_cpp.llama_state_seq_set_data(self._llm._ctx.ctx, buffer, len(state), 0) == 0:
-            return False
-        self._llm.input_ids[:n] = head.tokens
-        self._llm.n_tokens = n
-        return True
-
-    def keep(self, tokens: list[int]) -> None:
-        """Write the state of a prompt that was just read; failing is said and ends nothing."""
-        if self._path is None or len(tokens) <= self._restored + 1:
-            return
-        context = self._llm._ctx.ctx
-        buffer = (ctypes.c_uint8 * llama_cpp.llama_state_seq_get_size(context, 0))()
-        size = llama_cpp.llama_state_seq_get_data(context, buffer, len(buffer), 0)
-        state, held = ctypes.string_at(buffer, size), self._llm.input_ids[: self._llm.n_tokens]
-        try:
-            head = _Head(held.tolist(), self._hash(held.tolist(), state))
-            write_whole(self._path, [_MAGIC, msgspec.json.encode(head), b"\n", state])
-        except (OSError, PyspecError) as error:
-            log.warning("the prompt cache is not written: %s", error)
-
-    def _hash(self, tokens: list[int], state: bytes) -> str:
-        """Of a state, the tokens it is of, the target, and how that is held."""
-        own: Any = self._llm.context_params
-        layout = own.type_k, own.type_v, own.flash_attn_type, llama_cpp.__version__
-        belongs = msgspec.json.encode([file_sha256(self._llm.model_path), layout, tokens])
-        return hashlib.sha256(belongs + state).hexdigest()
-
-
-def _parts(data: bytes) -> tuple[bytes, bytes, bytes]:
-    """Magic, head and state of a file."""
-    head, _, state = data[len(_MAGIC) :].partition(b"\n")
-    return data[: len(_MAGIC)], head, state

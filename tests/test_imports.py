@@ -19,7 +19,7 @@ LAYERS = [
     ["llama"],
     ["generation"],
     ["mirror", "options"],
-    ["engine", "drafters", "profiles", "target", "offload"],
+    ["engine", "drafters", "profiles", "prompt_cache", "target", "offload"],
     [
         "policy",
         "store",

@@ -243,6 +243,7 @@ static bool fake_memory_seq_rm(struct llama_memory_i *mem, int32_t id, int32_t p
         return true;
     }
     if (from >= seq->first + seq->n) return true;
+    if (mem->stubborn) return false;
     if (mem->model->recurrent) {
         const int32_t gone = seq->first + seq->n - from;
         if (seq->dropped || gone > mem->model->n_rs) return false;
@@ -268,7 +269,6 @@ static int32_t fake_memory_seq_pos_max(struct llama_memory_i *mem, int32_t id) {
     return mem->seq[id].n > 0 ? mem->seq[id].first + mem->seq[id].n - 1 : -1;
 }
 
-static uint32_t fake_n_ctx(const struct llama_context *ctx) { return (uint32_t)(ctx->n_ctx * ctx->memory.n_seq); }
 static uint32_t fake_n_ctx_seq(const struct llama_context *ctx) { return (uint32_t)ctx->n_ctx; }
 static uint32_t fake_n_batch(const struct llama_context *ctx) { return (uint32_t)ctx->n_batch; }
 static uint32_t fake_n_ubatch(const struct llama_context *ctx) { return (uint32_t)ctx->memory.n_ubatch; }

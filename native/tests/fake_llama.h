@@ -39,6 +39,7 @@ typedef struct fake_seq {
 struct llama_memory_i {
     const struct llama_model *model;
     int32_t n_seq, n_ubatch;
+    bool stubborn; /* no tail can be dropped */
     fake_seq seq[FAKE_MAX_SEQ];
 };
 

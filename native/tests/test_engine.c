@@ -228,6 +228,21 @@ static void test_sliding_window(void) {
     }
 }
 
+/* Whoever cannot drop its tail reads its text again; no token is lost, none is another one. */
+static void test_memories_that_drop_nothing(void) {
+    for (int32_t who = 0; who < 1 << PS_N_ROLES; who++) {
+        fixture w = make(300);
+        open_contexts(&w);
+        w.ctx[PS_TARGET]->n_batch = 24; /* so that a text is read again in pieces */
+        CHECK(open_engine(&w) == PS_OK);
+        for (int32_t r = 0; r < PS_N_ROLES; r++) w.ctx[r]->memory.stubborn = who >> r & 1;
+        check_answer(&w, 0, &(mode){.length = 5});
+        check_answer(&w, 1, &(mode){.length = 7, .companion = true});
+        check_answer(&w, 0, &(mode){.length = 3});
+        end(&w);
+    }
+}
+
 static void test_recurrent_memory(void) {
     fixture w = make(0);
     w.target.recurrent = true;
@@ -337,6 +352,7 @@ int main(void) {
     RUN(test_sequences_in_one_batch);
     RUN(test_shared_prefix);
     RUN(test_sliding_window);
+    RUN(test_memories_that_drop_nothing);
     RUN(test_recurrent_memory);
     RUN(test_kept_states);
     RUN(test_last_position_of_the_context);

@@ -16,20 +16,19 @@ import llama_cpp
 from llama_cpp import _internals as internals
 
 from pyspec.engine.assembly import Assembly
-from pyspec.engine.handle import Engine, Role
 from pyspec.engine.models import Placement, longest_draft
 from pyspec.engine.parts import Parts, choose_parts, states_of
 from pyspec.errors import EngineError
 from pyspec.policy.acceptance import Learned
 from pyspec.profiles import Side, beginnings, gpu_layers
 from pyspec.store.devices import layer_devices
+from pyspec.store.gguf import GGML_TYPES
 from pyspec.store.heads import MTP, head_size
 from pyspec.store.machine import machine_memory
 from pyspec.target import SNAPSHOTS, TargetLlama
-from pyspec.tokens import common_prefix
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Sequence
 
     from pyspec.policy.cost import CostCurve
 
@@ -100,7 +99,7 @@ _SHARE, _DEVICE_SHARE = 0.25, 0.75
 
 
 def memory_for(target: Any, n_ctx: int) -> int:
-    """How many sequences of n_ctx cells fit, at 16 bits an entry.
+    """How many sequences of n_ctx cells fit.
 
     In a quarter of this machine's memory, and in three quarters of what is free on devices, each for the layers it has.
     """
@@ -108,7 +107,12 @@ def memory_for(target: Any, n_ctx: int) -> int:
     heads = max(1, llama_cpp.llama_model_n_head(model))
     width = llama_cpp.llama_model_n_embd(model) * llama_cpp.llama_model_n_head_kv(model) // heads
     layers = llama_cpp.llama_model_n_layer(model)
-    a_layer = 4 * max(1, width) * padded(n_ctx)
+    params = target.context_params
+    entries = sum(
+        GGML_TYPES[kind].bytes / GGML_TYPES[kind].elements
+        for kind in (params.type_k, params.type_v)
+    )
+    a_layer = entries * max(1, width) * padded(n_ctx)
     away = layers_away(target)
     found = layer_devices(target.devices) if away else []
     most = math.inf
@@ -151,6 +155,7 @@ class Models:
     def __init__(self, path: str, draft: Any, companion: str, **kwargs: Any) -> None:
         # attention then skips the cells of other sequences; without it each row would look at all of them
         kwargs = {"verbose": False, "flash_attn": True, **kwargs, "n_ctx": STEP}
+        self.rows_asked = int(kwargs.get("n_batch", 0)), int(kwargs.get("n_ubatch", 0))
         kwargs["head"] = draft in ("auto", MTP, f"lookup+{MTP}")
         # snapshots of states for every sequence are worth their memory only where drafts were asked for
         kwargs["snapshots"] = 0 if draft in ("auto", "none") else SNAPSHOTS
@@ -212,7 +217,7 @@ class Contexts:
         self.n_slots, self.n_ctx, self.layout = n_slots, n_ctx, layout
         self.target = models.target
         self.drafter = models.parts.drafter
-        own = self._replace_context()
+        own = self._replace_context(models.rows_asked)
         self.n_batch = int(llama_cpp.llama_n_batch(own.ctx))
         self.answering_rows = self._answering_rows(models.on_cpu)
         self.assembly = Assembly(self.target, models.parts, placement, n_seq=n_slots, n_ctx=n_ctx)
@@ -233,13 +238,19 @@ class Contexts:
             return 0  # unequal rows of streams fall apart into several passes
         return max(0, (self.answering_rows - filled) // n_answering - 1)
 
-    def _replace_context(self) -> Any:
-        """Give the target a context for many sequences in place of the small one it was loaded with."""
+    def _replace_context(self, rows_asked: tuple[int, int]) -> Any:
+        """Give the target a context for many sequences in place of the small one it was loaded with.
+
+        rows_asked: n_batch and n_ubatch, 0 where not given.
+        """
         target = self.target
         params = target.context_params
         params.n_ctx, params.n_seq_max = self.layout.cells, self.n_slots
         params.kv_unified = not self.layout.each
-        params.n_batch = max(params.n_ubatch, _ROWS_A_SEQUENCE * self.n_slots)
+        # llama_cpp made them no larger than the small context
+        n_batch, n_ubatch = rows_asked
+        params.n_ubatch = n_ubatch or params.n_ubatch
+        params.n_batch = max(params.n_ubatch, n_batch, _ROWS_A_SEQUENCE * self.n_slots)
         target._ctx.close()  # noqa: SLF001 - llama_cpp makes contexts for one sequence only
         try:
             target._ctx = internals.LlamaContext(  # noqa: SLF001
@@ -276,73 +287,3 @@ class Contexts:
     def close(self) -> None:
         """Free engine, draft and companion; the target's context goes with the target."""
         self.assembly.close()
-
-
-# -- what prompts begin with alike -------------------------------------------------------------------------------------
-
-
-LEAST = 16
-"""Shortest common beginning worth taking over, tokens."""
-
-_CELLS_A_TOKEN = 64
-# a stream is copied whole: so many cells take about the time of reading one token of a small model
-
-
-class Kept:
-    """Which texts free sequences still hold, those freed longest ago first.
-
-    each: cells of a stream, 0 in a pool, where a copy costs nothing.
-    """
-
-    def __init__(self, engine: Engine, n_slots: int, each: int) -> None:
-        self._engine = engine
-        self.least = max(LEAST, each // _CELLS_A_TOKEN)
-        self.texts: dict[int, list[int]] = {seq: [] for seq in range(n_slots)}
-        self.longest = 0
-        """Most tokens that a text took over from another."""
-
-    def keep(self, seq: int, text: Sequence[int], n: int) -> None:
-        """A sequence is free, and its first n tokens stay."""
-        # one token more than is kept: the last token of a text is never held
-        held = list(text[: n + 1]) if n > 0 else []
-        self._engine.set_tokens(seq, held)
-        self.texts[seq] = held
-
-    def source(
-        self, prompt: Sequence[int], active: Mapping[int, Sequence[int]]
-    ) -> tuple[int | None, int]:
-        """Which sequence holds most of a prompt's beginning, and how many tokens."""
-        best, most = None, self.least - 1
-        for seq, text in (*self.texts.items(), *active.items()):
-            n = common(text, prompt)
-            if n > most:
-                n = min(n, self._engine.held(Role.TARGET, seq))
-            if n > most:
-                best, most = seq, n
-        return best, most if best is not None else 0
-
-    def take(self, seq: int, prompt: Sequence[int], source: int | None, n: int) -> int:
-        """Give a free sequence a text, its beginning from `source`; returns the tokens that its KV holds."""
-        self.texts.pop(seq)
-        if source is not None:
-            self.longest = max(self.longest, n)
-            if source != seq:
-                self._engine.copy_prefix(source, seq, n)
-        return self._engine.set_tokens(seq, prompt)
-
-    def drop(self, most: int, spare: int | None = None) -> None:
-        """Forget texts, oldest first, until they take at most so many cells; `spare` is kept for longest."""
-        for seq in sorted(self.texts, key=lambda seq: seq == spare):
-            if sum(map(len, self.texts.values())) <= most:
-                return
-            self.keep(seq, (), 0)
-
-
-def longest_common(text: Sequence[int], prompts: Iterable[Sequence[int]]) -> int:
-    """Tokens of `text` that the prompt most like it begins with."""
-    return max((common(text, prompt) for prompt in prompts), default=0)
-
-
-def common(a: Sequence[int], b: Sequence[int]) -> int:
-    """Tokens that two texts begin with alike, at most all of b but its last."""
-    return max(0, min(common_prefix(a, b), len(b) - 1))

@@ -30,6 +30,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 
+_TELLING = ("system", "developer")
+
+
 @dataclass(frozen=True)
 class Settings:
     """What holds for records that say nothing else.
@@ -178,13 +181,14 @@ class JobMaker:
             if not all(0 <= token < self._target.n_vocab() for token in record.tokens):
                 raise InputError("the prompt names tokens that do not exist")
             return list(record.tokens)
+        if record.messages is None and not self._is_chat(record):
+            return self._template.bare(record.prompt or "")
         turns = record.messages
         if turns is None:
-            if not self._is_chat(record):
-                return self._template.bare(record.prompt or "")
-            system = self._system(record)
-            turns = [{"role": "system", "content": system}] if system is not None else []
-            turns = [*turns, {"role": "user", "content": record.prompt or ""}]
+            turns = [{"role": "user", "content": record.prompt or ""}]
+        system = self._system(record)
+        if system is not None and not any(turn.get("role") in _TELLING for turn in turns):
+            turns = [{"role": "system", "content": system}, *turns]
         if len(turns) > self._n_ctx:  # a turn is a token at least
             raise ContextOverflow(self._n_ctx, len(turns), counted=False)
         tools = [{"type": "function", "function": function} for function in record.tools or ()]

@@ -6,12 +6,12 @@ import logging
 from collections import deque
 from functools import partial
 from itertools import zip_longest
+from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 import llama_cpp
 
-from pyspec._version import __version__
 from pyspec.batch.contexts import (
     MOST_SEQUENCES,
     Contexts,
@@ -20,6 +20,7 @@ from pyspec.batch.contexts import (
     lay_out,
     memory_for,
 )
+from pyspec.batch.identity import changing_texts, identity_of
 from pyspec.batch.jobs import Job, JobMaker, Settings
 from pyspec.batch.records import Record, Result
 from pyspec.batch.scheduler import Scheduler
@@ -30,9 +31,9 @@ from pyspec.limits import check_ranges
 from pyspec.llama import file_of
 from pyspec.offload import asked_layers, placed
 from pyspec.policy.lengths import make_policy, parse_length
+from pyspec.prompt_cache import PromptFile
 from pyspec.rules import Margin
 from pyspec.store.devices import parse_devices
-from pyspec.store.files import file_sha256
 from pyspec.tokens import Tally
 
 if TYPE_CHECKING:
@@ -59,8 +60,8 @@ _COUNTED = ("tokens", "drafted", "verified", "accepted", "relaxed")
 class Batch:
     """Answers many prompts at once.
 
-    model_path, draft, companion, length, draft_n_gpu_layers, draft_devices: as `SpeculativeLlama` takes them; further
-        keywords are llama-cpp-python's and `TargetLlama`'s.
+    model_path, draft, companion, length, draft_n_gpu_layers, draft_devices, draft_type_k, draft_type_v: as
+        `SpeculativeLlama` takes them; further keywords are llama-cpp-python's and `TargetLlama`'s.
     settings: sampling, acceptance rule, max_tokens, system text and stop strings of records that bring
         none of their own.
     parallel: answers at once, 1 to 64; None for what the cost curve says is worth it.
@@ -71,6 +72,7 @@ class Batch:
         drafted, and every decode of answers has `parallel` rows.
     interactive: people wait for the answers: first come, first served, each may use n_ctx positions at
         once, and what free sequences hold is kept for prompts that begin alike.
+    prompt_cache: a file that keeps the longest beginning that prompts share, for the next `Batch`.
 
     One thread at a time. Raises OptionError, ModelInvalid, DraftMismatch and the like when made.
     """
@@ -89,19 +91,24 @@ class Batch:
         draft_max: int | None = None,
         draft_n_gpu_layers: int | str | None = None,
         draft_devices: str | Sequence[str] | None = None,
+        draft_type_k: int | None = None,
+        draft_type_v: int | None = None,
         exact: bool = False,
         interactive: bool = False,
+        prompt_cache: str | Path | None = None,
         **kwargs: Any,
     ) -> None:
         _check(parallel, n_ctx, draft_max, draft_n_gpu_layers)
+        check_ranges({"draft_type_k": draft_type_k, "draft_type_v": draft_type_v})
         chosen = parse_length(length)
         self.settings, self._n_ctx, self._cells = settings, n_ctx, cells
         self._needs: list[int] = []
         self._draft_max = MAX_DRAFT if draft_max is None else draft_max
         named = parse_devices(draft_devices) if draft_devices is not None else None
-        self._placement = Placement(draft_n_gpu_layers, named)
+        self._placement = Placement(draft_n_gpu_layers, named, None, draft_type_k, draft_type_v)
         self._options = {"length": length, "draft_max": draft_max, "n_ctx": n_ctx}
-        self._exact, self._interactive = exact, interactive
+        self._options |= changing_texts(kwargs)
+        self._exact, self._interactive, self._prompt_cache = exact, interactive, prompt_cache
         words = ("none", "none") if exact else (draft, companion)
         # with as many sequences as may run at once; where none were asked for, the memory says how many
         kwargs["room_for"] = (n_ctx * (parallel or 1), parallel or 1)
@@ -202,8 +209,9 @@ class Batch:
 
     @property
     def placed(self) -> str:
-        """What of the target lies on which devices, in one line; empty where all is the processor's."""
-        return placed(self._models.target, [])
+        """What lies on which devices, in one line; empty where all is the processor's."""
+        sides = self._contexts.assembly.placed if self._contexts is not None else []
+        return placed(self._models.target, sides)
 
     @property
     def speed(self) -> float:
@@ -297,6 +305,9 @@ class Batch:
             interactive=self._interactive,
             exact=self._exact,
         )
+        if self._prompt_cache is not None:
+            file = PromptFile(self.target, Path(self._prompt_cache))
+            self._scheduler.kept.restore(file, layout.each or layout.cells)
         return self._scheduler
 
     def _outgrow(self, jobs: Sequence[Job]) -> None:
@@ -309,6 +320,8 @@ class Batch:
     def _close_contexts(self) -> None:
         if self._contexts is not None:
             self._decode_us = self._decoding()
+            if self._prompt_cache is not None and self._scheduler is not None:
+                self._scheduler.kept.save(PromptFile(self.target, Path(self._prompt_cache)))
             self._contexts.close()
         self._contexts = self._scheduler = None
 
@@ -321,21 +334,7 @@ class Batch:
 
     def identity(self) -> dict[str, Any]:
         """What the answers depend on: version, hashes of models, options. Not the parallelism."""
-        settings = self.settings
-        files = {role: file_sha256(path) for role, path in self._models.files.items()}
-        rule = {"name": settings.rule.name, **getattr(settings.rule, "__dict__", {})}
-        return {
-            "pyspec": __version__,
-            **files,
-            "drafter": getattr(self._models.parts.drafter, "name", "none"),
-            "verification": {key: str(value) for key, value in rule.items()},
-            "sampling": {key: str(value) for key, value in vars(settings.sampling).items()},
-            "max_tokens": settings.max_tokens,
-            "system": settings.system,
-            "stop": list(settings.stop),
-            "raw": settings.raw,
-            **self._options,
-        }
+        return identity_of(self._models, self.settings, self._options)
 
     def stats(self) -> dict[str, Any]:
         """Counts and times since this was made. decode_s is time inside llama.cpp's decodes, by role."""
@@ -348,7 +347,7 @@ class Batch:
             "tokens_per_second": round(total.tokens / seconds, 2) if seconds else 0.0,
             "kv_cells": contexts.layout.cells if contexts else 0,
             "streams": bool(contexts and contexts.layout.each),
-            "prefix_tokens": scheduler.kept.longest if scheduler else 0,
+            "prefix_tokens": len(scheduler.kept.shared) if scheduler else 0,
             "decode_s": {role.name.lower(): round(s, 3) for role, s in zip(Role, times)},
             "outside_decodes": round(1 - sum(times) / seconds, 4) if seconds else 0.0,
         }

@@ -22,8 +22,8 @@ import logging
 from time import perf_counter
 from typing import TYPE_CHECKING
 
-from pyspec.batch.contexts import Kept, longest_common
 from pyspec.batch.jobs import Answering, Delta, Waiting
+from pyspec.batch.kept import Kept, longest_common
 from pyspec.batch.records import failed
 from pyspec.batch.rows import EXACT_CHUNK, read_one, read_piece, share_rows
 from pyspec.engine.handle import Role
@@ -332,7 +332,8 @@ class Scheduler:
     def _release(self, answer: Answering) -> None:
         """Give the sequence back, with as much of its text as may be of use."""
         seq, text = answer.run.seq, answer.run.tokens
-        prompts = [job.tokens for job in self.waiting.jobs]
+        # those to come, and what was shared so far
+        prompts = [*(job.tokens for job in self.waiting.jobs), [*self.kept.shared, 0]]
         del self.active[seq]
         n = len(text) - 1 if self._keep_texts else longest_common(text, prompts)
         n = 0 if answer.run.error is not None else n

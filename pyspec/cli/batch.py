@@ -22,10 +22,17 @@ from pyspec.batch.output import FileRun, RunProgress, open_output
 from pyspec.batch.reading import MAX_RECORD, Per, Reading, find_sources, read_sources
 from pyspec.batch.records import Result
 from pyspec.cli.command import command, option, tell
-from pyspec.cli.options import DraftOptions, ModelOptions, SamplerOptions, hush_llama
+from pyspec.cli.engine_options import EngineOptions, hush_llama
+from pyspec.cli.options import (
+    CacheOptions,
+    DraftOptions,
+    ModelOptions,
+    SamplerOptions,
+    SystemOptions,
+)
 from pyspec.cli.streams import exit_code, file_text, interruptible, run_progress
 from pyspec.display import safe
-from pyspec.errors import Cancelled
+from pyspec.errors import Cancelled, OptionError
 
 FAILED_ITEMS = 3
 """Exit code of a batch that finished with failed records."""
@@ -62,13 +69,12 @@ class InputOptions(Reading):
 
 
 @dataclass(frozen=True)
-class BatchOptions:
+class BatchOptions(CacheOptions, SystemOptions):
     """What is answered, and where the work is done."""
 
     # fmt: off
     max_tokens: int = option("Answers", "-n", "--max-tokens", type=click.IntRange(0, 2**31 - 1), default=512,
         help="Most tokens of an answer.")
-    system: str | None = option("Answers", "-s", "--system", help="System text of records that bring none.")
     raw: bool = option("Answers", "--raw", is_flag=True, help="Give prompts as they are, without a chat template.")
     stop: tuple[str, ...] = option("Answers", "--stop", multiple=True,
         help="End answers before this text; may be given more than once.")
@@ -84,9 +90,15 @@ class BatchOptions:
         help="Actors of --engine ray.")
     # fmt: on
 
-    def open(self, models: ModelOptions, drafts: DraftOptions, sampler: SamplerOptions) -> Any:
+    def open(
+        self,
+        models: ModelOptions,
+        drafts: DraftOptions,
+        sampler: SamplerOptions,
+        engine: EngineOptions,
+    ) -> Any:
         """The `Batch` that the options describe, or one that spreads the work over Ray."""
-        hush_llama(verbose=False)
+        hush_llama(engine.verbose)
         # with a seed of its own, the same command gives the same answers
         settings = Settings(
             sampler.sampling(seed=0),
@@ -100,16 +112,20 @@ class BatchOptions:
         local = self.engine == "ray" and "RAY_ADDRESS" not in os.environ
         path, found = models.find(workers=self.workers if local else 1)
         arguments = {
-            **found, "length": drafts.length, "draft_max": drafts.draft_max, "settings": settings,
+            **found, **engine.arguments, "length": drafts.length, "draft_max": drafts.draft_max, "settings": settings,
             "parallel": self.parallel, "exact": self.exact,
         }  # fmt: skip
         if self.engine == "ray":
             if not local and models.threads is None:  # not this machine's: the cluster's share
                 arguments |= {"n_threads": None, "n_threads_batch": None}
+            if self.prompt_cache is not None:
+                raise OptionError(
+                    "--prompt-cache is one process's", "leave it out with --engine ray"
+                )
             from pyspec.batch.ray import RayBatch  # noqa: PLC0415 - an extra that few install
 
             return RayBatch(str(path), workers=self.workers, **arguments)
-        return Batch(str(path), **arguments)
+        return Batch(str(path), prompt_cache=self.prompt_cache, **arguments)
 
 
 @dataclass(frozen=True)
@@ -144,6 +160,7 @@ def batch(
     models: ModelOptions,
     drafts: DraftOptions,
     sampler: SamplerOptions,
+    engine: EngineOptions,
 ) -> int:
     """Answer the prompts in INPUT...: text files, JSONL (OpenAI's batch format too), CSV, folders, globs, - for stdin.
 
@@ -164,7 +181,7 @@ def batch(
         tell("no records in the inputs: nothing to do", err=True)
         return 0
     with (
-        wanted.open(models, drafts, sampler) as answerer,
+        wanted.open(models, drafts, sampler, engine) as answerer,
         FileRun(answerer, records, out, retry_failed=results.retry_failed) as run,
     ):
         code = _answer(answerer, run)

@@ -23,10 +23,10 @@ from pyspec.chat.prompt import (
 )
 from pyspec.chat.talk import BRIEF, FULL, SILENT, Chat, ChatSettings
 from pyspec.cli.command import command, option
+from pyspec.cli.engine_options import EngineOptions
 from pyspec.cli.options import (
     DialogueOptions,
     DraftOptions,
-    EngineOptions,
     ModelOptions,
     SamplerOptions,
     ShownOptions,

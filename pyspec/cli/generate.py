@@ -16,10 +16,11 @@ from pyspec.chat.conversation import Conversation, Exchange, LlamaChat, Reply
 from pyspec.chat.files import last_model, load, new_path, newest, restore, save
 from pyspec.chat.talk import HIDE, UNASKED
 from pyspec.cli.command import TEXT, command, option, tell
+from pyspec.cli.engine_options import EngineOptions
 from pyspec.cli.options import (
+    CacheOptions,
     DialogueOptions,
     DraftOptions,
-    EngineOptions,
     ModelOptions,
     SamplerOptions,
     ShownOptions,
@@ -35,8 +36,8 @@ from pyspec.display import (
 )
 from pyspec.errors import InputError, OptionError, PyspecError
 from pyspec.llama import Piece, SpeculativeLlama
-from pyspec.mirror import PromptCache
 from pyspec.options import AnswerOptions
+from pyspec.prompt_cache import PromptCache
 from pyspec.sampling import Constraint, bounded, schema_grammar
 from pyspec.token_view import TokenPaint, has_colour, print_legend
 
@@ -55,7 +56,7 @@ EXAMPLES = [
 
 
 @dataclass(frozen=True)
-class PromptOptions(DialogueOptions):
+class PromptOptions(CacheOptions, DialogueOptions):
     """Where the prompt comes from, and what it belongs to."""
 
     # fmt: off
@@ -65,8 +66,6 @@ class PromptOptions(DialogueOptions):
     raw: bool = option("Prompt", "--raw", is_flag=True, help="Give the prompt as it is, without a chat template.")
     max_input: int = option("Prompt", "--max-input", type=click.IntRange(min=1), default=MAX_INPUT, metavar="N",
         help="Most bytes of a prompt.")
-    prompt_cache: Path | None = option("Prompt", "--prompt-cache", type=_FILE,
-        help="Keep what was read of the prompt in this file; the same beginning is then not read again.")
     # fmt: on
 
     def text(self, prompt: str | None) -> str:

@@ -13,7 +13,14 @@ import click
 from pyspec.batch import Batch, Settings
 from pyspec.batch.contexts import MOST_SEQUENCES
 from pyspec.cli.command import command, option, tell
-from pyspec.cli.options import DraftOptions, ModelOptions, SamplerOptions, hush_llama
+from pyspec.cli.engine_options import EngineOptions, hush_llama
+from pyspec.cli.options import (
+    CacheOptions,
+    DraftOptions,
+    ModelOptions,
+    SamplerOptions,
+    SystemOptions,
+)
 from pyspec.errors import OptionError
 
 if TYPE_CHECKING:
@@ -87,7 +94,7 @@ class ServerOptions:
 
 
 FIRST = (
-    "host port api_key origin alias parallel max_tokens model draft "
+    "host port api_key origin alias parallel max_tokens system model draft "
     "ctx threads n_gpu_layers verify temperature top_p"
 )
 """Options that `--help` lists."""
@@ -95,7 +102,13 @@ FIRST = (
 
 @command(examples=EXAMPLES, first=FIRST)
 def serve(
-    server: ServerOptions, models: ModelOptions, drafts: DraftOptions, sampler: SamplerOptions
+    server: ServerOptions,
+    told: SystemOptions,
+    cache: CacheOptions,
+    models: ModelOptions,
+    drafts: DraftOptions,
+    sampler: SamplerOptions,
+    engine: EngineOptions,
 ) -> None:
     """Serve chat and text completions as OpenAI does, and a page to chat in at /.
 
@@ -106,17 +119,18 @@ def serve(
     from pyspec.serve.app import make_app  # noqa: PLC0415 - as above
     from pyspec.serve.guard import GuardedProtocol  # noqa: PLC0415
 
-    hush_llama(verbose=False)
+    hush_llama(engine.verbose)
     listener = _listen(server.host, server.port)
     path, arguments = models.find()
     with Batch(
         str(path),
         length=drafts.length,
         draft_max=drafts.draft_max,
-        settings=Settings(sampler.sampling(), drafts.rule, server.max_tokens),
+        settings=Settings(sampler.sampling(), drafts.rule, server.max_tokens, told.system),
         parallel=server.parallel,
         interactive=True,
-        **arguments,
+        prompt_cache=cache.prompt_cache,
+        **{**arguments, **engine.arguments},
     ) as batch:
         batch.prepare()
         serving = server.serving(batch, path.stem)

@@ -36,7 +36,7 @@ def show_beginning(metadata: Mapping[str, Any]) -> None:
 
 def show_templates(path: Path) -> None:
     """Each template as it is, what the one in force makes of three turns, and how many tokens that is."""
-    from pyspec.cli.options import hush_llama  # noqa: PLC0415 - loads llama.cpp
+    from pyspec.cli.engine_options import hush_llama  # noqa: PLC0415 - loads llama.cpp
     from pyspec.target import TargetLlama  # noqa: PLC0415 - as above
 
     hush_llama(verbose=False)

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyspec.batch.contexts import STREAMS_FROM, WASTE, Layout, best_parallel, common, lay_out
+from pyspec.batch.contexts import STREAMS_FROM, WASTE, Layout, best_parallel, lay_out
+from pyspec.batch.kept import common
 
 
 @given(

@@ -17,10 +17,10 @@ from pyspec.cli.batch import batch
 from pyspec.cli.chat import chat
 from pyspec.cli.command import Subcommand
 from pyspec.cli.draft import draft
+from pyspec.cli.engine_options import EngineOptions
 from pyspec.cli.generate import generate
 from pyspec.cli.main import cli, main
 from pyspec.cli.measuring import bench, profile, quality
-from pyspec.cli.options import EngineOptions
 from pyspec.cli.serve import serve
 
 

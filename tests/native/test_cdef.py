@@ -1,25 +1,54 @@
-"""The two copies of the C surface agree, and so do the numbers that Python repeats."""
+"""What cffi reads of the C surface, its key, and the numbers that Python repeats."""
 
 from __future__ import annotations
 
 import re
+import runpy
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 from pyspec._lib import ffi, lib
+from pyspec._version import interface_key
 from pyspec.engine.handle import MAX_DRAFT
 
 
-def bare(text: str) -> list[str]:
-    """C without comments, preprocessor and `extern "C"`, as a list of words and marks."""
-    text = re.sub(r"#ifdef __cplusplus.*?#endif", "", text, flags=re.DOTALL)
-    text = re.sub(r"/\*.*?\*/", " ", text, flags=re.DOTALL)
-    text = re.sub(r"^\s*#.*$", "", text, flags=re.MULTILINE)
-    return re.findall(r"\w+|[^\w\s]", text)
+@pytest.fixture
+def cdef(native: Path) -> dict[str, Any]:
+    """What makes the declarations."""
+    return runpy.run_path(str(native / "cdef.py"))
 
 
-def test_cdef_is_the_header(native: Path) -> None:
-    """pyspec.cdef.h declares what pyspec.h declares, in the same order."""
-    assert bare((native / "pyspec.cdef.h").read_text()) == bare((native / "pyspec.h").read_text())
+def test_the_extension_is_of_this_header(native: Path) -> None:
+    """The key that was compiled in is the one of the sources."""
+    assert ffi.string(lib.ps_key()).decode() == interface_key(native.parent)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "same"),
+    [
+        ("/* an allocation failed */", "/* no memory */", True),
+        ("PS_E_NOMEM = 2,     ", "PS_E_NOMEM = 2, ", True),
+        ("PS_E_NOMEM = 2", "PS_E_NOMEM = 3", False),
+        ("float z2;", "double z2;", False),
+    ],
+)
+def test_the_key_is_of_declarations(
+    native: Path, cdef: dict[str, Any], old: str, new: str, same: bool
+) -> None:
+    """Comments and blanks do not count, values and types do."""
+    header = (native / "pyspec.h").read_text()
+    assert old in header
+    assert (cdef["key"](header) == cdef["key"](header.replace(old, new))) is same
+
+
+def test_nothing_is_declared_for_the_preprocessor(native: Path, cdef: dict[str, Any]) -> None:
+    """Cffi has none."""
+    text = cdef["declarations"]((native / "pyspec.h").read_text())
+    assert "#" not in text
+    assert "/*" not in text
+    assert "ps_accept(" in text
 
 
 def test_surface_has_one_prefix(native: Path) -> None:

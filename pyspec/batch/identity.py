@@ -1,0 +1,46 @@
+"""What the answers of a batch depend on: a journal goes on only with what it was begun with."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pyspec._version import __version__
+from pyspec.store.files import file_sha256
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pyspec.batch.contexts import Models
+    from pyspec.batch.jobs import Settings
+
+_TEXT_OPTIONS = (
+    "flash_attn", "type_k", "type_v", "rope_scaling_type", "rope_freq_base", "rope_freq_scale", "yarn_ext_factor",
+    "yarn_attn_factor", "yarn_beta_fast", "yarn_beta_slow", "yarn_orig_ctx", "kv_overrides", "swa_full", "lora_scale",
+    "chat_template", "template_args",
+)  # fmt: skip
+
+
+def changing_texts(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Of the options of llama.cpp and the template, those that were given and that answers depend on."""
+    given = {name: options[name] for name in _TEXT_OPTIONS if options.get(name) not in (None, {})}
+    if adapter := options.get("lora_path"):
+        given["lora"] = file_sha256(Path(adapter))
+    return given
+
+
+def identity_of(models: Models, settings: Settings, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Version, hashes of models, settings of records, and `options` of the batch."""
+    rule = {"name": settings.rule.name, **getattr(settings.rule, "__dict__", {})}
+    return {
+        "pyspec": __version__,
+        **{role: file_sha256(path) for role, path in models.files.items()},
+        "drafter": getattr(models.parts.drafter, "name", "none"),
+        "verification": {key: str(value) for key, value in rule.items()},
+        "sampling": {key: str(value) for key, value in vars(settings.sampling).items()},
+        "max_tokens": settings.max_tokens,
+        "system": settings.system,
+        "stop": list(settings.stop),
+        "raw": settings.raw,
+        **options,
+    }

@@ -1,0 +1,162 @@
+"""How llama.cpp runs: its own options, under the names they have there, and its log."""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+import llama_cpp
+
+from pyspec.cli.command import option
+from pyspec.display import safe
+from pyspec.errors import OptionError
+
+
+class Coded(click.Choice):  # type: ignore[type-arg, unused-ignore]  # generic from click 8.2 on
+    """A word, which stands for what llama.cpp calls it."""
+
+    def __init__(self, codes: Mapping[str, Any]) -> None:
+        super().__init__(list(codes), case_sensitive=False)
+        self.codes = codes
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> Any:
+        """The word's value."""
+        return self.codes[super().convert(value, param, ctx)]
+
+
+def _shares(text: str) -> list[float]:
+    shares = [float(part) for part in text.replace("/", ",").split(",")]
+    if min(shares) < 0 or not 0 < sum(shares) < math.inf:
+        raise OptionError(f"--tensor-split {text} is no list of shares", "write them as 3,1")
+    return shares
+
+
+_BOOLS = {"true": True, "false": False}
+_KINDS: dict[str, Callable[[str], Any]] = {
+    "int": int,
+    "float": float,
+    "str": str,
+    "bool": _BOOLS.__getitem__,
+}
+
+
+def _override(text: str) -> tuple[str, Any]:
+    key, _, typed = text.partition("=")
+    kind, _, value = typed.partition(":")
+    try:
+        return key, _KINDS[kind](value)
+    except (KeyError, ValueError):
+        hint = "write it as KEY=int:8, with int, float, bool or str"
+        raise OptionError(f"--override-kv {text} cannot be read", hint) from None
+
+
+_CACHE_TYPES = {
+    "f32": 0, "f16": 1, "bf16": 30, "q8_0": 8, "q4_0": 2, "q4_1": 3, "iq4_nl": 20, "q5_0": 6, "q5_1": 7,
+}  # fmt: skip
+"""Types of KV caches, with ggml's numbers."""
+
+_CACHE = Coded(_CACHE_TYPES)
+_ON_OFF = {"on": True, "off": False, "auto": True, "1": True, "0": False, **_BOOLS}
+
+
+@dataclass(frozen=True)
+class EngineOptions:
+    """How llama.cpp runs, each option by the name it has there."""
+
+    # fmt: off
+    n_batch: int | None = option("Engine", "-b", "--batch-size", metavar="N", type=click.IntRange(1, 1 << 20),
+        help="Most tokens of a prompt given to llama.cpp at once.")
+    n_ubatch: int | None = option("Engine", "-ub", "--ubatch-size", metavar="N", type=click.IntRange(1, 1 << 20),
+        help="Most tokens it computes at once.")
+    n_threads_batch: int | None = option("Engine", "-tb", "--threads-batch", metavar="N",
+        type=click.IntRange(1, 4096), help="Threads while a prompt is read; as -t if not given.")
+    flash_attn: bool | None = option("Engine", "-fa", "--flash-attn", metavar="[on|off|auto]", words=list(_ON_OFF),
+        type=Coded(_ON_OFF), help="Flash attention; on if not given.")
+    type_k: int | None = option("Engine", "-ctk", "--cache-type-k", type=_CACHE, metavar="TYPE",
+        help=f"Type of the target's K cache: {', '.join(_CACHE_TYPES)}.")
+    type_v: int | None = option("Engine", "-ctv", "--cache-type-v", type=_CACHE, metavar="TYPE",
+        help="Type of its V cache; a quantised one needs -fa on.")
+    draft_type_k: int | None = option("Engine", "-ctkd", "--cache-type-k-draft", type=_CACHE, metavar="TYPE",
+        help="The same for draft and companion; f16 if not given.")
+    draft_type_v: int | None = option("Engine", "-ctvd", "--cache-type-v-draft", type=_CACHE, metavar="TYPE",
+        help="The same for draft and companion; f16 if not given.")
+    offload_kqv: bool | None = option("Engine", "-nkvo", "--no-kv-offload", is_flag=True, flag_value=False,
+        default=None, help="Keep the KV cache in main memory when layers are on a GPU.")
+    use_mmap: bool | None = option("Engine", "--no-mmap", is_flag=True, flag_value=False, default=None,
+        help="Read the model into memory instead of mapping it.")
+    use_mlock: bool | None = option("Engine", "--mlock", is_flag=True, default=None,
+        help="Keep the model in memory: no swapping.")
+    split_mode: int | None = option("Engine", "-sm", "--split-mode", type=Coded({"none": 0, "layer": 1, "row": 2}),
+        help="How several GPUs share the model.")
+    main_gpu: int | None = option("Engine", "-mg", "--main-gpu", metavar="N", type=click.IntRange(min=0),
+        help="The GPU for what is not shared.")
+    tensor_split: list[float] | None = option("Engine", "-ts", "--tensor-split", metavar="N,N,..", type=_shares,
+        help="Share of each GPU, such as 3,1.")
+    rope_scaling_type: int | None = option("Engine", "--rope-scaling",
+        type=Coded({"none": 0, "linear": 1, "yarn": 2}),
+        help="How positions are stretched; as the model says if not given.")
+    rope_freq_base: float | None = option("Engine", "--rope-freq-base", metavar="F", type=click.FloatRange(min=0.0),
+        help="Base frequency of RoPE.")
+    rope_freq_scale: float | None = option("Engine", "--rope-freq-scale", metavar="F", type=click.FloatRange(min=0.0),
+        help="Factor of RoPE's frequencies.")
+    yarn_orig_ctx: int | None = option("Engine", "--yarn-orig-ctx", metavar="N", type=click.IntRange(min=0),
+        help="YaRN: the context the model was trained for.")
+    yarn_ext_factor: float | None = option("Engine", "--yarn-ext-factor", metavar="F", type=float,
+        help="YaRN: extrapolation mix.")
+    yarn_attn_factor: float | None = option("Engine", "--yarn-attn-factor", metavar="F", type=float,
+        help="YaRN: attention scale.")
+    yarn_beta_slow: float | None = option("Engine", "--yarn-beta-slow", metavar="F", type=float,
+        help="YaRN: high correction dim.")
+    yarn_beta_fast: float | None = option("Engine", "--yarn-beta-fast", metavar="F", type=float,
+        help="YaRN: low correction dim.")
+    kv_overrides: tuple[tuple[str, Any], ...] = option("Engine", "--override-kv", metavar="KEY=TYPE:VALUE",
+        multiple=True, type=_override,
+        help="Replace a value of the model's metadata; TYPE is int, float, bool or str.")
+    lora_path: Path | None = option("Engine", "--lora", metavar="FILE", type=click.Path(path_type=Path, dir_okay=False),
+        help="Put a LoRA adapter (GGUF) on the target.")
+    lora_scale: float | None = option("Engine", "--lora-scale", metavar="F", type=float,
+        help="How strongly the adapter counts; 1 if not given.")
+    verbose: bool = option("Engine", "-v", "--verbose", is_flag=True, help="Show llama.cpp's own log lines.")
+    # fmt: on
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """The keyword arguments of `SpeculativeLlama` and `Batch` for what was given. Raises OptionError."""
+        given = {name: value for name, value in vars(self).items() if value is not None}
+        del given["verbose"]
+        if overrides := dict(given.pop("kv_overrides")):
+            given["kv_overrides"] = overrides
+        if "lora_path" in given:
+            given["lora_path"] = str(given["lora_path"])
+        if given.get("type_v") not in (None, 0, 1, 30) and given.get("flash_attn") is False:
+            raise OptionError(
+                "a quantised V cache (-ctv) needs flash attention", "leave -fa off out"
+            )
+        if given.get("n_ubatch", 0) > (most := given.get("n_batch", 512)):
+            raise OptionError(f"-ub {given['n_ubatch']} is more than -b {most}", "raise -b as well")
+        return given
+
+
+def hush_llama(verbose: bool) -> None:
+    """Drop llama.cpp's log lines, or show them on stderr.
+
+    An answer that is cancelled makes llama.cpp log errors of its own; what went wrong is said in a sentence of ours.
+    """
+    llama_cpp.llama_log_set(_show if verbose else _DROP, ctypes.c_void_p(0))
+
+
+_DROP = ctypes.cast(ctypes.pythonapi.Py_IsInitialized, llama_cpp.llama_log_callback)
+"""A function in C that does nothing with what it is given. One in Python would swallow signals: a KeyboardInterrupt that is
+raised in a callback goes no further, and llama.cpp logs all the time while it loads."""
+
+
+@llama_cpp.llama_log_callback  # type: ignore[untyped-decorator, unused-ignore]
+def _show(_level: int, text: bytes, _data: ctypes.c_void_p) -> None:
+    sys.stderr.write(safe(text.decode("utf-8", "replace")))
+    sys.stderr.flush()

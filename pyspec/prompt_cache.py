@@ -1,0 +1,123 @@
+"""What was read of a prompt, in a file: a later process takes it up and does not read it again."""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import llama_cpp
+import msgspec
+
+from pyspec.errors import OptionError, PyspecError
+from pyspec.store.files import file_sha256, write_whole
+from pyspec.tokens import common_prefix
+
+log = logging.getLogger("pyspec")
+
+_MAGIC = b"pyspec-prompt-cache-1\n"
+
+
+class _Head(msgspec.Struct):
+    """The tokens that a state is of, and the hash of the state and of all that it belongs to."""
+
+    tokens: list[int]
+    sha256: str
+
+
+class PromptFile:
+    """The state of one text's tokens in a context of `target`.
+
+    target: the `llama_cpp.Llama`. A file of another model, of other settings, or damaged is never put into its context: its
+    hash is checked first.
+    """
+
+    def __init__(self, target: Any, path: Path) -> None:
+        self._target, self.path = target, path
+
+    def load(self, seq: int, most: int, begins: Sequence[int] | None = None) -> list[int]:
+        """Put the state into a sequence; returns its tokens, none where it was not.
+
+        most: tokens that there is room for. begins: a prompt that has to begin as the text does. Raises OptionError where
+        there is another kind of file.
+        """
+        if not self.path.exists():
+            return []
+        if not self.path.is_file():  # a pipe waits for its writer, and a device has no end
+            raise OptionError(f"{self.path} is no regular file", "name another one")
+        try:
+            magic, head, state = _parts(self.path.read_bytes())
+            found = msgspec.json.decode(head, type=_Head) if magic == _MAGIC else None
+        except (OSError, msgspec.DecodeError) as error:
+            log.warning("%s cannot be used as a prompt cache: %s", self.path.name, error)
+            return []
+        if found is None:
+            raise OptionError(f"{self.path} is there and is no prompt cache", "name another file")
+        fits = begins is None or common_prefix(found.tokens, begins) > 0
+        if fits and len(found.tokens) <= most and self._put(found, state, seq):
+            return found.tokens
+        log.warning(
+            "%s is of another prompt, another model or other settings, or damaged, and is replaced",
+            self.path.name,
+        )
+        return []
+
+    def _put(self, head: _Head, state: bytes, seq: int) -> bool:
+        """Make the state a sequence's, if it belongs there."""
+        if not head.tokens or head.sha256 != self._hash(head.tokens, state):
+            return False
+        buffer = (ctypes.c_uint8 * len(state)).from_buffer_copy(state)
+        context = self._target._ctx.ctx  # noqa: SLF001 - llama_cpp has no public way
+        return bool(llama_cpp.llama_state_seq_set_data(context, buffer, len(state), seq))
+
+    def save(self, seq: int, tokens: Sequence[int]) -> None:
+        """Write what a sequence holds, which is the state of these tokens; failing is said and ends nothing."""
+        context = self._target._ctx.ctx  # noqa: SLF001 - as above
+        buffer = (ctypes.c_uint8 * llama_cpp.llama_state_seq_get_size(context, seq))()
+        size = llama_cpp.llama_state_seq_get_data(context, buffer, len(buffer), seq)
+        state, held = ctypes.string_at(buffer, size), list(tokens)
+        try:
+            head = _Head(held, self._hash(held, state))
+            write_whole(self.path, [_MAGIC, msgspec.json.encode(head), b"\n", state])
+        except (OSError, PyspecError) as error:
+            log.warning("the prompt cache is not written: %s", error)
+
+    def _hash(self, tokens: list[int], state: bytes) -> str:
+        """Of a state, the tokens it is of, the target, and how that is held."""
+        own: Any = self._target.context_params
+        layout = own.type_k, own.type_v, own.flash_attn_type, llama_cpp.__version__
+        belongs = msgspec.json.encode([file_sha256(self._target.model_path), layout, tokens])
+        return hashlib.sha256(belongs + state).hexdigest()
+
+
+def _parts(data: bytes) -> tuple[bytes, bytes, bytes]:
+    """Magic, head and state of a file."""
+    head, _, state = data[len(_MAGIC) :].partition(b"\n")
+    return data[: len(_MAGIC)], head, state
+
+
+class PromptCache:
+    """The file of the one text that a `SpeculativeLlama` holds; None for no file."""
+
+    def __init__(self, llm: Any, path: Path | None) -> None:
+        self._llm, self._file = llm, None if path is None else PromptFile(llm, path)
+        self._restored = 0
+
+    def restore(self, tokens: Sequence[int]) -> int:
+        """Put into the context what the file holds of a prompt's beginning; returns how many tokens that saves."""
+        if self._file is None:
+            return 0
+        held = self._file.load(0, self._llm.n_ctx() - 1, tokens)
+        if held:
+            self._llm.input_ids[: len(held)] = held
+            self._llm.n_tokens = len(held)
+        self._restored = common_prefix(held, tokens)
+        return self._restored
+
+    def keep(self, tokens: Sequence[int]) -> None:
+        """Write the state of a prompt that was just read, where it is longer than what the file had."""
+        if self._file is not None and len(tokens) > self._restored + 1:
+            self._file.save(0, self._llm.input_ids[: self._llm.n_tokens].tolist())

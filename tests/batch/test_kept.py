@@ -1,0 +1,89 @@
+"""What prompts begin with alike outlives a batch, in a file."""
+
+from __future__ import annotations
+
+import pytest
+
+from pyspec.engine.handle import Engine
+
+SHARED = "once upon a time there was a king and he had "
+WORDS = [SHARED + "ab", SHARED + "cde", SHARED + "f"]
+EXACT = {"flash_attn": False, "type_k": 0, "type_v": 0}
+
+
+@pytest.fixture
+def read(monkeypatch):
+    """Prompt tokens and rows that went to the target."""
+    rows = []
+    verify = Engine.verify
+
+    def counted(self, work):
+        before = self.counters().rows[0]
+        verify(self, work)
+        rows.append(self.counters().rows[0] - before)
+
+    monkeypatch.setattr(Engine, "verify", counted)
+    return rows
+
+
+def texts(batch, words=WORDS):
+    """Texts in order."""
+    found = {result.index: result for result in batch.run(words)}
+    assert [result.error for result in found.values()] == [None] * len(words)
+    return [found[i].text for i in range(len(words))]
+
+
+@pytest.mark.parametrize("interactive", [False, True])
+@pytest.mark.parametrize("parallel", [1, 2, 8])
+@pytest.mark.parametrize("draft", ["none", "auto"])
+def test_a_shared_beginning_is_read_by_the_first_process_alone(
+    open_batch, tmp_path, read, interactive, parallel, draft
+):
+    """The next one reads less and answers the same."""
+    options = {
+        "interactive": interactive, "parallel": parallel, "draft": draft, "prompt_cache": tmp_path / "kept", **EXACT,
+    }  # fmt: skip
+    first = open_batch(**options)
+    wanted = texts(first)
+    first.close()
+    once = sum(read)
+    read.clear()
+    batch = open_batch(**options)
+    assert texts(batch) == wanted
+    assert sum(read) <= once - len(batch.target.tokenize(SHARED.encode())) + 4
+
+
+def test_another_layout_takes_it_up(open_batch, tmp_path, read):
+    """What streams wrote, a pool reads, and the other way round."""
+    path = tmp_path / "kept"
+    wanted = []
+    for parallel in (8, 1, 8):
+        read.clear()
+        batch = open_batch(parallel=parallel, prompt_cache=path, **EXACT)
+        wanted.append(texts(batch))
+        batch.close()
+    assert wanted[0] == wanted[1] == wanted[2]
+
+
+def test_a_file_of_another_model_is_replaced(open_batch, tiny_draft, tmp_path, caplog):
+    """It is said, and the answers are those without it."""
+    path = tmp_path / "kept"
+    first = open_batch(prompt_cache=path, **EXACT)
+    texts(first)
+    first.close()
+    batch = open_batch(path=tiny_draft, prompt_cache=path, **EXACT)
+    assert texts(batch) == texts(open_batch(path=tiny_draft, **EXACT))
+    assert "another model" in caplog.text
+
+
+def test_without_common_text_the_longest_is_kept(open_batch, tmp_path, read):
+    """Where people wait: a conversation goes on after a restart."""
+    path, word = tmp_path / "kept", "a long story about a cat that went to sea"
+    options = {"interactive": True, "prompt_cache": path, **EXACT}
+    first = open_batch(**options)
+    answer = texts(first, [word])
+    first.close()
+    read.clear()
+    batch = open_batch(**options)
+    assert texts(batch, [word]) == answer
+    assert sum(read) < len(batch.target.tokenize(word.encode()))
