@@ -15,6 +15,7 @@ from pyspec.errors import ContextOverflow, PyspecError
 from pyspec.llama import Piece, SpeculativeLlama, stream_text
 from pyspec.options import AnswerOptions
 from pyspec.profiles import keep_seen
+from pyspec.prompt_cache import PromptCache
 from pyspec.store.files import file_sha256, known_sha256
 from pyspec.store.watch import Watch
 from pyspec.text.template import ChatTemplate, Message
@@ -192,12 +193,15 @@ class LlamaChat:
 
     opener: loads it; `use` calls it again with model=, draft= or companion=. name: of the target's file; draft,
     companion: names of what drafts and judges, or none; n_ctx: tokens the context holds; stats: what the last answer did,
-    None for nothing. thinking: False asks the template for no reasoning, where it can be asked.
+    None for nothing. thinking: False asks the template for no reasoning, where it can be asked. prompt_cache: a file in which
+    what was read is kept when the model is closed.
     One answer at a time; `cancel` alone may come from another thread.
     """
 
-    def __init__(self, opener: Callable[..., SpeculativeLlama]) -> None:
-        self._opener = opener
+    def __init__(
+        self, opener: Callable[..., SpeculativeLlama], prompt_cache: Path | None = None
+    ) -> None:
+        self._opener, self._kept_in = opener, prompt_cache
         self._open({})
         self.stats: AnswerStats | None = None
         self._cancelled = False
@@ -249,6 +253,7 @@ class LlamaChat:
         """Free the models; what their decodes took is kept for the next process."""
         if self.stats is not None and self.llm.is_open:
             keep_seen(self.llm, self.llm.assembly.sides, self.llm.curve, self._watch)
+            self._cache.keep(self.llm.input_ids[: self.llm.n_tokens].tolist())
         self.llm.close()
 
     def use(self, **other: str) -> None:
@@ -262,7 +267,8 @@ class LlamaChat:
 
     def _open(self, other: dict[str, str]) -> None:
         self.llm = self._opener(**other)
-        self._watch = Watch()
+        self._watch, self._cache = Watch(), PromptCache(self.llm, self._kept_in)
+        self._restored = False
         self.name, self.n_ctx = Path(self.llm.model_path).stem, int(self.llm.n_ctx())
         self.draft, self.companion = self.llm.assembly.draft, self.llm.assembly.companion
         self.template = ChatTemplate.of(self.llm)
@@ -289,6 +295,9 @@ class LlamaChat:
         self, prompt: Sequence[int], options: AnswerOptions, stop: Sequence[str], *, chat: bool
     ) -> Generator[Piece, None, None]:
         before = self.llm.last_speculation
+        if not self._restored:
+            self._restored = True
+            self._cache.restore(prompt)
 
         def reading(done: int, total: int) -> None:
             if self._cancelled:  # before the engine had begun

@@ -25,6 +25,7 @@ from pyspec.chat.talk import BRIEF, FULL, SILENT, Chat, ChatSettings
 from pyspec.cli.command import command, option
 from pyspec.cli.engine_options import EngineOptions
 from pyspec.cli.options import (
+    CacheOptions,
     DialogueOptions,
     DraftOptions,
     ModelOptions,
@@ -44,7 +45,7 @@ EXAMPLES = [
 
 
 @dataclass(frozen=True)
-class TalkOptions(DialogueOptions):
+class TalkOptions(CacheOptions, DialogueOptions):
     """The conversation, and how it is shown."""
 
     # fmt: off
@@ -96,7 +97,9 @@ def chat(
     if asked.going_on and models.model is None:
         models = replace(models, model=last_model())
     settings = asked.settings(drafts, sampler, shown)
-    model = LlamaChat(lambda **other: open_model(replace(models, **other), drafts, engine))
+    model = LlamaChat(
+        lambda **other: open_model(replace(models, **other), drafts, engine), asked.prompt_cache
+    )
     talk = Chat(model, screen_of(shown.color), interruptible, settings)
     talk.conversation = Conversation(asked.system)
     if on_terminal:

@@ -96,6 +96,7 @@ def test_one_dash_too_few_is_explained() -> None:
         (["-sm", "row", "-mg", "1", "-ts", "3,1"], {"split_mode": 2, "main_gpu": 1, "tensor_split": [3.0, 1.0]}),
         (["--rope-scaling", "yarn", "--rope-freq-base", "5e5"], {"rope_scaling_type": 2, "rope_freq_base": 5e5}),
         (["--override-kv", "a.b=int:8", "--override-kv", "c=bool:true"], {"kv_overrides": {"a.b": 8, "c": True}}),
+        (["--lora", "a.gguf", "--lora-scale", "0.5"], {"lora_path": "a.gguf", "lora_scale": 0.5}),
         ([], {}),
     ],
 )  # fmt: skip
@@ -104,6 +105,22 @@ def test_engine_options_become_arguments(words: list[str], wanted: dict[str, obj
     own = {each.name for each in generate.params if getattr(each, "group", "") == "Engine"}
     given = {name: value for name, value in parsed(*words).items() if name in own}
     assert EngineOptions(**given).arguments == wanted
+
+
+@pytest.mark.parametrize("command", [chat, batch, serve])
+def test_every_door_has_the_options_of_llama_cpp(command: click.Command) -> None:
+    """And system text and a prompt cache: each is stated once, so that no door lacks one."""
+
+    def words(of: click.Command) -> set[str]:
+        named = {"system", "prompt_cache"}
+        return {
+            word
+            for each in of.params
+            if getattr(each, "group", "") in ("Engine", "Drafts", "Models") or each.name in named
+            for word in each.opts
+        }
+
+    assert words(command) >= words(generate) - {"--json"}
 
 
 @pytest.mark.parametrize("command", [generate, chat, profile, bench, quality, draft, serve])
