@@ -68,8 +68,10 @@ ATTACKS: dict[str, Callable[[], dict[str, Any]]] = {
     "grammar that ends nowhere": lambda: grammar(DEAD),
     "schema that takes a minute": _wide,
     "200,000 prompts, 16 answers each": lambda: {"prompt": ["a"] * 200_000, "n": 16},
+    "deep JSON": lambda: chat(grammar='root ::= "a"', x=json.loads("[" * 900 + "]" * 900)),
     "90,000 stop strings": lambda: chat(stop=["x" * (i % 9 + 1) for i in range(90_000)]),
-    "35,000 messages": lambda: {"messages": [{"role": "user", "content": ""}] * 35_000},
+    "25,000 messages": lambda: {"messages": [{"role": "user", "content": ""}] * 25_000},
+    "2,000 messages": lambda: {"messages": [{"role": "user", "content": "x" * 400}] * 2_000},
     "one letter, 900 KB": lambda: {"messages": [{"role": "user", "content": "a" * 900_000}]},
 }
 HALF = "half-sent requests"

@@ -19,8 +19,12 @@ except ImportError:  # it is in C, and an extra of uvicorn
 HEADERS_S = 10.0
 """A connection whose headers have not come in so long is closed."""
 
-MOST_HALF = 256
-"""Connections that may stand open with half a request or none; the oldest gives way to a newcomer."""
+MOST_HALF, MOST_NEW = 256, 768
+"""Connections that may stand open with half a request or none, the oldest gives way to a newcomer; and those among them that came
+within `GRACE_S`: many may be accepted before any is read from, so that who asks at once must not give way to those behind.
+"""
+
+GRACE_S = 0.5
 
 
 class GuardedProtocol(_Protocol):
@@ -28,6 +32,7 @@ class GuardedProtocol(_Protocol):
 
     _half: ClassVar[dict[GuardedProtocol, None]] = {}  # in the order of their coming
     _due: TimerHandle | None = None
+    _since = 0.0
 
     def connection_made(self, transport: Transport) -> None:  # type: ignore[override]
         """A client has come."""
@@ -52,9 +57,13 @@ class GuardedProtocol(_Protocol):
         if self in self._half:
             return
         self._half[self] = None
+        self._since = self.loop.time()
         self._due = self.loop.call_later(HEADERS_S, self._give_up)
-        if len(self._half) > MOST_HALF:
-            next(iter(self._half)).evict()
+        while len(self._half) > MOST_HALF:
+            oldest = next(iter(self._half))
+            if self._since - oldest._since < GRACE_S and len(self._half) <= MOST_NEW:  # noqa: SLF001 - of its own class
+                return
+            oldest.evict()
 
     @classmethod
     def half(cls) -> list[GuardedProtocol]:

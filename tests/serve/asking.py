@@ -1,0 +1,46 @@
+"""Requests to a server under test, whole and in pieces."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import socket
+
+from waiting import DEADLINE_S
+
+
+def body(text="hello", **options):
+    """A chat completion's body."""
+    messages = [{"role": "user", "content": text}]
+    return json.dumps({"messages": messages, "max_tokens": 8, **options}).encode()
+
+
+def post(server, data, path="/v1/chat/completions", **headers):
+    """The status and the answer of one request."""
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=DEADLINE_S)
+    head = {"Content-Type": "application/json", **headers}
+    connection.request("POST", path, data, {k: v for k, v in head.items() if v is not None})
+    response = connection.getresponse()
+    told = json.loads(response.read())
+    connection.close()
+    return response.status, told
+
+
+def raw(server, data, **options):
+    """A socket on which a request was sent."""
+    head = (
+        "POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+        f"Content-Length: {len(data)}\r\n\r\n"
+    )
+    connection = socket.socket()
+    connection.settimeout(DEADLINE_S)
+    for (
+        name,
+        value,
+    ) in (
+        options.items()
+    ):  # before it connects: a window that shrinks is probed for 0.1 s a kilobyte
+        connection.setsockopt(socket.SOL_SOCKET, getattr(socket, name), value)
+    connection.connect(("127.0.0.1", server.port))
+    connection.sendall(head.encode() + data)
+    return connection

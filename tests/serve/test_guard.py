@@ -1,0 +1,92 @@
+"""Connections that never ask, and names that are not this machine's: they take nothing from others."""
+
+from __future__ import annotations
+
+import http.client
+import socket
+
+from serve.asking import body, post
+from waiting import DEADLINE_S, wait
+
+from pyspec.serve import guard
+
+
+def test_half_a_request_takes_nothing(serve):
+    """Headers or a body that never end: others are served, and nothing runs."""
+    server = serve()
+    dead = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(20)]
+    for connection in dead[:10]:
+        connection.sendall(b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\n")
+    for connection in dead[10:]:
+        connection.sendall(
+            b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\n"
+            b"Content-Type: application/json\r\nContent-Length: 1000\r\n\r\n{"
+        )
+    assert post(server, body())[0] == 200
+    assert server.batch.load == (0, 0)
+    for connection in dead:
+        connection.close()
+
+
+def test_late_headers_end_the_connection(serve, monkeypatch):
+    """Also those of a second request on it."""
+    monkeypatch.setattr(guard, "HEADERS_S", 0.3)
+    server = serve()
+    begun = b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\n"
+    for before in (b"", b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"):
+        connection = socket.create_connection(("127.0.0.1", server.port), timeout=DEADLINE_S)
+        connection.sendall(before + begun)
+        while connection.recv(4096):
+            pass
+        connection.close()
+
+
+def half(server):
+    """A connection whose headers have begun."""
+    connection = socket.create_connection(("127.0.0.1", server.port), timeout=DEADLINE_S)
+    connection.sendall(b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\n")
+    return connection
+
+
+def test_half_sent_requests_shut_nobody_out(serve, monkeypatch):
+    """More of them than there is room for: the oldest goes."""
+    monkeypatch.setattr(guard, "GRACE_S", 0.0)
+    server = serve()
+    dead = [half(server) for _ in range(guard.MOST_HALF + 100)]
+    assert post(server, body())[0] == 200
+    assert len(guard.GuardedProtocol.half()) <= guard.MOST_HALF
+    for connection in dead:
+        connection.close()
+
+
+def test_a_client_has_time_to_ask(serve, monkeypatch):
+    """It does not give way to those that come at once behind it: its request lies in the socket, and nobody has looked yet."""
+    monkeypatch.setattr(guard, "GRACE_S", DEADLINE_S)
+    server = serve()
+    asking = half(server)
+    dead = [half(server) for _ in range(guard.MOST_HALF + 100)]
+    asking.sendall(b"Content-Type: application/json\r\nContent-Length: 2\r\n\r\n{}")
+    assert asking.recv(12) == b"HTTP/1.1 400"
+    dead += [half(server) for _ in range(guard.MOST_NEW)]
+    wait(lambda: len(guard.GuardedProtocol.half()) == guard.MOST_NEW)
+    for connection in (asking, *dead):
+        connection.close()
+
+
+def test_other_hosts_and_methods(serve):
+    """A page elsewhere that calls this machine by its own name is refused; so is what is not served."""
+    server = serve(hosts=("localhost", "127.0.0.1"))
+    for host, path, status in [
+        ("evil.example", "/v1/models", 400),
+        ("localhost", "/v1/models", 200),
+        ("[::1]:8080", "/v1/models", 400),
+        ("localhost:1", "/v1/models", 200),
+        ("localhost.evil.example", "/v1/models", 400),
+        ("", "/v1/models", 400),
+        ("localhost", "/nothing", 404),
+        ("localhost", "/v1/chat/completions", 405),
+    ]:
+        connection = http.client.HTTPConnection("127.0.0.1", server.port)
+        connection.request("GET", path, headers={"Host": host})
+        assert connection.getresponse().status == status
+        connection.close()
