@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from clients.conftest import ours
 
 pytest.importorskip("langchain_community", reason="install pyspec-llama[clients]")
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning")
@@ -35,6 +36,16 @@ def test_invoke(both, llm):
     theirs, ours = both(client)
     assert ours[0] == theirs[0] != ""
     assert ours[1] > 0
+
+
+def test_batch(llm):
+    """Prompts on threads of LangChain's own take turns, and have the answers that they have one after another."""
+    prompts = ["abcabd", "say abc", "x y z", "abab"]
+    with ours(draft="lookup", companion="none"):
+        model = llm()
+        found, alone = model.batch(prompts), [model.invoke(prompt) for prompt in prompts]
+    assert found == alone
+    assert all(found)
 
 
 def test_stream_and_stop(both, llm):

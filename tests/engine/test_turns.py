@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Generator
+import os
+from collections.abc import Callable, Generator
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -55,3 +58,24 @@ def test_patience_ends() -> None:
         next(turns.held(_count()))
     stream.close()
     assert next(turns.held(_count())) == 0
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="processes cannot be copied here")
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning")
+def test_a_forked_process_is_told(open_llama: Callable[..., Any], tiny_target: Path) -> None:
+    """Its threads are not there: a decode would wait for them for ever. With one thread there is nothing to wait for."""
+    for threads, wanted in ((2, b"EngineError"), (1, b"answered")):
+        llm = open_llama(tiny_target, n_threads=threads, n_threads_batch=threads)
+        llm.create_completion("abc", max_tokens=4)
+        reading, writing = os.pipe()
+        if (pid := os.fork()) == 0:
+            try:
+                llm.create_completion("abc", max_tokens=4)
+                os.write(writing, b"answered")
+            except BaseException as error:  # noqa: BLE001 - its name is told
+                os.write(writing, type(error).__name__.encode())
+            os._exit(0)
+        assert os.waitpid(pid, 0)[1] == 0
+        os.close(writing)
+        assert os.read(reading, 100) == wanted
+        os.close(reading)

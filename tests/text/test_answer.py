@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import tiny
-from text.call_examples import FUNCTIONS
+from text.called import FUNCTIONS
 
 from pyspec.target import TargetLlama
 from pyspec.text.answer import AnswerReader, Speech

@@ -11,7 +11,8 @@ import llama_cpp
 import numpy as np
 import pytest
 import tiny
-from text.call_examples import FAMILIES, FUNCTIONS
+from text.call_examples import FAMILIES
+from text.called import FUNCTIONS
 from text.test_calls import notation_of
 
 from pyspec.errors import InputError

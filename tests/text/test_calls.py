@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from text.call_examples import FAMILIES, FUNCTIONS
+from text.call_examples import FAMILIES
+from text.called import FUNCTIONS
 
 from pyspec.text import notation
 from pyspec.text.notation import Notation
