@@ -1,0 +1,191 @@
+"""The architectures that people run: each by lookup, by drafts, four at once, from a state, from a prefix, to the last position.
+
+Texts are those of llama-cpp-python, a token a decode, but for places where two tokens are as likely as rounding makes them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import traceback
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tiny_archs
+from answers import ask
+from faults.cases import load
+from fuzz.forked import fork, run_child
+
+from pyspec.batch.contexts import Contexts, Layout, Models
+from pyspec.engine.handle import Gate
+from pyspec.engine.runs import Run
+from pyspec.errors import UnsupportedModel
+from pyspec.llama import SpeculativeLlama
+from pyspec.policy.lengths import make_policy, parse_length
+from pyspec.rules import Strict
+from pyspec.target import TargetLlama
+
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="forks")
+
+_NAMES = """
+llama qwen2 qwen3 qwen3moe qwen35 qwen3next gemma2 gemma3 gemma3n gemma4 phi3 mistral3 olmo2 deepseek2 glm4 granite granitehybrid
+falcon-h1 lfm2 mamba2 rwkv7 cohere2 exaone4 smollm3 gpt-oss
+"""
+NAMES = _NAMES.split()
+
+PROMPT = [100, 101, 102, 100, 101, 102, 100, 101]
+OTHERS = [PROMPT, [103, 104, 103], [110, 111, 112, 113, 110], [120, 121] * 6]
+N, N_CTX = 24, 256
+EXACT: dict[str, Any] = {"n_ctx": N_CTX, "n_threads": 1, "flash_attn": False}
+NEAR = 0.02
+"""Nats between two tokens that rounding may swap."""
+
+
+class Reference:
+    """What llama-cpp-python answers, a token a decode."""
+
+    def __init__(self, path: Path) -> None:
+        self._llm = TargetLlama(str(path), trust=True, verbose=False, logits_all=True, **EXACT)
+
+    def differs(self, prompt: list[int], found: list[int]) -> str:
+        """What is wrong with an answer; empty where it is the reference's, or where it left it at a near tie."""
+        self._llm.reset()
+        self._llm.eval(prompt)
+        for i, token in enumerate(found):
+            row = self._llm.scores[self._llm.n_tokens - 1]
+            best = int(row.argmax())
+            if token != best:
+                lost = float(row[best] - row[token])
+                return "" if lost < NEAR else f"token {i} is {token}, not {best}, by {lost:.3f}"
+            if self._llm.n_tokens < N_CTX:
+                self._llm.eval([token])
+        return ""
+
+
+def by(path: Path, draft: str, **options: Any) -> SpeculativeLlama:
+    """A model with drafts, or without where its memory cannot be rolled back."""
+    try:
+        return load(path, draft=draft, length="fixed:3", **{**EXACT, **options})
+    except UnsupportedModel as error:
+        if "rolled back" not in str(error):
+            raise
+        return load(path, **{**EXACT, **options})
+
+
+def by_lookup(path: Path, draft: Path, reference: Reference) -> str:
+    """Its own text continued."""
+    with by(path, "lookup") as llm:
+        return reference.differs(PROMPT, ask(llm, PROMPT, N).ids)
+
+
+def by_draft(path: Path, draft: Path, reference: Reference) -> str:
+    """A model of the same vocabulary and another architecture."""
+    with by(path, str(draft)) as llm:
+        return reference.differs(PROMPT, ask(llm, PROMPT, N).ids)
+
+
+def by_itself(path: Path, draft: Path, reference: Reference) -> str:
+    """The same file as its own draft: everything is accepted, and states go on."""
+    with by(path, str(path)) as llm:
+        wrong = reference.differs(PROMPT, ask(llm, PROMPT, N).ids)
+        few = llm.last_speculation["drafted"] and llm.last_speculation["accepted"] < N // 2
+        return wrong or (f"{llm.last_speculation}" if few else "")
+
+
+def four_at_once(path: Path, draft: Path, reference: Reference) -> str:
+    """Sequences of different lengths share decodes."""
+    options = {"n_threads": 1, "n_threads_batch": 1, "flash_attn": False, "trust": True}
+    try:
+        models = Models(str(path), str(draft), "none", **options)
+    except UnsupportedModel:
+        models = Models(str(path), "none", "none", **options)
+    contexts = Contexts(models, 4, N_CTX, Layout(N_CTX))  # phi3's positions depend on the context
+    policy = make_policy(parse_length("fixed:3"))
+    runs = [Run(i, list(p), Gate(Strict(), False), N) for i, p in enumerate(OTHERS)]
+    for run in runs:
+        contexts.engine.set_tokens(run.seq, run.tokens)
+    while going := [run for run in runs if run.finish_reason is None]:
+        contexts.loop.round(going, policy)
+    found = [reference.differs(p, r.tokens[len(p) :]) for p, r in zip(OTHERS, runs)]
+    contexts.close()
+    models.close()
+    return "; ".join(filter(None, found))
+
+
+def from_a_state(path: Path, draft: Path, reference: Reference) -> str:
+    """What was saved goes on as if nothing had come between."""
+    with by(path, "lookup") as llm:
+        text = [*PROMPT, *ask(llm, PROMPT, 8).ids]
+        state = llm.save_state()
+        ask(llm, OTHERS[1], 5)
+        llm.load_state(state)
+        return reference.differs(text, ask(llm, text, N).ids)
+
+
+def from_a_prefix(path: Path, draft: Path, reference: Reference) -> str:
+    """A text that begins as the last one did, and one that leaves it in its middle."""
+    with by(path, str(draft)) as llm:
+        text = [*PROMPT, *ask(llm, PROMPT, 10).ids]
+        longer, other = [*text, 115, 116], [*text[:12], 117]
+        return reference.differs(longer, ask(llm, longer, N).ids) or reference.differs(
+            other, ask(llm, other, N).ids
+        )
+
+
+def to_the_last_position(path: Path, draft: Path, reference: Reference) -> str:
+    """A context that is full ends the answer, and no sooner."""
+    with by(path, str(draft)) as llm:
+        prompt = [100 + i % 7 for i in range(N_CTX - 20)]
+        answer = ask(llm, prompt, None)
+        full = len(prompt) + len(answer.ids) >= N_CTX or answer.finish_reason == "stop"
+        return reference.differs(prompt, answer.ids) or (
+            "" if full else f"{len(answer.ids)} tokens"
+        )
+
+
+WAYS: list[Callable[[Path, Path, Reference], str]] = [
+    by_lookup, by_draft, by_itself, four_at_once, from_a_state, from_a_prefix, to_the_last_position,
+]  # fmt: skip
+
+
+def all_ways(path: Path, draft: Path, report: int) -> None:
+    """What each way got wrong."""
+    wrong = {}
+    reference = Reference(path)
+    for way in WAYS:
+        try:
+            said = way(path, draft, reference)
+        except BaseException:  # noqa: BLE001 - it is what is looked for
+            said = traceback.format_exc()[-700:]
+        if said:
+            wrong[way.__name__] = said
+    os.write(report, json.dumps(wrong).encode())
+    os._exit(0)
+
+
+@pytest.fixture(scope="module")
+def drafts(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """Two small models of the words that all of them have."""
+    folder = tmp_path_factory.mktemp("drafts")
+    for arch in ("llama", "qwen2"):
+        assert tiny_archs.write(folder / f"{arch}.gguf", arch)
+    return [folder / "llama.gguf", folder / "qwen2.gguf"]
+
+
+@pytest.mark.parametrize("arch", NAMES)
+def test_families(
+    arch: str, drafts: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each in a fork, so that one that ended the process would be known by its name."""
+    monkeypatch.setattr("pyspec.store.check.run_child", run_child)
+    monkeypatch.setenv("PYSPEC_CACHE", str(tmp_path / "cache"))
+    path = tmp_path / f"{arch}.gguf"
+    assert tiny_archs.write(path, arch)
+    draft = drafts[arch == "llama"]
+    said, status, where = fork(partial(all_ways, path, draft), 200)
+    assert status == 0, (status, where)
+    assert json.loads(said) == {}
