@@ -281,6 +281,8 @@ def batch_of(lc: ModuleType, n: int, start: int, n_vocab: int) -> Any:
 def run_trial(path: str, address_space: str, loading: str) -> None:
     """Runs the trial and reports; an address space of 0 is not limited."""
     limit(**({"AS": int(address_space)} if int(address_space) else {}))
+    # threads that spin for each other take seconds for milliseconds of work where others have the processor
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     lc = bindings()
     errors = errors_of(lc)
     error = trial(lc, path, json.loads(loading))

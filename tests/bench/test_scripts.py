@@ -10,7 +10,7 @@ import pytest
 BENCH = Path(__file__).parents[2] / "bench"
 TESTED = {
     "batch", "pages", "stretch", "grid", "replay", "serve", "signals", "parity", "structured", "overhead",
-    "accepted", "everyday", "hostile", "noise", "common",  # with all the others
+    "accepted", "everyday", "hostile", "noise", "trial", "common",  # with all the others
 }  # fmt: skip
 
 
@@ -205,3 +205,12 @@ def test_hostile_tells_the_longest_wait_beside_each_attack(script, tiny_ascii, c
         "| grammar that ends nowhere",
     ]
     assert rows[-1].startswith("waits over 1000 ms: ")
+
+
+def test_trial_tells_what_a_first_load_waits_for(script, tiny_ascii, capsys) -> None:
+    """A child for the target the first time, none the second."""
+    script("trial").main([str(tiny_ascii), "none", "--repeat", "1", "--threads", "1"])
+    rows = [row.split(" | ") for row in capsys.readouterr().out.splitlines()[2:4]]
+    assert [row[0] for row in rows] == ["| first", "| second"]
+    assert float(rows[0][2]) > 0
+    assert (rows[1][2], rows[1][4]) == ("0.00", "0 |")
