@@ -12,6 +12,7 @@ from time import monotonic
 from pyspec.store.fetch import read_provenance
 from pyspec.store.files import file_sha256, models_dir, recall, remember, stamp
 from pyspec.store.header import Facts, facts_of
+from pyspec.store.heads import EAGLE3
 from pyspec.store.locate import found_here
 from pyspec.store.others import Found, is_draft_file
 from pyspec.store.sources import Entry, Family, Manifest, load_manifest
@@ -28,7 +29,6 @@ PATIENCE_S = 0.3
 MOST_TRIED = 4
 """Files that a start tries as drafts at most: each trial loads one in a child."""
 
-_READS_STATES = frozenset(["eagle3", "mtp", "gemma4-assistant"])
 _SIZE = re.compile(r"(?<![a-z0-9.])\d+(?:\.\d+)?b(?![a-z0-9])", re.IGNORECASE)
 
 
@@ -64,8 +64,7 @@ def candidates(target: Path) -> list[Candidate]:
 
 
 def _candidate(found: Found, facts: Facts, target: Facts) -> Candidate:
-    kind = {"model": facts.name, "eagle3": "EAGLE-3 head", "mtp": "next-token head (MTP)"}
-    note = kind.get(facts.kind, facts.kind)
+    note = "EAGLE-3 head" if facts.kind == EAGLE3 else facts.name
     return Candidate(
         found.name, found.origin, facts.size, facts.size / target.size, note, found.path
     )
@@ -132,7 +131,7 @@ def _small(target: Path, largest: int) -> list[Found]:
 
 
 def beside(target: Path, facts: Facts) -> list[tuple[Found, Facts]]:
-    """Files that lie with a target, in its folder, repository or manifest, and draft for it: heads that read its states first.
+    """Files that lie with a target, in its folder, repository or manifest, and draft for it: EAGLE-3 heads first.
 
     In a folder they are told by their names, since other models' drafts may lie there, too.
     """
@@ -166,7 +165,7 @@ def _same(one: Path, other: Path) -> bool:
 
 def _drafts_for(target: Path, facts: Facts, found: Found, other: Facts) -> bool:
     """Whether a neighbour is a draft for this target; a head's name may say of which size its target is."""
-    if other.kind in _READS_STATES:
+    if other.kind == EAGLE3:
         said, own = _sizes(found.path.name), _sizes(target.name)
         return found.origin != "beside it" or not said or not own or bool(said & own)
     return other.size < facts.size and _speaks(facts, other)

@@ -1,4 +1,4 @@
-"""Drafts that read a target's states: EAGLE-3 files, next-token heads (MTP) inside the target's file and in one of their own.
+"""Drafts that read a target's states: EAGLE-3 files, and next-token heads (MTP) inside the target's file.
 
 EAGLE-3 (arXiv 2503.01840) drafts are one decoder layer over the inputs of three of the target's layers. llama.cpp asserts where
 their widths, layers or ids do not fit the target, which would end the process; so everything that it asserts is refused here
@@ -38,7 +38,7 @@ it, and asserts where there are several. Others (exaone-moe, glm4, bailingmoe2, 
 unused."""
 
 CHAINED_HEADS = frozenset(["hy_v3", "mimo2", "step35"])
-"""Those that may have several, one for each drafted token."""
+"""Those that may have several, one for each drafted token; here the first is asked for each."""
 
 MOST_HEADS = 8
 
@@ -90,12 +90,6 @@ def n_heads(model: Path) -> int:
 def has_head(model: Path) -> bool:
     """Whether a model's file holds next-token heads of a kind that is known here."""
     return n_heads(model) > 0
-
-
-def is_own_head(draft: Path) -> bool:
-    """Whether a file holds a target's next-token heads and nothing else of it."""
-    facts = facts_of(draft)
-    return facts is not None and facts.kind == MTP
 
 
 def head_size(model: Path) -> int:

@@ -41,8 +41,18 @@ PURPOSES = {
 _NO_DECODE = frozenset(["t5", "t5encoder"])
 """Of those, the ones that llama-cpp-python does not even take embeddings from: it asserts."""
 
-_DRAFTS = frozenset(["eagle3", "mtp", "gemma4-assistant"])
-"""Kinds that can be given as --draft beside their target."""
+_HINTS = {
+    "eagle3": "give it as --draft beside that model",
+    "mtp": "use a file of the model that has the head inside, and --draft mtp",
+    "lora": "give it as --lora beside a model",
+    "vocabulary": "use a file with weights",
+    "mmproj": "use the model that it belongs to",
+    **dict.fromkeys(
+        ["gemma4-assistant", "dflash", "dspark"],
+        "drafts of this kind do not run here: use another, or --draft lookup",
+    ),
+}
+"""What to do instead, by kind."""
 
 
 def refuse_other_kinds(
@@ -72,11 +82,8 @@ def refuse_other_kinds(
 
 def not_alone(model: Path, kind: str) -> UnsupportedModel:
     """The error for a file that is no model by itself."""
-    hint = {"lora": "give it as --lora beside a model", "vocabulary": "use a file with weights"}
-    beside = "give it as --draft beside that model" if kind in _DRAFTS else "use a decoder instead"
     return UnsupportedModel(
-        f"{show(model.name)} is {PURPOSES[kind]}; it answers nothing by itself",
-        hint.get(kind, beside),
+        f"{show(model.name)} is {PURPOSES[kind]}; it answers nothing by itself", _HINTS[kind]
     )
 
 

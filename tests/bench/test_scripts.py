@@ -10,7 +10,7 @@ import pytest
 BENCH = Path(__file__).parents[2] / "bench"
 TESTED = {
     "batch", "pages", "stretch", "grid", "replay", "serve", "signals", "parity", "structured", "overhead",
-    "accepted", "everyday", "hostile", "noise", "trial", "common",  # with all the others
+    "accepted", "everyday", "hostile", "noise", "trial", "startup", "common",  # with all the others
 }  # fmt: skip
 
 
@@ -214,3 +214,13 @@ def test_trial_tells_what_a_first_load_waits_for(script, tiny_ascii, capsys) -> 
     assert [row[0] for row in rows] == ["| first", "| second"]
     assert float(rows[0][2]) > 0
     assert (rows[1][2], rows[1][4]) == ("0.00", "0 |")
+
+
+def test_starts_are_timed_beside_other_programs_files(script, tiny_ascii: Path, capsys) -> None:
+    """Two processes each way, with one file a program."""
+    options = ["--like", str(tiny_ascii), "--files", "4", "--runs", "1"]
+    script("startup").main([str(tiny_ascii), *options])
+    none, files, added = capsys.readouterr().out.splitlines()
+    assert none.startswith("none   first ")
+    assert files.startswith("files  first ")
+    assert added.startswith("4 files add ")

@@ -1,0 +1,99 @@
+"""Every kind of GGUF file is known by its header, and what is no model is refused with what it is for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import gguf
+import numpy as np
+import pytest
+import tiny
+
+from pyspec.errors import UnsupportedModel
+from pyspec.llama import SpeculativeLlama
+from pyspec.store.drafts import drafts_here
+from pyspec.store.header import facts_of
+from pyspec.store.kinds import PURPOSES, refuse_other_kinds
+
+pytestmark = pytest.mark.usefixtures("own_cache")
+
+
+def write(path: Path, arch: str, *tensors: str, kind: str = "", heads: int = 0) -> Path:
+    """A file of an architecture with tensors of these names, which is all that tells kinds apart."""
+    writer = gguf.GGUFWriter(path, arch)
+    writer.add_block_count(3)
+    if kind:
+        writer.add_type(kind)
+    if heads:
+        writer.add_uint32(f"{arch}.nextn_predict_layers", heads)
+    for name in tensors:
+        writer.add_tensor(name, np.zeros((4, 4), np.float32))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
+
+
+HEAD = "blk.2.nextn.eh_proj.weight"
+KINDS = {
+    "eagle3": ("eagle3", ("fc.weight",), {}),
+    "mtp": ("qwen35", ("token_embd.weight", HEAD), {"heads": 1}),
+    "gemma4-assistant": ("gemma4-assistant", ("blk.0.attn_q.weight",), {}),
+    "dflash": ("dflash", ("fc.weight",), {}),
+    "dspark": ("dflash", ("fc.weight", "markov_w1.weight"), {}),
+    "mmproj": ("clip", ("mm.0.weight",), {"kind": "mmproj"}),
+    "lora": ("llama", ("blk.0.attn_q.weight.lora_a",), {"kind": "adapter"}),
+    "vocabulary": ("llama", (), {}),
+}
+
+
+def test_all_kinds_are_tried() -> None:
+    """Each that has a purpose is in the table above."""
+    assert set(KINDS) == set(PURPOSES)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_it_is_known_and_refused(tmp_path: Path, kind: str) -> None:
+    """As a model, with what it is for and what to do."""
+    arch, tensors, options = KINDS[kind]
+    path = write(tmp_path / "file.gguf", arch, *tensors, **options)
+    facts = facts_of(path)
+    assert facts is not None
+    assert facts.kind == kind
+    with pytest.raises(UnsupportedModel, match=r"file\.gguf") as caught:
+        refuse_other_kinds(path)
+    assert PURPOSES[kind] in caught.value.message
+    assert caught.value.hint
+
+
+def test_a_model_with_its_head_inside_is_a_model(tmp_path: Path) -> None:
+    """The trunk is there, too."""
+    path = tiny.write(tmp_path / "whole.gguf", arch="qwen35", n_heads=1)
+    facts = facts_of(path)
+    assert facts is not None
+    assert (facts.kind, facts.heads) == ("model", 1)
+
+
+@pytest.mark.parametrize("kind", ["mtp", "gemma4-assistant", "dflash", "dspark", "mmproj", "lora"])
+def test_auto_does_not_take_it(tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever its name says; asked for, it is refused by name."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    target = tiny.write(tmp_path / "target.gguf", n_layer=8)
+    arch, tensors, options = KINDS[kind]
+    path = write(tmp_path / "mtp-target-draft.gguf", arch, *tensors, **options)
+    assert list(drafts_here(target)) == []
+    with pytest.raises(UnsupportedModel, match=r"mtp-target-draft\.gguf"):
+        SpeculativeLlama(str(target), draft=str(path), n_ctx=64, verbose=False, trust=True)
+
+
+def test_a_draft_beside_the_model_is_taken_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file of its folder whose name says so, before smaller ones elsewhere; others of the folder are left alone."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    target = tiny.write(tmp_path / "target-8b.gguf", n_layer=12)
+    tiny.write(tmp_path / "other.gguf", n_layer=1)
+    tiny.write(tmp_path / "small-draft.gguf", n_layer=2)
+    write(tmp_path / "eagle3-for-70b.gguf", "eagle3", "fc.weight")
+    assert [found.name for found in drafts_here(target)] == ["small-draft"]
