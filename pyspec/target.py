@@ -98,13 +98,10 @@ class TargetLlama(llama_cpp.Llama):  # type: ignore[misc]  # llama_cpp is untype
         overrides = check_overrides(kwargs.get("kv_overrides"))
         if not vocab_only:
             refuse_other_kinds(Path(model_path), embedding=embedding, overrides=dict(overrides))
-        if embedding:  # where tokens see those behind them, llama.cpp ends the process for texts in several pieces
-            kwargs["n_ubatch"] = kwargs.get("n_batch", 512)
+        _settle(kwargs, embedding=embedding)
         self.has_head = head and has_head(Path(model_path))
         self._most_positions = most_positions(Path(model_path))
         kwargs["n_ctx"] = self.capped(kwargs.get("n_ctx", 512), Path(model_path).name)
-        kwargs["n_threads"] = kwargs.get("n_threads") or default_threads()
-        kwargs["n_threads_batch"] = kwargs.get("n_threads_batch") or kwargs["n_threads"]
         self.trust = trust
         self._snapshots = snapshots
         self.devices = parse_devices(devices)
@@ -304,6 +301,16 @@ class TargetLlama(llama_cpp.Llama):  # type: ignore[misc]  # llama_cpp is untype
             self._chat_handlers[f"chat_template.{name}"] = handler
         if not (kwargs.get("chat_format") or kwargs.get("chat_handler")):
             self.chat_format = f"chat_template.{DEFAULT}"
+
+
+def _settle(kwargs: dict[str, Any], *, embedding: bool) -> None:
+    """Threads where none are named, and batches that embeddings need."""
+    kwargs["n_threads"] = kwargs.get("n_threads") or default_threads()
+    kwargs["n_threads_batch"] = kwargs.get("n_threads_batch") or kwargs["n_threads"]
+    if (
+        embedding
+    ):  # where tokens see those behind them, llama.cpp ends the process for texts in several pieces
+        kwargs["n_ubatch"] = kwargs.get("n_batch", 512)
 
 
 def _adapter_of(kwargs: Mapping[str, Any]) -> tuple[str, float] | None:
