@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import os
 import random
 import socket
 import sys
@@ -79,6 +80,7 @@ HALF = "half-sent requests"
 
 def attack(port: int, name: str, stopped: Any, ended: Any) -> None:
     """Send one kind of request until it is stopped, in a process of its own; then tell how often which status came."""
+    os.nice(10)  # a client elsewhere takes no core of the server's
     found = Counter[str]()
     (half if name == HALF else whole)(port, name, stopped, found)
     ended.put(found)

@@ -23,6 +23,7 @@ import socket
 import struct
 import sys
 import tempfile
+import threading
 from importlib import import_module
 from pathlib import Path
 from time import perf_counter
@@ -92,6 +93,10 @@ class Patience:
     def __init__(self) -> None:
         self._start = self.spent = 0.0
         self._left = FIRST_S
+        # the first step, which may be anything, gives way while it is at work; C does not keep a thread from that
+        self._aside = threading.Timer(SLOW_S, os.setpriority, (os.PRIO_PROCESS, os.getpid(), 10))
+        self._aside.daemon = True
+        self._aside.start()
 
     def begin(self, most: float) -> None:
         """A step begins that may take so many seconds."""
@@ -102,6 +107,7 @@ class Patience:
     def end(self) -> int:
         """It has ended; returns the microseconds that it took."""
         signal.setitimer(signal.ITIMER_REAL, 0)
+        self._aside.cancel()
         spent = perf_counter() - self._start
         self._left -= spent
         if spent > SLOW_S:

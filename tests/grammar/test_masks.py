@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from llama_cpp.llama_grammar import ARITHMETIC_GBNF, JSON_GBNF
+from waiting import wait
 
 from pyspec.errors import InputError
 from pyspec.grammar import masks
@@ -161,3 +163,27 @@ def test_bounds_are_found_in_one_pass(char: str) -> None:
         assert bounded(text) == text
     except InputError as error:
         assert "deep" in str(error)  # noqa: PT017 - one of them may be refused
+
+
+@pytest.mark.skipif(
+    not Path("/proc/self/stat").exists(), reason="no other process' priority is shown here"
+)
+def test_a_slow_first_step_gives_way(llama: Any) -> None:
+    """While it is at work, so that decodes go before it."""
+    host = GrammarHost.of(llama)
+    host.check('root ::= "a"')
+    assert host._child is not None
+    parent = host._child.pid
+    with host.open(BOMBS["nested repetitions"]):
+        wait(lambda: any(nice == 10 for nice in niceness(parent)))
+
+
+def niceness(parent: int) -> list[int]:
+    """Of the children of a process."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            fields = path.read_text().rpartition(")")[2].split()
+            if int(fields[1]) == parent:
+                found.append(int(fields[16]))
+    return found
