@@ -12,11 +12,9 @@ from typing import Any
 import numpy as np
 
 from pyspec.engine.assembly import Assembly
-from pyspec.engine.handle import Gate
-from pyspec.engine.models import Placement, address
+from pyspec.engine.models import Placement
 from pyspec.engine.parts import choose_parts
-from pyspec.engine.runs import Run
-from pyspec.engine.session import UNLIMITED, Session
+from pyspec.engine.session import Session
 from pyspec.errors import InputEncoding, InputError
 from pyspec.limits import check_ranges
 from pyspec.mirror import Closed, Mirror, closed_error
@@ -27,7 +25,7 @@ from pyspec.options import AnswerOptions, Completion, Drafting, InForce, Specula
 from pyspec.policy.lengths import Length, make_policy, parse_length
 from pyspec.policy.simple import LengthPolicy
 from pyspec.profiles import beginnings
-from pyspec.rules import Margin, Strict, Verification, check_rule
+from pyspec.rules import Margin, Verification, check_rule
 from pyspec.sampling import ProcessorHook, Sampling, build_chain, in_force
 from pyspec.store.devices import parse_devices
 from pyspec.store.heads import MTP
@@ -284,22 +282,10 @@ class Generation(Mirror):
         self, tokens: Sequence[int], options: AnswerOptions, chain: Any, hook: ProcessorHook | None
     ) -> Generator[Step, None, None]:
         session = self.session
-        speculation, most = options.speculation, options.max_tokens
-        rule = Strict() if options.shaped else speculation.verification or self.verification
-        sampling = options.sampling
-        policy = options.policy or self._policy(speculation, rule, sampling.draw)
-        run = Run(
-            0,
-            list(tokens),
-            Gate(rule, sampled=sampling.draw == "apart"),
-            UNLIMITED if most is None or most < 1 else most,
-            0 if chain is None else address(chain.sampler),
-            sampling.coupling,
-            draft_max=speculation.longest,
-            drafting=options.drafting,
-            goes_on=options.goes_on,
-            rows=self._begin_rows(tokens, options.keep_rows, options.prompt_rows),
-        )
+        rule = options.rule(self.verification)
+        policy = options.policy or self._policy(options.speculation, rule, options.sampling.draw)
+        run = options.run(tokens, chain, rule)
+        run.rows = self._begin_rows(tokens, options.keep_rows, options.prompt_rows)
         policy.begin_answer()
         try:
             for step in session.steps(run, policy, self._begin(tokens), options.progress):

@@ -8,14 +8,18 @@ from threading import local
 from typing import Any, Literal
 
 from pyspec.engine.assembly import Assembly
-from pyspec.engine.handle import MAX_DRAFT
-from pyspec.engine.session import Report
+from pyspec.engine.handle import MAX_DRAFT, Gate
+from pyspec.engine.models import address
+from pyspec.engine.runs import Run
+from pyspec.engine.session import UNLIMITED, Report
 from pyspec.limits import check_ranges
 from pyspec.noise import Noise, check_noise
 from pyspec.policy.simple import LengthPolicy
-from pyspec.rules import Verification, check_rule
+from pyspec.rules import Strict, Verification, check_rule
 from pyspec.sampling import Sampling
 from pyspec.tokens import Tally
+
+_STRICT = Strict()
 
 Drafting = Literal["all", "lookup", "model", "nothing"]
 """Which of the drafters that are loaded may draft."""
@@ -80,6 +84,26 @@ class AnswerOptions:
         """The `speculation` block of an answer that llama-cpp-python itself makes, as with `logits_all`."""
         names = {"draft": "none", "companion": "none", "verification": "strict"}
         return {**Tally().as_dict(), **names}
+
+    def rule(self, own: Verification = _STRICT) -> Verification:
+        """The rule in force; own: where the call names none."""
+        return _STRICT if self.shaped else self.speculation.verification or own
+
+    def run(self, tokens: Sequence[int], chain: Any, own: Verification = _STRICT) -> Run:
+        """The answer as rounds have it, on sequence 0; chain: what `build_chain` made of the sampling and the grammar."""
+        most, sampling = self.max_tokens, self.sampling
+        return Run(
+            0,
+            list(tokens),
+            Gate(self.rule(own), sampled=sampling.draw == "apart"),
+            UNLIMITED if most is None or most < 1 else most,
+            0 if chain is None else address(chain.sampler),
+            sampling.coupling,
+            draft_max=self.speculation.longest,
+            drafting=self.drafting,
+            goes_on=self.goes_on,
+            rows=[] if self.keep_rows else None,
+        )
 
     @property
     def shaped(self) -> bool:

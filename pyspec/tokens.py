@@ -91,7 +91,7 @@ class Tally:
             setattr(self, name, getattr(self, name) + getattr(other, name))
 
     @property
-    def speed_against_plain(self) -> float:
+    def times_plain(self) -> float:
         """Times as fast as without drafts; 0 where nothing was drafted, or the curve is not known."""
         return round(self.plain_ms / self.took_ms, 3) if self.took_ms and self.drafted else 0.0
 

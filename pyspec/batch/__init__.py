@@ -1,6 +1,6 @@
 """Batches: many prompts over one set of models, from Python and from files."""
 
-from pyspec.batch.jobs import Settings
+from pyspec.batch.maker import Settings
 from pyspec.batch.reading import Reading
 from pyspec.batch.records import Failure, Record, Result, Usage
 from pyspec.batch.run import Batch

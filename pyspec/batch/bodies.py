@@ -19,7 +19,7 @@ from pyspec.sampling import LEAST_P, schema_grammar
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from pyspec.batch.jobs import Likely
+    from pyspec.batch.jobs import TokenLogprobs
     from pyspec.batch.records import Result
     from pyspec.tokens import Token
 
@@ -34,6 +34,7 @@ class SpeculationBody(msgspec.Struct):
     theta: float | None = None
     gap: float | None = None
     budget: float | None = None
+    draft_max: int | None = None
     tokens: bool = False
 
 
@@ -242,7 +243,7 @@ def body_of(
 
 
 def logprobs_of(
-    form: str, piece: Callable[[int], bytes], likely: Sequence[tuple[Token, Likely]]
+    form: str, piece: Callable[[int], bytes], likely: Sequence[tuple[Token, TokenLogprobs]]
 ) -> dict[str, Any]:
     """Log-probabilities, one a token, as a choice of this form has them."""
 

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from pyspec.batch.contexts import Models
-    from pyspec.batch.jobs import Settings
+    from pyspec.batch.maker import Settings
 
 _TEXT_OPTIONS = (
     "flash_attn", "type_k", "type_v", "rope_scaling_type", "rope_freq_base", "rope_freq_scale", "yarn_ext_factor",

@@ -21,7 +21,8 @@ from pyspec.batch.contexts import (
     memory_for,
 )
 from pyspec.batch.identity import changing_texts, identity_of
-from pyspec.batch.jobs import Job, JobMaker, Settings
+from pyspec.batch.jobs import Job
+from pyspec.batch.maker import JobMaker, Settings
 from pyspec.batch.records import Record, Result
 from pyspec.batch.scheduler import Scheduler
 from pyspec.engine.handle import MAX_DRAFT, Role
@@ -216,7 +217,7 @@ class Batch:
     @property
     def speed(self) -> float:
         """Times as fast as without drafts, by the cost curve, over all rounds with nothing but answers; 0 for not known."""
-        return self._total.speed_against_plain
+        return self._total.times_plain
 
     def stream(self) -> Iterator[Result]:
         """Results of submitted records as they finish, until none is left; more may be submitted meanwhile."""

@@ -22,8 +22,9 @@ import logging
 from time import perf_counter
 from typing import TYPE_CHECKING
 
-from pyspec.batch.jobs import Answering, Delta, Waiting
+from pyspec.batch.jobs import ActiveJob, Delta
 from pyspec.batch.kept import Kept, longest_common
+from pyspec.batch.queue import JobQueue
 from pyspec.batch.records import failed
 from pyspec.batch.rows import EXACT_CHUNK, read_one, read_piece, share_rows
 from pyspec.engine.handle import Role
@@ -71,8 +72,8 @@ class Scheduler:
     ) -> None:
         self._contexts, self._policy, self._draft_max = contexts, policy, draft_max
         self._engine, self._loop = contexts.engine, contexts.loop
-        self.waiting = Waiting(window, contexts.n_slots, in_order=interactive)
-        self.active: dict[int, Answering] = {}
+        self.waiting = JobQueue(window, contexts.n_slots, in_order=interactive)
+        self.active: dict[int, ActiveJob] = {}
         self.kept = Kept(self._engine, contexts.n_slots, contexts.layout.each)
         self._keep_texts, self._exact, self._total = interactive, exact, total
         self._pad = [max(contexts.target.token_bos(), 0)]
@@ -129,7 +130,7 @@ class Scheduler:
         return longest_common(prompt, reading) >= held + self.kept.least
 
     def _start(self, job: Job) -> None:
-        answer = job.begun or Answering.begin(job, self._contexts.target)
+        answer = job.begun or ActiveJob.begin(job, self._contexts.target)
         text = answer.run.tokens
         source, n = self.kept.source(text, self._texts())
         if self._exact:
@@ -208,7 +209,7 @@ class Scheduler:
         else:
             wait_all((masks for masks in late if masks and masks.pace < _GRACE_S), _GRACE_S)
 
-    def _answering(self) -> list[Answering]:
+    def _answering(self) -> list[ActiveJob]:
         """Whose rows go into the next decode."""
         read = [answer for answer in self.active.values() if answer.missing == 0]
         answers = [answer for answer in read if answer.ready]
@@ -221,8 +222,8 @@ class Scheduler:
         return [] if self._reads_first else answers
 
     def _read_out(
-        self, answering: list[Answering], fills: list[tuple[int, int]]
-    ) -> tuple[list[Answering], list[tuple[int, int]]]:
+        self, answering: list[ActiveJob], fills: list[tuple[int, int]]
+    ) -> tuple[list[ActiveJob], list[tuple[int, int]]]:
         """Whose prompt these fills read to its last token gives the first token of its answer in the same decode."""
         ends = [self.active[seq] for seq, n in fills if n > self.active[seq].missing]
         for answer in ends:
@@ -244,7 +245,7 @@ class Scheduler:
             self.active[gap] = answer
             self._forget(gap)
 
-    def _step(self, answers: Sequence[Answering], fills: Sequence[tuple[int, int]]) -> list[Result]:
+    def _step(self, answers: Sequence[ActiveJob], fills: Sequence[tuple[int, int]]) -> list[Result]:
         if not answers:
             if fills:
                 self._engine.verify([(seq, n, -1) for seq, n in fills])
@@ -255,7 +256,9 @@ class Scheduler:
             # where none can be, nothing that drafts is asked, and nothing learned
             for answer in answers:
                 most = 0 if self._waits_long(answer) else room
-                answer.run.draft_max = min(self._draft_max, answer.job.draft_max, most)
+                answer.run.draft_max = min(
+                    self._draft_max, answer.job.options.speculation.longest, most
+                )
             start = perf_counter()
             steps = self._loop.round(
                 [answer.run for answer in answers], self._policy, [*fills, *self._padding()]
@@ -270,7 +273,7 @@ class Scheduler:
         done = [answer for answer in answers if answer.done]
         return [self._finish(answer) for answer in done]
 
-    def _waits_long(self, answer: Answering) -> bool:
+    def _waits_long(self, answer: ActiveJob) -> bool:
         """Whether drafted rows, each of which waits for a mask of its own, would keep others waiting."""
         masks = answer.masks
         return masks is not None and len(self.active) > 1 and masks.pace > _QUICK_S
@@ -284,7 +287,7 @@ class Scheduler:
             self._engine.set_tokens(seq, self._pad)
         return [(seq, 0) for seq in self.kept.texts]
 
-    def _plain_ms(self, answers: Sequence[Answering], took: float) -> float:
+    def _plain_ms(self, answers: Sequence[ActiveJob], took: float) -> float:
         """What this round, which took so many ms, would have taken without drafts; 0 where nothing drafts at all."""
         if not self._loop.can_draft:
             return 0.0
@@ -307,7 +310,7 @@ class Scheduler:
             return read_one(rows, budget, n_answering)
         return share_rows(rows, budget)
 
-    def _finish(self, answer: Answering) -> Result:
+    def _finish(self, answer: ActiveJob) -> Result:
         error = answer.error
         self._release(answer)
         if error is None:
@@ -315,7 +318,7 @@ class Scheduler:
         answer.close()
         return self._fail(answer.job, error)
 
-    def _ended(self, answer: Answering) -> Result:
+    def _ended(self, answer: ActiveJob) -> Result:
         self._total.join(answer.run.tally)
         result = answer.result("cancelled" if answer.job.cancelled else None)
         answer.close()
@@ -329,7 +332,7 @@ class Scheduler:
     def _fail(self, job: Job, error: Exception) -> Result:
         return self._told(job, failed(job.index, job.record, error))
 
-    def _release(self, answer: Answering) -> None:
+    def _release(self, answer: ActiveJob) -> None:
         """Give the sequence back, with as much of its text as may be of use."""
         seq, text = answer.run.seq, answer.run.tokens
         # those to come, and what was shared so far

@@ -29,14 +29,14 @@ import numpy as np
 import numpy.typing as npt
 
 from pyspec.batch.contexts import Contexts, Layout, Models, padded
-from pyspec.engine.handle import Gate, Role
-from pyspec.engine.models import address
+from pyspec.engine.handle import Role
 from pyspec.engine.parts import choose_parts, states_of
 from pyspec.engine.runs import Run
 from pyspec.errors import MeasureError, OptionError
 from pyspec.measure.costs import nats_of, ready
 from pyspec.measure.records import RunLog, RunRecord, TimedAnswer, describe
 from pyspec.measure.tasks import Mode, Options, Question, Report, check, each_once, parse_mode
+from pyspec.options import AnswerOptions, Speculation
 from pyspec.policy.lengths import FIXED_MAX, Fixed, parse_length
 from pyspec.policy.simple import FixedPolicy
 from pyspec.rules import Margin
@@ -202,11 +202,15 @@ class SideBySide:
         temperature = variant.extras.get("temp", sampling.temperature)
         own = Sampling(temperature=temperature, seed=sampling.seed)
         chain = build_chain(own, self.target)
-        gate = Gate(variant.rule, sampled=own.draw == "apart")
-        room = min(self.max_tokens, self.n_ctx - len(prompt))
-        run = Run(seq, list(prompt), gate, room, 0 if chain is None else address(chain.sampler))
-        run.draft_max, run.rows, run.coupling = variant.draft_max, [], own.coupling
-        run.drafting = variant.drafting if variant.draft_max else "nothing"
+        asked = AnswerOptions(
+            own,
+            Speculation(verification=variant.rule, draft_max=variant.draft_max),
+            min(self.max_tokens, self.n_ctx - len(prompt)),
+            keep_rows=True,
+            drafting=variant.drafting if variant.draft_max else "nothing",
+        )
+        run = asked.run(prompt, chain)
+        run.seq = seq
         rng = random.Random(f"{sampling.seed} {variant.name}")  # noqa: S311 - reproducible, not secret
         return _Answer(variant, run, own, chain, rng)
 

@@ -321,7 +321,7 @@ class Metrics:
             "running": ("Answers that run.", lambda: batch.load[0]),
             "waiting": ("Answers that wait for a sequence.", lambda: batch.load[1]),
             "sequences": ("Answers that may run at once.", lambda: batch.parallel),
-            "speed_against_plain": (
+            "times_plain": (
                 "Times as fast as without drafts by the measured cost curve; 0 where nothing was drafted.",
                 lambda: batch.speed,
             ),

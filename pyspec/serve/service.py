@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import codecs
+import dataclasses
 import logging
 import random
 import threading
@@ -30,13 +31,14 @@ from pyspec.batch.legacy import as_function_call
 from pyspec.batch.records import CHAT, failed
 from pyspec.errors import AnswerFailed, Cancelled, EngineError, OptionError, TooManyRequests
 from pyspec.noise import derive_seed
+from pyspec.options import Speculation
 from pyspec.rules import Margin, Strict
 from pyspec.sampling import check_grammar
 from pyspec.text.parser import joined
 from pyspec.text.tokenizer import piece_reader
 
 if TYPE_CHECKING:
-    from pyspec.batch.jobs import Job, Likely
+    from pyspec.batch.jobs import Job, TokenLogprobs
     from pyspec.batch.records import Record, Result
     from pyspec.batch.run import Batch
     from pyspec.text.parts import AnswerPart
@@ -189,8 +191,8 @@ class Service:
     def _checked(self, body: Any, name: str) -> list[Job]:
         """Jobs whose grammar is known to be usable. Raises InputError."""
         jobs = self._jobs(body, name)
-        if jobs[0].grammar is not None:
-            check_grammar(jobs[0].grammar, self.batch.target)
+        if jobs[0].options.grammar is not None:
+            check_grammar(jobs[0].options.grammar, self.batch.target)
         return jobs
 
     def _jobs(self, body: Any, name: str) -> list[Job]:
@@ -205,8 +207,13 @@ class Service:
         asked = replace(record, seed=derive_seed(seed, i) if i else seed, id=f"{record.id}-{i}")
         job = self.batch.jobs.job(next(self._count), asked)
         job.alternatives = body.alternatives
+        if body.alternatives is not None:
+            job.options = dataclasses.replace(job.options, keep_rows=True)
         if body.speculation is not None:
-            _speculate(job, body.speculation)
+            own = job.options.speculation
+            job.options = dataclasses.replace(
+                job.options, speculation=_speculation(body.speculation, own)
+            )
         return job
 
 
@@ -218,14 +225,16 @@ def _choices(body: bodies.Body) -> int:
     return n
 
 
-def _speculate(job: Job, asked: bodies.SpeculationBody) -> None:
-    """Put the job under what its request asks for. Raises OptionError."""
-    if asked.enabled is False:
-        job.draft_max = 0
+def _speculation(asked: bodies.SpeculationBody, own: Speculation) -> Speculation:
+    """What a request asks for, `own` where it does not say. Raises OptionError."""
     names = ("theta", "gap", "budget")
     given = {name: getattr(asked, name) for name in names if getattr(asked, name) is not None}
-    if asked.verify is not None and job.grammar is None and not job.sampling.shaped:
-        job.rule = Strict() if asked.verify == "strict" else Margin(**given)
+    rule = own.verification
+    if asked.verify is not None:
+        rule = Strict() if asked.verify == "strict" else Margin(**given)
+    return dataclasses.replace(
+        own, enabled=asked.enabled is not False, verification=rule, draft_max=asked.draft_max
+    )
 
 
 # -- what answers become -----------------------------------------------------------------------------------------------
@@ -300,7 +309,7 @@ class Choice:
         self.result: Any = None  # the `Result`, at the end
         self.block: dict[str, Any] = {}
         self._parts: list[AnswerPart] = []
-        self._likely: list[tuple[Token, Likely]] = []
+        self._likely: list[tuple[Token, TokenLogprobs]] = []
         self._details: list[dict[str, Any]] = []
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._first = 0.0

@@ -7,7 +7,7 @@ import tiny
 from answers import GREEDY, Scripted, ask
 
 from pyspec.batch import Settings
-from pyspec.batch.jobs import Answering
+from pyspec.batch.jobs import ActiveJob
 from pyspec.batch.output import public
 from pyspec.batch.records import Record, Result
 from pyspec.engine.handle import Engine
@@ -283,14 +283,14 @@ def test_end_token_ends_the_answer(open_batch, tiny_folder, reference):
 
 def test_start_that_fails_is_its_records_fault(open_batch, reference, monkeypatch):
     """Whatever llama.cpp says to one record's text or sampler, the others are answered, and no sequence is lost."""
-    begin = Answering.begin
+    begin = ActiveJob.begin
 
     def fail(job, target):
         if job.index == 3:
             raise EngineError("no memory for a sampler")
         return begin(job, target)
 
-    monkeypatch.setattr(Answering, "begin", fail)
+    monkeypatch.setattr(ActiveJob, "begin", fail)
     batch = open_batch(parallel=2)
     found = {r.index: r for r in batch.run(WORDS)}
     assert found[3].error.type == "EngineError"

@@ -11,7 +11,7 @@ import tiny
 
 from pyspec.batch import Record, Settings
 from pyspec.batch.bodies import read_body, records_of
-from pyspec.batch.jobs import JobMaker
+from pyspec.batch.maker import JobMaker
 from pyspec.errors import ContextOverflow, InputError, TemplateError
 from pyspec.serve.app import status_of
 from pyspec.target import TargetLlama

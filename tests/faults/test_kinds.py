@@ -11,7 +11,7 @@ import tiny_positions
 from faults.cases import load
 from store.make_gguf import BOOL, STR, tiny_llama
 
-from pyspec.batch.jobs import Settings
+from pyspec.batch.maker import Settings
 from pyspec.batch.run import Batch
 from pyspec.errors import ContextOverflow, UnsupportedModel
 from pyspec.store.kinds import _PURPOSE

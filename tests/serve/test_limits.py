@@ -177,7 +177,7 @@ def test_metrics_tell_what_was_done(serve):
     for name in ("drafted", "verified", "accepted", "relaxed"):
         assert found[f"pyspec_{name}_tokens_total"] == told["speculation"][name]
     assert found["pyspec_sequences"] == 4
-    assert "pyspec_speed_against_plain" in found
+    assert "pyspec_times_plain" in found
 
 
 def test_failing_decode_is_its_own_requests_fault(serve, monkeypatch):

@@ -17,7 +17,7 @@ import tiny
 from pyspec import llm_plugin
 from pyspec.batch import Record, Settings
 from pyspec.batch.bodies import read_body, records_of
-from pyspec.batch.jobs import JobMaker
+from pyspec.batch.maker import JobMaker
 from pyspec.chat.conversation import Conversation, Exchange, LlamaChat, Reply
 from pyspec.target import TargetLlama
 from pyspec.text.template import ChatTemplate

@@ -62,7 +62,7 @@ class Live {
     if (block.verified) {
       $("accepted").textContent = `${block.accepted} of ${block.verified}`;
     }
-    const against = block.speed_against_plain;
+    const against = block.times_plain;
     $("against").textContent = against ? `${against.toFixed(2)}x` : "–";
   }
 }

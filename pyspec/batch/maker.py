@@ -1,0 +1,140 @@
+"""What one record becomes: a job with its prompt as tokens, its sampler and limits."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
+
+from pyspec.batch.jobs import Job
+from pyspec.batch.records import COMPLETION, SAMPLER_FIELDS, Record, Result, failed
+from pyspec.errors import ContextOverflow, InputError, OptionError
+from pyspec.limits import check_ranges
+from pyspec.noise import derive_seed
+from pyspec.options import AnswerOptions, Speculation
+from pyspec.rules import Strict, Verification
+from pyspec.sampling import Constraint, Sampling
+from pyspec.text.answer import Speech
+from pyspec.text.stream import check_stops
+from pyspec.text.template import ChatTemplate
+
+_TELLING = ("system", "developer")
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What holds for records that say nothing else.
+
+    max_tokens: of an answer. raw: prompts go to the model without a chat template. timeout: seconds that an answer may
+    take from when its prompt begins to be read. sampling.seed is the batch's: each record's own is drawn from it and
+    the record's id, so neither order nor neighbours matter.
+    """
+
+    sampling: Sampling = field(default_factory=lambda: Sampling(temperature=0.0, seed=0))
+    rule: Verification = field(default_factory=Strict)
+    max_tokens: int = 512
+    system: str | None = None
+    stop: tuple[str, ...] = ()
+    raw: bool = False
+    timeout: float | None = None
+
+    def __post_init__(self) -> None:
+        check_ranges({"timeout": self.timeout})
+        check_stops(self.stop)
+
+
+class JobMaker:
+    """Makes jobs for one target. n_ctx: positions a sequence may use."""
+
+    def __init__(self, target: Any, settings: Settings, n_ctx: int) -> None:
+        self._target = target
+        self._settings = settings
+        self._n_ctx = n_ctx
+        self._template = ChatTemplate.of(target)
+        self._template.limit(n_ctx)
+        self._speech = Speech.of(target)
+
+    def make(self, index: int, record: Record) -> Job | Result:
+        """A job, or the result of a record that has an error or does not fit."""
+        if record.error is not None:
+            return failed(index, record, record.error)
+        try:
+            return self.job(index, record)
+        except Exception as error:  # noqa: BLE001 - whatever is wrong with one record, the others go on
+            return failed(index, record, error)
+
+    def job(self, index: int, record: Record) -> Job:
+        """A job. Raises InputError, OptionError or ContextOverflow."""
+        record.check()
+        tokens = self._tokens(record)
+        if len(tokens) > self._n_ctx:
+            raise ContextOverflow(self._n_ctx, len(tokens))
+        settings = self._settings
+        wanted = settings.max_tokens if record.max_tokens is None else record.max_tokens
+        functions = {tool["name"]: tool.get("parameters") for tool in record.tools or ()}
+        is_chat = self._is_chat(record)
+        stop = settings.stop if record.stop is None else tuple(record.stop)
+        reader = partial(self._speech.plain_reader, stop)
+        shape: tuple[str, str | None] | None = None
+        if record.grammar is not None:
+            shape = record.grammar, None
+        if is_chat:
+            stop = (*stop, *self._template.stop)
+            reader = partial(self._speech.reader, tokens, stop, functions=functions, name=record.id)
+            shape = self._speech.shape(
+                tokens, record.grammar, functions, record.tool_choice, record.parallel
+            )
+        grammar = None if shape is None else Constraint(*shape)
+        return Job(
+            index,
+            record,
+            tokens,
+            AnswerOptions(
+                self._sampling(record),
+                Speculation(verification=settings.rule),
+                wanted,
+                grammar=grammar,
+            ),
+            reader,
+            min(len(tokens) + wanted, self._n_ctx),
+            timeout=settings.timeout,
+        )
+
+    def _is_chat(self, record: Record) -> bool:
+        """Whether the prompt is made by the chat template; without one, a prompt by itself is a text to go on with."""
+        if record.messages is not None or record.form == COMPLETION:
+            return record.messages is not None
+        alone = self._template.is_plain and self._system(record) is None
+        return record.tokens is None and not (self._settings.raw or alone)
+
+    def _sampling(self, record: Record) -> Sampling:
+        base = self._settings.sampling
+        own = {name: getattr(record, name) for name in SAMPLER_FIELDS}
+        own = {name: value for name, value in own.items() if value is not None}
+        for token in own.get("logit_bias", ()):
+            if not 0 <= token < self._target.n_vocab():
+                raise OptionError(f"logit_bias names token {token}", "there is no such token")
+        # of one's own by the record's id, so that neither order nor neighbours matter
+        seed = derive_seed(base.seed, record.id) if record.seed is None else record.seed
+        return replace(base, seed=seed, **own).seeded()
+
+    def _tokens(self, record: Record) -> list[int]:
+        if record.tokens is not None:
+            if not all(0 <= token < self._target.n_vocab() for token in record.tokens):
+                raise InputError("the prompt names tokens that do not exist")
+            return list(record.tokens)
+        if record.messages is None and not self._is_chat(record):
+            return self._template.bare(record.prompt or "")
+        turns = record.messages
+        if turns is None:
+            turns = [{"role": "user", "content": record.prompt or ""}]
+        system = self._system(record)
+        if system is not None and not any(turn.get("role") in _TELLING for turn in turns):
+            turns = [{"role": "system", "content": system}, *turns]
+        if len(turns) > self._n_ctx:  # a turn is a token at least
+            raise ContextOverflow(self._n_ctx, len(turns), counted=False)
+        tools = [{"type": "function", "function": function} for function in record.tools or ()]
+        return self._template.prompt(turns, tools=tools, arguments=record.chat_template_kwargs)
+
+    def _system(self, record: Record) -> str | None:
+        return self._settings.system if record.system is None else record.system
