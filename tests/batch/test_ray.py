@@ -10,7 +10,7 @@ import pytest
 
 ray = pytest.importorskip("ray", reason="the extra [ray] is not installed")
 
-from pyspec.batch.jobs import Settings  # noqa: E402
+from pyspec.batch.maker import Settings  # noqa: E402
 from pyspec.batch.ray import RayBatch, answer, block_size, largest_share  # noqa: E402
 from pyspec.batch.records import Record  # noqa: E402
 
