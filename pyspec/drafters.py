@@ -197,7 +197,7 @@ _CONTEXT = 2
 
 
 @dataclass
-class Said:
+class DraftedText:
     """What the draft said: bytes and probability of each of its tokens."""
 
     pieces: list[bytes]
@@ -271,9 +271,9 @@ class TranslatedDrafter(Drafter):
         tail = b"".join(map(self._piece, self._ids[cut:])) + new
         self._ids[cut:] = _without_space(self._own(tail), tail, self._piece)
 
-    def _say(self, limit: int) -> Said:
+    def _say(self, limit: int) -> DraftedText:
         """What the draft says next: greedy tokens while it is sure, at most `limit`."""
-        llm, said, sure = self._llm, Said([], []), 1.0
+        llm, said, sure = self._llm, DraftedText([], []), 1.0
         held = llm.input_ids[: llm.n_tokens].tolist()
         llm.n_tokens = min(common_prefix(held, self._ids), len(self._ids) - 1)
         llm.eval(self._ids[llm.n_tokens :])
@@ -344,7 +344,7 @@ def _saying(ids: list[int], text: bytes, piece: Piece) -> list[int]:
     return ids
 
 
-def spread(said: Said, sizes: Sequence[int]) -> list[float]:
+def spread(said: DraftedText, sizes: Sequence[int]) -> list[float]:
     """Probability of the target's tokens, `sizes` bytes each, from those of the draft's.
 
     Each of the draft's tokens counts for the one in which it begins; a token in which none begins is sure.

@@ -16,10 +16,10 @@ from llama_cpp.llama_speculative import LlamaPromptLookupDecoding
 
 from pyspec.drafters import (
     SHORTEST_MATCH,
+    DraftedText,
     Drafter,
     ForeignDrafter,
     LookupDrafter,
-    Said,
     SuffixIndex,
     spread,
     translate,
@@ -244,7 +244,7 @@ def test_a_text_that_cannot_be_said_is_cut() -> None:
 
 def test_probabilities_follow_the_text() -> None:
     """Each of the draft's tokens counts where it begins; what it spans is sure."""
-    said = Said([b"the", b" w", b"orld"], [0.5, 0.8, 0.5])
+    said = DraftedText([b"the", b" w", b"orld"], [0.5, 0.8, 0.5])
     p = spread(said, [2, 1, 6])
     assert p == pytest.approx([0.5, 1.0, 0.4])
 
@@ -257,7 +257,7 @@ def test_no_probability_is_lost(p: list[float], data: st.DataObject) -> None:
     cuts = sorted(data.draw(st.sets(st.integers(1, total - 1)))) if total > 1 else []
     sizes = [b - a for a, b in zip([0, *cuts], [*cuts, total], strict=True)]
     product = 1.0
-    for x in spread(Said(pieces, p), sizes):
+    for x in spread(DraftedText(pieces, p), sizes):
         product *= x
     wanted = 1.0
     for x in p:

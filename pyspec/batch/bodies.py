@@ -12,7 +12,7 @@ import msgspec
 from llama_cpp.llama_grammar import JSON_GBNF
 
 from pyspec.batch.legacy import as_tool_choice, as_tools, with_tool_calls
-from pyspec.batch.records import CHAT, COMPLETION, MOST_TOKENS, Record, Wanted
+from pyspec.batch.records import CHAT, COMPLETION, MOST_TOKENS, Record, RequestFields
 from pyspec.errors import InputError
 from pyspec.sampling import LEAST_P, schema_grammar
 
@@ -38,7 +38,7 @@ class SpeculationBody(msgspec.Struct):
     tokens: bool = False
 
 
-class Body(Wanted, kw_only=True):
+class Body(RequestFields, kw_only=True):
     """What both kinds of request share; names and meanings are OpenAI's, top_k, min_p, grammar llama.cpp's."""
 
     model: str | None = None
@@ -59,7 +59,7 @@ class Body(Wanted, kw_only=True):
         stop = [self.stop] if isinstance(self.stop, str) else self.stop
         # a negative seed means any, as clients that know llama.cpp send
         seed = None if self.seed is None or self.seed < 0 else self.seed & 0xFFFFFFFF
-        wanted = {key: getattr(self, key) for key in Wanted.__struct_fields__}
+        wanted = {key: getattr(self, key) for key in RequestFields.__struct_fields__}
         if self.top_p == 0:  # the likeliest token alone
             wanted["top_p"] = LEAST_P
         wanted["max_tokens"] = _as_many(self.max_tokens)

@@ -19,7 +19,7 @@ _CELLS_A_TOKEN = 64
 # a stream is copied whole: so many cells take about the time of reading one token of a small model
 
 
-class Kept:
+class KeptTexts:
     """Which texts free sequences still hold, those freed longest ago first.
 
     each: cells of a stream, 0 in a pool, where a copy costs nothing.

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, BinaryIO, Literal, NamedTuple
 import msgspec
 
 from pyspec.batch.bodies import read_body, records_of
-from pyspec.batch.records import CHAT, Asked, Failure, Record, unique
+from pyspec.batch.records import CHAT, Failure, Record, RecordFields, unique
 from pyspec.errors import InputEncoding, InputError, InputTooLong
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ Per = Literal["line", "file", "paragraph"]
 _BOM = b"\xef\xbb\xbf"
 
 
-class _JsonLine(Asked):
+class _JsonLine(RecordFields):
     """A line of JSON; fields that are not named here are ignored. custom_id, url, body: OpenAI's batch format."""
 
     id: str | int | None = None
@@ -194,7 +194,7 @@ def _from_json(text: str, at: Record, reading: Reading) -> Record:
 
 
 def _own(line: _JsonLine) -> Record:
-    asked = {key: getattr(line, key) for key in Asked.__struct_fields__}
+    asked = {key: getattr(line, key) for key in RecordFields.__struct_fields__}
     stop = [line.stop] if isinstance(line.stop, str) else line.stop
     return Record(id="" if line.id is None else str(line.id), stop=stop, **asked)
 

@@ -39,7 +39,7 @@ class Failure(msgspec.Struct, frozen=True):
         return cls("InputError", f"the record cannot be used: {type(error).__name__}: {error}")
 
 
-class Wanted(msgspec.Struct, kw_only=True):
+class RequestFields(msgspec.Struct, kw_only=True):
     """What a record, a line of JSON or a request may say of its answer; None leaves the batch's own setting.
 
     grammar: GBNF that the answer has to follow. logit_bias: added to logits, by token id.
@@ -58,11 +58,11 @@ class Wanted(msgspec.Struct, kw_only=True):
     logit_bias: dict[int, float] | None = None
 
 
-SAMPLER_FIELDS = Wanted.__struct_fields__[3:]
+SAMPLER_FIELDS = RequestFields.__struct_fields__[3:]
 """Fields of a record that go into its sampler under the same names."""
 
 
-class Asked(Wanted, kw_only=True):
+class RecordFields(RequestFields, kw_only=True):
     """What a record and a line of JSON may bring. chat_template_kwargs: variables of the chat template."""
 
     prompt: str | None = None
@@ -71,7 +71,7 @@ class Asked(Wanted, kw_only=True):
     chat_template_kwargs: dict[str, Any] | None = None
 
 
-class Record(Asked, kw_only=True):
+class Record(RecordFields, kw_only=True):
     """One prompt and what it asks for.
 
     One of `prompt`, `messages` and `tokens`, a prompt as ids. source: the input's name; line: where in it,
@@ -121,7 +121,7 @@ _RANGES: dict[str, tuple[float, float]] = {
     "temperature": (0, 1e9),
     "seed": (0, 2**32 - 1),
 }
-_ASKED = (*Asked.__struct_fields__, "tokens", "stop", "tools", "tool_choice", "parallel")
+_ASKED = (*RecordFields.__struct_fields__, "tokens", "stop", "tools", "tool_choice", "parallel")
 
 
 class Usage(msgspec.Struct, frozen=True):

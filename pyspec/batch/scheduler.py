@@ -23,7 +23,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING
 
 from pyspec.batch.jobs import ActiveJob, Delta
-from pyspec.batch.kept import Kept, longest_common
+from pyspec.batch.kept import KeptTexts, longest_common
 from pyspec.batch.queue import JobQueue
 from pyspec.batch.records import failed
 from pyspec.batch.rows import EXACT_CHUNK, read_one, read_piece, share_rows
@@ -74,7 +74,7 @@ class Scheduler:
         self._engine, self._loop = contexts.engine, contexts.loop
         self.waiting = JobQueue(window, contexts.n_slots, in_order=interactive)
         self.active: dict[int, ActiveJob] = {}
-        self.kept = Kept(self._engine, contexts.n_slots, contexts.layout.each)
+        self.kept = KeptTexts(self._engine, contexts.n_slots, contexts.layout.each)
         self._keep_texts, self._exact, self._total = interactive, exact, total
         self._pad = [max(contexts.target.token_bos(), 0)]
         self._layout, self._streams = contexts.layout, contexts.layout.each > 0

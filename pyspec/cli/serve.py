@@ -24,7 +24,7 @@ from pyspec.cli.options import (
 from pyspec.errors import OptionError
 
 if TYPE_CHECKING:
-    from pyspec.serve.service import Serving
+    from pyspec.serve.service import ServerSettings
 
 _BACKLOG = 512
 EXAMPLES = [
@@ -77,12 +77,12 @@ class ServerOptions:
         except ValueError:
             return False
 
-    def serving(self, batch: Batch, file: str) -> Serving:
+    def serving(self, batch: Batch, file: str) -> ServerSettings:
         """What the server says of itself, and its limits; file: the model's name where no other is given."""
-        from pyspec.serve.service import Serving  # noqa: PLC0415 - takes time that --help need not
+        from pyspec.serve.service import ServerSettings  # noqa: PLC0415 - takes time that --help need not
 
         facts = batch.facts
-        return Serving(
+        return ServerSettings(
             model=self.alias or file,
             api_key=self.api_key,
             queue=self.queue,
@@ -149,7 +149,7 @@ def serve(
         uvicorn.Server(config).run(sockets=[listener])
 
 
-def _announce(server: ServerOptions, serving: Serving, parallel: int, port: int) -> None:
+def _announce(server: ServerOptions, serving: ServerSettings, parallel: int, port: int) -> None:
     """Say where the server is reached, and by whom if by anyone."""
     shown = f"[{server.host}]" if ":" in server.host else server.host
     tell(

@@ -44,8 +44,6 @@ class Session:
         self._closed = False
         self._turn = 0  # counts answers: one that was suspended while another began must not go on with the other's text
         self._in_flight = False
-        self.cancelling = False
-        """Whether the answer in flight is to end soon."""
         self.tokens: list[int] = []
         self.report: Report | None = None
 
@@ -80,7 +78,7 @@ class Session:
             yield Step((), "cancelled")
         finally:
             if turn == self._turn:
-                self._in_flight = self.cancelling = False
+                self._in_flight = False
                 self.engine.cancel(raised=False)
                 self.report = Report(
                     run.tally,
@@ -117,7 +115,7 @@ class Session:
         with self._alone(self._turn):
             kept = self.engine.set_tokens(0, run.tokens, held)
             self.engine.cancel(raised=False)
-            self._in_flight, self.cancelling = True, False
+            self._in_flight = True
             self._turn += 1
             self.tokens, self.report = run.tokens, None
             return kept
@@ -151,7 +149,6 @@ class Session:
     def cancel(self) -> None:
         """End the answer in flight soon; safe from any thread and from a signal handler. Without one, nothing happens."""
         if self._in_flight:
-            self.cancelling = True
             self.engine.cancel()
 
     def close(self) -> None:

@@ -31,7 +31,7 @@ from pyspec.errors import (
     TooManyRequests,
 )
 from pyspec.serve.guard import HostCheck
-from pyspec.serve.service import Choice, PendingRequest, Service, Serving
+from pyspec.serve.service import Choice, PendingRequest, ServerSettings, Service
 
 if TYPE_CHECKING:
     from starlette.types import Message, Receive, Scope, Send
@@ -53,7 +53,7 @@ _PAGE_HEADERS = {
 }
 
 
-def make_app(batch: Batch, serving: Serving) -> Starlette:
+def make_app(batch: Batch, serving: ServerSettings) -> Starlette:
     """The application over a `Batch` made with `interactive=True`; it owns the batch's thread, not the batch."""
     told = Metrics(batch)
     server = Service(batch, serving, told.answered)
@@ -100,12 +100,12 @@ def make_app(batch: Batch, serving: Serving) -> Starlette:
     )
 
 
-def _model_entry(serving: Serving, batch: Batch) -> dict[str, Any]:
+def _model_entry(serving: ServerSettings, batch: Batch) -> dict[str, Any]:
     about = {"id": serving.model, "object": "model", "created": 0, "owned_by": "pyspec"}
     return {**about, "meta": batch.facts}
 
 
-def _middleware(serving: Serving) -> list[Middleware]:
+def _middleware(serving: ServerSettings) -> list[Middleware]:
     stack = []
     if serving.hosts is not None:
         stack.append(Middleware(HostCheck, names=serving.hosts))
@@ -147,7 +147,7 @@ async def _body(request: Request, most: int) -> bytes:
         raise HTTPException(408, f"the body did not come in {_BODY_S:.0f} s") from None
 
 
-def _authorised(serving: Serving, request: Request) -> None:
+def _authorised(serving: ServerSettings, request: Request) -> None:
     if serving.api_key is None:
         return
     given = request.headers.get("authorization", "").removeprefix("Bearer ")

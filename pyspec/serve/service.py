@@ -2,7 +2,7 @@
 
 HTTP runs in an asyncio loop, llama.cpp in one thread. What a round brought wakes the loop once, whoever it is for; an
 answer waits in its request until its reader takes it, so a slow reader holds up nobody. What waits is bounded by the answers'
-length, and their number by `Serving.queue`.
+length, and their number by `ServerSettings.queue`.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ MOST_HEAVY = 32
 
 
 @dataclass(frozen=True)
-class Serving:
+class ServerSettings:
     """How the server behaves.
 
     queue: answers that may wait beyond those that run; more are refused with 429. max_body: bytes of a request.
@@ -80,7 +80,7 @@ class Serving:
 class Service:
     """Understands requests, and runs a `Batch` for them in a thread of its own. answered: hears of the end of each answer."""
 
-    def __init__(self, batch: Batch, serving: Serving, answered: Answered) -> None:
+    def __init__(self, batch: Batch, serving: ServerSettings, answered: Answered) -> None:
         self.batch, self.serving, self.answered = batch, serving, answered
         self.piece = piece_reader(batch.vocab)
         self._most = batch.parallel + serving.queue

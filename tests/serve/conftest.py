@@ -59,7 +59,7 @@ def serve(tiny_ascii):
 
     send_buffer: bytes that the kernel takes from the server before a reader has to read; 0 for as many as it likes.
     """
-    from pyspec.serve.service import Serving
+    from pyspec.serve.service import ServerSettings
 
     running = []
 
@@ -73,7 +73,7 @@ def serve(tiny_ascii):
         threads |= {"flash_attn": False, "type_k": 0, "type_v": 0}
         options = {"settings": settings, **defaults, **threads, **options}
         batch = Batch(str(path or tiny_ascii), interactive=True, **options)
-        serving = Serving(
+        serving = ServerSettings(
             "tiny",
             api_key=key,
             queue=queue,
