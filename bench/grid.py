@@ -43,8 +43,9 @@ from pyspec.measure.simulate import (
 )
 from pyspec.measure.tasks import grouped
 from pyspec.policy.acceptance import Learned
-from pyspec.policy.cost import SHAPES, CostCurve
+from pyspec.policy.cost import CostCurve
 from pyspec.policy.goodput import GoodputPolicy
+from pyspec.policy.shapes import SHAPES
 from pyspec.policy.stopping import best_length, survivals
 from pyspec.policy.switch import UseSwitch
 from pyspec.policy.types import LONGEST, TABLE_BINS, table_bin

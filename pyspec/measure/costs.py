@@ -19,8 +19,8 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from pyspec.engine.handle import MAX_DRAFT, Engine, Role
-from pyspec.engine.session import PREFILL_CHUNK
+from pyspec.engine.handle import MAX_DRAFT, Engine
+from pyspec.engine.timing import ready, verify_ms
 from pyspec.llama import SpeculativeLlama
 from pyspec.measure.simulate import Costs, Times
 from pyspec.measure.tasks import Report, load_questions
@@ -110,25 +110,6 @@ def _spread(seen: dict[int, dict[int, list[float]]]) -> float:
     all_times = [times for by_rows in seen.values() for times in by_rows.values()]
     quarters = [np.percentile(times, (25, 50, 75)) for times in all_times]
     return max(float((high - low) / middle) for low, middle, high in quarters)
-
-
-def ready(
-    engine: Engine, text: Sequence[int], depth: int, *also: Role, chunk: int = PREFILL_CHUNK
-) -> None:
-    """Make the first `depth` tokens the text, and have the target and whoever else read all but the last of them."""
-    engine.set_tokens(0, text[:depth])
-    for role in (Role.TARGET, *also):
-        while engine.held(role, 0) < depth - 1:
-            engine.prefill(role, 0, depth - 1, chunk)
-
-
-def verify_ms(engine: Engine, text: Sequence[int], depth: int, n: int) -> float:
-    """Milliseconds of one verify of n rows behind the first `depth` tokens of a text."""
-    ready(engine, text, depth)
-    engine.put_draft(0, text[depth : depth + n - 1])
-    start = perf_counter()
-    engine.verify([(0, 0, n - 1)])
-    return 1e3 * (perf_counter() - start)
 
 
 def _target(

@@ -81,7 +81,8 @@ class Answer(msgspec.Struct):
     """One answer: how long it and its prompt are, and what the draft model and lookup propose, by position.
 
     window: how far back a draft that reads the target's states begins to read, 0 for one that does not: the former reads
-    accepted tokens once more, the latter keeps what it drafted beyond them.
+    accepted tokens once more, the latter keeps what it drafted beyond them. asked: the most tokens that were asked for, which is
+    all that a policy may know of the length; 0 where it knows the length.
     """
 
     length: int
@@ -89,6 +90,7 @@ class Answer(msgspec.Struct):
     models: dict[int, Chain]
     lookups: dict[int, Chain]
     window: int = 0
+    asked: int = 0
 
     def unread(self, behind: int) -> int:
         """Of so many tokens that the draft model's KV lacks, those that it reads."""
@@ -208,7 +210,7 @@ class Position:
     @property
     def place(self) -> Place:
         """Where it stands, as the loop gives it to a policy."""
-        left = self.text.length - self.t
+        left = max(self.text.length, self.text.asked) - self.t
         depth, rereads = self.text.prompt + self.t, self.text.window > 0
         return Place(0, self.room, self.lag, left, depth, self.companion_lag, rereads)
 

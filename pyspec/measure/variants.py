@@ -32,8 +32,9 @@ from pyspec.batch.contexts import Contexts, Layout, Models, padded
 from pyspec.engine.handle import Role
 from pyspec.engine.parts import choose_parts, states_of
 from pyspec.engine.runs import Run
+from pyspec.engine.timing import ready
 from pyspec.errors import MeasureError, OptionError
-from pyspec.measure.costs import nats_of, ready
+from pyspec.measure.costs import nats_of
 from pyspec.measure.records import RunLog, RunRecord, TimedAnswer, describe
 from pyspec.measure.tasks import Mode, Options, Question, Report, check, each_once, parse_mode
 from pyspec.options import AnswerOptions, Speculation

@@ -22,6 +22,7 @@ import numpy as np
 
 from pyspec.errors import OptionError
 from pyspec.policy.busy import SENTENCE, TIMES, Busy
+from pyspec.policy.shapes import DEFAULT_SHAPE, SHAPES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -32,8 +33,9 @@ log = logging.getLogger("pyspec")
 
 N_MAX = 64
 _OWN = 16  # counts up to here are learned one by one, beyond in steps of a quarter of an octave
-_HOPE = 0.6  # share of k assumed of counts never seen: too high a guess would never be tried
-_SURE = 3  # observations from which on a count says how fast the machine is
+_HOPE = 0.75  # share of k assumed of counts never seen: too high a guess would never be tried
+_STEP = 0.6  # of those between counts that were seen: a step that the kernels have there is found by one look
+SURE = 3  # observations from which on a count says how fast the machine is
 _REBUILD = 16  # observations between two rebuilds of a table
 _STALL = 2.5  # times the expected time: the machine did something else
 _SLOW = 3  # so many in a row, and it is slow indeed
@@ -42,21 +44,6 @@ _DRIFT = 0.1  # relative change of the target's speed that is taken for the mach
 _DEPTH_STEP = 256  # context depths closer than this share a table
 _FAR_DEPTH = 4096  # where a prior with depth has its second curve; linear between and beyond
 
-SHAPES: Mapping[str, Mapping[int, float]] = {
-    # Times the cost of one row. CPU: measured on two AVX-512 cores with a 135M model, flash attention on, 64 positions of context
-    # (Q4_0, Q8_0: off, another machine). GPU: published measurements of llama.cpp (34B Q8_0 on CUDA, op level on Metal).
-    "Q4_1": {1: 1, 2: 1.78, 3: 2.17, 4: 2.65, 5: 3.30, 6: 3.77, 8: 4.25, 12: 6.17, 16: 7.75},
-    "Q4_0": {1: 1, 2: 1.53, 3: 1.95, 4: 2.24, 5: 2.92, 6: 3.35, 8: 3.60, 12: 4.99, 16: 5.11},
-    "Q8_0": {1: 1, 2: 2.02, 3: 2.46, 4: 2.68, 5: 3.28, 6: 3.60, 8: 3.88, 12: 5.41, 16: 6.53},
-    "Q4_K_M": {1: 1, 2: 1.44, 3: 1.68, 4: 1.96, 5: 2.63, 6: 2.85, 8: 3.04, 12: 4.00, 16: 4.94},
-    "BF16": {1: 1, 2: 1.68, 3: 1.89, 4: 2.12, 5: 2.21, 6: 2.32, 8: 2.61, 12: 3.12, 16: 3.67},
-    "cuda": {1: 1, 8: 1.74, 9: 3.89, 16: 4.1, 64: 5.0},
-    # A draft that reads states, in steps of its own: of the drafts on the pages of the default target in three types; 64 rows as
-    # a prompt is read.
-    "head": {1: 1, 2: 2.2, 4: 3.6, 8: 4.9, 16: 8.0, 64: 24.0},
-    "metal": {1: 1, 2: 1.3, 4: 1.7, 8: 2.5, 9: 3.2, 16: 3.8, 64: 8.0},
-}
-DEFAULT_SHAPE = "Q4_K_M"
 _HEAD_MORE = (
     0.03  # of a row of the target, what a step of a head takes beyond its share of the bytes
 )
@@ -125,6 +112,7 @@ class RowTimes:
         """The target's `scale` when this model was last timed."""
         self._k: dict[int, float] = {}
         self._count: dict[int, int] = {}
+        self._begun: dict[int, int] = {}
         self._doubted: set[int] = set()
         self._slow = self._waiting = 0
         self.ratio = 0.0
@@ -186,7 +174,7 @@ class RowTimes:
             return
         self._slow = 0
         count = self._count[key] = self._count.get(key, 8 if self.measured else 0) + 1
-        if rows == 1 or count > _SURE:
+        if rows == 1 or count > SURE:
             weight = max(0.1, 1.0 / count) if rows == 1 else 0.05
             self.scale *= 1.0 + weight * (ms / (self.scale * expected) - 1.0)
         if rows > 1:
@@ -194,19 +182,23 @@ class RowTimes:
             # the first time seen replaces what was assumed: a rest of it would be taken for the machine's speed
             self._k[key] = max(0.0, k + max(0.1, 1.0 / count) * (found - k))
         self._waiting += 1
-        if self._table and (count <= _SURE or self._waiting >= _REBUILD):
+        if self._table and (count <= SURE or self._waiting >= _REBUILD):
             self._build(len(self._table) - 1)
 
     def seen(self) -> dict[int, float]:
         """Times by rows, without context, of the counts that were observed often enough to say something."""
-        counts = [n for n in range(1, _OWN + 1) if self._count.get(n, 0) >= _SURE]
-        return {n: self.table(0)[n] for n in counts}
+        return {n: self.table(0)[n] for n in range(1, _OWN + 1) if self.count(n) >= SURE}
 
     def begin_with(self, times: Mapping[int, float]) -> None:
         """Take times that this machine took before for observations."""
-        for _ in range(_SURE):
+        for _ in range(SURE):
             for rows in sorted(times):
                 self.observe(rows, times[rows])
+        self._begun = dict(self._count)
+
+    def timed_here(self, rows: int) -> bool:
+        """Whether so many rows were observed since it began."""
+        return self.count(rows) > self._begun.get(_key(rows), 0)
 
     def _base(self, rows: int, depth: int) -> tuple[float, float]:
         """T0(1), and what T0(rows) adds to it in units of T0(1)."""
@@ -252,7 +244,7 @@ class RowTimes:
             return known
         if key > max(self._k, default=1):
             return known * self.hope
-        return min(known, self.hope) if key <= _OWN else known
+        return min(known, _STEP) if key <= _OWN else known
 
     def _build(self, rows: int) -> None:
         self._waiting = 0

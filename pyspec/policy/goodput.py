@@ -26,12 +26,18 @@ if TYPE_CHECKING:
     from pyspec.policy.cost import CostCurve
 
 _REFRESH = 128  # rounds between two looks at slowly moving inputs of the floors
-_USUAL = 256.0  # tokens of an answer, before one was seen
+_USUAL = 64.0  # tokens of an answer, before one was seen
+_LIKELY = (
+    32.0  # tokens that an answer is expected to go on for at least, and as many again as it has
+)
 _REST = 8  # rounds for which "no draft pays" is taken for granted: thinking it over again costs 1 % of a token of 7 ms
 _SHARE = 0.03  # of a text, what lookup's drafts may lose in it, and what a model's may
 _FIRM = 8.0  # rounds of what drafts win elsewhere that a text may lose, too, before it is taken for one that does not suit them
 _DEAR = 0.6  # of what drafts win, what a ms of a draft has to earn beside plain decoding's price
 _SAFE = 0.3  # tokens that a lookup draft is expected to lose where it is verified in any text
+_LONG_LAG = (
+    4  # tokens read before drafting, from which on the round's time beside decodes says nothing
+)
 _REREAD = 2  # accepted tokens of a round by which the price of reading them again is told
 
 
@@ -164,7 +170,8 @@ class GoodputPolicy(LengthPolicy):
                 learn(self.learned, self._pending[seq.seq], seq)
         self._weigh(outcome)
         self._pending, self._expected, self._worth = {}, 0.0, 0.0
-        if outcome.draft_steps and outcome.t_round:
+        # a round in which a draft reads a prompt touches memory for the first time
+        if outcome.draft_steps and outcome.t_round and outcome.caught_up <= _LONG_LAG * self._n_seq:
             self._aside = smoothed(self._aside, outcome.aside + 1e3 * (perf_counter() - start))
 
     def learn_plain(self, seen: PlainRounds) -> None:
@@ -245,9 +252,16 @@ class GoodputPolicy(LengthPolicy):
         if self._texts[place.seq].bearable(MODEL, self._usual) + firm < 0.0:
             return False
         draft = self.curve.draft
-        left = min(float(place.left), self._usual)
+        left = self._left(place)
         behind = self._price * (draft.time(place.lag + 1) - draft.time(1))
         return switch.on(place.seq, gain, behind, left, table.more)
+
+    def _left(self, place: Place) -> float:
+        """Tokens that a text is expected to have still: all that were asked for where those are few."""
+        emitted = self._texts[place.seq].emitted
+        if emitted + place.left <= _USUAL:
+            return float(place.left)
+        return min(float(place.left), self._usual, _LIKELY + emitted)
 
     def _score(self, places: Sequence[Place]) -> bool:
         """Whether the companion looks at this round's drafts."""

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 _MEMORY = 256.0  # rounds the mean gain looks back on
-_PRIOR_WEIGHT = 3.0  # observed rounds that an expectation counts for
+_PRIOR_WEIGHT = 8.0  # observed rounds that an expectation counts for
 _TRIAL = 6  # rounds of a trial
 _RATE = 0.004  # share of the tokens since the last trial that the next one may lose
 _CREDIT = 16.0  # tokens that one may lose at most
@@ -72,7 +72,8 @@ class UseSwitch:
         if seq in self._trial:
             return 0.0
         share = max(_SHARE_NEW, _SHARE_LEFT / (1.0 + self._texts))
-        better = gain + more * (1.0 + _FEW / max(1.0, self._texts))
+        # before the first text the prior speaks, which is of many
+        better = gain + more * (1.0 + (_FEW / self._texts if self._texts else 0.0))
         return min(promise(gain, better) * rounds, share * left)
 
     def _pace(self, gain: float) -> float:

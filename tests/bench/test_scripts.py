@@ -10,7 +10,7 @@ import pytest
 BENCH = Path(__file__).parents[2] / "bench"
 TESTED = {
     "batch", "pages", "stretch", "grid", "replay", "serve", "signals", "parity", "structured", "overhead",
-    "accepted", "everyday", "hostile", "noise", "trial", "startup", "common",  # with all the others
+    "accepted", "everyday", "firsts", "hostile", "noise", "trial", "startup", "common",  # with all the others
 }  # fmt: skip
 
 
@@ -51,7 +51,11 @@ def test_a_policy_without_one_of_its_parts_plays_otherwise(script, part: str) ->
     """What is left out is found in the policy as it is now: a part that had another name there would change nothing."""
     grid = script("grid")
     kinds = ("differ", "turn")
-    cells = [grid.Cell("BF16", a, 0.2, 0, False, (), kind) for a in (0.3, 0.7) for kind in kinds]
+    cells = [
+        grid.Cell("BF16", a, cost, 0, False, (), kind)
+        for a, cost in ((0.3, 0.1), (0.7, 0.2))
+        for kind in kinds
+    ]
     without = [grid.run(cell._replace(without=(part,))) for cell in cells]
     assert without != [grid.run(cell) for cell in cells]
 
@@ -224,3 +228,16 @@ def test_starts_are_timed_beside_other_programs_files(script, tiny_ascii: Path, 
     assert none.startswith("none   first ")
     assert files.startswith("files  first ")
     assert added.startswith("4 files add ")
+
+
+def test_first_answers_have_a_line_for_each_curve(script, capsys) -> None:
+    """A line for each file and curve; the oracle is above the informed one, and that one above any fixed length."""
+    firsts = script("firsts")
+    firsts.main(["--curve", "Q4_1,GPU", "--half", "2"])
+    rows = [row.split(" | ") for row in capsys.readouterr().out.splitlines()[2:]]
+    named = [[name.strip("| "), curve] for name, curve, *_ in rows]
+    assert named == [[f"everyday-{t}", curve] for t in ("0.8", "0") for curve in ("Q4_1", "GPU")]
+    for _, _, fixed, auto, lowest, _, informed, oracle in rows:
+        assert float(lowest) <= float(auto)
+        assert float(fixed) <= float(informed) + 0.001
+        assert float(informed) <= float(oracle.strip("| "))

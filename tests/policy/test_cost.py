@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pyspec.errors import OptionError
-from pyspec.policy.cost import N_MAX, SHAPES, CostCurve, CurveState, RowTimes, expand
+from pyspec.policy.cost import N_MAX, CostCurve, CurveState, RowTimes, expand
+from pyspec.policy.shapes import SHAPES
 from pyspec.policy.types import Outcome, SeqOutcome
 
 
@@ -93,7 +94,7 @@ def test_counts_not_tried_are_hoped_to_be_cheaper_than_assumed() -> None:
     times = RowTimes({0: expand({1: 1.0, 8: 4.0})})
     for _ in range(4):
         times.observe(1, 1.0)
-    assert 1.0 < times.table()[8] < 3.0
+    assert 1.0 < times.table()[8] < 3.5
     for _ in range(20):
         times.observe(8, 4.0)
     assert times.table()[8] == pytest.approx(4.0, rel=0.03)

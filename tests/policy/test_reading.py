@@ -7,8 +7,9 @@ import random
 import pytest
 
 from pyspec.measure.simulate import Answer, Costs, Player, Times, fixed_speed, planted
-from pyspec.policy.cost import SHAPES, CostCurve
+from pyspec.policy.cost import CostCurve
 from pyspec.policy.goodput import GoodputPolicy
+from pyspec.policy.shapes import SHAPES
 from pyspec.policy.types import Draft, Outcome, Place, SeqOutcome
 
 

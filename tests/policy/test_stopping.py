@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pyspec.policy.cost import SHAPES, expand
+from pyspec.policy.cost import expand
+from pyspec.policy.shapes import SHAPES
 from pyspec.policy.stopping import (
     allocate,
     best_length,

@@ -1,0 +1,91 @@
+"""Recorded answers, each of a process of its own: a policy that begins with what a first answer begins with, and ends with it.
+
+ROUNDS are files of `pyspec profile --rounds`; those of bench/firsts if not given: answers of SmolLM2-135M to everyday prompts, at
+temperature 0 and, as the names say, .8, whose drafts drew with the target's noise. `--curve` are names of grid.py's curves, or
+`here`: BF16 on two AMD cores. The policy knows them, or with `--fresh` begins with what is assumed of the type. `--cost` is a
+draft's step in steps of the target. `--asked` is how many tokens were asked for: all that the policy knows of an answer's length.
+`--half 1` or `2` takes every other answer: what is tuned on one is reported on the other.
+
+Acceptance begins with the prior that ships beside the head. Speeds are against plain decoding, without Python's own time. The
+informed one (see grid.py) knows what can be known of the head's tokens and drafts nothing else; the oracle knows what will be
+accepted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import mean
+
+from common import arguments
+from grid import CURVES, informed_speed
+from msgspec.structs import replace
+
+from pyspec.measure.report import table
+from pyspec.measure.simulate import (
+    Answer,
+    Costs,
+    Player,
+    Times,
+    fixed_speed,
+    load_rounds,
+    oracle_speed,
+)
+from pyspec.policy.acceptance import Learned
+from pyspec.policy.cost import CostCurve
+from pyspec.policy.goodput import GoodputPolicy
+from pyspec.policy.shapes import SHAPES
+from pyspec.profiles import read_prior
+
+ROUNDS = Path(__file__).parent / "firsts"
+HEAD_FILE = Path(__file__).parents[1] / "models" / "smollm2-eagle3.gguf"
+HERE = {1: 1.0, 2: 1.34, 3: 1.42, 4: 1.81, 5: 1.91, 6: 2.16, 7: 2.48, 8: 2.68, 9: 2.8, 12: 3.48, 16: 4.4, 64: 14.0}  # fmt: skip
+KNOWN = {**CURVES, "here": (HERE, "BF16")}
+HEAD = ("rounds", "curve", "best fixed", "auto", "lowest", "under .97", "informed", "oracle")
+
+
+def prior(name: str) -> Learned:
+    """What ships beside the head, for how these answers were drawn."""
+    found = read_prior(HEAD_FILE)
+    learned = found.restore(found.draft, "") if found else Learned()
+    return learned.under("coupled" if "0.8" in name else "greedy", relaxing=False)
+
+
+def row(name: str, answers: Sequence[Answer], curve: str, cost: float, *, fresh: bool) -> list[str]:
+    """One line of the table."""
+    points, kind = KNOWN[curve]
+    costs = Costs(Times(points, 10.0), Times(SHAPES["head"], 10.0 * cost), Times({1: 1.0}))
+
+    def policy() -> GoodputPolicy:
+        assumed = CostCurve.prior(kind, 10.0, cost / 2.0, cost / 2.0, head=True)
+        return GoodputPolicy(assumed if fresh else costs.curve(), prior(name))
+
+    plain = fixed_speed(answers, costs, 0)
+    played = (Player(policy(), costs, i).play([answer]) for i, answer in enumerate(answers))
+    ratios = [player.speed / plain for player in played]
+    fixed = max(fixed_speed(answers, costs, k) for k in range(1, 17))
+    informed, oracle = informed_speed(answers, costs), oracle_speed(answers, costs)
+    shown = [fixed / plain, mean(ratios), min(ratios)]
+    under = f"{sum(ratio < 0.97 for ratio in ratios)} of {len(ratios)}"
+    rest = [f"{informed / plain:.3f}", f"{oracle / plain:.3f}"]
+    return [name, curve, *(f"{each:.3f}" for each in shown), under, *rest]
+
+
+def main(words: Sequence[str] | None = None) -> None:
+    """Print the table."""
+    curves = "here,BF16,Q4_1,Q4_K_M,7B on CPU,GPU"
+    how = {"curve": curves, "cost": 0.1, "asked": 512, "half": 0, "fresh": False}
+    options = arguments(__doc__, words, "rounds*", **how)
+    rows = []
+    for path in map(Path, options.rounds or sorted(ROUNDS.glob("*.gz"))):
+        answers = [replace(answer, asked=options.asked) for answer in load_rounds(path)]
+        chosen = answers[options.half - 1 :: 2] if options.half else answers
+        rows += [
+            row(path.stem, chosen, curve, options.cost, fresh=options.fresh)
+            for curve in options.curve.split(",")
+        ]
+    print(table(HEAD, rows))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,95 @@
+"""What decodes take, by an engine that holds a text: verifies by their rows, a draft's steps and what it takes to read."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from time import perf_counter
+from typing import Any
+
+from pyspec.engine.handle import Engine, Role
+from pyspec.engine.session import PREFILL_CHUNK
+from pyspec.policy.cost import SURE, CostCurve
+
+ROWS = (1, 2, 3, 4, 5, 8)
+"""The counts that the choice between no draft, a short one and a long one turns on, in the order of their weight."""
+
+_REPEATS = 3
+_LEAST_TEXT = 32  # tokens behind which decodes are timed
+_BUDGET_S = 0.4  # for all of it, about
+
+
+def ready(
+    engine: Engine, text: Sequence[int], depth: int, *also: Role, chunk: int = PREFILL_CHUNK
+) -> None:
+    """Make the first `depth` tokens the text, and have the target and whoever else read all but the last of them."""
+    engine.set_tokens(0, text[:depth])
+    for role in (Role.TARGET, *also):
+        while engine.held(role, 0) < depth - 1:
+            engine.prefill(role, 0, depth - 1, chunk)
+
+
+def verify_ms(engine: Engine, text: Sequence[int], depth: int, n: int) -> float:
+    """Milliseconds of one verify of n rows behind the first `depth` tokens of a text."""
+    ready(engine, text, depth)
+    engine.put_draft(0, text[depth : depth + n - 1])
+    start = perf_counter()
+    engine.verify([(0, 0, n - 1)])
+    return 1e3 * (perf_counter() - start)
+
+
+def least_verify_ms(
+    engine: Engine, text: Sequence[int], rows: Sequence[int], budget_s: float
+) -> dict[int, float]:
+    """By count, the least of some verifies near the end of a text: others can only make them longer.
+
+    A count is left out where what was timed before it says that it would go beyond the budget.
+    """
+    found: dict[int, float] = {}
+    end = perf_counter() + budget_s
+    for n in rows:
+        longest = max(found.values(), default=0.0)
+        if perf_counter() + 1e-3 * _REPEATS * longest > end:
+            break
+        depth = len(text) - n
+        found[n] = min(verify_ms(engine, text, depth, n) for _ in range(_REPEATS))
+    return found
+
+
+def least_step_ms(engine: Engine, text: Sequence[int]) -> float:
+    """The least milliseconds of a step of the draft near the end of a text."""
+    engine.set_stop([0.0], None)
+    found: list[float] = []
+    for again in range(_REPEATS + 1):
+        ready(engine, text, len(text) - 1 - again)
+        engine.put_draft(0, [])
+        if again == 0:
+            engine.draft([0], [1])  # reads what it lacks
+            continue
+        start = perf_counter()
+        engine.draft([0], [3])
+        # one that ended the text took a step more than it has tokens
+        found.append(1e3 * (perf_counter() - start) / min(3, engine.drafted(0).n + 1))
+    return min(found)
+
+
+def time_unseen(llm: Any, curve: CostCurve) -> None:
+    """Time what no round has shown: choices that were made with too high a guess would never correct it.
+
+    Behind the last answer, which is the user's already. Times are taken in rows of the same moment.
+    """
+    loop, target = llm.assembly.session.loop, curve.target
+    text, engine = llm.input_ids[: llm.n_tokens].tolist(), llm.assembly.session.engine
+    rows = [n for n in ROWS if n <= loop.longest + 1 and (n == 1 or target.count(n) < SURE)]
+    steps = loop.draft_model and not curve.draft.timed_here(1)
+    if target.measured or len(text) < _LEAST_TEXT or not target.count(1) or not (rows[1:] or steps):
+        return
+    engine.cancel(raised=False)
+    found = least_verify_ms(engine, text, rows, _BUDGET_S)
+    one = target.table(len(text))[1] / found[1]
+    for n, ms in found.items():
+        for _ in range(SURE if n > 1 else 0):
+            target.observe(n, one * ms, len(text))
+    if steps:
+        ms = least_step_ms(engine, text)
+        for _ in range(SURE):
+            curve.draft.observe(1, one * ms)

@@ -1,0 +1,24 @@
+"""Cost curves that are assumed before a machine was timed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+SHAPES: Mapping[str, Mapping[int, float]] = {
+    # Times the cost of one row. CPU: measured on two AVX-512 cores with a 135M model, flash attention on, 64 positions of context
+    # (Q4_0, Q8_0: off, another machine). GPU: published measurements of llama.cpp (34B Q8_0 on CUDA, op level on Metal).
+    "Q4_1": {1: 1, 2: 1.78, 3: 2.17, 4: 2.65, 5: 3.30, 6: 3.77, 8: 4.25, 12: 6.17, 16: 7.75},
+    "Q4_0": {1: 1, 2: 1.53, 3: 1.95, 4: 2.24, 5: 2.92, 6: 3.35, 8: 3.60, 12: 4.99, 16: 5.11},
+    "Q8_0": {1: 1, 2: 2.02, 3: 2.46, 4: 2.68, 5: 3.28, 6: 3.60, 8: 3.88, 12: 5.41, 16: 6.53},
+    "Q4_K_M": {1: 1, 2: 1.44, 3: 1.68, 4: 1.96, 5: 2.63, 6: 2.85, 8: 3.04, 12: 4.00, 16: 4.94},
+    "BF16": {1: 1, 2: 1.68, 3: 1.89, 4: 2.12, 5: 2.21, 6: 2.32, 8: 2.61, 12: 3.12, 16: 3.67},
+    "cuda": {1: 1, 8: 1.74, 9: 3.89, 16: 4.1, 64: 5.0},
+    # A draft that reads states, in steps of its own: of the drafts on the pages of the default target in three types; 64 rows as
+    # a prompt is read.
+    "head": {1: 1, 2: 2.2, 4: 3.6, 8: 4.9, 16: 8.0, 64: 24.0},
+    "metal": {1: 1, 2: 1.3, 4: 1.7, 8: 2.5, 9: 3.2, 16: 3.8, 64: 8.0},
+}
+DEFAULT_SHAPE = "Q4_K_M"

@@ -1,0 +1,57 @@
+"""Times of decodes that no round has shown, taken behind an answer."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pyspec import SpeculativeLlama
+from pyspec.engine.timing import ROWS, time_unseen, verify_ms
+from pyspec.policy.cost import SURE
+
+
+def _answered(path: Path, draft: Path) -> SpeculativeLlama:
+    llm = SpeculativeLlama(
+        str(path), draft=str(draft), n_ctx=256, n_threads=1, verbose=False, trust=True
+    )
+    llm.create_completion("abcabc" * 8, max_tokens=24, temperature=0)
+    return llm
+
+
+def test_counts_that_no_round_had_are_timed(tiny_target: Path, tiny_draft: Path) -> None:
+    """Afterwards each count is known well enough to be kept, and so is a step of the draft."""
+    llm = _answered(tiny_target, tiny_draft)
+    time_unseen(llm, llm.curve)
+    assert all(llm.curve.target.count(rows) >= SURE for rows in ROWS[1:])
+    assert llm.curve.draft.timed_here(1)
+    llm.close()
+
+
+def test_what_is_known_is_not_timed_again(tiny_target: Path, tiny_draft: Path) -> None:
+    """A second call finds nothing to do."""
+    llm = _answered(tiny_target, tiny_draft)
+    time_unseen(llm, llm.curve)
+    known = {rows: llm.curve.target.count(rows) for rows in ROWS}
+    time_unseen(llm, llm.curve)
+    assert {rows: llm.curve.target.count(rows) for rows in ROWS} == known
+    llm.close()
+
+
+def test_texts_stay_what_they_were(tiny_target: Path, tiny_draft: Path) -> None:
+    """The answer to the same prompt afterwards is the one of a fresh model."""
+    llm = _answered(tiny_target, tiny_draft)
+    time_unseen(llm, llm.curve)
+    again = llm.create_completion("cab" * 5, max_tokens=24, temperature=0)["choices"][0]["text"]
+    llm.close()
+    other = _answered(tiny_target, tiny_draft)
+    fresh = other.create_completion("cab" * 5, max_tokens=24, temperature=0)["choices"][0]["text"]
+    other.close()
+    assert again == fresh
+
+
+def test_a_verify_takes_time(tiny_target: Path, tiny_draft: Path) -> None:
+    """Of any count, at any place of a text."""
+    llm = _answered(tiny_target, tiny_draft)
+    text = llm.input_ids[: llm.n_tokens].tolist()
+    engine = llm.assembly.session.engine
+    assert all(verify_ms(engine, text, len(text) - 8, rows) > 0.0 for rows in (1, 3, 8))
+    llm.close()
