@@ -86,7 +86,9 @@ def main(argv: Sequence[str] | None = None) -> None:
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     parser.add_argument("model")
-    parser.add_argument("--like", default="smollm2-135m-instruct-original", help="whose header")
+    parser.add_argument(
+        "--like", default="smollm2-companion", help="whose header; small enough to draft for MODEL"
+    )
     parser.add_argument("--files", type=int, default=60)
     parser.add_argument("--runs", type=int, default=7)
     asked = parser.parse_args(argv)

@@ -23,7 +23,7 @@ from pyspec.store.sources import Entry, Family, Manifest, load_manifest
 LARGEST = 0.35
 """Share of the target's size above which no draft is taken unasked: its steps would cost as much as they gain."""
 
-PATIENCE_S = 0.3
+PATIENCE_S = 0.05
 """How long a start may look into files that were never looked into, seconds."""
 
 MOST_TRIED = 4
