@@ -12,7 +12,6 @@ import logging
 import platform
 import sys
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeVar
 
@@ -20,7 +19,6 @@ import llama_cpp
 import msgspec
 
 from pyspec._version import __version__
-from pyspec.engine.timing import time_unseen
 from pyspec.errors import OptionError, ProfileError, PyspecError
 from pyspec.policy.acceptance import Calibration, Learned, Logistic
 from pyspec.policy.cost import CostCurve, CurveState
@@ -216,8 +214,6 @@ def keep_seen(llm: Any, sides: Sequence[Side], curve: CostCurve, watch: Watch) -
     """
     if watch.busy(int(llm.n_threads)):
         return False
-    with suppress(PyspecError):
-        time_unseen(llm, curve)
     run, target = _run(llm), curve.target.seen()
     kept = keep_times(Path(llm.model_path), run, target) if target else False
     if kept and sides and (steps := curve.draft.seen()):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from time import time
@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from pyspec.engine.timing import time_unseen
 from pyspec.errors import ContextOverflow, PyspecError
 from pyspec.llama import Piece, SpeculativeLlama, stream_text
 from pyspec.options import AnswerOptions
@@ -252,9 +253,16 @@ class LlamaChat:
     def close(self) -> None:
         """Free the models; what their decodes took is kept for the next process."""
         if self.stats is not None and self.llm.is_open:
-            keep_seen(self.llm, self.llm.assembly.sides, self.llm.curve, self._watch)
             self._cache.keep(self.llm.input_ids[: self.llm.n_tokens].tolist())
+            self._keep_times()
         self.llm.close()
+
+    def _keep_times(self) -> None:
+        """Keep what decodes took, those included that no round has shown; nothing where others use the machine."""
+        if not self._watch.busy(int(self.llm.n_threads)):
+            with suppress(PyspecError):
+                time_unseen(self.llm, self.llm.curve)
+        keep_seen(self.llm, self.llm.assembly.sides, self.llm.curve, self._watch)
 
     def use(self, **other: str) -> None:
         """Open again with another model, draft or companion, and read the context anew; on an error, with the former ones."""
