@@ -77,8 +77,8 @@ def time_unseen(llm: Any, curve: CostCurve) -> None:
 
     Behind the last answer, which is the user's already. Times are taken in rows of the same moment.
     """
-    loop, target = llm.assembly.session.loop, curve.target
-    text, engine = llm.input_ids[: llm.n_tokens].tolist(), llm.assembly.session.engine
+    loop, target = llm.assembly.loop, curve.target
+    text, engine = llm.input_ids[: llm.n_tokens].tolist(), llm.assembly.engine
     rows = [n for n in ROWS if n <= loop.longest + 1 and (n == 1 or target.count(n) < SURE)]
     steps = loop.draft_model and not curve.draft.timed_here(1)
     if target.measured or len(text) < _LEAST_TEXT or not target.count(1) or not (rows[1:] or steps):

@@ -52,6 +52,6 @@ def test_a_verify_takes_time(tiny_target: Path, tiny_draft: Path) -> None:
     """Of any count, at any place of a text."""
     llm = _answered(tiny_target, tiny_draft)
     text = llm.input_ids[: llm.n_tokens].tolist()
-    engine = llm.assembly.session.engine
+    engine = llm.assembly.engine
     assert all(verify_ms(engine, text, len(text) - 8, rows) > 0.0 for rows in (1, 3, 8))
     llm.close()
