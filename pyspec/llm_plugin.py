@@ -87,7 +87,7 @@ class SpeculativeModel(llm.Model):  # type: ignore[misc]
         tools = [_tool(tool) for tool in getattr(prompt, "tools", None) or ()]
         functions = {tool["name"]: tool["parameters"] for tool in tools}
         offered = [{"type": "function", "function": tool} for tool in tools]
-        tokens = template.prompt(_turns(prompt, conversation), tools=offered)
+        tokens = template.prompt(_turns(prompt, conversation), tools=offered or None)
         wanted = schema_grammar(prompt.schema) if prompt.schema else None
         shape = loaded.speech.shape(tokens, wanted, functions)
         sampler = SamplerOptions(o.temperature, o.top_k, o.top_p, o.min_p, o.repeat_penalty, o.seed)
@@ -137,8 +137,8 @@ def _of_parts(role: str, parts: Any) -> Iterator[dict[str, Any]]:
     for part in parts:
         kinds.setdefault(type(part).__name__, []).append(part)
     for part in kinds.get("ToolResultPart", ()):
-        said = {"role": "tool", "name": part.name, "content": part.output}
-        yield {**said, "tool_call_id": part.tool_call_id or ""}
+        result = {"role": "tool", "name": part.name, "content": part.output}
+        yield {**result, "tool_call_id": part.tool_call_id or ""}
     calls = [
         {
             "id": part.tool_call_id or "",
@@ -147,7 +147,8 @@ def _of_parts(role: str, parts: Any) -> Iterator[dict[str, Any]]:
         }
         for part in kinds.get("ToolCallPart", ())
     ]
-    text = "".join(part.text for part in kinds.get("TextPart", ()))
+    said = (part for part in parts if type(part).__name__ != "ReasoningPart")
+    text = "".join(getattr(part, "text", "") for part in said)
     if role in _ROLES and (text or calls or not kinds.get("ToolResultPart")):
         yield {"role": role, "content": text, **({"tool_calls": calls} if calls else {})}
 

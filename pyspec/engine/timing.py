@@ -87,9 +87,11 @@ def time_unseen(llm: Any, curve: CostCurve) -> None:
     found = least_verify_ms(engine, text, rows, _BUDGET_S)
     one = target.table(len(text))[1] / found[1]
     for n, ms in found.items():
-        for _ in range(SURE if n > 1 else 0):
+        for _ in range(
+            SURE + 1 if n > 1 else 0
+        ):  # one that is far from what was assumed is doubted at first
             target.observe(n, one * ms, len(text))
     if steps:
         ms = least_step_ms(engine, text)
-        for _ in range(SURE):
+        for _ in range(SURE + 1):
             curve.draft.observe(1, one * ms)

@@ -176,8 +176,8 @@ class Clock:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, row_s: float) -> None:
         self.now = 0.0
-        for module in ("costs", "profile"):
-            monkeypatch.setattr(f"pyspec.measure.{module}.perf_counter", lambda: self.now)
+        for module in ("measure.costs", "measure.profile", "engine.timing"):
+            monkeypatch.setattr(f"pyspec.{module}.perf_counter", lambda: self.now)
         verify, prefill, draft = Engine.verify, Engine.prefill, Engine.draft
 
         def verify_(engine: Engine, work: Any) -> None:

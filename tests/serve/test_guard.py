@@ -5,7 +5,7 @@ from __future__ import annotations
 import http.client
 import socket
 
-from serve.asking import body, post
+from asking import body, post
 from waiting import DEADLINE_S, wait
 
 from pyspec.serve import guard

@@ -7,7 +7,7 @@ import json
 import threading
 
 import pytest
-from serve.asking import body, post, raw
+from asking import body, post, raw
 from waiting import wait
 
 

@@ -7,7 +7,7 @@ import socket
 import struct
 
 import pytest
-from serve.asking import body, post, raw
+from asking import body, post, raw
 from waiting import wait
 
 from pyspec.serve import app
