@@ -18,6 +18,12 @@ OPTIONS = Options(max_tokens=8, warm_up=0)
 QUESTIONS = [Question(1, "a", ["abc", "more"]), Question(2, "b", ["xyz xyz"])]
 
 
+@pytest.fixture(autouse=True)
+def _quiet(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No other program works here, whatever works there: a disturbed answer is timed again."""
+    monkeypatch.setattr("pyspec.store.watch.Watch.others", lambda _watch: 0.0)
+
+
 class Fake:
     """A contender that answers with the prompt's length, and may fail."""
 
