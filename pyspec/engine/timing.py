@@ -1,4 +1,4 @@
-"""What decodes take, by an engine that holds a text: verifies by their rows, a draft's steps and what it takes to read."""
+"""What decodes take, by an engine that holds a text: verifies by their rows, and a draft's steps."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ SURE = 3  # observations from which on a count says how fast the machine is
 _REBUILD = 16  # observations between two rebuilds of a table
 _STALL = 2.5  # times the expected time: the machine did something else
 _SLOW = 3  # so many in a row, and it is slow indeed
-_LONG_LAG = 4  # tokens to catch up with, from which on reading is not like a step
+LONG_LAG = 4  # tokens to catch up with, from which on reading is not like a step
 _DRIFT = 0.1  # relative change of the target's speed that is taken for the machine's
 _DEPTH_STEP = 256  # context depths closer than this share a table
 _FAR_DEPTH = 4096  # where a prior with depth has its second curve; linear between and beyond
@@ -366,7 +366,7 @@ class CostCurve:
         The round in which it first read a long text is learned from when it is known what a step takes.
         """
         steps, first = outcome.draft_steps, n_seq + outcome.caught_up
-        if outcome.caught_up > _LONG_LAG * n_seq and not self.draft.count(n_seq):
+        if outcome.caught_up > LONG_LAG * n_seq and not self.draft.count(n_seq):
             self._first_reading = outcome
             return
         reading, rest = self.draft.time(first), (steps - 1) * self.draft.time(n_seq)

@@ -6,6 +6,7 @@ from collections import defaultdict
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from pyspec.policy.cost import LONG_LAG
 from pyspec.policy.simple import LengthPolicy, PlainRounds, clean_times, smoothed
 from pyspec.policy.stopping import (
     Forecast,
@@ -27,17 +28,12 @@ if TYPE_CHECKING:
 
 _REFRESH = 128  # rounds between two looks at slowly moving inputs of the floors
 _USUAL = 64.0  # tokens of an answer, before one was seen
-_LIKELY = (
-    32.0  # tokens that an answer is expected to go on for at least, and as many again as it has
-)
+_LIKELY = 32.0  # tokens that an answer has still, and as many again as it has had
 _REST = 8  # rounds for which "no draft pays" is taken for granted: thinking it over again costs 1 % of a token of 7 ms
 _SHARE = 0.03  # of a text, what lookup's drafts may lose in it, and what a model's may
 _FIRM = 8.0  # rounds of what drafts win elsewhere that a text may lose, too, before it is taken for one that does not suit them
 _DEAR = 0.6  # of what drafts win, what a ms of a draft has to earn beside plain decoding's price
 _SAFE = 0.3  # tokens that a lookup draft is expected to lose where it is verified in any text
-_LONG_LAG = (
-    4  # tokens read before drafting, from which on the round's time beside decodes says nothing
-)
 _REREAD = 2  # accepted tokens of a round by which the price of reading them again is told
 
 
@@ -171,7 +167,7 @@ class GoodputPolicy(LengthPolicy):
         self._weigh(outcome)
         self._pending, self._expected, self._worth = {}, 0.0, 0.0
         # a round in which a draft reads a prompt touches memory for the first time
-        if outcome.draft_steps and outcome.t_round and outcome.caught_up <= _LONG_LAG * self._n_seq:
+        if outcome.draft_steps and outcome.t_round and outcome.caught_up <= LONG_LAG * self._n_seq:
             self._aside = smoothed(self._aside, outcome.aside + 1e3 * (perf_counter() - start))
 
     def learn_plain(self, seen: PlainRounds) -> None:
