@@ -201,6 +201,7 @@ def write(
     window: int = 16,
     scale: float = LOGIT_SCALE,
     n_heads: int = 0,
+    trunk: bool = True,
     marks: Sequence[str] = (),
     template: str = "",
     bos: int | None = 1,
@@ -208,7 +209,8 @@ def write(
 ) -> Path:
     """Write a model of architecture `arch`: llama, mamba (recurrent), gemma3 (sliding window), lfm2 or qwen35 (hybrids).
 
-    n_heads: next-token heads (MTP), qwen35 only. marks: control tokens behind the others. template: the chat template.
+    n_heads: next-token heads (MTP), qwen35 only; without `trunk` they are all that the file has. marks: control tokens behind the
+    others. template: the chat template.
     bos: None for no key. adds: whether texts get a BOS and an EOS token.
     noise: 0 for the weights of `seed` alone, 1 for other ones altogether. scale: standard deviation of the logits.
     """
@@ -233,7 +235,8 @@ def write(
     for layer in range(n_layer + n_heads):
         block = _BLOCKS[arch] if layer < n_layer else _next_token_head
         for name, tensor in block(weights, f"blk.{layer}"):
-            writer.add_tensor(name, tensor)
+            if trunk or layer >= n_layer:
+                writer.add_tensor(name, tensor)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()

@@ -71,31 +71,31 @@ class SideModel:
         self.path = path
         self._n_ctx = target.n_ctx() if n_ctx is None else n_ctx
         self.reads_states = states is not None
-        self._owned = states is None or states.kind != MTP
+        self._owned = states is None or not states.inside
         self._n_gpu_layers = target.model_params.n_gpu_layers
         params = context_params(target, placement, n_seq)
         if states is not None:
             check_pair(path, target, states)
             _read_states(params, target, states)
         self._model = (
-            self._load(target, placement, params, reads_states=states is not None)
-            if self._owned
-            else target._model
+            self._load(target, placement, params, states) if self._owned else target._model
         )
         try:
             if self._owned:
                 self._check(target)
-                _spare_states(params, self._model.model)
+                if states is None:
+                    _spare_states(params, self._model.model)
             self._ctx = self._make_context(params, target.verbose)
         except BaseException:
             self._free()
             raise
 
-    def _load(self, target: Any, placement: Placement, params: Any, *, reads_states: bool) -> Any:
-        if not reads_states:
+    def _load(self, target: Any, placement: Placement, params: Any, states: States | None) -> Any:
+        if states is None:
             refuse_other_kinds(self.path)
             self._check_positions(self._n_ctx)
-        loading = _Loading(self.path, target, placement, params)
+        head = states is not None and states.kind == MTP
+        loading = _Loading(self.path, target, placement, params, head=head)
         self._n_gpu_layers = loading.params.n_gpu_layers
         try:
             return internals.LlamaModel(
@@ -180,10 +180,13 @@ def longest_draft(target: Any) -> int:
 class _Loading:
     """Model parameters as the target's, after the trial that the target had, too; `params` points into this object.
 
-    context: what the model will run in, for what fits. Raises ModelError, or OptionError for a device that there is not.
+    context: what the model will run in, for what fits. head: it is next-token heads alone. Raises ModelError, or OptionError
+    for a device that there is not.
     """
 
-    def __init__(self, path: Path, target: Any, placement: Placement, context: Any) -> None:
+    def __init__(
+        self, path: Path, target: Any, placement: Placement, context: Any, *, head: bool
+    ) -> None:
         own = target.model_params
         self.params = params = llama_cpp.llama_model_default_params()
         asked = placement.n_gpu_layers
@@ -207,13 +210,14 @@ class _Loading:
             target.loading,
             n_gpu_layers=tried,
             devices=names,
-            head=False,
+            head=head,
             type_k=placement.type_k,
             type_v=placement.type_v,
             overrides=(),
             lora=None,
         )
         params.use_extra_bufts = check_model(path, target.trust, loading)
+        params.load_mtp = head
         if fits:
             params.n_gpu_layers = fit_layers(path, params, context, names).layers
 

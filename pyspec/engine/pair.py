@@ -26,7 +26,7 @@ def check_pair(draft: Path, target: Any, states: States) -> None:
 
     Raises ModelRejected. Files that ship with pyspec, and targets that are trusted, are not tried.
     """
-    if target.trust or (ships(draft) and states.kind != MTP):
+    if target.trust or (ships(draft) and not states.inside):
         return
     loading = target.loading
     at, of = stamp(draft), stamp(Path(target.model_path))
@@ -44,7 +44,7 @@ def check_pair(draft: Path, target: Any, states: States) -> None:
         "kv_overrides": dict(loading.overrides) or None,
         "seconds": _SECONDS + size / _BYTES_PER_SECOND,
     }
-    name = MTP if states.kind == MTP else str(draft.absolute())
+    name = MTP if states.inside else str(draft.absolute())
     outcome = run_child(
         "draft",
         [str(target.model_path), name, json.dumps(options)],

@@ -14,7 +14,7 @@ from pyspec.drafters import Drafter, ForeignDrafter, LookupDrafter
 from pyspec.engine.models import longest_draft
 from pyspec.errors import OptionError, UnsupportedModel
 from pyspec.store.drafts import drafts_here, fitting, suggestion
-from pyspec.store.heads import MTP, States, TargetShape, is_eagle3, read_eagle3
+from pyspec.store.heads import MTP, States, TargetShape, kind_of_draft, read_states
 from pyspec.store.locate import resolve
 
 
@@ -115,7 +115,7 @@ def _automatic(target: Any, companion: str) -> Iterator[Parts]:
     if _has_head(target) and STATES_SHOWN:
         yield _found(target, MTP, companion)
     for entry in fitting(path, "draft"):
-        if STATES_SHOWN or not is_eagle3(resolve(entry.name)):
+        if STATES_SHOWN or not kind_of_draft(resolve(entry.name)):
             yield _found(target, entry.name, companion)
     for found in drafts_here(path):
         note = f"drafting with {found.name} ({found.origin}); --draft lookup leaves it out"
@@ -166,7 +166,7 @@ def states_of(parts: Parts, target: Any) -> States | None:
 
     Raises DraftMismatch or UnsupportedModel where the two do not fit, ModelInvalid for a damaged file.
     """
-    if parts.draft is None or not (parts.head or is_eagle3(parts.draft)):
+    if parts.draft is None or not (parts.head or kind_of_draft(parts.draft)):
         return None
     if not STATES_SHOWN:
         raise UnsupportedModel(
@@ -174,9 +174,9 @@ def states_of(parts: Parts, target: Any) -> States | None:
             "use another draft",
         )
     if not parts.head:
-        return read_eagle3(parts.draft, _shape(target))
+        return read_states(parts.draft, _shape(target))
     width = llama_cpp.llama_model_n_embd_out(target.model)
-    return States(MTP, width, width)
+    return States(MTP, width, width, inside=True)
 
 
 def _shape(target: Any) -> TargetShape:

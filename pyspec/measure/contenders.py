@@ -40,7 +40,7 @@ from pyspec.measure.records import TimedAnswer
 from pyspec.measure.tasks import Mode, Options
 from pyspec.sampling import Sampling
 from pyspec.store.check import extra_buffers
-from pyspec.store.heads import is_eagle3
+from pyspec.store.heads import EAGLE3, kind_of_draft
 from pyspec.tokens import Step
 
 _HINT = (
@@ -165,8 +165,9 @@ def open_peer(name: str, files: Files, server: Path | None) -> InProcess | Serve
     if kind in _DRAFTING:
         if files.draft is None:
             raise missing("llama-server needs a draft model", "--draft PATH")
-        if is_eagle3(files.draft) != (kind == "server-eagle3"):
-            what = "an EAGLE-3 draft" if is_eagle3(files.draft) else "no EAGLE-3 draft"
+        eagle3 = kind_of_draft(files.draft) == EAGLE3
+        if eagle3 != (kind == "server-eagle3"):
+            what = "an EAGLE-3 draft" if eagle3 else "no EAGLE-3 draft"
             raise missing(f"{files.draft.name} is {what}", "--peer-draft PATH")
         more += ["-md", str(files.draft), "-td", str(files.threads)]
     return Server(name, files, found, [*more, *(["--spec-draft-n-max", k] if k else [])])

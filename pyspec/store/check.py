@@ -23,6 +23,7 @@ from pyspec.errors import ModelRejected
 from pyspec.store.files import Stamp, parts_of, recall, remember, show, stamp
 from pyspec.store.gguf import Header
 from pyspec.store.header import read_header
+from pyspec.store.heads import kind_of_draft
 from pyspec.store.kinds import most_positions
 from pyspec.store.machine import (
     engine_build,
@@ -211,7 +212,7 @@ def _run(header: Header, loading: Loading, extra: bool) -> ChildExit:
     positions = most_positions(header.path) or 0
     wanted = {**vars(loading), "extra_buffers": extra, "positions": positions}
     base = _DEVICE_SECONDS if loading.n_gpu_layers else _BASE_SECONDS
-    wanted["beside"] = header.architecture == "eagle3"
+    wanted["beside"] = bool(kind_of_draft(header.path))
     wanted["seconds"] = _DECODE_SECONDS + size / _BYTES_PER_SECOND
     return run_child(
         "trial",

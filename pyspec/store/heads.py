@@ -1,4 +1,4 @@
-"""Drafts that read a target's states: EAGLE-3 files, and next-token heads (MTP) inside the target's file.
+"""Drafts that read a target's states: EAGLE-3 files, and next-token heads (MTP) inside the target's file or in one of their own.
 
 EAGLE-3 (arXiv 2503.01840) drafts are one decoder layer over the inputs of three of the target's layers. llama.cpp asserts where
 their widths, layers or ids do not fit the target, which would end the process; so everything that it asserts is refused here
@@ -20,7 +20,13 @@ EAGLE3 = "eagle3"
 """The architecture of EAGLE-3 files. Each is made for one target, whatever its vocabulary."""
 
 MTP = "mtp"
-"""What a draft from the target's own next-token head is called."""
+"""What a draft from the target's own next-token head is called, and the kind of a file that has nothing else."""
+
+NAMES = {EAGLE3: "EAGLE-3 head", MTP: "next-token head"}
+"""How lists call them."""
+
+STATE_KINDS = frozenset(NAMES)
+"""Kinds of files that draft for the one target whose states they read."""
 
 _LAST = "qwen3next qwen35 qwen35moe gpt-oss gemma4 nemotron_h nemotron_h_moe mimo2 deepseek4 bailingmoe3"
 _INPUTS = f"{_LAST} llama qwen3 qwen3moe lfm2 lfm2moe hunyuan-dense hunyuan_vl minimax-01 minimax-m2 muse-glimmer nanbeige"
@@ -59,14 +65,15 @@ class TargetShape:
 class States:
     """How a draft in a context of its own reads the target's states.
 
-    kind: eagle3 or mtp. layers: whose inputs an EAGLE-3 draft reads, -1 for what comes out of the last one. n_hidden: floats of a
-    state, of the three layers together. width: floats of one input of the draft.
+    kind: one of `STATE_KINDS`. layers: whose inputs an EAGLE-3 draft reads, -1 for what comes out of the last one. n_hidden:
+    floats of a state, of the three layers together. width: floats of one input of the draft. inside: its layers are the target's.
     """
 
     kind: str
     n_hidden: int
     width: int
     layers: tuple[int, ...] = ()
+    inside: bool = False
 
     @property
     def window(self) -> int:
@@ -101,15 +108,37 @@ def head_size(model: Path) -> int:
     return output + sum(size for name, size in sizes.items() if name.startswith(last))
 
 
-def is_eagle3(draft: Path) -> bool:
-    """Whether a GGUF is an EAGLE-3 draft."""
-    return _architecture(draft) == EAGLE3
+def kind_of_draft(draft: Path) -> str:
+    """The kind of a GGUF file that reads a target's states, or the empty string. Raises ModelError for what is no GGUF file."""
+    facts = facts_of(draft)
+    kind = facts.kind if facts is not None else parse_header(draft).architecture
+    return kind if kind in STATE_KINDS else ""
 
 
-def _architecture(model: Path) -> str:
-    """From the cache where the file has not changed. Raises ModelError for what is no GGUF file."""
-    facts = facts_of(model)
-    return facts.architecture if facts is not None else parse_header(model).architecture
+def read_states(draft: Path, target: TargetShape) -> States | None:
+    """What a draft in a file of its own reads of its target's states, None for one that reads none.
+
+    Raises as `read_eagle3` does.
+    """
+    read = {EAGLE3: read_eagle3, MTP: _read_mtp}.get(kind_of_draft(draft))
+    return read(draft, target) if read is not None else None
+
+
+def _read_mtp(draft: Path, target: TargetShape) -> States:
+    header = parse_header(draft)
+    if header.architecture != target.architecture:
+        raise _mismatch(
+            header, f"it is of {header.architecture}, the target of {target.architecture}"
+        )
+    if not has_head(draft):
+        raise UnsupportedModel(
+            f"{header.path.name} has next-token heads of a kind that llama.cpp does not run",
+            "use another draft",
+        )
+    width = _whole(header, "embedding_length")
+    if width != target.n_embd:
+        raise _mismatch(header, f"it reads states {width} wide, the target's are {target.n_embd}")
+    return States(MTP, width, width)
 
 
 def read_eagle3(draft: Path, target: TargetShape) -> States:

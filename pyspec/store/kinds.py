@@ -43,7 +43,7 @@ _NO_DECODE = frozenset(["t5", "t5encoder"])
 
 _HINTS = {
     "eagle3": "give it as --draft beside that model",
-    "mtp": "use a file of the model that has the head inside, and --draft mtp",
+    "mtp": "give it as --draft beside that model",
     "lora": "give it as --lora beside a model",
     "vocabulary": "use a file with weights",
     "mmproj": "use the model that it belongs to",

@@ -14,7 +14,7 @@ import tiny
 from answers import ask
 from llama_cpp import llama_cpp_ext as ext
 
-from pyspec.errors import UnsupportedModel
+from pyspec.errors import DraftMismatch, UnsupportedModel
 
 PROMPT = [tiny.A, tiny.A + 1, tiny.A + 2, tiny.A]
 
@@ -117,3 +117,44 @@ def test_a_file_without_a_head_has_none(open_llama, tiny_target):
     """Asked for by name it is refused in one sentence."""
     with pytest.raises(UnsupportedModel, match="no next-token head"):
         open_llama(tiny_target, draft="mtp")
+
+
+# -- in a file of its own ----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def beside(tiny_folder):
+    """The head of `target` without its layers, and without what names its kind."""
+    path = tiny_folder / "mtp-headed.gguf"
+    return tiny.write(path, arch="qwen35", n_layer=4, n_heads=1, trunk=False)
+
+
+@pytest.mark.parametrize("answered", [1, 33])
+def test_a_head_of_its_own_drafts_the_same(open_llama, target, beside, reference, answered):
+    """As the layer inside would."""
+    llm = open_llama(target, draft=beside)
+    ask(llm, PROMPT, answered)
+    assert drafted(llm, 6) == reference(llm.session.tokens, 6)
+
+
+def test_a_target_without_the_layer_takes_one_beside_it(open_llama, beside, tmp_path, monkeypatch):
+    """As `auto` finds it, after its trial with the model; the text is plain decoding's."""
+    monkeypatch.setenv("PYSPEC_CACHE", str(tmp_path / "cache"))
+    alone = tiny.write(tmp_path / "model.gguf", arch="qwen35", n_layer=40)
+    head = tiny.write(
+        tmp_path / "mtp-model.gguf", arch="qwen35", n_layer=40, n_heads=1, trunk=False
+    )
+    llm = open_llama(alone, draft="auto", length="fixed:3", trust=False)
+    plain = open_llama(alone)
+    for text in (PROMPT, [20, 21]):
+        assert ask(llm, text, 40).ids == ask(plain, text, 40).ids
+        assert llm.last_speculation["draft"] == f"lookup+{head.stem}"
+        assert llm.last_speculation["drafted"] > 0
+
+
+@pytest.mark.parametrize(("arch", "what"), [("llama", "is of qwen35"), ("lfm2", "is of qwen35")])
+def test_a_head_of_another_architecture_is_refused(open_llama, beside, tiny_folder, arch, what):
+    """By name, before anything is loaded."""
+    other = tiny.write(tiny_folder / f"other-{arch}.gguf", arch=arch)
+    with pytest.raises((DraftMismatch, UnsupportedModel), match=what):
+        open_llama(other, draft=beside)

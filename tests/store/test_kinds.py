@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import tiny
 
-from pyspec.errors import UnsupportedModel
+from pyspec.errors import DraftMismatch, UnsupportedModel
 from pyspec.llama import SpeculativeLlama
 from pyspec.store.drafts import drafts_here
 from pyspec.store.header import facts_of
@@ -83,7 +83,7 @@ def test_auto_does_not_take_it(tmp_path: Path, kind: str, monkeypatch: pytest.Mo
     arch, tensors, options = KINDS[kind]
     path = write(tmp_path / "mtp-target-draft.gguf", arch, *tensors, **options)
     assert list(drafts_here(target)) == []
-    with pytest.raises(UnsupportedModel, match=r"mtp-target-draft\.gguf"):
+    with pytest.raises((UnsupportedModel, DraftMismatch), match=r"mtp-target-draft\.gguf"):
         SpeculativeLlama(str(target), draft=str(path), n_ctx=64, verbose=False, trust=True)
 
 
