@@ -87,8 +87,9 @@ static float gap_in_force(const trial *t, const ps_row *row, float *missing) {
     return first - second;
 }
 
-static void emit(const trial *t, int32_t token, int32_t source, int32_t preferred, float gap) {
+static void emit(const trial *t, int32_t token, int32_t source, int32_t preferred, float gap, const ps_evidence *seen) {
     ps_verdict *const out = t->out;
+    out->seen[out->n] = *seen;
     out->token[out->n] = token;
     out->source[out->n] = source;
     out->preferred[out->n] = preferred;
@@ -100,39 +101,77 @@ static void emit(const trial *t, int32_t token, int32_t source, int32_t preferre
     if (t->sampler) ps_api.sampler_accept(t->sampler, token);
 }
 
+static const float *target_row(const trial *t, int32_t i) {
+    return ps_ctx_logits(&t->engine->role[PS_TARGET], t->seq->row + i);
+}
+
+/*
+ * How many of the verified tokens behind the i-th are the target's own choices, as far as the gate asks. Their rows were computed with
+ * this one. A sampler that draws for itself cannot be asked before its time: there its likeliest token counts.
+ */
+static ps_status count_behind(trial *t, int32_t i, int32_t *behind) {
+    for (*behind = 0; *behind < t->gate->confirm; ++*behind) {
+        const int32_t at = i + 1 + *behind;
+        if (at >= t->seq->verified) return PS_OK;
+        const float *const row = target_row(t, at);
+        PS_FAIL_UNLESS(row, PS_E_DECODE);
+        ps_row found;
+        PS_TRY(ps_scan(row, t->engine->n_vocab, PS_SCAN_TOP2, &found));
+        if (ps_coupled(t->seq)) PS_TRY(draw(t, at, row, &found));
+        if (found.first != t->seq->draft.token[at]) return PS_OK;
+    }
+    return PS_OK;
+}
+
+/* What the gate asks for beyond the row: found out where the row alone would let it open. */
+static ps_status find_evidence(trial *t, int32_t i, ps_evidence *seen) {
+    const ps_seq *const seq = t->seq;
+    const int32_t n_draft = t->engine->role[PS_DRAFT].n_vocab;
+    seen->doubt = seq->draft.doubt[i];
+    if (t->gate->kl < INFINITY && seq->has_row[i] && seq->draft.token[i] < n_draft) {
+        const float *const own = seq->kept + (size_t)i * (size_t)t->engine->n_vocab;
+        const float *const row = target_row(t, i);
+        PS_FAIL_UNLESS(row, PS_E_DECODE);
+        PS_TRY(ps_divergence(own, row, t->engine->n_vocab, &seen->kl));
+    }
+    return count_behind(t, i, &seen->behind);
+}
+
 /* What the rule in force says of drafted token i where the target chose `chosen`. */
 static ps_status decide(trial *t, ps_gate_state *state, const ps_row *found, int32_t i, int32_t chosen, int32_t *verdict,
-                        float *nats) {
+                        float *nats, ps_evidence *seen) {
     const int32_t drafted = t->seq->draft.token[i];
     const int32_t barred = chosen != drafted && (special(t->engine, chosen) || special(t->engine, drafted));
-    float missing = 0;
-    const float gap = chosen != drafted && t->gate->theta < 1 ? gap_in_force(t, found, &missing) : 0;
-    return ps_gate_decide(t->gate, state, found, gap, missing, chosen, drafted, barred, verdict, nats);
+    *seen = (ps_evidence){.position = t->seq->n + i, .kl = INFINITY};
+    if (chosen != drafted && t->gate->theta < 1) seen->gap = gap_in_force(t, found, &seen->missing);
+    if (chosen != drafted && !barred && ps_gate_may(t->gate, found, seen->gap, drafted)) PS_TRY(find_evidence(t, i, seen));
+    return ps_gate_decide(t->gate, state, found, seen, chosen, drafted, barred, verdict, nats);
 }
 
 /* Judge row i. *on tells whether the next row still belongs to the text. */
 static ps_status judge(trial *t, int32_t i, bool *on) {
-    const float *const row = ps_ctx_logits(&t->engine->role[PS_TARGET], t->seq->row + i);
+    const float *const row = target_row(t, i);
     PS_FAIL_UNLESS(row, PS_E_DECODE);
     ps_row found;
+    ps_evidence seen = {0};
     int32_t chosen;
     PS_TRY(choose(t, i, row, &found, &chosen));
     *on = false;
     int32_t verdict = PS_REJECTED;
     float nats = 0;
     if (i < t->seq->verified) {
-        PS_TRY(decide(t, t->state, &found, i, chosen, &verdict, &nats));
+        PS_TRY(decide(t, t->state, &found, i, chosen, &verdict, &nats, &seen));
         if (verdict != PS_REJECTED) {
-            emit(t, t->seq->draft.token[i], verdict == PS_EXACT ? PS_FROM_DRAFT : PS_FROM_RELAXED, chosen, nats);
+            emit(t, t->seq->draft.token[i], verdict == PS_EXACT ? PS_FROM_DRAFT : PS_FROM_RELAXED, chosen, nats, &seen);
             *on = !t->out->ended;
             return PS_OK;
         }
     } else if (i < t->seq->draft.n) {
         ps_gate_state would = *t->state; /* not verified, so nothing is spent on it */
-        PS_TRY(decide(t, &would, &found, i, chosen, &verdict, &nats));
+        PS_TRY(decide(t, &would, &found, i, chosen, &verdict, &nats, &seen));
         t->out->next = verdict != PS_REJECTED;
     }
-    emit(t, chosen, PS_FROM_TARGET, chosen, 0);
+    emit(t, chosen, PS_FROM_TARGET, chosen, 0, &seen);
     return PS_OK;
 }
 
@@ -156,7 +195,7 @@ static void commit(ps_engine *engine, int32_t index, const ps_verdict *out) {
     }
     memcpy(seq->token + seq->n, out->token, (size_t)out->n * sizeof *out->token);
     seq->n += out->n;
-    ps_seq_drop_draft(seq, matched == out->n && !ps_reads_states(engine) ? matched : seq->draft.n);
+    ps_seq_drop_draft(seq, matched == out->n && !ps_reads_states(engine) ? matched : seq->draft.n, engine->n_vocab);
     seq->row = -1;
     ps_ctx_roll_back(engine, PS_TARGET, index, seq->n - 1);
     ps_ctx_roll_back(engine, PS_DRAFT, index, before + matched + seq->draft.n); /* its own tokens go on */

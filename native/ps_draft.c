@@ -40,18 +40,25 @@ static ps_status keep_row(ps_engine *engine, ps_seq *seq, int32_t at, const floa
     const size_t n_vocab = (size_t)engine->n_vocab;
     if (!seq->kept) seq->kept = malloc(PS_MAX_DRAFT * n_vocab * sizeof *seq->kept);
     PS_FAIL_UNLESS(seq->kept, PS_E_NOMEM);
-    memcpy(seq->kept + (size_t)at * n_vocab, row, (size_t)engine->role[PS_DRAFT].n_vocab * sizeof *row);
+    float *const to = seq->kept + (size_t)at * n_vocab;
+    const size_t own = (size_t)engine->role[PS_DRAFT].n_vocab;
+    memcpy(to, row, own * sizeof *row);
+    for (size_t i = own; i < n_vocab; i++) to[i] = -INFINITY; /* ids that it lacks */
+    seq->has_row[at] = true;
     return PS_OK;
 }
 
-/* The draft's choice at a row, and how sure it is of it. */
-static ps_status choose(const ps_engine *engine, const ps_seq *seq, const float *row, int32_t *token, float *p) {
+/* The draft's choice at a row, as token i, and how sure it is of it. */
+static ps_status choose(const ps_engine *engine, ps_seq *seq, const float *row, int32_t i) {
+    int32_t *const token = &seq->draft.token[i];
+    float *const p = &seq->draft.p[i], *const doubt = &seq->draft.doubt[i];
     const int32_t n_vocab = engine->role[PS_DRAFT].n_vocab;
     ps_row found;
     if (!ps_coupled(seq)) {
         PS_TRY(ps_scan(row, n_vocab, PS_SCAN_LSE, &found));
         *token = found.first;
         *p = expf(found.z1 - found.lse);
+        *doubt = expf(found.z2 - found.z1);
         return PS_OK;
     }
     ps_race race = ps_race_begin(&seq->coupling, seq->n + seq->draft.n);
@@ -59,6 +66,7 @@ static ps_status choose(const ps_engine *engine, const ps_seq *seq, const float 
     const ps_row drawn = ps_race_result(&race, &seq->coupling);
     *token = drawn.first;
     *p = surety(row[drawn.first] - found.lse, drawn.z1 - drawn.z2);
+    *doubt = expf((drawn.z2 - drawn.z1) / seq->coupling.temperature);
     return PS_OK;
 }
 
@@ -68,7 +76,8 @@ static ps_status take_token(ps_engine *engine, ps_slot *step, const ps_stop *sto
     ps_draft *const draft = &seq->draft;
     const float *const row = ps_ctx_logits(&engine->role[PS_DRAFT], step->row);
     PS_FAIL_UNLESS(row, PS_E_DECODE);
-    PS_TRY(choose(engine, seq, row, &draft->token[draft->n], &draft->p[draft->n]));
+    PS_TRY(choose(engine, seq, row, draft->n));
+    seq->has_row[draft->n] = false;
     if (ps_reads_states(engine)) PS_TRY(ps_inputs_keep_own(engine, step->seq, step->row));
     if (keep) PS_TRY(keep_row(engine, seq, draft->n, row));
     step->survival *= stop->table[table_bin(draft->p[draft->n])];
@@ -172,6 +181,12 @@ static ps_status step_all(ps_engine *engine, int32_t n, ps_slot *steps, const ps
     return PS_OK;
 }
 
+static bool lacks_row(const ps_seq *seq) {
+    int32_t i = 0;
+    while (i < seq->draft.n && seq->has_row[i]) i++;
+    return i < seq->draft.n;
+}
+
 static ps_status draft_run(ps_engine *engine, int32_t n, const int32_t *seqs, const int32_t *max_len, const ps_stop *stop,
                            bool keep) {
     const ps_ctx *const ctx = &engine->role[PS_DRAFT];
@@ -182,7 +197,7 @@ static ps_status draft_run(ps_engine *engine, int32_t n, const int32_t *seqs, co
     for (int32_t i = 0; i < n; i++) {
         PS_TRY(ps_seq_claim(engine, seqs[i]));
         steps[i] = (ps_slot){.seq = seqs[i], .limit = max_len[i]};
-        if (keep) engine->seq[seqs[i]].draft.n = 0; /* the companion needs the rows of each drafted token */
+        if (keep && lacks_row(&engine->seq[seqs[i]])) engine->seq[seqs[i]].draft.n = 0; /* that of each token is wanted */
         PS_TRY(begin(engine, &steps[i], stop));
         if (steps[i].limit > 0) PS_TRY(catch_up(engine, seqs[i], room));
     }
@@ -210,6 +225,7 @@ static ps_status draft_put(ps_engine *engine, int32_t index, const int32_t *toke
         ps_ctx_roll_back(engine, r, index, engine->seq[index].n + same);
     }
     memset(draft, 0, offsetof(ps_draft, agreement));
+    memset(engine->seq[index].has_row, 0, sizeof engine->seq[index].has_row);
     draft->n = n;
     if (n > 0) memcpy(draft->token, tokens, (size_t)n * sizeof *tokens);
     return PS_OK;

@@ -20,22 +20,65 @@ static bool candidate(const ps_gate *gate, const ps_row *row, int32_t token) {
     return token >= 0 && (token == row->second || (gate->sampled && token == row->first));
 }
 
-ps_status ps_gate_decide(const ps_gate *gate, ps_gate_state *state, const ps_row *row, float gap, float missing,
+int32_t ps_gate_may(const ps_gate *gate, const ps_row *row, float gap, int32_t drafted) {
+    return gate && row && open(gate, row, gap) && candidate(gate, row, drafted);
+}
+
+/*
+ * Four ways to ask that a token be confirmed, each alone and any together.
+ *
+ * By what follows (FLy, arXiv 2511.22972): the target rejoins the draft at once, and stays with it for so many tokens.
+ */
+static bool rejoined(const ps_gate *gate, const ps_evidence *seen) { return seen->behind >= gate->confirm; }
+
+/* By the shapes of both rows (arXiv 2601.04766, whose judge is a bound on this divergence). */
+static bool alike(const ps_gate *gate, const ps_evidence *seen) {
+    return gate->kl == INFINITY || (seen->kl < INFINITY && seen->kl <= gate->kl);
+}
+
+/* By the draft's own doubt: at a near tie its taste says least. */
+static bool doubted(const ps_gate *gate, const ps_evidence *seen) { return seen->doubt >= gate->doubt; }
+
+/* By what the last tokens have cost. */
+static bool within(const ps_gate *gate, const ps_gate_state *state, const ps_evidence *seen, float charge) {
+    if (gate->span <= 0) return true;
+    float recent = charge;
+    const int32_t held = state->n < PS_MAX_SPAN ? state->n : PS_MAX_SPAN;
+    for (int32_t i = 0; i < held; i++) {
+        if (state->position[i] > seen->position - gate->span) recent += state->charge[i];
+    }
+    return recent <= gate->window;
+}
+
+static bool confirmed(const ps_gate *gate, const ps_gate_state *state, const ps_evidence *seen, float charge) {
+    return rejoined(gate, seen) && alike(gate, seen) && doubted(gate, seen) && within(gate, state, seen, charge);
+}
+
+static void spend(ps_gate_state *state, const ps_evidence *seen, float charge) {
+    const int32_t at = state->n % PS_MAX_SPAN;
+    state->position[at] = seen->position;
+    state->charge[at] = charge;
+    state->n = state->n < 2 * PS_MAX_SPAN - 1 ? state->n + 1 : PS_MAX_SPAN; /* never back below a full ring */
+    state->spent += charge;
+}
+
+ps_status ps_gate_decide(const ps_gate *gate, ps_gate_state *state, const ps_row *row, const ps_evidence *seen,
                          int32_t chosen, int32_t drafted, int32_t barred, int32_t *verdict, float *nats) {
-    if (!state || !row || !verdict || !nats) return PS_E_ARG;
+    if (!state || !row || !seen || !verdict || !nats || state->n < 0) return PS_E_ARG;
+    if (gate && (gate->span > PS_MAX_SPAN || gate->confirm > PS_MAX_CONFIRM)) return PS_E_ARG;
     *verdict = PS_REJECTED;
     *nats = 0;
     if (drafted == chosen) {
         *verdict = PS_EXACT;
         return PS_OK;
     }
-    if (!gate || barred || !open(gate, row, gap) || !candidate(gate, row, drafted)) return PS_OK;
-    const float behind = drafted == row->first || gap < 0 ? 0 : gap;
+    if (barred || !ps_gate_may(gate, row, seen->gap, drafted)) return PS_OK;
+    const float behind = drafted == row->first || seen->gap < 0 ? 0 : seen->gap;
     /* -log of its probability: by so much the text is likelier at this place than one that is drawn */
-    const float charge = behind + (gate->sampled && missing > 0 ? missing : 0);
-    if (!(state->spent + charge <= gate->budget)) return PS_OK;
+    const float charge = behind + (gate->sampled && seen->missing > 0 ? seen->missing : 0);
+    if (!(state->spent + charge <= gate->budget) || !confirmed(gate, state, seen, charge)) return PS_OK;
     *verdict = PS_RELAXED;
     *nats = behind;
-    state->spent += charge;
+    spend(state, seen, charge);
     return PS_OK;
 }

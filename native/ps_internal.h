@@ -62,7 +62,8 @@ typedef struct ps_seq {
     ps_coupling coupling; /* temperature 0: not coupled */
     int32_t row;      /* first row of the last verify in the target's output, -1 for none */
     int32_t verified; /* drafted tokens in that verify */
-    float *kept;      /* [PS_MAX_DRAFT][n_vocab] the draft's rows, while the companion wants them */
+    float *kept;      /* [PS_MAX_DRAFT][n_vocab] the draft's rows, while companion or gate want them */
+    bool has_row[PS_MAX_DRAFT]; /* whether `kept` has that of the drafted token */
     float *own;       /* [width] such a draft's own state after its last row */
     ps_states states;
     uint32_t mark; /* the last call that named this sequence */
@@ -118,7 +119,7 @@ const float *ps_ctx_logits(const ps_ctx *ctx, int32_t row);
 
 /* ps_seq.c */
 ps_status ps_seq_append(ps_seq *seq, const int32_t *tokens, int32_t n);
-void ps_seq_drop_draft(ps_seq *seq, int32_t n_matched);
+void ps_seq_drop_draft(ps_seq *seq, int32_t n_matched, int32_t n_vocab);
 
 /* ps_draft.c */
 void ps_draft_keep_states(ps_engine *engine, int32_t seq, int32_t pos, int32_t row, int32_t n);

@@ -11,7 +11,7 @@ ps_status ps_seq_append(ps_seq *seq, const int32_t *tokens, int32_t n) {
 }
 
 /* Drop the first n_matched drafted tokens, which were committed, and keep the rest as the next draft's beginning. */
-void ps_seq_drop_draft(ps_seq *seq, int32_t n_matched) {
+void ps_seq_drop_draft(ps_seq *seq, int32_t n_matched, int32_t n_vocab) {
     ps_draft *const draft = &seq->draft;
     const int32_t n = draft->n - n_matched;
     /* a draft from elsewhere has no probabilities to go on with: it is looked up afresh */
@@ -21,6 +21,14 @@ void ps_seq_drop_draft(ps_seq *seq, int32_t n_matched) {
     }
     memmove(draft->token, draft->token + n_matched, (size_t)n * sizeof *draft->token);
     memmove(draft->p, draft->p + n_matched, (size_t)n * sizeof *draft->p);
+    memmove(draft->doubt, draft->doubt + n_matched, (size_t)n * sizeof *draft->doubt);
+    for (int32_t i = 0; i < n; i++) {
+        const size_t width = (size_t)n_vocab;
+        seq->has_row[i] = seq->has_row[i + n_matched];
+        if (seq->has_row[i] && n_matched > 0) {
+            memcpy(seq->kept + (size_t)i * width, seq->kept + (size_t)(i + n_matched) * width, width * sizeof *seq->kept);
+        }
+    }
     draft->n = n;
     draft->scored = 0;
 }

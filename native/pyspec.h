@@ -85,32 +85,57 @@ typedef struct ps_agreement {
 ps_status ps_agree(const float *draft, const float *companion, int32_t n_rows, int32_t n_vocab, const int32_t *drafted,
                    ps_agreement *out);
 
+/* KL(draft || target) of two rows, n_vocab floats each, nats: sum of Pd * log(Pd / Pt). Errors as ps_scan's. */
+ps_status ps_divergence(const float *draft, const float *target, int32_t n_vocab, float *kl);
+
+enum { PS_MAX_CONFIRM = 16, PS_MAX_SPAN = 256 };
+
 /* The margin gate. All limits are checked; a closed gate (theta >= 1, budget 0) never opens. */
 typedef struct ps_gate {
     float theta;     /* open when z2 / z1 > theta, raw logits, z1 > 0 */
     float gap;       /* and the gap in force <= gap, nats; INFINITY is the paper's rule */
     float budget;    /* what relaxed tokens may cost the answer together, nats; INFINITY for no limit, 0 is strict */
     int32_t sampled; /* 1 above temperature 0: either of the top two may be taken */
+    int32_t confirm; /* so many drafted tokens behind it are the target's own choices, at most PS_MAX_CONFIRM; 0 asks for none */
+    int32_t span;    /* relaxed tokens among the last `span` of the text cost at most `window` nats; at most PS_MAX_SPAN, 0: no bound */
+    float window;
+    float kl;        /* KL(draft || target) of the two rows <= kl, nats; INFINITY for no bound */
+    float doubt;     /* the draft's runner-up is at least so many times as likely as its first; 0 for no bound */
 } ps_gate;
 
 typedef struct ps_gate_state {
-    float spent; /* nats used of the budget */
+    float spent;                  /* nats used of the budget */
+    int32_t n;                    /* relaxed tokens, of which the last PS_MAX_SPAN are kept for the window, token i at i % PS_MAX_SPAN */
+    int32_t position[PS_MAX_SPAN];
+    float charge[PS_MAX_SPAN];
 } ps_gate_state;
+
+/* What is known of a drafted token that the target did not choose, beside its row. */
+typedef struct ps_evidence {
+    float gap;        /* how far the second is behind the first in the distribution in force, nats; INFINITY where one was cut away */
+    float missing;    /* -log of the first's probability there where tokens are sampled, else 0 */
+    int32_t behind;   /* drafted tokens behind it, one after the other, that are the target's own choices */
+    int32_t position; /* of the token in the text; rises */
+    float kl;         /* KL(draft || target), nats; INFINITY where the draft has no distribution */
+    float doubt;      /* how many times as likely as the draft's first its runner-up is; 0 where it has no distribution */
+} ps_evidence;
 
 enum { PS_REJECTED = 0, PS_EXACT = 1, PS_RELAXED = 2 };
 
 /*
  * The acceptance rule for one row: exact match first, then the margin gate (MARS, arXiv 2601.15498, with a gap in nats).
  * `chosen` is what the target's sampler chose (its argmax when greedy), `drafted` the draft's token. `barred` is non-zero when
- * either is an end-of-generation or control token. `gap` is how far the second is behind the first in the distribution in force, nats:
- * z1 - z2 of a greedy choice, (z1 - z2) / T at temperature T, INFINITY where truncation (top-k, top-p, min-p ...) removed one of
- * the two. `missing` is -log of the first's probability there where tokens are sampled, else 0. *verdict is PS_REJECTED, PS_EXACT or
- * PS_RELAXED; *nats is how far a relaxed token is behind the first: `gap` for the second, and 0 otherwise. The budget is charged
- * that and `missing`, together -log of the token's probability: what taking it for whatever was drawn makes the text likelier.
- * Updates *state.
+ * either is an end-of-generation or control token. The gap in force is z1 - z2 of a greedy choice, (z1 - z2) / T at temperature T,
+ * INFINITY where truncation (top-k, top-p, min-p ...) removed one of the two. *verdict is PS_REJECTED, PS_EXACT or
+ * PS_RELAXED; *nats is how far a relaxed token is behind the first: the gap for the second, and 0 otherwise. Budget and window are
+ * charged that and what is missing, together -log of the token's probability: what taking it for whatever was drawn makes the text
+ * likelier. Updates *state.
  */
-ps_status ps_gate_decide(const ps_gate *gate, ps_gate_state *state, const ps_row *row, float gap, float missing,
+ps_status ps_gate_decide(const ps_gate *gate, ps_gate_state *state, const ps_row *row, const ps_evidence *seen,
                          int32_t chosen, int32_t drafted, int32_t barred, int32_t *verdict, float *nats);
+
+/* Whether the row alone lets the gate take a drafted token that was not chosen: what else it asks for need be found out only then. */
+int32_t ps_gate_may(const ps_gate *gate, const ps_row *row, float gap, int32_t drafted);
 
 /* ---------------------------------------------------------------- binding */
 
@@ -187,12 +212,14 @@ typedef struct ps_draft {
     int32_t fed;    /* rows that the draft model decoded before these, to catch up with the text */
     int32_t kept;   /* of these, those that an earlier call drafted: they took no decode in this one */
     int32_t token[PS_MAX_DRAFT];
+    float doubt[PS_MAX_DRAFT]; /* how many times as likely as its first its runner-up was, noise included; 0 if unknown */
     float p[PS_MAX_DRAFT]; /* how sure it is of its token: its full-softmax probability, and see ps_draft_run; 0 if unknown (lookup) */
     ps_agreement agreement[PS_MAX_DRAFT];
 } ps_draft;
 
 /*
- * Draft on n sequences in lock-step, at most max_len[i] tokens each, keeping rows for the companion if asked: greedily, or by draws
+ * Draft on n sequences in lock-step, at most max_len[i] tokens each, keeping rows for the companion and for gates that bound the
+ * divergence if asked: greedily, or by draws
  * where a sequence is coupled. What tells whether the target draws the same is how far a draw was ahead with its noise, and the
  * token's probability without: p has the logit gap + logit(probability) / 2 then.
  */
@@ -231,6 +258,7 @@ typedef struct ps_verdict {
     int32_t source[PS_MAX_DRAFT + 1];
     int32_t preferred[PS_MAX_DRAFT + 1];  /* what the target chose there */
     float gap[PS_MAX_DRAFT + 1];          /* nats, 0 unless relaxed */
+    ps_evidence seen[PS_MAX_DRAFT + 1];   /* of relaxed tokens: what the gate was shown of what it asks for */
 } ps_verdict;
 
 /*

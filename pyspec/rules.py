@@ -9,9 +9,31 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from pyspec.errors import OptionError
 from pyspec.limits import check_ranges
+
+
+class Window(NamedTuple):
+    """A bound on what relaxed tokens cost together among the last `tokens` of the text, the next one included."""
+
+    nats: float
+    tokens: int
+
+    def __str__(self) -> str:
+        return f"{self.nats:g}:{self.tokens}"
+
+
+def parse_window(text: str) -> Window:
+    """`NATS:TOKENS`, such as 1:32. Raises OptionError."""
+    nats, _, tokens = text.partition(":")
+    try:
+        return Window(float(nats), int(tokens))
+    except ValueError:
+        raise OptionError(
+            f"the window is {text[:40]!r}", "give NATS:TOKENS, such as 1:32"
+        ) from None
 
 
 @dataclass(frozen=True)
@@ -46,15 +68,36 @@ class Margin:
         at most that much less likely than the likeliest ones at the same places.
     lookup: whether what prompt lookup drafted may be relaxed, too. It proposes what the text has said already, so relaxing it
         makes answers repeat themselves; False costs a few of the tokens that the rule brings.
+
+    A relaxed token can be asked to be confirmed, in each of these ways and in any of them together:
+
+    confirm: so many drafted tokens behind it, one after the other, are the target's own choices, from rows that the same verify
+        computes: a deviation has to rejoin the target at once (FLy, arXiv 2511.22972, has such a window). With fewer
+        verified tokens behind it a token is not relaxed. The target's choices are its draws where noise is coupled, its
+        likeliest tokens where llama.cpp draws.
+    kl: largest KL(draft || target) = sum_x Pd(x) * log(Pd(x) / Pt(x)) of the two rows, raw logits at temperature 1, in nats; a
+        bound on it judges as well as trained judges do (arXiv 2601.04766). Ours is this way round, as a draft may lack tokens.
+    doubt: least ratio, 0 to 1, of the draft's runner-up to its first, in probability, noise included as in gaps: near a tie
+        the draft's taste says least.
+    window: `Window(nats, tokens)`, what relaxed tokens may cost among the last so many of the text, charged as the budget is.
+
+    What has no distribution (lookup, drafters in Python, models of another vocabulary) meets no `kl` below infinity, no `doubt`
+    above 0.
     """
 
     theta: float = 0.9
     gap: float = 1.0
     budget: float | None = None
     lookup: bool = True
+    confirm: int = 0
+    kl: float = math.inf
+    doubt: float = 0.0
+    window: Window | None = None
 
     def __post_init__(self) -> None:
         check_ranges(vars(self))
+        if self.window is not None:
+            check_ranges({"window_nats": self.window[0], "window_tokens": self.window[1]})
 
     @property
     def name(self) -> str:
@@ -65,6 +108,17 @@ class Margin:
     def closed(self) -> bool:
         """Whether the gate can never open."""
         return self.theta >= 1.0 or self.budget == 0.0
+
+    @property
+    def reads_drafts(self) -> bool:
+        """Whether it looks at the draft's whole distribution."""
+        return self.kl < math.inf
+
+    @property
+    def confirming(self) -> tuple[str, ...]:
+        """What it asks of a relaxed token beyond its row, by name."""
+        asked = {"confirm": self.confirm > 0, "kl": self.kl < math.inf, "doubt": self.doubt > 0.0}
+        return tuple(name for name, wanted in asked.items() if wanted)
 
     @property
     def limits(self) -> tuple[float, float, float]:

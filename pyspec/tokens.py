@@ -30,12 +30,15 @@ class Token(msgspec.Struct, frozen=True):
     source: the target's own choice, a drafted token it chose too, or a drafted runner-up.
     gap: for a relaxed token, how much the target preferred its own choice, in nats; 0 otherwise.
     preferred: the target's own choice at this place; differs from `id` only for a relaxed token.
+    confirmed: for a relaxed token of a rule that asks for it, by what it was confirmed: under `confirm` how many tokens behind it
+        were the target's own choices, under `kl` nats, under `doubt` a ratio; else None.
     """
 
     id: int
     source: Source
     gap: float
     preferred: int
+    confirmed: dict[str, float] | None = None
 
 
 class Step(msgspec.Struct, frozen=True):

@@ -26,6 +26,9 @@ static void say(const struct llama_model *model, uint32_t prefix, float *logits)
     const bool noisy = (int32_t)(mix(prefix, 77u) % 1000u) < model->noise;
     const uint32_t h = mix(prefix, noisy ? model->seed + 1000u : model->seed);
     for (int32_t v = 0; v < model->vocab.n_tokens; v++) logits[v] = (float)(mix(h, (uint32_t)v) % 4096u) / 256.0f;
+    for (int32_t v = 0; model->blur > 0 && v < model->vocab.n_tokens; v++) {
+        logits[v] += model->blur * (float)(mix(h, (uint32_t)v + 5000u) % 4096u) / 4096.0f;
+    }
     if (model->endless) logits[FAKE_EOG] = -INFINITY;
 }
 

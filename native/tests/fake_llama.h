@@ -21,6 +21,7 @@ struct llama_model {
     int32_t n_out; /* floats of a state that is shown, 0 for n_embd */
     int32_t n_swa;
     int32_t noise;  /* of 1000 rows, how many are hashed with another seed */
+    float blur;     /* each logit is more by 0 to so much, its own amount: a draft that is near the target */
     int32_t n_encoded; /* an EAGLE-3 draft's: floats that its encoder takes */
     bool pairs;        /* a row is a token and a vector */
     bool recurrent; /* memory of states: it cannot drop its tail, but for ... */

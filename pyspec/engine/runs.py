@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -66,8 +67,8 @@ class Outage:
         self._length = 8
 
 
-def emitted(verdict: Any) -> tuple[Token, ...]:
-    """The tokens of a `ps_verdict`."""
+def emitted(verdict: Any, asked: Sequence[str] = ()) -> tuple[Token, ...]:
+    """The tokens of a `ps_verdict`; asked: by what a relaxed one had to be confirmed."""
     n = verdict.n
     if n == 1:
         token = Token(
@@ -77,9 +78,18 @@ def emitted(verdict: Any) -> tuple[Token, ...]:
     ids, sources = ffi.unpack(verdict.token, n), ffi.unpack(verdict.source, n)
     preferred, gaps = ffi.unpack(verdict.preferred, n), ffi.unpack(verdict.gap, n)
     return tuple(
-        Token(id_, _SOURCES[source], gap, wanted)
-        for id_, source, gap, wanted in zip(ids, sources, gaps, preferred)
+        Token(id_, _SOURCES[source], gap, wanted, _confirmed(verdict.seen[i], source, asked))
+        for i, (id_, source, gap, wanted) in enumerate(zip(ids, sources, gaps, preferred))
     )
+
+
+_EVIDENCE = {"confirm": "behind", "kl": "kl", "doubt": "doubt"}
+
+
+def _confirmed(seen: Any, source: int, asked: Sequence[str]) -> dict[str, float] | None:
+    if not asked or source != Source.RELAXED:
+        return None
+    return {name: round(getattr(seen, _EVIDENCE[name]), 4) for name in asked}
 
 
 def read_draft(seq: int, view: Any) -> Draft:

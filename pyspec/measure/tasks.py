@@ -15,7 +15,8 @@ compiles  the answer's code is Python
 A mode is parts joined by `+`, in any order, each setting one thing:
 
     plain                     no speculation
-    strict | margin[/K=V...]  the rule; K is theta, gap, budget or lookup (0: lookup is never relaxed)
+    strict | margin[/K=V...]  the rule; K is theta, gap, budget, lookup (0: lookup is never relaxed), confirm, kl, doubt or
+                              window (NATS:TOKENS)
     fixed:K | confidence:P | companion | auto    the draft length
     lookup | model | nothing  what drafts: prompt lookup alone, the draft model alone, no drafter;
                               both where not said
@@ -30,7 +31,7 @@ import ast
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from importlib import resources
 from itertools import zip_longest
 from pathlib import Path
@@ -42,7 +43,7 @@ from pyspec.errors import InputError, OptionError
 from pyspec.noise import derive_seed
 from pyspec.options import Drafting, Speculation
 from pyspec.policy.lengths import parse_length
-from pyspec.rules import Margin, Strict, Verification
+from pyspec.rules import Margin, Strict, Verification, parse_window
 from pyspec.sampling import Sampling
 from pyspec.text.template import ChatTemplate, Message
 
@@ -274,16 +275,21 @@ def parse_mode(text: str) -> Mode:
 
 def _margin(part: str) -> Margin:
     rule, *settings = part.split("/")
-    values: dict[str, float] = {}
+    values: dict[str, Any] = {}
     for setting in settings:
         key, _, value = setting.partition("=")
         try:
-            values[key] = float(value)
+            values[key] = _SETTINGS.get(key, float)(value)
         except ValueError:
             raise OptionError(f"{value[:20]!r} in {part[:60]!r} is no number", _MODES) from None
-    if rule != "margin" or set(values) - {"theta", "gap", "budget", "lookup"}:
+    if rule != "margin" or set(values) - {field.name for field in fields(Margin)}:
         raise OptionError(f"unknown setting in mode {part[:60]!r}", _MODES)
-    return Margin(lookup=bool(values.pop("lookup", 1.0)), **values)
+    return Margin(**values)
+
+
+_SETTINGS: dict[str, Callable[[str], Any]] = {
+    "lookup": lambda value: bool(float(value)), "confirm": int, "window": parse_window,
+}  # fmt: skip
 
 
 # -- all together ------------------------------------------------------------------------------------------------------
