@@ -236,7 +236,7 @@ class Contexts:
         """
         if self.layout.each and n_running > FEW:
             return 0  # unequal rows of streams fall apart into several passes
-        return max(0, (self.answering_rows - filled) // n_answering - 1)
+        return max(0, (self.answering_rows - filled) // max(1, n_answering) - 1)
 
     def _replace_context(self, rows_asked: tuple[int, int]) -> Any:
         """Give the target a context for many sequences in place of the small one it was loaded with.

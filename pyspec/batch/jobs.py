@@ -100,7 +100,7 @@ class Delta:
 class ActiveJob:
     """A job and its answer so far.
 
-    missing: prompt tokens still to be read, the last one aside. seen: tokens whose text is known.
+    seen: tokens whose text is known.
     """
 
     job: Job
@@ -108,7 +108,6 @@ class ActiveJob:
     text: AnswerReader
     chain: Any
     seen: int
-    missing: int = 0
     parts: list[AnswerPart] = field(default_factory=list)
     start: float = field(default_factory=monotonic)
 
@@ -138,11 +137,6 @@ class ActiveJob:
         if self.run.error is None or self.masks is None:
             return self.run.error
         return self.chain.masks.error or self.run.error
-
-    def place(self, seq: int, kept: int) -> None:
-        """It runs on this sequence, whose KV holds its first `kept` tokens."""
-        self.run.seq, self.missing = seq, len(self.run.tokens) - 1 - kept
-        self.run.unread = 0
 
     @property
     def late(self) -> bool:

@@ -52,15 +52,14 @@ class KeptTexts:
                 best, most = seq, n
         return best, most if best is not None else 0
 
-    def take(self, seq: int, prompt: Sequence[int], source: int | None, n: int) -> int:
-        """Give a free sequence a text, its beginning from `source`; returns the tokens that its KV holds."""
+    def take(self, seq: int, prompt: Sequence[int], source: int | None, n: int) -> None:
+        """Take a free sequence for a text, whose first n tokens come from `source`."""
         self.texts.pop(seq)
         if source is not None:
             if n > len(self.shared):
                 self.shared = list(prompt[:n])
             if source != seq:
                 self._engine.copy_prefix(source, seq, n)
-        return self._engine.set_tokens(seq, prompt)
 
     def restore(self, file: PromptFile, most: int) -> None:
         """Take up what a file holds, in a context that holds nothing yet; most: cells for it."""

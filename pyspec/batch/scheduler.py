@@ -19,6 +19,7 @@ answer ends is given the next record at once; records may come while others run,
 from __future__ import annotations
 
 import logging
+from functools import partial
 from time import perf_counter
 from typing import TYPE_CHECKING
 
@@ -26,8 +27,8 @@ from pyspec.batch.jobs import ActiveJob, Delta
 from pyspec.batch.kept import KeptTexts, longest_common
 from pyspec.batch.queue import JobQueue
 from pyspec.batch.records import failed
-from pyspec.batch.rows import EXACT_CHUNK, read_one, read_piece, share_rows
 from pyspec.engine.handle import Role
+from pyspec.engine.rows import PREFILL_CHUNK, read_one, read_piece, share_rows
 from pyspec.errors import Cancelled, DeadlineExceeded, EngineError
 from pyspec.grammar.masks import wait_all
 from pyspec.tokens import Tally
@@ -123,7 +124,7 @@ class Scheduler:
 
     def _being_read(self, prompt: Sequence[int]) -> bool:
         """Whether another sequence is about to hold more of this prompt's beginning than any does now."""
-        reading = [a.run.tokens for a in self.active.values() if a.missing > 0]
+        reading = [a.run.tokens for a in self.active.values() if a.run.missing]
         if not reading:
             return False
         _, held = self.kept.source(prompt, self._texts())
@@ -134,7 +135,7 @@ class Scheduler:
         text = answer.run.tokens
         source, n = self.kept.source(text, self._texts())
         if self._exact:
-            n -= n % EXACT_CHUNK  # pieces have to begin where they would alone
+            n -= n % PREFILL_CHUNK  # pieces have to begin where they would alone
         seq = self._place(source)
         if not self._streams:  # in a pool, what free sequences hold gives way
             self.kept.drop(self._unused - job.need, spare=source)
@@ -143,7 +144,9 @@ class Scheduler:
         if self._exact and source in (None, seq):
             self.kept.keep(seq, self.kept.texts[seq], n)
         job.begun = None
-        answer.place(seq, self.kept.take(seq, text, source, n))
+        self.kept.take(seq, text, source, n)
+        answer.run.seq = seq
+        self._loop.begin(answer.run)
         self.active[seq] = answer
         self._forget(seq)
 
@@ -177,9 +180,12 @@ class Scheduler:
         self._close_gaps()
         self._await_masks()
         answering = self._answering()
-        answering, fills = self._read_out(answering, self._fills(len(answering)))
+        reading = self._reading(len(answering))
+        # whose prompt is read to its last token gives the first token of its answer in the same decode
+        answering += [answer for answer, n in reading if n > answer.run.missing]
+        reading = [(answer, n) for answer, n in reading if n <= answer.run.missing]
         try:
-            ended += self._step(answering, fills)
+            ended += self._step(answering, reading)
         except Cancelled:
             raise
         except EngineError as error:
@@ -203,7 +209,7 @@ class Scheduler:
 
     def _await_masks(self) -> None:
         """Wait a little for grammars that work on what they allow next; answers whose grammars are slow sit out rounds."""
-        late = [a.masks for a in self.active.values() if a.missing == 0 and not a.ready]
+        late = [a.masks for a in self.active.values() if not a.run.missing and not a.ready]
         if self._exact or len(late) == len(self.active):  # nothing goes on without them
             wait_all(filter(None, late), _POLL_S)
         else:
@@ -211,7 +217,7 @@ class Scheduler:
 
     def _answering(self) -> list[ActiveJob]:
         """Whose rows go into the next decode."""
-        read = [answer for answer in self.active.values() if answer.missing == 0]
+        read = [answer for answer in self.active.values() if not answer.run.missing]
         answers = [answer for answer in read if answer.ready]
         reading = len(self.active) - len(read)
         if self._exact:
@@ -220,15 +226,6 @@ class Scheduler:
         many = 0 if self._reads_first else self._contexts.n_slots // 4
         self._reads_first = self._streams and reading > many
         return [] if self._reads_first else answers
-
-    def _read_out(
-        self, answering: list[ActiveJob], fills: list[tuple[int, int]]
-    ) -> tuple[list[ActiveJob], list[tuple[int, int]]]:
-        """Whose prompt these fills read to its last token gives the first token of its answer in the same decode."""
-        ends = [self.active[seq] for seq, n in fills if n > self.active[seq].missing]
-        for answer in ends:
-            answer.run.unread, answer.missing = answer.missing, 0
-        return [*answering, *ends], [(seq, n) for seq, n in fills if self.active[seq].missing]
 
     def _close_gaps(self) -> None:
         """Where no record comes to fill a gap among streams, the last one does."""
@@ -245,47 +242,42 @@ class Scheduler:
             self.active[gap] = answer
             self._forget(gap)
 
-    def _step(self, answers: Sequence[ActiveJob], fills: Sequence[tuple[int, int]]) -> list[Result]:
-        if not answers:
-            if fills:
-                self._engine.verify([(seq, n, -1) for seq, n in fills])
-        else:
-            unread = sum(answer.run.unread for answer in answers)
-            filled = unread + sum(n for _, n in fills)
-            room = self._contexts.draft_rows(len(answers), len(self.active), filled)
-            # where none can be, nothing that drafts is asked, and nothing learned
-            for answer in answers:
-                most = 0 if self._waits_long(answer) else room
-                answer.run.draft_max = min(
-                    self._draft_max, answer.job.options.speculation.longest, most
-                )
-            start = perf_counter()
-            steps = self._loop.round(
-                [answer.run for answer in answers], self._policy, [*fills, *self._padding()]
-            )
-            took = 1e3 * (perf_counter() - start)
-            plain = 0.0 if fills or unread else self._plain_ms(answers, took)
-            for answer, step in zip(answers, steps, strict=True):
-                answer.run.unread = 0
-                answer.emitted(step.tokens, plain, took)
-        for seq, n in fills:
-            self.active[seq].missing -= n
-        done = [answer for answer in answers if answer.done]
-        return [self._finish(answer) for answer in done]
+    def _step(
+        self, answers: Sequence[ActiveJob], reading: Sequence[tuple[ActiveJob, int]]
+    ) -> list[Result]:
+        filled = sum(answer.run.missing for answer in answers) + sum(n for _, n in reading)
+        room = self._contexts.draft_rows(len(answers), len(self.active), filled)
+        # where none can be, nothing that drafts is asked, and nothing learned
+        for answer in answers:
+            most = 0 if self._waits_long(answer) else room
+            own = answer.job.options.speculation.longest
+            answer.run.draft_max = min(self._draft_max, own, most)
+        start = perf_counter()
+        steps = self._loop.round(
+            [answer.run for answer in answers],
+            self._policy,
+            [(answer.run, n) for answer, n in reading],
+            self._padding() if answers else (),
+        )
+        took = 1e3 * (perf_counter() - start)
+        plain = 0.0 if filled else self._plain_ms(answers, took)
+        for answer, step in zip(answers, steps, strict=True):
+            answer.emitted(step.tokens, plain, took)
+        return [self._finish(answer) for answer in answers if answer.done]
 
     def _waits_long(self, answer: ActiveJob) -> bool:
         """Whether drafted rows, each of which waits for a mask of its own, would keep others waiting."""
         masks = answer.masks
         return masks is not None and len(self.active) > 1 and masks.pace > _QUICK_S
 
-    def _padding(self) -> list[tuple[int, int]]:
-        """Rows of free sequences, where every decode has to have as many."""
+    def _padding(self) -> list[int]:
+        """Free sequences that get a row, where every decode has to have as many."""
         if not self._exact:
             return []
         for seq in self.kept.texts:
             self.kept.keep(seq, (), 0)
             self._engine.set_tokens(seq, self._pad)
-        return [(seq, 0) for seq in self.kept.texts]
+        return list(self.kept.texts)
 
     def _plain_ms(self, answers: Sequence[ActiveJob], took: float) -> float:
         """What this round, which took so many ms, would have taken without drafts; 0 where nothing drafts at all."""
@@ -297,18 +289,19 @@ class Scheduler:
         times = self._policy.curve.target.table(depth)
         return float(times[min(len(answers), len(times) - 1)])
 
-    def _fills(self, n_answering: int) -> list[tuple[int, int]]:
-        """Prompt tokens for the next decode, as (sequence, tokens); the last one of a prompt is its answer's first row."""
+    def _reading(self, n_answering: int) -> list[tuple[ActiveJob, int]]:
+        """Whose prompts the next decode reads on, and how many tokens of each, the last one included."""
         # the dict keeps the order of starting: the first one that reads has waited longest
-        reading = [(seq, a.missing) for seq, a in self.active.items() if a.missing > 0]
+        reading = [(seq, a.run.missing) for seq, a in self.active.items() if a.run.missing]
         if self._exact:
             held = self._engine.held(Role.TARGET, reading[0][0]) if reading else 0
-            return read_piece(reading, held)
-        rows = [(seq, missing + self.active[seq].ready) for seq, missing in reading]
-        budget = self._contexts.fill_rows(n_answering)
-        if self._streams:
-            return read_one(rows, budget, n_answering)
-        return share_rows(rows, budget)
+            shares = read_piece(reading, held)
+        else:
+            rows = [(seq, missing + self.active[seq].ready) for seq, missing in reading]
+            budget = self._contexts.fill_rows(n_answering)
+            shared = partial(read_one, beside=n_answering) if self._streams else share_rows
+            shares = shared(rows, budget)
+        return [(self.active[seq], n) for seq, n in shares]
 
     def _finish(self, answer: ActiveJob) -> Result:
         error = answer.error

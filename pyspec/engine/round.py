@@ -88,14 +88,41 @@ class Loop:
         """Whether there is anything to draft with."""
         return self.draft_model or self.drafter is not None or self.translated is not None
 
-    def round(
-        self, runs: Sequence[Run], policy: Policy, fills: Sequence[tuple[int, int]] = ()
-    ) -> list[Step]:
-        """One round over `runs`, one step a run.
+    def begin(self, run: Run, held: int = -1) -> int:
+        """Make a run's tokens the text of its sequence; returns how many the target's KV holds. held: see `Engine.set_tokens`."""
+        kept = self.engine.set_tokens(run.seq, run.tokens, held)
+        run.missing = len(run.tokens) - 1 - kept
+        return kept
 
-        fills: (seq, n) prompt tokens to decode in the same batch; n 0 for a row that nobody reads. Where one run's row or
+    def round(
+        self,
+        runs: Sequence[Run],
+        policy: Policy,
+        reading: Sequence[tuple[Run, int]] = (),
+        padding: Sequence[int] = (),
+    ) -> list[Step]:
+        """One decode on the target, and one step for each of `runs`, which answer.
+
+        What these miss of their prompts is read in the same decode. reading: runs of which n more prompt tokens, (run, n),
+        are read beside the answers, or alone. padding: sequences that get a row which nobody reads. Where one run's row or
         sampler leaves nothing to choose, its `error` says so, and the others go on.
         """
+        fills = [(run.seq, n, -1) for run, n in reading]
+        steps: list[Step] = []
+        if runs:
+            steps = self._round(runs, policy, [*fills, *((seq, 0, 0) for seq in padding)])
+        elif fills:
+            self.engine.verify(fills)
+        for run in runs:
+            run.missing = 0
+        for run, n in reading:
+            run.missing -= n
+        return steps
+
+    def _round(
+        self, runs: Sequence[Run], policy: Policy, fills: Sequence[tuple[int, int, int]]
+    ) -> list[Step]:
+        """Draft, verify and accept. fills: work for the engine that goes into the same decode."""
         start = perf_counter()
         for run in runs:
             self.engine.couple(run.seq, run.coupling)
@@ -134,7 +161,11 @@ class Loop:
         return steps
 
     def _plainly(
-        self, runs: Sequence[Run], policy: Policy, fills: Sequence[tuple[int, int]], start: float
+        self,
+        runs: Sequence[Run],
+        policy: Policy,
+        fills: Sequence[tuple[int, int, int]],
+        start: float,
     ) -> list[Step]:
         """A round without drafts. The policy hears what it took, unless prompt tokens of other sequences were in it."""
         before = perf_counter()
@@ -344,15 +375,15 @@ def _any_drafted(drafts: Sequence[Draft]) -> bool:
     return any([draft.n for draft in drafts])  # noqa: C419 - a list is faster
 
 
-def _read(runs: Sequence[Run], fills: Sequence[tuple[int, int]]) -> int:
+def _read(runs: Sequence[Run], fills: Sequence[tuple[int, int, int]]) -> int:
     """Prompt tokens that go into a decode."""
-    return sum([run.unread for run in runs]) + sum([n for _, n in fills])
+    return sum([run.missing for run in runs]) + sum([n for _, n, _ in fills])
 
 
 def _in_order(
-    work: list[tuple[int, int, int]], fills: Sequence[tuple[int, int]]
+    work: list[tuple[int, int, int]], fills: Sequence[tuple[int, int, int]]
 ) -> list[tuple[int, int, int]]:
     """With the fills, by sequence: over streams llama.cpp takes rows together whose sequences follow each other."""
     if not fills and len(work) < 2:
         return work
-    return sorted([*work, *((seq, n, -1 if n else 0) for seq, n in fills)])
+    return sorted([*work, *fills])

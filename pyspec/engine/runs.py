@@ -26,8 +26,8 @@ class Run:
     tokens: committed text, prompt included. sampler: address of a llama sampler chain, 0 for none. coupling: the noise with
     which tokens are drawn, None where the sampler chooses, or the argmax. remaining: tokens still allowed; where the answer
     goes on past them, it does so without drafts. drafting: which drafters it may have: "all", "lookup" (the Python drafter),
-    "model" or "nothing". rows: where to keep the logits row of each emitted token, or None. unread: tokens before the last
-    one that the next round reads too. error: why nothing could be accepted.
+    "model" or "nothing". rows: where to keep the logits row of each emitted token, or None. missing: tokens before the
+    last one that the target's KV lacks. error: why nothing could be accepted.
     """
 
     seq: int
@@ -39,7 +39,7 @@ class Run:
     draft_max: int = MAX_DRAFT
     drafting: str = "all"
     goes_on: bool = False
-    unread: int = 0
+    missing: int = 0
     rows: list[npt.NDArray[np.float32]] | None = None
     tally: Tally = field(default_factory=Tally)
     finish_reason: str | None = None

@@ -10,13 +10,11 @@ from time import perf_counter
 
 from pyspec.engine.assembly import Assembly
 from pyspec.engine.handle import Engine, Role
+from pyspec.engine.rows import PREFILL_CHUNK
 from pyspec.engine.runs import Run
 from pyspec.errors import Cancelled, ContextOverflow, EngineBusy
 from pyspec.policy.types import Policy
 from pyspec.tokens import Step, Tally, Timings, Token
-
-PREFILL_CHUNK = 256
-"""Prompt tokens a decode: small enough for progress and cancelling, large enough for the matrix kernels."""
 
 UNLIMITED = 2**31 - 1
 """No limit of tokens: the context is the limit, and the answer ends with "context"."""
@@ -68,7 +66,7 @@ class Session:
         turn, said = self._turn, list[Token]()
         try:
             if run.remaining > 0:
-                self._prefill(turn, n_prompt, progress)
+                self._read(turn, run, policy, progress)
                 clock.prompt_read()
                 for step in self._rounds(turn, run, policy, clock):
                     said += step.tokens
@@ -91,50 +89,49 @@ class Session:
 
     @contextmanager
     def _alone(self, turn: int) -> Iterator[None]:
-        """Keep others out between two calls into C that belong together, and refuse an answer that another one replaced."""
-        self._enter(turn)
-        try:
-            yield
-        finally:
-            self._lock.release()
-
-    def _enter(self, turn: int) -> None:
-        """Take the lock, which the caller releases."""
+        """Keep others out while C is called, and refuse an answer that another one replaced."""
         if not self._lock.acquire(blocking=False):
             raise EngineBusy(
                 "another thread is using this model", "use one object per thread, or a lock"
             )
-        if turn != self._turn:
+        try:
+            if turn != self._turn:
+                raise EngineBusy(
+                    "another answer was begun on this model, or it was closed",
+                    "finish one answer before the next",
+                )
+            yield
+        finally:
             self._lock.release()
-            raise EngineBusy(
-                "another answer was begun on this model, or it was closed",
-                "finish one answer before the next",
-            )
 
     def _begin(self, run: Run, held: int) -> int:
         with self._alone(self._turn):
-            kept = self.engine.set_tokens(0, run.tokens, held)
+            kept = self.loop.begin(run, held)
             self.engine.cancel(raised=False)
             self._in_flight = True
             self._turn += 1
             self.tokens, self.report = run.tokens, None
             return kept
 
-    def _prefill(self, turn: int, n: int, progress: Callable[[int, int], None] | None) -> None:
-        done, total = -1, n - 1
-        while done < total:
-            with self._alone(turn):
-                done = self.engine.prefill(Role.TARGET, 0, total, PREFILL_CHUNK)
+    def _read(
+        self, turn: int, run: Run, policy: Policy, progress: Callable[[int, int], None] | None
+    ) -> None:
+        """Read the prompt in pieces; `progress` hears at least once."""
+        total = len(run.tokens) - 1
+        most = min(PREFILL_CHUNK, self.loop.n_batch)
+        while True:
+            if run.missing:
+                with self._alone(turn):
+                    self.loop.round((), policy, [(run, min(run.missing, most))])
             if progress is not None:
-                progress(done, total)
+                progress(total - run.missing, total)
+            if not run.missing:
+                return
 
     def _rounds(self, turn: int, run: Run, policy: Policy, clock: _Clock) -> Iterator[Step]:
         while run.finish_reason is None:
-            self._enter(turn)
-            try:
+            with self._alone(turn):
                 (step,) = self.loop.round((run,), policy)
-            finally:
-                self._lock.release()
             if run.error is not None:
                 run.finish_reason = None
                 raise run.error

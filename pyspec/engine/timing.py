@@ -7,7 +7,7 @@ from time import perf_counter
 from typing import Any
 
 from pyspec.engine.handle import Engine, Role
-from pyspec.engine.session import PREFILL_CHUNK
+from pyspec.engine.rows import PREFILL_CHUNK
 from pyspec.policy.cost import SURE, CostCurve
 
 ROWS = (1, 2, 3, 4, 5, 8)

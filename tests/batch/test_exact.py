@@ -6,6 +6,7 @@ import pytest
 
 from pyspec.batch import Batch, Record, Settings
 from pyspec.engine.handle import Engine
+from pyspec.llama import SpeculativeLlama
 from pyspec.sampling import Sampling
 
 PROMPTS = [
@@ -62,3 +63,21 @@ def test_context_of_any_size_is_filled_to_its_end(open_batch, n_ctx, parallel):
     assert [result.usage.total_tokens for result in found[:3]] == [n_ctx + 1] * 3
     assert all(result.text for result in found[:3])
     assert found[3].error.type == "ContextOverflow"
+
+
+def test_an_answer_alone_is_a_batch_of_one(tiny_target, open_batch, monkeypatch):
+    """The class asks for the decodes that an exact batch of one asks for, and both say the same."""
+    decodes = []
+    verify = Engine.verify
+    monkeypatch.setattr(
+        Engine, "verify", lambda self, work: (decodes.append(list(work)), verify(self, work))[1]
+    )
+    prompt = list(range(4, 32)) * 20
+    batch = open_batch(exact=True, parallel=1, n_ctx=1024)
+    (said,) = batch.run([Record(id="a", tokens=prompt, max_tokens=9)])
+    of_batch, decodes[:] = list(decodes), []
+    with SpeculativeLlama(str(tiny_target), draft="none", n_ctx=1024) as llm:
+        whole = llm.create_completion(prompt, max_tokens=9, temperature=0.0)
+    assert of_batch[:3] == [[(0, 256, -1)], [(0, 256, -1)], [(0, len(prompt) - 513, -1)]]
+    assert decodes[: len(of_batch)] == of_batch
+    assert whole["choices"][0]["text"] == said.text

@@ -1,16 +1,18 @@
-"""Which prompt tokens go into a decode, shared among sequences that read."""
+"""Which prompt tokens go into a decode: for one text, or shared among sequences that read."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-EXACT_CHUNK = 256
-"""Prompt tokens of a decode where texts have to be exact: pieces end at its multiples."""
+PREFILL_CHUNK = 256
+"""Prompt tokens of a decode: few enough for progress and cancelling, enough for the matrix kernels."""
 
 
 def read_piece(reading: Sequence[tuple[int, int]], held: int) -> list[tuple[int, int]]:
-    """The next piece of the first prompt, of which `held` tokens were read."""
-    return [(seq, min(missing, EXACT_CHUNK - held % EXACT_CHUNK)) for seq, missing in reading[:1]]
+    """The next piece of the first prompt, of which `held` tokens were read; pieces end at multiples of the chunk."""
+    return [
+        (seq, min(missing, PREFILL_CHUNK - held % PREFILL_CHUNK)) for seq, missing in reading[:1]
+    ]
 
 
 def read_one(reading: Sequence[tuple[int, int]], budget: int, beside: int) -> list[tuple[int, int]]:
