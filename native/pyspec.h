@@ -1,9 +1,10 @@
 /*
  * pyspec: the C side of speculative decoding on llama.cpp.
  *
- * Three layers, each knowing only the one before it:
+ * Layers, each knowing only those before it:
  *   kernels   arithmetic on logit rows; includes nothing of llama.cpp (ps_scan.c, ps_noise.c, ps_draw.c, ps_agree.c, ps_gate.c)
  *   binding   llama.cpp's functions, resolved by Python from the library llama_cpp has loaded (ps_api.c)
+ *   index     what was said before and what followed it (ps_index.c)
  *   engine    prefill, draft, score, verify, accept, roll back, for many sequences (ps_engine.c, ps_ctx.c, ...)
  *
  * Every function returns a ps_status and reports through out-parameters. Nothing prints, exits, installs a signal handler or
@@ -136,6 +137,42 @@ ps_status ps_gate_decide(const ps_gate *gate, ps_gate_state *state, const ps_row
 
 /* Whether the row alone lets the gate take a drafted token that was not chosen: what else it asks for need be found out only then. */
 int32_t ps_gate_may(const ps_gate *gate, const ps_row *row, float gap, int32_t drafted);
+
+/* ------------------------------------------------------------------ index */
+
+/*
+ * Texts, and what followed each of their parts how often. A place stands for a whole text; texts grow in any order, and those that
+ * begin alike share that beginning and are counted once. The same calls give the same places. One index belongs to one thread
+ * at a time.
+ */
+typedef struct ps_index ps_index;
+
+enum { PS_INDEX_EMPTY = 1, PS_INDEX_CHOICES = 16 }; /* the place of the empty text; as many choices are told apart */
+
+typedef struct ps_found {
+    int32_t n;       /* tokens */
+    int32_t match;   /* tokens that they continue */
+    int32_t choices; /* different tokens that followed those, PS_INDEX_CHOICES at most */
+} ps_found;
+
+ps_status ps_index_open(ps_index **out);
+void ps_index_close(ps_index *index); /* accepts NULL */
+
+/* Go on from the text of *place by these tokens as far as texts have gone on so before, *n_known of them. */
+ps_status ps_index_walk(const ps_index *index, const int32_t *tokens, int32_t n, int32_t *place, int32_t *n_known);
+
+/* Add n tokens to the text of *place, which becomes the new text's. After PS_E_NOMEM some of them may be in it. */
+ps_status ps_index_add(ps_index *index, const int32_t *tokens, int32_t n, int32_t *place);
+
+/* The longest end of these tokens that is in any text: a place for ps_index_next only, and its length. */
+ps_status ps_index_find(const ps_index *index, const int32_t *tokens, int32_t n, int32_t *place, int32_t *length);
+
+/* What followed the end of the text of `place`, `length` tokens long, or of what ps_index_find found: each time the token that
+ * followed the longest known end most often, the newest among equals, where that end is `least` tokens long. At most `limit`. */
+ps_status ps_index_next(const ps_index *index, int32_t place, int32_t length, int32_t least, int32_t limit, int32_t *tokens,
+                        ps_found *out);
+
+ps_status ps_index_size(const ps_index *index, int64_t *n_tokens, int64_t *n_bytes);
 
 /* ---------------------------------------------------------------- binding */
 

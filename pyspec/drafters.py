@@ -16,6 +16,7 @@ import msgspec
 import numpy as np
 from llama_cpp.llama_speculative import LlamaDraftModel
 
+from pyspec.memory import Continuation, Memory, OwnTexts, TextIndex
 from pyspec.offload import Placed, count_placeable
 from pyspec.target import TargetLlama
 from pyspec.text.tokenizer import Alphabet, piece_reader
@@ -51,6 +52,9 @@ class Drafter(ABC):
     def propose(self, seq: int, tokens: Sequence[int], limit: int) -> Proposal:
         """Up to `limit` tokens that may follow `tokens`, the committed text of sequence `seq`, prompt included."""
 
+    def begin(self, seq: int, owner: str = "") -> None:  # noqa: B027 - as below
+        """Hear that sequence `seq` has another text from now on, and whose it is."""
+
     def observe(  # noqa: B027 - most have nothing to learn
         self, seq: int, tokens: Sequence[int], drafted: int, accepted: int
     ) -> None:
@@ -73,111 +77,80 @@ class ForeignDrafter(Drafter):
 # -- prompt lookup -----------------------------------------------------------------------------------------------------
 
 
-class SuffixIndex:
-    """A suffix automaton over token ids (Blumer et al. 1985) that remembers where each of its states last ended.
+class _Followed:
+    """A text as it grows, and its place among its owner's."""
 
-    It grows one token at a time, in amortised constant time. Its suffix link after each token is the longest suffix seen
-    before, so a proposal costs no search at all.
-    """
-
-    def __init__(self) -> None:
+    def __init__(self, own: OwnTexts) -> None:
+        self.own, self._turn = own, own.turn
         self.text: Sequence[int] = ()
-        """Whose first `size` tokens are indexed: the caller's own object, not a copy."""
-        self.size = 0
-        self.match = (0, -1)
-        """Length of the longest suffix that occurred before, and the position where it last ended; (0, -1) for none."""
-        self._next: list[dict[int, int]] = [{}]
-        self._link = [-1]
-        self._length = [0]
-        self._end = [-1]
-        self._last = 0
-
-    @property
-    def choices(self) -> int:
-        """How many different tokens have followed that suffix."""
-        return len(self._next[max(0, self._link[self._last])])
+        """Whose first `size` tokens are known: the caller's own object, not a copy."""
+        self.size, self._place = 0, TextIndex.EMPTY
 
     def continues(self, text: Sequence[int]) -> bool:
-        """Whether a text goes on from what is indexed; one that is still the same object has only grown."""
+        """Whether a text goes on from what is known; one that is still the same object has only grown."""
         n = self.size
         return n <= len(text) and (text is self.text or list(text[:n]) == list(self.text[:n]))
 
     def follow(self, text: Sequence[int]) -> None:
-        """Index what is new of a text that goes on."""
+        """Add what is new of a text that goes on."""
+        if self._turn != self.own.turn:
+            self._turn, self.size, self._place = self.own.turn, 0, TextIndex.EMPTY
         self.text = text
-        for token in text[self.size :]:
-            self._extend(token)
+        if self.size < len(text):
+            self._place = self.own.add(self._place, text[self.size :])
+            self.size = len(text)
 
-    def _extend(self, token: int) -> None:
-        ends, links, position = self._end, self._link, self.size
-        state = self._new_state(self._length[self._last] + 1, position)
-        links[state] = link = self._link_of(state, token)
-        self.match = (self._length[link], ends[link]) if link else (0, -1)
-        self._last, self.size = state, position + 1
-        while link > 0:  # the newest occurrence is the best guess the next time
-            ends[link] = position
-            link = links[link]
+    def next(self, limit: int) -> Continuation:
+        """What may follow it."""
+        return self.own.next(self._place, self.text, limit)
 
-    def _new_state(self, length: int, end: int) -> int:
-        self._next.append({})
-        self._link.append(0)
-        self._length.append(length)
-        self._end.append(end)
-        return len(self._length) - 1
-
-    def _link_of(self, state: int, token: int) -> int:
-        """Give the newest state its transitions, and return the state of the longest earlier suffix."""
-        walk = self._last
-        while walk != -1 and token not in self._next[walk]:
-            self._next[walk][token] = state
-            walk = self._link[walk]
-        if walk == -1:
-            return 0
-        known = self._next[walk][token]
-        if self._length[walk] + 1 == self._length[known]:
-            return known
-        return self._split(known, walk, token)
-
-    def _split(self, known: int, walk: int, token: int) -> int:
-        clone = self._new_state(self._length[walk] + 1, self._end[known])
-        self._next[clone] = dict(self._next[known])
-        self._link[clone] = self._link[known]
-        self._link[known] = clone
-        while walk != -1 and self._next[walk].get(token) == known:
-            self._next[walk][token] = clone
-            walk = self._link[walk]
-        return clone
-
-
-SHORTEST_MATCH = 2
-"""Tokens of a suffix that is worth continuing."""
+    def end(self) -> None:
+        """It is over: take what the last round brought."""
+        self.follow(self.text)
+        self.own.flush()
 
 
 class LookupDrafter(Drafter):
-    """Drafts what followed the longest earlier occurrence of the text's end."""
+    """Drafts what followed the longest earlier occurrence of the text's end, here and in what `memory` has of its owner."""
 
     name = "lookup"
 
-    def __init__(self) -> None:
-        self._index: dict[int, SuffixIndex] = {}
+    def __init__(self, memory: Memory | None = None) -> None:
+        self.memory = memory
+        self._texts: dict[int, _Followed] = {}
+        self._owners: dict[int, str] = {}
 
     def propose(self, seq: int, tokens: Sequence[int], limit: int) -> Proposal:
-        """What followed the longest earlier occurrence, at most `limit` tokens."""
-        index = self._index.get(seq)
-        if index is None or not index.continues(tokens):
-            index = self._index[seq] = SuffixIndex()
-        index.follow(tokens)
-        length, end = index.match
-        if length < SHORTEST_MATCH or limit < 1:
-            return NOTHING
-        draft = list(tokens[end + 1 : end + 1 + limit])
-        while len(draft) < limit:  # past the end of the text a repetition goes on with itself
-            draft += draft[: limit - len(draft)]
-        return Proposal(draft, length, index.choices)
+        """What followed the longest earlier occurrence most often, at most `limit` tokens."""
+        text = self._texts.get(seq)
+        if text is None or not text.continues(tokens):
+            text = self._begin(seq)
+        text.follow(tokens)
+        return Proposal(*text.next(limit))
 
-    def forget(self, seq: int) -> None:
-        """Drop a sequence's index: its text was replaced."""
-        self._index.pop(seq, None)
+    def _begin(self, seq: int) -> _Followed:
+        self._end(seq)
+        memory = self.memory
+        own = OwnTexts() if memory is None else memory.texts_of(self._owners.get(seq, ""))
+        self._texts[seq] = text = _Followed(own)
+        return text
+
+    def _end(self, seq: int) -> None:
+        text = self._texts.pop(seq, None)
+        if text is not None and self.memory is not None:
+            text.end()
+
+    def begin(self, seq: int, owner: str = "") -> None:
+        """The sequence has another text from now on, which is this owner's."""
+        self._end(seq)
+        self._owners[seq] = owner
+
+    def close(self) -> None:
+        """Keep what is to be kept; the drafter then knows no text."""
+        for seq in list(self._texts):
+            self._end(seq)
+        if self.memory is not None:
+            self.memory.close()
 
 
 # -- models of another vocabulary --------------------------------------------------------------------------------------

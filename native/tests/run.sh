@@ -34,6 +34,8 @@ ${RUN:-} "$out/engine"
 # malloc is wrapped so that the test can make the k-th allocation fail
 build faults tests/test_faults.c $fixture ps_*.c -Wl,--wrap=malloc -Wl,--wrap=calloc -Wl,--wrap=realloc
 ${RUN:-} "$out/faults"
+build index tests/test_index.c tests/check.c ps_index.c ps_status.c -Wl,--wrap=malloc -Wl,--wrap=calloc -Wl,--wrap=realloc
+${RUN:-} "$out/index"
 build inputs tests/test_inputs.c tests/check.c tests/fake_llama.c ps_*.c
 ${RUN:-} "$out/inputs"
 # the lock and the cancel flag are what threads share

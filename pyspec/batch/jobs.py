@@ -30,7 +30,8 @@ class Job:
     need: cells of the KV cache, tokens. options: what is asked of the answer. reader: makes what takes the answer apart.
     listener: hears of each round, in the thread that decodes. alternatives: how many of the likeliest tokens it is told with
     each; None for none at all. cancelled: set from any thread; the job then leaves before the next round. alone: nothing may
-    run beside it. begun: what there is of its answer already. timeout: seconds that it may take.
+    run beside it. begun: what there is of its answer already. timeout: seconds that it may take. owner: whose
+    text it is: nobody else's is drafted for it.
     """
 
     index: int
@@ -45,6 +46,7 @@ class Job:
     alone: bool = False
     begun: ActiveJob | None = None
     timeout: float | None = None
+    owner: str = ""
 
     @property
     def max_tokens(self) -> int:

@@ -162,11 +162,11 @@ class Scheduler:
         return next((seq for seq, text in free.items() if not text), next(iter(free)))
 
     def _forget(self, seq: int) -> None:
-        """Tell the policy, and a drafter that keeps an index of each text, that this one is another."""
+        """Tell the policy, and a drafter that remembers texts, that this one is another."""
         self._policy.begin_sequence(seq)
-        forget = getattr(self._contexts.drafter, "forget", None)
-        if forget is not None:
-            forget(seq)
+        drafter = self._contexts.drafter
+        if drafter is not None:
+            drafter.begin(seq, self.active[seq].job.owner)
 
     # -- rounds ------------------------------------------------------------------------------------
 

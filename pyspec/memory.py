@@ -1,0 +1,394 @@
+"""What was said before, and what followed it: an index of texts, and the texts of each owner, in this process and on disk.
+
+No owner's text is ever drafted for another: a draft changes no strict text, but how fast it comes tells whether it was right.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import math
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from filelock import FileLock, Timeout
+
+from pyspec._lib import check, ffi, lib
+from pyspec.errors import OptionError, PyspecError
+
+log = logging.getLogger("pyspec")
+
+SHORTEST_MATCH = 2
+"""Tokens of a text's end that is worth continuing."""
+
+MOST_TOKENS = 500_000
+"""Tokens of all owners together: 84 bytes each in memory, 4 on disk."""
+
+MOST_DAYS = 7.0
+"""How long a text is kept at most."""
+
+_TAIL = 64
+# tokens of a text's end that are looked for among older texts
+
+_EMPTY = int(lib.PS_INDEX_EMPTY)
+
+
+# -- one index ---------------------------------------------------------------------------------------------------------
+
+
+class Continuation(NamedTuple):
+    """What may follow a text: tokens, how much of its end they continue, and how many different tokens followed that."""
+
+    tokens: Sequence[int]
+    match: int = 0
+    choices: int = 1
+
+
+_NOTHING = Continuation(())
+
+
+class TextIndex:
+    """Texts, and what followed each of their parts how often (`native/ps_index.c`); texts that begin alike share that.
+
+    A place stands for a text; `EMPTY` for the one without tokens. The same calls give the same places.
+    """
+
+    EMPTY = _EMPTY
+
+    def __init__(self) -> None:
+        out = ffi.new("ps_index **")
+        check(lib.ps_index_open(out), "the index of texts")
+        self._index = ffi.gc(out[0], lib.ps_index_close)
+        self._place, self._n = ffi.new("int32_t *"), ffi.new("int32_t *")
+        self._tokens, self._found = ffi.new("int32_t[]", _TAIL), ffi.new("ps_found *")
+
+    def walk(self, place: int, tokens: Sequence[int]) -> tuple[int, int]:
+        """How far texts went on from `place` by these tokens before: the place there, and how many of them."""
+        self._place[0] = place
+        given = ffi.new("int32_t[]", tokens)
+        check(lib.ps_index_walk(self._index, given, len(tokens), self._place, self._n))
+        return self._place[0], self._n[0]
+
+    def add(self, place: int, tokens: Sequence[int]) -> int:
+        """The place of the text of `place` and these tokens, which are known from now on."""
+        self._place[0] = place
+        given = ffi.new("int32_t[]", tokens)
+        check(lib.ps_index_add(self._index, given, len(tokens), self._place), "the index of texts")
+        return int(self._place[0])
+
+    def next(self, place: int, length: int, limit: int) -> Continuation:
+        """What followed the longest known end of the text of `place`, `length` tokens, most often; the newest among equals."""
+        limit = min(limit, _TAIL)
+        check(
+            lib.ps_index_next(
+                self._index, place, length, SHORTEST_MATCH, limit, self._tokens, self._found
+            )
+        )
+        found = self._found
+        if not found.n:
+            return _NOTHING
+        return Continuation(ffi.unpack(self._tokens, found.n), found.match, found.choices)
+
+    def look_up(self, tokens: Sequence[int], limit: int) -> Continuation:
+        """`next` for a text that is not in here, by its last 64 tokens."""
+        tail = ffi.new("int32_t[]", tokens[-_TAIL:])
+        check(lib.ps_index_find(self._index, tail, len(tail), self._place, self._n))
+        return self.next(self._place[0], self._n[0], limit)
+
+    @property
+    def size(self) -> int:
+        """Tokens, those of shared beginnings once."""
+        return self._sizes()[0]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that it takes."""
+        return self._sizes()[1]
+
+    def _sizes(self) -> tuple[int, int]:
+        n_tokens, n_bytes = ffi.new("int64_t *"), ffi.new("int64_t *")
+        check(lib.ps_index_size(self._index, n_tokens, n_bytes))
+        return n_tokens[0], n_bytes[0]
+
+
+# -- one owner's texts -------------------------------------------------------------------------------------------------
+
+
+class OwnTexts:
+    """One owner's texts: those of late, and those before, which go when late ones have become as many, or old.
+
+    most: tokens of either. age: seconds after which either goes. path: where they are kept, too; None for nowhere.
+    turn: counts how often they changed places; a place is of one turn.
+    """
+
+    def __init__(self, most: int = 2**31, age: float = math.inf, path: Path | None = None) -> None:
+        self._most, self._age = most, age
+        self._late, self._before = TextIndex(), TextIndex()
+        self.turn, self.used = 0, time.monotonic()
+        self._born = self._born_before = time.time()
+        self._file = None if path is None else TextFile(path)
+        self._file_before = None if path is None else TextFile(path.with_suffix(".before"))
+        if self._file is not None and self._file_before is not None:
+            self._born = self._file.load(self._late, self._born)
+            self._born_before = self._file_before.load(self._before, self._born_before)
+
+    @property
+    def size(self) -> int:
+        """Tokens of all."""
+        return self._late.size + self._before.size
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that the indexes take."""
+        return self._late.nbytes + self._before.nbytes
+
+    def tidy(self) -> None:
+        """Let go of what is too much or too old, between two texts."""
+        self.used, now = time.monotonic(), time.time()
+        if self._late.size >= self._most or (self._late.size and now - self._born > self._age):
+            self._turn_over(now)
+        if self._before.size and now - self._born_before > 2 * self._age:
+            self._before = TextIndex()
+            if self._file_before is not None:
+                self._file_before.remove()
+
+    def _turn_over(self, now: float) -> None:
+        self._before, self._born_before = self._late, self._born
+        self._late, self._born = TextIndex(), now
+        self.turn += 1
+        if self._file is not None and self._file_before is not None:
+            self._file.move(self._file_before, now)
+
+    def add(self, place: int, tokens: Sequence[int]) -> int:
+        """The place of the text of `place` and these tokens."""
+        place, known = self._late.walk(place, tokens)
+        if known == len(tokens):
+            return place
+        end = self._late.add(place, tokens[known:])
+        if self._file is not None:
+            self._file.write(place, tokens[known:], end)
+        return end
+
+    def next(self, place: int, tokens: Sequence[int], limit: int) -> Continuation:
+        """What may follow these tokens, whose place this is: by the longer match, by late texts where both are equal."""
+        found = self._late.next(place, len(tokens), limit)
+        if self._before.size and found.match < _TAIL:
+            older = self._before.look_up(tokens, limit)
+            found = older if older.match > found.match else found
+        return found
+
+    def flush(self) -> None:
+        """Write what is not on disk yet."""
+        if self._file is not None:
+            self._file.flush()
+
+    def remove(self) -> None:
+        """Delete what is on disk; what is added from now on stays in this process."""
+        for file in (self._file, self._file_before):
+            if file is not None:
+                file.remove()
+        self._file = self._file_before = None
+
+
+class TextFile:
+    """The texts of an index on disk: the calls that made it, each as place, number of tokens and tokens of 32 bits.
+
+    What a crash cut off, or nobody wrote, ends what is read. Errors of the disk are told once; then nothing is kept there.
+    """
+
+    _START = b"pyspec texts 1\0\0"
+    _MOST = 1 << 14
+    # tokens that are not on disk yet
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._runs: list[tuple[int, list[int]]] = []
+        self._end = self._waiting = 0
+        self._born = time.time()
+        self._failed = False
+
+    def load(self, index: TextIndex, born: float) -> float:
+        """Fill an index that is empty; the time at which its first text came, `born` where there is none."""
+        self._born = born
+        try:
+            data = self._path.read_bytes()
+        except OSError:
+            return born
+        head = len(self._START) + 8
+        if not data.startswith(self._START) or len(data) < head:
+            self.remove()
+            return born
+        stamp = float(np.frombuffer(data[len(self._START) : head], "<f8")[0])
+        self._born = stamp if 0.0 < stamp <= born else born
+        numbers = np.frombuffer(data[head : head + (len(data) - head) // 4 * 4], "<i4")
+        good = head + 4 * self._read(index, numbers)
+        if good < len(data):
+            self._try(lambda: _truncate(self._path, good))
+        return self._born
+
+    @staticmethod
+    def _read(index: TextIndex, numbers: Any) -> int:
+        """Numbers that could be read."""
+        at = 0
+        while at + 2 <= len(numbers):
+            place, n = int(numbers[at]), int(numbers[at + 1])
+            if n < 1 or at + 2 + n > len(numbers):
+                break
+            try:
+                index.add(place, numbers[at + 2 : at + 2 + n].tolist())
+            except PyspecError:
+                break
+            at += 2 + n
+        return at
+
+    def write(self, place: int, tokens: Sequence[int], end: int) -> None:
+        """Keep that these tokens were added at `place`, which led to `end`."""
+        if self._runs and place == self._end:
+            self._runs[-1][1].extend(tokens)
+        else:
+            self._runs.append((place, list(tokens)))
+        self._end = end
+        self._waiting += len(tokens)
+        if self._waiting >= self._MOST:
+            self.flush()
+
+    def flush(self) -> None:
+        """Write what waits."""
+        runs, self._runs, self._waiting, self._end = self._runs, [], 0, 0
+        if runs:
+            numbers = [n for place, tokens in runs for n in (place, len(tokens), *tokens)]
+            self._try(lambda: self._append(np.asarray(numbers, "<i4").tobytes()))
+
+    def _append(self, data: bytes) -> None:
+        if not self._path.exists():
+            self._path.touch(mode=0o600)
+            data = self._START + np.asarray([self._born], "<f8").tobytes() + data
+        with self._path.open("ab") as file:
+            file.write(data)
+
+    def move(self, other: TextFile, now: float) -> None:
+        """Become `other`'s; this one is empty, from `now` on."""
+        self.flush()
+        self._born = now
+        if self._path.exists():
+            self._try(lambda: self._path.replace(other._path))
+
+    def remove(self) -> None:
+        """Delete it, if it is there."""
+        self._runs, self._waiting = [], 0
+        self._try(lambda: self._path.unlink(missing_ok=True))
+
+    def _try(self, act: Any) -> None:
+        if self._failed:
+            return
+        try:
+            act()
+        except OSError as error:
+            self._failed = True
+            log.warning("texts are not kept in %s any more: %s", self._path.parent, error.strerror)
+
+
+def _truncate(path: Path, size: int) -> None:
+    with path.open("r+b") as file:
+        file.truncate(size)
+
+
+# -- all owners' -------------------------------------------------------------------------------------------------------
+
+
+class Memory:
+    """The texts of each owner, for drafts.
+
+    folder: where they are kept for later processes, readable for this user alone; None for this process only. One process at a
+    time has a folder. vocabulary: names what the tokens mean; another's are not read. tokens: of all owners together: those
+    that were away for longest go. days: how long a text stays at most.
+
+    One thread at a time. Raises OptionError for a folder that cannot be used.
+    """
+
+    def __init__(
+        self,
+        folder: str | Path | None = None,
+        *,
+        vocabulary: str = "",
+        tokens: int = MOST_TOKENS,
+        days: float = MOST_DAYS,
+    ) -> None:
+        if tokens < 1 or not days > 0.0:
+            raise OptionError(
+                f"a memory of {tokens} tokens and {days} days", "use 1 or more, and above 0"
+            )
+        self._tokens, self._age = tokens, 0.5 * 86400.0 * days
+        self._owners: dict[str, OwnTexts] = {}
+        self._lock: FileLock | None = None
+        self._folder = None if folder is None else self._open(Path(folder), vocabulary)
+
+    def _open(self, folder: Path, vocabulary: str) -> Path | None:
+        path = folder.expanduser() / _name_of(vocabulary)
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+            path.chmod(0o700)
+            lock = FileLock(path / "lock", mode=0o600)
+            lock.acquire(blocking=False)
+        except Timeout:
+            log.warning("another process keeps texts in %s; this one's are not kept", folder)
+            return None
+        except OSError as error:
+            raise OptionError(
+                f"texts cannot be kept in {folder}: {error.strerror}", "name a folder of yours"
+            ) from error
+        self._lock = lock
+        self._clean(path)
+        return path
+
+    def _clean(self, folder: Path) -> None:
+        """Delete files that are too old, and those beyond what may be kept, the oldest first."""
+        found = [(path.stat(), path) for path in folder.iterdir() if path.name != "lock"]
+        left, oldest = 4 * self._tokens, time.time() - 2 * self._age
+        for stat, path in sorted(found, key=lambda one: -one[0].st_mtime):
+            left -= stat.st_size
+            if stat.st_mtime < oldest or left < 0:
+                path.unlink(missing_ok=True)
+
+    def texts_of(self, owner: str) -> OwnTexts:
+        """An owner's texts, tidied."""
+        texts = self._owners.get(owner)
+        if texts is None:
+            path = None if self._folder is None else self._folder / f"{_name_of(owner)}.texts"
+            texts = self._owners[owner] = OwnTexts((self._tokens + 1) // 2, self._age, path)
+        texts.tidy()
+        self._make_room(texts)
+        return texts
+
+    def _make_room(self, newest: OwnTexts) -> None:
+        others = sorted((t.used, name) for name, t in self._owners.items() if t is not newest)
+        for _, name in others:
+            if self.size <= self._tokens:
+                return
+            self._owners.pop(name).remove()
+
+    @property
+    def size(self) -> int:
+        """Tokens of all owners."""
+        return sum(texts.size for texts in self._owners.values())
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that the indexes take."""
+        return sum(texts.nbytes for texts in self._owners.values())
+
+    def close(self) -> None:
+        """Write what is not on disk yet and give the folder back; calling it again does nothing."""
+        for texts in self._owners.values():
+            texts.flush()
+        self._owners.clear()
+        if self._lock is not None:
+            self._lock.release()
+            self._lock = None
+
+
+def _name_of(what: str) -> str:
+    return hashlib.sha256(what.encode("utf-8", "surrogatepass")).hexdigest()[:32]
