@@ -22,6 +22,7 @@ def test_c_tests_pass(native: Path) -> None:
         "test_kernels",
         "test_engine",
         "test_faults",
+        "test_index",
         "test_inputs",
         "test_lock",
     ]
