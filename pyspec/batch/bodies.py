@@ -6,7 +6,7 @@ cannot be done is refused; other fields are ignored, as clients send many.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
 
 import msgspec
 from llama_cpp.llama_grammar import JSON_GBNF
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from pyspec.batch.jobs import TokenLogprobs
     from pyspec.batch.records import Result
     from pyspec.tokens import Token
+
+AnyBody = TypeVar("AnyBody", bound="Body")
 
 PATHS = {"/v1/chat/completions": CHAT, "/v1/completions": COMPLETION}
 
@@ -48,6 +50,22 @@ class Body(RequestFields, kw_only=True):
     stream_options: dict[str, Any] | None = None
     response_format: dict[str, Any] | None = None
     speculation: SpeculationBody | None = None
+
+    form: ClassVar[str] = CHAT
+
+    @property
+    def n_prompts(self) -> int:
+        """How many prompts there are."""
+        return 1
+
+    def records(self, name: str) -> list[Record]:
+        """What is asked, a record each. Raises whatever is wrong with it."""
+        raise NotImplementedError
+
+    @property
+    def alternatives(self) -> int | None:
+        """How many of the likeliest tokens to list with each; None for no logprobs at all."""
+        return None
 
     @property
     def shaped(self) -> bool:
@@ -82,11 +100,9 @@ class ChatBody(Body):
     tool_choice: str | dict[str, Any] | None = None
     parallel_tool_calls: bool | None = None
     chat_template_kwargs: dict[str, Any] | None = None
+    reasoning_effort: str | None = None
     functions: list[dict[str, Any]] | None = None
     function_call: str | dict[str, Any] | None = None
-
-    form = CHAT
-    n_prompts = 1
 
     @property
     def alternatives(self) -> int | None:
@@ -113,7 +129,13 @@ class ChatBody(Body):
         if self.may_call:
             tools, choice = chosen(_functions(self.tools or []), self.tool_choice)
             shared |= {"tools": tools, "tool_choice": choice, "parallel": self.parallel_tool_calls}
-        shared["chat_template_kwargs"] = self.chat_template_kwargs
+        if self.reasoning_effort == "none":
+            shared["reasons"] = False
+        elif self.reasoning_effort is not None:
+            shared["chat_template_kwargs"] = {"reasoning_effort": self.reasoning_effort}
+        if self.chat_template_kwargs:
+            told = shared.get("chat_template_kwargs", {})
+            shared["chat_template_kwargs"] = {**told, **self.chat_template_kwargs}
         return [Record(messages=_known(self.messages), form=CHAT, **shared)]
 
 
@@ -170,7 +192,11 @@ def read_body(path: str, data: bytes | msgspec.Raw) -> ChatBody | CompletionBody
     form = PATHS.get(path)
     if form is None:
         raise InputError(f"url is {path[:80]!r}", f"use {' or '.join(PATHS)}")
-    kind: type[ChatBody | CompletionBody] = ChatBody if form == CHAT else CompletionBody
+    return decoded(ChatBody, data) if form == CHAT else decoded(CompletionBody, data)
+
+
+def decoded(kind: type[AnyBody], data: bytes | msgspec.Raw) -> AnyBody:
+    """A body of one kind. Raises InputError."""
     try:
         return msgspec.json.decode(data, type=kind)
     except RecursionError:
@@ -179,7 +205,7 @@ def read_body(path: str, data: bytes | msgspec.Raw) -> ChatBody | CompletionBody
         raise InputError(f"the body cannot be read: {error}") from None
 
 
-def records_of(body: ChatBody | CompletionBody, name: str) -> list[Record]:
+def records_of(body: Body, name: str) -> list[Record]:
     """What a body asks for, a record each. Raises InputError, whatever is wrong with it."""
     try:
         return body.records(name)

@@ -102,7 +102,8 @@ class Delta:
 class ActiveJob:
     """A job and its answer so far.
 
-    seen: tokens whose text is known.
+    seen: tokens whose text is known; reasoned: those of them that are reasoning. kept: tokens of the prompt that were read for
+    another.
     """
 
     job: Job
@@ -110,6 +111,8 @@ class ActiveJob:
     text: AnswerReader
     chain: Any
     seen: int
+    kept: int = 0
+    reasoned: int = 0
     parts: list[AnswerPart] = field(default_factory=list)
     start: float = field(default_factory=monotonic)
 
@@ -153,7 +156,7 @@ class ActiveJob:
 
     def emitted(self, tokens: tuple[Token, ...], plain_ms: float, took_ms: float) -> None:
         """Take what a round emitted. plain_ms: what a round without drafts would have taken, 0 for not known."""
-        parts = self.text.push([token.id for token in tokens])
+        parts = self._read(tokens)
         self.parts += parts
         self.seen += len(tokens)
         if plain_ms:
@@ -162,6 +165,16 @@ class ActiveJob:
         likely = self._likely(tokens)
         if self.job.listener is not None:
             self.job.listener(Delta(parts, tokens, likely))
+
+    def _read(self, tokens: Sequence[Token]) -> list[AnswerPart]:
+        """What tokens say. Where they may be reasoning they are read one by one, so that they can be counted."""
+        if not self.text.inside:
+            return self.text.push([token.id for token in tokens])
+        parts: list[AnswerPart] = []
+        for token in tokens:
+            parts += self.text.push([token.id])
+            self.reasoned += self.text.inside
+        return parts
 
     def catch_up(self) -> None:
         """Take what was emitted in a round that failed for others; where it came from is not known any more."""
@@ -188,13 +201,14 @@ class ActiveJob:
             self.job.listener(Delta(rest))
         ended = "stop" if self.text.done else self.run.finish_reason or "length"
         tally = self.run.tally
-        block = tally.as_dict()
+        block = {**tally.as_dict(), "prompt_kept": min(self.kept, len(self.job.tokens))}
         if tally.times_plain:
             block["times_plain"] = tally.times_plain
         result = self.job.result(
             self.parts, tally.tokens, reason or self.text.reason(ended) or ended, block
         )
         result.reasoning_cut = self.text.inside
+        result.reasoned, result.stop_string = self.reasoned, self.text.stopped_by
         return result
 
     def close(self) -> None:

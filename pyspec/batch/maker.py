@@ -134,7 +134,10 @@ class JobMaker:
         if len(turns) > self._n_ctx:  # a turn is a token at least
             raise ContextOverflow(self._n_ctx, len(turns), counted=False)
         tools = [{"type": "function", "function": function} for function in record.tools or ()]
-        return self._template.prompt(turns, tools=tools, arguments=record.chat_template_kwargs)
+        arguments = record.chat_template_kwargs
+        if record.reasons is False:
+            arguments = {**self._speech.quiet, **(arguments or {})}
+        return self._template.prompt(turns, tools=tools, arguments=arguments)
 
     def _system(self, record: Record) -> str | None:
         return self._settings.system if record.system is None else record.system

@@ -123,6 +123,8 @@ def public(
         return msgspec.json.encode(_foreign(result, run, form, block, model)) + b"\n"
     line = msgspec.structs.asdict(result)
     del line["index"]
+    for name in ("reasoned", "stop_string"):
+        del line[name]
     for name in ("reasoning", "reasoning_cut", "calls"):
         if not line[name]:
             del line[name]

@@ -77,7 +77,8 @@ class Record(RecordFields, kw_only=True):
     One of `prompt`, `messages` and `tokens`, a prompt as ids. source: the input's name; line: where in it,
     from 1. form: "chat" or "completion" where the line was one of OpenAI's batch format, which the output
     then has too. tools: OpenAI's functions, which may be called; tool_choice: the name of the one that must be, or
-    "required"; parallel: whether several may be called at once. error: why the record cannot be used.
+    "required"; parallel: whether several may be called at once. reasons: False asks the template for no reasoning.
+    error: why the record cannot be used.
     """
 
     id: str
@@ -89,6 +90,7 @@ class Record(RecordFields, kw_only=True):
     tools: list[dict[str, Any]] | None = None
     tool_choice: str | None = None
     parallel: bool | None = None
+    reasons: bool | None = None
     error: Failure | None = None
 
     @property
@@ -121,7 +123,15 @@ _RANGES: dict[str, tuple[float, float]] = {
     "temperature": (0, 1e9),
     "seed": (0, 2**32 - 1),
 }
-_ASKED = (*RecordFields.__struct_fields__, "tokens", "stop", "tools", "tool_choice", "parallel")
+_ASKED = (
+    *RecordFields.__struct_fields__,
+    "tokens",
+    "stop",
+    "tools",
+    "tool_choice",
+    "parallel",
+    "reasons",
+)
 
 
 class Usage(msgspec.Struct, frozen=True):
@@ -136,7 +146,8 @@ class Result(msgspec.Struct, kw_only=True):
     """One record answered, or failed.
 
     index: place of the record among the inputs, from 0. text: the content, without `reasoning` and `calls`, which are OpenAI's.
-    reasoning_cut: whether the answer ended inside reasoning. finish_reason: "stop", "tool_calls", "length",
+    reasoning_cut: whether the answer ended inside reasoning; reasoned: tokens of it. stop_string: the
+    one that ended it. finish_reason: "stop", "tool_calls", "length",
     "context", "cancelled", or None where it failed. speculation: the verification rule and the counts of
     `pyspec.tokens.Tally`.
     """
@@ -147,6 +158,8 @@ class Result(msgspec.Struct, kw_only=True):
     text: str = ""
     reasoning: str = ""
     reasoning_cut: bool = False
+    reasoned: int = 0
+    stop_string: str | None = None
     calls: list[dict[str, Any]] = []
     finish_reason: str | None = None
     usage: Usage = Usage()

@@ -147,6 +147,7 @@ class Scheduler:
         self.kept.take(seq, text, source, n)
         answer.run.seq = seq
         self._loop.begin(answer.run)
+        answer.kept = answer.kept or len(text) - 1 - answer.run.missing
         self.active[seq] = answer
         self._forget(seq)
 

@@ -24,7 +24,7 @@ from pyspec.cli.options import (
 from pyspec.errors import OptionError
 
 if TYPE_CHECKING:
-    from pyspec.serve.service import ServerSettings
+    from pyspec.serve.settings import ServerSettings
 
 _BACKLOG = 512
 EXAMPLES = [
@@ -79,7 +79,7 @@ class ServerOptions:
 
     def serving(self, batch: Batch, file: str) -> ServerSettings:
         """What the server says of itself, and its limits; file: the model's name where no other is given."""
-        from pyspec.serve.service import ServerSettings  # noqa: PLC0415 - takes time that --help need not
+        from pyspec.serve.settings import ServerSettings  # noqa: PLC0415 - takes time that --help need not
 
         facts = batch.facts
         return ServerSettings(

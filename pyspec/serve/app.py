@@ -1,17 +1,16 @@
-"""The HTTP application: routes, limits, and errors in the shape that OpenAI's clients expect."""
+"""The HTTP application: routes, limits, and errors in the shape that each interface's clients expect."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import hmac
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
@@ -20,7 +19,6 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import FileResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from pyspec.batch.bodies import PATHS
 from pyspec.errors import (
     AnswerFailed,
     ContextOverflow,
@@ -30,15 +28,29 @@ from pyspec.errors import (
     TemplateError,
     TooManyRequests,
 )
+from pyspec.serve.completions import CHATS, TEXTS
 from pyspec.serve.guard import HostCheck
-from pyspec.serve.service import Choice, PendingRequest, ServerSettings, Service
+from pyspec.serve.interface import openai_refusal
+from pyspec.serve.messages import MESSAGES
+from pyspec.serve.metrics import Metrics
+from pyspec.serve.pending import PendingRequest
+from pyspec.serve.responses import RESPONSES
+from pyspec.serve.service import Service
+from pyspec.serve.settings import ServerSettings
 
 if TYPE_CHECKING:
     from starlette.types import Message, Receive, Scope, Send
 
-    from pyspec.batch.records import Result
     from pyspec.batch.run import Batch
+    from pyspec.serve.interface import Interface
 
+INTERFACES = {
+    "/v1/chat/completions": CHATS,
+    "/v1/completions": TEXTS,
+    "/v1/responses": RESPONSES,
+    "/v1/messages": MESSAGES,
+}
+_COUNT = "/count_tokens"
 _BODY_S = 30.0
 # a request whose body takes longer to come is given up
 
@@ -65,9 +77,14 @@ def make_app(batch: Batch, serving: ServerSettings) -> Starlette:
         await server.stop()
 
     async def complete(request: Request) -> Any:
-        asked = await _asked(server, request)
-        told.asked(asked.body.form)
-        return await _answer(server, asked, request)
+        interface = INTERFACES[request.url.path]
+        asked = await server.ask(interface, await _data(serving, request))
+        told.asked(interface.kind)
+        return await _answer(server, interface, asked, request)
+
+    async def count_tokens(request: Request) -> Response:
+        data = await _data(serving, request)
+        return _json({"input_tokens": await server.count(MESSAGES.read(data), len(data))})
 
     async def models(request: Request) -> Response:
         _authorised(serving, request)
@@ -88,7 +105,8 @@ def make_app(batch: Batch, serving: ServerSettings) -> Starlette:
         return Response(told.text(), media_type="text/plain; version=0.0.4")
 
     routes = [Route(path, _page) for path in _PAGE]
-    routes += [Route(path, complete, methods=["POST"]) for path in PATHS]
+    routes += [Route(path, complete, methods=["POST"]) for path in INTERFACES]
+    routes += [Route("/v1/messages" + _COUNT, count_tokens, methods=["POST"])]
     routes += [Route("/v1/models", models), Route("/v1/models/{name:path}", model)]
     routes += [Route("/health", health), Route("/v1/health", health)]
     routes += [Route("/metrics", metrics)]
@@ -120,12 +138,13 @@ def _middleware(serving: ServerSettings) -> list[Middleware]:
 # -- requests ----------------------------------------------------------------------------------------------------------
 
 
-async def _asked(server: Service, request: Request) -> PendingRequest:
-    _authorised(server.serving, request)
+async def _data(serving: ServerSettings, request: Request) -> bytes:
+    """The body of a request that may be made."""
+    _authorised(serving, request)
     kind = request.headers.get("content-type", "").partition(";")[0].strip()
     if kind != "application/json":  # what a form of another page can send is not believed
         raise HTTPException(415, "send application/json")
-    return await server.ask(request.url.path, await _body(request, server.serving.max_body))
+    return await _body(request, serving.max_body)
 
 
 async def _body(request: Request, most: int) -> bytes:
@@ -150,18 +169,23 @@ async def _body(request: Request, most: int) -> bytes:
 def _authorised(serving: ServerSettings, request: Request) -> None:
     if serving.api_key is None:
         return
-    given = request.headers.get("authorization", "").removeprefix("Bearer ")
+    told = request.headers.get("authorization", "").removeprefix("Bearer ")
+    given = told or request.headers.get("x-api-key", "")
     if not hmac.compare_digest(given.encode(), serving.api_key.encode()):
-        raise HTTPException(401, "the API key is missing or wrong: Authorization: Bearer KEY")
+        raise HTTPException(
+            401, "the API key is missing or wrong: Authorization: Bearer KEY, or x-api-key: KEY"
+        )
 
 
 # -- answers -----------------------------------------------------------------------------------------------------------
 
 
-async def _answer(server: Service, asked: PendingRequest, request: Request) -> Any:
+async def _answer(
+    server: Service, interface: Interface, asked: PendingRequest, request: Request
+) -> Any:
     if asked.body.stream:
-        return EventStream(asked, server.drop)
-    answer = asyncio.ensure_future(whole(asked))
+        return EventStream(interface.events(asked), partial(server.drop, asked))
+    answer = asyncio.ensure_future(_whole(interface, asked))
     left = asyncio.ensure_future(_gone(request.receive))
     try:
         await asyncio.wait({answer, left}, return_when=asyncio.FIRST_COMPLETED)
@@ -174,45 +198,12 @@ async def _answer(server: Service, asked: PendingRequest, request: Request) -> A
         server.drop(asked)
 
 
-async def whole(asked: PendingRequest) -> dict[str, Any]:
+async def _whole(interface: Interface, asked: PendingRequest) -> dict[str, Any]:
     """The body of a response that is not streamed. Raises AnswerFailed."""
     choices = asked.choices()
     async for _ in asked.updates(choices):
         pass
-    body = asked.frame([choice.whole() for choice in choices])
-    blocks = [choice.block for choice in choices]
-    block = blocks[0] if len(blocks) == 1 else {"choices": blocks}
-    return {**body, "usage": _usage(choices), "speculation": block}
-
-
-async def events(asked: PendingRequest) -> AsyncIterator[bytes]:
-    """The chunks of all choices as they come, then `[DONE]`, as server-sent events."""
-    choices = asked.choices()
-    if asked.is_chat:
-        for choice in choices:
-            yield _event(choice.chunk({"role": "assistant", "content": ""}))
-    try:
-        async for choice in asked.updates(choices):
-            for chunk in choice.chunks():
-                yield _event(chunk)
-    except AnswerFailed as error:
-        yield _event({"error": {"message": str(error), "type": "server_error", "code": error.kind}})
-        return
-    if (asked.body.stream_options or {}).get("include_usage"):
-        yield _event({**asked.frame([], chunk=True), "usage": _usage(choices)})
-    yield b"data: [DONE]\n\n"
-
-
-def _usage(choices: Sequence[Choice]) -> dict[str, int]:
-    used = [choice.result.usage for choice in choices]
-    # the prompt of several choices counts once
-    prompt = sum(usage.prompt_tokens for usage in used[:: choices[0].asked.body.n or 1])
-    answer = sum(usage.completion_tokens for usage in used)
-    return {"prompt_tokens": prompt, "completion_tokens": answer, "total_tokens": prompt + answer}
-
-
-def _event(value: Any) -> bytes:
-    return b"data: " + msgspec.json.encode(value) + b"\n\n"
+    return interface.whole(asked, choices)
 
 
 async def _gone(receive: Receive) -> None:
@@ -222,12 +213,12 @@ async def _gone(receive: Receive) -> None:
 
 
 class EventStream(StreamingResponse):
-    """The answers of a request as server-sent events. `drop` hears of their end, however it came."""
+    """The answers of a request as server-sent events. `end` is called at their end, however it came."""
 
-    def __init__(self, asked: PendingRequest, drop: Callable[[PendingRequest], None]) -> None:
+    def __init__(self, events: AsyncIterator[bytes], end: Callable[[], None]) -> None:
         headers = {"cache-control": "no-store", "x-accel-buffering": "no"}
-        super().__init__(events(asked), headers=headers, media_type="text/event-stream")
-        self._end = partial(drop, asked)
+        super().__init__(events, headers=headers, media_type="text/event-stream")
+        self._end = end
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer; ends early, and quietly, where nobody listens or nobody reads."""
@@ -256,15 +247,15 @@ def _json(value: Any, status: int = 200, headers: dict[str, str] | None = None) 
     return Response(data, status, headers, media_type="application/json")
 
 
-async def _refuse(_request: Request, error: Exception) -> Response:
+async def _refuse(request: Request, error: Exception) -> Response:
     status, code = status_of(error)
     message = error.detail if isinstance(error, HTTPException) else str(error)
     if status == 500:
         message = "the server failed; its log says of what"
-    kind = "invalid_request_error" if status < 500 else "server_error"
     headers = {"retry-after": "1"} if status == 429 else None
-    body = {"error": {"message": message, "type": kind, "param": None, "code": code}}
-    return _json(body, status, headers)
+    interface: Interface | None = INTERFACES.get(request.url.path.removesuffix(_COUNT))
+    refusal = interface.refusal if interface else openai_refusal
+    return _json(refusal(status, code, message), status, headers)
 
 
 def status_of(error: Exception) -> tuple[int, str | None]:
@@ -280,69 +271,3 @@ def status_of(error: Exception) -> tuple[int, str | None]:
     if isinstance(error, InputError):
         return 400, None
     return 503 if isinstance(error, (EngineError, TemplateError)) else 500, None
-
-
-# -- what is counted ---------------------------------------------------------------------------------------------------
-
-
-_COUNTED = {
-    "drafted": "Tokens drafted.",
-    "verified": "Drafted tokens that the target checked.",
-    "accepted": "Drafted tokens that were accepted, relaxed ones included.",
-    "relaxed": "Runner-up tokens that the margin rule accepted.",
-    "relaxed_nats": "Sum of the gaps of relaxed tokens, nats.",
-}
-_BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
-
-
-class Metrics:
-    """Counters of finished answers, and gauges of what goes on."""
-
-    def __init__(self, batch: Batch) -> None:
-        registry = self._registry = CollectorRegistry()
-
-        def counter(name: str, text: str, labels: Iterable[str] = ()) -> Counter:
-            return Counter(f"pyspec_{name}", text, labels, registry=registry)
-
-        def histogram(name: str, text: str) -> Histogram:
-            return Histogram(f"pyspec_{name}_seconds", text, buckets=_BUCKETS, registry=registry)
-
-        self._requests = counter("requests", "Requests that were begun.", ["kind"])
-        self._answers = counter("answers", "Answers by how they ended.", ["reason"])
-        self._prompt = counter("prompt_tokens", "Tokens of prompts.")
-        self._tokens = counter("tokens", "Tokens of answers.")
-        self._counts = {
-            name: counter(f"{name}_tokens" if name != "relaxed_nats" else name, text)
-            for name, text in _COUNTED.items()
-        }
-        self._first = histogram("first_token", "Until the first token.")
-        self._whole = histogram("answer", "Until the last token.")
-        now: dict[str, tuple[str, Callable[[], float]]] = {
-            "running": ("Answers that run.", lambda: batch.load[0]),
-            "waiting": ("Answers that wait for a sequence.", lambda: batch.load[1]),
-            "sequences": ("Answers that may run at once.", lambda: batch.parallel),
-            "times_plain": (
-                "Times as fast as without drafts by the measured cost curve; 0 where nothing was drafted.",
-                lambda: batch.speed,
-            ),
-        }
-        for name, (text, value) in now.items():
-            Gauge(f"pyspec_{name}", text, registry=registry).set_function(value)
-
-    def asked(self, kind: str) -> None:
-        """A request was begun."""
-        self._requests.labels(kind).inc()
-
-    def answered(self, result: Result, timings: dict[str, float]) -> None:
-        """An answer ended."""
-        self._answers.labels(result.finish_reason or "failed").inc()
-        self._prompt.inc(result.usage.prompt_tokens)
-        self._tokens.inc(result.usage.completion_tokens)
-        for name, metric in self._counts.items():
-            metric.inc(result.speculation.get(name, 0))
-        self._first.observe(1e-3 * timings["first_token_ms"])
-        self._whole.observe(1e-3 * timings["total_ms"])
-
-    def text(self) -> bytes:
-        """All of it, in Prometheus' text format."""
-        return generate_latest(self._registry)

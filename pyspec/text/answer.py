@@ -41,6 +41,12 @@ class AnswerReader:
         return self._content.done if self._parser else self._text.done
 
     @property
+    def stopped_by(self) -> str | None:
+        """The stop string that was met."""
+        text: TextAssembler = self._content if self._parser else self._text
+        return text.stopped_by
+
+    @property
     def inside(self) -> bool:
         """Whether what comes next is reasoning; at the end: whether the answer was cut there."""
         return self._parser is not None and self._parser.inside

@@ -88,6 +88,8 @@ class TextAssembler:
         self._held = ""
         self.done = False
         """Whether a stop string was met; further tokens are ignored."""
+        self.stopped_by: str | None = None
+        """That string."""
 
     def push(self, ids: Iterable[int]) -> str:
         """Text that these tokens make safe to show."""
@@ -112,8 +114,9 @@ class TextAssembler:
         for at, char in enumerate(new, start + 1):
             state = finder.step(state, char)
             if finder.ends[state]:
-                self.done, self._held = True, ""
-                return text[: at - finder.ends[state]]
+                begin = at - finder.ends[state]
+                self.done, self._held, self.stopped_by = True, "", text[begin:at]
+                return text[:begin]
         self._state, cut = state, len(text) - finder.depth[state]
         self._held = text[cut:]
         return text[:cut]

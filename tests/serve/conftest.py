@@ -59,7 +59,7 @@ def serve(tiny_ascii):
 
     send_buffer: bytes that the kernel takes from the server before a reader has to read; 0 for as many as it likes.
     """
-    from pyspec.serve.service import ServerSettings
+    from pyspec.serve.settings import ServerSettings
 
     running = []
 

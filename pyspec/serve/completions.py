@@ -1,0 +1,65 @@
+"""Chat and text completions as OpenAI has them: responses, whole and streamed."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from pyspec.batch.bodies import ChatBody, CompletionBody
+from pyspec.errors import AnswerFailed
+from pyspec.serve.interface import Interface, openai_refusal, reader
+
+if TYPE_CHECKING:
+    from pyspec.serve.pending import Choice, PendingRequest
+
+
+def whole(asked: PendingRequest, choices: list[Choice]) -> dict[str, Any]:
+    """The body of a response that is not streamed."""
+    body = asked.frame([choice.whole() for choice in choices])
+    blocks = [choice.block for choice in choices]
+    block = blocks[0] if len(blocks) == 1 else {"choices": blocks}
+    return {**body, "usage": _usage(choices), "speculation": block}
+
+
+async def events(asked: PendingRequest) -> AsyncIterator[bytes]:
+    """The chunks of all choices as they come, then `[DONE]`, as server-sent events."""
+    choices = asked.choices()
+    if asked.is_chat:
+        for choice in choices:
+            yield _event(choice.chunk({"role": "assistant", "content": ""}))
+    try:
+        async for choice in asked.updates(choices):
+            for chunk in choice.chunks():
+                yield _event(chunk)
+    except AnswerFailed as error:
+        yield _event({"error": {"message": str(error), "type": "server_error", "code": error.kind}})
+        return
+    if (asked.body.stream_options or {}).get("include_usage"):
+        yield _event({**asked.frame([], chunk=True), "usage": _usage(choices)})
+    yield b"data: [DONE]\n\n"
+
+
+def _usage(choices: Sequence[Choice]) -> dict[str, Any]:
+    results = [choice.result for choice in choices]
+    firsts = results[:: choices[0].asked.body.n or 1]  # the prompt of several choices counts once
+    prompt = sum(result.usage.prompt_tokens for result in firsts)
+    kept = sum(result.speculation.get("prompt_kept", 0) for result in firsts)
+    answer = sum(result.usage.completion_tokens for result in results)
+    reasoned = sum(result.reasoned for result in results)
+    return {
+        "prompt_tokens": prompt,
+        "completion_tokens": answer,
+        "total_tokens": prompt + answer,
+        "prompt_tokens_details": {"cached_tokens": kept},
+        "completion_tokens_details": {"reasoning_tokens": reasoned},
+    }
+
+
+def _event(value: Any) -> bytes:
+    return b"data: " + msgspec.json.encode(value) + b"\n\n"
+
+
+CHATS = Interface("chat", "chatcmpl-", reader(ChatBody), whole, events, openai_refusal)
+TEXTS = Interface("completion", "cmpl-", reader(CompletionBody), whole, events, openai_refusal)

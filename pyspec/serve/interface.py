@@ -1,0 +1,69 @@
+"""What an interface is: how requests are read, and how answers and refusals are written."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import msgspec
+
+from pyspec.batch.bodies import decoded
+from pyspec.errors import InputError
+
+if TYPE_CHECKING:
+    from pyspec.batch.bodies import Body
+    from pyspec.serve.pending import Choice, PendingRequest
+
+    Refusal = Callable[[int, str | None, str], dict[str, Any]]
+
+AnyBody = TypeVar("AnyBody", bound="Body")
+
+
+@dataclass(frozen=True)
+class Interface:
+    """One way to ask for answers, and to get them.
+
+    kind: what metrics call it. prefix: of its answers' names. read: a request's body. whole: the response to a request all of
+    whose choices have ended. events: the response as server-sent events, which come as the choices do. refusal: the body of
+    an error by its status, its code and its sentence.
+    """
+
+    kind: str
+    prefix: str
+    read: Callable[[bytes], Body]
+    whole: Callable[[PendingRequest, list[Choice]], dict[str, Any]]
+    events: Callable[[PendingRequest], AsyncIterator[bytes]]
+    refusal: Refusal
+
+
+def reader(kind: type[AnyBody]) -> Callable[[bytes], AnyBody]:
+    """Reads bodies of this kind. Raises InputError."""
+    return lambda data: decoded(kind, data)
+
+
+def openai_refusal(status: int, code: str | None, message: str) -> dict[str, Any]:
+    """An error as OpenAI's clients know it."""
+    kind = "invalid_request_error" if status < 500 else "server_error"
+    return {"error": {"message": message, "type": kind, "param": None, "code": code}}
+
+
+def event(value: dict[str, Any]) -> bytes:
+    """A server-sent event whose name is the type of what it tells."""
+    return b"event: %b\ndata: %b\n\n" % (value["type"].encode(), msgspec.json.encode(value))
+
+
+def text_of(content: Any, kinds: tuple[str, ...]) -> str:
+    """The text of a message: one string, or parts of these kinds, which have a `text`. Raises InputError."""
+    if content is None or isinstance(content, str):
+        return content or ""
+    if not isinstance(content, list):
+        raise InputError("a message has content that is neither text nor a list of parts")
+    for part in content:
+        kind = part.get("type") if isinstance(part, dict) else None
+        if kind not in kinds or not isinstance(part.get("text"), str):
+            raise InputError(
+                f"content of the type {str(kind)[:40]!r} cannot be read",
+                "send text; images, files and audio are not read",
+            )
+    return "".join(part["text"] for part in content)

@@ -1,0 +1,264 @@
+"""Anthropic's Messages: turns of content blocks in, content blocks out."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Iterable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from pyspec.batch.bodies import Body, ChatBody
+from pyspec.errors import AnswerFailed, InputError
+from pyspec.serve.blocks import Block, Blocks
+from pyspec.serve.interface import Interface, event, reader, text_of
+
+if TYPE_CHECKING:
+    from pyspec.batch.records import Record, Result
+    from pyspec.serve.pending import Choice, PendingRequest
+
+_CHOICES = {"auto": "auto", "any": "required", "none": "none"}
+_REASONS = {
+    "stop": "end_turn",
+    "tool_calls": "tool_use",
+    "context": "model_context_window_exceeded",
+}
+_ERRORS = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    503: "overloaded_error",
+}
+
+
+class MessagesBody(Body):
+    """A request's body. Tools that the server would run are left out."""
+
+    messages: list[dict[str, Any]]
+    system: str | list[dict[str, Any]] | None = None
+    stop_sequences: list[str] | None = None
+    tools: list[dict[str, Any]] | None = None
+    tool_choice: dict[str, Any] | None = None
+    thinking: dict[str, Any] | None = None
+    output_config: dict[str, Any] | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+
+    @property
+    def shaped(self) -> bool:
+        """Whether a grammar is to be made of it."""
+        return bool(self.grammar or self.output_config or self.tools)
+
+    def records(self, name: str) -> list[Record]:
+        """What is asked, as a record: that of a chat which asks the same."""
+        if self.n not in (None, 1):
+            raise InputError("a message has one answer", "leave n out")
+        if self.messages and self.messages[-1].get("role") == "assistant":
+            raise InputError("the last message is the model's own", "end with one of the user's")
+        choice = self.tool_choice or {}
+        shared = {key: getattr(self, key) for key in Body.__struct_fields__}
+        shared["stop"] = self.stop_sequences if self.stop_sequences is not None else self.stop
+        form = (self.output_config or {}).get("format")
+        if form is not None:
+            shared["response_format"] = {**form, "json_schema": form}
+        chat = ChatBody(
+            messages=list(self._turns()),
+            tools=[_chat_tool(tool) for tool in self.tools or () if "input_schema" in tool] or None,
+            tool_choice=_chat_choice(choice),
+            parallel_tool_calls=False if choice.get("disable_parallel_tool_use") else None,
+            reasoning_effort=self._effort,
+            chat_template_kwargs=self.chat_template_kwargs,
+            **shared,
+        )
+        return chat.records(name)
+
+    @property
+    def _effort(self) -> str | None:
+        if (self.thinking or {}).get("type") == "disabled":
+            return "none"
+        effort: str | None = (self.output_config or {}).get("effort")
+        return effort
+
+    def _turns(self) -> Iterator[dict[str, Any]]:
+        given = self.system or ""
+        parts = [given] if isinstance(given, str) else [_text(block) for block in given]
+        if system := "\n".join(parts):
+            yield {"role": "system", "content": system}
+        for message in self.messages:
+            role, content = message.get("role"), message.get("content")
+            if role not in ("user", "assistant", "system"):
+                raise InputError(
+                    f"a message has the role {str(role)[:40]!r}", "use user or assistant"
+                )
+            if isinstance(content, str):
+                yield {"role": role, "content": content}
+            elif not isinstance(content, list):
+                raise InputError("a message has content that is neither text nor a list of blocks")
+            else:
+                yield from _own(content) if role == "assistant" else _users(str(role), content)
+
+
+def _chat_tool(tool: dict[str, Any]) -> dict[str, Any]:
+    function = {"name": tool.get("name"), "parameters": tool["input_schema"]}
+    if tool.get("description"):
+        function["description"] = tool["description"]
+    return {"type": "function", "function": function}
+
+
+def _chat_choice(choice: dict[str, Any]) -> str | dict[str, Any] | None:
+    kind = choice.get("type", "auto")
+    if kind == "tool":
+        return {"type": "function", "function": {"name": choice.get("name")}}
+    if kind not in _CHOICES:
+        raise InputError(f"tool_choice is {str(kind)[:40]!r}", "use auto, any, tool or none")
+    return _CHOICES[kind]
+
+
+# -- blocks in ---------------------------------------------------------------------------------------------------------
+
+
+def _users(role: str, blocks: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """A turn of the user's: results of calls are messages of their own, the text between them another."""
+    texts: list[str] = []
+    for block in blocks:
+        if block.get("type") != "tool_result":
+            texts.append(_text(block))
+            continue
+        if texts:
+            yield {"role": role, "content": "\n".join(texts)}
+            texts = []
+        given = block.get("content") or ""
+        parts = [given] if isinstance(given, str) else [_text(part) for part in given]
+        told = {"role": "tool", "tool_call_id": block["tool_use_id"], "content": "\n".join(parts)}
+        yield told
+    if texts:
+        yield {"role": role, "content": "\n".join(texts)}
+
+
+def _text(block: dict[str, Any]) -> str:
+    """The text of a block: it, that of a search result, or of a document of text. Raises InputError."""
+    kind, source = block.get("type"), block.get("source")
+    if kind == "document" and isinstance(source, dict) and source.get("type") == "text":
+        return str(source["data"])
+    if kind == "search_result":
+        return f"{block['title']} ({source})\n{text_of(block['content'], ('text',))}"
+    return text_of([block], ("text",))
+
+
+def _own(blocks: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """A turn of the model's: what it thought, said and called."""
+    texts: list[str] = []
+    thoughts: list[str] = []
+    calls: list[dict[str, Any]] = []
+    for block in blocks:
+        kind = block.get("type")
+        if kind == "tool_use":
+            function = {"name": block["name"], "arguments": json.dumps(block["input"])}
+            calls.append({"id": block["id"], "type": "function", "function": function})
+        elif kind == "thinking":
+            thoughts.append(block["thinking"])
+        elif kind != "redacted_thinking":  # nobody here can read it
+            texts.append(_text(block))
+    made: dict[str, Any] = {"role": "assistant", "content": "\n".join(texts) or None}
+    if thoughts:
+        made["reasoning_content"] = "\n".join(thoughts)
+    if calls:
+        made["tool_calls"] = calls
+    yield made if calls or texts else {**made, "content": ""}
+
+
+# -- blocks out --------------------------------------------------------------------------------------------------------
+
+
+def _block(block: Block) -> dict[str, Any]:
+    if block.kind == "reasoning":
+        return {"type": "thinking", "thinking": block.text, "signature": ""}
+    if block.kind == "content":
+        return {"type": "text", "text": block.text}
+    given = json.loads(block.text) if block.text else {}
+    return {"type": "tool_use", "id": block.call, "name": block.name, "input": given}
+
+
+def _message(asked: PendingRequest, prompt_tokens: int) -> dict[str, Any]:
+    """A message of which nothing has come."""
+    return {
+        "id": asked.name,
+        "type": "message",
+        "role": "assistant",
+        "model": asked.serving.model,
+        "content": [],
+        "stop_reason": None,
+        "stop_sequence": None,
+        "usage": {"input_tokens": prompt_tokens, "output_tokens": 0},
+    }
+
+
+def _ended(asked: PendingRequest, result: Result) -> dict[str, Any]:
+    """Why an answer ended."""
+    if result.finish_reason == "stop" and result.stop_string in (asked.body.stop_sequences or ()):
+        return {"stop_reason": "stop_sequence", "stop_sequence": result.stop_string}
+    reason = _REASONS.get(result.finish_reason or "", "max_tokens")
+    return {"stop_reason": reason, "stop_sequence": None}
+
+
+def _usage(result: Result) -> dict[str, int]:
+    kept = result.speculation.get("prompt_kept", 0)
+    return {
+        "input_tokens": result.usage.prompt_tokens - kept,
+        "cache_read_input_tokens": kept,
+        "cache_creation_input_tokens": 0,
+        "output_tokens": result.usage.completion_tokens,
+    }
+
+
+def whole(asked: PendingRequest, choices: list[Choice]) -> dict[str, Any]:
+    """The body of a response that is not streamed. A call that was cut is text: clients would make it."""
+    (choice,), blocks = choices, Blocks()
+    for _ in blocks.take(choice.taken()):
+        pass
+    content = [_block(b) if b.whole else {"type": "text", "text": b.text} for b in blocks.all]
+    made = {**_message(asked, 0), "content": content, **_ended(asked, choice.result)}
+    return {**made, "usage": _usage(choice.result), "speculation": choice.block}
+
+
+async def events(asked: PendingRequest) -> AsyncIterator[bytes]:
+    """A message's events, from `message_start` to `message_stop`."""
+    blocks, choices = Blocks(), asked.choices()
+    message = _message(asked, len(asked.jobs[0].tokens))
+    yield event({"type": "message_start", "message": message})
+    yield event({"type": "ping"})
+    try:
+        async for choice in asked.updates(choices):
+            for step, block, text in blocks.take(choice.taken()):
+                yield _step(step, block, text)
+    except AnswerFailed as error:
+        yield event(refusal(500, error.kind, str(error)))
+        return
+    for step, block, text in blocks.end():
+        yield _step(step, block, text)
+    (choice,) = choices
+    told = {"delta": _ended(asked, choice.result), "usage": _usage(choice.result)}
+    yield event({"type": "message_delta", **told, "speculation": choice.block})
+    yield event({"type": "message_stop"})
+
+
+def _step(step: str, block: Block, text: str) -> bytes:
+    place = {"index": block.index}
+    if step == "begin":
+        return event({"type": "content_block_start", **place, "content_block": _block(block)})
+    if step == "end":
+        return event({"type": "content_block_stop", **place})
+    kind, field = {
+        "reasoning": ("thinking_delta", "thinking"),
+        "content": ("text_delta", "text"),
+        "call": ("input_json_delta", "partial_json"),
+    }[block.kind]
+    return event({"type": "content_block_delta", **place, "delta": {"type": kind, field: text}})
+
+
+def refusal(status: int, _code: str | None, message: str) -> dict[str, Any]:
+    """An error as Anthropic's clients know it."""
+    kind = _ERRORS.get(status, "invalid_request_error" if status < 500 else "api_error")
+    return {"type": "error", "error": {"type": kind, "message": message}}
+
+
+MESSAGES = Interface("message", "msg_", reader(MessagesBody), whole, events, refusal)

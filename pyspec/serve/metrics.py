@@ -1,0 +1,74 @@
+"""What a server counts, in Prometheus' text format."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+
+if TYPE_CHECKING:
+    from pyspec.batch.records import Result
+    from pyspec.batch.run import Batch
+
+_COUNTED = {
+    "drafted": "Tokens drafted.",
+    "verified": "Drafted tokens that the target checked.",
+    "accepted": "Drafted tokens that were accepted, relaxed ones included.",
+    "relaxed": "Runner-up tokens that the margin rule accepted.",
+    "relaxed_nats": "Sum of the gaps of relaxed tokens, nats.",
+}
+_BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
+
+
+class Metrics:
+    """Counters of finished answers, and gauges of what goes on."""
+
+    def __init__(self, batch: Batch) -> None:
+        registry = self._registry = CollectorRegistry()
+
+        def counter(name: str, text: str, labels: Iterable[str] = ()) -> Counter:
+            return Counter(f"pyspec_{name}", text, labels, registry=registry)
+
+        def histogram(name: str, text: str) -> Histogram:
+            return Histogram(f"pyspec_{name}_seconds", text, buckets=_BUCKETS, registry=registry)
+
+        self._requests = counter("requests", "Requests that were begun.", ["kind"])
+        self._answers = counter("answers", "Answers by how they ended.", ["reason"])
+        self._prompt = counter("prompt_tokens", "Tokens of prompts.")
+        self._tokens = counter("tokens", "Tokens of answers.")
+        self._counts = {
+            name: counter(f"{name}_tokens" if name != "relaxed_nats" else name, text)
+            for name, text in _COUNTED.items()
+        }
+        self._first = histogram("first_token", "Until the first token.")
+        self._whole = histogram("answer", "Until the last token.")
+        now: dict[str, tuple[str, Callable[[], float]]] = {
+            "running": ("Answers that run.", lambda: batch.load[0]),
+            "waiting": ("Answers that wait for a sequence.", lambda: batch.load[1]),
+            "sequences": ("Answers that may run at once.", lambda: batch.parallel),
+            "times_plain": (
+                "Times as fast as without drafts by the measured cost curve; 0 where nothing was drafted.",
+                lambda: batch.speed,
+            ),
+        }
+        for name, (text, value) in now.items():
+            Gauge(f"pyspec_{name}", text, registry=registry).set_function(value)
+
+    def asked(self, kind: str) -> None:
+        """A request was begun."""
+        self._requests.labels(kind).inc()
+
+    def answered(self, result: Result, timings: dict[str, float]) -> None:
+        """An answer ended."""
+        self._answers.labels(result.finish_reason or "failed").inc()
+        self._prompt.inc(result.usage.prompt_tokens)
+        self._tokens.inc(result.usage.completion_tokens)
+        for name, metric in self._counts.items():
+            metric.inc(result.speculation.get(name, 0))
+        self._first.observe(1e-3 * timings["first_token_ms"])
+        self._whole.observe(1e-3 * timings["total_ms"])
+
+    def text(self) -> bytes:
+        """All of it, in Prometheus' text format."""
+        return generate_latest(self._registry)

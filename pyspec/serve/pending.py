@@ -1,0 +1,188 @@
+"""A request that was understood, and its answers as they grow: what every interface writes its responses from."""
+
+from __future__ import annotations
+
+import asyncio
+import codecs
+import time
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from pyspec.batch import bodies
+from pyspec.batch.jobs import Delta
+from pyspec.batch.legacy import as_function_call
+from pyspec.batch.records import CHAT
+from pyspec.errors import AnswerFailed
+from pyspec.text.parser import joined
+
+if TYPE_CHECKING:
+    from pyspec.batch.jobs import Job, TokenLogprobs
+    from pyspec.batch.records import Result
+    from pyspec.serve.settings import ServerSettings
+    from pyspec.text.parts import AnswerPart
+    from pyspec.tokens import Token
+
+Answered = Callable[["Result", dict[str, float]], None]
+"""Hears of the end of an answer, and of its times."""
+
+
+@dataclass
+class PendingRequest:
+    """A request that was understood, its answers in flight, and what its reader has not taken of them yet.
+
+    For the loop's thread only. piece: bytes of a token. answered: hears of the end of each answer. created: in seconds since
+    1970.
+    """
+
+    serving: ServerSettings
+    piece: Callable[[int], bytes]
+    answered: Answered
+    body: Any  # of the interface's kind
+    jobs: list[Job]
+    name: str
+    begun: float = field(default_factory=time.perf_counter)
+    created: int = field(default_factory=lambda: int(time.time()))
+    _deltas: dict[int, list[Delta]] = field(default_factory=dict)
+    _arrived: asyncio.Event = field(default_factory=asyncio.Event)
+
+    @property
+    def is_chat(self) -> bool:
+        """Whether a chat goes on, and no text."""
+        return bool(self.body.form == CHAT)
+
+    @property
+    def older(self) -> bool:
+        """Whether it asked for functions, which came before tools."""
+        return getattr(self.body, "functions", None) is not None
+
+    def frame(self, choices: list[dict[str, Any]], *, chunk: bool = False) -> dict[str, Any]:
+        """A response's body around its choices, or the body of a chunk of it."""
+        model = self.serving.model
+        body = bodies.body_of(self.body.form, self.name, model, self.created, choices)
+        return {**body, "object": "chat.completion.chunk"} if chunk and self.is_chat else body
+
+    @property
+    def details(self) -> bool:
+        """Whether each token's source and gap were asked for."""
+        return self.body.speculation is not None and self.body.speculation.tokens
+
+    def choices(self) -> list[Choice]:
+        """Its answers, of which nothing has come yet."""
+        return [Choice(self, i) for i in range(len(self.jobs))]
+
+    def put(self, index: int, delta: Delta) -> None:
+        """Add what a round brought to the answer at this place."""
+        self._deltas.setdefault(index, []).append(delta)
+        self._arrived.set()
+
+    async def updates(self, choices: Sequence[Choice]) -> AsyncIterator[Choice]:
+        """Each of its choices as more of it has come, until all have ended. Raises AnswerFailed."""
+        while not all(choice.result for choice in choices):
+            await self._arrived.wait()
+            self._arrived.clear()
+            taken, self._deltas = self._deltas, {}
+            for index, deltas in taken.items():
+                choices[index].take(deltas)
+                yield choices[index]
+
+
+class Choice:
+    """One answer of a request as it grows.
+
+    parts, likely, details: what has come and was not given on: parts, log-probabilities and sources of its tokens.
+    block: at the end, what speculation did.
+    """
+
+    def __init__(self, asked: PendingRequest, index: int) -> None:
+        self.asked, self.index, self._piece = asked, index, asked.piece
+        self.result: Any = None  # the `Result`, at the end
+        self.block: dict[str, Any] = {}
+        self._parts: list[AnswerPart] = []
+        self._likely: list[tuple[Token, TokenLogprobs]] = []
+        self._details: list[dict[str, Any]] = []
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._first = 0.0
+
+    def take(self, deltas: Sequence[Delta]) -> None:
+        """Add what rounds brought. Raises AnswerFailed."""
+        self._first = self._first or time.perf_counter()
+        for delta in deltas:
+            self._parts += delta.parts
+            self._likely += zip(delta.tokens, delta.likely)
+            if self.asked.details:
+                self._details += map(self._detail, delta.tokens)
+        if deltas[-1].result is not None:
+            self._end(deltas[-1].result)
+
+    def _detail(self, token: Token) -> dict[str, Any]:
+        text = self._decoder.decode(self._piece(token.id))
+        made = {"text": text, "source": token.source.label, "gap": round(token.gap, 4)}
+        if token.preferred != token.id:
+            made["preferred"] = self._piece(token.preferred).decode("utf-8", "replace")
+        return made
+
+    def _end(self, result: Result) -> None:
+        if result.error is not None:
+            raise AnswerFailed(result.error.message, result.error.type)
+        end, begun = time.perf_counter(), self.asked.begun
+        n, seconds = result.usage.completion_tokens, max(1e-6, end - self._first)
+        timings = {
+            "first_token_ms": round(1e3 * (self._first - begun), 2),
+            "total_ms": round(1e3 * (end - begun), 2),
+            "tokens_per_second": round(max(0, n - 1) / seconds, 2),
+        }
+        self.result = result
+        self.block = {**result.speculation, **self.asked.serving.about, "timings": timings}
+        self.asked.answered(result, timings)
+
+    def whole(self) -> dict[str, Any]:
+        """The answer as one of a body's choices."""
+        asked = self.asked
+        shown = bodies.choice_of(asked.body.form, self.index, self.result)
+        if asked.body.alternatives is not None:
+            shown["logprobs"] = bodies.logprobs_of(asked.body.form, self._piece, self._likely)
+        if self._details:
+            self.block["tokens"] = self._details
+        return as_function_call(shown) if asked.older else shown
+
+    def taken(self) -> list[AnswerPart]:
+        """The parts that have come since it was asked before."""
+        parts, self._parts = self._parts, []
+        return joined(parts)
+
+    def logprobs(self) -> list[dict[str, Any]]:
+        """Log-probabilities of tokens that have come since it was asked before, where they were asked for."""
+        likely, self._likely = self._likely, []
+        found = bodies.logprobs_of(CHAT, self._piece, likely)["content"] if likely else []
+        return list(found)
+
+    # -- streamed ----------------------------------------------------------------------------------
+
+    def chunks(self) -> Iterator[dict[str, Any]]:
+        """What has come, and at the end why it ended."""
+        deltas = list(filter(None, (part.delta() for part in self.taken())))
+        if not deltas and (self._likely or self._details):
+            deltas = [{"content": ""}]
+        for delta in deltas:
+            yield self.chunk(delta)
+        if self.result is not None:
+            yield self._last(bodies.openai_reason(self.result.finish_reason))
+
+    def _last(self, reason: str | None) -> dict[str, Any]:
+        chunk = {**self.chunk({}, reason), "speculation": self.block}
+        if self.result.reasoning_cut:
+            chunk["choices"][0]["reasoning_cut"] = True
+        return chunk
+
+    def chunk(self, delta: dict[str, Any], reason: str | None = None) -> dict[str, Any]:
+        """What goes to the reader at once."""
+        asked, likely, details = self.asked, self._likely, self._details
+        self._likely, self._details = [], []
+        choice: dict[str, Any] = {"index": self.index, "finish_reason": reason, "logprobs": None}
+        choice |= {"delta": delta} if asked.is_chat else {"text": delta.get("content", "")}
+        if likely:
+            choice["logprobs"] = bodies.logprobs_of(asked.body.form, self._piece, likely)
+        choice = as_function_call(choice) if asked.older else choice
+        body = asked.frame([choice], chunk=True)
+        return {**body, "tokens": details} if details else body

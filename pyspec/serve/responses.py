@@ -1,0 +1,355 @@
+"""OpenAI's Responses: items in, items out. Nothing is stored, so that each request brings its whole conversation."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from pyspec.batch.bodies import Body, ChatBody
+from pyspec.errors import AnswerFailed, InputError
+from pyspec.serve.blocks import Block, Blocks
+from pyspec.serve.interface import Interface, event, openai_refusal, reader, text_of
+from pyspec.text.parts import AnswerPart
+
+if TYPE_CHECKING:
+    from pyspec.batch.records import Record, Result
+    from pyspec.serve.pending import Choice, PendingRequest
+
+_TEXTS = ("input_text", "output_text", "text", "summary_text", "reasoning_text")
+_TELLING = ("system", "developer")
+_LOGPROBS = "message.output_text.logprobs"
+
+
+class ResponsesBody(Body):
+    """A request's body. What only a server with a store can do is refused; tools that the server would run are left out."""
+
+    input: str | list[dict[str, Any]]
+    instructions: str | None = None
+    max_output_tokens: int | None = None
+    tools: list[dict[str, Any]] | None = None
+    tool_choice: str | dict[str, Any] | None = None
+    parallel_tool_calls: bool | None = None
+    text: dict[str, Any] | None = None
+    reasoning: dict[str, Any] | None = None
+    include: list[str] | None = None
+    top_logprobs: int | None = None
+    previous_response_id: str | None = None
+    conversation: Any = None
+    prompt: Any = None
+    background: bool | None = None
+    metadata: dict[str, Any] | None = None
+    user: str | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+
+    @property
+    def alternatives(self) -> int | None:
+        """How many of the likeliest tokens to list with each; None for no logprobs at all."""
+        wanted = self.top_logprobs or _LOGPROBS in (self.include or ())
+        return (self.top_logprobs or 0) if wanted else None
+
+    @property
+    def shaped(self) -> bool:
+        """Whether a grammar is to be made of it."""
+        return bool(self.grammar or self.text or self.tools)
+
+    @property
+    def functions(self) -> list[dict[str, Any]]:
+        """Its tools that clients run."""
+        return [tool for tool in self.tools or () if tool.get("type") == "function"]
+
+    def records(self, name: str) -> list[Record]:
+        """What is asked, as a record: that of a chat which asks the same."""
+        for field in ("previous_response_id", "conversation", "prompt", "background"):
+            if getattr(self, field):
+                raise InputError(
+                    f"{field} needs responses that are stored, and none are",
+                    "send the whole conversation as input",
+                )
+        if self.n not in (None, 1):
+            raise InputError("a response has one answer", "leave n out")
+        shared = {key: getattr(self, key) for key in Body.__struct_fields__}
+        shared["response_format"] = self.response_format or _response_format(self.text)
+        if self.max_output_tokens is not None:
+            shared["max_tokens"] = self.max_output_tokens
+        chat = ChatBody(
+            messages=messages_of(self.input, self.instructions),
+            tools=[_chat_tool(tool) for tool in self.functions] or None,
+            tool_choice=self.tool_choice,
+            parallel_tool_calls=self.parallel_tool_calls,
+            reasoning_effort=(self.reasoning or {}).get("effort"),
+            chat_template_kwargs=self.chat_template_kwargs,
+            **shared,
+        )
+        return chat.records(name)
+
+
+def _response_format(text: dict[str, Any] | None) -> dict[str, Any] | None:
+    form = (text or {}).get("format")
+    if form and form.get("type") == "json_schema":
+        return {"type": "json_schema", "json_schema": form}
+    return form
+
+
+def _chat_tool(tool: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "function", "function": {k: v for k, v in tool.items() if k != "type"}}
+
+
+# -- items in ----------------------------------------------------------------------------------------------------------
+
+
+def messages_of(
+    given: str | list[dict[str, Any]], instructions: str | None
+) -> list[dict[str, Any]]:
+    """A chat's messages from items: what the model said, thought and called between two turns is one. Raises InputError."""
+    told = [instructions] if instructions else []
+    if isinstance(given, str):
+        made = [{"role": "user", "content": given}]
+    else:
+        made = list(_turns(given))
+        while made and made[0]["role"] in _TELLING:  # templates take one such message
+            told.append(made.pop(0)["content"])
+    return [{"role": "system", "content": "\n\n".join(told)}, *made] if told else made
+
+
+def _turns(items: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    own: dict[str, Any] | None = None  # the model's turn that is open
+    for item in items:
+        said = _own_part(item)
+        if said is None:
+            if own is not None:
+                yield own
+                own = None
+            yield _turn(item)
+            continue
+        if own is not None and _behind(own, said):
+            yield own
+            own = None
+        own = own or {"role": "assistant"}
+        calls = [*own.get("tool_calls", ()), *said.get("tool_calls", ())]
+        own |= said
+        if calls:
+            own["tool_calls"] = calls
+    if own is not None:
+        yield own
+
+
+def _behind(own: dict[str, Any], said: dict[str, Any]) -> bool:
+    """Whether what was said begins a turn of its own: nothing is said twice in one, or after its calls."""
+    return bool(own.keys() & said.keys() - {"tool_calls"}) or (
+        "content" in said and "tool_calls" in own
+    )
+
+
+def _own_part(item: dict[str, Any]) -> dict[str, Any] | None:
+    """What an item adds to a turn of the model; None where it is none of the model's."""
+    kind = item.get("type", "message")
+    if kind == "function_call":
+        function = {"name": item["name"], "arguments": item["arguments"]}
+        return {"tool_calls": [{"id": item["call_id"], "type": "function", "function": function}]}
+    if kind == "reasoning":
+        parts = item.get("content") or item.get("summary") or []
+        return {"reasoning_content": text_of(parts, _TEXTS)}
+    if kind == "message" and item.get("role") == "assistant":
+        return {"content": text_of(item["content"], _TEXTS)}
+    return None
+
+
+def _turn(item: dict[str, Any]) -> dict[str, Any]:
+    kind = item.get("type", "message")
+    if kind == "message":
+        return {"role": item["role"], "content": text_of(item["content"], _TEXTS)}
+    if kind == "function_call_output":
+        text = text_of(item["output"], _TEXTS)
+        return {"role": "tool", "tool_call_id": item["call_id"], "content": text}
+    raise InputError(
+        f"an item of the type {str(kind)[:40]!r} cannot be read",
+        "use messages, function_call, function_call_output and reasoning",
+    )
+
+
+# -- items out ---------------------------------------------------------------------------------------------------------
+
+_NAMES = {"reasoning": "rs", "content": "msg", "call": "fc"}
+_PARTS = {"reasoning": "reasoning_text", "content": "output_text"}
+
+
+class ResponseWriter:
+    """The response to one request as it grows."""
+
+    def __init__(self, asked: PendingRequest) -> None:
+        self._asked, self._body = asked, asked.body
+        self._blocks = Blocks()
+        self._likely: dict[int, list[dict[str, Any]]] = {}  # of a block's tokens, where asked for
+        self._waiting: list[dict[str, Any]] = []  # of tokens whose text has not come
+        self._count = 0
+
+    # -- as a whole --------------------------------------------------------------------------------
+
+    def response(self, status: str, choice: Choice | None = None) -> dict[str, Any]:
+        """The response's body. choice: the answer, at its end."""
+        asked, body = self._asked, self._body
+        made = {
+            "id": asked.name,
+            "object": "response",
+            "created_at": asked.created,
+            "status": status,
+            "error": None,
+            "incomplete_details": None,
+            "model": asked.serving.model,
+            "output": [],
+            "usage": None,
+            "instructions": body.instructions,
+            "max_output_tokens": body.max_output_tokens,
+            "metadata": body.metadata or {},
+            "parallel_tool_calls": body.parallel_tool_calls is not False,
+            "previous_response_id": None,
+            "reasoning": {"effort": None, "summary": None, **(body.reasoning or {})},
+            "store": False,
+            "temperature": body.temperature,
+            "text": body.text or {"format": {"type": "text"}},
+            "tool_choice": body.tool_choice or "auto",
+            "tools": body.functions,
+            "top_p": body.top_p,
+            "truncation": "disabled",
+            "user": body.user,
+        }
+        return made if choice is None else {**made, **self._ended(choice)}
+
+    def _ended(self, choice: Choice) -> dict[str, Any]:
+        result: Result = choice.result
+        reason = _incomplete(result.finish_reason)
+        used = result.usage
+        return {
+            "status": "incomplete" if reason else "completed",
+            "incomplete_details": {"reason": reason} if reason else None,
+            "output": [self._item(block) for block in self._blocks.all],
+            "usage": {
+                "input_tokens": used.prompt_tokens,
+                "input_tokens_details": {
+                    "cached_tokens": result.speculation.get("prompt_kept", 0),
+                    "cache_write_tokens": 0,
+                },
+                "output_tokens": used.completion_tokens,
+                "output_tokens_details": {"reasoning_tokens": result.reasoned},
+                "total_tokens": used.total_tokens,
+            },
+            "speculation": choice.block,
+        }
+
+    def _id(self, block: Block) -> str:
+        return f"{_NAMES[block.kind]}_{self._asked.name.partition('_')[2]}_{block.index}"
+
+    def _item(self, block: Block, status: str = "") -> dict[str, Any]:
+        """A block as an item; status: of one that has not ended."""
+        status = status or ("completed" if block.whole else "incomplete")
+        made: dict[str, Any] = {"id": self._id(block), "status": status}
+        if block.kind == "call":
+            call = {"call_id": block.call, "name": block.name, "arguments": block.text}
+            return {**made, "type": "function_call", **call}
+        content = [] if status == "in_progress" else [self._part(block)]
+        if block.kind == "reasoning":
+            return {**made, "type": "reasoning", "summary": [], "content": content}
+        return {**made, "type": "message", "role": "assistant", "content": content}
+
+    def _part(self, block: Block) -> dict[str, Any]:
+        part = {"type": _PARTS[block.kind], "text": block.text}
+        if block.kind == "reasoning":
+            return part
+        return {**part, "annotations": [], "logprobs": self._likely.get(block.index, [])}
+
+    # -- as events ---------------------------------------------------------------------------------
+
+    def event(self, kind: str, **told: Any) -> dict[str, Any]:
+        """The next event."""
+        made = {"type": kind, "sequence_number": self._count, **told}
+        self._count += 1
+        return made
+
+    def take(self, choice: Choice) -> Iterator[dict[str, Any]]:
+        """Events of what has come, and of the end."""
+        self._waiting += choice.logprobs()
+        parts = choice.taken()
+        if choice.result is not None and not parts and not self._blocks.all:
+            parts = [AnswerPart("content", "")]  # clients expect an item
+        for step, block, text in self._blocks.take(parts):
+            if step == "more":
+                yield self._more(block, text)
+            else:
+                yield from self._begin(block) if step == "begin" else self._end(block)
+        if choice.result is not None:
+            for _, block, _ in self._blocks.end():
+                yield from self._end(block)
+
+    def _begin(self, block: Block) -> Iterator[dict[str, Any]]:
+        item = self._item(block, "in_progress")
+        yield self.event("response.output_item.added", output_index=block.index, item=item)
+        if block.kind != "call":
+            part = self._part(block)
+            yield self.event("response.content_part.added", **self._place(block), part=part)
+
+    def _more(self, block: Block, text: str) -> dict[str, Any]:
+        place = self._place(block)
+        likely, self._waiting = self._waiting, []
+        if block.kind == "call":
+            return self.event("response.function_call_arguments.delta", **place, delta=text)
+        if block.kind == "reasoning":
+            return self.event("response.reasoning_text.delta", **place, delta=text)
+        if likely:
+            self._likely.setdefault(block.index, []).extend(likely)
+        return self.event("response.output_text.delta", **place, delta=text, logprobs=likely)
+
+    def _end(self, block: Block) -> Iterator[dict[str, Any]]:
+        place = self._place(block)
+        if block.kind == "call":
+            told = {**place, "name": block.name, "arguments": block.text}
+            yield self.event("response.function_call_arguments.done", **told)
+        else:
+            part = self._part(block)
+            told = {**place, "text": block.text}
+            if block.kind == "content":
+                told["logprobs"] = part["logprobs"]
+            yield self.event(f"response.{part['type']}.done", **told)
+            yield self.event("response.content_part.done", **place, part=part)
+        item = self._item(block)
+        yield self.event("response.output_item.done", output_index=block.index, item=item)
+
+    def _place(self, block: Block) -> dict[str, Any]:
+        place = {"item_id": self._id(block), "output_index": block.index}
+        return place if block.kind == "call" else {**place, "content_index": 0}
+
+
+def _incomplete(reason: str | None) -> str | None:
+    """Why an answer is not complete, None for one that is."""
+    cut = {"length": "max_output_tokens", "context": "max_output_tokens", "cancelled": "cancelled"}
+    return cut.get(reason or "")
+
+
+def whole(asked: PendingRequest, choices: list[Choice]) -> dict[str, Any]:
+    """The body of a response that is not streamed."""
+    answer = ResponseWriter(asked)
+    for _ in answer.take(choices[0]):
+        pass
+    return answer.response("completed", choices[0])
+
+
+async def events(asked: PendingRequest) -> AsyncIterator[bytes]:
+    """A response's events, from `response.created` to the one that says how it ended."""
+    answer, choices = ResponseWriter(asked), asked.choices()
+    for kind in ("created", "in_progress"):
+        yield event(answer.event(f"response.{kind}", response=answer.response("in_progress")))
+    try:
+        async for choice in asked.updates(choices):
+            for each in answer.take(choice):
+                yield event(each)
+    except AnswerFailed as error:
+        failed = {
+            **answer.response("failed"),
+            "error": {"code": "server_error", "message": str(error)},
+        }
+        yield event(answer.event("response.failed", response=failed))
+        return
+    response = answer.response("completed", choices[0])
+    yield event(answer.event(f"response.{response['status']}", response=response))
+
+
+RESPONSES = Interface("response", "resp_", reader(ResponsesBody), whole, events, openai_refusal)

@@ -1,0 +1,23 @@
+"""How a server behaves."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True)
+class ServerSettings:
+    """What a server calls itself, and its limits.
+
+    queue: answers that may wait beyond those that run; more are refused with 429. max_body: bytes of a request.
+    hosts: names by which the server may be called, None for any. origins: pages of others that may use it.
+    """
+
+    model: str
+    api_key: str | None = None
+    queue: int = 256
+    max_body: int = 1 << 20
+    hosts: tuple[str, ...] | None = None
+    origins: tuple[str, ...] = ()
+    about: dict[str, Any] = field(default_factory=dict)

@@ -1,0 +1,238 @@
+"""Anthropic's Messages as its own client sees them."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import scripted
+from asking import post
+
+anthropic = pytest.importorskip("anthropic", reason="the extra [test] is not installed")
+
+SCHEMA = {
+    "type": "object",
+    "properties": {"n": {"type": "integer", "minimum": 0, "maximum": 9}},
+    "required": ["n"],
+    "additionalProperties": False,
+}
+TOOL = {"name": "add", "description": "Adds.", "input_schema": SCHEMA}
+CALL = '<tool_call>\n{"name": "add", "arguments": {"n": 1}}\n</tool_call>'
+TURNS = [
+    {"role": "user", "content": [{"type": "text", "text": "one and one?"}]},
+    {"role": "assistant", "content": [
+        {"type": "thinking", "thinking": "Hm.", "signature": ""},
+        {"type": "text", "text": "I add."},
+        {"type": "tool_use", "id": "c1", "name": "add", "input": {"n": 1}},
+        {"type": "tool_use", "id": "c2", "name": "add", "input": {"n": 2}},
+    ]},
+    {"role": "user", "content": [
+        {"type": "tool_result", "tool_use_id": "c1", "content": "2"},
+        {"type": "tool_result", "tool_use_id": "c2", "content": [{"type": "text", "text": "3"}]},
+        {"type": "text", "text": "And now?"},
+    ]},
+]  # fmt: skip
+
+
+@pytest.fixture
+def server(serve, tmp_path):
+    """A server whose model reasons and calls tools as Hermes does."""
+    return serve(scripted.write(tmp_path, "<think>", "<tool_call>"))
+
+
+@pytest.fixture
+def script_all(monkeypatch):
+    """The script is the whole text, calls of tools among it: a grammar would shape the content alone."""
+    from pyspec.text.answer import Speech
+
+    monkeypatch.setattr(Speech, "shape", lambda _speech, _prompt, grammar, *_: (grammar, None))
+
+
+@pytest.fixture
+def client(server):
+    """A client of it."""
+    with anthropic.Anthropic(base_url=server.url, api_key="none", max_retries=0) as made:
+        yield made
+
+
+def asked(messages="go", says=None, **options):
+    """What to ask; says: what the model is made to say."""
+    if isinstance(messages, str):
+        messages = [{"role": "user", "content": messages}]
+    options = {"max_tokens": 200, **options}
+    if says is not None:
+        options["extra_body"] = {"grammar": scripted.script(says)}
+    return {"model": "tiny", "messages": messages, **options}
+
+
+def ask(client, messages="go", says=None, **options):
+    """A message."""
+    return client.messages.create(**asked(messages, says, **options))
+
+
+def chat(server, messages, **options):
+    """The text of the same asked as a chat."""
+    data = json.dumps({"messages": messages, "max_tokens": 16, **options}).encode()
+    return post(server, data)[1]["choices"][0]["message"]["content"]
+
+
+def test_a_text_is_answered_as_in_a_chat(client, server):
+    """The same words, with usage, and why it ended."""
+    answer = ask(client, max_tokens=16)
+    (block,) = answer.content
+    assert block.text == chat(server, [{"role": "user", "content": "go"}])
+    assert (answer.stop_reason, answer.stop_sequence, answer.usage.output_tokens) == (
+        "max_tokens",
+        None,
+        16,
+    )
+    assert answer.speculation["verification"] == "strict"
+
+
+def test_blocks_are_the_messages_of_a_chat(client, server):
+    """System text, thoughts, calls, their results and what is said beside them make the prompt that messages make."""
+    calls = [
+        {
+            "id": f"c{n}",
+            "type": "function",
+            "function": {"name": "add", "arguments": f'{{"n": {n}}}'},
+        }
+        for n in (1, 2)
+    ]
+    messages = [
+        {"role": "system", "content": "You add.\nBe short."},
+        {"role": "user", "content": "one and one?"},
+        {"role": "assistant", "reasoning_content": "Hm.", "content": "I add.", "tool_calls": calls},
+        {"role": "tool", "tool_call_id": "c1", "content": "2"},
+        {"role": "tool", "tool_call_id": "c2", "content": "3"},
+        {"role": "user", "content": "And now?"},
+    ]
+    system = [{"type": "text", "text": "You add.", "cache_control": {"type": "ephemeral"}}]
+    answer = ask(
+        client,
+        TURNS,
+        max_tokens=16,
+        tools=[TOOL],
+        system=[*system, {"type": "text", "text": "Be short."}],
+    )
+    function = {"name": "add", "description": "Adds.", "parameters": SCHEMA}
+    said = chat(server, messages, tools=[{"type": "function", "function": function}])
+    assert answer.content[0].text == said
+
+
+def test_tokens_are_counted_before_they_are_asked(client):
+    """As many as the answer then says."""
+    options = {"system": "You add.", "tools": [TOOL]}
+    counted = client.messages.count_tokens(model="tiny", messages=TURNS, **options)
+    used = ask(client, TURNS, max_tokens=1, **options).usage
+    assert counted.input_tokens == used.input_tokens + used.cache_read_input_tokens > 50
+
+
+def test_a_stop_sequence_is_named(client, script_all):
+    """The text ends before it."""
+    answer = ask(client, says="one two three", stop_sequences=["wo", "three"])
+    assert answer.content[0].text == "one t"
+    assert (answer.stop_reason, answer.stop_sequence) == ("stop_sequence", "wo")
+    assert ask(client, says="one", stop_sequences=["wo"]).stop_reason == "end_turn"
+
+
+def test_thinking_is_a_block_of_its_own(client):
+    """Before the text."""
+    thought, text = ask(client, says="<think>Hm.</think>\n\nYes.").content
+    assert (thought.type, thought.thinking, text.text) == ("thinking", "Hm.", "Yes.")
+
+
+def test_thinking_may_be_turned_off(serve, tmp_path):
+    """Where the template knows how."""
+    server = serve(scripted.write(tmp_path, behind=scripted.THINKS))
+    said = {"grammar": scripted.script("Hm.</think>Yes.")}
+    with anthropic.Anthropic(base_url=server.url, api_key="none", max_retries=0) as client:
+        on = client.messages.create(**asked(), extra_body=said)
+        off = client.messages.create(**asked(), thinking={"type": "disabled"}, extra_body=said)
+    assert [block.type for block in on.content] == ["thinking", "text"]
+    assert [block.type for block in off.content] == ["text"]
+
+
+@pytest.mark.parametrize("choice", [{"type": "any"}, {"type": "tool", "name": "add"}])
+def test_a_tool_that_must_be_used(client, choice):
+    """With input of the schema; tools of the server's own are left out."""
+    hosted = {"type": "web_search_20250305", "name": "web_search"}
+    answer = ask(client, tools=[TOOL, hosted], tool_choice=choice)
+    (block,) = answer.content
+    assert (block.type, block.name, answer.stop_reason) == ("tool_use", "add", "tool_use")
+    assert set(block.input) == {"n"}
+
+
+def test_events_come_in_the_order_that_clients_need(client, script_all):
+    """Each block begins, grows and ends, and the client's own helper makes the whole of them."""
+    given = asked(says="<think>Hm.</think>\n\nYes. " + CALL, tools=[TOOL])
+    whole = client.messages.create(**given)
+    with client.messages.stream(**given) as stream:
+        kinds = [event.type for event in stream]
+        final = stream.get_final_message()
+    raw = list(client.messages.create(**given, stream=True))
+    once = [
+        e.type for e, before in zip(raw, [None, *raw]) if before is None or e.type != before.type
+    ]
+    block = ["content_block_start", "content_block_delta", "content_block_stop"]
+    assert once == ["message_start", *block * 3, "message_delta", "message_stop"]
+    assert [e.index for e in raw if e.type == "content_block_start"] == [0, 1, 2]
+    assert {"thinking", "text", "input_json", "message_stop"} <= set(kinds)
+    shown = {"content": {"__all__": {"id"}}, "id": True, "usage": True, "speculation": True}
+    assert final.model_dump(exclude=shown) == whole.model_dump(exclude=shown)
+    assert [b.type for b in final.content] == ["thinking", "text", "tool_use"]
+    assert final.content[2].input == {"n": 1}
+    assert final.usage.output_tokens == whole.usage.output_tokens
+
+
+def test_a_call_that_was_cut_is_not_made(client, script_all):
+    """It is text of an answer that came to its limit."""
+    answer = ask(client, says=CALL, tools=[TOOL], max_tokens=45)
+    assert ([b.type for b in answer.content], answer.stop_reason) == (["text"], "max_tokens")
+
+
+def test_json_of_a_schema(serve):
+    """Whatever a random model would say."""
+    form = {"type": "json_schema", "schema": SCHEMA}
+    with anthropic.Anthropic(base_url=serve().url, api_key="none", max_retries=0) as client:
+        answer = client.messages.create(**asked(), output_config={"format": form})
+    assert set(json.loads(answer.content[0].text)) == {"n"}
+
+
+IMAGE = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": ""}}
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"messages": []},
+        {"messages": [{"role": "tool", "content": "x"}]},
+        {"messages": [{"role": "user", "content": [IMAGE]}]},
+        {"messages": [{"role": "user", "content": [{"type": "tool_result"}]}]},
+        {"messages": [{"role": "user", "content": [5]}]},
+        {"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]},
+        {"tool_choice": {"type": "sometimes"}},
+        {"tools": [TOOL], "tool_choice": {"type": "tool", "name": "no"}},
+        {"stop_sequences": [""]},
+        {"extra_body": {"temperature": -1}},
+        {"thinking": 5},
+        {"max_tokens": -4},
+    ],
+)
+def test_what_cannot_be_done_is_refused(client, options):
+    """400 with a sentence, in Anthropic's form; the client knows it."""
+    with pytest.raises(anthropic.BadRequestError) as refused:
+        client.messages.create(**{**asked(), **options})
+    assert refused.value.body["type"] == "error"
+    assert refused.value.body["error"]["type"] == "invalid_request_error"
+    assert len(refused.value.body["error"]["message"]) > 10
+
+
+def test_its_key_and_its_errors(serve):
+    """x-api-key is a key, too; without one the error is one that the client knows."""
+    server = serve(key="secret")
+    with anthropic.Anthropic(base_url=server.url, api_key="secret", max_retries=0) as client:
+        assert ask(client, max_tokens=2).usage.output_tokens == 2
+    for path in ("/v1/messages", "/v1/messages/count_tokens"):
+        status, told = post(server, b"{}", path)
+        assert (status, told["error"]["type"]) == (401, "authentication_error")

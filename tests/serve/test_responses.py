@@ -1,0 +1,251 @@
+"""OpenAI's Responses as its own client sees them."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import scripted
+from asking import post
+
+openai = pytest.importorskip("openai", reason="the extra [test] is not installed")
+
+SCHEMA = {
+    "type": "object",
+    "properties": {"n": {"type": "integer", "minimum": 0, "maximum": 9}},
+    "required": ["n"],
+    "additionalProperties": False,
+}
+TOOL = {"type": "function", "name": "add", "parameters": SCHEMA, "strict": True}
+CALL = '<tool_call>\n{"name": "add", "arguments": {"n": 1}}\n</tool_call>'
+
+
+@pytest.fixture
+def server(serve, tmp_path):
+    """A server whose model reasons and calls tools as Hermes does."""
+    return serve(scripted.write(tmp_path, "<think>", "<tool_call>"))
+
+
+@pytest.fixture
+def script_all(monkeypatch):
+    """The script is the whole text, calls of tools among it: a grammar would shape the content alone."""
+    from pyspec.text.answer import Speech
+
+    monkeypatch.setattr(Speech, "shape", lambda _speech, _prompt, grammar, *_: (grammar, None))
+
+
+@pytest.fixture
+def client(server):
+    """A client of it."""
+    with openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as made:
+        yield made
+
+
+def ask(client, given="go", says=None, **options):
+    """A response; says: what the model is made to say."""
+    options = {"max_output_tokens": 200, **options}
+    if says is not None:
+        options["extra_body"] = {"grammar": scripted.script(says)}
+    return client.responses.create(model="tiny", input=given, **options)
+
+
+def chat(client, messages, **options):
+    """The same asked as a chat."""
+    return client.chat.completions.create(
+        model="tiny", messages=messages, max_tokens=16, **options
+    ).choices[0]
+
+
+def test_a_text_is_answered_as_in_a_chat(client):
+    """The same words, with usage, and nothing stored."""
+    answer = ask(client, max_output_tokens=16, store=True)
+    said = chat(client, [{"role": "user", "content": "go"}]).message.content
+    assert answer.output_text == said
+    assert (answer.status, answer.incomplete_details.reason) == ("incomplete", "max_output_tokens")
+    assert (answer.usage.output_tokens, answer.store) == (16, False)
+    assert answer.usage.total_tokens == answer.usage.input_tokens + 16
+    assert answer.speculation["verification"] == "strict"
+
+
+def test_items_are_the_messages_of_a_chat(client):
+    """Instructions, turns, thoughts, calls and their results make the prompt that messages make."""
+    items = [
+        {"role": "developer", "content": "Be short."},
+        {"role": "user", "content": [{"type": "input_text", "text": "one and one?"}]},
+        {"type": "reasoning", "id": "rs_1", "summary": [], "content": [{"type": "reasoning_text", "text": "Hm."}]},
+        {"type": "message", "role": "assistant", "id": "m", "status": "completed",
+         "content": [{"type": "output_text", "text": "I add.", "annotations": []}]},
+        {"type": "function_call", "call_id": "c1", "name": "add", "arguments": '{"n": 1}'},
+        {"type": "function_call", "call_id": "c2", "name": "add", "arguments": '{"n": 2}'},
+        {"type": "function_call_output", "call_id": "c1", "output": "2"},
+        {"type": "function_call_output", "call_id": "c2", "output": [{"type": "input_text", "text": "3"}]},
+    ]  # fmt: skip
+    calls = [
+        {
+            "id": f"c{n}",
+            "type": "function",
+            "function": {"name": "add", "arguments": f'{{"n": {n}}}'},
+        }
+        for n in (1, 2)
+    ]
+    messages = [
+        {"role": "system", "content": "You add.\n\nBe short."},
+        {"role": "user", "content": "one and one?"},
+        {"role": "assistant", "reasoning_content": "Hm.", "content": "I add.", "tool_calls": calls},
+        {"role": "tool", "tool_call_id": "c1", "content": "2"},
+        {"role": "tool", "tool_call_id": "c2", "content": "3"},
+    ]
+    from pyspec.serve.responses import messages_of
+
+    assert messages_of(items, "You add.") == messages
+    answer = ask(client, items, instructions="You add.", tools=[TOOL], max_output_tokens=16)
+    tool = {"type": "function", "function": {k: TOOL[k] for k in ("name", "parameters", "strict")}}
+    assert answer.output_text == chat(client, messages, tools=[tool]).message.content
+
+
+def test_what_is_said_twice_is_two_turns():
+    """Two messages of the model stay two, and words after a call begin another."""
+    from pyspec.serve.responses import messages_of
+
+    said = {"role": "assistant", "content": "a"}
+    call = {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"}
+    made = messages_of([said, said, call, said], None)
+    assert [(m["content"], "tool_calls" in m) for m in made] == [
+        ("a", False),
+        ("a", True),
+        ("a", False),
+    ]
+
+
+def test_reasoning_is_an_item_of_its_own(client):
+    """Before the message; its tokens are counted."""
+    answer = ask(client, says="<think>Hm.</think>\n\nYes.")
+    first, second = answer.output
+    assert (first.type, first.content[0].text) == ("reasoning", "Hm.")
+    assert (second.type, answer.output_text, answer.status) == ("message", "Yes.", "completed")
+    assert 0 < answer.usage.output_tokens_details.reasoning_tokens < answer.usage.output_tokens
+
+
+def test_a_call_is_an_item(client):
+    """With arguments of the schema and an id that its output names; the tools are told back."""
+    answer = ask(client, tools=[TOOL, {"type": "web_search"}], tool_choice="required")
+    (call,) = answer.output
+    assert (call.type, call.name, call.status) == ("function_call", "add", "completed")
+    assert set(json.loads(call.arguments)) == {"n"}
+    assert [tool.name for tool in answer.tools] == ["add"]
+    again = [
+        {"role": "user", "content": "go"},
+        call.model_dump(),
+        {"type": "function_call_output", "call_id": call.call_id, "output": "4"},
+    ]
+    assert ask(client, again, tools=[TOOL], max_output_tokens=4).usage.output_tokens == 4
+
+
+def test_text_of_a_schema(serve):
+    """Whatever a random model would say."""
+    form = {"type": "json_schema", "name": "x", "schema": SCHEMA, "strict": True}
+    url = f"{serve().url}/v1"
+    with openai.OpenAI(base_url=url, api_key="none", max_retries=0) as client:
+        answer = ask(client, text={"format": form})
+    assert set(json.loads(answer.output_text)) == {"n"}
+
+
+def test_events_come_in_the_order_that_clients_need(client, script_all):
+    """Each item and part begins, grows and ends, numbered, and the last event has the whole."""
+    says = "<think>Hm.</think>\n\nYes. " + CALL
+    events = list(ask(client, tools=[TOOL], says=says, stream=True))
+    assert [e.sequence_number for e in events] == list(range(len(events)))
+    kinds = [e.type.removeprefix("response.") for e in events]
+    assert kinds[:2] == ["created", "in_progress"]
+    assert kinds[-1] == "completed"
+    once = [kind for kind, before in zip(kinds, [None, *kinds]) if kind != before]
+    assert once[2:-1] == [
+        "output_item.added", "content_part.added", "reasoning_text.delta", "reasoning_text.done",
+        "content_part.done", "output_item.done",
+        "output_item.added", "content_part.added", "output_text.delta", "output_text.done",
+        "content_part.done", "output_item.done",
+        "output_item.added", "function_call_arguments.delta", "function_call_arguments.done", "output_item.done",
+    ]  # fmt: skip
+    final = events[-1].response
+    done = [e.item for e in events if e.type == "response.output_item.done"]
+    assert [item.model_dump() for item in final.output] == [item.model_dump() for item in done]
+    deltas = [e for e in events if e.type.endswith(".delta")]
+    for index, text in enumerate(["Hm.", "Yes.", '{"n": 1}']):
+        assert "".join(e.delta for e in deltas if e.output_index == index) == text
+    whole = ask(client, tools=[TOOL], says=says)
+    assert [item.model_dump(exclude={"id", "call_id"}) for item in whole.output] == [
+        item.model_dump(exclude={"id", "call_id"}) for item in final.output
+    ]
+
+
+def test_the_clients_own_stream(client, script_all):
+    """Its helper, which keeps the whole as it grows, and parses it."""
+    with client.responses.stream(
+        model="tiny",
+        input="go",
+        tools=[TOOL],
+        max_output_tokens=200,
+        extra_body={"grammar": scripted.script("Hi. " + CALL)},
+    ) as stream:
+        texts = [e.snapshot for e in stream if e.type == "response.output_text.delta"]
+        final = stream.get_final_response()
+    assert texts[-1] == final.output_text == "Hi."
+    assert final.output[1].parsed_arguments == {"n": 1}
+
+
+def test_logprobs_where_they_are_asked_for(client):
+    """One entry a token, whole and streamed."""
+    options = {
+        "include": ["message.output_text.logprobs"],
+        "top_logprobs": 2,
+        "max_output_tokens": 6,
+    }
+    whole = ask(client, **options).output[0].content[0].logprobs
+    assert [len(entry.top_logprobs) for entry in whole] == [2] * 6
+    events = list(ask(client, stream=True, **options))
+    streamed = [e for d in events if d.type == "response.output_text.delta" for e in d.logprobs]
+    assert [e.token for e in streamed] == [e.token for e in whole]
+
+
+def test_a_call_that_was_cut_is_incomplete(client, script_all):
+    """And so is the response."""
+    answer = ask(client, tools=[TOOL], says=CALL, max_output_tokens=45)
+    assert (answer.output[0].status, answer.status) == ("incomplete", "incomplete")
+    kinds = [
+        e.type for e in ask(client, tools=[TOOL], says=CALL, max_output_tokens=45, stream=True)
+    ]
+    assert kinds[-1] == "response.incomplete"
+
+
+def test_an_answer_of_nothing_is_an_empty_message(client):
+    """Clients look for one."""
+    answer = ask(client, max_output_tokens=0)
+    assert (answer.output[0].type, answer.output_text) == ("message", "")
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"previous_response_id": "resp_1"},
+        {"conversation": "conv_1"},
+        {"background": True},
+        {"input": [{"type": "item_reference", "id": "msg_1"}]},
+        {"input": [{"role": "user", "content": [{"type": "input_image", "image_url": "data:"}]}]},
+        {"input": [{"role": "user", "content": [{"type": "input_file", "file_id": "x"}]}]},
+        {"input": [{"type": "function_call_output"}]},
+        {"input": [5]},
+        {"input": []},
+        {"text": {"format": {"type": "nonsense"}}},
+        {"reasoning": "much"},
+        {"tools": [{"type": "function"}]},
+        {"tools": [TOOL], "tool_choice": {"type": "function", "name": "no"}},
+        {"tools": [TOOL], "tool_choice": {"type": "web_search"}},
+        {"n": 2},
+        {"top_logprobs": 50},
+    ],
+)
+def test_what_cannot_be_done_is_refused(server, options):
+    """400 with a sentence, in OpenAI's form."""
+    status, told = post(server, json.dumps({"input": "go", **options}).encode(), "/v1/responses")
+    assert status == 400
+    assert len(told["error"]["message"]) > 10
