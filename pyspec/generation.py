@@ -115,16 +115,16 @@ class Generation(Mirror):
         finally:
             force.speculation, force.hears = outer
 
-    def _marked(self, chunks: Any, completion: Completion | None = None) -> Iterator[Any]:
-        for chunk in chunks:
-            ended = chunk["choices"] and chunk["choices"][0].get("finish_reason")
-            if ended and completion is not None and completion.reason is not None:
-                chunk["choices"][0]["finish_reason"] = completion.reason
-            yield {**chunk, "speculation": self.last_speculation} if ended else chunk
+    def _marked(self, chunk: Any, completion: Completion | None = None) -> Any:
+        """A chunk of a completion; the last one says why it ended, and what speculation did."""
+        ended = chunk["choices"] and chunk["choices"][0].get("finish_reason")
+        if ended and completion is not None and completion.reason is not None:
+            chunk["choices"][0]["finish_reason"] = completion.reason
+        return {**chunk, "speculation": self.last_speculation} if ended else chunk
 
     def _create_completion(self, *args: Any, **kwargs: Any) -> Iterator[Any]:
         if self._plain:
-            return self._marked(self.turns.held(super()._create_completion(*args, **kwargs)))
+            return self._chunks(None, super()._create_completion(*args, **kwargs))
         bias = kwargs.pop("logit_bias", None)
         keep_rows = kwargs.get("logprobs") is not None
         options = AnswerOptions(
@@ -141,8 +141,7 @@ class Generation(Mirror):
         completion = Completion(options, kwargs.pop("stopping_criteria", None))
         completion.hears = self._in_force.hears
         chunks = super()._create_completion(*args, stopping_criteria=completion, **kwargs)
-        carried = self.turns.held(self._carrying(completion, chunks))
-        return self._marked(carried, completion)
+        return self._chunks(completion, chunks)
 
     def set_seed(self, seed: int) -> None:
         """llama-cpp-python's: the seed of answers to come, whose tokens llama.cpp then draws."""
@@ -155,24 +154,26 @@ class Generation(Mirror):
         asked = self._in_force.speculation.sampling or self._noise
         return asked or ("llama.cpp" if seeded or self._seed_asked else "coupled")
 
-    def _carrying(
-        self, completion: Completion, chunks: Generator[Any, None, None]
+    def _chunks(
+        self, completion: Completion | None, chunks: Generator[Any, None, None]
     ) -> Generator[Any, None, None]:
-        """Run llama-cpp-python's generator, with `completion` in force whenever it runs; when the turn goes on, it has ended."""
-        with closing(chunks):
+        """Run llama-cpp-python's generator in its turn, with `completion` in force; when the turn goes on, it has ended."""
+        with self.turns.taken() as me, closing(chunks):
             while True:
-                self._in_force.completion = completion
-                try:
-                    chunk = next(chunks)
-                except StopIteration:
-                    return
-                except UnicodeEncodeError as error:
-                    raise InputEncoding(
-                        f"the prompt is not UTF-8 at character {error.start}", "decode it first"
-                    ) from error
-                finally:
-                    self._in_force.completion = None
-                yield chunk
+                with self.turns.step(me):
+                    self._in_force.completion = completion
+                    try:
+                        chunk = next(chunks)
+                    except StopIteration:
+                        return
+                    except UnicodeEncodeError as error:
+                        raise InputEncoding(
+                            f"the prompt is not UTF-8 at character {error.start}",
+                            "decode it first",
+                        ) from error
+                    finally:
+                        self._in_force.completion = None
+                yield self._marked(chunk, completion)
 
     @property
     def _wants_logprobs(self) -> bool:
@@ -184,57 +185,49 @@ class Generation(Mirror):
     def _generate(
         self, tokens: Sequence[int], sampling: Sampling, reset: bool, criteria: Any, **asked: Any
     ) -> Generator[int, Sequence[int] | None, None]:
-        """Ids of an answer; tokens that the caller sends become part of the text."""
-        own = Sampling(noise=self._noise_of(seeded=False))
-        bound_to = self._in_force.completion
-        is_its = (
-            bound_to is not None and not bound_to.began
-        )  # and not a call of what works for it, such as a drafter
-        call = (
-            bound_to
-            if is_its and bound_to
-            else Completion(AnswerOptions(own, goes_on=True), criteria)
-        )
-        call.began = True
-        bound = call.options.sampling
-        sampling = replace(sampling, logit_bias=bound.logit_bias, noise=bound.noise)
-        options = replace(call.options, sampling=sampling, **asked)
-        text: list[int] | None = list(tokens)
-        if not reset:
-            text = [*self.input_ids[: self.n_tokens].tolist(), *tokens]
-        while text is not None:
-            steps = self._answer(text, options)
-            turn = steps if is_its else self.turns.held(steps)
-            text = yield from self._ids(turn, len(text), call)
-
-    def _ids(
-        self, steps: Generator[Step, None, None], n_prompt: int, call: Completion
-    ) -> Generator[int, Sequence[int] | None, list[int] | None]:
-        """Flatten steps to ids; returns the text to go on from if the caller sends tokens.
+        """Ids of an answer; tokens that the caller sends become part of the text.
 
         However it ends, the context holds no token that the caller has not seen, and the last one not yet: as in
         llama-cpp-python, where a token is decoded when the next one is asked for.
         """
-        criteria, seen = call.criteria, n_prompt - 1
+        call, is_its = self._call(criteria)
+        bound = call.options.sampling
+        sampling = replace(sampling, logit_bias=bound.logit_bias, noise=bound.noise)
+        options = replace(call.options, sampling=sampling, **asked)
         # criteria read tokens; logits are kept for logprobs alone
         row = np.zeros(self._n_vocab, dtype=np.single)
-        try:
-            for step in steps:
-                for token in step.tokens:
-                    seen += 1
-                    ends = call.hears is not None and call.hears(token.id)
-                    call.reason = "stop" if ends else call.reason
-                    if ends or (criteria is not None and criteria(self.input_ids[:seen], row)):
-                        return None
-                    sent = yield token.id
-                    if sent:
-                        return [*self.input_ids[:seen].tolist(), token.id, *sent]
-                if step.finish_reason not in (None, "stop"):
-                    call.reason = _FINISH_REASONS[step.finish_reason]
-        finally:
-            steps.close()
-            self.n_tokens = min(self.n_tokens, seen)
-        return None
+        text = [*([] if reset else self.input_ids[: self.n_tokens].tolist()), *tokens]
+        goes_on = True
+        while goes_on:
+            answer = self._answer(text, options)
+            steps = answer if is_its else self.turns.held(answer)
+            seen, goes_on = len(text) - 1, False
+            try:
+                for step in steps:
+                    for token in step.tokens:
+                        seen += 1
+                        if call.ends(token.id, self.input_ids[:seen], row):
+                            return
+                        sent = yield token.id
+                        if sent:
+                            text, goes_on = [*self.input_ids[:seen].tolist(), token.id, *sent], True
+                            break
+                    if goes_on:
+                        break
+                    if step.finish_reason not in (None, "stop"):
+                        call.reason = _FINISH_REASONS[step.finish_reason]
+            finally:
+                steps.close()
+                self.n_tokens = min(self.n_tokens, seen)
+
+    def _call(self, criteria: Any) -> tuple[Completion, bool]:
+        """The completion that this answer is of, and whether one is; what works for it, such as a drafter, has its own."""
+        bound = self._in_force.completion
+        is_its = bound is not None and not bound.began
+        own = AnswerOptions(Sampling(noise=self._noise_of(seeded=False)), goes_on=True)
+        call = bound if is_its and bound else Completion(own, criteria)
+        call.began = True
+        return call, is_its
 
     def steps(
         self,
@@ -276,25 +269,20 @@ class Generation(Mirror):
         options = replace(options, sampling=options.sampling.seeded())
         chain = build_chain(options.sampling, self, options.grammar, hook)
         with in_force(chain):
-            yield from self._rounds(tokens, options, chain, hook)
-
-    def _rounds(
-        self, tokens: Sequence[int], options: AnswerOptions, chain: Any, hook: ProcessorHook | None
-    ) -> Generator[Step, None, None]:
-        session = self.session
-        rule = options.rule(self.verification)
-        policy = options.policy or self._policy(options.speculation, rule, options.sampling.draw)
-        run = options.run(tokens, chain, rule)
-        run.rows = self._begin_rows(tokens, options.keep_rows, options.prompt_rows)
-        policy.begin_answer()
-        try:
-            for step in session.steps(run, policy, self._begin(tokens), options.progress):
-                self._follow(run.tokens)
-                if hook is not None and hook.error is not None:
-                    raise hook.error
-                yield step
-        finally:
-            self._settle(policy, rule, options)
+            session, rule = self.session, options.rule(self.verification)
+            draw = options.sampling.draw
+            policy = options.policy or self._policy(options.speculation, rule, draw)
+            run = options.run(tokens, chain, rule)
+            run.rows = self._begin_rows(tokens, options.keep_rows, options.prompt_rows)
+            policy.begin_answer()
+            try:
+                for step in session.steps(run, policy, self._begin(tokens), options.progress):
+                    self._follow(run.tokens)
+                    if hook is not None and hook.error is not None:
+                        raise hook.error
+                    yield step
+            finally:
+                self._settle(policy, rule, options)
 
     @property
     def session(self) -> Session:

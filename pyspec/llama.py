@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import wraps
 from html import escape
@@ -253,7 +253,7 @@ class SpeculativeLlama(Generation):
             result = super().create_chat_completion(**given)
         if isinstance(result, dict):
             return shown_as({**result, "speculation": self.last_speculation})
-        return self._marked(result)
+        return (self._marked(chunk) for chunk in result)
 
     def generate(
         self,
@@ -276,8 +276,9 @@ class SpeculativeLlama(Generation):
         stopping_criteria: llama_cpp.StoppingCriteriaList | None = None,
         grammar: llama_cpp.LlamaGrammar | None = None,
     ) -> Generator[int, Sequence[int] | None, None]:
-        """llama-cpp-python's `generate`: yields token ids. It ends after an end-of-generation token, and with the context.
+        """llama-cpp-python's `generate`: a generator of token ids.
 
+        It ends after an end-of-generation token, and with the context.
         tfs_z and penalize_nl do nothing, as in llama-cpp-python 0.3.36.
         """
         given = _given(locals())
@@ -286,15 +287,14 @@ class SpeculativeLlama(Generation):
         if self._plain:
             self._note("logits_all or embedding: decoding plainly, as llama-cpp-python does")
             self.last_speculation = {}
-            plain: Iterator[int] = super().generate(**given)
-            yield from plain
-            return
+            plain: Generator[int, Sequence[int] | None, None] = super().generate(**given)
+            return plain
         sampling = Sampling(
             temp, top_k, min(max(top_p, LEAST_P), 1.0), min(max(min_p, 0.0), 1.0), typical_p,
             repeat_penalty, frequency_penalty, presence_penalty,
             mirostat_mode, mirostat_tau, mirostat_eta, self._seed & 0xFFFFFFFF,
         )  # fmt: skip
-        yield from self._generate(
+        return self._generate(
             tokens,
             sampling,
             reset,

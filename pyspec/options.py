@@ -128,6 +128,13 @@ class Completion:
     began: bool = False
     """Whether its own `generate` was called; what works for it, such as a drafter, may call another."""
 
+    def ends(self, token: int, ids: Any, logits: Any) -> bool:
+        """Whether the answer ends with this token, before which the text is `ids`."""
+        if self.hears is not None and self.hears(token):
+            self.reason = "stop"
+            return True
+        return self.criteria is not None and bool(self.criteria(ids, logits))
+
     def __call__(self, ids: Any, logits: Any) -> bool:
         """Whether to stop here."""
         wanted = self.criteria is not None and self.criteria(ids, logits)

@@ -65,12 +65,19 @@ class Session:
         kept = self._begin(run, held)
         turn, said = self._turn, list[Token]()
         try:
-            if run.remaining > 0:
+            answers = run.remaining > 0
+            if answers:
                 self._read(turn, run, policy, progress)
                 clock.prompt_read()
-                for step in self._rounds(turn, run, policy, clock):
-                    said += step.tokens
-                    yield step
+            while answers and run.finish_reason is None:
+                with self._alone(turn):
+                    (step,) = self.loop.round((run,), policy)
+                if run.error is not None:
+                    run.finish_reason = None
+                    raise run.error
+                clock.emitted()
+                said += step.tokens
+                yield step
         except Cancelled:
             run.finish_reason = "cancelled"
             yield Step((), "cancelled")
@@ -127,16 +134,6 @@ class Session:
                 progress(total - run.missing, total)
             if not run.missing:
                 return
-
-    def _rounds(self, turn: int, run: Run, policy: Policy, clock: _Clock) -> Iterator[Step]:
-        while run.finish_reason is None:
-            with self._alone(turn):
-                (step,) = self.loop.round((run,), policy)
-            if run.error is not None:
-                run.finish_reason = None
-                raise run.error
-            clock.emitted()
-            yield step
 
     @property
     def held(self) -> int:

@@ -48,7 +48,7 @@ class Turns:
         """What `work` gives, with the turn until it ends. Raises EngineBusy."""
         with self.taken() as me, closing(work):
             while True:
-                with self._step(me):
+                with self.step(me):
                     try:
                         item = next(work)
                     except StopIteration:
@@ -102,11 +102,11 @@ class Turns:
         if self._here.working:
             yield
             return
-        with self.taken() as me, self._step(me):
+        with self.taken() as me, self.step(me):
             yield
 
     @contextmanager
-    def _step(self, me: object) -> Iterator[None]:
+    def step(self, me: object) -> Iterator[None]:
         """Between two yields of the answer; one that was dropped goes on if nobody came meanwhile."""
         with self._changed:
             if self._holder not in (None, me):

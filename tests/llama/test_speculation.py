@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from traceback import extract_stack
+
 import numpy as np
 import pytest
 from answers import Scripted, ask
 from completions import GREEDY, PROMPT, stable
 from llama_cpp.llama_speculative import LlamaDraftModel, LlamaPromptLookupDecoding
 
+from pyspec.engine.round import Loop
 from pyspec.errors import OptionError
 from pyspec.generation import MOST_POLICIES
 from pyspec.llama import OFF, Speculation
@@ -143,3 +146,18 @@ def test_greedy_and_sampled_answers_are_learned_from_apart(open_llama, tiny_asci
     for temperature in (0.0, 0.7, 1.0):
         llm.create_completion("a", max_tokens=1, temperature=temperature)
     assert len(llm._policies) == 2
+
+
+def test_few_frames_lie_between_a_chat_and_its_rounds(pair, monkeypatch):
+    """A reader of a traceback, and a debugger, pass four of llama-cpp-python's and six of ours."""
+    seen = []
+    round_ = Loop.round
+
+    def counted(self, runs, *more):
+        if runs:  # and not only the prompt is read
+            seen.append([frame.name for frame in extract_stack()])
+        return round_(self, runs, *more)
+
+    monkeypatch.setattr(Loop, "round", counted)
+    pair[0].create_chat_completion([{"role": "user", "content": "a"}], max_tokens=8)
+    assert {len(names) - names.index("create_chat_completion") - 2 for names in seen} == {10}
