@@ -50,7 +50,7 @@ ps_status ps_rows_reserve(ps_rows *rows, int32_t cap, int32_t width) {
     ps_rows next = {.cap = cap, .embd = rows->embd};
     rows->embd = NULL;
     next.token = malloc(n * sizeof *next.token);
-    next.pos = malloc(n * sizeof *next.pos);
+    next.pos = malloc(4 * n * sizeof *next.pos);
     next.n_seq_id = malloc(n * sizeof *next.n_seq_id);
     next.seq = malloc(n * sizeof *next.seq);
     next.seq_id = malloc(n * sizeof *next.seq_id);
@@ -122,6 +122,10 @@ static void resync(ps_ctx *ctx, const ps_rows *rows) {
     struct llama_memory_i *const memory = ps_api.get_memory(ctx->ctx);
     for (int32_t i = 0; i < rows->n; i++) {
         const int32_t seq = rows->seq[i];
+        if (ctx->shared) {
+            ctx->n_kv[seq] = 0;
+            continue;
+        }
         if (ctx->spare) {
             go_back(ctx, seq, ctx->n_kv[seq]);
             continue;
@@ -174,14 +178,12 @@ static void replace_unknown(const ps_ctx *ctx, ps_rows *rows) {
     }
 }
 
-/* Decode engine->rows on a role; on success n_kv of each sequence covers its rows. The rows stay readable. */
-ps_status ps_ctx_decode(ps_engine *engine, int32_t role) {
+static ps_status decode(ps_engine *engine, int32_t role, bool tokens, bool vectors) {
     ps_ctx *const ctx = &engine->role[role];
     ps_rows *const rows = &engine->rows;
     PS_FAIL_IF(rows->n < 1 || rows->n > ctx->n_batch, PS_E_ARG);
-    const bool vectors = role == PS_DRAFT && ps_reads_states(engine);
     replace_unknown(ctx, rows);
-    const ps_status status = run(engine, role, ps_api.decode, batch_of(rows, true, vectors));
+    const ps_status status = run(engine, role, ps_api.decode, batch_of(rows, tokens, vectors));
     engine->counters.decodes[role]++;
     if (status != PS_OK) {
         resync(ctx, rows);
@@ -191,6 +193,22 @@ ps_status ps_ctx_decode(ps_engine *engine, int32_t role) {
     for (int32_t i = 0; i < rows->n; i++) ctx->tail[rows->seq[i]] = rows->pos[i] - ctx->n_kv[rows->seq[i]];
     for (int32_t i = 0; i < rows->n; i++) ctx->n_kv[rows->seq[i]] = rows->pos[i] + 1;
     return PS_OK;
+}
+
+/* Decode engine->rows on a role; on success n_kv of each sequence covers its rows. The rows stay readable. */
+ps_status ps_ctx_decode(ps_engine *engine, int32_t role) {
+    const bool vectors = role == PS_DRAFT && ps_reads_states(engine) && engine->reading.kind != PS_DFLASH;
+    return decode(engine, role, true, vectors);
+}
+
+/* The same for the draft's rows of vectors alone. Sections of a text's positions are alike but for the last, which is of images. */
+ps_status ps_ctx_inject(ps_engine *engine) {
+    int32_t *const pos = engine->rows.pos;
+    const size_t n = (size_t)engine->rows.n;
+    for (size_t j = 1; j < 4; j++) {
+        for (size_t i = 0; i < n; i++) pos[j * n + i] = j < 3 ? pos[i] : 0;
+    }
+    return decode(engine, PS_DRAFT, false, true);
 }
 
 ps_status ps_ctx_encode(ps_engine *engine, const ps_rows *rows) {
@@ -205,6 +223,10 @@ void ps_ctx_roll_back(ps_engine *engine, int32_t role, int32_t seq, int32_t n) {
     ps_ctx *const ctx = &engine->role[role];
     if (!ctx->ctx || n >= ctx->n_kv[seq]) return;
     if (n < 0) n = 0; /* llama.cpp would take a negative position for "everything" */
+    if (ctx->shared) {
+        ctx->n_kv[seq] = n;
+        return;
+    }
     if (ctx->spare) {
         go_back(ctx, seq, n);
         return;

@@ -1,4 +1,4 @@
-/* Drafting: lock-step steps over sequences, greedy or drawn, and drafts that come from elsewhere. */
+/* Drafting: lock-step steps over sequences, or blocks at once, greedy or drawn, and drafts that come from elsewhere. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -6,6 +6,7 @@
 #include "ps_internal.h"
 
 enum { ROWS_WITH_LOGITS = 8 }; /* a round's accepted tokens, in general */
+static const float LEAST_P = 1e-6f; /* 0 says "not known" */
 
 static int32_t table_bin(float p) {
     const float logit = p <= 0 ? -8.0f : p >= 1 ? 8.0f : logf(p / (1 - p));
@@ -78,7 +79,9 @@ static ps_status take_token(ps_engine *engine, ps_slot *step, const ps_stop *sto
     PS_FAIL_UNLESS(row, PS_E_DECODE);
     PS_TRY(choose(engine, seq, row, draft->n));
     seq->has_row[draft->n] = false;
-    if (ps_reads_states(engine)) PS_TRY(ps_inputs_keep_own(engine, step->seq, step->row));
+    if (ps_inputs_has_own(engine)) PS_TRY(ps_inputs_keep_own(engine, step->seq, step->row));
+    /* of a draw it knows nothing */
+    if (engine->reading.sure && !ps_coupled(seq)) draft->p[draft->n] = fminf(fmaxf(seq->own[0], LEAST_P), 1.0f);
     if (keep) PS_TRY(keep_row(engine, seq, draft->n, row));
     step->survival *= stop->table[table_bin(draft->p[draft->n])];
     draft->n++;
@@ -90,6 +93,10 @@ static void add_missing(ps_engine *engine, const ps_slot *step) {
     const ps_seq *const seq = &engine->seq[step->seq];
     const int32_t from = engine->role[PS_DRAFT].n_kv[step->seq];
     const int32_t end = seq->n + seq->draft.n;
+    if (engine->role[PS_DRAFT].shared && seq->draft.n > 0) {
+        ps_inputs_own_row(engine, step->seq, seq->n - 1, seq->draft.token[seq->draft.n - 1], true);
+        return;
+    }
     for (int32_t pos = from; pos < end; pos++) {
         const bool wanted = pos == end - 1 || ps_inputs_wants_all(engine);
         const int32_t token = pos < seq->n ? seq->token[pos] : seq->draft.token[pos - seq->n];
@@ -106,6 +113,8 @@ static ps_status begin(ps_engine *engine, ps_slot *step, const ps_stop *stop) {
     PS_FAIL_IF(seq->n < 1, PS_E_STATE);
     if (step->limit > PS_MAX_DRAFT) step->limit = PS_MAX_DRAFT;
     if (step->limit > ctx->n_ctx - seq->n) step->limit = ctx->n_ctx - seq->n;
+    const int32_t most = engine->reading.block - engine->reading.first;
+    if (engine->reading.kind == PS_DFLASH && step->limit > most) step->limit = most;
     if (ps_reads_states(engine)) {
         /* its inputs are states of the target, so what it drafted with its own is drafted anew */
         seq->draft.n = 0;
@@ -145,6 +154,7 @@ void ps_draft_keep_states(ps_engine *engine, int32_t seq, int32_t pos, int32_t r
 
 /* Long gaps (a prompt, a stretch of lookup drafts) are decoded by themselves, so that one batch holds every sequence's rest. */
 static ps_status catch_up(ps_engine *engine, int32_t seq, int32_t room) {
+    if (engine->reading.kind == PS_DFLASH) return ps_inputs_catch_up(engine, seq);
     const int32_t end = engine->seq[seq].n;
     while (end - engine->role[PS_DRAFT].n_kv[seq] > room) PS_TRY(fill(engine, seq, end - 1));
     return PS_OK;
@@ -187,6 +197,28 @@ static bool lacks_row(const ps_seq *seq) {
     return i < seq->draft.n;
 }
 
+/* Sequences that want as many tokens as the first of n, as many as go into one decode: all of their tokens come of it. *done says
+ * how many those were. DSpark's graph wants blocks of one size. */
+static ps_status run_blocks(ps_engine *engine, int32_t n, ps_slot *steps, const ps_stop *stop, bool keep, int32_t *done) {
+    const ps_reading *const c = &engine->reading;
+    const int32_t limit = steps[0].limit, n_rows = limit + c->first, room = engine->role[PS_DRAFT].n_batch;
+    engine->rows.n = 0;
+    for (*done = 0; *done < n && steps[*done].limit == limit && engine->rows.n + n_rows <= room; ++*done) {
+        if (limit == 0) continue;
+        steps[*done].row = engine->rows.n + c->first;
+        ps_inputs_block(engine, steps[*done].seq, n_rows);
+    }
+    if (limit == 0) return PS_OK;
+    PS_TRY(ps_inputs_decode(engine));
+    for (int32_t i = 0; i < *done; i++) {
+        ps_ctx_roll_back(engine, PS_DRAFT, steps[i].seq, engine->seq[steps[i].seq].n - 1); /* a block's KV is of no text */
+    }
+    for (int32_t i = 0; i < *done; i++) {
+        for (; goes_on(engine, &steps[i], stop); steps[i].row++) PS_TRY(take_token(engine, &steps[i], stop, keep));
+    }
+    return PS_OK;
+}
+
 static ps_status draft_run(ps_engine *engine, int32_t n, const int32_t *seqs, const int32_t *max_len, const ps_stop *stop,
                            bool keep) {
     const ps_ctx *const ctx = &engine->role[PS_DRAFT];
@@ -202,6 +234,10 @@ static ps_status draft_run(ps_engine *engine, int32_t n, const int32_t *seqs, co
         if (steps[i].limit > 0) PS_TRY(catch_up(engine, seqs[i], room));
     }
     int32_t active = n;
+    for (int32_t i = 0, done; engine->reading.kind == PS_DFLASH && i < n; i += done) {
+        PS_TRY(run_blocks(engine, n - i, steps + i, stop, keep, &done));
+        active = 0;
+    }
     while (active > 0) PS_TRY(step_all(engine, n, steps, stop, keep, &active));
     return PS_OK;
 }

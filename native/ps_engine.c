@@ -102,6 +102,7 @@ static ps_status attach(ps_engine *engine, int32_t role, struct llama_context *c
     /* MTP heads are of a hybrid model, but their context has no states, and no sequences to spare */
     slot->spare = role != PS_TARGET && states && (int32_t)ps_api.n_seq_max(ctx) >= 2 * engine->n_seq ? engine->n_seq : 0;
     slot->recurrent = role == PS_TARGET ? states : slot->spare > 0;
+    slot->shared = false;
     slot->n_rs = (int32_t)ps_api.n_rs_seq(ctx);
     slot->vocab = vocab;
     slot->ctx = ctx;

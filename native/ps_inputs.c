@@ -3,6 +3,9 @@
  * target's where the target has been, its own for the tokens it drafts on from there.
  *   PS_EAGLE3  the target's three states go through the draft's encoder first (arXiv 2503.01840)
  *   PS_MTP     the target's state as it is
+ *   PS_ASSISTANT  the same, and every token stands at the last committed one's position: what it sees is the target's KV
+ * PS_DFLASH is given the target's states at their own positions, which become its KV; then tokens alone: the last committed one and
+ * masks, which see each other and all of the KV (DFlash, arXiv 2602.06036).
  * llama.cpp's EAGLE-3 counts positions from the state, one lower; rotary embeddings see differences alone.
  */
 #include <stdlib.h>
@@ -15,6 +18,10 @@ enum { ENCODED_ROWS = 64 };
 
 bool ps_inputs_wants_all(const ps_engine *engine) { return engine->reading.kind == PS_EAGLE3; }
 
+bool ps_inputs_has_own(const ps_engine *engine) {
+    return ps_reads_states(engine) && (engine->reading.kind != PS_DFLASH || engine->reading.sure);
+}
+
 static bool bound(void) {
     return ps_api.set_embeddings_layer_inp && ps_api.get_embeddings_layer_inp && ps_api.set_embeddings_nextn &&
            ps_api.get_embeddings_nextn && ps_api.get_embeddings_nextn_ith;
@@ -22,13 +29,19 @@ static bool bound(void) {
 
 static bool sound(const ps_reading *c) {
     if (c->n_hidden < 1 || c->width < 1 || c->window < 1) return false;
-    if (c->kind == PS_EAGLE3) return c->n_hidden % PS_N_LAYERS == 0;
-    return c->kind == PS_MTP && c->n_hidden == c->width;
+    if (c->kind == PS_MTP || c->kind == PS_ASSISTANT) return c->n_layers == 0 && c->n_hidden == c->width;
+    if (c->n_layers < 1 || c->n_layers > PS_MOST_LAYERS || c->n_hidden % c->n_layers != 0) return false;
+    if (c->kind == PS_EAGLE3) return true;
+    if (c->kind != PS_DFLASH || c->mask < 0 || (c->first & ~1) != 0) return false;
+    return c->n_hidden == c->n_layers * c->width && c->block > c->first;
 }
+
+/* Floats of one row that is decoded or, for EAGLE-3, comes from the encoder. */
+static int32_t width_of(const ps_reading *c) { return c->kind == PS_DFLASH ? c->n_hidden : c->width; }
 
 /* llama.cpp gives rows as wide as the file says its model's output is: what is copied must be no wider. */
 static bool fits(const ps_reading *c, const ps_ctx *target, const ps_ctx *draft) {
-    const int32_t n_layers = c->kind == PS_EAGLE3 ? PS_N_LAYERS : 1;
+    const int32_t n_layers = c->n_layers > 0 ? c->n_layers : 1;
     return target->n_embd == target->n_out && target->n_out * n_layers == c->n_hidden && draft->n_out == c->width;
 }
 
@@ -36,6 +49,7 @@ void ps_inputs_end(ps_engine *engine) {
     if (!ps_reads_states(engine)) return;
     if (engine->role[PS_TARGET].ctx) ps_states_want(engine, false);
     if (engine->role[PS_DRAFT].ctx) ps_api.set_embeddings_nextn(engine->role[PS_DRAFT].ctx, false, false);
+    engine->role[PS_DRAFT].shared = false;
     memset(&engine->reading, 0, sizeof engine->reading);
     free(engine->rows.embd);
     engine->rows.embd = NULL;
@@ -47,9 +61,10 @@ ps_status ps_inputs_read(ps_engine *engine, const ps_reading *reading) {
     ps_ctx *const draft = &engine->role[PS_DRAFT];
     PS_FAIL_UNLESS(draft->ctx && engine->role[PS_TARGET].ctx, PS_E_STATE);
     PS_FAIL_UNLESS(fits(reading, &engine->role[PS_TARGET], draft), PS_E_ARG);
+    PS_FAIL_IF(reading->kind == PS_DFLASH && (reading->mask >= draft->n_vocab || reading->block > draft->n_batch), PS_E_ARG);
     PS_FAIL_UNLESS(bound(), PS_E_UNBOUND);
     ps_inputs_end(engine);
-    PS_TRY(ps_rows_reserve(&engine->rows, engine->rows.cap, reading->width));
+    PS_TRY(ps_rows_reserve(&engine->rows, draft->n_batch, width_of(reading))); /* no others have vectors */
     if (reading->kind == PS_EAGLE3) PS_TRY(ps_rows_reserve(&engine->encoded, ENCODED_ROWS, reading->n_hidden));
     for (int32_t s = 0; s < engine->n_seq; s++) {
         float *const own = realloc(engine->seq[s].own, (size_t)reading->width * sizeof *own);
@@ -61,20 +76,21 @@ ps_status ps_inputs_read(ps_engine *engine, const ps_reading *reading) {
     }
     engine->reading = *reading;
     ps_states_want(engine, true);
-    ps_api.set_embeddings_nextn(draft->ctx, true, true); /* of rows with logits */
+    draft->shared = reading->kind == PS_ASSISTANT;
+    if (reading->kind != PS_DFLASH || reading->sure) ps_api.set_embeddings_nextn(draft->ctx, true, true); /* of rows with logits */
     return PS_OK;
 }
 
 /* Where the next row's vector goes. */
 static float *next_input(const ps_engine *engine) {
-    return engine->rows.embd + (size_t)engine->rows.n * (size_t)engine->reading.width;
+    return engine->rows.embd + (size_t)engine->rows.n * (size_t)width_of(&engine->reading);
 }
 
 void ps_inputs_true_row(ps_engine *engine, int32_t seq, int32_t pos, bool wanted) {
     const ps_reading *const c = &engine->reading;
     const float *const state = ps_states_at(engine, seq, pos - 1);
     engine->rows.state[engine->rows.n] = c->kind == PS_EAGLE3 ? state : NULL; /* to be encoded */
-    if (c->kind == PS_MTP) memcpy(next_input(engine), state, (size_t)c->width * sizeof *state);
+    if (c->kind != PS_EAGLE3) memcpy(next_input(engine), state, (size_t)c->width * sizeof *state);
     ps_rows_add(&engine->rows, seq, pos, engine->seq[seq].token[pos], wanted);
 }
 
@@ -132,10 +148,39 @@ bool ps_inputs_begin(ps_engine *engine, int32_t seq) {
     const int32_t held = draft->n_kv[seq];
     const int32_t last = s->states.first + s->states.n; /* the newest position that can be fed */
     if (s->states.n == 0 || last != s->n - 1) return false;
-    const int32_t kept = s->states.first + 1, near = last + 1 - engine->reading.window;
+    const int32_t kept = s->states.first + (engine->reading.kind != PS_DFLASH), near = last + 1 - engine->reading.window;
     const int32_t oldest = kept > near ? kept : near;
+    if (draft->shared) {
+        draft->n_kv[seq] = last; /* the target's has all that it looks at */
+        return true;
+    }
     if (held >= oldest && held <= last) return true;
     ps_api.memory_seq_rm(ps_api.get_memory(draft->ctx), seq, -1, -1);
     draft->n_kv[seq] = oldest;
     return true;
+}
+
+/* Make the target's states KV of a draft of blocks, up to the last committed token. */
+ps_status ps_inputs_catch_up(ps_engine *engine, int32_t seq) {
+    ps_ctx *const draft = &engine->role[PS_DRAFT];
+    const int32_t end = engine->seq[seq].n - 1;
+    const size_t width = (size_t)engine->reading.n_hidden;
+    while (draft->n_kv[seq] < end) {
+        const int32_t from = draft->n_kv[seq], n = end - from < draft->n_batch ? end - from : draft->n_batch;
+        engine->rows.n = 0;
+        for (int32_t pos = from; pos < from + n; pos++) {
+            memcpy(next_input(engine), ps_states_at(engine, seq, pos), width * sizeof(float));
+            ps_rows_add(&engine->rows, seq, pos, 0, false);
+        }
+        PS_TRY(ps_ctx_inject(engine));
+    }
+    return PS_OK;
+}
+
+/* Add a block of n rows. */
+void ps_inputs_block(ps_engine *engine, int32_t seq, int32_t n) {
+    const ps_seq *const s = &engine->seq[seq];
+    for (int32_t i = 0; i < n; i++) {
+        ps_rows_add(&engine->rows, seq, s->n - 1 + i, i == 0 ? s->token[s->n - 1] : engine->reading.mask, true);
+    }
 }

@@ -33,6 +33,7 @@ typedef struct ps_ctx {
     int32_t n_embd, n_out;           /* floats of a state inside the model, and of one that comes out */
     bool recurrent;                  /* a memory of states, of which the target's keeps the last n_rs before the newest */
     int32_t n_rs;
+    bool shared;                     /* it looks into the target's KV: n_kv is a count, its memory is never touched */
     int32_t spare;                   /* a side model's of states: sequence s keeps one of committed tokens in s + spare; 0: none */
     int32_t *saved;                  /* [n_seq] tokens that it is of, at most n_kv */
     int32_t *n_kv;                   /* [n_seq] tokens held */
@@ -42,10 +43,11 @@ typedef struct ps_ctx {
 /* Rows for one llama_decode: tokens, and input vectors for a draft that reads states. */
 typedef struct ps_rows {
     int32_t n, cap;
-    int32_t *token, *pos, *n_seq_id, *seq;
+    int32_t *token, *n_seq_id, *seq;
+    int32_t *pos; /* [4][cap]: rows of vectors have four where positions have sections (M-RoPE) */
     int32_t **seq_id;
     int8_t *wanted; /* non-zero: logits of this row are read */
-    float *embd;         /* [cap][width], draft that reads states only */
+    float *embd;         /* [n_batch of the draft][width of an input], draft that reads states only */
     const float **state; /* [cap] EAGLE-3: the target's state that is to be encoded for this row, or NULL */
 } ps_rows;
 
@@ -112,6 +114,7 @@ ps_status ps_rows_reserve(ps_rows *rows, int32_t cap, int32_t width);
 void ps_rows_free(ps_rows *rows);
 void ps_rows_add(ps_rows *rows, int32_t seq, int32_t pos, int32_t token, bool wanted);
 ps_status ps_ctx_decode(ps_engine *engine, int32_t role);
+ps_status ps_ctx_inject(ps_engine *engine); /* rows of vectors alone, on the draft */
 ps_status ps_ctx_encode(ps_engine *engine, const ps_rows *rows); /* on the draft */
 void ps_ctx_roll_back(ps_engine *engine, int32_t role, int32_t seq, int32_t n);
 void ps_ctx_save(ps_engine *engine, int32_t role, int32_t seq);
@@ -134,6 +137,7 @@ const float *ps_states_at(const ps_engine *engine, int32_t seq, int32_t pos);
 void ps_states_cut(ps_states *states, int32_t end);
 
 /* ps_inputs.c */
+bool ps_inputs_has_own(const ps_engine *engine); /* a state of its own behind each row */
 bool ps_inputs_wants_all(const ps_engine *engine); /* of a batch with logits, those of every row */
 bool ps_inputs_begin(ps_engine *engine, int32_t seq);
 ps_status ps_inputs_read(ps_engine *engine, const ps_reading *reading);
@@ -142,5 +146,7 @@ void ps_inputs_true_row(ps_engine *engine, int32_t seq, int32_t pos, bool wanted
 void ps_inputs_own_row(ps_engine *engine, int32_t seq, int32_t pos, int32_t token, bool wanted);
 ps_status ps_inputs_keep_own(ps_engine *engine, int32_t seq, int32_t row);
 ps_status ps_inputs_decode(ps_engine *engine);
+ps_status ps_inputs_catch_up(ps_engine *engine, int32_t seq);
+void ps_inputs_block(ps_engine *engine, int32_t seq, int32_t n);
 
 #endif /* PS_INTERNAL_H */

@@ -98,7 +98,7 @@ static ps_status seq_copy(ps_engine *engine, int32_t from, int32_t to, int32_t n
         ps_ctx *const ctx = &engine->role[r];
         if (!ctx->ctx) continue;
         const int32_t held = ctx->n_kv[from] < n ? ctx->n_kv[from] : n;
-        if (held == 0 || (ctx->recurrent && ctx->tail[from] < 0)) continue; /* a copy would be of the state before the drop */
+        if (held == 0 || ctx->shared || (ctx->recurrent && ctx->tail[from] < 0)) continue; /* a copy would be of the state before the drop */
         /* whole sequences only: a KV with one stream a sequence aborts on a partial copy */
         ps_api.memory_seq_cp(ps_api.get_memory(ctx->ctx), from, to, -1, -1);
         ctx->n_kv[to] = ctx->n_kv[from];

@@ -1,6 +1,6 @@
 /*
- * The target's hidden states, kept for a draft that reads them: the inputs of three layers side by side (EAGLE-3),
- * or those its next-token heads read (MTP).
+ * The target's hidden states, kept for a draft that reads them: the inputs of some layers side by side (EAGLE-3,
+ * DFlash), or those its next-token heads read (MTP).
  */
 #include <string.h>
 
@@ -10,24 +10,24 @@
 void ps_states_want(ps_engine *engine, bool wanted) {
     const ps_reading *const c = &engine->reading;
     struct llama_context *const target = engine->role[PS_TARGET].ctx;
-    bool nextn = c->kind == PS_MTP;
-    for (int32_t k = 0; c->kind == PS_EAGLE3 && k < PS_N_LAYERS; k++) {
+    bool nextn = c->n_layers == 0;
+    for (int32_t k = 0; k < c->n_layers; k++) {
         if (c->layer[k] < 0) nextn = true;
         else ps_api.set_embeddings_layer_inp(target, (uint32_t)c->layer[k], wanted);
     }
     if (nextn) ps_api.set_embeddings_nextn(target, wanted, false);
 }
 
-/* Copy one layer's n rows from `first` on into every third place. */
+/* Copy one layer's n rows from `first` on to their places between those of the others. */
 static ps_status read_layer(const ps_engine *engine, int32_t k, int32_t first, int32_t n, float *out) {
     struct llama_context *const target = engine->role[PS_TARGET].ctx;
     const int32_t layer = engine->reading.layer[k];
     const float *const rows =
         layer < 0 ? ps_api.get_embeddings_nextn(target) : ps_api.get_embeddings_layer_inp(target, (uint32_t)layer);
     PS_FAIL_UNLESS(rows, PS_E_DECODE);
-    const size_t width = (size_t)engine->reading.n_hidden / PS_N_LAYERS;
+    const size_t n_layers = (size_t)engine->reading.n_layers, width = (size_t)engine->reading.n_hidden / n_layers;
     for (size_t i = 0; i < (size_t)n; i++) {
-        memcpy(out + (i * PS_N_LAYERS + (size_t)k) * width, rows + ((size_t)first + i) * width, width * sizeof *out);
+        memcpy(out + (i * n_layers + (size_t)k) * width, rows + ((size_t)first + i) * width, width * sizeof *out);
     }
     return PS_OK;
 }
@@ -37,11 +37,8 @@ static ps_status read_states(const ps_engine *engine, int32_t first, int32_t n, 
     const ps_reading *const c = &engine->reading;
     struct llama_context *const target = engine->role[PS_TARGET].ctx;
     const size_t width = (size_t)c->n_hidden;
-    if (c->kind == PS_EAGLE3) {
-        for (int32_t k = 0; k < PS_N_LAYERS; k++) PS_TRY(read_layer(engine, k, first, n, out));
-        return PS_OK;
-    }
-    for (int32_t i = 0; i < n; i++) {
+    for (int32_t k = 0; k < c->n_layers; k++) PS_TRY(read_layer(engine, k, first, n, out));
+    for (int32_t i = 0; c->n_layers == 0 && i < n; i++) {
         const float *const row = ps_api.get_embeddings_nextn_ith(target, first + i);
         PS_FAIL_UNLESS(row, PS_E_DECODE);
         memcpy(out + (size_t)i * width, row, width * sizeof *out);

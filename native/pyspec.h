@@ -203,17 +203,23 @@ void ps_engine_close(ps_engine *engine); /* accepts NULL */
 ps_status ps_engine_attach(ps_engine *engine, int32_t role, void *ctx, const void *model);
 
 /*
- * A draft that reads the target's states. PS_EAGLE3: the inputs of three of the target's layers, -1 for what comes out of the last
- * one. PS_MTP: the target's own next-token heads in a context of their own.
+ * A draft that reads the target's states. PS_EAGLE3: the inputs of some of the target's layers, -1 for what comes out of the last
+ * one. PS_MTP: the target's own next-token heads in a context of their own. PS_ASSISTANT: a head whose context looks into the
+ * target's KV and keeps none (Gemma 4). PS_DFLASH: layers as PS_EAGLE3, and one decode for a block of tokens (DFlash, DSpark).
  */
-enum { PS_EAGLE3 = 1, PS_MTP = 2, PS_N_LAYERS = 3 };
+enum { PS_EAGLE3 = 1, PS_MTP = 2, PS_ASSISTANT = 3, PS_DFLASH = 4, PS_MOST_LAYERS = 16 };
 
 typedef struct ps_reading {
     int32_t kind;
-    int32_t n_hidden; /* floats of one state; of the three layers together for EAGLE-3 */
-    int32_t width;    /* floats of one input of the draft */
+    int32_t n_hidden; /* floats of one state; of the layers together where layers are read */
+    int32_t width;    /* floats of one input of the draft; of one of its own states for PS_DFLASH */
     int32_t window;   /* how far back it begins to read a text; as many states are kept for it at least */
-    int32_t layer[PS_N_LAYERS];
+    int32_t n_layers;
+    int32_t layer[PS_MOST_LAYERS];
+    int32_t block; /* rows of a block at most, the first of which is the last committed token */
+    int32_t mask;  /* the token of its other rows */
+    int32_t first; /* the row that says its first token: 0 or 1 */
+    int32_t sure;  /* non-zero: what comes out as a row's state says how likely its token is accepted (DSpark's confidence) */
 } ps_reading;
 
 /* Make the attached draft one that reads the target's states; call it last. PS_E_UNBOUND where this llama.cpp shows none. */

@@ -6,7 +6,7 @@
 #include "check.h"
 #include "fake_llama.h"
 
-enum { N_VOCAB = 60, N_CTX = 256, N_BATCH = 64, N_UBATCH = 16, WIDTH = 8, N_HIDDEN = 12, N_PROMPT = 30, N_TEXT = 80 };
+enum { N_VOCAB = 60, N_CTX = 256, N_BATCH = 64, N_UBATCH = 16, WIDTH = 8, N_HIDDEN = 12, N_PROMPT = 30, N_TEXT = 80, N_LAYERS = 3 };
 
 static int32_t kind; /* of the reading under test */
 
@@ -28,7 +28,7 @@ static void start(fixture *w) {
         w->model[r] = (struct llama_model){
             .vocab = {N_VOCAB}, .seed = 1, .n_embd = r == PS_TARGET ? N_HIDDEN : WIDTH, .endless = true};
         if (r == PS_DRAFT) w->model[r].pairs = true;
-        if (r == PS_DRAFT && kind == PS_EAGLE3) w->model[r].n_encoded = N_HIDDEN * PS_N_LAYERS;
+        if (r == PS_DRAFT && kind == PS_EAGLE3) w->model[r].n_encoded = N_HIDDEN * N_LAYERS;
         if (r == PS_DRAFT && kind == PS_MTP) w->model[r].n_embd = N_HIDDEN;
         w->ctx[r] = fake_open(&w->model[r], N_CTX, N_BATCH, 1);
         w->ctx[r]->memory.n_ubatch = N_UBATCH;
@@ -40,8 +40,8 @@ static void start(fixture *w) {
 }
 
 static void read_states(fixture *w, int32_t window) {
-    ps_reading reading = {.kind = kind, .n_hidden = N_HIDDEN, .width = WIDTH, .window = window, .layer = {0, 2, -1}};
-    if (kind == PS_EAGLE3) reading.n_hidden *= PS_N_LAYERS;
+    ps_reading reading = {.kind = kind, .n_hidden = N_HIDDEN, .width = WIDTH, .window = window, .layer = {0, 2, -1}, .n_layers = kind == PS_EAGLE3 ? N_LAYERS : 0};
+    if (kind == PS_EAGLE3) reading.n_hidden *= N_LAYERS;
     if (kind == PS_MTP) reading.width = N_HIDDEN;
     CHECK(ps_engine_read_states(w->engine, &reading) == PS_OK);
 }
@@ -211,8 +211,8 @@ static void test_states_of_another_width_are_refused(void) {
         w.model[role].n_out = 2;
         w.ctx[role] = fake_open(&w.model[role], N_CTX, N_BATCH, 1);
         CHECK(ps_engine_attach(w.engine, role, w.ctx[role], &w.model[role]) == PS_OK);
-        ps_reading reading = {.kind = kind, .n_hidden = N_HIDDEN, .width = N_HIDDEN, .window = 64, .layer = {0, 2, -1}};
-        if (kind == PS_EAGLE3) reading.n_hidden = N_HIDDEN * PS_N_LAYERS, reading.width = WIDTH;
+        ps_reading reading = {.kind = kind, .n_hidden = N_HIDDEN, .width = N_HIDDEN, .window = 64, .layer = {0, 2, -1}, .n_layers = kind == PS_EAGLE3 ? N_LAYERS : 0};
+        if (kind == PS_EAGLE3) reading.n_hidden = N_HIDDEN * N_LAYERS, reading.width = WIDTH;
         const ps_status status = ps_engine_read_states(w.engine, &reading);
         CHECK(status == PS_E_ARG);
         if (status == PS_OK) CHECK(read_prompt(&w) == PS_OK && go_on(&w, false) == PS_OK);

@@ -14,10 +14,19 @@ import numpy.typing as npt
 from pyspec._lib import check, ffi, lib
 from pyspec.noise import Coupling
 from pyspec.rules import Margin, Verification
-from pyspec.store.heads import MTP, States
+from pyspec.store.heads import ASSISTANT, DFLASH, DSPARK, EAGLE3, MTP, States
 
 MAX_DRAFT = 64
 """Most drafted tokens of one sequence in one round; `PS_MAX_DRAFT` in native/pyspec.h."""
+
+
+_READINGS = {
+    EAGLE3: lib.PS_EAGLE3,
+    MTP: lib.PS_MTP,
+    ASSISTANT: lib.PS_ASSISTANT,
+    DFLASH: lib.PS_DFLASH,
+    DSPARK: lib.PS_DFLASH,
+}
 
 
 class Role(IntEnum):
@@ -116,9 +125,12 @@ class Engine:
     def read_states(self, states: States) -> None:
         """Make the attached draft one that reads the target's states."""
         struct = ffi.new("ps_reading *")
-        struct.kind = lib.PS_MTP if states.kind == MTP else lib.PS_EAGLE3
-        struct.n_hidden, struct.width = states.n_hidden, states.width
-        struct.layer, struct.window = list(states.layers), states.window
+        struct.kind = _READINGS[states.kind]
+        struct.n_hidden, struct.width, struct.window = states.n_hidden, states.width, states.window
+        struct.n_layers, struct.layer = len(states.layers), list(states.layers)
+        if (block := states.block) is not None:
+            struct.block, struct.mask = block.rows, block.mask
+            struct.first, struct.sure = block.first, block.sure
         check(lib.ps_engine_read_states(self._engine, struct), "showing the draft the states")
         self.window = states.window
 

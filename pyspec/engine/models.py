@@ -27,7 +27,7 @@ from pyspec.store.check import check_model
 from pyspec.store.devices import device_array, layer_devices
 from pyspec.store.drafts import same_tokens
 from pyspec.store.header import read_header
-from pyspec.store.heads import MTP, States, head_size
+from pyspec.store.heads import ASSISTANT, MTP, States, head_size
 from pyspec.store.kinds import most_positions, refuse_other_kinds
 from pyspec.store.vocabulary import FIRST_COMPARED, MAX_DIFFERENCE
 
@@ -86,6 +86,8 @@ class SideModel:
                 if states is None:
                     _spare_states(params, self._model.model)
             self._ctx = self._make_context(params, target.verbose)
+            if states is not None and states.block is not None and not states.block.causal:
+                llama_cpp.llama_set_causal_attn(self._ctx.ctx, False)
         except BaseException:
             self._free()
             raise
@@ -265,8 +267,14 @@ def _read_states(params: Any, target: Any, states: States) -> None:
     """For a draft that may use the target's embeddings and head, and whose graph has logits of every row of a batch."""
     params.ctx_other = target.ctx
     params.n_ubatch = min(params.n_ubatch, STATE_ROWS)
-    if states.kind == MTP:
+    if states.kind in (MTP, ASSISTANT):
         params.ctx_type = llama_cpp.LLAMA_CONTEXT_TYPE_MTP
+    if states.kind == ASSISTANT:  # its layers are views of the target's cells
+        params.type_k, params.type_v = target.context_params.type_k, target.context_params.type_v
+    if (
+        states.block is not None
+    ):  # llama.cpp ends the process for more where rows see those behind them
+        params.n_batch = params.n_ubatch
 
 
 def check_vocabulary(target: Any, other: Any, name: str, *, known_equal: bool = False) -> None:

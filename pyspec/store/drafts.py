@@ -12,7 +12,7 @@ from time import monotonic
 from pyspec.store.fetch import read_provenance
 from pyspec.store.files import file_sha256, models_dir, recall, remember, stamp
 from pyspec.store.header import Facts, facts_of
-from pyspec.store.heads import MTP, NAMES, STATE_KINDS
+from pyspec.store.heads import ASSISTANT, MTP, NAMES, STATE_KINDS
 from pyspec.store.locate import found_here
 from pyspec.store.others import Found, is_draft_file
 from pyspec.store.sources import Entry, Family, Manifest, load_manifest
@@ -167,6 +167,8 @@ def _drafts_for(target: Path, facts: Facts, found: Found, other: Facts) -> bool:
     """Whether a neighbour is a draft for this target; a head's name may say of which size its target is."""
     if other.kind in STATE_KINDS:
         if other.kind == MTP and other.architecture != facts.architecture:
+            return False
+        if other.kind == ASSISTANT and facts.architecture != "gemma4":
             return False
         said, own = _sizes(found.path.name), _sizes(target.name)
         return found.origin != "beside it" or not said or not own or bool(said & own)

@@ -1,4 +1,4 @@
-"""Drafts that read a target's states: EAGLE-3 files, and next-token heads (MTP) inside the target's file or in one of their own.
+"""Drafts that read a target's states: EAGLE-3, DFlash, DSpark and Gemma 4 assistant files, and next-token heads (MTP).
 
 EAGLE-3 (arXiv 2503.01840) drafts are one decoder layer over the inputs of three of the target's layers. llama.cpp asserts where
 their widths, layers or ids do not fit the target, which would end the process; so everything that it asserts is refused here
@@ -22,7 +22,17 @@ EAGLE3 = "eagle3"
 MTP = "mtp"
 """What a draft from the target's own next-token head is called, and the kind of a file that has nothing else."""
 
-NAMES = {EAGLE3: "EAGLE-3 head", MTP: "next-token head"}
+ASSISTANT = "gemma4-assistant"
+DFLASH = "dflash"
+DSPARK = "dspark"
+
+NAMES = {
+    EAGLE3: "EAGLE-3 head",
+    MTP: "next-token head",
+    ASSISTANT: "Gemma 4 assistant",
+    DFLASH: "DFlash draft",
+    DSPARK: "DSpark draft",
+}
 """How lists call them."""
 
 STATE_KINDS = frozenset(NAMES)
@@ -48,7 +58,15 @@ CHAINED_HEADS = frozenset(["hy_v3", "mimo2", "step35"])
 
 MOST_HEADS = 8
 
-_WINDOW = 64
+_BLOCK = 16
+"""Rows of a DFlash block where the file does not say."""
+
+_MOST_ROWS = 64
+_SELECTOR, _CONFIDENCE = "selector_hidden.weight", "conf_proj.weight"
+
+_MOST_LAYERS = 16
+
+_WINDOW = {EAGLE3: 64, MTP: 64, ASSISTANT: 1, DFLASH: 256, DSPARK: 256}
 
 
 @dataclass(frozen=True)
@@ -62,11 +80,27 @@ class TargetShape:
 
 
 @dataclass(frozen=True)
+class Block:
+    """What a draft of a block at once is given: the last token and masks.
+
+    rows: at most. first: which of them says the first drafted token. sure: rows say how likely their tokens are accepted.
+    causal: no row sees those behind it.
+    """
+
+    rows: int
+    mask: int
+    first: int = 1
+    sure: bool = False
+    causal: bool = False
+
+
+@dataclass(frozen=True)
 class States:
     """How a draft in a context of its own reads the target's states.
 
-    kind: one of `STATE_KINDS`. layers: whose inputs an EAGLE-3 draft reads, -1 for what comes out of the last one. n_hidden:
-    floats of a state, of the three layers together. width: floats of one input of the draft. inside: its layers are the target's.
+    kind: one of `STATE_KINDS`. layers: whose inputs it reads, -1 for what comes out of the last one; none where it reads what the
+    target's next-token heads would. n_hidden: floats of a state, of all layers together. width: floats of one input of the draft.
+    inside: its layers are the target's. block: of a draft that proposes a block at once.
     """
 
     kind: str
@@ -74,14 +108,16 @@ class States:
     width: int
     layers: tuple[int, ...] = ()
     inside: bool = False
+    block: Block | None = None
 
     @property
     def window(self) -> int:
         """How many tokens back it begins to read a text.
 
         What came before is in the target's states; reading more of a long prompt costs more than it brings (models/README.md).
+        What a Gemma 4 assistant sees of a text is the target's own memory.
         """
-        return _WINDOW
+        return _WINDOW[self.kind]
 
 
 def n_heads(model: Path) -> int:
@@ -120,8 +156,52 @@ def read_states(draft: Path, target: TargetShape) -> States | None:
 
     Raises as `read_eagle3` does.
     """
-    read = {EAGLE3: read_eagle3, MTP: _read_mtp}.get(kind_of_draft(draft))
+    kind = kind_of_draft(draft)
+    if kind in (DFLASH, DSPARK):
+        return _read_block(draft, target, kind)
+    read = {EAGLE3: read_eagle3, MTP: _read_mtp, ASSISTANT: _read_assistant}.get(kind)
     return read(draft, target) if read is not None else None
+
+
+def _read_assistant(draft: Path, target: TargetShape) -> States:
+    header = parse_header(draft)
+    if target.architecture != "gemma4":
+        raise _mismatch(header, f"it reads Gemma 4's memory, the target is {target.architecture}")
+    width = _whole(header, "embedding_length_out")
+    if width != target.n_embd:
+        raise _mismatch(header, f"it reads states {width} wide, the target's are {target.n_embd}")
+    return States(ASSISTANT, width, width)
+
+
+def _read_block(draft: Path, target: TargetShape, kind: str) -> States:
+    """DFlash (arXiv 2602.06036), and DSpark, which has a Markov head and may say how sure it is."""
+    header = parse_header(draft)
+    names = {tensor.name for tensor in header.tensors}
+    if _SELECTOR in names:
+        raise UnsupportedModel(
+            f"{header.path.name} is a DFlash 2 draft, whose selector does not run here",
+            "use another draft",
+        )
+    layers = _layers(header, target)
+    width = _whole(header, "embedding_length")
+    if width != target.n_embd:
+        raise _mismatch(header, f"it reads states {width} wide, the target's are {target.n_embd}")
+    _check_ends(header, width, target)
+    mask = header.metadata.get("tokenizer.ggml.mask_token_id")
+    if type(mask) is not int or not 0 <= mask < min(header.vocab_size, target.n_vocab):
+        raise _damaged(header, "does not say which token stands for one to be drafted")
+    rows = _whole(header, "block_size") if header.of_arch("block_size") is not None else _BLOCK
+    anchored = kind == DSPARK and header.of_arch("sample_from_anchor") is not False
+    block = Block(
+        min(rows, _MOST_ROWS),
+        mask,
+        0 if anchored else 1,
+        _CONFIDENCE in names,
+        header.of_arch("attention.causal") is True,
+    )
+    if block.rows <= block.first:
+        raise _damaged(header, "proposes no token")
+    return States(kind, len(layers) * width, width, layers, block=block)
 
 
 def _read_mtp(draft: Path, target: TargetShape) -> States:
@@ -180,12 +260,14 @@ def _mismatch(header: Header, what: str) -> DraftMismatch:
 
 
 def _layers(header: Header, target: TargetShape) -> tuple[int, ...]:
-    key = f"{EAGLE3}.target_layers"
+    key = f"{header.architecture}.target_layers"
     value = header.metadata.get(key)
     listed = header.array(key) if isinstance(value, Array) else []
     layers = [int(i) for i in listed if isinstance(i, np.integer)]
-    if len(layers) != 3 or len(listed) != 3:
+    if len(layers) != len(listed) or (header.architecture == EAGLE3 and len(layers) != 3):
         raise _damaged(header, "does not name three layers")
+    if not 0 < len(layers) <= _MOST_LAYERS:
+        raise _damaged(header, f"does not name 1 to {_MOST_LAYERS} layers")
     if not all(0 <= layer <= target.n_layer for layer in layers):
         raise _mismatch(header, f"it reads layers {layers}, the target has {target.n_layer}")
     shows = SHOWS_LAST if target.n_layer in layers else SHOWS_LAYERS

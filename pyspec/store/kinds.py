@@ -9,6 +9,7 @@ from types import MappingProxyType
 from pyspec.errors import UnsupportedModel
 from pyspec.store.files import show
 from pyspec.store.header import facts_of
+from pyspec.store.heads import STATE_KINDS
 
 _EMBEDDER = "turns texts into embeddings"
 _DIFFUSION = "fills in a text in no order (diffusion)"
@@ -42,15 +43,10 @@ _NO_DECODE = frozenset(["t5", "t5encoder"])
 """Of those, the ones that llama-cpp-python does not even take embeddings from: it asserts."""
 
 _HINTS = {
-    "eagle3": "give it as --draft beside that model",
-    "mtp": "give it as --draft beside that model",
+    **dict.fromkeys(STATE_KINDS, "give it as --draft beside that model"),
     "lora": "give it as --lora beside a model",
     "vocabulary": "use a file with weights",
     "mmproj": "use the model that it belongs to",
-    **dict.fromkeys(
-        ["gemma4-assistant", "dflash", "dspark"],
-        "drafts of this kind do not run here: use another, or --draft lookup",
-    ),
 }
 """What to do instead, by kind."""
 

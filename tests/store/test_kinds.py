@@ -75,7 +75,7 @@ def test_a_model_with_its_head_inside_is_a_model(tmp_path: Path) -> None:
     assert (facts.kind, facts.heads) == ("model", 1)
 
 
-@pytest.mark.parametrize("kind", ["mtp", "gemma4-assistant", "dflash", "dspark", "mmproj", "lora"])
+@pytest.mark.parametrize("kind", ["mtp", "gemma4-assistant", "mmproj", "lora"])
 def test_auto_does_not_take_it(tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever its name says; asked for, it is refused by name."""
     monkeypatch.setenv("HOME", str(tmp_path))
