@@ -13,7 +13,7 @@ import numpy as np
 
 from pyspec.engine.assembly import Assembly
 from pyspec.engine.models import Placement
-from pyspec.engine.parts import choose_parts
+from pyspec.engine.parts import MemoryAsked, Parts, choose_parts
 from pyspec.engine.session import Session
 from pyspec.errors import InputEncoding, InputError
 from pyspec.limits import check_ranges
@@ -62,6 +62,7 @@ class Generation(Mirror):
         draft_type_v: int | None,
         draft_devices: str | Sequence[str] | None,
         wait: bool | float,
+        memory: MemoryAsked,
         **kwargs: Any,
     ) -> None:
         start = perf_counter()
@@ -88,14 +89,16 @@ class Generation(Mirror):
             devices = None if draft_devices is None else parse_devices(draft_devices)
             placement = Placement(draft_n_gpu_layers, devices, None, draft_type_k, draft_type_v)
             try:
-                self._assemble(draft, companion, placement)
+                self._assemble(choose_parts(self, draft, companion), memory, placement)
             except BaseException:
                 self.close()  # the exception's traceback keeps this object, and it the target's memory
                 raise
         self.load_ms = 1e3 * (perf_counter() - start)
 
-    def _assemble(self, draft: Any, companion: str, placement: Placement) -> None:
-        assembly = Assembly(self, choose_parts(self, draft, companion), placement)
+    def _assemble(self, parts: Parts, memory: MemoryAsked, placement: Placement) -> None:
+        parts.remember(memory, self)
+        self._parts = parts
+        assembly = Assembly(self, parts, placement)
         self._session = Session(assembly)
         self.curve, self._learned = beginnings(self, assembly.sides)
         for note in assembly.notes:
@@ -360,6 +363,7 @@ class Generation(Mirror):
         session, self._session = getattr(self, "_session", None), None
         if session is not None:
             session.close()
+            self._parts.close()
         if hasattr(self, "_stack"):
             super().close()
             # llama-cpp-python goes on to use the freed model where it is not told otherwise

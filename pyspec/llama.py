@@ -15,6 +15,7 @@ from llama_cpp.llama_chat_format import LlamaChatCompletionHandler
 from llama_cpp.llama_speculative import LlamaDraftModel
 from llama_cpp.llama_tokenizer import BaseLlamaTokenizer
 
+from pyspec.engine.parts import MemoryAsked
 from pyspec.errors import EngineError
 from pyspec.generation import Generation
 from pyspec.noise import Noise
@@ -77,6 +78,7 @@ class SpeculativeLlama(Generation):
     wait: for objects that several threads use: an answer waits its turn, True for any time, else so many seconds; False
         refuses a second answer with EngineBusy. A stream holds its turn until it is read to its end or closed, or given up by
         `cancel()`, so one thread must not interleave two of them.
+    memory: whether lookup drafts from all that was said here, not from the text at hand alone; a folder keeps it for others.
     trust: skip the trial load of files not seen before. extra_buffers: "auto", "on" or "off", see `TargetLlama`.
     chat_template, template_args: which template makes prompts, and its variables, see `TargetLlama`.
     flash_attn: on unless you say False, as in llama.cpp's own programs; on a CPU it decodes 4 to 10 % faster. It rounds
@@ -148,6 +150,7 @@ class SpeculativeLlama(Generation):
         devices: str | Sequence[str] | None = None,
         draft_devices: str | Sequence[str] | None = None,
         wait: bool | float = False,
+        memory: MemoryAsked = False,
         trust: bool = False,
         extra_buffers: str = "auto",
         chat_template: str | None = None,
@@ -317,7 +320,7 @@ class SpeculativeLlama(Generation):
 
 _OWN_ARGUMENTS = (
     "draft", "companion", "verification", "length", "sampling", "draft_n_gpu_layers", "draft_type_k",
-    "draft_type_v", "devices", "draft_devices", "wait", "trust", "extra_buffers", "chat_template", "template_args",
+    "draft_type_v", "devices", "draft_devices", "wait", "memory", "trust", "extra_buffers", "chat_template", "template_args",
 )  # fmt: skip
 
 

@@ -387,7 +387,7 @@ class Memory:
         self._owners.clear()
         if self._lock is not None:
             self._lock.release()
-            self._lock = None
+            self._lock = self._folder = None
 
 
 def _name_of(what: str) -> str:

@@ -50,6 +50,13 @@ class Body(RequestFields, kw_only=True):
     stream_options: dict[str, Any] | None = None
     response_format: dict[str, Any] | None = None
     speculation: SpeculationBody | None = None
+    user: str | None = None
+    safety_identifier: str | None = None
+
+    @property
+    def owner(self) -> str:
+        """Whose texts may draft for it: those of the user that it names."""
+        return self.safety_identifier or self.user or ""
 
     form: ClassVar[str] = CHAT
 

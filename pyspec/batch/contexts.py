@@ -17,7 +17,7 @@ from llama_cpp import _internals as internals
 
 from pyspec.engine.assembly import Assembly
 from pyspec.engine.models import Placement, longest_draft
-from pyspec.engine.parts import Parts, choose_parts, states_of
+from pyspec.engine.parts import MemoryAsked, Parts, choose_parts, states_of
 from pyspec.errors import EngineError
 from pyspec.policy.acceptance import Learned
 from pyspec.profiles import Side, beginnings, gpu_layers
@@ -152,7 +152,9 @@ class Models:
     kwargs: as `TargetLlama` takes them. Raises ModelInvalid, ModelNotFound or UnsupportedModel.
     """
 
-    def __init__(self, path: str, draft: Any, companion: str, **kwargs: Any) -> None:
+    def __init__(
+        self, path: str, draft: Any, companion: str, memory: MemoryAsked = False, **kwargs: Any
+    ) -> None:
         # attention then skips the cells of other sequences; without it each row would look at all of them
         kwargs = {"verbose": False, "flash_attn": True, **kwargs, "n_ctx": STEP}
         self.rows_asked = int(kwargs.get("n_batch", 0)), int(kwargs.get("n_ubatch", 0))
@@ -163,6 +165,7 @@ class Models:
         try:
             self._automatic = draft == "auto" and longest_draft(self.target) > 0
             self.parts: Parts = choose_parts(self.target, draft, companion)
+            self.parts.remember(memory, self.target)
         except BaseException:
             self.target.close()
             raise
@@ -197,6 +200,7 @@ class Models:
 
     def close(self) -> None:
         """Free the target."""
+        self.parts.close()
         self.target.close()
 
 

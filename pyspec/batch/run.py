@@ -27,6 +27,7 @@ from pyspec.batch.records import Record, Result
 from pyspec.batch.scheduler import Scheduler
 from pyspec.engine.handle import MAX_DRAFT, Role
 from pyspec.engine.models import Placement
+from pyspec.engine.parts import MemoryAsked
 from pyspec.errors import Cancelled, OptionError
 from pyspec.limits import check_ranges
 from pyspec.llama import file_of
@@ -74,6 +75,7 @@ class Batch:
     interactive: people wait for the answers: first come, first served, each may use n_ctx positions at
         once, and what free sequences hold is kept for prompts that begin alike.
     prompt_cache: a file that keeps the longest beginning that prompts share, for the next `Batch`.
+    memory: whether lookup drafts what other records said, those with the same owner; a folder keeps it for the next `Batch`.
 
     One thread at a time. Raises OptionError, ModelInvalid, DraftMismatch and the like when made.
     """
@@ -97,6 +99,7 @@ class Batch:
         exact: bool = False,
         interactive: bool = False,
         prompt_cache: str | Path | None = None,
+        memory: MemoryAsked = True,
         **kwargs: Any,
     ) -> None:
         _check(parallel, n_ctx, draft_max, draft_n_gpu_layers)
@@ -110,10 +113,10 @@ class Batch:
         self._options = {"length": length, "draft_max": draft_max, "n_ctx": n_ctx}
         self._options |= changing_texts(kwargs)
         self._exact, self._interactive, self._prompt_cache = exact, interactive, prompt_cache
-        words = ("none", "none") if exact else (draft, companion)
+        words: tuple[Any, str] = ("none", "none") if exact else (draft, companion)
         # with as many sequences as may run at once; where none were asked for, the memory says how many
         kwargs["room_for"] = (n_ctx * (parallel or 1), parallel or 1)
-        self._models = Models(file_of(model_path), *words, **kwargs)
+        self._models = Models(file_of(model_path), *words, memory, **kwargs)
         self._n_ctx = n_ctx = self._models.target.capped(n_ctx)
         self.jobs = JobMaker(self._models.target, settings, n_ctx)
         self._contexts: Contexts | None = None

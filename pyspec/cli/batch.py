@@ -113,15 +113,16 @@ class BatchOptions(CacheOptions, SystemOptions):
         path, found = models.find(workers=self.workers if local else 1)
         arguments = {
             **found, **engine.arguments, "length": drafts.length, "draft_max": drafts.draft_max, "settings": settings,
-            "parallel": self.parallel, "exact": self.exact,
+            "parallel": self.parallel, "exact": self.exact, "memory": self.memory,
         }  # fmt: skip
         if self.engine == "ray":
             if not local and models.threads is None:  # not this machine's: the cluster's share
                 arguments |= {"n_threads": None, "n_threads_batch": None}
-            if self.prompt_cache is not None:
-                raise OptionError(
-                    "--prompt-cache is one process's", "leave it out with --engine ray"
-                )
+            for name, kept in (("--prompt-cache", self.prompt_cache), ("--memory", self.memory)):
+                if isinstance(kept, Path):
+                    raise OptionError(
+                        f"{name} {kept} is one process's", "leave it out with --engine ray"
+                    )
             from pyspec.batch.ray import RayBatch  # noqa: PLC0415 - an extra that few install
 
             return RayBatch(str(path), workers=self.workers, **arguments)

@@ -98,7 +98,8 @@ def chat(
         models = replace(models, model=last_model())
     settings = asked.settings(drafts, sampler, shown)
     model = LlamaChat(
-        lambda **other: open_model(replace(models, **other), drafts, engine), asked.prompt_cache
+        lambda **other: open_model(replace(models, **other), drafts, engine, asked.memory),
+        asked.prompt_cache,
     )
     talk = Chat(model, screen_of(shown.color), interruptible, settings)
     talk.conversation = Conversation(asked.system)

@@ -124,6 +124,12 @@ FIRST = (
 """Options that `--help` lists."""
 
 
+def _opened(
+    asked: PromptOptions, models: ModelOptions, drafts: DraftOptions, engine: EngineOptions
+) -> LlamaChat:
+    return LlamaChat(lambda: open_model(models, drafts, engine, asked.memory))
+
+
 @command(examples=EXAMPLES, epilog=STATS_HELP, first=FIRST)
 @click.argument("prompt", required=False, type=TEXT)
 def generate(
@@ -141,7 +147,7 @@ def generate(
     sampling, speculation, grammar = sampler.sampling(), drafts.speculation, shape.gbnf()
     if asked.going_on and models.model is None:
         models = replace(models, model=last_model())
-    with closing(LlamaChat(lambda: open_model(models, drafts, engine))) as model:
+    with closing(_opened(asked, models, drafts, engine)) as model:
         model.thinking = output.reasoning != UNASKED
         if not (model.thinking or model.obeys):
             screen.note(f"{model.name} cannot be asked not to think; --reasoning hide hides it")

@@ -207,6 +207,11 @@ class SystemOptions:
     # fmt: on
 
 
+def _memory(text: str) -> bool | Path:
+    """Whether to remember, or where."""
+    return {"on": True, "off": False}.get(text, Path(text))
+
+
 @dataclass(frozen=True)
 class CacheOptions:
     """Where what was read is kept for the next process."""
@@ -214,6 +219,8 @@ class CacheOptions:
     # fmt: off
     prompt_cache: Path | None = option("Prompt", "--prompt-cache", type=click.Path(path_type=Path, dir_okay=False),
         help="Keep what was read of the prompt, or what prompts began with alike, in this file; it is not read again.")
+    memory: bool | Path = option("Drafts", "--memory", metavar="on|off|DIR", type=_memory, default="on",
+        help="Draft from what was said before, too: in this process, in those that named the same folder, or not at all.")
     # fmt: on
 
 
@@ -253,9 +260,15 @@ def open_model(
     options: ModelOptions,
     drafts: DraftOptions = DraftOptions(),
     engine: EngineOptions = _AS_IT_IS,
+    memory: bool | Path = False,
 ) -> SpeculativeLlama:
     """Find and load what the options name."""
-    asked = {"verification": drafts.rule, "length": drafts.length, **engine.arguments}
+    asked = {
+        "verification": drafts.rule,
+        "length": drafts.length,
+        "memory": memory,
+        **engine.arguments,
+    }
     path, arguments = options.find()
     hush_llama(engine.verbose)
     with busy(f"loading {path.stem}"):

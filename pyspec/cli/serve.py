@@ -130,6 +130,7 @@ def serve(
         parallel=server.parallel,
         interactive=True,
         prompt_cache=cache.prompt_cache,
+        memory=cache.memory,
         **{**arguments, **engine.arguments},
     ) as batch:
         batch.prepare()

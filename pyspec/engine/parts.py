@@ -13,9 +13,14 @@ from pyspec._lib import STATES_SHOWN
 from pyspec.drafters import Drafter, ForeignDrafter, LookupDrafter
 from pyspec.engine.models import longest_draft
 from pyspec.errors import OptionError, UnsupportedModel
+from pyspec.memory import Memory
 from pyspec.store.drafts import drafts_here, fitting, suggestion
+from pyspec.store.header import facts_of
 from pyspec.store.heads import MTP, States, TargetShape, kind_of_draft, read_states
 from pyspec.store.locate import resolve
+
+MemoryAsked = bool | str | Path | Memory
+"""What is remembered of texts: nothing, those of this process, or those of a folder, too; or a memory that is there already."""
 
 
 @dataclass
@@ -23,7 +28,8 @@ class Parts:
     """What will draft: a Python drafter, a draft GGUF, a companion GGUF.
 
     automatic: nobody named the draft, so it may be left out for `others`, which come in turn. translated: it speaks another
-    vocabulary. head: it is the target's own next-token head, in the target's file.
+    vocabulary. head: it is the target's own next-token head, in the target's file. memory: what lookup remembers, where
+    that was made here.
     """
 
     drafter: Drafter | None = None
@@ -35,6 +41,7 @@ class Parts:
     head: bool = False
     left_out: list[str] = field(default_factory=list)
     others: Iterator[Parts] = field(default_factory=lambda: iter(()))
+    memory: Memory | None = None
 
     @property
     def names(self) -> tuple[str, str]:
@@ -44,6 +51,21 @@ class Parts:
         name = MTP if self.head else f"{self.draft.stem}{how}" if self.draft else ""
         named += [name] if name else []
         return "+".join(named) or "none", self.companion.stem if self.companion else "none"
+
+    def remember(self, memory: MemoryAsked, target: Any) -> None:
+        """Let lookup draft what was said before. memory: True in this process, or a folder for later ones, or what has it."""
+        if not isinstance(self.drafter, LookupDrafter) or memory is False:
+            return
+        if not isinstance(memory, Memory):
+            facts = facts_of(Path(target.model_path))
+            folder = None if memory is True else memory
+            memory = self.memory = Memory(folder, vocabulary=str(facts and facts.vocabulary))
+        self.drafter.memory = memory
+
+    def close(self) -> None:
+        """Keep what is to be remembered."""
+        if self.memory is not None and isinstance(self.drafter, LookupDrafter):
+            self.drafter.close()
 
     def leave_out(self, reason: str) -> None:
         """Go on with the next draft that `auto` would take, lookup alone at last."""

@@ -192,7 +192,7 @@ class Service:
         seed = random.getrandbits(32) if record.seed is None else record.seed
         asked = replace(record, seed=derive_seed(seed, i) if i else seed, id=f"{record.id}-{i}")
         job = self.batch.jobs.job(next(self._count), asked)
-        job.alternatives = body.alternatives
+        job.alternatives, job.owner = body.alternatives, body.owner
         if body.alternatives is not None:
             job.options = dataclasses.replace(job.options, keep_rows=True)
         if body.speculation is not None:

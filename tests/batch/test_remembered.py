@@ -1,0 +1,107 @@
+"""What other requests said, at every door: it drafts for the same owner, changes no text, and is kept where that is asked."""
+
+from __future__ import annotations
+
+import pytest
+import tiny
+from answers import ask
+
+from pyspec.batch.records import Record
+from pyspec.batch.run import Settings
+from pyspec.errors import OptionError
+from pyspec.memory import Memory
+from pyspec.sampling import Sampling
+
+EXACT = {"flash_attn": False, "type_k": 0, "type_v": 0}
+"""F32 throughout: no near-tie of a random model is decided by the number of rows."""
+
+DRAWN = Settings(Sampling(temperature=1.2, seed=5), max_tokens=80)
+"""A text that does not repeat itself, the same at each time it is asked for."""
+
+SAMPLED = Sampling(temperature=1.2, seed=5)
+PROMPT = [tiny.A + n for n in (0, 3, 1, 4, 1, 5, 9, 2, 6)]
+
+
+def say(batch):
+    """The answer to one record, alone: its text and how many drafted tokens were accepted."""
+    (result,) = batch.run([Record(id="a", prompt="ab")])
+    assert result.error is None
+    return result.text, result.speculation["accepted"]
+
+
+@pytest.fixture
+def open_drawn(open_batch):
+    """Opens a `Batch` that drafts by lookup alone, eight tokens at a time."""
+    return lambda **more: open_batch(
+        draft="lookup", length="fixed:8", settings=DRAWN, parallel=2, **{**EXACT, **more}
+    )
+
+
+def test_a_batch_drafts_what_another_record_said(open_drawn):
+    """By default; the text is the same, and nearly all of it was drafted."""
+    batch = open_drawn()
+    text, before = say(batch)
+    again, accepted = say(batch)
+    assert again == text
+    assert accepted > before + 30
+
+
+def test_a_batch_can_do_without(open_drawn):
+    """Each record then drafts from itself alone."""
+    batch = open_drawn(memory=False)
+    assert say(batch) == say(batch)
+
+
+def test_a_folder_is_for_the_next_batch(open_drawn, tmp_path):
+    """It drafts from the first token on what the one before said."""
+    first = open_drawn(memory=tmp_path)
+    text, before = say(first)
+    first.close()
+    again, accepted = say(open_drawn(memory=str(tmp_path)))
+    assert again == text
+    assert accepted > before + 30
+
+
+def test_larger_contexts_lose_nothing(open_drawn):
+    """What was said stays when contexts are made anew."""
+    batch = open_drawn()
+    text, before = say(batch)
+    batch._close_contexts()
+    again, accepted = say(batch)
+    assert again == text
+    assert accepted > before + 30
+
+
+def test_the_class_remembers_where_it_is_asked(open_llama, tiny_target, tmp_path):
+    """True for its own life, a folder for the next one, nothing by default."""
+
+    def accepted(llm):
+        ask(llm, [tiny.A], 4)  # another text
+        ask(llm, PROMPT, 80, SAMPLED)
+        return llm.last_speculation["accepted"]
+
+    options = {"draft": "lookup", "length": "fixed:8"}
+    for memory, gains in ((False, False), (True, True), (tmp_path, True)):
+        llm = open_llama(tiny_target, memory=memory, **options)
+        first = accepted(llm)
+        assert (accepted(llm) > first + 30) is gains
+        llm.close()
+    assert accepted(open_llama(tiny_target, memory=tmp_path, **options)) > first + 30
+
+
+def test_a_memory_may_be_shared(open_llama, tiny_target):
+    """One that the caller made is the caller's to close."""
+    memory = Memory()
+    for least in (0, 30):
+        llm = open_llama(tiny_target, draft="lookup", length="fixed:8", memory=memory)
+        ask(llm, PROMPT, 80, SAMPLED)
+        assert llm.last_speculation["accepted"] >= least
+        llm.close()
+    assert memory.size > 80
+
+
+def test_a_folder_that_cannot_be_ends_the_opening(open_llama, tiny_target, tmp_path):
+    """Before anything is answered."""
+    (tmp_path / "file").write_text("")
+    with pytest.raises(OptionError, match="name a folder"):
+        open_llama(tiny_target, draft="lookup", memory=tmp_path / "file")

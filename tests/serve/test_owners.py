@@ -1,0 +1,21 @@
+"""Whose texts draft for whom, over HTTP."""
+
+from __future__ import annotations
+
+import httpx
+
+
+def test_a_server_drafts_for_the_same_user_only(serve):
+    """Requests name their user; those that name none are one owner."""
+    server = serve(length="fixed:8")
+    body = {"model": "tiny", "prompt": "ab", "temperature": 1.2, "seed": 5, "max_tokens": 80}
+
+    def accepted(**who):
+        answer = httpx.post(f"{server.url}/v1/completions", json={**body, **who}, timeout=60)
+        block = answer.raise_for_status().json()["speculation"]
+        return block["accepted"]
+
+    alone = accepted(user="one")
+    assert accepted(user="two") == accepted() == accepted(safety_identifier="three") == alone
+    assert min(accepted(user="one"), accepted()) > alone + 30
+    assert accepted(user="four") == alone
