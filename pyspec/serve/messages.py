@@ -42,6 +42,12 @@ class MessagesBody(Body):
     thinking: dict[str, Any] | None = None
     output_config: dict[str, Any] | None = None
     chat_template_kwargs: dict[str, Any] | None = None
+    metadata: dict[str, Any] | None = None
+
+    @property
+    def owner(self) -> str:
+        """Whose texts may draft for it."""
+        return str((self.metadata or {}).get("user_id") or super().owner)
 
     @property
     def shaped(self) -> bool:

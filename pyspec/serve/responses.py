@@ -38,7 +38,6 @@ class ResponsesBody(Body):
     prompt: Any = None
     background: bool | None = None
     metadata: dict[str, Any] | None = None
-    user: str | None = None
     chat_template_kwargs: dict[str, Any] | None = None
 
     @property
