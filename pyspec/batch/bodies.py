@@ -6,6 +6,7 @@ cannot be done is refused; other fields are ignored, as clients send many.
 
 from __future__ import annotations
 
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
 
 import msgspec
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from pyspec.batch.records import Result
     from pyspec.tokens import Token
 
-AnyBody = TypeVar("AnyBody", bound="Body")
+AnyBody = TypeVar("AnyBody", bound=msgspec.Struct)
 
 PATHS = {"/v1/chat/completions": CHAT, "/v1/completions": COMPLETION}
 
@@ -172,8 +173,8 @@ class CompletionBody(Body):
 
     def records(self, name: str) -> list[Record]:
         """Each prompt as a record."""
-        if self.echo or self.suffix:
-            raise InputError("echo and suffix are not supported", "leave them out")
+        if self.suffix:
+            raise InputError("suffix is not supported", "leave it out")
         if self.best_of is not None and self.best_of != (self.n or 1):
             raise InputError("best_of is not supported", "use n")
         given: list[Any] = self.prompt if isinstance(self.prompt, list) else [self.prompt]
@@ -181,7 +182,7 @@ class CompletionBody(Body):
             given = [given]
         if not given:
             raise InputError("the prompt is empty")
-        shared = self._shared(name)
+        shared = {**self._shared(name), "echo": self.echo or None}
         return [Record(form=COMPLETION, **shared, **_prompt(item)) for item in given]
 
 
@@ -276,9 +277,9 @@ def body_of(
 
 
 def logprobs_of(
-    form: str, piece: Callable[[int], bytes], likely: Sequence[tuple[Token, TokenLogprobs]]
+    form: str, piece: Callable[[int], bytes], likely: Sequence[tuple[Token, TokenLogprobs | None]]
 ) -> dict[str, Any]:
-    """Log-probabilities, one a token, as a choice of this form has them."""
+    """Log-probabilities, one a token, as a choice of this form has them; null for a prompt's first token."""
 
     def word(token: int) -> str:
         return piece(token).decode("utf-8", "replace")
@@ -290,14 +291,17 @@ def logprobs_of(
         found = [
             {**entry(token.id, at.value), "top_logprobs": [entry(*pair) for pair in at.top]}
             for token, at in likely
+            if at is not None
         ]
         return {"content": found}
     texts = [word(token.id) for token, _ in likely]
     return {
         "tokens": texts,
-        "token_logprobs": [at.value for _, at in likely],
-        "top_logprobs": [{word(token): value for token, value in at.top} for _, at in likely],
-        "text_offset": [sum(map(len, texts[:i])) for i in range(len(texts))],
+        "token_logprobs": [at and at.value for _, at in likely],
+        "top_logprobs": [
+            at and {word(token): value for token, value in at.top} for _, at in likely
+        ],
+        "text_offset": list(accumulate(map(len, texts[:-1]), initial=0)) if texts else [],
     }
 
 

@@ -17,7 +17,7 @@ from pyspec.options import AnswerOptions
 from pyspec.sampling import build_chain
 from pyspec.text.answer import AnswerReader
 from pyspec.text.parts import AnswerPart, WholeAnswer
-from pyspec.tokens import Token
+from pyspec.tokens import Source, Token
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -31,7 +31,7 @@ class Job:
     listener: hears of each round, in the thread that decodes. alternatives: how many of the likeliest tokens it is told with
     each; None for none at all. cancelled: set from any thread; the job then leaves before the next round. alone: nothing may
     run beside it. begun: what there is of its answer already. timeout: seconds that it may take. owner: whose
-    text it is: nobody else's is drafted for it.
+    text it is: nobody else's is drafted for it. echo: what its answer begins with, the prompt's own text.
     """
 
     index: int
@@ -47,6 +47,7 @@ class Job:
     begun: ActiveJob | None = None
     timeout: float | None = None
     owner: str = ""
+    echo: str = ""
 
     @property
     def max_tokens(self) -> int:
@@ -94,7 +95,7 @@ class Delta:
 
     parts: Sequence[AnswerPart] = ()
     tokens: tuple[Token, ...] = ()
-    likely: list[TokenLogprobs] = field(default_factory=list)
+    likely: Sequence[TokenLogprobs | None] = ()
     result: Result | None = None
 
 
@@ -103,7 +104,8 @@ class ActiveJob:
     """A job and its answer so far.
 
     seen: tokens whose text is known; reasoned: those of them that are reasoning. kept: tokens of the prompt that were read for
-    another.
+    another. scored: how likely the prompt's tokens are, as far as is known, where that is still to be found out; of the first
+    one nobody can say.
     """
 
     job: Job
@@ -113,6 +115,7 @@ class ActiveJob:
     seen: int
     kept: int = 0
     reasoned: int = 0
+    scored: list[TokenLogprobs | None] | None = None
     parts: list[AnswerPart] = field(default_factory=list)
     start: float = field(default_factory=monotonic)
 
@@ -122,7 +125,22 @@ class ActiveJob:
         text = job.reader()
         options = job.options
         chain = build_chain(options.sampling, target, options.grammar, patience=MASK_S)
-        return cls(job, options.run(job.tokens, chain), text, chain, len(job.tokens))
+        answer = cls(job, options.run(job.tokens, chain), text, chain, len(job.tokens))
+        if options.prompt_rows:
+            answer.scored = [None]
+        elif job.echo:
+            answer.echo()
+        return answer
+
+    def echo(self) -> None:
+        """The answer begins with the prompt, and with what was found out of it."""
+        parts, scores = [AnswerPart("content", self.job.echo)], self.scored or []
+        self.scored = None
+        self.parts += parts
+        if self.job.listener is not None:
+            tokens = self.job.tokens if scores else ()
+            told = tuple(Token(token, Source.TARGET, 0.0, token) for token in tokens)
+            self.job.listener(Delta(parts, told, scores))
 
     @property
     def masks(self) -> MaskProcess | None:
@@ -132,9 +150,9 @@ class ActiveJob:
 
     @property
     def ready(self) -> bool:
-        """Whether it is known what its grammar allows next."""
+        """Whether it is known what its grammar allows next, and its prompt has been scored."""
         masks = self.masks
-        return masks is None or masks.ready
+        return self.scored is None and (masks is None or masks.ready)
 
     @property
     def error(self) -> PyspecError | None:

@@ -98,7 +98,15 @@ class JobMaker:
             reader,
             min(len(tokens) + wanted, self._n_ctx),
             timeout=settings.timeout,
+            echo=self._echo(record, tokens) if record.echo else "",
         )
+
+    def _echo(self, record: Record, tokens: list[int]) -> str:
+        """A prompt as its answer repeats it."""
+        if record.prompt is not None:
+            return record.prompt
+        data: bytes = self._target.tokenizer_.detokenize(tokens, special=True)
+        return data.decode("utf-8", "replace")
 
     def _is_chat(self, record: Record) -> bool:
         """Whether the prompt is made by the chat template; without one, a prompt by itself is a text to go on with."""

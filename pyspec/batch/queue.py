@@ -53,7 +53,11 @@ class JobQueue:
 
     def take_ended(self) -> list[Job]:
         """Those that ask for no tokens, and those that were cancelled."""
-        ended = [job for job in self.jobs if job.max_tokens == 0 or job.cancelled]
+        ended = [
+            job
+            for job in self.jobs
+            if job.cancelled or (job.max_tokens == 0 and not job.options.prompt_rows)
+        ]
         for job in ended:
             self.jobs.remove(job)
         return ended

@@ -78,7 +78,7 @@ class Record(RecordFields, kw_only=True):
     from 1. form: "chat" or "completion" where the line was one of OpenAI's batch format, which the output
     then has too. tools: OpenAI's functions, which may be called; tool_choice: the name of the one that must be, or
     "required"; parallel: whether several may be called at once. reasons: False asks the template for no reasoning.
-    error: why the record cannot be used.
+    echo: whether the answer begins with the prompt. error: why the record cannot be used.
     """
 
     id: str
@@ -91,6 +91,7 @@ class Record(RecordFields, kw_only=True):
     tool_choice: str | None = None
     parallel: bool | None = None
     reasons: bool | None = None
+    echo: bool | None = None
     error: Failure | None = None
 
     @property
@@ -131,6 +132,7 @@ _ASKED = (
     "tool_choice",
     "parallel",
     "reasons",
+    "echo",
 )
 
 

@@ -27,6 +27,7 @@ from pyspec.batch.jobs import ActiveJob, Delta
 from pyspec.batch.kept import KeptTexts, longest_common
 from pyspec.batch.queue import JobQueue
 from pyspec.batch.records import failed
+from pyspec.batch.scoring import PromptScorer
 from pyspec.engine.handle import Role
 from pyspec.engine.rows import PREFILL_CHUNK, read_one, read_piece, share_rows
 from pyspec.errors import Cancelled, DeadlineExceeded, EngineError
@@ -73,6 +74,7 @@ class Scheduler:
     ) -> None:
         self._contexts, self._policy, self._draft_max = contexts, policy, draft_max
         self._engine, self._loop = contexts.engine, contexts.loop
+        self._scorer = PromptScorer(contexts.target, contexts.n_batch)
         self.waiting = JobQueue(window, contexts.n_slots, in_order=interactive)
         self.active: dict[int, ActiveJob] = {}
         self.kept = KeptTexts(self._engine, contexts.n_slots, contexts.layout.each)
@@ -120,7 +122,8 @@ class Scheduler:
         return self._layout.cells - sum(answer.job.need for answer in self.active.values())
 
     def _texts(self) -> dict[int, list[int]]:
-        return {seq: answer.run.tokens for seq, answer in self.active.items()}
+        read = {seq: answer for seq, answer in self.active.items() if answer.scored is None}
+        return {seq: answer.run.tokens for seq, answer in read.items()}
 
     def _being_read(self, prompt: Sequence[int]) -> bool:
         """Whether another sequence is about to hold more of this prompt's beginning than any does now."""
@@ -134,6 +137,8 @@ class Scheduler:
         answer = job.begun or ActiveJob.begin(job, self._contexts.target)
         text = answer.run.tokens
         source, n = self.kept.source(text, self._texts())
+        if answer.scored is not None:  # every row of it is wanted
+            source, n = None, 0
         if self._exact:
             n -= n % PREFILL_CHUNK  # pieces have to begin where they would alone
         seq = self._place(source)
@@ -146,8 +151,11 @@ class Scheduler:
         job.begun = None
         self.kept.take(seq, text, source, n)
         answer.run.seq = seq
-        self._loop.begin(answer.run)
-        answer.kept = answer.kept or len(text) - 1 - answer.run.missing
+        if answer.scored is None:
+            self._loop.begin(answer.run)
+            answer.kept = answer.kept or len(text) - 1 - answer.run.missing
+        else:
+            answer.scored = [None]
         self.active[seq] = answer
         self._forget(seq)
 
@@ -180,6 +188,12 @@ class Scheduler:
         ended += self._start_all()
         self._close_gaps()
         self._await_masks()
+        try:
+            ended += self._score_prompts()
+        except Cancelled:
+            raise
+        except EngineError as error:
+            return [*ended, *self._isolate(error)]
         answering = self._answering()
         reading = self._reading(len(answering))
         # whose prompt is read to its last token gives the first token of its answer in the same decode
@@ -230,6 +244,8 @@ class Scheduler:
 
     def _close_gaps(self) -> None:
         """Where no record comes to fill a gap among streams, the last one does."""
+        if any(answer.scored is not None for answer in self.active.values()):
+            return  # the engine does not know yet what their sequences hold
         while self._streams and self.active and not self._exact:
             low, high = min(self.active), max(self.active)
             gap = next((seq for seq in range(low, high) if seq in self.kept.texts), None)
@@ -242,6 +258,15 @@ class Scheduler:
             answer.run.seq = gap
             self.active[gap] = answer
             self._forget(gap)
+
+    def _score_prompts(self) -> list[Result]:
+        """Read a piece of the prompt that waits longest to be scored; at its end the answer begins."""
+        answer = next((a for a in self.active.values() if a.scored is not None), None)
+        if answer is None or not self._scorer.read(answer):
+            return []
+        self._loop.begin(answer.run, held=len(answer.job.tokens) - 1)
+        answer.echo()
+        return [] if answer.job.max_tokens else [self._finish(answer)]
 
     def _step(
         self, answers: Sequence[ActiveJob], reading: Sequence[tuple[ActiveJob, int]]
@@ -333,7 +358,7 @@ class Scheduler:
         prompts = [*(job.tokens for job in self.waiting.jobs), [*self.kept.shared, 0]]
         del self.active[seq]
         n = len(text) - 1 if self._keep_texts else longest_common(text, prompts)
-        n = 0 if answer.run.error is not None else n
+        n = 0 if answer.run.error is not None or answer.scored is not None else n
         self.kept.keep(seq, text, n if n >= self.kept.least else 0)
 
     # -- faults ------------------------------------------------------------------------------------

@@ -28,6 +28,7 @@ from pyspec.errors import (
     TemplateError,
     TooManyRequests,
 )
+from pyspec.serve import tokenizing
 from pyspec.serve.completions import CHATS, TEXTS
 from pyspec.serve.guard import HostCheck
 from pyspec.serve.interface import openai_refusal
@@ -76,51 +77,98 @@ def make_app(batch: Batch, serving: ServerSettings) -> Starlette:
         yield
         await server.stop()
 
-    async def complete(request: Request) -> Any:
-        interface = INTERFACES[request.url.path]
-        asked = await server.ask(interface, await _data(serving, request))
-        told.asked(interface.kind)
-        return await _answer(server, interface, asked, request)
-
-    async def count_tokens(request: Request) -> Response:
-        data = await _data(serving, request)
-        return _json({"input_tokens": await server.count(MESSAGES.read(data), len(data))})
-
-    async def models(request: Request) -> Response:
-        _authorised(serving, request)
-        return _json({"object": "list", "data": [_model_entry(serving, batch)]})
-
-    async def model(request: Request) -> Response:
-        _authorised(serving, request)
-        if request.path_params["name"] != serving.model:
-            raise HTTPException(404, f"the model here is {serving.model}")
-        return _json(_model_entry(serving, batch))
-
-    async def health(_request: Request) -> Response:
-        running, waiting = batch.load
-        return _json({"status": "ok", "running": running, "waiting": waiting})
-
-    async def metrics(request: Request) -> Response:
-        _authorised(serving, request)
-        return Response(told.text(), media_type="text/plain; version=0.0.4")
-
-    routes = [Route(path, _page) for path in _PAGE]
-    routes += [Route(path, complete, methods=["POST"]) for path in INTERFACES]
-    routes += [Route("/v1/messages" + _COUNT, count_tokens, methods=["POST"])]
-    routes += [Route("/v1/models", models), Route("/v1/models/{name:path}", model)]
-    routes += [Route("/health", health), Route("/v1/health", health)]
-    routes += [Route("/metrics", metrics)]
     return Starlette(
-        routes=routes,
+        routes=[*(Route(path, _page) for path in _PAGE), *Handlers(server, told).routes()],
         middleware=_middleware(serving),
         exception_handlers={PyspecError: _refuse, HTTPException: _refuse, Exception: _refuse},
         lifespan=lifespan,
     )
 
 
-def _model_entry(serving: ServerSettings, batch: Batch) -> dict[str, Any]:
-    about = {"id": serving.model, "object": "model", "created": 0, "owned_by": "pyspec"}
-    return {**about, "meta": batch.facts}
+class Handlers:
+    """What each path answers. All but health ask for the key, where there is one."""
+
+    def __init__(self, server: Service, told: Metrics) -> None:
+        self._server, self._told = server, told
+        self._serving, self._batch = server.serving, server.batch
+
+    def routes(self) -> list[Route]:
+        """The paths."""
+        posted = dict.fromkeys(INTERFACES, self.complete)
+        posted |= {path + _COUNT: self.count_tokens for path in INTERFACES if "messages" in path}
+        posted |= dict.fromkeys(("/tokenize", "/detokenize"), self.tokenize)
+        posted |= dict.fromkeys(("/v1/embeddings", "/embeddings"), self.embeddings)
+        got = {
+            "/v1/models": self.models,
+            "/v1/models/{name:path}": self.model,
+            "/health": self.health,
+            "/v1/health": self.health,
+            "/metrics": self.metrics,
+            "/props": self.props,
+            "/tokenizer_info": self.tokenizer_info,
+        }
+        routes = [Route(path, answer, methods=["POST"]) for path, answer in posted.items()]
+        return [*routes, *(Route(path, answer) for path, answer in got.items())]
+
+    async def complete(self, request: Request) -> Any:
+        """Answers, whole or streamed."""
+        interface = INTERFACES[request.url.path]
+        asked = await self._server.ask(interface, await _data(self._serving, request))
+        self._told.asked(interface.kind)
+        return await _answer(self._server, interface, asked, request)
+
+    async def count_tokens(self, request: Request) -> Response:
+        """How many tokens a request of Anthropic's has."""
+        data = await _data(self._serving, request)
+        return _json({"input_tokens": await self._server.count(MESSAGES.read(data), len(data))})
+
+    async def tokenize(self, request: Request) -> Response:
+        """Tokens of a text, or the text of tokens."""
+        data = await _data(self._serving, request)
+        work = tokenizing.tokenize if request.url.path == "/tokenize" else tokenizing.detokenize
+        return _json(await asyncio.to_thread(work, self._batch, data))
+
+    async def embeddings(self, request: Request) -> Response:
+        """None are made here."""
+        await _data(self._serving, request)
+        raise HTTPException(501, tokenizing.NO_EMBEDDINGS)
+
+    async def models(self, request: Request) -> Response:
+        """The models there are."""
+        _authorised(self._serving, request)
+        return _json({"object": "list", "data": [self._entry()]})
+
+    async def model(self, request: Request) -> Response:
+        """One of them."""
+        _authorised(self._serving, request)
+        if request.path_params["name"] != self._serving.model:
+            raise HTTPException(404, f"the model here is {self._serving.model}")
+        return _json(self._entry())
+
+    def _entry(self) -> dict[str, Any]:
+        about = {"id": self._serving.model, "object": "model", "created": 0, "owned_by": "pyspec"}
+        return {**about, "meta": self._batch.facts}
+
+    async def props(self, request: Request) -> Response:
+        """What llama-server's clients want to know of a server."""
+        _authorised(self._serving, request)
+        path = self._batch.target.model_path
+        return _json(tokenizing.props(self._batch, self._serving, path))
+
+    async def tokenizer_info(self, request: Request) -> Response:
+        """What the tokenizer is."""
+        _authorised(self._serving, request)
+        return _json(tokenizing.tokenizer_info(self._batch))
+
+    async def health(self, _request: Request) -> Response:
+        """That the server is there, and what it does."""
+        running, waiting = self._batch.load
+        return _json({"status": "ok", "running": running, "waiting": waiting})
+
+    async def metrics(self, request: Request) -> Response:
+        """Counters, for Prometheus."""
+        _authorised(self._serving, request)
+        return Response(self._told.text(), media_type="text/plain; version=0.0.4")
 
 
 def _middleware(serving: ServerSettings) -> list[Middleware]:

@@ -99,7 +99,7 @@ class Choice:
         self.result: Any = None  # the `Result`, at the end
         self.block: dict[str, Any] = {}
         self._parts: list[AnswerPart] = []
-        self._likely: list[tuple[Token, TokenLogprobs]] = []
+        self._likely: list[tuple[Token, TokenLogprobs | None]] = []
         self._details: list[dict[str, Any]] = []
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._first = 0.0

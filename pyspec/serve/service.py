@@ -194,7 +194,8 @@ class Service:
         job = self.batch.jobs.job(next(self._count), asked)
         job.alternatives, job.owner = body.alternatives, body.owner
         if body.alternatives is not None:
-            job.options = dataclasses.replace(job.options, keep_rows=True)
+            echoes = bool(job.echo)
+            job.options = dataclasses.replace(job.options, keep_rows=True, prompt_rows=echoes)
         if body.speculation is not None:
             own = job.options.speculation
             job.options = dataclasses.replace(

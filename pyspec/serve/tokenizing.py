@@ -1,0 +1,111 @@
+"""What programs ask of a model beside answers: its tokens, its template, its limits; as llama-server and vLLM tell it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from pyspec._version import __version__
+from pyspec.batch.bodies import ChatBody, decoded, records_of
+from pyspec.errors import InputError
+from pyspec.text.template import ChatTemplate
+
+if TYPE_CHECKING:
+    from pyspec.batch.run import Batch
+    from pyspec.serve.settings import ServerSettings
+
+NO_EMBEDDINGS = (
+    "this server answers in text and makes no embeddings: serve an embedding model by "
+    "`llama-server --embeddings` or sentence-transformers, and send them there"
+)
+
+
+class TokenizeBody(msgspec.Struct):
+    """A text under llama-server's name (content) or vLLM's (prompt), or messages of a chat.
+
+    add_special, add_special_tokens: whether a beginning-of-text token is added; vLLM's clients get one unless they say no.
+    parse_special: whether what reads like a control token becomes one. with_pieces: whether each token's text is told.
+    """
+
+    content: str | None = None
+    prompt: str | None = None
+    messages: list[dict[str, Any]] | None = None
+    tools: list[dict[str, Any]] | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+    add_special: bool = False
+    add_special_tokens: bool = True
+    parse_special: bool = True
+    with_pieces: bool = False
+
+
+class DetokenizeBody(msgspec.Struct):
+    """Token ids."""
+
+    tokens: list[int]
+
+
+def tokenize(batch: Batch, data: bytes) -> dict[str, Any]:
+    """A text's tokens. Raises InputError."""
+    body = decoded(TokenizeBody, data)
+    tokens = _tokens(batch, body)
+    told: list[Any] = list(tokens)
+    if body.with_pieces:
+        told = [{"id": token, "piece": _text(batch, [token])} for token in tokens]
+    return {"tokens": told, "count": len(tokens), "max_model_len": batch.facts["n_ctx"]}
+
+
+def _tokens(batch: Batch, body: TokenizeBody) -> list[int]:
+    if body.messages is not None:
+        chat = ChatBody(
+            messages=body.messages,
+            tools=body.tools,
+            chat_template_kwargs=body.chat_template_kwargs,
+            max_tokens=0,
+        )
+        (record,) = records_of(chat, "tokens")
+        return list(batch.jobs.job(0, record).tokens)
+    text = body.content if body.content is not None else body.prompt
+    if text is None:
+        raise InputError("there is nothing to tokenize", "send content, prompt or messages")
+    begins = body.add_special if body.content is not None else body.add_special_tokens
+    found = batch.target.tokenizer_.tokenize(
+        text.encode("utf-8", "surrogatepass"), add_bos=begins, special=body.parse_special
+    )
+    return list(found)
+
+
+def detokenize(batch: Batch, data: bytes) -> dict[str, str]:
+    """The text of tokens, under llama-server's name and vLLM's. Raises InputError."""
+    text = _text(batch, decoded(DetokenizeBody, data).tokens)
+    return {"content": text, "prompt": text}
+
+
+def _text(batch: Batch, tokens: list[int]) -> str:
+    data: bytes = batch.target.tokenizer_.detokenize(tokens, special=True)
+    return data.decode("utf-8", "replace")
+
+
+def tokenizer_info(batch: Batch) -> dict[str, Any]:
+    """What a tokenizer is made of, as vLLM tells it: lm-evaluation-harness then needs no files of its own."""
+    target, sources = batch.target, ChatTemplate.of(batch.target).sources
+    told: dict[str, Any] = {"tokenizer_class": "pyspec", "model_max_length": batch.facts["n_ctx"]}
+    for name in ("bos", "eos"):
+        token = getattr(target, f"token_{name}")()
+        told[f"{name}_token"] = _text(batch, [token]) if token >= 0 else None
+    return {**told, "chat_template": sources.get("default") or next(iter(sources.values()), None)}
+
+
+def props(batch: Batch, serving: ServerSettings, path: str) -> dict[str, Any]:
+    """What llama-server's clients ask a server for; path: of the model, of which the name is told."""
+    about, facts = tokenizer_info(batch), batch.facts
+    names = ("chat_template", "bos_token", "eos_token")
+    return {
+        "default_generation_settings": {"n_ctx": facts["n_ctx"], "params": {}},
+        "total_slots": batch.parallel,
+        "model_alias": serving.model,
+        "model_path": path.replace("\\", "/").rpartition("/")[2],
+        "modalities": {"vision": False, "audio": False},
+        "build_info": f"pyspec {__version__}",
+        **{name: about[name] for name in names},
+    }

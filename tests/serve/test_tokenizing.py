@@ -1,0 +1,146 @@
+"""Tokens, templates and the probabilities of given texts, as llama-server's, vLLM's and lm-evaluation-harness' clients ask."""
+
+from __future__ import annotations
+
+import json
+import urllib.request
+
+import llama_cpp
+import numpy as np
+import pytest
+import tiny
+from asking import post
+
+
+@pytest.fixture
+def server(serve):
+    """A server."""
+    return serve()
+
+
+def told(server, path):
+    """What a path tells."""
+    with urllib.request.urlopen(server.url + path) as response:
+        return json.load(response)
+
+
+def ask(server, path, **body):
+    """The answer to what must be possible."""
+    status, found = post(server, json.dumps(body).encode(), path)
+    assert status == 200, found
+    return found
+
+
+def test_a_text_and_its_tokens(server):
+    """There and back, under the names of both programs."""
+    ids = ask(server, "/tokenize", content="hello")["tokens"]
+    assert ids == [tiny.ASCII.index(char) for char in "hello"]
+    by_prompt = ask(server, "/tokenize", prompt="hello", add_special_tokens=False)
+    assert (by_prompt["tokens"], by_prompt["count"], by_prompt["max_model_len"]) == (ids, 5, 1024)
+    assert ask(server, "/detokenize", tokens=ids) == {"content": "hello", "prompt": "hello"}
+    pieces = ask(server, "/tokenize", content="hi", with_pieces=True)["tokens"]
+    assert [each["piece"] for each in pieces] == ["h", "i"]
+
+
+def test_a_chats_tokens(server):
+    """As many as its answer then says that the prompt has."""
+    messages = [{"role": "user", "content": "hello"}]
+    counted = ask(server, "/tokenize", messages=messages)["count"]
+    answer = ask(server, "/v1/chat/completions", messages=messages, max_tokens=1)
+    assert counted == answer["usage"]["prompt_tokens"]
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [("/tokenize", {}), ("/tokenize", {"content": 5}), ("/detokenize", {"tokens": [10**6]}), ("/detokenize", {})],
+)  # fmt: skip
+def test_what_is_none_is_refused(server, path, body):
+    """400 with a sentence."""
+    status, found = post(server, json.dumps(body).encode(), path)
+    assert (status, len(found["error"]["message"]) > 10) == (400, True)
+
+
+def test_what_a_server_tells_of_its_model(server):
+    """Its limits, its template and its special tokens; of its path the name alone."""
+    props = told(server, "/props")
+    assert (props["total_slots"], props["default_generation_settings"]["n_ctx"]) == (4, 1024)
+    assert props["model_path"] == "ascii.gguf"
+    info = told(server, "/tokenizer_info")
+    assert info["eos_token"] == props["eos_token"]
+
+
+def test_embeddings_are_not_made(server):
+    """501, and where to go."""
+    status, found = post(server, b'{"input": "a"}', "/v1/embeddings")
+    assert (status, "llama-server --embeddings" in found["error"]["message"]) == (501, True)
+
+
+def scores(path, ids):
+    """The log-probability of each token but the first, by llama_cpp alone."""
+    llm = llama_cpp.Llama(
+        str(path), n_ctx=512, logits_all=True, verbose=False, n_threads=1, type_k=0, type_v=0
+    )
+    llm.eval(ids)
+    rows = np.array(llm.scores[: len(ids)], np.float64)
+    rows -= rows.max(axis=1, keepdims=True)
+    rows -= np.log(np.exp(rows).sum(axis=1, keepdims=True))
+    return [rows[i, token] for i, token in enumerate(ids[1:])]
+
+
+@pytest.mark.parametrize("length", [2, 64, 65, 150])
+def test_how_likely_a_prompt_is(server, tiny_ascii, length):
+    """As llama_cpp finds it, in pieces; two prompts at once, as lm-evaluation-harness asks them."""
+    rng = np.random.default_rng(length)
+    ids = [int(i) for i in rng.integers(5, 90, length)]
+    body = {
+        "prompt": [ids, ids[::-1]],
+        "max_tokens": 1,
+        "logprobs": 1,
+        "echo": True,
+        "temperature": 0,
+        "seed": 1234,
+    }
+    first, second = ask(server, "/v1/completions", **body)["choices"]
+    for choice, given in ((first, ids), (second, ids[::-1])):
+        found = choice["logprobs"]
+        assert (found["token_logprobs"][0], found["top_logprobs"][0]) == (None, None)
+        assert len(found["token_logprobs"]) == len(found["tokens"]) == length + 1
+        assert found["token_logprobs"][1:-1] == pytest.approx(scores(tiny_ascii, given), abs=1e-3)
+        assert all(max(top.values()) >= value for top, value in zip(
+            found["top_logprobs"][1:-1], found["token_logprobs"][1:-1]))  # fmt: skip
+    text = ask(server, "/detokenize", tokens=ids)["content"]
+    assert first["text"].startswith(text)
+
+
+def test_the_answer_behind_an_echo_is_the_same(server):
+    """Whether the prompt was scored or not; also where no answer is asked for."""
+    plain = ask(server, "/v1/completions", prompt="hello there", max_tokens=9)
+    for extra in ({}, {"logprobs": 2}):
+        echoed = ask(
+            server, "/v1/completions", prompt="hello there", max_tokens=9, echo=True, **extra
+        )
+        assert echoed["choices"][0]["text"] == "hello there" + plain["choices"][0]["text"]
+        assert echoed["usage"]["completion_tokens"] == 9
+    none = ask(server, "/v1/completions", prompt="hello there", max_tokens=0, echo=True, logprobs=0)
+    (choice,) = none["choices"]
+    assert (choice["text"], choice["finish_reason"]) == ("hello there", "length")
+    assert len(choice["logprobs"]["token_logprobs"]) == 11
+
+
+def test_scoring_beside_answers(server):
+    """Prompts that are scored and answers that run do not disturb one another."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    ids = [int(i) for i in np.random.default_rng(3).integers(5, 90, 300)]
+    scored = {"prompt": ids, "max_tokens": 1, "logprobs": 1, "echo": True}
+    asked = [scored, {"prompt": "abcabcabc", "max_tokens": 60}] * 4
+    alone = [ask(server, "/v1/completions", **body)["choices"][0] for body in asked[:2]]
+    with ThreadPoolExecutor(8) as clients:
+        found = list(
+            clients.map(lambda body: ask(server, "/v1/completions", **body)["choices"][0], asked)
+        )
+    for i, choice in enumerate(found):
+        assert choice["text"] == alone[i % 2]["text"]
+        if i % 2 == 0:
+            values = choice["logprobs"]["token_logprobs"][1:]
+            assert values == pytest.approx(alone[0]["logprobs"]["token_logprobs"][1:], abs=1e-3)
