@@ -18,15 +18,16 @@ from __future__ import annotations
 
 import random
 import sys
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from functools import cache, lru_cache
-from itertools import product
+from itertools import pairwise, product
 from math import exp
 from typing import Any, NamedTuple
 
+import numpy as np
 from common import arguments
+from msgspec.structs import asdict
 
 from pyspec.measure.records import commit, geomean, published
 from pyspec.measure.report import code_of, table
@@ -42,11 +43,11 @@ from pyspec.measure.simulate import (
     reread_ms,
 )
 from pyspec.measure.tasks import grouped
-from pyspec.policy.acceptance import Learned
+from pyspec.policy.acceptance import Calibration, Learned
 from pyspec.policy.cost import CostCurve
 from pyspec.policy.goodput import GoodputPolicy
 from pyspec.policy.shapes import SHAPES
-from pyspec.policy.stopping import best_length, survivals
+from pyspec.policy.stopping import best_length, draft_floors, survivals
 from pyspec.policy.switch import UseSwitch
 from pyspec.policy.types import LONGEST, TABLE_BINS, table_bin
 
@@ -177,10 +178,22 @@ def policy_of(cell: Cell) -> GoodputPolicy:
     learned = Learned()
     if cell.known:
         learned, curve = _taught(cell, costs), costs.curve()
-    policy = GoodputPolicy(curve, learned)
-    for part in cell.without:
-        PARTS[part](policy)
-    return policy
+    left_out = set(cell.without)
+    if "hope" in left_out:
+        curve.target.hope = 1.0
+    if "table" in left_out:
+        learned.calibration = _Untaught(**asdict(learned.calibration))
+    return GoodputPolicy(
+        curve,
+        learned,
+        auto="switch" not in left_out,
+        floors=greedy_floors if "floors" in left_out else draft_floors,
+        switch=lambda: UseSwitch(
+            trials="trials" not in left_out,
+            looks="promise" not in left_out,
+            priced="dear" not in left_out,
+        ),
+    )
 
 
 def _taught(cell: Cell, costs: Costs) -> Learned:
@@ -190,51 +203,23 @@ def _taught(cell: Cell, costs: Costs) -> Learned:
     return policy.learned
 
 
-class _Greedy(GoodputPolicy):
-    """Drafts on while the next token pays by itself, taking it for as good as the mean of those before."""
-
-    def _refresh(self) -> Any:
-        tables = super()._refresh()
-        price, rows = self._price, self._rows
-        later = self.learned.calibration.nexts()[1] @ self.learned.calibration.table
-        floors = [
-            price * (rows[g + 2] - rows[g + 1] + tables.step) / max(0.01, later) for g in range(15)
-        ]
-        return tables._replace(floors=[*floors, 1.1])
+def greedy_floors(
+    verify: Sequence[float], step: float, price: float, nexts: Any, acceptance: Sequence[float]
+) -> tuple[list[float], float]:
+    """Draft on while the next token pays by itself, taking it for as good as the mean of those before."""
+    later = max(0.01, nexts[1] @ np.asarray(acceptance))
+    rows = [price * (more - less + step) / later for less, more in pairwise(verify)]
+    return [*rows[1:], 1.1], draft_floors(verify, step, price, nexts, acceptance)[1]
 
 
-class _Cheap(UseSwitch):
-    """Drafts at the price of plain decoding."""
+class _Untaught(Calibration):
+    """Learns nothing."""
 
-    def share(self, _: float) -> float:
-        return 0.0
-
-
-class _Untried(UseSwitch):
-    """Makes no trials."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._credit = -1e9
+    def update(self, *_: Any) -> None:
+        pass
 
 
-class _Unpromising(UseSwitch):
-    """Takes one text for as good as those before."""
-
-    def on(self, seq: int, *about: float) -> bool:
-        self._trial.setdefault(seq, 0)
-        return super().on(seq, *about)
-
-
-PARTS: Mapping[str, Callable[[GoodputPolicy], None]] = {
-    "switch": lambda policy: setattr(policy, "_auto", False),
-    "trials": lambda policy: setattr(policy, "_drafting", defaultdict(_Untried)),
-    "floors": lambda policy: setattr(policy, "__class__", _Greedy),
-    "dear": lambda policy: setattr(policy, "_drafting", defaultdict(_Cheap)),
-    "hope": lambda policy: setattr(policy.curve.target, "hope", 1.0),
-    "promise": lambda policy: setattr(policy, "_drafting", defaultdict(_Unpromising)),
-    "table": lambda policy: setattr(policy.learned.calibration, "update", lambda *_: None),
-}
+PARTS = ("switch", "trials", "floors", "dear", "hope", "promise", "table")
 """What can be left out, to see what it is worth."""
 
 
@@ -363,6 +348,8 @@ def main(words: Sequence[str] | None = None) -> None:
     )
     curves, acceptances, draft_costs, first = UNSEEN if options.held_out else SEEN
     without, kinds = tuple(filter(None, options.without.split(","))), options.kind.split(",")
+    if unknown := set(without).difference(PARTS):
+        raise SystemExit(f"--without names {', '.join(unknown)}; the parts are {', '.join(PARTS)}")
     cells = [
         Cell(curve, float(a), float(cost), seed, known, without, kind)
         for kind, a in product(kinds, _named(options.acceptance, acceptances))

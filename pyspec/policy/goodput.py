@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from pyspec.policy.cost import LONG_LAG
 from pyspec.policy.simple import LengthPolicy, PlainRounds, clean_times, smoothed
@@ -21,7 +21,7 @@ from pyspec.policy.switch import UseSwitch, suited
 from pyspec.policy.types import LONGEST, LOOKUP, MODEL, Draft, Outcome, Place, Plan
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from pyspec.policy.acceptance import Learned
     from pyspec.policy.cost import CostCurve
@@ -35,6 +35,12 @@ _FIRM = 8.0  # rounds of what drafts win elsewhere that a text may lose, too, be
 _DEAR = 0.6  # of what drafts win, what a ms of a draft has to earn beside plain decoding's price
 _SAFE = 0.3  # tokens that a lookup draft is expected to lose where it is verified in any text
 _REREAD = 2  # accepted tokens of a round by which the price of reading them again is told
+
+
+Floors: TypeAlias = (
+    "Callable[[Sequence[float], float, float, Any, Sequence[float]], tuple[list[float], float]]"
+)
+"""Survivals at which drafting stops, and the tokens that it gains: what `draft_floors` makes of its arguments."""
 
 
 class _Tables(NamedTuple):
@@ -80,6 +86,7 @@ class GoodputPolicy(LengthPolicy):
     """Maximise expected tokens over those that plain decoding would have made in the same time.
 
     `companion` says whether there is one. With `auto` draft and companion are used where they pay, else always.
+    switch makes what decides that for batches of one size; floors says where drafting stops, as `draft_floors` does.
     """
 
     def __init__(
@@ -89,10 +96,13 @@ class GoodputPolicy(LengthPolicy):
         *,
         companion: bool = False,
         auto: bool = True,
+        switch: Callable[[], UseSwitch] = UseSwitch,
+        floors: Floors = draft_floors,
     ) -> None:
         super().__init__(curve, learned)
+        self._floors = floors
         self._companion, self._auto = companion, auto
-        self._drafting: defaultdict[int, UseSwitch] = defaultdict(UseSwitch)  # by size of the batch
+        self._drafting: defaultdict[int, UseSwitch] = defaultdict(switch)  # by size of the batch
         self._scoring = UseSwitch()
         self._usual = _USUAL  # tokens of a text
         self._texts: dict[int, _Text] = {}
@@ -210,12 +220,12 @@ class GoodputPolicy(LengthPolicy):
         told = self.learned.calibration
         nexts, step_of_one = told.nexts(), step / n
         # Tokens of less worth are the same as ms that cost more.
-        floors, gain = draft_floors(verify, step_of_one, price / worth, nexts, told.table)
+        floors, gain = self._floors(verify, step_of_one, price / worth, nexts, told.table)
         won = self._drafting[n.bit_length()].share(worth * gain)
         dear = 1.0 / (1.0 - _DEAR * won)
         if won > 0.0:
-            floors, _ = draft_floors(verify, step_of_one, dear * price / worth, nexts, told.table)
-        _, better = draft_floors(verify, step_of_one, price / worth, nexts, suited(told.table))
+            floors, _ = self._floors(verify, step_of_one, dear * price / worth, nexts, told.table)
+        _, better = self._floors(verify, step_of_one, price / worth, nexts, suited(told.table))
         gain, more = worth * gain, worth * (better - gain)
         return _Tables(step, dear, worth, floors, gain, more, self._lookup_min(verify, price, gain))
 

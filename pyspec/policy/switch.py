@@ -25,9 +25,13 @@ class UseSwitch:
     Gains are in tokens a round and sequence against not using it, by the cost curve: what a stall of the machine or catching
     up with the text took is no evidence. Catching up (an unread prompt, rounds without drafts) is a price, weighed before it
     is paid against what the rest of the answer can still bring.
+
+    Three of its parts can be left out, to see what they are worth. trials: it is tried again after it lost. looks: it is tried
+    in a new text because texts differ. priced: time with it has to earn a share of what it gains.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, trials: bool = True, looks: bool = True, priced: bool = True) -> None:
+        self._trials, self._looks, self._priced = trials, looks, priced
         self._mean = self._count = 0.0
         self._tokens = 0.0  # of a round with it, in the mean
         self._credit = 0.0
@@ -42,7 +46,7 @@ class UseSwitch:
 
     def share(self, expected: float) -> float:
         """Of the tokens of rounds with it, those that it gains: under 1, 0 where it gains none."""
-        gain = max(0.0, self.gain(expected))
+        gain = max(0.0, self.gain(expected)) if self._priced else 0.0
         return gain / max(self._pace(gain), 1.0 + gain)
 
     def on(self, seq: int, expected: float, price: float, left: float, more: float = 0.0) -> bool:
@@ -61,7 +65,7 @@ class UseSwitch:
             return True
         loss = price + _TRIAL * max(0.0, -gain)
         if loss > self._look(seq, gain, more, left, rounds):
-            if loss > min(self._credit, _SHARE_LEFT * left):
+            if not self._trials or loss > min(self._credit, _SHARE_LEFT * left):
                 return False
             self._credit = 0.0
         self._trial[seq] = _TRIAL - 1
@@ -69,7 +73,7 @@ class UseSwitch:
 
     def _look(self, seq: int, gain: float, more: float, left: float, rounds: float) -> float:
         """Tokens that a look at a new text may lose: few texts tell little of the others, which may suit it better."""
-        if seq in self._trial:
+        if seq in self._trial or not self._looks:
             return 0.0
         share = max(_SHARE_NEW, _SHARE_LEFT / (1.0 + self._texts))
         # before the first text the prior speaks, which is of many

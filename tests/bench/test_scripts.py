@@ -60,6 +60,16 @@ def test_a_policy_without_one_of_its_parts_plays_otherwise(script, part: str) ->
     assert without != [grid.run(cell) for cell in cells]
 
 
+def test_all_parts_that_are_named_are_left_out(script) -> None:
+    """In any order, and not the last one alone."""
+    grid = script("grid")
+    cell = grid.Cell("BF16", 0.7, 0.1, 0, False, (), "differ")
+    parts = ("trials", "promise")
+    both = grid.run(cell._replace(without=parts))
+    assert both == grid.run(cell._replace(without=parts[::-1]))
+    assert both not in [grid.run(cell._replace(without=(part,))) for part in parts]
+
+
 def test_who_knows_chances_is_between_the_best_length_and_the_oracle(script) -> None:
     """Chances known before drafting are worth more than any one length, and less than knowing what will be accepted."""
     *fixed, informed, oracle = script("grid").baselines(
