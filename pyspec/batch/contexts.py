@@ -23,6 +23,7 @@ from pyspec.policy.acceptance import Learned
 from pyspec.profiles import Side, beginnings, gpu_layers
 from pyspec.store.devices import layer_devices
 from pyspec.store.gguf import GGML_TYPES
+from pyspec.store.header import read_header
 from pyspec.store.heads import MTP, head_size
 from pyspec.store.machine import machine_memory
 from pyspec.target import SNAPSHOTS, TargetLlama
@@ -94,14 +95,16 @@ def best_parallel(times: Sequence[float]) -> int:
     return next(n for n in sizes if (1 + _WORTH) * n / times[n] >= best)
 
 
+_F16 = 1  # llama.cpp's number for the type of KV that models beside the target have
 _SHARE, _DEVICE_SHARE = 0.25, 0.75
 # of this machine's memory, and of a device's, that KV cells may take unless more sequences were asked for
 
 
-def memory_for(target: Any, n_ctx: int) -> int:
+def memory_for(target: Any, n_ctx: int, beside: float = 0.0) -> int:
     """How many sequences of n_ctx cells fit.
 
     In a quarter of this machine's memory, and in three quarters of what is free on devices, each for the layers it has.
+    beside: bytes of a position in the KV of draft and companion, which lie on devices where any of the target does.
     """
     model = target.model
     heads = max(1, llama_cpp.llama_model_n_head(model))
@@ -112,16 +115,31 @@ def memory_for(target: Any, n_ctx: int) -> int:
         GGML_TYPES[kind].bytes / GGML_TYPES[kind].elements
         for kind in (params.type_k, params.type_v)
     )
-    a_layer = entries * max(1, width) * padded(n_ctx)
+    cells = padded(n_ctx)
+    a_layer = entries * max(1, width) * cells
     away = layers_away(target)
     found = layer_devices(target.devices) if away else []
     most = math.inf
     if away:
         free = sum(each.free for each in found)
-        most = _DEVICE_SHARE * free / (a_layer * away)
+        most = _DEVICE_SHARE * free / (a_layer * away + beside * cells)
+        beside = 0.0
     if away < layers and (memory := machine_memory()):
-        most = min(most, _SHARE * memory / (a_layer * (layers - away)))
+        most = min(most, _SHARE * memory / (a_layer * (layers - away) + beside * cells))
     return int(min(most, 1 << 30))
+
+
+def cell_bytes(path: Path, placement: Placement) -> float:
+    """Bytes of a position in the KV of a model beside the target: what its layers project a token to."""
+    asked = {"attn_k.weight": placement.type_k, "attn_v.weight": placement.type_v}
+    kinds = {name: _F16 if kind is None else kind for name, kind in asked.items()}
+    total = 0.0
+    for tensor in read_header(path, weights=False).tensors:
+        name = tensor.name.split(".", 2)[-1]
+        if name in kinds:
+            kind = GGML_TYPES[kinds[name]]
+            total += tensor.shape[-1] * kind.bytes / kind.elements
+    return total
 
 
 def layers_away(target: Any) -> int:
@@ -186,6 +204,14 @@ class Models:
             size = head_size(paths[0]) if self.parts.head else sides[0].size
             sides[0] = Side(paths[0], size, reads)
         return beginnings(self.target, sides)
+
+    def beside(self, placement: Placement) -> float:
+        """Bytes of a position in the KV of draft and companion."""
+        paths = [path for path in (self.parts.draft, self.parts.companion) if path is not None]
+        found = [cell_bytes(path, placement) for path in paths]
+        if self.parts.head:  # a layer in the target's file
+            found[0] /= int(llama_cpp.llama_model_n_layer(self.target.model))
+        return sum(found)
 
     @property
     def on_cpu(self) -> bool:

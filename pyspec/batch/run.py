@@ -145,7 +145,9 @@ class Batch:
         if not self._interactive:
             return best
         # fewer may be as fast, but one who asks shall not wait for the end of another's answer
-        return max(1, min(max(best, _FEWEST), memory_for(self._models.target, self._n_ctx)))
+        beside = self._models.beside(self._placement)
+        room = memory_for(self._models.target, self._n_ctx, beside)
+        return max(1, min(max(best, _FEWEST), room))
 
     # -- records in, results out -------------------------------------------------------------------
 

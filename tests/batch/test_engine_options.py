@@ -7,6 +7,7 @@ import pytest
 from pyspec.batch import Settings
 from pyspec.batch.contexts import memory_for
 from pyspec.batch.records import Record
+from pyspec.engine.models import Placement
 from pyspec.errors import OptionError
 
 F32 = 0
@@ -29,6 +30,16 @@ def test_larger_cells_leave_room_for_fewer_sequences(open_batch):
     """Twice the bytes, half the sequences."""
     plain, large = open_batch(), open_batch(type_k=F32, type_v=F32)
     assert memory_for(large.target, 4096) == memory_for(plain.target, 4096) // 2
+
+
+def test_a_draft_takes_memory_of_its_own(open_batch, tiny_draft):
+    """One of the target's shape as much as the target, one of F32 twice as much."""
+    plain, drafting = open_batch(), open_batch(draft=tiny_draft)
+    beside = drafting._models.beside(Placement())
+    alone = memory_for(plain.target, 4096)
+    assert memory_for(drafting.target, 4096, beside) == alone // 2
+    assert drafting._models.beside(Placement(type_k=F32, type_v=F32)) == 2 * beside
+    assert plain._models.beside(Placement()) == 0.0
 
 
 def test_types_that_cannot_be_are_refused(open_batch):
