@@ -18,9 +18,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
+from pyspec.store._child import limit
 from pyspec.store.check import _ENV, _SCRIPT, ChildExit, _outcome
 
 _TICK_S = 0.005
+
+_MOST_BYTES = 6 << 30
+"""Of address space: a file that asks for more fails alone instead of ending other processes of the machine."""
 
 
 class End(NamedTuple):
@@ -46,6 +50,7 @@ def fork(work: Callable[[int], None], timeout: float) -> End:
 
 def _become(work: Callable[[int], None], report: int, stacks: IO[bytes]) -> None:
     try:
+        limit(AS=_MOST_BYTES)
         faulthandler.register(signal.SIGUSR1, stacks)
         silence = os.open(os.devnull, os.O_RDWR)
         for fd in (0, 1, 2):
