@@ -42,7 +42,7 @@ class Token(msgspec.Struct, frozen=True):
 
 
 class Step(msgspec.Struct, frozen=True):
-    """What one round emitted: at least one token, and why the generation ends if it does.
+    """What one round emitted: at least one token, why the generation ends if it does, and rows: how many the target decoded.
 
     finish_reason: None while it goes on; "stop" after an end-of-generation token (the last of `tokens`), "length" at
     max_tokens, "context" when the context is full, "cancelled" after a cancel.
@@ -50,6 +50,7 @@ class Step(msgspec.Struct, frozen=True):
 
     tokens: tuple[Token, ...]
     finish_reason: str | None = None
+    rows: int = 0
 
 
 # -- counts and times --------------------------------------------------------------------------------------------------

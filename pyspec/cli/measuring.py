@@ -70,7 +70,6 @@ class AskedOptions(Options):
     repeat: int = option("Measuring", "--repeat", type=_COUNT, default=1, help="Runs a question.")
     warm_up: int = option("Measuring", "--warm-up", type=click.IntRange(min=0), default=3,
         help="Answers before any is timed.")
-    tie: float | None = option("Measuring", "--tie", type=float, help="Near-tie, nats; measured if not given.")
     # fmt: on
 
     @property
@@ -121,7 +120,7 @@ class BenchOptions:
         peers = [name.strip() for name in self.peers.split(",") if name.strip()]
         return Task(
             asked.chosen(), parse_modes(self.modes), asked, asked.folder, peers, self.server, self.peer_draft,
-            self.title, self.about, command_line(), asked.tie,
+            self.title, self.about, command_line(),
         )  # fmt: skip
 
 

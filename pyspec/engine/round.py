@@ -355,7 +355,7 @@ class Loop:
         seen = SeqOutcome(run.seq, n_verified, verdict.n_accepted, verdict.n_relaxed)
         if verdict.next >= 0:
             seen.next_match = verdict.next == 1
-        return Step(tokens, run.finish_reason), seen
+        return Step(tokens, run.finish_reason, n_verified + 1), seen
 
     def _count(self, run: Run, verdict: Any, n_drafted: int, tokens: tuple[Token, ...]) -> None:
         run.tally.add(n_drafted, verdict.n_verified, verdict.n_accepted, len(tokens))

@@ -2,9 +2,7 @@
 
 Every question is answered in every mode before the next one, so drift of the machine and of its clock meets all alike.
 
-At temperature 0 a strict mode gives the tokens that plain decoding gives. llama.cpp's kernels do not round alike for one row and
-for several (a Q4_1 file's logits move by 0.1 nats and more), so where the target's two best tokens are nearer than that the
-answers may part, and then go apart; any other difference is a fault. How near is measured: `tie_bound`.
+At temperature 0 a strict mode gives the tokens that plain decoding gives, up to rounding: `equal.py`.
 """
 
 from __future__ import annotations
@@ -16,21 +14,16 @@ from itertools import product
 from pathlib import Path
 from typing import Any, cast
 
-import msgspec
-import numpy as np
-import numpy.typing as npt
-
-from pyspec.errors import MeasureError, PeerMissing, PyspecError, UnequalOutputs
+from pyspec.errors import MeasureError, PeerMissing, PyspecError
 from pyspec.llama import SpeculativeLlama
 from pyspec.measure.contenders import Contender, Files, Ours, lacks, open_peer
-from pyspec.measure.costs import rows_after
-from pyspec.measure.records import BOUND, Difference, RunLog, RunRecord, describe
+from pyspec.measure.equal import demand_equal, equality
+from pyspec.measure.records import BOUND, RunLog, RunRecord, describe
 from pyspec.measure.report import Results, can_draw, collect, gather, save
 from pyspec.measure.tasks import Options, Question, Report, Task
 from pyspec.store.heads import MTP
 from pyspec.store.watch import Watch
 from pyspec.text.template import ChatTemplate
-from pyspec.tokens import common_prefix
 
 
 def run_bench(
@@ -50,11 +43,10 @@ def run_bench(
         for each in notes:
             note(each)
         Runner(llm, contenders, task.options, journal, report).run(task.questions)
-    found, tie = equality(llm, journal.records, task.questions, task.tie)
-    demand_equal(found, {r.who for r in journal.records if r.peer}, tie)
+    found = equality(llm, journal.records, task.questions)
+    demand_equal(found, {r.who for r in journal.records if r.peer})
     results = collect(
-        journal.records, found, tie, tie_measured=task.tie is None, title=task.title,
-        about=task.about, command=task.command, notes=notes,
+        journal.records, found, title=task.title, about=task.about, command=task.command, notes=notes,
         drawn=gather(journal.records, _curves(llm, contenders)),
     )  # fmt: skip
     if not can_draw():
@@ -188,115 +180,3 @@ class Runner:
             turn.text = self.llm.detokenize(turn.tokens).decode("utf-8", "replace")
             record.turns.append(turn)
         return record
-
-
-# -- answers that must be equal ------------------------------------------------------------------------------------------
-
-
-TIE = 0.05
-"""Nats between the two best tokens below which rounding may decide, at the least."""
-
-_WIDTHS = (2, 4, 8)
-# Tokens that the bound is measured on, and of one answer so many at most: behind the longest texts, since attention splits
-# those by the rows of a batch, where kernels may be exact for any number of rows (Q8_0: no move at 100 tokens, 0.4 nats at 800).
-_SAMPLE = 288
-_TOKENS = 96
-_ROOM = 2.0  # times the greatest move seen: moves have heavy tails
-
-
-def differences(records: Sequence[RunRecord]) -> list[Difference]:
-    """The first difference of each exact answer from plain decoding's of the same run.
-
-    A shorter answer is a difference at its end. Later turns after a difference have another
-    prompt and are not looked at.
-    """
-    plain = _plain(records)
-    out = []
-    for record in records:
-        base = plain.get((record.question_id, record.repeat))
-        if not record.exact or base is None or record is base or record.error:
-            continue
-        for number, (one, two) in enumerate(zip(base.turns, record.turns, strict=False)):
-            place = common_prefix(one.tokens, two.tokens)
-            if place < max(len(one.tokens), len(two.tokens)):
-                a, b = (next(iter(t.tokens[place:]), None) for t in (one, two))
-                where = record.question_id, number, place
-                out.append(Difference(record.who, *where, a, b, repeat=record.repeat))
-                break
-    return out
-
-
-def demand_equal(found: Sequence[Difference], peers: set[str], tie: float = TIE) -> None:
-    """Raise UnequalOutputs for the first difference of pyspec's own that is no near-tie.
-
-    Peers are other programs, with kernels of their own: theirs are reported, not refused.
-    """
-    for difference in found:
-        if difference.who not in peers and (difference.gap is None or difference.gap > tie):
-            hint = f"near-ties up to {tie:.2f} nats are allowed; this is a fault in pyspec"
-            raise UnequalOutputs(str(difference), hint)
-
-
-def tie_bound(
-    llm: SpeculativeLlama, answers: Sequence[tuple[Sequence[int], Sequence[int]]]
-) -> float:
-    """Nats within which the two best tokens may change places by rounding alone.
-
-    Twice the greatest move of z1 - z2 between decodes of one row and of 2, 4 or 8, over the tokens of the first answers; at least
-    `TIE`. Each answer is decoded as a whole in either way: what the KV holds was rounded otherwise too, and that adds up.
-
-    answers: (prompt, answer) each.
-    """
-    most, seen = 0.0, 0
-    for prompt, answer in answers:
-        if seen >= _SAMPLE:
-            break
-        part = answer[:_TOKENS]
-        seen += len(part)
-        alone = [row.copy() for row in rows_after(llm, prompt, part, 1)]
-        for width in _WIDTHS:
-            for one, row in zip(alone, rows_after(llm, prompt, part, width), strict=True):
-                second, first = np.argpartition(one, -2)[-2:]
-                moved = row - one
-                most = max(most, abs(float(moved[first] - moved[second])))
-    return max(TIE, _ROOM * most)
-
-
-def top_gap(row: npt.NDArray[np.float32]) -> float:
-    """z1 - z2 of a row of logits, in nats."""
-    second, first = np.partition(row, -2)[-2:]
-    return float(first - second)
-
-
-def equality(
-    llm: SpeculativeLlama,
-    records: Sequence[RunRecord],
-    questions: Sequence[Question],
-    tie: float | None = None,
-) -> tuple[list[Difference], float]:
-    """First differences from plain decoding's, with the target's gap at each, and the bound."""
-    plain, template = _plain(records), ChatTemplate.of(llm)
-    asked = {question.question_id: question for question in questions}
-    if not plain:
-        return [], 0.0
-
-    def prompt(record: RunRecord, number: int) -> list[int]:
-        answers = [turn.tokens for turn in record.turns[:number]]
-        return asked[record.question_id].prompt(template, answers)
-
-    if tie is None:
-        texts = [(prompt(r, i), t.tokens) for r in plain.values() for i, t in enumerate(r.turns)]
-        tie = tie_bound(llm, sorted(texts, key=lambda text: -len(text[0]) - len(text[1])))
-    found = []
-    for one in differences(records):
-        base = plain[one.question_id, one.repeat]
-        text = [*prompt(base, one.turn), *base.turns[one.turn].tokens[: one.place]]
-        row = next(rows_after(llm, text, [0]))
-        found.append(msgspec.structs.replace(one, gap=top_gap(row)))
-    return found, tie
-
-
-def _plain(records: Sequence[RunRecord]) -> dict[tuple[int | str, int], RunRecord]:
-    """Plain decoding's answers, by question and repeat."""
-    plain = [r for r in records if r.who == "plain" and not r.error and r.turns]
-    return {(r.question_id, r.repeat): r for r in plain}

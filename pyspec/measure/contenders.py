@@ -56,11 +56,14 @@ class Clock:
 
     def __init__(self, prompt: Sequence[int]) -> None:
         self._n_prompt, self.tokens = len(prompt), list[int]()
+        self._rounds = list[tuple[int, int]]()
         self._start = perf_counter()
         self._first = self._last = 0.0
 
-    def got(self, tokens: Sequence[int]) -> None:
-        """These have arrived."""
+    def got(self, tokens: Sequence[int], rows: int = 0) -> None:
+        """These have arrived; rows: of the decode that they came from, where that is known."""
+        if rows:
+            self._rounds.append((rows, len(tokens)))
         if tokens:
             self._last = perf_counter()
             self._first = self._first or self._last
@@ -73,7 +76,9 @@ class Clock:
         first = self._first or last
         spans = first - self._start, last - first, end - self._start
         first_s, decode_s, total_s = (round(span, 6) for span in spans)
-        return TimedAnswer(self._n_prompt, self.tokens, finish, first_s, decode_s, total_s, **more)
+        return TimedAnswer(
+            self._n_prompt, self.tokens, finish, first_s, decode_s, total_s, rounds=self._rounds, **more
+        )  # fmt: skip
 
 
 class Ours:
@@ -107,7 +112,7 @@ class Ours:
         finish = "length"
         clock = Clock(prompt)
         for step in self.steps(prompt, max_tokens, options):
-            clock.got([token.id for token in step.tokens])
+            clock.got([token.id for token in step.tokens], step.rows)
             finish = step.finish_reason or finish
         return clock.turn(finish, speculation=dict(self.llm.last_speculation))
 

@@ -143,7 +143,8 @@ class TimedAnswer(msgspec.Struct):
     """One answer. Times are seconds by the clock outside; memory is not measured here.
 
     first_s: until the first token; decode_s: from the first token to the last. speculation: the
-    answer's own statistics. nats: of each token under the target, where quality is measured.
+    answer's own statistics. nats: of each token under the target, where quality is measured. rounds: rows that the target
+    decoded in each round, and tokens that it emitted; none of a peer's are known.
     """
 
     prompt_tokens: int
@@ -155,6 +156,7 @@ class TimedAnswer(msgspec.Struct):
     speculation: dict[str, Any] = {}
     text: str = ""
     nats: list[float] = []
+    rounds: list[tuple[int, int]] = []
     check: bool | None = None
 
 
@@ -184,7 +186,8 @@ class RunRecord(msgspec.Struct):
 class Difference(msgspec.Struct):
     """Where an answer first parts from plain decoding's.
 
-    gap: nats between the target's two best tokens there, or None where that was not measured.
+    gap: nats between the target's two best tokens there, or None where that was not measured. rounding: whether decodes of as
+    many rows make both choices again; None where the rounds are not known.
     """
 
     who: str
@@ -195,6 +198,7 @@ class Difference(msgspec.Struct):
     other: int | None
     gap: float | None = None
     repeat: int = 0
+    rounding: bool | None = None
 
     def __str__(self) -> str:
         gap = "" if self.gap is None else f"; the target's two best are {self.gap:.3f} nats apart"

@@ -54,8 +54,8 @@ def gather(records: Sequence[RunRecord], curves: Mapping[str, Sequence[float]]) 
 class Results(msgspec.Struct):
     """Everything the page says and its pictures show, as `results.json` next to it.
 
-    title, about: what was compared. tie: nats within which rounding may decide, measured or given. differing: answers
-    that part from plain decoding's. notes: what was skipped, and why. command: the
+    title, about: what was compared. tie: nats within which rounding was taken to decide, on pages made before rounds were
+    decoded anew. differing: answers that part from plain decoding's. notes: what was skipped, and why. command: the
     command line that made it. others: share of a processor from which on an answer was timed again.
     """
 
@@ -64,8 +64,7 @@ class Results(msgspec.Struct):
     setup: Setup
     summaries: list[Summary]
     differences: list[Difference]
-    tie: float
-    tie_measured: bool = False
+    tie: float = 0.0
     differing: int = 0
     about: str = ""
     notes: list[str] = []
@@ -75,7 +74,7 @@ class Results(msgspec.Struct):
 
 
 def collect(
-    records: Sequence[RunRecord], differences: Sequence[Difference], tie: float, **more: Any
+    records: Sequence[RunRecord], differences: Sequence[Difference], **more: Any
 ) -> Results:
     """Join figures to results; `more` are fields of `Results`. `records` must not be empty."""
     errors = {r.error: r.who for r in records if r.error}
@@ -90,7 +89,6 @@ def collect(
         summaries=summarise(records),
         differences=list(differences),
         differing=len(differences),
-        tie=tie,
         repeat=1 + max(r.repeat for r in records),
         **{**more, "notes": [*more.get("notes", ()), *notes]},
     )
@@ -232,14 +230,19 @@ def _share(value: float | None) -> str:
 
 
 def _equality(results: Results) -> list[str]:
-    how = "measured on this target" if results.tie_measured else "given by --tie, not measured"
-    text = (
-        "Greedy answers of strict modes and peers were compared with plain decoding's, token by "
-        f"token. Rounding may decide where the target's two best tokens are within {results.tie:.2f} nats ({how})."
-    )
-    if not results.differing:
+    text = "Greedy answers of strict modes and peers were compared with plain decoding's, token by token."
+    found = results.differences
+    if not found:
         return ["## Equality", f"{text} All were equal."]
-    lines = "\n".join(f"- {difference}" for difference in results.differences[:SHOWN])
+    known = [one for one in found if one.rounding is not None]
+    if results.tie:
+        text += f" Rounding was taken to decide where the target's two best tokens are within {results.tie:.2f} nats."
+    elif known:
+        text += (
+            f" Where one of ours parts, both were decoded anew with as many rows in each decode: "
+            f"{sum(bool(one.rounding) for one in known)} of {len(known)} times that made both choices again."
+        )
+    lines = "\n".join(f"- {difference}" for difference in found[:SHOWN])
     text = f"{text} Answers that part from it: {results.differing}. The first ones:"
     return ["## Equality", text, lines]
 

@@ -319,7 +319,6 @@ class Task:
     """What is to be compared, and where it is written.
 
     peer_draft: a draft GGUF for llama-server; None takes the loaded one.
-    tie: nats within which rounding may decide; None measures it.
     """
 
     questions: list[Question]
@@ -332,4 +331,3 @@ class Task:
     title: str = "Benchmark"
     about: str = ""
     command: str = "pyspec bench"
-    tie: float | None = None

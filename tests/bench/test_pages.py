@@ -30,7 +30,7 @@ def folder(tmp_path: Path) -> Path:
         for who, times in seconds.items()
         for i, (kind, s) in enumerate(zip(("qa", "code"), times, strict=True))
     ]
-    save(collect(records, [], 0.1, title="Default", command="pyspec bench"), tmp_path / "default")
+    save(collect(records, [], title="Default", command="pyspec bench"), tmp_path / "default")
     return tmp_path
 
 

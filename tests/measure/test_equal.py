@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import numpy as np
 import pytest
-from measure.making import record, turn
+from measure.making import SETUP, record, turn
 
 from pyspec.errors import UnequalOutputs
 from pyspec.llama import SpeculativeLlama
-from pyspec.measure.bench import TIE, demand_equal, differences, equality, tie_bound, top_gap
+from pyspec.measure.bench import Runner
+from pyspec.measure.contenders import Ours
 from pyspec.measure.costs import nats_of, rows_after
-from pyspec.measure.records import Difference
-from pyspec.measure.tasks import Question
+from pyspec.measure.equal import choices, demand_equal, differences, equality, top_gap
+from pyspec.measure.records import Difference, RunRecord
+from pyspec.measure.tasks import Options, Question, parse_mode
 from pyspec.sampling import Sampling
+from pyspec.text.template import ChatTemplate
 
 
 def parted(*tokens: list[int], who: str = "strict", **more: Any) -> list[Difference]:
@@ -51,18 +54,18 @@ def test_inexact_modes_and_failed_runs_are_not_compared() -> None:
     assert parted([7], error="no") == []
 
 
-def test_near_ties_are_forgiven_and_nothing_else() -> None:
-    """The bound decides; an unmeasured gap is a fault."""
+def test_what_rounding_makes_again_is_forgiven_and_nothing_else() -> None:
+    """However near the two best are: a choice that does not come again is a fault."""
     (found,) = parted([1, 9])
-    demand_equal([msgspec.structs.replace(found, gap=0.1)], set(), 0.2)
-    for gap in (0.3, None):
+    demand_equal([msgspec.structs.replace(found, gap=3.0, rounding=True)], set())
+    for rounding in (False, None):
         with pytest.raises(UnequalOutputs, match="question 1, turn 1, token 2"):
-            demand_equal([msgspec.structs.replace(found, gap=gap)], set(), 0.2)
+            demand_equal([msgspec.structs.replace(found, gap=0.001, rounding=rounding)], set())
 
 
 def test_peers_are_reported_not_refused() -> None:
     """Another program's kernels are its own."""
-    demand_equal(parted([1, 9], who="server", peer=True), {"server"}, 0.2)
+    demand_equal(parted([1, 9], who="server", peer=True), {"server"})
 
 
 def test_a_gap_is_of_the_run_that_differs(
@@ -76,13 +79,12 @@ def test_a_gap_is_of_the_run_that_differs(
         texts.append(text)
         yield np.array([1.0, 3.0], dtype=np.float32)
 
-    monkeypatch.setattr("pyspec.measure.bench.rows_after", rows)
+    monkeypatch.setattr("pyspec.measure.equal.rows_after", rows)
     records = [record("plain", 1, turn([10 + i]), turn([7, 8]), repeat=i) for i in (0, 1)]
     records.append(record("strict", 1, turn([10]), turn([7, 9]), repeat=0, exact=True))
     records.append(record("strict", 1, turn([11]), turn([7, 9]), repeat=1, exact=True))
-    found, tie = equality(llm, records, [Question(1, "qa", ["abc", "more"])], 0.5)
+    found = equality(llm, records, [Question(1, "qa", ["abc", "more"])])
     assert [(one.repeat, one.gap) for one in found] == [(0, 2.0), (1, 2.0)]
-    assert tie == 0.5
     assert [text[-1] for text in texts] == [7, 7]
     first, second = texts
     assert [(a, b) for a, b in zip(first, second, strict=True) if a != b] == [(10, 11)]
@@ -108,17 +110,79 @@ def test_forced_rows_choose_the_greedy_answer(
     assert [int(row.argmax()) for row in rows] == answer
 
 
-def test_tie_bound_is_small_where_kernels_round_alike(
-    open_llama: Callable[..., Any], tiny_target: Path
-) -> None:
-    """A float32 model moves by less than the least bound."""
-    llm = open_llama(tiny_target)
-    assert tie_bound(llm, [([5, 6, 7], list(range(5, 21)))]) == TIE
+QUESTIONS = [
+    Question(1, "qa", ["Write a long list of animals and where they live.", "And of trees?"])
+]
 
 
-def test_tie_bound_sees_what_kernels_do_to_long_texts(smollm2: str) -> None:
-    """Behind 600 tokens attention sums up otherwise for one row than for several: logits move by tenths."""
-    with SpeculativeLlama(smollm2, draft="none", n_ctx=1024, n_threads=2, verbose=False) as llm:
-        prompt = llm.tokenize(b"The sea was calm, and the old man took his boat out. " * 60)[:600]
-        answer = llm.tokenize(b" to catch some fish. He was not sure of the weather", add_bos=False)
-        assert TIE < tie_bound(llm, [(prompt, answer)]) < 2.0
+@pytest.fixture(scope="module")
+def answered(smollm2: str) -> Iterator[tuple[Any, list[RunRecord]]]:
+    """A Q4_1 file, whose rows round otherwise in every width, in three modes; two turns each."""
+    with SpeculativeLlama(smollm2, draft="lookup", n_ctx=1024, n_threads=1, verbose=False) as llm:
+        modes = [
+            Ours(llm, parse_mode(name)) for name in ("plain", "fixed:3+strict", "fixed:7+strict")
+        ]
+        journal = Journal()
+        how = Options(max_tokens=48)
+        Runner(llm, modes, how, journal).run(QUESTIONS)  # type: ignore[arg-type]
+        yield llm, journal.records
+
+
+class Journal:
+    """Keeps records in memory."""
+
+    setup = SETUP
+
+    def __init__(self) -> None:
+        self.records: list[RunRecord] = []
+
+    def has(self, *_: object) -> bool:
+        """Nothing is there already."""
+        return False
+
+    def add(self, record: RunRecord) -> None:
+        """Keep it."""
+        self.records.append(record)
+
+
+def test_rounds_are_recorded_whole(answered: Any) -> None:
+    """Every token came out of a decode that had a row for it."""
+    for one in answered[1]:
+        for answer in one.turns:
+            assert sum(emitted for _, emitted in answer.rounds) == len(answer.tokens)
+            assert all(rows >= emitted for rows, emitted in answer.rounds)
+
+
+def test_the_rows_of_each_round_make_every_choice_again(answered: Any) -> None:
+    """Also behind refused drafts, in whose places other tokens stand, and in a second turn."""
+    llm, records = answered
+    assert any(rows > emitted for rows, emitted in records[1].turns[0].rounds)
+    for one in records:
+        turns = asked(llm, one)
+        for number, (_, answer) in enumerate(turns):
+            assert choices(llm, turns[: number + 1]) == answer.tokens
+
+
+def test_a_token_that_rounding_does_not_make_is_told(answered: Any) -> None:
+    """As if a fault had put another one there: the best two may be as near as they like."""
+    llm, records = answered
+    plain, other = records[0], msgspec.convert(msgspec.to_builtins(records[1]), RunRecord)
+    wrong = list(plain.turns[0].tokens)
+    wrong[40] = int(rows_of(llm, plain, 40).argsort()[-2])  # the runner-up
+    other.turns[0].tokens = wrong
+    other.turns[0].rounds = plain.turns[0].rounds
+    (found,) = equality(llm, [plain, other], QUESTIONS)
+    assert (found.place, found.rounding) == (40, False)
+
+
+def rows_of(llm: Any, record: RunRecord, place: int) -> Any:
+    """The target's logits at a place of the first turn."""
+    prompt, answer = asked(llm, record)[0]
+    return next(rows_after(llm, [*prompt, *answer.tokens[:place]], [0])).copy()
+
+
+def asked(llm: Any, record: RunRecord) -> list[Any]:
+    """A record's prompts and answers."""
+    template = ChatTemplate.of(llm)
+    before = [turn.tokens for turn in record.turns]
+    return [(QUESTIONS[0].prompt(template, before[:i]), t) for i, t in enumerate(record.turns)]

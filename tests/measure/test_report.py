@@ -24,7 +24,7 @@ def results(title: str = "Bench") -> Results:
     """Two ways on one question."""
     found = [Difference("server", 1, 0, 2, 3, 4, 0.01)]
     return collect(
-        results_records(), found, 0.2, title=title, command="pyspec bench", notes=["server is skipped"],
+        results_records(), found, title=title, command="pyspec bench", notes=["server is skipped"],
     )  # fmt: skip
 
 
@@ -43,7 +43,7 @@ def test_own_ways_are_set_against_peers() -> None:
         record("strict", 1, turn([1, 2, 3], 1.0)),
         record("server", 1, turn([1, 2, 3], 4.0), peer=True),
     ]
-    text = page(collect(records, [], 0.1, title="t", command="c"))
+    text = page(collect(records, [], title="t", command="c"))
     assert "| plain | 2.00 |" in text
     assert "| strict | 4.00 |" in text
     assert "Against" not in page(results())
@@ -59,20 +59,19 @@ def test_results_come_back_from_their_file(tmp_path: Path) -> None:
 def test_only_the_first_differences_are_kept() -> None:
     """All are counted."""
     found = [Difference("server", i, 0, 2, 3, 4, 0.01) for i in range(50)]
-    kept = collect(results_records(), found, 0.1, title="t", command="c")
+    kept = collect(results_records(), found, title="t", command="c")
     assert (len(kept.differences), kept.differing) == (50, 50)
     assert page(kept).count("\n- ") < SHOWN + 10
     assert "part from it: 50" in page(kept)
 
 
-def test_a_bound_that_was_given_is_not_called_measured() -> None:
-    """The page says which it was."""
-    given, measured = (
-        collect(results_records(), [], 1.0, tie_measured=m, title="t", command="c")
-        for m in (False, True)
-    )
-    assert "1.00 nats (given by --tie, not measured)" in page(given)
-    assert "1.00 nats (measured on this target)" in page(measured)
+def test_what_rounding_made_again_is_counted() -> None:
+    """Of our own answers; a peer's rounds are not known."""
+    ours = [Difference("strict", i, 0, 2, 3, 4, 0.5, rounding=True) for i in range(3)]
+    theirs = Difference("server", 1, 0, 2, 3, 5, 0.5)
+    text = page(collect(results_records(), [*ours, theirs], title="t", command="c"))
+    assert "3 of 3 times that made both choices again" in text
+    assert "part from it: 4" in text
 
 
 def test_pictures_can_be_drawn_from_the_file(tmp_path: Path) -> None:
@@ -88,6 +87,6 @@ def test_pictures_can_be_drawn_from_the_file(tmp_path: Path) -> None:
     drawn = gather(records, {"target": [0.0, 1.23456]})
     assert drawn.taken == {"strict": (8, [6, 2])}
     assert drawn.curves == {"target": [0.0, 1.235]}
-    save(collect(records, [], 0.1, title="t", command="c", drawn=drawn), tmp_path)
+    save(collect(records, [], title="t", command="c", drawn=drawn), tmp_path)
     pictures = {path.name for path in tmp_path.glob("*.svg")}
     assert pictures == {"speed-up.svg", "accepted-by-position.svg", "cost.svg"}

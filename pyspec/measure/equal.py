@@ -1,0 +1,135 @@
+"""Answers that must be equal: where they part, and whether rounding alone parts them.
+
+At temperature 0 a strict mode gives the tokens that plain decoding gives. llama.cpp's kernels do not round alike for one row and
+for several (a Q4_1 file's logits move by 0.1 nats and more), so where the target's two best tokens are near each other the
+answers may part, and then go apart. No bound of nats tells such a place from a fault: behind long texts moves of nearly 2 nats
+were seen. So both answers are decoded anew, with as many rows in each decode as their rounds had and another token in the place
+of each refused one. Rounding makes both choices again; what a fault left behind of refused drafts does not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from pyspec.engine.handle import Engine
+from pyspec.engine.timing import ready
+from pyspec.errors import UnequalOutputs
+from pyspec.llama import SpeculativeLlama
+from pyspec.measure.costs import rows_after
+from pyspec.measure.records import Difference, RunRecord, TimedAnswer
+from pyspec.measure.tasks import Question
+from pyspec.text.template import ChatTemplate
+from pyspec.tokens import common_prefix
+
+Asked = tuple[Sequence[int], TimedAnswer]
+"""A turn's prompt, and what was answered."""
+
+
+def differences(records: Sequence[RunRecord]) -> list[Difference]:
+    """The first difference of each exact answer from plain decoding's of the same run.
+
+    A shorter answer is a difference at its end. Later turns after a difference have another
+    prompt and are not looked at.
+    """
+    plain = plain_answers(records)
+    out = []
+    for record in records:
+        base = plain.get((record.question_id, record.repeat))
+        if not record.exact or base is None or record is base or record.error:
+            continue
+        for number, (one, two) in enumerate(zip(base.turns, record.turns, strict=False)):
+            place = common_prefix(one.tokens, two.tokens)
+            if place < max(len(one.tokens), len(two.tokens)):
+                a, b = (next(iter(t.tokens[place:]), None) for t in (one, two))
+                where = record.question_id, number, place
+                out.append(Difference(record.who, *where, a, b, repeat=record.repeat))
+                break
+    return out
+
+
+def demand_equal(found: Sequence[Difference], peers: set[str]) -> None:
+    """Raise UnequalOutputs for the first difference of pyspec's own that rounding does not make again.
+
+    Peers are other programs, whose rounds are not known: theirs are reported, not refused.
+    """
+    for difference in found:
+        if difference.who not in peers and not difference.rounding:
+            hint = "the same rows in each decode do not make these choices again: this is a fault in pyspec"
+            raise UnequalOutputs(str(difference), hint)
+
+
+def equality(
+    llm: SpeculativeLlama, records: Sequence[RunRecord], questions: Sequence[Question]
+) -> list[Difference]:
+    """First differences from plain decoding's, each with the target's gap there and whether rounding makes it again."""
+    asked = {question.question_id: question for question in questions}
+    plain, template = plain_answers(records), ChatTemplate.of(llm)
+    by_key = {record.key: record for record in records}
+
+    def turns(record: RunRecord) -> list[Asked]:
+        question = asked[record.question_id]
+        before = [turn.tokens for turn in record.turns]
+        return [(question.prompt(template, before[:i]), t) for i, t in enumerate(record.turns)]
+
+    found = []
+    for one in differences(records):
+        base = turns(plain[one.question_id, one.repeat])
+        own = turns(by_key[one.who, one.question_id, one.repeat])
+        prompt, answer = base[one.turn]
+        row = next(rows_after(llm, [*prompt, *answer.tokens[: one.place]], [0]))
+        again = [choices(llm, side[: one.turn + 1])[one.place :][:1] for side in (base, own)]
+        rounding = again == [[one.plain], [one.other]] if all(again) else None
+        found.append(msgspec.structs.replace(one, gap=top_gap(row), rounding=rounding))
+    return found
+
+
+def choices(llm: SpeculativeLlama, turns: Sequence[Asked]) -> list[int]:
+    """The target's likeliest tokens in the last turn, each decode having as many rows as the answers' rounds had.
+
+    turns: from the first. Empty where the last answer's rounds were not recorded.
+    """
+    engine = llm.session.engine
+    engine.cancel(raised=False)
+    llm.reset()  # the KV is no longer what it was
+    engine.set_tokens(0, [])
+    found: list[int] = []
+    for prompt, answer in turns:
+        found = [int(row.argmax()) for row in _replayed(engine, prompt, answer)]
+    return found
+
+
+def _replayed(
+    engine: Engine, prompt: Sequence[int], answer: TimedAnswer
+) -> Iterator[npt.NDArray[np.float32]]:
+    """The logits behind which each token of an answer came, its rounds decoded anew."""
+    text, done = list(prompt), 0
+    for rows, emitted in answer.rounds:
+        ready(engine, text, len(text))
+        part = answer.tokens[done : done + emitted]
+        refused = [_other(engine, part[-1])] * (rows - emitted)
+        engine.put_draft(0, [*part[:-1], *refused])
+        engine.verify([(0, 0, rows - 1)])
+        yield from (engine.row(0, i) for i in range(emitted))
+        text += part
+        done += emitted
+
+
+def _other(engine: Engine, token: int) -> int:
+    """A token that is not this one, in the place of a draft that was refused here."""
+    return token - 1 if token else engine.n_vocab - 1
+
+
+def top_gap(row: npt.NDArray[np.float32]) -> float:
+    """z1 - z2 of a row of logits, in nats."""
+    second, first = np.partition(row, -2)[-2:]
+    return float(first - second)
+
+
+def plain_answers(records: Sequence[RunRecord]) -> dict[tuple[int | str, int], RunRecord]:
+    """Plain decoding's answers, by question and repeat."""
+    plain = [r for r in records if r.who == "plain" and not r.error and r.turns]
+    return {(r.question_id, r.repeat): r for r in plain}
