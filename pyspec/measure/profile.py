@@ -259,7 +259,7 @@ def record_answer(
             if perf_counter() > until:
                 break
     window = llm.assembly.engine.window
-    answer = Answer(len(tokens), len(prompt), {}, {}, window)
+    answer = Answer(len(tokens), len(prompt), {}, {}, window, asked=max_tokens)
     index = LookupDrafter()
     for t in range(len(tokens)):
         if kept := recording.drafts.get(len(prompt) + t):
