@@ -25,6 +25,7 @@
     ├── BatchWriteError          the output of a batch cannot be written
     ├── ResumeMismatch           a journal belongs to other inputs, models or options
     ├── DeadlineExceeded         an answer took longer than it may
+    ├── ShuttingDown         a server is about to end, and takes nothing more
     ├── TooManyRequests          more answers were asked of a server than may wait
     ├── AnswerFailed             an answer of a server failed
     └── MeasureError             a measurement cannot be made, or is not valid
@@ -174,6 +175,10 @@ class DeadlineExceeded(PyspecError):
         super().__init__(
             f"the answer was not complete after {seconds:g} s", "raise timeout (--timeout)"
         )
+
+
+class ShuttingDown(PyspecError):
+    """A server is about to end, and takes nothing more."""
 
 
 class TooManyRequests(PyspecError):

@@ -6,6 +6,7 @@ import ipaddress
 import os
 import socket
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 import click
@@ -59,6 +60,10 @@ class ServerOptions:
         help="Bytes of a request.")
     max_tokens: int = option("Server", "-n", "--max-tokens", type=click.IntRange(1, 2**31 - 1), default=2048,
         help="Most tokens of answers that set no limit.")
+    drain: float = option("Server", "--drain", metavar="SECONDS", type=click.FloatRange(min=0), default=30.0,
+        help="On SIGTERM, how long answers may go on; what is asked then is refused with 503.")
+    log_json: bool = option("Server", "--log-json", is_flag=True,
+        help="Write a line of JSON to stdout for each request; no texts.")
     # fmt: on
 
     def __post_init__(self) -> None:
@@ -89,6 +94,7 @@ class ServerOptions:
             max_body=self.max_body,
             hosts=(*_LOCAL, self.host) if self.is_local else None,
             origins=self.origin,
+            log=partial(print, flush=True) if self.log_json else None,
             about={key: facts[key] for key in ("draft", "companion")},
         )
 
@@ -117,6 +123,7 @@ def serve(
     import uvicorn  # noqa: PLC0415 - takes 0.2 s
 
     from pyspec.serve.app import make_app  # noqa: PLC0415 - as above
+    from pyspec.serve.drain import DrainingServer  # noqa: PLC0415
     from pyspec.serve.guard import GuardedProtocol  # noqa: PLC0415
 
     hush_llama(engine.verbose)
@@ -138,8 +145,9 @@ def serve(
         _announce(server, serving, batch.parallel, listener.getsockname()[1])
         if batch.placed:
             tell(batch.placed, err=True)
+        app = make_app(batch, serving)
         config = uvicorn.Config(
-            make_app(batch, serving),
+            app,
             http=GuardedProtocol,
             log_config=None,  # what is logged goes where all else of pyspec goes
             log_level="warning",
@@ -147,7 +155,7 @@ def serve(
             timeout_graceful_shutdown=3,
             limit_concurrency=2 * (batch.parallel + server.queue) + 256,
         )
-        uvicorn.Server(config).run(sockets=[listener])
+        DrainingServer(config, app.state.service, server.drain).run(sockets=[listener])
 
 
 def _announce(server: ServerOptions, serving: ServerSettings, parallel: int, port: int) -> None:

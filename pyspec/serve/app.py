@@ -25,10 +25,12 @@ from pyspec.errors import (
     EngineError,
     InputError,
     PyspecError,
+    ShuttingDown,
     TemplateError,
     TooManyRequests,
 )
 from pyspec.serve import tokenizing
+from pyspec.serve.access import ASKED, AccessLog, Spans
 from pyspec.serve.completions import CHATS, TEXTS
 from pyspec.serve.guard import HostCheck
 from pyspec.serve.interface import openai_refusal
@@ -77,12 +79,14 @@ def make_app(batch: Batch, serving: ServerSettings) -> Starlette:
         yield
         await server.stop()
 
-    return Starlette(
+    app = Starlette(
         routes=[*(Route(path, _page) for path in _PAGE), *Handlers(server, told).routes()],
         middleware=_middleware(serving),
         exception_handlers={PyspecError: _refuse, HTTPException: _refuse, Exception: _refuse},
         lifespan=lifespan,
     )
+    app.state.service = server
+    return app
 
 
 class Handlers:
@@ -103,6 +107,8 @@ class Handlers:
             "/v1/models/{name:path}": self.model,
             "/health": self.health,
             "/v1/health": self.health,
+            "/health/ready": self.health,
+            "/health/live": self.live,
             "/metrics": self.metrics,
             "/props": self.props,
             "/tokenizer_info": self.tokenizer_info,
@@ -114,6 +120,7 @@ class Handlers:
         """Answers, whole or streamed."""
         interface = INTERFACES[request.url.path]
         asked = await self._server.ask(interface, await _data(self._serving, request))
+        request.scope[ASKED] = asked
         self._told.asked(interface.kind)
         return await _answer(self._server, interface, asked, request)
 
@@ -161,9 +168,17 @@ class Handlers:
         return _json(tokenizing.tokenizer_info(self._batch))
 
     async def health(self, _request: Request) -> Response:
-        """That the server is there, and what it does."""
+        """Whether the server takes requests, and what it does: 503 where it is about to end."""
         running, waiting = self._batch.load
-        return _json({"status": "ok", "running": running, "waiting": waiting})
+        ready = self._server.alive and not self._server.draining
+        word = "ok" if ready else "draining" if self._server.alive else "failed"
+        status = 200 if ready else 503
+        return _json({"status": word, "running": running, "waiting": waiting}, status)
+
+    async def live(self, _request: Request) -> Response:
+        """Whether the process works; 503 where only a new one would."""
+        alive = self._server.alive
+        return _json({"status": "ok" if alive else "failed"}, 200 if alive else 503)
 
     async def metrics(self, request: Request) -> Response:
         """Counters, for Prometheus."""
@@ -173,6 +188,12 @@ class Handlers:
 
 def _middleware(serving: ServerSettings) -> list[Middleware]:
     stack = []
+    if serving.log is not None:
+        stack.append(Middleware(AccessLog, write=serving.log))
+    with contextlib.suppress(ImportError):
+        from opentelemetry import propagate, trace  # noqa: PLC0415 - there or not
+
+        stack.append(Middleware(Spans, trace=trace, propagate=propagate))
     if serving.hosts is not None:
         stack.append(Middleware(HostCheck, names=serving.hosts))
     if serving.origins:
@@ -300,22 +321,27 @@ async def _refuse(request: Request, error: Exception) -> Response:
     message = error.detail if isinstance(error, HTTPException) else str(error)
     if status == 500:
         message = "the server failed; its log says of what"
-    headers = {"retry-after": "1"} if status == 429 else None
+    headers = {"retry-after": "1"} if status in (429, 503) else None
     interface: Interface | None = INTERFACES.get(request.url.path.removesuffix(_COUNT))
     refusal = interface.refusal if interface else openai_refusal
     return _json(refusal(status, code, message), status, headers)
+
+
+_CODES: tuple[tuple[type[Exception], int, str | None], ...] = (
+    (ShuttingDown, 503, "shutting_down"),
+    (TooManyRequests, 429, "rate_limit_exceeded"),
+    (ContextOverflow, 400, "context_length_exceeded"),
+    (InputError, 400, None),
+    (EngineError, 503, None),
+    (TemplateError, 503, None),
+)
 
 
 def status_of(error: Exception) -> tuple[int, str | None]:
     """An exception's HTTP status, and its code for clients."""
     if isinstance(error, HTTPException):
         return error.status_code, "invalid_api_key" if error.status_code == 401 else None
-    if isinstance(error, TooManyRequests):
-        return 429, "rate_limit_exceeded"
     if isinstance(error, AnswerFailed):
         return _STATUS.get(error.kind, 500), error.kind
-    if isinstance(error, ContextOverflow):
-        return 400, "context_length_exceeded"
-    if isinstance(error, InputError):
-        return 400, None
-    return 503 if isinstance(error, (EngineError, TemplateError)) else 500, None
+    known = ((status, code) for kind, status, code in _CODES if isinstance(error, kind))
+    return next(known, (500, None))

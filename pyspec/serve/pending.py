@@ -31,8 +31,8 @@ Answered = Callable[["Result", dict[str, float]], None]
 class PendingRequest:
     """A request that was understood, its answers in flight, and what its reader has not taken of them yet.
 
-    For the loop's thread only. piece: bytes of a token. answered: hears of the end of each answer. created: in seconds since
-    1970.
+    For the loop's thread only. piece: bytes of a token. answered: hears of the end of each answer. ended: answers that have, and
+    their times. created: in seconds since 1970.
     """
 
     serving: ServerSettings
@@ -43,6 +43,7 @@ class PendingRequest:
     name: str
     begun: float = field(default_factory=time.perf_counter)
     created: int = field(default_factory=lambda: int(time.time()))
+    ended: list[tuple[Result, dict[str, float]]] = field(default_factory=list)
     _deltas: dict[int, list[Delta]] = field(default_factory=dict)
     _arrived: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -134,6 +135,7 @@ class Choice:
         }
         self.result = result
         self.block = {**result.speculation, **self.asked.serving.about, "timings": timings}
+        self.asked.ended.append((result, timings))
         self.asked.answered(result, timings)
 
     def whole(self) -> dict[str, Any]:

@@ -8,6 +8,7 @@ length, and their number by `ServerSettings.queue`.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 import logging
 import random
@@ -25,7 +26,7 @@ from msgspec.structs import replace
 from pyspec.batch import bodies
 from pyspec.batch.jobs import Delta
 from pyspec.batch.records import failed
-from pyspec.errors import Cancelled, EngineError, OptionError, TooManyRequests
+from pyspec.errors import Cancelled, EngineError, OptionError, ShuttingDown, TooManyRequests
 from pyspec.noise import derive_seed
 from pyspec.options import Speculation
 from pyspec.rules import Margin, Strict
@@ -44,6 +45,8 @@ if TYPE_CHECKING:
 log = logging.getLogger("pyspec")
 
 _STOP_S = 0.2
+_CUT_S = 5.0
+# for answers that were cut to say so
 
 MAX_N = 16
 """Most choices of one request."""
@@ -68,6 +71,9 @@ class Service:
         self._open: dict[int, tuple[Job, Callable[[Delta], None]]] = {}
         self._deltas: deque[tuple[int, Delta]] = deque()
         self._flush_due = False
+        self.draining = False
+        """Whether nothing more is taken: the server is about to end."""
+        self._idle = asyncio.Event()
         self._wake = threading.Event()
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._work, name="pyspec-engine", daemon=True)
@@ -81,8 +87,10 @@ class Service:
 
     async def ask(self, interface: Interface, data: bytes) -> PendingRequest:
         """Understand a request and begin its answers. Raises InputError, TooManyRequests and the like."""
+        self._still_taking()
         body, name = interface.read(data), uuid.uuid4().hex[:24]
         jobs = await self._understood(body, name, len(data))
+        self._still_taking()
         if len(self._open) + len(jobs) > self._most:
             raise TooManyRequests("too many requests are waiting", "try again in a moment")
         asked = PendingRequest(
@@ -94,6 +102,10 @@ class Service:
             self.batch.submit_job(job)
         self._wake.set()
         return asked
+
+    def _still_taking(self) -> None:
+        if self.draining:
+            raise ShuttingDown("the server is shutting down", "ask again in a moment")
 
     async def count(self, body: bodies.Body, size: int) -> int:
         """How many tokens a request's prompts have, of which nothing is asked. size: its bytes."""
@@ -126,6 +138,26 @@ class Service:
                 job.cancelled = True
                 self._wake.set()
 
+    @property
+    def alive(self) -> bool:
+        """Whether the thread works that answers."""
+        return self._thread.is_alive()
+
+    async def drain(self, seconds: float) -> None:
+        """Take nothing more; what runs may end for so many seconds, and is then cut."""
+        self.draining = True
+        await self._until_idle(seconds)
+        for job, _ in self._open.values():
+            job.cancelled = True
+        self._wake.set()
+        await self._until_idle(_CUT_S)
+
+    async def _until_idle(self, seconds: float) -> None:
+        self._idle.clear()
+        if self._open:
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self._idle.wait(), seconds)
+
     async def stop(self) -> None:
         """End what runs, and the thread."""
         self._stopping.set()
@@ -143,6 +175,8 @@ class Service:
                 self._open[index][1](delta)
                 if delta.result is not None:
                     del self._open[index]
+        if not self._open:
+            self._idle.set()
 
     # -- in the engine's thread --------------------------------------------------------------------
 

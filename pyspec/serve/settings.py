@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,7 +12,8 @@ class ServerSettings:
     """What a server calls itself, and its limits.
 
     queue: answers that may wait beyond those that run; more are refused with 429. max_body: bytes of a request.
-    hosts: names by which the server may be called, None for any. origins: pages of others that may use it.
+    hosts: names by which the server may be called, None for any. origins: pages of others that may use it. log: takes a line
+    of JSON for each request.
     """
 
     model: str
@@ -21,3 +23,4 @@ class ServerSettings:
     hosts: tuple[str, ...] | None = None
     origins: tuple[str, ...] = ()
     about: dict[str, Any] = field(default_factory=dict)
+    log: Callable[[str], Any] | None = None

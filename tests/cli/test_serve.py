@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import os
 import re
@@ -57,6 +58,23 @@ def test_serves_until_it_is_told_to_end(start, number):
     process.send_signal(number)
     stdout, stderr = process.communicate(timeout=DEADLINE_S)
     assert (stdout, "Traceback" in stderr) == ("", False)
+
+
+def test_sigterm_lets_answers_end(start):
+    """A stream goes on to its end, a line of JSON tells of it, and then the server is gone."""
+    process = start("--port", "0", "--log-json", "--drain", str(DEADLINE_S))
+    port = int(re.search(r":(\d+):", process.stderr.readline()).group(1))
+    asked = {"prompt": "a", "max_tokens": 400, "stream": True, "logit_bias": {"2": -100}}
+    client = http.client.HTTPConnection("127.0.0.1", port, timeout=DEADLINE_S)
+    head = {"Content-Type": "application/json"}
+    client.request("POST", "/v1/completions", json.dumps(asked), head)
+    response = client.getresponse()
+    process.send_signal(signal.SIGTERM)
+    *_, last, done = [line for line in response.read().decode().split("\n\n") if line]
+    assert (json.loads(last[6:])["choices"][0]["finish_reason"], done) == ("length", "data: [DONE]")
+    client.close()
+    stdout, stderr = process.communicate(timeout=DEADLINE_S)
+    assert (json.loads(stdout)["completion_tokens"], "Traceback" in stderr) == (400, False)
 
 
 def test_port_that_is_taken_is_one_sentence(start):

@@ -96,3 +96,19 @@ def test_the_notebook_runs(tiny_ascii, monkeypatch, tmp_path):
     assert "SpeculativeLlama" in shown[0]
     assert "tokens/s" in shown[1]
     assert shown[5] is True  # the text without drafts is the same
+
+
+@pytest.mark.parametrize(
+    ("name", "pattern"),
+    [("pyspec.service", r"ExecStart=\S+/pyspec serve (.*)"), ("Dockerfile", r'"pyspec", "serve", (.*)\]')],
+)  # fmt: skip
+def test_what_starts_a_server_names_its_options(name, pattern):
+    """Each word that begins with dashes is one of `pyspec serve`, and the time to end is longer than --drain."""
+    from pyspec.cli.serve import serve
+
+    text = (HERE / name).read_text()
+    words = [word.strip('",') for word in re.search(pattern, text).group(1).split()]
+    known = {option for parameter in serve.params for option in parameter.opts}
+    assert {word for word in words if word.startswith("--")} <= known
+    limit = re.search(r"(?:TimeoutStopSec=|--stop-timeout )(\d+)", text).group(1)
+    assert int(limit) > int(words[words.index("--drain") + 1])

@@ -64,7 +64,15 @@ def serve(tiny_ascii):
     running = []
 
     def serve_(
-        path=None, *, key=None, queue=64, max_body=1 << 16, hosts=None, send_buffer=0, **options
+        path=None,
+        *,
+        key=None,
+        queue=64,
+        max_body=1 << 16,
+        hosts=None,
+        send_buffer=0,
+        log=None,
+        **options,
     ):
         settings = Settings(Sampling(temperature=0.0, seed=1), max_tokens=24)
         defaults = {"draft": "lookup", "companion": "none", "n_ctx": 1024, "parallel": 4}
@@ -80,6 +88,7 @@ def serve(tiny_ascii):
             max_body=max_body,
             hosts=hosts,
             about={"draft": "lookup"},
+            log=log,
         )
         running.append(Running(batch, serving, send_buffer))
         return running[-1]

@@ -1,0 +1,42 @@
+"""A server's end: on SIGTERM it takes nothing more, and what it has begun may end."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from typing import TYPE_CHECKING
+
+import uvicorn
+
+if TYPE_CHECKING:
+    import socket
+    from types import FrameType
+
+    from pyspec.serve.service import Service
+
+
+class DrainingServer(uvicorn.Server):
+    """uvicorn's server. SIGTERM lets answers go on for so many seconds; a second one, or SIGINT, ends it now."""
+
+    def __init__(self, config: uvicorn.Config, service: Service, seconds: float) -> None:
+        super().__init__(config)
+        self._service, self._seconds = service, seconds
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._drain: asyncio.Task[None] | None = None
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Begin to listen."""
+        self._loop = asyncio.get_running_loop()
+        await super().startup(sockets)
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """A signal has come."""
+        if sig != signal.SIGTERM or self._loop is None or self._service.draining:
+            super().handle_exit(sig, frame)
+            return
+        self._service.draining = True
+        self._loop.call_soon_threadsafe(self._begin, sig, frame)
+
+    def _begin(self, sig: int, frame: FrameType | None) -> None:
+        self._drain = asyncio.ensure_future(self._service.drain(self._seconds))
+        self._drain.add_done_callback(lambda _: uvicorn.Server.handle_exit(self, sig, frame))

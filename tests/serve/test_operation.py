@@ -1,0 +1,154 @@
+"""What those who run a server see: its end, its health, its log, its spans."""
+
+from __future__ import annotations
+
+import asyncio
+import http.client
+import json
+from contextlib import contextmanager
+
+import pytest
+from asking import body, post
+from waiting import DEADLINE_S, wait
+
+
+def health(server, path="/health"):
+    """The status and the body of a health check."""
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=DEADLINE_S)
+    connection.request("GET", path)
+    response = connection.getresponse()
+    found = response.status, json.loads(response.read())["status"]
+    connection.close()
+    return found
+
+
+def drain(server, seconds):
+    """Begin the server's end; the future of it."""
+    service = server.app.state.service
+    return asyncio.run_coroutine_threadsafe(service.drain(seconds), service._loop)
+
+
+def streamed(server, **options):
+    """A connection on which an answer is being streamed."""
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=DEADLINE_S)
+    head = {"Content-Type": "application/json"}
+    connection.request("POST", "/v1/chat/completions", body(stream=True, **options), head)
+    return connection, connection.getresponse()
+
+
+def reasons(response):
+    """Why a stream's answer ended, and its last line."""
+    lines = [line[6:] for line in response.read().decode().split("\n\n") if line]
+    chunks = [json.loads(line) for line in lines[:-1]]
+    return [c["choices"][0]["finish_reason"] for c in chunks][-1], lines[-1]
+
+
+NEVER_ENDS = {"logit_bias": {"2": -100}}
+
+
+def test_what_runs_may_end(serve):
+    """It is finished, while what comes is refused and readiness says so; liveness does not."""
+    server = serve(n_ctx=4096, draft="none")
+    assert health(server, "/health/ready") == (200, "ok")
+    connection, response = streamed(server, max_tokens=300, **NEVER_ENDS)
+    ended = drain(server, DEADLINE_S)
+    wait(lambda: server.app.state.service.draining)
+    head = http.client.HTTPConnection("127.0.0.1", server.port, timeout=DEADLINE_S)
+    head.request("POST", "/v1/chat/completions", body(), {"Content-Type": "application/json"})
+    refused = head.getresponse()
+    assert (refused.status, refused.getheader("retry-after")) == (503, "1")
+    assert json.loads(refused.read())["error"]["code"] == "shutting_down"
+    head.close()
+    assert (
+        post(server, b'{"messages": []}', "/v1/messages")[1]["error"]["type"] == "overloaded_error"
+    )
+    assert health(server, "/health/ready") == health(server) == (503, "draining")
+    assert health(server, "/health/live") == (200, "ok")
+    assert reasons(response) == ("length", "[DONE]")
+    ended.result(DEADLINE_S)
+    assert server.batch.load == (0, 0)
+    connection.close()
+
+
+def test_what_takes_longer_is_cut_and_says_so(serve):
+    """The stream ends as one that came to its limit, not with the connection."""
+    server = serve(n_ctx=4096, draft="none")
+    connection, response = streamed(server, max_tokens=4000, **NEVER_ENDS)
+    drain(server, 0.0).result(DEADLINE_S)
+    assert reasons(response) == ("length", "[DONE]")
+    connection.close()
+
+
+@pytest.fixture
+def lines():
+    """What a server logs."""
+    return []
+
+
+def test_a_line_of_each_request(serve, lines):
+    """Its status, tokens and times, and nothing that was said; nothing of health checks."""
+    server = serve(log=lines.append)
+    post(server, body("a secret", max_tokens=5))
+    post(server, b"{}", "/v1/messages")
+    health(server)
+    connection, response = streamed(server, max_tokens=6)
+    response.read()
+    connection.close()
+    wait(lambda: len(lines) == 3)
+    first, second, third = map(json.loads, lines)
+    assert (first["status"], first["completion_tokens"], first["finish_reasons"]) == (
+        200,
+        5,
+        ["length"],
+    )
+    assert first["ms"] >= first["first_token_ms"] > 0
+    assert (second["status"], "id" in second) == (400, False)
+    assert (third["stream"], third["completion_tokens"]) == (True, 6)
+    assert "secret" not in "".join(lines)
+
+
+class Tracing:
+    """OpenTelemetry's two modules, as far as they are used, and the spans that were made."""
+
+    class SpanKind:
+        """Kinds."""
+
+        SERVER = "server"
+
+    def __init__(self):
+        self.spans = []
+
+    def get_tracer(self, name):
+        """A tracer."""
+        return self
+
+    def extract(self, headers):
+        """The caller's context."""
+        return headers.get("traceparent")
+
+    @contextmanager
+    def start_as_current_span(self, name, context, kind):
+        """A span; what is set on it."""
+        made = {"name": name, "parent": context, "kind": kind}
+        self.set_attribute = made.__setitem__
+        yield self
+        self.spans.append(made)
+
+
+def test_a_span_of_each_request(serve, monkeypatch):
+    """A child of the caller's, with the names that OpenTelemetry has for models."""
+    otel = pytest.importorskip("opentelemetry")
+    made = Tracing()
+    monkeypatch.setattr(otel, "trace", made, raising=False)
+    monkeypatch.setattr(otel, "propagate", made, raising=False)
+    server = serve()
+    post(server, body("a secret", max_tokens=5), traceparent="00-1-2-01")
+    wait(lambda: made.spans)
+    (span,) = made.spans
+    assert (span["name"], span["parent"], span["kind"]) == (
+        "POST /v1/chat/completions",
+        "00-1-2-01",
+        "server",
+    )
+    assert (span["gen_ai.operation.name"], span["gen_ai.usage.output_tokens"]) == ("chat", 5)
+    assert (span["http.response.status_code"], "secret" in str(span)) == (200, False)
