@@ -23,6 +23,7 @@ from statistics import fmean, stdev
 from typing import Any, TypeVar
 
 import msgspec
+from agent import AgentResults
 from batch import BatchResults
 from common import Comparison, write_page
 from serve import ServeResults
@@ -102,7 +103,7 @@ def redraw(folder: Path) -> None:
         report.save(results, folder / name)
     for name, found in rules(folder).items():
         quality.save_quality(quality.judged_again(found), folder / name)
-    for name, kind in (("batch", BatchResults), ("serve", ServeResults)):
+    for name, kind in (("batch", BatchResults), ("serve", ServeResults), ("agent", AgentResults)):
         if (folder / name).is_dir():
             write_page(folder / name, kind)
 

@@ -10,7 +10,7 @@ import pytest
 BENCH = Path(__file__).parents[2] / "bench"
 TESTED = {
     "batch", "pages", "stretch", "grid", "replay", "serve", "signals", "parity", "structured", "overhead",
-    "accepted", "everyday", "firsts", "hostile", "noise", "trial", "startup", "common",  # with all the others
+    "accepted", "everyday", "firsts", "hostile", "noise", "trial", "startup", "agent", "common",  # with all the others
 }  # fmt: skip
 
 
@@ -143,6 +143,30 @@ def test_the_server_is_loaded(script, tiny_ascii: Path, tmp_path: Path, capsys) 
     page = (out.parent / "README.md").read_text()
     assert "| pyspec | " in page
     assert str(tmp_path) not in page
+
+
+def test_an_agent_is_answered_with_and_without_memory(
+    script, tiny_ascii: Path, tmp_path, capsys
+) -> None:
+    """A row a contender: tokens of the turns behind the first one, and the page."""
+    numbers = [
+        "--turns",
+        "2",
+        "--tokens",
+        "8",
+        "--ctx",
+        "4096",
+        "--threads",
+        "1",
+        "--draft",
+        "lookup",
+    ]
+    out = tmp_path / "results" / "tiny.json"
+    script("agent").main([str(tiny_ascii), *numbers, f"--out={out}"])
+    rows = [line.split(" | ") for line in capsys.readouterr().out.splitlines()[2:]]
+    assert [row[0] for row in rows] == ["| plain", "| text", "| memory"]
+    assert all(float(row[3]) > 0.0 for row in rows)
+    assert "| memory | " in (out.parent / "README.md").read_text()
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="handlers are seen in /proc")
