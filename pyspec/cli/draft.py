@@ -15,7 +15,7 @@ from pyspec.cli.streams import print_listing, run_progress
 from pyspec.display import safe
 from pyspec.errors import OptionError, PyspecError
 from pyspec.progress import busy, store_progress
-from pyspec.store.drafts import Candidate, candidates, drafts_here, fitting
+from pyspec.store.drafts import Candidate, candidates, drafts_here, fitting, without_drafts
 from pyspec.store.locate import resolve
 
 PAYS = 1.05
@@ -69,7 +69,7 @@ def draft(model: str | None, named: str | None, as_json: bool, trial: TrialOptio
     if as_json:
         tell(json.dumps(rows, indent=1))
         return
-    _list(rows)
+    _list(target, rows)
     for row in rows:
         if "verdict" in row:
             tell(f"{safe(row['name'])} {row['verdict']}")
@@ -77,14 +77,18 @@ def draft(model: str | None, named: str | None, as_json: bool, trial: TrialOptio
     tell(f"use: {_command(model, rows, auto)}")
 
 
-def _list(rows: list[dict[str, Any]]) -> None:
+def _list(target: Path, rows: list[dict[str, Any]]) -> None:
     if not rows:
-        tell("no draft here or known has this model's vocabulary; lookup works without one")
+        tell(
+            without_drafts(target)
+            or "no draft here or known has this model's vocabulary; lookup works without one"
+        )
         return
     cells = (
         (
-            row["name"], f"{row['size'] / 1e9:.2f}", f"{row['memory'] / 1e9:.2f}" if row["memory"] else "-",
-            f"{100 * row['share']:.0f} %", row["where"], row["licence"] or "-", row["note"] or "-",
+            row["name"], f"{row['size'] / 1e9:.2f}" if row["size"] else "-",
+            f"{row['memory'] / 1e9:.2f}" if row["memory"] else "-",
+            f"{100 * row['share']:.0f} %" if row["size"] else "-", row["where"], row["licence"] or "-", row["note"] or "-",
         )
         for row in rows
     )  # fmt: skip

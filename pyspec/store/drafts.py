@@ -58,7 +58,7 @@ def candidates(target: Path) -> list[Candidate]:
     facts = facts_of(target)
     if facts is None:
         return []
-    found = [*beside(target, facts), *_fitting(target, facts, facts.size - 1)]
+    found = [*beside(target, facts), *_known_here(facts), *_fitting(target, facts, facts.size - 1)]
     here = [_candidate(each, other, facts) for each, other in _once(found)]
     return here + known_drafts(facts, load_manifest())
 
@@ -82,8 +82,19 @@ def drafts_here(target: Path) -> Iterator[Found]:
     largest = int(LARGEST * facts.size)
     end = monotonic() + PATIENCE_S
     near = [(found, other) for found, other in beside(target, facts) if other.size <= largest]
-    for found, _ in _once([*near, *_fitting(target, facts, largest, end)][:MOST_TRIED]):
+    for found, _ in _once(
+        [*near, *_known_here(facts), *_fitting(target, facts, largest, end)][:MOST_TRIED]
+    ):
         yield found
+
+
+def _known_here(facts: Facts) -> list[tuple[Found, Facts]]:
+    """Heads that were made for this target and are on this machine; their vocabulary does not tell."""
+    manifest = load_manifest()
+    wanted = {known.name.removeprefix("hf:") for known in known_drafts(facts, manifest)}
+    here = [f for f, _, _ in found_here(manifest) if not wanted.isdisjoint((f.name, *f.aliases))]
+    known = [(found, other) for found in here if (other := facts_of(found.path)) is not None]
+    return [(found, other) for found, other in known if other.kind in STATE_KINDS]
 
 
 def _once(found: list[tuple[Found, Facts]]) -> list[tuple[Found, Facts]]:
@@ -199,9 +210,26 @@ def known_drafts(facts: Facts, manifest: Manifest) -> list[Candidate]:
         for family in manifest.family
         if is_of(facts, family)
         for draft in family.drafts
-        if draft.size < facts.size
+        if draft.size < facts.size and f"-{draft.of}" in _plain(facts.name)
     ]  # fmt: skip
-    return sorted(found, key=lambda c: c.size)
+    return sorted(found, key=lambda c: c.size or facts.size)
+
+
+def _plain(name: str) -> str:
+    """A name of small letters, digits and dashes, one of them in front."""
+    return "-" + re.sub(r"[^a-z0-9.]+", "-", name.lower())
+
+
+def without_drafts(target: Path) -> str:
+    """A sentence for a model of a family that no draft is known for as GGUF; empty for others."""
+    facts = facts_of(target)
+    families = [f for f in load_manifest().family if facts is not None and is_of(facts, f)]
+    if not families or any(family.drafts for family in families):
+        return ""
+    note = f" ({families[0].note})" if families[0].note else ""
+    return (
+        f"no draft is known as GGUF for {families[0].name}{note}; drafts come from the text itself"
+    )
 
 
 _TOLD = "told of a draft to fetch"
@@ -216,14 +244,16 @@ def suggestion(target: Path) -> str:
         return ""
     remember(_TOLD, at, fit[0].name)
     return (
-        f"lookup alone drafts for this model; `pyspec models pull {fit[0].name}` fetches a draft "
-        f"({fit[0].size / 1e9:.2f} GB), which is then used by itself"
+        f"lookup alone drafts for this model; `pyspec models pull {fit[0].name}` fetches a draft"
+        f"{f' ({fit[0].size / 1e9:.2f} GB)' if fit[0].size else ''}, which is then used by itself"
     )
 
 
 def is_of(facts: Facts, family: Family) -> bool:
     """Whether a model is of a family, by architecture, size of vocabulary, and the texts that tell families apart."""
-    if facts.architecture not in family.architectures or facts.n_vocab not in family.n_vocab:
+    if facts.architecture not in family.architectures or (
+        family.n_vocab and facts.n_vocab not in family.n_vocab
+    ):
         return False
     words = facts.vocabulary
     if words is None:

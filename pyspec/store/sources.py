@@ -91,9 +91,10 @@ class Entry(_Strict, frozen=True):
 
 
 class FamilyDraft(_Strict, frozen=True):
-    """A small model of a family: OWNER/REPO:TYPE or OWNER/REPO/FILE on the hub, its bytes, and what to know about it.
+    """A small model of a family: OWNER/REPO:TYPE or hf:OWNER/REPO/FILE on the hub, its bytes, and what to know about it.
 
-    memory: bytes with 4096 tokens of context. licence: of the weights.
+    size: 0 where no source says it. memory: bytes with 4096 tokens of context. licence: of the weights. of: what the target's
+    name holds, for a draft that was made for one size. source: the page or thread that names the file, or says what it brings.
     """
 
     model: str
@@ -101,21 +102,24 @@ class FamilyDraft(_Strict, frozen=True):
     licence: str
     memory: int = 0
     note: str = ""
+    of: str = ""
+    source: str = ""
 
 
 class Family(_Strict, frozen=True):
     """Models that draft for each other: recognised by architecture, size of vocabulary, and what tells their tokens apart.
 
-    marks: texts of control or user-defined tokens by id, "" for an id that is none. vocabulary: hashes as `VocabularyHash` has
-    them; one must be the model's.
+    n_vocab: none for any. marks: texts of control or user-defined tokens by id, "" for an id that is none. vocabulary: hashes as
+    `VocabularyHash` has them; one must be the model's. drafts: none where none is known as GGUF. note: what drafts then.
     """
 
     name: str
     architectures: tuple[str, ...]
-    n_vocab: tuple[int, ...]
-    drafts: tuple[FamilyDraft, ...]
+    n_vocab: tuple[int, ...] = ()
+    drafts: tuple[FamilyDraft, ...] = ()
     marks: dict[str, str] = {}
     vocabulary: tuple[str, ...] = ()
+    note: str = ""
 
 
 class Manifest(_Strict, frozen=True):

@@ -4,13 +4,22 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import pytest
 import tiny
+import tiny_eagle
 
-from pyspec.store.drafts import candidates, drafts_here, is_of, known_drafts, same_tokens
+from pyspec.store.drafts import (
+    candidates,
+    drafts_here,
+    is_of,
+    known_drafts,
+    same_tokens,
+    without_drafts,
+)
 from pyspec.store.header import Facts, facts_of
 from pyspec.store.locate import add
-from pyspec.store.sources import load_manifest
+from pyspec.store.sources import Family, FamilyDraft, load_manifest
 from pyspec.store.vocabulary import VocabularyHash
 
 
@@ -79,10 +88,18 @@ THINKING = {151665: "<tool_response>", 151667: "<think>", 151668: "</think>"}
 LLAMA = {128000: "<|begin_of_text|>", 128001: "<|end_of_text|>"}
 
 
-def large(architecture: str, n_vocab: int, marks: dict[int, str], before: str = "") -> Facts:
+DEEPSEEK = {
+    0: "<\uff5cbegin\u2581of\u2581sentence\uff5c>",
+    1: "<\uff5cend\u2581of\u2581sentence\uff5c>",
+}
+
+
+def large(
+    architecture: str, n_vocab: int, marks: dict[int, str], before: str = "", name: str = ""
+) -> Facts:
     """A 7B model's header."""
     words = VocabularyHash("BPE", n_vocab, -1, -1, 0, before, "", "", tuple(marks.items()))
-    return Facts(architecture, "Q4_K_M", "", n_vocab, words, 4_700_000_000)
+    return Facts(architecture, "Q4_K_M", name, n_vocab, words, 4_700_000_000)
 
 
 @pytest.mark.parametrize(
@@ -94,6 +111,7 @@ def large(architecture: str, n_vocab: int, marks: dict[int, str], before: str = 
         (large("llama", 128256, LLAMA | {128010: "<|python_tag|>"}), "Llama-3.2-1B"),
         (large("gemma3", 262208, {}, GEMMA), "gemma-3-270m"),
         (large("llama", 131072, {3: "[INST]", 17: "[SYSTEM_PROMPT]"}), "Mistral-Small"),
+        (large("deepseek2", 129280, DEEPSEEK), "DeepSeek-R1-DRAFT"),
     ],
 )
 def test_families_are_known(facts: Facts, wanted: str) -> None:
@@ -113,11 +131,68 @@ def test_families_are_known(facts: Facts, wanted: str) -> None:
         pytest.param(large("qwen2", 152064, QWEN | THINKING), id="QwQ"),
         pytest.param(large("llama", 131072, {3: "[INST]", 17: "<SPECIAL_17>"}), id="Mistral Nemo"),
         pytest.param(large("gemma3", 262208, {}, "another"), id="other words of that size"),
+        pytest.param(large("deepseek2", 102400, DEEPSEEK), id="DeepSeek V2"),
+        pytest.param(large("gpt-oss", 201088, {}), id="a head is made for one size, which no name tells"),
+        pytest.param(large("gemma4", 262144, {}, name="Gemma 4 7B"), id="a size without a head"),
     ],
 )  # fmt: skip
 def test_another_family_has_none_of_theirs(facts: Facts) -> None:
     """Architecture and size are not enough: llama.cpp's test would refuse the pair once it is here."""
     assert known_drafts(facts, load_manifest()) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "wanted"),
+    [
+        ("gpt-oss-20b", ["eagle3-gpt-oss-20b"]),
+        ("Gemma 4 26B A4B It", ["mtp-gemma-4-26B-A4B", "dflash-gemma-4-26B-A4B"]),
+        ("gemma-4-E4B-it", ["mtp-gemma-4-E4B"]),
+    ],
+)
+def test_heads_are_for_one_size(name: str, wanted: list[str]) -> None:
+    """As the model's name says it."""
+    architecture = "gpt-oss" if name.startswith("gpt") else "gemma4"
+    found = known_drafts(large(architecture, 262144, {}, name=name), load_manifest())
+    assert len(found) == len(wanted)
+    assert all(any(text in c.name for c in found) for text in wanted)
+
+
+def test_a_fetched_head_is_taken(home: Path) -> None:
+    """Wherever it lies: it was made for this model, whatever its vocabulary says."""
+    target = made(home / "target.gguf", n_layer=40)
+    facts = facts_of(target)
+    assert facts is not None
+    assert facts.vocabulary is not None
+    tiny_eagle.write(home / "elsewhere.gguf")
+    add(home / "elsewhere.gguf")
+    draft = FamilyDraft("elsewhere", 0, "MIT")
+    family = Family("Tiny", ("llama",), (), (draft,), {}, (facts.vocabulary.upto,))
+    manifest = msgspec.structs.replace(load_manifest(), family=(family,))
+    assert names_of(target) == []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("pyspec.store.drafts.load_manifest", lambda: manifest)
+        assert names_of(target) == ["elsewhere"]
+
+
+FAMILIES = "gpt-oss Gemma_4 Gemma_3n Qwen3-Next GLM-4 Phi-4 Llama_4 Granite_4 SmolLM3 OLMo Mistral_v0.3 DeepSeek_V3 Kimi"
+
+
+@pytest.mark.parametrize("name", [text.replace("_", " ") for text in FAMILIES.split()])
+def test_every_family_is_listed(name: str) -> None:
+    """With the page or thread that names its drafts, or with none."""
+    families = [f for f in load_manifest().family if f.name.startswith(name)]
+    assert families
+    assert all(draft.source for family in families for draft in family.drafts)
+
+
+def test_a_family_without_drafts_says_so(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rather than nothing."""
+    target = made(home / "target.gguf", n_layer=8)
+    family = Family("Tiny", ("llama",), (), (), note="it is small")
+    manifest = msgspec.structs.replace(load_manifest(), family=(family,))
+    monkeypatch.setattr("pyspec.store.drafts.load_manifest", lambda: manifest)
+    wanted = "no draft is known as GGUF for Tiny (it is small); drafts come from the text itself"
+    assert without_drafts(target) == wanted
 
 
 def test_what_is_known_runs_as_it_is() -> None:
