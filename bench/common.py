@@ -19,6 +19,26 @@ from pyspec.measure.report import code_of
 
 T = TypeVar("T")
 
+T_95 = (
+    12.71,
+    4.30,
+    3.18,
+    2.78,
+    2.57,
+    2.45,
+    2.36,
+    2.31,
+    2.26,
+    2.23,
+    2.20,
+    2.18,
+    2.16,
+    2.14,
+    2.13,
+    2.12,
+)
+"""Student's t at 97.5 %, by degrees of freedom from 1."""
+
 
 def arguments(
     doc: str | None, words: Sequence[str] | None, *given: str, **options: Any

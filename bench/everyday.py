@@ -2,8 +2,10 @@
 
 A line of PROMPTS (bench/everyday.txt if not given) is a prompt. Each pair of processes is run with drafts and without, one after
 the other, and which comes first takes turns; a seed and a prompt have one text, so both do the same work where no near-tie parts
-them. Rates are tokens a second after the prompt, as `--json` reports them; a prompt's figure is the median of its pairs' ratios.
+them. `times plain` is of tokens a second after the prompt, as `--json` reports them, `whole` of the whole answer, prompt
+included; a prompt's figures are medians of its pairs' ratios, the mean's interval is over prompts (95 %, Student's t).
 `--half 1` or `2` takes every other prompt alone: what is tuned on one is reported on the other. Words behind `--` go to both.
+With `--out FOLDER` the page and its figures are written there.
 """
 
 from __future__ import annotations
@@ -12,26 +14,82 @@ import json
 import subprocess
 import sys
 from collections.abc import Sequence
+from datetime import datetime, timezone
+from math import sqrt
 from pathlib import Path
-from statistics import mean, median
-from typing import Any, NamedTuple
+from statistics import fmean, median, stdev
+from typing import Any
 
-from common import arguments
+import msgspec
+from common import T_95, arguments
 
-from pyspec.measure.report import table
+from pyspec.measure.records import commit, machine, published
+from pyspec.measure.report import code_of, table
 
 PROMPTS = Path(__file__).with_suffix(".txt")
-OPTIONS = {"temp": "0,0.8", "repeat": 5, "tokens": 128, "seed": 1, "half": 0}
-HEAD = ("temperature", "prompt", "times plain", "tokens a round", "tok/s plain", "texts equal")
+OPTIONS = {"temp": "0,0.8", "repeat": 5, "tokens": 128, "seed": 1, "half": 0, "out": None}
+HEAD = (
+    "temperature",
+    "prompt",
+    "times plain",
+    "whole",
+    "tokens a round",
+    "tok/s plain",
+    "texts equal",
+)
+SLOW = 0.97
+"""Times plain below which a prompt counts as slower."""
 
 
-class Pair(NamedTuple):
-    """One answer with drafts and one without: rates, tokens a round, and whether the texts are one."""
+class Pair(msgspec.Struct):
+    """An answer with drafts and one without: rates after the prompt and of the whole; whether the texts are one."""
 
     drafted: float
     plain: float
+    whole_drafted: float
+    whole_plain: float
     tokens_a_round: float
     equal: bool
+
+
+class Everyday(msgspec.Struct):
+    """All pairs: by temperature, by prompt."""
+
+    command: str
+    day: str
+    machine: str
+    commit: str
+    tokens: int
+    pairs: dict[str, dict[str, list[Pair]]]
+
+    def ratios(self, temperature: str) -> list[float]:
+        """Times plain of each prompt."""
+        return [
+            median(p.drafted / p.plain for p in pairs) for pairs in self.pairs[temperature].values()
+        ]
+
+    def figures(self, temperature: str) -> dict[str, str]:
+        """What a text may quote of a temperature."""
+        ratios = self.ratios(temperature)
+        middle = fmean(ratios)
+        half = (
+            T_95[min(len(ratios) - 1, len(T_95)) - 1] * stdev(ratios) / sqrt(len(ratios))
+            if len(ratios) > 1
+            else 0.0
+        )
+        whole = fmean(
+            median(p.whole_drafted / p.whole_plain for p in each)
+            for each in self.pairs[temperature].values()
+        )
+        return {
+            "mean": f"{middle:.2f}",
+            "interval": f"{middle - half:.2f} to {middle + half:.2f}",
+            "worst": f"{min(ratios):.2f}",
+            "best": f"{max(ratios):.2f}",
+            "slower": str(sum(ratio < SLOW for ratio in ratios)),
+            "prompts": str(len(ratios)),
+            "whole": f"{whole:.2f}",
+        }
 
 
 def answer(prompt: str, words: Sequence[str]) -> dict[str, Any]:
@@ -51,44 +109,87 @@ def run_pair(prompt: str, words: Sequence[str], *, plain_first: bool) -> Pair:
         else [answer(prompt, side) for side in sides[::-1]][::-1]
     )
     rates = [report["timings"]["tokens_per_second"] for report in (drafted, plain)]
+    wholes = [_whole(report["timings"]) for report in (drafted, plain)]
     length = drafted["speculation"]["mean_length"]
-    return Pair(*rates, length, drafted["text"] == plain["text"])
+    return Pair(*rates, *wholes, length, drafted["text"] == plain["text"])
 
 
-def row(temperature: str, name: str, pairs: Sequence[Pair]) -> tuple[float, list[str]]:
-    """A prompt's figure, and its line of the table."""
-    ratio = median(pair.drafted / pair.plain for pair in pairs)
-    length = median(pair.tokens_a_round for pair in pairs)
-    equal = sum(pair.equal for pair in pairs)
-    cells = [f"{ratio:.3f}", f"{length:.2f}", f"{median(pair.plain for pair in pairs):.1f}"]
-    return ratio, [temperature, name, *cells, f"{equal} of {len(pairs)}"]
+def _whole(timings: dict[str, float]) -> float:
+    """Tokens a second of the whole answer."""
+    total, prompt = timings["total_ms"], timings["prefill_ms"]
+    return timings["tokens_per_second"] * (total - prompt) / total
 
 
-def main(words: Sequence[str] | None = None) -> None:
-    """Print the table; the last line of each temperature has the mean and the lowest of its prompts."""
-    given = list(sys.argv[1:] if words is None else words)
-    at = given.index("--") if "--" in given else len(given)
-    options = arguments(__doc__, given[:at], "prompts?", **OPTIONS)
+def row(temperature: str, name: str, pairs: Sequence[Pair]) -> list[str]:
+    """A prompt's line of the table."""
+    figures = (
+        f"{median(pair.drafted / pair.plain for pair in pairs):.3f}",
+        f"{median(pair.whole_drafted / pair.whole_plain for pair in pairs):.3f}",
+        f"{median(pair.tokens_a_round for pair in pairs):.2f}",
+        f"{median(pair.plain for pair in pairs):.1f}",
+    )
+    return [temperature, name, *figures, f"{sum(pair.equal for pair in pairs)} of {len(pairs)}"]
+
+
+def shown(found: Everyday) -> str:
+    """The table; the last line of each temperature has the mean and the lowest of its prompts."""
+    rows = []
+    for temperature, prompts in found.pairs.items():
+        rows += [row(temperature, name, pairs) for name, pairs in prompts.items()]
+        f = found.figures(temperature)
+        said = f"{f['mean']} ({f['interval']}), lowest {f['worst']}, {f['slower']} under {SLOW}"
+        rows.append([temperature, "mean", said, f["whole"], "", "", ""])
+    return table(HEAD, rows)
+
+
+def page(found: Everyday) -> str:
+    """The page of a run."""
+    how = __doc__.partition("\n\n")[2].strip() if __doc__ else ""
+    return (
+        "# Everyday prompts, one process each\n\n"
+        f"Made by `{found.command}`{code_of(found.commit)} on {found.day}: {found.machine}; "
+        f"{found.tokens} tokens an answer at most.\n\n"
+        f"{how}\n\n{shown(found)}\n"
+    )
+
+
+def save(found: Everyday, folder: Path) -> None:
+    """Write the figures and the page."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "everyday.json").write_bytes(msgspec.json.encode(found) + b"\n")
+    (folder / "README.md").write_text(page(found), encoding="utf-8")
+
+
+def measure(options: Any, more: Sequence[str], found: Everyday) -> None:
+    """Run every pair that is asked for; stderr tells each prompt's line at once."""
     lines = Path(options.prompts or PROMPTS).read_text(encoding="utf-8").splitlines()
     numbered = [(f"{n}", line) for n, line in enumerate(lines, 1) if line.strip()]
     chosen = numbered[options.half - 1 :: 2] if options.half else numbered
-    rows: list[list[str]] = []
     for temperature in options.temp.split(","):
-        ratios = []
+        prompts = found.pairs.setdefault(temperature, {})
         for name, prompt in chosen:
-            pairs = []
+            pairs = prompts.setdefault(name, [])
             for i in range(options.repeat):
                 asked = ["--temp", temperature, "--seed", str(options.seed + i)]
-                asked += ["-n", str(options.tokens), *given[at + 1 :]]
+                asked += ["-n", str(options.tokens), *more]
                 pairs.append(run_pair(prompt, asked, plain_first=i % 2 == 0))
-            ratio, cells = row(temperature, name, pairs)
-            ratios.append(ratio)
-            rows.append(cells)
-            print(*cells, file=sys.stderr, flush=True)
-        under = sum(ratio < 0.97 for ratio in ratios)
-        said = f"{mean(ratios):.3f}, lowest {min(ratios):.3f}, {under} under 0.97"
-        rows.append([temperature, "mean", said, "", "", ""])
-    print(table(HEAD, rows))
+            print(*row(temperature, name, pairs), file=sys.stderr, flush=True)
+
+
+def main(words: Sequence[str] | None = None) -> None:
+    """Print the table, and with --out keep it."""
+    given = list(sys.argv[1:] if words is None else words)
+    at = given.index("--") if "--" in given else len(given)
+    options = arguments(__doc__, given[:at], "prompts?", **OPTIONS)
+    command, day = (
+        published("python bench/everyday.py", given),
+        datetime.now(timezone.utc).date().isoformat(),
+    )
+    found = Everyday(command, day, machine(), commit(), options.tokens, {})
+    measure(options, given[at + 1 :], found)
+    print(shown(found))
+    if options.out:
+        save(found, options.out)
 
 
 if __name__ == "__main__":

@@ -25,7 +25,8 @@ from typing import Any, TypeVar
 import msgspec
 from agent import AgentResults
 from batch import BatchResults
-from common import Comparison, write_page
+from common import T_95, Comparison, write_page
+from everyday import Everyday, save
 from serve import ServeResults
 
 from pyspec.errors import InputError
@@ -39,7 +40,8 @@ RULES = (
     "quality-eagle3", "quality-eagle3-t08", "quality-good", "quality-good-t08", "quality-poor", "quality-gemma"
 )  # fmt: skip
 SHOWN = (
-    "default", "q8_0", "q4_k_m", "stretched-good-bf16", "stretched-good-q4_k_m", "stretched-poor-q4_k_m", "copying"
+    "default", "default-t08", "q8_0", "q4_k_m", "q4_k_m-t08", "stretched-good-bf16", "stretched-good-bf16-t08",
+    "stretched-good-q4_k_m", "stretched-poor-q4_k_m", "copying",
 )  # fmt: skip
 BATCH = "batch/bf16.json"
 HEAD = ["", "plain, tokens/s", "strict", "worst kind", "margin", "best other program", "commit"]
@@ -57,26 +59,6 @@ PAGES = ("README.md", "METHODS.md", "DEVICES.md", "ARCHITECTURE.md", "models/REA
 
 FEWEST = 3
 """Kinds of text that an interval needs."""
-
-T_95 = (
-    12.71,
-    4.30,
-    3.18,
-    2.78,
-    2.57,
-    2.45,
-    2.36,
-    2.31,
-    2.26,
-    2.23,
-    2.20,
-    2.18,
-    2.16,
-    2.14,
-    2.13,
-    2.12,
-)
-"""Student's t at 97.5 %, by degrees of freedom from 1."""
 
 _NUMBER = re.compile(r"<!--= ([^ ]+) -->.*?<!--/-->", re.DOTALL)
 
@@ -106,6 +88,8 @@ def redraw(folder: Path) -> None:
     for name, kind in (("batch", BatchResults), ("serve", ServeResults), ("agent", AgentResults)):
         if (folder / name).is_dir():
             write_page(folder / name, kind)
+    for name, pairs in read(folder, Everyday, "*/everyday.json").items():
+        save(pairs, folder / name)
 
 
 def readme_table(folder: Path) -> str:
@@ -222,6 +206,10 @@ def numbers(folder: Path) -> dict[str, str]:
                 f"{who}/gain": f"{100 * (figures.gain - 1):+.0f}",
                 f"{who}/answers": str(figures.answers),
             }
+    for name, pairs in read(folder, Everyday, "*/everyday.json").items():
+        for temperature in pairs.pairs:
+            more = pairs.figures(temperature).items()
+            out |= {f"{name}/{temperature}/{key}": value for key, value in more}
     for path in sorted((Path(__file__).parents[1] / "models").glob("*.gguf")):
         out[f"files/{path.name}"] = f"{path.stat().st_size / 1e6:.1f}"
     for name, one in drafts(folder).items():

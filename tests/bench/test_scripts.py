@@ -209,15 +209,27 @@ def test_everyday_prompts_are_run_in_pairs(script, monkeypatch, tmp_path, capsys
     def answer(prompt, words):
         asked.append((prompt, tuple(words)))
         plain = "none" in words
-        rate = {"tokens_per_second": 10.0 if plain else 15.0}
-        return {"text": "x", "timings": rate, "speculation": {"mean_length": 1.0 if plain else 1.8}}
+        rate, total = (10.0, 1250.0) if plain else (15.0, 1000.0)
+        times = {"tokens_per_second": rate, "prefill_ms": 250.0, "total_ms": total}
+        return {
+            "text": "x",
+            "timings": times,
+            "speculation": {"mean_length": 1.0 if plain else 1.8},
+        }
 
     monkeypatch.setattr(everyday, "answer", answer)
     (tmp_path / "two.txt").write_text("one\ntwo\n")
-    everyday.main([str(tmp_path / "two.txt"), "--temp", "0.8", "--repeat", "2", "--", "-t", "1"])
+    folder = ["--out", str(tmp_path / "everyday")]
+    everyday.main(
+        [str(tmp_path / "two.txt"), "--temp", "0.8", "--repeat", "2", *folder, "--", "-t", "1"]
+    )
     rows = [row.strip("| ").split(" | ") for row in capsys.readouterr().out.splitlines()[2:]]
-    assert [row[:3] for row in rows[:2]] == [["0.8", "1", "1.500"], ["0.8", "2", "1.500"]]
-    assert rows[2][2] == "1.500, lowest 1.500, 0 under 0.97"
+    # 10 tokens in 1250 ms, the prompt's 250 included, against 11.25 in 1000
+    assert [row[:4] for row in rows[:2]] == [["0.8", n, "1.500", "1.406"] for n in ("1", "2")]
+    assert rows[2][2:4] == ["1.50 (1.50 to 1.50), lowest 1.50, 0 under 0.97", "1.41"]
+    quoted = script("pages").numbers(tmp_path)
+    assert (quoted["everyday/0.8/mean"], quoted["everyday/0.8/whole"]) == ("1.50", "1.41")
+    assert "1.50 (1.50 to 1.50)" in (tmp_path / "everyday" / "README.md").read_text()
     assert [("none" in words) for _, words in asked[:4]] == [True, False, False, True]
     assert all(words[-2:] == ("-t", "1") or "none" in words for _, words in asked)
 
