@@ -18,14 +18,15 @@ from pyspec.engine.session import Session
 from pyspec.errors import InputEncoding, InputError
 from pyspec.limits import check_ranges
 from pyspec.mirror import Closed, Mirror, closed_error
-from pyspec.noise import ANY_SEED, Draw, Noise, check_noise
+from pyspec.noise import ANY_SEED, Noise, check_noise
 from pyspec.notebook import SpeculationBlock
 from pyspec.offload import asked_layers
 from pyspec.options import AnswerOptions, Completion, Drafting, InForce, Speculation, result_block
-from pyspec.policy.lengths import Length, make_policy, parse_length
+from pyspec.policy.lengths import parse_length
+from pyspec.policy.policies import Policies
 from pyspec.policy.simple import LengthPolicy
 from pyspec.profiles import beginnings
-from pyspec.rules import Margin, Verification, check_rule
+from pyspec.rules import Verification, check_rule
 from pyspec.sampling import ProcessorHook, Sampling, build_chain, in_force
 from pyspec.store.devices import parse_devices
 from pyspec.store.heads import MTP
@@ -40,9 +41,6 @@ _FINISH_REASONS = {"length": "length", "context": "length", "cancelled": "cancel
 
 _DEFAULT_SAMPLING = Sampling()
 _GREEDY = Sampling(temperature=0.0)
-
-MOST_POLICIES = 32
-"""How many lengths and rules an object remembers what it learned of."""
 
 
 class Generation(Mirror):
@@ -82,7 +80,6 @@ class Generation(Mirror):
         self._seed_asked = self._seed != ANY_SEED
         self.piece = piece_reader(self._model.vocab)
         self.verification = verification
-        self._policies: dict[tuple[Length, Verification, Draw], LengthPolicy] = {}
         self.last_speculation = AnswerOptions.plain_block() if self._plain else {}
         self.last_timings: dict[str, float] = {}
         if not self._plain:
@@ -100,7 +97,9 @@ class Generation(Mirror):
         self._parts = parts
         assembly = Assembly(self, parts, placement)
         self._session = Session(assembly)
-        self.curve, self._learned = beginnings(self, assembly.sides)
+        self.curve, learned = beginnings(self, assembly.sides)
+        scored = assembly.has_companion
+        self._policies = Policies(self._length, self.curve, learned, companion=scored)
         for note in assembly.notes:
             self._note(note)
 
@@ -273,8 +272,8 @@ class Generation(Mirror):
         chain = build_chain(options.sampling, self, options.grammar, hook)
         with in_force(chain):
             session, rule = self.session, options.rule(self.verification)
-            draw = options.sampling.draw
-            policy = options.policy or self._policy(options.speculation, rule, draw)
+            asked = options.speculation.length, rule, options.sampling.draw
+            policy = options.policy or self._policies.of(*asked)
             run = options.run(tokens, chain, rule)
             run.rows = self._begin_rows(tokens, options.keep_rows, options.prompt_rows)
             policy.begin_answer()
@@ -307,26 +306,8 @@ class Generation(Mirror):
         sampling: of the answers it is for; less is accepted above temperature 0.
         """
         asked = speculation or Speculation()
-        return self._make_policy(
-            self._length_of(asked), asked.verification or self.verification, sampling.draw
-        )
-
-    def _make_policy(self, length: Length, rule: Verification, draw: Draw) -> LengthPolicy:
-        learned = self._learned.under(draw, relaxing=isinstance(rule, Margin))
-        # the cost curve is the machine's, so policies share it
-        return make_policy(length, self.curve, learned, companion=self.assembly.has_companion)
-
-    def _length_of(self, speculation: Speculation) -> Length:
-        return parse_length(speculation.length) if speculation.length else self._length
-
-    def _policy(self, speculation: Speculation, rule: Verification, draw: Draw) -> LengthPolicy:
-        """One policy for each length, rule and kind of sampling, so that what it learns is of those in force."""
-        key = (self._length_of(speculation), rule, draw)
-        if key not in self._policies:
-            if len(self._policies) == MOST_POLICIES:  # rules may differ from call to call
-                self._policies.pop(next(iter(self._policies)))
-            self._policies[key] = self._make_policy(*key)
-        return self._policies[key]
+        rule = asked.verification or self.verification
+        return self._policies.new(asked.length, rule, sampling.draw)
 
     def _settle(self, policy: LengthPolicy, rule: Verification, options: AnswerOptions) -> None:
         """After an answer, however it ended: what the KV holds, and what was done."""

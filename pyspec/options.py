@@ -14,6 +14,7 @@ from pyspec.engine.runs import Run
 from pyspec.engine.session import UNLIMITED, Report
 from pyspec.limits import check_ranges
 from pyspec.noise import Noise, check_noise
+from pyspec.policy.lengths import parse_length
 from pyspec.policy.simple import LengthPolicy
 from pyspec.rules import Strict, Verification, check_rule
 from pyspec.sampling import Sampling
@@ -42,6 +43,8 @@ class Speculation:
     def __post_init__(self) -> None:
         check_ranges(vars(self))
         check_noise(self.sampling)
+        if self.length is not None:
+            parse_length(self.length)
         if self.verification is not None:
             check_rule(self.verification)
 

@@ -30,13 +30,14 @@ PATHS = {"/v1/chat/completions": CHAT, "/v1/completions": COMPLETION}
 
 
 class SpeculationBody(msgspec.Struct):
-    """How one request speculates. tokens: whether each token's source and gap are told."""
+    """How one request speculates. length: as `--length` has it. tokens: whether each token's source and gap are told."""
 
     enabled: bool | None = None
     verify: Literal["strict", "margin"] | None = None
     theta: float | None = None
     gap: float | None = None
     budget: float | None = None
+    length: str | None = None
     draft_max: int | None = None
     tokens: bool = False
 

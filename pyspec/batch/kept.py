@@ -39,6 +39,13 @@ class KeptTexts:
         self._engine.set_tokens(seq, held)
         self.texts[seq] = held
 
+    def pad(self, text: Sequence[int]) -> list[int]:
+        """Make this the text of all free sequences, which hold none of it; returns their numbers."""
+        for seq in self.texts:
+            self.keep(seq, (), 0)
+            self._engine.set_tokens(seq, text)
+        return list(self.texts)
+
     def source(
         self, prompt: Sequence[int], active: Mapping[int, Sequence[int]]
     ) -> tuple[int | None, int]:

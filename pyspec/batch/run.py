@@ -32,9 +32,9 @@ from pyspec.errors import Cancelled, OptionError
 from pyspec.limits import check_ranges
 from pyspec.llama import file_of
 from pyspec.offload import asked_layers, placed
-from pyspec.policy.lengths import make_policy, parse_length
+from pyspec.policy.lengths import parse_length
+from pyspec.policy.policies import Policies
 from pyspec.prompt_cache import PromptFile
-from pyspec.rules import Margin
 from pyspec.store.devices import parse_devices
 from pyspec.tokens import Tally
 
@@ -123,8 +123,9 @@ class Batch:
         self._scheduler: Scheduler | None = None
         curve, learned = self._models.known()
         scored = self._models.parts.companion is not None
-        learned = learned.under(settings.sampling.draw, relaxing=isinstance(settings.rule, Margin))
-        self._policy = make_policy(chosen, curve, learned, companion=scored)
+        # one for all rules and temperatures, as their answers share rounds
+        rule, draw = settings.rule, settings.sampling.draw
+        self._policies = Policies(chosen, curve, learned, companion=scored, rule=rule, draw=draw)
         self.parallel = parallel or self._at_once(curve)
         if interactive:
             self._needs = [n_ctx] * self.parallel
@@ -304,7 +305,7 @@ class Batch:
                 log.warning("%s", note)
         self._scheduler = Scheduler(
             self._contexts,
-            self._policy,
+            self._policies,
             self._draft_max,
             self._window,
             self._total,

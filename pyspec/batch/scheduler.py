@@ -35,11 +35,12 @@ from pyspec.grammar.masks import wait_all
 from pyspec.tokens import Tally
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from pyspec.batch.contexts import Contexts
     from pyspec.batch.jobs import Job
     from pyspec.batch.records import Result
+    from pyspec.policy.policies import Policies
     from pyspec.policy.simple import LengthPolicy
 
 log = logging.getLogger("pyspec")
@@ -64,7 +65,7 @@ class Scheduler:
     def __init__(
         self,
         contexts: Contexts,
-        policy: LengthPolicy,
+        policies: Policies,
         draft_max: int,
         window: int,
         total: Tally,
@@ -72,8 +73,8 @@ class Scheduler:
         interactive: bool = False,
         exact: bool = False,
     ) -> None:
-        self._contexts, self._policy, self._draft_max = contexts, policy, draft_max
-        self._engine, self._loop = contexts.engine, contexts.loop
+        self._contexts, self._policies, self._draft_max = contexts, policies, draft_max
+        self._engine, self._loop, self._own = contexts.engine, contexts.loop, policies.of(None)
         self._scorer = PromptScorer(contexts.target, contexts.n_batch)
         self.waiting = JobQueue(window, contexts.n_slots, in_order=interactive)
         self.active: dict[int, ActiveJob] = {}
@@ -83,8 +84,6 @@ class Scheduler:
         self._layout, self._streams = contexts.layout, contexts.layout.each > 0
         self._slots = set(range(contexts.n_slots))
         self._reads_first = self.outgrown = False
-
-    # -- jobs in -----------------------------------------------------------------------------------
 
     def _start_all(self) -> list[Result]:
         ended = []
@@ -171,13 +170,11 @@ class Scheduler:
         return next((seq for seq, text in free.items() if not text), next(iter(free)))
 
     def _forget(self, seq: int) -> None:
-        """Tell the policy, and a drafter that remembers texts, that this one is another."""
-        self._policy.begin_sequence(seq)
+        """Tell policies, and a drafter that remembers texts, that this one is another."""
+        self._policies.begin_sequence(seq)
         drafter = self._contexts.drafter
         if drafter is not None:
             drafter.begin(seq, self.active[seq].job.owner)
-
-    # -- rounds ------------------------------------------------------------------------------------
 
     def round(self) -> list[Result]:
         """One decode, and the results of jobs that ended with it.
@@ -200,7 +197,7 @@ class Scheduler:
         answering += [answer for answer, n in reading if n > answer.run.missing]
         reading = [(answer, n) for answer, n in reading if n <= answer.run.missing]
         try:
-            ended += self._step(answering, reading)
+            ended += self._step(answering, reading)  # those before a failure stay
         except Cancelled:
             raise
         except EngineError as error:
@@ -270,7 +267,24 @@ class Scheduler:
 
     def _step(
         self, answers: Sequence[ActiveJob], reading: Sequence[tuple[ActiveJob, int]]
-    ) -> list[Result]:
+    ) -> Iterator[Result]:
+        """A decode for the answers of each draft length that requests name: a policy chooses for all rows of a round."""
+        groups: dict[LengthPolicy, list[ActiveJob]] = {}
+        for answer in answers:
+            named = answer.job.options.speculation.length if self._loop.can_draft else None
+            policy = self._policies.of(named) if named else self._own
+            groups.setdefault(policy, []).append(answer)
+        for policy, group in groups.items() or [(self._own, [])]:
+            self._round(group, policy, reading)
+            reading = ()
+            yield from [self._finish(answer) for answer in group if answer.done]
+
+    def _round(
+        self,
+        answers: Sequence[ActiveJob],
+        policy: LengthPolicy,
+        reading: Sequence[tuple[ActiveJob, int]],
+    ) -> None:
         filled = sum(answer.run.missing for answer in answers) + sum(n for _, n in reading)
         room = self._contexts.draft_rows(len(answers), len(self.active), filled)
         # where none can be, nothing that drafts is asked, and nothing learned
@@ -281,29 +295,19 @@ class Scheduler:
         start = perf_counter()
         steps = self._loop.round(
             [answer.run for answer in answers],
-            self._policy,
+            policy,
             [(answer.run, n) for answer, n in reading],
-            self._padding() if answers else (),
+            self.kept.pad(self._pad) if answers and self._exact else (),
         )
         took = 1e3 * (perf_counter() - start)
         plain = 0.0 if filled else self._plain_ms(answers, took)
         for answer, step in zip(answers, steps, strict=True):
             answer.emitted(step.tokens, plain, took)
-        return [self._finish(answer) for answer in answers if answer.done]
 
     def _waits_long(self, answer: ActiveJob) -> bool:
         """Whether drafted rows, each of which waits for a mask of its own, would keep others waiting."""
         masks = answer.masks
         return masks is not None and len(self.active) > 1 and masks.pace > _QUICK_S
-
-    def _padding(self) -> list[int]:
-        """Free sequences that get a row, where every decode has to have as many."""
-        if not self._exact:
-            return []
-        for seq in self.kept.texts:
-            self.kept.keep(seq, (), 0)
-            self._engine.set_tokens(seq, self._pad)
-        return list(self.kept.texts)
 
     def _plain_ms(self, answers: Sequence[ActiveJob], took: float) -> float:
         """What this round, which took so many ms, would have taken without drafts; 0 where nothing drafts at all."""
@@ -312,7 +316,7 @@ class Scheduler:
         if not any(answer.run.draft_max for answer in answers):
             return took
         depth = max(len(answer.run.tokens) for answer in answers)
-        times = self._policy.curve.target.table(depth)
+        times = self._policies.curve.target.table(depth)
         return float(times[min(len(answers), len(times) - 1)])
 
     def _reading(self, n_answering: int) -> list[tuple[ActiveJob, int]]:
@@ -360,8 +364,6 @@ class Scheduler:
         n = len(text) - 1 if self._keep_texts else longest_common(text, prompts)
         n = 0 if answer.run.error is not None or answer.scored is not None else n
         self.kept.keep(seq, text, n if n >= self.kept.least else 0)
-
-    # -- faults ------------------------------------------------------------------------------------
 
     def _isolate(self, error: EngineError) -> list[Result]:
         """After a failed decode: whose fault it was shows when each one goes on alone."""

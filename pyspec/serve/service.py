@@ -254,5 +254,9 @@ def _speculation(asked: bodies.SpeculationBody, own: Speculation) -> Speculation
     if asked.verify is not None:
         rule = Strict() if asked.verify == "strict" else Margin(**given)
     return dataclasses.replace(
-        own, enabled=asked.enabled is not False, verification=rule, draft_max=asked.draft_max
+        own,
+        enabled=asked.enabled is not False,
+        verification=rule,
+        length=asked.length,
+        draft_max=asked.draft_max,
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -80,6 +81,24 @@ def test_a_few_answers_share_the_model(open_batch, tiny_draft, monkeypatch, draf
     batch = open_batch(draft="auto", parallel=4, **EXACT)
     assert texts(batch, MANY) == texts(open_batch(parallel=4, **EXACT), MANY)
     assert max(drafted) > FEW
+
+
+def test_each_answer_has_the_length_that_it_asks_for(open_batch, tiny_draft):
+    """Beside others of another one, and of none; the texts stay."""
+    batch = open_batch(draft=tiny_draft, length="fixed:4", parallel=4, **EXACT)
+    alone = texts(open_batch(parallel=4, **EXACT), MANY)
+    wanted = {"0": "fixed:0", "1": "fixed:2", "2": None, "3": "confidence:0.9"}
+    for i, record in enumerate(MANY[: len(wanted)]):
+        job = batch.jobs.job(i, record)
+        asked = replace(job.options.speculation, length=wanted[record.id])
+        job.options = replace(job.options, speculation=asked)
+        batch.submit_job(job)
+    found = {result.id: result for result in batch.stream()}
+    assert {name: result.text for name, result in found.items()} == {n: alone[n] for n in wanted}
+    verified = {name: result.speculation for name, result in found.items()}
+    assert verified["0"]["verified"] == 0
+    assert len(verified["1"]["accepted_by_position"]) <= 2
+    assert verified["2"]["verified"] > verified["1"]["verified"] > 0
 
 
 def test_a_found_model_that_cannot_draft_is_left_out(open_batch, other, monkeypatch, caplog):

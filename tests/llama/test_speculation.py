@@ -12,8 +12,8 @@ from llama_cpp.llama_speculative import LlamaDraftModel, LlamaPromptLookupDecodi
 
 from pyspec.engine.round import Loop
 from pyspec.errors import OptionError
-from pyspec.generation import MOST_POLICIES
 from pyspec.llama import OFF, Speculation
+from pyspec.policy.policies import MOST_POLICIES
 from pyspec.rules import Margin, Strict
 
 

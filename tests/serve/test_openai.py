@@ -197,6 +197,7 @@ def test_tool_that_may_be_called(client):
         {"extra_body": {"grammar": "root ::= ["}},
         {"extra_body": {"grammar": "root ::= " + "(" * 20_000}},
         {"extra_body": {"speculation": {"verify": "no"}}},
+        {"extra_body": {"speculation": {"length": "long"}}},
         {"extra_body": {"speculation": {"verify": "margin", "theta": 7}}},
     ],
 )
@@ -228,14 +229,14 @@ def test_many_clients_at_once(client, server):
     texts = [f"question {i % 8}, and what follows from it" for i in range(64)]
     alone = {text: ask(client, text).choices[0].message.content for text in set(texts)}
 
-    def one(text):
-        if hash(text) % 2:
+    def one(i, text):
+        if i % 2:
             return ask(client, text).choices[0].message.content
         chunks = ask(client, text, stream=True)
         return "".join(c.choices[0].delta.content or "" for c in chunks if c.choices)
 
     with ThreadPoolExecutor(16) as clients:
-        found = list(clients.map(one, texts))
+        found = list(clients.map(one, range(len(texts)), texts))
     assert found == [alone[text] for text in texts]
     server.wait_idle()
 
@@ -246,6 +247,8 @@ def test_speculation_by_request(client):
     off = ask(client, text, extra_body={"speculation": {"enabled": False}})
     on = ask(client, text, extra_body={"speculation": {"tokens": True}})
     assert (off.speculation["drafted"], off.speculation["verified"]) == (0, 0)
+    none = ask(client, text, extra_body={"speculation": {"length": "fixed:0"}})
+    assert (none.speculation["verified"], none.choices) == (0, off.choices)
     assert off.choices[0].message.content == on.choices[0].message.content
     told = on.speculation["tokens"]
     assert "".join(token["text"] for token in told) == on.choices[0].message.content

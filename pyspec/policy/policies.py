@@ -1,0 +1,68 @@
+"""The policies of one object: one for each draft length, rule and kind of draw that its calls name."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pyspec.policy.lengths import Length, make_policy, parse_length
+from pyspec.rules import Margin, Strict
+
+if TYPE_CHECKING:
+    from pyspec.noise import Draw
+    from pyspec.policy.acceptance import Learned
+    from pyspec.policy.cost import CostCurve
+    from pyspec.policy.simple import LengthPolicy
+    from pyspec.rules import Verification
+
+_STRICT = Strict()
+
+MOST_POLICIES = 32
+"""How many are remembered: rules may differ from call to call."""
+
+
+class Policies:
+    """Policies that share the cost curve, which is the machine's, and learn acceptance apart.
+
+    length, rule, draw: where a call names none. learned: what each policy begins with. companion: whether there is one to use.
+    """
+
+    def __init__(
+        self,
+        length: Length,
+        curve: CostCurve,
+        learned: Learned,
+        *,
+        companion: bool,
+        rule: Verification = _STRICT,
+        draw: Draw = "greedy",
+    ) -> None:
+        self.curve, self._learned = curve, learned
+        self._length, self._rule, self._draw = length, rule, draw
+        self._companion = companion
+        self._made: dict[tuple[Length, Verification, Draw], LengthPolicy] = {}
+
+    def __len__(self) -> int:
+        return len(self._made)
+
+    def new(self, length: str | None, rule: Verification, draw: Draw) -> LengthPolicy:
+        """A policy that has learned nothing yet. Raises OptionError for a length that is none."""
+        named = parse_length(length) if length else self._length
+        learned = self._learned.under(draw, relaxing=isinstance(rule, Margin))
+        return make_policy(named, self.curve, learned, companion=self._companion)
+
+    def of(
+        self, length: str | None, rule: Verification | None = None, draw: Draw | None = None
+    ) -> LengthPolicy:
+        """The policy of calls that ask for this; the oldest one is forgotten for a new one. Raises OptionError."""
+        asked = rule or self._rule, draw or self._draw
+        key = parse_length(length) if length else self._length, *asked
+        if key not in self._made:
+            if len(self._made) == MOST_POLICIES:
+                self._made.pop(next(iter(self._made)))
+            self._made[key] = self.new(length, *asked)
+        return self._made[key]
+
+    def begin_sequence(self, seq: int) -> None:
+        """Tell all of them that another text goes on under this number."""
+        for policy in self._made.values():
+            policy.begin_sequence(seq)
