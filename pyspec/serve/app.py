@@ -61,7 +61,8 @@ READER_S = 120.0
 """How long a reader may leave the connection full before it is given up."""
 
 _STATUS = {"InputError": 400, "OptionError": 400, "Cancelled": 503}
-_PAGE = {"/": "page.html", "/page.css": "page.css", "/page.js": "page.js"}
+_SCRIPTS = ("page.css", "page.js", "answer.js", "markdown.js")
+_PAGE = {"/": "page.html"} | {f"/{name}": name for name in _SCRIPTS}
 _PAGE_HEADERS = {
     "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:",
     "x-content-type-options": "nosniff",

@@ -120,18 +120,16 @@ def test_page_answers_and_shows_where_tokens_came_from(serve, browser):
     say(tab, "abcabcabcabcabcabc " * 6)
     tab.until(f"{DONE} === 1")
     spans = tab.evaluate(
-        "[...document.querySelectorAll('.assistant span')].map(s => [s.className, s.title, s.textContent])"
+        "[...document.querySelectorAll('.assistant span[title]')].map(s => [s.className, s.title])"
     )
-    assert {kind for kind, _, _ in spans} <= {"target", "accepted", "relaxed"}
-    assert all(title for _, title, _ in spans)
-    assert "".join(text for _, _, text in spans) == tab.evaluate(
-        "document.querySelector('.assistant').textContent"
-    )
+    assert {kind for kind, _ in spans} <= {"target", "accepted", "relaxed"}
+    assert all(title for _, title in spans)
+    assert tab.evaluate("turns[0].tokens.map(t => t.text).join('') === turns[0].content")
     assert tab.evaluate("document.getElementById('speed').textContent").endswith("tok/s")
     assert float(tab.evaluate("document.getElementById('length').textContent")) >= 1
     say(tab, "and then")
     tab.until(f"{DONE} === 2")
-    assert tab.evaluate("messages.length") == 4
+    assert tab.evaluate("history(2).length") == 4
     outside = "performance.getEntriesByType('resource').filter(r => !r.name.startsWith(location.origin)).length"
     assert tab.evaluate(outside) == 0
 
@@ -141,7 +139,8 @@ def test_relaxed_tokens_say_their_gap(serve, browser):
     server = serve()
     tab = browser(server.url)
     tab.evaluate(
-        "show(add('assistant', ''), [{text: '<b>x</b>', source: 'relaxed', gap: 0.25, preferred: 'y'}])"
+        "turns = [{...fresh('q'), content: '<b>x</b>', "
+        "tokens: [{text: '<b>x</b>', source: 'relaxed', gap: 0.25, preferred: 'y'}]}], showAll()"
     )
     found = tab.evaluate(
         "(s => [s.title, s.textContent, getComputedStyle(s).color])(document.querySelector('.relaxed:not(#legend *)'))"
@@ -157,11 +156,14 @@ def test_stop_ends_the_answer(serve, browser):
     tab = browser(server.url)
     tab.evaluate("document.getElementById('most').value = 3000")
     say(tab, "hello")
-    tab.until("document.querySelectorAll('.assistant span').length > 3")
+    tab.until("document.querySelectorAll('.assistant span[title]').length > 3")
     tab.evaluate("document.getElementById('stop').click()")
     tab.until(f"{DONE} === 1")
     server.wait_idle()
     assert server.batch.stats()["tokens"] < 2900
+    assert (
+        tab.evaluate("$('against').textContent") == "\u2013"
+    )  # of this answer, not of the one before
 
 
 def test_errors_are_shown(serve, browser):
@@ -172,4 +174,157 @@ def test_errors_are_shown(serve, browser):
     assert "API key" in shown
     tab.evaluate("document.getElementById('key').value = 'secret'")
     say(tab, "hello")
-    tab.until("document.querySelectorAll('.assistant span').length > 0")
+    tab.until("document.querySelectorAll('.assistant span[title]').length > 0")
+
+
+def shown(tab):
+    """Questions and answers on the page, in order."""
+    return tab.evaluate("[...document.querySelectorAll('.turn')].map(t => t.textContent.trim())")
+
+
+def test_a_failed_turn_leaves_the_chat_usable(serve, browser):
+    """A message that is too long is told so, is no part of what follows, and can be edited into one that fits."""
+    tab = browser(serve(n_ctx=256).url)
+    tab.evaluate("$('most').value = 8")
+    say(tab, "a " * 400)
+    assert "256" in tab.until("document.querySelector('.error')?.textContent")
+    tab.until(f"{DONE} === 1")
+    assert tab.evaluate("history(1).length") == 0
+    say(tab, "hello")
+    tab.until(f"{DONE} === 2")
+    assert tab.evaluate("Boolean(turns[1].content) && !turns[1].error")
+    tab.evaluate("document.querySelector('.acts.mine button').click()")
+    tab.evaluate("document.querySelector('.user textarea').value = 'short'")
+    tab.evaluate("document.querySelector('.acts.mine button').click()")
+    tab.until("turns.length === 1 && !running && Boolean(turns[0].content)")
+    assert shown(tab)[0] == "short"
+    assert tab.evaluate("document.querySelectorAll('.error').length") == 0
+
+
+def test_what_is_wrong_is_said_in_a_sentence(serve, browser):
+    """Whatever stands between the page and the server, and where nobody is there at all."""
+    tab = browser(serve().url)
+    wrong = {
+        "Promise.resolve(new Response('<html>', {status: 502, statusText: 'Bad Gateway'}))": "502",
+        "Promise.resolve(new Response('{}', {status: 500}))": "500",
+        "Promise.resolve(new Response('data: {\\n\\n'))": "try again",
+        "Promise.resolve(new Response(''))": "before its end",
+        "Promise.reject(new TypeError('Failed to fetch'))": "cannot be reached",
+    }
+    for n, (answer, sentence) in enumerate(wrong.items(), 1):
+        tab.evaluate(f"fetch = () => {answer}, 0")
+        say(tab, "hello")
+        tab.until(f"{DONE} === {n}")
+        assert sentence in tab.evaluate(f"turns[{n - 1}].error")
+        assert "TypeError" not in tab.evaluate("document.body.textContent")
+
+
+def test_a_chat_stays_over_a_reload(serve, browser):
+    """Turns, colours and settings do, the key does not; a new chat is empty, also after a reload."""
+    server = serve()
+    tab = browser(server.url)
+    tab.evaluate("$('system').value = 'ab', $('key').value = 'secret', $('temperature').value = 0")
+    say(tab, "abcabcabc")
+    tab.until(f"{DONE} === 1")
+    before = shown(tab)
+    colours = "document.querySelectorAll('.assistant span[title]').length"
+    spans = tab.evaluate(colours)
+    tab.evaluate("window.old = true, location.reload(), 0")
+    tab.until("!window.old && document.readyState === 'complete' && turns.length === 1")
+    assert (shown(tab), tab.evaluate(colours)) == (before, spans)
+    assert tab.evaluate("[$('system').value, $('key').value, $('temperature').value]") == [
+        "ab",
+        "",
+        "0",
+    ]
+    assert "secret" not in tab.evaluate("JSON.stringify(localStorage)")
+    assert tab.evaluate("history(1)[0]") == {"role": "system", "content": "ab"}
+    tab.evaluate("$('clear').click()")
+    assert tab.evaluate("JSON.parse(localStorage.getItem(KEPT)).turns.length") == 0
+
+
+def test_an_answer_can_be_asked_for_anew(serve, browser):
+    """What came behind it goes; at temperature 0 it is the same answer."""
+    tab = browser(serve().url)
+    tab.evaluate("$('temperature').value = 0")
+    for n, text in enumerate(("ab", "cd"), 1):
+        say(tab, text)
+        tab.until(f"{DONE} === {n}")
+    first = tab.evaluate("turns[0].content")
+    tab.evaluate("[...document.querySelectorAll('.acts:not(.mine) button')][1].click()")
+    tab.until("turns.length === 1 && !running")
+    assert tab.evaluate("turns[0].content") == first
+
+
+def test_reasoning_is_folded(serve, browser):
+    """Beside the answer, which is what is copied."""
+    tab = browser(serve().url)
+    tab.evaluate("turns = [{...fresh('q'), content: 'four', reasoning: 'two and two'}], showAll()")
+    found = tab.evaluate(
+        "(d => [d.open, d.hidden, d.querySelector('div').textContent])(document.querySelector('.thoughts'))"
+    )
+    assert found == [False, False, "two and two"]
+    assert tab.evaluate("document.querySelector('.text').textContent") == "four"
+
+
+MARKDOWN = {
+    "a **b** `c*d*` *e*": "<p>a <strong>b</strong> <code>c*d*</code> <em>e</em></p>",
+    "# T\n\n- one\n- two": "<h2>T</h2><ul><li>one</li><li>two</li></ul>",
+    "3. x\n4. y": '<ol start="3"><li>x</li><li>y</li></ol>',
+    "> q": "<blockquote><p>q</p></blockquote>",
+    "a|b\n-|-\nc|`d`": "<table><tr><th>a</th><th>b</th></tr><tr><td>c</td><td><code>d</code></td></tr></table>",
+    "snake_case_name 2*3*4 ** x": "<p>snake_case_name 2<em>3</em>4 ** x</p>",
+    "```py\nif a < b:\n    pass\n```\nend": "<pre><code>if a &lt; b:\n    pass</code></pre><p>end</p>",
+    "```\nopen": "<pre><code>open</code></pre>",
+    "[x](javascript:alert(1)) <img src=x onerror=alert(1)>": "<p>[x](javascript:alert(1)) &lt;img src=x onerror=alert(1)&gt;</p>",
+    "*": "<p>*</p>",
+    "**": "<p>**</p>",
+    "`": "<p>`</p>",
+}
+
+
+def test_markdown_becomes_nodes_and_nothing_else(serve, browser):
+    """What Markdown says; tags and scripts stay text, links go to the web alone."""
+    tab = browser(serve().url)
+    for source, wanted in MARKDOWN.items():
+        tab.evaluate(f"turns = [{{...fresh('q'), content: {json.dumps(source)}}}], showAll()")
+        found = tab.evaluate("document.querySelector('.text').innerHTML")
+        for frame in (
+            '<div class="wide">',
+            "</div>",
+            '<div class="code">',
+            ' style="margin-left: 0em;"',
+        ):
+            found = found.replace(frame, "")
+        found = found.replace('<button class="copy" type="button">Copy</button>', "")
+        found = found.replace('<span class="kind">py</span>', "").replace(
+            '<span class="kind"></span>', ""
+        )
+        assert found == wanted
+    link = "[x](https://example.org/a)"
+    tab.evaluate(f"turns = [{{...fresh('q'), content: {json.dumps(link)}}}], showAll()")
+    assert tab.evaluate("(a => [a.href, a.rel])(document.querySelector('.text a'))") == [
+        "https://example.org/a",
+        "noopener noreferrer",
+    ]
+
+
+def test_tokens_keep_their_colours_in_markdown(serve, browser):
+    """Each stretch of text stands in a span of the token that said it, cut where Markdown cuts it."""
+    tab = browser(serve().url)
+    said = [
+        ("a *", "target"),
+        ("b", "accepted"),
+        ("* ", "target"),
+        ("`c", "relaxed"),
+        ("`", "target"),
+    ]
+    tokens = json.dumps([{"text": text, "source": source, "gap": 0} for text, source in said])
+    tab.evaluate(f"turns = [{{...fresh('q'), content: 'a *b* `c`', tokens: {tokens}}}], showAll()")
+    found = "[...document.querySelectorAll('.text span')].map(s => [s.className, s.textContent])"
+    assert tab.evaluate(found) == [
+        ["target", "a "],
+        ["accepted", "b"],
+        ["target", " "],
+        ["relaxed", "c"],
+    ]

@@ -1,150 +1,188 @@
 "use strict";
 
-// One page to chat in: each token stands in a span of its source, and says on hover how it came about.
+// One page to chat in. A turn is what was asked and what was answered; all of them stay over a reload.
 
-const $ = (id) => document.getElementById(id);
-const messages = [];
+const KEPT = "pyspec.chat";
+const SETTINGS = ["system", "temperature", "most", "rule"];
+let turns = [];
 let running = null;
 
-function add(kind, text) {
-  const turn = document.createElement("div");
-  turn.className = `turn ${kind}`;
-  turn.textContent = text;
-  $("talk").append(turn);
-  turn.scrollIntoView({ block: "end" });
-  return turn;
-}
+const fresh = (question) => ({ question, content: "", reasoning: "", tokens: [], thoughts: [], cut: "", error: "" });
+const isAnswered = (turn) => Boolean(turn.content || turn.reasoning);
 
-function title(token) {
-  if (token.source === "target") return "the target's own";
-  if (token.source === "accepted") return "drafted, and the target's choice too";
-  const wanted = JSON.stringify(token.preferred ?? "");
-  return `drafted; the target preferred ${wanted} by ${token.gap.toFixed(3)} nats`;
-}
-
-function show(turn, tokens, thought) {
-  const main = $("talk");
-  const atEnd = main.scrollHeight - main.scrollTop - main.clientHeight < 60;
-  for (const token of tokens) {
-    const span = document.createElement("span");
-    span.className = thought ? `${token.source} thought` : token.source;
-    span.textContent = token.text;
-    span.title = title(token);
-    turn.append(span);
+// What the model is told: turns that failed, or were stopped before anything came, are none of it.
+function history(upto) {
+  const system = $("system").value.trim();
+  const said = system ? [{ role: "system", content: system }] : [];
+  for (const turn of turns.slice(0, upto).filter(isAnswered)) {
+    const answer = { role: "assistant", content: turn.content };
+    if (turn.reasoning) answer.reasoning_content = turn.reasoning;
+    said.push({ role: "user", content: turn.question }, answer);
   }
-  if (atEnd) main.scrollTop = main.scrollHeight;
+  return said;
 }
 
-class Live {
-  constructor() {
-    this.tokens = 0;
-    this.rounds = 0;
-    this.drafted = 0;
-    this.first = 0;
-  }
+// -- kept over a reload -----------------------------------------------------------------------------------------------
 
-  add(tokens) {
-    const now = performance.now();
-    if (!this.first) this.first = now;
-    else this.tokens += tokens.length;
-    this.rounds += tokens.filter((token) => token.source === "target").length;
-    this.drafted += tokens.filter((token) => token.source !== "target").length;
-    const seconds = (now - this.first) / 1000;
-    const all = this.rounds + this.drafted;
-    if (seconds > 0.2) $("speed").textContent = `${(this.tokens / seconds).toFixed(1)} tok/s`;
-    if (this.rounds) $("length").textContent = (all / this.rounds).toFixed(2);
-    if (all) $("accepted").textContent = `${((100 * this.drafted) / all).toFixed(0)} % of text`;
-  }
-
-  end(block) {
-    $("speed").textContent = `${block.timings.tokens_per_second.toFixed(1)} tok/s`;
-    $("length").textContent = block.mean_length.toFixed(2);
-    if (block.verified) {
-      $("accepted").textContent = `${block.accepted} of ${block.verified}`;
-    }
-    const against = block.times_plain;
-    $("against").textContent = against ? `${against.toFixed(2)}x` : "–";
-  }
-}
-
-function headers() {
-  const key = $("key").value;
-  const told = { "content-type": "application/json" };
-  return key ? { ...told, authorization: `Bearer ${key}` } : told;
-}
-
-async function* events(response) {
-  const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
-  let held = "";
-  for (;;) {
-    const { value, done } = await reader.read();
-    if (done) return;
-    held += value;
-    const parts = held.split("\n\n");
-    held = parts.pop();
-    for (const part of parts) {
-      const data = part.replace(/^data: /, "");
-      if (data === "[DONE]") return;
-      yield JSON.parse(data);
+function keep() {
+  const settings = Object.fromEntries(SETTINGS.map((id) => [id, $(id).value]));
+  const bare = () => turns.map((turn) => ({ ...turn, tokens: [], thoughts: [] }));
+  for (const kept of [() => turns, bare]) {
+    try {
+      localStorage.setItem(KEPT, JSON.stringify({ settings, turns: kept() }));
+      return;
+    } catch {
+      // there is little room; colours go first
     }
   }
 }
 
-async function ask(text) {
-  add("user", text);
-  messages.push({ role: "user", content: text });
-  const turn = add("assistant", "");
-  const live = new Live();
-  let answer = "";
-  let thoughts = "";
-  let thinking = false;
-  let cut = false;
-  let reason = null;
-  running = new AbortController();
+function restore() {
   try {
-    const response = await fetch("/v1/chat/completions", {
-      method: "POST",
-      headers: headers(),
-      signal: running.signal,
-      body: JSON.stringify({
-        messages,
-        stream: true,
-        temperature: Number($("temperature").value),
-        max_tokens: Number($("most").value),
-        speculation: { tokens: true, verify: $("rule").value, enabled: $("drafts").checked },
-      }),
+    const kept = JSON.parse(localStorage.getItem(KEPT));
+    for (const id of SETTINGS) if (typeof kept?.settings?.[id] === "string") $(id).value = kept.settings[id];
+    turns = (kept?.turns ?? []).map((turn) => ({ ...fresh(""), ...turn }));
+  } catch {
+    turns = [];
+  }
+}
+
+// -- what is shown ----------------------------------------------------------------------------------------------------
+
+function button(parent, name, act) {
+  const made = node("button", parent, "act");
+  made.type = "button";
+  made.textContent = name;
+  made.addEventListener("click", act);
+  return made;
+}
+
+async function copy(text, from) {
+  try {
+    await navigator.clipboard.writeText(text);
+    from.textContent = "Copied";
+  } catch {
+    from.textContent = "Not allowed";
+  }
+  setTimeout(() => (from.textContent = "Copy"), 1500);
+}
+
+// A turn on the page: its question, its answer and what can be done with them.
+class TurnView {
+  constructor(turn) {
+    this.turn = turn;
+    this.box = node("section", $("talk"));
+    this.question = node("div", this.box, "turn user");
+    this.asks = node("p", this.box, "acts mine");
+    this.answer = node("div", this.box, "turn assistant");
+    this.folded = node("details", this.answer, "thoughts");
+    node("summary", this.folded).textContent = "Reasoning";
+    this.thoughts = node("div", this.folded);
+    this.text = node("div", this.answer, "text");
+    this.notes = node("div", this.box);
+    this.acts = node("p", this.box, "acts");
+    button(this.asks, "Edit", () => this.edit());
+    this.copied = button(this.acts, "Copy", () => copy(this.turn.content, this.copied));
+    this.anew = button(this.acts, "Regenerate", () => again(this.turn, this.turn.question));
+    this.answer.addEventListener("click", (event) => {
+      if (event.target.className !== "copy") return;
+      copy(event.target.parentElement.querySelector("pre").textContent, event.target);
     });
-    if (!response.ok) throw new Error((await response.json()).error.message);
-    for await (const chunk of events(response)) {
-      if (chunk.error) throw new Error(chunk.error.message);
-      const choice = chunk.choices[0];
-      const delta = choice?.delta ?? {};
-      answer += delta.content ?? "";
-      thoughts += delta.reasoning_content ?? "";
-      if (delta.reasoning_content || delta.content) thinking = Boolean(delta.reasoning_content);
-      reason = choice?.finish_reason ?? reason;
-      cut = choice?.reasoning_cut ?? cut;
-      if (chunk.tokens) {
-        show(turn, chunk.tokens, thinking);
-        live.add(chunk.tokens);
-      }
-      if (chunk.speculation) live.end(chunk.speculation);
-    }
-    const where = cut ? " inside its reasoning" : "";
-    if (reason === "length") add("note", `cut${where}: the limit of tokens was reached`);
+    this.question.textContent = turn.question;
+    this.due = false;
+    this.draw(true);
+  }
+
+  // Draw what has come, once a frame.
+  more() {
+    if (this.due) return;
+    this.due = true;
+    requestAnimationFrame(() => {
+      if (this.due) this.draw(false);
+    });
+  }
+
+  draw(done) {
+    this.due = false;
+    const { turn } = this;
+    const main = $("talk");
+    const atEnd = main.scrollHeight - main.scrollTop - main.clientHeight < 60;
+    // what waits for a stop string is not content yet; its tokens are there
+    const said = done ? turn.content : turn.tokens.map((token) => token.text).join("") || turn.content;
+    const thought = turn.reasoning;
+    this.text.replaceChildren(markdown(said, coloured(said, turn.tokens)));
+    this.thoughts.replaceChildren(...coloured(thought, turn.thoughts)(0, thought.length));
+    this.folded.hidden = !thought;
+    if (!done) this.folded.open = !turn.content;
+    else if (turn.content) this.folded.open = false;
+    this.acts.hidden = this.asks.hidden = !done;
+    this.copied.hidden = !turn.content;
+    this.anew.textContent = turn.error ? "Try again" : "Regenerate";
+    this.notes.replaceChildren();
+    const where = turn.cut.trimEnd();
+    if (turn.cut) node("p", this.notes, "note").textContent = `cut${where}: the limit of tokens was reached`;
+    if (turn.error) node("p", this.notes, "error").textContent = turn.error;
+    if (done) this.answer.dataset.done = "yes";
+    if (atEnd) main.scrollTop = main.scrollHeight;
+  }
+
+  edit() {
+    if (running) return;
+    const field = document.createElement("textarea");
+    field.value = this.turn.question;
+    field.rows = Math.min(10, field.value.split("\n").length + 1);
+    field.setAttribute("aria-label", "Edited message");
+    this.question.replaceChildren(field);
+    this.asks.replaceChildren();
+    button(this.asks, "Send", () => again(this.turn, field.value.trim()));
+    button(this.asks, "Cancel", showAll);
+    field.focus();
+  }
+}
+
+function showAll() {
+  $("talk").replaceChildren();
+  for (const turn of turns) new TurnView(turn);
+  $("talk").scrollTop = $("talk").scrollHeight;
+}
+
+// -- what is done -----------------------------------------------------------------------------------------------------
+
+async function ask(question) {
+  const turn = fresh(question);
+  const messages = [...history(turns.length), { role: "user", content: question }];
+  turns.push(turn);
+  const view = new TurnView(turn);
+  delete view.answer.dataset.done;
+  view.box.scrollIntoView({ block: "end" });
+  busy((running = new AbortController()));
+  try {
+    await receive(messages, turn, running.signal, () => view.more());
   } catch (error) {
-    if (error.name !== "AbortError") add("error", error.message);
+    turn.error = error.message;
   } finally {
     running = null;
-    turn.dataset.done = "yes";
-    const said = { role: "assistant", content: answer };
-    messages.push(thoughts ? { ...said, reasoning_content: thoughts } : said);
+    if (turns.includes(turn)) {
+      view.draw(true);
+      keep();
+    }
+    busy(null);
   }
+}
+
+// Ask a turn's question anew, or another one in its place; what came behind it goes.
+async function again(turn, question) {
+  const at = turns.indexOf(turn);
+  if (running || at < 0 || !question) return;
+  turns.length = at;
+  showAll();
+  await ask(question);
 }
 
 function busy(is) {
-  $("send").hidden = is;
+  $("send").hidden = Boolean(is);
   $("stop").hidden = !is;
+  document.body.classList.toggle("busy", Boolean(is));
 }
 
 $("ask").addEventListener("submit", async (event) => {
@@ -152,9 +190,7 @@ $("ask").addEventListener("submit", async (event) => {
   const text = $("text").value.trim();
   if (!text || running) return;
   $("text").value = "";
-  busy(true);
   await ask(text);
-  busy(false);
   $("text").focus();
 });
 
@@ -166,18 +202,26 @@ $("text").addEventListener("keydown", (event) => {
 });
 
 $("stop").addEventListener("click", () => running?.abort());
+for (const id of SETTINGS) $(id).addEventListener("change", keep);
 
-$("clear").addEventListener("click", () => {
+$("clear").addEventListener("click", (event) => {
+  event.preventDefault(); // it stands in the line that folds the settings
   running?.abort();
-  messages.length = 0;
-  $("talk").replaceChildren();
+  turns = [];
+  showAll();
+  keep();
 });
+
+restore();
+showAll();
+$("more").open = matchMedia("(min-width: 40rem) and (min-height: 40rem)").matches;
 
 fetch("/v1/models", { headers: headers() })
   .then((response) => (response.ok ? response.json() : null))
   .then((found) => {
-    if (!found) return;
-    const model = found.data[0];
-    $("model").textContent = `${model.id}, draft ${model.meta.draft}`;
+    const model = found?.data?.[0];
+    if (!model) return;
+    $("model").textContent = `${model.id}, draft ${model.meta?.draft ?? "none"}`;
     document.title = model.id;
-  });
+  })
+  .catch(() => {}); // the first message tells what is wrong
