@@ -27,7 +27,9 @@ from pyspec.errors import OptionError
 if TYPE_CHECKING:
     from pyspec.serve.settings import ServerSettings
 
-_BACKLOG = 512
+_BACKLOG = 2048
+"""Connections that may wait to be accepted."""
+
 EXAMPLES = [
     ("pyspec serve", "The default model on http://127.0.0.1:8080, with a page to chat in"),
     ("pyspec serve -m llama3.2:3b --draft llama3.2:1b", "Models that ollama fetched"),
@@ -123,7 +125,7 @@ def serve(
     import uvicorn  # noqa: PLC0415 - takes 0.2 s
 
     from pyspec.serve.app import make_app  # noqa: PLC0415 - as above
-    from pyspec.serve.drain import DrainingServer  # noqa: PLC0415
+    from pyspec.serve.drain import AT_ONCE, DrainingServer  # noqa: PLC0415
     from pyspec.serve.guard import GuardedProtocol  # noqa: PLC0415
 
     hush_llama(engine.verbose)
@@ -153,9 +155,10 @@ def serve(
             log_level="warning",
             access_log=False,
             timeout_graceful_shutdown=3,
+            backlog=AT_ONCE,
             limit_concurrency=2 * (batch.parallel + server.queue) + 256,
         )
-        DrainingServer(config, app.state.service, server.drain).run(sockets=[listener])
+        DrainingServer(config, app.state.service, server.drain, _BACKLOG).run(sockets=[listener])
 
 
 def _announce(server: ServerOptions, serving: ServerSettings, parallel: int, port: int) -> None:

@@ -15,12 +15,21 @@ if TYPE_CHECKING:
     from pyspec.serve.service import Service
 
 
-class DrainingServer(uvicorn.Server):
-    """uvicorn's server. SIGTERM lets answers go on for so many seconds; a second one, or SIGINT, ends it now."""
+AT_ONCE = 128
+"""Connections that are accepted before others are read from: who asks must not give way to a flood that came behind it."""
 
-    def __init__(self, config: uvicorn.Config, service: Service, seconds: float) -> None:
+
+class DrainingServer(uvicorn.Server):
+    """uvicorn's server. SIGTERM lets answers go on for so many seconds; a second one, or SIGINT, ends it now.
+
+    backlog: connections that may wait to be accepted.
+    """
+
+    def __init__(
+        self, config: uvicorn.Config, service: Service, seconds: float, backlog: int
+    ) -> None:
         super().__init__(config)
-        self._service, self._seconds = service, seconds
+        self._service, self._seconds, self._backlog = service, seconds, backlog
         self._loop: asyncio.AbstractEventLoop | None = None
         self._drain: asyncio.Task[None] | None = None
 
@@ -28,6 +37,8 @@ class DrainingServer(uvicorn.Server):
         """Begin to listen."""
         self._loop = asyncio.get_running_loop()
         await super().startup(sockets)
+        for one in sockets or ():
+            one.listen(self._backlog)  # asyncio made the queue as short as what it accepts at once
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """A signal has come."""
