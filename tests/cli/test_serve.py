@@ -16,6 +16,8 @@ import urllib.request
 import pytest
 from waiting import DEADLINE_S
 
+from pyspec.serve.guard import MOST_NEW
+
 
 @pytest.fixture
 def start(tmp_path, tiny_ascii):
@@ -75,6 +77,28 @@ def test_sigterm_lets_answers_end(start):
     client.close()
     stdout, stderr = process.communicate(timeout=DEADLINE_S)
     assert (json.loads(stdout)["completion_tokens"], "Traceback" in stderr) == (400, False)
+
+
+def test_who_asks_does_not_give_way_to_a_flood_behind_it(start):
+    """More half-sent requests than may stand open come while the server is busy: the first in the queue is read first."""
+    process = start("--port", "0")
+    port = int(re.search(r":(\d+):", process.stderr.readline()).group(1))
+    client = http.client.HTTPConnection("127.0.0.1", port, timeout=DEADLINE_S)
+    client.request("GET", "/health")
+    assert client.getresponse().read()
+    client.close()
+    process.send_signal(signal.SIGSTOP)
+    client = http.client.HTTPConnection("127.0.0.1", port, timeout=DEADLINE_S)
+    client.request("GET", "/health")
+    behind = [
+        socket.create_connection(("127.0.0.1", port), DEADLINE_S) for _ in range(MOST_NEW + 60)
+    ]
+    for one in behind:
+        one.sendall(b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\n")
+    process.send_signal(signal.SIGCONT)
+    assert client.getresponse().status == 200
+    for one in (client, *behind):
+        one.close()
 
 
 def test_port_that_is_taken_is_one_sentence(start):
