@@ -1,0 +1,162 @@
+"""Commands, options and Python of the pages are those that there are: nothing is run, the real command line reads it."""
+
+from __future__ import annotations
+
+import ast
+import re
+import shlex
+from importlib import import_module
+from pathlib import Path
+
+import click
+import pytest
+
+from pyspec.cli.command import LAYERS
+from pyspec.cli.main import cli
+from pyspec.errors import PyspecError
+
+ROOT = Path(__file__).resolve().parent.parent
+OWN = [
+    "README.md",
+    *(str(page.relative_to(ROOT)) for page in sorted(ROOT.glob(".docs/pages/*.md"))),
+]
+OTHERS = [
+    "METHODS.md",
+    "DEVICES.md",
+    "SECURITY.md",
+    "CONTRIBUTING.md",
+    "models/README.md",
+    "bench/README.md",
+]
+FENCE = re.compile(r"^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+OPTION = re.compile(r"`(-[a-zA-Z-]+)(?:[ =][^`]*)?`")
+CHECKED = (
+    click.Choice,
+    click.IntRange,
+    click.FloatRange,
+    type(LAYERS),
+    type(click.INT),
+    type(click.FLOAT),
+)
+ENDS = ("|", "&&", ";", ">", ">>", "&", "2>")
+
+
+def text_of(page):
+    """Its Markdown."""
+    return (ROOT / page).read_text(encoding="utf-8")
+
+
+def blocks(page, language):
+    """Its fenced blocks of a language."""
+    return [body for kind, body in FENCE.findall(text_of(page)) if kind == language]
+
+
+def calls(line):
+    """The words of each pyspec in a line of a shell."""
+    words = shlex.split(line, comments=True)
+    while "pyspec" in words:
+        words = words[words.index("pyspec") + 1 :]
+        end = next((i for i, word in enumerate(words) if word in ENDS), len(words))
+        yield words[:end]
+        words = words[end:]
+
+
+def lines(page):
+    """All commands: those of shell blocks, and those named in sentences or in indented blocks."""
+    text = text_of(page)
+    shell = [line for body in blocks(page, "sh") for line in body.splitlines()]
+    named = re.findall(r"`(pyspec [^`\n]+)`", FENCE.sub("", text))
+    named += re.findall(r"^ {4}(pyspec .+?)(?: {2,}.*)?$", text, re.MULTILINE)
+    return [(words, True) for line in shell for words in calls(line)] + [
+        (words, False) for line in named for words in calls(line)
+    ]
+
+
+def read(words):
+    """Have the real parser read a command. Returns it with what was given; raises UsageError for what there is not."""
+    command, context = cli, click.Context(cli)
+    while isinstance(command, click.Group) and words and not words[0].startswith("-"):
+        name, found, words = command.resolve_command(context, list(words))
+        command, context = found, click.Context(found, context, name)
+    given, rest, _ = command.make_parser(context).parse_args(list(words))
+    for parameter in command.params:
+        value = given.get(parameter.name)
+        values = value if isinstance(value, (list, tuple)) else [value]
+        if isinstance(parameter.type, CHECKED):
+            for each in values:
+                if (
+                    isinstance(each, str) and not each.isupper()
+                ):  # not a place-holder such as SECONDS
+                    parameter.type.convert(each, parameter, context)
+    if rest:
+        raise click.UsageError(f"{rest} is too much", context)
+    return command, given
+
+
+CASES = [(page, words, whole) for page in [*OWN, *OTHERS] for words, whole in lines(page)]
+
+
+@pytest.mark.parametrize(("page", "words", "whole"), CASES, ids=lambda value: str(value)[:60])
+def test_commands_are_there(page, words, whole):
+    """With their options; those of blocks have all that they need."""
+    command, given = read(words)
+    if whole and not isinstance(command, click.Group):
+        missing = [
+            each.name for each in command.params if each.required and not given.get(each.name)
+        ]
+        assert not missing
+
+
+def test_there_are_commands():
+    """The reading of pages finds some, README and site among them."""
+    assert len(CASES) > 30
+    assert {page for page, *_ in CASES} > {"README.md", ".docs/pages/server.md"}
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["pyspec generate --tmp 0", "pyspec serve --drain soon", "pyspec batsch a -o b", "pyspec draft a b",
+     "pyspec serve -ngl many"],
+)  # fmt: skip
+def test_what_there_is_not_is_found(line):
+    """The check would say no to each of these."""
+    (words,) = calls(line)
+    with pytest.raises((click.UsageError, PyspecError)):
+        read(words)
+
+
+@pytest.mark.parametrize("page", OWN)
+def test_options_in_sentences_are_of_some_command(page):
+    """Each `--word` in backticks."""
+    known = {"--help", "--extra-index-url"}
+    groups = [cli]
+    for group in groups:
+        for name in group.list_commands(click.Context(group)):
+            command = group.get_command(click.Context(group), name)
+            if isinstance(command, click.Group):
+                groups.append(command)
+            params = command.get_params(click.Context(command))
+            known |= {option for each in params for option in (*each.opts, *each.secondary_opts)}
+    assert set(OPTION.findall(FENCE.sub("", text_of(page)))) <= known
+
+
+PYTHON = [(page, body) for page in OWN for body in blocks(page, "python")]
+
+
+@pytest.mark.parametrize(("page", "body"), PYTHON, ids=lambda value: str(value)[:60])
+def test_python_imports_what_there_is(page, body):
+    """Each fragment is Python, and what it takes from pyspec is there."""
+    for node in ast.walk(ast.parse(body)):
+        if isinstance(node, ast.ImportFrom) and node.module.split(".")[0] == "pyspec":
+            module = import_module(node.module)
+            assert all(hasattr(module, each.name) for each in node.names)
+
+
+def test_a_page_names_every_public_thing():
+    """The reference has what `pyspec` offers."""
+    import pyspec
+
+    named = set(
+        re.findall(r"^::: pyspec\.(\w+)$", text_of(".docs/pages/reference.md"), re.MULTILINE)
+    )
+    assert set(pyspec.__all__) - {"__version__", "PyspecError"} <= named
