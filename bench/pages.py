@@ -28,6 +28,7 @@ from batch import BatchResults
 from common import T_95, Comparison, write_page
 from everyday import Everyday, save
 from serve import ServeResults
+from translated import TranslatedResults
 
 from pyspec.errors import InputError
 from pyspec.measure import quality, report
@@ -79,13 +80,22 @@ runs = partial(read, kind=Results, names="*/results.json")
 rules = partial(read, kind=QualityResults, names="*/quality.json")
 
 
+COMPARED: dict[str, type[Comparison]] = {
+    "batch": BatchResults,
+    "serve": ServeResults,
+    "agent": AgentResults,
+    "translated": TranslatedResults,
+}
+"""Folders of comparisons."""
+
+
 def redraw(folder: Path) -> None:
     """Write all pages and pictures anew."""
     for name, results in runs(folder).items():
         report.save(results, folder / name)
     for name, found in rules(folder).items():
         quality.save_quality(quality.judged_again(found), folder / name)
-    for name, kind in (("batch", BatchResults), ("serve", ServeResults), ("agent", AgentResults)):
+    for name, kind in COMPARED.items():
         if (folder / name).is_dir():
             write_page(folder / name, kind)
     for name, pairs in read(folder, Everyday, "*/everyday.json").items():

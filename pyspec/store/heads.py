@@ -80,7 +80,7 @@ class TargetShape:
 
 
 @dataclass(frozen=True)
-class Block:
+class BlockShape:
     """What a draft of a block at once is given: the last token and masks.
 
     rows: at most. first: which of them says the first drafted token. sure: rows say how likely their tokens are accepted.
@@ -108,7 +108,7 @@ class States:
     width: int
     layers: tuple[int, ...] = ()
     inside: bool = False
-    block: Block | None = None
+    block: BlockShape | None = None
 
     @property
     def window(self) -> int:
@@ -192,7 +192,7 @@ def _read_block(draft: Path, target: TargetShape, kind: str) -> States:
         raise _damaged(header, "does not say which token stands for one to be drafted")
     rows = _whole(header, "block_size") if header.of_arch("block_size") is not None else _BLOCK
     anchored = kind == DSPARK and header.of_arch("sample_from_anchor") is not False
-    block = Block(
+    block = BlockShape(
         min(rows, _MOST_ROWS),
         mask,
         0 if anchored else 1,

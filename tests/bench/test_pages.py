@@ -102,11 +102,7 @@ def test_the_pages_are_those_of_the_results(pages) -> None:
     for name, results in pages.runs(folder).items():
         text = (ROOT / "bench" / "results" / name / "README.md").read_text(encoding="utf-8")
         assert text.startswith(pages.report.page(results).partition("\n## Setup")[0]), name
-    for name, kind in (
-        ("batch", pages.BatchResults),
-        ("serve", pages.ServeResults),
-        ("agent", pages.AgentResults),
-    ):
+    for name, kind in pages.COMPARED.items():
         page = ROOT / "bench" / "results" / name / "README.md"
         for path in page.parent.glob("*.json"):
             found = pages.msgspec.json.decode(path.read_bytes(), type=kind)

@@ -10,7 +10,7 @@ import pytest
 BENCH = Path(__file__).parents[2] / "bench"
 TESTED = {
     "batch", "pages", "stretch", "grid", "replay", "serve", "signals", "parity", "structured", "overhead",
-    "accepted", "everyday", "firsts", "hostile", "noise", "trial", "startup", "agent", "common",  # with all the others
+    "accepted", "everyday", "firsts", "hostile", "noise", "trial", "startup", "agent", "translated", "common",  # all others
 }  # fmt: skip
 
 
@@ -167,6 +167,19 @@ def test_an_agent_is_answered_with_and_without_memory(
     assert [row[0] for row in rows] == ["| plain", "| text", "| memory"]
     assert all(float(row[3]) > 0.0 for row in rows)
     assert "| memory | " in (out.parent / "README.md").read_text()
+
+
+def test_a_draft_of_another_vocabulary_is_timed_on_two_texts(
+    script, tiny_ascii: Path, tiny_target: Path, tmp_path, capsys
+) -> None:
+    """A row a contender and text, and the page; plain decoding has a verify a token."""
+    out = tmp_path / "results" / "tiny.json"
+    numbers = ["--tokens", "6", "--threads", "1", "--repeat", "1", "--length", "2"]
+    script("translated").main([str(tiny_ascii), f"--draft={tiny_target}", *numbers, f"--out={out}"])
+    rows = [line.split(" | ") for line in capsys.readouterr().out.splitlines()[2:]]
+    assert [row[1] for row in rows] == ["prose"] * 3 + ["copy"] * 3
+    assert {row[2] for row in rows if row[0] == "| plain"} == {"1.00"}
+    assert "| plain | prose | 1.00 | " in (out.parent / "README.md").read_text()
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="handlers are seen in /proc")
