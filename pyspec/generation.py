@@ -7,7 +7,7 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from time import perf_counter
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -26,13 +26,14 @@ from pyspec.policy.lengths import parse_length
 from pyspec.policy.policies import Policies
 from pyspec.policy.simple import LengthPolicy
 from pyspec.profiles import beginnings
-from pyspec.rules import Verification, check_rule
+from pyspec.rules import Margin, PairRule, Verification, as_rule
 from pyspec.sampling import ProcessorHook, Sampling, build_chain, in_force
 from pyspec.store.devices import parse_devices
 from pyspec.store.heads import MTP
 from pyspec.target import SNAPSHOTS
 from pyspec.text.tokenizer import piece_reader
 from pyspec.tokens import Step
+from pyspec.verdicts import followed
 
 log = logging.getLogger("pyspec")
 
@@ -52,7 +53,7 @@ class Generation(Mirror):
         *,
         draft: Any,
         companion: str,
-        verification: Verification,
+        verification: Verification | Literal["auto"],
         length: str,
         sampling: Noise | None,
         draft_n_gpu_layers: int | str | None,
@@ -67,7 +68,7 @@ class Generation(Mirror):
         # what is asked wrongly is refused before the model is loaded
         check_ranges({"draft_n_gpu_layers": asked_layers(draft_n_gpu_layers), "wait": wait})
         check_ranges({"draft_type_k": draft_type_k, "draft_type_v": draft_type_v})
-        check_rule(verification)
+        rule = as_rule(verification)
         check_noise(sampling)
         self._noise = sampling
         self._length = parse_length(length)
@@ -79,7 +80,7 @@ class Generation(Mirror):
         super().__init__(model_path, wait=wait, **kwargs)
         self._seed_asked = self._seed != ANY_SEED
         self.piece = piece_reader(self._model.vocab)
-        self.verification = verification
+        self.verification = rule
         self.last_speculation = AnswerOptions.plain_block() if self._plain else {}
         self.last_timings: dict[str, float] = {}
         if not self._plain:
@@ -97,6 +98,7 @@ class Generation(Mirror):
         self._parts = parts
         assembly = Assembly(self, parts, placement)
         self._session = Session(assembly)
+        self.verification = followed(self.verification, self.model_path, assembly.sides)
         self.curve, learned = beginnings(self, assembly.sides)
         scored = assembly.has_companion
         self._policies = Policies(self._length, self.curve, learned, companion=scored)
@@ -306,7 +308,7 @@ class Generation(Mirror):
         sampling: of the answers it is for; less is accepted above temperature 0.
         """
         asked = speculation or Speculation()
-        rule = asked.verification or self.verification
+        rule = AnswerOptions(sampling, asked).rule(self.verification)
         return self._policies.new(asked.length, rule, sampling.draw)
 
     def _settle(self, policy: LengthPolicy, rule: Verification, options: AnswerOptions) -> None:
@@ -319,7 +321,9 @@ class Generation(Mirror):
                 self._adopt(session.tokens, session.held)
         report = session.report
         if report is not None:
-            block = result_block(session.assembly, report, policy, rule, options)
+            own = options.speculation.verification or self.verification
+            measured = isinstance(own, PairRule) and isinstance(rule, Margin)
+            block = result_block(session.assembly, report, policy, rule, options, measured)
             self.last_speculation = SpeculationBlock(block, report.said, self)
             timings = block["timings"]
             self.last_timings = {"load_ms": round(self.load_ms, 2), **timings}

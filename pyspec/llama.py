@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import wraps
 from html import escape
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, Literal, TypeVar, cast
 
 import llama_cpp
 from llama_cpp.llama_chat_format import LlamaChatCompletionHandler
@@ -67,7 +67,8 @@ class SpeculativeLlama(Generation):
         `Drafter`, or any `LlamaDraftModel` of llama-cpp-python.
     companion: "none", "auto" (the shipped one that fits), a name or a path. None by default, since on every pair measured
         judging a draft gained nothing over drafting without.
-    verification: `Strict()`, the target's own text, or `Margin()`, faster and a little different.
+    verification: `Strict()`, the target's own text, `Margin()`, faster and a little different, or "auto": what a verdict on this
+        very pair allows, strict without one (`pyspec quality --verdict`).
     length: how many drafted tokens are verified: "auto", "companion", "confidence:P" or "fixed:K".
     sampling: whose random numbers draw tokens: "coupled", ours, which drafts share, so that the text at a seed is the same with
         any draft; or "llama.cpp", what a `Llama` gives at a seed. None is the latter where a seed is asked for, else the former.
@@ -141,7 +142,7 @@ class SpeculativeLlama(Generation):
         verbose: bool = False,
         draft: Any = "auto",
         companion: str = "none",
-        verification: Verification = _STRICT,
+        verification: Verification | Literal["auto"] = _STRICT,
         length: str = "auto",
         sampling: Noise | None = None,
         draft_n_gpu_layers: int | str | None = None,

@@ -38,8 +38,10 @@ class _Options(llm.Options):  # type: ignore[misc]  # llm's types are not follow
     stop: str | None = Field(None, description="end the answer before this text")
     draft: str = Field("auto", description="auto, none, lookup, or a model that drafts")
     companion: str = Field("none", description="none, auto, or a model that judges drafts")
-    verify: Literal["strict", "margin"] = Field("strict", description="margin is faster and changes the text")
+    verify: Literal["auto", "strict", "margin"] = Field(
+        "auto", description="margin is faster and changes the text; auto is strict unless measured for the pair")
     gap: float = Field(1.0, ge=0, description="margin: largest difference of two logits, nats")
+    confirm: int = Field(0, ge=0, le=16, description="margin: tokens behind a relaxed one that must be the target's own")
     length: str = Field("auto", description="how many drafted tokens are checked")
     n_ctx: int = Field(4096, ge=16, description="context, tokens")
     n_gpu_layers: int | Literal["auto"] = Field("auto", description="layers on devices; -1 for all, auto for what fits")
@@ -98,7 +100,9 @@ class SpeculativeModel(llm.Model):  # type: ignore[misc]
             sampler.sampling(),
             max_tokens=o.max_tokens,
             stop=[*filter(None, [o.stop]), *template.stop],
-            speculation=DraftOptions(o.verify, gap=o.gap, length=o.length).speculation,
+            speculation=DraftOptions(
+                o.verify, gap=o.gap, confirm=o.confirm, length=o.length
+            ).speculation,
             chat=True,
             grammar=Constraint(*shape) if shape else None,
             functions=functions,

@@ -16,7 +16,7 @@ from pyspec.limits import check_ranges
 from pyspec.noise import Noise, check_noise
 from pyspec.policy.lengths import parse_length
 from pyspec.policy.simple import LengthPolicy
-from pyspec.rules import Strict, Verification, check_rule
+from pyspec.rules import Strict, Verification, check_rule, rule_at
 from pyspec.sampling import Sampling
 from pyspec.tokens import Tally
 
@@ -90,7 +90,10 @@ class AnswerOptions:
 
     def rule(self, own: Verification = _STRICT) -> Verification:
         """The rule in force; own: where the call names none."""
-        return _STRICT if self.shaped else self.speculation.verification or own
+        asked = self.speculation.verification or own
+        if self.shaped:
+            return _STRICT
+        return rule_at(asked, self.sampling.temperature)
 
     def run(self, tokens: Sequence[int], chain: Any, own: Verification = _STRICT) -> Run:
         """The answer as rounds have it, on sequence 0; chain: what `build_chain` made of the sampling and the grammar."""
@@ -161,8 +164,9 @@ def result_block(
     policy: LengthPolicy,
     rule: Verification,
     options: AnswerOptions,
+    measured: bool = False,
 ) -> dict[str, Any]:
-    """The `speculation` block of a result."""
+    """The `speculation` block of a result. measured: whether the rule is what a verdict of the pair allows."""
     plain = plain_speed(report, policy)
     return {
         **report.tally.as_dict(),
@@ -170,6 +174,7 @@ def result_block(
         "draft": assembly.draft if options.speculation.enabled else "none",
         "companion": assembly.companion if options.speculation.enabled else "none",
         "verification": rule.name,
+        "rule_measured": measured,
         "prompt_tokens": report.prompt_tokens,
         "prompt_kept": report.prompt_kept,
         "choice": policy.stats(),

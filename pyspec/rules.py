@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 from pyspec.errors import OptionError
 from pyspec.limits import check_ranges
@@ -23,6 +23,14 @@ class Window(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.nats:g}:{self.tokens}"
+
+
+def as_window(given: object) -> Window:
+    """A pair of numbers, checked. Raises OptionError."""
+    if not isinstance(given, tuple | list) or len(given) != 2:
+        raise OptionError(f"the window is {given!r}", "give nats and tokens, such as (1.0, 32)")
+    check_ranges({"window_nats": given[0], "window_tokens": given[1]})
+    return Window(*given)
 
 
 def parse_window(text: str) -> Window:
@@ -97,7 +105,15 @@ class Margin:
     def __post_init__(self) -> None:
         check_ranges(vars(self))
         if self.window is not None:
-            check_ranges({"window_nats": self.window[0], "window_tokens": self.window[1]})
+            object.__setattr__(self, "window", as_window(self.window))
+
+    @classmethod
+    def of(cls, options: object) -> Margin:
+        """The rule with the numbers that an object of options has, by their names; its window as text. Raises OptionError."""
+        names = ("theta", "gap", "budget", "confirm", "kl", "doubt", "window")
+        given = {name: getattr(options, name) for name in names}
+        text = given["window"]
+        return cls(**given | {"window": None if text is None else parse_window(text)})
 
     @property
     def name(self) -> str:
@@ -127,10 +143,43 @@ class Margin:
         return self.theta, self.gap, budget
 
 
-Verification = Strict | Margin
+@dataclass(frozen=True)
+class PairRule:
+    """What was measured of a pair allows: a rule for greedy answers and one for drawn ones, both strict where nothing was."""
+
+    greedy: Strict | Margin = Strict()
+    drawn: Strict | Margin = Strict()
+
+    @property
+    def name(self) -> str:
+        """The rule's name: `auto`."""
+        return AUTO
+
+    def at(self, temperature: float) -> Strict | Margin:
+        """The rule of answers at a temperature."""
+        return self.drawn if temperature > 0.0 else self.greedy
+
+
+AUTO = "auto"
+"""Asks for what was measured of the pair: strict, unless a verdict allows a rule."""
+
+Verification = Strict | Margin | PairRule
+
+
+def rule_at(rule: Verification, temperature: float) -> Strict | Margin:
+    """The rule that is in force for answers at a temperature."""
+    return rule.at(temperature) if isinstance(rule, PairRule) else rule
+
+
+def as_rule(asked: object) -> Verification:
+    """A rule, or the one that "auto" stands for until the pair is known. Raises OptionError."""
+    if asked == AUTO:
+        return PairRule()
+    check_rule(asked)
+    return cast("Verification", asked)
 
 
 def check_rule(rule: object) -> None:
     """Raise OptionError for what is no rule: it would be met in mid-answer only."""
-    if not isinstance(rule, Strict | Margin):
+    if not isinstance(rule, Strict | Margin | PairRule):
         raise OptionError(f"verification is {rule!r}", "give Strict() or Margin()")

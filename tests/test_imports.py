@@ -19,7 +19,7 @@ LAYERS = [
     ["llama"],
     ["generation"],
     ["mirror", "options"],
-    ["engine", "drafters", "memory", "profiles", "prompt_cache", "target", "offload"],
+    ["engine", "drafters", "memory", "profiles", "verdicts", "prompt_cache", "target", "offload"],
     [
         "policy",
         "store",

@@ -195,15 +195,20 @@ class Models:
         files |= {"companion": self.parts.companion}
         return {role: path for role, path in files.items() if path is not None}
 
-    def known(self) -> tuple[CostCurve, Learned]:
-        """The pair's profile, or a prior where it has none."""
+    @property
+    def sides(self) -> list[Side]:
+        """Draft and companion, those that there are, and what a step of each reads."""
         paths = [path for path in (self.parts.draft, self.parts.companion) if path is not None]
         sides = [Side(path, path.stat().st_size) for path in paths]
         if sides:
             reads = states_of(self.parts, self.target) is not None
             size = head_size(paths[0]) if self.parts.head else sides[0].size
             sides[0] = Side(paths[0], size, reads)
-        return beginnings(self.target, sides)
+        return sides
+
+    def known(self) -> tuple[CostCurve, Learned]:
+        """The pair's profile, or a prior where it has none."""
+        return beginnings(self.target, self.sides)
 
     def beside(self, placement: Placement) -> float:
         """Bytes of a position in the KV of draft and companion."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -12,11 +13,13 @@ from pyspec.errors import ContextOverflow, InputError, OptionError
 from pyspec.limits import check_ranges
 from pyspec.noise import derive_seed
 from pyspec.options import AnswerOptions, Speculation
-from pyspec.rules import Strict, Verification
+from pyspec.profiles import Side
+from pyspec.rules import Margin, Strict, Verification, rule_at
 from pyspec.sampling import Constraint, Sampling
 from pyspec.text.answer import Speech
 from pyspec.text.stream import check_stops
 from pyspec.text.template import ChatTemplate
+from pyspec.verdicts import followed
 
 _TELLING = ("system", "developer")
 
@@ -41,6 +44,15 @@ class Settings:
     def __post_init__(self) -> None:
         check_ranges({"timeout": self.timeout})
         check_stops(self.stop)
+
+    @property
+    def rule_in_force(self) -> Strict | Margin:
+        """Where a record has no temperature of its own."""
+        return rule_at(self.rule, self.sampling.temperature)
+
+    def following(self, target: Any, sides: Sequence[Side]) -> Settings:
+        """With the rule that is known to hold for a target and its draft, where that is to say."""
+        return replace(self, rule=followed(self.rule, target.model_path, sides))
 
 
 class JobMaker:

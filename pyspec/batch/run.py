@@ -105,7 +105,7 @@ class Batch:
         _check(parallel, n_ctx, draft_max, draft_n_gpu_layers)
         check_ranges({"draft_type_k": draft_type_k, "draft_type_v": draft_type_v})
         chosen = parse_length(length)
-        self.settings, self._n_ctx, self._cells = settings, n_ctx, cells
+        self._n_ctx, self._cells = n_ctx, cells
         self._needs: list[int] = []
         self._draft_max = MAX_DRAFT if draft_max is None else draft_max
         named = parse_devices(draft_devices) if draft_devices is not None else None
@@ -118,13 +118,14 @@ class Batch:
         kwargs["room_for"] = (n_ctx * (parallel or 1), parallel or 1)
         self._models = Models(file_of(model_path), *words, memory, **kwargs)
         self._n_ctx = n_ctx = self._models.target.capped(n_ctx)
+        self.settings = settings = settings.following(self._models.target, self._models.sides)
         self.jobs = JobMaker(self._models.target, settings, n_ctx)
         self._contexts: Contexts | None = None
         self._scheduler: Scheduler | None = None
         curve, learned = self._models.known()
         scored = self._models.parts.companion is not None
         # one for all rules and temperatures, as their answers share rounds
-        rule, draw = settings.rule, settings.sampling.draw
+        rule, draw = settings.rule_in_force, settings.sampling.draw
         self._policies = Policies(chosen, curve, learned, companion=scored, rule=rule, draw=draw)
         self.parallel = parallel or self._at_once(curve)
         if interactive:

@@ -247,7 +247,7 @@ _SHOWS: dict[str, Callable[[Chat], None]] = {
 }
 
 _DRAFTS, _COMPANIONS = ("none", "lookup", "mtp", "lookup+mtp", "auto"), ("none", "auto")
-_RULES, _AMOUNTS = ("margin", "strict"), ("on", "brief", "off")
+_RULES, _AMOUNTS = ("auto", "margin", "strict"), ("on", "brief", "off")
 
 COMMANDS = (
     Command("help", _help, "list the commands"),
@@ -264,7 +264,7 @@ COMMANDS = (
     Command("system", _system, "set the system text; - removes it, nothing shows it", "TEXT"),
     Command("set", _set, "change a setting", "NAME VALUE", tuple(FIELDS)),
     Command("show", _show, "show what is in force", "|".join(_SHOWS), tuple(_SHOWS)),
-    Command("verify", _chosen("verify", *_RULES), "how drafts are accepted", "margin|strict", _RULES),
+    Command("verify", _chosen("verify", *_RULES), "how drafts are accepted", "auto|margin|strict", _RULES),
     Command("model", _model, "talk with another model; without a name, what is loaded", "NAME|FILE", takes_file=True),
     Command("draft", _used("draft"), "draft with something else", "NAME|none|lookup|mtp|auto", _DRAFTS, takes_file=True),
     Command("companion", _used("companion"), "judge drafts with it", "NAME|none", _COMPANIONS, takes_file=True),

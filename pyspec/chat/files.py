@@ -27,12 +27,13 @@ _PICTURE = re.compile(r"\.(png|jpe?g|gif|webp|bmp|tiff?|heic|pdf)$", re.IGNORECA
 
 
 class SavedToken(msgspec.Struct, array_like=True):
-    """[id, source, gap, preferred] of a generated token, as `Token` has them."""
+    """[id, source, gap, preferred, confirmed] of a generated token, as `Token` has them."""
 
     id: int
     source: int
     gap: float
     preferred: int
+    confirmed: dict[str, float] | None = None
 
 
 class SavedMessage(msgspec.Struct, omit_defaults=True):
@@ -106,7 +107,10 @@ def _messages(conversation: Conversation) -> list[SavedMessage]:
     for exchange in conversation.exchanges:
         turns.append(SavedMessage("user", exchange.user))
         if (answer := exchange.answer) is not None:
-            tokens = [SavedToken(t.id, int(t.source), t.gap, t.preferred) for t in answer.tokens]
+            tokens = [
+                SavedToken(t.id, int(t.source), t.gap, t.preferred, t.confirmed)
+                for t in answer.tokens
+            ]
             how = answer.finish_reason, answer.seed, answer.reasoning
             turns.append(SavedMessage("assistant", answer.text, tokens, *how))
     return turns
@@ -163,7 +167,9 @@ def _tokens(message: SavedMessage, model: LlamaChat) -> tuple[Token, ...]:
     data = b"".join(model.piece(token.id) for token in message.tokens)
     if data.decode("utf-8", "replace") != message.content:
         return ()
-    return tuple(Token(t.id, Source(t.source), t.gap, t.preferred) for t in message.tokens)
+    return tuple(
+        Token(t.id, Source(t.source), t.gap, t.preferred, t.confirmed) for t in message.tokens
+    )
 
 
 def refuse_picture(name: str) -> None:

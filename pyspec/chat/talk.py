@@ -27,7 +27,7 @@ from pyspec.llama import Piece
 from pyspec.noise import NOISES, Noise
 from pyspec.options import OFF, AnswerOptions, Speculation
 from pyspec.policy.lengths import parse_length
-from pyspec.rules import Margin, Strict, Verification
+from pyspec.rules import AUTO, Margin, Strict, Verification, as_window, parse_window
 from pyspec.sampling import Sampling
 from pyspec.text.template import Message
 from pyspec.token_view import TokenPaint, has_colour
@@ -100,10 +100,14 @@ class ChatSettings:
     seed: int | None = _setting(None, _number(int, 0, 2**32 - 1), "random")
     noise: Noise = _setting(NOISES[0], _one_of(*NOISES))
     max_tokens: int | None = _setting(None, _number(int, 1, 2**31 - 1), "all")
-    verify: str = _setting("strict", _one_of("margin", "strict"))
+    verify: str = _setting(AUTO, _one_of(AUTO, "margin", "strict"))
     theta: float = _setting(Margin.theta, _PROBABILITY)
     gap: float = _setting(Margin.gap, _NATS)
     budget: float | None = _setting(None, _NATS, "none")
+    confirm: int = _setting(Margin.confirm, _number(int, 0, 16))
+    kl: float = _setting(Margin.kl, _NATS)
+    doubt: float = _setting(Margin.doubt, _PROBABILITY)
+    window: str | None = _setting(None, lambda text: str(as_window(parse_window(text))), "none")
     length: str | None = _setting(None, _length, "default")
     draft_max: int | None = _setting(None, _number(int, 0, MAX_DRAFT), "none")
     trim: bool = _setting(True, _switch)
@@ -115,12 +119,12 @@ class ChatSettings:
     @property
     def margin(self) -> Margin:
         """The margin rule with the numbers set."""
-        return Margin(self.theta, self.gap, self.budget)
+        return Margin.of(self)
 
     @property
-    def rule(self) -> Verification:
-        """The rule in force."""
-        return Strict() if self.verify == "strict" else self.margin
+    def rule(self) -> Verification | None:
+        """The rule in force; None: what the model was opened with, which a verdict of the pair says."""
+        return {AUTO: None, "strict": Strict()}.get(self.verify, self.margin)
 
     def sampling(self, seed: int) -> Sampling:
         """How one answer's tokens are chosen."""
@@ -319,7 +323,7 @@ class Chat:
         self.model.thinking = self.settings.reasoning != UNASKED
         return self.model.prompt(messages)
 
-    def _options(self, seed: int, rule: Verification) -> AnswerOptions:
+    def _options(self, seed: int, rule: Verification | None) -> AnswerOptions:
         settings = self.settings
         return AnswerOptions(
             settings.sampling(seed),

@@ -327,6 +327,7 @@ def _report(llm: SpeculativeLlama, pieces: list[Piece], with_tokens: bool) -> di
                 "text": llm.piece(token.id).decode("utf-8", "replace"),
                 "source": token.source.label,
                 "gap": round(token.gap, 4),
+                **({"confirmed": token.confirmed} if token.confirmed else {}),
             }
             for piece in pieces
             for token in piece.tokens

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,6 +20,7 @@ from pyspec.display import counted
 from pyspec.errors import OptionError
 from pyspec.llama import SpeculativeLlama
 from pyspec.measure.bench import run_bench
+from pyspec.measure.bounds import CANDIDATES, HalvesResult, by_halves, sentence
 from pyspec.measure.costs import all_types, type_table
 from pyspec.measure.profile import Measured, PairFigures, apart, draw, measure, say, store
 from pyspec.measure.quality import (
@@ -29,18 +31,20 @@ from pyspec.measure.quality import (
     variant_table,
     verdict,
 )
-from pyspec.measure.records import published
+from pyspec.measure.records import RunRecord, published
 from pyspec.measure.report import Results, can_draw, card, speed_table
 from pyspec.measure.simulate import save_rounds
 from pyspec.measure.tasks import Options, Question, Task, load_questions, parse_modes, select
-from pyspec.measure.variants import SideBySide, answer_all, parse_variants
+from pyspec.measure.variants import SideBySide, Variant, answer_all, parse_variants
 from pyspec.profiles import forget, save_prior
 from pyspec.progress import store_progress
+from pyspec.store.files import file_sha256
 from pyspec.store.locate import resolve
 from pyspec.store.machine import default_threads
 from pyspec.store.sources import load_manifest
 from pyspec.store.watch import Watch
 from pyspec.tables import print_table
+from pyspec.verdicts import PairVerdict, keep_verdict, settings_of
 
 FILE = click.Path(path_type=Path, dir_okay=False)
 _COUNT = click.IntRange(min=1)
@@ -160,15 +164,24 @@ _SIDES = (
 
 
 @command()
-@click.option("--variants", default=VARIANTS, help="Comma-separated; the first one is the control.")
+@click.option("--variants", default=None, help="Comma-separated; the first one is the control.")
 @click.option("--title", default="What the margin rule costs", help="Heading of the page.")
-def quality(asked: AskedOptions, models: ModelOptions, variants: str, title: str) -> None:
+@click.option(
+    "--verdict",
+    "wanted",
+    is_flag=True,
+    help="Store what --verify auto may do with this pair: a rule is chosen on half of the questions and confirmed on the others.",
+)
+def quality(
+    asked: AskedOptions, models: ModelOptions, variants: str | None, title: str, *, wanted: bool
+) -> None:
     """Answer each question by many variants side by side; write runs.jsonl, README.md and quality.json to --out.
 
     Variants are modes as `pyspec bench` has them, and margin+random, margin+thin, plain+temp:T; @N: the first N
     questions. Tokens a verify, nats under the target, looped answers, checks, each against the first variant.
     """
-    named, questions, _ = parse_variants(variants), asked.chosen(), asked.folder
+    listed = variants or (CANDIDATES if wanted else VARIANTS)
+    named, questions, _ = parse_variants(listed), asked.chosen(), asked.folder
     path, arguments = replace(models, companion="none").find()
     given = {name: arguments[name] for name in _SIDES}
     sides = SideBySide(
@@ -183,6 +196,38 @@ def quality(asked: AskedOptions, models: ModelOptions, variants: str, title: str
     print_table(variant_table(figures), stdout_console())
     tell(f"\n{said}")
     tell(f"written to {asked.out}", err=True)
+    if wanted:
+        found = by_halves(records, questions, named)
+        tell(f"\n{sentence(found)}")
+        tell(f"kept in {_keep_verdict(found, sides, records, named)}", err=True)
+
+
+def _keep_verdict(
+    found: HalvesResult,
+    sides: SideBySide,
+    records: Sequence[RunRecord],
+    variants: Sequence[Variant],
+) -> Path:
+    """Store a verdict with the pair. Raises OptionError where the target has no draft."""
+    if "draft" not in sides.models.files:
+        raise OptionError("a verdict is of a target and a draft model", "name one with --draft")
+    tried = found.confirmed
+    rule = next((v.margin for v in variants if tried is not None and v.name == tried.who), None)
+    return keep_verdict(
+        PairVerdict(
+            target=file_sha256(sides.models.files["target"]),
+            draft=file_sha256(sides.models.files["draft"]),
+            drawn=records[-1].setup.temperature > 0.0,
+            rule=settings_of(rule) if rule is not None and found.passed else None,
+            tried=tried.who if tried is not None else "",
+            gain=tried.gain if tried is not None else 1.0,
+            answers=sum(record.who == variants[0].name for record in records),
+            losses={n: (loss.upper, loss.bound) for n, loss in tried.losses.items()}
+            if tried
+            else {},
+            day=records[-1].setup.day,
+        )
+    )
 
 
 # -- the profile -------------------------------------------------------------------------------------------------------

@@ -18,7 +18,8 @@ from pyspec.llama import Speculation, SpeculativeLlama
 from pyspec.noise import NOISES
 from pyspec.offload import AUTO
 from pyspec.progress import busy, store_progress
-from pyspec.rules import Margin, Strict, Verification
+from pyspec.rules import AUTO as AUTO_RULE
+from pyspec.rules import Margin, PairRule, Strict, Verification
 from pyspec.sampling import Sampling
 from pyspec.store.devices import add_rpc_servers, parse_devices, require_devices
 from pyspec.store.locate import resolve
@@ -129,15 +130,23 @@ class DraftOptions:
     """How drafts are chosen and accepted."""
 
     # fmt: off
-    verify: str = option("Drafts", "--verify", type=click.Choice(["margin", "strict"]), default="strict",
+    verify: str = option("Drafts", "--verify", type=click.Choice([AUTO_RULE, "margin", "strict"]), default=AUTO_RULE,
         help="strict: the text is the target's own. margin: a drafted runner-up that the target ranks hardly lower "
-        "is taken too, which is faster and changes the text.")
+        "is taken too, which is faster and changes the text. auto: strict, unless a verdict on this very pair allows a margin.")
     theta: float = option("Drafts", "--theta", default=Margin.theta,
         help="Margin: the two largest logits must have at least this ratio.")
     gap: float = option("Drafts", "--gap", default=Margin.gap,
         help="Margin: largest difference of the two, nats; inf for none.")
     budget: float | None = option("Drafts", "--budget", type=float,
         help="Margin: sum of gaps allowed in an answer, nats.")
+    confirm: int = option("Drafts", "--confirm", default=Margin.confirm, metavar="N",
+        help="Margin: so many drafted tokens behind a relaxed one must be the target's own choices.")
+    kl: float = option("Drafts", "--kl", default=Margin.kl,
+        help="Margin: largest divergence of the draft's distribution from the target's there, nats.")
+    doubt: float = option("Drafts", "--doubt", default=Margin.doubt,
+        help="Margin: the draft's own runner-up must be so many times as likely as its first, 0 to 1.")
+    window: str | None = option("Drafts", "--window", metavar="NATS:TOKENS",
+        help="Margin: what relaxed tokens may cost among the last so many.")
     length: str = option("Drafts", "--length", default="auto", metavar="auto|companion|confidence:P|fixed:K",
         help="How many drafted tokens are checked at once; auto takes what pays on this machine, 0 included.")
     draft_max: int | None = option("Drafts", "--draft-max", aliases=("--draft-n", "--spec-draft-n-max"), metavar="N",
@@ -147,18 +156,23 @@ class DraftOptions:
     @property
     def margin(self) -> Margin:
         """The margin rule with the numbers given. Raises OptionError."""
-        return Margin(self.theta, self.gap, self.budget)
+        return Margin.of(self)
 
     @property
     def rule(self) -> Verification:
-        """The rule in force; numbers that cannot be are refused with the strict one, too."""
+        """The rule in force, or that the pair's verdict says; numbers that cannot be are refused with each."""
         margin = self.margin
+        if self.verify == AUTO_RULE:
+            return PairRule()
         return Strict() if self.verify == "strict" else margin
 
     @property
     def speculation(self) -> Speculation:
-        """All of it, for a call."""
-        return Speculation(True, self.rule, self.length, self.draft_max)
+        """All of it, for a call to what was opened with these options."""
+        rule = self.rule
+        return Speculation(
+            True, None if isinstance(rule, PairRule) else rule, self.length, self.draft_max
+        )
 
 
 # -- the sampler -------------------------------------------------------------------------------------------------------

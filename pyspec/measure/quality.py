@@ -97,9 +97,9 @@ _Values = dict["int | str", float]
 def judge(records: Sequence[RunRecord], questions: Sequence[Question]) -> list[Figures]:
     """Figures of every variant in the records, in their order; the first one is the control."""
     asked = {q.question_id: q for q in questions}
-    scorer = _scorer() if any(q.reference for q in questions) else None
+    scorer = new_scorer() if any(q.reference for q in questions) else None
     groups = list(grouped(records, lambda record: record.who).values())
-    values = [_values(group, asked, scorer) for group in groups]
+    values = [values_of(group, asked, scorer) for group in groups]
     found = [_figures(group, groups[0], own, values[0]) for group, own in zip(groups, values)]
     return _judged(found)
 
@@ -144,8 +144,8 @@ def _figures(
     )
 
 
-def _values(
-    group: Sequence[RunRecord], asked: dict[int | str, Question], scorer: Any
+def values_of(
+    group: Sequence[RunRecord], asked: Mapping[int | str, Question], scorer: Any
 ) -> dict[str, _Values]:
     """Every figure of every question, by the figure's name."""
     found: dict[str, _Values] = {}
@@ -172,7 +172,7 @@ def _measured(turn: TimedAnswer, question: Question, scorer: Any) -> dict[str, f
     return found
 
 
-def _scorer() -> Any:
+def new_scorer() -> Any:
     """Scores ROUGE-L (F1); None where `rouge-score` is not installed."""
     try:
         from rouge_score.rouge_scorer import RougeScorer  # noqa: PLC0415 - optional

@@ -230,7 +230,11 @@ class Mode:
     @property
     def exact(self) -> bool:
         """Whether greedy answers must equal those of plain decoding."""
-        return not self.enabled or isinstance(self.rule, Strict) or self.rule.closed
+        return (
+            not self.enabled
+            or isinstance(self.rule, Strict)
+            or (isinstance(self.rule, Margin) and self.rule.closed)
+        )
 
     @property
     def speculation(self) -> Speculation:

@@ -118,7 +118,13 @@ class Choice:
 
     def _detail(self, token: Token) -> dict[str, Any]:
         text = self._decoder.decode(self._piece(token.id))
-        made = {"text": text, "source": token.source.label, "gap": round(token.gap, 4)}
+        made: dict[str, Any] = {
+            "text": text,
+            "source": token.source.label,
+            "gap": round(token.gap, 4),
+        }
+        if token.confirmed:
+            made["confirmed"] = token.confirmed
         if token.preferred != token.id:
             made["preferred"] = self._piece(token.preferred).decode("utf-8", "replace")
         return made

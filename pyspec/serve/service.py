@@ -248,7 +248,7 @@ def _choices(body: bodies.Body) -> int:
 
 def _speculation(asked: bodies.SpeculationBody, own: Speculation) -> Speculation:
     """What a request asks for, `own` where it does not say. Raises OptionError."""
-    names = ("theta", "gap", "budget")
+    names = ("theta", "gap", "budget", "confirm", "kl", "doubt", "window")
     given = {name: getattr(asked, name) for name in names if getattr(asked, name) is not None}
     rule = own.verification
     if asked.verify is not None:

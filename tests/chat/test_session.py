@@ -154,7 +154,7 @@ def test_unknown_commands_are_named() -> None:
         "there is no command /regenn (did you mean /regen? /help lists them)",
         "there is no command /nothing (/help lists them)",
         "all is not one of settings, stats, tokens, model (/help)",
-        "lax is not one of margin, strict (/help)",
+        "lax is not one of auto, margin, strict (/help)",
     ]
     assert text.splitlines()[4].startswith("give temp a value (settings: temp, top_k")
 

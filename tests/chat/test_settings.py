@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from pyspec.chat.talk import FIELDS, ChatSettings, apply, changed, values
 from pyspec.errors import OptionError
-from pyspec.rules import Margin, Strict
+from pyspec.rules import Margin, Strict, Window
 
 
 def test_values_are_what_set_takes() -> None:
@@ -34,6 +34,12 @@ def test_values_are_what_set_takes() -> None:
         ("draft_max", "64", lambda s: s.draft_max == 64),
         ("length", "fixed:3", lambda s: s.length == "fixed:3"),
         ("verify", "strict", lambda s: s.rule == Strict()),
+        ("verify", "auto", lambda s: s.rule is None),
+        ("confirm", "2", lambda s: s.margin.confirm == 2),
+        ("kl", "0.5", lambda s: s.margin.kl == 0.5),
+        ("doubt", "0.25", lambda s: s.margin.doubt == 0.25),
+        ("window", "1:32", lambda s: s.margin.window == Window(1.0, 32)),
+        ("window", "none", lambda s: s.margin.window is None),
     ],
 )
 def test_changed(name: str, value: str, where: object) -> None:
@@ -57,6 +63,11 @@ def test_changed(name: str, value: str, where: object) -> None:
         ("length", "fixed:x"),
         ("trim", "yes"),
         ("verify", "lax"),
+        ("confirm", "17"),
+        ("kl", "nan"),
+        ("doubt", "2"),
+        ("window", "1"),
+        ("window", "1:0"),
         ("stats", "many"),
         ("draft_max", "65"),
     ],

@@ -1,0 +1,246 @@
+"""Whether a rule's losses stay within bounds: chosen on one half of the questions, confirmed once on the other.
+
+Non-inferiority: a rule passes where the upper end of a 95 % interval of its loss is within the bound in every figure. Half of the
+questions chooses, by tokens a verify, among the rules whose mean losses are within the bounds; the other half is asked once,
+about that rule alone, so nothing is to be corrected for the number of rules. A page of all rules corrects by Holm's method.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from math import ceil
+from statistics import NormalDist, fmean, stdev
+
+import numpy as np
+
+from pyspec.measure.quality import DISTINCT, LOOPS, NATS, ROUGE, VARIETY, new_scorer, values_of
+from pyspec.measure.records import RunRecord
+from pyspec.measure.tasks import Question, grouped
+from pyspec.measure.variants import Variant
+
+CHECKS, JUDGED = "checks", "judged nats"
+BOUNDS = {
+    DISTINCT: 0.01,
+    VARIETY: 0.01,
+    LOOPS: 0.02,
+    NATS: 0.02,
+    JUDGED: 0.02,
+    CHECKS: 0.02,
+    ROUGE: 0.02,
+}
+"""Largest loss that counts as none: shares of 4-grams, of answers, nats a token, shares of checks passed."""
+
+ALWAYS = (DISTINCT, LOOPS, NATS)
+"""Figures that every answer has."""
+
+FEWEST = 50
+"""Questions of the half that confirms, below which an interval says nothing: nobody is allowed a rule by a handful."""
+
+CANDIDATES = (
+    "strict+fixed:4,margin/confirm=1+fixed:4,margin/gap=2/confirm=1+fixed:4,margin/gap=2/confirm=2+fixed:4,"
+    "margin/kl=0.5+fixed:4,margin/doubt=0.6+fixed:4,margin/window=1:32+fixed:4"
+)
+"""What `pyspec quality --verdict` compares unless told otherwise."""
+
+_WORSE_UP = (NATS, LOOPS, JUDGED)
+
+Losses = dict[str, dict["int | str", float]]
+"""By figure and question, the loss against the control; above 0 is worse."""
+
+
+@dataclass(frozen=True)
+class Loss:
+    """One figure's mean loss over questions, the upper end of its 95 % interval, and the questions that a yes would need.
+
+    p: of a loss as large as the bound or larger; needed: for four times of five, where there is no loss at all.
+    """
+
+    mean: float
+    upper: float
+    bound: float
+    p: float
+    questions: int
+    needed: int
+
+    @property
+    def holds(self) -> bool:
+        """Whether the loss is within its bound as far as chance can tell."""
+        return self.upper <= self.bound
+
+
+@dataclass(frozen=True)
+class RuleTrial:
+    """What a half of the questions says of one rule."""
+
+    who: str
+    gain: float
+    losses: dict[str, Loss]
+
+    @property
+    def fits(self) -> bool:
+        """Whether its mean losses are within the bounds."""
+        return all(loss.mean <= loss.bound for loss in self.losses.values())
+
+    @property
+    def passes(self) -> bool:
+        """Whether it is shown to be within all bounds."""
+        enough = all(
+            loss.questions >= FEWEST for name, loss in self.losses.items() if name in ALWAYS
+        )
+        return (
+            enough
+            and set(ALWAYS) <= set(self.losses)
+            and all(x.holds for x in self.losses.values())
+        )
+
+
+Judge = Callable[[RunRecord], float]
+"""Nats a token of an answer under another model."""
+
+
+def losses_of(
+    own: Sequence[RunRecord], control: Sequence[RunRecord], asked: Mapping[int | str, Question],
+    judge: Judge | None = None,
+) -> Losses:  # fmt: skip
+    """Losses of answers against the control's to the same questions; checks of all kinds are one figure."""
+    mine, base = (_figures(records, asked, judge) for records in (own, control))
+    found: Losses = {}
+    for name, values in mine.items():
+        sign = 1.0 if name in _WORSE_UP else -1.0
+        both = {
+            q: sign * (value - base[name][q])
+            for q, value in values.items()
+            if q in base.get(name, {})
+        }
+        if both:
+            found[name] = both
+    return found
+
+
+def _figures(
+    records: Sequence[RunRecord], asked: Mapping[int | str, Question], judge: Judge | None
+) -> Losses:
+    scorer = new_scorer() if any(q.reference for q in asked.values()) else None
+    values = values_of(records, asked, scorer)
+    kinds = [name for name in values if name not in BOUNDS]
+    if kinds:
+        values[CHECKS] = {q: value for kind in kinds for q, value in values.pop(kind).items()}
+    if judge is not None:
+        by_question = grouped(records, lambda record: record.question_id)
+        values[JUDGED] = {q: fmean(map(judge, group)) for q, group in by_question.items()}
+    return values
+
+
+def half_of(question: int | str) -> int:
+    """0 for questions that choose a rule, 1 for those that confirm it."""
+    return zlib.crc32(str(question).encode()) % 2
+
+
+def try_rule(who: str, gain: float, losses: Losses, half: int | None = None) -> RuleTrial:
+    """What one half of the questions, or all of them, says."""
+    each = {
+        name: [loss for q, loss in values.items() if half is None or half_of(q) == half]
+        for name, values in losses.items()
+    }
+    return RuleTrial(who, gain, {name: _loss(v, name) for name, v in each.items() if v})
+
+
+def _loss(values: Sequence[float], name: str, resamples: int = 4000) -> Loss:
+    bound = BOUNDS[name]
+    n, mean = len(values), fmean(values)
+    draw = np.random.default_rng(0).integers(0, n, (resamples, n))
+    means = np.array(values)[draw].mean(axis=1)
+    spread = stdev(values) if n > 1 else 0.0
+    upper = float(np.percentile(means, 97.5))
+    if not spread and name in (
+        LOOPS,
+        CHECKS,
+    ):  # of yes and no: what n equal answers exclude at 95 %
+        upper = mean + 3.0 / n
+    p = (1 + int((means >= bound).sum())) / (1 + resamples)
+    return Loss(mean, upper, bound, p, n, sample_size(spread, bound))
+
+
+def sample_size(spread: float, bound: float, power: float = 0.8) -> int:
+    """Questions that show a loss to be within a bound, where there is none: ((z(.975) + z(power)) * spread / bound)^2.
+
+    spread: standard deviation of paired differences between questions.
+    """
+    z = NormalDist().inv_cdf(0.975) + NormalDist().inv_cdf(power)
+    return ceil((z * spread / bound) ** 2)
+
+
+def holm(p: Mapping[str, float], level: float = 0.05) -> set[str]:
+    """Of several claims those that hold together at a level (Holm 1979): the smallest p against level / n, and so on."""
+    held: set[str] = set()
+    for i, (name, value) in enumerate(sorted(p.items(), key=lambda item: item[1])):
+        if value > level / (len(p) - i):
+            break
+        held.add(name)
+    return held
+
+
+@dataclass(frozen=True)
+class HalvesResult:
+    """What choosing on one half and confirming on the other came to. chosen: None where no rule was worth confirming."""
+
+    tried: list[RuleTrial]
+    chosen: RuleTrial | None
+    confirmed: RuleTrial | None
+
+    @property
+    def passed(self) -> bool:
+        """Whether the chosen rule was confirmed."""
+        return self.confirmed is not None and self.confirmed.passes
+
+
+def by_halves(
+    records: Sequence[RunRecord], questions: Sequence[Question], variants: Sequence[Variant], judge: Judge | None = None
+) -> HalvesResult:  # fmt: skip
+    """Choose the rule that brings most on one half of the questions, and confirm it on the other; the control comes first."""
+    asked = {q.question_id: q for q in questions}
+    groups = grouped(records, lambda record: record.who)
+    control = groups[variants[0].name]
+    rules = [
+        v.name for v in variants[1:] if v.margin is not None and not v.extras and v.name in groups
+    ]
+    losses = {who: losses_of(groups[who], control, asked, judge) for who in rules}
+    tried = [try_rule(who, gain_of(groups[who], control, 0), losses[who], 0) for who in rules]
+    fine = [trial for trial in tried if trial.fits and trial.gain > 1.0]
+    if not fine:
+        return HalvesResult(tried, None, None)
+    chosen = max(fine, key=lambda trial: trial.gain)
+    gain = gain_of(groups[chosen.who], control, 1)
+    return HalvesResult(tried, chosen, try_rule(chosen.who, gain, losses[chosen.who], 1))
+
+
+def gain_of(
+    own: Sequence[RunRecord], control: Sequence[RunRecord], half: int | None = None
+) -> float:
+    """Tokens a verify, times the control's on the same questions; of one half of them or of all."""
+    keys = {r.key[1:] for r in own} & {r.key[1:] for r in control}
+    kept = {key for key in keys if half is None or half_of(key[0]) == half}
+
+    def length(records: Sequence[RunRecord]) -> float:
+        turns = [r.turns[0] for r in records if r.key[1:] in kept]
+        return sum(len(t.tokens) for t in turns) / max(
+            1, sum(int(t.speculation["rounds"]) for t in turns)
+        )
+
+    return length(own) / length(control) if kept else 1.0
+
+
+def sentence(found: HalvesResult) -> str:
+    """The verdict in words."""
+    if found.chosen is None or found.confirmed is None:
+        return "No rule was worth confirming: each loses more than its bounds on the first half. Strict."
+    trial = found.confirmed
+    if trial.passes:
+        return f"{trial.who} is within all bounds on the second half, at {100 * (trial.gain - 1):+.0f} % tokens a verify."
+    short = [
+        f"{name} (up to {loss.upper:.3f}, bound {loss.bound:g}; {loss.needed} questions could show it, {loss.questions} did not)"
+        for name, loss in trial.losses.items() if not loss.holds
+    ]  # fmt: skip
+    return f"{trial.who} is not shown to be within {', '.join(short)}. Strict."

@@ -1,0 +1,140 @@
+"""What a pair of models has shown of the margin rule: a verdict kept with the pair's profile, or shipped beside its draft.
+
+A verdict allows one rule, or none, for greedy answers or for drawn ones. It is of the models' files, not of the machine.
+`verification="auto"` follows it, and is strict without one. A damaged file is one warning and strict.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+
+from pyspec.errors import OptionError, ProfileError, PyspecError
+from pyspec.profiles import Side, profiles_dir
+from pyspec.rules import Margin, PairRule, Strict, Verification
+from pyspec.store.files import file_sha256, write_whole
+
+log = logging.getLogger("pyspec")
+
+_MAX_BYTES = 1 << 20
+
+
+class PairVerdict(msgspec.Struct, forbid_unknown_fields=True):
+    """What one experiment says of a pair, named by the sha256 of its files.
+
+    drawn: of answers above temperature 0. rule: the numbers of the `Margin` that it allows, None for strict. tried: the rule that
+    was to be confirmed. gain: its tokens a verify, times strict's. losses: by figure the upper end of the loss seen, then its
+    bound. answers: of each rule.
+    """
+
+    target: str
+    draft: str
+    drawn: bool
+    rule: dict[str, Any] | None
+    tried: str
+    gain: float
+    answers: int
+    losses: dict[str, tuple[float, float]]
+    day: str
+
+    @property
+    def allowed(self) -> Strict | Margin:
+        """The rule that it allows. Raises OptionError for numbers that cannot be."""
+        try:
+            given = (self.rule or {}).items()
+            numbers: dict[str, Any] = {n: math.inf if v == "inf" else v for n, v in given}
+            return Strict() if self.rule is None else Margin(**numbers)
+        except TypeError:
+            raise OptionError("a verdict names a setting that no rule has") from None
+
+
+class PairVerdicts(msgspec.Struct, forbid_unknown_fields=True):
+    """The file: verdicts on one draft's pairs."""
+
+    verdicts: list[PairVerdict]
+    format: Literal[1] = 1
+
+
+def settings_of(rule: Margin) -> dict[str, Any]:
+    """The numbers in which a rule differs from the plain margin."""
+    plain = vars(Margin())
+    own = {name: value for name, value in vars(rule).items() if value != plain[name]}
+    return {
+        name: "inf" if value == math.inf else value for name, value in own.items()
+    }  # JSON has no infinity
+
+
+def stored_path(target: str, draft: str) -> Path:
+    """Where the verdicts on a pair of these sha256 lie, with its profile."""
+    digest = hashlib.sha256(f"{target} {draft}".encode()).hexdigest()
+    return profiles_dir() / f"verdict-{digest[:20]}.json"
+
+
+def shipped_path(draft: Path) -> Path:
+    """Where a draft's verdicts lie that came with it."""
+    return draft.with_suffix(".verdict.json")
+
+
+def keep_verdict(verdict: PairVerdict) -> Path:
+    """Store a verdict in place of an older one. Raises ProfileError where the folder refuses."""
+    path = stored_path(verdict.target, verdict.draft)
+    try:
+        others = [each for each in _read(path) if each.drawn != verdict.drawn]
+    except ProfileError:
+        others = []  # a damaged file is written anew
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(path, [msgspec.json.encode(PairVerdicts([*others, verdict]))])
+    except OSError as error:
+        reason = error.strerror or type(error).__name__
+        raise ProfileError(f"the verdict cannot be written to {path.parent}: {reason}") from None
+    return path
+
+
+def followed(rule: Verification, target: str, sides: Sequence[Side]) -> Verification:
+    """The rule asked for; a `PairRule` by what is known of the target at a path and the draft among `sides`."""
+    return pair_rule(Path(target), sides) if isinstance(rule, PairRule) else rule
+
+
+def pair_rule(target: Path, sides: Sequence[Side]) -> PairRule:
+    """What the stored verdicts on a pair allow, or those shipped with its draft; strict where nothing is known."""
+    if not sides:
+        return PairRule()
+    try:
+        found = _verdicts(target, sides[0].path)
+        rules = {verdict.drawn: verdict.allowed for verdict in found}
+    except PyspecError as error:
+        log.warning("no verdict is used: %s", error)
+        return PairRule()
+    return PairRule(rules.get(False, Strict()), rules.get(True, Strict()))
+
+
+def _verdicts(target: Path, draft: Path) -> list[PairVerdict]:
+    """The verdicts on a pair, one's own behind those shipped. Files are hashed only where there may be one."""
+    shipped = _read(shipped_path(draft))
+    if not shipped and not any(profiles_dir().glob("verdict-*.json")):
+        return []
+    names = file_sha256(target), file_sha256(draft)
+    found = [*shipped, *_read(stored_path(*names))]
+    return [each for each in found if (each.target, each.draft) == names]
+
+
+def _read(path: Path) -> list[PairVerdict]:
+    """The verdicts of a file, none where there is none. Raises ProfileError for a damaged one."""
+    try:
+        if not path.exists():
+            return []
+        if not path.is_file() or path.stat().st_size > _MAX_BYTES:
+            raise ProfileError(f"{path} is not a file of verdicts", "remove it")
+        return msgspec.json.decode(path.read_bytes(), type=PairVerdicts).verdicts
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise ProfileError(f"the verdict {path} is damaged: {error}", "remove it") from None
+    except OSError as error:
+        reason = error.strerror or type(error).__name__
+        raise ProfileError(f"the verdict {path} cannot be read: {reason}") from None
