@@ -5,15 +5,16 @@ from __future__ import annotations
 import ipaddress
 import os
 import socket
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from pyspec.batch import Batch, Settings
 from pyspec.batch.contexts import MOST_SEQUENCES
-from pyspec.cli.command import command, option, tell
+from pyspec.cli.command import command, model_names, option, tell
 from pyspec.cli.engine_options import EngineOptions, hush_llama
 from pyspec.cli.options import (
     CacheOptions,
@@ -23,6 +24,8 @@ from pyspec.cli.options import (
     SystemOptions,
 )
 from pyspec.errors import OptionError
+from pyspec.store.locate import found_here
+from pyspec.store.sources import load_manifest
 
 if TYPE_CHECKING:
     from pyspec.serve.settings import ServerSettings
@@ -33,6 +36,10 @@ _BACKLOG = 2048
 EXAMPLES = [
     ("pyspec serve", "The default model on http://127.0.0.1:8080, with a page to chat in"),
     ("pyspec serve -m llama3.2:3b --draft llama3.2:1b", "Models that ollama fetched"),
+    (
+        "pyspec serve -m qwen3:4b -m llama3.2:3b --models-max 1",
+        "Two models, the one that is asked for loaded",
+    ),
     (
         "OPENAI_BASE_URL=http://127.0.0.1:8080/v1 OPENAI_API_KEY=none python app.py",
         "A program that uses it",
@@ -66,6 +73,9 @@ class ServerOptions:
         help="On SIGTERM, how long answers may go on; what is asked then is refused with 503.")
     log_json: bool = option("Server", "--log-json", is_flag=True,
         help="Write a line of JSON to stdout for each request; no texts.")
+    models_max: int = option("Server", "--models-max", metavar="N", type=click.IntRange(min=0), default=0,
+        help="Models loaded at once; the one unused for longest makes room. As many as -m names if 0; where it is more than "
+        "these, every model that `pyspec models` lists as here may be asked for.")
     # fmt: on
 
     def __post_init__(self) -> None:
@@ -101,6 +111,86 @@ class ServerOptions:
         )
 
 
+@dataclass(frozen=True)
+class ServedModels(ModelOptions):
+    """The models of a server: each -m is one more. Clients call one that was given as a file by the file's name."""
+
+    # fmt: off
+    model: tuple[str, ...] = option("Models", "-m", "--model", metavar="NAME|FILE", multiple=True,  # type: ignore[assignment]
+        shell_complete=model_names, help="Target, as in all commands; given more than once, clients choose by its name.")
+    # fmt: on
+
+    @property
+    def first(self) -> str | None:
+        """The one that answers where a request names none; None for the default target."""
+        return served_name(self.model[0]) if self.model else None
+
+    def of(self, name: str | None) -> ModelOptions:
+        """The same options for one model, by what clients call it."""
+        named = {served_name(word): word for word in self.model}
+        values = {each.name: getattr(self, each.name) for each in fields(ModelOptions)}
+        return ModelOptions(**{**values, "model": named.get(name or "", name)})
+
+    def names(self, *, catalogue: bool) -> list[str]:
+        """What may be asked for: these, and if asked every target that is here."""
+        here = [found.name for found, _, _ in found_here(load_manifest())] if catalogue else []
+        return list(dict.fromkeys([*map(served_name, self.model), *here]))
+
+
+def served_name(word: str) -> str:
+    """What clients call a model that was given as a name or a file."""
+    return Path(word).stem if word.endswith(".gguf") else word
+
+
+@dataclass(frozen=True)
+class Loader:
+    """Makes the models of a server ready, by the options that it was begun with."""
+
+    server: ServerOptions
+    told: SystemOptions
+    cache: CacheOptions
+    models: ServedModels
+    drafts: DraftOptions
+    sampler: SamplerOptions
+    engine: EngineOptions
+
+    @property
+    def several(self) -> bool:
+        """Whether more than one model may be asked for. Raises OptionError for what only one can have."""
+        server = self.server
+        if max(server.models_max, len(self.models.model)) < 2:
+            return False
+        if server.alias is not None or self.cache.prompt_cache is not None:
+            raise OptionError("--alias and --prompt-cache are of one model", "leave them out")
+        return True
+
+    def load(self, name: str | None) -> tuple[Batch, ServerSettings]:
+        """A model that is ready to answer, by what clients call it; None for the default target."""
+        server, memory, several = self.server, self.cache.memory, self.several
+        path, arguments = self.models.of(name).find()
+        if several and isinstance(memory, Path):  # tokens of one say nothing to another
+            memory = memory / path.stem
+        rule = self.drafts.rule
+        batch = Batch(
+            str(path),
+            length=self.drafts.length,
+            draft_max=self.drafts.draft_max,
+            settings=Settings(self.sampler.sampling(), rule, server.max_tokens, self.told.system),
+            parallel=server.parallel,
+            interactive=True,
+            prompt_cache=self.cache.prompt_cache,
+            memory=memory,
+            **{**arguments, **self.engine.arguments},
+        )
+        try:
+            batch.prepare()
+        except BaseException:
+            batch.close()
+            raise
+        own = name or load_manifest().default_target
+        return batch, server.serving(batch, own if several else path.stem)
+
+
 FIRST = (
     "host port api_key origin alias parallel max_tokens system model draft "
     "ctx threads n_gpu_layers verify temperature top_p"
@@ -113,7 +203,7 @@ def serve(
     server: ServerOptions,
     told: SystemOptions,
     cache: CacheOptions,
-    models: ModelOptions,
+    models: ServedModels,
     drafts: DraftOptions,
     sampler: SamplerOptions,
     engine: EngineOptions,
@@ -126,28 +216,21 @@ def serve(
 
     from pyspec.serve.app import make_app  # noqa: PLC0415 - as above
     from pyspec.serve.drain import AT_ONCE, DrainingServer  # noqa: PLC0415
+    from pyspec.serve.fleet import OtherModels  # noqa: PLC0415
     from pyspec.serve.guard import GuardedProtocol  # noqa: PLC0415
 
     hush_llama(engine.verbose)
     listener = _listen(server.host, server.port)
-    path, arguments = models.find()
-    with Batch(
-        str(path),
-        length=drafts.length,
-        draft_max=drafts.draft_max,
-        settings=Settings(sampler.sampling(), drafts.rule, server.max_tokens, told.system),
-        parallel=server.parallel,
-        interactive=True,
-        prompt_cache=cache.prompt_cache,
-        memory=cache.memory,
-        **{**arguments, **engine.arguments},
-    ) as batch:
-        batch.prepare()
-        serving = server.serving(batch, path.stem)
+    loader = Loader(server, told, cache, models, drafts, sampler, engine)
+    batch, serving = loader.load(models.first)
+    with batch:
+        catalogue = server.models_max > max(1, len(models.model))
+        names = partial(models.names, catalogue=catalogue)
+        others = OtherModels(names, loader.load, server.models_max or len(models.model))
         _announce(server, serving, batch.parallel, listener.getsockname()[1])
         if batch.placed:
             tell(batch.placed, err=True)
-        app = make_app(batch, serving)
+        app = make_app(batch, serving, others if loader.several else None)
         config = uvicorn.Config(
             app,
             http=GuardedProtocol,
@@ -158,7 +241,7 @@ def serve(
             backlog=AT_ONCE,
             limit_concurrency=2 * (batch.parallel + server.queue) + 256,
         )
-        DrainingServer(config, app.state.service, server.drain, _BACKLOG).run(sockets=[listener])
+        DrainingServer(config, app.state.fleet, server.drain, _BACKLOG).run(sockets=[listener])
 
 
 def _announce(server: ServerOptions, serving: ServerSettings, parallel: int, port: int) -> None:

@@ -22,16 +22,21 @@ from starlette.routing import Route
 from pyspec.errors import (
     AnswerFailed,
     ContextOverflow,
+    DraftMismatch,
     EngineError,
     InputError,
+    ModelError,
+    ModelNotFound,
     PyspecError,
     ShuttingDown,
     TemplateError,
     TooManyRequests,
+    UnsupportedModel,
 )
 from pyspec.serve import tokenizing
 from pyspec.serve.access import ASKED, AccessLog, Spans
 from pyspec.serve.completions import CHATS, TEXTS
+from pyspec.serve.fleet import Fleet, OtherModels
 from pyspec.serve.guard import HostCheck
 from pyspec.serve.interface import openai_refusal
 from pyspec.serve.messages import MESSAGES
@@ -69,33 +74,32 @@ _PAGE_HEADERS = {
 }
 
 
-def make_app(batch: Batch, serving: ServerSettings) -> Starlette:
+def make_app(batch: Batch, serving: ServerSettings, others: OtherModels | None = None) -> Starlette:
     """The application over a `Batch` made with `interactive=True`; it owns the batch's thread, not the batch."""
-    told = Metrics(batch)
-    server = Service(batch, serving, told.answered)
+    told = Metrics(lambda: [service.batch for service in fleet.services])
+    fleet = Fleet(batch, serving, told.answered, others)
 
     @contextlib.asynccontextmanager
     async def lifespan(_app: Starlette) -> AsyncIterator[None]:
-        server.start()
+        fleet.start()
         yield
-        await server.stop()
+        await fleet.stop()
 
     app = Starlette(
-        routes=[*(Route(path, _page) for path in _PAGE), *Handlers(server, told).routes()],
+        routes=[*(Route(path, _page) for path in _PAGE), *Handlers(fleet, serving, told).routes()],
         middleware=_middleware(serving),
         exception_handlers={PyspecError: _refuse, HTTPException: _refuse, Exception: _refuse},
         lifespan=lifespan,
     )
-    app.state.service = server
+    app.state.fleet = fleet
     return app
 
 
 class Handlers:
     """What each path answers. All but health ask for the key, where there is one."""
 
-    def __init__(self, server: Service, told: Metrics) -> None:
-        self._server, self._told = server, told
-        self._serving, self._batch = server.serving, server.batch
+    def __init__(self, fleet: Fleet, serving: ServerSettings, told: Metrics) -> None:
+        self._fleet, self._serving, self._told = fleet, serving, told
 
     def routes(self) -> list[Route]:
         """The paths."""
@@ -119,22 +123,35 @@ class Handlers:
 
     async def complete(self, request: Request) -> Any:
         """Answers, whole or streamed."""
-        interface = INTERFACES[request.url.path]
-        asked = await self._server.ask(interface, await _data(self._serving, request))
+        interface, data = INTERFACES[request.url.path], await _data(self._serving, request)
+        body = interface.read(data)
+        service = await self._fleet.take(body.model)
+        try:
+            asked = await service.ask(interface.prefix, body, len(data))
+        except BaseException:
+            self._fleet.release(service)
+            raise
         request.scope[ASKED] = asked
         self._told.asked(interface.kind)
-        return await _answer(self._server, interface, asked, request)
+        return await _answer(interface, asked, request, partial(self._end, service, asked))
+
+    def _end(self, service: Service, asked: PendingRequest) -> None:
+        service.drop(asked)
+        self._fleet.release(service)
 
     async def count_tokens(self, request: Request) -> Response:
         """How many tokens a request of Anthropic's has."""
         data = await _data(self._serving, request)
-        return _json({"input_tokens": await self._server.count(MESSAGES.read(data), len(data))})
+        body = MESSAGES.read(data)
+        async with self._fleet.using(body.model) as service:
+            return _json({"input_tokens": await service.count(body, len(data))})
 
     async def tokenize(self, request: Request) -> Response:
         """Tokens of a text, or the text of tokens."""
         data = await _data(self._serving, request)
         work = tokenizing.tokenize if request.url.path == "/tokenize" else tokenizing.detokenize
-        return _json(await asyncio.to_thread(work, self._batch, data))
+        async with self._fleet.using(tokenizing.model_of(data)) as service:
+            return _json(await asyncio.to_thread(work, service.batch, data))
 
     async def embeddings(self, request: Request) -> Response:
         """None are made here."""
@@ -144,42 +161,53 @@ class Handlers:
     async def models(self, request: Request) -> Response:
         """The models there are."""
         _authorised(self._serving, request)
-        return _json({"object": "list", "data": [self._entry()]})
+        entries = [self._entry(name) for name in await self._fleet.names()]
+        return _json({"object": "list", "data": entries})
 
     async def model(self, request: Request) -> Response:
         """One of them."""
         _authorised(self._serving, request)
-        if request.path_params["name"] != self._serving.model:
-            raise HTTPException(404, f"the model here is {self._serving.model}")
-        return _json(self._entry())
+        names, name = await self._fleet.names(), request.path_params["name"]
+        if name not in names:
+            raise HTTPException(404, f"the model here is {', '.join(names)}")
+        return _json(self._entry(name))
 
-    def _entry(self) -> dict[str, Any]:
-        about = {"id": self._serving.model, "object": "model", "created": 0, "owned_by": "pyspec"}
-        return {**about, "meta": self._batch.facts}
+    def _entry(self, name: str) -> dict[str, Any]:
+        """A model as OpenAI's clients list it; meta: what is known of one that is loaded."""
+        loaded = (each.batch for each in self._fleet.services if each.serving.model == name)
+        batch = next(loaded, None)
+        about = {"id": name, "object": "model", "created": 0, "owned_by": "pyspec"}
+        return {**about, "meta": None if batch is None else batch.facts}
 
     async def props(self, request: Request) -> Response:
         """What llama-server's clients want to know of a server."""
         _authorised(self._serving, request)
-        path = self._batch.target.model_path
-        return _json(tokenizing.props(self._batch, self._serving, path))
+        async with self._fleet.using(request.query_params.get("model")) as service:
+            path = service.batch.target.model_path
+            return _json(tokenizing.props(service.batch, service.serving, path))
 
     async def tokenizer_info(self, request: Request) -> Response:
         """What the tokenizer is."""
         _authorised(self._serving, request)
-        return _json(tokenizing.tokenizer_info(self._batch))
+        async with self._fleet.using(request.query_params.get("model")) as service:
+            return _json(tokenizing.tokenizer_info(service.batch))
+
+    @property
+    def _alive(self) -> bool:
+        return all(service.alive for service in self._fleet.services)
 
     async def health(self, _request: Request) -> Response:
         """Whether the server takes requests, and what it does: 503 where it is about to end."""
-        running, waiting = self._batch.load
-        ready = self._server.alive and not self._server.draining
-        word = "ok" if ready else "draining" if self._server.alive else "failed"
+        loads = [service.batch.load for service in self._fleet.services]
+        running, waiting = (sum(load[i] for load in loads) for i in (0, 1))
+        ready = self._alive and not self._fleet.draining
+        word = "ok" if ready else "draining" if self._alive else "failed"
         status = 200 if ready else 503
         return _json({"status": word, "running": running, "waiting": waiting}, status)
 
     async def live(self, _request: Request) -> Response:
         """Whether the process works; 503 where only a new one would."""
-        alive = self._server.alive
-        return _json({"status": "ok" if alive else "failed"}, 200 if alive else 503)
+        return _json({"status": "ok" if self._alive else "failed"}, 200 if self._alive else 503)
 
     async def metrics(self, request: Request) -> Response:
         """Counters, for Prometheus."""
@@ -251,10 +279,10 @@ def _authorised(serving: ServerSettings, request: Request) -> None:
 
 
 async def _answer(
-    server: Service, interface: Interface, asked: PendingRequest, request: Request
+    interface: Interface, asked: PendingRequest, request: Request, end: Callable[[], None]
 ) -> Any:
     if asked.body.stream:
-        return EventStream(interface.events(asked), partial(server.drop, asked))
+        return EventStream(interface.events(asked), end)
     answer = asyncio.ensure_future(_whole(interface, asked))
     left = asyncio.ensure_future(_gone(request.receive))
     try:
@@ -265,7 +293,7 @@ async def _answer(
     finally:
         answer.cancel()
         left.cancel()
-        server.drop(asked)
+        end()
 
 
 async def _whole(interface: Interface, asked: PendingRequest) -> dict[str, Any]:
@@ -333,6 +361,10 @@ _CODES: tuple[tuple[type[Exception], int, str | None], ...] = (
     (TooManyRequests, 429, "rate_limit_exceeded"),
     (ContextOverflow, 400, "context_length_exceeded"),
     (InputError, 400, None),
+    (ModelNotFound, 404, "model_not_found"),
+    (ModelError, 503, None),
+    (DraftMismatch, 503, None),
+    (UnsupportedModel, 503, None),
     (EngineError, 503, None),
     (TemplateError, 503, None),
 )

@@ -11,13 +11,13 @@ from pyspec.text.parts import is_object
 if TYPE_CHECKING:
     from pyspec.text.parts import AnswerPart
 
-    Step = tuple[Literal["begin", "more", "end"], "Block", str]
+    Step = tuple[Literal["begin", "more", "end"], "AnswerBlock", str]
 
 _TEXTS = ("reasoning", "content")
 
 
 @dataclass
-class Block:
+class AnswerBlock:
     """One of them. text: of a call, its arguments. call: a call's id; name: its function's. index: its place, from 0."""
 
     kind: Literal["reasoning", "content", "call"]
@@ -32,12 +32,12 @@ class Block:
         return self.kind != "call" or is_object(self.text)
 
 
-class Blocks:
+class AnswerBlocks:
     """Makes blocks of parts as they come."""
 
     def __init__(self) -> None:
-        self.all: list[Block] = []
-        self._open: Block | None = None
+        self.all: list[AnswerBlock] = []
+        self._open: AnswerBlock | None = None
 
     def take(self, parts: Iterable[AnswerPart]) -> Iterator[Step]:
         """What these parts begin, add to and end; with each what is added."""
@@ -66,6 +66,6 @@ class Blocks:
     def _begin(
         self, kind: Literal["reasoning", "content", "call"], call: str = "", name: str = ""
     ) -> Iterator[Step]:
-        self._open = Block(kind, len(self.all), "", call, name)
+        self._open = AnswerBlock(kind, len(self.all), "", call, name)
         self.all.append(self._open)
         yield "begin", self._open, ""

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     import socket
     from types import FrameType
 
-    from pyspec.serve.service import Service
+    from pyspec.serve.fleet import Fleet
 
 
 AT_ONCE = 128
@@ -25,11 +25,9 @@ class DrainingServer(uvicorn.Server):
     backlog: connections that may wait to be accepted.
     """
 
-    def __init__(
-        self, config: uvicorn.Config, service: Service, seconds: float, backlog: int
-    ) -> None:
+    def __init__(self, config: uvicorn.Config, fleet: Fleet, seconds: float, backlog: int) -> None:
         super().__init__(config)
-        self._service, self._seconds, self._backlog = service, seconds, backlog
+        self._fleet, self._seconds, self._backlog = fleet, seconds, backlog
         self._loop: asyncio.AbstractEventLoop | None = None
         self._drain: asyncio.Task[None] | None = None
 
@@ -42,12 +40,12 @@ class DrainingServer(uvicorn.Server):
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """A signal has come."""
-        if sig != signal.SIGTERM or self._loop is None or self._service.draining:
+        if sig != signal.SIGTERM or self._loop is None or self._fleet.draining:
             super().handle_exit(sig, frame)
             return
-        self._service.draining = True
+        self._fleet.draining = True
         self._loop.call_soon_threadsafe(self._begin, sig, frame)
 
     def _begin(self, sig: int, frame: FrameType | None) -> None:
-        self._drain = asyncio.ensure_future(self._service.drain(self._seconds))
+        self._drain = asyncio.ensure_future(self._fleet.drain(self._seconds))
         self._drain.add_done_callback(lambda _: uvicorn.Server.handle_exit(self, sig, frame))

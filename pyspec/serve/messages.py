@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyspec.batch.bodies import Body, ChatBody
 from pyspec.errors import AnswerFailed, InputError
-from pyspec.serve.blocks import Block, Blocks
+from pyspec.serve.blocks import AnswerBlock, AnswerBlocks
 from pyspec.serve.interface import Interface, event, reader, text_of
 
 if TYPE_CHECKING:
@@ -175,7 +175,7 @@ def _own(blocks: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
 # -- blocks out --------------------------------------------------------------------------------------------------------
 
 
-def _block(block: Block) -> dict[str, Any]:
+def _block(block: AnswerBlock) -> dict[str, Any]:
     if block.kind == "reasoning":
         return {"type": "thinking", "thinking": block.text, "signature": ""}
     if block.kind == "content":
@@ -218,7 +218,7 @@ def _usage(result: Result) -> dict[str, int]:
 
 def whole(asked: PendingRequest, choices: list[Choice]) -> dict[str, Any]:
     """The body of a response that is not streamed. A call that was cut is text: clients would make it."""
-    (choice,), blocks = choices, Blocks()
+    (choice,), blocks = choices, AnswerBlocks()
     for _ in blocks.take(choice.taken()):
         pass
     content = [_block(b) if b.whole else {"type": "text", "text": b.text} for b in blocks.all]
@@ -228,7 +228,7 @@ def whole(asked: PendingRequest, choices: list[Choice]) -> dict[str, Any]:
 
 async def events(asked: PendingRequest) -> AsyncIterator[bytes]:
     """A message's events, from `message_start` to `message_stop`."""
-    blocks, choices = Blocks(), asked.choices()
+    blocks, choices = AnswerBlocks(), asked.choices()
     message = _message(asked, len(asked.jobs[0].tokens))
     yield event({"type": "message_start", "message": message})
     yield event({"type": "ping"})
@@ -247,7 +247,7 @@ async def events(asked: PendingRequest) -> AsyncIterator[bytes]:
     yield event({"type": "message_stop"})
 
 
-def _step(step: str, block: Block, text: str) -> bytes:
+def _step(step: str, block: AnswerBlock, text: str) -> bytes:
     place = {"index": block.index}
     if step == "begin":
         return event({"type": "content_block_start", **place, "content_block": _block(block)})

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
@@ -22,9 +22,9 @@ _BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 
 
 class Metrics:
-    """Counters of finished answers, and gauges of what goes on."""
+    """Counters of finished answers, and gauges of what goes on. batches: those of models that are loaded."""
 
-    def __init__(self, batch: Batch) -> None:
+    def __init__(self, batches: Callable[[], Sequence[Batch]]) -> None:
         registry = self._registry = CollectorRegistry()
 
         def counter(name: str, text: str, labels: Iterable[str] = ()) -> Counter:
@@ -44,12 +44,18 @@ class Metrics:
         self._first = histogram("first_token", "Until the first token.")
         self._whole = histogram("answer", "Until the last token.")
         now: dict[str, tuple[str, Callable[[], float]]] = {
-            "running": ("Answers that run.", lambda: batch.load[0]),
-            "waiting": ("Answers that wait for a sequence.", lambda: batch.load[1]),
-            "sequences": ("Answers that may run at once.", lambda: batch.parallel),
+            "running": ("Answers that run.", lambda: sum(batch.load[0] for batch in batches())),
+            "waiting": (
+                "Answers that wait for a sequence.",
+                lambda: sum(batch.load[1] for batch in batches()),
+            ),
+            "sequences": (
+                "Answers that may run at once.",
+                lambda: sum(batch.parallel for batch in batches()),
+            ),
             "times_plain": (
                 "Times as fast as without drafts by the measured cost curve; 0 where nothing was drafted.",
-                lambda: batch.speed,
+                lambda: max((batch.speed for batch in batches()), default=0.0),
             ),
         }
         for name, (text, value) in now.items():

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyspec.batch.bodies import Body, ChatBody
 from pyspec.errors import AnswerFailed, InputError
-from pyspec.serve.blocks import Block, Blocks
+from pyspec.serve.blocks import AnswerBlock, AnswerBlocks
 from pyspec.serve.interface import Interface, event, openai_refusal, reader, text_of
 from pyspec.text.parts import AnswerPart
 
@@ -177,7 +177,7 @@ class ResponseWriter:
 
     def __init__(self, asked: PendingRequest) -> None:
         self._asked, self._body = asked, asked.body
-        self._blocks = Blocks()
+        self._blocks = AnswerBlocks()
         self._likely: dict[int, list[dict[str, Any]]] = {}  # of a block's tokens, where asked for
         self._waiting: list[dict[str, Any]] = []  # of tokens whose text has not come
         self._count = 0
@@ -235,10 +235,10 @@ class ResponseWriter:
             "speculation": choice.block,
         }
 
-    def _id(self, block: Block) -> str:
+    def _id(self, block: AnswerBlock) -> str:
         return f"{_NAMES[block.kind]}_{self._asked.name.partition('_')[2]}_{block.index}"
 
-    def _item(self, block: Block, status: str = "") -> dict[str, Any]:
+    def _item(self, block: AnswerBlock, status: str = "") -> dict[str, Any]:
         """A block as an item; status: of one that has not ended."""
         status = status or ("completed" if block.whole else "incomplete")
         made: dict[str, Any] = {"id": self._id(block), "status": status}
@@ -250,7 +250,7 @@ class ResponseWriter:
             return {**made, "type": "reasoning", "summary": [], "content": content}
         return {**made, "type": "message", "role": "assistant", "content": content}
 
-    def _part(self, block: Block) -> dict[str, Any]:
+    def _part(self, block: AnswerBlock) -> dict[str, Any]:
         part = {"type": _PARTS[block.kind], "text": block.text}
         if block.kind == "reasoning":
             return part
@@ -279,14 +279,14 @@ class ResponseWriter:
             for _, block, _ in self._blocks.end():
                 yield from self._end(block)
 
-    def _begin(self, block: Block) -> Iterator[dict[str, Any]]:
+    def _begin(self, block: AnswerBlock) -> Iterator[dict[str, Any]]:
         item = self._item(block, "in_progress")
         yield self.event("response.output_item.added", output_index=block.index, item=item)
         if block.kind != "call":
             part = self._part(block)
             yield self.event("response.content_part.added", **self._place(block), part=part)
 
-    def _more(self, block: Block, text: str) -> dict[str, Any]:
+    def _more(self, block: AnswerBlock, text: str) -> dict[str, Any]:
         place = self._place(block)
         likely, self._waiting = self._waiting, []
         if block.kind == "call":
@@ -297,7 +297,7 @@ class ResponseWriter:
             self._likely.setdefault(block.index, []).extend(likely)
         return self.event("response.output_text.delta", **place, delta=text, logprobs=likely)
 
-    def _end(self, block: Block) -> Iterator[dict[str, Any]]:
+    def _end(self, block: AnswerBlock) -> Iterator[dict[str, Any]]:
         place = self._place(block)
         if block.kind == "call":
             told = {**place, "name": block.name, "arguments": block.text}
@@ -312,7 +312,7 @@ class ResponseWriter:
         item = self._item(block)
         yield self.event("response.output_item.done", output_index=block.index, item=item)
 
-    def _place(self, block: Block) -> dict[str, Any]:
+    def _place(self, block: AnswerBlock) -> dict[str, Any]:
         place = {"item_id": self._id(block), "output_index": block.index}
         return place if block.kind == "call" else {**place, "content_index": 0}
 

@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     from pyspec.batch.jobs import Job
     from pyspec.batch.records import Record
     from pyspec.batch.run import Batch
-    from pyspec.serve.interface import Interface
     from pyspec.serve.settings import ServerSettings
 
 
@@ -85,16 +84,19 @@ class Service:
         self._loop = asyncio.get_running_loop()
         self._thread.start()
 
-    async def ask(self, interface: Interface, data: bytes) -> PendingRequest:
-        """Understand a request and begin its answers. Raises InputError, TooManyRequests and the like."""
+    async def ask(self, prefix: str, body: bodies.Body, size: int) -> PendingRequest:
+        """Understand a request of so many bytes and begin its answers; prefix: of their name.
+
+        Raises InputError, TooManyRequests and the like.
+        """
         self._still_taking()
-        body, name = interface.read(data), uuid.uuid4().hex[:24]
-        jobs = await self._understood(body, name, len(data))
+        name = uuid.uuid4().hex[:24]
+        jobs = await self._understood(body, name, size)
         self._still_taking()
         if len(self._open) + len(jobs) > self._most:
             raise TooManyRequests("too many requests are waiting", "try again in a moment")
         asked = PendingRequest(
-            self.serving, self.piece, self.answered, body, jobs, f"{interface.prefix}{name}"
+            self.serving, self.piece, self.answered, body, jobs, f"{prefix}{name}"
         )
         for i, job in enumerate(jobs):
             self._open[job.index] = job, partial(asked.put, i)

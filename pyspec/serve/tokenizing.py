@@ -45,6 +45,15 @@ class DetokenizeBody(msgspec.Struct):
     tokens: list[int]
 
 
+class _Named(msgspec.Struct):
+    model: str | None = None
+
+
+def model_of(data: bytes) -> str | None:
+    """The model that a body names. Raises InputError."""
+    return decoded(_Named, data).model
+
+
 def tokenize(batch: Batch, data: bytes) -> dict[str, Any]:
     """A text's tokens. Raises InputError."""
     body = decoded(TokenizeBody, data)

@@ -129,3 +129,23 @@ def test_a_context_that_does_not_fit_is_said_before_it_listens(start):
     assert process.returncode == 1
     assert "no memory for a context" in stderr
     assert "http://" not in stderr
+
+
+def test_several_models_by_name(start, tmp_path, tiny_ascii):
+    """Each -m is one; a file is called by its name, and the one that is asked for is loaded."""
+    second = tmp_path / "second.gguf"
+    second.write_bytes(tiny_ascii.read_bytes())
+    process = start("--port", "0", "-m", str(second), "--models-max", "1")
+    port = int(re.search(r":(\d+):", process.stderr.readline()).group(1))
+    names = {}
+    for name in ("second", tiny_ascii.stem, "second"):
+        data = json.dumps({"model": name, "prompt": "a", "max_tokens": 3}).encode()
+        request = urllib.request.Request(
+            f"http://127.0.0.1:{port}/v1/completions", data, {"Content-Type": "application/json"}
+        )
+        with urllib.request.urlopen(request, timeout=DEADLINE_S) as answer:
+            names[name] = json.load(answer)["model"]
+    assert names == {name: name for name in ("second", tiny_ascii.stem)}
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/v1/models") as answer:
+        listed = {entry["id"]: entry["meta"] is not None for entry in json.load(answer)["data"]}
+    assert listed == {tiny_ascii.stem: False, "second": True}

@@ -15,7 +15,7 @@ from pyspec.sampling import Sampling
 class Running:
     """A server in a thread of this process."""
 
-    def __init__(self, batch, serving, send_buffer):
+    def __init__(self, batch, serving, send_buffer, others):
         import uvicorn
 
         from pyspec.serve.app import make_app
@@ -27,7 +27,7 @@ class Running:
             self.listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, send_buffer)
         self.port = self.listener.getsockname()[1]
         self.url = f"http://127.0.0.1:{self.port}"
-        self.app = make_app(batch, serving)
+        self.app = make_app(batch, serving, others)
         config = uvicorn.Config(
             self.app, http=GuardedProtocol, log_level="error", timeout_graceful_shutdown=1
         )
@@ -72,6 +72,7 @@ def serve(tiny_ascii):
         hosts=None,
         send_buffer=0,
         log=None,
+        others=None,
         **options,
     ):
         settings = Settings(Sampling(temperature=0.0, seed=1), max_tokens=24)
@@ -90,7 +91,7 @@ def serve(tiny_ascii):
             about={"draft": "lookup"},
             log=log,
         )
-        running.append(Running(batch, serving, send_buffer))
+        running.append(Running(batch, serving, send_buffer, others))
         return running[-1]
 
     yield serve_

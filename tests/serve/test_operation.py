@@ -24,8 +24,8 @@ def health(server, path="/health"):
 
 def drain(server, seconds):
     """Begin the server's end; the future of it."""
-    service = server.app.state.service
-    return asyncio.run_coroutine_threadsafe(service.drain(seconds), service._loop)
+    fleet = server.app.state.fleet
+    return asyncio.run_coroutine_threadsafe(fleet.drain(seconds), fleet.default._loop)
 
 
 def streamed(server, **options):
@@ -52,7 +52,7 @@ def test_what_runs_may_end(serve):
     assert health(server, "/health/ready") == (200, "ok")
     connection, response = streamed(server, max_tokens=300, **NEVER_ENDS)
     ended = drain(server, DEADLINE_S)
-    wait(lambda: server.app.state.service.draining)
+    wait(lambda: server.app.state.fleet.draining)
     head = http.client.HTTPConnection("127.0.0.1", server.port, timeout=DEADLINE_S)
     head.request("POST", "/v1/chat/completions", body(), {"Content-Type": "application/json"})
     refused = head.getresponse()

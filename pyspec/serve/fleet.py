@@ -1,0 +1,152 @@
+"""Several models behind one server: each loaded when it is first asked for, the one unused for longest making room."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pyspec.errors import ModelNotFound, ShuttingDown, TooManyRequests
+from pyspec.serve.service import Service
+
+if TYPE_CHECKING:
+    from pyspec.batch.run import Batch
+    from pyspec.serve.pending import Answered
+    from pyspec.serve.settings import ServerSettings
+
+_WAIT_S = 30.0
+# for the answers of a model that is to make room
+
+
+@dataclass(frozen=True)
+class OtherModels:
+    """Which models may be asked for beside the first.
+
+    names: theirs, now. load: makes one ready; takes long. most: how many may be loaded at once, the first included.
+    """
+
+    names: Callable[[], Sequence[str]]
+    load: Callable[[str], tuple[Batch, ServerSettings]]
+    most: int
+
+
+class Fleet:
+    """The services of a server by the names of their models. Without others the first answers whatever name is asked for.
+
+    The first model is its caller's to free at the end, others are freed here. For the loop's thread only.
+    """
+
+    def __init__(
+        self,
+        batch: Batch,
+        serving: ServerSettings,
+        answered: Answered,
+        others: OtherModels | None = None,
+    ) -> None:
+        self._answered, self._others = answered, others
+        self.default = Service(batch, serving, answered)
+        self._first = serving.model
+        self._loaded = {serving.model: self.default}  # used longest ago first
+        self._leaving: Service | None = None
+        self._users: dict[Service, int] = {}
+        self._freed = asyncio.Condition()
+        self._loading = asyncio.Lock()
+        self.draining = False
+
+    @property
+    def services(self) -> list[Service]:
+        """Those that are loaded, one that is to make room among them."""
+        return [*self._loaded.values(), *filter(None, [self._leaving])]
+
+    def start(self) -> None:
+        """Begin to work, in the loop that runs now."""
+        self.default.start()
+
+    async def stop(self) -> None:
+        """End what runs."""
+        for service in self.services:
+            await self._unload(service, free=service is not self.default)
+
+    async def drain(self, seconds: float) -> None:
+        """Take nothing more; what runs may end for so many seconds, and is then cut."""
+        self.draining = True
+        await asyncio.gather(*(service.drain(seconds) for service in self.services))
+
+    async def names(self) -> list[str]:
+        """Every name that may be asked for, the first model's first."""
+        others = [] if self._others is None else await asyncio.to_thread(self._others.names)
+        return list(dict.fromkeys([self._first, *others]))
+
+    @contextlib.asynccontextmanager
+    async def using(self, name: str | None) -> AsyncIterator[Service]:
+        """The service of a model, which stays loaded meanwhile. Raises ModelNotFound, ShuttingDown or TooManyRequests."""
+        service = await self.take(name)
+        try:
+            yield service
+        finally:
+            self.release(service)
+
+    async def take(self, name: str | None) -> Service:
+        """The service of a model, loaded if need be; it stays loaded until it is released."""
+        if self.draining:
+            raise ShuttingDown("the server is shutting down", "ask again in a moment")
+        service = self.default if self._others is None else self._loaded.get(name or self._first)
+        if service is None:
+            async with self._loading:
+                service = await self._load(name or self._first)
+        self._users[service] = self._users.get(service, 0) + 1
+        if self._loaded.get(own := service.serving.model) is service:
+            self._loaded[own] = self._loaded.pop(own)
+        return service
+
+    def release(self, service: Service) -> None:
+        """One who took it does not need it any more."""
+        self._users[service] -= 1
+        if not self._users[service]:
+            del self._users[service]
+            self._told = asyncio.ensure_future(self._tell())
+
+    async def _tell(self) -> None:
+        async with self._freed:
+            self._freed.notify_all()
+
+    async def _load(self, name: str) -> Service:
+        if name in self._loaded:  # meanwhile
+            return self._loaded[name]
+        others, names = self._others, await self.names()
+        if others is None or name not in names:
+            shown = ", ".join(names[:8]) + (" ..." if len(names) > 8 else "")
+            raise ModelNotFound(f"there is no model {name[:80]!r} here", f"use {shown}")
+        while len(self._loaded) >= others.most:
+            await self._make_room()
+        batch, serving = await asyncio.to_thread(others.load, name)
+        service = self._loaded[name] = Service(batch, serving, self._answered)
+        service.start()
+        return service
+
+    async def _make_room(self) -> None:
+        """Free the model that was used longest ago, an idle one if there is; what it answers may end. Raises TooManyRequests."""
+        free = (name for name, service in self._loaded.items() if service not in self._users)
+        name = next(free, next(iter(self._loaded)))
+        service = self._leaving = self._loaded.pop(name)  # who asks for it now waits for its return
+        try:
+            async with self._freed:
+                ended = self._freed.wait_for(lambda: service not in self._users)
+                await asyncio.wait_for(ended, _WAIT_S)
+        except BaseException as error:
+            self._loaded = {name: service, **self._loaded}
+            if not isinstance(error, asyncio.TimeoutError):
+                raise
+            raise TooManyRequests(
+                "every model that is loaded answers", "try again in a moment, or raise --models-max"
+            ) from None
+        finally:
+            self._leaving = None
+        await self._unload(service, free=True)
+
+    async def _unload(self, service: Service, *, free: bool) -> None:
+        await service.stop()
+        if free:
+            await asyncio.to_thread(service.batch.close)
