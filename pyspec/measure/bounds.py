@@ -153,14 +153,12 @@ def _loss(values: Sequence[float], name: str, resamples: int = 4000) -> Loss:
     draw = np.random.default_rng(0).integers(0, n, (resamples, n))
     means = np.array(values)[draw].mean(axis=1)
     spread = stdev(values) if n > 1 else 0.0
-    upper = float(np.percentile(means, 97.5))
-    if not spread and name in (
-        LOOPS,
-        CHECKS,
-    ):  # of yes and no: what n equal answers exclude at 95 %
-        upper = mean + 3.0 / n
     p = (1 + int((means >= bound).sum())) / (1 + resamples)
-    return Loss(mean, upper, bound, p, n, sample_size(spread, bound))
+    if spread or name not in (LOOPS, CHECKS):
+        upper = float(np.percentile(means, 97.5))
+        return Loss(mean, upper, bound, p, n, sample_size(spread, bound))
+    # of yes and no: what n equal answers exclude at 95 %, and how likely they are where one of so many differs
+    return Loss(mean, mean + 3.0 / n, bound, (1.0 - bound) ** n, n, ceil(3.0 / bound))
 
 
 def sample_size(spread: float, bound: float, power: float = 0.8) -> int:
