@@ -88,6 +88,11 @@ class AnswerOptions:
         names = {"draft": "none", "companion": "none", "verification": "strict"}
         return {**Tally().as_dict(), **names}
 
+    def block(self, tally: Tally, rule: Verification | None = None) -> dict[str, Any]:
+        """What the `speculation` block of a result says at every door; rule: the one in force, where it is not the call's own."""
+        name = (rule or self.rule()).name
+        return {**tally.as_dict(), **self.sampling.published, "verification": name}
+
     def rule(self, own: Verification = _STRICT) -> Verification:
         """The rule in force; own: where the call names none."""
         asked = self.speculation.verification or own
@@ -169,11 +174,9 @@ def result_block(
     """The `speculation` block of a result. measured: whether the rule is what a verdict of the pair allows."""
     plain = plain_speed(report, policy)
     return {
-        **report.tally.as_dict(),
-        **options.sampling.published,
+        **options.block(report.tally, rule),
         "draft": assembly.draft if options.speculation.enabled else "none",
         "companion": assembly.companion if options.speculation.enabled else "none",
-        "verification": rule.name,
         "rule_measured": measured,
         "prompt_tokens": report.prompt_tokens,
         "prompt_kept": report.prompt_kept,

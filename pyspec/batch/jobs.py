@@ -17,7 +17,7 @@ from pyspec.options import AnswerOptions
 from pyspec.sampling import build_chain
 from pyspec.text.answer import AnswerReader
 from pyspec.text.parts import AnswerPart, WholeAnswer
-from pyspec.tokens import Source, Token
+from pyspec.tokens import Source, Tally, Token
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -55,10 +55,10 @@ class Job:
         return self.options.max_tokens or 0
 
     def result(
-        self, parts: Sequence[AnswerPart], n: int, finish_reason: str, speculation: dict[str, Any]
+        self, parts: Sequence[AnswerPart], finish_reason: str, tally: Tally, **more: Any
     ) -> Result:
-        """The answer: `n` tokens that say these parts."""
-        answer = WholeAnswer.of(parts)
+        """The answer: what these parts say. tally, more: what its `speculation` block has."""
+        answer, n = WholeAnswer.of(parts), tally.tokens
         usage = Usage(len(self.tokens), n, len(self.tokens) + n)
         return Result(
             index=self.index,
@@ -69,11 +69,7 @@ class Job:
             calls=[call.as_openai() for call in answer.calls],
             finish_reason=finish_reason,
             usage=usage,
-            speculation={
-                "verification": self.options.rule().name,
-                **self.options.sampling.published,
-                **speculation,
-            },
+            speculation={**self.options.block(tally), **more},
         )
 
 
@@ -219,12 +215,10 @@ class ActiveJob:
             self.job.listener(Delta(rest))
         ended = "stop" if self.text.done else self.run.finish_reason or "length"
         tally = self.run.tally
-        block = {**tally.as_dict(), "prompt_kept": min(self.kept, len(self.job.tokens))}
-        if tally.times_plain:
-            block["times_plain"] = tally.times_plain
-        result = self.job.result(
-            self.parts, tally.tokens, reason or self.text.reason(ended) or ended, block
-        )
+        more = {"times_plain": tally.times_plain} if tally.times_plain else {}
+        kept = min(self.kept, len(self.job.tokens))
+        why = reason or self.text.reason(ended) or ended
+        result = self.job.result(self.parts, why, tally, prompt_kept=kept, **more)
         result.reasoning_cut = self.text.inside
         result.reasoned, result.stop_string = self.reasoned, self.text.stopped_by
         return result

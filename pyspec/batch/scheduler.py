@@ -217,7 +217,7 @@ class Scheduler:
         if job.begun is not None:
             return self._ended(job.begun)
         reason = "cancelled" if job.cancelled else "length"
-        return self._told(job, job.result((), 0, reason, {"relaxed": 0, "relaxed_nats": 0.0}))
+        return self._told(job, job.result((), reason, Tally()))
 
     def _await_masks(self) -> None:
         """Wait a little for grammars that work on what they allow next; answers whose grammars are slow sit out rounds."""

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from pyspec._lib import lib
 from pyspec.drafters import NOTHING, Drafter, Proposal, TranslatedDrafter
 from pyspec.engine.handle import MAX_DRAFT, Engine, Role
-from pyspec.engine.runs import Outage, Run, emitted, read_draft
+from pyspec.engine.runs import Outage, Run, draft_of, emitted
 from pyspec.errors import Cancelled, DraftError, EngineBusy, EngineError, UnsupportedModel
 from pyspec.policy.types import LOOKUP, Draft, Outcome, Place, Plan, Policy, SeqOutcome
 from pyspec.tokens import Step, Token
@@ -29,7 +29,7 @@ MAX_BATCH = 2**31 - 1
 
 
 @dataclass(slots=True)
-class _Drafted:
+class _RoundDrafts:
     """The drafts of a round, one a run, and what they cost: times in ms, steps and rows as `Outcome` has them."""
 
     drafts: list[Draft]
@@ -41,7 +41,7 @@ class _Drafted:
     caught_up: int = 0
 
 
-class _Asked(NamedTuple):
+class _DraftOrder(NamedTuple):
     """A draft that is wanted of a model: for the i-th run, which stands at `place`, at most `limit` tokens."""
 
     i: int
@@ -209,16 +209,16 @@ class Loop:
 
     def _draft(
         self, runs: Sequence[Run], places: Sequence[Place], policy: Policy
-    ) -> _Drafted | None:
+    ) -> _RoundDrafts | None:
         """One draft a run, by lookup where it finds something, else by a model; None where nobody drafted."""
         plan = policy.plan(places)
         drafts = [self._look_up(run, place.room, plan) for run, place in zip(runs, places)]
         asked = [
-            _Asked(i, run, place, min(n, place.room))
+            _DraftOrder(i, run, place, min(n, place.room))
             for i, (run, place, n) in enumerate(zip(runs, places, plan.lengths))
             if n > 0 and place.room > 0 and drafts[i].n == 0 and self._may_run_model(run, len(runs))
         ]
-        drafted = _Drafted(drafts)
+        drafted = _RoundDrafts(drafts)
         if self.translated is not None:
             for one in asked:
                 self._translate(self.translated, one, drafted)
@@ -226,7 +226,9 @@ class Loop:
             self._try_model(asked, plan, drafted)
         return drafted if asked or _any_drafted(drafted.drafts) else None
 
-    def _translate(self, drafter: TranslatedDrafter, asked: _Asked, drafted: _Drafted) -> None:
+    def _translate(
+        self, drafter: TranslatedDrafter, asked: _DraftOrder, drafted: _RoundDrafts
+    ) -> None:
         """A draft of a model behind text: paid for and judged as one in the engine is."""
         start = perf_counter()
         proposal = self._propose(drafter, asked.run, asked.limit)
@@ -237,7 +239,7 @@ class Loop:
         drafted.caught_up += asked.place.lag
         drafted.drafts[asked.i] = Draft(seq, n, p=proposal.p)
 
-    def _try_model(self, asked: Sequence[_Asked], plan: Plan, drafted: _Drafted) -> None:
+    def _try_model(self, asked: Sequence[_DraftOrder], plan: Plan, drafted: _RoundDrafts) -> None:
         try:
             self._run_model(asked, plan, drafted)
         except (Cancelled, EngineBusy):
@@ -287,7 +289,7 @@ class Loop:
         except Exception as error:  # noqa: BLE001 - as above
             self._complain(drafter.name, error)
 
-    def _run_model(self, asked: Sequence[_Asked], plan: Plan, drafted: _Drafted) -> None:
+    def _run_model(self, asked: Sequence[_DraftOrder], plan: Plan, drafted: _RoundDrafts) -> None:
         start = perf_counter()
         self.engine.set_stop(plan.floors, plan.table)
         companion = plan.use_companion and self.companion and not self._score_outage.lasts()
@@ -298,7 +300,7 @@ class Loop:
         scored = companion and self._score(seqs)
         end = perf_counter()
         views = [self.engine.drafted(seq) for seq in seqs]
-        drafts = [read_draft(seq, view) for seq, view in zip(seqs, views)]
+        drafts = [draft_of(seq, view) for seq, view in zip(seqs, views)]
         for one, draft in zip(asked, drafts):
             drafted.drafts[one.i] = draft
         drafted.t_draft = 1e3 * (middle - start)

@@ -92,7 +92,7 @@ def _confirmed(seen: Any, source: int, asked: Sequence[str]) -> dict[str, float]
     return {name: round(getattr(seen, _EVIDENCE[name]), 4) for name in asked}
 
 
-def read_draft(seq: int, view: Any) -> Draft:
+def draft_of(seq: int, view: Any) -> Draft:
     """A `ps_draft` as policies see it."""
     n = view.n
     draft = Draft(seq, n, p=ffi.unpack(view.p, n)) if n else Draft(seq, 0)

@@ -56,7 +56,7 @@ def clamp(p: float) -> float:
     return min(max(p, _P_LOW), _P_HIGH)
 
 
-def read_draft(draft: Draft) -> list[int]:
+def draft_bins(draft: Draft) -> list[int]:
     """The table's bins of a draft's tokens, up to the first value that is no probability."""
     out: list[int] = []
     for p in draft.p[: draft.n]:
@@ -66,7 +66,7 @@ def read_draft(draft: Draft) -> list[int]:
     return out
 
 
-def read_companion(draft: Draft, n: int) -> list[Features] | None:
+def companion_features(draft: Draft, n: int) -> list[Features] | None:
     """Features of the first n tokens, or None where the companion did not run or returned nonsense."""
     s, a, pc, agree = draft.s, draft.a, draft.pc, draft.agree
     if s is None or a is None or pc is None or agree is None:

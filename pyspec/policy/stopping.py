@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from pyspec.policy.acceptance import Features, read_companion, read_draft
+from pyspec.policy.acceptance import Features, companion_features, draft_bins
 from pyspec.policy.types import LOOKUP, Draft, Floats, SeqOutcome
 
 if TYPE_CHECKING:
@@ -162,9 +162,9 @@ def forecast(learned: Learned, draft: Draft) -> Forecast:
     if draft.source == LOOKUP:
         chance = learned.lookup.predict(draft.match_length, draft.n, draft.choices)
         return Forecast(draft, [], None, chance, [], survivals(chance))
-    bins, table = read_draft(draft), learned.calibration.table
+    bins, table = draft_bins(draft), learned.calibration.table
     without = [table[k] for k in bins]
-    full = read_companion(draft, len(bins)) if draft.s is not None else None
+    full = companion_features(draft, len(bins)) if draft.s is not None else None
     if not full:
         return Forecast(draft, bins, None, without, [], survivals(without))
     with_ = [learned.companion.predict(x) for x in full]

@@ -39,7 +39,7 @@ def chat_handler(template: ChatTemplate, text_of: Callable[[int], str], eos: int
             prompt="", stop=stop, stopping_criteria=ends, added_special=True
         )
         complete = llama_chat_format.chat_formatter_to_chat_completion_handler(lambda **_: response)
-        prompted = _Prompted(llama, tokens)
+        prompted = _PromptedLlama(llama, tokens)
         return complete(llama=prompted, messages=messages, tools=tools, **rest)
 
     return answer
@@ -62,7 +62,7 @@ def _told_apart(
     return completion.run(**asked, logprobs=logprobs)
 
 
-class _Prompted:
+class _PromptedLlama:
     """A model as a chat handler sees it: its prompt has been made already."""
 
     def __init__(self, llama: Any, tokens: list[int]) -> None:

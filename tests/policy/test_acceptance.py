@@ -17,15 +17,15 @@ from pyspec.policy.acceptance import (
     Learned,
     Logistic,
     LookupEstimator,
-    read_companion,
-    read_draft,
+    companion_features,
+    draft_bins,
 )
 from pyspec.policy.types import TABLE_BINS, Draft, bin_centre, table_bin
 
 
 def scored(p: float, s: float, a: float, pc: float, agree: bool) -> Features:
     """Features of a draft's first token that a companion scored."""
-    full = read_companion(Draft(0, 1, [p], [s], [a], [pc], [agree]), 1)
+    full = companion_features(Draft(0, 1, [p], [s], [a], [pc], [agree]), 1)
     assert full is not None
     return full[0]
 
@@ -87,7 +87,7 @@ def test_estimates_stay_finite(rows: list[tuple[float, float, float, bool]]) -> 
     """Extreme but legal inputs, p = 0 and p = 1 included, never give a NaN or a certainty."""
     learned = Learned()
     for i, (p, s, a, hit) in enumerate(rows):
-        (k,), full = read_draft(Draft(0, 1, [p])), scored(p, s, a, p, hit)
+        (k,), full = draft_bins(Draft(0, 1, [p])), scored(p, s, a, p, hit)
         without, with_ = learned.calibration.table[k], learned.companion.predict(full)
         assert 0.0 < min(without, with_) <= max(without, with_) < 1.0
         learned.learn_draft(i, k, without, hit)
@@ -98,13 +98,13 @@ def test_estimates_stay_finite(rows: list[tuple[float, float, float, bool]]) -> 
 @pytest.mark.parametrize("p", [float("nan"), 1.5, -0.1])
 def test_a_draft_ends_before_its_first_nonsense(p: float) -> None:
     """NaN and values outside their range say nothing, nor does what comes after them."""
-    assert len(read_draft(Draft(0, 3, [0.9, p, 0.9]))) == 1
+    assert len(draft_bins(Draft(0, 3, [0.9, p, 0.9]))) == 1
 
 
 def test_a_companion_s_nonsense_drops_the_companion() -> None:
     """And leaves the draft."""
     nonsense = Draft(0, 1, [0.9], [0.5], [float("nan")], [0.5], [True])
-    assert read_companion(nonsense, 1) is None
+    assert companion_features(nonsense, 1) is None
 
 
 @pytest.mark.parametrize("k", range(TABLE_BINS))
@@ -172,7 +172,7 @@ def test_information_of_a_companion_that_knows() -> None:
     rng = random.Random(5)  # noqa: S311 - reproducible, not secret
     for _ in range(2000):
         hit = rng.random() < 0.5
-        (k,), full = read_draft(Draft(0, 1, [0.5])), scored(0.5, 0.7, 1.0, 0.9 if hit else 0.1, hit)
+        (k,), full = draft_bins(Draft(0, 1, [0.5])), scored(0.5, 0.7, 1.0, 0.9 if hit else 0.1, hit)
         without, with_ = learned.calibration.table[k], learned.companion.predict(full)
         learned.learn_draft(0, k, without, hit)
         learned.learn_companion(full, without, with_, hit)
