@@ -11,6 +11,7 @@ BENCH = Path(__file__).parents[2] / "bench"
 TESTED = {
     "batch", "pages", "stretch", "grid", "replay", "serve", "signals", "parity", "structured", "overhead",
     "accepted", "everyday", "firsts", "hostile", "noise", "trial", "startup", "agent", "translated", "common",  # all others
+    "mixed",
 }  # fmt: skip
 
 
@@ -268,6 +269,30 @@ def test_hostile_tells_the_longest_wait_beside_each_attack(script, tiny_ascii, c
         "| grammar that ends nowhere",
     ]
     assert rows[-1].startswith("waits over 1000 ms: ")
+
+
+def test_mixed_requests_all_end_as_they_should(script, tiny_ascii, capsys) -> None:
+    """Of every kind and by every interface, and many streams at once."""
+    few = [
+        "--requests",
+        "300",
+        "--seconds",
+        "600",
+        "--clients",
+        "16",
+        "--streams",
+        "40",
+        "--ctx",
+        "512",
+        "--tokens",
+        "6",
+    ]
+    script("mixed").main([str(tiny_ascii), "--threads", "1", "--parallel", "8", *few])
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[-1] == "wrong: 0"
+    assert {row.split(" | ")[0] for row in lines[2:7]} == {
+        f"| {kind}" for kind in script("mixed").KINDS
+    }
 
 
 def test_trial_tells_what_a_first_load_waits_for(script, tiny_ascii, capsys) -> None:

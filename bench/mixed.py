@@ -1,0 +1,183 @@
+"""Whether a server stays right and small under requests of all kinds: good, bad, cancelled and slow ones, by every interface.
+
+--clients ask at once until --requests are done or --seconds are over, in an order drawn from --seed. A good answer has to be
+complete: status, end, and no more tokens than were asked for; a bad request has to be refused with 400; a cancelled one is left
+after its first bytes; a slow reader takes its time. Then --streams answers are streamed at once. Printed are the requests of
+each kind, those that went wrong with the first of them, and the server's resident memory after a tenth and at the end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import sys
+import time
+from argparse import Namespace
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import closing
+from typing import Any
+from urllib.parse import urlsplit
+
+from common import arguments, resident
+
+from pyspec.measure.contenders import ServerProcess
+from pyspec.measure.report import table
+
+WORDS = "the cat sat on a mat and it said that there is a file of words to read again".split()  # noqa: SIM905
+PATHS = {
+    "chat": "/v1/chat/completions",
+    "text": "/v1/completions",
+    "response": "/v1/responses",
+    "message": "/v1/messages",
+}
+KINDS = {"whole": 40, "streamed": 30, "bad": 15, "cancelled": 10, "slow": 5}
+"""Requests of each kind among a hundred."""
+
+ENDS = {
+    "chat": b"data: [DONE]",
+    "text": b"data: [DONE]",
+    "response": b"event: response.",
+    "message": b"event: message_stop",
+}
+_SLOW_S = 0.05
+
+
+def body(door: str, draw: random.Random, tokens: int, **more: Any) -> dict[str, Any]:
+    """A request by this interface for at most so many tokens."""
+    text = " ".join(draw.choices(WORDS, k=draw.randint(1, 30)))
+    turns = [{"role": "user", "content": text}]
+    made: dict[str, Any] = {
+        "chat": {"messages": turns, "max_tokens": tokens},
+        "text": {"prompt": text, "max_tokens": tokens},
+        "response": {"input": text, "max_output_tokens": tokens},
+        "message": {"messages": turns, "max_tokens": tokens},
+    }[door]
+    return {**made, **more}
+
+
+def bad(door: str, draw: random.Random) -> dict[str, Any]:
+    """A request that cannot be."""
+    wrong = [{"temperature": -1}, {"n": 0}, {"top_p": "x"}, {"grammar": "root ::= ["}, {"seed": []}]
+    return body(door, draw, 8, **draw.choice(wrong))
+
+
+class Mixed:
+    """One run: its counts, and what went wrong."""
+
+    def __init__(self, port: int, pid: int, options: Namespace) -> None:
+        self.options, self._port, self._pid = options, port, pid
+        self.counts: Counter[str] = Counter()
+        self.wrong: list[str] = []
+        self.then = 0.0
+        self._draw = random.Random(options.seed)  # noqa: S311 - no secret
+        self._begun = time.monotonic()
+
+    @property
+    def done(self) -> int:
+        """Requests that ended."""
+        return sum(self.counts.values())
+
+    async def run(self) -> None:
+        """Ask until enough is asked."""
+        await asyncio.gather(*(self._client() for _ in range(self.options.clients)))
+
+    async def _client(self) -> None:
+        options = self.options
+        while self.done < options.requests and time.monotonic() - self._begun < options.seconds:
+            kind = self._draw.choices(list(KINDS), list(KINDS.values()))[0]
+            await self.one(kind, self._draw.choice(list(PATHS)))
+            if not self.then and self.done >= options.requests // 10:
+                self.then = resident("VmRSS", self._pid)
+
+    async def one(self, kind: str, door: str) -> None:
+        """A request of a kind."""
+        tokens = self._draw.randint(1, self.options.tokens)
+        asked = bad(door, self._draw) if kind == "bad" else body(door, self._draw, tokens)
+        asked["stream"] = kind in ("streamed", "cancelled", "slow")
+        try:
+            status, data = await self._ask(PATHS[door], asked, kind)
+            why = self._judge(kind, door, status, data, tokens)
+        except (OSError, ValueError, asyncio.IncompleteReadError) as error:
+            why = f"{type(error).__name__}: {error}"
+        self.counts[kind] += 1
+        if why:
+            self.wrong.append(f"{kind} {door}: {why}")
+
+    async def _ask(self, path: str, asked: dict[str, Any], kind: str) -> tuple[int, bytes]:
+        reader, writer = await asyncio.open_connection("127.0.0.1", self._port)
+        data = json.dumps(asked).encode()
+        head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Type: application/json\r\n"
+        writer.write(f"{head}Content-Length: {len(data)}\r\n\r\n".encode() + data)
+        try:
+            head_ = await reader.readuntil(b"\r\n\r\n")
+            status = int(head_.split(b" ", 2)[1])
+            if kind == "cancelled":
+                return status, await reader.read(64)
+            found = b""
+            while part := await reader.read(256 if kind == "slow" else 1 << 16):
+                found += part
+                if kind == "slow":
+                    await asyncio.sleep(_SLOW_S)
+            return status, found
+        finally:
+            writer.close()
+
+    def _judge(self, kind: str, door: str, status: int, data: bytes, tokens: int) -> str:
+        """What is wrong with an answer; empty for nothing."""
+        if kind == "bad":
+            return "" if status == 400 and b'"message"' in data else f"{status} {data[:200]!r}"
+        if status != 200:
+            return f"{status} {data[:200]!r}"
+        if kind == "cancelled":
+            return ""
+        if kind != "whole":
+            return (
+                "" if ENDS[door] in data[-8000:] and b'"error":{' not in data else repr(data[-200:])
+            )
+        usage = json.loads(data)["usage"]
+        n = usage.get("completion_tokens", usage.get("output_tokens"))
+        return "" if 1 <= n <= tokens else f"{n} tokens of {tokens}"
+
+
+async def measure(server: ServerProcess, options: Namespace) -> Mixed:
+    """The mixture, and then many streams at once."""
+    mixed = Mixed(urlsplit(server.url).port or 0, server.pid, options)
+    await mixed.run()
+    streams = (mixed.one("streamed", "chat") for _ in range(options.streams))
+    await asyncio.gather(*streams)
+    return mixed
+
+
+def main(words: Sequence[str] | None = None) -> None:
+    """Mix requests, and print what became of them."""
+    options = arguments(
+        __doc__, words, "model", requests=20_000, seconds=240.0, clients=32, streams=200, tokens=24, seed=1, threads=2,
+        ctx=1024, parallel=16,
+    )  # fmt: skip
+    command = [
+        sys.executable,
+        "-m",
+        "pyspec",
+        "serve",
+        "-m",
+        options.model,
+        "-t",
+        str(options.threads),
+    ]
+    command += ["-c", str(options.ctx), "--parallel", str(options.parallel)]
+    with closing(ServerProcess(command)) as server:
+        begun = time.monotonic()
+        mixed = asyncio.run(measure(server, options))
+        seconds, end = time.monotonic() - begun, resident("VmRSS", server.pid)
+    print(table(["kind", "requests"], [[kind, str(n)] for kind, n in mixed.counts.items()]))
+    print(
+        f"\n{mixed.done} requests in {seconds:.0f} s, {options.streams} streams at once among them"
+    )
+    print(f"resident: {mixed.then:.0f} MiB after a tenth, {end:.0f} MiB at the end")
+    print(f"wrong: {len(mixed.wrong)}", *mixed.wrong[:5], sep="\n  ")
+
+
+if __name__ == "__main__":
+    main()
