@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyspec.policy.switch import UseSwitch
+from pyspec.policy.switch import UseSwitch, suited
 
 
 def play(
@@ -150,3 +151,41 @@ def test_every_answer_is_a_number(rounds: list[tuple[float, float]]) -> None:
         if switch.on(0, 0.0, price, 100.0):
             switch.used(gain)
     assert -3.0 <= switch.gain(0.0) <= 3.0
+
+
+def test_an_expectation_outlives_a_few_bad_rounds_and_no_dozen() -> None:
+    """It speaks until there is evidence."""
+    switch = UseSwitch()
+    for _ in range(4):
+        switch.used(-1.0)
+    assert switch.gain(1.0) > 0.0
+    for _ in range(8):
+        switch.used(-1.0)
+    assert switch.gain(1.0) < 0.0
+
+
+def test_a_bad_minute_ends_no_good_use_and_a_change_does() -> None:
+    """After thousands of rounds, sixty others are chance; hundreds are how it is now."""
+    switch = UseSwitch()
+    for _ in range(3000):
+        switch.used(0.3)
+    for _ in range(60):
+        switch.used(-0.3)
+    assert switch.gain(0.0) > 0.0
+    for _ in range(290):
+        switch.used(-0.3)
+    assert switch.gain(0.0) < 0.0
+
+
+@pytest.mark.parametrize(("price", "tried"), [(4.0, True), (24.0, False)])
+def test_a_trial_costs_little_however_much_was_saved(price: float, tried: bool) -> None:
+    """After a day of plain decoding it is ten tokens still, and not thirty."""
+    switch = UseSwitch()
+    switch.earn(1e6)
+    assert switch.on(0, -1.0, price, 1e6) is tried
+
+
+def test_a_text_that_suits_the_draft_is_a_little_better() -> None:
+    """Where the mean text takes every second token, one in six takes three of five, and none takes four."""
+    (chance,) = suited([0.5])
+    assert 0.57 < chance < 0.7
