@@ -98,7 +98,7 @@ def test_four_sequences(open_llama, target, assistant):
     prompts = [PROMPT, [9, 8, 7, 9], [20, 4], [11, 12, 13, 14, 15, 16]]
     alone = open_llama(target, draft=assistant, length="fixed:3")
     wanted = [(ask(alone, p, 30).ids, alone.last_speculation["accepted"]) for p in prompts]
-    models = Models(str(target), str(assistant), "none", n_threads=1, n_threads_batch=1)
+    models = Models(str(target), str(assistant), "none", n_threads=1, n_threads_batch=1, trust=True)
     contexts = Contexts(models, 4, 256, Layout(1024))
     try:
         policy = make_policy(parse_length("fixed:3"))

@@ -12,8 +12,12 @@ import tiny_eagle
 from answers import ask
 from engine.test_eagle import PROMPT, drafted
 
-from pyspec.engine.handle import Role
+from pyspec.batch.contexts import Contexts, Layout, Models
+from pyspec.engine.handle import Gate, Role
+from pyspec.engine.runs import Run
 from pyspec.errors import DraftMismatch, ModelInvalid, UnsupportedModel
+from pyspec.policy.lengths import make_policy, parse_length
+from pyspec.rules import Strict
 
 FORMS = {
     "own": {},
@@ -75,6 +79,34 @@ def test_a_block_is_one_decode(open_llama, make, target, form):
     most = tiny_dflash.BLOCK - (0 if "dspark" in form else 1)
     assert len(drafted(llm, 20)[0]) == most
     assert engine.counters().decodes[Role.DRAFT] == before + 1
+
+
+@pytest.mark.parametrize("layout", [Layout(1024), Layout(1024, 256)])
+@pytest.mark.parametrize("form", ["own", "dspark-sure"])
+def test_four_sequences(open_llama, make, target, form, layout):
+    """Each has the text that it has alone, and drafts as often right, in a pool of cells or a stream each."""
+    draft = make(**FORMS[form])
+    prompts = [[5, 6, 7, 5], [9, 8, 7, 9], [20, 4], [11, 12, 13, 14, 15, 16]]
+    alone = open_llama(target, draft=draft, length="fixed:3")
+    wanted = [
+        (ask(alone, p, 20 + i).ids, alone.last_speculation["accepted"])
+        for i, p in enumerate(prompts)
+    ]
+    models = Models(str(target), str(draft), "none", n_threads=1, n_threads_batch=1, trust=True)
+    contexts = Contexts(models, 4, 256, layout)
+    try:
+        policy = make_policy(parse_length("fixed:3"))
+        runs = [Run(i, list(p), Gate(Strict(), False), 20 + i) for i, p in enumerate(prompts)]
+        for run in runs:
+            contexts.engine.set_tokens(run.seq, run.tokens)
+        while going := [run for run in runs if run.finish_reason is None]:
+            contexts.loop.round(going, policy)
+        found = [(r.tokens[len(p) :], r.tally.accepted) for r, p in zip(runs, prompts)]
+        assert found == wanted
+        assert not contexts.loop.failed
+    finally:
+        contexts.close()
+        models.close()
 
 
 def test_text_is_the_targets(open_llama, make, target):
