@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import json
 import random
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -185,7 +186,7 @@ def _loss(loss: Loss) -> str:
     return f"{loss.mean:+.3f}, up to {loss.upper:+.3f}{'' if loss.holds else ' !'}"
 
 
-def main() -> None:
+def main(words: Sequence[str] | None = None) -> None:
     """Run one step."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -198,7 +199,7 @@ def main() -> None:
     shown = steps.add_parser("page")
     for name in ("runs", "questions", "out"):
         shown.add_argument(name, type=Path)
-    args = parser.parse_args()
+    args = parser.parse_args(words)
     if args.step == "plan":
         print(plan(args.results))
     if args.step == "page":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from pathlib import Path
 
@@ -10,8 +11,9 @@ import pytest
 BENCH = Path(__file__).parents[2] / "bench"
 TESTED = {
     "batch", "pages", "stretch", "grid", "replay", "serve", "signals", "parity", "structured", "overhead",
-    "accepted", "everyday", "firsts", "hostile", "noise", "trial", "startup", "agent", "translated", "common",  # all others
     "mixed",
+    "accepted", "everyday", "firsts", "hostile", "noise", "trial", "startup", "agent", "translated", "companion",
+    "confirm", "common",  # all others
 }  # fmt: skip
 
 
@@ -325,3 +327,55 @@ def test_first_answers_have_a_line_for_each_curve(script, capsys) -> None:
         assert float(lowest) <= float(auto)
         assert float(fixed) <= float(informed) + 0.001
         assert float(informed) <= float(oracle.strip("| "))
+
+
+def test_what_a_companion_is_worth_has_a_line_for_each_way(script, monkeypatch, tmp_path) -> None:
+    """On one curve, for one text and for several: asked where it may be and where it has to be; more is known with it."""
+    companion = script("companion")
+    monkeypatch.setattr(companion, "CURVES", ("GPU",))
+    monkeypatch.setattr(companion, "SEQUENCES", (1, 8))
+    monkeypatch.setattr(companion, "COSTS", (0.0, 0.08))
+    monkeypatch.setattr(companion, "FILES", ("q4_k_m",))
+    companion.main(["--out", str(tmp_path / "page.md")])
+    rows = [row.split(" | ") for row in (tmp_path / "page.md").read_text().splitlines()]
+    ways = [row[2:4] for row in rows if row[:2] == ["| q4_k_m", "GPU"]]
+    assert ways == [["1", "may"], ["1", "has to"], ["8", "may"], ["8", "has to"]]
+    (known,) = [row for row in rows if row[0] == "| q4_k_m" and len(row) == 6]
+    assert float(known[2]) > float(known[3]) > float(known[4]) > 0.0
+
+
+def test_what_was_confirmed_gets_a_page_and_a_plan(script, tiny_ascii, tmp_path, capsys) -> None:
+    """Its questions are answered by `pyspec quality`; each rule has a line against strict, and few questions pass none."""
+    confirm, asked = script("confirm"), tmp_path / "asked.jsonl"
+    confirm.main(["questions", str(asked)])
+    kept = asked.read_text().splitlines()[:2]
+    asked.write_text("\n".join(kept))
+    variants = "strict+fixed:2,margin/confirm=1+fixed:2"
+    told = [
+        "quality",
+        "-m",
+        str(tiny_ascii),
+        "--draft",
+        "lookup",
+        "--questions",
+        str(asked),
+        "-n",
+        "8",
+        "-c",
+        "512",
+    ]
+    assert run_command([*told, "--variants", variants, "--out", str(tmp_path / "out")]) == 0
+    confirm.main(
+        ["page", str(tmp_path / "out" / "runs.jsonl"), str(asked), str(tmp_path / "page.md")]
+    )
+    page = (tmp_path / "page.md").read_text()
+    assert "| margin/confirm=1+fixed:2 |" in page
+    assert "within every bound: none" in page
+    confirm.main(["plan", str(BENCH / "results" / "quality-eagle3" / "quality.json")])
+    assert "| distinct-4 | 0.01 |" in capsys.readouterr().out
+
+
+def run_command(words: list[str]) -> int:
+    """The exit code of a pyspec command."""
+    line = [sys.executable, "-m", "pyspec", *words]
+    return subprocess.run(line, capture_output=True, check=False).returncode
