@@ -1,0 +1,267 @@
+"""`pyspec serve` over several processes or machines, by Ray Serve (extra `[ray-serve]`).
+
+A door takes requests and hands each to one of the replicas, which have a model and the whole application each. A conversation
+stays on the replica that has read its beginning. Placement, scaling, rolling updates and restarts are Ray's.
+
+    from pyspec.serve.ray import app
+
+    served = app("smollm2-135m-instruct", replicas=(1, 4))     # serve run module:served
+
+or `serve run pyspec.serve.ray:build model=smollm2-135m-instruct`, or a file of Ray Serve's with its import_path and args.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import logging
+from collections.abc import AsyncIterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from ray import serve
+from ray.exceptions import RayActorError
+from ray.serve.config import AutoscalingConfig, RequestRouterConfig
+from ray.serve.exceptions import BackPressureError
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+
+from pyspec.batch.maker import Settings
+from pyspec.batch.run import Batch
+from pyspec.errors import EngineError, OptionError
+from pyspec.llama import file_of
+from pyspec.serve.app import make_app
+from pyspec.serve.settings import ServerSettings
+
+log = logging.getLogger("pyspec")
+
+_ROUTER = "ray.serve.experimental.consistent_hash_router.ConsistentHashRouter"
+_TRIES = 3
+# replicas that a request may lose before anything of its answer is out
+_LARGEST = 1 << 24
+# bytes of a request that a door takes; each replica has a limit of its own
+_LOST = "the replica that answered ended; ask again"
+
+
+class Replica:
+    """A model and the application over it. Called with an HTTP request, it streams the response: its start, then its body."""
+
+    def __init__(self, model: str, server: dict[str, Any], arguments: dict[str, Any]) -> None:
+        self._batch = Batch(file_of(model), interactive=True, **arguments)
+        self._batch.prepare()
+        facts = self._batch.facts
+        about = {key: facts[key] for key in ("draft", "companion")}
+        self._app = make_app(
+            self._batch, ServerSettings(**{"model": Path(model).stem, "about": about, **server})
+        )
+        self._open = contextlib.AsyncExitStack()
+        self._started = asyncio.Lock()
+        self._runs = False
+
+    async def answer(self, scope: dict[str, Any], body: bytes) -> AsyncIterator[Any]:
+        """The response: (status, headers) first, then pieces of its body."""
+        await self._start()
+        sent: asyncio.Queue[Any] = asyncio.Queue(64)
+        received = iter([{"type": "http.request", "body": body}])
+        gone = asyncio.Event()
+
+        async def receive() -> Any:
+            message = next(received, None)
+            if message is None:
+                await gone.wait()
+                message = {"type": "http.disconnect"}
+            return message
+
+        async def run() -> None:
+            try:
+                await self._app(scope, receive, sent.put)
+            finally:
+                await sent.put(None)
+
+        task = asyncio.create_task(run())
+        try:
+            while (message := await sent.get()) is not None:
+                if message["type"] == "http.response.start":
+                    yield message["status"], list(message["headers"])
+                elif message.get("body"):
+                    yield message["body"]
+        finally:  # also where nobody reads on
+            gone.set()
+            task.cancel()
+
+    async def _start(self) -> None:
+        """Let the application begin its work, in the loop that requests come in."""
+        async with self._started:
+            if not self._runs:
+                context = self._app.router.lifespan_context(self._app)
+                await self._open.enter_async_context(context)
+                self._runs = True
+
+    def check_health(self) -> None:
+        """Raise where the thread that decodes is gone: Ray then makes another replica."""
+        if self._runs and not self._app.state.service.alive:
+            raise EngineError("the engine's thread ended")
+
+    async def __del__(self) -> None:
+        await self._open.aclose()
+        self._batch.close()
+
+
+class Ingress:
+    """Takes requests and gives each to the replica of its conversation.
+
+    One that loses its replica goes to another as long as nothing of its answer is out.
+    """
+
+    def __init__(self, replicas: Any) -> None:
+        self._replicas = replicas.options(stream=True)
+
+    async def __call__(self, request: Request) -> Response:
+        """The response of a replica."""
+        if int(request.headers.get("content-length") or 0) > _LARGEST:
+            return _refusal(413, "the request is too large")
+        body = await request.body()
+        named = (
+            "type",
+            "method",
+            "path",
+            "raw_path",
+            "query_string",
+            "headers",
+            "http_version",
+            "scheme",
+        )
+        scope = {name: request.scope[name] for name in named if name in request.scope}
+        scope |= {"path": request.url.path, "root_path": "", "client": None, "server": None}
+        key = conversation_key(request.headers, body)
+        for _ in range(_TRIES):
+            pieces = self._replicas.options(session_id=key).answer.remote(scope, body)
+            try:
+                status, headers = await anext(pieces)
+                first = await anext(pieces, b"")
+            except RayActorError as error:
+                log.warning("a replica ended before it answered: %s", type(error).__name__)
+                continue
+            except BackPressureError:
+                return _refusal(503, "too many requests are waiting; try again in a moment")
+            told = {name.decode("latin-1"): value.decode("latin-1") for name, value in headers}
+            is_stream = told.get("content-type", "").startswith("text/event-stream")
+            return StreamingResponse(_rest(first, pieces, is_stream), status, told)
+        return _refusal(503, _LOST)
+
+
+async def _rest(first: bytes, pieces: Any, is_stream: bool) -> AsyncIterator[bytes]:
+    """What is left of a body. A stream whose replica ends says so; of anything else the connection's end does."""
+    yield first
+    try:
+        async for piece in pieces:
+            yield piece
+    except RayActorError:
+        if not is_stream:
+            raise
+        yield b"data: " + msgspec.json.encode(_error(503, _LOST)) + b"\n\n"
+
+
+def _error(status: int, message: str) -> dict[str, Any]:
+    return {"error": {"message": message, "type": "server_error", "code": status}}
+
+
+def _refusal(status: int, message: str) -> Response:
+    data = msgspec.json.encode(_error(status, message))
+    headers = {"retry-after": "1"} if status == 503 else None
+    return Response(data, status, headers, media_type="application/json")
+
+
+def conversation_key(headers: Mapping[str, str], body: bytes) -> str:
+    """What a conversation's requests share, and others do not: a header x-session-id, or how it begins; "" for none.
+
+    A chat begins with what the system and the user said first, a text with its first 256 characters.
+    """
+    named = headers.get("x-session-id")
+    if named:
+        return named
+    try:
+        asked = msgspec.json.decode(body)
+        said = asked.get("messages") or asked.get("input") or asked.get("prompt")
+    except (msgspec.MsgspecError, UnicodeError, AttributeError, RecursionError):
+        return ""
+    if not said or not isinstance(said, str | list):
+        return ""
+    begins = said[:256] if isinstance(said, str) else _opening(said)
+    parts = [asked.get("system"), asked.get("instructions"), begins]
+    return hashlib.sha256(msgspec.json.encode(parts)).hexdigest()
+
+
+def _opening(said: Sequence[Any]) -> list[Any]:
+    """The first turns, up to the first one of the user's."""
+    for n, turn in enumerate(said):
+        if not isinstance(turn, dict) or turn.get("role") == "user":
+            return list(said[: n + 1])
+    return list(said[:1])
+
+
+def app(
+    model: str,
+    *,
+    replicas: int | tuple[int, int] = 1,
+    doors: int = 1,
+    num_cpus: float | None = None,
+    num_gpus: float = 0.0,
+    queue: int = 64,
+    server: Mapping[str, Any] | None = None,
+    **arguments: Any,
+) -> Any:
+    """An application for `ray.serve.run` or `serve run`.
+
+    model: a file, or a name that each node resolves for itself. replicas: how many, or the fewest and the most: Ray then makes
+    more where more answers run and wait than a replica has at once. doors: processes that take requests. num_cpus, num_gpus:
+    of each replica, which uses as many threads. queue: answers that may wait at a replica. server: fields of `ServerSettings`,
+    such as api_key. arguments: as `Batch` takes them. Raises OptionError.
+    """
+    fewest, most = (replicas, replicas) if isinstance(replicas, int) else replicas
+    if not 1 <= fewest <= most:
+        raise OptionError(f"replicas are {replicas}", "give a number, or the fewest and the most")
+    parallel = int(arguments.setdefault("parallel", 4))
+    cpus = float(arguments.get("n_threads") or 1) if num_cpus is None else num_cpus
+    threads = {"n_threads": max(1, int(cpus)), "n_threads_batch": max(1, int(cpus))}
+    arguments = {"settings": Settings(max_tokens=2048), **threads, **arguments}
+    scale = AutoscalingConfig(
+        min_replicas=fewest, max_replicas=most, target_ongoing_requests=parallel
+    )
+    answering = serve.deployment(
+        Replica,
+        name="replica",
+        max_ongoing_requests=parallel + queue,
+        autoscaling_config=scale if most > fewest else None,
+        num_replicas=fewest if most == fewest else None,
+        request_router_config=RequestRouterConfig(request_router_class=_ROUTER),
+        ray_actor_options={"num_cpus": cpus, "num_gpus": num_gpus},
+        health_check_period_s=5,
+        graceful_shutdown_timeout_s=30,
+    ).bind(model, {"queue": queue, **(server or {})}, arguments)
+    taking = serve.deployment(
+        Ingress,
+        name="door",
+        num_replicas=doors,
+        max_ongoing_requests=1024,
+        ray_actor_options={"num_cpus": 0},
+    )
+    return taking.bind(answering)
+
+
+def build(args: dict[str, Any]) -> Any:
+    """`app` with arguments of a command line or a file of Ray Serve's: numbers may be text, replicas "2" or "1-4"."""
+    given: dict[str, Any] = {}
+    for name, value in args.items():
+        given[name] = msgspec.json.decode(value) if _is_number(value) else value
+    count = given.get("replicas")
+    if isinstance(count, str):
+        fewest, _, most = count.partition("-")
+        given["replicas"] = (int(fewest), int(most or fewest))
+    return app(**given)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, str) and value.replace(".", "", 1).isdigit()
