@@ -101,7 +101,7 @@ class Replica:
 
     def check_health(self) -> None:
         """Raise where the thread that decodes is gone: Ray then makes another replica."""
-        if self._runs and not self._app.state.service.alive:
+        if self._runs and not self._app.state.fleet.default.alive:
             raise EngineError("the engine's thread ended")
 
     async def __del__(self) -> None:
