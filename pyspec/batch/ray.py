@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from pyspec.batch.records import Record, Result, failed
+from pyspec.batch.records import Failure, Record, Result, failed
 from pyspec.batch.run import Batch
-from pyspec.errors import Cancelled, EngineError, OptionError
+from pyspec.errors import Cancelled, EngineError, InputError, OptionError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -53,7 +53,8 @@ def answer(
     Rows have the fields of `Record`: `prompt` (or `messages`), and optionally id, max_tokens and so on.
     num_cpus, num_gpus: of each actor, which uses as many threads; a CPU has to be left for the tasks that read and
     write. block: records that an actor is given at once; all of them / (workers x 4) if not given. arguments: as `Batch`
-    takes them.
+    takes them. A row that cannot be read or answered has its
+    `error` in place of a text.
     """
     from ray.data import ActorPoolStrategy  # noqa: PLC0415 - an extra that few install
 
@@ -81,8 +82,7 @@ class _Actor:
         records = []
         for i, row in enumerate(block.to_pylist()):
             known = {name: row[name] for name in row.keys() & _FIELDS if row[name] is not None}
-            record = msgspec.convert({"id": str(i), **known}, type=Record, strict=False)
-            records.append((known.get("index", i), record))
+            records.append((known.get("index", i), _record({"id": str(i), **known})))
         rows = [_row(result) for result in self._batch.run_indexed(records)]
         return {name: [row[name] for row in rows] for name in rows[0]}
 
@@ -90,6 +90,15 @@ class _Actor:
         """Results of records, each as soon as it is there."""
         for result in self._batch.run_indexed(records):  # noqa: UP028 - Ray sends into what it iterates over
             yield result
+
+
+def _record(row: dict[str, Any]) -> Record:
+    """A row as a record; one that cannot be read is its own failure, not its block's."""
+    try:
+        return msgspec.convert(row, type=Record, strict=False)
+    except msgspec.ValidationError as error:
+        failure = Failure.of(InputError(f"the row cannot be read: {error}"))
+        return Record(id=str(row["id"]), error=failure)
 
 
 def _row(result: Result) -> dict[str, Any]:

@@ -11,7 +11,7 @@ import pytest
 ray = pytest.importorskip("ray", reason="the extra [ray] is not installed")
 
 from pyspec.batch.maker import Settings  # noqa: E402
-from pyspec.batch.ray import RayBatch, answer, block_size, largest_share  # noqa: E402
+from pyspec.batch.ray import RayBatch, _Actor, answer, block_size, largest_share  # noqa: E402
 from pyspec.batch.records import Record  # noqa: E402
 
 pytestmark = [
@@ -127,6 +127,16 @@ def test_datasets_in_and_out(arguments, open_batch, tiny_target, tmp_path):
         row["id"]: row["text"] for row in ray.data.read_parquet(str(tmp_path / "out")).iter_rows()
     }
     assert found == {result.id: result.text for result in local}
+
+
+def test_a_row_that_cannot_be_read_is_its_own_error(arguments, tiny_target):
+    """Beside good ones, which are answered."""
+    pyarrow = pytest.importorskip("pyarrow")
+    block = pyarrow.table({"id": ["a", "b"], "prompt": ["abc"] * 2, "max_tokens": [None, "many"]})
+    found = _Actor(str(tiny_target), arguments)(block)
+    errors = dict(zip(found["id"], found["error"], strict=True))
+    assert not errors["a"]
+    assert "cannot be read" in errors["b"]
 
 
 def test_more_cpus_than_any_machine_has_is_an_error(arguments, tiny_target):
