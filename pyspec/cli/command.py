@@ -20,7 +20,7 @@ from pyspec.errors import InputEncoding
 _ATTACHED = re.compile(r"-[A-Za-z]-?[0-9.]+")
 """A one-letter option with a number behind it, such as -n64."""
 
-_RANGE = re.compile(r" *\[[\d.<=]*x[\d.<>=]*\]|; [\d.<=]*x[\d.<>=]*(?=\])")
+_RANGE = re.compile(r" *\[[-\d.<=]*x[-\d.<>=]*\]|; [-\d.<=]*x[-\d.<>=]*(?=\])")
 """Numbers that an option may have, as click appends them: an error says them where they matter."""
 
 ENVIRONMENT = (
@@ -53,6 +53,8 @@ class Option(click.Option):
     ) -> None:
         settings.setdefault("show_default", settings.get("default") not in (None, ""))
         super().__init__([name, *names, *aliases], **settings)
+        if self.metavar is None and isinstance(self.type, (type(click.INT), type(click.FLOAT))):
+            self.metavar = "N" if isinstance(self.type, type(click.INT)) else "X"
         self.group = group
         self.aliases = frozenset(aliases)
         self.words = tuple(words)
@@ -150,7 +152,12 @@ class Subcommand(click.Command):
             words = getattr(by_name.get(name), "words", ())
             if words and value is None and not (state.rargs and state.rargs[0] in words):
                 state.rargs.insert(0, words[0])
-            match_long(name, value, state)
+            try:
+                match_long(name, value, state)
+            except click.NoSuchOption:
+                raise click.NoSuchOption(
+                    name, possibilities=_near(name, by_name)[:1], ctx=ctx
+                ) from None
 
         parser._match_short_opt, parser._match_long_opt = short, long  # noqa: SLF001
         return parser

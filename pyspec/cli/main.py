@@ -21,7 +21,7 @@ _COMMANDS = {
     "generate": "Answer one prompt.",
     "chat": "Talk with a model.",
     "batch": "Answer many prompts from files.",
-    "serve": "Answer over HTTP as OpenAI does, and a page to chat in.",
+    "serve": "Answer over HTTP as OpenAI and Anthropic do, and a page to chat in.",
     "models": "List, fetch, add, remove and look at models.",
     "draft": "Find the draft that goes with a model.",
     "profile": "Measure this machine and a pair of models.",

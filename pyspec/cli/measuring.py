@@ -247,7 +247,7 @@ class ProfileOptions:
     kmax: int = option("Measuring", "--draft-max", type=click.IntRange(1, 32), default=16,
         help="Longest draft that is measured, tokens.")
     temperature: float = option("Measuring", "--temp", type=click.FloatRange(min=0.0), default=0.0,
-        help="Temperature: drafts of greedy answers, or of drawn ones, are learned of.")
+        help="Temperature of the answers that are learned from; greedy and drawn ones are kept apart.")
     seconds: float = option("Measuring", "--seconds", type=click.FloatRange(min=1.0), default=50.0,
         help="About how long to measure.")
     forget: bool = option("Measuring", "--forget", is_flag=True,

@@ -51,7 +51,9 @@ def models(ctx: click.Context) -> None:
 _AS_JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
-@models.command("list", cls=Subcommand)
+@models.command(
+    "list", cls=Subcommand, short_help="List the models that are here, and known ones to fetch."
+)
 @_AS_JSON
 @click.option("--here", "only_here", is_flag=True, help="Leave out what is not on this machine.")
 def list_models(as_json: bool, only_here: bool) -> None:
@@ -162,7 +164,7 @@ def _echo_path(path: Path, as_json: bool) -> None:
     tell(json.dumps(facts | {"sha256": file_sha256(path)}) if as_json else os.fsencode(path))
 
 
-@models.command(cls=Subcommand)
+@models.command(cls=Subcommand, short_help="Print the path of a model; fetch it if need be.")
 @click.argument("name", required=False, shell_complete=model_names)
 @_AS_JSON
 def path(name: str | None, as_json: bool) -> None:
@@ -181,7 +183,7 @@ def add_model(file: Path, name: str | None) -> None:
     tell(f"{added.name} is {escaped(os.fspath(added.path), 1000)}", err=True)
 
 
-@models.command("rm", cls=Subcommand)
+@models.command("rm", cls=Subcommand, short_help="Remove models from pyspec's own cache.")
 @click.argument("names", nargs=-1, required=True, shell_complete=model_names)
 def remove_models(names: tuple[str, ...]) -> None:
     """Remove fetched and converted models from pyspec's own cache, or the name of an added file.

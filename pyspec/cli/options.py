@@ -131,8 +131,8 @@ class DraftOptions:
 
     # fmt: off
     verify: str = option("Drafts", "--verify", type=click.Choice([AUTO_RULE, "margin", "strict"]), default=AUTO_RULE,
-        help="strict: the text is the target's own. margin: a drafted runner-up that the target ranks hardly lower "
-        "is taken too, which is faster and changes the text. auto: strict, unless a verdict on this very pair allows a margin.")
+        help="strict keeps the target's own text. margin also takes a drafted runner-up that the target ranks hardly lower: "
+        "faster, and another text. auto is strict, unless a verdict on this very pair allows a margin.")
     theta: float = option("Drafts", "--theta", default=Margin.theta,
         help="Margin: the two largest logits must have at least this ratio.")
     gap: float = option("Drafts", "--gap", default=Margin.gap,
@@ -217,7 +217,7 @@ class SystemOptions:
 
     # fmt: off
     system: str | None = option("Conversation", "-s", "--system", aliases=("-sys", "--system-prompt"), type=TEXT,
-        help="System text; for requests and records, where they bring none.")
+        help="What the model is told first; a request or record may bring its own.")
     # fmt: on
 
 
@@ -232,9 +232,9 @@ class CacheOptions:
 
     # fmt: off
     prompt_cache: Path | None = option("Prompt", "--prompt-cache", type=click.Path(path_type=Path, dir_okay=False),
-        help="Keep what was read of the prompt, or what prompts began with alike, in this file; it is not read again.")
+        help="Keep what was read of the prompt in this file, of several the beginning that they share; it is not read again.")
     memory: bool | Path = option("Drafts", "--memory", metavar="on|off|DIR", type=_memory, default="on",
-        help="Draft from what was said before, too: in this process, in those that named the same folder, or not at all.")
+        help="Draft from earlier texts, too: those of this process (on), or also of others that named the same folder (DIR).")
     # fmt: on
 
 
@@ -245,7 +245,7 @@ class DialogueOptions(SystemOptions):
     # fmt: off
     going_on: bool = option("Conversation", "--continue", is_flag=True,
         help="Go on with the last answer or chat; so does -c without a number.")
-    log: bool = option("Conversation", "--log/--no-log", default=True, help="Keep what is said for -c.")
+    log: bool = option("Conversation", "--log/--no-log", default=True, help="Keep the conversation, for -c.")
     # fmt: on
 
 

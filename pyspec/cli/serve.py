@@ -55,18 +55,19 @@ class ServerOptions:
 
     # fmt: off
     host: str = option("Server", "--host", default="127.0.0.1", help="Address to listen on.")
-    port: int = option("Server", "--port", type=click.IntRange(0, 65535), default=8080, help="0 for any.")
+    port: int = option("Server", "--port", type=click.IntRange(0, 65535), default=8080,
+        help="Port to listen on; 0 for a free one.")
     api_key: str | None = option("Server", "--api-key", envvar=_KEY,
-        help="Clients have to send it; or PYSPEC_API_KEY.")
+        help="Key that clients have to send; the variable PYSPEC_API_KEY sets it, too.")
     origin: tuple[str, ...] = option("Server", "--origin", multiple=True,
-        help="A page of others that may use the server; * for any.")
+        help="Origin of another site whose pages may use the server; * for any.")
     alias: str | None = option("Server", "--alias", help="The model's name for clients; the file's if not given.")
     parallel: int | None = option("Server", "--parallel", type=click.IntRange(1, MOST_SEQUENCES),
         help="Answers at once, each with its own context; by the profile and the memory if not given.")
     queue: int = option("Server", "--queue", type=click.IntRange(min=0), default=256,
         help="Answers that may wait; more are refused with 429.")
     max_body: int = option("Server", "--max-body", type=click.IntRange(min=1), default=1 << 20,
-        help="Bytes of a request.")
+        help="Most bytes of a request.")
     max_tokens: int = option("Server", "-n", "--max-tokens", type=click.IntRange(1, 2**31 - 1), default=2048,
         help="Most tokens of answers that set no limit.")
     drain: float = option("Server", "--drain", metavar="SECONDS", type=click.FloatRange(min=0), default=30.0,
@@ -208,9 +209,9 @@ def serve(
     sampler: SamplerOptions,
     engine: EngineOptions,
 ) -> None:
-    """Serve chat and text completions as OpenAI does, and a page to chat in at /.
+    """Answer over HTTP as OpenAI and Anthropic do, with a page to chat in at /.
 
-    Requests join and leave while others run; sampler options are those of requests that bring none.
+    Requests join and leave while others run; sampler options count where a request brings none.
     """
     import uvicorn  # noqa: PLC0415 - takes 0.2 s
 

@@ -116,7 +116,8 @@ def require_devices(names: Sequence[str] = ()) -> None:
     from llama_cpp import __version__  # noqa: PLC0415 - as above
 
     raise OptionError(
-        "this llama-cpp-python has no device for layers (-ngl)", f"install {_BUILDS % __version__}"
+        "-ngl needs a device, and this build of llama-cpp-python has none",
+        f"install {_BUILDS % __version__}",
     )
 
 

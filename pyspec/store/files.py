@@ -60,6 +60,8 @@ def open_regular(path: Path) -> BinaryIO:
     except OSError as error:
         reason = error.strerror or "unknown reason"
         raise ModelUnreadable(f"cannot read {show(str(path), 300)}: {reason}") from error
+    if path.is_dir():
+        raise ModelUnreadable(f"{show(str(path), 300)} is a folder", "name a GGUF file in it")
     raise ModelUnreadable(f"{show(str(path), 300)} is not a regular file")
 
 

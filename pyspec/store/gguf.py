@@ -240,7 +240,7 @@ def parse_header(path: Path) -> Header:
 
 
 def _counts(c: Cursor) -> tuple[int, int, int]:
-    kind = "is not a GGUF v2/v3 file"
+    kind = "not a GGUF v2/v3 file"
     if c.size < 24:
         raise c.bad(f"{kind}: it has only {c.size} bytes", RESUME if c.size else "it is empty")
     if (magic := c.take(4, "the magic")) != b"GGUF":

@@ -308,13 +308,13 @@ def _unknown(name: str) -> ModelNotFound:
             "write OWNER/REPO:TYPE or hf:OWNER/REPO/FILE.gguf, with @REVISION if you like",
         )
     if near := _near(name):
-        hint = f"did you mean {' or '.join(near)}? `pyspec models list` shows all names"
+        hint = f"did you mean {' or '.join(near)}? `pyspec models list` has the names"
     elif _TAGGED.fullmatch(name):
-        hint = (
-            f"`ollama pull {name}` fetches it, and this name works then; from the hub: {_HUB_NAME}"
-        )
+        hint = f"fetch it with `ollama pull {name}`, or name a file of the hub: {_HUB_NAME}"
     else:
-        hint = f"`pyspec models list` shows all names; a file is given by its path, a model of the hub by {_HUB_NAME}"
+        hint = (
+            f"`pyspec models list` has the names; or give a file, or one of the hub as {_HUB_NAME}"
+        )
     return ModelNotFound(f"there is no model {show(name)} here", hint)
 
 

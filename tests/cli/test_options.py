@@ -86,6 +86,30 @@ def test_one_dash_too_few_is_explained() -> None:
 
 
 @pytest.mark.parametrize(
+    ("word", "meant"),
+    [("--tmp", "--temp"), ("--lengt", "--length"), ("--max-token", "--max-tokens")],
+)
+def test_a_misspelt_option_is_met_with_the_nearest_alone(word: str, meant: str) -> None:
+    """Not with whatever else has the same letters, by the alphabet."""
+    with pytest.raises(click.NoSuchOption) as caught:
+        parsed(word, "1")
+    assert caught.value.possibilities == [meant]
+
+
+@pytest.mark.parametrize("command", [generate, chat, profile, bench, quality, draft, serve])
+def test_help_calls_a_number_by_one_letter(command: click.Command) -> None:
+    """No INTEGER RANGE, and no range as click writes it."""
+    context = click.Context(command)
+    records = [
+        each.get_help_record(context) for each in command.params if isinstance(each, click.Option)
+    ]
+    shown = " ".join(" ".join(record) for record in records if record)
+    assert "INTEGER" not in shown
+    assert "FLOAT" not in shown
+    assert "x>" not in shown
+
+
+@pytest.mark.parametrize(
     ("words", "wanted"),
     [
         (["-b", "64", "-ub", "32"], {"n_batch": 64, "n_ubatch": 32}),

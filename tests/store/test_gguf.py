@@ -223,8 +223,8 @@ def test_impossible_paths(name: str, tmp_path: Path) -> None:
 
 
 def test_directory(tmp_path: Path) -> None:
-    """A directory is ModelUnreadable."""
-    with pytest.raises(ModelUnreadable, match="not a regular file"):
+    """A directory is ModelUnreadable, and is called a folder."""
+    with pytest.raises(ModelUnreadable, match="is a folder"):
         read_header(tmp_path)
 
 
