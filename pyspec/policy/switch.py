@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 _MEMORY = 256.0  # rounds the mean gain looks back on
-_PRIOR_WEIGHT = 8.0  # observed rounds that an expectation counts for
+_PRIOR_WEIGHT = 3.0  # observed rounds that an expectation counts for
 _TRIAL = 6  # rounds of a trial
 _RATE = 0.004  # share of the tokens since the last trial that the next one may lose
 _CREDIT = 16.0  # tokens that one may lose at most

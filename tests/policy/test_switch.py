@@ -153,13 +153,13 @@ def test_every_answer_is_a_number(rounds: list[tuple[float, float]]) -> None:
     assert -3.0 <= switch.gain(0.0) <= 3.0
 
 
-def test_an_expectation_outlives_a_few_bad_rounds_and_no_dozen() -> None:
+def test_an_expectation_outlives_two_bad_rounds_and_no_six() -> None:
     """It speaks until there is evidence."""
     switch = UseSwitch()
-    for _ in range(4):
+    for _ in range(2):
         switch.used(-1.0)
     assert switch.gain(1.0) > 0.0
-    for _ in range(8):
+    for _ in range(4):
         switch.used(-1.0)
     assert switch.gain(1.0) < 0.0
 
