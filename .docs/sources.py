@@ -12,6 +12,7 @@ from mkdocs.structure.files import File, Files
 ROOT = Path(__file__).resolve().parent.parent
 MADE = {"METHODS.md": "methods.md", "DEVICES.md": "devices.md", "models/README.md": "training.md"}
 """Files of the repository that are pages, and under which name."""
+PAGES = ".docs/pages"
 
 _LINK = re.compile(r"(!?)\[([^\]]*)\]\((?![a-z]+:|#)([^)#\s]+)(#[^)\s]*)?\)")
 
@@ -26,6 +27,13 @@ def on_files(files: Files, config: Any) -> Files:
     return files
 
 
+def on_page_markdown(markdown: str, page: Any, config: Any, **_: Any) -> str:
+    """The links of our own pages, which lead somewhere in the repository, too."""
+    if page.file.src_uri in MADE.values():
+        return markdown
+    return relinked(markdown, Path(PAGES) / page.file.src_uri, config.repo_url)
+
+
 def relinked(text: str, source: Path, repository: str | None) -> str:
     """Links of a file at `source`, as a page has them: to other pages, to the repository, else no link."""
 
@@ -34,6 +42,8 @@ def relinked(text: str, source: Path, repository: str | None) -> str:
         path = Path(os.path.normpath(source.parent / to)).as_posix()
         if path in MADE:
             return f"[{words}]({MADE[path]}{anchor or ''})"
+        if path.startswith(f"{PAGES}/"):
+            return f"[{words}]({path.removeprefix(PAGES + '/')}{anchor or ''})"
         if path == "README.md":
             return f"[{words}](index.md)"
         return f"[{words}]({repository}/blob/main/{path})" if repository and not mark else words

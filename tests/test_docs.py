@@ -140,6 +140,13 @@ def test_options_in_sentences_are_of_some_command(page):
     assert set(OPTION.findall(FENCE.sub("", text_of(page)))) <= known
 
 
+@pytest.mark.parametrize("page", [*OWN, *OTHERS])
+def test_links_lead_to_files(page):
+    """Also where the pages are read in the repository, not on the site."""
+    links = re.findall(r"\]\((?![a-z]+:|#)([^)#\s]+)[^)]*\)", text_of(page))
+    assert [link for link in links if not (ROOT / page).parent.joinpath(link).exists()] == []
+
+
 PYTHON = [(page, body) for page in OWN for body in blocks(page, "python")]
 
 
