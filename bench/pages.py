@@ -23,6 +23,7 @@ from statistics import fmean, stdev
 from typing import Any, TypeVar
 
 import msgspec
+import parity
 from agent import AgentResults
 from batch import BatchResults
 from common import T_95, Comparison, write_page
@@ -100,6 +101,8 @@ def redraw(folder: Path) -> None:
             write_page(folder / name, kind)
     for name, pairs in read(folder, Everyday, "*/everyday.json").items():
         save(pairs, folder / name)
+    if (folder / "parity").is_dir():
+        parity.write(folder / "parity")
 
 
 def readme_table(folder: Path) -> str:

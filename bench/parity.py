@@ -3,25 +3,31 @@
 Both sides use flash attention and the same seeds. Where an answer differs, its first difference is looked at: rows that
 are computed together round otherwise than rows computed one by one, and a near-tie falls the other way. It is one if the
 original's own row, computed with the rows before it in one batch, gives our token to the same sampler.
+With `--out FOLDER` what was found of this file is kept there, and the page of all files that were compared.
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from itertools import product
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import llama_cpp
+import msgspec
 import numpy as np
 from common import arguments
 
 from pyspec.llama import SpeculativeLlama
-from pyspec.measure.report import table
+from pyspec.measure.records import commit, machine, published
+from pyspec.measure.report import code_of, table
 from pyspec.target import TargetLlama
 from pyspec.tokens import common_prefix
 
 SEED = 7
+HEAD = ("draft", "temperature", "answers", "equal", "near-ties", "others")
 TEMPERATURES = (0.0, 0.8)
 DRAFTS = ("lookup", "smollm2-companion", "smollm2-eagle3")
 PROMPTS = (
@@ -59,10 +65,39 @@ class Difference(NamedTuple):
     theirs: int
     near: bool
 
+    def __str__(self) -> str:
+        """As a line of the page."""
+        kind = "near-tie" if self.near else "NO near-tie"
+        asked = f"{self.prompt.splitlines()[0]!r}, T {self.temperature:g}, {self.draft}"
+        return f"{asked}: token {self.place}, {self.ours} for {self.theirs}; {kind}"
+
+
+class Parity(msgspec.Struct):
+    """What was found of one file; rows: of the table."""
+
+    command: str
+    machine: str
+    commit: str
+    target: str
+    rows: list[list[str]]
+    differences: list[str]
+
+    def page(self) -> str:
+        """Its part of the page."""
+        made = f"Made by `{self.command}`{code_of(self.commit)} on {self.machine}."
+        found = "\n".join(f"- {difference}" for difference in self.differences)
+        return f"## {self.target}\n\n{made}\n\n{table(HEAD, self.rows)}\n\n{found}\n"
+
 
 def main(words: list[str] | None = None) -> None:
-    """Count, and print a Markdown table and each difference."""
-    how = {"prompts": len(PROMPTS), "tokens": 48, "threads": 1, "drafts": ",".join(DRAFTS)}
+    """Count, and print a Markdown table and each difference; with --out, keep it."""
+    how = {
+        "prompts": len(PROMPTS),
+        "tokens": 48,
+        "threads": 1,
+        "drafts": ",".join(DRAFTS),
+        "out": None,
+    }
     options = arguments(__doc__, words, "model", **how)
     n, drafts = options.prompts, options.drafts.split(",")
     found = list(compare(options.model, drafts, n, options.tokens, options.threads))
@@ -71,9 +106,29 @@ def main(words: list[str] | None = None) -> None:
         mine = [d for d in found if (d.draft, d.temperature) == (draft, temperature)]
         near = sum(d.near for d in mine)
         rows.append([draft, *map(str, (temperature, n, n - len(mine), near, len(mine) - near))])
-    print(table(["draft", "temperature", "answers", "equal", "near-ties", "others"], rows))
-    for difference in found:
-        print(difference)
+    command = published("python bench/parity.py", words if words is not None else sys.argv[1:])
+    name = Path(options.model).stem
+    result = Parity(command, machine(), commit(), name, rows, [str(each) for each in found])
+    print(result.page())
+    if options.out:
+        options.out.mkdir(parents=True, exist_ok=True)
+        (options.out / f"{name}.json").write_bytes(msgspec.json.encode(result) + b"\n")
+        write(options.out)
+
+
+def write(folder: Path) -> None:
+    """The page of all files in a folder."""
+    about = (__doc__ or "").partition("\n\n")[2].strip()
+    found = [
+        msgspec.json.decode(path.read_bytes(), type=Parity)
+        for path in sorted(folder.glob("*.json"))
+    ]
+    parts = [
+        "# Answers beside those of llama_cpp.Llama\n",
+        f"{about}\n",
+        *(one.page() for one in found),
+    ]
+    (folder / "README.md").write_text("\n".join(parts), encoding="utf-8")
 
 
 def compare(

@@ -193,13 +193,13 @@ def test_signals_are_timed(script, tiny_ascii: Path, capsys) -> None:
     assert [row.split(" | ")[1] for row in rows] == ["SIGINT", "SIGTERM"]
 
 
-def test_answers_are_compared(script, tiny_ascii: Path, capsys) -> None:
+def test_answers_are_compared(script, tiny_ascii: Path, tmp_path, capsys) -> None:
     """On a model this small every answer is the original's."""
-    script("parity").main(
-        [str(tiny_ascii), "--prompts", "2", "--tokens", "8", "--drafts", "lookup"]
-    )
-    rows = capsys.readouterr().out.splitlines()[2:]
+    few = ["--prompts", "2", "--tokens", "8", "--drafts", "lookup", "--out", str(tmp_path)]
+    script("parity").main([str(tiny_ascii), *few])
+    rows = [row for row in capsys.readouterr().out.splitlines() if row.startswith("| lookup")]
     assert rows == [f"| lookup | {t} | 2 | 2 | 0 | 0 |" for t in (0.0, 0.8)]
+    assert rows[1] in (tmp_path / "README.md").read_text()
 
 
 def test_structured_answers_are_timed(script, tiny_ascii: Path, capsys) -> None:
