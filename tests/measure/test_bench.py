@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from pyspec.errors import EngineError, MeasureError, OptionError, PeerMissing
-from pyspec.measure.bench import Runner, differences, run_bench
+from pyspec.measure.bench import Runner, run_bench
 from pyspec.measure.contenders import Files, Ours, open_peer
+from pyspec.measure.equal import differences
 from pyspec.measure.records import RunLog, TimedAnswer, describe, read_records
 from pyspec.measure.tasks import Options, Question, Task, parse_modes
 
