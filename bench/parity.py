@@ -2,7 +2,8 @@
 
 Both sides use flash attention and the same seeds. Where an answer differs, its first difference is looked at: rows that
 are computed together round otherwise than rows computed one by one, and a near-tie falls the other way. It is one if the
-original's own row, computed with the rows before it in one batch, gives our token to the same sampler.
+original's own row, computed with the rows before it in one batch, gives our token to the same sampler. `others` are those
+that this does not make again: by then the KV holds what other widths had rounded, which one batch does not repeat.
 With `--out FOLDER` what was found of this file is kept there, and the page of all files that were compared.
 """
 
