@@ -9,6 +9,7 @@ import hashlib
 import logging
 import math
 import time
+import zlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -193,6 +194,11 @@ class OwnTexts:
         self._file = self._file_before = None
 
 
+def _checked(stamp: bytes) -> bytes:
+    """A file's time with its checksum: a damaged one would make texts look too old to be kept."""
+    return stamp + zlib.crc32(stamp).to_bytes(4, "little")
+
+
 class TextFile:
     """The texts of an index on disk: the calls that made it, each as place, number of tokens and tokens of 32 bits.
 
@@ -217,11 +223,12 @@ class TextFile:
             data = self._path.read_bytes()
         except OSError:
             return born
-        head = len(self._START) + 8
-        if not data.startswith(self._START) or len(data) < head:
+        head = len(self._START) + 12
+        stamped = data[len(self._START) : head]
+        if not data.startswith(self._START) or stamped != _checked(stamped[:8]):
             self.remove()
             return born
-        stamp = float(np.frombuffer(data[len(self._START) : head], "<f8")[0])
+        stamp = float(np.frombuffer(stamped[:8], "<f8")[0])
         self._born = stamp if 0.0 < stamp <= born else born
         numbers = np.frombuffer(data[head : head + (len(data) - head) // 4 * 4], "<i4")
         good = head + 4 * self._read(index, numbers)
@@ -265,7 +272,7 @@ class TextFile:
     def _append(self, data: bytes) -> None:
         if not self._path.exists():
             self._path.touch(mode=0o600)
-            data = self._START + np.asarray([self._born], "<f8").tobytes() + data
+            data = self._START + _checked(np.asarray([self._born], "<f8").tobytes()) + data
         with self._path.open("ab") as file:
             file.write(data)
 

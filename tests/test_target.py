@@ -94,8 +94,8 @@ def test_drafts_follow(
     seen = []
 
     class Watched(models._Loading):
-        def __init__(self, *args: Any) -> None:
-            super().__init__(*args)
+        def __init__(self, *args: Any, **more: Any) -> None:
+            super().__init__(*args, **more)
             seen.append(self.params)
 
     monkeypatch.setattr(models, "_Loading", Watched)

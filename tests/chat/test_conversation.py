@@ -157,7 +157,7 @@ def test_the_factor_comes_from_the_curve(
     list(target.answer(*ask(target, Conversation(None, QUESTION), 30)))
     stats = target.stats
     assert stats is not None
-    curve = next(iter(target.llm._policies.values())).curve
+    curve = target.llm._policies.curve
     row = sum(curve.target.table(stats.block["prompt_tokens"] + n)[1] for n in (0, 30)) / 2
     spent = stats.timings["total_ms"] - stats.timings["prefill_ms"]
     choice = stats.block["choice"]

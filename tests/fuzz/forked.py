@@ -23,7 +23,7 @@ from pyspec.store.check import _ENV, _SCRIPT, ChildExit, _outcome
 
 _TICK_S = 0.005
 
-_MOST_BYTES = 6 << 30
+_MOST_BYTES = 12 << 30
 """Of address space: a file that asks for more fails alone instead of ending other processes of the machine."""
 
 
