@@ -206,8 +206,7 @@ class TextFile:
     """
 
     _START = b"pyspec texts 1\0\0"
-    _MOST = 1 << 14
-    # tokens that are not on disk yet
+    _MOST = 1 << 14  # tokens that are not on disk yet
 
     def __init__(self, path: Path) -> None:
         self._path = path
