@@ -123,17 +123,17 @@ def test_without_a_memory_texts_are_alone():
 @settings(max_examples=50)
 @given(st.lists(st.tuples(st.integers(0, 3), texts), max_size=12), st.integers(1, 60))
 def test_size_is_bounded(asked, most):
-    """Between two texts there are no more than the limit and the text that came last."""
+    """Between two texts there are no more than the limit and the longest text."""
     memory = Memory(tokens=most)
-    drafter, last = LookupDrafter(memory), 0
+    drafter, longest = LookupDrafter(memory), 0
     for owner, text in asked:
-        last = len(text) or last
+        longest = max(longest, len(text))
         drafter.begin(0, str(owner))
         before = memory.size
         drafter.propose(0, text, 4)
         assert memory.size <= max(before, most) + len(text)
         memory.texts_of(str(owner))
-        assert memory.size <= most + last + 1
+        assert memory.size <= most + longest + 1
 
 
 def test_texts_stay_while_later_ones_come():
