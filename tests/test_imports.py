@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import ast
+import re
+import sys
 from graphlib import TopologicalSorter
+from importlib.metadata import packages_distributions, requires
 from pathlib import Path
 
 import pytest
 
-PACKAGE = Path(__file__).parents[1] / "pyspec"
+TESTS = Path(__file__).parent
+PACKAGE = TESTS.parent / "pyspec"
 
 # From the top down: a module may import from its own row and from those below it.
 LAYERS = [
@@ -138,3 +142,38 @@ def test_one_module_imports_the_extension(extension: str) -> None:
         part(path) for path in modules() if any(extension in n.split(".") for n in imported(path))
     }
     assert users == {ONLY_IMPORTER[extension]}
+
+
+def plain(distribution: str) -> str:
+    """A distribution's name as the index spells it."""
+    return re.sub(r"[-_.]+", "-", distribution).lower()
+
+
+@pytest.fixture(scope="module")
+def installed_by_the_readme() -> set[str]:
+    """Other people's modules that `pip install '.[test]'` asks for by name."""
+    lines = [line for line in requires("pyspec-llama") or () if "extra" not in line]
+    lines += [
+        line for line in requires("pyspec-llama") or () if re.search(r"extra == .test.", line)
+    ]
+    asked = {plain(re.split(r"[\s<>=!~;\[]", line, maxsplit=1)[0]) for line in lines}
+    return {name for name, of in packages_distributions().items() if asked & set(map(plain, of))}
+
+
+def needed(path: Path) -> set[str]:
+    """Other people's modules that a test cannot be collected without: those that it imports before it may skip itself."""
+    body = ast.parse(path.read_text()).body
+    may_skip = [n for n, node in enumerate(body) if "importorskip" in ast.unparse(node)]
+    heads = body[: may_skip[0]] if may_skip else body
+    names = [alias.name for node in heads if isinstance(node, ast.Import) for alias in node.names]
+    names += [node.module or "" for node in heads if isinstance(node, ast.ImportFrom)]
+    return {name.split(".")[0] for name in names} - sys.stdlib_module_names
+
+
+@pytest.mark.parametrize("path", sorted(TESTS.rglob("test_*.py")), ids=lambda path: path.stem)
+def test_a_test_needs_only_what_the_readme_installs(
+    path: Path, installed_by_the_readme: set[str]
+) -> None:
+    """So it can be collected there: what somebody else happens to install is not counted on."""
+    ours = {each.stem for each in TESTS.rglob("*")} | {"pyspec", "bench", "models"}
+    assert needed(path) - ours - installed_by_the_readme == set()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-import httpx
+from asking import post
 
 from pyspec.batch.bodies import ChatBody, CompletionBody, decoded
 from pyspec.serve.messages import MessagesBody
@@ -17,9 +17,9 @@ def test_a_server_drafts_for_the_same_user_only(serve):
     body = {"model": "tiny", "prompt": "ab", "temperature": 1.2, "seed": 5, "max_tokens": 80}
 
     def accepted(**who):
-        answer = httpx.post(f"{server.url}/v1/completions", json={**body, **who}, timeout=60)
-        block = answer.raise_for_status().json()["speculation"]
-        return block["accepted"]
+        status, told = post(server, json.dumps({**body, **who}).encode(), "/v1/completions")
+        assert status == 200
+        return told["speculation"]["accepted"]
 
     alone = accepted(user="one")
     assert accepted(user="two") == accepted() == accepted(safety_identifier="three") == alone
