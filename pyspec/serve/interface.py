@@ -8,16 +8,15 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
-from pyspec.batch.bodies import decoded
+from pyspec.batch.bodies import Body, ChatBody, decoded
 from pyspec.errors import InputError
 
 if TYPE_CHECKING:
-    from pyspec.batch.bodies import Body
     from pyspec.serve.pending import Choice, PendingRequest
 
     Refusal = Callable[[int, str | None, str], dict[str, Any]]
 
-AnyBody = TypeVar("AnyBody", bound="Body")
+AnyBody = TypeVar("AnyBody", bound=Body)
 
 
 @dataclass(frozen=True)
@@ -40,6 +39,17 @@ class Interface:
 def reader(kind: type[AnyBody]) -> Callable[[bytes], AnyBody]:
     """Reads bodies of this kind. Raises InputError."""
     return lambda data: decoded(kind, data)
+
+
+def as_chat(asked: Body, what: str, **given: Any) -> ChatBody:
+    """The chat that asks the same as a request for one answer; given: what a chat says otherwise. what: such an answer's name.
+
+    Raises InputError for a request of more answers.
+    """
+    if asked.n not in (None, 1):
+        raise InputError(f"a {what} has one answer", "leave n out")
+    shared = {key: getattr(asked, key) for key in Body.__struct_fields__}
+    return ChatBody(**(shared | given))
 
 
 def openai_refusal(status: int, code: str | None, message: str) -> dict[str, Any]:

@@ -6,10 +6,10 @@ import json
 from collections.abc import AsyncIterator, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from pyspec.batch.bodies import Body, ChatBody
+from pyspec.batch.bodies import Body
 from pyspec.errors import AnswerFailed, InputError
 from pyspec.serve.blocks import AnswerBlock, AnswerBlocks
-from pyspec.serve.interface import Interface, event, reader, text_of
+from pyspec.serve.interface import Interface, as_chat, event, reader, text_of
 
 if TYPE_CHECKING:
     from pyspec.batch.records import Record, Result
@@ -56,24 +56,22 @@ class MessagesBody(Body):
 
     def records(self, name: str) -> list[Record]:
         """What is asked, as a record: that of a chat which asks the same."""
-        if self.n not in (None, 1):
-            raise InputError("a message has one answer", "leave n out")
         if self.messages and self.messages[-1].get("role") == "assistant":
             raise InputError("the last message is the model's own", "end with one of the user's")
         choice = self.tool_choice or {}
-        shared = {key: getattr(self, key) for key in Body.__struct_fields__}
-        shared["stop"] = self.stop_sequences if self.stop_sequences is not None else self.stop
         form = (self.output_config or {}).get("format")
-        if form is not None:
-            shared["response_format"] = {**form, "json_schema": form}
-        chat = ChatBody(
+        wanted = self.response_format if form is None else {**form, "json_schema": form}
+        chat = as_chat(
+            self,
+            "message",
             messages=list(self._turns()),
             tools=[_chat_tool(tool) for tool in self.tools or () if "input_schema" in tool] or None,
             tool_choice=_chat_choice(choice),
             parallel_tool_calls=False if choice.get("disable_parallel_tool_use") else None,
             reasoning_effort=self._effort,
             chat_template_kwargs=self.chat_template_kwargs,
-            **shared,
+            response_format=wanted,
+            stop=self.stop if self.stop_sequences is None else self.stop_sequences,
         )
         return chat.records(name)
 

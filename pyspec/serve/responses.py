@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from pyspec.batch.bodies import Body, ChatBody
+from pyspec.batch.bodies import Body
 from pyspec.errors import AnswerFailed, InputError
 from pyspec.serve.blocks import AnswerBlock, AnswerBlocks
-from pyspec.serve.interface import Interface, event, openai_refusal, reader, text_of
+from pyspec.serve.interface import Interface, as_chat, event, openai_refusal, reader, text_of
 from pyspec.text.parts import AnswerPart
 
 if TYPE_CHECKING:
@@ -64,20 +64,18 @@ class ResponsesBody(Body):
                     f"{field} needs responses that are stored, and none are",
                     "send the whole conversation as input",
                 )
-        if self.n not in (None, 1):
-            raise InputError("a response has one answer", "leave n out")
-        shared = {key: getattr(self, key) for key in Body.__struct_fields__}
-        shared["response_format"] = self.response_format or _response_format(self.text)
-        if self.max_output_tokens is not None:
-            shared["max_tokens"] = self.max_output_tokens
-        chat = ChatBody(
+        most = self.max_output_tokens
+        chat = as_chat(
+            self,
+            "response",
             messages=messages_of(self.input, self.instructions),
             tools=[_chat_tool(tool) for tool in self.functions] or None,
             tool_choice=self.tool_choice,
             parallel_tool_calls=self.parallel_tool_calls,
             reasoning_effort=(self.reasoning or {}).get("effort"),
             chat_template_kwargs=self.chat_template_kwargs,
-            **shared,
+            response_format=self.response_format or _response_format(self.text),
+            max_tokens=self.max_tokens if most is None else most,
         )
         return chat.records(name)
 

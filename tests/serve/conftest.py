@@ -6,6 +6,7 @@ import socket
 import threading
 
 import pytest
+import scripted
 from waiting import wait
 
 from pyspec.batch import Batch, Settings
@@ -97,3 +98,17 @@ def serve(tiny_ascii):
     yield serve_
     for each in running:
         each.close()
+
+
+@pytest.fixture
+def server(serve, tmp_path):
+    """A server whose model reasons and calls tools as Hermes does."""
+    return serve(scripted.write(tmp_path, "<think>", "<tool_call>"))
+
+
+@pytest.fixture
+def script_all(monkeypatch):
+    """The script is the whole text, calls of tools among it: a grammar would shape the content alone."""
+    from pyspec.text.answer import Speech
+
+    monkeypatch.setattr(Speech, "shape", lambda _speech, _prompt, grammar, *_: (grammar, None))

@@ -35,20 +35,6 @@ TURNS = [
 
 
 @pytest.fixture
-def server(serve, tmp_path):
-    """A server whose model reasons and calls tools as Hermes does."""
-    return serve(scripted.write(tmp_path, "<think>", "<tool_call>"))
-
-
-@pytest.fixture
-def script_all(monkeypatch):
-    """The script is the whole text, calls of tools among it: a grammar would shape the content alone."""
-    from pyspec.text.answer import Speech
-
-    monkeypatch.setattr(Speech, "shape", lambda _speech, _prompt, grammar, *_: (grammar, None))
-
-
-@pytest.fixture
 def client(server):
     """A client of it."""
     with anthropic.Anthropic(base_url=server.url, api_key="none", max_retries=0) as made:

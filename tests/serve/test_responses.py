@@ -21,20 +21,6 @@ CALL = '<tool_call>\n{"name": "add", "arguments": {"n": 1}}\n</tool_call>'
 
 
 @pytest.fixture
-def server(serve, tmp_path):
-    """A server whose model reasons and calls tools as Hermes does."""
-    return serve(scripted.write(tmp_path, "<think>", "<tool_call>"))
-
-
-@pytest.fixture
-def script_all(monkeypatch):
-    """The script is the whole text, calls of tools among it: a grammar would shape the content alone."""
-    from pyspec.text.answer import Speech
-
-    monkeypatch.setattr(Speech, "shape", lambda _speech, _prompt, grammar, *_: (grammar, None))
-
-
-@pytest.fixture
 def client(server):
     """A client of it."""
     with openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as made:
