@@ -8,8 +8,9 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timezone
+from math import sqrt
 from pathlib import Path
-from statistics import median
+from statistics import median, stdev
 from typing import Any, ClassVar, TypeVar
 
 import msgspec
@@ -19,7 +20,7 @@ from pyspec.measure.report import code_of
 
 T = TypeVar("T")
 
-T_95 = (
+_T_95 = (
     12.71,
     4.30,
     3.18,
@@ -38,6 +39,11 @@ T_95 = (
     2.12,
 )
 """Student's t at 97.5 %, by degrees of freedom from 1."""
+
+
+def half_width(values: Sequence[float]) -> float:
+    """Half of the mean's 95 % interval, by Student's t; of two values or more."""
+    return _T_95[min(len(values) - 1, len(_T_95)) - 1] * stdev(values) / sqrt(len(values))
 
 
 def arguments(

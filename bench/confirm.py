@@ -24,12 +24,11 @@ from pyspec.measure.bounds import (
     Loss,
     by_halves,
     gain_of,
-    holm,
     losses_of,
-    sample_size,
     sentence,
     try_rule,
 )
+from pyspec.measure.chance import holm, sample_size
 from pyspec.measure.quality import QualityResults
 from pyspec.measure.records import RunRecord
 from pyspec.measure.report import table

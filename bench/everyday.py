@@ -15,13 +15,12 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from datetime import datetime, timezone
-from math import sqrt
 from pathlib import Path
-from statistics import fmean, median, stdev
+from statistics import fmean, median
 from typing import Any
 
 import msgspec
-from common import T_95, arguments
+from common import arguments, half_width
 
 from pyspec.measure.records import commit, machine, published
 from pyspec.measure.report import code_of, table
@@ -72,11 +71,7 @@ class Everyday(msgspec.Struct):
         """What a text may quote of a temperature."""
         ratios = self.ratios(temperature)
         middle = fmean(ratios)
-        half = (
-            T_95[min(len(ratios) - 1, len(T_95)) - 1] * stdev(ratios) / sqrt(len(ratios))
-            if len(ratios) > 1
-            else 0.0
-        )
+        half = half_width(ratios) if len(ratios) > 1 else 0.0
         whole = fmean(
             median(p.whole_drafted / p.whole_plain for p in each)
             for each in self.pairs[temperature].values()

@@ -17,22 +17,23 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from functools import partial
-from math import exp, log, sqrt
+from math import exp, log
 from pathlib import Path
-from statistics import fmean, stdev
+from statistics import fmean
 from typing import Any, TypeVar
 
 import msgspec
 import parity
 from agent import AgentResults
 from batch import BatchResults
-from common import T_95, Comparison, write_page
+from common import Comparison, half_width, write_page
 from everyday import Everyday, save
 from serve import ServeResults
 from translated import TranslatedResults
 
 from pyspec.errors import InputError
 from pyspec.measure import quality, report
+from pyspec.measure.chance import Interval
 from pyspec.measure.quality import DISTINCT, NATS, QualityResults
 from pyspec.measure.records import TOTAL, Summary
 from pyspec.measure.report import Results, table
@@ -131,7 +132,7 @@ def _interval(summary: Summary) -> str:
     logs = [log(up) for up, _ in _ups(summary)]
     if len(logs) < FEWEST:
         return ""
-    half = T_95[min(len(logs) - 1, len(T_95)) - 1] * stdev(logs) / sqrt(len(logs))
+    half = half_width(logs)
     low, high = (exp(fmean(logs) + side * half) for side in (-1.0, 1.0))
     return f" ({low:.2f} to {high:.2f})"
 
@@ -175,7 +176,7 @@ def _rules_row(name: str, found: QualityResults) -> list[str]:
     return [_link(about, name), gain, nats, distinct, looped, worse]
 
 
-def _over(value: quality.Interval) -> str:
+def _over(value: Interval) -> str:
     return f"{value.mean:+.3f} ({value.low:+.3f} to {value.high:+.3f})"
 
 

@@ -196,9 +196,14 @@ class Models:
         return {role: path for role, path in files.items() if path is not None}
 
     @property
+    def _beside(self) -> list[Path]:
+        """Draft and companion, those that there are."""
+        return [path for path in (self.parts.draft, self.parts.companion) if path is not None]
+
+    @property
     def sides(self) -> list[Side]:
-        """Draft and companion, those that there are, and what a step of each reads."""
-        paths = [path for path in (self.parts.draft, self.parts.companion) if path is not None]
+        """Draft and companion, and what a step of each reads."""
+        paths = self._beside
         sides = [Side(path, path.stat().st_size) for path in paths]
         if sides:
             reads = states_of(self.parts, self.target) is not None
@@ -212,8 +217,7 @@ class Models:
 
     def beside(self, placement: Placement) -> float:
         """Bytes of a position in the KV of draft and companion."""
-        paths = [path for path in (self.parts.draft, self.parts.companion) if path is not None]
-        found = [cell_bytes(path, placement) for path in paths]
+        found = [cell_bytes(path, placement) for path in self._beside]
         if self.parts.head:  # a layer in the target's file
             found[0] /= int(llama_cpp.llama_model_n_layer(self.target.model))
         return sum(found)

@@ -11,10 +11,11 @@ import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil
-from statistics import NormalDist, fmean, stdev
+from statistics import fmean, stdev
 
 import numpy as np
 
+from pyspec.measure.chance import resampled_means, sample_size
 from pyspec.measure.quality import DISTINCT, LOOPS, NATS, ROUGE, VARIETY, new_scorer, values_of
 from pyspec.measure.records import RunRecord
 from pyspec.measure.tasks import Question, grouped
@@ -150,8 +151,7 @@ def try_rule(who: str, gain: float, losses: Losses, half: int | None = None) -> 
 def _loss(values: Sequence[float], name: str, resamples: int = 4000) -> Loss:
     bound = BOUNDS[name]
     n, mean = len(values), fmean(values)
-    draw = np.random.default_rng(0).integers(0, n, (resamples, n))
-    means = np.array(values)[draw].mean(axis=1)
+    means = resampled_means(values, resamples)
     spread = stdev(values) if n > 1 else 0.0
     p = (1 + int((means >= bound).sum())) / (1 + resamples)
     if spread or name not in (LOOPS, CHECKS):
@@ -159,25 +159,6 @@ def _loss(values: Sequence[float], name: str, resamples: int = 4000) -> Loss:
         return Loss(mean, upper, bound, p, n, sample_size(spread, bound))
     # of yes and no: what n equal answers exclude at 95 %, and how likely they are where one of so many differs
     return Loss(mean, mean + 3.0 / n, bound, (1.0 - bound) ** n, n, ceil(3.0 / bound))
-
-
-def sample_size(spread: float, bound: float, power: float = 0.8) -> int:
-    """Questions that show a loss to be within a bound, where there is none: ((z(.975) + z(power)) * spread / bound)^2.
-
-    spread: standard deviation of paired differences between questions.
-    """
-    z = NormalDist().inv_cdf(0.975) + NormalDist().inv_cdf(power)
-    return ceil((z * spread / bound) ** 2)
-
-
-def holm(p: Mapping[str, float], level: float = 0.05) -> set[str]:
-    """Of several claims those that hold together at a level (Holm 1979): the smallest p against level / n, and so on."""
-    held: set[str] = set()
-    for i, (name, value) in enumerate(sorted(p.items(), key=lambda item: item[1])):
-        if value > level / (len(p) - i):
-            break
-        held.add(name)
-    return held
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ machine does not fall on one of them.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 from itertools import chain, product
@@ -184,21 +184,38 @@ def rows_after(
 
     By teacher forcing through the very engine, up to `width` tokens a decode, 64 at most.
     """
-    session = llm.session
-    engine, text, done = session.engine, list(prompt), 0
+    engine = llm.session.engine
     engine.cancel(raised=False)
     llm.reset()  # the KV is no longer what it was; what is common to two calls is not read twice
-    while done < len(answer):
+    most = min(width, MAX_DRAFT, llm.session.loop.longest + 1)
+    rows = [len(answer[i : i + most]) for i in range(0, len(answer), most)]
+    yield from replay(engine, prompt, answer, [(n, n) for n in rows])
+
+
+def replay(
+    engine: Engine, prompt: Sequence[int], answer: Sequence[int], rounds: Iterable[tuple[int, int]]
+) -> Iterator[npt.NDArray[np.float32]]:
+    """The logits behind which each token of an answer came, its rounds decoded anew.
+
+    rounds: rows of each decode, and tokens that came of it. The rows beyond those held drafts
+    that were refused: another token stands in their place.
+    """
+    text, done = list(prompt), 0
+    for rows, emitted in rounds:
         ready(engine, text, len(text))
-        part = list(answer[done : done + min(width, MAX_DRAFT, session.loop.longest + 1)])
+        part = list(answer[done : done + emitted])
         # the last token's row is the one before it: nothing follows that had to be decoded
-        drafted = part[:-1] if len(part) > 1 else []
-        engine.put_draft(0, drafted)
-        engine.verify([(0, 0, len(drafted))])
-        for i in range(len(part)):
-            yield engine.row(0, i)
+        refused = [_other(engine, part[-1])] * (rows - emitted)
+        engine.put_draft(0, [*part[:-1], *refused])
+        engine.verify([(0, 0, rows - 1)])
+        yield from (engine.row(0, i) for i in range(emitted))
         text += part
-        done += len(part)
+        done += emitted
+
+
+def _other(engine: Engine, token: int) -> int:
+    """A token that is not this one."""
+    return token - 1 if token else engine.n_vocab - 1
 
 
 def nats_of(row: npt.NDArray[np.float32], token: int) -> float:

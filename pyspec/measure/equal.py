@@ -9,17 +9,15 @@ of each refused one. Rounding makes both choices again; what a fault left behind
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from pyspec.engine.handle import Engine
-from pyspec.engine.timing import ready
 from pyspec.errors import UnequalOutputs
 from pyspec.llama import SpeculativeLlama
-from pyspec.measure.costs import rows_after
+from pyspec.measure.costs import replay, rows_after
 from pyspec.measure.records import Difference, RunRecord, TimedAnswer
 from pyspec.measure.tasks import Question
 from pyspec.text.template import ChatTemplate
@@ -98,29 +96,9 @@ def choices(llm: SpeculativeLlama, turns: Sequence[Asked]) -> list[int]:
     engine.set_tokens(0, [])
     found: list[int] = []
     for prompt, answer in turns:
-        found = [int(row.argmax()) for row in _replayed(engine, prompt, answer)]
+        rows = replay(engine, prompt, answer.tokens, answer.rounds)
+        found = [int(row.argmax()) for row in rows]
     return found
-
-
-def _replayed(
-    engine: Engine, prompt: Sequence[int], answer: TimedAnswer
-) -> Iterator[npt.NDArray[np.float32]]:
-    """The logits behind which each token of an answer came, its rounds decoded anew."""
-    text, done = list(prompt), 0
-    for rows, emitted in answer.rounds:
-        ready(engine, text, len(text))
-        part = answer.tokens[done : done + emitted]
-        refused = [_other(engine, part[-1])] * (rows - emitted)
-        engine.put_draft(0, [*part[:-1], *refused])
-        engine.verify([(0, 0, rows - 1)])
-        yield from (engine.row(0, i) for i in range(emitted))
-        text += part
-        done += emitted
-
-
-def _other(engine: Engine, token: int) -> int:
-    """A token that is not this one, in the place of a draft that was refused here."""
-    return token - 1 if token else engine.n_vocab - 1
 
 
 def top_gap(row: npt.NDArray[np.float32]) -> float:

@@ -7,14 +7,13 @@ rounding alone changes is in it, too. Nats are of the emitted tokens under the t
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from math import comb, erfc, sqrt
 from pathlib import Path
 from statistics import NormalDist, fmean
 from typing import Any
 
 import msgspec
-import numpy as np
 
+from pyspec.measure.chance import Interval, Values, differences, exact_pairs, paired, signed_ranks
 from pyspec.measure.records import RunRecord, Setup, TimedAnswer
 from pyspec.measure.report import new_axes, table, whole_page, write_results
 from pyspec.measure.tasks import Question, grouped
@@ -32,18 +31,6 @@ LOOPED = 0.5
 
 NATS, DISTINCT, LOOPS, VARIETY, ROUGE = "nats", "distinct-4", "looped", "variety", "ROUGE-L"
 LEVEL = 0.05
-
-
-class Interval(msgspec.Struct):
-    """Mean of paired differences, its 95 % bootstrap interval (percentiles), and what could have been seen.
-
-    seen: the difference that so many pairs of this spread show four times of five at the 5 % level.
-    """
-
-    mean: float
-    low: float
-    high: float
-    seen: float
 
 
 class Measure(msgspec.Struct):
@@ -90,10 +77,6 @@ class QualityResults(msgspec.Struct):
 # -- figures ------------------------------------------------------------------------------------------------------------
 
 
-_Values = dict["int | str", float]
-"""One figure a question, the mean over seeds."""
-
-
 def judge(records: Sequence[RunRecord], questions: Sequence[Question]) -> list[Figures]:
     """Figures of every variant in the records, in their order; the first one is the control."""
     asked = {q.question_id: q for q in questions}
@@ -119,8 +102,8 @@ def judged_again(results: QualityResults) -> QualityResults:
 def _figures(
     group: Sequence[RunRecord],
     control: Sequence[RunRecord],
-    own: dict[str, _Values],
-    base: dict[str, _Values],
+    own: dict[str, Values],
+    base: dict[str, Values],
 ) -> Figures:
     tokens = max(1, sum(len(record.turns[0].tokens) for record in group))
     loops, base_loops = _looped(group), _looped(control)
@@ -146,9 +129,9 @@ def _figures(
 
 def values_of(
     group: Sequence[RunRecord], asked: Mapping[int | str, Question], scorer: Any
-) -> dict[str, _Values]:
+) -> dict[str, Values]:
     """Every figure of every question, by the figure's name."""
-    found: dict[str, _Values] = {}
+    found: dict[str, Values] = {}
     for q, records in grouped(group, lambda record: record.question_id).items():
         turns = [record.turns[0] for record in records]
         each = [_measured(turn, asked[q], scorer) for turn in turns]
@@ -255,45 +238,6 @@ def verdict(found: Sequence[Figures], variants: Sequence[Variant]) -> str:
 
 def _brings(found: Figures) -> str:
     return f"{100 * (found.gain - 1):+.0f} %"
-
-
-# -- differences that are more than chance ------------------------------------------------------------------------------
-
-
-def differences(own: _Values, base: _Values) -> list[float]:
-    """`own - base` over the questions that both have."""
-    return [own[q] - base[q] for q in own if q in base]
-
-
-def paired(own: _Values, base: _Values, resamples: int = 2000) -> Interval:
-    """Of `own - base` over questions, which are what is drawn anew, with one seed."""
-    values = np.array(differences(own, base))
-    n = values.size
-    if n == 0:
-        return Interval(0.0, 0.0, 0.0, 0.0)
-    draw = np.random.default_rng(0).integers(0, n, (resamples, n))
-    low, high = np.percentile(values[draw].mean(axis=1), (2.5, 97.5))
-    seen = (1.96 + 0.84) * values.std(ddof=1) / sqrt(n) if n > 1 else 0.0
-    return Interval(float(values.mean()), float(low), float(high), float(seen))
-
-
-def exact_pairs(pairs: Sequence[tuple[bool, bool]]) -> float:
-    """Two-sided exact p for paired yes-or-no answers: the binomial test on the pairs that differ (McNemar 1947)."""
-    one, other = sum(a and not b for a, b in pairs), sum(b and not a for a, b in pairs)
-    n, few = one + other, min(one, other)
-    return min(1.0, 2.0 * sum(comb(n, k) for k in range(few + 1)) / 2.0**n) if n else 1.0
-
-
-def signed_ranks(differences: Sequence[float]) -> float:
-    """Two-sided p of Wilcoxon's signed-rank test, normal approximation with ties; zeros left out."""
-    values = np.array([d for d in differences if d != 0.0])
-    if values.size < 6:  # fewer cannot reach 5 %
-        return 1.0
-    _, inverse, counts = np.unique(np.abs(values), return_inverse=True, return_counts=True)
-    ranks = (np.cumsum(counts) - (counts - 1) / 2.0)[inverse]
-    spread = (ranks**2).sum() / 4.0
-    z = (abs(ranks[values > 0].sum() - ranks.sum() / 2.0) - 0.5) / sqrt(spread)
-    return min(1.0, erfc(max(0.0, z) / sqrt(2.0)))
 
 
 # -- the page -----------------------------------------------------------------------------------------------------------

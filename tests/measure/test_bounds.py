@@ -5,8 +5,6 @@ from __future__ import annotations
 import random
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from measure.making import record, turn
 
 from pyspec.measure.bounds import (
@@ -15,11 +13,10 @@ from pyspec.measure.bounds import (
     FEWEST,
     by_halves,
     half_of,
-    holm,
-    sample_size,
     sentence,
     try_rule,
 )
+from pyspec.measure.chance import sample_size
 from pyspec.measure.quality import DISTINCT, LOOPS, NATS
 from pyspec.measure.tasks import Question
 from pyspec.measure.variants import parse_variants
@@ -93,29 +90,6 @@ def test_a_loss_within_its_bound_that_chance_hides_does_not_pass():
     assert trial.fits
     assert not trial.passes
     assert trial.losses[NATS].needed == sample_size(0.5006, 0.02)
-
-
-@given(spread=st.floats(0.01, 2.0), bound=st.floats(0.005, 0.1))
-def test_sample_size_is_what_the_interval_needs(spread, bound):
-    """With so many questions z(.975) + z(.8) standard errors are the bound."""
-    n = sample_size(spread, bound)
-    assert 2.8016 * spread / n**0.5 <= bound * 1.0001
-    assert n == 1 or 2.8016 * spread / (n - 1) ** 0.5 >= bound * 0.9999
-
-
-@pytest.mark.parametrize(
-    ("p", "held"),
-    [
-        ({}, set()),
-        ({"a": 0.04}, {"a"}),
-        ({"a": 0.03, "b": 0.04}, set()),
-        ({"a": 0.02, "b": 0.04}, {"a", "b"}),
-        ({"a": 0.01, "b": 0.03, "c": 0.04}, {"a"}),
-    ],
-)
-def test_holm_holds_claims_together(p, held):
-    """The smallest against level / n, the next against level / (n - 1), until one fails."""
-    assert holm(p) == held
 
 
 def test_halves_are_of_questions_and_about_even():
