@@ -6,11 +6,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from pyspec.batch.contexts import Contexts, Layout, Models
 from pyspec.drafters import Drafter, Proposal
+from pyspec.engine.handle import Gate
+from pyspec.engine.runs import Run
+from pyspec.policy.lengths import make_policy, parse_length
+from pyspec.rules import Strict
 from pyspec.sampling import Sampling
 from pyspec.tokens import Step
 
 GREEDY = Sampling(temperature=0.0)
+CELLS = Layout(1024)
 
 
 @dataclass(frozen=True)
@@ -43,6 +49,29 @@ def flatten(steps: list[Step]) -> Answer:
         steps,
         steps[-1].finish_reason if steps else None,
     )
+
+
+def ask_at_once(
+    models: Models, prompts: Sequence[Sequence[int]], most: Sequence[int], *,
+    length: str = "fixed:3", n_ctx: int = 256, layout: Layout = CELLS, first: int = 0,
+) -> list[Run]:  # fmt: skip
+    """Answer prompts of ids together, `most` tokens each, in the slots from `first`; the models are closed behind it."""
+    contexts = Contexts(models, 4, n_ctx, layout)
+    try:
+        policy = make_policy(parse_length(length))
+        runs = [
+            Run(i, list(prompt), Gate(Strict(), False), n)
+            for i, (prompt, n) in enumerate(zip(prompts, most), first)
+        ]
+        for run in runs:
+            contexts.engine.set_tokens(run.seq, run.tokens)
+        while going := [run for run in runs if run.finish_reason is None]:
+            contexts.loop.round(going, policy)
+        assert not contexts.loop.failed
+    finally:
+        contexts.close()
+        models.close()
+    return runs
 
 
 def counters(llm: Any) -> Any:

@@ -10,16 +10,12 @@ import numpy as np
 import pytest
 import tiny
 import tiny_gemma4
-from answers import ask
+from answers import ask, ask_at_once
 from engine.test_heads import _decode, drafted
 from llama_cpp import llama_cpp_ext as ext
 
-from pyspec.batch.contexts import Contexts, Layout, Models
-from pyspec.engine.handle import Gate
-from pyspec.engine.runs import Run
+from pyspec.batch.contexts import Models
 from pyspec.errors import DraftMismatch
-from pyspec.policy.lengths import make_policy, parse_length
-from pyspec.rules import Strict
 
 PROMPT = [tiny.A, tiny.A + 1, tiny.A + 2, tiny.A]
 
@@ -99,19 +95,8 @@ def test_four_sequences(open_llama, target, assistant):
     alone = open_llama(target, draft=assistant, length="fixed:3")
     wanted = [(ask(alone, p, 30).ids, alone.last_speculation["accepted"]) for p in prompts]
     models = Models(str(target), str(assistant), "none", n_threads=1, n_threads_batch=1, trust=True)
-    contexts = Contexts(models, 4, 256, Layout(1024))
-    try:
-        policy = make_policy(parse_length("fixed:3"))
-        runs = [Run(i, list(p), Gate(Strict(), False), 30) for i, p in enumerate(prompts)]
-        for run in runs:
-            contexts.engine.set_tokens(run.seq, run.tokens)
-        while going := [run for run in runs if run.finish_reason is None]:
-            contexts.loop.round(going, policy)
-        found = [(r.tokens[len(p) :], r.tally.accepted) for r, p in zip(runs, prompts)]
-        assert found == wanted
-    finally:
-        contexts.close()
-        models.close()
+    runs = ask_at_once(models, prompts, [30] * 4)
+    assert [(r.tokens[len(p) :], r.tally.accepted) for r, p in zip(runs, prompts)] == wanted
 
 
 def test_tried_with_its_target_and_found_beside_it(open_llama, tmp_path, monkeypatch):

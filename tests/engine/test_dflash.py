@@ -9,15 +9,12 @@ import pytest
 import tiny
 import tiny_dflash
 import tiny_eagle
-from answers import ask
+from answers import ask, ask_at_once
 from engine.test_eagle import PROMPT, drafted
 
-from pyspec.batch.contexts import Contexts, Layout, Models
-from pyspec.engine.handle import Gate, Role
-from pyspec.engine.runs import Run
+from pyspec.batch.contexts import Layout, Models
+from pyspec.engine.handle import Role
 from pyspec.errors import DraftMismatch, ModelInvalid, UnsupportedModel
-from pyspec.policy.lengths import make_policy, parse_length
-from pyspec.rules import Strict
 
 FORMS = {
     "own": {},
@@ -93,20 +90,8 @@ def test_four_sequences(open_llama, make, target, form, layout):
         for i, p in enumerate(prompts)
     ]
     models = Models(str(target), str(draft), "none", n_threads=1, n_threads_batch=1, trust=True)
-    contexts = Contexts(models, 4, 256, layout)
-    try:
-        policy = make_policy(parse_length("fixed:3"))
-        runs = [Run(i, list(p), Gate(Strict(), False), 20 + i) for i, p in enumerate(prompts)]
-        for run in runs:
-            contexts.engine.set_tokens(run.seq, run.tokens)
-        while going := [run for run in runs if run.finish_reason is None]:
-            contexts.loop.round(going, policy)
-        found = [(r.tokens[len(p) :], r.tally.accepted) for r, p in zip(runs, prompts)]
-        assert found == wanted
-        assert not contexts.loop.failed
-    finally:
-        contexts.close()
-        models.close()
+    runs = ask_at_once(models, prompts, range(20, 24), layout=layout)
+    assert [(r.tokens[len(p) :], r.tally.accepted) for r, p in zip(runs, prompts)] == wanted
 
 
 def test_text_is_the_targets(open_llama, make, target):

@@ -16,17 +16,13 @@ from typing import Any
 
 import pytest
 import tiny_archs
-from answers import ask
+from answers import ask, ask_at_once
 from faults.cases import load
 from fuzz.forked import fork, run_child
 
-from pyspec.batch.contexts import Contexts, Layout, Models
-from pyspec.engine.handle import Gate
-from pyspec.engine.runs import Run
+from pyspec.batch.contexts import Layout, Models
 from pyspec.errors import UnsupportedModel
 from pyspec.llama import SpeculativeLlama
-from pyspec.policy.lengths import make_policy, parse_length
-from pyspec.rules import Strict
 from pyspec.target import TargetLlama
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="forks")
@@ -103,16 +99,9 @@ def four_at_once(path: Path, draft: Path, reference: Reference) -> str:
         models = Models(str(path), str(draft), "none", **options)
     except UnsupportedModel:
         models = Models(str(path), "none", "none", **options)
-    contexts = Contexts(models, 4, N_CTX, Layout(N_CTX))  # phi3's positions depend on the context
-    policy = make_policy(parse_length("fixed:3"))
-    runs = [Run(i, list(p), Gate(Strict(), False), N) for i, p in enumerate(OTHERS)]
-    for run in runs:
-        contexts.engine.set_tokens(run.seq, run.tokens)
-    while going := [run for run in runs if run.finish_reason is None]:
-        contexts.loop.round(going, policy)
+    layout = Layout(N_CTX)  # phi3's positions depend on the context
+    runs = ask_at_once(models, OTHERS, [N] * len(OTHERS), n_ctx=N_CTX, layout=layout)
     found = [reference.differs(p, r.tokens[len(p) :]) for p, r in zip(OTHERS, runs)]
-    contexts.close()
-    models.close()
     return "; ".join(filter(None, found))
 
 

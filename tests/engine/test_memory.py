@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import pytest
 import tiny
-from answers import Scripted, ask, foretelling
+from answers import Scripted, ask, ask_at_once, foretelling
 
-from pyspec.batch.contexts import Contexts, Layout, Models
-from pyspec.engine.handle import Gate
-from pyspec.engine.runs import Run
+from pyspec.batch.contexts import Models
 from pyspec.errors import UnsupportedModel
 from pyspec.measure.costs import measure_costs, rows_after
-from pyspec.policy.lengths import make_policy, parse_length
-from pyspec.rules import Strict
 from pyspec.sampling import Sampling
 
 PROMPT = [tiny.A, tiny.A + 1, tiny.A + 2]
@@ -173,21 +169,9 @@ def test_hybrid_sequences_in_one_batch(open_llama, hybrid):
         lambda tokens, limit: next(t for t in texts if t[:2] == tokens[:2])[len(tokens) :][:limit]
     )
     models = Models(str(hybrid), drafter, "none", n_threads=1, n_threads_batch=1)
-    contexts = Contexts(models, 4, 256, Layout(1024))
-    try:
-        policy = make_policy(parse_length("fixed:5"))
-        runs = [
-            Run(i + 1, list(prompt), Gate(Strict(), False), 40) for i, prompt in enumerate(prompts)
-        ]
-        for run in runs:
-            contexts.engine.set_tokens(run.seq, run.tokens)
-        while going := [run for run in runs if run.finish_reason is None]:
-            contexts.loop.round(going, policy)
-        assert [run.tokens[len(prompt) :] for run, prompt in zip(runs, prompts)] == alone
-        assert runs[0].tally.accepted > 20
-    finally:
-        contexts.close()
-        models.close()
+    runs = ask_at_once(models, prompts, [40] * 3, length="fixed:5", first=1)
+    assert [run.tokens[len(prompt) :] for run, prompt in zip(runs, prompts)] == alone
+    assert runs[0].tally.accepted > 20
 
 
 def test_hybrid_is_measured_as_far_as_it_can_be_rolled_back(open_llama, hybrid):

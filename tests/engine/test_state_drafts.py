@@ -4,13 +4,9 @@ from __future__ import annotations
 
 import pytest
 import tiny
-from answers import ask
+from answers import ask, ask_at_once
 
-from pyspec.batch.contexts import Contexts, Layout, Models
-from pyspec.engine.handle import Gate
-from pyspec.engine.runs import Run
-from pyspec.policy.lengths import make_policy, parse_length
-from pyspec.rules import Strict
+from pyspec.batch.contexts import Models
 
 PROMPT = [tiny.A, tiny.A + 1, tiny.A + 2, tiny.A, tiny.A + 4]
 ARCHITECTURES = ["mamba", "lfm2", "qwen35"]
@@ -72,16 +68,5 @@ def test_four_sequences(open_llama, target, draft):
     alone = open_llama(target, draft=draft, length=f"fixed:{LONG}")
     wanted = [(ask(alone, p, 30).ids, alone.last_speculation["accepted"]) for p in prompts]
     models = Models(str(target), str(draft), "none", n_threads=1, n_threads_batch=1)
-    contexts = Contexts(models, 4, 256, Layout(1024))
-    try:
-        policy = make_policy(parse_length(f"fixed:{LONG}"))
-        runs = [Run(i, list(p), Gate(Strict(), False), 30) for i, p in enumerate(prompts)]
-        for run in runs:
-            contexts.engine.set_tokens(run.seq, run.tokens)
-        while going := [run for run in runs if run.finish_reason is None]:
-            contexts.loop.round(going, policy)
-        found = [(r.tokens[len(p) :], r.tally.accepted) for r, p in zip(runs, prompts)]
-        assert found == wanted
-    finally:
-        contexts.close()
-        models.close()
+    runs = ask_at_once(models, prompts, [30] * 4, length=f"fixed:{LONG}")
+    assert [(r.tokens[len(p) :], r.tally.accepted) for r, p in zip(runs, prompts)] == wanted
