@@ -31,10 +31,10 @@ ${RUN:-} "$out/kernels"
 fixture="tests/fixture.c tests/check.c tests/fake_llama.c"
 build engine tests/test_engine.c $fixture ps_*.c
 ${RUN:-} "$out/engine"
-# malloc is wrapped so that the test can make the k-th allocation fail
-build faults tests/test_faults.c $fixture ps_*.c -Wl,--wrap=malloc -Wl,--wrap=calloc -Wl,--wrap=realloc
+refuse="tests/refuse.c -Wl,--wrap=malloc -Wl,--wrap=calloc -Wl,--wrap=realloc"
+build faults tests/test_faults.c $fixture ps_*.c $refuse
 ${RUN:-} "$out/faults"
-build index tests/test_index.c tests/check.c ps_index.c ps_status.c -Wl,--wrap=malloc -Wl,--wrap=calloc -Wl,--wrap=realloc
+build index tests/test_index.c tests/check.c ps_index.c ps_status.c $refuse
 ${RUN:-} "$out/index"
 build inputs tests/test_inputs.c tests/check.c tests/fake_llama.c ps_*.c
 ${RUN:-} "$out/inputs"

@@ -7,28 +7,7 @@
 
 #include "check.h"
 #include "fixture.h"
-
-/* ------------------------------------------------- allocations that fail */
-
-static int64_t n_allocations, refused_at = -1; /* -1: none is refused */
-
-static bool refuse(void) { return n_allocations++ == refused_at; }
-
-void *__real_malloc(size_t size);
-void *__real_calloc(size_t n, size_t size);
-void *__real_realloc(void *old, size_t size);
-void *__wrap_malloc(size_t size);
-void *__wrap_calloc(size_t n, size_t size);
-void *__wrap_realloc(void *old, size_t size);
-
-void *__wrap_malloc(size_t size) { return refuse() ? NULL : __real_malloc(size); }
-void *__wrap_calloc(size_t n, size_t size) { return refuse() ? NULL : __real_calloc(n, size); }
-void *__wrap_realloc(void *old, size_t size) { return refuse() ? NULL : __real_realloc(old, size); }
-
-static void refuse_allocation(int64_t k) {
-    n_allocations = 0;
-    refused_at = k;
-}
+#include "refuse.h"
 
 /* ----------------------------------------------------------------- faults */
 
@@ -124,7 +103,7 @@ static void test_failing_allocations(void) {
         int32_t text[N_TEXT + PS_MAX_DRAFT], n;
         const bool opened = status == PS_OK;
         if (opened) status = answer(&w, 0, &how, text, &n);
-        CHECK(status == PS_OK ? n_allocations <= k : status == PS_E_NOMEM);
+        CHECK(status == PS_OK ? allocations() <= k : status == PS_E_NOMEM);
         refuse_allocation(-1);
         if (opened) check_answer(&w, 0, &how);
         end(&w);

@@ -4,23 +4,9 @@
 
 #include "../pyspec.h"
 #include "check.h"
+#include "refuse.h"
 
 enum { N = 400, LEAST = 2, LIMIT = 12 };
-
-static int64_t n_allocations, refused_at = -1; /* -1: none is refused */
-
-static int refuse(void) { return n_allocations++ == refused_at; }
-
-void *__real_malloc(size_t size);
-void *__real_calloc(size_t n, size_t size);
-void *__real_realloc(void *old, size_t size);
-void *__wrap_malloc(size_t size);
-void *__wrap_calloc(size_t n, size_t size);
-void *__wrap_realloc(void *old, size_t size);
-
-void *__wrap_malloc(size_t size) { return refuse() ? NULL : __real_malloc(size); }
-void *__wrap_calloc(size_t n, size_t size) { return refuse() ? NULL : __real_calloc(n, size); }
-void *__wrap_realloc(void *old, size_t size) { return refuse() ? NULL : __real_realloc(old, size); }
 
 static void write_text(int32_t *text, int32_t n, int32_t kinds, uint32_t seed) {
     for (int32_t i = 0; i < n; i++) {
@@ -130,12 +116,11 @@ static void test_failing_allocations(void) {
     for (int64_t k = 0; status != PS_OK; k++) {
         ps_index *index = NULL;
         int32_t place = PS_INDEX_EMPTY;
-        n_allocations = 0;
-        refused_at = k;
+        refuse_allocation(k);
         status = ps_index_open(&index);
         const int opened = status == PS_OK;
         if (opened) status = ps_index_add(index, text, N, &place);
-        refused_at = -1;
+        refuse_allocation(-1);
         CHECK(status == PS_OK || status == PS_E_NOMEM);
         place = PS_INDEX_EMPTY;
         CHECK(!opened || ps_index_add(index, text, N, &place) == PS_OK);
