@@ -24,6 +24,7 @@ from pyspec.policy.acceptance import Calibration, Learned, Logistic
 from pyspec.policy.cost import CostCurve, CurveState
 from pyspec.store.devices import layer_devices
 from pyspec.store.files import cache_dir, file_sha256, write_whole
+from pyspec.store.shipped import came_with
 from pyspec.store.timed import forget_times, how, keep_times, kept_times
 from pyspec.store.watch import Watch
 
@@ -106,13 +107,13 @@ def read_profile(folder: Path, key: ProfileKey) -> Profile | None:
 
 
 def prior_path(draft: Path) -> Path:
-    """Where a draft's prior lies."""
+    """Where a draft's prior is written."""
     return draft.with_suffix(".prior.json")
 
 
 def read_prior(draft: Path) -> Prior | None:
-    """The prior beside a draft, None where there is none. Raises ProfileError if it is damaged."""
-    return _read(prior_path(draft), Prior, "install it again")
+    """The prior that came with a draft, None where there is none. Raises ProfileError if it is damaged."""
+    return _read(came_with(draft, ".prior.json"), Prior, "install it again")
 
 
 def _write(path: Path, content: Profile | Prior, what: str) -> Path:

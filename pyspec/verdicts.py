@@ -19,6 +19,7 @@ from pyspec.errors import OptionError, ProfileError, PyspecError
 from pyspec.profiles import Side, profiles_dir
 from pyspec.rules import Margin, PairRule, Strict, Verification
 from pyspec.store.files import file_sha256, write_whole
+from pyspec.store.shipped import came_with
 
 log = logging.getLogger("pyspec")
 
@@ -78,7 +79,7 @@ def stored_path(target: str, draft: str) -> Path:
 
 def shipped_path(draft: Path) -> Path:
     """Where a draft's verdicts lie that came with it."""
-    return draft.with_suffix(".verdict.json")
+    return came_with(draft, ".verdict.json")
 
 
 def keep_verdict(verdict: PairVerdict) -> Path:

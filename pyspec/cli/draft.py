@@ -15,7 +15,7 @@ from pyspec.cli.streams import print_listing, run_progress
 from pyspec.display import safe
 from pyspec.errors import OptionError, PyspecError
 from pyspec.progress import busy, store_progress
-from pyspec.store.drafts import Candidate, candidates, drafts_here, fitting, without_drafts
+from pyspec.store.drafts import candidates, drafts_here, made_for, without_drafts
 from pyspec.store.locate import resolve
 
 PAYS = 1.05
@@ -98,16 +98,9 @@ def _list(target: Path, rows: list[dict[str, Any]]) -> None:
 
 
 def _drafts(target: Path) -> list[dict[str, Any]]:
-    """The shipped ones for exactly this target first, each file once."""
-    size, shipped = target.stat().st_size, fitting(target, "draft")
-    rows = [
-        Candidate(
-            each.name, "pyspec", each.size, each.size / size, each.summary, resolve(each.name),
-            licence=each.licence,
-        )
-        for each in shipped
-    ]  # fmt: skip
-    named = {each.name for each in shipped}
+    """Those for exactly this target first, each file once."""
+    rows = made_for(target)
+    named = {each.name for each in rows}
     return [
         {"name": row.name, "where": row.origin, "path": str(row.path) if row.path else None, "size": row.size,
          "share": round(row.share, 4), "note": row.note, "memory": row.memory, "licence": row.licence}
@@ -117,7 +110,8 @@ def _drafts(target: Path) -> list[dict[str, Any]]:
 
 def _auto(target: Path, rows: list[dict[str, Any]]) -> dict[str, Any] | None:
     """What `auto` tries first."""
-    if shipped := [row for row in rows if row["where"] == "pyspec" and fitting(target, "draft")]:
+    own = {each.name for each in made_for(target) if each.path}
+    if shipped := [row for row in rows if row["name"] in own]:
         return shipped[0]
     found = next(drafts_here(target), None)
     return next((row for row in rows if found and row["path"] == str(found.path)), None)

@@ -99,7 +99,7 @@ def _row(
     size = entry.size if entry else 0
     if found is not None:
         size = facts.size if facts else found.path.stat().st_size
-    fetchable = not (entry and isinstance(entry.source, Shipped))
+    fetchable = not (entry and isinstance(entry.source, Shipped) and entry.source.wheel is None)
     return {
         "name": name, "default": name == manifest.default_target, "role": entry.role if entry else "target",
         "origin": found.origin if found else "to fetch" if fetchable else "missing", "here": found is not None,

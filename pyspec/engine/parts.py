@@ -15,6 +15,7 @@ from pyspec.engine.models import longest_draft
 from pyspec.errors import OptionError, UnsupportedModel
 from pyspec.memory import Memory
 from pyspec.store.drafts import drafts_here, fitting, suggestion
+from pyspec.store.fetch import cached
 from pyspec.store.header import facts_of
 from pyspec.store.heads import MTP, States, TargetShape, kind_of_draft, read_states
 from pyspec.store.locate import resolve
@@ -137,7 +138,8 @@ def _automatic(target: Any, companion: str) -> Iterator[Parts]:
     if _has_head(target) and STATES_SHOWN:
         yield _found(target, MTP, companion)
     for entry in fitting(path, "draft"):
-        if STATES_SHOWN or not kind_of_draft(resolve(entry.name)):
+        here = cached(entry)
+        if here and (STATES_SHOWN or not kind_of_draft(here)):
             yield _found(target, entry.name, companion)
     for found in drafts_here(path):
         note = f"drafting with {found.name} ({found.origin}); --draft lookup leaves it out"

@@ -32,7 +32,7 @@ from pyspec.store.machine import (
     processor,
     remember_extra_buffers,
 )
-from pyspec.store.sources import models_folder
+from pyspec.store.shipped import shipped_file, shipped_folders
 
 _BASE_SECONDS = 60.0
 _DEVICE_SECONDS = 900.0  # a first load compiles shaders or PTX for the card
@@ -130,7 +130,7 @@ def check_model(
 
 def ships(path: Path) -> bool:
     """Whether a file ships with pyspec."""
-    return os.path.realpath(path.parent) == os.path.realpath(models_folder())
+    return os.path.realpath(path.parent) in map(os.path.realpath, shipped_folders())
 
 
 def _stamps(path: Path) -> list[Stamp]:
@@ -151,8 +151,8 @@ def extra_buffers(option: str = "auto") -> bool:
     known = extra_buffers_known(option)
     if known is not None:
         return known
-    probe = models_folder() / _PROBE
-    if not has_amx() or not probe.is_file():
+    probe = shipped_file(_PROBE)
+    if not has_amx() or probe is None:
         return True
     works = not _dies_only_with_extra(probe)
     remember_extra_buffers(works)
@@ -198,8 +198,8 @@ def _rejected(header: Header, outcome: ChildExit) -> ModelRejected:
 
 def _blame() -> None:
     """A file lives without extra buffers alone: that is the machine's fault unless a good file lives with them."""
-    probe = models_folder() / _PROBE
-    if not probe.is_file() or _dies_only_with_extra(probe):
+    probe = shipped_file(_PROBE)
+    if probe is None or _dies_only_with_extra(probe):
         remember_extra_buffers(False)
 
 

