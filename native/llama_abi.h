@@ -82,6 +82,7 @@ typedef bool (*ps_abort_callback)(void *data);
     X(float *, get_embeddings_layer_inp, (struct llama_context * ctx, uint32_t layer))           \
     X(void, set_embeddings_nextn, (struct llama_context * ctx, bool wanted, bool masked))        \
     X(float *, get_embeddings_nextn, (struct llama_context * ctx))                               \
-    X(float *, get_embeddings_nextn_ith, (struct llama_context * ctx, int32_t i))
+    X(float *, get_embeddings_nextn_ith, (struct llama_context * ctx, int32_t i))                \
+    X(void, set_nextn_layer_offset, (struct llama_context * ctx, int32_t offset))
 
 #endif /* PS_LLAMA_ABI_H */

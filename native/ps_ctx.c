@@ -234,7 +234,8 @@ void ps_ctx_roll_back(ps_engine *engine, int32_t role, int32_t seq, int32_t n) {
     struct llama_memory_i *const memory = ps_api.get_memory(ctx->ctx);
     /* a sliding window may have forgotten what the kept tail still needs to see, but never by the last decode, which is as far as
      * states go back; a memory that has them, too, says the state's position for the oldest */
-    const int32_t needed = n > ctx->n_swa ? n - ctx->n_swa : 0;
+    const int32_t begun = role == PS_DRAFT ? engine->seq[seq].begun : 0;
+    const int32_t needed = n - ctx->n_swa > begun ? n - ctx->n_swa : begun;
     const bool forgotten = ctx->n_swa > 0 && n > 0 && !ctx->recurrent && ps_api.memory_seq_pos_min(memory, seq) > needed;
     /* llama.cpp counts states it has overwritten or never had as kept: it drops n_rs tokens whatever was decoded last */
     const int32_t gone = ctx->n_kv[seq] - n;

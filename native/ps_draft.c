@@ -94,7 +94,7 @@ static void add_missing(ps_engine *engine, const ps_slot *step) {
     const int32_t from = engine->role[PS_DRAFT].n_kv[step->seq];
     const int32_t end = seq->n + seq->draft.n;
     if (engine->role[PS_DRAFT].shared && seq->draft.n > 0) {
-        ps_inputs_own_row(engine, step->seq, seq->n - 1, seq->draft.token[seq->draft.n - 1], true);
+        ps_inputs_own_row(engine, step->seq, seq->n - 1, seq->draft.n - 1, true);
         return;
     }
     for (int32_t pos = from; pos < end; pos++) {
@@ -102,8 +102,13 @@ static void add_missing(ps_engine *engine, const ps_slot *step) {
         const int32_t token = pos < seq->n ? seq->token[pos] : seq->draft.token[pos - seq->n];
         if (!ps_reads_states(engine)) ps_rows_add(&engine->rows, step->seq, pos, token, wanted);
         else if (pos < seq->n) ps_inputs_true_row(engine, step->seq, pos, wanted);
-        else ps_inputs_own_row(engine, step->seq, pos, token, wanted);
+        else ps_inputs_own_row(engine, step->seq, pos, pos - seq->n, wanted);
     }
+}
+
+static int32_t longest(const ps_reading *reading) {
+    const int32_t n = reading->kind == PS_DFLASH ? reading->block - reading->first : reading->heads;
+    return (reading->kind == PS_DFLASH || n > 1) && n < PS_MAX_DRAFT ? n : PS_MAX_DRAFT;
 }
 
 /* Make ready: survival of what is drafted already, and everything but a batchful of rows decoded. */
@@ -111,10 +116,9 @@ static ps_status begin(ps_engine *engine, ps_slot *step, const ps_stop *stop) {
     ps_seq *const seq = &engine->seq[step->seq];
     ps_ctx *const ctx = &engine->role[PS_DRAFT];
     PS_FAIL_IF(seq->n < 1, PS_E_STATE);
-    if (step->limit > PS_MAX_DRAFT) step->limit = PS_MAX_DRAFT;
+    const int32_t most = longest(&engine->reading);
+    if (step->limit > most) step->limit = most;
     if (step->limit > ctx->n_ctx - seq->n) step->limit = ctx->n_ctx - seq->n;
-    const int32_t most = engine->reading.block - engine->reading.first;
-    if (engine->reading.kind == PS_DFLASH && step->limit > most) step->limit = most;
     if (ps_reads_states(engine)) {
         /* its inputs are states of the target, so what it drafted with its own is drafted anew */
         seq->draft.n = 0;
@@ -131,16 +135,27 @@ static ps_status begin(ps_engine *engine, ps_slot *step, const ps_stop *stop) {
     return PS_OK;
 }
 
-/* Decode committed tokens without logits up to `end`, a batchful of them at most. */
-static ps_status fill(ps_engine *engine, int32_t seq, int32_t end) {
+/* Decode committed tokens without logits up to `end`, a batchful of them at most, by one head. */
+static ps_status fill_one(ps_engine *engine, int32_t seq, int32_t end, int32_t head) {
     ps_ctx *const ctx = &engine->role[PS_DRAFT];
     const int32_t from = ctx->n_kv[seq], upto = from + ctx->n_batch < end ? from + ctx->n_batch : end;
+    ps_inputs_ask(engine, head);
     engine->rows.n = 0;
     for (int32_t pos = from; pos < upto; pos++) {
         if (ps_reads_states(engine)) ps_inputs_true_row(engine, seq, pos, false);
         else ps_rows_add(&engine->rows, seq, pos, engine->seq[seq].token[pos], false);
     }
     return ps_inputs_decode(engine);
+}
+
+/* The same by every head: one reads again what the one before it has read, into the same cells of its own layer. */
+static ps_status fill(ps_engine *engine, int32_t seq, int32_t end) {
+    const int32_t from = engine->role[PS_DRAFT].n_kv[seq];
+    for (int32_t head = 0; head + 1 < engine->reading.heads; head++) {
+        PS_TRY(fill_one(engine, seq, end, head));
+        ps_ctx_roll_back(engine, PS_DRAFT, seq, from);
+    }
+    return fill_one(engine, seq, end, ps_chains(engine) ? engine->reading.heads - 1 : 0);
 }
 
 /*
@@ -163,15 +178,22 @@ static ps_status catch_up(ps_engine *engine, int32_t seq, int32_t room) {
 /*
  * Rows of a sequence that one batch may hold before the drafted ones. The graphs of drafts that read states give logits and states
  * of the first rows where those of some are asked for, so all or none must be: EAGLE-3 computes them in any case, others only the last.
+ * What a head of several reads for its own token no other one has read.
  */
 static int32_t room_of(const ps_engine *engine, int32_t n) {
     const int32_t share = engine->role[PS_DRAFT].n_batch / n - PS_MAX_DRAFT;
-    const int32_t most = !ps_reads_states(engine) ? share : ps_inputs_wants_all(engine) ? ROWS_WITH_LOGITS : 1;
+    const int32_t most = !ps_reads_states(engine) ? share : engine->reading.kind == PS_EAGLE3 ? ROWS_WITH_LOGITS : 1;
     return share < 1 ? 1 : share < most ? share : most;
 }
 
-/* One decode over all sequences still drafting, one token more for each. *active is how many went. */
-static ps_status step_all(ps_engine *engine, int32_t n, ps_slot *steps, const ps_stop *stop, bool keep, int32_t *active) {
+/* Of several heads each reads the drafted tokens itself. */
+static void drop_drafted(ps_engine *engine, int32_t seq) {
+    if (ps_chains(engine)) ps_ctx_roll_back(engine, PS_DRAFT, seq, engine->seq[seq].n - 1);
+}
+
+/* One decode over all sequences still drafting, one token more for each, their i-th. *active is how many went. */
+static ps_status step_all(ps_engine *engine, int32_t n, ps_slot *steps, const ps_stop *stop, bool keep, int32_t i_token,
+                          int32_t *active) {
     engine->rows.n = 0;
     *active = 0;
     for (int32_t i = 0; i < n; i++) {
@@ -182,11 +204,13 @@ static ps_status step_all(ps_engine *engine, int32_t n, ps_slot *steps, const ps
         ++*active;
     }
     if (*active == 0) return PS_OK;
+    ps_inputs_ask(engine, i_token);
     PS_TRY(ps_inputs_decode(engine));
     for (int32_t i = 0; i < n; i++) {
         if (steps[i].row < 0) continue;
         ps_ctx_save(engine, PS_DRAFT, steps[i].seq);
         PS_TRY(take_token(engine, &steps[i], stop, keep));
+        drop_drafted(engine, steps[i].seq);
     }
     return PS_OK;
 }
@@ -224,11 +248,11 @@ static ps_status draft_run(ps_engine *engine, int32_t n, const int32_t *seqs, co
     const ps_ctx *const ctx = &engine->role[PS_DRAFT];
     PS_FAIL_UNLESS(ctx->ctx, PS_E_STATE);
     ps_slot *const steps = engine->slot;
-    const int32_t room = room_of(engine, n);
+    const int32_t room = room_of(engine, n), in_batch = ctx->n_batch / n;
     ps_begin(engine);
     for (int32_t i = 0; i < n; i++) {
         PS_TRY(ps_seq_claim(engine, seqs[i]));
-        steps[i] = (ps_slot){.seq = seqs[i], .limit = max_len[i]};
+        steps[i] = (ps_slot){.seq = seqs[i], .limit = ps_chains(engine) && max_len[i] > in_batch ? in_batch : max_len[i]};
         if (keep && lacks_row(&engine->seq[seqs[i]])) engine->seq[seqs[i]].draft.n = 0; /* that of each token is wanted */
         PS_TRY(begin(engine, &steps[i], stop));
         if (steps[i].limit > 0) PS_TRY(catch_up(engine, seqs[i], room));
@@ -238,7 +262,7 @@ static ps_status draft_run(ps_engine *engine, int32_t n, const int32_t *seqs, co
         PS_TRY(run_blocks(engine, n - i, steps + i, stop, keep, &done));
         active = 0;
     }
-    while (active > 0) PS_TRY(step_all(engine, n, steps, stop, keep, &active));
+    for (int32_t i = 0; active > 0; i++) PS_TRY(step_all(engine, n, steps, stop, keep, i, &active));
     return PS_OK;
 }
 

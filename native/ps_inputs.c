@@ -2,7 +2,7 @@
  * The inputs of a draft that reads the target's states. At position t it is given token t and a state of position t - 1: the
  * target's where the target has been, its own for the tokens it drafts on from there.
  *   PS_EAGLE3  the target's three states go through the draft's encoder first (arXiv 2503.01840)
- *   PS_MTP     the target's state as it is
+ *   PS_MTP     the target's state as it is; of several heads each is a layer with KV of its own, all of which read what is committed
  *   PS_ASSISTANT  the same, and every token stands at the last committed one's position: what it sees is the target's KV
  * PS_DFLASH is given the target's states at their own positions, which become its KV; then tokens alone: the last committed one and
  * masks, which see each other and all of the KV (DFlash, arXiv 2602.06036).
@@ -16,7 +16,7 @@
 /* llama.cpp makes room for logits of every row it encodes, though none come: few rows at a time. */
 enum { ENCODED_ROWS = 64 };
 
-bool ps_inputs_wants_all(const ps_engine *engine) { return engine->reading.kind == PS_EAGLE3; }
+bool ps_inputs_wants_all(const ps_engine *engine) { return engine->reading.kind == PS_EAGLE3 || ps_chains(engine); }
 
 bool ps_inputs_has_own(const ps_engine *engine) {
     return ps_reads_states(engine) && (engine->reading.kind != PS_DFLASH || engine->reading.sure);
@@ -29,6 +29,7 @@ static bool bound(void) {
 
 static bool sound(const ps_reading *c) {
     if (c->n_hidden < 1 || c->width < 1 || c->window < 1) return false;
+    if (c->heads < 0 || c->heads > PS_MAX_DRAFT || (c->heads > 1 && c->kind != PS_MTP)) return false;
     if (c->kind == PS_MTP || c->kind == PS_ASSISTANT) return c->n_layers == 0 && c->n_hidden == c->width;
     if (c->n_layers < 1 || c->n_layers > PS_MOST_LAYERS || c->n_hidden % c->n_layers != 0) return false;
     if (c->kind == PS_EAGLE3) return true;
@@ -49,11 +50,12 @@ void ps_inputs_end(ps_engine *engine) {
     if (!ps_reads_states(engine)) return;
     if (engine->role[PS_TARGET].ctx) ps_states_want(engine, false);
     if (engine->role[PS_DRAFT].ctx) ps_api.set_embeddings_nextn(engine->role[PS_DRAFT].ctx, false, false);
+    ps_inputs_ask(engine, 0);
     engine->role[PS_DRAFT].shared = false;
     memset(&engine->reading, 0, sizeof engine->reading);
     free(engine->rows.embd);
     engine->rows.embd = NULL;
-    for (int32_t s = 0; s < engine->n_seq; s++) engine->seq[s].states.n = 0;
+    for (int32_t s = 0; s < engine->n_seq; s++) engine->seq[s].states.n = engine->seq[s].begun = 0;
 }
 
 ps_status ps_inputs_read(ps_engine *engine, const ps_reading *reading) {
@@ -62,12 +64,13 @@ ps_status ps_inputs_read(ps_engine *engine, const ps_reading *reading) {
     PS_FAIL_UNLESS(draft->ctx && engine->role[PS_TARGET].ctx, PS_E_STATE);
     PS_FAIL_UNLESS(fits(reading, &engine->role[PS_TARGET], draft), PS_E_ARG);
     PS_FAIL_IF(reading->kind == PS_DFLASH && (reading->mask >= draft->n_vocab || reading->block > draft->n_batch), PS_E_ARG);
-    PS_FAIL_UNLESS(bound(), PS_E_UNBOUND);
+    PS_FAIL_UNLESS(bound() && (reading->heads < 2 || ps_api.set_nextn_layer_offset), PS_E_UNBOUND);
     ps_inputs_end(engine);
     PS_TRY(ps_rows_reserve(&engine->rows, draft->n_batch, width_of(reading))); /* no others have vectors */
     if (reading->kind == PS_EAGLE3) PS_TRY(ps_rows_reserve(&engine->encoded, ENCODED_ROWS, reading->n_hidden));
     for (int32_t s = 0; s < engine->n_seq; s++) {
-        float *const own = realloc(engine->seq[s].own, (size_t)reading->width * sizeof *own);
+        const size_t n_own = reading->heads > 1 ? (size_t)reading->heads : 1;
+        float *const own = realloc(engine->seq[s].own, n_own * (size_t)reading->width * sizeof *own);
         PS_FAIL_UNLESS(own, PS_E_NOMEM);
         engine->seq[s].own = own;
         engine->seq[s].states.cap = 0; /* rows of another width */
@@ -94,17 +97,22 @@ void ps_inputs_true_row(ps_engine *engine, int32_t seq, int32_t pos, bool wanted
     ps_rows_add(&engine->rows, seq, pos, engine->seq[seq].token[pos], wanted);
 }
 
-void ps_inputs_own_row(ps_engine *engine, int32_t seq, int32_t pos, int32_t token, bool wanted) {
-    const float *const own = engine->seq[seq].own;
+/* The state behind which token i was drafted: the last one, but where each is another head's. */
+static float *own_state(const ps_engine *engine, int32_t seq, int32_t i) {
+    return engine->seq[seq].own + (ps_chains(engine) ? (size_t)i * (size_t)engine->reading.width : 0);
+}
+
+void ps_inputs_own_row(ps_engine *engine, int32_t seq, int32_t pos, int32_t i, bool wanted) {
+    const float *const own = own_state(engine, seq, i);
     engine->rows.state[engine->rows.n] = NULL;
     memcpy(next_input(engine), own, (size_t)engine->reading.width * sizeof *own);
-    ps_rows_add(&engine->rows, seq, pos, token, wanted);
+    ps_rows_add(&engine->rows, seq, pos, engine->seq[seq].draft.token[i], wanted);
 }
 
 ps_status ps_inputs_keep_own(ps_engine *engine, int32_t seq, int32_t row) {
     const float *const state = ps_api.get_embeddings_nextn_ith(engine->role[PS_DRAFT].ctx, row);
     PS_FAIL_UNLESS(state, PS_E_DECODE);
-    memcpy(engine->seq[seq].own, state, (size_t)engine->reading.width * sizeof *state);
+    memcpy(own_state(engine, seq, engine->seq[seq].draft.n), state, (size_t)engine->reading.width * sizeof *state);
     return PS_OK;
 }
 
@@ -134,6 +142,10 @@ static ps_status encode_some(ps_engine *engine, int32_t *at) {
     return PS_OK;
 }
 
+void ps_inputs_ask(ps_engine *engine, int32_t head) {
+    if (ps_chains(engine) && engine->role[PS_DRAFT].ctx) ps_api.set_nextn_layer_offset(engine->role[PS_DRAFT].ctx, head);
+}
+
 ps_status ps_inputs_decode(ps_engine *engine) {
     int32_t at = engine->reading.kind == PS_EAGLE3 ? 0 : engine->rows.n;
     while (at < engine->rows.n) PS_TRY(encode_some(engine, &at));
@@ -156,7 +168,7 @@ bool ps_inputs_begin(ps_engine *engine, int32_t seq) {
     }
     if (held >= oldest && held <= last) return true;
     ps_api.memory_seq_rm(ps_api.get_memory(draft->ctx), seq, -1, -1);
-    draft->n_kv[seq] = oldest;
+    draft->n_kv[seq] = engine->seq[seq].begun = oldest;
     return true;
 }
 

@@ -66,8 +66,9 @@ typedef struct ps_seq {
     int32_t verified; /* drafted tokens in that verify */
     float *kept;      /* [PS_MAX_DRAFT][n_vocab] the draft's rows, while companion or gate want them */
     bool has_row[PS_MAX_DRAFT]; /* whether `kept` has that of the drafted token */
-    float *own;       /* [width] such a draft's own state after its last row */
+    float *own;       /* [heads, or 1][width] such a draft's own states: after its last row, or where each head drafted */
     ps_states states;
+    int32_t begun;    /* where such a draft's KV begins: it reads the end of a long prompt alone */
     uint32_t mark; /* the last call that named this sequence */
 } ps_seq;
 
@@ -97,6 +98,9 @@ struct ps_engine {
 };
 
 static inline bool ps_coupled(const ps_seq *seq) { return seq->coupling.temperature > 0; }
+
+/* Whether each drafted token is another head's, a layer of its own in the draft's context. */
+static inline bool ps_chains(const ps_engine *engine) { return engine->reading.heads > 1; }
 
 /* Whether the draft reads the target's states. */
 static inline bool ps_reads_states(const ps_engine *engine) { return engine->reading.kind != 0; }
@@ -143,10 +147,11 @@ bool ps_inputs_begin(ps_engine *engine, int32_t seq);
 ps_status ps_inputs_read(ps_engine *engine, const ps_reading *reading);
 void ps_inputs_end(ps_engine *engine);
 void ps_inputs_true_row(ps_engine *engine, int32_t seq, int32_t pos, bool wanted);
-void ps_inputs_own_row(ps_engine *engine, int32_t seq, int32_t pos, int32_t token, bool wanted);
+void ps_inputs_own_row(ps_engine *engine, int32_t seq, int32_t pos, int32_t i, bool wanted); /* drafted token i's */
 ps_status ps_inputs_keep_own(ps_engine *engine, int32_t seq, int32_t row);
 ps_status ps_inputs_decode(ps_engine *engine);
 ps_status ps_inputs_catch_up(ps_engine *engine, int32_t seq);
 void ps_inputs_block(ps_engine *engine, int32_t seq, int32_t n);
+void ps_inputs_ask(ps_engine *engine, int32_t head); /* which head the next decode runs */
 
 #endif /* PS_INTERNAL_H */

@@ -94,6 +94,7 @@ static ps_status seq_copy(ps_engine *engine, int32_t from, int32_t to, int32_t n
     PS_FAIL_IF(n > source->n, PS_E_ARG);
     PS_TRY(seq_set(engine, to, NULL, 0, -1, NULL));
     PS_TRY(ps_seq_append(target, source->token, n));
+    target->begun = source->begun;
     for (int32_t r = 0; r < PS_N_ROLES; r++) {
         ps_ctx *const ctx = &engine->role[r];
         if (!ctx->ctx) continue;

@@ -220,6 +220,7 @@ typedef struct ps_reading {
     int32_t mask;  /* the token of its other rows */
     int32_t first; /* the row that says its first token: 0 or 1 */
     int32_t sure;  /* non-zero: what comes out as a row's state says how likely its token is accepted (DSpark's confidence) */
+    int32_t heads; /* PS_MTP: above 1, trained heads, of which the i-th says the i-th drafted token */
 } ps_reading;
 
 /* Make the attached draft one that reads the target's states; call it last. PS_E_UNBOUND where this llama.cpp shows none. */

@@ -122,6 +122,7 @@ _CPP_NAMES = {
         ("set_embeddings_nextn", "P13llama_contextbb", "XPEAUllama_context@@_N1"),
         ("get_embeddings_nextn", "P13llama_context", "PEAMPEAUllama_context@@"),
         ("get_embeddings_nextn_ith", "P13llama_contexti", "PEAMPEAUllama_context@@H"),
+        ("set_nextn_layer_offset", "P13llama_contexti", "XPEAUllama_context@@H"),
     )
 }
 """Functions that llama.cpp exports under C++ names, as the Itanium and the Microsoft ABI spell them; they may be missing."""

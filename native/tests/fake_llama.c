@@ -139,9 +139,11 @@ static bool decode_row(struct llama_context *ctx, const struct llama_batch *batc
     seq->fresh = seq->decode == ctx->n_decodes && seq->n > 0 ? seq->fresh + 1 : 0;
     seq->decode = ctx->n_decodes;
     seq->dropped = false;
-    seq->token[seq->n++] = input_of(ctx, batch, i);
     const struct llama_model *const model = ctx->model;
-    const uint32_t prefix = fold(model, seq->token, seq->first, pos + 1);
+    if (breach(ctx->head != 0 && ctx->head >= model->heads)) return false; /* llama.cpp ends the process */
+    uint32_t *const token = seq->token[ctx->head];
+    token[seq->n++] = input_of(ctx, batch, i);
+    const uint32_t all = fold(model, token, seq->first, pos + 1), prefix = ctx->head > 0 ? mix(all, (uint32_t)ctx->head) : all;
     if (model->n_swa > 0) {
         breach(pos + 1 - model->n_swa > 0 && seq->kept > pos + 1 - model->n_swa && seq->kept > seq->first);
         const int32_t oldest = pos + 1 - model->n_swa - ctx->memory.n_ubatch;
@@ -185,7 +187,7 @@ static int32_t fake_encode(struct llama_context *ctx, struct llama_batch batch) 
 static void spoil(struct llama_context *ctx, const struct llama_batch *batch) {
     for (int32_t i = 0; ctx->model->recurrent && i < batch->n_tokens; i++) {
         fake_seq *const seq = &ctx->memory.seq[batch->seq_id[i][0]];
-        if (seq->n > 0) seq->token[0] = 0xBADu;
+        if (seq->n > 0) seq->token[0][0] = 0xBADu;
     }
 }
 
@@ -224,6 +226,8 @@ static void fake_set_embeddings_nextn(struct llama_context *ctx, bool wanted, bo
     ctx->masked = masked;
 }
 
+static void fake_set_nextn_layer_offset(struct llama_context *ctx, int32_t offset) { ctx->head = offset; }
+
 static float *fake_get_embeddings_nextn(struct llama_context *ctx) { return breach(!ctx->nextn) ? NULL : ctx->states; }
 
 static float *fake_get_embeddings_nextn_ith(struct llama_context *ctx, int32_t i) {
@@ -250,7 +254,7 @@ static bool fake_memory_seq_rm(struct llama_memory_i *mem, int32_t id, int32_t p
     if (mem->model->recurrent) {
         const int32_t gone = seq->first + seq->n - from;
         if (seq->dropped || gone > mem->model->n_rs) return false;
-        if (gone > seq->fresh) seq->token[0] ^= 0xBADu; /* llama.cpp says yes, and takes a state of something else */
+        if (gone > seq->fresh) seq->token[0][0] ^= 0xBADu; /* llama.cpp says yes, and takes a state of something else */
         seq->dropped = true;
     }
     seq->n = from - seq->first;

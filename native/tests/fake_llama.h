@@ -8,7 +8,7 @@
 
 #include "../llama_abi.h"
 
-enum { FAKE_EOG = 0, FAKE_CONTROL = 1, FAKE_MAX_SEQ = 8, FAKE_MAX_POS = 512, FAKE_N_LAYERS = 4 };
+enum { FAKE_EOG = 0, FAKE_CONTROL = 1, FAKE_MAX_SEQ = 8, FAKE_MAX_POS = 512, FAKE_N_LAYERS = 4, FAKE_MAX_HEADS = 3 };
 
 struct llama_vocab {
     int32_t n_tokens;
@@ -24,6 +24,7 @@ struct llama_model {
     float blur;     /* each logit is more by 0 to so much, its own amount: a draft that is near the target */
     int32_t n_encoded; /* an EAGLE-3 draft's: floats that its encoder takes */
     bool pairs;        /* a row is a token and a vector */
+    int32_t heads;     /* next-token heads, 0 for none: layers of which each sees what it has read itself */
     bool recurrent; /* memory of states: it cannot drop its tail, but for ... */
     int32_t n_rs;   /* ... that many tokens of its last decode */
     bool endless;   /* the end-of-generation token is never likely */
@@ -34,7 +35,7 @@ typedef struct fake_seq {
     int32_t kept;     /* oldest position a sliding window still holds */
     int32_t decode, fresh; /* the last decode, and tokens of it but the first */
     bool dropped;          /* since then */
-    uint32_t token[FAKE_MAX_POS];
+    uint32_t token[FAKE_MAX_HEADS][FAKE_MAX_POS]; /* what each head has read there; a model without heads is the first */
 } fake_seq;
 
 struct llama_memory_i {
@@ -58,6 +59,7 @@ struct llama_context {
     bool *has_logits; /* [n_batch] */
     float *logits;    /* [n_batch][n_tokens] */
     float *states;    /* [n_batch][n_embd] */
+    int32_t head;     /* llama_set_nextn_layer_offset as it stands */
     int32_t n_decodes;
     int32_t fail_at;   /* this decode (1 = first) fails half-way with ... */
     int32_t fail_with; /* ... this answer */

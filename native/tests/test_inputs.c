@@ -8,7 +8,7 @@
 
 enum { N_VOCAB = 60, N_CTX = 256, N_BATCH = 64, N_UBATCH = 16, WIDTH = 8, N_HIDDEN = 12, N_PROMPT = 30, N_TEXT = 80, N_LAYERS = 3 };
 
-static int32_t kind; /* of the reading under test */
+static int32_t kind, heads; /* of the reading under test */
 
 typedef struct fixture {
     struct llama_model model[PS_N_ROLES];
@@ -29,7 +29,7 @@ static void start(fixture *w) {
             .vocab = {N_VOCAB}, .seed = 1, .n_embd = r == PS_TARGET ? N_HIDDEN : WIDTH, .endless = true};
         if (r == PS_DRAFT) w->model[r].pairs = true;
         if (r == PS_DRAFT && kind == PS_EAGLE3) w->model[r].n_encoded = N_HIDDEN * N_LAYERS;
-        if (r == PS_DRAFT && kind == PS_MTP) w->model[r].n_embd = N_HIDDEN;
+        if (r == PS_DRAFT && kind == PS_MTP) w->model[r].n_embd = N_HIDDEN, w->model[r].heads = heads;
         w->ctx[r] = fake_open(&w->model[r], N_CTX, N_BATCH, 1);
         w->ctx[r]->memory.n_ubatch = N_UBATCH;
         CHECK(ps_engine_attach(w->engine, r, w->ctx[r], &w->model[r]) == PS_OK);
@@ -42,7 +42,7 @@ static void start(fixture *w) {
 static void read_states(fixture *w, int32_t window) {
     ps_reading reading = {.kind = kind, .n_hidden = N_HIDDEN, .width = WIDTH, .window = window, .layer = {0, 2, -1}, .n_layers = kind == PS_EAGLE3 ? N_LAYERS : 0};
     if (kind == PS_EAGLE3) reading.n_hidden *= N_LAYERS;
-    if (kind == PS_MTP) reading.width = N_HIDDEN;
+    if (kind == PS_MTP) reading.width = N_HIDDEN, reading.heads = heads;
     CHECK(ps_engine_read_states(w->engine, &reading) == PS_OK);
 }
 
@@ -78,7 +78,7 @@ static ps_status round_of(fixture *w, int32_t k, bool companion) {
     ps_verdict verdict;
     ps_status status = k > 0 ? ps_draft_run(w->engine, 1, &seq, &k, &rule, companion) : PS_OK;
     if (status == PS_OK && k > 0 && companion) status = ps_score(w->engine, 1, &seq);
-    return status == PS_OK ? verify(w, k, &verdict) : status;
+    return status == PS_OK ? verify(w, heads > 0 && heads < k ? heads : k, &verdict) : status;
 }
 
 static ps_status go_on(fixture *w, bool companion) {
@@ -122,6 +122,22 @@ static void test_reads_the_window(void) {
     }
 }
 
+/* A sliding window has not forgotten what was never read: nothing is read again for it. */
+static void test_begins_with_a_sliding_window(void) {
+    ps_counters plain, windowed;
+    for (int32_t n_swa = 0; n_swa < 100; n_swa += 64) {
+        fixture w;
+        start(&w);
+        w.model[PS_DRAFT].n_swa = n_swa;
+        CHECK(ps_engine_attach(w.engine, PS_DRAFT, w.ctx[PS_DRAFT], &w.model[PS_DRAFT]) == PS_OK);
+        read_states(&w, 16);
+        CHECK(read_prompt(&w) == PS_OK && go_on(&w, false) == PS_OK && is_the_targets(&w));
+        CHECK(ps_counters_get(w.engine, n_swa > 0 ? &windowed : &plain) == PS_OK);
+        stop(&w);
+    }
+    CHECK(windowed.rows[PS_DRAFT] == plain.rows[PS_DRAFT]);
+}
+
 /* Texts one after the other, each going back into the one before: as far as the states are kept it drafts at once ... */
 static void test_going_back(void) {
     fixture w;
@@ -159,8 +175,9 @@ static void look(fixture *w, int32_t n, int32_t *drafted) {
     CHECK(ps_draft_put(w->engine, seq, NULL, 0) == PS_OK);
     CHECK(ps_draft_run(w->engine, 1, &seq, &n, &rule, false) == PS_OK);
     CHECK(ps_draft_get(w->engine, seq, &view) == PS_OK);
-    CHECK(view->n == n);
-    memcpy(drafted, view->token, (size_t)n * sizeof *drafted);
+    CHECK(view->n == (heads > 0 && heads < n ? heads : n));
+    memset(drafted, 0, (size_t)n * sizeof *drafted);
+    memcpy(drafted, view->token, (size_t)view->n * sizeof *drafted);
 }
 
 /* What is drafted is a function of the text where the window holds it: the same after rounds that accepted, refused and went back, and read afresh. */
@@ -343,9 +360,12 @@ static void test_confirmed_by_what_is_asked(void) {
 
 int main(void) {
     fake_bind();
-    for (kind = PS_EAGLE3; kind <= PS_MTP; kind++) {
+    for (int32_t i = 0; i < 3; i++) {
+        kind = i ? PS_MTP : PS_EAGLE3;
+        heads = i == 2 ? FAKE_MAX_HEADS : 0;
         RUN(test_text_is_the_targets);
         RUN(test_reads_the_window);
+        RUN(test_begins_with_a_sliding_window);
         RUN(test_going_back);
         RUN(test_going_back_past_the_states);
         RUN(test_drafts_have_no_history);

@@ -128,6 +128,7 @@ class Engine:
         struct.kind = _READINGS[states.kind]
         struct.n_hidden, struct.width, struct.window = states.n_hidden, states.width, states.window
         struct.n_layers, struct.layer = len(states.layers), list(states.layers)
+        struct.heads = states.heads
         if (block := states.block) is not None:
             struct.block, struct.mask = block.rows, block.mask
             struct.first, struct.sure = block.first, block.sure

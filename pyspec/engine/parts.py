@@ -17,7 +17,7 @@ from pyspec.memory import Memory
 from pyspec.store.drafts import drafts_here, fitting, suggestion
 from pyspec.store.fetch import cached
 from pyspec.store.header import facts_of
-from pyspec.store.heads import MTP, States, TargetShape, kind_of_draft, read_states
+from pyspec.store.heads import MTP, States, TargetShape, kind_of_draft, n_heads, read_states
 from pyspec.store.locate import resolve
 
 MemoryAsked = bool | str | Path | Memory
@@ -200,7 +200,7 @@ def states_of(parts: Parts, target: Any) -> States | None:
     if not parts.head:
         return read_states(parts.draft, _shape(target))
     width = llama_cpp.llama_model_n_embd_out(target.model)
-    return States(MTP, width, width, inside=True)
+    return States(MTP, width, width, inside=True, heads=n_heads(parts.draft))
 
 
 def _shape(target: Any) -> TargetShape:

@@ -54,7 +54,7 @@ it, and asserts where there are several. Others (exaone-moe, glm4, bailingmoe2, 
 unused."""
 
 CHAINED_HEADS = frozenset(["hy_v3", "mimo2", "step35"])
-"""Those that may have several, one for each drafted token; here the first is asked for each."""
+"""Those that may have several, one for each drafted token."""
 
 MOST_HEADS = 8
 
@@ -100,7 +100,8 @@ class States:
 
     kind: one of `STATE_KINDS`. layers: whose inputs it reads, -1 for what comes out of the last one; none where it reads what the
     target's next-token heads would. n_hidden: floats of a state, of all layers together. width: floats of one input of the draft.
-    inside: its layers are the target's. block: of a draft that proposes a block at once.
+    inside: its layers are the target's. block: of a draft that proposes a block at once. heads: next-token heads, of which each
+    drafts one token; a single one is asked for all.
     """
 
     kind: str
@@ -109,6 +110,7 @@ class States:
     layers: tuple[int, ...] = ()
     inside: bool = False
     block: BlockShape | None = None
+    heads: int = 1
 
     @property
     def window(self) -> int:
@@ -210,7 +212,8 @@ def _read_mtp(draft: Path, target: TargetShape) -> States:
         raise _mismatch(
             header, f"it is of {header.architecture}, the target of {target.architecture}"
         )
-    if not has_head(draft):
+    heads = n_heads(draft)
+    if not heads:
         raise UnsupportedModel(
             f"{header.path.name} has next-token heads of a kind that llama.cpp does not run",
             "use another draft",
@@ -218,7 +221,7 @@ def _read_mtp(draft: Path, target: TargetShape) -> States:
     width = _whole(header, "embedding_length")
     if width != target.n_embd:
         raise _mismatch(header, f"it reads states {width} wide, the target's are {target.n_embd}")
-    return States(MTP, width, width)
+    return States(MTP, width, width, heads=heads)
 
 
 def read_eagle3(draft: Path, target: TargetShape) -> States:
