@@ -20,11 +20,12 @@ from pyspec.errors import EngineError
 from pyspec.generation import Generation
 from pyspec.noise import Noise
 from pyspec.notebook import model_line, shown_as
-from pyspec.offload import AUTO, placed
+from pyspec.offload import placed
 from pyspec.options import OFF, Speculation
 from pyspec.progress import busy, store_progress
 from pyspec.rules import Strict, Verification
 from pyspec.sampling import LEAST_P, Sampling
+from pyspec.store.devices import AUTO, parse_devices
 from pyspec.store.locate import resolve
 from pyspec.text.answer import AnswerReader
 from pyspec.text.parts import AnswerPart, Call, WholeAnswer
@@ -39,12 +40,12 @@ _PATIENCE_S = 1.0
 """Seconds of loading from which on a terminal says so."""
 
 
-def file_of(model: str | os.PathLike[str]) -> str:
-    """The file that a path or a name stands for; raises ModelNotFound where it is neither."""
+def file_of(model: str | os.PathLike[str], layers: int | str = 0, devices: Any = None) -> str:
+    """The file that a path or a name stands for, where it lies on devices; raises ModelNotFound where it is neither."""
     if Path(model).exists():
         return str(model)
     with store_progress() as progress:
-        return str(resolve(model, progress))
+        return str(resolve(model, progress, layers, parse_devices(devices)))
 
 
 def _given(arguments: Mapping[str, Any]) -> dict[str, Any]:
@@ -164,7 +165,7 @@ class SpeculativeLlama(Generation):
         if foreign is not None and draft == "auto":
             given["draft"] = foreign
         self._ours = {name: given[name] for name in _OWN_ARGUMENTS}
-        file = file_of(model_path)
+        file = file_of(model_path, n_gpu_layers, devices)
         with busy(f"loading {Path(file).stem}", after_s=_PATIENCE_S):
             super().__init__(**given | {"model_path": file})
 

@@ -19,15 +19,9 @@ from typing import Any, NamedTuple
 import llama_cpp
 
 from pyspec.errors import ModelInvalid
-from pyspec.store.devices import Device, buffer_names, layer_devices
+from pyspec.store.devices import AUTO, Device, buffer_names, count_layers, layer_devices, room_on
 from pyspec.store.gguf import Header
 from pyspec.store.header import read_header
-
-AUTO = "auto"
-"""What `n_gpu_layers` may be beside a number."""
-
-_SPARE, _SPARE_SHARE = 1 << 30, 0.1
-# bytes of a device left free, at most this share of it: for its kernels' own buffers and for other programs
 
 _PROBES = 12
 # halving 512 layers takes 9
@@ -56,7 +50,7 @@ def fit_layers(
     """
     devices, header = layer_devices(names), read_header(path)
     most = count_layers(header)
-    room = {each.name: _room(each) for each in devices}
+    room = {each.name: room_on(each) for each in devices}
     low, high, best = 0, most + 1, Fit(0, most)
     n = most if devices else 0
     for _ in range(_PROBES):
@@ -73,17 +67,6 @@ def fit_layers(
     return best
 
 
-def _room(device: Device) -> int:
-    """Bytes that may be taken; none where the device does not say what is free."""
-    return int(device.free - min(_SPARE, _SPARE_SHARE * device.total))
-
-
-def count_layers(header: Header) -> int:
-    """Layers that can be placed, the output among them."""
-    blocks = header.of_arch("block_count")
-    return (blocks if isinstance(blocks, int) else 0) + 1
-
-
 def count_placeable(model: Any) -> int:
     """As `count_layers`, of a loaded `llama_model`."""
     return int(llama_cpp.llama_model_n_layer(model)) + 1
@@ -92,14 +75,6 @@ def count_placeable(model: Any) -> int:
 def trial_layers(asked: int, devices: Sequence[Device]) -> int:
     """Layers on devices in a trial: as in the run, but none on others' machines, which serve one process at a time."""
     return 0 if any(each.kind == "RPC" for each in devices) else asked if devices else 0
-
-
-def rough_layers(header: Header, devices: Sequence[Device]) -> int:
-    """Layers that fit by sizes alone, one at least: a trial only has to meet the kernels of the device."""
-    size = sum(each.nbytes for each in header.tensors)
-    room = sum(max(0, _room(each)) for each in devices)
-    most = count_layers(header)
-    return max(1, min(most, int(0.5 * most * room / max(1, size))))
 
 
 class Placed(NamedTuple):

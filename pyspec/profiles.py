@@ -20,6 +20,7 @@ import msgspec
 
 from pyspec._version import __version__
 from pyspec.errors import OptionError, ProfileError, PyspecError
+from pyspec.offload import count_placeable
 from pyspec.policy.acceptance import Calibration, Learned, Logistic
 from pyspec.policy.cost import CostCurve, CurveState
 from pyspec.store.devices import layer_devices
@@ -171,6 +172,9 @@ def _where(llm: Any) -> str:
     offloaded = gpu_layers(llm)
     if not offloaded:
         return "0 layers on a GPU"
+    most = count_placeable(llm.model)
+    if not 0 <= offloaded < most:
+        offloaded = most
     names = " + ".join(each.description for each in layer_devices(getattr(llm, "devices", ())))
     return f"{offloaded} layers on {names}"
 

@@ -17,16 +17,14 @@ import llama_cpp
 from pyspec.errors import ContextOverflow, EngineError, ModelInvalid
 from pyspec.limits import check_loading, check_overrides
 from pyspec.offload import (
-    AUTO,
     asked_layers,
     context_of,
     fit_layers,
     place_on,
-    rough_layers,
     trial_layers,
 )
 from pyspec.store.check import Loading, check_model
-from pyspec.store.devices import device_array, layer_devices, parse_devices
+from pyspec.store.devices import AUTO, device_array, layer_devices, parse_devices, rough_layers
 from pyspec.store.files import show
 from pyspec.store.header import check_adapter, read_header
 from pyspec.store.heads import has_head

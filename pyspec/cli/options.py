@@ -16,12 +16,11 @@ from pyspec.cli.engine_options import EngineOptions, hush_llama
 from pyspec.errors import OptionError
 from pyspec.llama import Speculation, SpeculativeLlama
 from pyspec.noise import NOISES
-from pyspec.offload import AUTO
 from pyspec.progress import busy, store_progress
 from pyspec.rules import AUTO as AUTO_RULE
 from pyspec.rules import Margin, PairRule, Strict, Verification
 from pyspec.sampling import Sampling
-from pyspec.store.devices import add_rpc_servers, parse_devices, require_devices
+from pyspec.store.devices import AUTO, add_rpc_servers, parse_devices, require_devices
 from pyspec.store.locate import resolve
 from pyspec.store.machine import EXTRA_BUFFERS, default_threads
 
@@ -96,7 +95,7 @@ class ModelOptions:
             if layers not in (None, 0, AUTO):
                 require_devices(self.devices)
         with store_progress() as progress:
-            path = resolve(self.model, progress)
+            path = resolve(self.model, progress, self.n_gpu_layers, self.devices)
             draft, companion = (_found(word, progress) for word in (self.draft, self.companion))
         threads = self.threads or max(1, default_threads() // workers)
         arguments = {

@@ -13,8 +13,9 @@ from pyspec.engine.models import Placement, SideModel, address, longest_draft
 from pyspec.engine.parts import Parts, states_of
 from pyspec.engine.round import Loop
 from pyspec.errors import DraftMismatch, PyspecError
-from pyspec.offload import AUTO, Placed
+from pyspec.offload import Placed
 from pyspec.profiles import Side
+from pyspec.store.devices import AUTO
 from pyspec.store.heads import States
 
 _AS_TARGET = Placement()

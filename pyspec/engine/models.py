@@ -16,15 +16,13 @@ from pyspec.engine.pair import check_pair
 from pyspec.errors import DraftMismatch, EngineError, ModelInvalid, UnsupportedModel
 from pyspec.limits import check_cache_type
 from pyspec.offload import (
-    AUTO,
     Placed,
     count_placeable,
     fit_layers,
-    rough_layers,
     trial_layers,
 )
 from pyspec.store.check import check_model
-from pyspec.store.devices import device_array, layer_devices
+from pyspec.store.devices import AUTO, device_array, layer_devices, rough_layers
 from pyspec.store.drafts import same_tokens
 from pyspec.store.header import read_header
 from pyspec.store.heads import ASSISTANT, MTP, States, head_size

@@ -31,7 +31,6 @@ from starlette.responses import Response, StreamingResponse
 from pyspec.batch.maker import Settings
 from pyspec.batch.run import Batch
 from pyspec.errors import EngineError, OptionError
-from pyspec.llama import file_of
 from pyspec.serve.app import make_app
 from pyspec.serve.settings import ServerSettings
 
@@ -49,7 +48,7 @@ class Replica:
     """A model and the application over it. Called with an HTTP request, it streams the response: its start, then its body."""
 
     def __init__(self, model: str, server: dict[str, Any], arguments: dict[str, Any]) -> None:
-        self._batch = Batch(file_of(model), interactive=True, **arguments)
+        self._batch = Batch(model, interactive=True, **arguments)
         self._batch.prepare()
         facts = self._batch.facts
         about = {key: facts[key] for key in ("draft", "companion")}

@@ -2,7 +2,7 @@
 
     _child.py trial PATH ADDRESS_SPACE_BYTES LOADING_JSON    load a GGUF as the run will, with every check llama.cpp has
     _child.py quantize SOURCE OUT FTYPE THREADS              convert a GGUF with llama.cpp's quantiser
-    _child.py time PATH LOADING_JSON                         how long decodes take on the CPU
+    _child.py time PATH LOADING_JSON                         how long decodes take where its layers lie
 
 These end with one line, a JSON object {"ok", "error"}; before it `quantize` prints `tensor I N` for each tensor and `time`
 prints `rows N MS` for each width, the fastest of several decodes.
@@ -153,6 +153,20 @@ def ggml_function(lc: ModuleType, name: str, restype: Any, *argtypes: Any) -> An
             handle = library() if isinstance(library, partial) else library
             return ctypes.CFUNCTYPE(restype, *argtypes)((name, handle))
     raise ImportError(f"llama.cpp has no {name}")
+
+
+def add_server(lc: ModuleType, server: str) -> bool | None:
+    """Makes devices of an RPC server; whether it has some, None where this build has no RPC. A server must answer there."""
+    pointer, text = ctypes.c_void_p, ctypes.c_char_p
+    registry = ggml_function(lc, "ggml_backend_reg_by_name", pointer, text)(b"RPC")
+    proc = ggml_function(lc, "ggml_backend_reg_get_proc_address", pointer, pointer, text)
+    add = proc(registry, b"ggml_backend_rpc_add_server") if registry else None
+    if not add:
+        return None
+    made = ctypes.CFUNCTYPE(pointer, text)(add)(server.encode())
+    if made:
+        ggml_function(lc, "ggml_backend_register", None, pointer)(made)
+    return bool(made)
 
 
 def trial(lc: ModuleType, path: str, loading: dict[str, Any]) -> str:
@@ -307,6 +321,9 @@ def run_time(path: str, loading: str) -> None:
     lc = bindings()
     errors_of(lc)
     options = json.loads(loading)
+    lc.llama_backend_init()
+    for server in options["servers"]:
+        add_server(lc, server)
     model = load_model(lc, path, options, check=False)
     context = make_context(lc, model, options) if model else None
     if context:

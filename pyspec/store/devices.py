@@ -10,10 +10,17 @@ from functools import cache
 from typing import Any
 
 from pyspec.errors import OptionError
-from pyspec.store._child import ggml_function
+from pyspec.store._child import add_server, ggml_function
+from pyspec.store.gguf import Header
 
 _KINDS = ("CPU", "GPU", "integrated GPU", "accelerator")
 """What ggml_backend_dev_type counts from 0 on."""
+
+AUTO = "auto"
+"""What `n_gpu_layers` may be beside a number."""
+
+_SPARE, _SPARE_SHARE = 1 << 30, 0.1
+# bytes of a device left free, at most this share of it: for its kernels' own buffers and for other programs
 
 _LAYERED = ("GPU", "integrated GPU", "RPC")
 _SERVER = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[\w.-]+):\d{1,5}")
@@ -121,6 +128,31 @@ def require_devices(names: Sequence[str] = ()) -> None:
     )
 
 
+# -- how many layers ---------------------------------------------------------------------------------------------------
+
+
+def room_on(device: Device) -> int:
+    """Bytes that may be taken; none where the device does not say what is free."""
+    return int(device.free - min(_SPARE, _SPARE_SHARE * device.total))
+
+
+def count_layers(header: Header) -> int:
+    """Layers that can be placed, the output among them."""
+    blocks = header.of_arch("block_count")
+    return (blocks if isinstance(blocks, int) else 0) + 1
+
+
+def rough_layers(header: Header, devices: Sequence[Device]) -> int:
+    """Layers that fit by sizes alone, one at least: a trial only has to meet the kernels of the device."""
+    size = sum(each.nbytes for each in header.tensors)
+    room = sum(max(0, room_on(each)) for each in devices)
+    most = count_layers(header)
+    return max(1, min(most, int(0.5 * most * room / max(1, size))))
+
+
+# -- chosen by users ---------------------------------------------------------------------------------------------------
+
+
 def parse_devices(text: str | Iterable[str] | None) -> tuple[str, ...]:
     """Names of devices from `CUDA0,CUDA1` or a list of them; none for all there are."""
     words = text.split(",") if isinstance(text, str) else text or ()
@@ -156,16 +188,23 @@ def _reach(server: str) -> None:
 
 @cache
 def _add_server(server: str) -> None:
-    pointer, text = ctypes.c_void_p, ctypes.c_char_p
-    registry = _ggml("ggml_backend_reg_by_name", pointer, text)(b"RPC")
-    proc = _ggml("ggml_backend_reg_get_proc_address", pointer, pointer, text)
-    add = proc(registry, b"ggml_backend_rpc_add_server") if registry else None
-    if not add:
+    from llama_cpp import llama_cpp  # noqa: PLC0415 - as above
+
+    llama_cpp.llama_backend_init()
+    found = add_server(llama_cpp, server)
+    if found is None:
         raise OptionError(
             "this llama-cpp-python has no RPC",
             'install it anew: CMAKE_ARGS="-DGGML_RPC=on" pip install --force-reinstall --no-deps llama-cpp-python',
         )
-    made = ctypes.CFUNCTYPE(pointer, text)(add)(server.encode())
-    if not made:
+    if not found:
         raise OptionError(f"the RPC server at {server} has no devices", "start it with one")
-    _ggml("ggml_backend_register", None, pointer)(made)
+    _SERVERS.append(server)
+
+
+_SERVERS: list[str] = []
+
+
+def rpc_servers() -> tuple[str, ...]:
+    """The servers whose devices this process has, in the order in which llama.cpp numbers them."""
+    return tuple(_SERVERS)

@@ -5,10 +5,14 @@ from __future__ import annotations
 import json
 import math
 import os
+from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 from pyspec.store.check import Loading, extra_buffers, run_child
+from pyspec.store.devices import AUTO, count_layers, layer_devices, rough_layers, rpc_servers
 from pyspec.store.fetch import (
     WAITING,
     Progress,
@@ -19,6 +23,7 @@ from pyspec.store.fetch import (
     no_progress,
 )
 from pyspec.store.files import file_lock, make_dir, models_dir, recall, remember
+from pyspec.store.header import read_header
 from pyspec.store.machine import default_threads, this_machine
 from pyspec.store.sources import Entry
 from pyspec.store.timed import how, keep_times
@@ -26,66 +31,113 @@ from pyspec.store.watch import Watch, is_quiet
 
 _BEST = "fastest type of "
 _TIMING_S = 60.0
+_DEVICE_S = 900.0  # a first load compiles shaders or PTX for the card
 
 
-def fetch_best(entry: Entry, progress: Progress = no_progress) -> Path:
-    """The entry's file in the type that the manifest asks for; of several, in the one that decodes fastest on this machine.
+class Home(NamedTuple):
+    """Where a model will lie: `layers` as asked, on devices of these names, in what they call themselves."""
 
-    That is found out once for each build and processor, and once more where others used the machine meanwhile; what was made
-    for it alone does not stay. A cache that cannot be written has what it has. Raises FetchError.
+    layers: int | str
+    devices: tuple[str, ...]
+    described: str
+
+    @property
+    def words(self) -> str:
+        """What is remembered for this place alone."""
+        return f", {self.layers} layers on {self.described}"
+
+
+def place_of(layers: int | str, names: Sequence[str]) -> Home | None:
+    """Where a model will lie that is loaded with these `n_gpu_layers` and devices; None for the processor."""
+    found = layer_devices(names) if layers else []
+    described = " + ".join(each.description for each in found)
+    return Home(layers, tuple(names), described) if found else None
+
+
+def fetch_best(
+    entry: Entry,
+    progress: Progress = no_progress,
+    layers: int | str = 0,
+    devices: Sequence[str] = (),
+) -> Path:
+    """The entry's file in the type that the manifest asks for; of several, in the one that decodes fastest where it will lie.
+
+    That is found out once for each build, processor and place, and once more where others used the machine meanwhile; what
+    was made for it alone does not stay. layers and devices: as `resolve` has them. A cache that cannot be written has what it
+    has. Raises FetchError.
     """
     kinds = entry.convert
     if not kinds:
         return fetch(entry, progress)
     if len(kinds) == 1:
         return convert(entry, kinds[0], progress)
-    best = _known_best(entry)
+    place = place_of(layers, devices)
+    best = _known_best(entry, place)
     for kind in (best,) if os.access(models_dir(), os.W_OK) else (best, *kinds):
         if kind in kinds and (path := converted(entry, kind)) is not None:
             return path
     lock = make_dir(models_dir()) / f".{entry.name}.lock"
     with file_lock(lock, partial(progress, *WAITING)):
-        best = _known_best(entry)
+        best = _known_best(entry, place)
         if best not in kinds:
             watch = Watch()
-            best = _find_best(entry, progress)
+            best = _find_best(entry, place, progress)
             doubt = _DOUBT if watch.busy(default_threads()) else ""
-            remember(_BEST + entry.name, this_machine(), best + doubt)
+            remember(_fact(entry, place), this_machine(), best + doubt)
         return convert(entry, best, progress)
 
 
 _DOUBT = ", on a busy machine"
 
 
-def _known_best(entry: Entry) -> str:
+def _fact(entry: Entry, place: Home | None) -> str:
+    return _BEST + entry.name + (place.words if place else "")
+
+
+def _known_best(entry: Entry, place: Home | None) -> str:
     """The type that was found before; none where others used the machine then, and nobody does now."""
-    found = recall(_BEST + entry.name, this_machine()) or ""
+    found = recall(_fact(entry, place), this_machine()) or ""
     doubted = found.endswith(_DOUBT)
     return "" if doubted and is_quiet() else found.removesuffix(_DOUBT)
 
 
-def _find_best(entry: Entry, progress: Progress) -> str:
+def _find_best(entry: Entry, place: Home | None, progress: Progress) -> str:
     """The type with the least geometric mean of times over widths of decodes; the first one where times say nothing."""
     there = {kind for kind in entry.convert if converted(entry, kind) is not None}
     files = {kind: convert(entry, kind, progress) for kind in entry.convert}
     watch, times = Watch(), dict[str, dict[int, float]]()
     for done, (kind, path) in enumerate(files.items()):
         progress(f"timing {entry.name} as {kind}", done, len(files))
-        times[kind] = _times(path)
+        times[kind] = _times(path, place)
     scores = {kind: sum(map(math.log, ms.values() or [math.inf])) for kind, ms in times.items()}
     best = min(files, key=lambda kind: scores[kind])
     if not watch.busy(default_threads()):  # a decode of 64 rows has one with logits: no verify
-        keep_times(
-            files[best], how(default_threads()), {n: ms for n, ms in times[best].items() if n <= 8}
-        )
+        kept = {n: ms for n, ms in times[best].items() if n <= 8}
+        keep_times(files[best], how(default_threads(), _where(files[best], place)), kept)
     drop_conversions(entry, files.keys() - there - {best})
     return best
 
 
-def _times(path: Path) -> dict[int, float]:
-    """Milliseconds of decodes by their rows on the CPU; empty where they could not be taken."""
+def _layers(path: Path, place: Home) -> int:
+    """Layers of a file on devices; for `auto` by sizes alone, which is all of them where there is room."""
+    header = read_header(path)
+    if place.layers == AUTO:
+        return rough_layers(header, layer_devices(place.devices))
+    asked, most = int(place.layers), count_layers(header)
+    return asked if 0 <= asked < most else most
+
+
+def _where(path: Path, place: Home | None) -> str:
+    """As `pyspec.profiles` says it of a loaded model."""
+    return f"{_layers(path, place)} layers on {place.described}" if place else ""
+
+
+def _times(path: Path, place: Home | None = None) -> dict[int, float]:
+    """Milliseconds of decodes by their rows where the model will lie; empty where they could not be taken."""
     loading = Loading(n_threads=default_threads())
-    wanted = {**vars(loading), "extra_buffers": extra_buffers()}
+    if place is not None:
+        loading = replace(loading, n_gpu_layers=_layers(path, place), devices=place.devices)
+    wanted = {**vars(loading), "extra_buffers": extra_buffers(), "servers": rpc_servers()}
     found: dict[int, float] = {}
 
     def on_line(line: str) -> None:
@@ -93,5 +145,8 @@ def _times(path: Path) -> dict[int, float]:
         if len(words) == 3 and words[0] == "rows":
             found[int(words[1])] = float(words[2])
 
-    outcome = run_child("time", [str(path), json.dumps(wanted)], on_line=on_line, timeout=_TIMING_S)
+    outcome = run_child(
+        "time", [str(path), json.dumps(wanted)], on_line=on_line,
+        timeout=_DEVICE_S if place else _TIMING_S, gpu=place is not None,
+    )  # fmt: skip
     return found if outcome.ok else {}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -233,8 +233,15 @@ def _typed(name: str, manifest: Manifest) -> tuple[Entry | None, str]:
 # -- from a name to a file ---------------------------------------------------------------------------------------------
 
 
-def resolve(model: str | os.PathLike[str] | None = None, progress: Progress = no_progress) -> Path:
+def resolve(
+    model: str | os.PathLike[str] | None = None,
+    progress: Progress = no_progress,
+    layers: int | str = 0,
+    devices: Sequence[str] = (),
+) -> Path:
     """The file of a model, fetched into the cache if need be; None is the default target.
+
+    layers and devices: where it will lie, as `SpeculativeLlama` is told; a known model's type is the fastest one there.
 
     `model` is a path; a name of the manifest, or such a name with the type it was converted to
     (`smollm2-135m-instruct-q4_k_m`; `-original` is the file as it comes); a name that another program gives a model
@@ -249,7 +256,7 @@ def resolve(model: str | os.PathLike[str] | None = None, progress: Progress = no
     manifest = load_manifest()
     name = manifest.default_target if model is None else model
     if (entry := manifest.get(name)) is not None:
-        return fetch_best(entry, progress)
+        return fetch_best(entry, progress, layers, devices)
     if (path := _variant(name, manifest, progress)) is not None:
         return path
     repo = hub_repo(name)
