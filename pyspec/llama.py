@@ -40,12 +40,13 @@ _PATIENCE_S = 1.0
 """Seconds of loading from which on a terminal says so."""
 
 
-def file_of(model: str | os.PathLike[str], layers: int | str = 0, devices: Any = None) -> str:
-    """The file that a path or a name stands for, where it lies on devices; raises ModelNotFound where it is neither."""
+def file_of(model: str | os.PathLike[str], **loading: Any) -> str:
+    """The file that a path or a name stands for, loaded as said; raises ModelNotFound where it is neither."""
     if Path(model).exists():
         return str(model)
     with store_progress() as progress:
-        return str(resolve(model, progress, layers, parse_devices(devices)))
+        layers, devices = loading.get("n_gpu_layers", 0), parse_devices(loading.get("devices"))
+        return str(resolve(model, progress, layers, devices))
 
 
 def _given(arguments: Mapping[str, Any]) -> dict[str, Any]:
@@ -165,7 +166,7 @@ class SpeculativeLlama(Generation):
         if foreign is not None and draft == "auto":
             given["draft"] = foreign
         self._ours = {name: given[name] for name in _OWN_ARGUMENTS}
-        file = file_of(model_path, n_gpu_layers, devices)
+        file = file_of(model_path, n_gpu_layers=n_gpu_layers, devices=devices)
         with busy(f"loading {Path(file).stem}", after_s=_PATIENCE_S):
             super().__init__(**given | {"model_path": file})
 

@@ -114,10 +114,9 @@ class Batch:
         self._options |= changing_texts(kwargs)
         self._exact, self._interactive, self._prompt_cache = exact, interactive, prompt_cache
         words: tuple[Any, str] = ("none", "none") if exact else (draft, companion)
-        file = file_of(model_path, kwargs.get("n_gpu_layers", 0), kwargs.get("devices"))
         # with as many sequences as may run at once; where none were asked for, the memory says how many
         kwargs["room_for"] = (n_ctx * (parallel or 1), parallel or 1)
-        self._models = Models(file, *words, memory, **kwargs)
+        self._models = Models(file_of(model_path, **kwargs), *words, memory, **kwargs)
         self._n_ctx = n_ctx = self._models.target.capped(n_ctx)
         self.settings = settings = settings.following(self._models.target, self._models.sides)
         self.jobs = JobMaker(self._models.target, settings, n_ctx)
