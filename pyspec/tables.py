@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from rich.cells import cell_len, set_cell_size
@@ -23,13 +23,16 @@ class TextTable:
     """Cells under heads. The first column is text; the others are figures, but for those that are named in `words`.
 
     words: heads of columns of text. first: heads of columns in the order in which a narrow terminal gets them; the table's
-    last column is cut where it is too long. Without it all are shown, and a table that is too wide is turned.
+    last column is cut where it is too long. Without it all are shown, and a table that is too wide is turned. needed: how many of
+    `first` are always shown: where they do not fit beside the first column, that gets lines of its own. above: these lines.
     """
 
     head: Sequence[str]
     rows: Sequence[Sequence[str]]
     words: Sequence[str] = ()
     first: Sequence[str] = ()
+    needed: int = 1
+    above: Sequence[str] = ()
 
     @property
     def markdown(self) -> str:
@@ -42,7 +45,7 @@ class TextTable:
         if self.width <= width:
             return self
         if self.first:
-            return self._cut(width)
+            return self._cut(width) if self._least <= width else self._stacked(width)
         turned = TextTable(*_turned(self.head, self.rows))
         return turned if turned.width < self.width else self
 
@@ -55,6 +58,21 @@ class TextTable:
     def _sizes(self) -> list[int]:
         columns = zip(self.head, *self.rows, strict=True)
         return [max(map(cell_len, column)) for column in columns]
+
+    @property
+    def _least(self) -> int:
+        sizes = dict(zip(self.head, self._sizes, strict=True))
+        needed = self.first[: self.needed]
+        return (
+            sum(sizes[name] for name in needed) + _GAP * (len(needed) - 1) if self.needed > 1 else 0
+        )
+
+    def _stacked(self, width: int) -> TextTable:
+        """The first column above the rest."""
+        rest = TextTable(self.head[1:], [row[1:] for row in self.rows], self.words, self.first[1:])
+        left = width - _GAP
+        above = [self.head[0], *(row[0] for row in self.rows)]
+        return replace(rest if rest.width <= left else rest._cut(left), above=above)
 
     def _cut(self, width: int) -> TextTable:
         sizes, left, kept = dict(zip(self.head, self._sizes, strict=True)), width, dict[str, int]()
@@ -70,12 +88,15 @@ class TextTable:
         return TextTable([self.head[i] for i, _ in chosen], rows, self.words, self.first)
 
     def lines(self) -> list[str]:
-        """The head and a line a row, in columns."""
-        return [self._line(row) for row in (self.head, *self.rows)]
+        """The head and a line a row, in columns, or two with what is above."""
+        lines = [self._line(row) for row in (self.head, *self.rows)]
+        if not self.above:
+            return lines
+        return [f"{name}\n{' ' * _GAP}{line}" for name, line in zip(self.above, lines, strict=True)]
 
     def _line(self, row: Sequence[str]) -> str:
         cells = [
-            text + " " * (size - cell_len(text)) if i == 0 or name in self.words
+            text + " " * (size - cell_len(text)) if (i == 0 and not self.above) or name in self.words
             else " " * (size - cell_len(text)) + text
             for i, (name, text, size) in enumerate(zip(self.head, row, self._sizes, strict=True))
         ]  # fmt: skip

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -70,3 +71,25 @@ def test_what_is_shown_fits(cells: list[str], width: int) -> None:
     """But for the first column, which is never cut."""
     table = TextTable(HEAD, [cells], first=HEAD).fitting(width)
     assert table.width <= max(width, cell_len(cells[0]), cell_len("name"))
+
+
+NEEDED = replace(MODELS, needed=3)
+
+
+@pytest.mark.parametrize("width", [24, 40, 60])
+def test_what_is_needed_stands_below_a_long_name(width: int) -> None:
+    """Where it does not fit beside it; the name is whole, and so is what is needed."""
+    lines = "\n".join(NEEDED.fitting(width).lines()).splitlines()
+    assert lines[0] == "name"
+    assert lines[1].split()[:2] == ["role", "GB"]
+    assert lines[2] == LONG
+    assert lines[3].split()[:2] == ["target", "4.92"]
+    assert len(lines) == 6
+    assert all(cell_len(line) <= width for line in lines if LONG not in line)
+
+
+def test_what_is_needed_stands_beside_a_name_where_there_is_room() -> None:
+    """A line a row."""
+    lines = printed(NEEDED, 70).splitlines()
+    assert len(lines) == 3
+    assert lines[1].split() == [LONG, "target", "4.92"]

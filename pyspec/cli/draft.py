@@ -94,7 +94,7 @@ def _list(target: Path, rows: list[dict[str, Any]]) -> None:
     )  # fmt: skip
     head = ("draft", "GB", "with 4k", "share", "where", "licence", "what")
     first = ("draft", "GB", "share", "where", "what", "licence", "with 4k")
-    print_listing(head, cells, first)
+    print_listing(head, cells, first, 4)
 
 
 def _drafts(target: Path) -> list[dict[str, Any]]:

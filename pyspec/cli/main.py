@@ -9,6 +9,8 @@ import os
 import sys
 from importlib import import_module
 from pathlib import Path
+from shutil import get_terminal_size
+from textwrap import fill
 
 import click
 from click.shell_completion import get_completion_class, shell_complete
@@ -149,7 +151,16 @@ def info() -> None:
         ("threads", default_threads()),
         ("cache", cache_dir()),
     ):
-        tell(f"{name:<17} {value}")
+        tell(_told(name, str(value)))
+
+
+def _told(name: str, value: str) -> str:
+    """A name and what it is; on a terminal the lines of a long one stand under each other."""
+    if not sys.stdout.isatty():
+        return f"{name:<17} {value}"
+    width = max(40, get_terminal_size().columns)
+    return fill(value, width, initial_indent=f"{name:<17} ", subsequent_indent=" " * 18, break_long_words=False,
+                break_on_hyphens=False)  # fmt: skip
 
 
 def _extra_buffers() -> str:

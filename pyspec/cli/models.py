@@ -77,7 +77,7 @@ def list_models(as_json: bool, only_here: bool) -> None:
         return
     head = ("name", "role", "GB", "type", "origin", "architecture", "licence", "what")
     first = ("name", "GB", "role", "origin", "type", "what", "licence", "architecture")
-    print_listing(head, map(_cells, rows), first)
+    print_listing(head, map(_cells, rows), first, 4)
     tell(f"* without -m: {manifest.default_target}", err=True)
 
 

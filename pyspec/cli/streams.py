@@ -110,11 +110,13 @@ def stdout_console() -> Console:
     return console if console.is_terminal else Console(highlight=False, markup=False, width=240)
 
 
-def print_listing(head: Sequence[str], rows: Iterable[Sequence[str]], first: Sequence[str]) -> None:
-    """A line a model on stdout; a narrow terminal gets the columns that fit, in the order of `first`."""
+def print_listing(
+    head: Sequence[str], rows: Iterable[Sequence[str]], first: Sequence[str], needed: int
+) -> None:
+    """A line a model on stdout; a narrow terminal gets columns in the order of `first`, so many in any case."""
     words = [name for name in head if name not in ("GB", "share")]
     cells = [[safe(cell) for cell in row] for row in rows]
-    print_table(TextTable(head, cells, words, first), stdout_console(), markdown=False)
+    print_table(TextTable(head, cells, words, first, needed), stdout_console(), markdown=False)
 
 
 def console_of(color: str, *, stderr: bool = False) -> Console:

@@ -23,6 +23,9 @@ from pyspec.store.sources import Entry, Family, Manifest, load_manifest
 LARGEST = 0.35
 """Share of the target's size above which no draft is taken unasked: its steps would cost as much as they gain."""
 
+LARGEST_KNOWN = 0.5
+"""Share of the target's size above which a draft to fetch is not named."""
+
 PATIENCE_S = 0.05
 """How long a start may look into files that were never looked into, seconds."""
 
@@ -53,14 +56,21 @@ class Candidate:
 def candidates(target: Path) -> list[Candidate]:
     """What can draft for a target: files beside it, models here whose vocabulary fits, smallest first, then known ones to fetch.
 
-    A model larger than the target is none. Empty where the target is not known.
+    A model larger than the target is none, nor is the target itself in another type. Empty where the target is not known.
     """
     facts = facts_of(target)
     if facts is None:
         return []
     found = [*beside(target, facts), *_known_here(facts), *_fitting(target, facts, facts.size - 1)]
-    here = [_candidate(each, other, facts) for each, other in _once(found)]
+    others = [pair for pair in _once(found) if not _is_itself(pair[1], facts)]
+    here = [_candidate(each, other, facts) for each, other in others]
     return here + known_drafts(facts, load_manifest())
+
+
+def _is_itself(other: Facts, target: Facts) -> bool:
+    """Whether a file is the target's model in another type, as name and size say."""
+    same = other.name == target.name != "" and other.architecture == target.architecture
+    return same and other.kind == "model" and other.size > LARGEST * target.size
 
 
 def _candidate(found: Found, facts: Facts, target: Facts) -> Candidate:
@@ -210,7 +220,7 @@ def known_drafts(facts: Facts, manifest: Manifest) -> list[Candidate]:
         for family in manifest.family
         if is_of(facts, family)
         for draft in family.drafts
-        if draft.size < facts.size and f"-{draft.of}" in _plain(facts.name)
+        if draft.size <= LARGEST_KNOWN * facts.size and f"-{draft.of}" in _plain(facts.name)
     ]  # fmt: skip
     return sorted(found, key=lambda c: c.size or facts.size)
 

@@ -6,18 +6,20 @@ import io
 import json
 import shlex
 from collections.abc import Callable
+from io import StringIO
 from pathlib import Path
 
 import msgspec
 import pytest
 import tiny
 from click.testing import CliRunner, Result
+from rich.console import Console
 
 from pyspec.cli.draft import draft, verdict
 from pyspec.cli.main import cli
 from pyspec.llama import SpeculativeLlama
 from pyspec.store.drafts import suggestion
-from pyspec.store.header import facts_of
+from pyspec.store.header import Facts, facts_of
 from pyspec.store.locate import add
 from pyspec.store.sources import Family, FamilyDraft, load_manifest
 
@@ -162,3 +164,33 @@ def test_auto_goes_on_without_a_draft_that_does_not_load(
     list(llm.steps([5, 6, 7], max_tokens=4))
     assert llm.last_speculation["draft"] == "lookup"
     assert "left out as drafts for this model: small.gguf (" in caplog.text
+
+
+@pytest.mark.parametrize("columns", [60, 100])
+def test_every_width_says_where_a_draft_is(
+    pair: tuple[Path, Path], columns: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its size, its share and its place, also below a long name."""
+    name = "bartowski-Meta-Llama-3.1-8B-Instruct-GGUF-IQ4_XS"
+    add(pair[1].rename(pair[1].with_name(f"{name}.gguf")))
+    found = StringIO()
+    console = Console(file=found, width=columns, force_terminal=True, no_color=True)
+    monkeypatch.setattr("pyspec.cli.streams.stdout_console", lambda: console)
+    run("target")
+    shown = found.getvalue().split()
+    assert [name in shown, "where" in shown, "share" in shown] == [True] * 3
+
+
+def test_a_model_in_another_type_is_no_draft_for_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pair: tuple[Path, Path]
+) -> None:
+    """Nearly as large, of the same name."""
+    add(tiny.write(tmp_path / "again.gguf", n_layer=7, tokens=tiny.ASCII))
+    assert [row["name"] for row in json.loads(run("target", "--json").stdout)] == ["small", "again"]
+
+    def named(path: Path) -> Facts | None:
+        facts = facts_of(path)
+        return msgspec.structs.replace(facts, name="Tiny") if facts else None
+
+    monkeypatch.setattr("pyspec.store.drafts.facts_of", named)
+    assert [row["name"] for row in json.loads(run("target", "--json").stdout)] == ["small"]
