@@ -3,7 +3,8 @@
 --clients ask at once until --requests are done or --seconds are over, in an order drawn from --seed. A good answer has to be
 complete: status, end, and no more tokens than were asked for; a bad request has to be refused with 400; a cancelled one is left
 after its first bytes; a slow reader takes its time. Then --streams answers are streamed at once. Printed are the requests of
-each kind, those that went wrong with the first of them, and the server's resident memory after a tenth and at the end.
+each kind, those that went wrong with the first of them, and the server's resident memory: after each tenth of the requests that
+were made, and what was added between the first tenth and the last.
 """
 
 from __future__ import annotations
@@ -70,7 +71,8 @@ class Mixed:
         self.options, self._port, self._pid = options, port, pid
         self.counts: Counter[str] = Counter()
         self.wrong: list[str] = []
-        self.then = 0.0
+        self.held: list[tuple[int, float]] = []
+        """Requests that had ended, and the server's MiB then, each second."""
         self._draw = random.Random(options.seed)  # noqa: S311 - no secret
         self._begun = time.monotonic()
 
@@ -81,15 +83,30 @@ class Mixed:
 
     async def run(self) -> None:
         """Ask until enough is asked."""
+        watch = asyncio.ensure_future(self._watch())
         await asyncio.gather(*(self._client() for _ in range(self.options.clients)))
+        watch.cancel()
+        self._look()
+
+    async def _watch(self) -> None:
+        while True:
+            self._look()
+            await asyncio.sleep(1.0)
+
+    def _look(self) -> None:
+        self.held.append((self.done, resident("VmRSS", self._pid)))
+
+    @property
+    def tenths(self) -> list[float]:
+        """MiB after each tenth of the requests before the streams, as soon as it was looked at."""
+        last = self.held[-1][0]
+        return [next(held for n, held in self.held if 10 * n >= k * last) for k in range(1, 11)]
 
     async def _client(self) -> None:
         options = self.options
         while self.done < options.requests and time.monotonic() - self._begun < options.seconds:
             kind = self._draw.choices(list(KINDS), list(KINDS.values()))[0]
             await self.one(kind, self._draw.choice(list(PATHS)))
-            if not self.then and self.done >= options.requests // 10:
-                self.then = resident("VmRSS", self._pid)
 
     async def one(self, kind: str, door: str) -> None:
         """A request of a kind."""
@@ -175,7 +192,11 @@ def main(words: Sequence[str] | None = None) -> None:
     print(
         f"\n{mixed.done} requests in {seconds:.0f} s, {options.streams} streams at once among them"
     )
-    print(f"resident: {mixed.then:.0f} MiB after a tenth, {end:.0f} MiB at the end")
+    tenths = mixed.tenths
+    print(f"resident after each tenth, MiB: {', '.join(f'{each:.0f}' for each in tenths)}")
+    print(
+        f"from the first tenth to the last: {tenths[-1] - tenths[0]:+.0f} MiB; {end:.0f} after the streams"
+    )
     print(f"wrong: {len(mixed.wrong)}", *mixed.wrong[:5], sep="\n  ")
 
 

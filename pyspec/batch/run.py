@@ -43,18 +43,17 @@ if TYPE_CHECKING:
 
     from pyspec.policy.cost import CostCurve
 
+    Take = Callable[[], tuple[int, Record] | Job | None]
+
 log = logging.getLogger("pyspec")
 
 WINDOW = 64
 """Fewest records that wait to be ordered by length."""
 
-_FEWEST = 4
-# answers at once where people wait for them
+_FEWEST = 4  # answers at once where people wait for them
 
 _FORMAT_TOKENS = 64  # of a chat template, and to spare
-_BYTES_A_TOKEN = 3
-# few enough that a prompt not yet tokenised is hardly ever thought too short
-
+_BYTES_A_TOKEN = 3  # few enough that a prompt not yet tokenised is hardly ever thought too short
 
 _COUNTED = ("tokens", "drafted", "verified", "accepted", "relaxed")
 
@@ -226,9 +225,9 @@ class Batch:
         """Times as fast as without drafts, by the cost curve, over all rounds with nothing but answers; 0 for not known."""
         return self._total.times_plain
 
-    def stream(self) -> Iterator[Result]:
-        """Results of submitted records as they finish, until none is left; more may be submitted meanwhile."""
-        return self._pump(lambda: self._queue.popleft() if self._queue else None)
+    def stream(self, after: Callable[[], None] | None = None) -> Iterator[Result]:
+        """Results of submitted records until none is left; more may come meanwhile. after: called behind each round."""
+        return self._pump(lambda: self._queue.popleft() if self._queue else None, after)
 
     def cancel(self) -> None:
         """End what runs: the iterator raises Cancelled at once, even out of a decode. Safe from any thread."""
@@ -245,7 +244,7 @@ class Batch:
 
     # -- the work ----------------------------------------------------------------------------------
 
-    def _pump(self, take: Callable[[], tuple[int, Record] | Job | None]) -> Iterator[Result]:
+    def _pump(self, take: Take, after: Callable[[], None] | None = None) -> Iterator[Result]:
         start = perf_counter()
         self._cancelled = False
         if self._contexts is not None:
@@ -256,7 +255,10 @@ class Batch:
                 scheduler = self._scheduler
                 if scheduler is None or not (scheduler.waiting or scheduler.active):
                     return
-                yield from scheduler.round()
+                ended = scheduler.round()
+                if after is not None:
+                    after()
+                yield from ended
                 if scheduler.outgrown:
                     self._outgrow(scheduler.waiting.jobs)
         finally:
@@ -264,7 +266,7 @@ class Batch:
             if self._scheduler is not None:
                 self._scheduler.abandon()
 
-    def _fill_window(self, take: Callable[[], tuple[int, Record] | Job | None]) -> Iterator[Result]:
+    def _fill_window(self, take: Take) -> Iterator[Result]:
         """Take records until the window is full; those that cannot run come back at once."""
         jobs: list[Job] = []
         room = self._scheduler.waiting.room if self._scheduler else self._window

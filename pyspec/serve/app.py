@@ -41,13 +41,14 @@ from pyspec.serve.guard import HostCheck
 from pyspec.serve.interface import openai_refusal
 from pyspec.serve.messages import MESSAGES
 from pyspec.serve.metrics import Metrics
+from pyspec.serve.patience import PatientSend
 from pyspec.serve.pending import PendingRequest
 from pyspec.serve.responses import RESPONSES
 from pyspec.serve.service import Service
 from pyspec.serve.settings import ServerSettings
 
 if TYPE_CHECKING:
-    from starlette.types import Message, Receive, Scope, Send
+    from starlette.types import Receive, Scope, Send
 
     from pyspec.batch.run import Batch
     from pyspec.serve.interface import Interface
@@ -320,15 +321,13 @@ class EventStream(StreamingResponse):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer; ends early, and quietly, where nobody listens or nobody reads."""
-
-        async def patiently(message: Message) -> None:
-            await asyncio.wait_for(send(message), READER_S)
-
+        patient = PatientSend(send, READER_S)
         try:
-            await super().__call__(scope, receive, patiently)
+            await super().__call__(scope, receive, patient)
         except (asyncio.TimeoutError, OSError, ClientDisconnect):
             pass
         finally:
+            patient.end()
             self._end()
 
 

@@ -15,6 +15,11 @@ if TYPE_CHECKING:
     from pyspec.serve.pending import Choice, PendingRequest
 
 
+_TEXT = {"content"}
+_PLACE = "\0text\0"
+"""Stands for a text in what is made once; no name has such letters."""
+
+
 def whole(asked: PendingRequest, choices: list[Choice]) -> dict[str, Any]:
     """The body of a response that is not streamed."""
     body = asked.frame([choice.whole() for choice in choices])
@@ -26,19 +31,37 @@ def whole(asked: PendingRequest, choices: list[Choice]) -> dict[str, Any]:
 async def events(asked: PendingRequest) -> AsyncIterator[bytes]:
     """The chunks of all choices as they come, then `[DONE]`, as server-sent events."""
     choices = asked.choices()
+    writers = [_ChunkWriter(choice) for choice in choices]
     if asked.is_chat:
         for choice in choices:
             yield _event(choice.chunk({"role": "assistant", "content": ""}))
     try:
         async for choice in asked.updates(choices):
-            for chunk in choice.chunks():
-                yield _event(chunk)
+            for delta in choice.deltas():
+                yield writers[choice.index].event(delta)
+            if choice.result is not None:
+                yield _event(choice.last())
     except AnswerFailed as error:
         yield _event({"error": {"message": str(error), "type": "server_error", "code": error.kind}})
         return
     if (asked.body.stream_options or {}).get("include_usage"):
         yield _event({**asked.frame([], chunk=True), "usage": _usage(choices)})
     yield b"data: [DONE]\n\n"
+
+
+class _ChunkWriter:
+    """Writes the chunks of a choice. Most differ in their text alone: around it they are made once."""
+
+    def __init__(self, choice: Choice) -> None:
+        self._choice = choice
+        made = _event(choice.chunk({"content": _PLACE}))
+        self._head, _, self._tail = made.partition(msgspec.json.encode(_PLACE))
+
+    def event(self, delta: dict[str, Any]) -> bytes:
+        """A chunk as an event."""
+        if delta.keys() != _TEXT or not self._choice.bare:
+            return _event(self._choice.chunk(delta))
+        return self._head + msgspec.json.encode(delta["content"]) + self._tail
 
 
 def _usage(choices: Sequence[Choice]) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import codecs
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -167,17 +167,19 @@ class Choice:
 
     # -- streamed ----------------------------------------------------------------------------------
 
-    def chunks(self) -> Iterator[dict[str, Any]]:
-        """What has come, and at the end why it ended."""
+    def deltas(self) -> list[dict[str, Any]]:
+        """What has come, each of it for a chunk."""
         deltas = list(filter(None, (part.delta() for part in self.taken())))
-        if not deltas and (self._likely or self._details):
-            deltas = [{"content": ""}]
-        for delta in deltas:
-            yield self.chunk(delta)
-        if self.result is not None:
-            yield self._last(bodies.openai_reason(self.result.finish_reason))
+        return deltas if deltas or self.bare else [{"content": ""}]
 
-    def _last(self, reason: str | None) -> dict[str, Any]:
+    @property
+    def bare(self) -> bool:
+        """Whether the next chunk has nothing beside its delta."""
+        return not (self._likely or self._details)
+
+    def last(self) -> dict[str, Any]:
+        """The chunk that says why the answer ended."""
+        reason = bodies.openai_reason(self.result.finish_reason)
         chunk = {**self.chunk({}, reason), "speculation": self.block}
         if self.result.reasoning_cut:
             chunk["choices"][0]["reasoning_cut"] = True

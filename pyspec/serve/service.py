@@ -184,7 +184,10 @@ class Service:
 
     def _post(self, index: int, delta: Delta) -> None:
         self._deltas.append((index, delta))
-        if not self._flush_due:
+
+    def _tell(self) -> None:
+        """Wake the loop for all that a round brought: within it, both threads would wait for the interpreter in turns."""
+        if self._deltas and not self._flush_due:
             self._flush_due = True
             self._loop.call_soon_threadsafe(self._flush)
 
@@ -195,13 +198,14 @@ class Service:
             if self._stopping.is_set():
                 return
             try:
-                for _ in self.batch.stream():
+                for _ in self.batch.stream(self._tell):
                     pass
             except Cancelled as error:
                 self._fail_all(error)
             except Exception as error:  # a fault of ours: those in flight fail, the server goes on
                 log.exception("the engine failed")
                 self._fail_all(error)
+            self._tell()
 
     def _fail_all(self, error: Exception) -> None:
         failure = error if isinstance(error, EngineError) else EngineError(str(error) or "failed")

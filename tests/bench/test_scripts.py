@@ -295,6 +295,9 @@ def test_mixed_requests_all_end_as_they_should(script, tiny_ascii, capsys) -> No
     assert {row.split(" | ")[0] for row in lines[2:7]} == {
         f"| {kind}" for kind in script("mixed").KINDS
     }
+    tenths = [float(each) for each in lines[-3].rpartition(": ")[2].split(", ")]
+    assert len(tenths) == 10
+    assert f"{tenths[-1] - tenths[0]:+.0f} MiB" in lines[-2]
 
 
 def test_trial_tells_what_a_first_load_waits_for(script, tiny_ascii, capsys) -> None:

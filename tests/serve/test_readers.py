@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import socket
 import struct
+import threading
 
 import pytest
 from asking import body, post, raw
 from waiting import wait
 
+from pyspec.batch.scheduler import Scheduler
 from pyspec.serve import app
 
 
@@ -23,6 +26,60 @@ def test_text_comes_while_it_is_made(serve):
     assert server.batch.load[0] == 1
     connection.close()
     server.wait_idle()
+
+
+def test_a_round_wakes_the_loop_once(serve, monkeypatch):
+    """And behind its end: both threads would wait for the interpreter in turns within it."""
+    server = serve(draft="none")
+    service, inside, woken = server.app.state.fleet.services[0], [], []
+    rounds, wake = Scheduler.round, service._loop.call_soon_threadsafe
+
+    def counted(scheduler):
+        inside.append(True)
+        try:
+            return rounds(scheduler)
+        finally:
+            inside[-1] = False
+
+    def noted(*given):
+        if threading.current_thread() is service._thread:
+            woken.append(inside[-1])
+        return wake(*given)
+
+    monkeypatch.setattr(Scheduler, "round", counted)
+    monkeypatch.setattr(service._loop, "call_soon_threadsafe", noted)
+    streams = [raw(server, body(str(i), stream=True, max_tokens=40)) for i in range(4)]
+    for stream in streams:
+        text = b""
+        while not text.endswith(b"0\r\n\r\n"):
+            text += stream.recv(1 << 16)
+        stream.close()
+    server.wait_idle()
+    assert woken
+    assert not any(woken)
+    assert len(woken) <= len(inside)
+
+
+def test_chunks_are_alike_but_for_their_texts(serve):
+    """What is made once for all chunks is what each would say, whatever its text."""
+    server = serve(draft="none")
+    stream = raw(server, body(stream=True, max_tokens=40))
+    text = b""
+    while not text.endswith(b"0\r\n\r\n"):
+        text += stream.recv(1 << 16)
+    stream.close()
+    events = [json.loads(line[6:]) for line in text.splitlines() if line.startswith(b"data: {")]
+    first, *chunks, last = events
+    plain = {key: value for key, value in first.items() if key != "choices"}
+    bare = {**first["choices"][0], "delta": {}}
+    said = ""
+    for chunk in chunks:
+        (choice,) = chunk.pop("choices")
+        assert chunk == plain
+        assert (choice["delta"].keys(), {**choice, "delta": {}}) == ({"content"}, bare)
+        said += choice["delta"]["content"]
+    assert said == post(server, body(max_tokens=40))[1]["choices"][0]["message"]["content"]
+    assert last["choices"][0]["finish_reason"] == "length"
 
 
 @pytest.mark.parametrize("stream", [True, False])
