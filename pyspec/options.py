@@ -218,7 +218,7 @@ def plain_speed(report: Report, policy: LengthPolicy) -> PlainSpeed | None:
     if target.measured or target.count(1) >= _FEWEST:
         ends = report.prompt_tokens, report.prompt_tokens + report.timings.tokens
         table = [sum(times) / len(ends) for times in zip(*map(target.table, ends))]
-        ms = table[1] * _slowness(table, choice) + policy.plain_aside
+        ms = table[1] * _slowness(table, choice) + policy.plain_aside.ms
         return PlainSpeed(ms, "curve") if ms > 0.0 else None
     if choice.get("rounds_plain", 0) >= _FEWEST and choice["ms_plain"]:
         return PlainSpeed(choice["ms_plain"] / choice["rounds_plain"], "rounds")

@@ -139,9 +139,12 @@ def _side(
     engine.set_stop([0.0], None)
     # read anew: a draft that reads states needs the states of what was read last
     engine.set_tokens(0, [])
+    ready(engine, text, depth)
+    engine.put_draft(0, [])
+    engine.draft([0], [1])  # reads the text: of a large model that takes longer than all steps
     end = perf_counter() + budget_s
-    for again, n in product(range(31), widths):
-        if steps[1] and perf_counter() > end:
+    for again, n in product(range(1, 32), widths):
+        if steps[widths[-1]] and perf_counter() > end:
             break
         # from other places each time: at some the draft ends the text and goes no further
         ready(engine, text, depth - again % 8)

@@ -7,7 +7,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from pyspec.policy.cost import LONG_LAG
-from pyspec.policy.simple import LengthPolicy, PlainRounds, clean_times, smoothed
+from pyspec.policy.simple import Aside, LengthPolicy, PlainRounds, clean_times
 from pyspec.policy.stopping import (
     Forecast,
     allocate,
@@ -114,7 +114,7 @@ class GoodputPolicy(LengthPolicy):
         self._n_seq, self._looked = 1, False
         self._price = 1.0 / self._rows[1]  # tokens a ms is worth: what plain decoding makes of it
         self._rest = 0  # rounds for which no draft is thought of
-        self._aside = 0.0  # ms that a round with a model's draft takes beside decodes
+        self._aside = Aside()  # of rounds with a model's draft
         self._pending: dict[int, Forecast] = {}
         self._expected = self._worth = (
             0.0  # tokens that the choice counts on; what the companion's view adds
@@ -178,7 +178,7 @@ class GoodputPolicy(LengthPolicy):
         self._pending, self._expected, self._worth = {}, 0.0, 0.0
         # a round in which a draft reads a prompt touches memory for the first time
         if outcome.draft_steps and outcome.t_round and outcome.caught_up <= LONG_LAG * self._n_seq:
-            self._aside = smoothed(self._aside, outcome.aside + 1e3 * (perf_counter() - start))
+            self._aside.add(outcome.aside + 1e3 * (perf_counter() - start))
 
     def learn_plain(self, seen: PlainRounds) -> None:
         """Learn costs, and save up for a trial."""
@@ -190,7 +190,7 @@ class GoodputPolicy(LengthPolicy):
     @property
     def _beside(self) -> float:
         """Tokens a round and sequence that drafting costs beside decodes: Python's time counts where a token takes few ms."""
-        return self._price * max(0.0, self._aside - self.plain_aside) / self._n_seq
+        return self._price * max(0.0, self._aside.ms - self.plain_aside.ms) / self._n_seq
 
     def _look(self, n_seq: int, depth: int) -> None:
         """Take up the curve at this depth, and the tables for so many sequences."""

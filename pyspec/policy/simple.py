@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import deque
+from statistics import median_low
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -27,7 +29,7 @@ if TYPE_CHECKING:
 
 _MS_MAX = 1e7
 _WATCHED = 8  # rounds without drafts that are learned from at once
-_ASIDE = 0.1  # weight of a new time outside decodes
+_ASIDES = 9  # rounds whose times outside decodes are kept
 
 
 class PlainRounds:
@@ -92,6 +94,24 @@ class ChoiceStats(msgspec.Struct):
         return {name: round(n, 3) if isinstance(n, float) else n for name, n in out.items()}
 
 
+class Aside:
+    """Milliseconds that rounds of one kind take beside their decodes: the lower middle of the last few.
+
+    The first round runs code and touches memory that no cache holds, and takes several times what all later ones do: of a
+    single round nothing is believed. Whatever else works on the machine only makes a round longer.
+    """
+
+    def __init__(self) -> None:
+        self._last: deque[float] = deque(maxlen=_ASIDES)
+        self.ms = 0.0
+
+    def add(self, ms: float) -> None:
+        """Another round, or the mean of some."""
+        self._last.append(ms)
+        if len(self._last) > 1:
+            self.ms = median_low(self._last)
+
+
 class LengthPolicy(Policy):
     """A policy with a cost curve, what was learned of acceptance, and statistics."""
 
@@ -100,8 +120,8 @@ class LengthPolicy(Policy):
         self.learned = learned or Learned()
         self.counts = ChoiceStats()
         self._plain = PlainRounds()
-        self.plain_aside = 0.0
-        """Milliseconds that a round without drafts takes beside its decode; 0 where none was timed."""
+        self.plain_aside = Aside()
+        """Of rounds without drafts."""
 
     def observe(self, outcome: Outcome) -> None:
         """Count the round, and time its decodes."""
@@ -138,7 +158,7 @@ class LengthPolicy(Policy):
         self.counts.rounds_plain += seen.rounds
         self.counts.ms_plain += mean.t_round * seen.rounds
         self.curve.observe(mean, seen.rounds)
-        self.plain_aside = smoothed(self.plain_aside, mean.aside)
+        self.plain_aside.add(mean.aside)
 
     def begin_answer(self) -> None:
         """New counts; the curve and what was learned stay."""
@@ -152,11 +172,6 @@ class LengthPolicy(Policy):
         """The counts of this answer."""
         self._catch_up()
         return self.counts.report()
-
-
-def smoothed(mean: float, ms: float) -> float:
-    """A running mean of times; the first one is taken as it is, a stall of many times the mean hardly counts."""
-    return mean + _ASIDE * (min(ms, 4.0 * mean) - mean) if mean else ms
 
 
 def clean_times(outcome: Outcome) -> None:

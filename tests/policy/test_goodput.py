@@ -338,9 +338,16 @@ def test_a_draft_that_pays_in_no_text_is_not_looked_at() -> None:
     assert drafted == {"dear": 0, "cheap": 16}
 
 
-@pytest.mark.parametrize(("aside", "drafted"), [(0.1, True), (30.0, False)])
-def test_what_a_draft_takes_beside_decodes_counts(aside: float, drafted: bool) -> None:
-    """A good draft by its decodes alone pays no more where Python needs three tokens' time for a round: four texts tell."""
+@pytest.mark.parametrize(
+    ("aside", "first", "drafted"), [(0.1, 0.1, True), (30.0, 30.0, False), (0.1, 30.0, True)]
+)
+def test_what_a_draft_takes_beside_decodes_counts(
+    aside: float, first: float, drafted: bool
+) -> None:
+    """A good draft by its decodes alone pays no more where Python needs three tokens' time for a round: four texts tell.
+
+    The first round with drafts tells nothing: its code and memory are in no cache.
+    """
     table = expand({1: 10.0, 64: 80.0})
     policy = GoodputPolicy(CostCurve.from_tables({0: table}, [0.05 * t for t in table], table))
     for k in range(160):
@@ -350,12 +357,31 @@ def test_what_a_draft_takes_beside_decodes_counts(aside: float, drafted: bool) -
         n = min(plan.lengths[0], 3)
         if n:
             policy.choose([Draft(0, n, [0.8] * n)])
-            seen, took = SeqOutcome(0, n, n - 1), table[n + 1] + 0.5 * n
-            policy.observe(Outcome([seen], table[n + 1], n + 1, 0.5 * n, n, t_round=took + aside))
+            seen, took = SeqOutcome(0, n, n - 1), table[n + 1] + 0.5 * n + (aside if k else first)
+            policy.observe(Outcome([seen], table[n + 1], n + 1, 0.5 * n, n, t_round=took))
         else:
             policy.watch(1, 10.0, 10.0 + 0.05, 50)
     policy.begin_sequence(0)
     assert any(policy.plan([Place(0, 3, 40, 200, 50)]).lengths) == drafted
+
+
+def test_one_slow_round_in_the_first_text_ends_no_draft() -> None:
+    """What Python took in the first round is no price of the second one."""
+    table = expand({1: 10.0, 64: 80.0})
+    policy = GoodputPolicy(CostCurve.from_tables({0: table}, [0.05 * t for t in table], table))
+    drafted = 0
+    for k in range(12):
+        n = min(policy.plan([Place(0, 3, 0, 60, 50)]).lengths[0], 3)
+        drafted += n > 0
+        if not n:
+            policy.watch(1, 10.0, 10.0, 50)
+            continue
+        policy.choose([Draft(0, n, [0.8] * n)])
+        took = table[n + 1] + 0.5 * n + (0.1 if k else 20.0)
+        policy.observe(
+            Outcome([SeqOutcome(0, n, 1)], table[n + 1], n + 1, 0.5 * n, n, t_round=took)
+        )
+    assert drafted == 12
 
 
 def test_a_new_text_is_thought_of_at_once() -> None:
