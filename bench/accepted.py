@@ -1,27 +1,39 @@
-"""Tokens accepted of an EAGLE-3 head: ours beside llama-server's draft-eagle3 with the same file and length, strict and greedy.
+"""Tokens accepted of drafts that read states: ours beside llama-server's with the same files and length, strict and greedy.
 
-Both draft so many tokens in every round, from the second token of an answer on, and show the head the whole prompt (pyspec
-shows it the end alone otherwise). The server decodes a verified batch a second time, so states and rows round otherwise there:
-a text may part, and so may a draft. Where a text parts, the target's logits for both tokens are computed with 1 to 6 rows in
-one batch: the margin is ours less theirs in each, and a near-tie is where its sign differs or its size is below how far
-batches move it. The last line is over equal texts.
+    python bench/accepted.py MODEL --draft FILE     a file that drafts for it, the shipped head if not given
+    python bench/accepted.py random:KIND            random tiny files, of which little is accepted: eagle3, mtp, mtp-file,
+                                                    hy_v3, mimo2 and step35 (three heads in turn), assistant, dflash, dspark
+
+Both draft so many tokens in every round, from the second token of an answer on, and show the draft the whole prompt (pyspec
+shows it the end alone otherwise). The server decodes a batch that it verifies a second time for some kinds, so states and rows
+round otherwise there: a text may part, and so may a draft. It also shows next-token heads a row of zeros before the first
+token, and drafts on behind a token that ends texts, which counts as verified there. Where a text parts, the target's logits for
+both tokens are computed with 1 to 6 rows in one batch: the margin is ours less theirs in each, and a near-tie is where its sign
+differs or its size is below how far batches move it. The last line of a table is over equal texts.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import closing
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 from unittest.mock import patch
 
+import msgspec
+import numpy as np
 from common import arguments
 from parity import row
 
 from pyspec.llama import SpeculativeLlama
 from pyspec.measure.contenders import Files, Ours, open_peer
-from pyspec.measure.report import table
+from pyspec.measure.records import commit, machine, published
+from pyspec.measure.report import code_of, table
 from pyspec.measure.tasks import Options, load_questions, parse_mode
-from pyspec.store.heads import States
+from pyspec.store.heads import ASSISTANT, CHAINED_HEADS, MTP, States, kind_of_draft
 from pyspec.store.locate import resolve
 from pyspec.target import TargetLlama
 from pyspec.text.template import ChatTemplate
@@ -30,47 +42,192 @@ from pyspec.tokens import common_prefix
 ROWS = range(1, 7)
 CONTEXT = 2048
 OPTIONS = {
-    "draft": "smollm2-eagle3", "server": None, "questions": None, "every": 4, "length": 3, "tokens": 96, "threads": 1
+    "draft": "", "server": None, "questions": None, "every": 4, "length": 3, "tokens": 96, "threads": 1, "out": None
 }  # fmt: skip
+SHIPPED = "smollm2-eagle3"
 COUNTED = ("accepted", "verified")
 HEAD = ("question", "ours", "theirs", "texts", "margins")
+RANDOM = "random:"
+PROMPTS = 16
+
+Prompt = tuple[str, list[int]]
+"""What rows call it, and its tokens."""
+
+
+class Accepted(msgspec.Struct):
+    """What was found of one pair."""
+
+    title: str
+    command: str
+    machine: str
+    commit: str
+    rows: list[list[str]]
+
+    def page(self) -> str:
+        """Its part of the page."""
+        made = f"Made by `{self.command}`{code_of(self.commit)} on {self.machine}."
+        return f"## {self.title}\n\n{made}\n\n{table(HEAD, self.rows)}\n"
 
 
 def main(words: list[str] | None = None) -> None:
-    """Print a Markdown table, a line for each question and one for the sums over equal texts."""
+    """Print a Markdown table, a line for each question and one for the sums over equal texts; with --out, keep it there."""
     options = arguments(__doc__, words, "model", **OPTIONS)
-    model, draft = resolve(options.model), resolve(options.draft)
+    with pair(options.model, options.draft) as (model, draft, title):
+        rows = compare(model, draft, options)
+    command = published("python bench/accepted.py", words if words is not None else sys.argv[1:])
+    found = Accepted(title, command, machine(), commit(), rows)
+    print(found.page())
+    if options.out:
+        options.out.parent.mkdir(parents=True, exist_ok=True)
+        options.out.write_bytes(msgspec.json.format(msgspec.json.encode(found), indent=1) + b"\n")
+        write(options.out.parent)
+
+
+def write(folder: Path) -> None:
+    """The page of all files in a folder."""
+    about = (__doc__ or "").rpartition("\n\n")[2].strip()
+    found = [
+        msgspec.json.decode(p.read_bytes(), type=Accepted) for p in sorted(folder.glob("*.json"))
+    ]
+    parts = [
+        "# Tokens accepted here and in llama-server\n",
+        f"{about}\n",
+        table(("files", *HEAD[1:4]), [[f.title, *f.rows[-1][1:4]] for f in found]) + "\n",
+        *(f.page() for f in found),
+    ]
+    (folder / "README.md").write_text("\n".join(parts), encoding="utf-8")
+
+
+# -- pairs -------------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def pair(model: str, draft: str) -> Iterator[tuple[Path, Path | None, str]]:
+    """Target, draft, and what the page calls them; no draft is a head inside the target."""
+    if not model.startswith(RANDOM):
+        files = resolve(model), resolve(draft or SHIPPED)
+        yield *files, f"{files[1].stem} for {files[0].stem}"
+        return
+    kind = model.removeprefix(RANDOM)
+    sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))  # which can write such files
+    with TemporaryDirectory() as folder:
+        yield *_KINDS[kind](Path(folder)), f"Random tiny files, {kind}"
+
+
+def _eagle3(folder: Path) -> tuple[Path, Path | None]:
+    import tiny  # noqa: PLC0415 - of the tests, as below
+    import tiny_eagle  # noqa: PLC0415
+
+    target = tiny.write(folder / "target.gguf", n_layer=tiny_eagle.N_LAYER)
+    return target, tiny_eagle.write(folder / "eagle3.gguf")
+
+
+def _mtp(folder: Path, *, apart: bool = False) -> tuple[Path, Path | None]:
+    import tiny  # noqa: PLC0415
+
+    shape: dict[str, Any] = {"arch": "qwen35", "n_layer": 4, "n_heads": 1}
+    target = tiny.write(folder / "target.gguf", **shape)
+    return target, tiny.write(folder / "mtp.gguf", trunk=False, **shape) if apart else None
+
+
+def _chained(folder: Path, arch: str) -> tuple[Path, Path | None]:
+    import tiny_heads  # noqa: PLC0415
+
+    target = folder / "target.gguf"
+    tiny_heads.write(target, arch, 3, words=True)
+    return target, None
+
+
+def _assistant(folder: Path) -> tuple[Path, Path | None]:
+    import tiny_gemma4  # noqa: PLC0415
+
+    target = tiny_gemma4.write(folder / "target.gguf")
+    return target, tiny_gemma4.write_assistant(folder / "assistant.gguf")
+
+
+def _block(folder: Path, *, markov: bool = False) -> tuple[Path, Path | None]:
+    import tiny  # noqa: PLC0415
+    import tiny_dflash  # noqa: PLC0415
+    import tiny_eagle  # noqa: PLC0415
+
+    target = tiny.write(folder / "target.gguf", n_layer=tiny_eagle.N_LAYER)
+    return target, tiny_dflash.write(folder / "dflash.gguf", markov=markov)
+
+
+_KINDS: dict[str, Callable[[Path], tuple[Path, Path | None]]] = {
+    "eagle3": _eagle3,
+    "mtp": _mtp,
+    "mtp-file": partial(_mtp, apart=True),
+    **{arch: partial(_chained, arch=arch) for arch in sorted(CHAINED_HEADS)},
+    "assistant": _assistant,
+    "dflash": _block,
+    "dspark": partial(_block, markov=True),
+}
+
+
+# -- answers -----------------------------------------------------------------------------------------------------------
+
+
+def compare(model: Path, draft: Path | None, options: Any) -> list[list[str]]:
+    """A row for each answer, and the sums."""
     shape: dict[str, Any] = {"n_ctx": CONTEXT, "n_threads": options.threads, "trust": True}
     files = Files(model, draft, CONTEXT, options.threads)
-    how = Options(max_tokens=options.tokens)
-    rows: list[list[str]] = []
-    equal = [0] * 4
+    kind = kind_of_draft(draft) if draft else MTP
+    peer_name = f"server-{MTP if kind == ASSISTANT else kind}:{options.length}"
+    own_draft = str(draft) if draft else MTP
     with (
         patch.object(States, "window", CONTEXT),
-        closing(open_peer(f"server-eagle3:{options.length}", files, options.server)) as peer,
+        closing(open_peer(peer_name, files, options.server)) as peer,
         SpeculativeLlama(
-            str(model), draft=str(draft), companion="none", verbose=False, **shape
+            str(model), draft=own_draft, companion="none", verbose=False, **shape
         ) as llm,
         closing(TargetLlama(str(model), flash_attn=True, verbose=False, **shape)) as original,
     ):
         own = Ours(llm, parse_mode(f"fixed:{options.length}+strict+model"))
-        for question in load_questions(options.questions)[:: options.every]:
-            prompt = question.prompt(ChatTemplate.of(llm))
-            if len(prompt) + options.tokens > CONTEXT - 64:
-                continue
-            own.forget()
-            peer.forget()
-            ours, theirs = (one.answer(prompt, options.tokens, how) for one in (own, peer))
-            margins = parting(original, prompt, ours.tokens, theirs.tokens)
-            kind = ("near-tie" if near(margins) else "NO near-tie") if margins else "equal"
-            counts = [one.speculation.get(k, 0) for one in (ours, theirs) for k in COUNTED]
-            if not margins:
-                equal = [sum(pair) for pair in zip(equal, counts)]
-            shown = ", ".join(f"{margin:+.3f}" for margin in margins) or "-"
-            rows.append([str(question.question_id), *shares(counts), kind, shown])
-    kinds = [kind for *_, kind, _ in rows]
+        asked = random_prompts(llm) if options.model.startswith(RANDOM) else questions(llm, options)
+        rows = [
+            answered(name, prompt, own, peer, original, options.tokens) for name, prompt in asked
+        ]
+    return [*[shown for shown, _ in rows], summed(rows)]
+
+
+def answered(
+    name: str, prompt: list[int], own: Ours, peer: Any, original: Any, n: int
+) -> tuple[list[str], list[int]]:
+    """The row of a prompt, and its counts."""
+    own.forget()
+    peer.forget()
+    how = Options(max_tokens=n)
+    ours, theirs = (one.answer(prompt, n, how) for one in (own, peer))
+    margins = parting(original, prompt, ours.tokens, theirs.tokens)
+    kind = ("near-tie" if near(margins) else "NO near-tie") if margins else "equal"
+    counts = [one.speculation.get(k, 0) for one in (ours, theirs) for k in COUNTED]
+    shown = ", ".join(f"{margin:+.3f}" for margin in margins) or "-"
+    return [name, *shares(counts), kind, shown], counts
+
+
+def summed(rows: Sequence[tuple[list[str], list[int]]]) -> list[str]:
+    """The line over equal texts."""
+    kinds = [kind for (*_, kind, _), _ in rows]
+    equal = [counts for (*_, kind, _), counts in rows if kind == "equal"]
+    sums = [sum(column) for column in zip(*equal)] or [0] * 4
     said = f"{kinds.count('equal')} of {len(rows)}, {kinds.count('near-tie')} near-ties"
-    print(table(HEAD, [*rows, ["equal texts", *shares(equal), said, "-"]]))
+    return ["equal texts", *shares(sums), said, "-"]
+
+
+def questions(llm: Any, options: Any) -> Iterator[Prompt]:
+    """Every so many of a file's questions, as far as there is room."""
+    for question in load_questions(options.questions)[:: options.every]:
+        prompt = question.prompt(ChatTemplate.of(llm))
+        if len(prompt) + options.tokens <= CONTEXT - 64:
+            yield str(question.question_id), prompt
+
+
+def random_prompts(llm: Any) -> Iterator[Prompt]:
+    """Four words, some of them several times."""
+    words = np.random.default_rng(1).integers(llm.n_vocab() // 2, llm.n_vocab() - 8, (PROMPTS, 4))
+    for i, few in enumerate(words.tolist()):
+        yield str(i + 1), (few * 4)[: 6 + i % 9]
 
 
 def shares(counts: Sequence[int]) -> list[str]:

@@ -22,6 +22,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, TypeVar
 
+import accepted
 import msgspec
 import parity
 from agent import AgentResults
@@ -102,8 +103,9 @@ def redraw(folder: Path) -> None:
             write_page(folder / name, kind)
     for name, pairs in read(folder, Everyday, "*/everyday.json").items():
         save(pairs, folder / name)
-    if (folder / "parity").is_dir():
-        parity.write(folder / "parity")
+    for name, kept in (("parity", parity), ("accepted", accepted)):
+        if (folder / name).is_dir():
+            kept.write(folder / name)
 
 
 def readme_table(folder: Path) -> str:

@@ -11,11 +11,11 @@ from typing import Any
 import llama_cpp
 import pytest
 import tiny_archs
-from store.make_gguf import U32, Gguf
+from store.make_gguf import ARR, I32, STR, U32, Gguf
 
 
-def write(path: Path, arch: str, n_heads: int = 1) -> bool:
-    """Write a random file; whether it is whole, as llama.cpp sees it."""
+def write(path: Path, arch: str, n_heads: int = 1, *, words: bool = False) -> bool:
+    """Write a random file; whether it is whole, as llama.cpp sees it. words: its tokens are words, not bytes."""
     defaults = llama_cpp.llama_cpp.llama_model_default_params
     given = tiny_archs.header
 
@@ -26,12 +26,15 @@ def write(path: Path, arch: str, n_heads: int = 1) -> bool:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(llama_cpp.llama_cpp, "llama_model_default_params", with_heads)
-        patch.setattr(tiny_archs, "header", partial(_header, given, n_heads))
+        patch.setattr(tiny_archs, "header", partial(_header, given, n_heads, words))
         patch.setattr(tiny_archs, "json", SimpleNamespace(loads=_needed, dumps=json.dumps))
         return tiny_archs.write(path, arch)
 
 
-def _header(given: Any, n_heads: int, arch: str, *, experts: bool) -> Gguf:
+_TOKENS, _TYPES = "tokenizer.ggml.tokens", "tokenizer.ggml.token_type"
+
+
+def _header(given: Any, n_heads: int, words: bool, arch: str, *, experts: bool) -> Gguf:
     """Lists with an entry a layer get as many more."""
     made: Gguf = given(arch, experts=experts)
     kind, layers = made.kv[f"{arch}.block_count"]
@@ -40,6 +43,11 @@ def _header(given: Any, n_heads: int, arch: str, *, experts: bool) -> Gguf:
             made.kv[key] = of, (value[0], [*value[1], *[value[1][-1]] * n_heads])
     made.kv[f"{arch}.block_count"] = kind, layers + n_heads
     made.kv[f"{arch}.nextn_predict_layers"] = U32, n_heads
+    if words:
+        _, (_, tokens) = made.kv[_TOKENS]
+        named = [*tokens[:3], *(f"\u2581w{i}" for i in range(3, len(tokens)))]
+        made.kv[_TOKENS] = ARR, (STR, named)
+        made.kv[_TYPES] = ARR, (I32, [2, 3, 3, *[1] * (len(tokens) - 3)])
     return made
 
 

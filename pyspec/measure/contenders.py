@@ -7,7 +7,7 @@ Names of the others, comma-separated:
     server                llama-server without speculation
     server-draft          llama-server, draft-simple at its default length
     server-draft:K        llama-server, draft-simple, at most K drafted tokens
-    server-eagle3[:K]     the same, draft-eagle3
+    server-eagle3[:K]     the same, draft-eagle3; and server-mtp, server-dflash and server-dspark
     server-ngram          llama-server, ngram-simple at its defaults
 
 Each takes the very token ids that pyspec gets. llama-server runs on 127.0.0.1 for as long as the
@@ -40,12 +40,10 @@ from pyspec.measure.records import TimedAnswer
 from pyspec.measure.tasks import Mode, Options
 from pyspec.sampling import Sampling
 from pyspec.store.check import extra_buffers
-from pyspec.store.heads import EAGLE3, kind_of_draft
+from pyspec.store.heads import ASSISTANT, DFLASH, DSPARK, EAGLE3, MTP, kind_of_draft
 from pyspec.tokens import Step
 
-_HINT = (
-    "peers: llama_cpp, llama_cpp-lookup, server, server-draft[:K], server-eagle3[:K], server-ngram"
-)
+_HINT = "peers: llama_cpp, llama_cpp-lookup, server, server-ngram, and server-draft[:K], -eagle3, -mtp, -dflash or -dspark"
 _START_S, _ANSWER_S = 120.0, 600.0
 _WEB = build_opener(ProxyHandler({}))  # a server on this machine stands behind no proxy
 _JSON = {"Content-Type": "application/json"}
@@ -147,9 +145,19 @@ _SPEC_TYPES = {
     "server": "",
     "server-draft": "draft-simple",
     "server-eagle3": "draft-eagle3",
+    "server-mtp": "draft-mtp",
+    "server-dflash": "draft-dflash",
+    "server-dspark": "draft-dspark",
     "server-ngram": "ngram-simple",
 }
-_DRAFTING = ("server-draft", "server-eagle3")
+_DRAFTING = {
+    "server-draft": ("",),
+    "server-eagle3": (EAGLE3,),
+    "server-mtp": (MTP, ASSISTANT),
+    "server-dflash": (DFLASH,),
+    "server-dspark": (DSPARK,),
+}
+"""Those that draft with a file, and kinds of such files, as `kind_of_draft` has them; a head inside the target is no file."""
 
 
 def open_peer(name: str, files: Files, server: Path | None) -> InProcess | Server:
@@ -168,13 +176,14 @@ def open_peer(name: str, files: Files, server: Path | None) -> InProcess | Serve
         raise missing("there is no llama-server", "bench/Makefile builds it; --server PATH")
     more = ["--spec-type", _SPEC_TYPES[kind]] if _SPEC_TYPES[kind] else []
     if kind in _DRAFTING:
-        if files.draft is None:
+        if files.draft is not None:
+            if kind_of_draft(files.draft) not in _DRAFTING[kind]:
+                raise missing(
+                    f"{files.draft.name} is no file for {_SPEC_TYPES[kind]}", "--peer-draft PATH"
+                )
+            more += ["-md", str(files.draft), "-td", str(files.threads)]
+        elif kind != "server-mtp":
             raise missing("llama-server needs a draft model", "--draft PATH")
-        eagle3 = kind_of_draft(files.draft) == EAGLE3
-        if eagle3 != (kind == "server-eagle3"):
-            what = "an EAGLE-3 draft" if eagle3 else "no EAGLE-3 draft"
-            raise missing(f"{files.draft.name} is {what}", "--peer-draft PATH")
-        more += ["-md", str(files.draft), "-td", str(files.threads)]
     return Server(name, files, found, [*more, *(["--spec-draft-n-max", k] if k else [])])
 
 

@@ -42,6 +42,11 @@ def words(tiny_ascii: Path, tmp_path: Path) -> list[str]:
     return [str(tiny_ascii), "--draft", str(draft), "--questions", str(questions), "--tokens", "12"]
 
 
+def table_rows(out: str) -> list[str]:
+    """Without its head."""
+    return [line for line in out.splitlines() if line.startswith("|")][2:]
+
+
 @pytest.mark.parametrize("wrong", [False, True])
 def test_a_parting_is_told_with_its_margins(script, monkeypatch, words, wrong, capsys) -> None:
     """Equal texts are summed; a token that no rounding explains is no near-tie."""
@@ -49,7 +54,7 @@ def test_a_parting_is_told_with_its_margins(script, monkeypatch, words, wrong, c
     monkeypatch.setattr(module, "open_peer", Peer)
     monkeypatch.setattr(Peer, "wrong", wrong)
     module.main(words)
-    line, last = (row.strip("| ").split(" | ") for row in capsys.readouterr().out.splitlines()[2:])
+    line, last = (row.strip("| ").split(" | ") for row in table_rows(capsys.readouterr().out))
     assert (line[0], line[2]) == ("81", "5 of 7")
     assert line[3] == ("NO near-tie" if wrong else "equal")
     assert line[4].startswith("+" if wrong else "-")
@@ -69,3 +74,35 @@ def test_a_parting_is_told_with_its_margins(script, monkeypatch, words, wrong, c
 def test_a_near_tie_is_within_what_batches_move(script, margins, near) -> None:
     """A sign that differs, or a margin below its own spread."""
     assert script("accepted").near(margins) == near
+
+
+def test_a_page_has_every_file(script, monkeypatch, words, tmp_path, capsys) -> None:
+    """Kept with --out, with the command that made it."""
+    module = script("accepted")
+    monkeypatch.setattr(module, "open_peer", Peer)
+    module.main([*words, "--out", str(tmp_path / "accepted" / "head.json")])
+    page = (tmp_path / "accepted" / "README.md").read_text()
+    assert capsys.readouterr().out.strip() in page
+    assert "## head for " in page
+
+
+@pytest.mark.parametrize(
+    "kind", ["eagle3", "mtp", "mtp-file", "step35", "assistant", "dflash", "dspark"]
+)
+def test_every_kind_of_head_has_random_files(script, monkeypatch, kind, capsys, tmp_path) -> None:
+    """They draft, and answer as llama_cpp.Llama does; step35 has three heads."""
+    monkeypatch.setenv("PYSPEC_CACHE", str(tmp_path))
+    module = script("accepted")
+    asked = []
+
+    def peer(name, files, server) -> Peer:
+        asked.append(name)
+        return Peer(name, files, server)
+
+    monkeypatch.setattr(module, "open_peer", peer)
+    monkeypatch.setattr(module, "PROMPTS", 2)
+    module.main([f"random:{kind}", "--tokens", "6"])
+    last = capsys.readouterr().out.strip().splitlines()[-1].strip("| ").split(" | ")
+    assert last[3] == "2 of 2, 0 near-ties"
+    assert int(last[1].split()[-1]) > 0
+    assert asked == [f"server-{'mtp' if kind in ('mtp-file', 'step35', 'assistant') else kind}:3"]
