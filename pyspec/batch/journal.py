@@ -30,6 +30,7 @@ from pyspec.batch.records import Result
 from pyspec.errors import BatchWriteError, ResumeMismatch
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
     from pathlib import Path
 
 try:
@@ -161,16 +162,11 @@ class Journal:
             if torn or (first != header and self._anew):
                 return self._begin(header)
             if first != header:
-                raise self._other(first, run)
+                raise _other(self.path, first, run)
             self._end = len(first)
-            decode = msgspec.json.Decoder(Result).decode
-            with contextlib.suppress(msgspec.MsgspecError, RecursionError, UnicodeError):
-                for line in stream:
-                    if not line.endswith(b"\n"):
-                        break
-                    result = decode(line)
-                    self._end += len(line)
-                    self._keep(result, len(line))
+            for result, size in _whole_lines(stream):
+                self._end += size
+                self._keep(result, size)
         os.ftruncate(self._fd, self._end)
         return self._end
 
@@ -180,16 +176,45 @@ class Journal:
         self._write(header)
         return len(header)
 
-    def _other(self, first: bytes, run: dict[str, Any]) -> ResumeMismatch:
-        try:
-            was = msgspec.json.decode(first, type=_Header).run
-        except (msgspec.MsgspecError, UnicodeError):
-            was = {}
-        now = msgspec.json.decode(msgspec.json.encode(run))
-        return ResumeMismatch(
-            f"{self.path} belongs to a run with other {differences(was, now) or 'format'}",
-            "give the same command again, or another -o, or --overwrite to start anew",
-        )
+
+def finished(path: Path, run: dict[str, Any]) -> Iterator[tuple[Result, int, int]]:
+    """The records in a journal that may be another's and grow: each with offset and size of its line, bytes.
+
+    Raises ResumeMismatch where it belongs to other models or options.
+    """
+    header = msgspec.json.encode(_Header(FORMAT, run)) + b"\n"
+    with path.open("rb") as stream:
+        first = stream.readline(1 << 24)
+        if not first.endswith(b"\n"):  # it has just been begun
+            return
+        if first != header:
+            raise _other(path, first, run)
+        offset = len(first)
+        for result, size in _whole_lines(stream):
+            yield result, offset, size
+            offset += size
+
+
+def _whole_lines(stream: Iterable[bytes]) -> Iterator[tuple[Result, int]]:
+    """Results up to the first line that is torn or none, and each line's size."""
+    decode = msgspec.json.Decoder(Result).decode
+    with contextlib.suppress(msgspec.MsgspecError, RecursionError, UnicodeError):
+        for line in stream:
+            if not line.endswith(b"\n"):
+                return
+            yield decode(line), len(line)
+
+
+def _other(path: Path, first: bytes, run: dict[str, Any]) -> ResumeMismatch:
+    try:
+        was = msgspec.json.decode(first, type=_Header).run
+    except (msgspec.MsgspecError, UnicodeError):
+        was = {}
+    now = msgspec.json.decode(msgspec.json.encode(run))
+    return ResumeMismatch(
+        f"{path} belongs to a run with other {differences(was, now) or 'format'}",
+        "give the same command again, or another -o, or --overwrite to start anew",
+    )
 
 
 def differences(was: dict[str, Any], now: dict[str, Any]) -> str:

@@ -22,6 +22,8 @@ from pyspec.text.template import ChatTemplate
 from pyspec.verdicts import followed
 
 _TELLING = ("system", "developer")
+_FORMAT_TOKENS = 64  # of a chat template, and to spare
+_BYTES_A_TOKEN = 3  # few enough that a prompt not yet tokenised is hardly ever thought too short
 
 
 @dataclass(frozen=True)
@@ -49,6 +51,14 @@ class Settings:
     def rule_in_force(self) -> Strict | Margin:
         """Where a record has no temperature of its own."""
         return rule_at(self.rule, self.sampling.temperature)
+
+    def guess(self, record: Record) -> int:
+        """About how many tokens a record takes, prompt and answer; hardly ever too few."""
+        texts = [record.prompt or "", record.system or self.system or ""]
+        texts += [str(turn) for turn in record.messages or ()]
+        wanted = self.max_tokens if record.max_tokens is None else record.max_tokens
+        size = sum(len(text.encode()) for text in texts)
+        return size // _BYTES_A_TOKEN + _FORMAT_TOKENS + wanted
 
     def following(self, target: Any, sides: Sequence[Side]) -> Settings:
         """With the rule that is known to hold for a target and its draft, where that is to say."""

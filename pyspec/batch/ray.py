@@ -6,7 +6,7 @@ and back-pressure are Ray's.
     import ray
     from pyspec.batch.ray import answer
 
-    answer(ray.data.read_parquet("prompts/"), "target.gguf", workers=4).write_parquet("answers/")
+    answer(ray.data.read_parquet("prompts/"), "target.gguf", workers=4, journal="done/").write_parquet("answers/")
 """
 
 from __future__ import annotations
@@ -14,13 +14,16 @@ from __future__ import annotations
 import logging
 import os
 from collections import deque
+from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from pyspec.batch.maker import Settings
 from pyspec.batch.records import Failure, Record, Result, failed
 from pyspec.batch.run import Batch
+from pyspec.batch.shards import JournalFolder
 from pyspec.errors import Cancelled, EngineError, InputError, OptionError
 
 if TYPE_CHECKING:
@@ -29,7 +32,7 @@ if TYPE_CHECKING:
 _FIELDS = {*Record.__struct_fields__, "index"}
 
 SHARES = 4
-"""Blocks of records for each worker: the last ones to finish wait for a block, not for half of all."""
+"""Blocks of records for each worker, of about as many tokens: the last ones to finish wait for a block, not for half of all."""
 
 _LARGEST = 1024
 _DEATHS = 3
@@ -45,45 +48,86 @@ def answer(
     workers: int = 1,
     num_cpus: float | None = None,
     num_gpus: float | None = None,
-    block: int | None = None,
+    block_tokens: int | None = None,
+    journal: str | Path | None = None,
     **arguments: Any,
 ) -> Any:
     """A dataset with `id`, `prompt_sha256`, `text`, `finish_reason`, tokens and `error` for each row of `dataset`.
 
     Rows have the fields of `Record`: `prompt` (or `messages`), and optionally id, max_tokens and so on.
     num_cpus, num_gpus: of each actor, which uses as many threads; a CPU has to be left for the tasks that read and
-    write. block: records that an actor is given at once; all of them / (workers x 4) if not given. arguments: as `Batch`
-    takes them. A row that cannot be read or answered has its
-    `error` in place of a text.
+    write. block_tokens: about how many tokens an actor is given at once, prompts and answers; those of all rows /
+    (workers x 4) if not given, for which they are read once more. journal: a folder that all workers see; what is finished
+    goes there at once, and rows whose id and wishes are found there are not computed again. arguments: as `Batch`
+    takes them. A row that cannot be read or answered has its `error` in place of a text. Raises OptionError.
     """
     from ray.data import ActorPoolStrategy  # noqa: PLC0415 - an extra that few install
 
+    if journal is not None and "id" not in (dataset.columns() or ()):
+        raise OptionError("rows without an id cannot be found in a journal", "add a column `id`")
     cpus = num_cpus or float(arguments.get("n_threads") or 1)
     options: dict[str, Any] = {"num_cpus": cpus}
     if num_gpus is not None:
         options["num_gpus"] = num_gpus
-    return dataset.map_batches(
+    settings = arguments.get("settings") or Settings()
+    if block_tokens is None:
+        sizes = dataset.map_batches(_sizes, fn_args=(settings,), batch_format="pyarrow")
+        block_tokens = -(-(sizes.sum("tokens") or 1) // (SHARES * workers))
+    blocks = dataset.map_batches(
+        _blocks, fn_args=(settings, block_tokens), batch_size=_LARGEST, batch_format="pyarrow"
+    )
+    return blocks.repartition(target_num_rows_per_block=1).map_batches(
         _Actor,
         fn_constructor_args=(model_path, {"n_threads": max(1, int(cpus)), **arguments}),
+        fn_constructor_kwargs={"journal": None if journal is None else str(journal)},
         compute=ActorPoolStrategy(size=workers),
-        batch_size=block or block_size(dataset.count(), workers),
+        batch_size=1,
         batch_format="pyarrow",
         **options,
     )
 
 
+def _sizes(table: Any, settings: Settings) -> dict[str, list[int]]:
+    """About how many tokens each row takes."""
+    return {"tokens": [settings.guess(record) for _, record in _records(table)]}
+
+
+def _blocks(table: Any, settings: Settings, tokens: int) -> dict[str, list[bytes]]:
+    """A row for each block of so many tokens: its records as JSON."""
+    blocks = cut(_records(table), settings, tokens)
+    return {"records": [msgspec.json.encode(block) for block in blocks]}
+
+
+def _records(table: Any) -> list[tuple[int, Record]]:
+    found = []
+    for i, row in enumerate(table.to_pylist()):
+        known = {name: row[name] for name in row.keys() & _FIELDS if row[name] is not None}
+        found.append((known.get("index", i), _record({"id": str(i), **known})))
+    return found
+
+
 class _Actor:
     """One actor: a `Batch` that lives as long as the actor does. Called, it answers a block of a dataset."""
 
-    def __init__(self, model_path: str, arguments: dict[str, Any]) -> None:
+    def __init__(
+        self, model_path: str, arguments: dict[str, Any], journal: str | None = None
+    ) -> None:
         self._batch = Batch(model_path, **arguments)
+        run = self._batch.identity()
+        self._journal = None if journal is None else JournalFolder(Path(journal), run)
 
     def __call__(self, block: Any) -> dict[str, list[Any]]:
-        records = []
-        for i, row in enumerate(block.to_pylist()):
-            known = {name: row[name] for name in row.keys() & _FIELDS if row[name] is not None}
-            records.append((known.get("index", i), _record({"id": str(i), **known})))
-        rows = [_row(result) for result in self._batch.run_indexed(records)]
+        (data,) = block["records"].to_pylist()
+        records = msgspec.json.decode(data, type=list[tuple[int, Record]])
+        kept = {}
+        if self._journal is not None:
+            kept = {i: self._journal.find(i, record) for i, record in records}
+        results = [result for result in kept.values() if result is not None]
+        for result in self._batch.run_indexed([each for each in records if not kept.get(each[0])]):
+            results.append(result)
+            if self._journal is not None:
+                self._journal.append(result)
+        rows = [_row(result) for result in results]
         return {name: [row[name] for row in rows] for name in rows[0]}
 
     def answer(self, records: list[tuple[int, Record]]) -> Iterator[Result]:
@@ -114,9 +158,20 @@ def _row(result: Result) -> dict[str, Any]:
     }
 
 
-def block_size(records: int, workers: int) -> int:
-    """Records of a block: a quarter of a worker's share."""
-    return min(_LARGEST, max(1, -(-records // (SHARES * workers))))
+def cut(
+    records: Sequence[tuple[int, Record]], settings: Settings, tokens: int
+) -> list[list[tuple[int, Record]]]:
+    """Blocks of about so many tokens, prompts and answers, and of 1,024 records at most, in the order of the records."""
+    blocks: list[list[tuple[int, Record]]] = []
+    room = 0.0
+    for index, record in records:
+        size = settings.guess(record)
+        if not blocks or room < size / 2 or len(blocks[-1]) == _LARGEST:
+            blocks.append([])
+            room = tokens
+        blocks[-1].append((index, record))
+        room -= size
+    return blocks
 
 
 def largest_share(cpus: Sequence[int], workers: int) -> int:
@@ -148,7 +203,7 @@ class RayBatch:
         # models are checked before any actor starts
         with Batch(model_path, **arguments) as batch:
             self._identity = batch.identity()
-            self._parallel = batch.parallel
+            self._parallel, self._settings = batch.parallel, batch.settings
         self._cancelled = False
         self._threads = int(arguments.get("n_threads") or 0)
         self._gpus = num_gpus
@@ -171,8 +226,9 @@ class RayBatch:
         self._start()
         self._fit()
         start = perf_counter()
-        size = block_size(len(records), self._workers)
-        self._todo = deque(dict(records[at : at + size]) for at in range(0, len(records), size))
+        tokens = sum(self._settings.guess(record) for _, record in records)
+        blocks = cut(records, self._settings, -(-tokens // (SHARES * self._workers)))
+        self._todo = deque(map(dict, blocks))
         self._blocks = {}
         try:
             for result in self._spread():

@@ -52,8 +52,6 @@ WINDOW = 64
 
 _FEWEST = 4  # answers at once where people wait for them
 
-_FORMAT_TOKENS = 64  # of a chat template, and to spare
-_BYTES_A_TOKEN = 3  # few enough that a prompt not yet tokenised is hardly ever thought too short
 
 _COUNTED = ("tokens", "drafted", "verified", "accepted", "relaxed")
 
@@ -162,8 +160,8 @@ class Batch:
 
     def run_indexed(self, records: Sequence[tuple[int, Record]]) -> Iterator[Result]:
         """`run` for records that bring their own index and are all known: contexts hold the longest of them at once."""
-        needs = sorted((self._guess(record) for _, record in records), reverse=True)
-        self._needs = needs[: self.parallel]
+        needs = sorted((self.settings.guess(record) for _, record in records), reverse=True)
+        self._needs = [min(need, self._n_ctx) for need in needs[: self.parallel]]
         return self._pump(partial(next, iter(records), None))
 
     def prepare(self) -> None:
@@ -234,13 +232,6 @@ class Batch:
         self._cancelled = True
         if self._contexts is not None:
             self._contexts.engine.cancel()
-
-    def _guess(self, record: Record) -> int:
-        texts = [record.prompt or "", record.system or self.settings.system or ""]
-        texts += [str(turn) for turn in record.messages or ()]
-        wanted = self.settings.max_tokens if record.max_tokens is None else record.max_tokens
-        size = sum(len(text.encode()) for text in texts)
-        return int(min(size // _BYTES_A_TOKEN + _FORMAT_TOKENS + wanted, self._n_ctx))
 
     # -- the work ----------------------------------------------------------------------------------
 

@@ -11,7 +11,7 @@ import pytest
 ray = pytest.importorskip("ray", reason="the extra [ray] is not installed")
 
 from pyspec.batch.maker import Settings  # noqa: E402
-from pyspec.batch.ray import RayBatch, _Actor, answer, block_size, largest_share  # noqa: E402
+from pyspec.batch.ray import RayBatch, _Actor, _blocks, answer, cut, largest_share  # noqa: E402
 from pyspec.batch.records import Record  # noqa: E402
 
 pytestmark = [
@@ -69,8 +69,7 @@ def test_threads_are_the_clusters_share(arguments, tiny_target):
 
 
 def test_both_workers_have_work(arguments, tiny_target):
-    """40 records over two workers are blocks of 5, both have one, and results come one by one, before all are done."""
-    assert (block_size(40, 2), block_size(3, 2), block_size(1, 8)) == (5, 1, 1)
+    """40 alike over two workers are blocks of 5, both have one, and results come one by one, before all are done."""
     records = [Record(id=str(i), prompt=f"{'abcdefgh'[i % 8]} word") for i in range(40)]
     with RayBatch(str(tiny_target), workers=2, **arguments) as batch:
         found = []
@@ -86,6 +85,17 @@ def test_both_workers_have_work(arguments, tiny_target):
     assert stats["seconds"] > 0
     assert stats["tokens_per_second"] == pytest.approx(480 / stats["seconds"], rel=0.01)
     assert sorted([*given, found[0]]) == list(range(10))
+
+
+def test_blocks_have_about_as_many_tokens():
+    """A long prompt is a block of its own, short ones are many in one; none is left out, in their order."""
+    settings = Settings(max_tokens=0)
+    sizes = [1, 1, 300, 1, 1, 1, 1, 300, 1]
+    records = [(i, Record(id=str(i), prompt="x" * 30 * n)) for i, n in enumerate(sizes)]
+    blocks = cut(records, settings, 300)
+    found = [[index for index, _ in block] for block in blocks]
+    assert found == [[0, 1], [2], [3, 4, 5, 6], [7], [8]]
+    assert len(cut(records[:1] * 2000, settings, 10**9)) == 2
 
 
 def _actors():
@@ -120,20 +130,79 @@ def test_datasets_in_and_out(arguments, open_batch, tiny_target, tmp_path):
     rows = [{"id": str(i), "prompt": prompt} for i, prompt in enumerate(PROMPTS)]
     ray.data.from_items(rows).write_parquet(str(tmp_path / "in"))
     data = ray.data.read_parquet(str(tmp_path / "in"))
-    answer(data, str(tiny_target), workers=2, block=4, **arguments).write_parquet(
-        str(tmp_path / "out")
-    )
+    answer(data, str(tiny_target), workers=2, **arguments).write_parquet(str(tmp_path / "out"))
     found = {
         row["id"]: row["text"] for row in ray.data.read_parquet(str(tmp_path / "out")).iter_rows()
     }
     assert found == {result.id: result.text for result in local}
 
 
+def test_what_a_journal_has_is_not_computed_again(arguments, tiny_target, tmp_path, monkeypatch):
+    """By id and wishes, whoever finished it; what failed, asks otherwise or is new is computed."""
+    pyarrow = pytest.importorskip("pyarrow")
+
+    def answers(**columns):
+        table = pyarrow.table({"id": ["a", "b", "c"], "prompt": ["abc", "hello", "x"], **columns})
+        (block,) = _blocks(table, arguments["settings"], 10**6)["records"]
+        actor = _Actor(str(tiny_target), arguments, str(tmp_path / "done"))
+        run, computed = actor._batch.run_indexed, []
+
+        def noted(records):
+            computed.extend(record.id for _, record in records)
+            return run(records)
+
+        monkeypatch.setattr(actor._batch, "run_indexed", noted)
+        found = actor(pyarrow.table({"records": [block]}))
+        return computed, dict(zip(found["id"], found["text"], strict=True))
+
+    first = answers(max_tokens=[None, None, -1])
+    assert sorted(first[0]) == ["a", "b", "c"]
+    computed, texts = answers(max_tokens=[None, 3, -1])
+    assert sorted(computed) == ["b", "c"]
+    assert texts["a"] == first[1]["a"]
+    assert answers(max_tokens=[None, 3, 2])[0] == ["c"]
+    assert answers(max_tokens=[None, 3, 2])[0] == []
+
+
+def test_a_journal_of_other_options_is_refused(arguments, tiny_target, tmp_path):
+    """And rows that have no id cannot be found in one."""
+    from pyspec.errors import OptionError, ResumeMismatch
+
+    _Actor(str(tiny_target), arguments, str(tmp_path))
+    other = {**arguments, "settings": Settings(max_tokens=5, raw=True)}
+    with pytest.raises(ResumeMismatch, match="max_tokens"):
+        _Actor(str(tiny_target), other, str(tmp_path))
+    rows = ray.data.from_items([{"prompt": "abc"}])
+    with pytest.raises(OptionError, match="id"):
+        answer(rows, str(tiny_target), journal=tmp_path, **arguments)
+
+
+@pytest.mark.filterwarnings("error:.*concurrency.*")
+def test_a_dataset_goes_on_where_it_stopped(arguments, tiny_target, tmp_path):
+    """The second run over more rows has the first one's journals, and adds to them."""
+    rows = [{"id": str(i), "prompt": prompt} for i, prompt in enumerate(PROMPTS)]
+    done = tmp_path / "done"
+
+    def run(some):
+        data = ray.data.from_items(some)
+        return answer(data, str(tiny_target), workers=2, journal=done, **arguments).take_all()
+
+    def lines():
+        return sum(len(path.read_bytes().splitlines()) - 1 for path in done.glob("*.journal"))
+
+    first = {row["id"]: row["text"] for row in run(rows[:5])}
+    assert lines() == 5
+    found = {row["id"]: row["text"] for row in run(rows)}
+    assert (len(found), lines()) == (len(rows), len(rows))
+    assert {key: found[key] for key in first} == first
+
+
 def test_a_row_that_cannot_be_read_is_its_own_error(arguments, tiny_target):
     """Beside good ones, which are answered."""
     pyarrow = pytest.importorskip("pyarrow")
     block = pyarrow.table({"id": ["a", "b"], "prompt": ["abc"] * 2, "max_tokens": [None, "many"]})
-    found = _Actor(str(tiny_target), arguments)(block)
+    packed = pyarrow.table(_blocks(block, arguments["settings"], 10**6))
+    found = _Actor(str(tiny_target), arguments)(packed)
     errors = dict(zip(found["id"], found["error"], strict=True))
     assert not errors["a"]
     assert "cannot be read" in errors["b"]
