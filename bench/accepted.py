@@ -9,7 +9,8 @@ shows it the end alone otherwise). The server decodes a batch that it verifies a
 round otherwise there: a text may part, and so may a draft. It also shows next-token heads a row of zeros before the first
 token, and drafts on behind a token that ends texts, which counts as verified there. Where a text parts, the target's logits for
 both tokens are computed with 1 to 6 rows in one batch: the margin is ours less theirs in each, and a near-tie is where its sign
-differs or its size is below how far batches move it. The last line of a table is over equal texts.
+differs or its size is below how far batches move it. Elsewhere our answer is decoded anew with as many rows in each decode as its
+rounds had: `ours again` is where that makes our choice again. The last line of a table is over equal texts.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from parity import row
 
 from pyspec.llama import SpeculativeLlama
 from pyspec.measure.contenders import Files, Ours, open_peer
+from pyspec.measure.equal import choices
 from pyspec.measure.records import commit, machine, published
 from pyspec.measure.report import code_of, table
 from pyspec.measure.tasks import Options, load_questions, parse_mode
@@ -200,10 +202,21 @@ def answered(
     how = Options(max_tokens=n)
     ours, theirs = (one.answer(prompt, n, how) for one in (own, peer))
     margins = parting(original, prompt, ours.tokens, theirs.tokens)
-    kind = ("near-tie" if near(margins) else "NO near-tie") if margins else "equal"
+    kind = parted(own.llm, prompt, ours, theirs, margins) if margins else "equal"
     counts = [one.speculation.get(k, 0) for one in (ours, theirs) for k in COUNTED]
     shown = ", ".join(f"{margin:+.3f}" for margin in margins) or "-"
     return [name, *shares(counts), kind, shown], counts
+
+
+def parted(
+    llm: SpeculativeLlama, prompt: list[int], ours: Any, theirs: Any, margins: Sequence[float]
+) -> str:
+    """What kind of place it is."""
+    if near(margins):
+        return "near-tie"
+    place = common_prefix(ours.tokens, theirs.tokens)
+    again = choices(llm, [(prompt, ours)])[place : place + 1] == ours.tokens[place : place + 1]
+    return "ours again" if again else "NO near-tie"
 
 
 def summed(rows: Sequence[tuple[list[str], list[int]]]) -> list[str]:

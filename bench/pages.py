@@ -23,6 +23,7 @@ from statistics import fmean
 from typing import Any, TypeVar
 
 import accepted
+import first_use
 import msgspec
 import parity
 from agent import AgentResults
@@ -103,7 +104,7 @@ def redraw(folder: Path) -> None:
             write_page(folder / name, kind)
     for name, pairs in read(folder, Everyday, "*/everyday.json").items():
         save(pairs, folder / name)
-    for name, kept in (("parity", parity), ("accepted", accepted)):
+    for name, kept in (("parity", parity), ("accepted", accepted), ("first_use", first_use)):
         if (folder / name).is_dir():
             kept.write(folder / name)
 

@@ -49,14 +49,14 @@ def table_rows(out: str) -> list[str]:
 
 @pytest.mark.parametrize("wrong", [False, True])
 def test_a_parting_is_told_with_its_margins(script, monkeypatch, words, wrong, capsys) -> None:
-    """Equal texts are summed; a token that no rounding explains is no near-tie."""
+    """Equal texts are summed; a token that no rounding explains is no near-tie, and ours is decoded anew."""
     module = script("accepted")
     monkeypatch.setattr(module, "open_peer", Peer)
     monkeypatch.setattr(Peer, "wrong", wrong)
     module.main(words)
     line, last = (row.strip("| ").split(" | ") for row in table_rows(capsys.readouterr().out))
     assert (line[0], line[2]) == ("81", "5 of 7")
-    assert line[3] == ("NO near-tie" if wrong else "equal")
+    assert line[3] == ("ours again" if wrong else "equal")
     assert line[4].startswith("+" if wrong else "-")
     assert line[4].count(", ") == (5 if wrong else 0)
     sums = (
@@ -106,3 +106,13 @@ def test_every_kind_of_head_has_random_files(script, monkeypatch, kind, capsys, 
     assert last[3] == "2 of 2, 0 near-ties"
     assert int(last[1].split()[-1]) > 0
     assert asked == [f"server-{'mtp' if kind in ('mtp-file', 'step35', 'assistant') else kind}:3"]
+
+
+def test_what_our_rounds_do_not_make_again_is_said(script, monkeypatch, words, capsys) -> None:
+    """Neither a near-tie nor our own rows' rounding."""
+    module = script("accepted")
+    monkeypatch.setattr(module, "open_peer", Peer)
+    monkeypatch.setattr(Peer, "wrong", True)
+    monkeypatch.setattr(module, "choices", lambda *_: [-1] * 12)
+    module.main(words)
+    assert table_rows(capsys.readouterr().out)[0].split(" | ")[3] == "NO near-tie"

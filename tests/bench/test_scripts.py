@@ -13,7 +13,7 @@ TESTED = {
     "batch", "pages", "stretch", "grid", "replay", "serve", "signals", "parity", "structured", "overhead",
     "mixed",
     "accepted", "everyday", "firsts", "hostile", "noise", "trial", "startup", "agent", "translated", "companion",
-    "confirm", "common",  # all others
+    "confirm", "first_use", "common",  # all others
 }  # fmt: skip
 
 

