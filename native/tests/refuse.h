@@ -1,4 +1,4 @@
-/* Allocations that fail: malloc, calloc and realloc are wrapped by the linker (run.sh), and the k-th of them gives no memory. */
+/* Allocations that fail: run.sh has every other file call may_malloc and its like by those names, and the k-th gives no memory. */
 #ifndef REFUSE_H
 #define REFUSE_H
 

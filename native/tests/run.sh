@@ -1,7 +1,7 @@
 #!/bin/sh
 # Builds and runs the C tests under AddressSanitizer (with leaks) and UndefinedBehaviorSanitizer, the lock's under
 # ThreadSanitizer. CC names another compiler. With TARGET, such as aarch64-linux-musl for zig's, the tests are built for another
-# processor, without sanitizers, and run by RUN (cross.sh).
+# processor or for Windows, without sanitizers, and run by RUN (cross.sh).
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
 out=$(mktemp -d)
@@ -31,7 +31,7 @@ ${RUN:-} "$out/kernels"
 fixture="tests/fixture.c tests/check.c tests/fake_llama.c"
 build engine tests/test_engine.c $fixture ps_*.c
 ${RUN:-} "$out/engine"
-refuse="tests/refuse.c -Wl,--wrap=malloc -Wl,--wrap=calloc -Wl,--wrap=realloc"
+refuse="tests/refuse.c -Dmalloc=may_malloc -Dcalloc=may_calloc -Drealloc=may_realloc" # no linker's --wrap: not all have it
 build faults tests/test_faults.c $fixture ps_*.c $refuse
 ${RUN:-} "$out/faults"
 build index tests/test_index.c tests/check.c ps_index.c ps_status.c $refuse
