@@ -30,6 +30,9 @@ _ERRORS = {
     503: "overloaded_error",
 }
 
+_NOTE = "x-anthropic-billing-header:"
+# what an agent says to its own service: it changes with each request, and nothing behind it could be taken over
+
 
 class MessagesBody(Body):
     """A request's body. Tools that the server would run are left out."""
@@ -85,6 +88,7 @@ class MessagesBody(Body):
     def _turns(self) -> Iterator[dict[str, Any]]:
         given = self.system or ""
         parts = [given] if isinstance(given, str) else [_text(block) for block in given]
+        parts = [part for part in parts if not part.startswith(_NOTE)]
         if system := "\n".join(parts):
             yield {"role": "system", "content": system}
         for message in self.messages:
