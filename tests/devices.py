@@ -10,6 +10,8 @@ import tempfile
 import time
 from pathlib import Path
 
+import pytest
+
 _SERVER = Path(__file__).parent / "offload" / "rpc_server.py"
 
 
@@ -78,5 +80,13 @@ def everywhere(layers: int) -> RpcDevice:
     return device
 
 
+STREAMS = "drafts of `auto` give way to streams on processors alone, where a decode takes rows one after another"
+"""Why the drafts of a batch differ on a device."""
+
 LAYERS = int(os.environ.get("PYSPEC_TEST_OFFLOAD", "0"))
 """Layers that all tests put on a device, 0 for none; -1 for all."""
+
+
+def for_processors(reason: str) -> pytest.MarkDecorator:
+    """Marks what holds only where layers lie with the processor."""
+    return pytest.mark.skipif(LAYERS != 0, reason=reason)

@@ -64,10 +64,7 @@ def test_auto_is_the_model_that_is_here(open_batch, tiny_draft, monkeypatch, dra
     assert drafted
 
 
-@pytest.mark.skipif(
-    devices.LAYERS != 0,
-    reason="a draft's step over a socket takes as long as the target's: it pays nowhere",
-)
+@devices.for_processors(devices.STREAMS)
 def test_one_client_gets_drafts_and_many_none(open_batch, tiny_draft, monkeypatch, drafted):
     """Where people wait, the number of answers at the moment decides."""
     find(monkeypatch, tiny_draft)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import devices
 import pytest
 
 from pyspec.batch.contexts import FEW
@@ -76,6 +77,7 @@ def test_drafts_and_few_sequences_share_a_pool(open_batch, parallel, draft):
     assert not batch.stats()["streams"]
 
 
+@devices.for_processors(devices.STREAMS)
 def test_automatic_drafts_give_way(open_batch, work):
     """`auto` drafts beside a few sequences; beside many there are streams, and nothing is drafted until few are left."""
     many = open_batch(parallel=16, draft="auto", **EXACT)
@@ -105,6 +107,7 @@ def test_longer_record_gets_larger_contexts(open_batch):
     assert batch.stats()["tokens"] == sum(result.usage.completion_tokens for result in found)
 
 
+@devices.for_processors(devices.STREAMS)
 def test_many_at_once_cost_what_they_cost_without_drafts(open_batch, work, monkeypatch):
     """Where people wait, one or two answers are drafted for; beside more of them nothing is looked up, planned or learned."""
     asked = []

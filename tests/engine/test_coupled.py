@@ -22,9 +22,8 @@ from pyspec.policy.simple import FixedPolicy
 from pyspec.rules import Strict
 from pyspec.sampling import Constraint, Sampling, build_chain
 
-pytestmark = pytest.mark.skipif(
-    devices.LAYERS != 0,
-    reason="thousands of answers, each decode over a socket; what draws gets logits on the host, wherever layers lie",
+pytestmark = devices.for_processors(
+    "thousands of answers, each decode over a socket; what draws gets logits on the host, wherever layers lie"
 )
 
 N_DRAWS = 20_000
