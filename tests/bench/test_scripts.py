@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +12,7 @@ import pytest
 BENCH = Path(__file__).parents[2] / "bench"
 TESTED = {
     "batch", "pages", "stretch", "grid", "replay", "serve", "signals", "parity", "structured", "overhead",
-    "mixed",
+    "mixed", "replicas",
     "accepted", "everyday", "firsts", "hostile", "noise", "trial", "startup", "agent", "translated", "companion",
     "confirm", "first_use", "common",  # all others
 }  # fmt: skip
@@ -298,6 +299,24 @@ def test_mixed_requests_all_end_as_they_should(script, tiny_ascii, capsys) -> No
     tenths = [float(each) for each in lines[-3].rpartition(": ")[2].split(", ")]
     assert len(tenths) == 10
     assert f"{tenths[-1] - tenths[0]:+.0f} MiB" in lines[-2]
+
+
+@pytest.mark.filterwarnings("ignore")  # Ray's, of itself
+def test_replicas_are_measured_beside_one(script, tiny_ascii, tmp_path, capsys) -> None:
+    """A row each, the second beside the first, and every request answered."""
+    pytest.importorskip("ray.serve", reason="[ray-serve] is not installed", exc_type=ImportError)
+    questions = tmp_path / "questions.jsonl"
+    lines = [
+        json.dumps({"question_id": i, "category": "qa", "turns": [f"number {i}"]}) for i in range(4)
+    ]
+    questions.write_text("\n".join(lines))
+    few = ["--requests", "6", "--clients", "2", "--tokens", "4", "--ctx", "256", "--draft", "none"]
+    few += ["--contenders", "1x1,2x1"]
+    script("replicas").main([str(tiny_ascii), str(questions), *few])
+    rows = [row.strip("| ").split(" | ") for row in capsys.readouterr().out.splitlines()[-2:]]
+    assert [row[0] for row in rows] == ["1x1", "2x1"]
+    assert rows[0][2] == "1.00"
+    assert {row[-1] for row in rows} == {"0"}
 
 
 def test_trial_tells_what_a_first_load_waits_for(script, tiny_ascii, capsys) -> None:

@@ -1,0 +1,124 @@
+"""What replicas of the server bring: requests a second over Ray Serve, of one replica and of several.
+
+A contender is REPLICASxTHREADS: 1x2 is one replica of two threads, 2x1 two of one each. The first turns of QUESTIONS, in
+Spec-Bench's format, are asked by --clients at once until --requests are done, each the next one when its last has ended; answers
+come whole, at temperature 0, strict. Each replica runs as many answers at once as its share of the clients. Contenders take
+turns, --repeat times, each on replicas of its own; the table has medians. Needs the extra [ray-serve]; Ray is started here.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import sys
+import time
+from argparse import Namespace
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager
+from pathlib import Path
+from statistics import median
+from urllib.request import ProxyHandler, Request, build_opener
+
+from common import Figures, arguments, in_turns, medians
+
+from pyspec.measure.report import table
+from pyspec.measure.tasks import load_questions
+
+HEAD = ("replicas x threads", "requests/s", "of the first", "tokens/s", "whole p50", "errors")
+_WEB = build_opener(ProxyHandler({}))
+_ANSWER_S = 600.0
+
+
+@contextmanager
+def deployed(options: Namespace, contender: str) -> Iterator[str]:
+    """Where so many replicas of so many threads are reached."""
+    from ray import serve  # noqa: PLC0415 - an extra that few install
+
+    from pyspec.serve.ray import app  # noqa: PLC0415 - the same
+
+    replicas, threads = map(int, contender.split("x"))
+    with closing(socket.create_server(("127.0.0.1", 0))) as probe:
+        port = probe.getsockname()[1]
+    served = app(
+        options.model,
+        replicas=replicas,
+        n_threads=threads,
+        n_threads_batch=threads,
+        n_ctx=options.ctx,
+        parallel=-(-options.clients // replicas),
+        draft=options.draft,
+    )
+    serve.start(http_options={"host": "127.0.0.1", "port": port})
+    try:
+        serve.run(served, name="pyspec")
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        serve.shutdown()
+
+
+def ask(url: str, text: str, tokens: int) -> tuple[int, float]:
+    """The tokens of an answer, and the seconds that it took."""
+    body = {"messages": [{"role": "user", "content": text}], "max_tokens": tokens, "temperature": 0}
+    head = {"Content-Type": "application/json"}
+    asked = Request(f"{url}/v1/chat/completions", json.dumps(body).encode(), head)  # noqa: S310 - its own
+    start = time.perf_counter()
+    with _WEB.open(asked, timeout=_ANSWER_S) as response:
+        told = json.loads(response.read())
+    return int(told["usage"]["completion_tokens"]), time.perf_counter() - start
+
+
+def measure(options: Namespace, contender: str, texts: list[str]) -> Figures:
+    """One contender under load."""
+    with deployed(options, contender) as url:
+
+        def request(number: int) -> tuple[int, float] | None:
+            try:
+                return ask(url, texts[number % len(texts)], options.tokens)
+            except (OSError, KeyError, ValueError) as error:
+                print(f"request {number}: {error!r}", file=sys.stderr)
+                return None
+
+        with ThreadPoolExecutor(options.clients) as clients:
+            list(clients.map(request, range(options.clients)))  # every replica has answered
+            start = time.perf_counter()
+            found = list(clients.map(request, range(options.requests)))
+            seconds = time.perf_counter() - start
+    answers = [each for each in found if each]
+    return {
+        "rate": len(answers) / seconds,
+        "tokens": sum(n for n, _ in answers) / seconds,
+        "whole": median(took for _, took in answers),
+        "errors": len(found) - len(answers),
+    }
+
+
+def main(words: Sequence[str] | None = None) -> None:
+    """Measure all contenders, and print a Markdown table."""
+    import ray  # noqa: PLC0415 - an extra that few install
+
+    options = arguments(
+        __doc__, words, "model", "questions", contenders="1x2,2x1", clients=8, requests=48, tokens=32, ctx=2048,
+        draft="auto", repeat=1,
+    )  # fmt: skip
+    texts = [question.turns[0] for question in load_questions(Path(options.questions))]
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    ray.init(num_cpus=16, log_to_driver=False, logging_level="ERROR", include_dashboard=False)
+    try:
+        names = options.contenders.split(",")
+        runs = in_turns(names, options.repeat, lambda one: measure(options, one, texts))
+    finally:
+        ray.shutdown()
+    found = {one: medians(those) for one, those in runs.items()}
+    base = next(iter(found.values()))["rate"]
+    rows = [
+        [one, f"{of['rate']:.2f}", f"{of['rate'] / base:.2f}", f"{of['tokens']:.1f}", f"{of['whole']:.2f}",
+         f"{of['errors']:.0f}"]
+        for one, of in found.items()
+    ]  # fmt: skip
+    print(table(HEAD, rows))
+
+
+if __name__ == "__main__":
+    main()
