@@ -19,10 +19,18 @@ _BUDGET_S = 0.4  # for all of it, about
 
 
 def ready(
-    engine: Engine, text: Sequence[int], depth: int, *also: Role, chunk: int = PREFILL_CHUNK
+    engine: Engine,
+    text: Sequence[int],
+    depth: int,
+    *also: Role,
+    chunk: int = PREFILL_CHUNK,
+    held: int = -1,
 ) -> None:
-    """Make the first `depth` tokens the text, and have the target and whoever else read all but the last of them."""
-    engine.set_tokens(0, text[:depth])
+    """Make the first `depth` tokens the text, and have the target and whoever else read all but the last of them.
+
+    held: how many of them a decode left in the target's KV, drafts that were never accepted included; -1: what was accepted.
+    """
+    engine.set_tokens(0, text[:depth], held)
     for role in (Role.TARGET, *also):
         while engine.held(role, 0) < depth - 1:
             engine.prefill(role, 0, depth - 1, chunk)

@@ -203,9 +203,9 @@ def replay(
     rounds: rows of each decode, and tokens that came of it. The rows beyond those held drafts
     that were refused: another token stands in their place.
     """
-    text, done = list(prompt), 0
+    text, done, held = list(prompt), 0, -1
     for rows, emitted in rounds:
-        ready(engine, text, len(text))
+        ready(engine, text, len(text), held=held)
         part = list(answer[done : done + emitted])
         # the last token's row is the one before it: nothing follows that had to be decoded
         refused = [_other(engine, part[-1])] * (rows - emitted)
@@ -214,6 +214,7 @@ def replay(
         yield from (engine.row(0, i) for i in range(emitted))
         text += part
         done += emitted
+        held = len(text) - 1  # as that decode left them, not read again in another one
 
 
 def _other(engine: Engine, token: int) -> int:

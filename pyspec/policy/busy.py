@@ -9,7 +9,7 @@ LONG = 20
 """Rounds in a row: a stall is over sooner."""
 
 SENTENCE = (
-    "decodes take more than %d times what they took: other programs use this machine, and threads that wait "
+    "decoding takes more than %d times as long as before: other programs use this machine, and threads that wait "
     "for each other make it worse; fewer may be faster (-t N, n_threads=N)"
 )
 _FEW = 3  # times a count of rows must have been seen before its own time says anything

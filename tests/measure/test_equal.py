@@ -163,6 +163,19 @@ def test_the_rows_of_each_round_make_every_choice_again(answered: Any) -> None:
             assert choices(llm, turns[: number + 1]) == answer.tokens
 
 
+def test_a_replay_reads_no_accepted_token_again(
+    answered: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They stay as their round's decode left them: read again, with other rows, they would round otherwise."""
+    llm, records = answered
+    engine, read = llm.session.engine, []
+    prefill = engine.prefill
+    monkeypatch.setattr(engine, "prefill", lambda *how: read.append(how) or prefill(*how))
+    prompt, answer = asked(llm, records[1])[0]
+    choices(llm, [(prompt, answer)])
+    assert [upto for _, _, upto, _ in read] == [len(prompt) - 1]
+
+
 def test_a_token_that_rounding_does_not_make_is_told(answered: Any) -> None:
     """As if a fault had put another one there: the best two may be as near as they like."""
     llm, records = answered
