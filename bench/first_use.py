@@ -1,12 +1,13 @@
 """The first answer on a fresh machine, by part: what it takes beyond building llama-cpp-python.
 
-    python bench/first_use.py [--repeat N] [--out FOLDER]
+    python -m pip wheel -w WHEELS . && python bench/first_use.py --wheels WHEELS [--repeat N] [--out FOLDER]
 
 build: the extension, by pip without isolation, with llama-cpp-python there already. imports: a new process up to the first line.
 fetching: the default model's wheel, from the registry that pip is set up with, so by the network. converting and timing: its two
 types, and which decodes faster here. loading: the trial in a child and the load itself. answer: 64 tokens of a haiku. The parts
 are of a process of its own with an empty cache; `pyspec generate` is the whole command in another one, with another empty cache.
-Medians.
+installation: a new environment and every package from wheels that are here, llama-cpp-python's among them; until the first
+answer: that and the command, without the fetching. Medians.
 """
 
 from __future__ import annotations
@@ -30,9 +31,10 @@ from pyspec.measure.report import code_of, table
 
 ROOT = Path(__file__).parents[1]
 PROMPT = "Write a haiku about the sea."
+WHOLE, INSTALL, ALL = "pyspec generate", "installation", "until the first answer"
 PARTS = ("build", "imports", "fetching", "converting", "timing", "loading", "answer")
 HEAD = ("part", "seconds")
-OPTIONS = {"repeat": 1, "tokens": 64, "out": None}
+OPTIONS = {"repeat": 1, "tokens": 64, "wheels": Path(), "out": None}
 _PIP = ("-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation", "--no-cache-dir")
 
 
@@ -47,7 +49,9 @@ class FirstUse(msgspec.Struct):
     def page(self) -> str:
         """Title, what it is, and the table."""
         made = f"Made by `{self.command}`{code_of(self.commit)} on {self.machine}."
-        rows = [[part, f"{self.seconds[part]:.1f}"] for part in (*PARTS, "sum", "pyspec generate")]
+        rows = [
+            [part, f"{self.seconds[part]:.1f}"] for part in (*PARTS, "sum", WHOLE, INSTALL, ALL)
+        ]
         about = (__doc__ or "").rpartition("\n\n")[2].strip()
         return f"# The first answer, by part\n\n{about}\n\n{made}\n\n{table(HEAD, rows)}\n"
 
@@ -55,9 +59,10 @@ class FirstUse(msgspec.Struct):
 def main(words: list[str] | None = None) -> None:
     """Measure, and print the table; with --out, keep it."""
     options = arguments(__doc__, words, **OPTIONS)
-    runs = [measure(options.tokens) for _ in range(options.repeat)]
+    runs = [measure(options.tokens, options.wheels.absolute()) for _ in range(options.repeat)]
     seconds = {part: median(run[part] for run in runs) for part in runs[0]}
     seconds["sum"] = sum(seconds[part] for part in PARTS)
+    seconds[ALL] = seconds[INSTALL] + seconds[WHOLE] - seconds["fetching"]
     command = published("python bench/first_use.py", words if words is not None else sys.argv[1:])
     found = FirstUse(command, machine(), commit(), seconds)
     print(found.page())
@@ -75,8 +80,8 @@ def write(folder: Path) -> None:
     (folder / "README.md").write_text(found.page(), encoding="utf-8")
 
 
-def measure(tokens: int) -> dict[str, float]:
-    """One of everything, each with nothing kept from before."""
+def measure(tokens: int, wheels: Path) -> dict[str, float]:
+    """One of everything, each with nothing kept from before. wheels: a folder of pyspec's and of all that it needs."""
     with TemporaryDirectory() as folder:  # nothing of an earlier build
         how = f"--config-settings=build-dir={folder}"
         found = {"build": timed([sys.executable, *_PIP, how, "-w"], [str(ROOT)])}
@@ -88,8 +93,21 @@ def measure(tokens: int) -> dict[str, float]:
         )
     found |= json.loads(done.stdout.splitlines()[-1])
     generate = [sys.executable, "-m", "pyspec", "generate", "-n", str(tokens), PROMPT]
-    found["pyspec generate"] = timed(generate, [], cache=True)
+    found[WHOLE] = timed(generate, [], cache=True)
+    found[INSTALL] = installation(wheels)
     return found
+
+
+def installation(wheels: Path) -> float:
+    """Seconds of a new environment with pyspec in it, from wheels that are here."""
+    with TemporaryDirectory() as folder:
+        place = Path(folder, "new")
+        install = ["-m", "pip", "install", "-q", "--no-index", "--find-links", str(wheels)]
+        start = perf_counter()
+        subprocess.run([sys.executable, "-m", "venv", str(place)], check=True)
+        python = place / ("Scripts" if os.name == "nt" else "bin") / "python"
+        subprocess.run([str(python), *install, "pyspec-llama"], check=True)
+        return perf_counter() - start
 
 
 def timed(command: Sequence[str], more: Sequence[str], *, cache: bool = False) -> float:

@@ -167,3 +167,13 @@ def test_a_page_names_every_public_thing():
         re.findall(r"^::: pyspec\.(\w+)$", text_of(".docs/pages/reference.md"), re.MULTILINE)
     )
     assert set(pyspec.__all__) - {"__version__", "PyspecError"} <= named
+
+
+def test_supported_systems_are_the_classifiers():
+    """DEVICES.md says yes of those that the package names, and of no other."""
+    rows = re.findall(
+        r"^\| (Linux|macOS|Windows) \| (yes|no) \|", text_of("DEVICES.md"), re.MULTILINE
+    )
+    named = re.findall(r"Operating System :: .*?(\w+)\"", text_of("pyproject.toml"))
+    assert len(rows) == 3
+    assert {name.lower() for name, yes in rows if yes == "yes"} == {name.lower() for name in named}

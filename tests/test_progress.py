@@ -55,7 +55,7 @@ def test_a_class_that_fetches_shows_it(
     """By a name that is not here yet."""
     import pyspec.llama
 
-    def fetched(_name: str, show: Any) -> Any:
+    def fetched(_name: str, show: Any, *_place: Any) -> Any:
         show("fetching some-model", 1, 2)
         return tiny_ascii
 

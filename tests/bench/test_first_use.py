@@ -16,14 +16,14 @@ def test_the_page_has_every_part_and_the_sum(script, monkeypatch, tmp_path: Path
     module = script("first_use")
     runs = iter([1.0, 3.0, 2.0])
 
-    def measured(_: int) -> dict[str, float]:
-        return dict.fromkeys((*module.PARTS, "pyspec generate"), next(runs))
+    def measured(_: int, _wheels: Path) -> dict[str, float]:
+        return dict.fromkeys((*module.PARTS, module.WHOLE, module.INSTALL), next(runs))
 
     monkeypatch.setattr(module, "measure", measured)
     module.main(["--repeat", "3", "--out", str(tmp_path)])
     page = capsys.readouterr().out
     rows = [line.strip("| ").split(" | ") for line in page.splitlines() if line.startswith("|")][2:]
-    assert [seconds for _, seconds in rows] == [*["2.0"] * 7, "14.0", "2.0"]
+    assert [seconds for _, seconds in rows] == [*["2.0"] * 7, "14.0", *["2.0"] * 3]
     assert (tmp_path / "README.md").read_text().strip() == page.strip()
 
 

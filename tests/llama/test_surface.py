@@ -179,9 +179,7 @@ def test_names_are_targets(monkeypatch, tiny_ascii):
     """A name of the manifest is a model; an unknown one is refused with near names."""
     import pyspec.llama
 
-    monkeypatch.setattr(
-        pyspec.llama, "resolve", lambda name, _progress: {"some-model": tiny_ascii}[name]
-    )
+    monkeypatch.setattr(pyspec.llama, "resolve", lambda name, *_: {"some-model": tiny_ascii}[name])
     with SpeculativeLlama("some-model", draft="none", n_threads=1) as llm:
         assert llm.model_path == str(tiny_ascii)
     monkeypatch.undo()
