@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import count
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -268,6 +269,7 @@ def test_auto_takes_it_where_states_are_shown(open_llama, make, target, monkeypa
     """Elsewhere the text itself drafts, and the model opens all the same."""
     entry = SimpleNamespace(name=str(make()))
     monkeypatch.setattr("pyspec.engine.parts.fitting", lambda *_: [entry])
+    monkeypatch.setattr("pyspec.engine.parts.cached", lambda each: Path(each.name))
     monkeypatch.setattr("pyspec.engine.parts.drafts_here", lambda _: iter(()))
     monkeypatch.setattr("pyspec.engine.parts.STATES_SHOWN", shown)
     llm = open_llama(target, draft="auto")
