@@ -48,7 +48,7 @@ def reference(target, assistant):
 
 def _context(model: Any, other: Any) -> Any:
     params = llama_cpp.llama_context_default_params()
-    params.n_ctx, params.n_threads = 256, 1
+    params.n_ctx, params.n_threads, params.n_threads_batch = 256, 1, 1
     if other is not None:
         params.ctx_other, params.ctx_type = other, llama_cpp.LLAMA_CONTEXT_TYPE_MTP
     context = llama_cpp.llama_init_from_model(model, params)

@@ -44,7 +44,10 @@ class Reference:
     @contextmanager
     def _context(self, kind: int) -> Iterator[Any]:
         params = llama_cpp.llama_context_default_params()
-        params.n_ctx, params.ctx_type, params.n_threads = 256, kind, 1
+        params.n_ctx, params.ctx_type = 256, kind
+        params.n_threads = params.n_threads_batch = (
+            1  # more leave a pool of threads, in which a fork waits for ever
+        )
         params.flash_attn_type = llama_cpp.LLAMA_FLASH_ATTN_TYPE_DISABLED
         context = llama_cpp.llama_init_from_model(self._model, params)
         # as llama.cpp's server has it: states of all rows of the target, of the heads those of rows with logits

@@ -38,7 +38,10 @@ def reference(target):
 @contextmanager
 def _context(model: Any, kind: int) -> Iterator[Any]:
     params = llama_cpp.llama_context_default_params()
-    params.n_ctx, params.ctx_type, params.n_threads = 256, kind, 1
+    params.n_ctx, params.ctx_type = 256, kind
+    params.n_threads = params.n_threads_batch = (
+        1  # more leave a pool of threads, in which a fork waits for ever
+    )
     context = llama_cpp.llama_init_from_model(model, params)
     ext.llama_set_embeddings_nextn(context, True, True)
     yield context

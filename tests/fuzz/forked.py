@@ -45,7 +45,7 @@ def fork(work: Callable[[int], None], timeout: float) -> End:
         status = _wait(pid, timeout)
         report.seek(0)
         stacks.seek(0)
-        return End(report.read().decode("utf-8", "replace"), status, stacks.read().decode()[-2000:])
+        return End(report.read().decode("utf-8", "replace"), status, stacks.read().decode()[:2000])
 
 
 def _become(work: Callable[[int], None], report: int, stacks: IO[bytes]) -> None:
