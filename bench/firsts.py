@@ -31,7 +31,7 @@ from pyspec.measure.simulate import (
     load_rounds,
     oracle_speed,
 )
-from pyspec.policy.acceptance import Learned
+from pyspec.policy.acceptance import Acceptance
 from pyspec.policy.cost import CostCurve
 from pyspec.policy.goodput import GoodputPolicy
 from pyspec.policy.shapes import SHAPES
@@ -44,10 +44,10 @@ KNOWN = {**CURVES, "here": (HERE, "BF16")}
 HEAD = ("rounds", "curve", "best fixed", "auto", "lowest", "under .97", "informed", "oracle")
 
 
-def prior(name: str) -> Learned:
+def prior(name: str) -> Acceptance:
     """What ships beside the head, for how these answers were drawn."""
     found = read_prior(HEAD_FILE)
-    learned = found.restore(found.draft, "") if found else Learned()
+    learned = found.restore(found.draft, "") if found else Acceptance()
     return learned.under("coupled" if "0.8" in name else "greedy", relaxing=False)
 
 

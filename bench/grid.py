@@ -43,7 +43,7 @@ from pyspec.measure.simulate import (
     reread_ms,
 )
 from pyspec.measure.tasks import grouped
-from pyspec.policy.acceptance import Calibration, Learned
+from pyspec.policy.acceptance import Acceptance, Calibration
 from pyspec.policy.cost import CostCurve
 from pyspec.policy.goodput import GoodputPolicy
 from pyspec.policy.shapes import SHAPES
@@ -175,7 +175,7 @@ def policy_of(cell: Cell) -> GoodputPolicy:
     """The policy as it starts."""
     costs = costs_of(cell.curve, cell.cost)
     curve = CostCurve.prior(_truth(cell.curve)[1], 10.0, cell.cost, cell.cost)
-    learned = Learned()
+    learned = Acceptance()
     if cell.known:
         learned, curve = _taught(cell, costs), costs.curve()
     left_out = set(cell.without)
@@ -196,7 +196,7 @@ def policy_of(cell: Cell) -> GoodputPolicy:
     )
 
 
-def _taught(cell: Cell, costs: Costs) -> Learned:
+def _taught(cell: Cell, costs: Costs) -> Acceptance:
     """What a profile knows of the draft: four other answers, drafted throughout."""
     policy = GoodputPolicy(costs.curve(), auto=False)
     Player(policy, costs).play(texts_of(cell.acceptance, 1000 + cell.seed, cell.kind, 4))
@@ -283,10 +283,10 @@ def _informed_ms(text: Answer, costs: Costs, chances: Sequence[float], price: fl
     return ms
 
 
-Found = dict["Cell", Result]
+LocalModel = dict["Cell", Result]
 
 
-def told(found: Found) -> tuple[str, Cell, str, str, dict[Cell, float]]:
+def told(found: LocalModel) -> tuple[str, Cell, str, str, dict[Cell, float]]:
     """The mean of the best, the worst cell and its mean, the worst run of plain, and the means over seeds by cell."""
     seeds = grouped(found, lambda cell: cell._replace(seed=0))
     means = {cell: geomean([found[one].best for one in ones]) for cell, ones in seeds.items()}
@@ -295,7 +295,7 @@ def told(found: Found) -> tuple[str, Cell, str, str, dict[Cell, float]]:
     return f"{mean:.3f}", worst, f"{means[worst]:.3f}", f"{plain:.3f}", means
 
 
-def report(found: Found) -> str:
+def report(found: LocalModel) -> str:
     """A Markdown table, a line for each curve and start."""
     rows = []
     for curve, known in product(dict.fromkeys(cell.curve for cell in found), (False, True)):
@@ -313,13 +313,13 @@ def report(found: Found) -> str:
     return table(HEAD, rows)
 
 
-def _by_kind(found: Found, kinds: Sequence[str]) -> str:
+def _by_kind(found: LocalModel, kinds: Sequence[str]) -> str:
     """A table for each kind of texts."""
     pages = (report({c: r for c, r in found.items() if c.kind == kind}) for kind in kinds)
     return "\n\n".join(f"## {kind}\n\n{page}" for kind, page in zip(kinds, pages, strict=True))
 
 
-def parts(cells: Sequence[Cell], play: Callable[[Sequence[Cell]], Found]) -> str:
+def parts(cells: Sequence[Cell], play: Callable[[Sequence[Cell]], LocalModel]) -> str:
     """A line for each part of the policy that is left out, over all cells, with two columns for each kind of texts."""
     kinds = list(dict.fromkeys(cell.kind for cell in cells))
     rows = []
@@ -359,7 +359,7 @@ def main(words: Sequence[str] | None = None) -> None:
     ]
     with ProcessPoolExecutor(options.jobs) as pool:
 
-        def play(those: Sequence[Cell]) -> Found:
+        def play(those: Sequence[Cell]) -> LocalModel:
             return dict(zip(those, pool.map(run, those, chunksize=8), strict=True))
 
         found = parts(cells, play) if options.parts else _by_kind(play(cells), kinds)

@@ -64,7 +64,7 @@ def bad(door: str, draw: random.Random) -> dict[str, Any]:
     return body(door, draw, 8, **draw.choice(wrong))
 
 
-class Mixed:
+class MixedRun:
     """One run: its counts, and what went wrong."""
 
     def __init__(self, port: int, pid: int, options: Namespace) -> None:
@@ -158,9 +158,9 @@ class Mixed:
         return "" if 1 <= n <= tokens else f"{n} tokens of {tokens}"
 
 
-async def measure(server: ServerProcess, options: Namespace) -> Mixed:
+async def measure(server: ServerProcess, options: Namespace) -> MixedRun:
     """The mixture, and then many streams at once."""
-    mixed = Mixed(urlsplit(server.url).port or 0, server.pid, options)
+    mixed = MixedRun(urlsplit(server.url).port or 0, server.pid, options)
     await mixed.run()
     streams = (mixed.one("streamed", "chat") for _ in range(options.streams))
     await asyncio.gather(*streams)

@@ -75,7 +75,7 @@ def watch(thing: Any, name: str, spent: dict[str, float]) -> None:
     setattr(thing, name, timed)
 
 
-class Timed:
+class TimedMode:
     """One mode of answering, with a model of its own."""
 
     def __init__(self, name: str, model: str, threads: int) -> None:
@@ -175,7 +175,7 @@ def main(words: Sequence[str] | None = None) -> None:
     how = {"modes": "none,plain,auto", "tokens": 128, "prompt": 4000, "runs": 3, "threads": 0}
     options = arguments(__doc__, words, "model?", **how)
     model = options.model or str(resolve())
-    modes = {name: Timed(name, model, options.threads) for name in options.modes.split(",")}
+    modes = {name: TimedMode(name, model, options.threads) for name in options.modes.split(",")}
     runs = in_turns(modes, options.runs + 1, lambda name: modes[name].answer(options.tokens))
     rows = []
     for name, (_, *found) in runs.items():  # the first is not counted

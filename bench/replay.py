@@ -24,7 +24,7 @@ from msgspec.structs import replace
 
 from pyspec.measure.report import table
 from pyspec.measure.simulate import Answer, Costs, Player, fixed_speed, load_rounds, oracle_speed
-from pyspec.policy.acceptance import Learned
+from pyspec.policy.acceptance import Acceptance
 from pyspec.policy.goodput import GoodputPolicy
 
 ROUNDS = Path(__file__).parent / "rounds"
@@ -44,7 +44,7 @@ def play(
     companion: bool = False, lookup: bool = False,
 ) -> float:  # fmt: skip
     """Tokens per ms in the second half of the answers."""
-    greedy = Learned().under("greedy", relaxing=False)
+    greedy = Acceptance().under("greedy", relaxing=False)
     policy = kind(costs.curve(), greedy, companion=companion)
     half = len(answers) // 2
     texts = answers if lookup else _by_model(answers)

@@ -17,7 +17,7 @@ import numpy as np
 from llama_cpp.llama_speculative import LlamaDraftModel
 
 from pyspec.memory import Continuation, Memory, OwnTexts, TextIndex
-from pyspec.offload import Placed, count_placeable
+from pyspec.offload import PlacedModel, count_placeable
 from pyspec.target import TargetLlama
 from pyspec.text.tokenizer import Alphabet, piece_reader
 from pyspec.tokens import common_prefix
@@ -207,10 +207,10 @@ class TranslatedDrafter(Drafter):
         self._ids: list[int] = list(self._start)
 
     @property
-    def placed(self) -> Placed:
+    def placed(self) -> PlacedModel:
         """Where its layers were to go."""
         asked = int(self._llm.model_params.n_gpu_layers)
-        return Placed(self.path.stem, asked, count_placeable(self._llm.model))
+        return PlacedModel(self.path.stem, asked, count_placeable(self._llm.model))
 
     def close(self) -> None:
         """Free the draft's model."""

@@ -17,7 +17,7 @@ from pyspec.engine.parts import MemoryAsked, Parts, choose_parts
 from pyspec.engine.session import Session
 from pyspec.errors import InputEncoding, InputError
 from pyspec.limits import check_ranges
-from pyspec.mirror import Closed, Mirror, closed_error
+from pyspec.mirror import ClosedHandle, Mirror, closed_error
 from pyspec.noise import ANY_SEED, Noise, check_noise
 from pyspec.notebook import SpeculationBlock
 from pyspec.offload import asked_layers
@@ -352,7 +352,7 @@ class Generation(Mirror):
         if hasattr(self, "_stack"):
             super().close()
             # llama-cpp-python goes on to use the freed model where it is not told otherwise
-            self._model = self._ctx = self._batch = self.tokenizer_ = Closed()
+            self._model = self._ctx = self._batch = self.tokenizer_ = ClosedHandle()
 
     def __enter__(self) -> Generation:
         return self

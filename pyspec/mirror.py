@@ -70,7 +70,7 @@ _NEVER_DECODED = (1, 1)
 """llama.cpp's answer before the first decode, and after its counters were reset."""
 
 
-class Closed:
+class ClosedHandle:
     """Stands for what `close` freed: any use is a clear error."""
 
     def __getattr__(self, name: str) -> Any:
@@ -204,7 +204,7 @@ class Mirror(TargetLlama):
     @property
     def is_open(self) -> bool:
         """Whether the model can answer: loaded, and not closed."""
-        return not isinstance(getattr(self, "_model", Closed()), Closed)
+        return not isinstance(getattr(self, "_model", ClosedHandle()), ClosedHandle)
 
     def _begin_rows(
         self, tokens: Sequence[int], keep: bool, prompt: bool

@@ -77,7 +77,7 @@ def trial_layers(asked: int, devices: Sequence[Device]) -> int:
     return 0 if any(each.kind == "RPC" for each in devices) else asked if devices else 0
 
 
-class Placed(NamedTuple):
+class PlacedModel(NamedTuple):
     """A model and where it lies. n_gpu_layers: as asked, so it may be negative or more than there are; most: with the output."""
 
     name: str
@@ -89,14 +89,14 @@ class Placed(NamedTuple):
         return f"{n} of {self.most} layers of {self.name}"
 
 
-def placed(target: Any, sides: Sequence[Placed]) -> str:
+def placed(target: Any, sides: Sequence[PlacedModel]) -> str:
     """What lies on which devices, in one line; empty where all is the processor's.
 
     sides: draft and companion.
     """
     most = count_placeable(target.model)
     models = [
-        Placed(Path(target.model_path).stem, target.model_params.n_gpu_layers, most),
+        PlacedModel(Path(target.model_path).stem, target.model_params.n_gpu_layers, most),
         *sides,
     ]
     there = [str(each) for each in models if each.n_gpu_layers]

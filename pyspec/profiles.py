@@ -21,7 +21,7 @@ import msgspec
 from pyspec._version import __version__
 from pyspec.errors import OptionError, ProfileError, PyspecError
 from pyspec.offload import count_placeable
-from pyspec.policy.acceptance import Calibration, Learned, Logistic
+from pyspec.policy.acceptance import Acceptance, Calibration, Logistic
 from pyspec.policy.cost import CostCurve, CurveState
 from pyspec.store.devices import layer_devices
 from pyspec.store.files import cache_dir, file_sha256, write_whole
@@ -53,7 +53,7 @@ class Profile(msgspec.Struct):
 
     key: ProfileKey
     curve: CurveState
-    learned: Learned
+    learned: Acceptance
     format: Literal[4] = 4
 
 
@@ -71,12 +71,12 @@ class Prior(msgspec.Struct, forbid_unknown_fields=True):
     coupled: Calibration = msgspec.field(default_factory=Calibration)
     format: Literal[1] = 1
 
-    def restore(self, draft: str, companion: str) -> Learned:
+    def restore(self, draft: str, companion: str) -> Acceptance:
         """What a policy begins with, and goes on to change. Raises ProfileError for another draft."""
         if self.draft != draft:
             raise ProfileError("the draft's prior belongs to another draft", "install both again")
         judged = self.judged if self.companion == companion else Logistic()
-        return Learned(self.calibration, judged, coupled=self.coupled)
+        return Acceptance(self.calibration, judged, coupled=self.coupled)
 
 
 # -- files -------------------------------------------------------------------------------------------------------------
@@ -184,7 +184,7 @@ def _hashes(sides: Sequence[Side]) -> tuple[str, str]:
     return draft, companion
 
 
-def load_profile(llm: Any, sides: Sequence[Side]) -> tuple[CostCurve, Learned] | None:
+def load_profile(llm: Any, sides: Sequence[Side]) -> tuple[CostCurve, Acceptance] | None:
     """The measured curve and what was learned for these models on this machine, or None.
 
     A damaged or foreign file is one warning and None: then everything is learned anew.
@@ -199,7 +199,7 @@ def load_profile(llm: Any, sides: Sequence[Side]) -> tuple[CostCurve, Learned] |
     return (CostCurve.restore(profile.curve), profile.learned) if profile is not None else None
 
 
-def beginnings(llm: Any, sides: Sequence[Side]) -> tuple[CostCurve, Learned]:
+def beginnings(llm: Any, sides: Sequence[Side]) -> tuple[CostCurve, Acceptance]:
     """What a policy for these models begins with, and goes on to change: their profile, or priors.
 
     Priors of costs are corrected by what decodes took here before.
@@ -257,17 +257,17 @@ def disagreement(new: CurveState, old: CurveState) -> float:
     return max(max(ratio, 1.0 / ratio) for ratio in ratios)
 
 
-def prior_learned(sides: Sequence[Side]) -> Learned:
+def prior_learned(sides: Sequence[Side]) -> Acceptance:
     """A draft's acceptance before the first round: the prior beside its file, or nothing."""
     try:
         prior = read_prior(sides[0].path) if sides else None
-        return prior.restore(*_hashes(sides)) if prior is not None else Learned()
+        return prior.restore(*_hashes(sides)) if prior is not None else Acceptance()
     except ProfileError as error:
         log.warning("%s; what it says is learned anew", error.message)
-        return Learned()
+        return Acceptance()
 
 
-def save_prior(sides: Sequence[Side], learned: Learned) -> Path:
+def save_prior(sides: Sequence[Side], learned: Acceptance) -> Path:
     """Write what was learned beside the draft, for those who get both; returns the path. Raises ProfileError."""
     draft, companion = _hashes(sides)
     if not draft:

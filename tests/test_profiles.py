@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from pyspec.errors import ProfileError
-from pyspec.policy.acceptance import Learned
+from pyspec.policy.acceptance import Acceptance
 from pyspec.policy.cost import CostCurve
 from pyspec.profiles import (
     Prior,
@@ -37,7 +37,7 @@ KEY = ProfileKey("t" * 64, "d" * 64, "", "cpu", 2, "0.1")
 @pytest.fixture
 def profile() -> Profile:
     """A fresh profile."""
-    return Profile(KEY, CostCurve.prior().state(), Learned())
+    return Profile(KEY, CostCurve.prior().state(), Acceptance())
 
 
 def test_a_saved_profile_is_loaded_equal(tmp_path, profile) -> None:
@@ -123,16 +123,16 @@ def test_a_folder_that_cannot_be_made_is_one_sentence(tmp_path, profile) -> None
         save_profile(profile, tmp_path / "file")
 
 
-def taught() -> Learned:
+def taught() -> Acceptance:
     """A state that has seen the sixth bin accepted often, and a useful companion."""
-    learned = Learned()
+    learned = Acceptance()
     for _ in range(200):
         learned.calibration.update(0, 6, True)
         learned.companion.learn((1.0,) * 6, 0.5)
     return learned
 
 
-def prior_of(draft: str, companion: str, learned: Learned) -> Prior:
+def prior_of(draft: str, companion: str, learned: Acceptance) -> Prior:
     """What is kept of a state."""
     return Prior(draft, companion, learned.calibration, learned.companion)
 
@@ -152,20 +152,20 @@ def test_a_prior_knows_nothing_of_lookup() -> None:
     learned = taught()
     learned.lookup.update(5, [True] * 8)
     again = prior_of("d", "c", learned).restore("d", "c")
-    assert again.lookup == Learned().lookup
+    assert again.lookup == Acceptance().lookup
 
 
 def test_a_prior_for_another_companion_keeps_the_draft_s_part() -> None:
     """What was learned with one companion says nothing about another."""
     again = prior_of("d", "c", taught()).restore("d", "other")
     assert again.calibration.table == pytest.approx(taught().calibration.table)
-    assert again.companion == Learned().companion
+    assert again.companion == Acceptance().companion
 
 
 def test_a_prior_for_another_draft_is_refused() -> None:
     """Its bins are of other probabilities."""
     with pytest.raises(ProfileError, match="another draft"):
-        prior_of("d", "c", Learned()).restore("e", "c")
+        prior_of("d", "c", Acceptance()).restore("e", "c")
 
 
 def test_no_prior_is_none_and_a_damaged_one_is_refused(tmp_path) -> None:
@@ -190,9 +190,9 @@ def draft(tmp_path):
     return path
 
 
-def seen() -> Learned:
+def seen() -> Acceptance:
     """A state unlike a fresh one."""
-    learned = Learned()
+    learned = Acceptance()
     for _ in range(50):
         learned.calibration.update(0, 3, True)
     return learned
@@ -206,8 +206,8 @@ def test_a_draft_begins_with_its_prior(draft) -> None:
 
 def test_a_draft_without_a_prior_begins_with_nothing(draft) -> None:
     """As does a session without a draft."""
-    assert prior_learned(loaded(draft)) == Learned()
-    assert prior_learned(loaded()) == Learned()
+    assert prior_learned(loaded(draft)) == Acceptance()
+    assert prior_learned(loaded()) == Acceptance()
 
 
 def test_a_prior_that_cannot_be_used_is_a_warning(draft, caplog) -> None:
@@ -215,10 +215,10 @@ def test_a_prior_that_cannot_be_used_is_a_warning(draft, caplog) -> None:
     save_prior(loaded(draft), seen())
     draft.write_bytes(b"other weights")
     with caplog.at_level(logging.WARNING, "pyspec"):
-        assert prior_learned(loaded(draft)) == Learned()
+        assert prior_learned(loaded(draft)) == Acceptance()
     assert "another draft" in caplog.text
     prior_path(draft).write_text("no json")
-    assert prior_learned(loaded(draft)) == Learned()
+    assert prior_learned(loaded(draft)) == Acceptance()
 
 
 def test_the_shipped_head_has_a_prior(caplog) -> None:

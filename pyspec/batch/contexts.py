@@ -19,7 +19,7 @@ from pyspec.engine.assembly import Assembly
 from pyspec.engine.models import Placement, longest_draft
 from pyspec.engine.parts import MemoryAsked, Parts, choose_parts, states_of
 from pyspec.errors import EngineError
-from pyspec.policy.acceptance import Learned
+from pyspec.policy.acceptance import Acceptance
 from pyspec.profiles import Side, beginnings, gpu_layers
 from pyspec.store.devices import layer_devices
 from pyspec.store.gguf import GGML_TYPES
@@ -211,7 +211,7 @@ class Models:
             sides[0] = Side(paths[0], size, reads)
         return sides
 
-    def known(self) -> tuple[CostCurve, Learned]:
+    def known(self) -> tuple[CostCurve, Acceptance]:
         """The pair's profile, or a prior where it has none."""
         return beginnings(self.target, self.sides)
 

@@ -39,7 +39,7 @@ HISTORY = "PYSPEC_CHAT_HISTORY"
 
 
 @dataclass(frozen=True)
-class Typed:
+class TypedText:
     """What was entered; `literal` texts were quoted and are never commands."""
 
     text: str
@@ -59,16 +59,16 @@ def is_open(text: str) -> bool:
     return text.endswith("\\")
 
 
-def typed(text: str) -> Typed:
+def typed(text: str) -> TypedText:
     """The entry of complete lines, without the marks that joined them."""
     begun = text.strip()
     if begun.startswith(QUOTE):
         inside, _, after = begun[len(QUOTE) :].partition(QUOTE)
-        return Typed((inside + after).strip("\n"), literal=True)
-    return Typed(text.replace("\\\n", "\n").removesuffix("\\").rstrip())
+        return TypedText((inside + after).strip("\n"), literal=True)
+    return TypedText(text.replace("\\\n", "\n").removesuffix("\\").rstrip())
 
 
-def script_entries(stream: BinaryIO, limit: int = MAX_TEXT) -> Iterator[Typed]:
+def script_entries(stream: BinaryIO, limit: int = MAX_TEXT) -> Iterator[TypedText]:
     """Entries from bytes, one a line; for scripts. Empty ones are left out.
 
     Raises InputEncoding with the line, and InputTooLong for a line of more than `limit` bytes.
@@ -90,7 +90,7 @@ def _lines(stream: BinaryIO, limit: int) -> Iterator[str]:
         yield utf8(line, f"line {number} of stdin")
 
 
-def whole_entry(stream: BinaryIO, limit: int = MAX_TEXT) -> Iterator[Typed]:
+def whole_entry(stream: BinaryIO, limit: int = MAX_TEXT) -> Iterator[TypedText]:
     """One entry: everything that a stream holds, never a command, since it may be somebody else's text.
 
     Raises InputEncoding, or InputTooLong above `limit` bytes.
@@ -98,7 +98,7 @@ def whole_entry(stream: BinaryIO, limit: int = MAX_TEXT) -> Iterator[Typed]:
     data = stream.read(limit + 1)
     if len(data) > limit:
         raise InputTooLong(f"stdin holds more than {limit} bytes", "shorten it")
-    yield Typed(utf8(data, "stdin").strip("\n"), literal=True)
+    yield TypedText(utf8(data, "stdin").strip("\n"), literal=True)
 
 
 class CommandCompleter(Completer):
@@ -146,7 +146,7 @@ class TerminalReader:
             tempfile_suffix=".txt",
         )
 
-    def read(self) -> Typed:
+    def read(self) -> TypedText:
         """The next entry, empty ones included. Raises EOFError for Ctrl-D, KeyboardInterrupt for Ctrl-C."""
         return typed(self._session.prompt())
 
@@ -209,7 +209,7 @@ def terminal_kept() -> Iterator[None]:
 _INTERRUPTED = 130
 
 
-def run(chat: Chat, entries: Iterator[Typed], *, interactive: bool = False) -> int:
+def run(chat: Chat, entries: Iterator[TypedText], *, interactive: bool = False) -> int:
     """Talk until the entries end or a command leaves; the exit code.
 
     0 after Ctrl-D or /exit on a terminal; for a script, the code of the last entry that failed. 130
@@ -230,7 +230,7 @@ def run(chat: Chat, entries: Iterator[Typed], *, interactive: bool = False) -> i
     return 0 if interactive else chat.exit_code
 
 
-def _handle(chat: Chat, entered: Typed) -> None:
+def _handle(chat: Chat, entered: TypedText) -> None:
     try:
         if entered.is_command:
             execute(chat, entered.text)

@@ -18,7 +18,7 @@ from pyspec.display import safe
 from pyspec.errors import OptionError
 
 
-class Coded(click.Choice):  # type: ignore[type-arg, unused-ignore]  # generic from click 8.2 on
+class CodedChoice(click.Choice):  # type: ignore[type-arg, unused-ignore]  # generic from click 8.2 on
     """A word, which stands for what llama.cpp calls it."""
 
     def __init__(self, codes: Mapping[str, Any]) -> None:
@@ -61,7 +61,7 @@ _CACHE_TYPES = {
 }  # fmt: skip
 """Types of KV caches, with ggml's numbers."""
 
-_CACHE = Coded(_CACHE_TYPES)
+_CACHE = CodedChoice(_CACHE_TYPES)
 _ON_OFF = {"on": True, "off": False, "auto": True, "1": True, "0": False, **_BOOLS}
 
 
@@ -77,7 +77,7 @@ class EngineOptions:
     n_threads_batch: int | None = option("Engine", "-tb", "--threads-batch", metavar="N",
         type=click.IntRange(1, 4096), help="Threads while a prompt is read; as -t if not given.")
     flash_attn: bool | None = option("Engine", "-fa", "--flash-attn", metavar="[on|off|auto]", words=list(_ON_OFF),
-        type=Coded(_ON_OFF), help="Flash attention; on if not given.")
+        type=CodedChoice(_ON_OFF), help="Flash attention; on if not given.")
     type_k: int | None = option("Engine", "-ctk", "--cache-type-k", type=_CACHE, metavar="TYPE",
         help=f"Type of the target's K cache: {', '.join(_CACHE_TYPES)}.")
     type_v: int | None = option("Engine", "-ctv", "--cache-type-v", type=_CACHE, metavar="TYPE",
@@ -92,14 +92,14 @@ class EngineOptions:
         help="Read the model into memory instead of mapping it.")
     use_mlock: bool | None = option("Engine", "--mlock", is_flag=True, default=None,
         help="Keep the model in memory: no swapping.")
-    split_mode: int | None = option("Engine", "-sm", "--split-mode", type=Coded({"none": 0, "layer": 1, "row": 2}),
+    split_mode: int | None = option("Engine", "-sm", "--split-mode", type=CodedChoice({"none": 0, "layer": 1, "row": 2}),
         help="How several GPUs share the model.")
     main_gpu: int | None = option("Engine", "-mg", "--main-gpu", metavar="N", type=click.IntRange(min=0),
         help="The GPU for what is not shared.")
     tensor_split: list[float] | None = option("Engine", "-ts", "--tensor-split", metavar="N,N,..", type=_shares,
         help="Share of each GPU, such as 3,1.")
     rope_scaling_type: int | None = option("Engine", "--rope-scaling",
-        type=Coded({"none": 0, "linear": 1, "yarn": 2}),
+        type=CodedChoice({"none": 0, "linear": 1, "yarn": 2}),
         help="How positions are stretched; as the model says if not given.")
     rope_freq_base: float | None = option("Engine", "--rope-freq-base", metavar="F", type=click.FloatRange(min=0.0),
         help="Base frequency of RoPE.")

@@ -22,7 +22,7 @@ from pyspec.llama import SpeculativeLlama
 from pyspec.measure.bench import run_bench
 from pyspec.measure.bounds import CANDIDATES, HalvesResult, by_halves, sentence
 from pyspec.measure.costs import all_types, type_table
-from pyspec.measure.profile import Measured, PairFigures, apart, draw, measure, say, store
+from pyspec.measure.profile import Measurement, PairFigures, apart, draw, measure, say, store
 from pyspec.measure.quality import (
     VARIANTS,
     QualityResults,
@@ -331,7 +331,7 @@ def _forget(models: ModelOptions) -> None:
     tell(f"{target.stem}: {removed} removed, and times of decodes", err=True)
 
 
-def _keep(llm: SpeculativeLlama, found: Measured, asked: ProfileOptions, others: float) -> None:
+def _keep(llm: SpeculativeLlama, found: Measurement, asked: ProfileOptions, others: float) -> None:
     """What was asked to be kept of it. others: processors that other programs took, where that disturbed the measurement."""
     for warning in found.figures.warnings:
         tell(f"warning: {warning}", err=True)
@@ -346,7 +346,7 @@ def _keep(llm: SpeculativeLlama, found: Measured, asked: ProfileOptions, others:
         tell(stored(llm, found, others), err=True)
 
 
-def stored(llm: SpeculativeLlama, found: Measured, others: float) -> str:
+def stored(llm: SpeculativeLlama, found: Measurement, others: float) -> str:
     """Keep the profile, or say why it is not kept."""
     if others:
         why = f"other programs took {others:.1f} processors meanwhile"

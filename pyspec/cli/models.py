@@ -34,8 +34,8 @@ from pyspec.store.header import facts_of, read_header
 from pyspec.store.locate import add, found_here, remove, resolve
 from pyspec.store.locate import pull as fetch_repo
 from pyspec.store.machine import default_threads
-from pyspec.store.others import Found
-from pyspec.store.sources import Entry, Manifest, PypiWheel, Shipped, hub_repo, load_manifest
+from pyspec.store.others import LocalModel
+from pyspec.store.sources import Entry, Manifest, PypiWheel, ShippedFile, hub_repo, load_manifest
 from pyspec.tables import print_table
 from pyspec.text.sources import KEY
 
@@ -92,14 +92,18 @@ def _gigabytes(size: int) -> str:
 
 
 def _row(
-    manifest: Manifest, name: str, summary: str, entry: Entry | None, found: Found | None = None
+    manifest: Manifest,
+    name: str,
+    summary: str,
+    entry: Entry | None,
+    found: LocalModel | None = None,
 ) -> dict[str, Any]:
     """A model of the list: known by an entry of the manifest, here as a file, or both."""
     facts = facts_of(found.path) if found else None
     size = entry.size if entry else 0
     if found is not None:
         size = facts.size if facts else found.path.stat().st_size
-    fetchable = not (entry and isinstance(entry.source, Shipped) and entry.source.wheel is None)
+    fetchable = not (entry and isinstance(entry.source, ShippedFile) and entry.source.wheel is None)
     return {
         "name": name, "default": name == manifest.default_target, "role": entry.role if entry else "target",
         "origin": found.origin if found else "to fetch" if fetchable else "missing", "here": found is not None,

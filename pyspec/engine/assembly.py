@@ -13,7 +13,7 @@ from pyspec.engine.models import Placement, SideModel, address, longest_draft
 from pyspec.engine.parts import Parts, states_of
 from pyspec.engine.round import Loop
 from pyspec.errors import DraftMismatch, PyspecError
-from pyspec.offload import Placed
+from pyspec.offload import PlacedModel
 from pyspec.profiles import Side
 from pyspec.store.devices import AUTO
 from pyspec.store.heads import States
@@ -157,7 +157,7 @@ class Assembly:
         return [Side(model.path, model.size, model.reads_states) for model in self.models]
 
     @property
-    def placed(self) -> list[Placed]:
+    def placed(self) -> list[PlacedModel]:
         """Where the layers of draft and companion were to go."""
         return [model.placed for model in self.models]
 

@@ -16,7 +16,7 @@ from pyspec.engine.pair import check_pair
 from pyspec.errors import DraftMismatch, EngineError, ModelInvalid, UnsupportedModel
 from pyspec.limits import check_cache_type
 from pyspec.offload import (
-    Placed,
+    PlacedModel,
     count_placeable,
     fit_layers,
     trial_layers,
@@ -139,10 +139,10 @@ class SideModel:
         return self.path.stat().st_size if self._owned else head_size(self.path)
 
     @property
-    def placed(self) -> Placed:
+    def placed(self) -> PlacedModel:
         """Where its layers were to go; the target's own for its next-token head."""
         most = count_placeable(self._model.model)
-        return Placed(self.path.stem, int(self._n_gpu_layers), most)
+        return PlacedModel(self.path.stem, int(self._n_gpu_layers), most)
 
     @property
     def context(self) -> int:

@@ -27,7 +27,7 @@ from pyspec.measure.costs import MeasuredCosts, measure_costs
 from pyspec.measure.report import draw_costs, save_figure
 from pyspec.measure.simulate import Answer, Chain, Player, fixed_speed
 from pyspec.measure.tasks import Options, Question, Report
-from pyspec.policy.acceptance import Learned
+from pyspec.policy.acceptance import Acceptance
 from pyspec.policy.goodput import GoodputPolicy
 from pyspec.policy.simple import LengthPolicy
 from pyspec.policy.stopping import forecast, learn, survivals
@@ -68,11 +68,11 @@ class PairFigures(MeasuredCosts, kw_only=True):
 
 
 @dataclass
-class Measured:
+class Measurement:
     """The figures, what the estimators learned, and the rounds that all was learned from."""
 
     figures: PairFigures
-    learned: Learned
+    learned: Acceptance
     answers: list[Answer]
 
 
@@ -85,7 +85,7 @@ def measure(
     budget_s: float = 50.0,
     temperature: float = 0.0,
     report: Report = lambda *_: None,
-) -> Measured:
+) -> Measurement:
     """Measure costs, then record answers to `questions` until `budget_s` seconds have passed."""
     start = perf_counter()
     template = ChatTemplate.of(llm)
@@ -111,9 +111,9 @@ def measure(
     return found
 
 
-def evaluate(costs: MeasuredCosts, answers: list[Answer], kmax: int, seconds: float) -> Measured:
+def evaluate(costs: MeasuredCosts, answers: list[Answer], kmax: int, seconds: float) -> Measurement:
     """From measured times and recorded answers to the figures; without any model."""
-    learned = Learned()
+    learned = Acceptance()
     model = [chain for answer in answers for chain in answer.models.values()]
     lookup = [chain for answer in answers for chain in answer.lookups.values()]
     without, with_companion = teach(learned, model, lookup)
@@ -135,7 +135,7 @@ def evaluate(costs: MeasuredCosts, answers: list[Answer], kmax: int, seconds: fl
         seconds=seconds,
     )
     figures.warnings = _warnings(figures)
-    return Measured(figures, learned, answers)
+    return Measurement(figures, learned, answers)
 
 
 def by_position(chains: Sequence[Chain], kmax: int) -> tuple[list[float], list[int]]:
@@ -145,7 +145,9 @@ def by_position(chains: Sequence[Chain], kmax: int) -> tuple[list[float], list[i
     return [hit / n for hit, n in zip(hits, seen) if n], [n for n in seen if n]
 
 
-def teach(learned: Learned, model: Sequence[Chain], lookup: Sequence[Chain]) -> tuple[float, float]:
+def teach(
+    learned: Acceptance, model: Sequence[Chain], lookup: Sequence[Chain]
+) -> tuple[float, float]:
     """Let the estimators see every recorded chain as a round that verified all of it.
 
     Returns the mean log-loss of the draft's tokens in nats, without the companion's view and with it, where it looked.
@@ -195,7 +197,7 @@ def _percent(value: float) -> str:
     return f"{100 * value:.0f} %" if value <= 1.0 else "out of reach"
 
 
-def store(llm: SpeculativeLlama, found: Measured) -> Path:
+def store(llm: SpeculativeLlama, found: Measurement) -> Path:
     """Write the profile where `load_profile` finds it; returns its path. Raises ProfileError."""
     key = profile_key(llm, llm.assembly.sides)
     profile = Profile(key, found.figures.curve().state(), found.learned)
@@ -206,7 +208,7 @@ MOST_APART = 3.0
 """Two measurements of one pair that are so many times apart: at least one is of a busy machine."""
 
 
-def apart(llm: SpeculativeLlama, found: Measured) -> str:
+def apart(llm: SpeculativeLlama, found: Measurement) -> str:
     """What is to be said where this measurement cannot be of the machine that the stored one is of; else nothing."""
     known = load_profile(llm, llm.assembly.sides)
     times = disagreement(found.figures.curve().state(), known[0].state()) if known else 1.0
@@ -323,7 +325,7 @@ def break_even(rows: Sequence[float], step: float, kmax: int) -> float:
 
 
 def gain_of_auto(
-    costs: MeasuredCosts, answers: Sequence[Answer], learned: Learned, *, companion: bool
+    costs: MeasuredCosts, answers: Sequence[Answer], learned: Acceptance, *, companion: bool
 ) -> float:
     """Speed-up of the default policy on recorded answers, by the measured times; no Python in them."""
     if not any(answer.models or answer.lookups for answer in answers):

@@ -29,7 +29,7 @@ SHOWN = 20
 """Differences that a page shows; its results have all."""
 
 
-class Drawn(msgspec.Struct):
+class PictureData(msgspec.Struct):
     """What the pictures of a run are drawn from, beside its summaries; modes and peers by name.
 
     taken: rounds, and in how many of them the i-th drafted token was taken. curves: ms of a decode by rows, from 0.
@@ -39,9 +39,9 @@ class Drawn(msgspec.Struct):
     curves: dict[str, list[float]] = {}
 
 
-def gather(records: Sequence[RunRecord], curves: Mapping[str, Sequence[float]]) -> Drawn:
+def gather(records: Sequence[RunRecord], curves: Mapping[str, Sequence[float]]) -> PictureData:
     """Keep of the records what is drawn."""
-    out = Drawn(curves={name: [round(t, 3) for t in times] for name, times in curves.items()})
+    out = PictureData(curves={name: [round(t, 3) for t in times] for name, times in curves.items()})
     for record in records:
         for turn in record.turns:
             if taken := turn.speculation.get("accepted_by_position"):
@@ -70,7 +70,7 @@ class Results(msgspec.Struct):
     notes: list[str] = []
     repeat: int = 1
     others: float = BOUND
-    drawn: Drawn = msgspec.field(default_factory=Drawn)
+    drawn: PictureData = msgspec.field(default_factory=PictureData)
 
 
 def collect(

@@ -38,7 +38,7 @@ from pyspec.measure.costs import nats_of
 from pyspec.measure.records import RunLog, RunRecord, TimedAnswer, describe
 from pyspec.measure.tasks import Mode, Options, Question, Report, check, each_once, parse_mode
 from pyspec.options import AnswerOptions, Speculation
-from pyspec.policy.lengths import FIXED_MAX, Fixed, parse_length
+from pyspec.policy.lengths import FIXED_MAX, FixedLength, parse_length
 from pyspec.policy.simple import FixedPolicy
 from pyspec.rules import Margin
 from pyspec.sampling import Sampling, build_chain
@@ -63,7 +63,7 @@ class Variant(Mode):
         """Tokens drafted a round."""
         length = parse_length(self.length)
         drafts = self.enabled and "random" not in self.extras
-        return length.k if drafts and isinstance(length, Fixed) else 0
+        return length.k if drafts and isinstance(length, FixedLength) else 0
 
     @property
     def margin(self) -> Margin | None:

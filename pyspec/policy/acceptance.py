@@ -1,7 +1,7 @@
 """P(the target accepts a drafted token | what is known), learned online.
 
 Acceptance is conditional: position i counts only where all earlier positions of the draft were accepted, since after the
-first refusal nothing was observed. `Learned` is all that is learned of a draft, kept together and saved together.
+first refusal nothing was observed. `Acceptance` is all that is learned of a draft, kept together and saved together.
 
 A draft's own probability says nearly all that is to be known of a greedy token: entropy, position and how the draft had gone
 before, in a logistic model of their own, brought less than 0.1 % on recorded rounds and on the grid. Of a token drawn with the
@@ -241,7 +241,7 @@ class LookupEstimator(msgspec.Struct):
 # -- all of it ---------------------------------------------------------------------------------------------------------
 
 
-class Learned(msgspec.Struct, dict=True):
+class Acceptance(msgspec.Struct, dict=True):
     """The tables for greedy drafts and for coupled ones, the logistic model for drafts a companion scored, lookup's estimator.
 
     Beside them, of this process alone: `loss` is the table's running log-loss (nats a token), `loss_without` and `loss_with` are
@@ -257,14 +257,14 @@ class Learned(msgspec.Struct, dict=True):
         self.loss = self.loss_without = self.loss_with = 0.69
         self.scored = 0
 
-    def under(self, draw: Draw, *, relaxing: bool) -> Learned:
+    def under(self, draw: Draw, *, relaxing: bool) -> Acceptance:
         """A copy whose `calibration` is for tokens drawn so, by a rule that relaxes or not: what is not seen yet differs."""
         other = deepcopy(self)
         table = other.coupled if draw == "coupled" else other.calibration
         other.calibration = msgspec.structs.replace(table, ease=_EASE[relaxing, draw])
         return other
 
-    def join(self, known: Learned, *, coupled: bool) -> None:
+    def join(self, known: Acceptance, *, coupled: bool) -> None:
         """`calibration` was taught by greedy drafts, or by coupled ones: of the others, what was known before stays."""
         if coupled:
             self.calibration, self.coupled = known.calibration, self.calibration

@@ -23,7 +23,7 @@ from pyspec.policy.types import LONGEST, LOOKUP, MODEL, Draft, Outcome, Place, P
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from pyspec.policy.acceptance import Learned
+    from pyspec.policy.acceptance import Acceptance
     from pyspec.policy.cost import CostCurve
 
 _REFRESH = 128  # rounds between two looks at slowly moving inputs of the floors
@@ -92,7 +92,7 @@ class GoodputPolicy(LengthPolicy):
     def __init__(
         self,
         curve: CostCurve | None = None,
-        learned: Learned | None = None,
+        learned: Acceptance | None = None,
         *,
         companion: bool = False,
         auto: bool = True,

@@ -12,14 +12,14 @@ from pyspec.policy.goodput import GoodputPolicy
 from pyspec.policy.simple import ConfidencePolicy, FixedPolicy, LengthPolicy
 
 if TYPE_CHECKING:
-    from pyspec.policy.acceptance import Learned
+    from pyspec.policy.acceptance import Acceptance
     from pyspec.policy.cost import CostCurve
 
 FIXED_MAX = 63
 _HINT = "use fixed:K, confidence:P, companion or auto"
 
 
-class Fixed(msgspec.Struct, frozen=True):
+class FixedLength(msgspec.Struct, frozen=True):
     """Always k drafted tokens."""
 
     k: int
@@ -39,20 +39,20 @@ class Auto(msgspec.Struct, frozen=True):
     """By goodput; draft and companion are switched off by themselves where they do not pay."""
 
 
-Length: TypeAlias = Fixed | Confidence | Companion | Auto
+Length: TypeAlias = FixedLength | Confidence | Companion | Auto
 """What `--length` names."""
 
 
 def make_policy(
     length: Length,
     curve: CostCurve | None = None,
-    learned: Learned | None = None,
+    learned: Acceptance | None = None,
     *,
     companion: bool = False,
 ) -> LengthPolicy:
     """A fresh policy that carries a length out; `companion` says whether there is one to use."""
     match length:
-        case Fixed(k):
+        case FixedLength(k):
             return FixedPolicy(k, curve, learned)
         case Confidence(p):
             return ConfidencePolicy(p, curve, learned)
@@ -74,7 +74,7 @@ def parse_length(text: str) -> Length:
             raise OptionError(
                 f"the fixed draft length must be a whole number 0..{FIXED_MAX}", _HINT
             )
-        return Fixed(int(value))
+        return FixedLength(int(value))
     if name == "confidence":
         p = _number(value)
         if not 0.0 <= p <= 1.0:

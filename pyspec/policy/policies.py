@@ -9,7 +9,7 @@ from pyspec.rules import Margin, Strict
 
 if TYPE_CHECKING:
     from pyspec.noise import Draw
-    from pyspec.policy.acceptance import Learned
+    from pyspec.policy.acceptance import Acceptance
     from pyspec.policy.cost import CostCurve
     from pyspec.policy.simple import LengthPolicy
     from pyspec.rules import Verification
@@ -30,7 +30,7 @@ class Policies:
         self,
         length: Length,
         curve: CostCurve,
-        learned: Learned,
+        learned: Acceptance,
         *,
         companion: bool,
         rule: Verification = _STRICT,

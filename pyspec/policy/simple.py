@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from pyspec.policy.acceptance import Learned
+from pyspec.policy.acceptance import Acceptance
 from pyspec.policy.cost import CostCurve
 from pyspec.policy.types import (
     LONGEST,
@@ -115,9 +115,9 @@ class Aside:
 class LengthPolicy(Policy):
     """A policy with a cost curve, what was learned of acceptance, and statistics."""
 
-    def __init__(self, curve: CostCurve | None = None, learned: Learned | None = None) -> None:
+    def __init__(self, curve: CostCurve | None = None, learned: Acceptance | None = None) -> None:
         self.curve = curve or CostCurve.prior()
-        self.learned = learned or Learned()
+        self.learned = learned or Acceptance()
         self.counts = ChoiceStats()
         self._plain = PlainRounds()
         self.plain_aside = Aside()
@@ -189,7 +189,7 @@ class FixedPolicy(LengthPolicy):
     """Always the same number of drafted tokens, as far as a sequence has room."""
 
     def __init__(
-        self, k: int, curve: CostCurve | None = None, learned: Learned | None = None
+        self, k: int, curve: CostCurve | None = None, learned: Acceptance | None = None
     ) -> None:
         super().__init__(curve, learned)
         self._k = k
@@ -212,7 +212,7 @@ class ConfidencePolicy(LengthPolicy):
     """
 
     def __init__(
-        self, p: float, curve: CostCurve | None = None, learned: Learned | None = None
+        self, p: float, curve: CostCurve | None = None, learned: Acceptance | None = None
     ) -> None:
         super().__init__(curve, learned)
         self._p = p

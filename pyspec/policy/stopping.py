@@ -20,7 +20,7 @@ from pyspec.policy.types import LOOKUP, Draft, Floats, SeqOutcome
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pyspec.policy.acceptance import Learned
+    from pyspec.policy.acceptance import Acceptance
 
 _LOG_MIN = 4.605170185988091  # -log 0.01: the survival GRID goes from 1 to 0.01, equal in log
 GRID: Floats = np.exp(np.linspace(0.0, -_LOG_MIN, 24))
@@ -157,7 +157,7 @@ class Forecast(NamedTuple):
     survival: list[float]
 
 
-def forecast(learned: Learned, draft: Draft) -> Forecast:
+def forecast(learned: Acceptance, draft: Draft) -> Forecast:
     """A draft's acceptance and survival, by what is learned."""
     if draft.source == LOOKUP:
         chance = learned.lookup.predict(draft.match_length, draft.n, draft.choices)
@@ -172,7 +172,7 @@ def forecast(learned: Learned, draft: Draft) -> Forecast:
     return Forecast(draft, bins, full, without, with_, survivals(best))
 
 
-def learn(learned: Learned, expected: Forecast, seq: SeqOutcome) -> None:
+def learn(learned: Acceptance, expected: Forecast, seq: SeqOutcome) -> None:
     """Learn from what became of a draft: at the observed positions, up to the first refusal."""
     draft, hits = expected.draft, seq.hits(expected.draft.n)
     if draft.source == LOOKUP:

@@ -14,7 +14,7 @@ from pyspec.store.files import file_sha256, models_dir, recall, remember, stamp
 from pyspec.store.header import Facts, facts_of
 from pyspec.store.heads import ASSISTANT, MTP, NAMES, STATE_KINDS
 from pyspec.store.locate import OURS, found_here
-from pyspec.store.others import Found, is_draft_file
+from pyspec.store.others import LocalModel, is_draft_file
 from pyspec.store.sources import Entry, Family, Manifest, load_manifest
 
 # -- models here -------------------------------------------------------------------------------------------------------
@@ -73,14 +73,14 @@ def _is_itself(other: Facts, target: Facts) -> bool:
     return same and other.kind == "model" and other.size > LARGEST * target.size
 
 
-def _candidate(found: Found, facts: Facts, target: Facts) -> Candidate:
+def _candidate(found: LocalModel, facts: Facts, target: Facts) -> Candidate:
     note = NAMES.get(facts.kind, facts.name)
     return Candidate(
         found.name, found.origin, facts.size, facts.size / target.size, note, found.path
     )
 
 
-def drafts_here(target: Path) -> Iterator[Found]:
+def drafts_here(target: Path) -> Iterator[LocalModel]:
     """The files on this machine that `auto` tries, best first: those beside the target, then the smallest of its vocabulary.
 
     Headers that were never read are read, a tenth of a second each, for as long as `PATIENCE_S`: a later start knows the
@@ -98,7 +98,7 @@ def drafts_here(target: Path) -> Iterator[Found]:
         yield found
 
 
-def _known_here(facts: Facts) -> list[tuple[Found, Facts]]:
+def _known_here(facts: Facts) -> list[tuple[LocalModel, Facts]]:
     """Heads that were made for this target and are on this machine; their vocabulary does not tell."""
     manifest = load_manifest()
     wanted = {known.name.removeprefix("hf:") for known in known_drafts(facts, manifest)}
@@ -107,7 +107,7 @@ def _known_here(facts: Facts) -> list[tuple[Found, Facts]]:
     return [(found, other) for found, other in known if other.kind in STATE_KINDS]
 
 
-def _once(found: list[tuple[Found, Facts]]) -> list[tuple[Found, Facts]]:
+def _once(found: list[tuple[LocalModel, Facts]]) -> list[tuple[LocalModel, Facts]]:
     """Each file once."""
     return list({each.path.resolve(): (each, facts) for each, facts in reversed(found)}.values())[
         ::-1
@@ -124,7 +124,7 @@ def same_tokens(one: Path, other: Path) -> bool:
 
 def _fitting(
     target: Path, facts: Facts, largest: int, end: float = float("inf")
-) -> Iterator[tuple[Found, Facts]]:
+) -> Iterator[tuple[LocalModel, Facts]]:
     """Models here of at most so many bytes and the target's tokens, smallest first; none is looked into after `end`."""
     if facts.vocabulary is None:
         return
@@ -136,7 +136,7 @@ def _fitting(
             return
 
 
-def _small(target: Path, largest: int) -> list[Found]:
+def _small(target: Path, largest: int) -> list[LocalModel]:
     """What is here, is no companion, and has at most so many bytes; smallest first."""
     sized = []
     for found, entry, _ in found_here(load_manifest()):
@@ -151,7 +151,7 @@ def _small(target: Path, largest: int) -> list[Found]:
 # -- beside the target -------------------------------------------------------------------------------------------------
 
 
-def beside(target: Path, facts: Facts) -> list[tuple[Found, Facts]]:
+def beside(target: Path, facts: Facts) -> list[tuple[LocalModel, Facts]]:
     """Files that lie with a target, in its folder, repository or manifest, and draft for it: EAGLE-3 heads first.
 
     In a folder they are told by their names, since other models' drafts may lie there, too.
@@ -162,7 +162,7 @@ def beside(target: Path, facts: Facts) -> list[tuple[Found, Facts]]:
     return sorted(fits, key=lambda pair: (pair[1].kind == "model", pair[1].size))
 
 
-def _neighbours(target: Path) -> list[Found]:
+def _neighbours(target: Path) -> list[LocalModel]:
     everything = [found for found, _, _ in found_here(load_manifest())]
     home = next((f.home for f in everything if f.home and _same(f.path, target)), "")
     near = [found for found in everything if home and found.home == home]
@@ -170,7 +170,7 @@ def _neighbours(target: Path) -> list[Found]:
     with suppress(OSError):
         files = sorted(target.absolute().parent.glob("*.gguf"))
         near += [
-            Found(path.stem, path, "beside it")
+            LocalModel(path.stem, path, "beside it")
             for path in files
             if path not in taken and is_draft_file("", path.name)
         ]
@@ -184,7 +184,7 @@ def _same(one: Path, other: Path) -> bool:
         return False
 
 
-def _drafts_for(target: Path, facts: Facts, found: Found, other: Facts) -> bool:
+def _drafts_for(target: Path, facts: Facts, found: LocalModel, other: Facts) -> bool:
     """Whether a neighbour is a draft for this target; a head's name may say of which size its target is."""
     if other.kind in STATE_KINDS:
         if other.kind == MTP and other.architecture != facts.architecture:

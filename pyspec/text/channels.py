@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 
 from pyspec.text.calls.objects import read_arguments
-from pyspec.text.parts import Calls, Trimmed
+from pyspec.text.parts import Calls, TrimmedText
 from pyspec.text.scan import Reading, Scanner
 
 START, CHANNEL, MESSAGE = "<|start|>", "<|channel|>", "<|message|>"
@@ -24,7 +24,9 @@ _UNFINISHED = re.compile(r"[\w .=]{0,80}(?:<\|channel\|>[\w .=]{0,80})?(?:<\|con
 class ChannelReader:
     """Reads an answer message by message."""
 
-    def __init__(self, s: Scanner, content: Trimmed, reasoning: Trimmed, calls: Calls) -> None:
+    def __init__(
+        self, s: Scanner, content: TrimmedText, reasoning: TrimmedText, calls: Calls
+    ) -> None:
         self._s, self._content, self._reasoning, self._calls = s, content, reasoning, calls
         self.is_thinking = False
 
@@ -61,7 +63,7 @@ class ChannelReader:
         self.is_thinking = bool(channel and channel[1] == "analysis")
         yield from self._body(self._reasoning if self.is_thinking else self._content)
 
-    def _body(self, kind: Trimmed) -> Reading[None]:
+    def _body(self, kind: TrimmedText) -> Reading[None]:
         kind.renew()
         if (yield from self._s.copy(_ENDS, kind.add)):
             self.is_thinking = False

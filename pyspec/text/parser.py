@@ -8,7 +8,7 @@ from typing import Any
 from pyspec.text.calls.form import CallForm
 from pyspec.text.channels import ChannelReader
 from pyspec.text.notation import Notation
-from pyspec.text.parts import AnswerPart, Calls, Trimmed
+from pyspec.text.parts import AnswerPart, Calls, TrimmedText
 from pyspec.text.reasoning import Reasoning
 from pyspec.text.scan import Reading, Scanner
 
@@ -36,8 +36,8 @@ class AnswerParser:
         short = notation.calls is not None and notation.calls.short_ids
         give = self._parts.append
         self.calls = Calls(self._s, give, functions or {}, name, short_ids=short)
-        self._content = Trimmed("content", give, ends=self._family is not None)
-        self._reasoning = Trimmed("reasoning", give, ends=True)
+        self._content = TrimmedText("content", give, ends=self._family is not None)
+        self._reasoning = TrimmedText("reasoning", give, ends=True)
         self._marks = notation.reasoning
         self._inside = inside and notation.reasoning is not None
         self._channels: ChannelReader | None = None
@@ -120,14 +120,14 @@ class AnswerParser:
             self._content.skip()
             return
 
-    def _call(self, family: CallForm, mark: str, place: Trimmed) -> Reading[None]:
+    def _call(self, family: CallForm, mark: str, place: TrimmedText) -> Reading[None]:
         """Calls behind their mark. place: where their text goes if they are none."""
         self._s.taken = [place.hold(), mark]
         count = self.calls.begun
         whole = yield from family.read(self._s, self.calls, mark)
         self._end_calls(whole, place if self.calls.begun == count else self._content)
 
-    def _end_calls(self, whole: bool, place: Trimmed | None = None) -> None:
+    def _end_calls(self, whole: bool, place: TrimmedText | None = None) -> None:
         s, calls = self._s, self.calls
         if calls.is_open:
             calls.abandon()

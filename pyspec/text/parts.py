@@ -158,7 +158,7 @@ class Calls:
         return digest[:9] if self._short else f"call_{digest[:24]}"
 
 
-class Trimmed:
+class TrimmedText:
     """Text of one kind on its way out. ends: whether white space waits for what comes behind it."""
 
     def __init__(self, kind: Kind, give: Callable[[AnswerPart], None], *, ends: bool) -> None:

@@ -19,7 +19,7 @@ from pyspec.chat import prompt
 from pyspec.chat.prompt import (
     CommandCompleter,
     TerminalReader,
-    Typed,
+    TypedText,
     is_open,
     script_entries,
     typed,
@@ -27,7 +27,7 @@ from pyspec.chat.prompt import (
 from pyspec.errors import InputEncoding, InputTooLong
 
 
-def entries(data: bytes) -> list[Typed]:
+def entries(data: bytes) -> list[TypedText]:
     """All entries of a pipe."""
     return list(script_entries(BytesIO(data)))
 
@@ -53,15 +53,15 @@ def test_is_open(text: str, open_: bool) -> None:
 @pytest.mark.parametrize(
     ("text", "made"),
     [
-        ("hi ", Typed("hi")),
-        ("a\\\nb", Typed("a\nb")),
-        ("a\\", Typed("a")),
-        ('"""\n  a\n\nb\n"""', Typed("  a\n\nb", literal=True)),
-        ('"""/help"""', Typed("/help", literal=True)),
-        ('"""never closed', Typed("never closed", literal=True)),
+        ("hi ", TypedText("hi")),
+        ("a\\\nb", TypedText("a\nb")),
+        ("a\\", TypedText("a")),
+        ('"""\n  a\n\nb\n"""', TypedText("  a\n\nb", literal=True)),
+        ('"""/help"""', TypedText("/help", literal=True)),
+        ('"""never closed', TypedText("never closed", literal=True)),
     ],
 )
-def test_entry(text: str, made: Typed) -> None:
+def test_entry(text: str, made: TypedText) -> None:
     """The marks of many lines are taken away, and nothing else but blanks at the end."""
     assert typed(text) == made
 
@@ -76,20 +76,20 @@ def test_quoted_commands_are_messages() -> None:
 def test_lines_of_a_pipe() -> None:
     """CRLF is LF, a BOM is dropped, blank lines are left out, the last line needs no end."""
     assert entries(b"\xef\xbb\xbfone\r\n\n  \ntwo\\\nthree\nfour") == [
-        Typed("one"),
-        Typed("two\nthree"),
-        Typed("four"),
+        TypedText("one"),
+        TypedText("two\nthree"),
+        TypedText("four"),
     ]
 
 
 def test_an_entry_may_end_with_the_pipe() -> None:
     """What was opened and never closed is taken as it is."""
-    assert entries(b'"""one\ntwo') == [Typed("one\ntwo", literal=True)]
+    assert entries(b'"""one\ntwo') == [TypedText("one\ntwo", literal=True)]
 
 
 def test_nul_and_control_bytes_pass() -> None:
     """What a user pipes in is the user's text."""
-    assert entries(b"a\x00b\x1bc\n") == [Typed("a\x00b\x1bc")]
+    assert entries(b"a\x00b\x1bc\n") == [TypedText("a\x00b\x1bc")]
 
 
 def test_bytes_that_are_not_utf8_are_named() -> None:
@@ -100,7 +100,7 @@ def test_bytes_that_are_not_utf8_are_named() -> None:
 
 def test_long_lines_are_refused() -> None:
     """A line is read no further than its limit."""
-    assert next(script_entries(BytesIO(b"1234\r\n"), limit=4)) == Typed("1234")
+    assert next(script_entries(BytesIO(b"1234\r\n"), limit=4)) == TypedText("1234")
     with pytest.raises(InputTooLong, match="line 1"):
         next(script_entries(BytesIO(b"12345\n"), limit=4))
 
@@ -162,13 +162,13 @@ def keys(monkeypatch: pytest.MonkeyPatch) -> Iterator[PipeInput]:
 def test_enter_goes_on_in_an_open_entry(keys: PipeInput) -> None:
     """Quotes hold the editor open over several lines; the whole is one entry."""
     keys.send_text('"""one\rtwo"""\r')
-    assert TerminalReader().read() == Typed("one\ntwo", literal=True)
+    assert TerminalReader().read() == TypedText("one\ntwo", literal=True)
 
 
 def test_pasted_lines_are_one_entry(keys: PipeInput) -> None:
     """Bracketed paste does not send a line at its first newline."""
     keys.send_text("\x1b[200~one\ntwo\x1b[201~\r")
-    assert TerminalReader().read() == Typed("one\ntwo")
+    assert TerminalReader().read() == TypedText("one\ntwo")
 
 
 def test_control_c_and_d(keys: PipeInput) -> None:

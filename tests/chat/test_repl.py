@@ -11,7 +11,7 @@ from chat.fake import FakeModel, talk
 
 from pyspec.chat import prompt as prompt_module
 from pyspec.chat import talk as talk_module
-from pyspec.chat.prompt import Typed, run
+from pyspec.chat.prompt import TypedText, run
 from pyspec.chat.talk import ChatSettings
 
 QUIET = ChatSettings(stats="off")
@@ -26,7 +26,7 @@ class Script:
     now: float = 100.0
     at: int = 0
 
-    def read(self) -> Typed:
+    def read(self) -> TypedText:
         """The next that was scripted."""
         while self.at < len(self.entries):
             entered = self.entries[self.at]
@@ -34,7 +34,7 @@ class Script:
             if entered is None:
                 raise KeyboardInterrupt
             if isinstance(entered, str):
-                return Typed(entered)
+                return TypedText(entered)
             self.now += entered
         raise EOFError
 

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from pyspec.errors import OptionError
 from pyspec.policy.acceptance import (
+    Acceptance,
     Calibration,
     Features,
-    Learned,
     Logistic,
     LookupEstimator,
     companion_features,
@@ -85,7 +85,7 @@ def test_it_follows_a_sudden_change() -> None:
 )
 def test_estimates_stay_finite(rows: list[tuple[float, float, float, bool]]) -> None:
     """Extreme but legal inputs, p = 0 and p = 1 included, never give a NaN or a certainty."""
-    learned = Learned()
+    learned = Acceptance()
     for i, (p, s, a, hit) in enumerate(rows):
         (k,), full = draft_bins(Draft(0, 1, [p])), scored(p, s, a, p, hit)
         without, with_ = learned.calibration.table[k], learned.companion.predict(full)
@@ -126,7 +126,7 @@ def test_calibration_learns_and_shrinks() -> None:
 
 def test_what_is_assumed_differs_by_rule_and_sampling() -> None:
     """The margin rule accepts more than the strict one, greedy targets more than sampled ones; what was seen is no assumption."""
-    seen = Learned()
+    seen = Acceptance()
     for _ in range(200):
         seen.calibration.update(0, 16, False)
     kinds = [("greedy", True), ("greedy", False), ("apart", False)]
@@ -138,7 +138,7 @@ def test_what_is_assumed_differs_by_rule_and_sampling() -> None:
 
 def test_drafts_drawn_with_the_targets_noise_have_a_table_of_their_own() -> None:
     """What greedy drafts taught says nothing of them."""
-    seen = Learned()
+    seen = Acceptance()
     for _ in range(200):
         seen.calibration.update(0, 16, False)
     assert seen.under("coupled", relaxing=False).calibration.table[16] > 0.3
@@ -168,7 +168,7 @@ def test_a_match_with_several_continuations_is_trusted_less() -> None:
 
 def test_information_of_a_companion_that_knows() -> None:
     """A companion that agrees exactly where the target accepts lowers the log-loss."""
-    learned = Learned()
+    learned = Acceptance()
     rng = random.Random(5)  # noqa: S311 - reproducible, not secret
     for _ in range(2000):
         hit = rng.random() < 0.5
@@ -182,12 +182,12 @@ def test_information_of_a_companion_that_knows() -> None:
 
 def test_learned_round_trip() -> None:
     """What was learned survives JSON, prediction for prediction."""
-    learned = Learned()
+    learned = Acceptance()
     teach(learned.companion, 3000)
     learned.lookup.update(4, hits=[True, True, False])
     learned.calibration.update(0, 20, accepted=True)
     raw = msgspec.json.encode(learned)
-    again = msgspec.json.decode(raw, type=Learned)
+    again = msgspec.json.decode(raw, type=Acceptance)
     for p in (0.1, 0.5, 0.9):
         x = scored(p, 0.5, 0.5, 0.5, agree=True)
         assert again.companion.predict(x) == learned.companion.predict(x)
@@ -198,7 +198,7 @@ def test_learned_round_trip() -> None:
 @pytest.mark.parametrize("damage", ["width", "weight", "seen", "empty", "mean"])
 def test_contradicting_state_is_refused(damage: str) -> None:
     """Each planted contradiction is an OptionError, never an IndexError later."""
-    saved = msgspec.to_builtins(Learned())
+    saved = msgspec.to_builtins(Acceptance())
     if damage == "width":
         saved["companion"]["weights"].pop()
     elif damage == "weight":
@@ -210,4 +210,4 @@ def test_contradicting_state_is_refused(damage: str) -> None:
     else:
         saved["lookup"]["mean"][0] = 1.5
     with pytest.raises(OptionError):
-        msgspec.convert(saved, Learned)
+        msgspec.convert(saved, Acceptance)

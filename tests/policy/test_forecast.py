@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyspec.policy.acceptance import Learned
+from pyspec.policy.acceptance import Acceptance
 from pyspec.policy.stopping import forecast, learn
 from pyspec.policy.types import LOOKUP, Draft, SeqOutcome
 
@@ -17,13 +17,13 @@ def found(n: int = 4, seq: int = 0) -> Draft:
 
 def test_a_lookup_is_forecast_as_its_estimator_says() -> None:
     """Survival of the first token is what is learned of such matches."""
-    learned = Learned()
+    learned = Acceptance()
     assert forecast(learned, found()).survival[0] == learned.lookup.predict(6, 1)[0]
 
 
 def test_a_draft_that_was_not_verified_teaches_its_first_token() -> None:
     """The target's own choice says for nothing whether it was right."""
-    learned = Learned()
+    learned = Acceptance()
     before = forecast(learned, found()).survival[0]
     for _ in range(3):
         learn(learned, forecast(learned, found()), SeqOutcome(0, 0, 0, next_match=False))
@@ -35,7 +35,7 @@ def test_a_draft_that_was_not_verified_teaches_its_first_token() -> None:
 )
 def test_survival_stays_a_probability(rounds: list[tuple[int, int, bool | None]]) -> None:
     """Whatever happens: falling along the draft, never nothing."""
-    learned = Learned()
+    learned = Acceptance()
     for verified, accepted, after in rounds:
         outcome = SeqOutcome(0, verified, min(accepted, verified), next_match=after)
         learn(learned, forecast(learned, found()), outcome)

@@ -12,7 +12,7 @@ from pyspec.policy.lengths import (
     Auto,
     Companion,
     Confidence,
-    Fixed,
+    FixedLength,
     Length,
     make_policy,
     parse_length,
@@ -24,8 +24,8 @@ from pyspec.policy.types import Draft, Outcome, Place, SeqOutcome, table_bin
 @pytest.mark.parametrize(
     ("text", "length"),
     [
-        ("fixed:0", Fixed(0)),
-        ("fixed:63", Fixed(63)),
+        ("fixed:0", FixedLength(0)),
+        ("fixed:63", FixedLength(63)),
         (" Confidence:0.75 ", Confidence(0.75)),
         ("companion", Companion()),
         ("AUTO", Auto()),
@@ -49,7 +49,7 @@ def test_nonsense_is_an_option_error_that_names_the_forms(text: Any) -> None:
 
 def test_policies_are_made_by_their_length() -> None:
     """Each choice makes its policy."""
-    assert isinstance(make_policy(Fixed(3)), FixedPolicy)
+    assert isinstance(make_policy(FixedLength(3)), FixedPolicy)
     assert isinstance(make_policy(Confidence(0.5)), ConfidencePolicy)
     assert isinstance(make_policy(Auto()), GoodputPolicy)
 

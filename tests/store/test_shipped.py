@@ -15,7 +15,7 @@ from pyspec.store.drafts import made_for, suggestion
 from pyspec.store.fetch import cached, fetch
 from pyspec.store.locate import remove, resolve
 from pyspec.store.shipped import DRAFTS, came_with, drafts_folder, shipped_file
-from pyspec.store.sources import Shipped, load_manifest
+from pyspec.store.sources import ShippedFile, load_manifest
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -128,10 +128,10 @@ def test_the_package_holds_what_the_manifest_says() -> None:
     held = own["tool"]["hatch"]["build"]["targets"]["wheel"]["force-include"]
     assert name == DRAFTS
     assert code["project"]["optional-dependencies"]["drafts"] == [f"{name}=={version}"]
-    shipped = [e for e in load_manifest(ROOT / "models").model if isinstance(e.source, Shipped)]
+    shipped = [e for e in load_manifest(ROOT / "models").model if isinstance(e.source, ShippedFile)]
     assert len(shipped) == 2
     for entry in shipped:
-        assert isinstance(entry.source, Shipped)
+        assert isinstance(entry.source, ShippedFile)
         assert entry.source.wheel is not None
         wheel = entry.source.wheel
         assert (wheel.package, wheel.version) == (name, version)

@@ -22,7 +22,7 @@ from pyspec.store.header import read_header
 from pyspec.store.sources import (
     PypiWheel,
     Repo,
-    Shipped,
+    ShippedFile,
     _choose,
     hub_repo,
     load_manifest,
@@ -63,7 +63,7 @@ def test_installed_manifest_is_sound() -> None:
 
 def test_shipped_files_are_there_and_right() -> None:
     """Every shipped entry of the real manifest has its file with the stated size and hash."""
-    shipped = [e for e in load_manifest().model if isinstance(e.source, Shipped)]
+    shipped = [e for e in load_manifest().model if isinstance(e.source, ShippedFile)]
     assert [e.name for e in shipped if cached(e) is None] == []
 
 
