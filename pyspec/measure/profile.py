@@ -145,26 +145,22 @@ def by_position(chains: Sequence[Chain], kmax: int) -> tuple[list[float], list[i
     return [hit / n for hit, n in zip(hits, seen) if n], [n for n in seen if n]
 
 
-def teach(
-    learned: Acceptance, model: Sequence[Chain], lookup: Sequence[Chain]
-) -> tuple[float, float]:
+def teach(told: Acceptance, model: Sequence[Chain], lookup: Sequence[Chain]) -> tuple[float, float]:
     """Let the estimators see every recorded chain as a round that verified all of it.
 
     Returns the mean log-loss of the draft's tokens in nats, without the companion's view and with it, where it looked.
     """
     without, with_ = [], []
     for chain in model:
-        seen, outcome = (
-            forecast(learned, chain.draft(chain.n)),
-            SeqOutcome(0, chain.n, chain.matched),
-        )
+        seen = forecast(told, chain.draft(chain.n))
+        outcome = SeqOutcome(0, chain.n, chain.matched)
         hits = outcome.hits(chain.n)
         without += [_nats(p, hit) for p, hit in zip(seen.without, hits)]
         with_ += [_nats(p, hit) for p, hit in zip(seen.with_, hits)]
-        learn(learned, seen, outcome)
+        learn(told, seen, outcome)
     for chain in lookup:
         hits = [i < chain.matched for i in range(chain.seen)]
-        learned.lookup.update(chain.match_length, hits, chain.choices)
+        told.lookup.update(chain.match_length, hits, chain.choices)
     return (fmean(without) if without else 0.0), (fmean(with_) if with_ else 0.0)
 
 

@@ -1,0 +1,135 @@
+"""Scripts that load a server: each runs on tiny models, and says what it is for."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+BENCH = Path(__file__).parents[2] / "bench"
+TESTED = {
+    "batch", "pages", "stretch", "grid", "replay", "serve", "signals", "parity", "structured", "overhead",
+    "mixed", "replicas",
+    "accepted", "everyday", "firsts", "hostile", "noise", "trial", "startup", "agent", "translated", "companion",
+    "confirm", "first_use", "common",  # all others
+}  # fmt: skip
+
+
+def test_the_server_is_loaded(script, tiny_ascii: Path, tmp_path: Path, capsys) -> None:
+    """Two clients, twelve requests: a row with a speed, and no errors."""
+    questions = tmp_path / "questions.jsonl"
+    line = '{"question_id": %d, "category": "qa", "turns": ["%s", "more"]}\n'
+    questions.write_text(line % (1, "abc") + line % (2, "hello"))
+    numbers = [
+        "--clients",
+        "2",
+        "--requests",
+        "12",
+        "--tokens",
+        "3",
+        "--ctx",
+        "512",
+        "--threads",
+        "1",
+    ]
+    out = tmp_path / "results" / "tiny.json"
+    script("serve").main([str(tiny_ascii), str(questions), *numbers, f"--out={out}"])
+    cells = capsys.readouterr().out.splitlines()[2].split(" | ")
+    assert cells[0] == "| pyspec"
+    assert (float(cells[1]) > 0, cells[6]) == (True, "0")
+    page = (out.parent / "README.md").read_text()
+    assert "| pyspec | " in page
+    assert str(tmp_path) not in page
+
+
+def test_an_agent_is_answered_with_and_without_memory(
+    script, tiny_ascii: Path, tmp_path, capsys
+) -> None:
+    """A row a contender: tokens of the turns behind the first one, and the page."""
+    numbers = [
+        "--turns",
+        "2",
+        "--tokens",
+        "8",
+        "--ctx",
+        "4096",
+        "--threads",
+        "1",
+        "--draft",
+        "lookup",
+    ]
+    out = tmp_path / "results" / "tiny.json"
+    script("agent").main([str(tiny_ascii), *numbers, f"--out={out}"])
+    rows = [line.split(" | ") for line in capsys.readouterr().out.splitlines()[2:]]
+    assert [row[0] for row in rows] == ["| plain", "| text", "| memory"]
+    assert all(float(row[3]) > 0.0 for row in rows)
+    assert "| memory | " in (out.parent / "README.md").read_text()
+
+
+def test_hostile_tells_the_longest_wait_beside_each_attack(script, tiny_ascii, capsys) -> None:
+    """A row a kind of attack, and how its requests ended."""
+    few = [
+        "--seconds",
+        "0.2",
+        "--lead",
+        "0.2",
+        "--attackers",
+        "1",
+        "--only",
+        "ends nowhere",
+        "--ctx",
+        "512",
+    ]
+    script("hostile").main([str(tiny_ascii), "--threads", "1", *few])
+    rows = capsys.readouterr().out.splitlines()
+    assert [row.split(" | ")[0] for row in rows[2:4]] == [
+        "| nothing",
+        "| grammar that ends nowhere",
+    ]
+    assert rows[-1].startswith("waits over 1000 ms: ")
+
+
+def test_mixed_requests_all_end_as_they_should(script, tiny_ascii, capsys) -> None:
+    """Of every kind and by every interface, and many streams at once."""
+    few = [
+        "--requests",
+        "300",
+        "--seconds",
+        "600",
+        "--clients",
+        "16",
+        "--streams",
+        "40",
+        "--ctx",
+        "512",
+        "--tokens",
+        "6",
+    ]
+    script("mixed").main([str(tiny_ascii), "--threads", "1", "--parallel", "8", *few])
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[-1] == "wrong: 0"
+    assert {row.split(" | ")[0] for row in lines[2:7]} == {
+        f"| {kind}" for kind in script("mixed").KINDS
+    }
+    tenths = [float(each) for each in lines[-3].rpartition(": ")[2].split(", ")]
+    assert len(tenths) == 10
+    assert f"{tenths[-1] - tenths[0]:+.0f} MiB" in lines[-2]
+
+
+@pytest.mark.filterwarnings("ignore")  # Ray's, of itself
+def test_replicas_are_measured_beside_one(script, tiny_ascii, tmp_path, capsys) -> None:
+    """A row each, the second beside the first, and every request answered."""
+    pytest.importorskip("ray.serve", reason="[ray-serve] is not installed", exc_type=ImportError)
+    questions = tmp_path / "questions.jsonl"
+    lines = [
+        json.dumps({"question_id": i, "category": "qa", "turns": [f"number {i}"]}) for i in range(4)
+    ]
+    questions.write_text("\n".join(lines))
+    few = ["--requests", "6", "--clients", "2", "--tokens", "4", "--ctx", "256", "--draft", "none"]
+    few += ["--contenders", "1x1,2x1"]
+    script("replicas").main([str(tiny_ascii), str(questions), *few])
+    rows = [row.strip("| ").split(" | ") for row in capsys.readouterr().out.splitlines()[-2:]]
+    assert [row[0] for row in rows] == ["1x1", "2x1"]
+    assert rows[0][2] == "1.00"
+    assert {row[-1] for row in rows} == {"0"}
