@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from pyspec.engine.turns import Turns
 from pyspec.errors import EngineError
+from pyspec.store.devices import layer_devices
 from pyspec.target import TargetLlama
 from pyspec.tokens import common_prefix
 
@@ -99,7 +100,9 @@ class Mirror(TargetLlama):
         self._left: list[int] = []  # tokens that the last answer left in the KV
         self._at_rest = _NEVER_DECODED
         super().__init__(model_path, **kwargs)
-        self.turns = Turns(wait, forks=max(self.n_threads, self.n_threads_batch) == 1)
+        # a child has none of the other threads, and cannot speak to the parent's devices
+        alone = max(self.n_threads, self.n_threads_batch) == 1 and not layer_devices(self.devices)
+        self.turns = Turns(wait, forks=alone)
         # with a score buffer of its own, as an embedder or a mere tokenizer, llama-cpp-python's plain path serves
         self._plain = any(kwargs.get(mode) for mode in ("logits_all", "embedding", "vocab_only"))
         self._widen()

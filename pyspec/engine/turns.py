@@ -60,8 +60,8 @@ class Turns:
         """The turn, inside `with`. Raises EngineBusy, and EngineError in a child of the process that loaded the model."""
         if self._process not in (None, os.getpid()):
             raise EngineError(
-                "the model was loaded before this process was forked, and its threads are not here",
-                "load it in the process that uses it, or with n_threads=1",
+                "the model was loaded before this process was forked, and its threads and devices are not here",
+                "load it in the process that uses it, or with n_threads=1 where there is no device",
             )
         if self._here.working:
             raise EngineBusy("this model is at work on the answer that asks it", _HINT)
