@@ -192,7 +192,8 @@ class Loop:
         if not by_model:
             return Place(run.seq, room, 0, left, n)
         scores = self.engine.lag(Role.COMPANION, run.seq, n) if self.companion else 0
-        return Place(run.seq, room, self._lag(run, n), left, n, scores, self.engine.window > 0)
+        rereads, looks_up = self.engine.window > 0, self._may_look_up(run)
+        return Place(run.seq, room, self._lag(run, n), left, n, scores, rereads, looks_up)
 
     def _lag(self, run: Run, n: int) -> int:
         if self.translated is not None:

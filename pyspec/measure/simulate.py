@@ -212,7 +212,8 @@ class Position:
         """Where it stands, as the loop gives it to a policy."""
         left = max(self.text.length, self.text.asked) - self.t
         depth, rereads = self.text.prompt + self.t, self.text.window > 0
-        return Place(0, self.room, self.lag, left, depth, self.companion_lag, rereads)
+        looks_up = bool(self.text.lookups)
+        return Place(0, self.room, self.lag, left, depth, self.companion_lag, rereads, looks_up)
 
     @property
     def by_model(self) -> int:

@@ -114,6 +114,7 @@ class GoodputPolicy(LengthPolicy):
         self._n_seq, self._looked = 1, False
         self._price = 1.0 / self._rows[1]  # tokens a ms is worth: what plain decoding makes of it
         self._rest = 0  # rounds for which no draft is thought of
+        self._both: list[int] = []  # sequences for which model and lookup may draft in this round
         self._aside = Aside()  # of rounds with a model's draft
         self._pending: dict[int, Forecast] = {}
         self._expected = self._worth = (
@@ -132,10 +133,12 @@ class GoodputPolicy(LengthPolicy):
             self._rereads |= place.rereads
         if self._rest and len(places) == self._n_seq:
             self._rest -= 1
+            self._both = []
             return Plan([0] * self._n_seq)
         self._catch_up()
         self._look(len(places), max([place.depth for place in places]))
         lengths = [min(LONGEST, place.room) if self._pays(place) else 0 for place in places]
+        self._both = [place.seq for place, n in zip(places, lengths) if n and place.looks_up]
         if not any(lengths):
             self._rest = _REST
             return Plan(lengths)
@@ -260,7 +263,7 @@ class GoodputPolicy(LengthPolicy):
         draft = self.curve.draft
         left = self._left(place)
         behind = self._price * (draft.time(place.lag + 1) - draft.time(1))
-        return switch.on(place.seq, gain, behind, left, table.more)
+        return switch.on(place.seq, gain, behind, left, table.more, alone=not place.looks_up)
 
     def _left(self, place: Place) -> float:
         """Tokens that a text is expected to have still: all that were asked for where those are few."""
@@ -336,9 +339,14 @@ class GoodputPolicy(LengthPolicy):
                 brought = 0.5 * (sum(read.survival[: seq.n_verified]) + seq.n_accepted)
                 switch.used(worth * brought - cost, 1.0 + seq.n_accepted)
             text.lost[read.draft.source] += cost - worth * seq.n_accepted
+        switch.shared([self._by_lookup(seq) for seq in self._both])
         scored = outcome.companion_rows - outcome.companion_read
         if scored > 0:
             self._scoring.used(self._worth - price * self.curve.companion.time(scored))
+
+    def _by_lookup(self, seq: int) -> bool:
+        """Whether lookup drafted for it in this round."""
+        return seq in self._pending and self._pending[seq].draft.source == LOOKUP
 
     def _go_on(self, n_seq: int, tokens: float) -> UseSwitch:
         """So many tokens a sequence were emitted; the switch of such batches."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import deque
-from statistics import median_low
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -30,6 +29,7 @@ if TYPE_CHECKING:
 _MS_MAX = 1e7
 _WATCHED = 8  # rounds without drafts that are learned from at once
 _ASIDES = 9  # rounds whose times outside decodes are kept
+_COLD = 3  # rounds before one is believed
 
 
 class PlainRounds:
@@ -95,21 +95,23 @@ class ChoiceStats(msgspec.Struct):
 
 
 class Aside:
-    """Milliseconds that rounds of one kind take beside their decodes: the lower middle of the last few.
+    """Milliseconds that rounds of one kind take beside their decodes: the shortest of the last few.
 
-    The first round runs code and touches memory that no cache holds, and takes several times what all later ones do: of a
-    single round nothing is believed. Whatever else works on the machine only makes a round longer.
+    The first rounds run code and touch memory that no cache holds, and take several times what all later ones do: of one
+    or two nothing is believed. Whatever else works on the machine only makes a round longer.
     """
 
     def __init__(self) -> None:
         self._last: deque[float] = deque(maxlen=_ASIDES)
+        self._rounds = 0
         self.ms = 0.0
 
-    def add(self, ms: float) -> None:
-        """Another round, or the mean of some."""
+    def add(self, ms: float, rounds: int = 1) -> None:
+        """Another round, or the mean of so many."""
         self._last.append(ms)
-        if len(self._last) > 1:
-            self.ms = median_low(self._last)
+        self._rounds += rounds
+        if self._rounds >= _COLD:
+            self.ms = min(self._last)
 
 
 class LengthPolicy(Policy):
@@ -158,7 +160,7 @@ class LengthPolicy(Policy):
         self.counts.rounds_plain += seen.rounds
         self.counts.ms_plain += mean.t_round * seen.rounds
         self.curve.observe(mean, seen.rounds)
-        self.plain_aside.add(mean.aside)
+        self.plain_aside.add(mean.aside, seen.rounds)
 
     def begin_answer(self) -> None:
         """New counts; the curve and what was learned stay."""

@@ -15,6 +15,8 @@ _RATE = 0.004  # share of the tokens since the last trial that the next one may 
 _CREDIT = 16.0  # tokens that one may lose at most
 _SHARE_LEFT = 0.125  # of the tokens that are left, what a trial may lose, or a first look
 _SHARE_NEW = 0.03  # what a look at any new text may: it stays at 0.97 of plain at least
+_OWN = 0.55  # of the rounds beside a lookup, those that are left to the model: .55 on recorded everyday answers
+_OWN_WEIGHT = 32.0  # rounds that this counts for
 _FEW = 2.0  # by how much more than _SPREAD the second text may differ from the first
 _SPREAD = 0.3  # standard deviation of acceptance from text to text, in logits
 
@@ -34,6 +36,9 @@ class UseSwitch:
         self._trials, self._looks, self._priced = trials, looks, priced
         self._mean = self._count = 0.0
         self._tokens = 0.0  # of a round with it, in the mean
+        self._own = self._shared = (
+            0.0  # rounds beside a lookup that were left to it, and all of them
+        )
         self._credit = 0.0
         # texts in which it was used before this one, and whether it was in this one
         self._texts, self._new = 0, False
@@ -49,14 +54,23 @@ class UseSwitch:
         gain = max(0.0, self.gain(expected)) if self._priced else 0.0
         return gain / max(self._pace(gain), 1.0 + gain)
 
-    def on(self, seq: int, expected: float, price: float, left: float, more: float = 0.0) -> bool:
+    def on(
+        self,
+        seq: int,
+        expected: float,
+        price: float,
+        left: float,
+        more: float = 0.0,
+        *,
+        alone: bool = True,
+    ) -> bool:
         """Whether to use it.
 
         price: tokens that catching up costs; left: tokens that the text may still have; more: what is gained beyond the
-        expected in a text that suits it.
+        expected in a text that suits it; alone: no lookup takes rounds from it.
         """
         gain = self.gain(expected)
-        rounds = left / self._pace(gain)
+        rounds = (1.0 if alone else self.own) * left / self._pace(gain)
         if gain * rounds > price:
             self._trial.setdefault(seq, 0)
             return True
@@ -84,6 +98,17 @@ class UseSwitch:
         """Tokens of a round with it; before any was seen, its own one and what it is expected to gain."""
         prior = 1.0 + max(0.0, gain)
         return (self._count * self._tokens + _PRIOR_WEIGHT * prior) / (self._count + _PRIOR_WEIGHT)
+
+    @property
+    def own(self) -> float:
+        """Of the rounds beside a lookup, those that are left to it."""
+        return (self._own + _OWN_WEIGHT * _OWN) / (self._shared + _OWN_WEIGHT)
+
+    def shared(self, by_lookup: Sequence[bool]) -> None:
+        """More rounds beside a lookup: whether each was the lookup's."""
+        for other in by_lookup:
+            self._shared = min(self._shared + 1.0, _MEMORY)
+            self._own += (1.0 - other) - self._own / self._shared * (self._shared == _MEMORY)
 
     def used(self, gain: float, tokens: float = 1.0) -> None:
         """A round with it had so many tokens, and gained so many."""

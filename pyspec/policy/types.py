@@ -58,7 +58,7 @@ class Place(msgspec.Struct):
     `room` is the longest draft that can still be verified, `left` the most tokens the text may still
     get. `lag` counts committed tokens that the draft model would have to read before its next draft,
     an unread prompt included; `companion_lag` those of the companion. `depth` is the length of the text, in tokens.
-    `rereads`: the draft model reads accepted tokens once more, with the target's states.
+    `rereads`: the draft model reads accepted tokens once more, with the target's states. `looks_up`: lookup drafts here too.
     """
 
     seq: int
@@ -68,6 +68,7 @@ class Place(msgspec.Struct):
     depth: int = 0
     companion_lag: int = 0
     rereads: bool = False
+    looks_up: bool = False
 
 
 class Plan(msgspec.Struct, frozen=True):

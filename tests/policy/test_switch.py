@@ -189,3 +189,29 @@ def test_a_text_that_suits_the_draft_is_a_little_better() -> None:
     """Where the mean text takes every second token, one in six takes three of five, and none takes four."""
     (chance,) = suited([0.5])
     assert 0.57 < chance < 0.7
+
+
+def test_rounds_that_lookup_takes_bring_nothing() -> None:
+    """A price that the rounds left would pay is not paid where lookup speaks in many of them."""
+    switch = UseSwitch(looks=False)
+    assert switch.on(0, 0.25, price=30.0, left=200.0)
+    assert not switch.on(1, 0.25, price=30.0, left=200.0, alone=False)
+
+
+def test_how_many_rounds_lookup_leaves_is_learned() -> None:
+    """Where it never speaks, the model has all rounds; where it always does, none."""
+    silent, speaking = UseSwitch(), UseSwitch()
+    for _ in range(1000):
+        silent.shared([False])
+        speaking.shared([True])
+    assert silent.own == pytest.approx(0.95, abs=0.02)
+    assert speaking.own == pytest.approx(0.06, abs=0.02)
+
+
+def test_rounds_long_ago_are_forgotten() -> None:
+    """After a thousand silent rounds, as many spoken ones turn the share."""
+    switch = UseSwitch()
+    switch.shared([False] * 1000)
+    before = switch.own
+    switch.shared([True] * 1000)
+    assert switch.own < 0.1 < 0.9 < before
