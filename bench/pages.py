@@ -31,7 +31,6 @@ from batch import BatchResults
 from common import Comparison, half_width, write_page
 from everyday import Everyday, save
 from serve import ServeResults
-from translated import TranslatedResults
 
 from pyspec.errors import InputError
 from pyspec.measure import quality, report
@@ -88,7 +87,6 @@ COMPARED: dict[str, type[Comparison]] = {
     "batch": BatchResults,
     "serve": ServeResults,
     "agent": AgentResults,
-    "translated": TranslatedResults,
 }
 """Folders of comparisons."""
 

@@ -7,15 +7,13 @@ from typing import Any
 
 import llama_cpp
 
-from pyspec.drafters import TranslatedDrafter
 from pyspec.engine.handle import Engine, Role
 from pyspec.engine.models import Placement, SideModel, address, longest_draft
 from pyspec.engine.parts import Parts, states_of
 from pyspec.engine.round import Loop
-from pyspec.errors import DraftMismatch, PyspecError
+from pyspec.errors import PyspecError
 from pyspec.offload import PlacedModel
 from pyspec.profiles import Side
-from pyspec.store.devices import AUTO
 from pyspec.store.heads import States
 
 _AS_TARGET = Placement()
@@ -26,9 +24,9 @@ class Assembly:
 
     target: a `llama_cpp.Llama`; its context is the caller's and must outlive this. n_seq: sequences of that context; n_ctx:
     positions that each may use, the whole context if not given. A draft model that was found, not named, and cannot be used
-    is left out for the next one, and one of another vocabulary is translated; `notes` say so.
+    is left out for the next one; `notes` say so.
     engine, loop: what decodes and what makes rounds of it. models: those loaded, draft first. Raises DraftMismatch for a
-    companion of another vocabulary, and what `SideModel` raises.
+    named draft or a companion of another vocabulary, and what `SideModel` raises.
     """
 
     def __init__(
@@ -42,7 +40,7 @@ class Assembly:
     ) -> None:
         self._target, self._parts, self._placement = target, parts, placement
         self._n_seq, self.n_ctx = n_seq, target.n_ctx() if n_ctx is None else n_ctx
-        self.models: list[SideModel | TranslatedDrafter] = []
+        self.models: list[SideModel] = []
         self.reads_states = False
         while not self._loads():
             pass
@@ -62,15 +60,9 @@ class Assembly:
 
     def _load(self) -> None:
         """Load draft and companion. Frees nothing where it fails."""
-        parts, states = self._parts, states_of(self._parts, self._target)
-        try:
-            self._add(parts.draft, states)
-        except DraftMismatch as error:
-            if parts.draft is None or states is not None or parts.automatic:
-                raise
-            self._translate(parts.draft, error)
-        self._add(parts.companion)
-        self._states = states
+        self._states = states_of(self._parts, self._target)
+        self._add(self._parts.draft, self._states)
+        self._add(self._parts.companion)
 
     def _add(self, path: Path | None, states: States | None = None) -> None:
         if path is not None:
@@ -78,32 +70,6 @@ class Assembly:
                 path, self._target, self._placement, self._n_seq, states, n_ctx=self.n_ctx
             )
             self.models.append(side)
-
-    def _translate(self, path: Path, error: DraftMismatch) -> None:
-        """A draft of another vocabulary, behind text; the companion would not understand what it says, so it is left out."""
-        target, placement = self._target, self._placement
-        own, layers = target.model_params, placement.n_gpu_layers
-        if layers is None:
-            layers = AUTO if target.fits_itself else own.n_gpu_layers
-        named = target.devices if placement.devices is None else placement.devices
-        drafter = TranslatedDrafter(
-            path,
-            target,
-            n_ctx=self.n_ctx,
-            n_gpu_layers=layers,
-            devices=named,
-            split_mode=own.split_mode,
-            main_gpu=own.main_gpu if named == target.devices else 0,
-            tensor_split=target.tensor_split if named == target.devices else None,
-            n_threads=placement.n_threads or target.n_threads,
-            flash_attn=True,
-            trust=target.trust,
-        )
-        self.models.append(drafter)
-        parts = self._parts
-        if not parts.translated:
-            parts.companion, parts.translated = None, True
-            parts.notes.append(f"{error.message}; so its drafts are translated through text")
 
     def _open(self) -> None:
         """Make the engine. Frees the models where that fails."""
@@ -113,14 +79,12 @@ class Assembly:
         except BaseException:
             self.close()  # the exception keeps the engine longer than the contexts live
             raise
-        draft = self.models[0] if self.models else None
         self.loop = Loop(
             self.engine,
             self.n_ctx,
             drafter=self._parts.drafter,
-            draft_model=isinstance(draft, SideModel),
+            draft_model=bool(self.models),
             companion=len(self.models) > 1,
-            translated=draft if isinstance(draft, TranslatedDrafter) else None,
             n_batch=int(llama_cpp.llama_n_batch(self._target.ctx)),
             longest=longest_draft(self._target),
         )
@@ -130,8 +94,7 @@ class Assembly:
         owners = target._ctx, target._model  # noqa: SLF001 - not the target: it may own this object
         self.engine.attach(Role.TARGET, address(target.ctx), address(target.model), *owners)
         for role, side in zip((Role.DRAFT, Role.COMPANION), self.models):
-            if isinstance(side, SideModel):
-                self.engine.attach(role, side.context, side.model, side)
+            self.engine.attach(role, side.context, side.model, side)
         if self._states is not None:
             self.reads_states = True
             self.engine.read_states(self._states)

@@ -28,9 +28,8 @@ MemoryAsked = bool | str | Path | Memory
 class Parts:
     """What will draft: a Python drafter, a draft GGUF, a companion GGUF.
 
-    automatic: nobody named the draft, so it may be left out for `others`, which come in turn. translated: it speaks another
-    vocabulary. head: it is the target's own next-token head, in the target's file. memory: what lookup remembers, where
-    that was made here.
+    automatic: nobody named the draft, so it may be left out for `others`, which come in turn. head: it is the target's own
+    next-token head, in the target's file. memory: what lookup remembers, where that was made here.
     """
 
     drafter: Drafter | None = None
@@ -38,7 +37,6 @@ class Parts:
     companion: Path | None = None
     notes: list[str] = field(default_factory=list)
     automatic: bool = False
-    translated: bool = False
     head: bool = False
     left_out: list[str] = field(default_factory=list)
     others: Iterator[Parts] = field(default_factory=lambda: iter(()))
@@ -48,8 +46,7 @@ class Parts:
     def names(self) -> tuple[str, str]:
         """Draft and companion as results report them."""
         named = [self.drafter.name] if self.drafter else []
-        how = " (translated)" if self.translated else ""
-        name = MTP if self.head else f"{self.draft.stem}{how}" if self.draft else ""
+        name = MTP if self.head else self.draft.stem if self.draft else ""
         named += [name] if name else []
         return "+".join(named) or "none", self.companion.stem if self.companion else "none"
 

@@ -10,7 +10,7 @@ from time import perf_counter
 from typing import Any, NamedTuple
 
 from pyspec._lib import lib
-from pyspec.drafters import NOTHING, Drafter, Proposal, TranslatedDrafter
+from pyspec.drafters import NOTHING, Drafter, Proposal
 from pyspec.engine.handle import MAX_DRAFT, Engine, Role
 from pyspec.engine.runs import Outage, Run, draft_of, emitted
 from pyspec.errors import Cancelled, DraftError, EngineBusy, EngineError, UnsupportedModel
@@ -54,7 +54,7 @@ class Loop:
     """Rounds over the sequences of one engine.
 
     n_ctx: positions a sequence may use. drafter: a Python drafter; draft_model, companion: whether the engine has one;
-    translated: a draft model behind text; n_batch: rows of one decode on the target. A drafter or a companion that fails is
+    n_batch: rows of one decode on the target. A drafter or a companion that fails is
     reported once, named in `failed`, and left out of the round, a draft model or a companion of some more rounds; the text
     stays the target's.
     """
@@ -67,7 +67,6 @@ class Loop:
         drafter: Drafter | None = None,
         draft_model: bool = False,
         companion: bool = False,
-        translated: TranslatedDrafter | None = None,
         n_batch: int = MAX_BATCH,
         longest: int = MAX_DRAFT,
     ) -> None:
@@ -76,8 +75,6 @@ class Loop:
         self.drafter = drafter
         self.draft_model = draft_model
         self.companion = companion
-        self.translated = translated
-        self._runs_model = draft_model or translated is not None
         self.n_batch = n_batch
         self.longest = longest
         self.failed: list[str] = []
@@ -86,7 +83,7 @@ class Loop:
     @property
     def can_draft(self) -> bool:
         """Whether there is anything to draft with."""
-        return self.draft_model or self.drafter is not None or self.translated is not None
+        return self.draft_model or self.drafter is not None
 
     def begin(self, run: Run, held: int = -1) -> int:
         """Make a run's tokens the text of its sequence; returns how many the target's KV holds. held: see `Engine.set_tokens`."""
@@ -185,7 +182,7 @@ class Loop:
         left = max(0, min(run.remaining, self.n_ctx - n))
         room = min(run.remaining, self.n_ctx + 1 - n, self.n_batch // n_runs) - 1
         room = min(room, run.draft_max, self.longest)
-        by_model = self._may_run_model(run, n_runs)
+        by_model = self._may_run_model(run)
         # the first token does not wait for a draft to read the prompt
         if room < 1 or not run.tally.rounds or not (by_model or self._may_look_up(run)):
             return Place(run.seq, 0, 0, left, n)
@@ -193,20 +190,14 @@ class Loop:
             return Place(run.seq, room, 0, left, n)
         scores = self.engine.lag(Role.COMPANION, run.seq, n) if self.companion else 0
         rereads, looks_up = self.engine.window > 0, self._may_look_up(run)
-        return Place(run.seq, room, self._lag(run, n), left, n, scores, rereads, looks_up)
-
-    def _lag(self, run: Run, n: int) -> int:
-        if self.translated is not None:
-            return self.translated.lag(run.tokens)
-        return self.engine.lag(Role.DRAFT, run.seq, n)
+        lag = self.engine.lag(Role.DRAFT, run.seq, n)
+        return Place(run.seq, room, lag, left, n, scores, rereads, looks_up)
 
     def _may_look_up(self, run: Run) -> bool:
         return self.drafter is not None and run.drafting in ("all", "lookup")
 
-    def _may_run_model(self, run: Run, n_runs: int) -> bool:
-        # behind text a model holds one text, which several would take from each other
-        alone = self.translated is None or n_runs == 1
-        return self._runs_model and alone and run.drafting in ("all", "model")
+    def _may_run_model(self, run: Run) -> bool:
+        return self.draft_model and run.drafting in ("all", "model")
 
     def _draft(
         self, runs: Sequence[Run], places: Sequence[Place], policy: Policy
@@ -217,28 +208,12 @@ class Loop:
         asked = [
             _DraftOrder(i, run, place, min(n, place.room))
             for i, (run, place, n) in enumerate(zip(runs, places, plan.lengths))
-            if n > 0 and place.room > 0 and drafts[i].n == 0 and self._may_run_model(run, len(runs))
+            if n > 0 and place.room > 0 and drafts[i].n == 0 and self._may_run_model(run)
         ]
         drafted = _RoundDrafts(drafts)
-        if self.translated is not None:
-            for one in asked:
-                self._translate(self.translated, one, drafted)
-        elif self.draft_model and not self._draft_outage.lasts() and asked:
+        if self.draft_model and not self._draft_outage.lasts() and asked:
             self._try_model(asked, plan, drafted)
         return drafted if asked or _any_drafted(drafted.drafts) else None
-
-    def _translate(
-        self, drafter: TranslatedDrafter, asked: _DraftOrder, drafted: _RoundDrafts
-    ) -> None:
-        """A draft of a model behind text: paid for and judged as one in the engine is."""
-        start = perf_counter()
-        proposal = self._propose(drafter, asked.run, asked.limit)
-        n, seq = len(proposal.tokens), asked.run.seq
-        self.engine.put_draft(seq, proposal.tokens)
-        drafted.t_draft += 1e3 * (perf_counter() - start)
-        drafted.steps = max(drafted.steps, n, 1)
-        drafted.caught_up += asked.place.lag
-        drafted.drafts[asked.i] = Draft(seq, n, p=proposal.p)
 
     def _try_model(self, asked: Sequence[_DraftOrder], plan: Plan, drafted: _RoundDrafts) -> None:
         try:
@@ -276,7 +251,7 @@ class Loop:
                     f"{len(tokens)} tokens drafted of {limit}, or ids that do not exist"
                 )
             match_length, choices = index(proposal.match_length), index(proposal.choices)
-            return Proposal(tokens, match_length, choices, proposal.p)
+            return Proposal(tokens, match_length, choices)
         except Exception as error:  # noqa: BLE001 - whatever a drafter does, the answer goes on without it
             self._complain(drafter.name, error)
             return NOTHING

@@ -12,6 +12,7 @@ import tiny
 from pyspec.batch.contexts import FEW
 from pyspec.batch.records import Record
 from pyspec.engine.handle import Engine
+from pyspec.errors import DraftMismatch
 
 EXACT = {"flash_attn": False, "type_k": 0, "type_v": 0}
 """F32 throughout: no near-tie of a random model is decided by the number of rows."""
@@ -112,11 +113,7 @@ def test_a_found_model_that_cannot_draft_is_left_out(open_batch, other, monkeypa
     assert batch.facts["draft"] == "lookup"
 
 
-def test_a_named_model_of_another_vocabulary_is_translated(open_batch, other, caplog):
-    """It drafts for an answer that is alone, sits out beside others, and is said to be translated once."""
-    batch, plain = open_batch(draft=other, **EXACT), open_batch(**EXACT)
-    assert texts(batch, ALONE) == texts(plain, ALONE)
-    assert batch.stats()["drafted"] > 0
-    assert batch.facts["draft"] == "other (translated)"
-    assert texts(batch, MANY) == texts(plain, MANY)
-    assert caplog.text.count("translated through text") == 1
+def test_a_named_model_of_another_vocabulary_is_refused(open_batch, other):
+    """Before anything is answered."""
+    with pytest.raises(DraftMismatch, match="other"):
+        texts(open_batch(draft=other, **EXACT), ALONE)

@@ -12,7 +12,7 @@ BENCH = Path(__file__).parents[2] / "bench"
 TESTED = {
     "batch", "pages", "stretch", "grid", "replay", "serve", "signals", "parity", "structured", "overhead",
     "mixed", "replicas",
-    "accepted", "everyday", "firsts", "hostile", "noise", "trial", "startup", "agent", "translated", "companion",
+    "accepted", "everyday", "firsts", "hostile", "noise", "trial", "startup", "agent", "companion",
     "confirm", "first_use", "common",  # all others
 }  # fmt: skip
 
@@ -119,19 +119,6 @@ def test_rounds_without_a_companion_are_replayed(script, capsys) -> None:
     (cells,) = (line.split(" | ") for line in capsys.readouterr().out.strip().splitlines()[2:])
     assert cells[5:7] == ["-"] * 2
     assert all(0.5 < float(cell.strip(" |")) < 20.0 for cell in cells[2:5] + cells[7:])
-
-
-def test_a_draft_of_another_vocabulary_is_timed_on_two_texts(
-    script, tiny_ascii: Path, tiny_target: Path, tmp_path, capsys
-) -> None:
-    """A row a contender and text, and the page; plain decoding has a verify a token."""
-    out = tmp_path / "results" / "tiny.json"
-    numbers = ["--tokens", "6", "--threads", "1", "--repeat", "1", "--length", "2"]
-    script("translated").main([str(tiny_ascii), f"--draft={tiny_target}", *numbers, f"--out={out}"])
-    rows = [line.split(" | ") for line in capsys.readouterr().out.splitlines()[2:]]
-    assert [row[1] for row in rows] == ["prose"] * 3 + ["copy"] * 3
-    assert {row[2] for row in rows if row[0] == "| plain"} == {"1.00"}
-    assert "| plain | prose | 1.00 | " in (out.parent / "README.md").read_text()
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="handlers are seen in /proc")

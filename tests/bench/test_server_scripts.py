@@ -11,7 +11,7 @@ BENCH = Path(__file__).parents[2] / "bench"
 TESTED = {
     "batch", "pages", "stretch", "grid", "replay", "serve", "signals", "parity", "structured", "overhead",
     "mixed", "replicas",
-    "accepted", "everyday", "firsts", "hostile", "noise", "trial", "startup", "agent", "translated", "companion",
+    "accepted", "everyday", "firsts", "hostile", "noise", "trial", "startup", "agent", "companion",
     "confirm", "first_use", "common",  # all others
 }  # fmt: skip
 

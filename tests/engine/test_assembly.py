@@ -150,17 +150,12 @@ def test_a_companion_of_another_vocabulary_is_refused_naming_the_first_differenc
 
 
 @pytest.mark.parametrize("named", MISMATCHES)
-def test_a_draft_of_another_vocabulary_is_translated(
-    open_llama, tiny_target, tmp_path, named, caplog
-):
-    """It drafts through text, and that is said with the first id that differs; the text stays the target's."""
+def test_a_draft_of_another_vocabulary_is_refused(open_llama, tiny_target, tmp_path, named):
+    """Where it was named: before anything is generated, by the first id that differs."""
     other = tiny.write(tmp_path / "other.gguf", **MISMATCHES[named])
-    plain = ask(open_llama(tiny_target), PROMPT)
-    llm = open_llama(tiny_target, draft=other)
-    assert named in caplog.text
-    assert "translated through text" in caplog.text
-    assert ask(llm, PROMPT).ids == plain.ids
-    assert llm.last_speculation["draft"] == "other (translated)"
+    with pytest.raises(DraftMismatch, match=named) as caught:
+        open_llama(tiny_target, draft=other)
+    assert "--draft none" in caught.value.hint
 
 
 def test_padded_vocabulary_is_accepted(open_llama, tiny_target, tmp_path):

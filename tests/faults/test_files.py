@@ -196,20 +196,15 @@ def test_10_hostile_template(
 def test_11_another_vocabulary(
     tmp_path: Path, tiny_target: Path, command: Callable[..., tuple[int, str]]
 ) -> None:
-    """A companion is refused by what differs first; a draft is translated, and the text is the target's."""
+    """Draft and companion are refused by what differs first."""
     path = tmp_path / "draft.gguf"
     path.write_bytes(GOOD.build())
     with pytest.raises(DraftMismatch, match="another token in front of texts"):
         load(tiny_target, draft=str(tiny_target), companion=str(path))
     code, said = command(tiny_target, "--draft", str(tiny_target), "--companion", str(path))
     assert (code, "another token in front of texts" in said) == (1, True)
-    assert command(tiny_target, "--draft", str(path))[0] == 0
-    texts = []
-    for draft in ("none", str(path)):
-        with load(tiny_target, draft=draft, length="fixed:4") as llm:
-            answer = llm.create_completion("abc", max_tokens=12, temperature=0)
-            texts.append(answer["choices"][0]["text"])
-    assert texts[0] == texts[1]
+    code, said = command(tiny_target, "--draft", str(path))
+    assert (code, "another token in front of texts" in said) == (1, True)
 
 
 @pytest.mark.parametrize("kind", ["missing", "fifo", "model", "other shapes"])
