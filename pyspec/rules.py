@@ -89,7 +89,7 @@ class Margin:
         the draft's taste says least.
     window: `Window(nats, tokens)`, what relaxed tokens may cost among the last so many of the text, charged as the budget is.
 
-    What has no distribution (lookup, drafters in Python, models of another vocabulary) meets no `kl` below infinity, no `doubt`
+    What has no distribution (lookup, drafters in Python) meets no `kl` below infinity, no `doubt`
     above 0.
     """
 

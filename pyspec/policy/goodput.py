@@ -125,7 +125,8 @@ class GoodputPolicy(LengthPolicy):
 
     def plan(self, places: Sequence[Place]) -> Plan:
         """How long to draft, and the floors at which drafting stops; nothing where no draft pays."""
-        self._looked, self._pending = True, {}  # the last round may have ended in an error
+        # the last round may have ended in an error
+        self._looked, self._pending, self._both = True, {}, []
         for place in places:
             if place.seq not in self._texts:
                 self._texts[place.seq] = _Text(place.depth)
@@ -133,7 +134,6 @@ class GoodputPolicy(LengthPolicy):
             self._rereads |= place.rereads
         if self._rest and len(places) == self._n_seq:
             self._rest -= 1
-            self._both = []
             return Plan([0] * self._n_seq)
         self._catch_up()
         self._look(len(places), max([place.depth for place in places]))

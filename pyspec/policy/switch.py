@@ -36,9 +36,8 @@ class UseSwitch:
         self._trials, self._looks, self._priced = trials, looks, priced
         self._mean = self._count = 0.0
         self._tokens = 0.0  # of a round with it, in the mean
-        self._own = self._shared = (
-            0.0  # rounds beside a lookup that were left to it, and all of them
-        )
+        # rounds beside a lookup that were left to it, and all of them
+        self._own = self._shared = 0.0
         self._credit = 0.0
         # texts in which it was used before this one, and whether it was in this one
         self._texts, self._new = 0, False
@@ -107,8 +106,11 @@ class UseSwitch:
     def shared(self, by_lookup: Sequence[bool]) -> None:
         """More rounds beside a lookup: whether each was the lookup's."""
         for other in by_lookup:
-            self._shared = min(self._shared + 1.0, _MEMORY)
-            self._own += (1.0 - other) - self._own / self._shared * (self._shared == _MEMORY)
+            if self._shared < _MEMORY:
+                self._shared += 1.0
+            else:
+                self._own -= self._own / _MEMORY
+            self._own += not other
 
     def used(self, gain: float, tokens: float = 1.0) -> None:
         """A round with it had so many tokens, and gained so many."""

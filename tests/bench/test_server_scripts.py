@@ -8,12 +8,6 @@ from pathlib import Path
 import pytest
 
 BENCH = Path(__file__).parents[2] / "bench"
-TESTED = {
-    "batch", "pages", "stretch", "grid", "replay", "serve", "signals", "parity", "structured", "overhead",
-    "mixed", "replicas",
-    "accepted", "everyday", "firsts", "hostile", "noise", "trial", "startup", "agent", "companion",
-    "confirm", "first_use", "common",  # all others
-}  # fmt: skip
 
 
 def test_the_server_is_loaded(script, tiny_ascii: Path, tmp_path: Path, capsys) -> None:
