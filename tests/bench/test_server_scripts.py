@@ -7,8 +7,6 @@ from pathlib import Path
 
 import pytest
 
-BENCH = Path(__file__).parents[2] / "bench"
-
 
 def test_the_server_is_loaded(script, tiny_ascii: Path, tmp_path: Path, capsys) -> None:
     """Two clients, twelve requests: a row with a speed, and no errors."""
