@@ -33,8 +33,9 @@ log = logging.getLogger("pyspec")
 
 N_MAX = 64
 _OWN = 16  # counts up to here are learned one by one, beyond in steps of a quarter of an octave
-_HOPE = 0.75  # share of k assumed of counts never seen: too high a guess would never be tried
-_STEP = 0.6  # of those between counts that were seen: a step that the kernels have there is found by one look
+_HOPE = 0.75  # share of k assumed of counts never seen at first: too high a guess is never tried
+_STEP = 0.6  # of those between counts that were seen, and of all later: one look finds a step
+_WHILE = 64  # observations until then: a look costs a short answer more than it brings
 SURE = 3  # observations from which on a count says how fast the machine is
 _REBUILD = 16  # observations between two rebuilds of a table
 _STALL = 2.5  # times the expected time: the machine did something else
@@ -114,7 +115,7 @@ class RowTimes:
         self._count: dict[int, int] = {}
         self._begun: dict[int, int] = {}
         self._doubted: set[int] = set()
-        self._slow = self._waiting = 0
+        self._slow = self._waiting = self._seen = 0
         self.ratio = 0.0
         """The last time in units of the base curve's; 0 for an impossible one."""
         self._depth = -1
@@ -182,6 +183,7 @@ class RowTimes:
             # the first time seen replaces what was assumed: a rest of it would be taken for the machine's speed
             self._k[key] = max(0.0, k + max(0.1, 1.0 / count) * (found - k))
         self._waiting += 1
+        self._seen += 1
         if self._table and (count <= SURE or self._waiting >= _REBUILD):
             self._build(len(self._table) - 1)
 
@@ -243,7 +245,7 @@ class RowTimes:
         if self.hope == 1.0 or key <= 1 or key in self._k:
             return known
         if key > max(self._k, default=1):
-            return known * self.hope
+            return known * (self.hope if self._seen < _WHILE else min(self.hope, _STEP))
         return min(known, _STEP) if key <= _OWN else known
 
     def _build(self, rows: int) -> None:

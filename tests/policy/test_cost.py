@@ -89,6 +89,16 @@ def test_a_machine_that_stays_slow_is_believed() -> None:
     assert times.table()[1] == pytest.approx(5.0, rel=0.05)
 
 
+def test_more_is_hoped_of_counts_not_tried_after_a_while() -> None:
+    """A step of the kernels beyond all counts that were seen is worth a look once a few looks cost little."""
+    times = RowTimes({0: expand({1: 10.0, 16: 40.0})})
+    times.observe(1, 10.0)
+    at_first = times.table()[8]
+    for _ in range(100):
+        times.observe(1, 10.0)
+    assert times.table()[8] < 0.95 * at_first
+
+
 def test_counts_not_tried_are_hoped_to_be_cheaper_than_assumed() -> None:
     """Until they were tried: a prior that is too dear must not keep them from it."""
     times = RowTimes({0: expand({1: 1.0, 8: 4.0})})
