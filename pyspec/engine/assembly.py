@@ -7,7 +7,7 @@ from typing import Any
 
 import llama_cpp
 
-from pyspec.engine.handle import Engine, Role
+from pyspec.engine.handle import MAX_DRAFT, Engine, Role
 from pyspec.engine.models import Placement, SideModel, address, longest_draft
 from pyspec.engine.parts import Parts, states_of
 from pyspec.engine.round import Loop
@@ -84,6 +84,7 @@ class Assembly:
             self.n_ctx,
             drafter=self._parts.drafter,
             draft_model=bool(self.models),
+            draft_longest=(self._states and self._states.longest) or MAX_DRAFT,
             companion=len(self.models) > 1,
             n_batch=int(llama_cpp.llama_n_batch(self._target.ctx)),
             longest=longest_draft(self._target),

@@ -54,9 +54,9 @@ class Loop:
     """Rounds over the sequences of one engine.
 
     n_ctx: positions a sequence may use. drafter: a Python drafter; draft_model, companion: whether the engine has one;
-    n_batch: rows of one decode on the target. A drafter or a companion that fails is
-    reported once, named in `failed`, and left out of the round, a draft model or a companion of some more rounds; the text
-    stays the target's.
+    n_batch: rows of one decode on the target; longest, draft_longest: most tokens of any draft, and of the draft model's.
+    A drafter or a companion that fails is reported once, named in `failed`, and left out of the round; a draft model or a
+    companion sits out some more rounds. The text stays the target's.
     """
 
     def __init__(
@@ -69,6 +69,7 @@ class Loop:
         companion: bool = False,
         n_batch: int = MAX_BATCH,
         longest: int = MAX_DRAFT,
+        draft_longest: int = MAX_DRAFT,
     ) -> None:
         self.engine = engine
         self.n_ctx = n_ctx
@@ -76,7 +77,7 @@ class Loop:
         self.draft_model = draft_model
         self.companion = companion
         self.n_batch = n_batch
-        self.longest = longest
+        self.longest, self.draft_longest = longest, draft_longest
         self.failed: list[str] = []
         self._draft_outage, self._score_outage = Outage(), Outage()
 
@@ -191,7 +192,7 @@ class Loop:
         scores = self.engine.lag(Role.COMPANION, run.seq, n) if self.companion else 0
         rereads, looks_up = self.engine.window > 0, self._may_look_up(run)
         lag = self.engine.lag(Role.DRAFT, run.seq, n)
-        return Place(run.seq, room, lag, left, n, scores, rereads, looks_up)
+        return Place(run.seq, room, lag, left, n, scores, rereads, looks_up, self.draft_longest)
 
     def _may_look_up(self, run: Run) -> bool:
         return self.drafter is not None and run.drafting in ("all", "lookup")

@@ -109,7 +109,7 @@ class GoodputPolicy(LengthPolicy):
         self._round = self._stale_at = 0
         self._tables: dict[tuple[int, int], _Tables] = {}
         self._table = _Tables(0.0, 1.0, 1.0, [1.1], 0.0, 0.0, 1)
-        self._rereads = False
+        self._rereads, self._longest = False, LONGEST
         self._rows = self.curve.target.table()
         self._n_seq, self._looked = 1, False
         self._price = 1.0 / self._rows[1]  # tokens a ms is worth: what plain decoding makes of it
@@ -132,12 +132,13 @@ class GoodputPolicy(LengthPolicy):
                 self._texts[place.seq] = _Text(place.depth)
             self._texts[place.seq].place = place
             self._rereads |= place.rereads
+            self._longest = min(LONGEST, place.longest)
         if self._rest and len(places) == self._n_seq:
             self._rest -= 1
             return Plan([0] * self._n_seq)
         self._catch_up()
         self._look(len(places), max([place.depth for place in places]))
-        lengths = [min(LONGEST, place.room) if self._pays(place) else 0 for place in places]
+        lengths = [min(self._longest, place.room) if self._pays(place) else 0 for place in places]
         self._both = [place.seq for place, n in zip(places, lengths) if n and place.looks_up]
         if not any(lengths):
             self._rest = _REST
@@ -222,13 +223,14 @@ class GoodputPolicy(LengthPolicy):
         verify = [rows[n * (g + 1)] / n for g in range(LONGEST + 1)]
         told = self.learned.calibration
         nexts, step_of_one = told.nexts(), step / n
+        drafted = verify[: self._longest + 1]
         # Tokens of less worth are the same as ms that cost more.
-        floors, gain = self._floors(verify, step_of_one, price / worth, nexts, told.table)
+        floors, gain = self._floors(drafted, step_of_one, price / worth, nexts, told.table)
         won = self._drafting[n.bit_length()].share(worth * gain)
         dear = 1.0 / (1.0 - _DEAR * won)
         if won > 0.0:
-            floors, _ = self._floors(verify, step_of_one, dear * price / worth, nexts, told.table)
-        _, better = self._floors(verify, step_of_one, price / worth, nexts, suited(told.table))
+            floors, _ = self._floors(drafted, step_of_one, dear * price / worth, nexts, told.table)
+        _, better = self._floors(drafted, step_of_one, price / worth, nexts, suited(told.table))
         gain, more = worth * gain, worth * (better - gain)
         return _Tables(step, dear, worth, floors, gain, more, self._lookup_min(verify, price, gain))
 

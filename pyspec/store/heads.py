@@ -121,6 +121,13 @@ class States:
         """
         return _WINDOW[self.kind]
 
+    @property
+    def longest(self) -> int | None:
+        """Most tokens of a draft, or None where nothing ends it."""
+        if self.block is not None:
+            return self.block.rows - self.block.first
+        return self.heads if self.heads > 1 else None
+
 
 def n_heads(model: Path) -> int:
     """How many next-token heads a file holds that llama.cpp can run, 0 for a file with none or with others."""

@@ -103,7 +103,8 @@ def look(path: Path, n_heads: int, draft: str, report: int) -> None:
     """What came of texts, drafts, and drafts of the reference, in a fork."""
     plain = SpeculativeLlama(str(path), draft="none", **EXACT)
     llm = SpeculativeLlama(str(path), draft=draft, length="fixed:6", **EXACT)
-    reference, same, found = Reference(path), True, []
+    reference, found = Reference(path), []
+    same = llm.assembly.loop.draft_longest == n_heads
     for text in (PROMPT, [*PROMPT, 9, 9], PROMPT[:3], [20, 21]):
         for answered in (1, 2, 9, 30):
             same &= ask(llm, text, answered).ids == ask(plain, text, answered).ids

@@ -392,3 +392,14 @@ def test_a_new_text_is_thought_of_at_once() -> None:
     assert policy.plan([Place(0, 16, 1, 150, 40)]).lengths == [0]
     policy.begin_sequence(0)
     assert policy.plan([Place(0, 16, 1, 150, 40)]).lengths == [16]
+
+
+def test_a_draft_with_an_end_is_expected_to_bring_no_more() -> None:
+    """Two next-token heads bring two tokens at most, however cheap more rows are."""
+    expected = {}
+    for longest in (2, 16):
+        policy = GoodputPolicy(costs(GPU, 0.02).curve(), Acceptance())
+        plan = policy.plan([Place(0, 30, depth=10, longest=longest)])
+        expected[longest] = policy.stats()["drafting_gain"]
+        assert plan.lengths == [longest]
+    assert 0.0 < expected[2] < 0.8 * expected[16]
