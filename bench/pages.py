@@ -5,8 +5,8 @@
 The README's table stands between `<!-- results -->` and `<!-- /results -->`, and the same with rules in METHODS.md; that of
 models/README.md between `<!-- drafts -->` and `<!-- /drafts -->`. A number in a text is written `<!--= default/strict/mean
 -->1.15<!--/-->`: folder, mode and figure. Figures of `pyspec bench` are mean (geometric, over categories, times plain), best,
-worst, rate (tokens a second) and first (ms); of `pyspec quality` nats and distinct over the control, with intervals, and gain
-(tokens a verify, %); of drafts what `python -m pyspec.models.recipe.evaluate --json` wrote. All other figures are in the
+worst, rate (tokens a second) and first (ms); of `bench/batch.py`, times plain:1; of `pyspec quality` nats and distinct over the
+control, with intervals, and gain (tokens a verify, %); of drafts what `python -m pyspec.models.recipe.evaluate --json` wrote. All other figures are in the
 tables.
 
 Intervals of speeds are over kinds of text: 95 %, by Student's t of the kinds' logarithms.
@@ -43,12 +43,13 @@ T = TypeVar("T")
 RULES = (
     "quality-eagle3", "quality-eagle3-t08", "quality-good", "quality-good-t08", "quality-poor", "quality-gemma"
 )  # fmt: skip
-SHOWN = (
-    "default", "default-t08", "q8_0", "q4_k_m", "q4_k_m-t08", "stretched-good-bf16", "stretched-good-bf16-t08",
-    "stretched-good-q4_k_m", "stretched-poor-q4_k_m", "copying",
+PAIRS = (
+    "default", "q8_0", "q4_k_m", "stretched-good-bf16", "stretched-good-q4_k_m", "stretched-poor-q4_k_m"
 )  # fmt: skip
-BATCH = "batch/bf16.json"
-HEAD = ["", "plain, tokens/s", "strict", "worst kind", "margin", "best other program", "commit"]
+WARM = "-t08"
+"""What the name of a pair's page at temperature 0.8 ends with."""
+_OTHER = "best other program"
+HEAD = ["", "plain, tokens/s", "temperature 0", _OTHER, "temperature 0.8", _OTHER, "commit"]
 DRAFTS_HEAD = [
     "drafter",
     "all",
@@ -60,6 +61,9 @@ DRAFTS_HEAD = [
 RULES_HEAD = ["The margin rule", "more tokens a verify", "nats a token", "distinct-4", "looped answers", "worse in"]  # fmt: skip
 PAGES = ("README.md", "METHODS.md", "DEVICES.md", "ARCHITECTURE.md", "models/README.md")
 """Texts with figures: each is made from results, or is no measurement (`tests/bench/test_claims.py`)."""
+
+BATCHES = ("plain:1", "plain:16", "speculative:16", "server")
+"""Of a batch's figures, those that texts quote: times plain decoding of one text at a time."""
 
 FEWEST = 3
 """Kinds of text that an interval needs."""
@@ -108,24 +112,34 @@ def redraw(folder: Path) -> None:
 
 
 def readme_table(folder: Path) -> str:
-    """Six to eight rows: what is measured in SHOWN and BATCH, as far as it is there."""
-    found, batches = runs(folder), read(folder, BatchResults, BATCH)
-    rows = [_row(name, found[name]) for name in SHOWN if name in found]
-    return table(HEAD, [*rows, *map(_batch_row, batches.values())])
+    """A row for each of PAIRS that was measured, at one temperature or at both."""
+    found = runs(folder)
+    return table(HEAD, [_row(name, found) for name in PAIRS if name in found])
 
 
 def _link(title: str, name: str) -> str:
     return f"[{title}](bench/results/{name}/README.md)"
 
 
-def _row(name: str, results: Results) -> list[str]:
-    modes = {s.who: s for s in results.summaries}
-    own = modes.get("strict") or modes["lookup+strict"]
-    plain = modes["plain"].speeds[TOTAL].rate
-    margin = f"{modes['margin'].geomean:.2f}" if "margin" in modes else "-"
+def _row(name: str, found: dict[str, Results]) -> list[str]:
+    cold, warm = found[name], found.get(name + WARM)
+    plain = next(s for s in cold.summaries if s.who == "plain").speeds[TOTAL].rate
+    commits = dict.fromkeys(each.setup.commit or "-" for each in (cold, warm) if each)
+    return [
+        cold.title,
+        f"{plain:.0f}",
+        *_against_plain(name, cold),
+        *(_against_plain(name + WARM, warm) if warm else ("-", "-")),
+        ", ".join(commits),
+    ]
+
+
+def _against_plain(name: str, results: Results) -> tuple[str, str]:
+    """The mean with its interval and the worst kind of text, and the other program that was fastest."""
+    own = next(s for s in results.summaries if s.who == "strict")
     low, kind = _ups(own)[0]
-    return [_link(results.title, name), f"{plain:.0f}", f"**{own.geomean:.2f}**{_interval(own)}", f"{low:.2f} {kind}",
-            margin, _best_peer(results.summaries), results.setup.commit or "-"]  # fmt: skip
+    mean = _link(f"**{own.geomean:.2f}**", name)
+    return f"{mean}{_interval(own)}, {kind} {low:.2f}", _best_peer(results.summaries)
 
 
 def _interval(summary: Summary) -> str:
@@ -146,19 +160,6 @@ def _ups(summary: Summary) -> list[tuple[float, str]]:
 def _best_peer(summaries: Sequence[Summary]) -> str:
     best = max((s for s in summaries if s.peer), key=lambda s: s.geomean, default=None)
     return f"{best.geomean:.2f} {best.who}" if best else "-"
-
-
-def _batch_row(found: BatchResults) -> list[str]:
-    plain, own, peer = (found.find(name) for name in ("plain:1", "speculative:16", "server"))
-    if plain is None or own is None:
-        raise InputError(f"{found.title} has no plain:1 or no speculative:16")
-    other = f"{peer['rate'] / plain['rate']:.2f} llama-server, 16 clients" if peer else "-"
-    alone = found.find("plain:16")
-    gain = f"**{own['rate'] / plain['rate']:.2f}**"
-    if alone is not None:
-        gain += f"; batching alone {alone['rate'] / plain['rate']:.2f}"
-    title = _link(f"{found.title}, 16 at once", "batch")
-    return [title, f"{plain['rate']:.0f}", gain, "-", "-", other, found.commit or "-"]
 
 
 def rules_table(folder: Path) -> str:
@@ -225,6 +226,10 @@ def numbers(folder: Path) -> dict[str, str]:
         for temperature in pairs.pairs:
             more = pairs.figures(temperature).items()
             out |= {f"{name}/{temperature}/{key}": value for key, value in more}
+    for name, batch in read(folder, BatchResults, "batch/*.json").items():
+        rates = {who: one["rate"] for who in BATCHES if (one := batch.find(who))}
+        own = {f"batch/{name}/{who}": rate / rates["plain:1"] for who, rate in rates.items()}
+        out |= {key: f"{value:.2f}" for key, value in own.items()}
     for path in sorted((Path(__file__).parents[1] / "models").glob("*.gguf")):
         out[f"files/{path.name}"] = f"{path.stat().st_size / 1e6:.1f}"
     for name, one in drafts(folder).items():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from fnmatch import fnmatch
 from pathlib import Path
+from shutil import copytree
 
 import pytest
 from measure.making import record, turn
@@ -35,11 +36,18 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_a_row_has_the_worst_kind_and_the_best_rival(pages, folder: Path) -> None:
-    """Losing kinds are in; the title leads to the page."""
+    """Losing kinds are in; the figure leads to the page; a temperature that was not measured is a dash."""
     row = pages.readme_table(folder).splitlines()[-1]
     assert row == (
-        "| [Default](bench/results/default/README.md) | 2 | **1.00** | 0.50 code | - | 0.33 server-draft:2 | - |"
+        "| Default | 2 | [**1.00**](bench/results/default/README.md), code 0.50 | 0.33 server-draft:2 | - | - | - |"
     )
+
+
+def test_a_row_has_both_temperatures(pages, folder: Path) -> None:
+    """The page of the same pair at 0.8 stands beside."""
+    copytree(folder / "default", folder / "default-t08")
+    cells = pages.readme_table(folder).splitlines()[-1].split(" | ")
+    assert cells[4:6] == ["[**1.00**](bench/results/default-t08/README.md), code 0.50", cells[3]]
 
 
 def test_numbers_in_the_text_are_filled_in(pages, folder: Path) -> None:
@@ -47,7 +55,7 @@ def test_numbers_in_the_text_are_filled_in(pages, folder: Path) -> None:
     text = "<!-- results -->\n<!-- /results -->\nIt is <!--= default/strict/worst -->9<!--/--> times.\n"
     new = pages.filled(text, folder)
     assert new.endswith("It is <!--= default/strict/worst -->0.50<!--/--> times.\n")
-    assert "| [Default]" in new
+    assert "| Default |" in new
     assert pages.filled(new, folder) == new
 
 
