@@ -5,9 +5,8 @@
 The README's table stands between `<!-- results -->` and `<!-- /results -->`, and the same with rules in METHODS.md; that of
 models/README.md between `<!-- drafts -->` and `<!-- /drafts -->`. A number in a text is written `<!--= default/strict/mean
 -->1.15<!--/-->`: folder, mode and figure. Figures of `pyspec bench` are mean (geometric, over categories, times plain), best,
-worst, rate (tokens a second) and first (ms); of `bench/batch.py`, times plain:1; of `pyspec quality` nats and distinct over the
-control, with intervals, and gain (tokens a verify, %); of drafts what `python -m pyspec.models.recipe.evaluate --json` wrote. All other figures are in the
-tables.
+worst, rate (tokens a second) and first (ms); of `bench/batch.py` 16 texts at once, times plain one by one; of `pyspec quality` nats and distinct over the control, with intervals, and gain (tokens a verify, %); of drafts what `python -m
+pyspec.models.recipe.evaluate --json` wrote. All other figures are in the tables.
 
 Intervals of speeds are over kinds of text: 95 %, by Student's t of the kinds' logarithms.
 """
@@ -61,9 +60,6 @@ DRAFTS_HEAD = [
 RULES_HEAD = ["The margin rule", "more tokens a verify", "nats a token", "distinct-4", "looped answers", "worse in"]  # fmt: skip
 PAGES = ("README.md", "METHODS.md", "DEVICES.md", "ARCHITECTURE.md", "models/README.md")
 """Texts with figures: each is made from results, or is no measurement (`tests/bench/test_claims.py`)."""
-
-BATCHES = ("plain:1", "plain:16", "speculative:16", "server")
-"""Of a batch's figures, those that texts quote: times plain decoding of one text at a time."""
 
 FEWEST = 3
 """Kinds of text that an interval needs."""
@@ -226,15 +222,22 @@ def numbers(folder: Path) -> dict[str, str]:
         for temperature in pairs.pairs:
             more = pairs.figures(temperature).items()
             out |= {f"{name}/{temperature}/{key}": value for key, value in more}
-    for name, batch in read(folder, BatchResults, "batch/*.json").items():
-        rates = {who: one["rate"] for who in BATCHES if (one := batch.find(who))}
-        own = {f"batch/{name}/{who}": rate / rates["plain:1"] for who, rate in rates.items()}
-        out |= {key: f"{value:.2f}" for key, value in own.items()}
+    out |= _batches(folder)
     for path in sorted((Path(__file__).parents[1] / "models").glob("*.gguf")):
         out[f"files/{path.name}"] = f"{path.stat().st_size / 1e6:.1f}"
     for name, one in drafts(folder).items():
         out |= {f"drafts/{name}/{key}": f"{one[key]:.3f}" for key in ("share", "margin_share")}
         out[f"drafts/{name}/rows"] = str(one["rows"])
+    return out
+
+
+def _batches(folder: Path) -> dict[str, str]:
+    """Sixteen texts at once, times plain decoding of one after the other."""
+    out = {}
+    for name, found in read(folder, BatchResults, "batch/*.json").items():
+        alone, together = found.find("plain:1"), found.find("speculative:16")
+        if alone and together:
+            out[f"batch/{name}/speculative:16"] = f"{together['rate'] / alone['rate']:.2f}"
     return out
 
 
