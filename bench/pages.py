@@ -5,7 +5,8 @@
 The README's table stands between `<!-- results -->` and `<!-- /results -->`, and the same with rules in METHODS.md; that of
 models/README.md between `<!-- drafts -->` and `<!-- /drafts -->`. A number in a text is written `<!--= default/strict/mean
 -->1.15<!--/-->`: folder, mode and figure. Figures of `pyspec bench` are mean (geometric, over categories, times plain), best,
-worst, rate (tokens a second) and first (ms); of `bench/batch.py` 16 texts at once, times plain one by one; of `pyspec quality` nats and distinct over the control, with intervals, and gain (tokens a verify, %); of drafts what `python -m
+worst, rate (tokens a second) and first (ms); of `bench/batch.py` 16 texts at once, times plain one by one; of `pyspec quality`
+nats and distinct over the control, with intervals, and gain (tokens a verify, %); of drafts what `python -m
 pyspec.models.recipe.evaluate --json` wrote. All other figures are in the tables.
 
 Intervals of speeds are over kinds of text: 95 %, by Student's t of the kinds' logarithms.
