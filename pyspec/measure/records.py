@@ -87,22 +87,23 @@ def describe(
 
 
 def commit() -> str:
-    """The commit of the code that runs, with "+" where it was changed since; "" where it does not run from its repository."""
+    """The commit of the code that runs, with "+" where it was changed since; "" where it does not run from its repository.
+
+    Results are no code: a run that follows another one is of the same commit.
+    """
     git = ["git", "-C", str(Path(__file__).parent)]
+    code = [":/", ":(top,exclude)bench/results"]
     try:
-        subprocess.run(
-            [*git, "ls-files", "--error-unmatch", Path(__file__).name],
-            check=True,
-            capture_output=True,
-        )
-        told = subprocess.run(
-            [*git, "describe", "--always", "--exclude=*", "--dirty=+"],
-            check=True,
-            capture_output=True,
-        )
+        _output(*git, "ls-files", "--error-unmatch", Path(__file__).name)
+        short = _output(*git, "rev-parse", "--short", "HEAD")
+        changed = _output(*git, "status", "--porcelain", "--untracked-files=no", "--", *code)
     except (OSError, subprocess.CalledProcessError):
         return ""
-    return told.stdout.decode().strip()
+    return f"{short}+" if changed else short
+
+
+def _output(*command: str) -> str:
+    return subprocess.run(command, check=True, capture_output=True).stdout.decode().strip()
 
 
 def model_file(path: Path) -> ModelFile:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
 
 import msgspec
@@ -9,9 +10,11 @@ import pytest
 from measure.making import SETUP, record, turn
 
 from pyspec.errors import InputError, ResumeMismatch
+from pyspec.measure import records
 from pyspec.measure.records import (
     TOTAL,
     RunLog,
+    commit,
     geomean,
     hindsight,
     published,
@@ -145,3 +148,29 @@ def test_geometric_mean_of_nothing_is_zero() -> None:
     """And of something that stands still."""
     assert geomean([]) == geomean([1.0, 0.0]) == 0.0
     assert geomean([2.0, 8.0]) == pytest.approx(4.0)
+
+
+def test_a_run_after_another_is_of_the_same_commit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """New results change no code; anything else that git knows does, and what it does not know is nobody's."""
+
+    def git(*words: str) -> str:
+        who = ["-c", "user.name=a", "-c", "user.email=a@b", "-c", "commit.gpgsign=false"]
+        return subprocess.check_output(["git", "-C", str(tmp_path), *who, *words], text=True)
+
+    code, page = tmp_path / "pyspec" / "records.py", tmp_path / "bench" / "results" / "page.md"
+    for file in (code, page):
+        file.parent.mkdir(parents=True)
+        file.write_text("1")
+    monkeypatch.setattr(records, "__file__", str(code))
+    git("init", "-q")
+    assert commit() == ""
+    git("add", ".")
+    git("commit", "-qm", "one")
+    short = git("rev-parse", "--short", "HEAD").strip()
+    assert commit() == short
+    page.write_text("2")
+    assert commit() == short
+    code.write_text("2")
+    assert commit() == f"{short}+"
