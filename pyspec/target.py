@@ -57,7 +57,8 @@ class TargetLlama(llama_cpp.Llama):  # type: ignore[misc]  # llama_cpp is untype
 
     trust: read only the file's header instead. extra_buffers: whether llama.cpp may copy weights into layouts of its own
     (AMX, repacking); "auto" says yes unless that crashes on this machine, "on" and "off" decide it.
-    n_threads and n_threads_batch: as many as this process may really use, if not given.
+    n_threads and n_threads_batch: as many as this process may really use, if neither is given, and fewer while other programs
+    need the processors.
     snapshots: states that a hybrid model keeps, where llama.cpp can; without them nothing can be drafted for it. head: load the
     next-token head (MTP) that the file may have; `has_head` says whether it did.
     n_gpu_layers: a number, -1 for all, or "auto" for as many as fit on `devices` (names as `pyspec info` lists them; all if
@@ -96,6 +97,7 @@ class TargetLlama(llama_cpp.Llama):  # type: ignore[misc]  # llama_cpp is untype
         overrides = check_overrides(kwargs.get("kv_overrides"))
         if not vocab_only:
             refuse_other_kinds(Path(model_path), embedding=embedding, overrides=dict(overrides))
+        self.adapts_threads = not (kwargs.get("n_threads") or kwargs.get("n_threads_batch"))
         _settle(kwargs, embedding=embedding)
         self.has_head = head and has_head(Path(model_path))
         self._most_positions = most_positions(Path(model_path))

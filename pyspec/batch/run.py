@@ -36,6 +36,7 @@ from pyspec.policy.lengths import parse_length
 from pyspec.policy.policies import Policies
 from pyspec.prompt_cache import PromptFile
 from pyspec.store.devices import parse_devices
+from pyspec.store.machine import default_threads
 from pyspec.tokens import Tally
 
 if TYPE_CHECKING:
@@ -110,7 +111,7 @@ class Batch:
         self._options = {"length": length, "draft_max": draft_max, "n_ctx": n_ctx}
         self._options |= changing_texts(kwargs)
         self._exact, self._interactive, self._prompt_cache = exact, interactive, prompt_cache
-        words: tuple[Any, str] = ("none", "none") if exact else (draft, companion)
+        words: tuple[Any, str] = _exactly(kwargs) if exact else (draft, companion)
         # with as many sequences as may run at once; where none were asked for, the memory says how many
         kwargs["room_for"] = (n_ctx * (parallel or 1), parallel or 1)
         self._models = Models(file_of(model_path, **kwargs), *words, memory, **kwargs)
@@ -367,6 +368,12 @@ class Batch:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _exactly(kwargs: dict[str, Any]) -> tuple[str, str]:
+    """What drafts where texts depend on nothing but themselves; the threads stay as many, since others may round otherwise."""
+    kwargs["n_threads"] = kwargs.get("n_threads") or default_threads()
+    return "none", "none"
 
 
 def _check(

@@ -258,7 +258,10 @@ class LlamaChat:
         self.llm.close()
 
     def _keep_times(self) -> None:
-        """Keep what decodes took, those included that no round has shown; nothing where others use the machine."""
+        """Keep what decodes took, those included that no round has shown; nothing where others used the machine."""
+        threads = self.llm.assembly.loop.threads
+        if threads is not None and not threads.steady:
+            return
         if not self._watch.busy(int(self.llm.n_threads)):
             with suppress(PyspecError):
                 time_unseen(self.llm, self.llm.curve)

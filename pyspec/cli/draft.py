@@ -162,7 +162,7 @@ def _tried(target: Path, row: dict[str, Any], trial: TrialOptions) -> dict[str, 
         str(target), f"lookup+{row['path']}", threads=trial.threads, n_gpu_layers=trial.n_gpu_layers
     )
     try:
-        with open_model(pair) as llm, run_progress() as report:
+        with open_model(pair.steady()) as llm, run_progress() as report:
             watch = Watch()
             measured = measure(
                 llm, select(load_questions(None), 1), max_tokens=48, budget_s=trial.seconds,

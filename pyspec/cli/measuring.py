@@ -154,7 +154,7 @@ def _card(compared: BenchOptions, asked: AskedOptions, models: ModelOptions) -> 
 
 def _compared(compared: BenchOptions, asked: AskedOptions, models: ModelOptions) -> Results:
     task = compared.task(asked)
-    with open_model(models, MARGIN) as llm, run_progress() as report:
+    with open_model(models.steady(), MARGIN) as llm, run_progress() as report:
         return run_bench(llm, task, report, lambda note: tell(note, err=True))
 
 
@@ -182,7 +182,7 @@ def quality(
     """
     listed = variants or (CANDIDATES if wanted else VARIANTS)
     named, questions, _ = parse_variants(listed), asked.chosen(), asked.folder
-    path, arguments = replace(models, companion="none").find()
+    path, arguments = replace(models.steady(), companion="none").find()
     given = {name: arguments[name] for name in _SIDES}
     sides = SideBySide(
         str(path), arguments["draft"], named, max_tokens=asked.max_tokens, seeds=asked.repeat, **given
@@ -276,7 +276,7 @@ def profile(asked: ProfileOptions, models: ModelOptions) -> None:
     if asked.plot and not can_draw():
         raise OptionError("--plot needs matplotlib", "pip install 'pyspec-llama[plot]'")
     chosen = select(load_questions(asked.questions), asked.limit, every=asked.every)
-    with open_model(models, MARGIN) as llm:
+    with open_model(models.steady(), MARGIN) as llm:
         watch = Watch()
         with run_progress() as report:
             found = measure(

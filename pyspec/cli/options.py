@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -65,7 +65,7 @@ class ModelOptions:
     ctx: int = option("Machine", "-c", "--ctx", aliases=("--ctx-size",), metavar="N", type=click.IntRange(min=16),
         default=4096, help="Context: tokens of prompt and answer together.")
     threads: int | None = option("Machine", "-t", "--threads", metavar="N", type=click.IntRange(min=1),
-        help="Threads; the physical cores if not given.")
+        help="Threads; if not given, the physical cores that other programs leave.")
     n_gpu_layers: int | str = option("Machine", "-ngl", "--n-gpu-layers", aliases=("--gpu-layers",),
         metavar="auto|all|N", type=LAYERS, default=AUTO,
         help="Layers of the target on devices; auto for as many as fit there, all (or -1) for the whole model.")
@@ -88,7 +88,7 @@ class ModelOptions:
     def find(self, workers: int = 1) -> tuple[Path, dict[str, Any]]:
         """The target's file, fetched if need be, and what `SpeculativeLlama` and `Batch` are given with it.
 
-        workers: share the threads that are not given.
+        workers: share the threads that are not given; a single one adapts them to what other programs do.
         """
         add_rpc_servers(self.rpc)
         for layers in (self.n_gpu_layers, self.draft_ngl):
@@ -97,7 +97,8 @@ class ModelOptions:
         with store_progress() as progress:
             path = resolve(self.model, progress, self.n_gpu_layers, self.devices)
             draft, companion = (_found(word, progress) for word in (self.draft, self.companion))
-        threads = self.threads or max(1, default_threads() // workers)
+        shared = max(1, default_threads() // workers) if workers > 1 else None
+        threads = self.threads or shared
         arguments = {
             "draft": draft, "companion": companion, "draft_n_gpu_layers": self.draft_ngl,
             "n_ctx": self.ctx, "n_gpu_layers": self.n_gpu_layers, "n_threads": threads,
@@ -106,6 +107,10 @@ class ModelOptions:
             "chat_template": self.chat_template, "template_args": dict(self.template_args),
         }  # fmt: skip
         return path, arguments
+
+    def steady(self) -> ModelOptions:
+        """The same with a fixed number of threads: what is measured shall not change meanwhile."""
+        return replace(self, threads=self.threads or default_threads())
 
 
 _WORDS = ("none", "auto", "lookup", "mtp", "lookup+mtp")

@@ -11,10 +11,12 @@ from pyspec.engine.handle import MAX_DRAFT, Engine, Role
 from pyspec.engine.models import Placement, SideModel, address, longest_draft
 from pyspec.engine.parts import Parts, states_of
 from pyspec.engine.round import Loop
+from pyspec.engine.threads import Threads
 from pyspec.errors import PyspecError
 from pyspec.offload import PlacedModel
 from pyspec.profiles import Side
 from pyspec.store.heads import States
+from pyspec.store.watch import Load
 
 _AS_TARGET = Placement()
 
@@ -88,7 +90,15 @@ class Assembly:
             companion=len(self.models) > 1,
             n_batch=int(llama_cpp.llama_n_batch(self._target.ctx)),
             longest=longest_draft(self._target),
+            threads=self._threads(),
         )
+
+    def _threads(self) -> Threads | None:
+        """What adapts the threads; None where their number was asked for."""
+        if not getattr(self._target, "adapts_threads", False):
+            return None
+        contexts = [self._target.ctx, *(model.context for model in self.models)]
+        return Threads(contexts, int(self._target.n_threads), Load())
 
     def _attach(self) -> None:
         target = self._target

@@ -13,6 +13,7 @@ from pyspec._lib import lib
 from pyspec.drafters import NOTHING, Drafter, Proposal
 from pyspec.engine.handle import MAX_DRAFT, Engine, Role
 from pyspec.engine.runs import Outage, Run, draft_of, emitted
+from pyspec.engine.threads import Threads
 from pyspec.errors import Cancelled, DraftError, EngineBusy, EngineError, UnsupportedModel
 from pyspec.policy.types import LOOKUP, Draft, Outcome, Place, Plan, Policy, SeqOutcome
 from pyspec.tokens import Step, Token
@@ -55,6 +56,7 @@ class Loop:
 
     n_ctx: positions a sequence may use. drafter: a Python drafter; draft_model, companion: whether the engine has one;
     n_batch: rows of one decode on the target; longest, draft_longest: most tokens of any draft, and of the draft model's.
+    threads: what adapts the number of threads between rounds, if anything does.
     A drafter or a companion that fails is reported once, named in `failed`, and left out of the round; a draft model or a
     companion sits out some more rounds. The text stays the target's.
     """
@@ -70,6 +72,7 @@ class Loop:
         n_batch: int = MAX_BATCH,
         longest: int = MAX_DRAFT,
         draft_longest: int = MAX_DRAFT,
+        threads: Threads | None = None,
     ) -> None:
         self.engine = engine
         self.n_ctx = n_ctx
@@ -78,6 +81,7 @@ class Loop:
         self.companion = companion
         self.n_batch = n_batch
         self.longest, self.draft_longest = longest, draft_longest
+        self.threads = threads
         self.failed: list[str] = []
         self._draft_outage, self._score_outage = Outage(), Outage()
 
@@ -105,6 +109,8 @@ class Loop:
         are read beside the answers, or alone. padding: sequences that get a row which nobody reads. Where one run's row or
         sampler leaves nothing to choose, its `error` says so, and the others go on.
         """
+        if self.threads is not None and self.threads.adapt():
+            policy.renew_costs()
         fills = [(run.seq, n, -1) for run, n in reading]
         steps: list[Step] = []
         if runs:

@@ -41,19 +41,18 @@ _REBUILD = 16  # observations between two rebuilds of a table
 _STALL = 2.5  # times the expected time: the machine did something else
 _SLOW = 3  # so many in a row, and it is slow indeed
 LONG_LAG = 4  # tokens to catch up with, from which on reading is not like a step
+_FIRM = 8  # observations that a measured curve counts for
 _DRIFT = 0.1  # relative change of the target's speed that is taken for the machine's
 _DEPTH_STEP = 256  # context depths closer than this share a table
 _FAR_DEPTH = 4096  # where a prior with depth has its second curve; linear between and beyond
 
-_HEAD_MORE = (
-    0.03  # of a row of the target, what a step of a head takes beyond its share of the bytes
-)
+_HEAD_MORE = 0.03  # of a row of the target: what a step of a head takes beyond its share of bytes
 
 
 def expand(points: Mapping[int, float], n_max: int = N_MAX) -> list[float]:
-    """Times for 0..n_max rows from measured points {rows: time}; entry 0 is 0.
+    """Times for 0..n_max rows from measured points {rows: time}; entry 0 is 0, and beyond the last as in `time_at`.
 
-    Linear between neighbours; beyond the last point as in `time_at`. Raises OptionError on an empty curve or impossible times.
+    Linear between neighbours. Raises OptionError on an empty curve or impossible times.
     """
     known = sorted((int(n), float(t)) for n, t in points.items())
     if not known or known[0][0] < 1 or not all(0.0 < t < 1e9 for _, t in known):
@@ -107,7 +106,7 @@ class RowTimes:
         self._depths = sorted(bases)
         self._bases = [list(bases[d]) for d in self._depths]
         self.measured = measured
-        self.hope = 1.0 if measured else _HOPE
+        self.hope, self._firm = (1.0, _FIRM) if measured else (_HOPE, 0)
         self.scale = 1.0
         self.pace = 1.0
         """The target's `scale` when this model was last timed."""
@@ -174,7 +173,7 @@ class RowTimes:
             self._doubted.add(key)
             return
         self._slow = 0
-        count = self._count[key] = self._count.get(key, 8 if self.measured else 0) + 1
+        count = self._count[key] = self._count.get(key, self._firm) + 1
         if rows == 1 or count > SURE:
             weight = max(0.1, 1.0 / count) if rows == 1 else 0.05
             self.scale *= 1.0 + weight * (ms / (self.scale * expected) - 1.0)
@@ -186,6 +185,12 @@ class RowTimes:
         self._seen += 1
         if self._table and (count <= SURE or self._waiting >= _REBUILD):
             self._build(len(self._table) - 1)
+
+    def renew(self) -> None:
+        """Take what was learned for a guess: the next time of each count says what it takes from now on."""
+        self._count.clear()
+        self._doubted.clear()
+        self._firm = 0
 
     def seen(self) -> dict[int, float]:
         """Times by rows, without context, of the counts that were observed often enough to say something."""
@@ -262,16 +267,13 @@ class RowTimes:
 
     def state(self) -> RowTimesState:
         """The learned curve as a base for the next process."""
-        bases = []
-        for depth in self._depths:
-            curve = [0.0]
-            for n in range(1, N_MAX + 1):
-                one, more = self._base(n, depth)
-                curve.append(
-                    self.scale * one * (1.0 + (self._known(_key(n)) * more if n > 1 else 0.0))
-                )
-            bases.append(curve)
+        counts = range(1, N_MAX + 1)
+        bases = [[0.0, *(self._learned(n, depth) for n in counts)] for depth in self._depths]
         return RowTimesState(list(self._depths), bases, self.measured or bool(self._count))
+
+    def _learned(self, rows: int, depth: int) -> float:
+        one, more = self._base(rows, depth)
+        return self.scale * one * (1.0 + self._known(_key(rows)) * more)
 
     @classmethod
     def restore(cls, state: RowTimesState) -> RowTimes:
@@ -361,6 +363,11 @@ class CostCurve:
         if outcome.companion_rows > 0:
             self.companion.observe(outcome.companion_rows, outcome.t_companion)
             self.companion.pace = self.target.scale
+
+    def renew(self) -> None:
+        """Take all that was learned for a guess."""
+        for side in (self.target, self.draft, self.companion):
+            side.renew()
 
     def _observe_draft(self, outcome: Outcome, n_seq: int) -> None:
         """Learn from the greater part: the first decode where it caught up with a long text, else the other steps.

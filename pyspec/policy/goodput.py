@@ -189,6 +189,11 @@ class GoodputPolicy(LengthPolicy):
         super().learn_plain(seen)
         self._go_on(seen.n_seq, float(seen.rounds))
 
+    def renew_costs(self) -> None:
+        """Think everything over with the next round."""
+        super().renew_costs()
+        self._stale_at = self._rest = 0
+
     # -- before drafting ---------------------------------------------------------------------
 
     @property

@@ -162,6 +162,11 @@ class LengthPolicy(Policy):
         self.curve.observe(mean, seen.rounds)
         self.plain_aside.add(mean.aside, seen.rounds)
 
+    def renew_costs(self) -> None:
+        """What decodes took is a guess again."""
+        self._catch_up()
+        self.curve.renew()
+
     def begin_answer(self) -> None:
         """New counts; the curve and what was learned stay."""
         self._catch_up()

@@ -186,6 +186,9 @@ class Policy(ABC):
     def watch(self, n_seq: int, t_verify: float, t_round: float, depth: int) -> None:  # noqa: B027 - some learn nothing of it
         """A round of n_seq sequences in which nothing was drafted; called instead of `choose` and `observe`."""
 
+    def renew_costs(self) -> None:  # noqa: B027 - as above
+        """Decodes take another time from now on: the number of threads has changed."""
+
     @abstractmethod
     def begin_answer(self) -> None:
         """Start the statistics anew, and all sequences; what was learned stays."""

@@ -1,14 +1,16 @@
-"""What other programs do with the processors while something is measured; known to the tick on Linux alone."""
+"""What other programs do with the processors, as the system's clocks tell it."""
 
 from __future__ import annotations
 
 import os
-from pathlib import Path
-from time import perf_counter
+from contextlib import suppress
+from time import perf_counter, process_time
 
-_SHORT_S = 0.1  # ticks are too coarse for less
+import psutil
+
+_SHORT_S = 0.1  # clocks that tick every 10 ms are too coarse for less
 _SOME = 0.25  # processors that others may always take: a system is never idle
-_TICKS = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
+_TICK_S = 0.01
 
 
 class Watch:
@@ -23,47 +25,61 @@ class Watch:
         if passed < _SHORT_S:
             return 0.0
         taken = (_all_s() - self._all) - (_own_s() - self._own)
-        return max(0.0, taken - 2.0 / _TICKS) / passed  # each count is rounded to a tick
+        return max(0.0, taken - 2.0 * _TICK_S) / passed  # each count is rounded to a tick
 
     def busy(self, threads: int) -> bool:
         """Whether others needed processors that so many threads of this process were on: a time taken since says little."""
-        processors = os.cpu_count() or 1
-        if not self._all:  # not Linux
-            return _load() > processors + _SOME
-        return self.others() > max(0, processors - threads) + _SOME
+        return self.others() > max(0, (os.cpu_count() or 1) - threads) + _SOME
 
 
-def _load() -> float:
-    """Threads that wanted to run in the last minute, on average; 0 where the system does not say."""
-    try:
-        return os.getloadavg()[0]
-    except (OSError, AttributeError):
-        return 0.0
+class Load:
+    """What others take of the processors that this process may use, from one look to the next."""
+
+    def __init__(self) -> None:
+        self._mine = _mine()
+        self.processors = len(self._mine) or os.cpu_count() or 1
+        self._last = self._read()
+
+    def others(self) -> float:
+        """Processors that programs other than this process, its children included, took since the last look."""
+        now = self._read()
+        passed, worked, own = (after - before for after, before in zip(now, self._last))
+        if passed < _SHORT_S:
+            return 0.0
+        self._last = now
+        return max(0.0, worked - own) / passed
+
+    def _read(self) -> tuple[float, float, float]:
+        return perf_counter(), _all_s(self._mine), process_time()
 
 
 def is_quiet() -> bool:
     """Whether hardly anything ran in the last minute, as far as the system says."""
-    return _load() < 2.0 * _SOME
+    return bool(psutil.getloadavg()[0] < 2.0 * _SOME)
 
 
-def _all_s() -> float:
-    """Seconds that all processors have worked."""
-    try:
-        fields = Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:8]
-    except OSError:
-        return 0.0
-    user, nice, system, _idle, _waiting, hard, soft = map(int, fields)
-    return (user + nice + system + hard + soft) / _TICKS
+def _mine() -> frozenset[int]:
+    """The processors that this process may use; empty, for all, where the system does not say."""
+    return frozenset(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else frozenset()
+
+
+def _all_s(only: frozenset[int] = frozenset()) -> float:
+    """Seconds that all processors have worked, or these alone."""
+    each = psutil.cpu_times(percpu=True)
+    return sum(_worked_s(times) for i, times in enumerate(each) if i in only or not only)
+
+
+def _worked_s(times: object) -> float:
+    """Seconds that one has worked; not every system tells all kinds of work apart."""
+    kinds = ("user", "nice", "system", "irq", "softirq")
+    return sum(getattr(times, kind, 0.0) for kind in kinds)
 
 
 def _own_s() -> float:
     """Seconds that this process and its living children have worked."""
-    own, out = os.getpid(), 0.0
-    for path in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            fields = path.read_text().rpartition(")")[2].split()
-        except OSError:  # it ended meanwhile
-            continue
-        if own in (int(path.parent.name), int(fields[1])):
-            out += (int(fields[11]) + int(fields[12])) / _TICKS
+    me, out = psutil.Process(), 0.0
+    for process in (me, *me.children()):
+        with suppress(psutil.Error):  # one that ended meanwhile
+            times = process.cpu_times()
+            out += times.user + times.system
     return out

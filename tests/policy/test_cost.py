@@ -69,6 +69,19 @@ def test_a_draft_is_as_slow_as_the_machine_is() -> None:
     assert curve.draft.table()[1] == pytest.approx(1.0, rel=0.2)
 
 
+@pytest.mark.parametrize("measured", [False, True])
+def test_with_other_threads_the_first_time_of_a_count_is_believed(measured: bool) -> None:
+    """Fewer threads make several rows more expensive than one: no mean of both is true of either."""
+    curve = RowTimes({0: expand({1: 10.0, 4: 16.0, 8: 24.0})}, measured=measured)
+    for _ in range(50):
+        for rows, ms in ((1, 10.0), (4, 16.0)):
+            curve.observe(rows, ms)
+    curve.renew()
+    for rows, ms in ((1, 12.0), (4, 36.0)):
+        curve.observe(rows, ms)
+    assert (curve.time(1), curve.time(4)) == pytest.approx((12.0, 36.0))
+
+
 def test_outliers_do_not_move_the_curve() -> None:
     """A round that was interrupted for a long time leaves the estimate where it was."""
     times = RowTimes({0: expand({1: 1.0})})

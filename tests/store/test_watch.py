@@ -13,7 +13,7 @@ from waiting import wait
 
 from pyspec.measure import bench
 from pyspec.store import watch as module
-from pyspec.store.watch import Watch
+from pyspec.store.watch import Load, Watch
 
 SPIN = "import time\nwhile time.process_time() < 10: pass"
 """Ends by itself where a test is killed before it can end it."""
@@ -25,10 +25,7 @@ print(subprocess.Popen([sys.executable, "-c", {SPIN!r}], stdout=nowhere, stderr=
 """
 """Keeps no pipe open: whoever reads its parent's output would wait for its end."""
 
-linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux tells")
 
-
-@linux
 def test_ones_own_work_and_ones_childrens_is_not_others(monkeypatch: pytest.MonkeyPatch) -> None:
     """With the clock of all processors fed by this process alone, nothing is left for others."""
     monkeypatch.setattr(module, "_all_s", module._own_s)
@@ -39,7 +36,6 @@ def test_ones_own_work_and_ones_childrens_is_not_others(monkeypatch: pytest.Monk
         child.kill()
 
 
-@linux
 def test_a_strangers_work_is_seen() -> None:
     """A process that is no child of this one works on."""
     started = subprocess.run([sys.executable, "-c", ORPHAN], check=True, capture_output=True)
@@ -66,17 +62,35 @@ def test_a_machine_is_busy_where_others_need_our_processors(
 ) -> None:
     """Work on processors that nobody here uses disturbs nothing."""
     monkeypatch.setattr(module.os, "cpu_count", lambda: processors)
-    monkeypatch.setattr(module, "_all_s", lambda: 1.0)
     monkeypatch.setattr(Watch, "others", lambda _self: others)
     assert Watch().busy(threads) is busy
 
 
-def test_elsewhere_the_load_says_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where processors have no clocks to read."""
-    monkeypatch.setattr(module.os, "cpu_count", lambda: 2)
-    monkeypatch.setattr(module, "_all_s", lambda: 0.0)
-    monkeypatch.setattr(module, "_load", lambda: 3.0)
-    assert Watch().busy(1)
+def test_a_look_is_at_what_happened_since_the_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of three processors that worked for half a second each, this process was on one."""
+    clocks = iter([(0.0, 10.0, 1.0), (0.5, 11.5, 1.5), (1.0, 11.5, 1.5)])
+    monkeypatch.setattr(Load, "_read", lambda _self: next(clocks))
+    load = Load()
+    assert (load.others(), load.others()) == (2.0, 0.0)
+
+
+def test_a_look_too_soon_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Clocks that tick every 10 ms are too coarse; what was seen counts at the next look."""
+    clocks = iter([(0.0, 0.0, 0.0), (0.01, 0.02, 0.0), (0.2, 0.2, 0.0)])
+    monkeypatch.setattr(Load, "_read", lambda _self: next(clocks))
+    load = Load()
+    assert (load.others(), load.others()) == (0.0, 1.0)
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="no affinity to ask for")
+def test_processors_of_others_alone_do_not_count() -> None:
+    """A process that may use one processor looks at that one."""
+    code = (
+        "import os; os.sched_setaffinity(0, {min(os.sched_getaffinity(0))});"
+        "from pyspec.store.watch import Load; print(Load().processors)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert done.stdout.strip() == "1"
 
 
 def test_a_disturbed_answer_is_timed_again(monkeypatch: pytest.MonkeyPatch) -> None:

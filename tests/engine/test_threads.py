@@ -1,0 +1,119 @@
+"""Threads give way to other programs, and come back."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import llama_cpp
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pyspec.engine import threads as module
+from pyspec.engine.threads import SLACK, Threads, fitting
+
+
+class Neighbour:
+    """A load of `others` on so many processors."""
+
+    def __init__(self, processors: int = 4) -> None:
+        self.processors, self.taken = processors, 0.0
+
+    def others(self) -> float:
+        """As `Load` says it."""
+        return self.taken
+
+
+@pytest.fixture
+def looking(monkeypatch: pytest.MonkeyPatch):
+    """Every question is a look at the load; what contexts were told is kept."""
+    told: list[tuple[int, int, int]] = []
+    monkeypatch.setattr(module, "EVERY_S", 0.0)
+    monkeypatch.setattr(llama_cpp, "llama_set_n_threads", lambda *words: told.append(words))
+    return told
+
+
+@pytest.mark.parametrize(
+    ("most", "processors", "others", "fit"),
+    [(2, 2, 0.0, 2), (2, 2, 0.2, 2), (2, 2, 0.7, 1), (2, 2, 2.0, 1), (8, 8, 1.5, 6), (4, 16, 9.0, 4), (1, 1, 1.0, 1)],
+)  # fmt: skip
+def test_each_thread_finds_a_processor(most: int, processors: int, others: float, fit: int) -> None:
+    """What others take is rounded up, but for the little that a system always does."""
+    assert fitting(most, processors, others) == fit
+
+
+@given(st.integers(1, 64), st.integers(1, 128), st.floats(0.0, 128.0))
+def test_there_is_always_a_thread_and_never_one_too_many(
+    most: int, processors: int, others: float
+) -> None:
+    """From 1 to the most; above one, others and ours fit together."""
+    fit = fitting(most, processors, others)
+    assert 1 <= fit <= most
+    assert fit == 1 or fit + others - SLACK <= processors
+
+
+def test_they_give_way_when_others_stay(looking: list[tuple[int, int, int]]) -> None:
+    """Every context hears the new number, for one row and for many."""
+    load = Neighbour()
+    threads = Threads([7, 8], 4, load)
+    load.taken = 1.6
+    assert [threads.adapt() for _ in range(3)] == [False, True, False]
+    assert looking == [(7, 2, 2), (8, 2, 2)]
+
+
+def test_a_moment_of_work_changes_nothing(looking: list[tuple[int, int, int]]) -> None:
+    """A child that renders a prompt is over before the next look."""
+    load = Neighbour()
+    threads = Threads([7], 4, load)
+    for taken in (3.0, 0.0, 3.0, 0.0):
+        load.taken = taken
+        threads.adapt()
+    assert (looking, threads.steady) == ([], True)
+
+
+def test_they_come_back_when_others_have_gone(looking: list[tuple[int, int, int]]) -> None:
+    """And what was timed meanwhile is known to be of other numbers."""
+    load = Neighbour()
+    threads = Threads([7], 4, load)
+    for taken in (3.0, 3.0, 0.0, 0.0):
+        load.taken = taken
+        threads.adapt()
+    assert ([n for _, n, _ in looking], threads.n, threads.steady) == ([1, 4], 4, False)
+
+
+def test_the_processors_are_looked_at_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not in every round."""
+    monkeypatch.setattr(module, "EVERY_S", 60.0)
+    load, looks = Neighbour(), []
+    monkeypatch.setattr(load, "others", lambda: looks.append(1) or 0.0)
+    threads = Threads([7], 4, load)
+    for _ in range(5):
+        threads.adapt()
+    assert len(looks) == 1
+
+
+def test_a_number_that_was_asked_for_stays(open_llama, tiny_target) -> None:
+    """No adapting where threads are given, and some where they are not."""
+    asked = open_llama(tiny_target, n_threads=1)
+    assert asked.assembly.loop.threads is None
+    left = open_llama(tiny_target, n_threads=None, n_threads_batch=None)
+    assert left.assembly.loop.threads.n == left.n_threads
+
+
+def test_an_answer_goes_on_with_fewer_threads(open_llama, tiny_target, monkeypatch) -> None:
+    """Its text is the same: a change of threads between rounds loses nothing."""
+    llm = open_llama(tiny_target, n_threads=2, n_threads_batch=2)
+    expected = llm.create_completion("a b c", max_tokens=24, temperature=0.0)["choices"][0]["text"]
+    counts = iter([1, 1, 2, 2] * 50)
+    used: list[int] = []
+    load = SimpleNamespace(processors=2, others=lambda: 2.0 - next(counts))
+    monkeypatch.setattr(module, "EVERY_S", 0.0)
+    real = llama_cpp.llama_set_n_threads
+    monkeypatch.setattr(
+        llama_cpp, "llama_set_n_threads", lambda c, n, m: (used.append(n), real(c, n, m))
+    )
+    llm.assembly.loop.threads = Threads([llm.ctx], 2, load)
+    llm.reset()
+    text = llm.create_completion("a b c", max_tokens=24, temperature=0.0)["choices"][0]["text"]
+    assert text == expected
+    assert {1, 2} == set(used)
