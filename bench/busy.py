@@ -1,0 +1,148 @@
+"""Answers beside programs that work all the time: threads that give way against a fixed number of them.
+
+    python bench/busy.py [MODEL] [--others 0,1,2] [--repeat 5] [--out FOLDER]
+
+So many processes of nothing but arithmetic run beside. `pyspec generate` as it comes and with -t at its full number answer one
+after the other, a process each, with one seed, and which comes first takes turns. Rates are tokens a second after the prompt,
+medians over the repeats; `times` is the median of the pairs' ratios. `--duty 0.3` lets the others work 30 of every 100 ms.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import datetime, timezone
+from pathlib import Path
+from statistics import median
+
+import msgspec
+from common import arguments
+from everyday import answer
+
+from pyspec.measure.records import commit, machine, published
+from pyspec.measure.report import code_of, table
+from pyspec.store.machine import default_threads
+
+PROMPT = "Explain in a few sentences how a heat pump works."
+OPTIONS = {
+    "others": "0,1,2",
+    "duty": 1.0,
+    "repeat": 5,
+    "tokens": 96,
+    "temp": 0.8,
+    "draft": "none,auto",
+    "out": None,
+}
+HEAD = (
+    "programs beside",
+    "drafts",
+    "threads that give way, tok/s",
+    "as many as cores, tok/s",
+    "times",
+)
+WORK = """
+import sys, time
+duty = float(sys.argv[1])
+while True:
+    end = time.perf_counter() + 0.1 * duty
+    while time.perf_counter() < end:
+        pass
+    time.sleep(0.1 * (1.0 - duty))
+"""
+
+
+class Rates(msgspec.Struct):
+    """Tokens a second of pairs of answers: with threads that give way, and with a fixed number."""
+
+    others: int
+    draft: str
+    adaptive: list[float] = []
+    fixed: list[float] = []
+
+    @property
+    def times(self) -> float:
+        """The middle of the pairs' ratios."""
+        return median(a / b for a, b in zip(self.adaptive, self.fixed))
+
+
+class BusyRun(msgspec.Struct):
+    """All that one run found."""
+
+    command: str
+    day: str
+    machine: str
+    commit: str
+    rates: list[Rates]
+
+
+@contextmanager
+def beside(n: int, duty: float) -> Iterator[None]:
+    """So many programs work meanwhile."""
+    work = [subprocess.Popen([sys.executable, "-c", WORK, str(duty)]) for _ in range(n)]
+    try:
+        yield
+    finally:
+        for process in work:
+            process.kill()
+            process.wait()
+
+
+def measure(rates: Rates, asked: Sequence[str], repeat: int) -> None:
+    """Answer in pairs, the first of which takes turns."""
+    words = [*asked, "--draft", rates.draft]
+    sides = [(rates.adaptive, words), (rates.fixed, [*words, "-t", str(default_threads())])]
+    for i in range(repeat):
+        for found, side in sides[:: 1 if i % 2 else -1]:
+            found.append(answer(PROMPT, side)["timings"]["tokens_per_second"])
+
+
+def shown(rates: Sequence[Rates]) -> str:
+    """The table."""
+    rows = [
+        [
+            str(r.others),
+            r.draft,
+            f"{median(r.adaptive):.1f}",
+            f"{median(r.fixed):.1f}",
+            f"{r.times:.2f}",
+        ]
+        for r in rates
+    ]
+    return table(HEAD, rows)
+
+
+def save(run: BusyRun, folder: Path) -> None:
+    """Write the figures and the page."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "busy.json").write_bytes(msgspec.json.encode(run) + b"\n")
+    how = (__doc__ or "").partition("\n\n")[2].partition("\n\n")[2].strip()
+    made = f"Made by `{run.command}`{code_of(run.commit)} on {run.day}: {run.machine}."
+    text = f"# Beside other programs\n\n{made}\n\n{how}\n\n{shown(run.rates)}\n"
+    (folder / "README.md").write_text(text, encoding="utf-8")
+
+
+def main(words: Sequence[str] | None = None) -> None:
+    """Print the table, and with --out keep it."""
+    given = list(sys.argv[1:] if words is None else words)
+    options = arguments(__doc__, given, "model?", **OPTIONS)
+    asked = ["-n", str(options.tokens), "--temp", str(options.temp), "--seed", "3"]
+    asked += ["-m", options.model] if options.model else []
+    run = BusyRun(
+        published("python bench/busy.py", given), datetime.now(timezone.utc).date().isoformat(),
+        machine(), commit(), [],
+    )  # fmt: skip
+    for others in map(int, options.others.split(",")):
+        with beside(others, options.duty):
+            for draft in options.draft.split(","):
+                run.rates.append(Rates(others, draft))
+                measure(run.rates[-1], asked, options.repeat)
+                print(shown(run.rates[-1:]), file=sys.stderr, flush=True)
+    print(shown(run.rates))
+    if options.out:
+        save(run, options.out)
+
+
+if __name__ == "__main__":
+    main()
