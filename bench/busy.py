@@ -77,10 +77,15 @@ class BusyRun(msgspec.Struct):
     rates: list[Rates]
 
 
+def start(duty: float) -> subprocess.Popen[bytes]:
+    """A program that works."""
+    return subprocess.Popen([sys.executable, "-c", WORK, str(duty)])
+
+
 @contextmanager
 def beside(n: int, duty: float) -> Iterator[None]:
     """So many programs work meanwhile."""
-    work = [subprocess.Popen([sys.executable, "-c", WORK, str(duty)]) for _ in range(n)]
+    work = [start(duty) for _ in range(n)]
     try:
         yield
     finally:

@@ -13,7 +13,7 @@ TESTED = {
     "batch", "pages", "stretch", "grid", "replay", "serve", "signals", "parity", "structured", "overhead",
     "mixed", "replicas",
     "accepted", "everyday", "firsts", "hostile", "noise", "trial", "startup", "agent", "companion",
-    "confirm", "first_use", "common",  # all others
+    "confirm", "first_use", "common", "busy",  # all others
 }  # fmt: skip
 
 
@@ -184,6 +184,37 @@ def test_everyday_prompts_are_run_in_pairs(script, monkeypatch, tmp_path, capsys
     assert "1.50 (1.50 to 1.50)" in (tmp_path / "everyday" / "README.md").read_text()
     assert [("none" in words) for _, words in asked[:4]] == [True, False, False, True]
     assert all(words[-2:] == ("-t", "1") or "none" in words for _, words in asked)
+
+
+def test_answers_beside_programs_that_work(script, monkeypatch, tmp_path, capsys) -> None:
+    """Two programs work while answers with threads that give way and with a fixed number take turns; none is left over."""
+    busy, asked, started = script("busy"), [], []
+
+    class Program:
+        def __init__(self, _duty: float) -> None:
+            started.append(self)
+            self.ended = False
+
+        def kill(self) -> None:
+            self.ended = True
+
+        def wait(self) -> None:
+            assert self.ended
+
+    def answer(_prompt, words):
+        asked.append(("-t" in words, len(started)))
+        return {"timings": {"tokens_per_second": 5.0 if "-t" in words else 40.0}}
+
+    monkeypatch.setattr(busy, "start", Program)
+    monkeypatch.setattr(busy, "answer", answer)
+    few = ["--others", "0,2", "--draft", "none", "--repeat", "2"]
+    busy.main([*few, "--out", str(tmp_path / "busy")])
+    rows = [row.strip("| ").split(" | ") for row in capsys.readouterr().out.splitlines()[2:]]
+    assert rows == [[others, "none", "40.0", "5.0", "8.00"] for others in ("0", "2")]
+    turns = [True, False, False, True]
+    assert asked == [(fixed, beside) for beside in (0, 2) for fixed in turns]
+    assert all(program.ended for program in started)
+    assert "| 2 | none | 40.0 |" in (tmp_path / "busy" / "README.md").read_text()
 
 
 def test_trial_tells_what_a_first_load_waits_for(script, tiny_ascii, capsys) -> None:
