@@ -2,7 +2,9 @@
 
 A line of PROMPTS (bench/everyday.txt if not given, on which nothing was tuned) is a prompt. Each pair of processes is run with
 drafts and without, one after the other, and which comes first takes turns; a seed and a prompt have one text, so both do the same
-work where no near-tie parts them. `times plain` is of tokens a second after the prompt, as `--json` reports them, `whole` of the whole answer, prompt
+work where no near-tie parts them.
+
+`times plain` is of tokens a second after the prompt, as `--json` reports them, `whole` of the whole answer, prompt
 included; a prompt's figures are medians of its pairs' ratios, the mean's interval is over prompts (95 %, Student's t).
 `--half 1` or `2` takes every other prompt alone: what is tuned on one is reported on the other. Words behind `--` go to both.
 With `--out FOLDER` the page and its figures are written there.

@@ -32,7 +32,7 @@ def test_the_grid_has_a_line_for_each_curve_and_start(script, tmp_path, capsys) 
     named = [row.split(" | ")[:2] for row in rows if row.startswith("| GPU")]
     assert named == [["| GPU", "fresh"], ["| GPU", "profiled"]] * len(script("grid").KINDS)
     assert rows[4] in (folder / "README.md").read_text()
-    assert {row.count("|") for row in rows if row.startswith("|")} == {9}
+    assert {row.count("|") for row in rows if row.startswith("|")} == {10}
 
 
 def test_the_parts_of_the_policy_are_left_out_one_after_the_other(script, tmp_path, capsys) -> None:
