@@ -34,6 +34,7 @@ _SHARE = 0.03  # of a text, what lookup's drafts may lose in it, and what a mode
 _FIRM = 8.0  # rounds of what drafts win elsewhere that a text may lose, too, before it is taken for one that does not suit them
 _DEAR = 0.6  # of what drafts win, what a ms of a draft has to earn beside plain decoding's price
 _SAFE = 0.3  # tokens that a lookup draft is expected to lose where it is verified in any text
+_LEFT = 0.93  # of what a model's tokens bring elsewhere, what those bring that a lookup leaves to it: the hard ones
 _REREAD = 2  # accepted tokens of a round by which the price of reading them again is told
 
 
@@ -109,7 +110,7 @@ class GoodputPolicy(LengthPolicy):
         self._round = self._stale_at = 0
         self._tables: dict[tuple[int, int], _Tables] = {}
         self._table = _Tables(0.0, 1.0, 1.0, [1.1], 0.0, 0.0, 1)
-        self._rereads, self._longest = False, LONGEST
+        self._rereads, self._looks_up, self._longest = False, False, LONGEST
         self._rows = self.curve.target.table()
         self._n_seq, self._looked = 1, False
         self._price = 1.0 / self._rows[1]  # tokens a ms is worth: what plain decoding makes of it
@@ -117,9 +118,8 @@ class GoodputPolicy(LengthPolicy):
         self._both: list[int] = []  # sequences for which model and lookup may draft in this round
         self._aside = Aside()  # of rounds with a model's draft
         self._pending: dict[int, Forecast] = {}
-        self._expected = self._worth = (
-            0.0  # tokens that the choice counts on; what the companion's view adds
-        )
+        # tokens that the choice counts on; what the companion's view adds
+        self._expected = self._worth = 0.0
 
     # -- the round ---------------------------------------------------------------------------
 
@@ -132,6 +132,7 @@ class GoodputPolicy(LengthPolicy):
                 self._texts[place.seq] = _Text(place.depth)
             self._texts[place.seq].place = place
             self._rereads |= place.rereads
+            self._looks_up |= place.looks_up
             self._longest = min(LONGEST, place.longest)
         if self._rest and len(places) == self._n_seq:
             self._rest -= 1
@@ -235,8 +236,12 @@ class GoodputPolicy(LengthPolicy):
         dear = 1.0 / (1.0 - _DEAR * won)
         if won > 0.0:
             floors, _ = self._floors(drafted, step_of_one, dear * price / worth, nexts, told.table)
-        _, better = self._floors(drafted, step_of_one, price / worth, nexts, suited(told.table))
-        gain, more = worth * gain, worth * (better - gain)
+        left = worth * (_LEFT if self._looks_up else 1.0)
+        gain, better = (
+            left * self._floors(drafted, step_of_one, price / left, nexts, table)[1]
+            for table in (told.table, suited(told.table))
+        )
+        more = better - gain
         return _Tables(step, dear, worth, floors, gain, more, self._lookup_min(verify, price, gain))
 
     def _worth_of_one(self) -> float:

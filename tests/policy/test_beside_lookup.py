@@ -1,0 +1,51 @@
+"""Tests of pyspec.policy.goodput: a draft model beside a lookup, on recorded answers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from statistics import fmean
+
+import pytest
+
+from pyspec.measure.simulate import Costs, Player, Times, load_rounds
+from pyspec.policy.goodput import GoodputPolicy
+from pyspec.policy.shapes import SHAPES
+from pyspec.policy.switch import UseSwitch
+from pyspec.profiles import read_prior
+
+ROOT = Path(__file__).parents[2]
+HEAD = ROOT / "models" / "smollm2-eagle3.gguf"
+ROWS = {1: 1.0, 2: 1.34, 3: 1.42, 4: 1.81, 5: 1.91, 6: 2.16, 7: 2.48, 8: 2.68, 9: 2.8, 12: 3.48, 16: 4.4, 64: 14.0}  # fmt: skip
+DRAWS = {"0": "greedy", "0.8": "coupled"}
+
+
+class Always(UseSwitch):
+    """Uses the model in every round, and keeps what was expected of it and what came."""
+
+    expected: list[float]
+    gained: list[float]
+
+    def on(self, seq: int, expected: float, *words: float, alone: bool = True) -> bool:
+        """In every round, whatever `UseSwitch` says."""
+        self._expects = expected
+        super().on(seq, expected, *words, alone=alone)
+        return True
+
+    def used(self, gain: float, tokens: float = 1.0) -> None:
+        """Keep both."""
+        self.expected.append(self._expects)
+        self.gained.append(gain)
+        super().used(gain, tokens)
+
+
+@pytest.mark.parametrize("temperature", ["0", "0.8"])
+def test_the_hard_tokens_are_left_to_a_model(temperature: str) -> None:
+    """Beside a lookup it is expected to gain what it gains there, within .01 tokens a round."""
+    truth = Costs(Times(ROWS, 10.0), Times(SHAPES["head"], 1.0), Times({1: 1.0}))
+    known = read_prior(HEAD)
+    assert known is not None
+    Always.expected, Always.gained = [], []
+    for i, answer in enumerate(load_rounds(ROOT / f"bench/firsts/everyday-{temperature}.gz")):
+        learned = known.restore(known.draft, "").under(DRAWS[temperature], relaxing=False)
+        Player(GoodputPolicy(truth.curve(), learned, switch=Always), truth, i).play([answer])
+    assert fmean(Always.expected) == pytest.approx(fmean(Always.gained), abs=0.01)
