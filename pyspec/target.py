@@ -25,7 +25,7 @@ from pyspec.offload import (
 )
 from pyspec.store.check import Loading, check_model
 from pyspec.store.devices import AUTO, device_array, layer_devices, parse_devices, rough_layers
-from pyspec.store.files import show
+from pyspec.store.files import show, size_of
 from pyspec.store.header import check_adapter, read_header
 from pyspec.store.heads import has_head
 from pyspec.store.kinds import most_positions, no_decoder, refuse_other_kinds
@@ -201,7 +201,7 @@ class TargetLlama(llama_cpp.Llama):  # type: ignore[misc]  # llama_cpp is untype
 
     def _load(self, model_path: str, kwargs: dict[str, Any]) -> None:
         """llama-cpp-python's own beginning; what it raises gets a name and a hint."""
-        needed = Path(model_path).stat().st_size + _BESIDE_WEIGHTS
+        needed = size_of(Path(model_path)) + _BESIDE_WEIGHTS
         if address_space_left() < needed:  # ggml ends the process where an allocation fails
             raise EngineError(
                 f"no memory for {model_path}: the limit on this process leaves less than {needed >> 20} MiB",

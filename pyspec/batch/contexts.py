@@ -22,6 +22,7 @@ from pyspec.errors import EngineError
 from pyspec.policy.acceptance import Acceptance
 from pyspec.profiles import Side, beginnings, gpu_layers
 from pyspec.store.devices import layer_devices
+from pyspec.store.files import size_of
 from pyspec.store.gguf import GGML_TYPES
 from pyspec.store.header import read_header
 from pyspec.store.heads import MTP, head_size
@@ -204,7 +205,7 @@ class Models:
     def sides(self) -> list[Side]:
         """Draft and companion, and what a step of each reads."""
         paths = self._beside
-        sides = [Side(path, path.stat().st_size) for path in paths]
+        sides = [Side(path, size_of(path)) for path in paths]
         if sides:
             reads = states_of(self.parts, self.target) is not None
             size = head_size(paths[0]) if self.parts.head else sides[0].size

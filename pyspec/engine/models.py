@@ -24,6 +24,7 @@ from pyspec.offload import (
 from pyspec.store.check import check_model
 from pyspec.store.devices import AUTO, device_array, layer_devices, rough_layers
 from pyspec.store.drafts import same_tokens
+from pyspec.store.files import size_of
 from pyspec.store.header import read_header
 from pyspec.store.heads import ASSISTANT, MTP, States, head_size
 from pyspec.store.kinds import most_positions, refuse_other_kinds
@@ -136,7 +137,7 @@ class SideModel:
     @property
     def size(self) -> int:
         """Bytes of weights that one step reads."""
-        return self.path.stat().st_size if self._owned else head_size(self.path)
+        return size_of(self.path) if self._owned else head_size(self.path)
 
     @property
     def placed(self) -> PlacedModel:

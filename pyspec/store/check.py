@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pyspec.errors import ModelRejected
-from pyspec.store.files import Stamp, parts_of, recall, remember, show, stamp
+from pyspec.store.files import Stamp, recall, remember, show, stamp, stamps
 from pyspec.store.gguf import Header
 from pyspec.store.header import read_header
 from pyspec.store.heads import kind_of_draft
@@ -117,14 +117,14 @@ def check_model(
         return extra
     buffers = f"extra buffers {loading.extra_buffers}"
     kind = f"{loading.what} on {loading.place}, {buffers}, {processor()}, {engine_build()}"
-    stamps = _stamps(path)
-    known = recall(kind, stamps[0])
+    before = stamps(path)
+    known = recall(kind, before[0])
     for works in (extra, False):
-        if known == _verdict(works, stamps):
+        if known == _verdict(works, before):
             return works
     works = _trial(read_header(path, weights=not loading.vocab_only), loading, extra)
-    if _stamps(path) == stamps:  # else it changed while it was tried
-        remember(kind, stamps[0], _verdict(works, stamps))
+    if stamps(path) == before:  # else it changed while it was tried
+        remember(kind, before[0], _verdict(works, before))
     return works
 
 
@@ -133,14 +133,9 @@ def ships(path: Path) -> bool:
     return os.path.realpath(path.parent) in map(os.path.realpath, shipped_folders())
 
 
-def _stamps(path: Path) -> list[Stamp]:
-    first, *others = parts_of(path)
-    return [stamp(first), *(stamp(part) for part in others if part.is_file())]
-
-
-def _verdict(extra: bool, stamps: list[Stamp]) -> str:
+def _verdict(extra: bool, of: list[Stamp]) -> str:
     """What is remembered of a file that went well, and of its other parts."""
-    return f"{'with' if extra else 'without'} extra buffers {stamps[1:]}"
+    return f"{'with' if extra else 'without'} extra buffers {of[1:]}"
 
 
 def extra_buffers(option: str = "auto") -> bool:

@@ -10,7 +10,7 @@ from pathlib import Path
 from time import monotonic
 
 from pyspec.store.fetch import cached, read_provenance
-from pyspec.store.files import file_sha256, models_dir, recall, remember, stamp
+from pyspec.store.files import file_sha256, models_dir, recall, remember, size_of, stamp
 from pyspec.store.header import Facts, facts_of
 from pyspec.store.heads import ASSISTANT, MTP, NAMES, STATE_KINDS
 from pyspec.store.locate import OURS, found_here
@@ -143,7 +143,7 @@ def _small(target: Path, largest: int) -> list[LocalModel]:
         if entry is not None and entry.role not in ("target", "draft"):
             continue
         with suppress(OSError):
-            if (size := found.path.stat().st_size) <= largest and not found.path.samefile(target):
+            if (size := size_of(found.path)) <= largest and not found.path.samefile(target):
                 sized.append((size, found))
     return [found for _, found in sorted(sized, key=lambda pair: pair[0])]
 
@@ -299,7 +299,7 @@ def known_as(path: Path, manifest: Manifest) -> Entry | None:
 
 def made_for(target: Path) -> list[Candidate]:
     """The drafts that the manifest has for exactly this target, here or to fetch."""
-    size = target.stat().st_size
+    size = size_of(target)
     return [
         Candidate(
             each.name, OURS if (path := cached(each)) else "to fetch", each.size, each.size / size,

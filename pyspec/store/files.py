@@ -78,6 +78,12 @@ def parts_of(path: Path) -> list[Path]:
     ]
 
 
+def size_of(path: Path) -> int:
+    """Bytes of a model's file, of all its parts that are there if it is split. Raises OSError for a file that is not there."""
+    first, *others = parts_of(path)
+    return first.stat().st_size + sum(part.stat().st_size for part in others if part.is_file())
+
+
 # -- written in one move -----------------------------------------------------------------------------------------------
 
 
@@ -212,6 +218,12 @@ def stamp(path: Path) -> Stamp:
     with open_regular(path) as file:
         status = os.fstat(file.fileno())
     return Stamp(os.path.realpath(path), status.st_size, status.st_mtime_ns, status.st_ino)
+
+
+def stamps(path: Path) -> list[Stamp]:
+    """The stamp of a file, and those of a split model's other parts that are there; raises as `stamp` does."""
+    first, *others = parts_of(path)
+    return [stamp(first), *(stamp(part) for part in others if part.is_file())]
 
 
 def recall(kind: str, of: Stamp) -> str | None:

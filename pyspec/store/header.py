@@ -14,7 +14,7 @@ import numpy as np
 
 from pyspec.errors import ModelError, ModelInvalid
 from pyspec.store.charsmap import fault_of
-from pyspec.store.files import parts_of, recall, remember, show, stamp
+from pyspec.store.files import parts_of, recall, remember, show, size_of, stamps
 from pyspec.store.gguf import STRING, Array, Header, Value, parse_header
 from pyspec.store.vocabulary import TOKENS, VocabularyHash, read_vocabulary, words_of
 
@@ -200,6 +200,21 @@ def _read_part(header: Header, part: Path) -> Header:
     return parse_header(part)
 
 
+def joined(path: Path) -> Header:
+    """A model's header with the tensors of all its parts, as far as they are there and sound: what is known before it is loaded.
+
+    Raises ModelNotFound, ModelUnreadable or ModelInvalid for the first part.
+    """
+    found = [parse_header(path)]
+    for part in parts_of(path)[1:MAX_PARTS]:
+        with suppress(ModelError):
+            found.append(parse_header(part))
+    tensors = {tensor.name: tensor for part in found for tensor in part.tensors}
+    return replace(
+        found[0], tensors=tuple(tensors.values()), parts=tuple(part.path for part in found)
+    )
+
+
 def _climbs(text: str) -> bool:
     return "../" in text or "..\\" in text
 
@@ -207,7 +222,7 @@ def _climbs(text: str) -> bool:
 # -- facts -------------------------------------------------------------------------------------------------------------
 
 
-_KIND = "facts 6"
+_KIND = "facts 7"
 
 _FILE_TYPES = {
     0: "F32", 1: "F16", 2: "Q4_0", 3: "Q4_1", 7: "Q8_0", 8: "Q5_0", 9: "Q5_1", 10: "Q2_K", 11: "Q3_K_S",
@@ -243,15 +258,16 @@ class Facts(msgspec.Struct, frozen=True):
 def facts_of(path: Path) -> Facts | None:
     """The facts of a file, from the cache where it has not changed; None for what is no model."""
     try:
-        at = stamp(path)
-        if (known := recall(_KIND, at)) is not None:
+        at, *others = stamps(path)
+        kind = f"{_KIND} {others}" if others else _KIND
+        if (known := recall(kind, at)) is not None:
             with suppress(msgspec.DecodeError):
                 return msgspec.json.decode(known, type=Facts)
-        facts = _read(parse_header(path))
+        facts = _read(joined(path))
     except (ModelError, OSError):
         return None
     if facts is not None:
-        remember(_KIND, at, msgspec.json.encode(facts).decode())
+        remember(kind, at, msgspec.json.encode(facts).decode())
     return facts
 
 
@@ -264,7 +280,7 @@ def _read(header: Header) -> Facts | None:
         name=str(header.metadata.get("general.name", "")),
         n_vocab=header.vocab_size,
         vocabulary=read_vocabulary(header),
-        size=sum(part.stat().st_size for part in parts_of(header.path) if part.is_file()),
+        size=size_of(header.path),
         recurrent=_is_recurrent(header),
         positions=_positions(header),
         kind=_kind(header),
@@ -303,7 +319,7 @@ def _kind(header: Header) -> str:
         return "dspark"
     if header.architecture in _OWN_KIND:
         return header.architecture
-    if not names:
+    if not names and len(parts_of(header.path)) == 1:
         return "vocabulary"
     return (
         "mtp"

@@ -14,7 +14,7 @@ import numpy as np
 
 from pyspec.errors import DraftMismatch, ModelInvalid, UnsupportedModel
 from pyspec.store.gguf import Array, Header, parse_header
-from pyspec.store.header import facts_of
+from pyspec.store.header import facts_of, joined
 
 EAGLE3 = "eagle3"
 """The architecture of EAGLE-3 files. Each is made for one target, whatever its vocabulary."""
@@ -146,7 +146,7 @@ def has_head(model: Path) -> bool:
 
 def head_size(model: Path) -> int:
     """Bytes that one step of a model's next-token head reads: its layer and the output matrix."""
-    header = parse_header(model)
+    header = joined(model)
     layers, sizes = header.of_arch("block_count"), {t.name: t.nbytes for t in header.tensors}
     last = f"blk.{layers - 1 if isinstance(layers, int) else 0}."
     output = sizes.get("output.weight", sizes.get("token_embd.weight", 0))
@@ -173,7 +173,7 @@ def read_states(draft: Path, target: TargetShape) -> States | None:
 
 
 def _read_assistant(draft: Path, target: TargetShape) -> States:
-    header = parse_header(draft)
+    header = joined(draft)
     if target.architecture != "gemma4":
         raise _mismatch(header, f"it reads Gemma 4's memory, the target is {target.architecture}")
     width = _whole(header, "embedding_length_out")
@@ -184,7 +184,7 @@ def _read_assistant(draft: Path, target: TargetShape) -> States:
 
 def _read_block(draft: Path, target: TargetShape, kind: str) -> States:
     """DFlash (arXiv 2602.06036), and DSpark, which has a Markov head and may say how sure it is."""
-    header = parse_header(draft)
+    header = joined(draft)
     names = {tensor.name for tensor in header.tensors}
     if _SELECTOR in names:
         raise UnsupportedModel(
@@ -214,7 +214,7 @@ def _read_block(draft: Path, target: TargetShape, kind: str) -> States:
 
 
 def _read_mtp(draft: Path, target: TargetShape) -> States:
-    header = parse_header(draft)
+    header = joined(draft)
     if header.architecture != target.architecture:
         raise _mismatch(
             header, f"it is of {header.architecture}, the target of {target.architecture}"
@@ -237,7 +237,7 @@ def read_eagle3(draft: Path, target: TargetShape) -> States:
     Raises ModelInvalid for a file that contradicts itself, DraftMismatch for one made for another target, UnsupportedModel where
     llama.cpp cannot show the target's layers.
     """
-    header = parse_header(draft)
+    header = joined(draft)
     layers = _layers(header, target)
     hidden, width = _whole(header, "target_hidden_size"), _whole(header, "embedding_length")
     if hidden != target.n_embd:
@@ -311,9 +311,14 @@ def _check_ends(header: Header, width: int, target: TargetShape) -> None:
 
 def _check_ids(header: Header, n_vocab: int) -> None:
     """llama.cpp scatters the draft's logits to these ids of the target's vocabulary."""
-    tensor = next(tensor for tensor in header.tensors if tensor.name == "d2t")
+    path, tensor = next(
+        (part, tensor)
+        for part in header.parts
+        for tensor in parse_header(part).tensors
+        if tensor.name == "d2t"
+    )
     if tensor.type.upper() != "I64":
         raise _damaged(header, f"keeps d2t as {tensor.type}")
-    ids = np.fromfile(header.path, np.int64, tensor.nbytes // 8, offset=tensor.offset)
+    ids = np.fromfile(path, np.int64, tensor.nbytes // 8, offset=tensor.offset)
     if ids.size == 0 or ids.min() < 0 or ids.max() >= n_vocab:
         raise _mismatch(header, f"it drafts ids outside the target's {n_vocab}")

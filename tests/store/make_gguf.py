@@ -161,8 +161,12 @@ def tiny_llama(layers: int = 1, width: int = 32) -> Gguf:
 def split(folder: Path, count: int = 3) -> list[Path]:
     """Writes a model in parts: everything but the tensors is in the first."""
     whole = tiny_llama()
-    shares = [whole.tensors[i::count] for i in range(count)]
-    paths = []
+    return in_parts(whole, folder, [whole.tensors[i::count] for i in range(count)])
+
+
+def in_parts(whole: Gguf, folder: Path, shares: list[list[Tensor]]) -> list[Path]:
+    """Writes a model in as many parts as there are shares of its tensors; one that is empty makes a part without tensors."""
+    paths, count = [], len(shares)
     for i, share in enumerate(shares):
         kv = dict(whole.kv) if i == 0 else {}
         kv |= {
