@@ -15,7 +15,7 @@ from pyspec.cli.streams import print_listing, run_progress
 from pyspec.display import safe
 from pyspec.errors import OptionError, PyspecError
 from pyspec.progress import busy, store_progress
-from pyspec.store.drafts import candidates, drafts_here, made_for, without_drafts
+from pyspec.store.drafts import BESIDE, candidates, drafts_here, made_for, without_drafts
 from pyspec.store.locate import resolve
 
 PAYS = 1.05
@@ -128,7 +128,7 @@ def _command(model: str | None, rows: list[dict[str, Any]], auto: dict[str, Any]
         return f"pyspec models pull {shlex.quote(rows[0]['name'])}"
     if best is None or best is auto:
         return _chat(model, "")
-    return _chat(model, f"lookup+{best['path'] if best['where'] == 'beside it' else best['name']}")
+    return _chat(model, f"lookup+{best['path'] if best['where'] == BESIDE else best['name']}")
 
 
 def _chat(model: str | None, draft: str) -> str:

@@ -32,6 +32,9 @@ PATIENCE_S = 0.05
 MOST_TRIED = 4
 """Files that a start tries as drafts at most: each trial loads one in a child."""
 
+BESIDE = "beside it"
+"""Where a file is that no program and no name knows, in the target's folder."""
+
 _SIZE = re.compile(r"(?<![a-z0-9.])\d+(?:\.\d+)?b(?![a-z0-9])", re.IGNORECASE)
 
 
@@ -164,16 +167,14 @@ def beside(target: Path, facts: Facts) -> list[tuple[LocalModel, Facts]]:
 
 def _neighbours(target: Path) -> list[LocalModel]:
     everything = [found for found, _, _ in found_here(load_manifest())]
-    home = next((f.home for f in everything if f.home and _same(f.path, target)), "")
-    near = [found for found in everything if home and found.home == home]
-    taken = {found.path for found in everything}
+    homes = {found.home for found in everything if found.home and _same(found.path, target)}
+    near = [found for found in everything if found.home in homes]
+    known = {found.path: found for found in everything}
     with suppress(OSError):
         files = sorted(target.absolute().parent.glob("*.gguf"))
-        near += [
-            LocalModel(path.stem, path, "beside it")
-            for path in files
-            if path not in taken and is_draft_file("", path.name)
-        ]
+        found = [known.get(path, LocalModel(path.stem, path, BESIDE)) for path in files]
+        # what another repository keeps in the same folder belongs to another model
+        near += [each for each in found if not each.home and is_draft_file("", each.path.name)]
     return near
 
 
@@ -192,7 +193,7 @@ def _drafts_for(target: Path, facts: Facts, found: LocalModel, other: Facts) -> 
         if other.kind == ASSISTANT and facts.architecture != "gemma4":
             return False
         said, own = _sizes(found.path.name), _sizes(target.name)
-        return found.origin != "beside it" or not said or not own or bool(said & own)
+        return bool(found.home) or not said or not own or bool(said & own)
     return other.size < facts.size and _speaks(facts, other)
 
 
