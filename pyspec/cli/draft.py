@@ -15,7 +15,16 @@ from pyspec.cli.streams import print_listing, run_progress
 from pyspec.display import safe
 from pyspec.errors import OptionError, PyspecError
 from pyspec.progress import busy, store_progress
-from pyspec.store.drafts import BESIDE, candidates, drafts_here, made_for, without_drafts
+from pyspec.store.drafts import (
+    BESIDE,
+    LARGEST,
+    candidates,
+    drafts_here,
+    made_for,
+    own_head,
+    without_drafts,
+)
+from pyspec.store.heads import MTP, unused_heads, why_plain
 from pyspec.store.locate import resolve
 
 PAYS = 1.05
@@ -73,14 +82,25 @@ def draft(model: str | None, named: str | None, as_json: bool, trial: TrialOptio
     for row in rows:
         if "verdict" in row:
             tell(f"{safe(row['name'])} {row['verdict']}")
-    tell(f"auto, the default, drafts with {safe(auto['name']) if auto else 'lookup alone'}")
+    if unused := unused_heads(target):
+        tell(unused)
+    tell(f"auto, the default, {_does(target, auto)}")
     tell(f"use: {_command(model, rows, auto)}")
+
+
+def _does(target: Path, auto: dict[str, Any] | None) -> str:
+    if why_plain(target):
+        return "decodes plainly"
+    if auto is None:
+        return "drafts with lookup alone"
+    return f"drafts with {safe(auto['name'])}{', its own head' if auto['name'] == MTP else ''}"
 
 
 def _list(target: Path, rows: list[dict[str, Any]]) -> None:
     if not rows:
         tell(
-            without_drafts(target)
+            why_plain(target)
+            or without_drafts(target)
             or "no draft here or known has this model's vocabulary; lookup works without one"
         )
         return
@@ -98,8 +118,10 @@ def _list(target: Path, rows: list[dict[str, Any]]) -> None:
 
 
 def _drafts(target: Path) -> list[dict[str, Any]]:
-    """Those for exactly this target first, each file once."""
-    rows = made_for(target)
+    """Its own head and those for exactly this target first, each file once; none where nothing can be drafted."""
+    if why_plain(target):
+        return []
+    rows = [*own_head(target), *made_for(target)]
     named = {each.name for each in rows}
     return [
         {"name": row.name, "where": row.origin, "path": str(row.path) if row.path else None, "size": row.size,
@@ -110,6 +132,8 @@ def _drafts(target: Path) -> list[dict[str, Any]]:
 
 def _auto(target: Path, rows: list[dict[str, Any]]) -> dict[str, Any] | None:
     """What `auto` tries first."""
+    if not rows or rows[0]["name"] == MTP:
+        return rows[0] if rows else None
     own = {each.name for each in made_for(target) if each.path}
     if shipped := [row for row in rows if row["name"] in own]:
         return shipped[0]
@@ -118,14 +142,18 @@ def _auto(target: Path, rows: list[dict[str, Any]]) -> dict[str, Any] | None:
 
 
 def _command(model: str | None, rows: list[dict[str, Any]], auto: dict[str, Any] | None) -> str:
-    """One command that works as it stands: with the fastest measured, what is here, what can be fetched, or lookup."""
+    """One command that works as it stands: with the fastest measured, a small one here, a small one to fetch, or lookup.
+
+    One above a third of the target's size hardly pays, so that it is named once it was measured, no sooner.
+    """
     measured = [row for row in rows if "verdict" in row]
     best = max(measured, key=lambda row: row["times_plain"] or 0.0) if measured else None
     if best is not None and (best["times_plain"] or 0.0) < PAYS:
         return _chat(model, "lookup" if auto else "")
-    best = best or auto or next((row for row in rows if row["path"]), None)
-    if best is None and rows:
-        return f"pyspec models pull {shlex.quote(rows[0]['name'])}"
+    small = [row for row in rows if row["share"] <= LARGEST]
+    best = best or auto or next((row for row in small if row["path"]), None)
+    if best is None and small:
+        return f"pyspec models pull {shlex.quote(small[0]['name'])}"
     if best is None or best is auto:
         return _chat(model, "")
     return _chat(model, f"lookup+{best['path'] if best['where'] == BESIDE else best['name']}")
@@ -140,6 +168,8 @@ def _measure(target: Path, rows: list[dict[str, Any]], trial: TrialOptions) -> N
     """Add to the rows what was measured."""
     here = [row for row in rows if row["path"]][: trial.limit]
     if not here:
+        if plain := why_plain(target):
+            raise OptionError(plain, "leave out --measure")
         raise OptionError(
             "no draft for this model is here", "`pyspec models pull NAME` fetches one"
         )
@@ -158,8 +188,9 @@ def _tried(target: Path, row: dict[str, Any], trial: TrialOptions) -> dict[str, 
     from pyspec.measure.tasks import load_questions, select  # noqa: PLC0415
     from pyspec.store.watch import Watch  # noqa: PLC0415
 
+    draft = MTP if row["name"] == MTP else row["path"]
     pair = ModelOptions(
-        str(target), f"lookup+{row['path']}", threads=trial.threads, n_gpu_layers=trial.n_gpu_layers
+        str(target), f"lookup+{draft}", threads=trial.threads, n_gpu_layers=trial.n_gpu_layers
     )
     try:
         with open_model(pair.steady()) as llm, run_progress() as report:

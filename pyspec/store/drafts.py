@@ -12,7 +12,15 @@ from time import monotonic
 from pyspec.store.fetch import cached, read_provenance
 from pyspec.store.files import file_sha256, models_dir, recall, remember, size_of, stamp
 from pyspec.store.header import Facts, facts_of
-from pyspec.store.heads import ASSISTANT, MTP, NAMES, STATE_KINDS
+from pyspec.store.heads import (
+    ASSISTANT,
+    MTP,
+    NAMES,
+    STATE_KINDS,
+    has_head,
+    head_size,
+    unused_heads,
+)
 from pyspec.store.locate import OURS, found_here
 from pyspec.store.others import LocalModel, is_draft_file
 from pyspec.store.sources import Entry, Family, Manifest, load_manifest
@@ -67,7 +75,17 @@ def candidates(target: Path) -> list[Candidate]:
     found = [*beside(target, facts), *_known_here(facts), *_fitting(target, facts, facts.size - 1)]
     others = [pair for pair in _once(found) if not _is_itself(pair[1], facts)]
     here = [_candidate(each, other, facts) for each, other in others]
-    return here + known_drafts(facts, load_manifest())
+    had = {name for each, _ in others for name in (each.name, *each.aliases)}
+    known = known_drafts(facts, load_manifest())
+    return here + [draft for draft in known if draft.name.removeprefix("hf:") not in had]
+
+
+def own_head(target: Path) -> list[Candidate]:
+    """The target's own next-token head (MTP), which no other draft goes before; empty where none can draft."""
+    if not has_head(target):
+        return []
+    size = head_size(target)
+    return [Candidate(MTP, "in its file", size, size / size_of(target), NAMES[MTP], target)]
 
 
 def _is_itself(other: Facts, target: Facts) -> bool:
@@ -247,15 +265,25 @@ _TOLD = "told of a draft to fetch"
 
 
 def suggestion(target: Path) -> str:
-    """A sentence with the command that fetches a draft; empty where none is known for this model, or the sentence was said."""
+    """What one should know of a model that lookup alone drafts for: heads that stay unused, the command that fetches a draft.
+
+    Empty where there is nothing to know, or it was said.
+    """
+    said = "; ".join(filter(None, (unused_heads(target), _to_fetch(target))))
+    if not said or recall(_TOLD, at := stamp(target)) is not None:
+        return ""
+    remember(_TOLD, at, said)
+    return said
+
+
+def _to_fetch(target: Path) -> str:
     facts = facts_of(target)
     if facts is None:
         return ""
     known = [*made_for(target), *known_drafts(facts, load_manifest())]
     fit = [draft for draft in known if draft.path is None and draft.share <= LARGEST]
-    if not fit or recall(_TOLD, at := stamp(target)) is not None:
+    if not fit:
         return ""
-    remember(_TOLD, at, fit[0].name)
     return (
         f"lookup alone drafts for this model; `pyspec models pull {fit[0].name}` fetches a draft"
         f"{f' ({fit[0].size / 1e9:.2f} GB)' if fit[0].size else ''}, which is then used by itself"

@@ -58,6 +58,10 @@ CHAINED_HEADS = frozenset(["hy_v3", "mimo2", "step35"])
 
 MOST_HEADS = 8
 
+_NO_STATES = "mamba mamba2 rwkv6 rwkv6qwen2 rwkv7 arwkv7 jamba falcon-h1 plamo2 granitehybrid qwen3next kimi-linear minimax-01"
+NO_STATES = frozenset(_NO_STATES.split())
+"""Recurrent and hybrid architectures of which llama.cpp keeps no states to go back to: nothing can be drafted for them."""
+
 _BLOCK = 16
 """Rows of a DFlash block where the file does not say."""
 
@@ -132,7 +136,7 @@ class States:
 def n_heads(model: Path) -> int:
     """How many next-token heads a file holds that llama.cpp can run, 0 for a file with none or with others."""
     facts = facts_of(model)
-    if facts is None:
+    if facts is None or facts.architecture in NO_STATES:
         return 0
     chained = facts.architecture in CHAINED_HEADS and facts.heads <= MOST_HEADS
     one = facts.architecture in ONE_HEAD and facts.heads == 1
@@ -142,6 +146,28 @@ def n_heads(model: Path) -> int:
 def has_head(model: Path) -> bool:
     """Whether a model's file holds next-token heads of a kind that is known here."""
     return n_heads(model) > 0
+
+
+def why_plain(model: Path) -> str:
+    """A sentence for a model that nothing can be drafted for, empty for others."""
+    facts = facts_of(model)
+    if facts is None or facts.architecture not in NO_STATES:
+        return ""
+    also = ", its next-token head (MTP) left unused" if facts.heads else ""
+    return f"llama.cpp keeps no states of {facts.architecture} models to go back to: they decode plainly{also}"
+
+
+def unused_heads(model: Path) -> str:
+    """A sentence for a model that has next-token heads of which llama.cpp has no graph, empty for others."""
+    facts = facts_of(model)
+    if facts is None or not facts.heads or n_heads(model) or facts.architecture in NO_STATES:
+        return ""
+    one = facts.heads == 1
+    heads = "head (MTP) stays" if one else "heads (MTP) stay"
+    return (
+        f"its next-token {heads} unused: "
+        f"this llama.cpp has no graph for {'it' if one else 'them'} in {facts.architecture} models"
+    )
 
 
 def head_size(model: Path) -> int:

@@ -18,6 +18,7 @@ from rich.console import Console
 from pyspec.cli.draft import draft, verdict
 from pyspec.cli.main import cli
 from pyspec.llama import SpeculativeLlama
+from pyspec.profiles import load_profile
 from pyspec.store.drafts import suggestion
 from pyspec.store.header import Facts, facts_of
 from pyspec.store.locate import add
@@ -92,6 +93,99 @@ def test_a_draft_to_fetch_is_one_command(
     assert suggestion(pair[0]) == ""
 
 
+@pytest.fixture
+def fetchable(pair: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> FamilyDraft:
+    """A small draft that is known for the target and not here."""
+    facts = facts_of(pair[0])
+    assert facts is not None
+    draft = FamilyDraft("owner/small-GGUF:Q8_0", 1000, "MIT")
+    family = Family("Tiny", ("llama",), (facts.n_vocab,), (draft,))
+    manifest = msgspec.structs.replace(load_manifest(), family=(family,))
+    monkeypatch.setattr("pyspec.store.drafts.load_manifest", lambda: manifest)
+    return draft
+
+
+def test_a_large_one_is_not_used_unmeasured(pair: tuple[Path, Path]) -> None:
+    """It is listed; its steps cost nearly as much as the target's."""
+    add(tiny.write(pair[1], n_layer=7, tokens=tiny.ASCII))
+    lines = run("target").stdout.splitlines()
+    assert lines[1].split()[0] == "small"
+    assert lines[-2:] == [
+        "auto, the default, drafts with lookup alone",
+        "use: pyspec chat -m target",
+    ]
+
+
+def test_a_small_one_to_fetch_goes_before_a_large_one_here(
+    pair: tuple[Path, Path], fetchable: FamilyDraft
+) -> None:
+    """A third of the target's size is the most."""
+    add(tiny.write(pair[1], n_layer=7, tokens=tiny.ASCII))
+    assert run("target").stdout.splitlines()[-1] == f"use: pyspec models pull {fetchable.model}"
+
+
+def test_what_was_fetched_is_not_to_fetch(
+    pair: tuple[Path, Path], fetchable: FamilyDraft, tmp_path: Path
+) -> None:
+    """One row, of the file."""
+    folder = tmp_path / "cache/models"
+    folder.mkdir(exist_ok=True)
+    pair[1].rename(folder / f"owner--small-GGUF--{'f' * 40}--small-Q8_0.gguf")
+    (row,) = json.loads(run("target", "--json").stdout)
+    assert (row["name"], row["where"]) == (fetchable.model, "pyspec")
+
+
+@pytest.mark.usefixtures("pair")
+def test_its_own_head_is_what_auto_takes(tmp_path: Path) -> None:
+    """Whatever else is here, as when it answers."""
+    add(tiny.write(tmp_path / "headed.gguf", arch="qwen35", n_heads=1, tokens=tiny.ASCII))
+    (row, *_) = json.loads(run("headed", "--json").stdout)
+    assert (row["name"], row["where"], row["note"]) == ("mtp", "in its file", "next-token head")
+    assert run("headed").stdout.splitlines()[-2:] == [
+        "auto, the default, drafts with mtp, its own head",
+        "use: pyspec chat -m headed",
+    ]
+
+
+@pytest.mark.usefixtures("pair")
+def test_its_own_head_is_measured(tmp_path: Path) -> None:
+    """By its name: it has no file."""
+    add(tiny.write(tmp_path / "headed.gguf", arch="qwen35", n_heads=1, tokens=tiny.ASCII))
+    out = run("headed", "--measure", "--limit", "1", "--seconds", "5", "-t", "1")
+    assert out.exit_code == 0, out.output
+    assert "mtp pays: " in out.stdout or "mtp does not pay here: " in out.stdout
+
+
+@pytest.mark.usefixtures("pair")
+def test_what_decodes_plainly_has_no_draft(tmp_path: Path) -> None:
+    """Its memory cannot go back: no draft is offered for it, however well its tokens fit."""
+    add(tiny.write(tmp_path / "recurrent.gguf", arch="mamba", n_layer=8, tokens=tiny.ASCII))
+    assert json.loads(run("recurrent", "--json").stdout) == []
+    assert run("recurrent").stdout.splitlines() == [
+        "llama.cpp keeps no states of mamba models to go back to: they decode plainly",
+        "auto, the default, decodes plainly",
+        "use: pyspec chat -m recurrent",
+    ]
+    assert "decode plainly" in str(run("recurrent", "--measure").exception)
+
+
+def test_heads_without_a_graph_are_named(
+    pair: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once when it answers, and here."""
+    facts = facts_of(pair[0])
+    assert facts is not None
+    headed = msgspec.structs.replace(facts, heads=1, architecture="exaone4")
+    monkeypatch.setattr("pyspec.store.heads.facts_of", lambda _path: headed)
+    sentence = (
+        "its next-token head (MTP) stays unused: "
+        "this llama.cpp has no graph for it in exaone4 models"
+    )
+    assert sentence in run("target").stdout.splitlines()
+    assert suggestion(pair[0]) == sentence
+    assert suggestion(pair[0]) == ""
+
+
 def test_shipped_drafts_come_first_and_once(smollm2: str) -> None:
     """The default target's own."""
     rows = [row["name"] for row in json.loads(run(smollm2, "--json").stdout)]
@@ -116,6 +210,21 @@ def test_measured_verdict() -> None:
     assert row["name"] == "small"
     assert row["times_plain"] > 0
     assert "times as fast as without drafts" in row["verdict"]
+
+
+def test_what_was_measured_is_known_to_the_next_start(
+    pair: tuple[Path, Path],
+    open_llama: Callable[..., SpeculativeLlama],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It is the pair's profile, where the machine was quiet meanwhile."""
+    monkeypatch.setattr("pyspec.store.watch.Watch.busy", lambda *_: False)
+    result = run("target", "--measure", "--seconds", "5", "-t", "1", "-ngl", "0")
+    assert "small: profile stored: profile-" in result.stderr
+    llm = open_llama(pair[0], draft=f"lookup+{pair[1]}", n_threads=1)
+    known = load_profile(llm, llm.assembly.sides)
+    assert known is not None
+    assert known[0].state().target.bases[0][1] > 0
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from pyspec.errors import DraftMismatch, UnsupportedModel
 from pyspec.llama import SpeculativeLlama
 from pyspec.store.drafts import drafts_here
 from pyspec.store.header import facts_of
+from pyspec.store.heads import has_head, unused_heads, why_plain
 from pyspec.store.kinds import PURPOSES, refuse_other_kinds
 
 pytestmark = pytest.mark.usefixtures("own_cache")
@@ -73,6 +74,33 @@ def test_a_model_with_its_head_inside_is_a_model(tmp_path: Path) -> None:
     facts = facts_of(path)
     assert facts is not None
     assert (facts.kind, facts.heads) == ("model", 1)
+
+
+UNUSED = "exaone4 exaone-moe glm4 bailingmoe2 dots3note glm5-next"
+
+
+@pytest.mark.parametrize("arch", UNUSED.split())
+def test_heads_that_llama_cpp_cannot_run_are_said(tmp_path: Path, arch: str) -> None:
+    """In one sentence, which names the architecture."""
+    path = write(tmp_path / "m.gguf", arch, "blk.0.attn_q.weight", HEAD, heads=1)
+    assert not has_head(path)
+    assert unused_heads(path).endswith(f"no graph for it in {arch} models")
+
+
+def test_several_heads_where_one_is_known_are_said(tmp_path: Path) -> None:
+    """llama.cpp would end the process."""
+    both = "blk.1.nextn.eh_proj.weight", HEAD
+    path = write(tmp_path / "m.gguf", "glm4moe", "blk.0.attn_q.weight", *both, heads=2)
+    assert not has_head(path)
+    assert "heads (MTP) stay unused" in unused_heads(path)
+
+
+def test_a_head_beside_a_memory_that_stays_is_not_loaded(tmp_path: Path) -> None:
+    """Qwen3-Next: llama.cpp has a graph for its head, and keeps no states to go back to."""
+    path = write(tmp_path / "m.gguf", "qwen3next", "blk.0.attn_q.weight", HEAD, heads=1)
+    assert not has_head(path)
+    assert why_plain(path).endswith("decode plainly, its next-token head (MTP) left unused")
+    assert unused_heads(path) == ""
 
 
 @pytest.mark.parametrize("kind", ["mtp", "gemma4-assistant", "mmproj", "lora"])
