@@ -230,18 +230,22 @@ def _sizes(name: str) -> set[str]:
 
 
 def known_drafts(facts: Facts, manifest: Manifest) -> list[Candidate]:
-    """The drafts that the manifest's families have for a target of these facts, smallest first."""
+    """The drafts that the manifest's families have for a target of these facts: those made for it, then the smallest first."""
     found = [
-        Candidate(
-            name=draft.model, origin="to fetch", size=draft.size, share=draft.size / facts.size,
-            note=draft.note, memory=draft.memory, licence=draft.licence,
-        )
+        draft
         for family in manifest.family
         if is_of(facts, family)
         for draft in family.drafts
         if draft.size <= LARGEST_KNOWN * facts.size and f"-{draft.of}" in _plain(facts.name)
+    ]
+    found.sort(key=lambda draft: (not draft.of, draft.size or facts.size))
+    return [
+        Candidate(
+            name=draft.model, origin="to fetch", size=draft.size, share=draft.size / facts.size,
+            note=draft.note, memory=draft.memory, licence=draft.licence,
+        )
+        for draft in found
     ]  # fmt: skip
-    return sorted(found, key=lambda c: c.size or facts.size)
 
 
 def _plain(name: str) -> str:

@@ -94,6 +94,13 @@ DEEPSEEK = {
 }
 
 
+DISTILLED = {
+    151643: "<\uff5cend\u2581of\u2581sentence\uff5c>",
+    151644: "<\uff5cUser\uff5c>",
+    151646: "<\uff5cbegin\u2581of\u2581sentence\uff5c>",
+}
+
+
 def large(
     architecture: str, n_vocab: int, marks: dict[int, str], before: str = "", name: str = ""
 ) -> Facts:
@@ -112,13 +119,16 @@ def large(
         (large("gemma3", 262208, {}, GEMMA), "gemma-3-270m"),
         (large("llama", 131072, {3: "[INST]", 17: "[SYSTEM_PROMPT]"}), "Mistral-Small"),
         (large("deepseek2", 129280, DEEPSEEK), "DeepSeek-R1-DRAFT"),
+        (large("qwen2", 152064, DISTILLED), "DeepSeek-R1-Distill-Qwen-1.5B"),
+        (large("glm4moe", 151552, {}), "GLM-4.5-DRAFT"),
     ],
 )
 def test_families_are_known(facts: Facts, wanted: str) -> None:
-    """A 7B model of each family has a draft to fetch, the smallest first."""
+    """A 7B model of each family has a draft to fetch, the smallest first, those of unknown size last."""
     found = known_drafts(facts, load_manifest())
     assert any(wanted in candidate.name for candidate in found)
-    assert [c.size for c in found] == sorted(c.size for c in found)
+    sizes = [candidate.size or facts.size for candidate in found]
+    assert sizes == sorted(sizes)
 
 
 @pytest.mark.parametrize(
@@ -127,7 +137,9 @@ def test_families_are_known(facts: Facts, wanted: str) -> None:
         pytest.param(large("llama", 32000, {}), id="an older llama"),
         pytest.param(large("llama", 128256, LLAMA | {128010: "<|reserved_special_token_5|>"}), id="Llama 3.0"),
         pytest.param(large("llama", 128256, {128000: "<begin of sentence>"}), id="R1 distilled to Llama"),
-        pytest.param(large("qwen2", 152064, {151643: "<end of sentence>"}), id="R1 distilled to Qwen 2.5"),
+        pytest.param(large("qwen2", 152064, {151643: "<end of sentence>"}), id="other words in Qwen 2.5's place"),
+        pytest.param(large("deepseek2", 163840, {}, name="Kimi K2.7 Code"), id="a Kimi whose tokens are others"),
+        pytest.param(large("glm4", 151552, {}), id="GLM-4 has fewer tokens than GLM-4.5"),
         pytest.param(large("qwen2", 152064, QWEN | THINKING), id="QwQ"),
         pytest.param(large("llama", 131072, {3: "[INST]", 17: "<SPECIAL_17>"}), id="Mistral Nemo"),
         pytest.param(large("gemma3", 262208, {}, "another"), id="other words of that size"),
@@ -139,6 +151,20 @@ def test_families_are_known(facts: Facts, wanted: str) -> None:
 def test_another_family_has_none_of_theirs(facts: Facts) -> None:
     """Architecture and size are not enough: llama.cpp's test would refuse the pair once it is here."""
     assert known_drafts(facts, load_manifest()) == []
+
+
+@pytest.mark.parametrize(
+    ("facts", "wanted"),
+    [
+        (large("deepseek2", 163840, {}, name="Kimi K2 Instruct 0905"), "Kimi-K2-Instruct-DRAFT"),
+        (large("deepseek2", 129280, DEEPSEEK, name="DeepSeek V3 0324"), "DeepSeek-V3-DRAFT"),
+        (large("deepseek2", 129280, DEEPSEEK, name="DeepSeek R1 0528"), "DeepSeek-R1-DRAFT-0.6B"),
+        (large("qwen3moe", 151936, QWEN | THINKING, name="Qwen3 Coder 30B A3B"), "Qwen3-Coder"),
+    ],
+)
+def test_what_was_made_for_a_model_goes_first(facts: Facts, wanted: str) -> None:
+    """Before smaller ones of its family."""
+    assert wanted in known_drafts(facts, load_manifest())[0].name
 
 
 @pytest.mark.parametrize(
@@ -179,10 +205,15 @@ FAMILIES = "gpt-oss Gemma_4 Gemma_3n Qwen3-Next GLM-4 Phi-4 Llama_4 Granite_4 Sm
 
 @pytest.mark.parametrize("name", [text.replace("_", " ") for text in FAMILIES.split()])
 def test_every_family_is_listed(name: str) -> None:
-    """With the page or thread that names its drafts, or with none."""
-    families = [f for f in load_manifest().family if f.name.startswith(name)]
-    assert families
-    assert all(draft.source for family in families for draft in family.drafts)
+    """With drafts, or with none."""
+    assert any(family.name.startswith(name) for family in load_manifest().family)
+
+
+def test_every_draft_has_its_source() -> None:
+    """The page or thread that names it; and its memory is more than its file's size."""
+    drafts = [draft for family in load_manifest().family for draft in family.drafts]
+    assert all(draft.source.startswith("https://") for draft in drafts)
+    assert all(not draft.memory or draft.memory > draft.size > 0 for draft in drafts)
 
 
 def test_a_family_without_drafts_says_so(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
