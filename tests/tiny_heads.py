@@ -33,6 +33,11 @@ def write(path: Path, arch: str, n_heads: int = 1, *, words: bool = False) -> bo
 
 _TOKENS, _TYPES = "tokenizer.ggml.tokens", "tokenizer.ggml.token_type"
 
+_LIKE_THE_FIRST = {"bailingmoe3"}
+"""Whose heads have attention where the last of the other layers has none."""
+_FLAT = {"glm4moe"}
+"""Whose heads turn positions in one dimension alone, as models of texts do."""
+
 
 def _header(given: Any, n_heads: int, words: bool, arch: str, *, experts: bool) -> Gguf:
     """Lists with an entry a layer get as many more."""
@@ -40,9 +45,12 @@ def _header(given: Any, n_heads: int, words: bool, arch: str, *, experts: bool) 
     kind, layers = made.kv[f"{arch}.block_count"]
     for key, (of, value) in list(made.kv.items()):
         if key.startswith(arch) and isinstance(value, tuple) and len(value[1]) == layers:
-            made.kv[key] = of, (value[0], [*value[1], *[value[1][-1]] * n_heads])
+            like = value[1][0 if arch in _LIKE_THE_FIRST else -1]
+            made.kv[key] = of, (value[0], [*value[1], *[like] * n_heads])
     made.kv[f"{arch}.block_count"] = kind, layers + n_heads
     made.kv[f"{arch}.nextn_predict_layers"] = U32, n_heads
+    if arch in _FLAT:
+        del made.kv[f"{arch}.rope.dimension_sections"]
     if words:
         _, (_, tokens) = made.kv[_TOKENS]
         named = [*tokens[:3], *(f"\u2581w{i}" for i in range(3, len(tokens)))]

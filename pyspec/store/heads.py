@@ -47,11 +47,14 @@ SHOWS_LAYERS = frozenset(_INPUTS.split())
 SHOWS_LAST = frozenset(_LAST.split())
 """Those that also give what comes out of the last layer."""
 
-_ONE_HEAD = "qwen35 qwen35moe qwen3next bailingmoe3 cohere2moe deepseek2 deepseek32 deepseek4 glm-dsa glm4moe nemotron_h_moe"
+_ONE_HEAD = "qwen35 qwen35moe qwen3next bailingmoe3 cohere2moe deepseek2 deepseek32 glm-dsa glm4moe nemotron_h_moe"
 ONE_HEAD = frozenset(_ONE_HEAD.split())
 """Architectures whose next-token head (MTP) is one trained layer that is asked again for each token: llama.cpp has a graph for
 it, and asserts where there are several. Others (exaone-moe, glm4, bailingmoe2, dots3note, glm5-next) keep such tensors
 unused."""
+
+_STREAMS = frozenset(["deepseek4"])
+"""Where llama.cpp has a graph for the head, too, but gives states of several streams, which the engine does not read."""
 
 CHAINED_HEADS = frozenset(["hy_v3", "mimo2", "step35"])
 """Those that may have several, one for each drafted token."""
@@ -158,16 +161,20 @@ def why_plain(model: Path) -> str:
 
 
 def unused_heads(model: Path) -> str:
-    """A sentence for a model that has next-token heads of which llama.cpp has no graph, empty for others."""
+    """A sentence for a model that has next-token heads that do not run, empty for others."""
     facts = facts_of(model)
     if facts is None or not facts.heads or n_heads(model) or facts.architecture in NO_STATES:
         return ""
     one = facts.heads == 1
     heads = "head (MTP) stays" if one else "heads (MTP) stay"
-    return (
-        f"its next-token {heads} unused: "
+    why = (
         f"this llama.cpp has no graph for {'it' if one else 'them'} in {facts.architecture} models"
     )
+    if facts.architecture in _STREAMS:
+        why = (
+            f"{facts.architecture} models have states of several streams, which it cannot be given"
+        )
+    return f"its next-token {heads} unused: {why}"
 
 
 def head_size(model: Path) -> int:

@@ -19,10 +19,12 @@ from pyspec.llama import SpeculativeLlama
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="forks")
 
 NAMES = [
+    "bailingmoe3",
     "cohere2moe",
     "deepseek2",
     "deepseek32",
     "glm-dsa",
+    "glm4moe",
     "hy_v3",
     "mimo2",
     "nemotron_h_moe",

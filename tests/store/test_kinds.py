@@ -87,6 +87,13 @@ def test_heads_that_llama_cpp_cannot_run_are_said(tmp_path: Path, arch: str) -> 
     assert unused_heads(path).endswith(f"no graph for it in {arch} models")
 
 
+def test_a_head_of_several_streams_is_said(tmp_path: Path) -> None:
+    """DeepSeek V4's states are wider than what the head is given."""
+    path = write(tmp_path / "m.gguf", "deepseek4", "blk.0.attn_q.weight", HEAD, heads=1)
+    assert not has_head(path)
+    assert "states of several streams" in unused_heads(path)
+
+
 def test_several_heads_where_one_is_known_are_said(tmp_path: Path) -> None:
     """llama.cpp would end the process."""
     both = "blk.1.nextn.eh_proj.weight", HEAD
