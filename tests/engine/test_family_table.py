@@ -24,6 +24,7 @@ from fuzz.forked import fork, run_child
 from pyspec.batch.contexts import Layout, Models
 from pyspec.errors import UnsupportedModel
 from pyspec.llama import SpeculativeLlama
+from pyspec.store.heads import NO_STATES
 from pyspec.target import TargetLlama
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="forks")
@@ -40,6 +41,8 @@ N, N_CTX = 24, 256
 EXACT: dict[str, Any] = {"n_ctx": N_CTX, "n_threads": 1, "flash_attn": False}
 NEAR = 0.02
 """Nats between two tokens that rounding may swap."""
+MOST_NEAR_TIES = 1
+"""Of the twelve answers of a model, how many may leave the reference at such a place."""
 
 
 class Reference:
@@ -47,6 +50,7 @@ class Reference:
 
     def __init__(self, path: Path) -> None:
         self._llm = TargetLlama(str(path), trust=True, verbose=False, logits_all=True, **EXACT)
+        self.near_ties = 0
 
     def differs(self, prompt: list[int], found: list[int]) -> str:
         """What is wrong with an answer; empty where it is the reference's, or where it left it at a near tie."""
@@ -57,6 +61,7 @@ class Reference:
             best = int(row.argmax())
             if token != best:
                 lost = float(row[best] - row[token])
+                self.near_ties += lost < NEAR
                 return "" if lost < NEAR else f"token {i} is {token}, not {best}, by {lost:.3f}"
             if self._llm.n_tokens < N_CTX:
                 self._llm.eval([token])
@@ -73,16 +78,23 @@ def by(path: Path, draft: str, **options: Any) -> SpeculativeLlama:
         return load(path, **{**EXACT, **options})
 
 
+def drafts_as_known(llm: SpeculativeLlama) -> str:
+    """What is wrong with whether anything was drafted, by what is known of the architecture."""
+    known, drafted = Path(llm.model_path).stem not in NO_STATES, llm.last_speculation["drafted"]
+    return "" if known == (drafted > 0) else f"{drafted} drafted, and it {known=}"
+
+
 def by_lookup(path: Path, draft: Path, reference: Reference) -> str:
-    """Its own text continued."""
-    with by(path, "lookup") as llm:
-        return reference.differs(PROMPT, ask(llm, PROMPT, N).ids)
+    """Its own text continued, and said again, when all of it is known."""
+    with by(path, "lookup", memory=True) as llm:
+        wrong = reference.differs(PROMPT, ask(llm, PROMPT, N).ids)
+        return wrong or reference.differs(PROMPT, ask(llm, PROMPT, N).ids) or drafts_as_known(llm)
 
 
 def by_draft(path: Path, draft: Path, reference: Reference) -> str:
     """A model of the same vocabulary and another architecture."""
     with by(path, str(draft)) as llm:
-        return reference.differs(PROMPT, ask(llm, PROMPT, N).ids)
+        return reference.differs(PROMPT, ask(llm, PROMPT, N).ids) or drafts_as_known(llm)
 
 
 def by_itself(path: Path, draft: Path, reference: Reference) -> str:
@@ -153,7 +165,7 @@ def all_ways(path: Path, draft: Path, report: int) -> None:
             said = traceback.format_exc()[-700:]
         if said:
             wrong[way.__name__] = said
-    os.write(report, json.dumps(wrong).encode())
+    os.write(report, json.dumps([wrong, reference.near_ties]).encode())
     os._exit(0)
 
 
@@ -179,4 +191,6 @@ def test_families(
     draft = drafts[arch == "llama"]
     said, status, where = fork(partial(all_ways, path, draft), 200)
     assert status == 0, (status, where)
-    assert json.loads(said) == {}
+    wrong, near_ties = json.loads(said)
+    assert wrong == {}
+    assert near_ties <= MOST_NEAR_TIES
