@@ -21,16 +21,16 @@ from pyspec.engine.parts import MemoryAsked, Parts, choose_parts, states_of
 from pyspec.errors import EngineError
 from pyspec.policy.acceptance import Acceptance
 from pyspec.profiles import Side, beginnings, gpu_layers
-from pyspec.store.devices import layer_devices
+from pyspec.store.devices import layer_devices, parse_devices
 from pyspec.store.files import size_of
 from pyspec.store.gguf import GGML_TYPES
-from pyspec.store.header import read_header
+from pyspec.store.header import facts_of, read_header
 from pyspec.store.heads import MTP, head_size
 from pyspec.store.machine import machine_memory
 from pyspec.target import SNAPSHOTS, TargetLlama
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from pyspec.policy.cost import CostCurve
 
@@ -105,7 +105,8 @@ def memory_for(target: Any, n_ctx: int, beside: float = 0.0) -> int:
     """How many sequences of n_ctx cells fit.
 
     In a quarter of this machine's memory, and in three quarters of what is free on devices, each for the layers it has.
-    beside: bytes of a position in the KV of draft and companion, which lie on devices where any of the target does.
+    beside: bytes of a position in the KV of draft and companion, which lie on devices where any of the target does, as do the
+    states that a recurrent model keeps.
     """
     model = target.model
     heads = max(1, llama_cpp.llama_model_n_head(model))
@@ -118,16 +119,32 @@ def memory_for(target: Any, n_ctx: int, beside: float = 0.0) -> int:
     )
     cells = padded(n_ctx)
     a_layer = entries * max(1, width) * cells
+    facts = facts_of(Path(target.model_path))
+    others = beside * cells + (1 + params.n_rs_seq) * (facts.state if facts else 0)
     away = layers_away(target)
     found = layer_devices(target.devices) if away else []
     most = math.inf
     if away:
         free = sum(each.free for each in found)
-        most = _DEVICE_SHARE * free / (a_layer * away + beside * cells)
-        beside = 0.0
+        most = _DEVICE_SHARE * free / (a_layer * away + others)
+        others = 0.0
     if away < layers and (memory := machine_memory()):
-        most = min(most, _SHARE * memory / (a_layer * (layers - away) + beside * cells))
+        most = min(most, _SHARE * memory / (a_layer * (layers - away) + others))
     return int(min(most, 1 << 30))
+
+
+def states_for(path: Path, n_seq: int, layers: int | str, devices: Sequence[str]) -> int:
+    """States that a hybrid model can keep for each of so many sequences: of this machine's memory they take what KV cells may.
+
+    layers: those asked to be on devices, whose free memory counts then, less the weights.
+    """
+    facts = facts_of(path)
+    if facts is None or not facts.state:
+        return SNAPSHOTS  # llama.cpp keeps none where there is no use for them
+    room = _SHARE * (machine_memory() or math.inf)
+    if layers != 0 and (found := layer_devices(devices)):
+        room = min(room, _DEVICE_SHARE * (sum(each.free for each in found) - facts.size))
+    return int(max(0, min(SNAPSHOTS, room // (n_seq * facts.state))))
 
 
 def cell_bytes(path: Path, placement: Placement) -> float:
@@ -168,18 +185,24 @@ _ROWS_A_SEQUENCE = 72
 class Models:
     """The target as a `llama_cpp.Llama`, and what will draft for it; contexts come later.
 
-    kwargs: as `TargetLlama` takes them. Raises ModelInvalid, ModelNotFound or UnsupportedModel.
+    at_once: sequences at most. kwargs: as `TargetLlama` takes them. Raises ModelInvalid, ModelNotFound or UnsupportedModel.
     """
 
     def __init__(
-        self, path: str, draft: Any, companion: str, memory: MemoryAsked = False, **kwargs: Any
+        self,
+        path: str,
+        draft: Any,
+        companion: str,
+        memory: MemoryAsked = False,
+        *,
+        at_once: int = 1,
+        **kwargs: Any,
     ) -> None:
         # attention then skips the cells of other sequences; without it each row would look at all of them
         kwargs = {"verbose": False, "flash_attn": True, **kwargs, "n_ctx": STEP}
         self.rows_asked = int(kwargs.get("n_batch", 0)), int(kwargs.get("n_ubatch", 0))
         kwargs["head"] = draft in ("auto", MTP, f"lookup+{MTP}")
-        # snapshots of states for every sequence are worth their memory only where drafts were asked for
-        kwargs["snapshots"] = 0 if draft in ("auto", "none") else SNAPSHOTS
+        kwargs["snapshots"] = self._snapshots(Path(path), draft, at_once, kwargs)
         self.target = TargetLlama(path, **kwargs)
         try:
             self._automatic = draft == "auto" and longest_draft(self.target) > 0
@@ -188,6 +211,14 @@ class Models:
         except BaseException:
             self.target.close()
             raise
+
+    @staticmethod
+    def _snapshots(path: Path, draft: Any, at_once: int, kwargs: Mapping[str, Any]) -> int:
+        """All that a draft can use where one is named, those that the memory allows where nobody asked for any."""
+        if draft != "auto":
+            return 0 if draft == "none" else SNAPSHOTS
+        names = parse_devices(kwargs.get("devices"))
+        return states_for(path, at_once, kwargs.get("n_gpu_layers", 0), names)
 
     @property
     def files(self) -> dict[str, Path]:

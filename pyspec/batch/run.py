@@ -52,6 +52,7 @@ WINDOW = 64
 """Fewest records that wait to be ordered by length."""
 
 _FEWEST = 4  # answers at once where people wait for them
+_MOST_UNASKED = 16  # answers at once where nobody said how many
 
 
 _COUNTED = ("tokens", "drafted", "verified", "accepted", "relaxed")
@@ -114,7 +115,13 @@ class Batch:
         words: tuple[Any, str] = _exactly(kwargs) if exact else (draft, companion)
         # with as many sequences as may run at once; where none were asked for, the memory says how many
         kwargs["room_for"] = (n_ctx * (parallel or 1), parallel or 1)
-        self._models = Models(file_of(model_path, **kwargs), *words, memory, **kwargs)
+        self._models = Models(
+            file_of(model_path, **kwargs),
+            *words,
+            memory,
+            at_once=parallel or _MOST_UNASKED,
+            **kwargs,
+        )
         self._n_ctx = n_ctx = self._models.target.capped(n_ctx)
         self.settings = settings = settings.following(self._models.target, self._models.sides)
         self.jobs = JobMaker(self._models.target, settings, n_ctx)

@@ -239,7 +239,8 @@ class Facts(msgspec.Struct, frozen=True):
 
     kind: what the file is for, "model" or one of `kinds.PURPOSES`. vocabulary: None without a tokenizer. name: what the file
     calls itself. recurrent: it has a state that cannot be rolled back. positions: rows of a table of learned positions, 0 where
-    it has none. heads: next-token layers (MTP) whose tensors are there. causal: no token sees those behind it.
+    it has none. heads: next-token layers (MTP) whose tensors are there. causal: no token sees those behind it. state: bytes
+    of the recurrent state of one text, at most.
     """
 
     architecture: str
@@ -253,6 +254,7 @@ class Facts(msgspec.Struct, frozen=True):
     kind: str = "model"
     heads: int = 0
     causal: bool = True
+    state: int = 0
 
 
 def facts_of(path: Path) -> Facts | None:
@@ -286,7 +288,13 @@ def _read(header: Header) -> Facts | None:
         kind=_kind(header),
         heads=_heads_inside(header),
         causal=header.of_arch("attention.causal") is not False,
+        state=_state_bytes(header),
     )
+
+
+def _state_bytes(header: Header) -> int:
+    layers = header.of_arch("block_count")
+    return 4 * _state(header) * layers if _is_recurrent(header) and type(layers) is int else 0
 
 
 def _positions(header: Header) -> int:

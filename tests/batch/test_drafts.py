@@ -9,10 +9,12 @@ import devices
 import pytest
 import tiny
 
-from pyspec.batch.contexts import FEW
+from pyspec.batch.contexts import FEW, Models, states_for
 from pyspec.batch.records import Record
 from pyspec.engine.handle import Engine
 from pyspec.errors import DraftMismatch
+from pyspec.store.header import facts_of
+from pyspec.target import SNAPSHOTS
 
 EXACT = {"flash_attn": False, "type_k": 0, "type_v": 0}
 """F32 throughout: no near-tie of a random model is decided by the number of rows."""
@@ -102,6 +104,70 @@ def test_each_answer_has_the_length_that_it_asks_for(open_batch, tiny_draft):
     assert verified["0"]["verified"] == 0
     assert len(verified["1"]["accepted_by_position"]) <= 2
     assert verified["2"]["verified"] > verified["1"]["verified"] > 0
+
+
+@pytest.fixture
+def hybrid(tmp_path):
+    """A model whose memory goes back by the states that llama.cpp keeps."""
+    return tiny.write(tmp_path / "hybrid.gguf", arch="qwen35", n_layer=4)
+
+
+AGAIN = [
+    Record(id=f"{i}-{turn}", prompt=chr(97 + i) * 3, max_tokens=30)
+    for turn in (1, 2)
+    for i in range(4)
+]
+"""Texts that lookup knows the second time."""
+
+
+@pytest.mark.parametrize("parallel", [1, 4])
+def test_auto_drafts_for_a_hybrid(open_batch, hybrid, parallel):
+    """As it does for one text; what it answers stays."""
+    batch = open_batch(hybrid, draft="auto", parallel=parallel, memory=True, **EXACT)
+    assert batch.facts["draft"] == "lookup"
+    assert texts(batch, AGAIN) == texts(open_batch(hybrid, parallel=parallel, **EXACT), AGAIN)
+    assert batch.stats()["drafted"] > 0
+
+
+@devices.for_processors(devices.STREAMS)
+def test_a_hybrid_drafts_for_one_client_over_streams(open_batch, hybrid):
+    """And decodes many plainly."""
+    options = {"parallel": 8, "interactive": True, **EXACT}
+    plain = open_batch(hybrid, **options)
+    batch = open_batch(hybrid, draft="auto", memory=True, **options)
+    for record in AGAIN[::4]:
+        assert texts(batch, [record]) == texts(plain, [record])
+    assert batch.stats()["drafted"] > 0
+    assert texts(batch, MANY) == texts(plain, MANY)
+
+
+def test_a_head_drafts_for_many(open_batch, tmp_path):
+    """The target's own, under `auto`."""
+    headed = tiny.write(tmp_path / "headed.gguf", arch="qwen35", n_layer=4, n_heads=1)
+    batch = open_batch(headed, draft="auto", parallel=4, **EXACT)
+    assert batch.facts["draft"] == "lookup+mtp"
+    assert texts(batch, MANY) == texts(open_batch(headed, parallel=4, **EXACT), MANY)
+    assert batch.stats()["drafted"] > 0
+
+
+@pytest.mark.parametrize(("share", "kept"), [(1.0, 0), (4.0 * 16, 1), (4.0 * 16 * 100, SNAPSHOTS)])
+def test_states_are_kept_as_far_as_memory_goes(hybrid, monkeypatch, share, kept):
+    """Of 16 sequences, in a quarter of it; where not one is, nothing is drafted."""
+    facts = facts_of(hybrid)
+    monkeypatch.setattr(
+        "pyspec.batch.contexts.machine_memory", lambda: int(share * facts.state) + 1
+    )
+    assert states_for(hybrid, 16, 0, ()) == kept
+    models = Models(str(hybrid), "auto", "none", at_once=16, n_threads=1)
+    drafts = models.parts.drafter is not None
+    models.close()
+    assert drafts == (kept > 0)
+
+
+def test_a_model_without_states_needs_no_memory_for_them(tiny_target, monkeypatch):
+    """Whatever the machine has."""
+    monkeypatch.setattr("pyspec.batch.contexts.machine_memory", lambda: 1)
+    assert states_for(tiny_target, 64, 0, ()) == SNAPSHOTS
 
 
 def test_a_found_model_that_cannot_draft_is_left_out(open_batch, other, monkeypatch, caplog):
