@@ -26,6 +26,7 @@ import accepted
 import first_use
 import msgspec
 import parity
+import startup
 from agent import AgentResults
 from batch import BatchResults
 from common import Comparison, half_width, write_page
@@ -103,7 +104,8 @@ def redraw(folder: Path) -> None:
             write_page(folder / name, kind)
     for name, pairs in read(folder, Everyday, "*/everyday.json").items():
         save(pairs, folder / name)
-    for name, kept in (("parity", parity), ("accepted", accepted), ("first_use", first_use)):
+    for kept in (parity, accepted, first_use, startup):
+        name = kept.__name__
         if (folder / name).is_dir():
             kept.write(folder / name)
 

@@ -1,28 +1,35 @@
 """What looking for drafts adds to a start: models of other programs on the machine, and none.
 
-    python bench/startup.py MODEL [--files 60] [--runs 7]
+    python bench/startup.py MODEL [--files 60] [--repeat 7] [--out FOLDER]
 
 MODEL is one that no draft ships for. In a home of its own the script lays out files for ollama, LM Studio, the hub's cache and
-llama.cpp's, each with the header and vocabulary of `--like` and holes for weights; none may draft for MODEL, so all are read.
-Fresh processes load MODEL with `--draft auto`, with and without them in turns; the first start with the files, which reads their
-headers, is told apart from those after it.
+llama.cpp's, each with the header and vocabulary of `--like`, small enough to draft for MODEL, and holes for weights; none may
+draft for it, so all are read. Fresh processes load MODEL with `--draft auto`, with and without them in turns; the first start,
+which tries the model and reads headers for as long as a start may, is told apart from those after it.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
-import shutil
-import statistics
 import subprocess
 import sys
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
+from statistics import median
+from tempfile import TemporaryDirectory
 
+import msgspec
+from common import arguments, in_turns
+
+from pyspec.measure.records import ModelFile, commit, machine, model_file, published
+from pyspec.measure.report import code_of, table
 from pyspec.store.gguf import parse_header
 from pyspec.store.locate import resolve
+
+NONE, FILES = "none", "files"
+HEAD = ("files of other programs", "first start, ms", "later, median", "range")
+OPTIONS = {"like": "smollm2-companion", "files": 60, "repeat": 7, "out": None}
 
 START = """
 import sys, time
@@ -80,39 +87,76 @@ def start(home: Path, model: Path) -> float:
     return float(done.stdout.split()[-1])
 
 
-def main(argv: Sequence[str] | None = None) -> None:
-    """Lay out, start in turns, and say what the files add."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-    )
-    parser.add_argument("model")
-    parser.add_argument(
-        "--like", default="smollm2-companion", help="whose header; small enough to draft for MODEL"
-    )
-    parser.add_argument("--files", type=int, default=60)
-    parser.add_argument("--runs", type=int, default=7)
-    asked = parser.parse_args(argv)
-    model, like = resolve(asked.model), resolve(asked.like)
-    folder = Path(tempfile.mkdtemp())
-    try:
-        homes = {"none": folder / "none", "files": folder / "files"}
+def measure(model: Path, like: Path, n_files: int, repeat: int) -> dict[str, list[float]]:
+    """Milliseconds of every start, the first one in front, with no files and with them in turns."""
+    with TemporaryDirectory() as folder:
+        homes = {name: Path(folder, name) for name in (NONE, FILES)}
         for home in homes.values():
             home.mkdir()
-        lay_out(homes["files"], like, asked.files)
-        first = {name: start(home, model) for name, home in homes.items()}
-        times: dict[str, list[float]] = {name: [] for name in homes}
-        for _ in range(asked.runs):
-            for name, home in homes.items():
-                times[name].append(start(home, model))
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-    for name, found in times.items():
-        middle = statistics.median(found)
-        print(
-            f"{name:<6} first {first[name]:7.0f} ms, later {middle:7.0f} ms ({min(found):.0f} to {max(found):.0f})"
+        lay_out(homes[FILES], like, n_files)
+        return in_turns(homes, repeat + 1, lambda name: start(homes[name], model))
+
+
+class Startup(msgspec.Struct):
+    """Milliseconds of every start, the first one in front, by whether there were files."""
+
+    command: str
+    machine: str
+    commit: str
+    target: ModelFile
+    like: str
+    files: int
+    starts: dict[str, list[float]]
+
+    @property
+    def added(self) -> float:
+        """Milliseconds that the files add to a later start: the median over neighbours."""
+        pairs = zip(self.starts[NONE][1:], self.starts[FILES][1:], strict=True)
+        return median(with_files - without for without, with_files in pairs)
+
+    def table(self) -> str:
+        """First and later starts without files and with them."""
+        rows = []
+        for name, (first, *later) in self.starts.items():
+            middle, least, most = (f"{of(later):.0f}" for of in (median, min, max))
+            rows.append([name, f"{first:.0f}", middle, f"{least} to {most}"])
+        return table(HEAD, rows)
+
+    def page(self) -> str:
+        """Title, what it is, the table, and what the files add."""
+        made = (
+            f"Made by `{self.command}`{code_of(self.commit)} on {self.machine}. "
+            f"Target {self.target.name}, sha256 {self.target.sha256}; "
+            f"{self.files} files like {self.like}, {len(self.starts[NONE]) - 1} later starts each way."
         )
-    added = statistics.median(b - a for a, b in zip(times["none"], times["files"], strict=True))
-    print(f"{asked.files} files add {added:.0f} ms to a later start")
+        said = f"{self.files} files add {self.added:.0f} ms to a later start (median of pairs)."
+        about = (__doc__ or "").rpartition("\n\n")[2].strip()
+        parts = ["# Starts beside other programs' files", about, made, self.table(), said]
+        return "\n\n".join(parts) + "\n"
+
+
+def main(words: Sequence[str] | None = None) -> None:
+    """Lay out, start in turns, and print the page; with --out, keep it."""
+    options = arguments(__doc__, words, "model", **OPTIONS)
+    model, like = resolve(options.model), resolve(options.like)
+    command = published("python bench/startup.py", words if words is not None else sys.argv[1:])
+    starts = measure(model, like, options.files, options.repeat)
+    found = Startup(
+        command, machine(), commit(), model_file(model), like.name, options.files, starts
+    )
+    print(found.page())
+    if options.out:
+        options.out.mkdir(parents=True, exist_ok=True)
+        (options.out / "startup.json").write_bytes(
+            msgspec.json.format(msgspec.json.encode(found), indent=1) + b"\n"
+        )
+        write(options.out)
+
+
+def write(folder: Path) -> None:
+    """The page of what a folder keeps."""
+    found = msgspec.json.decode((folder / "startup.json").read_bytes(), type=Startup)
+    (folder / "README.md").write_text(found.page(), encoding="utf-8")
 
 
 if __name__ == "__main__":

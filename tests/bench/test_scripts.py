@@ -226,14 +226,20 @@ def test_trial_tells_what_a_first_load_waits_for(script, tiny_ascii, capsys) -> 
     assert (rows[1][2], rows[1][4]) == ("0.00", "0 |")
 
 
-def test_starts_are_timed_beside_other_programs_files(script, tiny_ascii: Path, capsys) -> None:
-    """Two processes each way, with one file a program."""
-    options = ["--like", str(tiny_ascii), "--files", "4", "--runs", "1"]
-    script("startup").main([str(tiny_ascii), *options])
-    none, files, added = capsys.readouterr().out.splitlines()
-    assert none.startswith("none   first ")
-    assert files.startswith("files  first ")
-    assert added.startswith("4 files add ")
+def test_starts_are_timed_beside_other_programs_files(
+    script, tiny_ascii: Path, capsys, tmp_path: Path
+) -> None:
+    """Two processes each way, with one file a program; the page is made of what is kept."""
+    options = ["--like", str(tiny_ascii), "--files", "4", "--repeat", "1", "--out", str(tmp_path)]
+    module = script("startup")
+    module.main([str(tiny_ascii), *options])
+    page = capsys.readouterr().out
+    rows = [line.split(" | ")[0] for line in page.splitlines() if line.startswith("|")]
+    assert rows[2:] == ["| none", "| files"]
+    assert "\n4 files add " in page
+    (tmp_path / "README.md").unlink()
+    module.write(tmp_path)
+    assert (tmp_path / "README.md").read_text().strip() == page.strip()
 
 
 def test_first_answers_have_a_line_for_each_curve(script, capsys) -> None:
