@@ -22,7 +22,7 @@ from pyspec.store.heads import (
     unused_heads,
 )
 from pyspec.store.locate import OURS, found_here
-from pyspec.store.others import LocalModel, is_draft_file
+from pyspec.store.others import LocalModel, is_draft_file, sizes_of
 from pyspec.store.sources import Entry, Family, Manifest, load_manifest
 
 # -- models here -------------------------------------------------------------------------------------------------------
@@ -42,8 +42,6 @@ MOST_TRIED = 4
 
 BESIDE = "beside it"
 """Where a file is that no program and no name knows, in the target's folder."""
-
-_SIZE = re.compile(r"(?<![a-z0-9.])\d+(?:\.\d+)?b(?![a-z0-9])", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -210,7 +208,7 @@ def _drafts_for(target: Path, facts: Facts, found: LocalModel, other: Facts) -> 
             return False
         if other.kind == ASSISTANT and facts.architecture != "gemma4":
             return False
-        said, own = _sizes(found.path.name), _sizes(target.name)
+        said, own = sizes_of(found.path.name), sizes_of(target.name)
         return bool(found.home) or not said or not own or bool(said & own)
     return other.size < facts.size and _speaks(facts, other)
 
@@ -220,10 +218,6 @@ def _speaks(facts: Facts, other: Facts) -> bool:
     if other.kind != "model" or facts.vocabulary is None or other.vocabulary is None:
         return False
     return facts.vocabulary.fits(other.vocabulary)
-
-
-def _sizes(name: str) -> set[str]:
-    return {size.lower() for size in _SIZE.findall(name)}
 
 
 # -- known ones to fetch -----------------------------------------------------------------------------------------------

@@ -35,7 +35,14 @@ from pyspec.store.files import (
     write_whole,
 )
 from pyspec.store.header import read_header
-from pyspec.store.others import LATER_PART, PREFERRED, LocalModel, found_elsewhere, gguf_names
+from pyspec.store.others import (
+    LATER_PART,
+    PREFERRED,
+    LocalModel,
+    found_elsewhere,
+    gguf_names,
+    sizes_of,
+)
 from pyspec.store.sources import (
     PREFIX,
     Entry,
@@ -336,20 +343,25 @@ def _unknown(name: str) -> ModelNotFound:
 _TAGGED = re.compile(r"[A-Za-z0-9._/-]+:[A-Za-z0-9._-]+")
 """How ollama names models."""
 
-_HUB_NAME = "OWNER/REPO:TYPE, such as bartowski/Llama-3.2-1B-Instruct-GGUF:Q4_K_M"
+_HUB_NAME = "OWNER/REPO:TYPE, with Q4_K_M or the like for TYPE"
 
 
 def _near(name: str) -> list[str]:
     """Names that are meant: a few letters off, or longer. Another family or size is never meant."""
     typed, known = name.casefold(), {each.casefold(): each for each in names()}
-    size = _size_of(typed)
     alike = difflib.get_close_matches(typed, known, n=3, cutoff=0.65)
     longer = [each for each in known if len(typed) > 2 and each.startswith(typed)]
     found = dict.fromkeys([*longer, *alike])
-    return [known[each] for each in found if size in ("", _size_of(each))][:3]
+    return [known[each] for each in found if _may_be_meant(typed, sizes_of(each))][:3]
 
 
-def _size_of(name: str) -> str:
-    """Parameters as a name has them, such as 3b; empty where it has none."""
-    found = re.search(r"(?<![a-z0-9.])\d+(?:\.\d+)?[bm](?![a-z0-9])", name)
-    return found[0] if found else ""
+_NUMBER = re.compile(r":(\d+(?:\.\d+)?)$")
+"""A size whose unit is still to come."""
+
+
+def _may_be_meant(typed: str, sizes: set[str]) -> bool:
+    """Whether a model of these sizes is none of another size than what was typed."""
+    if wanted := sizes_of(typed):
+        return wanted <= sizes
+    number = _NUMBER.search(typed)
+    return number is None or not sizes.isdisjoint({f"{number[1]}b", f"{number[1]}m"})

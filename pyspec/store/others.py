@@ -32,6 +32,7 @@ _DRAFT_FILE = re.compile(
     r"^mtp[-_.]|[-_.]mtp(?=[-_.]|$)|draft|assistant|eagle-?3|dflash|dspark", re.IGNORECASE
 )
 """What a file is called that lies beside a model and drafts for it."""
+_SIZE = re.compile(r"(?<![0-9.x])(?:\d+x)?\d+(?:\.\d+)?[bm](?![a-z0-9])", re.IGNORECASE)
 _DIGEST = re.compile(r"sha256[:-][0-9a-f]{64}")
 _MANIFEST_BYTES = 1 << 20
 
@@ -60,6 +61,11 @@ def quant_of(file: str) -> str:
     """The type that a file name ends with, such as Q4_K_M, or the empty string."""
     found = _QUANT.findall(PART.sub("", file.removesuffix(".gguf")))
     return found[-1].upper() if found else ""
+
+
+def sizes_of(name: str) -> set[str]:
+    """Parameters as a name has them, such as 3b, 270m or 8x7b; of 30B-A3B and E4B those behind the letter, too."""
+    return {size.lower() for size in _SIZE.findall(name)}
 
 
 def is_draft_file(repo: str, file: str) -> bool:

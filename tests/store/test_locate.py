@@ -10,6 +10,7 @@ from store.shop import SHIPPED, WHEEL, Shop, sha
 from pyspec.errors import ModelNotFound, ModelUnreadable
 from pyspec.store.drafts import fitting, known_as
 from pyspec.store.locate import resolve
+from pyspec.store.others import sizes_of
 
 
 @pytest.mark.usefixtures("shop")
@@ -63,20 +64,28 @@ def test_a_name_of_ollamas_that_is_not_here_says_how_to_get_it(name: str) -> Non
     with pytest.raises(ModelNotFound, match=f"`ollama pull {name}`") as caught:
         resolve(name)
     assert "did you mean" not in str(caught.value)
+    assert sizes_of(str(caught.value)) == sizes_of(name)
 
 
 @pytest.mark.usefixtures("shop")
 @pytest.mark.parametrize(
-    ("name", "offered"), [("llama3.2:1b", False), ("llama3.2:3", True), ("llama3.2", True)]
-)
+    ("name", "here", "offered"),
+    [
+        ("llama3.2:1b", "llama3.2:3b", False), ("llama3.2:1", "llama3.2:3b", False), ("llama3b", "llama3.2:1b", False),
+        ("gemma3n:e2b", "gemma3n:e4b", False), ("mixtral:8x7b", "mixtral:8x22b", False),
+        ("smollm2:360m", "smollm2:135m", False), ("qwen3:30b-a3b", "qwen3:32b", False), ("llama3.2:3", "llama3.2", False),
+        ("llama3.2:3", "llama3.2:3b", True), ("llama3.2", "llama3.2:3b", True), ("lama3.2:3B", "llama3.2:3b", True),
+        ("gemma3:e4b", "gemma3n:e4b", True), ("qwen3:30b", "qwen3:30b-a3b", True),
+    ],
+)  # fmt: skip
 def test_another_size_is_not_meant(
-    name: str, offered: bool, monkeypatch: pytest.MonkeyPatch
+    name: str, here: str, offered: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A 3B is no misspelt 1B; a beginning of a name is."""
-    monkeypatch.setattr("pyspec.store.locate.names", lambda: ["llama3.2:3b", "toy"])
+    """A 3B is no misspelt 1B, nor is a number without its unit; a beginning of a name is."""
+    monkeypatch.setattr("pyspec.store.locate.names", lambda: [here, "toy"])
     with pytest.raises(ModelNotFound) as caught:
         resolve(name)
-    assert ("did you mean llama3.2:3b?" in str(caught.value)) is offered
+    assert (f"did you mean {here}?" in str(caught.value)) is offered
 
 
 @pytest.mark.usefixtures("shop")
