@@ -1,0 +1,38 @@
+"""Which recurrent and hybrid models llama.cpp can go back in: what is known of architectures is what it does."""
+
+from __future__ import annotations
+
+import os
+import sys
+from functools import partial
+from pathlib import Path
+
+import pytest
+import tiny_archs
+from fuzz.forked import fork
+
+from pyspec.engine.models import longest_draft
+from pyspec.store.heads import NO_STATES
+from pyspec.target import TargetLlama
+
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="forks")
+
+_KEPT = "lfm2 lfm2moe qwen35 qwen35moe qwen4exp nemotron_h nemotron_h_moe bailingmoe3 kimi-k3 deepseek4 glm5-next"
+NAMES = sorted({*_KEPT.split(), *NO_STATES} - tiny_archs.REFUSED)
+
+
+def most(path: Path, report: int) -> None:
+    """How far a context goes back."""
+    llm = TargetLlama(str(path), trust=True, verbose=False, n_ctx=64, n_threads=1)
+    os.write(report, b"goes back" if longest_draft(llm) else b"stays")
+    os._exit(0)
+
+
+@pytest.mark.parametrize("arch", NAMES)
+def test_it_is_known_whether_states_are_kept(arch: str, tmp_path: Path) -> None:
+    """Before a model of the architecture is loaded."""
+    path = tmp_path / f"{arch}.gguf"
+    assert tiny_archs.write(path, arch)
+    said, status, where = fork(partial(most, path), 60)
+    assert status == 0, (status, where)
+    assert said == ("stays" if arch in NO_STATES else "goes back")
