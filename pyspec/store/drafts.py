@@ -80,7 +80,8 @@ def candidates(target: Path) -> list[Candidate]:
 
 def own_head(target: Path) -> list[Candidate]:
     """The target's own next-token head (MTP), which no other draft goes before; empty where none can draft."""
-    if not has_head(target):
+    facts = facts_of(target)
+    if facts is None or facts.kind != "model" or not has_head(target):
         return []
     size = head_size(target)
     return [Candidate(MTP, "in its file", size, size / size_of(target), NAMES[MTP], target)]

@@ -66,12 +66,13 @@ def open_regular(path: Path) -> BinaryIO:
 
 
 _FIRST_PART = re.compile(r"(.+)-00001-of-(\d{5})\.gguf", re.DOTALL)
+MAX_PARTS = 1024
 
 
 def parts_of(path: Path) -> list[Path]:
     """The files of a model whose first one this is, by its name (NAME-00001-of-00003.gguf) and in order, there or not."""
     match = _FIRST_PART.fullmatch(path.name)
-    if match is None:
+    if match is None or int(match[2]) > MAX_PARTS:
         return [path]
     return [
         path.with_name(f"{match[1]}-{i + 1:05d}-of-{match[2]}.gguf") for i in range(int(match[2]))

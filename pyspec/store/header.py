@@ -14,13 +14,12 @@ import numpy as np
 
 from pyspec.errors import ModelError, ModelInvalid
 from pyspec.store.charsmap import fault_of
-from pyspec.store.files import parts_of, recall, remember, show, size_of, stamps
+from pyspec.store.files import MAX_PARTS, parts_of, recall, remember, show, size_of, stamps
 from pyspec.store.gguf import STRING, Array, Header, Value, parse_header
 from pyspec.store.vocabulary import TOKENS, VocabularyHash, read_vocabulary, words_of
 
 MAX_LAYERS = 512  # LLAMA_MAX_LAYERS
 MAX_VOCAB = 1 << 20
-MAX_PARTS = 1024
 MAX_STATE = 1 << 26
 """Numbers of one layer's recurrent state; the largest models of today have a thirtieth of that."""
 _CHARSMAP = "tokenizer.ggml.precompiled_charsmap"
@@ -206,7 +205,7 @@ def joined(path: Path) -> Header:
     Raises ModelNotFound, ModelUnreadable or ModelInvalid for the first part.
     """
     found = [parse_header(path)]
-    for part in parts_of(path)[1:MAX_PARTS]:
+    for part in parts_of(path)[1:]:
         with suppress(ModelError):
             found.append(parse_header(part))
     tensors = {tensor.name: tensor for part in found for tensor in part.tensors}

@@ -10,7 +10,7 @@ import pytest
 
 from pyspec.errors import InputEncoding, ModelNotFound
 from pyspec.store import files
-from pyspec.store.files import file_sha256, recall, remember, stamp, utf8, write_whole
+from pyspec.store.files import file_sha256, parts_of, recall, remember, stamp, utf8, write_whole
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -126,3 +126,9 @@ def test_a_pipe_keeps_its_name(tmp_path):
         write_whole(tmp_path / "out", [b"new"])
     assert (tmp_path / "out").is_fifo()
     assert list(tmp_path.iterdir()) == [tmp_path / "out"]
+
+
+def test_a_name_of_very_many_parts_is_a_name(tmp_path: Path) -> None:
+    """Looking for a hundred thousand files would take as long as somebody likes."""
+    few, many = tmp_path / "m-00001-of-00003.gguf", tmp_path / "m-00001-of-99999.gguf"
+    assert [len(parts_of(few)), parts_of(many)] == [3, [many]]
