@@ -115,13 +115,8 @@ class Batch:
         words: tuple[Any, str] = _exactly(kwargs) if exact else (draft, companion)
         # with as many sequences as may run at once; where none were asked for, the memory says how many
         kwargs["room_for"] = (n_ctx * (parallel or 1), parallel or 1)
-        self._models = Models(
-            file_of(model_path, **kwargs),
-            *words,
-            memory,
-            at_once=parallel or _MOST_UNASKED,
-            **kwargs,
-        )
+        kwargs["at_once"] = parallel or _MOST_UNASKED
+        self._models = Models(file_of(model_path, **kwargs), *words, memory, **kwargs)
         self._n_ctx = n_ctx = self._models.target.capped(n_ctx)
         self.settings = settings = settings.following(self._models.target, self._models.sides)
         self.jobs = JobMaker(self._models.target, settings, n_ctx)
@@ -142,8 +137,7 @@ class Batch:
         self._noted: set[str] = set()
         self._count = 0
         self._cancelled = False
-        self._total = Tally()
-        self._seconds = 0.0
+        self._total, self._seconds = Tally(), 0.0
         self._decode_us = [0] * len(Role)
 
     def _at_once(self, curve: CostCurve) -> int:
