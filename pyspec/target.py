@@ -23,7 +23,7 @@ from pyspec.offload import (
     place_on,
     trial_layers,
 )
-from pyspec.store.check import Loading, check_model
+from pyspec.store.check import Loading, check_fitting, check_model
 from pyspec.store.devices import AUTO, device_array, layer_devices, parse_devices, rough_layers
 from pyspec.store.files import show, size_of
 from pyspec.store.header import check_adapter, read_header
@@ -121,9 +121,10 @@ class TargetLlama(llama_cpp.Llama):  # type: ignore[misc]  # llama_cpp is untype
             overrides=overrides,
             lora=_adapter_of(kwargs),
         )
-        self._may_use_extra = check_model(model_path, trust, self.loading)
         if self.fits_itself:
             kwargs["n_gpu_layers"] = self._fitting(model_path, kwargs, room_for)
+        else:
+            self._may_use_extra = check_model(model_path, trust, self.loading)
         self.in_chat = _InChat()
         self._hidden: dict[str, str] | None = {}
         renderer = self._load_and_render(model_path, kwargs)
@@ -164,8 +165,9 @@ class TargetLlama(llama_cpp.Llama):  # type: ignore[misc]  # llama_cpp is untype
     def _fitting(
         self, model_path: str, kwargs: Mapping[str, Any], room_for: tuple[int, int] | None
     ) -> int:
-        """Layers for devices, 0 where there are none."""
-        if not self._chosen or kwargs.get("vocab_only"):
+        """Try the file; layers for devices, 0 where there are none or they cannot use it."""
+        self._may_use_extra, may = check_fitting(model_path, self.trust, self.loading)
+        if not (may and self._chosen) or kwargs.get("vocab_only"):
             return 0
         params = llama_cpp.llama_model_default_params()
         place_on(params, self._device_array, kwargs)

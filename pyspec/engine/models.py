@@ -21,7 +21,7 @@ from pyspec.offload import (
     fit_layers,
     trial_layers,
 )
-from pyspec.store.check import check_model
+from pyspec.store.check import Loading, check_fitting, check_model
 from pyspec.store.devices import AUTO, device_array, layer_devices, rough_layers
 from pyspec.store.drafts import same_tokens
 from pyspec.store.files import size_of
@@ -188,9 +188,8 @@ class _Loading:
     def __init__(
         self, path: Path, target: Any, placement: Placement, context: Any, *, head: bool
     ) -> None:
-        own = target.model_params
+        own, asked = target.model_params, placement.n_gpu_layers
         self.params = params = llama_cpp.llama_model_default_params()
-        asked = placement.n_gpu_layers
         fits = asked == AUTO or (asked is None and target.fits_itself)
         params.n_gpu_layers = own.n_gpu_layers if asked in (None, AUTO) else asked
         for name in ("split_mode", "main_gpu", "tensor_split", "load_mode"):
@@ -200,27 +199,34 @@ class _Loading:
         self._devices = device_array(found)
         if names:
             params.devices = ctypes.cast(self._devices, ctypes.c_void_p)
-            if names != target.devices:
-                params.tensor_split, params.main_gpu = (
-                    None,
-                    0,
-                )  # the target's are about other devices
+        loading = _trial_of(target, placement, names, head=head)
+        if names != target.devices:  # the target's are about other devices
+            params.tensor_split, params.main_gpu = None, 0
+            loading = replace(loading, tensor_split=(), main_gpu=0)
         wanted = rough_layers(read_header(path), found) if fits and found else params.n_gpu_layers
-        tried = trial_layers(wanted, found)
-        loading = replace(
-            target.loading,
-            n_gpu_layers=tried,
-            devices=names,
-            head=head,
-            type_k=placement.type_k,
-            type_v=placement.type_v,
-            overrides=(),
-            lora=None,
-        )
-        params.use_extra_bufts = check_model(path, target.trust, loading)
+        loading = replace(loading, n_gpu_layers=trial_layers(wanted, found))
         params.load_mtp = head
-        if fits:
-            params.n_gpu_layers = fit_layers(path, params, context, names).layers
+        if not fits:
+            params.use_extra_bufts = check_model(path, target.trust, loading)
+            return
+        params.use_extra_bufts, may = check_fitting(path, target.trust, loading)
+        params.n_gpu_layers = fit_layers(path, params, context, names).layers if may else 0
+
+
+def _trial_of(
+    target: Any, placement: Placement, devices: tuple[str, ...], *, head: bool
+) -> Loading:
+    """What the target's trial was told, as far as it holds for a model beside it."""
+    kept: Loading = replace(
+        target.loading,
+        devices=devices,
+        head=head,
+        type_k=placement.type_k,
+        type_v=placement.type_v,
+        overrides=(),
+        lora=None,
+    )
+    return kept
 
 
 _ROPE = (

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import os
 import signal
 import subprocess
@@ -16,7 +17,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pyspec.errors import ModelRejected
@@ -34,6 +35,8 @@ from pyspec.store.machine import (
 )
 from pyspec.store.shipped import shipped_file, shipped_folders
 
+log = logging.getLogger("pyspec")
+
 _BASE_SECONDS = 60.0
 _DEVICE_SECONDS = 900.0  # a first load compiles shaders or PTX for the card
 _DECODE_SECONDS = 8.0  # of a processor, for some decodes
@@ -41,7 +44,9 @@ _BYTES_PER_SECOND = 20e6  # a slow disk; the whole file is read once
 _BASE_MEMORY = 16 << 30  # address space, not memory: thread stacks and libraries reserve much of it
 _STACK = 9 << 20  # llama.cpp checks each tensor in a thread of its own
 _PROBE = "smollm2-companion.gguf"  # shipped, and of a type that extra buffers take (Q4_0)
-_NO_ROOM = ("Resource temporarily", "Cannot allocate", "bad_alloc", "allocate", "MemoryError")
+_NO_ROOM = (
+    "Resource temporarily", "Cannot allocate", "bad_alloc", "allocat", "MemoryError", "ut of memory", "OutOfDeviceMemory",
+)  # fmt: skip
 _CRASHES = {signal.SIGSEGV, signal.SIGABRT, signal.SIGILL, signal.SIGFPE} | (
     {signal.SIGBUS} if hasattr(signal, "SIGBUS") else set()
 )
@@ -126,6 +131,22 @@ def check_model(
     if stamps(path) == before:  # else it changed while it was tried
         remember(kind, before[0], _verdict(works, before))
     return works
+
+
+def check_fitting(path: str | os.PathLike[str], trust: bool, loading: Loading) -> tuple[bool, bool]:
+    """`check_model` for layers that nobody asked to be on devices, and whether they may go there.
+
+    A file that fails there alone is a good one: the device may be full, or its driver older than this build.
+    """
+    try:
+        return check_model(path, trust, loading), True
+    except ModelRejected as error:
+        if not loading.n_gpu_layers:
+            raise
+        extra = check_model(path, trust, replace(loading, n_gpu_layers=0))
+        name = show(Path(path).name)
+        log.warning("all layers of %s are the processor's, since on a device %s", name, error)
+        return extra, False
 
 
 def ships(path: Path) -> bool:

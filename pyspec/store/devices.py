@@ -143,11 +143,11 @@ def count_layers(header: Header) -> int:
 
 
 def rough_layers(header: Header, devices: Sequence[Device]) -> int:
-    """Layers that fit by sizes alone, one at least: a trial only has to meet the kernels of the device."""
+    """Layers that fit by sizes alone: a trial only has to meet the kernels of the device, and 0 where no room is left."""
     size = sum(each.nbytes for each in header.tensors)
     room = sum(max(0, room_on(each)) for each in devices)
     most = count_layers(header)
-    return max(1, min(most, int(0.5 * most * room / max(1, size))))
+    return max(1, min(most, int(0.5 * most * room / max(1, size)))) if room else 0
 
 
 # -- chosen by users ---------------------------------------------------------------------------------------------------

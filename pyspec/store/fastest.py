@@ -129,7 +129,8 @@ def _layers(path: Path, place: Home) -> int:
 
 def _where(path: Path, place: Home | None) -> str:
     """As `pyspec.profiles` says it of a loaded model."""
-    return f"{_layers(path, place)} layers on {place.described}" if place else ""
+    layers = _layers(path, place) if place else 0
+    return f"{layers} layers on {place.described}" if place and layers else ""
 
 
 def _times(path: Path, place: Home | None = None) -> dict[int, float]:

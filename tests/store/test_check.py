@@ -12,7 +12,7 @@ from store.make_gguf import ARR, STR, split, tiny_llama
 
 from pyspec.errors import ModelInvalid, ModelRejected
 from pyspec.store import check as module
-from pyspec.store.check import ChildExit, Loading, check_model, run_child
+from pyspec.store.check import ChildExit, Loading, check_fitting, check_model, run_child
 from pyspec.store.gguf import parse_header
 
 
@@ -148,3 +148,46 @@ def test_child_that_says_nothing_is_a_failure() -> None:
 def test_default_target_passes(smollm2: str) -> None:
     """The real default target is accepted."""
     check_model(smollm2)
+
+
+def full_card(monkeypatch: pytest.MonkeyPatch, *, works_without: bool = True) -> list[int]:
+    """Has each trial on a device end as on one without memory; the layers of each trial."""
+    tried: list[int] = []
+
+    def run(_header: object, loading: Loading, _extra: bool) -> ChildExit:
+        tried.append(loading.n_gpu_layers)
+        fine = works_without and not loading.n_gpu_layers
+        return ChildExit(
+            "" if fine else "llama.cpp cannot load it: cudaMalloc failed: out of memory"
+        )
+
+    monkeypatch.setattr(module, "_run", run)
+    return tried
+
+
+def test_a_good_file_stays_with_the_processor(
+    tiny: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Where nobody asked for layers on a device that has no memory left, which is said."""
+    tried = full_card(monkeypatch)
+    assert check_fitting(tiny, False, Loading(n_gpu_layers=3))[1] is False
+    assert tried == [3, 0]
+    assert "the processor's" in caplog.text
+    assert "no memory" in caplog.text
+
+
+def test_a_bad_file_is_refused_on_both(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What fails on the processor, too, is no fault of the device; on it alone there is nothing to fall back to."""
+    full_card(monkeypatch, works_without=False)
+    for layers in (3, 0):
+        with pytest.raises(ModelRejected):
+            check_fitting(tiny, False, Loading(n_gpu_layers=layers))
+
+
+def test_layers_that_were_asked_for_are_tried_there(
+    tiny: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A number of layers is no wish: the file is refused, and the sentence speaks of memory, not of the file."""
+    full_card(monkeypatch)
+    with pytest.raises(ModelRejected, match="no memory"):
+        check_model(tiny, loading=Loading(n_gpu_layers=3))

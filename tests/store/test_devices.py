@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import signal
 import struct
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -16,13 +18,23 @@ from pyspec.store.devices import (
     layer_devices,
     parse_devices,
     require_devices,
+    rough_layers,
 )
+from pyspec.store.header import read_header
 from pyspec.store.machine import count_cores, machine_memory
 
 
 def device(name: str, kind: str) -> Device:
     """One with 8 GB."""
     return Device(name, "a card", kind, 8 << 30, 8 << 30, 0)
+
+
+def test_a_full_device_is_tried_with_no_layer(tiny_target: Path) -> None:
+    """One that would have to make room for a single layer would fail, and with it the trial of a good file."""
+    header = read_header(tiny_target)
+    full = replace(device("CUDA0", "GPU"), free=1 << 20)
+    assert rough_layers(header, [full]) == 0
+    assert rough_layers(header, [full, replace(full, free=4 << 30)]) == 3
 
 
 def test_lists_of_names() -> None:

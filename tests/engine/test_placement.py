@@ -1,0 +1,83 @@
+"""Where layers go in trials, on cards that this machine need not have."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pyspec import target as of_target
+from pyspec.engine import models
+from pyspec.engine.models import Placement
+from pyspec.errors import ModelRejected
+from pyspec.offload import Fit
+from pyspec.store import check
+from pyspec.store.check import ChildExit, Loading
+from pyspec.store.devices import Device
+from pyspec.target import TargetLlama
+
+SMALL: dict[str, Any] = {"n_ctx": 128, "n_threads": 1, "verbose": False}
+CARD = Device("CUDA0", "a card", "GPU", 8 << 30, 8 << 30, 0)
+
+
+@pytest.fixture
+def trials(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Loading]:
+    """What each trial is told; those with layers on a device end without memory, all others go well."""
+    told: list[Loading] = []
+
+    def run(_header: object, loading: Loading, _extra: bool) -> ChildExit:
+        told.append(loading)
+        return ChildExit("cudaMalloc failed: out of memory" if loading.n_gpu_layers else "")
+
+    monkeypatch.setenv("PYSPEC_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(check, "_run", run)
+    return told
+
+
+def cards(monkeypatch: pytest.MonkeyPatch, free: int) -> None:
+    """Cards CUDA0 and CUDA1 with so many bytes free; whatever is asked of llama.cpp's fitting is one layer."""
+    found = {name: replace(CARD, name=name, free=free) for name in ("CUDA0", "CUDA1")}
+    for module in (of_target, models):
+        monkeypatch.setattr(
+            module, "layer_devices", lambda names=(): [found[name] for name in names or found]
+        )
+        monkeypatch.setattr(module, "fit_layers", lambda *_: Fit(1 if free else 0, 3))
+
+
+@pytest.mark.parametrize("free", [0, 8 << 30])
+def test_auto_answers_although_a_card_is_full(
+    tiny_target: Path,
+    trials: list[Loading],
+    monkeypatch: pytest.MonkeyPatch,
+    free: int,
+) -> None:
+    """By what it says itself, or by the trial that fails there: the processor has all layers."""
+    cards(monkeypatch, free)
+    llm = TargetLlama(str(tiny_target), n_gpu_layers="auto", **SMALL)
+    assert llm.model_params.n_gpu_layers == 0
+    assert [each.n_gpu_layers for each in trials] == [3, 0] if free else [0]
+    llm.eval([1, 2, 3])
+    llm.close()
+
+
+def test_a_draft_is_tried_on_its_own_devices(
+    open_plain: Any,
+    tiny_target: Path,
+    tiny_draft: Path,
+    trials: list[Loading],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Main device and shares of the target are about the target's devices: as the run, the trial leaves them out."""
+    llm = open_plain(tiny_target)
+    llm.devices, llm.trust = ("CUDA0", "CUDA1"), False
+    llm.loading = replace(llm.loading, main_gpu=1, tensor_split=(3.0, 1.0))
+    llm.model_params.main_gpu = 1
+    cards(monkeypatch, 8 << 30)
+    for devices in (("CUDA0",), None):
+        with pytest.raises(ModelRejected):
+            models._Loading(tiny_draft, llm, Placement(1, devices), None, head=False)
+    own, followed = trials
+    assert (own.devices, own.main_gpu, own.tensor_split) == (("CUDA0",), 0, ())
+    assert (followed.main_gpu, followed.tensor_split) == (1, (3.0, 1.0))
