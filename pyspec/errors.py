@@ -17,6 +17,7 @@
     │   └── OptionError          an option outside its range
     ├── ContextOverflow          the prompt needs more tokens than the context has
     ├── EngineError              llama.cpp or the extension refused a call
+    │   ├── NoMemory             memory does not hold a context
     │   ├── NumericError         a logit that is not finite
     │   ├── Cancelled            the cancel flag was raised
     │   └── EngineBusy           one engine was used by two threads at once
@@ -138,6 +139,10 @@ class EngineError(PyspecError):
     def __init__(self, message: str, hint: str = "", code: int = 0) -> None:
         super().__init__(message, hint)
         self.code = code
+
+
+class NoMemory(EngineError):
+    """Memory of this machine or of a device does not hold a context."""
 
 
 class NumericError(EngineError):

@@ -8,6 +8,7 @@ there, and every sequence takes as many cells as the longest.
 
 from __future__ import annotations
 
+import logging
 import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -18,7 +19,7 @@ from llama_cpp import _internals as internals
 from pyspec.engine.assembly import Assembly
 from pyspec.engine.models import Placement, longest_draft
 from pyspec.engine.parts import MemoryAsked, Parts, choose_parts, states_of
-from pyspec.errors import EngineError
+from pyspec.errors import EngineError, NoMemory
 from pyspec.policy.acceptance import Acceptance
 from pyspec.profiles import Side, beginnings, gpu_layers
 from pyspec.store.devices import layer_devices, parse_devices
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from pyspec.policy.cost import CostCurve
+
+log = logging.getLogger("pyspec")
 
 # -- sequences and cells ---------------------------------------------------------------------------
 
@@ -274,7 +277,8 @@ class Models:
 class Contexts:
     """An engine over `n_slots` sequences.
 
-    n_ctx: positions a sequence may use. answering_rows: most rows of a decode while sequences answer.
+    n_ctx: positions a sequence may use. answering_rows: most rows of a decode while sequences answer. Raises NoMemory, and
+    what `Assembly` raises; the next ones may be made then.
     """
 
     def __init__(
@@ -330,7 +334,7 @@ class Contexts:
                 verbose=target.verbose,
             )
         except ValueError as error:
-            raise EngineError(
+            raise NoMemory(
                 f"no memory for a context of {self.layout.cells} tokens",
                 "lower --parallel, --max-tokens or -c",
             ) from error
@@ -358,3 +362,30 @@ class Contexts:
     def close(self) -> None:
         """Free engine, draft and companion; the target's context goes with the target."""
         self.assembly.close()
+
+
+def open_contexts(
+    models: Models,
+    n_slots: int,
+    n_ctx: int,
+    needs: Sequence[int],
+    placement: Placement,
+    *,
+    most: int | None,
+    **layouts: bool,
+) -> Contexts:
+    """Contexts for so many sequences, or for half as many, and so on, while they lack memory.
+
+    most: KV cells that there is room for; None where it must be `n_slots`. layouts: as `lay_out` takes them. Raises NoMemory.
+    """
+    while True:
+        layout = lay_out(n_slots, n_ctx, needs, **layouts)
+        last = most is None or n_slots == 1
+        try:
+            if last or layout.cells <= (most or 0):
+                return Contexts(models, n_slots, n_ctx, layout, placement)
+        except NoMemory:
+            if last:
+                raise
+        n_slots //= 2
+        log.warning("memory does not hold %d answers at once: %d are made", 2 * n_slots, n_slots)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from functools import partial
+from functools import cached_property, partial
 from itertools import zip_longest
 from pathlib import Path
 from time import perf_counter
@@ -14,11 +14,12 @@ import llama_cpp
 
 from pyspec.batch.contexts import (
     MOST_SEQUENCES,
+    STEP,
     Contexts,
     Models,
     best_parallel,
-    lay_out,
     memory_for,
+    open_contexts,
 )
 from pyspec.batch.identity import changing_texts, identity_of
 from pyspec.batch.jobs import Job
@@ -65,7 +66,7 @@ class Batch:
         `SpeculativeLlama` takes them; further keywords are llama-cpp-python's and `TargetLlama`'s.
     settings: sampling, acceptance rule, max_tokens, system text and stop strings of records that bring
         none of their own.
-    parallel: answers at once, 1 to 64; None for what the cost curve says is worth it.
+    parallel: answers at once, 1 to 64; None for what the cost curve says is worth it and memory holds.
     n_ctx: positions a record may use, prompt and answer. cells: KV cells of all sequences together; None
         for what `run` finds its records to need.
     draft_max: longest draft of a sequence, tokens.
@@ -128,6 +129,7 @@ class Batch:
         rule, draw = settings.rule_in_force, settings.sampling.draw
         self._policies = Policies(chosen, curve, learned, companion=scored, rule=rule, draw=draw)
         self.parallel = parallel or self._at_once(curve)
+        self._fixed = parallel is not None or exact  # texts of `exact` depend on it
         if interactive:
             self._needs = [n_ctx] * self.parallel
         if exact:  # kernels take rows by fours, and the rest one by one
@@ -135,8 +137,7 @@ class Batch:
             self._options["exact"] = self.parallel
         self._queue: deque[tuple[int, Record] | Job] = deque()
         self._noted: set[str] = set()
-        self._count = 0
-        self._cancelled = False
+        self._count, self._cancelled = 0, False
         self._total, self._seconds = Tally(), 0.0
         self._decode_us = [0] * len(Role)
 
@@ -291,16 +292,17 @@ class Batch:
         # so many cells and no more, where they were asked for, are a pool
         asked = [self._cells] if self._cells else needs
         must_pool = bool(self._cells) or self._models.must_draft
-        layout = lay_out(
-            self.parallel, self._n_ctx, asked, must_pool=must_pool, must_stream=self._exact
-        )
-        self._contexts = Contexts(self._models, self.parallel, self._n_ctx, layout, self._placement)
-        for note in self._contexts.assembly.notes:
+        self._contexts = made = open_contexts(
+            self._models, self.parallel, self._n_ctx, asked, self._placement,
+            most=None if self._fixed else self._room, must_pool=must_pool, must_stream=self._exact,
+        )  # fmt: skip
+        self.parallel = made.n_slots
+        for note in made.assembly.notes:
             if note not in self._noted:
                 self._noted.add(note)
                 log.warning("%s", note)
         self._scheduler = Scheduler(
-            self._contexts,
+            made,
             self._policies,
             self._draft_max,
             self._window,
@@ -310,8 +312,13 @@ class Batch:
         )
         if self._prompt_cache is not None:
             file = PromptFile(self.target, Path(self._prompt_cache))
-            self._scheduler.kept.restore(file, layout.each or layout.cells)
+            self._scheduler.kept.restore(file, made.layout.each or made.layout.cells)
         return self._scheduler
+
+    @cached_property
+    def _room(self) -> int:
+        """KV cells that memory has for sequences that nobody asked for, known before the first contexts are made."""
+        return STEP * memory_for(self.target, STEP, self._models.beside(self._placement))
 
     def _outgrow(self, jobs: Sequence[Job]) -> None:
         """Make larger contexts for the jobs that wait: none of them fits those there are."""

@@ -13,7 +13,7 @@ from llama_cpp import _internals as internals
 
 from pyspec.engine.handle import MAX_DRAFT
 from pyspec.engine.pair import check_pair
-from pyspec.errors import DraftMismatch, EngineError, ModelInvalid, UnsupportedModel
+from pyspec.errors import DraftMismatch, ModelInvalid, NoMemory, UnsupportedModel
 from pyspec.limits import check_cache_type
 from pyspec.offload import (
     PlacedModel,
@@ -54,7 +54,7 @@ class SideModel:
     n_ctx: positions that a text may use, the target's context if not given.
     states: how it reads the target's, if it does; a next-token head is a layer of the target's model in another context.
     Raises ModelInvalid if it does not load, DraftMismatch if its vocabulary is another, UnsupportedModel for what is no such
-    model, EngineError if there is no room for its context.
+    model, NoMemory if there is no room for its context.
     """
 
     def __init__(
@@ -117,7 +117,7 @@ class SideModel:
         try:
             return internals.LlamaContext(model=self._model, params=params, verbose=verbose)
         except ValueError as error:
-            raise EngineError(
+            raise NoMemory(
                 f"no memory for a context of {params.n_ctx} tokens of {self.path.name}",
                 "lower n_ctx (-c), or go without it (--draft none)",
             ) from error

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from pyspec.batch import Settings
+from pyspec.batch import Settings, contexts, run
 from pyspec.batch.contexts import memory_for
 from pyspec.batch.records import Record
 from pyspec.engine.models import Placement
-from pyspec.errors import OptionError
+from pyspec.errors import NoMemory, OptionError
 
 F32 = 0
 
@@ -40,6 +40,55 @@ def test_a_draft_takes_memory_of_its_own(open_batch, tiny_draft):
     assert memory_for(drafting.target, 4096, beside) == alone // 2
     assert drafting._models.beside(Placement(type_k=F32, type_v=F32)) == 2 * beside
     assert plain._models.beside(Placement()) == 0.0
+
+
+@pytest.fixture
+def worth_16(monkeypatch):
+    """A machine on which 16 answers at once are worth it."""
+    monkeypatch.setattr(run, "best_parallel", lambda _: 16)
+
+
+def test_answers_at_once_are_bound_by_memory(open_batch, worth_16, monkeypatch, caplog):
+    """Where nobody said how many: 8 records take less than 256 cells and 16 more, and all are answered."""
+    monkeypatch.setattr(run, "memory_for", lambda *_: 1)
+    batch = open_batch(parallel=None)
+    assert [result.error for result in batch.run(["ab"] * 20)] == [None] * 20
+    assert batch.stats()["parallel"] == 8
+    assert "16 answers at once: 8" in caplog.text
+
+
+def refuse_from(monkeypatch, most):
+    """Contexts of more sequences than that cannot be made; how many were asked for."""
+    make, asked = contexts.internals.LlamaContext, []
+
+    def limited(*, params, **more):
+        asked.append(params.n_seq_max)
+        if params.n_seq_max > most:
+            raise ValueError("Failed to create llama_context")
+        return make(params=params, **more)
+
+    monkeypatch.setattr(contexts.internals, "LlamaContext", limited)
+    return asked
+
+
+@pytest.mark.parametrize("draft", ["none", "tiny_draft"])
+def test_contexts_that_memory_does_not_hold_are_halved(
+    open_batch, worth_16, monkeypatch, request, draft
+):
+    """Those of the target, and of a draft beside it."""
+    path = draft if draft == "none" else request.getfixturevalue(draft)
+    batch = open_batch(parallel=None, draft=path)
+    asked = refuse_from(monkeypatch, 4)
+    assert [result.error for result in batch.run(["ab"] * 20)] == [None] * 20
+    assert (batch.parallel, asked[:3]) == (4, [16, 8, 4])
+
+
+def test_a_number_that_was_asked_for_is_kept(open_batch, monkeypatch):
+    """Or refused with what to lower."""
+    batch = open_batch(parallel=16)
+    refuse_from(monkeypatch, 4)
+    with pytest.raises(NoMemory, match="--parallel"):
+        [*batch.run(["ab"] * 20)]
 
 
 def test_types_that_cannot_be_are_refused(open_batch):
