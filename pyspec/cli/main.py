@@ -136,7 +136,7 @@ def info() -> None:
     """Print versions, the backends this build has, and where models are kept."""
     import llama_cpp  # noqa: PLC0415 - --help needs none of these
 
-    from pyspec.store.devices import devices, layer_devices  # noqa: PLC0415
+    from pyspec.store.devices import devices, layer_devices, missed_card  # noqa: PLC0415
     from pyspec.store.files import cache_dir  # noqa: PLC0415
     from pyspec.store.machine import default_threads  # noqa: PLC0415
 
@@ -145,13 +145,17 @@ def info() -> None:
         ("pyspec", __version__),
         ("llama-cpp-python", llama_cpp.__version__),
         *(("device", device) for device in devices() if device.kind != "CPU"),
-        *([] if layer_devices() else [("device", "none: all layers are the processor's")]),
+        *([] if layer_devices() else [("device", _no_device(missed_card()))]),
         *(("backend", backend) for backend in _backends(system)),
         ("extra buffers", _extra_buffers()),
         ("threads", default_threads()),
         ("cache", cache_dir()),
     ):
         tell(_told(name, str(value)))
+
+
+def _no_device(missed: str) -> str:
+    return "none: all layers are the processor's" + (f"; {missed}" if missed else "")
 
 
 def _told(name: str, value: str) -> str:

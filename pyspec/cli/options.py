@@ -20,7 +20,13 @@ from pyspec.progress import busy, store_progress
 from pyspec.rules import AUTO as AUTO_RULE
 from pyspec.rules import Margin, PairRule, Strict, Verification
 from pyspec.sampling import Sampling
-from pyspec.store.devices import AUTO, add_rpc_servers, parse_devices, require_devices
+from pyspec.store.devices import (
+    AUTO,
+    add_rpc_servers,
+    missed_card_once,
+    parse_devices,
+    require_devices,
+)
 from pyspec.store.locate import resolve
 from pyspec.store.machine import EXTRA_BUFFERS, default_threads
 
@@ -94,6 +100,8 @@ class ModelOptions:
         for layers in (self.n_gpu_layers, self.draft_ngl):
             if layers not in (None, 0, AUTO):
                 require_devices(self.devices)
+        if self.n_gpu_layers == AUTO and (missed := missed_card_once()):
+            tell(missed, err=True)
         with store_progress() as progress:
             path = resolve(self.model, progress, self.n_gpu_layers, self.devices)
             draft, companion = (_found(word, progress) for word in (self.draft, self.companion))

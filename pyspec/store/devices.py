@@ -11,7 +11,10 @@ from typing import Any
 
 from pyspec.errors import OptionError
 from pyspec.store._child import add_server, ggml_function
+from pyspec.store.builds import FLAGS, advice, cards, reinstall
+from pyspec.store.files import recall, remember
 from pyspec.store.gguf import Header
+from pyspec.store.machine import this_machine
 
 _KINDS = ("CPU", "GPU", "integrated GPU", "accelerator")
 """What ggml_backend_dev_type counts from 0 on."""
@@ -24,10 +27,6 @@ _SPARE, _SPARE_SHARE = 1 << 30, 0.1
 
 _LAYERED = ("GPU", "integrated GPU", "RPC")
 _SERVER = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[\w.-]+):\d{1,5}")
-_BUILDS = (
-    'llama-cpp-python for the device: CMAKE_ARGS="-DGGML_CUDA=on" pip install --force-reinstall --no-deps '
-    "llama-cpp-python==%s (-DGGML_VULKAN=on, -DGGML_HIP=on or, for other machines, -DGGML_RPC=on), or -ngl 0"
-)
 
 
 @dataclass(frozen=True)
@@ -120,12 +119,34 @@ def require_devices(names: Sequence[str] = ()) -> None:
     """Raise OptionError, with what to install, where layers were asked for and there is no device for them."""
     if layer_devices(names):
         return
-    from llama_cpp import __version__  # noqa: PLC0415 - as above
-
+    here = next(iter(cards()), "NVIDIA")
+    others = ", ".join(flag for maker, flag in FLAGS.items() if maker not in (here, "Apple"))
     raise OptionError(
         "-ngl needs a device, and this build of llama-cpp-python has none",
-        f"install {_BUILDS % __version__}",
+        f"install one for the device: {reinstall(here)} ({others} for others), or -ngl 0",
     )
+
+
+_TOLD = "a card that this build cannot use"
+
+
+def missed_card() -> str:
+    """What to install where this machine has a card and this build has no devices; empty where all is well."""
+    found = cards()
+    if not found or layer_devices():
+        return ""
+    maker = found[0]
+    return f"this machine has {maker} graphics, and this llama-cpp-python cannot use them: {advice(maker)}"
+
+
+def missed_card_once() -> str:
+    """As `missed_card`, and empty where this was said of this machine and build before."""
+    here = this_machine()
+    if recall(_TOLD, here) is not None:
+        return ""
+    if said := missed_card():
+        remember(_TOLD, here, "said")
+    return said
 
 
 # -- how many layers ---------------------------------------------------------------------------------------------------
@@ -195,7 +216,7 @@ def _add_server(server: str) -> None:
     if found is None:
         raise OptionError(
             "this llama-cpp-python has no RPC",
-            'install it anew: CMAKE_ARGS="-DGGML_RPC=on" pip install --force-reinstall --no-deps llama-cpp-python',
+            f"install it anew: {reinstall('RPC')}",
         )
     if not found:
         raise OptionError(f"the RPC server at {server} has no devices", "start it with one")

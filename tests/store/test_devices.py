@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import os
+import re
 import signal
 import struct
 from dataclasses import replace
 from pathlib import Path
 
+import llama_cpp
 import pytest
 
+from pyspec.cli import options
 from pyspec.errors import OptionError
+from pyspec.store import builds
 from pyspec.store import devices as module
+from pyspec.store.builds import WHEELS, cards
 from pyspec.store.check import _outcome
 from pyspec.store.devices import (
     Device,
@@ -48,8 +54,106 @@ def test_layers_without_a_device_are_refused(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(
         module, "devices", lambda: [device("CPU", "CPU"), device("BLAS", "accelerator")]
     )
-    with pytest.raises(OptionError, match="DGGML_CUDA=on"):
+    monkeypatch.setattr(module, "cards", list)
+    with pytest.raises(OptionError, match="DGGML_CUDA=on") as refused:
         require_devices()
+    built_anew(str(refused.value))
+
+
+def built_anew(hint: str) -> None:
+    """The command takes no wheel that pip kept of another build, no other version, and no other package along."""
+    words = f"--force-reinstall --no-cache-dir --no-deps llama-cpp-python=={llama_cpp.__version__}"
+    assert words in hint
+
+
+def test_a_build_without_rpc_is_built_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Servers need a build that knows them."""
+    monkeypatch.setattr(module, "add_server", lambda *_: None)
+    with pytest.raises(OptionError, match="DGGML_RPC=on") as refused:
+        module._add_server("127.0.0.1:1")
+    built_anew(str(refused.value))
+
+
+def test_the_page_has_the_same_version_and_index() -> None:
+    """One pin for commands, hints and the page."""
+    page = (Path(__file__).parents[2] / "DEVICES.md").read_text(encoding="utf-8")
+    assert set(re.findall(r"llama-cpp-python==([\d.]+\d)", page)) == {llama_cpp.__version__}
+    assert f"--extra-index-url {WHEELS}/cu124" in page
+
+
+def test_a_card_that_the_build_cannot_use_is_said_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For this machine and build; where the build has a device for it, never."""
+    monkeypatch.setenv("PYSPEC_CACHE", str(tmp_path))
+    monkeypatch.setattr(module, "cards", lambda: ["NVIDIA"])
+    monkeypatch.setattr(module, "devices", lambda: [device("CUDA0", "GPU")])
+    assert module.missed_card_once() == ""
+    monkeypatch.setattr(module, "devices", lambda: [device("CPU", "CPU")])
+    said = module.missed_card_once()
+    assert "NVIDIA" in said
+    built_anew(said)
+    assert module.missed_card_once() == ""
+    assert module.missed_card() == said
+
+
+def test_commands_say_it(monkeypatch: pytest.MonkeyPatch, tiny_target: Path, capsys) -> None:
+    """On stderr, where layers were to go to devices."""
+    monkeypatch.setattr(options, "missed_card_once", lambda: "a card is here")
+    for layers, says in ((0, ""), ("auto", "a card is here\n")):
+        options.ModelOptions(str(tiny_target), "none", n_gpu_layers=layers).find()
+        assert capsys.readouterr() == ("", says)
+
+
+def folder(root: Path, *names: str) -> Path:
+    """A root with these folders."""
+    for name in names:
+        (root / name).mkdir(parents=True)
+    return root
+
+
+def pci(root: Path, slot: str, vendor: str) -> Path:
+    """A root whose first display device is this one."""
+    card, place = root / "sys/class/drm/card0", root / "sys/devices" / slot
+    for each in (card, place):
+        each.mkdir(parents=True)
+    (place / "vendor").write_text(f"{vendor}\n")
+    (card / "device").symlink_to(place)
+    return root
+
+
+@pytest.mark.skipif(os.name == "nt", reason="makes links as Linux has them")
+@pytest.mark.parametrize(
+    ("make", "found"),
+    [
+        (lambda root: root, []),
+        (lambda root: folder(root, "proc/driver/nvidia"), ["NVIDIA"]),
+        (lambda root: folder(root, "dev/nvidia0"), ["NVIDIA"]),
+        (lambda root: folder(root, "dev/kfd", "dev/nvidia0"), ["NVIDIA", "AMD"]),
+        (lambda root: pci(root, "0000:01:00.0", "0x10de"), ["NVIDIA"]),
+        (lambda root: pci(root, "0000:00:02.0", "0x1002"), ["AMD"]),
+        (lambda root: pci(root, "0000:00:02.0", "0x8086"), []),
+        (lambda root: pci(root, "0000:03:00.0", "0x8086"), ["Intel"]),
+        (lambda root: pci(root, "virtio0", "0x8086"), []),
+        (lambda root: pci(root, "0000:00:02.0", "0x1a03"), []),
+        (lambda root: pci(root, "0000:00:02.0", "\0"), []),
+        (lambda root: folder(root, "sys/class/drm/card0/device"), []),
+    ],
+)
+def test_cards_are_found_in_files_alone(tmp_path: Path, make, found: list[str]) -> None:
+    """By their drivers' files or by who made them; graphics of Intel's processors are no card."""
+    assert cards(make(tmp_path), "linux") == found
+
+
+def test_other_systems_have_no_such_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Apple's own processors have Metal, and NVIDIA's driver for Windows brings a program."""
+    assert cards(tmp_path, "darwin", "arm64") == ["Apple"]
+    assert cards(tmp_path, "darwin", "x86_64") == []
+    monkeypatch.setattr(builds.shutil, "which", lambda name: f"C:/{name}.exe")
+    assert cards(tmp_path, "win32") == ["NVIDIA"]
+    monkeypatch.setattr(builds.shutil, "which", lambda _: None)
+    assert cards(tmp_path, "win32") == []
+    assert builds.reinstall("NVIDIA", "win32").startswith('$env:CMAKE_ARGS="-DGGML_CUDA=on"; pip ')
 
 
 def test_an_unknown_device_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
