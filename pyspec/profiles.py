@@ -175,8 +175,12 @@ def _where(llm: Any) -> str:
     most = count_placeable(llm.model)
     if not 0 <= offloaded < most:
         offloaded = most
-    names = " + ".join(each.description for each in layer_devices(getattr(llm, "devices", ())))
-    return f"{offloaded} layers on {names}"
+    return f"{offloaded} layers on {device_names(llm)}"
+
+
+def device_names(llm: Any) -> str:
+    """The devices that a loaded model's layers may be on, by what they call themselves."""
+    return " + ".join(each.description for each in layer_devices(getattr(llm, "devices", ())))
 
 
 def _hashes(sides: Sequence[Side]) -> tuple[str, str]:

@@ -77,8 +77,11 @@ class Batch:
     prompt_cache: a file that keeps the longest beginning that prompts share, for the next `Batch`.
     memory: whether lookup drafts what other records said, those with the same owner; a folder keeps it for the next `Batch`.
 
+    on_placed: hears of `placed` each time that contexts are made.
     One thread at a time. Raises OptionError, ModelInvalid, DraftMismatch and the like when made.
     """
+
+    on_placed: Callable[[str], None] = staticmethod(lambda _placed: None)
 
     def __init__(
         self,
@@ -297,6 +300,7 @@ class Batch:
             most=None if self._fixed else self._room, must_pool=must_pool, must_stream=self._exact,
         )  # fmt: skip
         self.parallel = made.n_slots
+        self.on_placed(self.placed)
         for note in made.assembly.notes:
             if note not in self._noted:
                 self._noted.add(note)

@@ -185,6 +185,7 @@ def batch(
         wanted.open(models, drafts, sampler, engine) as answerer,
         FileRun(answerer, records, out, retry_failed=results.retry_failed) as run,
     ):
+        answerer.on_placed = _once_told()
         code = _answer(answerer, run)
         if run.complete:
             tell(f"{results.output} has all {len(records)} records already", err=True)
@@ -194,6 +195,18 @@ def batch(
         else:
             show_summary(facts)
     return code
+
+
+def _once_told() -> Callable[[str], None]:
+    """Says what lies where when it is first known; larger contexts, which long records ask for later, change little of it."""
+    told: list[str] = []
+
+    def tell_once(placed: str) -> None:
+        if placed and not told:
+            tell(placed, err=True)
+        told.append(placed)
+
+    return tell_once
 
 
 def _answer(answerer: Any, run: FileRun) -> int:

@@ -15,6 +15,7 @@ from pyspec.cli.streams import print_listing, run_progress
 from pyspec.display import safe
 from pyspec.errors import OptionError, PyspecError
 from pyspec.progress import busy, store_progress
+from pyspec.store.devices import AUTO, require_devices
 from pyspec.store.drafts import (
     BESIDE,
     LARGEST,
@@ -45,7 +46,7 @@ class TrialOptions:
     threads: int | None = option("Measuring", "-t", "--threads", type=click.IntRange(min=1),
         help="Threads, as in generate.")
     n_gpu_layers: int | str = option("Measuring", "-ngl", "--n-gpu-layers", aliases=("--gpu-layers",),
-        metavar="auto|all|N", type=LAYERS, default="auto", help="Layers on devices, as in generate.")
+        metavar="auto|all|N", type=LAYERS, default=AUTO, help="Layers on devices, as in generate.")
     # fmt: on
 
 
@@ -68,6 +69,8 @@ def draft(model: str | None, named: str | None, as_json: bool, trial: TrialOptio
     if model and named:
         raise click.UsageError("give the model once")
     model = model or named
+    if trial.n_gpu_layers not in (0, AUTO):
+        require_devices()
     with store_progress() as progress:
         target = resolve(model, progress)
     with busy("looking into the files"):

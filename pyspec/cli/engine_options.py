@@ -142,6 +142,14 @@ class EngineOptions:
             raise OptionError(f"-ub {given['n_ubatch']} is more than -b {most}", "raise -b as well")
         return given
 
+    @property
+    def said(self) -> str:
+        """What was given, as a page may tell it: without folders of this machine."""
+        given = {**self.arguments}
+        if "lora_path" in given:
+            given["lora_path"] = Path(given["lora_path"]).name
+        return ", ".join(f"{name} {value}" for name, value in sorted(given.items()))
+
 
 def hush_llama(verbose: bool) -> None:
     """Drop llama.cpp's log lines, or show them on stderr.

@@ -14,9 +14,11 @@ import click
 import msgspec
 
 from pyspec.cli.command import command, option, tell
+from pyspec.cli.engine_options import EngineOptions, hush_llama
 from pyspec.cli.options import DraftOptions, ModelOptions, open_model
 from pyspec.cli.streams import run_progress, stdout_console
 from pyspec.display import counted
+from pyspec.engine.models import Placement
 from pyspec.errors import OptionError
 from pyspec.llama import SpeculativeLlama
 from pyspec.measure.bench import run_bench
@@ -119,42 +121,56 @@ class BenchOptions:
     about: str = option("Page", "--about", default="", help="A paragraph under the heading.")
     # fmt: on
 
-    def task(self, asked: AskedOptions) -> Task:
-        """As `run_bench` takes it. Raises OptionError for what is no mode."""
+    def task(self, asked: AskedOptions, engine: EngineOptions) -> Task:
+        """As `run_bench` takes it. Raises OptionError for what is no mode, or would not hold for a peer."""
         peers = [name.strip() for name in self.peers.split(",") if name.strip()]
+        if peers and engine.said:
+            raise OptionError(
+                f"peers would run without {engine.said}", "leave out these or --peers"
+            )
         return Task(
             asked.chosen(), parse_modes(self.modes), asked, asked.folder, peers, self.server, self.peer_draft,
-            self.title, self.about, command_line(),
+            self.title, self.about, command_line(), engine.said,
         )  # fmt: skip
 
 
-@command()
-def bench(compared: BenchOptions, asked: AskedOptions, models: ModelOptions) -> None:
+_MODELS = "model draft companion trust_model ctx threads n_gpu_layers devices tensor_split"
+_ASKED = "out questions limit every category max_tokens temperature seed repeat warm_up"
+
+
+@command(first=f"modes card peers server peer_draft title about {_ASKED} {_MODELS}")
+def bench(
+    compared: BenchOptions, asked: AskedOptions, models: ModelOptions, engine: EngineOptions
+) -> None:
     """Compare modes and peers; write runs.jsonl, README.md, results.json and plots to --out.
 
     Modes are parts joined by +: plain, strict, margin/gap=G/theta=T, fixed:K, confidence:P,
     companion, auto, lookup, model, nothing, apart. A run that was interrupted goes on where it stopped.
     """
     if compared.card:
-        _card(compared, asked, models)
+        _card(compared, asked, models, engine)
         return
-    results = _compared(compared, asked, models)
+    results = _compared(compared, asked, models, engine)
     print_table(speed_table(results.summaries), stdout_console())
     tell(f"written to {asked.out}", err=True)
 
 
-def _card(compared: BenchOptions, asked: AskedOptions, models: ModelOptions) -> None:
+def _card(
+    compared: BenchOptions, asked: AskedOptions, models: ModelOptions, engine: EngineOptions
+) -> None:
     """Print the card; its runs are kept where a folder was named."""
     modes = "plain,strict" if compared.modes == MODES else compared.modes
     with TemporaryDirectory() as folder:
         shorter = replace(asked, out=asked.out or Path(folder), limit=asked.limit or CARD_QUESTIONS)
-        results = _compared(replace(compared, modes=modes), shorter, models)
+        results = _compared(replace(compared, modes=modes), shorter, models, engine)
     tell(card(results).markdown)
 
 
-def _compared(compared: BenchOptions, asked: AskedOptions, models: ModelOptions) -> Results:
-    task = compared.task(asked)
-    with open_model(models.steady(), MARGIN) as llm, run_progress() as report:
+def _compared(
+    compared: BenchOptions, asked: AskedOptions, models: ModelOptions, engine: EngineOptions
+) -> Results:
+    task = compared.task(asked, engine)
+    with open_model(models.steady(), MARGIN, engine) as llm, run_progress() as report:
         return run_bench(llm, task, report, lambda note: tell(note, err=True))
 
 
@@ -163,7 +179,7 @@ _SIDES = (
 )  # fmt: skip
 
 
-@command()
+@command(first=f"variants title wanted {_ASKED} {_MODELS}")
 @click.option("--variants", default=None, help="Comma-separated; the first one is the control.")
 @click.option("--title", default="What the margin rule costs", help="Heading of the page.")
 @click.option(
@@ -173,7 +189,13 @@ _SIDES = (
     help="Store what --verify auto may do with this pair: a rule is chosen on half of the questions and confirmed on the others.",
 )
 def quality(
-    asked: AskedOptions, models: ModelOptions, variants: str | None, title: str, *, wanted: bool
+    asked: AskedOptions,
+    models: ModelOptions,
+    engine: EngineOptions,
+    variants: str | None,
+    title: str,
+    *,
+    wanted: bool,
 ) -> None:
     """Answer each question by many variants side by side; write runs.jsonl, README.md and quality.json to --out.
 
@@ -182,11 +204,9 @@ def quality(
     """
     listed = variants or (CANDIDATES if wanted else VARIANTS)
     named, questions, _ = parse_variants(listed), asked.chosen(), asked.folder
-    path, arguments = replace(models.steady(), companion="none").find()
-    given = {name: arguments[name] for name in _SIDES}
-    sides = SideBySide(
-        str(path), arguments["draft"], named, max_tokens=asked.max_tokens, seeds=asked.repeat, **given
-    )  # fmt: skip
+    sides = _side_by_side(named, asked, models, engine)
+    if sides.placed:
+        tell(sides.placed, err=True)
     with closing(sides), run_progress() as report:
         records = answer_all(sides, questions, asked, asked.folder, report)
     figures = judge(records, questions)
@@ -200,6 +220,21 @@ def quality(
         found = by_halves(records, questions, named)
         tell(f"\n{sentence(found)}")
         tell(f"kept in {_keep_verdict(found, sides, records, named)}", err=True)
+
+
+def _side_by_side(
+    variants: Sequence[Variant], asked: AskedOptions, models: ModelOptions, engine: EngineOptions
+) -> SideBySide:
+    """The variants with their models loaded, draft and target where the options say."""
+    hush_llama(engine.verbose)
+    path, found = replace(models.steady(), companion="none").find()
+    given = {name: found[name] for name in _SIDES} | engine.arguments
+    kinds = (given.pop(name, None) for name in ("draft_type_k", "draft_type_v"))
+    placement = Placement(found["draft_n_gpu_layers"], found["draft_devices"], None, *kinds)
+    return SideBySide(
+        str(path), found["draft"], variants, max_tokens=asked.max_tokens, seeds=asked.repeat,
+        placement=placement, engine=engine.said, **given,
+    )  # fmt: skip
 
 
 def _keep_verdict(
@@ -264,8 +299,11 @@ class ProfileOptions:
     # fmt: on
 
 
-@command()
-def profile(asked: ProfileOptions, models: ModelOptions) -> None:
+@command(
+    first="questions limit every max_tokens kmax temperature seconds forget types save prior plot rounds as_json "
+    + _MODELS
+)
+def profile(asked: ProfileOptions, models: ModelOptions, engine: EngineOptions) -> None:
     """Measure costs and acceptance of a pair of models, and store what was learned."""
     if asked.types:
         _types(models, as_json=asked.as_json)
@@ -276,7 +314,7 @@ def profile(asked: ProfileOptions, models: ModelOptions) -> None:
     if asked.plot and not can_draw():
         raise OptionError("--plot needs matplotlib", "pip install 'pyspec-llama[plot]'")
     chosen = select(load_questions(asked.questions), asked.limit, every=asked.every)
-    with open_model(models.steady(), MARGIN) as llm:
+    with open_model(models.steady(), MARGIN, engine) as llm:
         watch = Watch()
         with run_progress() as report:
             found = measure(

@@ -36,7 +36,7 @@ def run_bench(
     """
     files = [Path(llm.model_path), *(model.path for model in llm.assembly.models)]
     roles = dict(zip(("target", "draft", "companion"), files))
-    setup = describe(llm, roles, task.options, task.questions, llm.n_ctx())
+    setup = describe(llm, roles, task.options, task.questions, llm.n_ctx(), task.engine)
     journal = RunLog(task.folder / "runs.jsonl", setup)
     with ExitStack() as stack:
         contenders, notes = _contenders(llm, task, journal, stack)

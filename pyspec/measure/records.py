@@ -24,7 +24,7 @@ import numpy as np
 from pyspec._version import __version__
 from pyspec.errors import InputError, ResumeMismatch
 from pyspec.measure.tasks import Options, Question, decoded, grouped
-from pyspec.profiles import gpu_layers
+from pyspec.profiles import device_names, gpu_layers
 from pyspec.store.files import file_sha256
 from pyspec.store.machine import machine_memory, processor
 from pyspec.target import TargetLlama
@@ -56,6 +56,8 @@ class Setup(msgspec.Struct, frozen=True):
     questions: str
     day: str
     commit: str = ""
+    devices: str = ""  # those of the layers
+    engine: str = ""  # llama.cpp's options that were given
 
 
 def describe(
@@ -64,6 +66,7 @@ def describe(
     how: Options,
     questions: Sequence[Question],
     n_ctx: int,
+    engine: str = "",
 ) -> Setup:
     """The setup of a run with a loaded target and these files, by role; of the questions their number and a hash."""
     texts = json.dumps([[q.question_id, q.turns] for q in questions])
@@ -83,6 +86,8 @@ def describe(
         questions=f"{len(questions)} questions, {hashlib.sha256(texts.encode()).hexdigest()[:16]}",
         day=datetime.now(timezone.utc).date().isoformat(),
         commit=commit(),
+        devices=device_names(llm) if gpu_layers(llm) else "",
+        engine=engine,
     )
 
 

@@ -174,7 +174,7 @@ def card(results: Results) -> TextTable:
     plain, strict = by_name.get("plain"), by_name.get("strict")
     kinds = {n: s.speed_up for n, s in strict.speeds.items() if n != TOTAL} if strict else {}
     worst = min(kinds, key=lambda name: kinds[name], default="")
-    where = f"{setup.gpu_layers} layers on a GPU" if setup.gpu_layers else "CPU"
+    where = _layers(setup) if setup.gpu_layers else "CPU"
     return table_of([setup], {
         "machine": lambda s: f"{s.machine}, {s.threads} threads, {where}",
         "build": lambda s: f"pyspec {s.pyspec}, llama-cpp-python {s.llama_cpp_python}, {s.system}",
@@ -252,9 +252,15 @@ def code_of(commit: str) -> str:
     return f" at commit {commit}" if commit else ""
 
 
+def _layers(setup: Setup) -> str:
+    """How many are on which devices; old records do not name these."""
+    count = "all" if setup.gpu_layers < 0 else str(setup.gpu_layers)
+    return f"{count} layers on {setup.devices or 'a GPU'}"
+
+
 def _setup(setup: Setup) -> str:
     """The setup as a list."""
-    where = f"{setup.threads} threads, {setup.gpu_layers} layers on a GPU"
+    where = ", ".join([f"{setup.threads} threads", _layers(setup), *filter(None, [setup.engine])])
     with_ = f"llama-cpp-python {setup.llama_cpp_python}, Python {setup.python}"
     lines = [
         f"- machine: {setup.machine}, {setup.system}; {where}",

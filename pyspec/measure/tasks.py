@@ -322,7 +322,7 @@ class Options:
 class Task:
     """What is to be compared, and where it is written.
 
-    peer_draft: a draft GGUF for llama-server; None takes the loaded one.
+    peer_draft: a draft GGUF for llama-server; None takes the loaded one. engine: llama.cpp's options, as a page tells them.
     """
 
     questions: list[Question]
@@ -335,3 +335,4 @@ class Task:
     title: str = "Benchmark"
     about: str = ""
     command: str = "pyspec bench"
+    engine: str = ""

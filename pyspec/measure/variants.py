@@ -30,6 +30,7 @@ import numpy.typing as npt
 
 from pyspec.batch.contexts import Contexts, Layout, Models, padded
 from pyspec.engine.handle import Role
+from pyspec.engine.models import Placement
 from pyspec.engine.parts import choose_parts, states_of
 from pyspec.engine.runs import Run
 from pyspec.engine.timing import ready
@@ -37,6 +38,7 @@ from pyspec.errors import MeasureError, OptionError
 from pyspec.measure.costs import nats_of
 from pyspec.measure.records import RunLog, RunRecord, TimedAnswer, describe
 from pyspec.measure.tasks import Mode, Options, Question, Report, check, each_once, parse_mode
+from pyspec.offload import placed
 from pyspec.options import AnswerOptions, Speculation
 from pyspec.policy.lengths import FIXED_MAX, FixedLength, parse_length
 from pyspec.policy.simple import FixedPolicy
@@ -44,6 +46,7 @@ from pyspec.rules import Margin
 from pyspec.sampling import Sampling, build_chain
 from pyspec.text.template import ChatTemplate
 
+_AS_TARGET = Placement()
 _EXTRAS = ("random", "thin", "temp")
 _HINT = "variants look like plain, strict+fixed:4, margin+thin+fixed:4, margin+random, plain+temp:0.3@80"
 
@@ -142,14 +145,16 @@ class _Answer:
 class SideBySide:
     """One target with a sequence for each variant and seed. drafting: as `SpeculativeLlama` takes it.
 
-    n_ctx: positions of a sequence; seeds: of each variant. One thread at a time.
+    n_ctx: positions of a sequence; seeds: of each variant; placement: of the draft; engine: llama.cpp's options among
+    `kwargs`, as a page tells them. One thread at a time.
     """
 
     def __init__(
         self, model: str, drafting: str, variants: Sequence[Variant], *, n_ctx: int,
-        max_tokens: int, seeds: int = 1, **kwargs: Any,
+        max_tokens: int, seeds: int = 1, placement: Placement = _AS_TARGET, engine: str = "", **kwargs: Any,
     ) -> None:  # fmt: skip
         self.variants, self.max_tokens, self.n_ctx = list(variants), max_tokens, n_ctx
+        self.engine = engine
         n = len(variants) * seeds
         kwargs["room_for"] = ((n + 1) * n_ctx, n + 1)
         self.models = Models(model, "none", "none", **kwargs)
@@ -158,8 +163,14 @@ class SideBySide:
         self.models.parts = parts
         # a draft that reads states reads the prompt in each sequence, others share what they read
         each = n_ctx if states_of(parts, self.target) is not None else max_tokens + 80
-        self._contexts = Contexts(self.models, n + 1, n_ctx, Layout(padded(n_ctx + n * each)))
+        layout = Layout(padded(n_ctx + n * each))
+        self._contexts = Contexts(self.models, n + 1, n_ctx, layout, placement)
         self._engine, self._loop = self._contexts.engine, self._contexts.loop
+
+    @property
+    def placed(self) -> str:
+        """What lies on which devices, in one line; empty where all is the processor's."""
+        return placed(self.target, self._contexts.assembly.placed)
 
     def answer(
         self,
@@ -268,7 +279,8 @@ def answer_all(
 
     A question that does not fit the context is left out; Ctrl-C ends with what there is. Raises ResumeMismatch.
     """
-    setup = describe(sides.target, sides.models.files, options, questions, sides.n_ctx)
+    files = sides.models.files
+    setup = describe(sides.target, files, options, questions, sides.n_ctx, sides.engine)
     journal = RunLog(folder / "runs.jsonl", setup)
     template = ChatTemplate.of(sides.target)
 

@@ -16,9 +16,11 @@ import time
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 from rich.console import Console
 from waiting import DEADLINE_S, wait
 
+from pyspec.batch import Batch
 from pyspec.batch.output import RunProgress
 from pyspec.batch.records import Result, Usage
 from pyspec.cli import batch as module
@@ -271,6 +273,18 @@ def test_disk_full_ends_with_a_sentence(pyspec, many, undisturbed, tmp_path):
     assert "Traceback" not in full.stderr
     assert pyspec(*many, "-o", "out.jsonl").returncode == 0
     assert (tmp_path / "out.jsonl").read_bytes() == undisturbed
+
+
+def test_what_lies_where_is_said_once(
+    monkeypatch: pytest.MonkeyPatch, tiny_target: Path, prompts: str, tmp_path: Path
+) -> None:
+    """When contexts are made, on stderr."""
+    line = "3 of 3 layers of target on CARD0 (1.0 GB left)"
+    monkeypatch.setattr(Batch, "placed", property(lambda _: line))
+    words = ["-m", str(tiny_target), *PLAIN, "-n", "4", str(tmp_path / prompts)]
+    done = CliRunner().invoke(module.batch, [*words, "-o", str(tmp_path / "out.jsonl")])
+    assert done.exit_code == 0, done.output
+    assert done.stderr.count(line) == 1
 
 
 def said(times: list[float], monkeypatch: pytest.MonkeyPatch) -> list[str]:

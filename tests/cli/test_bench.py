@@ -91,6 +91,18 @@ def test_a_second_call_runs_nothing_again(common: list[object], tmp_path: Path) 
     assert (tmp_path / "out" / "runs.jsonl").read_bytes() == journal
 
 
+def test_the_engine_is_part_of_the_setup(common: list[object], tmp_path: Path) -> None:
+    """Records of other types of cells stand in no table with those; a peer would run without them."""
+    done = run(*common, "--modes", "plain", "-ctk", "f32")
+    assert done.returncode == 0, done.stderr
+    (record, *_) = read_records(tmp_path / "out" / "runs.jsonl")
+    assert record.setup.engine == "type_k 0"
+    other = run(*common, "--modes", "plain")
+    assert "another setup" in other.stderr
+    peers = run(*common, "--peers", "llama_cpp", "-ctk", "f32")
+    assert (peers.returncode, "--peers" in peers.stderr) == (2, True)
+
+
 def test_other_options_in_the_same_folder_are_refused(common: list[object]) -> None:
     """One sentence, exit code 1, and what differs."""
     run(*common, "--modes", "plain")

@@ -17,8 +17,10 @@ from rich.console import Console
 
 from pyspec.cli.draft import draft, verdict
 from pyspec.cli.main import cli
+from pyspec.errors import OptionError
 from pyspec.llama import SpeculativeLlama
 from pyspec.profiles import load_profile
+from pyspec.store import devices
 from pyspec.store.drafts import suggestion
 from pyspec.store.header import Facts, facts_of
 from pyspec.store.locate import add
@@ -303,3 +305,11 @@ def test_a_model_in_another_type_is_no_draft_for_itself(
 
     monkeypatch.setattr("pyspec.store.drafts.facts_of", named)
     assert [row["name"] for row in json.loads(run("target", "--json").stdout)] == ["small"]
+
+
+def test_layers_for_a_device_that_there_is_not_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As other commands do, although nothing is run; a build with devices would only list."""
+    monkeypatch.setattr(devices, "layer_devices", lambda _names=(): [])
+    result = CliRunner().invoke(draft, ["target", "-ngl", "all"])
+    assert isinstance(result.exception, OptionError)
+    assert "-ngl needs a device" in str(result.exception)

@@ -147,6 +147,20 @@ def test_every_door_has_the_options_of_llama_cpp(command: click.Command) -> None
     assert words(command) >= words(generate) - {"--json"}
 
 
+@pytest.mark.parametrize("command", [profile, bench, quality])
+def test_measurements_have_the_engine_of_answers(command: click.Command) -> None:
+    """What is to be measured can be run as it will be: its shares of devices, its types of cells."""
+    engine = {each.name for each in generate.params if getattr(each, "group", "") == "Engine"}
+    assert engine <= {each.name for each in command.params}
+
+
+def test_a_page_tells_the_engine_without_folders() -> None:
+    """What was given alone; "" for llama.cpp as it is."""
+    assert EngineOptions().said == ""
+    given = EngineOptions(lora_path=Path("/home/me/a.gguf"), tensor_split=[3.0, 1.0])
+    assert given.said == "lora_path a.gguf, tensor_split [3.0, 1.0]"
+
+
 @pytest.mark.parametrize("command", [generate, chat, profile, bench, quality, draft, serve])
 def test_every_option_has_a_sentence(command: click.Command) -> None:
     """No option is listed by its name alone."""
@@ -178,7 +192,7 @@ def test_help_lists_twenty_options_and_names_the_rest(command: click.Command) ->
         assert part in all_text
 
 
-@pytest.mark.parametrize("command", SEVERAL)
+@pytest.mark.parametrize("command", [*SEVERAL, profile, bench, quality])
 def test_the_options_that_help_lists_exist(command: click.Command) -> None:
     """A name that is none would silently leave an option out."""
     assert isinstance(command, Subcommand)

@@ -8,8 +8,12 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from click.testing import CliRunner
 
+from pyspec.cli import measuring
+from pyspec.engine.models import Placement
 from pyspec.measure.quality import NATS, VARIETY, QualityResults
+from pyspec.measure.variants import SideBySide
 
 QUESTIONS = """\
 {"question_id": 1, "category": "a", "turns": ["abc abc"], "check": [{"kind": "json"}]}
@@ -77,3 +81,32 @@ def test_a_variant_that_means_nothing_is_a_usage_error(tiny_ascii: Path, tmp_pat
     assert done.returncode == 2
     assert "no fixed length" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_the_draft_goes_where_it_was_asked_to(
+    tiny_ascii: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its own layers, devices and cells, and llama.cpp's options for all; what lies where is one line."""
+    made = []
+
+    class Watched(SideBySide):
+        placed = "3 of 3 layers on CARD0"
+
+        def __init__(self, *words: object, **options: object) -> None:
+            made.append(options)
+            super().__init__(*words, **options)
+
+    monkeypatch.setattr(measuring, "SideBySide", Watched)
+    questions = tmp_path / "q.jsonl"
+    questions.write_text(QUESTIONS)
+    done = CliRunner().invoke(
+        measuring.quality,
+        ["-m", str(tiny_ascii), "--draft", str(tiny_ascii), "--trust-model", "-c", "256", "-t", "1", "-n", "4",
+         "--questions", str(questions), "--out", str(tmp_path / "out"), "--variants", "strict+fixed:4,plain",
+         "--draft-ngl", "0", "-ctkd", "f32", "-ub", "64"],
+    )  # fmt: skip
+    assert done.exit_code == 0, done.output
+    assert "3 of 3 layers on CARD0\n" in done.stderr
+    assert made[0]["placement"] == Placement(0, None, None, 0, None)
+    assert made[0]["n_ubatch"] == 64
+    assert "draft_type_k 0, n_ubatch 64" in (tmp_path / "out" / "README.md").read_text()
