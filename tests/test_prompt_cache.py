@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import tiny
 from answers import GREEDY, ask
+from systems import make_fifo
 
 from pyspec.errors import OptionError
 from pyspec.llama import SpeculativeLlama
@@ -104,7 +104,7 @@ def test_other_files_are_left_alone(open_llama: Open, tiny_target: Path, tmp_pat
 
 def test_a_pipe_is_no_cache(open_llama: Open, tiny_target: Path, tmp_path: Path) -> None:
     """It would be waited for."""
-    os.mkfifo(tmp_path / "pipe")
+    make_fifo(tmp_path / "pipe")
     llm = open_llama(tiny_target, n_ctx=256)
     with pytest.raises(OptionError, match="no regular file"):
         PromptCache(llm, tmp_path / "pipe").restore([5, 6])

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import errno
 import os
-import resource
 import signal
 import subprocess
 import sys
 
 import pytest
+from systems import limits, linux
 
 from pyspec.batch.journal import Journal
 from pyspec.batch.records import Failure, Result
@@ -127,6 +127,7 @@ def test_private(path):
 @pytest.fixture
 def file_limit():
     """Sets RLIMIT_FSIZE, and undoes it."""
+    resource = limits()
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     yield lambda size: resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
@@ -142,12 +143,13 @@ def test_disk_full_keeps_whole_records(path, written, file_limit, into):
     with pytest.raises(BatchWriteError, match="3 records are kept"):
         journal.append(result(3))
     assert path.read_bytes() == written
-    file_limit(resource.RLIM_INFINITY)
+    file_limit(limits().RLIM_INFINITY)
     journal.append(result(3))
     assert journal.read(3) == result(3)
     journal.close()
 
 
+@linux
 def test_full_device_is_one_error(path, written):
     """/dev/full takes nothing: one BatchWriteError with the reason, and closing is quiet."""
     journal = Journal(path, RUN)

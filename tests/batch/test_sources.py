@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
+from systems import make_fifo
 
 from pyspec.batch.reading import Reading, find_sources, read_sources
 from pyspec.errors import InputError
@@ -47,7 +48,8 @@ def test_file_is_read_once(folder):
 def test_what_is_no_text_is_refused(tmp_path, name):
     """Missing files, patterns without a match, folders without text and pipes: one sentence each."""
     (tmp_path / "empty").mkdir()
-    os.mkfifo(tmp_path / "pipe")
+    if name == "pipe":
+        make_fifo(tmp_path / name)
     with pytest.raises(InputError, match=name.replace("*", ".")):
         find_sources([str(tmp_path / name)])
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from chat.fake import END, FakeModel
+from systems import make_fifo
 
 from pyspec.chat import files
 from pyspec.chat.conversation import Conversation, Exchange, Reply, SavedModel
@@ -153,7 +154,7 @@ def test_what_is_no_saved_chat_is_refused(tmp_path: Path, data: bytes) -> None:
 def test_folders_and_devices_are_not_read(tmp_path: Path) -> None:
     """Nothing hangs on a FIFO or reads a device for ever."""
     fifo = tmp_path / "fifo"
-    os.mkfifo(fifo)
+    make_fifo(fifo)
     for path in (tmp_path, fifo, Path("/dev/zero")):
         with pytest.raises(InputError, match="is no file"):
             files.read_text(path)

@@ -8,7 +8,6 @@ import json
 import os
 import random
 import re
-import resource
 import signal
 import subprocess
 import sys
@@ -18,6 +17,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 from rich.console import Console
+from systems import limits
 from waiting import DEADLINE_S, wait
 
 from pyspec.batch import Batch
@@ -263,6 +263,7 @@ def test_second_process_is_refused(pyspec, many, tmp_path):
 
 def test_disk_full_ends_with_a_sentence(pyspec, many, undisturbed, tmp_path):
     """RLIMIT_FSIZE in the middle of the journal: status 1, and the same command ends it once there is room."""
+    resource = limits()
 
     def limit():
         resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, resource.RLIM_INFINITY))

@@ -6,7 +6,6 @@ import http.client
 import json
 import os
 import re
-import resource
 import signal
 import socket
 import subprocess
@@ -14,6 +13,7 @@ import sys
 import urllib.request
 
 import pytest
+from systems import limits, linux
 from waiting import DEADLINE_S
 
 from pyspec.serve.guard import MOST_NEW
@@ -29,13 +29,13 @@ def start(tmp_path, tiny_ascii):
         environment = {**os.environ, **own}
 
         def bound():
-            if limit:
-                resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+            resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
 
+        resource = limits() if limit else None
         command = [sys.executable, "-m", "pyspec", "serve", "-m", str(tiny_ascii), "-t", "1"]
         command += ["-c", "512", "--parallel", "2", "--companion", "none", *arguments]
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-        options = {"env": environment, "cwd": tmp_path, "preexec_fn": bound}
+        options = {"env": environment, "cwd": tmp_path, "preexec_fn": bound if limit else None}
         running.append(subprocess.Popen(command, **options, **pipes))
         return running[-1]
 
@@ -122,6 +122,7 @@ def test_an_empty_key_is_no_key_for_everybody(start, monkeypatch, where):
     assert "the API key is empty" in stderr
 
 
+@linux  # which alone keeps to a limit of address space
 def test_a_context_that_does_not_fit_is_said_before_it_listens(start):
     """It said ok, and answered each request with 500."""
     process = start("--port", "0", "-c", "9000000", "--parallel", "64", limit=8 << 30)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import resource
 import subprocess
 import sys
 from collections.abc import Callable
@@ -13,6 +12,7 @@ import pytest
 import tiny
 from faults.cases import load
 from store.make_gguf import tiny_llama
+from systems import limits, linux
 from waiting import DEADLINE_S
 
 from pyspec.cli.main import main
@@ -154,10 +154,12 @@ except PyspecError as error:
 """
 
 
+@linux  # which alone keeps to a limit of address space
 @pytest.mark.parametrize("megabytes", [200, 400, 800, 1200])
 @pytest.mark.parametrize("entry", ["command", "class"])
 def test_27_little_memory(megabytes: int, entry: str, smollm2: str) -> None:
     """Under a limit on address space both answer, or say one sentence."""
+    resource = limits()
 
     def limit() -> None:
         resource.setrlimit(resource.RLIMIT_AS, (megabytes << 20, megabytes << 20))

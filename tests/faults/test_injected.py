@@ -24,6 +24,7 @@ from pyspec.errors import EngineError
 from pyspec.policy.simple import FixedPolicy
 from pyspec.rules import Margin
 
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads ELF and /proc/self/maps")
 PROMPT = [tiny.A, tiny.A + 1, tiny.A + 2]
 ANSWERS = (1, -1, -3)
 """No room in the KV, a bad batch, and a computation that failed; 2 is a cancel."""

@@ -7,6 +7,7 @@ import os
 from typing import TYPE_CHECKING
 
 import pytest
+from systems import make_fifo
 
 from pyspec.errors import InputEncoding, ModelNotFound
 from pyspec.store import files
@@ -121,7 +122,7 @@ def test_failure_leaves_the_old_file(tmp_path):
 
 def test_a_pipe_keeps_its_name(tmp_path):
     """As a device would: it is somebody's, and no file to be replaced."""
-    os.mkfifo(tmp_path / "out")
+    make_fifo(tmp_path / "out")
     with pytest.raises(OSError, match="not a regular file"):
         write_whole(tmp_path / "out", [b"new"])
     assert (tmp_path / "out").is_fifo()

@@ -16,6 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from llama_cpp import llama_cpp as lc
 from store.make_gguf import ARR, BOOL, STR, U32, U64, Gguf, Tensor, string, tiny_llama
+from systems import make_fifo
 
 from pyspec.errors import ModelError, ModelInvalid, ModelNotFound, ModelUnreadable
 from pyspec.store.gguf import GGML_TYPES, Array, parse_header
@@ -242,7 +243,7 @@ def test_unreadable_file(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_fifo_is_refused_at_once(tmp_path: Path) -> None:
     """A FIFO without a writer is refused, where opening it would wait for ever."""
     path = tmp_path / "fifo.gguf"
-    os.mkfifo(path)
+    make_fifo(path)
     caught: list[BaseException] = []
 
     def read() -> None:

@@ -1,0 +1,44 @@
+"""What not every system has. Tests of it are collected everywhere, and skipped, never passed, where it is missing."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+linux = pytest.mark.skipif(sys.platform != "linux", reason="looks where Linux alone has it")
+
+
+def limits() -> Any:
+    """The module of a process's limits."""
+    return pytest.importorskip("resource", reason="Windows has no limits of a process")
+
+
+def make_fifo(path: Path) -> None:
+    """A pipe with a name."""
+    if not hasattr(os, "mkfifo"):
+        pytest.skip("Windows has no pipes in folders")
+    os.mkfifo(path)
+
+
+def alive(pid: int) -> bool:
+    """Whether a process is there, and not only waited for."""
+    if os.name == "nt":
+        pytest.skip("Windows has no program that says so in a word")
+    state = _state(pid)
+    return bool(state) and not state.startswith("Z")
+
+
+def _state(pid: int) -> str:
+    """One letter first, Z for a process that has ended; "" for none."""
+    if sys.platform == "linux":
+        try:
+            return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].strip()
+        except FileNotFoundError:
+            return ""
+    words = ["ps", "-o", "stat=", "-p", str(pid)]
+    return subprocess.run(words, capture_output=True, text=True, check=False).stdout.strip()
