@@ -1,4 +1,4 @@
-"""A server's end: on SIGTERM it takes nothing more, and what it has begun may end."""
+"""A server's end: on SIGTERM, or Windows' SIGBREAK, it takes nothing more, and what it has begun may end."""
 
 from __future__ import annotations
 
@@ -19,8 +19,12 @@ AT_ONCE = 128
 """Connections that are accepted before others are read from: who asks must not give way to a flood that came behind it."""
 
 
+DRAINS = {signal.SIGTERM, getattr(signal, "SIGBREAK", signal.SIGTERM)}
+"""Nobody sends SIGTERM on Windows; CTRL_BREAK is what one program may send to another there."""
+
+
 class DrainingServer(uvicorn.Server):
-    """uvicorn's server. SIGTERM lets answers go on for so many seconds; a second one, or SIGINT, ends it now.
+    """uvicorn's server. A signal of DRAINS lets answers go on for so many seconds; a second one, or SIGINT, ends it now.
 
     backlog: connections that may wait to be accepted.
     """
@@ -40,7 +44,7 @@ class DrainingServer(uvicorn.Server):
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """A signal has come."""
-        if sig != signal.SIGTERM or self._loop is None or self._fleet.draining:
+        if sig not in DRAINS or self._loop is None or self._fleet.draining:
             super().handle_exit(sig, frame)
             return
         self._fleet.draining = True

@@ -102,17 +102,52 @@ def test_ctrl_break_keeps_what_is_done(tiny_ascii: Path, tmp_path: Path) -> None
     assert list(tmp_path.glob("*journal*"))
 
 
+NEVER_ENDS = {"logit_bias": {"2": -100}}
+
+
+def where(process: subprocess.Popen[bytes]) -> str:
+    """The address of a server, once it says it."""
+    assert process.stderr is not None
+    line = process.stderr.readline().decode()
+    while " on http" not in line:
+        assert line, "the server ended"
+        line = process.stderr.readline().decode()
+    return line.split(" on ")[1].split(": ")[0]
+
+
+def test_ctrl_break_drains_a_server(tiny_ascii: Path, tmp_path: Path) -> None:
+    """As SIGTERM elsewhere: what runs is cut and says so, where the connection would only have ended."""
+    with start(
+        tmp_path, "serve", "-m", tiny_ascii, "--trust-model", "-c", 16384, "-t", 1, "--port", 0, "--drain", 0,
+    ) as process:  # fmt: skip
+        url = where(process)
+        asked = {
+            "prompt": "abc",
+            "max_tokens": 16000,
+            "stream": True,
+            "min_tokens": 16000,
+            "ignore_eos": True,
+        }
+        body = json.dumps(asked).encode()
+        request = urllib.request.Request(
+            f"{url}/v1/completions", body, {"Content-Type": "application/json"}
+        )
+        with urllib.request.urlopen(request, timeout=120) as reply:
+            assert reply.readline().startswith(b"data: ")
+            process.send_signal(signal.SIGUSR1)
+            said = reply.read()
+        _, err = process.communicate(timeout=120)
+    assert b"Traceback" not in err, err
+    assert said.rstrip().endswith(b"data: [DONE]")
+    assert said.count(b'"finish_reason": "length"') + said.count(b'"finish_reason":"length"') == 1
+
+
 def test_serve(tiny_ascii: Path, tmp_path: Path) -> None:
     """An answer over HTTP."""
     with start(
         tmp_path, "serve", "-m", tiny_ascii, *SMALL, "--port", 0, "--parallel", 2
     ) as process:
-        assert process.stderr is not None
-        line = process.stderr.readline().decode()
-        while " on http" not in line:
-            assert line, "the server ended"
-            line = process.stderr.readline().decode()
-        url = line.split(" on ")[1].split(": ")[0]
+        url = where(process)
         body = json.dumps({"prompt": "abc", "max_tokens": 4}).encode()
         request = urllib.request.Request(
             f"{url}/v1/completions", body, {"Content-Type": "application/json"}

@@ -10,8 +10,10 @@ import errno
 import fcntl
 import os
 import select
+import selectors
 import signal
 import socket
+import subprocess
 import sys
 from importlib.abc import MetaPathFinder
 from pathlib import Path
@@ -22,6 +24,7 @@ ABSENT = ("fcntl", "resource", "termios", "tty", "pty", "grp", "pwd")
 LACKING = {
     os: ("set_blocking", "fork", "sysconf", "sched_getaffinity", "killpg", "O_NOFOLLOW"),
     signal: ("setitimer", "SIGHUP", "SIGPROF", "SIGBUS", "SIGCHLD"),
+    select: ("poll",),
 }  # fmt: skip
 
 
@@ -79,7 +82,7 @@ def make_msvcrt() -> ModuleType:
 
 def take_away() -> None:
     """For the rest of this process. What others import themselves is there already: only pyspec is looked at."""
-    import uvicorn  # noqa: F401
+    import uvicorn.server
 
     import pyspec.cli.main  # noqa: F401
 
@@ -90,11 +93,13 @@ def take_away() -> None:
         sys.modules.pop(name, None)
     sys.meta_path.insert(0, Absent())
     signal.SIGBREAK = signal.SIGUSR1  # type: ignore[attr-defined]
+    uvicorn.server.HANDLED_SIGNALS += (signal.SIGUSR1,)  # type: ignore[assignment]  # it asks for the system's name
     for holder, names in LACKING.items():
         for name in names:
             if hasattr(holder, name):
                 delattr(holder, name)
     select.select = sockets_only
+    subprocess._PopenSelector = selectors.SelectSelector  # type: ignore[attr-defined]  # it has threads there
     os.unlink, os.remove, os.replace = (
         refuse_open(each) for each in (os.unlink, os.remove, os.replace)
     )
