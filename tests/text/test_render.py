@@ -1,0 +1,38 @@
+"""The child that renders templates, where pipes cannot be polled: the parent's clock ends what has no end."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from pyspec.errors import TemplateError
+from pyspec.text import render
+from pyspec.text.render import Renderer
+
+ENDLESS = "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}"
+
+
+@pytest.fixture(params=[True, False], ids=["polls", "waits"])
+def renderer(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Renderer]:
+    """One whose patience is short, by the way of this system and of Windows."""
+    if request.param and not render._POLLS:
+        pytest.skip("pipes cannot be polled here")
+    monkeypatch.setattr(render, "_POLLS", request.param)
+    made = Renderer()
+    yield made
+    made.close()
+
+
+def test_a_template_without_end_is_ended(
+    renderer: Renderer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And others of the same model go on."""
+    renderer.add("endless", ENDLESS, {})
+    renderer.add("fine", "{{ x }}", {})
+    assert renderer.render("fine", {"x": "abc"}) == "abc"
+    with monkeypatch.context() as patch:
+        patch.setattr(render, "PATIENCE_S", 0.2)
+        with pytest.raises(TemplateError, match="cannot be used"):
+            renderer.render("endless", {})
+    assert renderer.render("fine", {"x": "def"}) == "def"
