@@ -1,0 +1,142 @@
+"""What drafts on a device: lookup, a model, a companion and EAGLE-3, over plain and quantised cells, by class and commands."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import tiny
+from devices import RpcDevice
+from offload.test_fit import found_by
+
+Run = Callable[..., str]
+
+ANSWERS = """
+from pyspec.rules import Strict
+path, options = sys.argv[2], json.loads(sys.argv[3])
+one, name = device(1 << 32)
+options = {"n_ctx": 512, "n_threads": 1, "length": "fixed:4", "trust": True, **options}
+found = []
+for layers in (0, -1):
+    llm = SpeculativeLlama(path, n_gpu_layers=layers, devices=name, verification=Strict(), **options)
+    text = llm.create_completion("abcabcabcabd", max_tokens=48, temperature=0)["choices"][0]["text"]
+    found.append([text, llm.last_speculation["drafted"], len(llm.assembly.placed), one.most_used > 0])
+    llm.close()
+end(found)
+"""
+
+
+def answers(in_child: Run, path: Path, **options: object) -> tuple[int, int]:
+    """Tokens that were drafted and models beside the target, where a device has all layers and gives the processor's text."""
+    here, away = found_by(in_child, ANSWERS, path, json.dumps(options))
+    assert here[0] == away[0]
+    assert len(here[0]) > 32
+    assert (here[3], away[3]) == (False, True)
+    return away[1], away[2]
+
+
+def test_lookup(in_child: Run, tiny_target: Path) -> None:
+    """The text itself drafts, and what is refused is rolled back on the device."""
+    drafted, beside = answers(in_child, tiny_target, draft="lookup")
+    assert drafted > 0
+    assert beside == 0
+
+
+def test_companion(
+    in_child: Run, tiny_target: Path, tiny_draft: Path, tiny_companion: Path
+) -> None:
+    """Three models lie there, and one reads what another drafted."""
+    words = {"draft": str(tiny_draft), "companion": str(tiny_companion), "length": "companion"}
+    drafted, beside = answers(in_child, tiny_target, **words)
+    assert drafted > 0
+    assert beside == 2
+
+
+def test_eagle3(in_child: Run, tiny_target: Path, tiny_eagle3: Path) -> None:
+    """States of three of the target's layers go from there to the draft."""
+    drafted, beside = answers(in_child, tiny_target, draft=str(tiny_eagle3))
+    assert drafted > 0
+    assert beside == 1
+
+
+@pytest.fixture(scope="session")
+def wide_heads(tiny_folder: Path) -> tuple[Path, Path]:
+    """A target and a worse copy whose heads have the 32 entries that a block of quantised cells has."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tiny, "N_HEAD", 1)
+        return (
+            tiny.write(tiny_folder / "wide.gguf"),
+            tiny.write(tiny_folder / "wide-draft.gguf", noise=0.15),
+        )
+
+
+def test_quantised_cells(in_child: Run, wide_heads: tuple[Path, Path]) -> None:
+    """Of target and draft, as Q8_0."""
+    target, draft = wide_heads
+    types = dict.fromkeys(("type_k", "type_v", "draft_type_k", "draft_type_v"), 8)
+    drafted, beside = answers(in_child, target, draft=str(draft), flash_attn=True, **types)
+    assert drafted > 0
+    assert beside == 1
+
+
+# -- commands ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def device() -> Iterator[RpcDevice]:
+    """One for commands, which are processes of their own."""
+    made = RpcDevice(1 << 32)
+    yield made
+    made.close()
+
+
+def command(device: RpcDevice, *words: object) -> subprocess.Popen[str]:
+    """A command with all layers there."""
+    where = ["--rpc", device.address, "-ngl", "all", "--trust-model", "-c", "1024", "-t", "1"]
+    return subprocess.Popen(
+        [sys.executable, "-m", "pyspec", *map(str, words), *where],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, "PYSPEC_CHATS": ""},
+    )  # fmt: skip
+
+
+def test_profile(device: RpcDevice, tiny_ascii: Path) -> None:
+    """Costs of rows are measured there, with the engine that answers would have."""
+    words = ("--draft", tiny_ascii, "--seconds", 1, "--limit", 1, "--no-save", "--json", "-ub", 64)
+    with command(device, "profile", "-m", tiny_ascii, *words) as process:
+        out, err = process.communicate(timeout=240)
+    assert process.returncode == 0, err
+    assert "on RPC0" in err
+    assert json.loads(out)["draft_step_ms"] > 0
+    assert device.most_used > 0
+
+
+def test_serve(device: RpcDevice, tiny_ascii: Path) -> None:
+    """Two answers by HTTP, drafted for; what lies where is said before the first."""
+    with command(device, "serve", "-m", tiny_ascii, "--draft", tiny_ascii, "--port", 0) as process:
+        assert process.stderr is not None
+        said = process.stderr.readline()
+        while " on http" not in said.splitlines()[-1]:
+            line = process.stderr.readline()
+            assert line, said
+            said += line
+        url = said.splitlines()[-1].split(" on ")[1].split(": ")[0]
+        body = json.dumps({"prompt": "abcabc", "max_tokens": 24, "temperature": 0}).encode()
+        request = urllib.request.Request(
+            f"{url}/v1/completions", body, {"Content-Type": "application/json"}
+        )
+        texts = []
+        for _ in range(2):
+            with urllib.request.urlopen(request, timeout=60) as reply:
+                texts.append(json.load(reply)["choices"][0]["text"])
+        process.terminate()
+        _, placed = process.communicate(timeout=60)
+    assert texts[0] == texts[1]
+    assert len(texts[0]) > 8
+    assert "layers of ascii on RPC0" in placed
+    assert device.most_used > 0
