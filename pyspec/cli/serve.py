@@ -71,7 +71,7 @@ class ServerOptions:
     max_tokens: int = option("Server", "-n", "--max-tokens", type=click.IntRange(1, 2**31 - 1), default=2048,
         help="Most tokens of answers that set no limit.")
     drain: float = option("Server", "--drain", metavar="SECONDS", type=click.FloatRange(min=0), default=30.0,
-        help="On SIGTERM, how long answers may go on; what is asked then is refused with 503.")
+        help="On SIGTERM (CTRL_BREAK on Windows), how long answers may go on; what is asked then is refused with 503.")
     log_json: bool = option("Server", "--log-json", is_flag=True,
         help="Write a line of JSON to stdout for each request; no texts.")
     models_max: int = option("Server", "--models-max", metavar="N", type=click.IntRange(min=0), default=0,
