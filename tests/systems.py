@@ -12,6 +12,10 @@ import pytest
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="looks where Linux alone has it")
 
+full_device = pytest.mark.skipif(
+    not Path("/dev/full").exists(), reason="Linux alone has a disk that is always full"
+)
+
 
 def limits() -> Any:
     """The module of a process's limits."""

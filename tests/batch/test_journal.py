@@ -9,7 +9,7 @@ import subprocess
 import sys
 
 import pytest
-from systems import limits, linux
+from systems import full_device, limits
 
 from pyspec.batch.journal import Journal
 from pyspec.batch.records import Failure, Result
@@ -149,7 +149,7 @@ def test_disk_full_keeps_whole_records(path, written, file_limit, into):
     journal.close()
 
 
-@linux
+@full_device
 def test_full_device_is_one_error(path, written):
     """/dev/full takes nothing: one BatchWriteError with the reason, and closing is quiet."""
     journal = Journal(path, RUN)

@@ -144,7 +144,7 @@ def test_no_records_is_no_failure(pyspec, tmp_path):
         (["missing.txt", "-o", "o.jsonl"], 2, "missing.txt"),
         (["in.txt"], 2, "--output"),
         (["in.txt", "-o", "in.txt"], 2, "is an input"),
-        (["in.txt", "-o", "/dev/full"], 2, "not a regular file"),
+        (["in.txt", "-o", "/dev/null"], 2, "not a regular file"),
         (["in.txt", "-o", "model.gguf", "--overwrite"], 2, "is a model"),
         (["in.txt", "-o", "nowhere/o.jsonl"], 1, "cannot be written"),
         (["in.txt", "-o", "o.jsonl", "--parallel", "0"], 2, "--parallel"),

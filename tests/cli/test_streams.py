@@ -13,6 +13,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+from systems import full_device
 from waiting import DEADLINE_S, wait
 
 from pyspec.cli.streams import prompt_text
@@ -100,7 +101,7 @@ def test_words_that_are_not_utf8(tiny_ascii: Path, line: str) -> None:
 
 
 @pytest.mark.parametrize("arguments", ["x $M", "x $M --json", "x $M --tokens"])
-@pytest.mark.parametrize("redirection", [">/dev/full", ">&-"])
+@pytest.mark.parametrize("redirection", [pytest.param(">/dev/full", marks=full_device), ">&-"])
 def test_an_answer_that_cannot_be_written(
     tiny_ascii: Path, arguments: str, redirection: str
 ) -> None:
@@ -112,6 +113,7 @@ def test_an_answer_that_cannot_be_written(
     assert b"Exception ignored" not in done.stderr
 
 
+@full_device
 @pytest.mark.parametrize("line", ["$P models list", "$P info", "echo hi | $P chat $M", "$P --help"])
 def test_other_commands_on_a_full_disk(tiny_ascii: Path, line: str) -> None:
     """The same for lists and chats."""
