@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from devices import for_processors
 
 from pyspec import target as of_target
 from pyspec.engine import models
@@ -18,6 +19,7 @@ from pyspec.store.check import ChildExit, Loading
 from pyspec.store.devices import Device
 from pyspec.target import TargetLlama
 
+pytestmark = for_processors("this machine's own devices are put aside")
 SMALL: dict[str, Any] = {"n_ctx": 128, "n_threads": 1, "verbose": False}
 CARD = Device("CUDA0", "a card", "GPU", 8 << 30, 8 << 30, 0)
 

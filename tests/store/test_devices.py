@@ -11,8 +11,10 @@ from pathlib import Path
 
 import llama_cpp
 import pytest
+from click.testing import CliRunner
 
 from pyspec.cli import options
+from pyspec.cli.main import info
 from pyspec.errors import OptionError
 from pyspec.store import builds
 from pyspec.store import devices as module
@@ -103,6 +105,14 @@ def test_commands_say_it(monkeypatch: pytest.MonkeyPatch, tiny_target: Path, cap
     for layers, says in ((0, ""), ("auto", "a card is here\n")):
         options.ModelOptions(str(tiny_target), "none", n_gpu_layers=layers).find()
         assert capsys.readouterr() == ("", says)
+
+
+def test_info_says_it_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beside that there is no device."""
+    monkeypatch.setattr(module, "layer_devices", list)
+    monkeypatch.setattr(module, "missed_card", lambda: "a card is here")
+    for _ in range(2):
+        assert "the processor's; a card is here\n" in CliRunner().invoke(info).output
 
 
 def folder(root: Path, *names: str) -> Path:
