@@ -82,6 +82,7 @@ def make_msvcrt() -> ModuleType:
 
 def take_away() -> None:
     """For the rest of this process. What others import themselves is there already: only pyspec is looked at."""
+    import psutil  # noqa: F401 - Windows has a build of its own
     import uvicorn.server
 
     import pyspec.cli.main  # noqa: F401
