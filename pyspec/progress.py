@@ -1,9 +1,11 @@
-"""What takes a while says so on stderr: a bar for files, a line for the rest; nothing where there is nothing to wait for."""
+"""Long work says so on stderr: a bar for files, a line for the rest; nothing when there is nothing to wait for."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
+from importlib.util import find_spec
 from threading import Timer
 
 from rich.console import Console
@@ -16,8 +18,8 @@ from pyspec.display import safe
 def store_progress() -> Iterator[Callable[[str, int, int], None]]:
     """Gives the callback that `resolve`, `fetch` and `convert` take.
 
-    The bar appears with the first call, on a terminal only; elsewhere each new activity is one
-    line, so that logs say what took the time. Nothing appears when nothing has to be done.
+    The bar appears with the first call, on a terminal or in a notebook; elsewhere each new activity
+    is one line, so that logs say what took the time. Nothing appears when nothing has to be done.
     """
     console = Console(stderr=True)
     columns = (
@@ -31,7 +33,7 @@ def store_progress() -> Iterator[Callable[[str, int, int], None]]:
     def show(what: str, done: int, total: int) -> None:
         what = safe(what)
         if what not in tasks:
-            if console.is_terminal or console.is_jupyter:
+            if console.is_terminal or (console.is_jupyter and find_spec("ipywidgets")):
                 bar.start()
             else:
                 console.print(f"{what} ...", markup=False, highlight=False)
@@ -48,17 +50,17 @@ def store_progress() -> Iterator[Callable[[str, int, int], None]]:
 
 @contextmanager
 def busy(what: str, after_s: float = 0.0) -> Iterator[None]:
-    """Says what takes a moment while it does, on a terminal only, once it took so many seconds.
+    """Says what is being done once it has taken so many seconds: on a terminal while it lasts, in a notebook as one line.
 
     Inside another one it says nothing: a terminal has one such line.
     """
     console = Console(stderr=True)
-    if _said or not console.is_terminal:
+    if _said or not (console.is_terminal or console.is_jupyter):
         yield
         return
     _said.append(what)
-    status = console.status(safe(what))
-    timer = Timer(after_s, status.start)
+    show, hide = _line(console, safe(what))
+    timer = Timer(after_s, show)
     timer.daemon = True
     timer.start()
     try:
@@ -66,8 +68,16 @@ def busy(what: str, after_s: float = 0.0) -> Iterator[None]:
     finally:
         timer.cancel()
         timer.join()
-        status.stop()
+        hide()
         _said.clear()
+
+
+def _line(console: Console, what: str) -> tuple[Callable[[], None], Callable[[], None]]:
+    """What shows the line, and what takes it away."""
+    if console.is_jupyter:  # a line that moves needs ipywidgets there
+        return partial(console.print, f"{what} ...", markup=False, highlight=False), lambda: None
+    status = console.status(what)
+    return status.start, status.stop
 
 
 _said: list[str] = []

@@ -28,6 +28,32 @@ def test_what_takes_long_is_said(terminal: io.StringIO) -> None:
     assert "loading x" in terminal.getvalue()
 
 
+def test_a_notebook_has_it_as_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once, and only for what takes long."""
+    shown: list[str] = []
+    notebook = Console(file=io.StringIO(), force_jupyter=True)
+    monkeypatch.setattr(notebook, "print", lambda text, **_: shown.append(text))
+    monkeypatch.setattr(progress, "Console", lambda **_: notebook)
+    with progress.busy("loading x", after_s=0.01):
+        time.sleep(0.2)
+    with progress.busy("loading y", after_s=60.0):
+        pass
+    assert shown == ["loading x ..."]
+
+
+def test_a_notebook_without_widgets_has_lines_of_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A bar would need ipywidgets, and rich would warn that they are missing."""
+    shown: list[str] = []
+    notebook = Console(file=io.StringIO(), force_jupyter=True)
+    monkeypatch.setattr(notebook, "print", lambda text, **_: shown.append(text))
+    monkeypatch.setattr(progress, "Console", lambda **_: notebook)
+    monkeypatch.setattr(progress, "find_spec", lambda _: None)
+    with progress.store_progress() as show:
+        show("fetching x", 1, 2)
+        show("fetching x", 2, 2)
+    assert shown == ["fetching x ..."]
+
+
 def test_what_is_quick_is_not_said(terminal: io.StringIO) -> None:
     """A line that comes and goes only flickers."""
     with progress.busy("loading x", after_s=60.0):
