@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 import sys
@@ -71,3 +72,12 @@ def test_a_clone_of_another_interface_borrows_nothing(clone: Path) -> None:
 def test_an_installed_package_borrows_nothing(tmp_path: Path) -> None:
     """Without sources beside it the package is what was installed."""
     assert _version.borrowed(tmp_path / "pyspec", [str(tmp_path / "pyspec")]) == []
+
+
+def test_the_citation_names_this_version() -> None:
+    """CITATION.cff and the changelog's first heading follow pyproject.toml."""
+    stated = _version._stated(ROOT / "pyproject.toml")
+    cited = (ROOT / "CITATION.cff").read_text(encoding="utf-8")
+    assert f"\nversion: {stated}\n" in cited
+    changes = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    assert re.search(r"^## (\S+)", changes, re.MULTILINE)[1] == stated
