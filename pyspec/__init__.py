@@ -1,11 +1,18 @@
-"""Speculative decoding with margin-aware acceptance and a companion model, on llama-cpp-python.
+"""Faster answers from GGUF models: speculative decoding on llama-cpp-python.
 
-    from pyspec import SpeculativeLlama, Margin
+    from pyspec import SpeculativeLlama
 
-    llm = SpeculativeLlama("target.gguf", verification=Margin(), n_ctx=4096)
-    for chunk in llm.create_chat_completion(messages, stream=True): ...
+    llm = SpeculativeLlama("smollm2-135m-instruct", n_ctx=4096)  # a name or a GGUF file
+    messages = [{"role": "user", "content": "Name three rivers."}]
+    for chunk in llm.create_chat_completion(messages, stream=True):
+        print(chunk["choices"][0]["delta"].get("content", ""), end="", flush=True)
+    print(llm.last_speculation.sentence)  # how fast it was, and what drafts did
 
-The heavy names are imported when they are first used, so that `import pyspec` costs nothing.
+`SpeculativeLlama` is a `llama_cpp.Llama` that drafts. `Batch` answers many prompts at once. `install()` makes libraries
+that build their own `llama_cpp.Llama` use drafts. `Speculation`, `OFF`, `Strict` and `Margin` say how a call is drafted
+for: the default, `Strict`, keeps the model's own text; `Margin` also accepts near misses. All errors are `PyspecError`s.
+
+Names are imported when they are first used, so `import pyspec` is fast.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
-"""A plugin of the program `llm`: the models on this machine behind its commands, answered with speculative decoding.
+"""A plugin for the program `llm`: its commands answer with the models on this machine, by speculative decoding.
 
-    llm install pyspec-llama && llm -m pyspec "Write a haiku about the sea."
+    llm install .     # in a clone of pyspec; or `pip install .` where `llm` is installed
+    llm -m pyspec "Name three rivers."
 
 `pyspec` is the default target, `pyspec/NAME` any model that `pyspec models list` shows. The model stays loaded while `llm`
-runs; what drafts did is in the log beside the answer.
+runs. What drafts did is in llm's log, next to the answer.
 """
 
 from __future__ import annotations
