@@ -67,6 +67,7 @@ class Reply:
 
     tokens: without the one that ended the answer; empty where they are not known, as those of
     another model. seed: of the sampler. reasoning: what it thought before; reasoning_cut: whether it came no further.
+    asked: what the answer was made with; None where that is not known, as of a saved one.
     """
 
     text: str
@@ -76,11 +77,12 @@ class Reply:
     stats: AnswerStats | None = None
     reasoning: str = ""
     reasoning_cut: bool = False
+    asked: AnswerOptions | None = None
 
     @classmethod
     def of(
         cls, pieces: Sequence[Piece], seed: int, piece: Callable[[int], bytes],
-        stats: AnswerStats | None = None,
+        stats: AnswerStats | None = None, asked: AnswerOptions | None = None,
     ) -> Reply:  # fmt: skip
         """What the pieces of an answer say together; one that an error cut has the reason `error`."""
         text = "".join(each.text for each in pieces)
@@ -89,7 +91,7 @@ class Reply:
         thought = "".join(each.reasoning for each in pieces)
         kept = spoken(tokens, text, piece) if not thought else whole(tokens, piece)
         reason = last.finish_reason or "error"
-        return cls(text, kept, reason, seed, stats, thought, last.reasoning_cut)
+        return cls(text, kept, reason, seed, stats, thought, last.reasoning_cut, asked)
 
     def message(self) -> Message:
         """The turn for a template; as generated, so that what the context holds stays a prefix."""

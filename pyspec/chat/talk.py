@@ -25,7 +25,7 @@ from pyspec.engine.handle import MAX_DRAFT
 from pyspec.errors import InputError, OptionError, PyspecError
 from pyspec.llama import Piece
 from pyspec.noise import NOISES, Noise
-from pyspec.options import OFF, AnswerOptions, Speculation
+from pyspec.options import AnswerOptions, Speculation
 from pyspec.policy.lengths import parse_length
 from pyspec.rules import AUTO, Margin, Strict, Verification, as_window, parse_window
 from pyspec.sampling import Sampling
@@ -34,7 +34,6 @@ from pyspec.token_view import TokenPaint, has_colour
 from pyspec.tokens import common_prefix
 
 # -- settings, by the names that `/set` takes --------------------------------------------------------------------------
-
 
 Parse = Callable[[str], Any]
 
@@ -176,7 +175,6 @@ def apply(settings: ChatSettings, saved: Mapping[str, str]) -> tuple[ChatSetting
 
 # -- the chat ----------------------------------------------------------------------------------------------------------
 
-
 Guard = Callable[[Callable[[], None]], AbstractContextManager[list[int]]]
 """Makes Ctrl-C and SIGTERM call a function while inside, and lists those that came; a second one raises KeyboardInterrupt."""
 
@@ -258,14 +256,12 @@ class Chat:
         """Answer the last question again without drafts, and say how fast both came; the first answer stays."""
         old = self._last_answer("nothing was answered yet, so there is nothing to compare")
         self.screen.say("--- without drafts")
-        rule = self.settings.rule
-        prompt = self._prompt(self.conversation.question())
-        new = self._stream(prompt, replace(self._options(old.seed, rule), speculation=OFF))
+        new = self._again(old, enabled=False)
         if new.stats is None or old.stats is None:
             return
         slow, fast = new.stats.rate, old.stats.rate
         self.screen.say(
-            f"--- {slow:.1f} tokens/s without drafts, {fast:.1f} with them ({fast / max(slow, 1e-9):.1f} times); "
+            f"--- {slow:.1f} tokens/s without drafts, {fast:.1f} with drafts ({fast / max(slow, 1e-9):.1f} times); "
             f"{_difference(old, new)}"
         )
 
@@ -279,11 +275,16 @@ class Chat:
         with self.screen.answering(wrap=self.settings.wrap) as write:
             write(old.text)
         self.screen.say(f"--- {other.name}")
-        prompt = self._prompt(self.conversation.question())
-        new = self._stream(prompt, self._options(old.seed, other))
+        new = self._again(old, verification=other)
         rate = f"{new.stats.rate:.1f} tok/s, " if new.stats else ""
         self.screen.say(f"--- {other.name}: {rate}{_difference(old, new)}")
         self._show_stats(new)
+
+    def _again(self, old: Reply, **speculation: Any) -> Reply:
+        """Answer the last question as it was answered, whatever was set since, but for these fields of `Speculation`."""
+        asked = old.asked or self._options(old.seed, self.settings.rule)
+        again = replace(asked, speculation=replace(asked.speculation, **speculation))
+        return self._stream(self._prompt(self.conversation.question()), again)
 
     def _last_answer(self, refusal: str) -> Reply:
         if (answer := self.conversation.last_answer) is None:
@@ -306,7 +307,7 @@ class Chat:
             )
             if dropped:
                 gone = counted(dropped, "oldest exchange")
-                self.screen.note(f"the context was full: dropped the {gone}")
+                self.screen.note(f"the context was full; dropped the {gone}")
             exchange.answer = self._stream(prompt, self._options(seed, self.settings.rule))
         finally:
             if exchange.answer is None:
@@ -355,7 +356,7 @@ class Chat:
             self.fail(error)
         if _SIGTERM in (signals or ()):
             self.leaving, self.exit_code = True, TERMINATED
-        return Reply.of(said, options.sampling.seed, self.model.piece, self.model.stats)
+        return Reply.of(said, options.sampling.seed, self.model.piece, self.model.stats, options)
 
     def _paint(self) -> TokenPaint | None:
         """What colours an answer's tokens, where that is wanted and there are colours."""
@@ -395,4 +396,4 @@ def _difference(old: Reply, new: Reply) -> str:
     if not old.tokens:
         return "the texts differ"
     same = common_prefix(*([token.id for token in reply.tokens] for reply in (old, new)))
-    return f"the texts part after {same} tokens"
+    return f"the texts differ after {counted(same, 'token')}"

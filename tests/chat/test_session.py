@@ -23,7 +23,7 @@ def test_two_turns() -> None:
     assert code == 0
     assert text == (
         "one\n"
-        "50.0 tokens/s (plain decoding: no draft would have paid here)\n"
+        "50.0 tokens/s (drafts off: they would not have paid here)\n"
         "3 tokens | 50.0 tok/s | plain 25.0 tok/s (curve) | nothing drafted | prompt 7, 0 kept | draft lookup\n"
         "tw2~\n"
         "50.0 tokens/s, 2.0 times plain decoding\n"
@@ -58,10 +58,18 @@ def test_compare_without_drafts() -> None:
     _, text = session(model, "hi\n/compare\ngo on\n")
     assert text == (
         "abc\n--- without drafts\nabc\n"
-        "--- 50.0 tokens/s without drafts, 50.0 with them (1.0 times); the same text\nend\n"
+        "--- 50.0 tokens/s without drafts, 50.0 with drafts (1.0 times); the same text\nend\n"
     )
     assert model.asked[0].prompt == model.asked[1].prompt
     assert [ask.enabled for ask in model.asked] == [True, False, True]
+
+
+def test_compare_keeps_the_settings_of_the_answer() -> None:
+    """What was set since is not what the answer was made with; by the other rule, too."""
+    model = FakeModel(["abc"])
+    session(model, "hi\n/set temp 0\n/set top_k 1\n/compare\n/compare rule\n")
+    assert [ask.sampling for ask in model.asked] == [model.asked[0].sampling] * 3
+    assert model.asked[0].sampling.temperature == QUIET.temp
 
 
 def test_another_model_goes_on_with_the_text() -> None:
@@ -89,7 +97,7 @@ def test_compare() -> None:
         "abc~\n"
         "--- margin\n"
         "abc-\n"
-        "--- margin: 50.0 tok/s, the texts part after 3 tokens\n"
+        "--- margin: 50.0 tok/s, the texts differ after 3 tokens\n"
         "end\n"
     )
     assert [ask.rule.name for ask in model.asked] == ["strict", "margin", "strict"]
