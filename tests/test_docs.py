@@ -177,3 +177,22 @@ def test_supported_systems_are_the_classifiers():
     named = re.findall(r"Operating System :: .*?(\w+)\"", text_of("pyproject.toml"))
     assert len(rows) == 3
     assert {name.lower() for name, yes in rows if yes == "yes"} == {name.lower() for name in named}
+
+
+def test_the_readme_is_short_and_its_lines_are_too():
+    """But for the table of results, which is made."""
+    lines = text_of("README.md").splitlines()
+    assert len(lines) <= 130
+    assert [line for line in lines if len(line) > 140 and not line.startswith("|")] == []
+
+
+def test_the_first_command_is_that_of_the_picture():
+    """`.docs/picture.py` draws what the README has people run."""
+    first = blocks("README.md", "sh")[0].splitlines()
+    assert len(first) == 2
+    picture = text_of(".docs/picture.py")
+    assert all(
+        f'"{word}"' in picture
+        for (_, word, _, file) in [next(calls(first[0]))]
+        for word in (word, file)
+    )
