@@ -39,6 +39,7 @@ from pyspec.llama import Piece, SpeculativeLlama
 from pyspec.options import AnswerOptions
 from pyspec.prompt_cache import PromptCache
 from pyspec.sampling import Constraint, bounded, schema_grammar
+from pyspec.store.files import Stamp, recall, remember
 from pyspec.token_view import TokenPaint, has_colour, print_legend
 
 _FILE = click.Path(path_type=Path, dir_okay=False)
@@ -47,11 +48,11 @@ MAX_INPUT = 1 << 20
 """Bytes of a prompt that are read unless --max-input says otherwise."""
 
 EXAMPLES = [
-    ('pyspec generate "Write a haiku about the sea."', "The default model"),
-    ('cat report.txt | pyspec generate "Summarize:"', "A prompt, and what is piped behind it"),
-    ('pyspec generate -m llama3.2:3b --draft llama3.2:1b "Why?"', "Models that ollama fetched"),
-    ('pyspec generate -c "And shorter?"', "Go on with the last answer"),
-    ('pyspec generate --json-schema schema.json "Name a city."', "JSON of a schema"),
+    ('pyspec generate "Name three rivers."', "The default model"),
+    ('cat report.txt | pyspec generate "Summarize:"', "The prompt, followed by piped text"),
+    ('pyspec generate -m llama3.2:3b --draft llama3.2:1b "Why?"', "Models from ollama"),
+    ('pyspec generate -c "And shorter?"', "Continue from the last answer"),
+    ('pyspec generate --json-schema schema.json "Name a city."', "JSON that follows a schema"),
 ]
 
 
@@ -60,18 +61,18 @@ class PromptOptions(CacheOptions, DialogueOptions):
     """Where the prompt comes from, and what it belongs to."""
 
     # fmt: off
-    more: str | None = option("Prompt", "-p", "--prompt", type=TEXT, metavar="TEXT", help="The prompt, as PROMPT.")
+    more: str | None = option("Prompt", "-p", "--prompt", type=TEXT, metavar="TEXT", help="The prompt; same as PROMPT.")
     file: Path | None = option("Prompt", "-f", "--file", type=click.Path(path_type=Path),
-        help="Read the prompt, or what follows it, from a file; - is stdin.")
-    raw: bool = option("Prompt", "--raw", is_flag=True, help="Give the prompt as it is, without a chat template.")
+        help="Read the prompt, or text to add to it, from a file; - is stdin.")
+    raw: bool = option("Prompt", "--raw", is_flag=True, help="Send the prompt unchanged, without the chat template.")
     max_input: int = option("Prompt", "--max-input", type=click.IntRange(min=1), default=MAX_INPUT, metavar="N",
-        help="Most bytes of a prompt.")
+        help="Largest prompt, bytes.")
     # fmt: on
 
     def text(self, prompt: str | None) -> str:
         """The whole prompt, with the argument. Raises OptionError where there is none, or one twice."""
         if prompt is not None and self.more is not None:
-            raise OptionError("there is a prompt twice", "give it as PROMPT or with -p")
+            raise OptionError("the prompt is given twice", "use either PROMPT or -p")
         return prompt_text(self.more if prompt is None else prompt, self.file, self.max_input)
 
 
@@ -81,21 +82,21 @@ class ShapeOptions:
 
     # fmt: off
     max_tokens: int = option("Answer", "-n", "--max-tokens", aliases=("--n-predict", "--predict"), default=512,
-        metavar="N", help="Most tokens of the answer; -1 for as many as fit.")
+        metavar="N", help="Longest answer, tokens; -1 for as many as fit.")
     stop: tuple[str, ...] = option("Answer", "--stop", aliases=("-r", "--reverse-prompt"), multiple=True, type=TEXT,
-        help="End the answer before this text; may be given more than once.")
+        help="Stop before this text; may be repeated.")
     json_schema: str | None = option("Answer", "--json-schema", aliases=("-j",), type=TEXT, metavar="FILE|JSON",
-        help="Answer with JSON of this schema; {} for any JSON.")
+        help="Answer with JSON that follows this schema; {} allows any JSON.")
     json_schema_file: Path | None = option("Answer", "--json-schema-file", aliases=("-jf",), type=_FILE,
         help="The same, from a file.")
     grammar: str | None = option("Answer", "--grammar", type=TEXT, metavar="GBNF",
-        help="Answer with text of this grammar.")
+        help="Answer with text that follows this grammar.")
     grammar_file: Path | None = option("Answer", "--grammar-file", type=_FILE, help="The same, from a file.")
     # fmt: on
 
     def __post_init__(self) -> None:
         if self.max_tokens < -1:
-            hint = "use 0 or more, or -1 for as many tokens as fit"
+            hint = "use 0 or more, or -1 for as many as fit"
             raise OptionError(f"-n is {self.max_tokens}", hint)
 
     def gbnf(self) -> str | None:
@@ -103,7 +104,9 @@ class ShapeOptions:
         named = [name for name in _READERS if getattr(self, name) is not None]
         if len(named) > 1:
             names = ", ".join("--" + name.replace("_", "-") for name in named)
-            raise OptionError("an answer has one shape", f"leave out all but one of {names}")
+            raise OptionError(
+                "an answer can follow only one schema or grammar", f"keep one of {names}"
+            )
         return _READERS[named[0]](getattr(self, named[0])) if named else None
 
 
@@ -112,7 +115,7 @@ class OutputOptions(ShownOptions):
     """What is printed, beside the text or instead of it."""
 
     # fmt: off
-    tokens: bool = option("Output", "--tokens", is_flag=True, help="Show for each token where it came from.")
+    tokens: bool = option("Output", "--tokens", is_flag=True, help="Colour each token by where it came from.")
     as_json: bool = option("Output", "--json", is_flag=True, help="Print one JSON object instead of text.")
     # fmt: on
 
@@ -142,7 +145,7 @@ def generate(
     engine: EngineOptions,
     output: OutputOptions,
 ) -> int:
-    """Answer PROMPT, the text of a file, or what is piped to stdin; where there are several, joined in this order."""
+    """Answer PROMPT, the text of a file, or text piped to stdin. If several are given, they are joined in this order."""
     text, screen = asked.text(prompt), screen_of(output.color)
     sampling, speculation, grammar = sampler.sampling(), drafts.speculation, shape.gbnf()
     if asked.going_on and models.model is None:
@@ -150,7 +153,7 @@ def generate(
     with closing(_opened(asked, models, drafts, engine)) as model:
         model.thinking = output.reasoning != UNASKED
         if not (model.thinking or model.obeys):
-            screen.note(f"{model.name} cannot be asked not to think; --reasoning hide hides it")
+            screen.note(f"{model.name} has no switch for its reasoning; --reasoning hide hides it")
         raw = asked.raw or (model.template.is_plain and asked.system is None)
         conversation, path = _conversation(model, asked, raw)
         conversation.exchanges.append(Exchange(text))
@@ -176,6 +179,8 @@ def generate(
             conversation.exchanges[-1].answer = Reply.of(pieces, sampling.seed, model.piece)
             _keep(path, conversation, model)
         _say(model.llm, pieces, output, shape.max_tokens, screen)
+        if models.model is None and output.stats is not False and not output.as_json:
+            _name_next_step(screen)
     return exit_code(signals) if pieces[-1].finish_reason == "cancelled" else 0
 
 
@@ -197,7 +202,7 @@ def _conversation(
         return Conversation(asked.system), new_path() if asked.log and not raw else None
     if raw:
         raise InputError(
-            "a text without a chat template has no turns to go on with", "leave -c or --raw out"
+            "without a chat template there is no conversation to continue", "leave out -c or --raw"
         )
     path = newest()
     conversation, _ = restore(load(path), model)
@@ -287,6 +292,18 @@ def _say(
         screen.note(stats_line(llm.last_speculation, rate))
 
 
+NEXT = "next: `pyspec chat` starts a chat; `pyspec draft -m YOUR_MODEL` finds a draft for your own model"
+_TOLD, _CACHE = "named the next step", Stamp("", 0, 0, 0)
+
+
+def _name_next_step(screen: Screen) -> None:
+    """Say what to try next, after the first answer of the default model: once per cache, never where that cannot be kept."""
+    if recall(_TOLD, _CACHE) is None:
+        remember(_TOLD, _CACHE, NEXT)
+        if recall(_TOLD, _CACHE) is not None:
+            screen.note(NEXT)
+
+
 def _cut(llm: SpeculativeLlama, pieces: list[Piece], most: int) -> str:
     """Why an answer that did not end by itself ended, or nothing."""
     reason = pieces[-1].finish_reason
@@ -341,14 +358,16 @@ def _schema(text: str) -> str:
     try:
         schema = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise OptionError(f"the JSON schema is no JSON: {error}", "check its quotes") from None
+        raise OptionError(
+            f"the JSON schema is not valid JSON: {error}", "check its quotes"
+        ) from None
     return schema_grammar(schema)
 
 
 def _schema_file(path: Path) -> str:
     text = file_text(path)
     if not text.lstrip().startswith("{"):
-        raise OptionError(f"{path} holds no JSON object", "a schema begins with {")
+        raise OptionError(f"{path} does not hold a JSON object", "a schema begins with {")
     return _schema(text)
 
 

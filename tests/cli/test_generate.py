@@ -14,6 +14,8 @@ import pytest
 import scripted
 from waiting import DEADLINE_S
 
+from pyspec.cli.generate import NEXT
+
 COMMON = ["-t", "1", "--temp", "0", "-n", "12", "--draft", "lookup"]
 
 
@@ -45,6 +47,35 @@ def test_statistics_are_a_line_more_or_nothing(tiny_ascii: Path) -> None:
     assert len(full) == 3
     assert " | prompt 1, 0 kept | " in full[2]
     assert len(run(*common, "--no-stats").stderr.splitlines()) == 1
+
+
+def test_the_next_step_is_named_once(
+    tmp_path: Path, tiny_ascii: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Behind the first answer of the default model, on stderr; not where only answers are wanted, or of another model."""
+    monkeypatch.setitem(NO_LOG, "PYSPEC_CACHE", str(tmp_path))
+    common = ["x", "--trust-model", "-t", "1", "-n", "3", "--temp", "0", "--draft", "none"]
+    chosen = [sys.executable, "-c", STAND_IN.format(model=str(tiny_ascii)), "generate", *common]
+
+    def last_line(*more: str) -> str:
+        done = subprocess.run(
+            [*chosen, *more], capture_output=True, timeout=120, check=True, env=NO_LOG
+        )
+        return done.stderr.decode().splitlines()[-1]
+
+    assert last_line("-m", str(tiny_ascii)) != NEXT
+    assert last_line("--no-stats") != NEXT
+    assert [last_line() == NEXT for _ in range(2)] == [True, False]
+
+
+STAND_IN = """
+import pyspec.cli.options as options
+from pathlib import Path
+options.resolve = lambda *_: Path({model!r})
+from pyspec.cli.main import main
+main()
+"""
+"""The command line where the default model is another file."""
 
 
 def test_json_is_one_object(smollm2: str) -> None:
@@ -142,7 +173,11 @@ def test_no_tokens_at_all(smollm2: str) -> None:
         (["x", "-ts", "1,x"], 2, "--tensor-split"),
         (["x", "--override-kv", "a=what:1"], 2, "--override-kv"),
         (["x", "--json-schema", "{"], 2, "JSON"),
-        (["x", "--json-schema", "{}", "--grammar", 'root ::= "a"'], 2, "one shape"),
+        (
+            ["x", "--json-schema", "{}", "--grammar", 'root ::= "a"'],
+            2,
+            "only one schema or grammar",
+        ),
         (["x", "--grammar", "root ::= ["], 2, "grammar"),
     ],
 )
