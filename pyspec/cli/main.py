@@ -21,16 +21,16 @@ from pyspec.errors import PyspecError
 
 _COMMANDS = {
     "generate": "Answer one prompt.",
-    "chat": "Talk with a model.",
+    "chat": "Chat with a model.",
     "batch": "Answer many prompts from files.",
-    "serve": "Answer over HTTP as OpenAI and Anthropic do, and a page to chat in.",
-    "models": "List, fetch, add, remove and look at models.",
-    "draft": "Find the draft that goes with a model.",
-    "profile": "Measure this machine and a pair of models.",
-    "bench": "Compare modes and peers on questions.",
+    "serve": "Serve OpenAI's and Anthropic's HTTP APIs, and a chat page.",
+    "models": "List, fetch, add, remove and inspect models.",
+    "draft": "Find a draft for a model.",
+    "profile": "Measure how much drafts can gain on this machine.",
+    "bench": "Compare speeds: plain, drafted, other programs.",
     "quality": "Measure what the margin rule costs in quality.",
-    "info": "Say what this build can do.",
-    "completion": "Print what makes a shell complete commands.",
+    "info": "Show versions, devices and folders.",
+    "completion": "Print the completion script for a shell.",
 }
 
 _MODULES = {
@@ -89,12 +89,12 @@ class _Lazy(click.Group):
 
 def _suggestion(name: str) -> str:
     if name in _ELSEWHERE:
-        return f"here it is `{_ELSEWHERE[name]}`"
+        return f"use `{_ELSEWHERE[name]}`"
     near = difflib.get_close_matches(name, _COMMANDS, n=1)
     if near:
         return f"did you mean `pyspec {near[0]}`?"
     if " " in name:
-        return "a prompt goes behind `pyspec generate`"
+        return "for a prompt, use `pyspec generate PROMPT`"
     return "`pyspec --help` lists them"
 
 
@@ -103,9 +103,9 @@ def _suggestion(name: str) -> str:
 )
 @click.version_option(__version__, prog_name="pyspec")
 def cli() -> None:
-    """Speculative decoding for GGUF models: the answer on stdout, all else on stderr.
+    """Faster answers from GGUF models by speculative decoding. Answers go to stdout, everything else to stderr.
 
-    Each command explains itself: pyspec generate --help.
+    Each command has its own help: pyspec generate --help.
     """
 
 
@@ -115,7 +115,7 @@ _SHELLS = ("bash", "zsh", "fish")
 @click.command(
     cls=Subcommand,
     examples=[
-        ("pyspec completion bash >> ~/.bashrc", "For bash, from the next shell on"),
+        ("pyspec completion bash >> ~/.bashrc", "For bash, from the next shell"),
         ("pyspec completion zsh >> ~/.zshrc", "For zsh"),
         ("pyspec completion fish > ~/.config/fish/completions/pyspec.fish", "For fish"),
     ],
@@ -133,7 +133,7 @@ def completion(shell: str | None) -> None:
 
 @click.command(cls=Subcommand)
 def info() -> None:
-    """Print versions, the backends this build has, and where models are kept."""
+    """Print versions, devices, backends, and where models are kept."""
     import llama_cpp  # noqa: PLC0415 - --help needs none of these
 
     from pyspec.store.devices import devices, layer_devices, missed_card  # noqa: PLC0415
@@ -155,7 +155,7 @@ def info() -> None:
 
 
 def _no_device(missed: str) -> str:
-    return "none: all layers are the processor's" + (f"; {missed}" if missed else "")
+    return "none; everything runs on the CPU" + (f"; {missed}" if missed else "")
 
 
 def _told(name: str, value: str) -> str:
@@ -173,10 +173,8 @@ def _extra_buffers() -> str:
 
     known = extra_buffers_known("auto")
     if known is None:
-        return "not tried yet; this processor has AMX" if has_amx() else "used"
-    return (
-        "used; tried here" if known else "left off: llama.cpp crashes with them on this processor"
-    )
+        return "not tested yet; this processor has AMX" if has_amx() else "used"
+    return "used; tested here" if known else "off: llama.cpp crashes with them on this processor"
 
 
 def _backends(system: str) -> list[str]:
@@ -245,6 +243,12 @@ def write_failed(error: OSError) -> str:
     return f"cannot write to stdout: {reason}"
 
 
+def sentences(error: PyspecError) -> list[str]:
+    """An error in a line; a hint that holds parentheses, such as those of commands, in a line of its own."""
+    said, *hint = [error.message, error.hint] if "(" in error.hint else [str(error)]
+    return [" ".join(line.splitlines()) for line in (f"pyspec: {said}", *hint)]
+
+
 def main(args: list[str] | None = None) -> None:
     """Run the command line; every expected error is one sentence and an exit code."""
     open_closed()
@@ -278,7 +282,8 @@ def _run(args: list[str]) -> int:
         error.show()
         return error.exit_code
     except PyspecError as error:
-        tell(f"pyspec: {error}".replace("\n", " "), err=True)
+        for line in sentences(error):
+            tell(line, err=True)
         return error.exit_code
     except (KeyboardInterrupt, click.Abort, EOFError):
         return 130

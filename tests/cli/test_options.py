@@ -19,9 +19,10 @@ from pyspec.cli.command import Subcommand
 from pyspec.cli.draft import draft
 from pyspec.cli.engine_options import EngineOptions
 from pyspec.cli.generate import generate
-from pyspec.cli.main import cli, main
+from pyspec.cli.main import cli, main, sentences
 from pyspec.cli.measuring import bench, profile, quality
 from pyspec.cli.serve import serve
+from pyspec.errors import OptionError
 
 
 def parsed(*words: str, command: click.Command = generate) -> dict[str, object]:
@@ -303,3 +304,12 @@ def test_completion_is_printed_for_each_shell(name: str) -> None:
     out = CliRunner().invoke(cli, ["completion", name]).output
     assert "_PYSPEC_COMPLETE" in out
     assert name in out
+
+
+def test_a_hint_with_a_command_has_a_line_of_its_own() -> None:
+    """Parentheses inside parentheses are hard to read; other errors stay one line."""
+    assert sentences(OptionError("no device", "run X (or Y)")) == [
+        "pyspec: no device",
+        "run X (or Y)",
+    ]
+    assert sentences(OptionError("a\nb", "do c")) == ["pyspec: a b (do c)"]
