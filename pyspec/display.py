@@ -40,27 +40,27 @@ SAME = 0.05
 """How far from 1 a factor may be and still mean the same speed."""
 
 STATS_HELP = (
-    "tok/s: tokens a second after the prompt was read. plain: the same without drafts, by what a decode costs on this "
-    "machine (curve) or by the answer's own rounds without drafts (rounds). drafted: tokens that were proposed; checked: "
-    "of them, those the target looked at; accepted: of them, those that stayed. a round: tokens gained each time the target "
-    "ran, 1 without drafts. relaxed: accepted though the target ranked another one first (--verify margin), with the sum of "
-    "their gaps."
+    "tok/s: tokens a second after the prompt was read. plain: the speed without drafts, from what a decode costs on this "
+    "machine (curve) or from the rounds of this answer that had no draft (rounds). drafted: tokens proposed; checked: "
+    "those that the target looked at; accepted: those that stayed. a round: tokens gained per pass of the target, 1 without "
+    "drafts. relaxed: tokens accepted although the target ranked another one first (--verify margin), and the sum of their "
+    "gaps."
 )
 """The terms of the line of statistics."""
 
 
 def verdict(block: Mapping[str, Any], tokens_per_second: float) -> str:
-    """One plain sentence: how fast an answer came, against plain decoding, and why where drafts brought nothing.
+    """One plain sentence: how fast an answer came, against plain decoding, and why drafts did not help if they did not.
 
     block: the `speculation` block of a result.
     """
     if block.get("rounds") == 0:
-        return "ended before the first token"
+        return "stopped before the first token"
     rate = f"{tokens_per_second:.{0 if tokens_per_second >= 100 else 1}f} tokens/s"
     if block.get("draft", "none") == "none":
         return f"{rate}, plain decoding"
     if not block.get("verified"):
-        return f"{rate} (plain decoding: {_undrafted(block)})"
+        return f"{rate} (drafts off: {_undrafted(block)})"
     return f"{rate}{_against(block)}{_relaxed(block)}"
 
 
@@ -68,20 +68,20 @@ def _relaxed(block: Mapping[str, Any]) -> str:
     """What was relaxed by a rule that nobody asked for by name."""
     if not block.get("rule_measured") or not block.get("relaxed"):
         return ""
-    return f", {counted(block['relaxed'], 'token')} relaxed, as measured for this pair"
+    return f", {counted(block['relaxed'], 'token')} relaxed, as the verdict on this pair allows"
 
 
 def _against(block: Mapping[str, Any]) -> str:
     """What drafts did for an answer of which some were checked."""
     factor, off = block.get("times_plain"), _mostly_off(block)
     if factor is None:  # of plain decoding nothing was seen yet
-        return f", {block['mean_length']:.1f} tokens each time the model ran"
+        return " (plain speed not measured yet)"
     if off and factor < 1 + SAME:
         slower = "" if factor > 1 - SAME else f", {_times(factor)}"
         return f"{slower} (drafts off: {_refused(block)})"
     if abs(factor - 1) < SAME:
         return ", as fast as plain decoding"
-    return f", {_times(factor)}" + ("" if factor > 1 else " (its drafts were wrong too often)")
+    return f", {_times(factor)}" + ("" if factor > 1 else " (too many drafts were wrong)")
 
 
 _RIGHT = 0.75
@@ -98,8 +98,8 @@ def _times(factor: float) -> str:
 def _undrafted(block: Mapping[str, Any]) -> str:
     """Why no drafted token of an answer was checked."""
     if block.get("drafted"):
-        return "no draft was sure enough"
-    return "the answer is one step" if block["rounds"] == 1 else "no draft would have paid here"
+        return "none was likely enough to be right"
+    return "the answer was too short" if block["rounds"] == 1 else "they would not have paid here"
 
 
 def _refused(block: Mapping[str, Any]) -> str:
@@ -115,8 +115,8 @@ def _mostly_off(block: Mapping[str, Any]) -> bool:
 
 
 PLAIN_FROM = {
-    "curve": "by what a decode costs on this machine",
-    "rounds": "by the rounds of this answer without drafts",
+    "curve": "from what a decode costs on this machine",
+    "rounds": "from the rounds of this answer that had no draft",
 }
 """How plain speed is known, in words."""
 
@@ -125,7 +125,7 @@ def plain_words(block: Mapping[str, Any]) -> str:
     """Plain decoding's speed beside an answer's, and how it is known."""
     plain = block.get("plain")
     if plain is None:
-        return "not known yet"
+        return "not measured yet"
     return f"{plain['tokens_per_second']:.1f} tok/s, {PLAIN_FROM[plain['from']]}"
 
 
@@ -138,7 +138,7 @@ def stats_line(block: Mapping[str, Any], tokens_per_second: float) -> str:
     if block["draft"] != "none":
         plain = block.get("plain")
         known = (
-            f"{plain['tokens_per_second']:.1f} tok/s ({plain['from']})" if plain else "not known"
+            f"{plain['tokens_per_second']:.1f} tok/s ({plain['from']})" if plain else "not measured"
         )
         parts.append(f"plain {known}")
     if block["drafted"]:
@@ -163,7 +163,7 @@ def stats_table(block: Mapping[str, Any], times: Mapping[str, float]) -> list[tu
         ("tokens", str(tokens)),
         ("rate", f"{rate:.1f} tok/s"),
         ("plain decoding", plain_words(block)),
-        ("times plain", "not known yet" if factor is None else f"{factor:.2f}"),
+        ("times plain", "not measured yet" if factor is None else f"{factor:.2f}"),
         (
             "drafted",
             f"{block['drafted']} tokens, {block['verified']} checked, {block['accepted']} accepted",

@@ -127,7 +127,7 @@ class ContextOverflow(PyspecError):
     def __init__(self, have: int, need: int, hint: str = "", *, counted: bool = True) -> None:
         super().__init__(
             f"the prompt has {'' if counted else 'at least '}{need} tokens and the context holds {have}",
-            hint or "shorten the prompt or raise n_ctx (-c)",
+            hint or "shorten the prompt, or raise n_ctx with -c",
         )
         self.have = have
         self.need = need
@@ -178,7 +178,8 @@ class DeadlineExceeded(PyspecError):
 
     def __init__(self, seconds: float) -> None:
         super().__init__(
-            f"the answer was not complete after {seconds:g} s", "raise timeout (--timeout)"
+            f"the answer was not complete after {seconds:g} s",
+            "allow more with timeout, --timeout on the command line",
         )
 
 

@@ -109,7 +109,7 @@ def test_stats_line() -> None:
         ({"times_plain": 1.02}, "30.0 tokens/s, as fast as plain decoding"),
         (
             {"times_plain": 0.8},
-            "30.0 tokens/s, 0.80 times plain decoding (its drafts were wrong too often)",
+            "30.0 tokens/s, 0.80 times plain decoding (too many drafts were wrong)",
         ),
         (
             {"times_plain": 0.8, "accepted": 5, "choice": MOSTLY_OFF},
@@ -123,18 +123,18 @@ def test_stats_line() -> None:
             {"times_plain": 1.0, "choice": MOSTLY_OFF},
             "30.0 tokens/s (drafts off: checking them hardly pays here)",
         ),
-        ({"times_plain": None}, "30.0 tokens/s, 1.6 tokens each time the model ran"),
-        ({"verified": 0}, "30.0 tokens/s (plain decoding: no draft was sure enough)"),
+        ({"times_plain": None}, "30.0 tokens/s (plain speed not measured yet)"),
+        ({"verified": 0}, "30.0 tokens/s (drafts off: none was likely enough to be right)"),
         (
             {"verified": 0, "drafted": 0},
-            "30.0 tokens/s (plain decoding: no draft would have paid here)",
+            "30.0 tokens/s (drafts off: they would not have paid here)",
         ),
         (
             {"verified": 0, "drafted": 0, "rounds": 1},
-            "30.0 tokens/s (plain decoding: the answer is one step)",
+            "30.0 tokens/s (drafts off: the answer was too short)",
         ),
         ({"draft": "none"}, "30.0 tokens/s, plain decoding"),
-        ({"rounds": 0, "verified": 0}, "ended before the first token"),
+        ({"rounds": 0, "verified": 0}, "stopped before the first token"),
     ],
 )
 def test_one_plain_sentence(change: dict[str, object], says: str) -> None:

@@ -255,9 +255,7 @@ def without_drafts(target: Path) -> str:
     if not families or any(family.drafts for family in families):
         return ""
     note = f" ({families[0].note})" if families[0].note else ""
-    return (
-        f"no draft is known as GGUF for {families[0].name}{note}; drafts come from the text itself"
-    )
+    return f"no draft model for {families[0].name} is known as GGUF{note}; lookup drafts from the text itself"
 
 
 _TOLD = "told of a draft to fetch"
@@ -283,9 +281,10 @@ def _to_fetch(target: Path) -> str:
     fit = [draft for draft in known if draft.path is None and draft.share <= LARGEST]
     if not fit:
         return ""
+    size = f" ({fit[0].size / 1e9:.2f} GB)" if fit[0].size else ""
     return (
-        f"lookup alone drafts for this model; `pyspec models pull {fit[0].name}` fetches a draft"
-        f"{f' ({fit[0].size / 1e9:.2f} GB)' if fit[0].size else ''}, which is then used by itself"
+        f"only lookup drafts for this model so far; `pyspec models pull {fit[0].name}`{size} fetches a draft model; "
+        "pyspec then uses it automatically"
     )
 
 

@@ -250,7 +250,7 @@ def test_trimming_drops_the_oldest_turns() -> None:
     """With trimming, whole turns go and the system turn stays."""
     model = FakeModel(["x" * 20], n_ctx=100)
     _, text = session(model, "/system kind\n111\n222\n333\n444\n")
-    assert "the context was full: dropped the 2 oldest exchanges\n" in text
+    assert "the context was full; dropped the 2 oldest exchanges\n" in text
     last = bytes(model.asked[-1].prompt)
     assert last.startswith(b"S:kind\x02U:333")
 

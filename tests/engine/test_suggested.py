@@ -14,7 +14,7 @@ from pyspec.batch import Batch, Record
 from pyspec.store.header import facts_of
 from pyspec.store.sources import Family, FamilyDraft, load_manifest
 
-SAID = "`pyspec models pull owner/small-GGUF:Q8_0` fetches a draft"
+SAID = "`pyspec models pull owner/small-GGUF:Q8_0` (0.00 GB) fetches a draft model"
 PROMPT = [tiny.A, tiny.A + 1, tiny.A + 2, tiny.A]
 
 

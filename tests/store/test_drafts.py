@@ -222,7 +222,9 @@ def test_a_family_without_drafts_says_so(home: Path, monkeypatch: pytest.MonkeyP
     family = Family("Tiny", ("llama",), (), (), note="it is small")
     manifest = msgspec.structs.replace(load_manifest(), family=(family,))
     monkeypatch.setattr("pyspec.store.drafts.load_manifest", lambda: manifest)
-    wanted = "no draft is known as GGUF for Tiny (it is small); drafts come from the text itself"
+    wanted = (
+        "no draft model for Tiny is known as GGUF (it is small); lookup drafts from the text itself"
+    )
     assert without_drafts(target) == wanted
 
 
