@@ -49,7 +49,7 @@ for _name in ("O_CLOEXEC", "O_NOFOLLOW", "O_BINARY"):
 _BEYOND = 1 << 40
 # where Windows locks a byte: others could not read what is locked there
 _HASH = 64  # hex digits: no use to anyone
-RESUME = "the same command goes on where this one stopped"
+RESUME = "run the same command again to resume"
 
 
 class _Header(msgspec.Struct):

@@ -39,10 +39,10 @@ FAILED_ITEMS = 3
 
 
 EXAMPLES = [
-    ("pyspec batch questions.txt -o answers.jsonl", "Each line of a file is a question"),
-    ("pyspec batch table.csv --column question -o answers.csv", "A column of a table"),
-    ("pyspec batch requests.jsonl -o results.jsonl", "JSON lines, OpenAI's batch format too"),
-    ("pyspec batch notes/ --per file --template sum.txt -o summaries/", "A summary of each file"),
+    ("pyspec batch questions.txt -o answers.jsonl", "Each line of the file is a prompt"),
+    ("pyspec batch table.csv --column question -o answers.csv", "A column of a CSV file"),
+    ("pyspec batch requests.jsonl -o results.jsonl", "JSON lines, including OpenAI's batch format"),
+    ("pyspec batch notes/ --per file --template sum.txt -o summaries/", "One summary per file"),
 ]
 
 
@@ -56,15 +56,15 @@ class InputOptions(Reading):
 
     # fmt: off
     per: Per = option("Input", "--per", type=click.Choice(["line", "file", "paragraph"]), default="line",
-        help="What of a text file is one record.")
+        help="What counts as one record in a text file.")
     limit: int = option("Input", "--max-input", type=click.IntRange(min=1), default=MAX_RECORD,
-        help="Bytes of a record.")
+        help="Largest record, bytes.")
     errors: Literal["strict", "replace"] = option("Input", "--encoding-errors",
         type=click.Choice(["strict", "replace"]), default="strict",
-        help="Whether text that is not UTF-8 fails its record.")
+        help="Text that is not UTF-8: fail the record, or replace the bad bytes.")
     template: str | None = option("Input", "--template", type=_template, metavar="FILE",
-        help="Text with {text} where each input goes.")
-    column: str | None = option("Input", "--column", help="Where the prompts are in CSV files.")
+        help="File with {text} where each input goes.")
+    column: str | None = option("Input", "--column", help="Column of the prompts in CSV files.")
     # fmt: on
 
 
@@ -74,20 +74,20 @@ class BatchOptions(CacheOptions, SystemOptions):
 
     # fmt: off
     max_tokens: int = option("Answers", "-n", "--max-tokens", type=click.IntRange(0, 2**31 - 1), default=512,
-        help="Most tokens of an answer.")
-    raw: bool = option("Answers", "--raw", is_flag=True, help="Give prompts as they are, without a chat template.")
+        help="Longest answer, tokens.")
+    raw: bool = option("Answers", "--raw", is_flag=True, help="Send prompts unchanged, without the chat template.")
     stop: tuple[str, ...] = option("Answers", "--stop", multiple=True,
-        help="End answers before this text; may be given more than once.")
+        help="Stop answers before this text; may be repeated.")
     timeout: float | None = option("Answers", "--timeout", type=click.FloatRange(0, min_open=True), metavar="SECONDS",
-        help="Longest time for an answer; one that takes longer fails, and the others go on.")
+        help="Time limit for an answer; one that takes longer fails, and the rest continue.")
     exact: bool = option("Answers", "--exact", is_flag=True,
-        help="Texts that no neighbour, order or interruption changes: nothing is drafted.")
+        help="Make each text independent of other records, their order and interruptions; turns drafts off.")
     parallel: int | None = option("Machine", "--parallel", type=click.IntRange(1, MOST_SEQUENCES),
-        help="Answers at once; by the profile if not given.")
+        help="Answers at once; if not given, chosen from the profile.")
     engine: str = option("Machine", "--engine", type=click.Choice(["local", "ray"]), default="local",
-        help="Where the work is done: in this process, or by actors of Ray.")
+        help="Where to run: in this process, or in Ray actors.")
     workers: int = option("Machine", "--workers", type=click.IntRange(min=1), default=1,
-        help="Actors of --engine ray.")
+        help="Ray actors for --engine ray.")
     # fmt: on
 
     def open(
@@ -136,10 +136,10 @@ class ResultOptions:
     # fmt: off
     output: str = option("Output", "-o", "--output", required=True, metavar="OUT.jsonl|OUT.csv|DIR/",
         help="JSONL file, CSV file (columns of a CSV input are kept), or folder of text files.")
-    overwrite: bool = option("Output", "--overwrite", is_flag=True, help="Replace what is at OUT, whatever it is.")
-    retry_failed: bool = option("Output", "--retry-failed", is_flag=True, help="Answer again what failed before.")
+    overwrite: bool = option("Output", "--overwrite", is_flag=True, help="Replace whatever is at OUT.")
+    retry_failed: bool = option("Output", "--retry-failed", is_flag=True, help="Retry records that failed before.")
     counts: bool = option("Output", "--counts", is_flag=True,
-        help="All counts of speculation in each line; they differ from run to run.")
+        help="Add all draft counts to each line; they differ from run to run.")
     as_json: bool = option("Output", "--json", is_flag=True, help="Print the summary as JSON on stdout.")
     # fmt: on
 
@@ -163,9 +163,9 @@ def batch(
     sampler: SamplerOptions,
     engine: EngineOptions,
 ) -> int:
-    """Answer the prompts in INPUT...: text files, JSONL (OpenAI's batch format too), CSV, folders, globs, - for stdin.
+    """Answer the prompts in INPUT...: text files, JSONL (including OpenAI's batch format), CSV, folders, globs, - for stdin.
 
-    The same command goes on where an interrupted one stopped.
+    If a run is interrupted, run the same command again to resume.
     """
     sources = find_sources(inputs)
     model = Path(models.model or "default").stem
@@ -179,7 +179,7 @@ def batch(
     )
     records = list(read_sources(sources, reading))
     if not records:
-        tell("no records in the inputs: nothing to do", err=True)
+        tell("nothing to do: the inputs hold no records", err=True)
         return 0
     with (
         wanted.open(models, drafts, sampler, engine) as answerer,
@@ -188,7 +188,7 @@ def batch(
         answerer.on_placed = _once_told()
         code = _answer(answerer, run)
         if run.complete:
-            tell(f"{results.output} has all {len(records)} records already", err=True)
+            tell(f"{results.output} already has all {len(records)} records", err=True)
         facts = {**vars(run.summary), **answerer.stats()}
         if results.as_json:
             tell(json.dumps(facts, ensure_ascii=False))
@@ -218,7 +218,7 @@ def _answer(answerer: Any, run: FileRun) -> int:
         except Cancelled:
             left = run.summary.records - run.summary.kept - run.summary.done
             tell(
-                f"stopped with {left} of {run.summary.records} records to do; the same command goes on from here",
+                f"stopped with {left} of {run.summary.records} records left. Run the same command again to resume.",
                 err=True,
             )
             return exit_code(signals)
@@ -243,7 +243,7 @@ def batch_progress(
 ) -> Iterator[Callable[[Result], None]]:
     """Gives the function that hears of each result."""
     if summary.kept:
-        tell(f"{summary.kept} of {summary.records} records are done already", err=True)
+        tell(f"{summary.kept} of {summary.records} records are already done", err=True)
     start = monotonic()
     console = console or Console(stderr=True)
     failed = 0
@@ -270,7 +270,7 @@ def _say_failure(console: Console, result: Result, number: int) -> None:
         text = Text(safe(f"{result.id} failed: {result.error.message}"), "red")
         console.print(text, soft_wrap=not console.is_terminal)
     if number == FIRST_FAILURES + 1:
-        console.print(Text("more records fail, too: the output says why", "red"))
+        console.print(Text("more records failed; see the output", "red"))
 
 
 def show_summary(facts: Mapping[str, Any], console: Console | None = None) -> None:

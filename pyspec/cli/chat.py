@@ -38,8 +38,8 @@ from pyspec.display import STATS_HELP
 
 EXAMPLES = [
     ("pyspec chat", "The default model"),
-    ("pyspec chat -m llama3.2:3b --draft llama3.2:1b", "Models that ollama fetched"),
-    ("pyspec chat -c", "Go on with the last chat"),
+    ("pyspec chat -m llama3.2:3b --draft llama3.2:1b", "Models from ollama"),
+    ("pyspec chat -c", "Continue the last chat"),
     ("git diff | pyspec chat -s 'Review this.'", "One message from a pipe, answered on stdout"),
 ]
 
@@ -49,13 +49,13 @@ class TalkOptions(CacheOptions, DialogueOptions):
     """The conversation, and how it is shown."""
 
     # fmt: off
-    saved: Path | None = option("Chat", "--load", type=click.Path(path_type=Path), help="Go on with a saved chat.")
+    saved: Path | None = option("Chat", "--load", type=click.Path(path_type=Path), help="Continue a saved chat.")
     script: bool = option("Chat", "--script", is_flag=True,
-        help="Take each line of stdin as typed, commands included; else all of it is one message.")
+        help="Treat each line of stdin as typed, commands included; otherwise all of stdin is one message.")
     trim: bool = option("Chat", "--trim/--no-trim", default=True,
-        help="Drop the oldest turns when the context is full, and say so.")
+        help="When the context is full, drop the oldest turns and say so.")
     max_tokens: int | None = option("Chat", "-n", "--max-tokens", aliases=("--n-predict", "--predict"), metavar="N",
-        type=click.IntRange(min=-1), help="Most tokens of an answer; as many as fit if not given, or -1.")
+        type=click.IntRange(min=-1), help="Longest answer, tokens; if not given, or -1, as many as fit.")
     # fmt: on
 
     def settings(
@@ -87,9 +87,9 @@ def chat(
     engine: EngineOptions,
     shown: ShownOptions,
 ) -> int:
-    """Talk with a model: a line is a question, /help lists the commands.
+    """Chat with a model: each line is a message; /help lists the commands.
 
-    Without a terminal, what comes on stdin is one message, answered on stdout.
+    Without a terminal, stdin is one message and the answer goes to stdout.
     """
     signal.signal(signal.SIGTERM, _terminate)
     on_terminal = sys.stdin.isatty() and sys.stdout.isatty()
@@ -117,7 +117,7 @@ def chat(
             talk.log = resumed or new_path()
         code = run(talk, entries, interactive=on_terminal)
         if on_terminal and talk.kept:
-            talk.screen.note("this chat is kept; `pyspec chat -c` goes on with it")
+            talk.screen.note("this chat is saved; `pyspec chat -c` continues it")
     model.close()
     return code
 
@@ -126,7 +126,7 @@ def _greet(talk: Chat) -> None:
     model = talk.model
     drafts = f"draft {model.draft}, companion {model.companion}"
     talk.screen.note(f"pyspec {__version__}: {model.name}, {drafts}")
-    talk.screen.note("/help lists the commands, Ctrl-D leaves")
+    talk.screen.note("/help lists the commands, Ctrl-D quits")
 
 
 def _terminate(_signal: int, _frame: FrameType | None) -> None:

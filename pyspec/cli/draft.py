@@ -38,33 +38,31 @@ class TrialOptions:
 
     # fmt: off
     measure: bool = option("Measuring", "--measure", is_flag=True,
-        help="Run the drafts that are here and say whether they pay on this machine.")
+        help="Run the drafts that are here and report whether they pay on this machine.")
     seconds: float = option("Measuring", "--seconds", type=click.FloatRange(min=5.0), default=20.0,
-        help="About how long to measure each.")
+        help="Time to measure each, roughly.")
     limit: int = option("Measuring", "--limit", type=click.IntRange(min=1), default=3,
-        help="Measure so many, the smallest first.")
+        help="How many to measure, smallest first.")
     threads: int | None = option("Measuring", "-t", "--threads", type=click.IntRange(min=1),
-        help="Threads, as in generate.")
+        help="Threads, as for generate.")
     n_gpu_layers: int | str = option("Measuring", "-ngl", "--n-gpu-layers", aliases=("--gpu-layers",),
-        metavar="auto|all|N", type=LAYERS, default=AUTO, help="Layers on devices, as in generate.")
+        metavar="auto|all|N", type=LAYERS, default=AUTO, help="Layers on devices, as for generate.")
     # fmt: on
 
 
 @command(
     examples=[
-        ("pyspec draft llama3.2:3b", "What could draft for a model of ollama's"),
+        ("pyspec draft llama3.2:3b", "Drafts for a model from ollama"),
         ("pyspec draft llama3.2:3b --measure", "Whether it pays on this machine"),
     ],
 )
 @click.argument("model", required=False, shell_complete=model_names)
-@click.option(
-    "-m", "--model", "named", shell_complete=model_names, help="MODEL, as other commands have it."
-)
+@click.option("-m", "--model", "named", shell_complete=model_names, help="Same as MODEL.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def draft(model: str | None, named: str | None, as_json: bool, trial: TrialOptions) -> None:
-    """Find the drafts that go with MODEL: files beside it, models here with its vocabulary, then known ones to fetch.
+    """Find drafts for MODEL: files beside it, models here with the same vocabulary, then known ones to fetch.
 
-    The share says about what a step of the draft costs next to one of the target's: drafts above a third hardly pay.
+    The share is roughly the cost of a draft step relative to a step of the target; drafts above a third hardly pay.
     """
     if model and named:
         raise click.UsageError("give the model once")
@@ -73,7 +71,7 @@ def draft(model: str | None, named: str | None, as_json: bool, trial: TrialOptio
         require_devices()
     with store_progress() as progress:
         target = resolve(model, progress)
-    with busy("looking into the files"):
+    with busy("reading model files"):
         rows = _drafts(target)
         auto = _auto(target, rows)
     if trial.measure:
@@ -87,7 +85,7 @@ def draft(model: str | None, named: str | None, as_json: bool, trial: TrialOptio
             tell(f"{safe(row['name'])} {row['verdict']}")
     if unused := unused_heads(target):
         tell(unused)
-    tell(f"auto, the default, {_does(target, auto)}")
+    tell(f"--draft auto, the default, {_does(target, auto)}")
     tell(f"use: {_command(model, rows, auto)}")
 
 
@@ -95,8 +93,8 @@ def _does(target: Path, auto: dict[str, Any] | None) -> str:
     if why_plain(target):
         return "decodes plainly"
     if auto is None:
-        return "drafts with lookup alone"
-    return f"drafts with {safe(auto['name'])}{', its own head' if auto['name'] == MTP else ''}"
+        return "uses lookup alone"
+    return f"uses {safe(auto['name'])}{', its own head' if auto['name'] == MTP else ''}"
 
 
 def _list(target: Path, rows: list[dict[str, Any]]) -> None:
@@ -104,7 +102,7 @@ def _list(target: Path, rows: list[dict[str, Any]]) -> None:
         tell(
             why_plain(target)
             or without_drafts(target)
-            or "no draft here or known has this model's vocabulary; lookup works without one"
+            or "no draft, here or known, shares this model's vocabulary; lookup works without one"
         )
         return
     cells = (
@@ -174,7 +172,7 @@ def _measure(target: Path, rows: list[dict[str, Any]], trial: TrialOptions) -> N
         if plain := why_plain(target):
             raise OptionError(plain, "leave out --measure")
         raise OptionError(
-            "no draft for this model is here", "`pyspec models pull NAME` fetches one"
+            "no draft for this model is on this machine", "`pyspec models pull NAME` fetches one"
         )
     for row in here:
         row.update(_tried(target, row, trial))

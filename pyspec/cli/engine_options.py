@@ -33,7 +33,7 @@ class CodedChoice(click.Choice):  # type: ignore[type-arg, unused-ignore]  # gen
 def _shares(text: str) -> list[float]:
     shares = [float(part) for part in text.replace("/", ",").split(",")]
     if min(shares) < 0 or not 0 < sum(shares) < math.inf:
-        raise OptionError(f"--tensor-split {text} is no list of shares", "write them as 3,1")
+        raise OptionError(f"--tensor-split {text} is not a list of shares", "write them as 3,1")
     return shares
 
 
@@ -53,7 +53,7 @@ def _override(text: str) -> tuple[str, Any]:
         return key, _KINDS[kind](value)
     except (KeyError, ValueError):
         hint = "write it as KEY=int:8, with int, float, bool or str"
-        raise OptionError(f"--override-kv {text} cannot be read", hint) from None
+        raise OptionError(f"cannot read --override-kv {text}", hint) from None
 
 
 _CACHE_TYPES = {
@@ -71,36 +71,36 @@ class EngineOptions:
 
     # fmt: off
     n_batch: int | None = option("Engine", "-b", "--batch-size", metavar="N", type=click.IntRange(1, 1 << 20),
-        help="Most tokens of a prompt given to llama.cpp at once.")
+        help="Largest part of a prompt given to llama.cpp at once, tokens.")
     n_ubatch: int | None = option("Engine", "-ub", "--ubatch-size", metavar="N", type=click.IntRange(1, 1 << 20),
-        help="Most tokens it computes at once.")
+        help="Largest part that it computes at once, tokens.")
     n_threads_batch: int | None = option("Engine", "-tb", "--threads-batch", metavar="N",
-        type=click.IntRange(1, 4096), help="Threads while a prompt is read; as -t if not given.")
+        type=click.IntRange(1, 4096), help="Threads for reading prompts; if not given, as -t.")
     flash_attn: bool | None = option("Engine", "-fa", "--flash-attn", metavar="[on|off|auto]", words=list(_ON_OFF),
-        type=CodedChoice(_ON_OFF), help="Flash attention; on if not given.")
+        type=CodedChoice(_ON_OFF), help="Flash attention; if not given, on.")
     type_k: int | None = option("Engine", "-ctk", "--cache-type-k", type=_CACHE, metavar="TYPE",
         help=f"Type of the target's K cache: {', '.join(_CACHE_TYPES)}.")
     type_v: int | None = option("Engine", "-ctv", "--cache-type-v", type=_CACHE, metavar="TYPE",
-        help="Type of its V cache; a quantised one needs -fa on.")
+        help="Type of the target's V cache; a quantised one needs -fa on.")
     draft_type_k: int | None = option("Engine", "-ctkd", "--cache-type-k-draft", type=_CACHE, metavar="TYPE",
-        help="The same for draft and companion; f16 if not given.")
+        help="The same for draft and companion; if not given, f16.")
     draft_type_v: int | None = option("Engine", "-ctvd", "--cache-type-v-draft", type=_CACHE, metavar="TYPE",
-        help="The same for draft and companion; f16 if not given.")
+        help="The same for draft and companion; if not given, f16.")
     offload_kqv: bool | None = option("Engine", "-nkvo", "--no-kv-offload", is_flag=True, flag_value=False,
-        default=None, help="Keep the KV cache in main memory when layers are on a GPU.")
+        default=None, help="Keep the KV cache in main memory even when layers are on a GPU.")
     use_mmap: bool | None = option("Engine", "--no-mmap", is_flag=True, flag_value=False, default=None,
-        help="Read the model into memory instead of mapping it.")
+        help="Read the model into memory instead of mapping the file.")
     use_mlock: bool | None = option("Engine", "--mlock", is_flag=True, default=None,
-        help="Keep the model in memory: no swapping.")
+        help="Lock the model in memory, so that it is not swapped out.")
     split_mode: int | None = option("Engine", "-sm", "--split-mode", type=CodedChoice({"none": 0, "layer": 1, "row": 2}),
-        help="How several GPUs share the model.")
+        help="How to split the model over several GPUs.")
     main_gpu: int | None = option("Engine", "-mg", "--main-gpu", metavar="N", type=click.IntRange(min=0),
-        help="The GPU for what is not shared.")
+        help="The GPU for whatever is not split.")
     tensor_split: list[float] | None = option("Engine", "-ts", "--tensor-split", metavar="N,N,..", type=_shares,
-        help="Share of each GPU, such as 3,1.")
+        help="Each GPU's share of the model, such as 3,1.")
     rope_scaling_type: int | None = option("Engine", "--rope-scaling",
         type=CodedChoice({"none": 0, "linear": 1, "yarn": 2}),
-        help="How positions are stretched; as the model says if not given.")
+        help="How to scale positions; if not given, as the model says.")
     rope_freq_base: float | None = option("Engine", "--rope-freq-base", metavar="F", type=click.FloatRange(min=0.0),
         help="Base frequency of RoPE.")
     rope_freq_scale: float | None = option("Engine", "--rope-freq-scale", metavar="F", type=click.FloatRange(min=0.0),
@@ -119,9 +119,9 @@ class EngineOptions:
         multiple=True, type=_override,
         help="Replace a value of the model's metadata; TYPE is int, float, bool or str.")
     lora_path: Path | None = option("Engine", "--lora", metavar="FILE", type=click.Path(path_type=Path, dir_okay=False),
-        help="Put a LoRA adapter (GGUF) on the target.")
+        help="Apply a LoRA adapter (GGUF) to the target.")
     lora_scale: float | None = option("Engine", "--lora-scale", metavar="F", type=float,
-        help="How strongly the adapter counts; 1 if not given.")
+        help="Strength of the adapter; if not given, 1.")
     verbose: bool = option("Engine", "-v", "--verbose", is_flag=True, help="Show llama.cpp's own log lines.")
     # fmt: on
 
@@ -136,10 +136,12 @@ class EngineOptions:
             given["lora_path"] = str(given["lora_path"])
         if given.get("type_v") not in (None, 0, 1, 30) and given.get("flash_attn") is False:
             raise OptionError(
-                "a quantised V cache (-ctv) needs flash attention", "leave -fa off out"
+                "a quantised V cache (-ctv) needs flash attention", "leave out -fa off"
             )
         if given.get("n_ubatch", 0) > (most := given.get("n_batch", 512)):
-            raise OptionError(f"-ub {given['n_ubatch']} is more than -b {most}", "raise -b as well")
+            raise OptionError(
+                f"-ub {given['n_ubatch']} is larger than -b {most}", "raise -b as well"
+            )
         return given
 
     @property

@@ -61,21 +61,21 @@ class AskedOptions(Options):
 
     # fmt: off
     out: Path | None = option("Measuring", "--out", type=click.Path(path_type=Path, file_okay=False),
-        help="Folder of the results; a run that was interrupted goes on there.")
+        help="Folder for the results; an interrupted run resumes from it.")
     questions: Path | None = option("Measuring", "--questions", type=FILE,
         help="Spec-Bench JSONL; else the shipped set.")
-    limit: int | None = option("Measuring", "--limit", type=_COUNT, help="Questions of each category at most.")
-    every: int = option("Measuring", "--every", type=_COUNT, default=1, help="Each N-th question of the file only.")
+    limit: int | None = option("Measuring", "--limit", type=_COUNT, help="Most questions per category.")
+    every: int = option("Measuring", "--every", type=_COUNT, default=1, help="Use only every N-th question of the file.")
     category: tuple[str, ...] = option("Measuring", "--category", multiple=True,
-        help="Only this one; may be given again.")
+        help="Use only this category; may be repeated.")
     max_tokens: int = option("Measuring", "-n", "--max-tokens", type=click.IntRange(min=2), default=128,
-        help="Most tokens of an answer.")
+        help="Longest answer, tokens.")
     temperature: float = option("Measuring", "--temp", type=click.FloatRange(min=0.0), default=0.0,
-        help="Temperature; 0 takes the likeliest token.")
-    seed: int = option("Measuring", "--seed", default=1, help="Seed of the sampler.")
-    repeat: int = option("Measuring", "--repeat", type=_COUNT, default=1, help="Runs a question.")
+        help="Temperature; 0 always takes the likeliest token.")
+    seed: int = option("Measuring", "--seed", default=1, help="Seed of the random draws.")
+    repeat: int = option("Measuring", "--repeat", type=_COUNT, default=1, help="Runs per question.")
     warm_up: int = option("Measuring", "--warm-up", type=click.IntRange(min=0), default=3,
-        help="Answers before any is timed.")
+        help="Answers before timing begins.")
     # fmt: on
 
     @property
@@ -109,16 +109,16 @@ class BenchOptions:
     """What is compared, and the page's own words."""
 
     # fmt: off
-    modes: str = option("Contenders", "--modes", default=MODES, help="Comma-separated.")
+    modes: str = option("Contenders", "--modes", default=MODES, help="Modes to compare, separated by commas.")
     card: bool = option("Contenders", "--card", is_flag=True,
-        help="Instead: plain and strict on some questions, as one row to paste into an issue; needs no --out.")
+        help="Instead, print one row to paste into an issue: plain and strict on some questions; --out is not needed.")
     peers: str = option("Contenders", "--peers", default="",
-        help="llama_cpp[-lookup], server[-draft[:K]|-eagle3[:K]|-ngram], commas.")
-    server: Path | None = option("Contenders", "--server", type=FILE, help="llama-server; else the one on PATH.")
+        help="Other programs, separated by commas: llama_cpp[-lookup], server[-draft[:K]|-eagle3[:K]|-ngram].")
+    server: Path | None = option("Contenders", "--server", type=FILE, help="The llama-server; if not given, that on PATH.")
     peer_draft: Path | None = option("Contenders", "--peer-draft", type=FILE,
-        help="Draft GGUF for llama-server; else the loaded one.")
-    title: str = option("Page", "--title", default="Benchmark", help="Heading of the page.")
-    about: str = option("Page", "--about", default="", help="A paragraph under the heading.")
+        help="Draft GGUF for llama-server; if not given, the loaded one.")
+    title: str = option("Page", "--title", default="Benchmark", help="Title of the page.")
+    about: str = option("Page", "--about", default="", help="A paragraph below the title.")
     # fmt: on
 
     def task(self, asked: AskedOptions, engine: EngineOptions) -> Task:
@@ -142,17 +142,17 @@ _ASKED = "out questions limit every category max_tokens temperature seed repeat 
 def bench(
     compared: BenchOptions, asked: AskedOptions, models: ModelOptions, engine: EngineOptions
 ) -> None:
-    """Compare modes and peers; write runs.jsonl, README.md, results.json and plots to --out.
+    """Compare the speed of modes and of other programs; write runs.jsonl, README.md, results.json and plots to --out.
 
-    Modes are parts joined by +: plain, strict, margin/gap=G/theta=T, fixed:K, confidence:P,
-    companion, auto, lookup, model, nothing, apart. A run that was interrupted goes on where it stopped.
+    A mode is one or more parts joined by +: plain, strict, margin/gap=G/theta=T, fixed:K, confidence:P,
+    companion, auto, lookup, model, nothing, apart. If a run is interrupted, run the same command again to resume.
     """
     if compared.card:
         _card(compared, asked, models, engine)
         return
     results = _compared(compared, asked, models, engine)
     print_table(speed_table(results.summaries), stdout_console())
-    tell(f"written to {asked.out}", err=True)
+    tell(f"results are in {asked.out}", err=True)
 
 
 def _card(
@@ -180,13 +180,18 @@ _SIDES = (
 
 
 @command(first=f"variants title wanted {_ASKED} {_MODELS}")
-@click.option("--variants", default=None, help="Comma-separated; the first one is the control.")
-@click.option("--title", default="What the margin rule costs", help="Heading of the page.")
+@click.option(
+    "--variants",
+    default=None,
+    help="Variants to compare, separated by commas; the first is the baseline.",
+)
+@click.option("--title", default="What the margin rule costs", help="Title of the page.")
 @click.option(
     "--verdict",
     "wanted",
     is_flag=True,
-    help="Store what --verify auto may do with this pair: a rule is chosen on half of the questions and confirmed on the others.",
+    help="Decide what --verify auto does with this pair: choose a rule on half of the questions, confirm it on the others, "
+    "and store the result.",
 )
 def quality(
     asked: AskedOptions,
@@ -197,10 +202,11 @@ def quality(
     *,
     wanted: bool,
 ) -> None:
-    """Answer each question by many variants side by side; write runs.jsonl, README.md and quality.json to --out.
+    """Measure what near misses cost in quality; write runs.jsonl, README.md and quality.json to --out.
 
-    Variants are modes as `pyspec bench` has them, and margin+random, margin+thin, plain+temp:T; @N: the first N
-    questions. Tokens a verify, nats under the target, looped answers, checks, each against the first variant.
+    Each question is answered by every variant. Variants are modes of `pyspec bench`, and margin+random, margin+thin,
+    plain+temp:T; @N uses only the first N questions. The page compares tokens per pass, likelihood under the target,
+    answers that loop and answers that fail a check, each with the first variant.
     """
     listed = variants or (CANDIDATES if wanted else VARIANTS)
     named, questions, _ = parse_variants(listed), asked.chosen(), asked.folder
@@ -215,11 +221,11 @@ def quality(
     save_quality(results, asked.folder)
     print_table(variant_table(figures), stdout_console())
     tell(f"\n{said}")
-    tell(f"written to {asked.out}", err=True)
+    tell(f"results are in {asked.out}", err=True)
     if wanted:
         found = by_halves(records, questions, named)
         tell(f"\n{sentence(found)}")
-        tell(f"kept in {_keep_verdict(found, sides, records, named)}", err=True)
+        tell(f"stored in {_keep_verdict(found, sides, records, named)}", err=True)
 
 
 def _side_by_side(
@@ -245,7 +251,7 @@ def _keep_verdict(
 ) -> Path:
     """Store a verdict with the pair. Raises OptionError where the target has no draft."""
     if "draft" not in sides.models.files:
-        raise OptionError("a verdict is of a target and a draft model", "name one with --draft")
+        raise OptionError("a verdict needs a draft model", "name one with --draft")
     tried = found.confirmed
     rule = next((v.margin for v in variants if tried is not None and v.name == tried.who), None)
     return keep_verdict(
@@ -275,23 +281,23 @@ class ProfileOptions:
     # fmt: off
     questions: Path | None = option("Measuring", "--questions", type=FILE,
         help="Spec-Bench JSONL; else the shipped set.")
-    limit: int = option("Measuring", "--limit", type=_COUNT, default=1, help="Questions of each category.")
-    every: int = option("Measuring", "--every", type=_COUNT, default=1, help="Each N-th question only.")
+    limit: int = option("Measuring", "--limit", type=_COUNT, default=1, help="Questions per category.")
+    every: int = option("Measuring", "--every", type=_COUNT, default=1, help="Use only every N-th question.")
     max_tokens: int = option("Measuring", "-n", "--max-tokens", type=click.IntRange(min=4), default=64,
-        help="Most tokens of an answer.")
+        help="Longest answer, tokens.")
     kmax: int = option("Measuring", "--draft-max", type=click.IntRange(1, 32), default=16,
-        help="Longest draft that is measured, tokens.")
+        help="Longest draft to measure, tokens.")
     temperature: float = option("Measuring", "--temp", type=click.FloatRange(min=0.0), default=0.0,
-        help="Temperature of the answers that are learned from; greedy and drawn ones are kept apart.")
+        help="Temperature of the answers to learn from; 0 and higher values are stored separately.")
     seconds: float = option("Measuring", "--seconds", type=click.FloatRange(min=1.0), default=50.0,
-        help="About how long to measure.")
+        help="Time to measure, roughly.")
     forget: bool = option("Measuring", "--forget", is_flag=True,
-        help="Instead: remove what was measured of this target, such as on a busy machine.")
+        help="Instead, remove what was measured for this target, such as on a busy machine.")
     types: bool = option("Measuring", "--types", is_flag=True,
-        help="Instead: time, size and nats of each tensor type of a known model here.")
+        help="Instead, measure speed, size and loss of each tensor type of a known model.")
     save: bool = option("Output", "--save/--no-save", default=True, help="Keep the profile for later runs.")
     prior: bool = option("Output", "--prior", is_flag=True,
-        help="Write what was learned beside the draft, as its prior for other machines.")
+        help="Write what was learned next to the draft, as a starting point for other machines.")
     plot: Path | None = option("Output", "--plot", type=FILE, help="Save a plot (svg, png, pdf).")
     rounds: Path | None = option("Output", "--rounds", type=FILE,
         help="Save the recorded rounds, for bench/replay.py.")
@@ -304,7 +310,7 @@ class ProfileOptions:
     + _MODELS
 )
 def profile(asked: ProfileOptions, models: ModelOptions, engine: EngineOptions) -> None:
-    """Measure costs and acceptance of a pair of models, and store what was learned."""
+    """Measure what decodes cost here and how often drafts are right, and store it for later runs."""
     if asked.types:
         _types(models, as_json=asked.as_json)
         return
@@ -353,7 +359,8 @@ def _types(models: ModelOptions, *, as_json: bool) -> None:
     name = models.model or manifest.default_target
     if (entry := manifest.get(name)) is None:
         raise OptionError(
-            f"--types converts known models, and {name} is none", "see `pyspec models list`"
+            f"--types works only for known models, and {name} is not one",
+            "`pyspec models list` shows them",
         )
     with store_progress() as show, run_progress() as report:
         found = all_types(entry, models.threads or default_threads(), show, report)
@@ -366,7 +373,7 @@ def _types(models: ModelOptions, *, as_json: bool) -> None:
 def _forget(models: ModelOptions) -> None:
     target = resolve(models.model)
     removed = counted(forget(target), "profile")
-    tell(f"{target.stem}: {removed} removed, and times of decodes", err=True)
+    tell(f"{target.stem}: {removed} removed, and the stored decode times", err=True)
 
 
 def _keep(llm: SpeculativeLlama, found: Measurement, asked: ProfileOptions, others: float) -> None:
@@ -387,7 +394,7 @@ def _keep(llm: SpeculativeLlama, found: Measurement, asked: ProfileOptions, othe
 def stored(llm: SpeculativeLlama, found: Measurement, others: float) -> str:
     """Keep the profile, or say why it is not kept."""
     if others:
-        why = f"other programs took {others:.1f} processors meanwhile"
+        why = f"other programs used {others:.1f} processors meanwhile"
         return f"not stored: {why}; run it again when the machine is quiet"
     if why := apart(llm, found):
         return f"not stored: {why}; run it again, or `--forget` the old ones first"

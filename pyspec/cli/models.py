@@ -43,7 +43,7 @@ from pyspec.text.sources import KEY
 @click.group(invoke_without_command=True)
 @click.pass_context
 def models(ctx: click.Context) -> None:
-    """List, fetch, add, remove and look at models: pyspec's own, and those of ollama, LM Studio and the hub's caches."""
+    """List, fetch, add, remove and inspect models: pyspec's own, and those of ollama, LM Studio and the Hugging Face cache."""
     if ctx.invoked_subcommand is None:
         ctx.invoke(list_models, as_json=False, only_here=False)
 
@@ -52,17 +52,17 @@ _AS_JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
 @models.command(
-    "list", cls=Subcommand, short_help="List the models that are here, and known ones to fetch."
+    "list", cls=Subcommand, short_help="List the models on this machine, and known ones to fetch."
 )
 @_AS_JSON
-@click.option("--here", "only_here", is_flag=True, help="Leave out what is not on this machine.")
+@click.option("--here", "only_here", is_flag=True, help="Only models on this machine.")
 def list_models(as_json: bool, only_here: bool) -> None:
-    """List the models on this machine, whoever fetched them, and those that are known and can be fetched.
+    """List the models on this machine, whichever program fetched them, and known ones to fetch.
 
-    Each name works behind -m, --draft and --companion.
+    Each name works with -m, --draft and --companion.
     """
     manifest = load_manifest()
-    with busy("looking into the files"):
+    with busy("reading model files"):
         rows = [
             _row(manifest, found.name, summary, entry, found)
             for found, entry, summary in found_here(manifest)
@@ -78,7 +78,7 @@ def list_models(as_json: bool, only_here: bool) -> None:
     head = ("name", "role", "GB", "type", "origin", "architecture", "licence", "what")
     first = ("name", "GB", "role", "origin", "type", "what", "licence", "architecture")
     print_listing(head, map(_cells, rows), first, 4)
-    tell(f"* without -m: {manifest.default_target}", err=True)
+    tell(f"* the default when -m is not given: {manifest.default_target}", err=True)
 
 
 def _cells(row: dict[str, Any]) -> list[str]:
@@ -109,7 +109,7 @@ def _row(
         "origin": found.origin if found else "to fetch" if fetchable else "missing", "here": found is not None,
         "path": str(found.path) if found else None, "size": size, "type": facts.type if facts else "",
         "architecture": facts.architecture if facts else "", "licence": entry.licence if entry else "",
-        "summary": summary or (facts.name if facts else "no model that can be read"),
+        "summary": summary or (facts.name if facts else "not a readable model"),
     }  # fmt: skip
 
 
@@ -117,12 +117,12 @@ def _row(
 @click.argument("name")
 @click.option(
     "--as", "kind", type=click.Choice([*sorted(CONVERSIONS), ORIGINAL, "auto"]),
-    help="Convert to this tensor type (beside the original); the name is then NAME-TYPE. "
-    "auto measures all of them on this machine; original leaves the file as it comes.",
+    help="Convert to this tensor type as NAME-TYPE, and keep the original. "
+    "auto measures every type on this machine; original converts nothing.",
 )  # fmt: skip
 @_AS_JSON
 def pull(name: str, kind: str | None, as_json: bool) -> None:
-    """Fetch a model into the cache, verify it, and print its path.
+    """Fetch a model into the cache, verify it and print its path.
 
     NAME is a known name, OWNER/REPO[:TYPE], hf:OWNER/REPO/FILE.gguf[@REVISION] or the URL of one of them.
     """
@@ -152,14 +152,14 @@ def _pulled(name: str, kind: str | None, show: Progress) -> Path:
     entry = load_manifest().get(name)
     if kind is not None:
         if entry is None:
-            raise click.UsageError("--as works for models of the manifest only")
+            raise click.UsageError("--as works only for models that `pyspec models list` knows")
         return fetch(entry, show) if kind == ORIGINAL else convert(entry, kind, show)
     if entry is not None:
         return resolve(name, show)
     if hub_repo(name) is not None and not Path(name).exists():
         return fetch_repo(name, show)
     resolve(name)  # raises for a name that is not known
-    raise ModelNotFound(f"{name} is a file here already, there is nothing to fetch")
+    raise ModelNotFound(f"{name} is already a file here; there is nothing to fetch")
 
 
 def _echo_path(path: Path, as_json: bool) -> None:
@@ -168,11 +168,11 @@ def _echo_path(path: Path, as_json: bool) -> None:
     tell(json.dumps(facts | {"sha256": file_sha256(path)}) if as_json else os.fsencode(path))
 
 
-@models.command(cls=Subcommand, short_help="Print the path of a model; fetch it if need be.")
+@models.command(cls=Subcommand, short_help="Print the path of a model, fetching it if needed.")
 @click.argument("name", required=False, shell_complete=model_names)
 @_AS_JSON
 def path(name: str | None, as_json: bool) -> None:
-    """Print the path of a model, fetching it if need be; without NAME, of the default target."""
+    """Print the path of a model, fetching it if needed. Without NAME: the default target."""
     with store_progress() as show:
         found = resolve(name, show)
     _echo_path(found, as_json)
@@ -180,7 +180,7 @@ def path(name: str | None, as_json: bool) -> None:
 
 @models.command("add", cls=Subcommand)
 @click.argument("file", type=click.Path(path_type=Path))
-@click.option("--name", help="Its name; the file's without .gguf if not given.")
+@click.option("--name", help="Its name; if not given, the file name without .gguf.")
 def add_model(file: Path, name: str | None) -> None:
     """Give a GGUF file a name; the file stays where it is."""
     added = add(file, name)
@@ -190,9 +190,9 @@ def add_model(file: Path, name: str | None) -> None:
 @models.command("rm", cls=Subcommand, short_help="Remove models from pyspec's own cache.")
 @click.argument("names", nargs=-1, required=True, shell_complete=model_names)
 def remove_models(names: tuple[str, ...]) -> None:
-    """Remove fetched and converted models from pyspec's own cache, or the name of an added file.
+    """Remove fetched and converted models from pyspec's own cache, or the name given to an added file.
 
-    Models of other programs are left to them.
+    Models of other programs are never touched.
     """
     for name in names:
         tell(remove(name), err=True)
@@ -202,10 +202,10 @@ def remove_models(names: tuple[str, ...]) -> None:
 @click.argument("name", shell_complete=model_names)
 @_AS_JSON
 @click.option(
-    "--template", is_flag=True, help="Show its chat templates, and what they make of three turns."
+    "--template", is_flag=True, help="Show its chat templates, and how they render three turns."
 )
 def info(name: str, as_json: bool, template: bool) -> None:
-    """Show what a model file says about itself. NAME is a known name or a path."""
+    """Show the metadata of a model file. NAME is a known name or a path."""
     if template:
         show_templates(resolve(name))
         return

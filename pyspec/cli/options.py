@@ -35,7 +35,7 @@ def _template_arg(text: str) -> tuple[str, Any]:
     """A variable of a template: JSON where it reads as such, else text."""
     key, is_there, value = text.partition("=")
     if not key.isidentifier() or not is_there:
-        raise OptionError(f"--template-arg {text} cannot be read", "write it as KEY=VALUE")
+        raise OptionError(f"cannot read --template-arg {text}", "write it as KEY=VALUE")
     try:
         return key, json.loads(value)
     except (ValueError, RecursionError):
@@ -51,44 +51,44 @@ class ModelOptions:
 
     # fmt: off
     model: str | None = option("Models", "-m", "--model", metavar="NAME|FILE", shell_complete=model_names,
-        help="Target: a name of `pyspec models list`, a file, NAME:TAG, OWNER/REPO[:TYPE] or a hub URL; the default "
-        "target if not given.")
+        help="Model that answers (target): a name from `pyspec models list`, a file, NAME:TAG, OWNER/REPO[:TYPE] or a hub URL; "
+        "if not given, the default target.")
     draft: str = option("Models", "--draft", aliases=("-md", "--model-draft", "--draft-model"), default="auto",
         metavar="auto|none|lookup|mtp|NAME|FILE", shell_complete=model_names,
-        help="What proposes tokens: a model, the target's own next-token head (mtp), the text itself (lookup), two "
-        "(lookup+NAME) or nothing. auto takes lookup and a head or draft that fits and is here.")
+        help="What proposes tokens: a model, the target's own next-token head (mtp), the text itself (lookup), both "
+        "(lookup+NAME) or nothing. auto uses lookup, plus a matching head or draft if one is here.")
     companion: str = option("Models", "--companion", default="none", metavar="none|auto|NAME|FILE",
         shell_complete=model_names,
-        help="A second small model that says how much of a draft is worth checking; on the pairs measured it gained "
+        help="A second small model that estimates how much of a draft is worth checking; on the measured pairs it gained "
         "nothing.")
     chat_template: str | None = option("Models", "--chat-template", aliases=("--chat-template-file",),
-        metavar="FILE|NAME|none", help="How prompts are written: a file, one of the model file's templates, or plain words; "
-        "its own if not given.")
+        metavar="FILE|NAME|none", help="Chat template: a file, the name of one in the model file, or none for plain text; "
+        "if not given, the model's own.")
     template_args: tuple[tuple[str, Any], ...] = option("Models", "--template-arg", metavar="KEY=VALUE", multiple=True,
-        type=_template_arg, help="A variable of the template, such as enable_thinking=false; may be given more than once.")
+        type=_template_arg, help="A variable of the template, such as enable_thinking=false; may be repeated.")
     trust_model: bool = option("Models", "--trust-model", is_flag=True,
         help="Skip the trial load of a model file seen for the first time.")
     ctx: int = option("Machine", "-c", "--ctx", aliases=("--ctx-size",), metavar="N", type=click.IntRange(min=16),
-        default=4096, help="Context: tokens of prompt and answer together.")
+        default=4096, help="Context: tokens that prompt and answer share.")
     threads: int | None = option("Machine", "-t", "--threads", metavar="N", type=click.IntRange(min=1),
         help="Threads; if not given, the physical cores that other programs leave.")
     n_gpu_layers: int | str = option("Machine", "-ngl", "--n-gpu-layers", aliases=("--gpu-layers",),
         metavar="auto|all|N", type=LAYERS, default=AUTO,
-        help="Layers of the target on devices; auto for as many as fit there, all (or -1) for the whole model.")
+        help="Layers of the target to put on devices; auto for as many as fit, all (or -1) for the whole model.")
     draft_ngl: int | str | None = option("Machine", "--draft-ngl",
         aliases=("-ngld", "--gpu-layers-draft", "--n-gpu-layers-draft"), metavar="auto|all|N", type=LAYERS,
-        help="The same for draft and companion; follows the target if not given.")
+        help="The same for draft and companion; if not given, as for the target.")
     devices: tuple[str, ...] = option("Machine", "--device", aliases=("-dev",), metavar="NAME,..",
         type=parse_devices, default=(), show_default=False,
-        help="Devices to use, as `pyspec info` names them; all if not given.")
+        help="Devices to use, as `pyspec info` names them; if not given, all.")
     draft_devices: tuple[str, ...] | None = option("Machine", "--draft-device",
         aliases=("-devd", "--device-draft", "--spec-draft-device"), metavar="NAME,..", type=parse_devices,
         help="The same for draft and companion.")
     rpc: str = option("Machine", "--rpc", metavar="HOST:PORT,..", default="",
-        help="Use llama.cpp's RPC servers as devices. They know no authentication: for trusted networks only; one that dies "
-        "ends the process.")
+        help="Use llama.cpp's RPC servers as devices. They have no authentication: use them in trusted networks only. If one "
+        "dies, this process dies too.")
     extra_buffers: str = option("Machine", "--extra-buffers", type=click.Choice(EXTRA_BUFFERS), default="auto",
-        help="llama.cpp's own layouts of weights (AMX, repacking); auto: unless they crash here.")
+        help="llama.cpp's own layouts of weights (AMX, repacking); auto uses them unless they crash here.")
     # fmt: on
 
     def find(self, workers: int = 1) -> tuple[Path, dict[str, Any]]:
@@ -143,24 +143,24 @@ class DraftOptions:
 
     # fmt: off
     verify: str = option("Drafts", "--verify", type=click.Choice([AUTO_RULE, "margin", "strict"]), default=AUTO_RULE,
-        help="strict keeps the target's own text. margin also takes a drafted runner-up that the target ranks hardly lower: "
-        "faster, and another text. auto is strict, unless a verdict on this very pair allows a margin.")
+        help="strict keeps the target's own text; margin also accepts near misses: faster, but the text changes. auto is strict "
+        "unless `pyspec quality --verdict` has passed a margin for this pair.")
     theta: float = option("Drafts", "--theta", default=Margin.theta,
-        help="Margin: the two largest logits must have at least this ratio.")
+        help="Margin: smallest ratio of the two largest logits.")
     gap: float = option("Drafts", "--gap", default=Margin.gap,
-        help="Margin: largest difference of the two, nats; inf for none.")
+        help="Margin: largest difference of the two, nats; inf for no limit.")
     budget: float | None = option("Drafts", "--budget", type=float,
-        help="Margin: sum of gaps allowed in an answer, nats.")
+        help="Margin: largest sum of gaps in an answer, nats.")
     confirm: int = option("Drafts", "--confirm", default=Margin.confirm, metavar="N",
-        help="Margin: so many drafted tokens behind a relaxed one must be the target's own choices.")
+        help="Margin: how many drafted tokens after a relaxed one must be the target's own choices.")
     kl: float = option("Drafts", "--kl", default=Margin.kl,
         help="Margin: largest divergence of the draft's distribution from the target's there, nats.")
     doubt: float = option("Drafts", "--doubt", default=Margin.doubt,
-        help="Margin: the draft's own runner-up must be so many times as likely as its first, 0 to 1.")
+        help="Margin: how likely the draft's runner-up must be relative to its first choice, 0 to 1.")
     window: str | None = option("Drafts", "--window", metavar="NATS:TOKENS",
-        help="Margin: what relaxed tokens may cost among the last so many.")
+        help="Margin: largest sum of gaps among the last TOKENS tokens.")
     length: str = option("Drafts", "--length", default="auto", metavar="auto|companion|confidence:P|fixed:K",
-        help="How many drafted tokens are checked at once; auto takes what pays on this machine, 0 included.")
+        help="How many drafted tokens to check at once; auto chooses what pays on this machine, 0 included.")
     draft_max: int | None = option("Drafts", "--draft-max", aliases=("--draft-n", "--spec-draft-n-max"), metavar="N",
         type=int, help="Longest draft, tokens.")
     # fmt: on
@@ -196,18 +196,18 @@ class SamplerOptions:
 
     # fmt: off
     temperature: float = option("Sampling", "--temp", aliases=("--temperature",), default=0.8,
-        help="Temperature: 0 takes the likeliest token, more varies.")
-    top_k: int = option("Sampling", "--top-k", default=40, help="Choose among so many likeliest tokens; 0 for all.")
+        help="Temperature: 0 always takes the likeliest token; higher values vary more.")
+    top_k: int = option("Sampling", "--top-k", default=40, help="Choose among the N likeliest tokens; 0 for all.")
     top_p: float = option("Sampling", "--top-p", default=0.95,
-        help="Choose among the likeliest tokens that together have this probability.")
+        help="Choose among the likeliest tokens that together reach this probability.")
     min_p: float = option("Sampling", "--min-p", default=0.05,
-        help="Leave out tokens less likely than this share of the likeliest one.")
+        help="Drop tokens less likely than this share of the likeliest one.")
     repeat_penalty: float = option("Sampling", "--repeat-penalty", default=1.0,
-        help="Make tokens of the last 64 less likely; 1 for no penalty.")
+        help="Make the last 64 tokens less likely; 1 for no penalty.")
     seed: int | None = option("Sampling", "--seed", type=int,
-        help="Seed of the draws, random if not given: the same text whatever drafts.")
+        help="Seed of the random draws: a fixed seed gives the same text with any draft.")
     noise: str = option("Sampling", "--sampling", type=click.Choice(NOISES), default=NOISES[0],
-        help="Whose random numbers draw: ours, which drafts share (coupled), or llama.cpp's.")
+        help="Source of random numbers: pyspec's, which target and draft share (coupled), or llama.cpp's.")
     # fmt: on
 
     def sampling(self, seed: int | None = None) -> Sampling:
@@ -229,7 +229,7 @@ class SystemOptions:
 
     # fmt: off
     system: str | None = option("Conversation", "-s", "--system", aliases=("-sys", "--system-prompt"), type=TEXT,
-        help="What the model is told first; a request or record may bring its own.")
+        help="System prompt.")
     # fmt: on
 
 
@@ -244,9 +244,9 @@ class CacheOptions:
 
     # fmt: off
     prompt_cache: Path | None = option("Prompt", "--prompt-cache", type=click.Path(path_type=Path, dir_okay=False),
-        help="Keep what was read of the prompt in this file, of several the beginning that they share; it is not read again.")
+        help="Keep the processed prompt in this file and reuse it next time; of several prompts, the beginning they share.")
     memory: bool | Path = option("Drafts", "--memory", metavar="on|off|DIR", type=_memory, default="on",
-        help="Draft from earlier texts, too: those of this process (on), or also of others that named the same folder (DIR).")
+        help="Draft from earlier texts too: those of this process (on), or also those of other processes with the same DIR.")
     # fmt: on
 
 
@@ -256,8 +256,8 @@ class DialogueOptions(SystemOptions):
 
     # fmt: off
     going_on: bool = option("Conversation", "--continue", is_flag=True,
-        help="Go on with the last answer or chat; so does -c without a number.")
-    log: bool = option("Conversation", "--log/--no-log", default=True, help="Keep the conversation, for -c.")
+        help="Continue the last answer or chat; -c without a number does the same.")
+    log: bool = option("Conversation", "--log/--no-log", default=True, help="Keep the conversation for -c.")
     # fmt: on
 
 
@@ -267,11 +267,11 @@ class ShownOptions:
 
     # fmt: off
     stats: bool | None = option("Output", "--stats/--no-stats", default=None,
-        help="A line of statistics behind the sentence after an answer; --no-stats for neither.")
+        help="Add a line of statistics after the answer; --no-stats prints nothing.")
     color: str = option("Output", "--color", type=click.Choice(["auto", "always", "never"]), default="auto",
-        help="Colour of notes and tokens.")
+        help="Colours of notes and tokens.")
     reasoning: str = option("Output", "--reasoning", type=click.Choice(["show", "hide", "off"]), default="show",
-        help="What a model thinks before it answers: dimmed on a terminal, hidden, or not asked for.")
+        help="Reasoning before an answer: show it (dimmed on a terminal), hide it, or ask the model for none.")
     wrap: bool = option("Output", "--wrap/--no-wrap", default=True, help="Break lines between words on a terminal.")
     # fmt: on
 

@@ -34,15 +34,15 @@ _BACKLOG = 2048
 """Connections that may wait to be accepted."""
 
 EXAMPLES = [
-    ("pyspec serve", "The default model on http://127.0.0.1:8080, with a page to chat in"),
-    ("pyspec serve -m llama3.2:3b --draft llama3.2:1b", "Models that ollama fetched"),
+    ("pyspec serve", "The default model on http://127.0.0.1:8080, with a chat page"),
+    ("pyspec serve -m llama3.2:3b --draft llama3.2:1b", "Models from ollama"),
     (
         "pyspec serve -m qwen3:4b -m llama3.2:3b --models-max 1",
-        "Two models, the one that is asked for loaded",
+        "Two models, one in memory at a time",
     ),
     (
         "OPENAI_BASE_URL=http://127.0.0.1:8080/v1 OPENAI_API_KEY=none python app.py",
-        "A program that uses it",
+        "A program that uses the server",
     ),
 ]
 _LOCAL = ("localhost", "127.0.0.1", "::1")
@@ -58,25 +58,25 @@ class ServerOptions:
     port: int = option("Server", "--port", type=click.IntRange(0, 65535), default=8080,
         help="Port to listen on; 0 for a free one.")
     api_key: str | None = option("Server", "--api-key", envvar=_KEY,
-        help="Key that clients have to send; the variable PYSPEC_API_KEY sets it, too.")
+        help="Key that clients must send; PYSPEC_API_KEY sets it too.")
     origin: tuple[str, ...] = option("Server", "--origin", multiple=True,
-        help="Origin of another site whose pages may use the server; * for any.")
-    alias: str | None = option("Server", "--alias", help="The model's name for clients; the file's if not given.")
+        help="Another web origin whose pages may use the server; * for any.")
+    alias: str | None = option("Server", "--alias", help="The model's name for clients; if not given, the file's name.")
     parallel: int | None = option("Server", "--parallel", type=click.IntRange(1, MOST_SEQUENCES),
-        help="Answers at once, each with its own context; by the profile and the memory if not given.")
+        help="Answers at once, each with its own context; if not given, chosen from profile and memory.")
     queue: int = option("Server", "--queue", type=click.IntRange(min=0), default=256,
-        help="Answers that may wait; more are refused with 429.")
+        help="Requests that may wait; further ones get 429.")
     max_body: int = option("Server", "--max-body", type=click.IntRange(min=1), default=1 << 20,
-        help="Most bytes of a request.")
+        help="Largest request, bytes.")
     max_tokens: int = option("Server", "-n", "--max-tokens", type=click.IntRange(1, 2**31 - 1), default=2048,
-        help="Most tokens of answers that set no limit.")
+        help="Longest answer, tokens, for requests that set no limit.")
     drain: float = option("Server", "--drain", metavar="SECONDS", type=click.FloatRange(min=0), default=30.0,
-        help="On SIGTERM (CTRL_BREAK on Windows), how long answers may go on; what is asked then is refused with 503.")
+        help="On SIGTERM (CTRL_BREAK on Windows), how long running answers may take to finish; new requests get 503.")
     log_json: bool = option("Server", "--log-json", is_flag=True,
-        help="Write a line of JSON to stdout for each request; no texts.")
+        help="Log each request to stdout as a line of JSON, without its text.")
     models_max: int = option("Server", "--models-max", metavar="N", type=click.IntRange(min=0), default=0,
-        help="Models loaded at once; the one unused for longest makes room. As many as -m names if 0; where it is more than "
-        "these, every model that `pyspec models` lists as here may be asked for.")
+        help="Models in memory at once; the least recently used makes room. 0: as many as -m names. If it is more than that, "
+        "clients may ask for every model that `pyspec models` lists as here.")
     # fmt: on
 
     def __post_init__(self) -> None:
@@ -118,7 +118,7 @@ class ServedModels(ModelOptions):
 
     # fmt: off
     model: tuple[str, ...] = option("Models", "-m", "--model", metavar="NAME|FILE", multiple=True,  # type: ignore[assignment]
-        shell_complete=model_names, help="Target, as in all commands; given more than once, clients choose by its name.")
+        shell_complete=model_names, help="Model that answers, as in all commands; if repeated, clients choose one by its name.")
     # fmt: on
 
     @property
@@ -162,7 +162,9 @@ class Loader:
         if max(server.models_max, len(self.models.model)) < 2:
             return False
         if server.alias is not None or self.cache.prompt_cache is not None:
-            raise OptionError("--alias and --prompt-cache are of one model", "leave them out")
+            raise OptionError(
+                "--alias and --prompt-cache work with one model only", "leave them out"
+            )
         return True
 
     def load(self, name: str | None) -> tuple[Batch, ServerSettings]:
@@ -209,9 +211,9 @@ def serve(
     sampler: SamplerOptions,
     engine: EngineOptions,
 ) -> None:
-    """Answer over HTTP as OpenAI and Anthropic do, with a page to chat in at /.
+    """Serve OpenAI's and Anthropic's HTTP APIs, with a chat page at /.
 
-    Requests join and leave while others run; sampler options count where a request brings none.
+    Requests join and leave while others run; sampling options are defaults for requests that set none.
     """
     import uvicorn  # noqa: PLC0415 - takes 0.2 s
 
@@ -250,11 +252,11 @@ def _announce(server: ServerOptions, serving: ServerSettings, parallel: int, por
     shown = f"[{server.host}]" if ":" in server.host else server.host
     tell(
         f"{serving.model} on http://{shown}:{port}: draft {serving.about['draft']}, "
-        f"{parallel} answers at once; Ctrl-C ends it",
+        f"{parallel} answers at once; Ctrl-C stops it",
         err=True,
     )
     if server.api_key is None and not server.is_local:
-        tell("anyone who reaches this machine can use it: set --api-key", err=True)
+        tell("anyone who can reach this machine can use the server; set --api-key", err=True)
 
 
 def _listen(host: str, port: int) -> socket.socket:

@@ -126,7 +126,7 @@ def test_the_first_failures_are_named(pyspec, tmp_path):
     assert [line.split(" failed: ")[0] for line in said.splitlines() if " failed: " in line] == [
         f"in.jsonl:{i}" for i in (1, 2, 3)
     ]
-    assert "more records fail" in said
+    assert "more records failed" in said
 
 
 def test_no_records_is_no_failure(pyspec, tmp_path):
@@ -240,7 +240,7 @@ def test_signal_keeps_what_is_done(pyspec, many, undisturbed, tmp_path, number, 
     process.send_signal(number)
     _, stderr = process.communicate(timeout=DEADLINE_S)
     assert process.returncode == status
-    assert "the same command goes on from here" in stderr
+    assert "Run the same command again to resume." in stderr
     assert "Traceback" not in stderr
     assert not re.search(r"llama_|ggml|graph_compute|decode:", stderr)  # nor llama.cpp's own lines
     assert 10 < journal.read_bytes().count(b"\n") < RECORDS

@@ -60,7 +60,7 @@ def test_the_draft_and_the_command() -> None:
     assert result.exit_code == 0, result.output
     assert result.stdout.splitlines()[1].split()[0] == "small"
     assert result.stdout.splitlines()[-2:] == [
-        "auto, the default, drafts with small",
+        "--draft auto, the default, uses small",
         "use: pyspec chat -m target",
     ]
 
@@ -199,7 +199,7 @@ def test_shipped_drafts_come_first_and_once(smollm2: str) -> None:
 def test_no_draft_is_said() -> None:
     """Lookup needs no model."""
     result = run("small")
-    assert "no draft here or known" in result.stdout
+    assert "no draft, here or known," in result.stdout
     assert result.stdout.splitlines()[-1] == "use: pyspec chat -m small"
 
 

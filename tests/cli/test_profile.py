@@ -59,7 +59,7 @@ def test_tables_name_the_break_even_and_the_best_plan(profile, tmp_path: Path) -
 
 @pytest.mark.parametrize(
     ("others", "times", "says"),
-    [(0.0, "", "profile stored: p.json"), (1.2, "", "not stored: other programs took 1.2 processors"),
+    [(0.0, "", "profile stored: p.json"), (1.2, "", "not stored: other programs used 1.2 processors"),
      (0.0, "it is 5.7 times apart", "not stored: it is 5.7 times apart")],
 )  # fmt: skip
 def test_a_disturbed_measurement_is_not_stored(
@@ -146,5 +146,5 @@ def test_types_are_measured_of_known_models_only(profile) -> None:
     """A file that is no model of the manifest is one sentence."""
     done = profile("--types")
     assert done.returncode == 2
-    assert "--types converts known models" in done.stderr
+    assert "--types works only for known models" in done.stderr
     assert "Traceback" not in done.stderr
