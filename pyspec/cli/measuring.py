@@ -394,7 +394,7 @@ def _keep(llm: SpeculativeLlama, found: Measurement, asked: ProfileOptions, othe
 def stored(llm: SpeculativeLlama, found: Measurement, others: float) -> str:
     """Keep the profile, or say why it is not kept."""
     if others:
-        why = f"other programs used {others:.1f} processors meanwhile"
+        why = f"other programs took {others:.1f} processors meanwhile"
         return f"not stored: {why}; run it again when the machine is quiet"
     if why := apart(llm, found):
         return f"not stored: {why}; run it again, or `--forget` the old ones first"

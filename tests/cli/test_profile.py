@@ -59,7 +59,7 @@ def test_tables_name_the_break_even_and_the_best_plan(profile, tmp_path: Path) -
 
 @pytest.mark.parametrize(
     ("others", "times", "says"),
-    [(0.0, "", "profile stored: p.json"), (1.2, "", "not stored: other programs used 1.2 processors"),
+    [(0.0, "", "profile stored: p.json"), (1.2, "", "not stored: other programs took 1.2 processors"),
      (0.0, "it is 5.7 times apart", "not stored: it is 5.7 times apart")],
 )  # fmt: skip
 def test_a_disturbed_measurement_is_not_stored(
