@@ -7,6 +7,7 @@ import re
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from textwrap import fill
 from typing import Any
 
 from rich.cells import cell_len
@@ -306,10 +307,14 @@ class Screen:
         self.out.file.write(safe(text) + "\n")
         self.out.file.flush()
 
-    def table(self, rows: Iterable[tuple[str, str]]) -> None:
-        """Names and values, one pair a line."""
+    def table(self, rows: Iterable[tuple[str, str]], width: int = 15) -> None:
+        """Names and values, one pair a line; on a terminal a value that needs several lines stays in its column."""
         for name, value in rows:
-            self.say(f"{name:<15} {value}")
+            line, behind = f"{name:<{width}} {value}", " " * (width + 1)
+            if self.out.is_terminal:
+                most = max(2 * width, self.out.width)
+                line = fill(line, most, subsequent_indent=behind, break_long_words=False, break_on_hyphens=False)  # fmt: skip
+            self.say(line)
 
     def note(self, text: str) -> None:
         """A dim line about what happened."""

@@ -131,13 +131,13 @@ def token_text(tokens: Sequence[Token], piece: Bytes, *, colour: bool) -> Text:
 def print_tokens(console: Console, tokens: Sequence[Token], piece: Bytes) -> None:
     """`token_text` on a console, in colour where it has any."""
     text = token_text(tokens, piece, colour=has_colour(console))
-    console.print(text, soft_wrap=True, end="")
+    console.print(text, soft_wrap=not console.is_terminal, end="")
 
 
 def print_legend(console: Console, tokens: Sequence[Token], piece: Bytes) -> None:
     """`legend` on a console, in colour where it has any, below an answer that was painted."""
     text = legend(tokens, piece, colour=has_colour(console))
-    console.print(Text("\n").append_text(text), soft_wrap=True, end="")
+    console.print(Text("\n").append_text(text), soft_wrap=not console.is_terminal, end="")
 
 
 def _mark(text: Text, words: str, source: Source, *, colour: bool) -> None:

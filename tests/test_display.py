@@ -178,3 +178,14 @@ def test_reasoning_is_dim_and_stands_above_the_text() -> None:
             write("Hm.", "")
             write("", "Yes.")
         assert out.getvalue() == wanted
+
+
+def test_values_stay_in_their_column_on_a_terminal() -> None:
+    """A pipe gets whole lines."""
+    shown, text = screen()
+    shown.table([("name", "one two")], width=6)
+    assert text.getvalue() == "name   one two\n"
+    narrow = io.StringIO()
+    console = Console(file=narrow, force_terminal=True, width=13, no_color=True)
+    Screen(console, console).table([("name", "one two-three")], width=6)
+    assert narrow.getvalue() == "name   one\n       two-three\n"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 
 from pyspec.chat import files
@@ -14,11 +15,11 @@ from pyspec.errors import InputError
 from pyspec.token_view import print_tokens
 
 KEYS = (
-    ("Ctrl-C", "stop the answer and keep what was said; twice leaves"),
-    ("Ctrl-D", "leave"),
+    ("Ctrl-C", "stop the answer and keep what was said; twice quits"),
+    ("Ctrl-D", "quit"),
     ("Ctrl-G", "write the message in $EDITOR"),
-    ('"""', "begin and end a message of many lines; a \\ at the end of a line goes on, too"),
-    ("space", "in front of a / makes it a message"),
+    ('"""', "begin and end a message of several lines; a \\ at the end of a line continues it too"),
+    ("space", "before a / sends the line as a message"),
 )
 
 
@@ -58,7 +59,7 @@ def _refuse_path(line: str) -> None:
         there = False
     if there:
         raise InputError(
-            "that is the path of a file", "`/read FILE` puts its text in front of the next message"
+            "that is the path of a file", "`/read FILE` puts its text before the next message"
         )
 
 
@@ -87,12 +88,14 @@ def _choice(argument: str, *words: str) -> str:
 
 
 def _help(chat: Chat, _argument: str) -> None:
-    width = max(len(f"/{c.name} {c.usage}") for c in COMMANDS)
-    for command in COMMANDS:
-        written = f"/{command.name} {command.usage}"
-        chat.screen.say(f"{written:<{width}}  {command.summary}")
-    for key, what in KEYS:
-        chat.screen.say(f"{key:<{width}}  {what}")
+    """Each command in a line, with its other names beside it."""
+    rows = []
+    for _, group in groupby(COMMANDS, key=lambda command: command.run):
+        alike = list(group)
+        names = ", ".join(f"/{command.name}" for command in alike)
+        rows.append((f"{names} {alike[0].usage}", alike[0].summary))
+    rows += KEYS
+    chat.screen.table(rows, width=max(len(written) for written, _ in rows) + 1)
 
 
 def _exit(chat: Chat, _argument: str) -> None:
@@ -104,12 +107,12 @@ def _clear(chat: Chat, _argument: str) -> None:
     chat.pending, chat.file = "", None
     if chat.log is not None:
         chat.log = files.new_path()  # what was said so far stays in the log
-    chat.screen.note("the conversation is empty; the system text stays")
+    chat.screen.note("the conversation is empty; the system prompt stays")
 
 
 def _undo(chat: Chat, _argument: str) -> None:
     question = " ".join(chat.undo().user.split())
-    chat.screen.note(f"took back: {question[:60]}{'...' if len(question) > 60 else ''}")
+    chat.screen.note(f"removed: {question[:60]}{'...' if len(question) > 60 else ''}")
 
 
 def _save(chat: Chat, argument: str) -> None:
@@ -167,16 +170,16 @@ def _read(chat: Chat, argument: str) -> None:
     if not text.strip():
         raise InputError(f"{path} is empty", "name a file with text")
     chat.pending = f"{chat.pending}\n\n{text}" if chat.pending else text
-    chat.screen.note(f"{counted(len(text), 'character')} of {path} in front of the next message")
+    chat.screen.note(f"{counted(len(text), 'character')} of {path} will go before the next message")
 
 
 def _system(chat: Chat, argument: str) -> None:
     if not argument:
         text = chat.conversation.system
-        chat.screen.say("no system text" if text is None else text)
+        chat.screen.say("no system prompt" if text is None else text)
         return
     chat.conversation.system = None if argument == "-" else argument
-    chat.screen.note("the next answer reads the conversation anew")
+    chat.screen.note("the next answer rereads the conversation")
 
 
 def _set(chat: Chat, argument: str) -> None:
@@ -252,23 +255,23 @@ _RULES, _AMOUNTS = ("auto", "margin", "strict"), ("on", "brief", "off")
 COMMANDS = (
     Command("help", _help, "list the commands"),
     Command("?", _help, "list the commands"),
-    Command("exit", _exit, "leave"),
-    Command("quit", _exit, "leave"),
-    Command("bye", _exit, "leave"),
-    Command("clear", _clear, "begin anew, with the same system text"),
+    Command("exit", _exit, "quit"),
+    Command("quit", _exit, "quit"),
+    Command("bye", _exit, "quit"),
+    Command("clear", _clear, "start a new conversation with the same system prompt"),
     Command("regen", lambda chat, _: chat.regen(), "answer the last question again"),
-    Command("undo", _undo, "take the last question and its answer back"),
-    Command("save", _save, "write conversation and settings", "FILE", takes_file=True),
-    Command("load", _load, "go on with a saved conversation", "FILE", takes_file=True),
-    Command("read", _read, "put a text file in front of the next message", "FILE", takes_file=True),
-    Command("system", _system, "set the system text; - removes it, nothing shows it", "TEXT"),
+    Command("undo", _undo, "remove the last question and its answer"),
+    Command("save", _save, "save conversation and settings", "FILE", takes_file=True),
+    Command("load", _load, "continue a saved conversation", "FILE", takes_file=True),
+    Command("read", _read, "put a text file before the next message", "FILE", takes_file=True),
+    Command("system", _system, "set the system prompt; - removes it, no text shows it", "TEXT"),
     Command("set", _set, "change a setting", "NAME VALUE", tuple(FIELDS)),
-    Command("show", _show, "show what is in force", "|".join(_SHOWS), tuple(_SHOWS)),
+    Command("show", _show, "show model and settings, or one of these", "|".join(_SHOWS), tuple(_SHOWS)),
     Command("verify", _chosen("verify", *_RULES), "how drafts are accepted", "auto|margin|strict", _RULES),
-    Command("model", _model, "talk with another model; without a name, what is loaded", "NAME|FILE", takes_file=True),
-    Command("draft", _used("draft"), "draft with something else", "NAME|none|lookup|mtp|auto", _DRAFTS, takes_file=True),
-    Command("companion", _used("companion"), "judge drafts with it", "NAME|none", _COMPANIONS, takes_file=True),
-    Command("stats", _chosen("stats", *_AMOUNTS), "what is said after each answer", "on|brief|off", _AMOUNTS),
-    Command("compare", _compare, "answer again without drafts, or by the other rule, and say how fast", "[rule]", ("rule",)),
+    Command("model", _model, "switch to another model; without a name, show what is loaded", "NAME|FILE", takes_file=True),
+    Command("draft", _used("draft"), "choose what drafts", "NAME|none|lookup|mtp|auto", _DRAFTS, takes_file=True),
+    Command("companion", _used("companion"), "choose what judges drafts", "NAME|none", _COMPANIONS, takes_file=True),
+    Command("stats", _chosen("stats", *_AMOUNTS), "how much to say after each answer", "on|brief|off", _AMOUNTS),
+    Command("compare", _compare, "answer again without drafts and say how fast; rule: by the other rule", "[rule]", ("rule",)),
 )  # fmt: skip
 """Every command."""

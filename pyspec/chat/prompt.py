@@ -224,7 +224,7 @@ def run(chat: Chat, entries: Iterator[TypedText], *, interactive: bool = False) 
             if not interactive or monotonic() - chat.interrupted_at < TWICE_S:
                 return _INTERRUPTED
             chat.interrupted_at = monotonic()
-            chat.screen.note("(Ctrl-D or /exit leaves)")
+            chat.screen.note("(Ctrl-D or /exit quits)")
         if not interactive and chat.interrupted_at > 0 and not chat.leaving:
             return _INTERRUPTED
     return 0 if interactive else chat.exit_code

@@ -266,19 +266,19 @@ class Chat:
         )
 
     def compare(self) -> None:
-        """Answer the last question again by the other rule and show both; the first one stays."""
+        """Answer the last question again by the other rule and show both; the first one stays.
+
+        No speeds: lookup drafts the second answer from the first.
+        """
         old = self._last_answer("nothing was answered yet, so there is nothing to compare")
         rule = old.stats.rule if old.stats else "as loaded"
         other = self.settings.margin if rule == Strict().name else Strict()
-        rate = f", {old.stats.rate:.1f} tok/s" if old.stats else ""
-        self.screen.say(f"--- {rule}{rate}")
+        self.screen.say(f"--- {rule}")
         with self.screen.answering(wrap=self.settings.wrap) as write:
             write(old.text)
         self.screen.say(f"--- {other.name}")
         new = self._again(old, verification=other)
-        rate = f"{new.stats.rate:.1f} tok/s, " if new.stats else ""
-        self.screen.say(f"--- {other.name}: {rate}{_difference(old, new)}")
-        self._show_stats(new)
+        self.screen.say(f"--- {other.name}: {_difference(old, new)}")
 
     def _again(self, old: Reply, **speculation: Any) -> Reply:
         """Answer the last question as it was answered, whatever was set since, but for these fields of `Speculation`."""

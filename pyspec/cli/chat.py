@@ -124,7 +124,9 @@ def chat(
 
 def _greet(talk: Chat) -> None:
     model = talk.model
-    drafts = f"draft {model.draft}, companion {model.companion}"
+    drafts = f"draft {model.draft}"
+    if model.companion != "none":
+        drafts += f", companion {model.companion}"
     talk.screen.note(f"pyspec {__version__}: {model.name}, {drafts}")
     talk.screen.note("/help lists the commands, Ctrl-D quits")
 

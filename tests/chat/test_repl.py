@@ -105,13 +105,13 @@ def test_ctrl_c_at_the_prompt_says_how_to_leave(play: Play) -> None:
     """One is no reason to end a conversation."""
     assert play(FakeModel(["one"]), [None, 3.0, None, "hi"]) == (
         0,
-        "(Ctrl-D or /exit leaves)\n(Ctrl-D or /exit leaves)\none\n",
+        "(Ctrl-D or /exit quits)\n(Ctrl-D or /exit quits)\none\n",
     )
 
 
 def test_ctrl_c_twice_leaves(play: Play) -> None:
     """Within two seconds it means leaving, with the code of an interrupted program."""
-    assert play(FakeModel(["one"]), [None, 1.9, None, "hi"]) == (130, "(Ctrl-D or /exit leaves)\n")
+    assert play(FakeModel(["one"]), [None, 1.9, None, "hi"]) == (130, "(Ctrl-D or /exit quits)\n")
 
 
 def test_ctrl_c_in_an_answer_and_at_the_prompt_leaves(play: Play) -> None:

@@ -88,16 +88,16 @@ def test_leaving(word: str) -> None:
 
 
 def test_compare() -> None:
-    """`/compare rule` shows both answers with speeds and where they part; the first one stays in force."""
+    """`/compare rule` shows both answers and where they part; the first one stays in force."""
     model = FakeModel(["abc~", "abc-", "end"])
     _, text = session(model, "hi\n/compare rule\ngo on\n")
     assert text == (
         "abc~\n"
-        "--- strict, 50.0 tok/s\n"
+        "--- strict\n"
         "abc~\n"
         "--- margin\n"
         "abc-\n"
-        "--- margin: 50.0 tok/s, the texts differ after 3 tokens\n"
+        "--- margin: the texts differ after 3 tokens\n"
         "end\n"
     )
     assert [ask.rule.name for ask in model.asked] == ["strict", "margin", "strict"]
@@ -112,7 +112,7 @@ def test_regen_and_undo() -> None:
     settings = ChatSettings(stats="off", seed=7)
     code, text = session(model, "hi\n/regen\n/undo\n/undo\nnew\n", settings)
     assert text == (
-        "one\ntwo\ntook back: hi\nthere is nothing to take back (ask something first)\nthree\n"
+        "one\ntwo\nremoved: hi\nthere is nothing to take back (ask something first)\nthree\n"
     )
     assert code == 2
     assert [ask.sampling.seed for ask in model.asked] == [7, 8, 7]
@@ -193,7 +193,7 @@ def test_read_goes_in_front_of_the_next_message(tmp_path: Path) -> None:
     path.write_bytes(b"\xef\xbb\xbffirst\r\nsecond\n")
     model = FakeModel(["one"])
     _, text = session(model, f"/read {path}\nwhat is this?\nand now?\n")
-    assert text == f"13 characters of {path} in front of the next message\none\none\n"
+    assert text == f"13 characters of {path} will go before the next message\none\none\n"
     question = "first\nsecond\n\n\nwhat is this?"
     assert model.asked[0].prompt == model.prompt([{"role": "user", "content": question}])
     assert bytes(model.asked[1].prompt).count(b"first") == 1
@@ -204,13 +204,13 @@ def test_system_text() -> None:
     model = FakeModel(["one"])
     _, text = session(model, "/system\n/system be kind\n/clear\n/system\nhi\n/system -\n/system\n")
     assert text == (
-        "no system text\n"
-        "the next answer reads the conversation anew\n"
-        "the conversation is empty; the system text stays\n"
+        "no system prompt\n"
+        "the next answer rereads the conversation\n"
+        "the conversation is empty; the system prompt stays\n"
         "be kind\n"
         "one\n"
-        "the next answer reads the conversation anew\n"
-        "no system text\n"
+        "the next answer rereads the conversation\n"
+        "no system prompt\n"
     )
     assert bytes(model.asked[0].prompt).startswith(b"S:be kind")
 

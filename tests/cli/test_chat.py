@@ -120,7 +120,7 @@ def test_a_conversation(terminal: Terminal, tmp_path: Path) -> None:
 
     _, prompt, kept = counts(terminal.say("/regen"))
     assert kept >= prompt - 1
-    assert "took back: Thank you." in terminal.say("/undo")
+    assert "removed: Thank you." in terminal.say("/undo")
     assert "saved 3 exchanges" in terminal.say(f"/save {path}")
     assert "the conversation is empty" in terminal.say("/clear")
     assert "loaded 3 exchanges" in terminal.say(f"/load {path}")
@@ -131,8 +131,7 @@ def test_a_conversation(terminal: Terminal, tmp_path: Path) -> None:
 
     shown = terminal.say("/compare rule")
     assert "--- as loaded" in shown
-    assert "--- strict: " in shown
-    assert "tok/s" in shown
+    assert "--- strict: the " in shown  # and no speed: it was drafted from the first answer
 
     terminal.child.sendeof()
     code, state = terminal.left()
@@ -143,7 +142,7 @@ def test_a_conversation(terminal: Terminal, tmp_path: Path) -> None:
 def test_ctrl_c_twice(terminal: Terminal) -> None:
     """At the prompt the second one leaves, with 130 and a sound terminal."""
     terminal.child.sendintr()
-    terminal.child.expect("leaves")
+    terminal.child.expect("quits")
     terminal.wait_for_prompt()
     terminal.child.sendintr()
     code, state = terminal.left()
