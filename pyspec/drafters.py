@@ -18,8 +18,8 @@ from pyspec.memory import Continuation, Memory, OwnTexts, TextIndex
 class Proposal(msgspec.Struct, frozen=True):
     """Drafted tokens, and what they were taken from.
 
-    match_length: of the text that they continue, 0 where there is no such thing; choices: how many different tokens have
-    followed it so far.
+    match_length: length of the earlier text that they continue, 0 if there is none; choices: how many different tokens have
+    followed that text so far.
     """
 
     tokens: Sequence[int]
@@ -33,8 +33,8 @@ NOTHING = Proposal(())
 class Drafter(ABC):
     """Proposes tokens that may follow a text.
 
-    One drafter serves several sequences, distinguished by `seq`. A drafter may return fewer tokens than asked, or none.
-    Ids outside the target's vocabulary are refused by the loop, which then goes on with an empty draft.
+    One drafter serves several sequences, which `seq` tells apart. A drafter may return fewer tokens than asked for, or none.
+    If it returns ids outside the target's vocabulary, the loop drops the draft and continues without one.
     """
 
     name = "drafter"

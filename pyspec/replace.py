@@ -25,11 +25,11 @@ def _make(cls: type, *_args: object, **_kwargs: object) -> object:
 
 
 def install(**defaults: Any) -> None:
-    """Let `llama_cpp.Llama(...)` make `SpeculativeLlama`s, wherever that class was imported already.
+    """Make `llama_cpp.Llama(...)` return a `SpeculativeLlama`, also where the class was imported before.
 
-    defaults: arguments of `SpeculativeLlama` for what a library does not say itself, such as `draft` or `verification`.
+    defaults: arguments of `SpeculativeLlama` that a library does not pass itself, such as `draft` or `verification`.
         Answers wait for each other (`wait=True`), since libraries call from several threads.
-    Objects that exist stay what they are; subclasses of others do, too. Calling it again replaces the defaults.
+    Existing objects and subclasses of others stay as they are. Calling it again replaces the defaults.
     """
     global _defaults  # noqa: PLW0603 - the class is one for the whole process, too
     _defaults = {"wait": True, **defaults}
@@ -37,6 +37,6 @@ def install(**defaults: Any) -> None:
 
 
 def uninstall() -> None:
-    """Let `llama_cpp.Llama(...)` make its own objects again."""
+    """Make `llama_cpp.Llama(...)` return its own objects again."""
     global _defaults  # noqa: PLW0603 - as above
     _defaults = None

@@ -46,7 +46,7 @@ def parse_window(text: str) -> Window:
 
 @dataclass(frozen=True)
 class Strict:
-    """Accept a drafted token only where the target's own choice equals it."""
+    """Accept a drafted token only if it equals the target's own choice."""
 
     @property
     def name(self) -> str:
@@ -56,40 +56,40 @@ class Strict:
 
 @dataclass(frozen=True)
 class Margin:
-    """Accept the drafted runner-up where the target's top two logits are close.
+    """Also accept the target's runner-up if the draft proposed it and the target's two largest logits are close.
 
     With z1 >= z2 the two largest raw logits of a row, the gate is open where
     `z1 > 0 and z2 / z1 > theta and z1 - z2 <= gap`. End-of-generation and control tokens are never relaxed, nor is
     anything while a grammar, penalties, logit bias or a logits processor shapes the row.
 
-    Above temperature 0 with coupled noise all of this is said of logits with their noise, logit + T * G: the draft's draw is
-    taken where it is the runner-up to the target's, at a gap of (z1 - z2) / T nats. Where llama.cpp draws, the target draws its
+    Above temperature 0 with coupled noise, all of this holds for logits with their noise, logit + T * G: the draft's draw is
+    accepted if it is the runner-up to the target's, at a gap of (z1 - z2) / T nats. If llama.cpp draws, the target draws its
     own token first, and a drafted token that equals it is accepted. Otherwise, where
     the gate is open, the drafted token is taken if it is either of the row's two first and truncation (top-k, top-p, min-p,
     typical) left both of them to draw from. Gaps count in the distribution in force: (z1 - z2) / T at temperature T. So the
     answer's distribution is sharper than the target's at that temperature; with `noise="llama.cpp"` a relaxed token costs
     -log of its probability, the first as well as the runner-up. At `budget=0` nothing is relaxed.
 
-    theta: ratio of raw logits, 0 to 1; 0.9 is the paper's, 1 closes the gate. Up to 0.9 it hardly matters at a gap of 1 nat.
-    gap: largest gap, in nats; `math.inf` leaves the paper's rule alone.
+    theta: smallest ratio of raw logits, 0 to 1; the paper's is 0.9, 1 closes the gate. At a gap of 1 nat, up to 0.9 hardly matters.
+    gap: largest gap, in nats; `math.inf` for the paper's rule, which has no such limit.
     budget: sum of gaps allowed in one answer, in nats, or None; 0 closes the gate. The answer's relaxed tokens are together
         at most that much less likely than the likeliest ones at the same places.
-    lookup: whether what prompt lookup drafted may be relaxed, too. It proposes what the text has said already, so relaxing it
-        makes answers repeat themselves; False costs a few of the tokens that the rule brings.
+    lookup: whether tokens from prompt lookup may be relaxed too. Lookup proposes what the text has said before, so relaxing it
+        makes answers repeat themselves; False costs a few of the tokens that the rule gains.
 
-    A relaxed token can be asked to be confirmed, in each of these ways and in any of them together:
+    The rule can ask for confirmation of a relaxed token, in any combination of these ways:
 
-    confirm: so many drafted tokens behind it, one after the other, are the target's own choices, from rows that the same verify
+    confirm: how many drafted tokens directly after it must be the target's own choices, in rows that the same verify
         computes: a deviation has to rejoin the target at once (FLy, arXiv 2511.22972, has such a window). With fewer
-        verified tokens behind it a token is not relaxed. The target's choices are its draws where noise is coupled, its
+        verified tokens after it, a token is not relaxed. The target's choices are its draws where noise is coupled, its
         likeliest tokens where llama.cpp draws.
     kl: largest KL(draft || target) = sum_x Pd(x) * log(Pd(x) / Pt(x)) of the two rows, raw logits at temperature 1, in nats; a
         bound on it judges as well as trained judges do (arXiv 2601.04766). Ours is this way round, as a draft may lack tokens.
     doubt: least ratio, 0 to 1, of the draft's runner-up to its first, in probability, noise included as in gaps: near a tie
-        the draft's taste says least.
-    window: `Window(nats, tokens)`, what relaxed tokens may cost among the last so many of the text, charged as the budget is.
+        the draft's preference says least.
+    window: `Window(nats, tokens)`, the largest sum of gaps among the last `tokens` tokens, counted as for the budget.
 
-    What has no distribution (lookup, drafters in Python) meets no `kl` below infinity, no `doubt`
+    Drafts without a distribution (lookup, drafters in Python) never satisfy a `kl` below infinity or a `doubt`
     above 0.
     """
 

@@ -30,12 +30,12 @@ LEAST_P = 1e-9
 
 @dataclass(frozen=True)
 class Sampling:
-    """How the target chooses tokens; the names and defaults of llama-cpp-python.
+    """How the target chooses tokens; names and defaults are llama-cpp-python's.
 
     temperature 0 is greedy; below 0 samples from the untruncated softmax at temperature 1. `shaped` options (penalties,
-    bias, grammar, mirostat) change rows, so no token is relaxed while they are on. noise: "coupled" draws the same text at a
-    seed whatever drafts, and lets drafts share the draw; "llama.cpp" draws what that library draws at the seed. Mirostat
-    always does.
+    bias, grammar, mirostat) change rows, so no token is relaxed while they are on. noise: with "coupled", target and draft
+    share random numbers, and a seed gives the same text with any draft; with "llama.cpp", a seed gives that library's draws.
+    Mirostat always uses llama.cpp's.
     """
 
     temperature: float = 0.8

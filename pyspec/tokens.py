@@ -30,7 +30,7 @@ class Token(msgspec.Struct, frozen=True):
     source: the target's own choice, a drafted token it chose too, or a drafted runner-up.
     gap: for a relaxed token, how much the target preferred its own choice, in nats; 0 otherwise.
     preferred: the target's own choice at this place; differs from `id` only for a relaxed token.
-    confirmed: for a relaxed token of a rule that asks for it, by what it was confirmed: under `confirm` how many tokens behind it
+    confirmed: for a relaxed token of a rule that asks for it, what confirmed it: under `confirm` how many tokens after it
         were the target's own choices, under `kl` nats, under `doubt` a ratio; else None.
     """
 
@@ -42,7 +42,7 @@ class Token(msgspec.Struct, frozen=True):
 
 
 class Step(msgspec.Struct, frozen=True):
-    """What one round emitted: at least one token, why the generation ends if it does, and rows: how many the target decoded.
+    """What one round emitted: at least one token, the reason if generation ends, and how many rows the target decoded.
 
     finish_reason: None while it goes on; "stop" after an end-of-generation token (the last of `tokens`), "length" at
     max_tokens, "context" when the context is full, "cancelled" after a cancel.

@@ -63,7 +63,7 @@ class AskedOptions(Options):
     out: Path | None = option("Measuring", "--out", type=click.Path(path_type=Path, file_okay=False),
         help="Folder for the results; an interrupted run resumes from it.")
     questions: Path | None = option("Measuring", "--questions", type=FILE,
-        help="Spec-Bench JSONL; else the shipped set.")
+        help="Spec-Bench JSONL; if not given, the shipped set.")
     limit: int | None = option("Measuring", "--limit", type=_COUNT, help="Most questions per category.")
     every: int = option("Measuring", "--every", type=_COUNT, default=1, help="Use only every N-th question of the file.")
     category: tuple[str, ...] = option("Measuring", "--category", multiple=True,
@@ -280,7 +280,7 @@ class ProfileOptions:
 
     # fmt: off
     questions: Path | None = option("Measuring", "--questions", type=FILE,
-        help="Spec-Bench JSONL; else the shipped set.")
+        help="Spec-Bench JSONL; if not given, the shipped set.")
     limit: int = option("Measuring", "--limit", type=_COUNT, default=1, help="Questions per category.")
     every: int = option("Measuring", "--every", type=_COUNT, default=1, help="Use only every N-th question.")
     max_tokens: int = option("Measuring", "-n", "--max-tokens", type=click.IntRange(min=4), default=64,

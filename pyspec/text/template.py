@@ -29,7 +29,7 @@ READ = "this model's chat template reads some control words in what is said: the
 
 
 class Message(TypedDict, total=False):
-    """One turn: role is system, user or assistant. `tokens`, where given, stands for the content as it was generated."""
+    """One turn: role is system, user or assistant. `tokens`, if given, holds the content as it was generated."""
 
     role: str
     content: str
@@ -38,11 +38,11 @@ class Message(TypedDict, total=False):
 
 
 class ChatTemplate:
-    """Turns messages into the tokens of a prompt for one model.
+    """Turns messages into the prompt tokens of one model.
 
     name: of the template in force: the file's `default` or another of its names, a path, or `none` for plain words.
-    sources: its text by name, and that of `tool_use` where the file has one. stop: texts that end an answer.
-    arguments: variables of the template for all conversations.
+    sources: its text by name, and that of `tool_use` if the file has one. stop: texts that end an answer.
+    arguments: template variables for all conversations.
     """
 
     def __init__(
