@@ -70,7 +70,7 @@ class Margin:
     answer's distribution is sharper than the target's at that temperature; with `noise="llama.cpp"` a relaxed token costs
     -log of its probability, the first as well as the runner-up. At `budget=0` nothing is relaxed.
 
-    theta: smallest ratio of raw logits, 0 to 1; the paper's is 0.9, 1 closes the gate. At a gap of 1 nat, up to 0.9 hardly matters.
+    theta: least ratio of raw logits, 0 to 1: 0.9 in the paper, 1 closes the gate. Up to 0.9 it hardly matters at a gap of 1 nat.
     gap: largest gap, in nats; `math.inf` for the paper's rule, which has no such limit.
     budget: sum of gaps allowed in one answer, in nats, or None; 0 closes the gate. The answer's relaxed tokens are together
         at most that much less likely than the likeliest ones at the same places.
