@@ -312,7 +312,7 @@ class Screen:
         for name, value in rows:
             line, behind = f"{name:<{width}} {value}", " " * (width + 1)
             if self.out.is_terminal:
-                most = max(2 * width, self.out.width)
+                most = max(width + 20, self.out.width)
                 line = fill(line, most, subsequent_indent=behind, break_long_words=False, break_on_hyphens=False)  # fmt: skip
             self.say(line)
 

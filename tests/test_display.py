@@ -186,6 +186,6 @@ def test_values_stay_in_their_column_on_a_terminal() -> None:
     shown.table([("name", "one two")], width=6)
     assert text.getvalue() == "name   one two\n"
     narrow = io.StringIO()
-    console = Console(file=narrow, force_terminal=True, width=13, no_color=True)
-    Screen(console, console).table([("name", "one two-three")], width=6)
-    assert narrow.getvalue() == "name   one\n       two-three\n"
+    console = Console(file=narrow, force_terminal=True, width=30, no_color=True)
+    Screen(console, console).table([("name", "one two three four five-six")], width=6)
+    assert narrow.getvalue() == "name   one two three four\n       five-six\n"
