@@ -113,7 +113,7 @@ def test_a_large_one_is_not_used_unmeasured(pair: tuple[Path, Path]) -> None:
     lines = run("target").stdout.splitlines()
     assert lines[1].split()[0] == "small"
     assert lines[-2:] == [
-        "auto, the default, drafts with lookup alone",
+        "auto, the default, uses lookup alone",
         "use: pyspec chat -m target",
     ]
 
@@ -144,7 +144,7 @@ def test_its_own_head_is_what_auto_takes(tmp_path: Path) -> None:
     (row, *_) = json.loads(run("headed", "--json").stdout)
     assert (row["name"], row["where"], row["note"]) == ("mtp", "in its file", "next-token head")
     assert run("headed").stdout.splitlines()[-2:] == [
-        "auto, the default, drafts with mtp, its own head",
+        "auto, the default, uses mtp, its own head",
         "use: pyspec chat -m headed",
     ]
 
