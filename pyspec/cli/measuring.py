@@ -30,6 +30,7 @@ from pyspec.measure.quality import (
     QualityResults,
     judge,
     save_quality,
+    unscored,
     variant_table,
     verdict,
 )
@@ -217,7 +218,9 @@ def quality(
         records = answer_all(sides, questions, asked, asked.folder, report)
     figures = judge(records, questions)
     said = verdict(figures, named)
-    results = QualityResults(title, command_line(), records[-1].setup, figures, said)
+    results = QualityResults(
+        title, command_line(), records[-1].setup, figures, said, unscored(questions)
+    )
     save_quality(results, asked.folder)
     print_table(variant_table(figures), stdout_console())
     tell(f"\n{said}")

@@ -65,13 +65,17 @@ class Figures(msgspec.Struct):
 
 
 class QualityResults(msgspec.Struct):
-    """Everything the quality page says, as `quality.json` next to it."""
+    """Everything the quality page says, as `quality.json` next to it.
+
+    unscored: questions whose references were not compared, since `rouge-score` is not installed.
+    """
 
     title: str
     command: str
     setup: Setup
     figures: list[Figures]
     verdict: str
+    unscored: int = 0
 
 
 # -- figures ------------------------------------------------------------------------------------------------------------
@@ -153,6 +157,11 @@ def _measured(turn: TimedAnswer, question: Question, scorer: Any) -> dict[str, f
     if scorer is not None and isinstance(told, str) and told:
         found[ROUGE] = float(scorer.score(told, turn.text)["rougeL"].fmeasure)
     return found
+
+
+def unscored(questions: Sequence[Question]) -> int:
+    """How many have a reference that nothing here can score."""
+    return sum(bool(q.reference) for q in questions) if new_scorer() is None else 0
 
 
 def new_scorer() -> Any:
@@ -260,6 +269,11 @@ def quality_page(results: QualityResults, pictures: Sequence[str] = ()) -> str:
     )
     parts = [intro, f"**{results.verdict}**", variant_table(results.figures).markdown, _EXPLAINED,
              "## Variety, checks by a program, and references", check_table(results.figures)]  # fmt: skip
+    if results.unscored:
+        parts.append(
+            f"References of {results.unscored} questions were not compared: `rouge-score`, which says how near an answer is "
+            "to one, was not installed."
+        )
     return whole_page(results.title, parts, pictures, setup)
 
 
@@ -273,8 +287,9 @@ _SAMPLED = (
 
 _EXPLAINED = (
     "`strict` and `plain` differ by rounding alone: batches of other widths. `temp:T` samples at temperature T. `random` "
-    "takes the runner-up (above temperature 0 the one of the first two that was not drawn) at open gates at random, "
-    "whatever was drafted, as often as the margin rule of the same gate did: deviation alone. `thin` takes the drafted "
+    "takes the runner-up (above temperature 0 with its noise, as the rule does) at open gates at random, "
+    "whatever was drafted, as often as the margin rule of the same gate did: deviation alone. `apart` has llama.cpp draw, and "
+    "drafts that are greedy. `thin` takes the drafted "
     "runner-up p2 / p1 of the time, `lookup=0` never relaxes what lookup drafts, `model` drafts without lookup. Tokens a "
     "verify is what a rule brings; what it is worth in time is on the pages of `pyspec bench`."
 )

@@ -4,9 +4,10 @@ A variant is a mode (see tasks.py) and, joined by `+`, what is changed for the e
 the first N questions only.
 
     temp:T      the target samples at temperature T
-    random      nothing is drafted: at open gates the runner-up is taken at random (above temperature 0: of the row's
-                two first the one that was not drawn), as often as the margin rule of the same gate relaxed in the
-                answers before (deviation alone, without a draft's taste)
+    random      nothing is drafted: at open gates the runner-up is taken at random (above temperature 0 the runner-up
+                with its noise, as the rule has it; with `apart` that of the row's two first which was not drawn), as
+                often as the margin rule of the same gate relaxed in the answers before (deviation alone, without a
+                draft's taste)
     thin        the drafted runner-up is taken p2 / p1 of the time, not always
 
     strict+fixed:4   margin+fixed:4   margin+thin+fixed:4   margin/gap=0.5+random   plain+temp:0.3@80
@@ -36,6 +37,7 @@ from pyspec.engine.runs import Run
 from pyspec.engine.timing import ready
 from pyspec.errors import MeasureError, OptionError
 from pyspec.measure.costs import nats_of
+from pyspec.measure.draws import TopTwo, top_two
 from pyspec.measure.records import RunLog, RunRecord, TimedAnswer, describe
 from pyspec.measure.tasks import Mode, Options, Question, Report, check, each_once, parse_mode
 from pyspec.offload import placed
@@ -119,25 +121,29 @@ class _Answer:
             gap = -math.log(max(self.random.random(), 1e-12))
             self.run.gate.gate.gap = min(gap, margin.gap)
 
-    def opens(self, row: npt.NDArray[np.float32]) -> bool:
-        """Whether its gate is open at a row of raw logits."""
+    def best(self, row: npt.NDArray[np.float32], at: int) -> TopTwo:
+        """The two that its rule judges by at a row of raw logits, where the text's token `at` is chosen."""
+        return top_two(row, self.chain, self.run.coupling, at)
+
+    def opens(self, best: TopTwo) -> bool:
+        """Whether its gate is open where these are the best two."""
         margin = self.variant.margin
         if margin is None:
             return False
-        second, first = np.partition(row, len(row) - 2)[-2:]
         temperature = self.sampling.temperature
-        # min-p is what cuts a runner-up away first
-        cut = -math.log(self.sampling.min_p) if temperature else math.inf
-        near = first - second <= min(margin.gap * (temperature or 1.0), cut)
-        return bool(first > 0 and second / first > margin.theta and near)
+        # where llama.cpp draws, min-p is what cuts a runner-up away first; coupled, truncation was before the noise
+        cut = -math.log(self.sampling.min_p) if self.sampling.draw == "apart" else math.inf
+        near = best.gap(temperature) <= margin.gap and best.z1 - best.z2 <= cut
+        return best.z1 > 0 and best.z2 / best.z1 > margin.theta and near
 
     def after(self, ids: Sequence[int], deviated: int | None) -> None:
         """Keep what a round emitted; `deviated` takes the place of the last token."""
         rows = self.run.rows or []
         emitted = [*ids[:-1], deviated] if deviated is not None else ids
-        for row, token in zip(rows, emitted):
+        begin = len(self.run.tokens) - len(ids)
+        for at, (row, token) in enumerate(zip(rows, emitted), begin):
             self.nats.append(round(nats_of(row, token), 5))
-            self.open += self.opens(row)
+            self.open += self.variant.margin is not None and self.opens(self.best(row, at))
         self.tokens += emitted
         rows.clear()
 
@@ -212,7 +218,7 @@ class SideBySide:
         self, seq: int, variant: Variant, sampling: Sampling, prompt: Sequence[int]
     ) -> _Answer:
         temperature = variant.extras.get("temp", sampling.temperature)
-        own = Sampling(temperature=temperature, seed=sampling.seed)
+        own = variant.sampling(Sampling(temperature=temperature, seed=sampling.seed))
         chain = build_chain(own, self.target)
         asked = AnswerOptions(
             own,
@@ -227,15 +233,14 @@ class SideBySide:
         return _Answer(variant, run, own, chain, rng)
 
     def _deviated(self, answer: _Answer, rate: float) -> int | None:
-        """One of the row's two first, where a `random` variant takes it in place of what the target chose."""
+        """One of the two that the rule judges by, where a `random` variant takes it in place of what the target chose."""
         run = answer.run
         if "random" not in answer.variant.extras or not run.rows or run.finish_reason == "stop":
             return None
-        row = run.rows[-1]
-        if not answer.opens(row) or answer.random.random() >= rate:
+        best = answer.best(run.rows[-1], len(run.tokens) - 1)
+        if not answer.opens(best) or answer.random.random() >= rate:
             return None
-        two = [int(token) for token in np.argpartition(row, len(row) - 2)[:-3:-1]]
-        taken = answer.random.choice([token for token in two if token != run.tokens[-1]])
+        taken = answer.random.choice([t for t in (best.first, best.second) if t != run.tokens[-1]])
         if self._special(taken):
             return None
         run.tokens[-1] = taken
@@ -320,7 +325,8 @@ def rates(records: Sequence[RunRecord], variants: Sequence[Variant]) -> dict[str
     out = {}
     for variant in variants:
         if "random" in variant.extras:
-            alike = (v.name for v in variants if v.rule == variant.rule and not v.extras)
+            same = (v for v in variants if (v.rule, v.apart) == (variant.rule, variant.apart))
+            alike = (v.name for v in same if not v.extras)
             model = next(alike, "")
             turns = [r.turns[0].speculation for r in records if r.who == model]
             relaxed, opened = (sum(int(turn[key]) for turn in turns) for key in ("relaxed", "open"))

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
-from measure.making import record, turn
+from measure.making import SETUP, record, turn
 
 from pyspec.measure.quality import (
     NATS,
     ROUGE,
     VARIETY,
     Figures,
+    QualityResults,
     distinct_4,
     judge,
+    quality_page,
+    unscored,
     variety,
     verdict,
 )
@@ -213,3 +218,25 @@ def test_answers_are_compared_with_references_where_there_are_some() -> None:
     assert (control.measures[ROUGE].mean, margin.measures[ROUGE].mean) == (1.0, 0.0)
     assert ROUGE in margin.worse
     assert ROUGE not in judged(good)[CONTROL].measures
+
+
+def test_a_page_says_that_references_were_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the package that scores them is missing; else a reader would take them for compared."""
+    monkeypatch.setitem(sys.modules, "rouge_score.rouge_scorer", None)
+    questions = [Question(q, "qa", ["a"], reference=["the cat sat"]) for q in range(1, 10)]
+    figures = judge(run(CONTROL), questions)
+    page = quality_page(QualityResults("t", "c", SETUP, figures, "v", unscored(questions)))
+    assert "References of 9 questions were not compared" in page
+    assert unscored(QUESTIONS) == 0
+    monkeypatch.undo()
+    assert "References of" not in quality_page(QualityResults("t", "c", SETUP, figures, "v"))
+
+
+def test_a_random_variant_that_draws_apart_follows_a_margin_that_does() -> None:
+    """Not the one with coupled noise, which relaxes otherwise."""
+    coupled, apart = run(MARGIN), run("margin+fixed:4+apart")
+    for r, relaxed in ((coupled, 20), (apart, 0)):
+        for one in r:
+            one.turns[0].speculation.update(relaxed=relaxed, open=40)
+    variants = parse_variants(f"{MARGIN},margin+fixed:4+apart,margin+apart+random")
+    assert rates([*coupled, *apart], variants) == {"margin+apart+random": 3 / (360 + 20)}

@@ -7,7 +7,7 @@ import math
 import pytest
 
 from pyspec.errors import MeasureError, OptionError
-from pyspec.measure.variants import SideBySide, parse_variant, parse_variants
+from pyspec.measure.variants import SideBySide, _Answer, parse_variant, parse_variants
 from pyspec.sampling import Sampling
 
 PROMPT = list(range(3, 20))
@@ -177,6 +177,37 @@ def test_sampled_answers_draw_the_same_numbers_whatever_is_drafted(answers):
     assert len({tuple(turn.tokens) for turn in found.values()}) == 1
 
 
+def test_apart_draws_llama_cpps_numbers(answers):
+    """Another text than coupled noise draws, the same at any length; so drawn drafts can be set against greedy ones."""
+    found = answers("strict+fixed:4,strict+fixed:4+apart,strict+fixed:1+apart,plain", HOT)
+    coupled, apart, shorter, plain = (turn.tokens for turn in found.values())
+    assert coupled == plain
+    assert apart == shorter != coupled
+
+
+def test_what_a_random_variant_swaps_is_what_the_target_drew(answers, monkeypatch):
+    """With noise, as the rule has it: the first of the two is the token that was drawn."""
+    seen = []
+    best = _Answer.best
+    monkeypatch.setattr(
+        _Answer, "best", lambda one, row, at: seen.append(best(one, row, at)) or seen[-1]
+    )
+    variant = "margin/theta=0/gap=inf+random"
+    tokens = answers(variant, HOT)[variant].tokens
+    # each row is looked at for deviating and for counting
+    assert [two.first for two in seen[::2]] == [two.first for two in seen[1::2]] == tokens
+
+
+def test_every_relaxed_token_stood_at_an_open_gate(answers):
+    """Counted with the noise that the rule judges by, also above temperature 0."""
+    wide, narrow = (f"margin/theta=0/gap={gap}+fixed:4" for gap in ("inf", "0.2"))
+    found = answers(f"{wide},{narrow}", HOT)
+    for turn in found.values():
+        assert turn.speculation["open"] >= turn.speculation["relaxed"]
+    assert found[wide].speculation["relaxed"] > 0
+    assert found[wide].speculation["open"] > found[narrow].speculation["open"]
+
+
 def test_random_swaps_the_two_first_where_the_target_samples(answers):
     """Every token is one of its row's two first or the target's own; nothing is taken where nothing was drawn otherwise."""
     variant = "margin/theta=0/gap=0.5+random"
@@ -186,10 +217,12 @@ def test_random_swaps_the_two_first_where_the_target_samples(answers):
 
 
 def test_a_gate_counts_as_open_only_where_both_are_left_to_draw_from(answers):
-    """Min-p leaves no runner-up 3 nats behind, however wide the gate; greedy choices know no min-p."""
-    wide, near = "margin/theta=0/gap=inf+random", f"margin/theta=0/gap={-math.log(0.05):.9f}+random"
+    """Min-p leaves no runner-up 3 nats behind, however wide the gate, where llama.cpp draws; greedy choices know no min-p."""
+    gaps = "inf", f"{-math.log(0.05):.9f}"
+    wide, near = (f"margin/theta=0/gap={gap}+random" for gap in gaps)
     found = answers(f"{wide},{near}")
     assert found[wide].speculation["open"] > found[near].speculation["open"]
+    wide, near = (f"margin/theta=0/gap={gap}+apart+random" for gap in gaps)
     hot = answers(f"{wide},{near}", Sampling(temperature=1.0, seed=3))
     assert hot[wide].speculation["open"] == hot[near].speculation["open"] > 0
 

@@ -1,0 +1,75 @@
+"""The two best of a row by what chooses there: its logits, and where noise is coupled its logits with the noise.
+
+A chain that draws for itself is not asked: what it draws is its own, and there the raw row's two best are told.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import llama_cpp
+import numpy as np
+import numpy.typing as npt
+
+from pyspec._lib import ffi, lib
+from pyspec.grammar.masks import CANDIDATES
+from pyspec.noise import Coupling
+
+
+class TopTwo(NamedTuple):
+    """z1 >= z2: their scores, raw logits or logits + T * G; second -1 and z2 -inf where truncation left one alone."""
+
+    first: int
+    second: int
+    z1: float
+    z2: float
+
+    def gap(self, temperature: float) -> float:
+        """Nats between them in the distribution in force; temperature 0 is that of the raw row."""
+        return (self.z1 - self.z2) / (temperature or 1.0)
+
+
+def top_two(
+    row: npt.NDArray[np.float32], chain: Any = None, coupling: Coupling | None = None, at: int = 0
+) -> TopTwo:
+    """Of raw logits [n_vocab]. chain: the `LlamaSampler` that says what is left to draw from, None for the whole row.
+
+    at: the position of the token in its text, prompt included.
+    """
+    if coupling is None:
+        return _best(np.arange(len(row), dtype=np.int32), row.astype(np.float64))
+    ids, scaled = _left(row, chain, coupling.temperature)
+    return _best(ids, coupling.temperature * (scaled + _noise(coupling.seed, at, ids)))
+
+
+def _best(ids: npt.NDArray[np.int32], scores: npt.NDArray[np.float64]) -> TopTwo:
+    if len(ids) < 2:
+        return TopTwo(int(ids[0]), -1, float(scores[0]), -np.inf)
+    second, first = np.argpartition(scores, len(ids) - 2)[-2:]
+    return TopTwo(int(ids[first]), int(ids[second]), float(scores[first]), float(scores[second]))
+
+
+def _left(
+    row: npt.NDArray[np.float32], chain: Any, temperature: float
+) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.float64]]:
+    """Ids that a chain leaves of a row, and their logits over the temperature."""
+    held = np.zeros(len(row), dtype=CANDIDATES)
+    held["id"], held["logit"] = np.arange(len(row)), row
+    if chain is None:
+        return held["id"], row.astype(np.float64) / temperature
+    array = llama_cpp.llama_token_data_array(
+        ctypes.cast(held.ctypes.data, ctypes.POINTER(llama_cpp.llama_token_data)),
+        len(row), -1, False,
+    )  # fmt: skip
+    llama_cpp.llama_sampler_apply(chain.sampler, ctypes.byref(array))
+    left = held[: array.size]
+    return left["id"].copy(), left["logit"].astype(np.float64)
+
+
+def _noise(seed: int, at: int, ids: Sequence[int] | npt.NDArray[np.int32]) -> npt.NDArray[Any]:
+    own, out = np.ascontiguousarray(ids, dtype=np.int32), np.empty(len(ids))
+    there, found = ffi.from_buffer("int32_t[]", own), ffi.from_buffer("double[]", out)
+    lib.ps_noise(seed, at, there, len(own), found)
+    return out
