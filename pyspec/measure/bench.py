@@ -2,7 +2,8 @@
 
 Every question is answered in every mode before the next one, so drift of the machine and of its clock meets all alike.
 
-At temperature 0 a strict mode gives the tokens that plain decoding gives, up to rounding: `equal.py`.
+A strict mode gives the tokens that plain decoding gives, up to rounding, also above temperature 0: `equal.py`. Other programs
+draw with numbers of their own, so there they are compared at temperature 0 alone.
 """
 
 from __future__ import annotations
@@ -79,9 +80,8 @@ def _contenders(
             notes.append(str(error))
             continue
         stack.callback(peer.close)
+        peer.exact = peer.exact and task.options.temperature == 0.0
         out.append(peer)
-    for one in out:
-        one.exact = one.exact and task.options.temperature == 0.0
     if not out and not journal.records:
         raise MeasureError("nothing is left to measure", "; ".join(notes))
     return out, notes

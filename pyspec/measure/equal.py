@@ -1,15 +1,17 @@
 """Answers that must be equal: where they part, and whether rounding alone parts them.
 
-At temperature 0 a strict mode gives the tokens that plain decoding gives. llama.cpp's kernels do not round alike for one row and
-for several (a Q4_1 file's logits move by 0.1 nats and more), so where the target's two best tokens are near each other the
-answers may part, and then go apart. No bound of nats tells such a place from a fault: behind long texts moves of nearly 2 nats
-were seen. So both answers are decoded anew, with as many rows in each decode as their rounds had and another token in the place
-of each refused one. Rounding makes both choices again; what a fault left behind of refused drafts does not.
+A strict mode gives the tokens that plain decoding gives, above temperature 0 by one seed's coupled noise. llama.cpp's kernels do
+not round alike for one row and for several (a Q4_1 file's logits move by 0.1 nats and more), so where the target's two best
+tokens are near each other the answers may part, and then go apart. No bound of nats tells such a place from a fault: behind long
+texts moves of nearly 2 nats were seen. So both answers are decoded anew, with as many rows in each decode as their rounds had and
+another token in the place of each refused one. Rounding makes both choices again; what a fault left behind of refused drafts does
+not.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 import msgspec
 import numpy as np
@@ -18,8 +20,10 @@ import numpy.typing as npt
 from pyspec.errors import UnequalOutputs
 from pyspec.llama import SpeculativeLlama
 from pyspec.measure.costs import replay, rows_after
+from pyspec.measure.draws import TopTwo, top_two
 from pyspec.measure.records import Difference, RunRecord, TimedAnswer
-from pyspec.measure.tasks import Question
+from pyspec.measure.tasks import Options, Question
+from pyspec.sampling import Sampling, build_chain, in_force
 from pyspec.text.template import ChatTemplate
 from pyspec.tokens import common_prefix
 
@@ -65,6 +69,7 @@ def equality(
 ) -> list[Difference]:
     """First differences from plain decoding's, each with the target's gap there and whether rounding makes it again."""
     asked = {question.question_id: question for question in questions}
+    how = Options(temperature=records[-1].setup.temperature, seed=records[-1].setup.seed)
     plain, template = plain_answers(records), ChatTemplate.of(llm)
     by_key = {record.key: record for record in records}
 
@@ -78,15 +83,35 @@ def equality(
         base = turns(plain[one.question_id, one.repeat])
         own = turns(by_key[one.who, one.question_id, one.repeat])
         prompt, answer = base[one.turn]
-        row = next(rows_after(llm, [*prompt, *answer.tokens[: one.place]], [0]))
-        again = [choices(llm, side[: one.turn + 1])[one.place :][:1] for side in (base, own)]
+        sampling = how.sampling(prompt)
+        text = [*prompt, *answer.tokens[: one.place]]
+        row = next(rows_after(llm, text, [0]))
+        with judge(llm, sampling) as best:
+            gap = best(row, len(text)).gap(sampling.temperature)
+        again = [
+            choices(llm, side[: one.turn + 1], sampling)[one.place :][:1] for side in (base, own)
+        ]
         rounding = again == [[one.plain], [one.other]] if all(again) else None
-        found.append(msgspec.structs.replace(one, gap=top_gap(row), rounding=rounding))
+        found.append(msgspec.structs.replace(one, gap=gap, rounding=rounding))
     return found
 
 
-def choices(llm: SpeculativeLlama, turns: Sequence[Asked]) -> list[int]:
-    """The target's likeliest tokens in the last turn, each decode having as many rows as the answers' rounds had.
+@contextmanager
+def judge(
+    llm: SpeculativeLlama, sampling: Sampling
+) -> Iterator[Callable[[npt.NDArray[np.float32], int], TopTwo]]:
+    """What tells the two best of a row of logits and of a token's position in its text, as this sampling chooses."""
+    with in_force(chain := build_chain(sampling, llm)):
+        yield lambda row, at: top_two(row, chain, sampling.coupling, at)
+
+
+_GREEDY = Sampling(temperature=0.0)
+
+
+def choices(
+    llm: SpeculativeLlama, turns: Sequence[Asked], sampling: Sampling = _GREEDY
+) -> list[int]:
+    """The target's choices in the last turn, each decode having as many rows as the answers' rounds had.
 
     turns: from the first. Empty where the last answer's rounds were not recorded.
     """
@@ -97,14 +122,9 @@ def choices(llm: SpeculativeLlama, turns: Sequence[Asked]) -> list[int]:
     found: list[int] = []
     for prompt, answer in turns:
         rows = replay(engine, prompt, answer.tokens, answer.rounds)
-        found = [int(row.argmax()) for row in rows]
+        with judge(llm, sampling) as best:
+            found = [best(row, at).first for at, row in enumerate(rows, len(prompt))]
     return found
-
-
-def top_gap(row: npt.NDArray[np.float32]) -> float:
-    """z1 - z2 of a row of logits, in nats."""
-    second, first = np.partition(row, -2)[-2:]
-    return float(first - second)
 
 
 def plain_answers(records: Sequence[RunRecord]) -> dict[tuple[int | str, int], RunRecord]:

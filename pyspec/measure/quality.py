@@ -153,15 +153,20 @@ def _measured(turn: TimedAnswer, question: Question, scorer: Any) -> dict[str, f
     found = {NATS: nats, DISTINCT: distinct, LOOPS: float(distinct < LOOPED)}
     if (what := question.check_of(0)) is not None:
         found[what["kind"]] = float(bool(turn.check))
-    told = question.reference[0] if question.reference else None
-    if scorer is not None and isinstance(told, str) and told:
+    if scorer is not None and (told := _told(question)):
         found[ROUGE] = float(scorer.score(told, turn.text)["rougeL"].fmeasure)
     return found
 
 
+def _told(question: Question) -> str:
+    """The first turn's reference, "" for none."""
+    told = question.reference[0] if question.reference else ""
+    return told if isinstance(told, str) else ""
+
+
 def unscored(questions: Sequence[Question]) -> int:
     """How many have a reference that nothing here can score."""
-    return sum(bool(q.reference) for q in questions) if new_scorer() is None else 0
+    return sum(bool(_told(q)) for q in questions) if new_scorer() is None else 0
 
 
 def new_scorer() -> Any:
@@ -335,7 +340,7 @@ def check_table(found: Sequence[Figures]) -> str:
     shown = (NATS, DISTINCT, LOOPS)  # in the other table
     names = list(dict.fromkeys(n for f in found for n in f.measures if n not in shown))
     if not names:
-        return "None of the questions has a check or a reference."
+        return "Of no question a check or a reference was used."
     most = {n: max(f.measures[n].questions for f in found if n in f.measures) for n in names}
     rows = [[f.who, *(_shown(f.measures.get(n)) for n in names)] for f in found]
     return table(["", *(f"{n}, {most[n]} questions" for n in names)], rows)

@@ -229,11 +229,30 @@ def _share(value: float | None) -> str:
     return "-" if value is None else f"{100.0 * value:.1f} %"
 
 
+_GREEDY = (
+    "Greedy answers of strict modes and peers were compared with plain decoding's, token by token."
+)
+_DRAWN = (
+    "Answers of strict modes were compared with plain decoding's, token by token: noise is coupled, so at a seed the text is the "
+    "same whatever drafts, but for near-ties. Other programs draw their own numbers."
+)
+_NOT_COMPARED = "Nothing was compared: on this page texts at a temperature were not set beside plain decoding's."
+
+
 def _equality(results: Results) -> list[str]:
-    text = "Greedy answers of strict modes and peers were compared with plain decoding's, token by token."
+    drawn = results.setup.temperature > 0.0
+    text = _DRAWN if drawn else _GREEDY
     found = results.differences
+    compared = sum(s.questions for s in results.summaries if s.exact and s.who != "plain")
+    if not found and not compared:
+        return [
+            "## Equality",
+            _NOT_COMPARED if drawn else "No mode was run whose text has to be plain decoding's.",
+        ]
     if not found:
         return ["## Equality", f"{text} All were equal."]
+    if drawn:
+        text += f" {compared * results.repeat - results.differing} of {compared * results.repeat} were equal."
     known = [one for one in found if one.rounding is not None]
     if results.tie:
         text += f" Rounding was taken to decide where the target's two best tokens are within {results.tie:.2f} nats."

@@ -123,6 +123,21 @@ def test_bench_agrees_with_llama_cpp_and_writes_its_page(llm: Any, tmp_path: Pat
     assert len(read_records(tmp_path / "runs.jsonl")) == 6
 
 
+def test_drawn_texts_are_compared_too(llm: Any, tmp_path: Path) -> None:
+    """Noise is coupled, so strict says what plain says; who draws numbers of its own is not compared."""
+    how = Options(max_tokens=8, warm_up=0, temperature=2.0)
+    task = Task(
+        QUESTIONS, parse_modes("plain,strict,strict+apart"), how, tmp_path, peers=["llama_cpp"]
+    )
+    results = run_bench(llm, task, lambda *_: None, print)
+    exact = {s.who: s.exact for s in results.summaries}
+    assert exact == {"plain": True, "strict": True, "strict+apart": False, "llama_cpp": False}
+    assert results.differences == []
+    page = (tmp_path / "README.md").read_text(encoding="utf-8")
+    assert "All were equal" in page
+    assert "Greedy answers" not in page
+
+
 def test_a_finished_run_only_writes_its_page_again(
     llm: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -16,7 +16,7 @@ from pyspec.llama import SpeculativeLlama
 from pyspec.measure.bench import Runner
 from pyspec.measure.contenders import Ours
 from pyspec.measure.costs import nats_of, rows_after
-from pyspec.measure.equal import choices, demand_equal, differences, equality, top_gap
+from pyspec.measure.equal import choices, demand_equal, differences, equality
 from pyspec.measure.records import Difference, RunRecord
 from pyspec.measure.tasks import Options, Question, parse_mode
 from pyspec.sampling import Sampling
@@ -95,7 +95,6 @@ def test_nats_are_minus_the_log_probability() -> None:
     row = np.array([1.0, 3.0, -2.0], dtype=np.float32)
     p = np.exp(row) / np.exp(row).sum()
     assert nats_of(row, 2) == pytest.approx(-np.log(p[2]), rel=1e-6)
-    assert top_gap(row) == 2.0
 
 
 def test_forced_rows_choose_the_greedy_answer(
@@ -199,3 +198,40 @@ def asked(llm: Any, record: RunRecord) -> list[Any]:
     template = ChatTemplate.of(llm)
     before = [turn.tokens for turn in record.turns]
     return [(QUESTIONS[0].prompt(template, before[:i]), t) for i, t in enumerate(record.turns)]
+
+
+HOT = Options(max_tokens=32, temperature=0.8)
+
+
+@pytest.fixture(scope="module")
+def drawn(answered: Any) -> tuple[Any, list[RunRecord]]:
+    """The same model at temperature 0.8, plainly and with drafts."""
+    llm, journal = answered[0], Journal()
+    journal.setup = msgspec.structs.replace(SETUP, temperature=0.8)
+    modes = [Ours(llm, parse_mode(name), 0.8) for name in ("plain", "fixed:7+strict")]
+    Runner(llm, modes, HOT, journal).run(QUESTIONS)  # type: ignore[arg-type]
+    return llm, journal.records
+
+
+def test_the_rows_of_each_round_make_every_draw_again(drawn: Any) -> None:
+    """Above temperature 0, from what the chain leaves and with the noise of the token's place."""
+    llm, records = drawn
+    for one in records:
+        turns = asked(llm, one)
+        for number, (prompt, answer) in enumerate(turns):
+            made = choices(llm, turns[: number + 1], HOT.sampling(prompt))
+            assert made == answer.tokens
+            assert choices(llm, turns[: number + 1]) != answer.tokens  # a greedy text is another
+
+
+def test_texts_are_compared_above_temperature_0(drawn: Any) -> None:
+    """Where they part rounding does it, and a token that it does not make is told, with its gap with noise."""
+    llm, (plain, other) = drawn
+    demand_equal(equality(llm, [plain, other], QUESTIONS), set())
+    wrong = msgspec.convert(msgspec.to_builtins(plain), RunRecord)
+    wrong.who = "strict"
+    wrong.turns[0].tokens[20] += 1
+    (found,) = equality(llm, [plain, wrong], QUESTIONS)
+    assert (found.place, found.rounding) == (20, False)
+    assert found.gap is not None
+    assert found.gap > 0.0

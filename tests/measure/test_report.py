@@ -66,6 +66,27 @@ def test_only_the_first_differences_are_kept() -> None:
     assert "part from it: 50" in page(kept)
 
 
+def at(temperature: float, *, exact: bool, found: int = 0) -> str:
+    """The page of plain and strict on two questions."""
+    records = [
+        record(who, q, turn([1, 2, 3]), exact=exact) for who in ("plain", "strict") for q in (1, 2)
+    ]
+    for one in records:
+        one.setup = msgspec.structs.replace(one.setup, temperature=temperature)
+    parted = [Difference("strict", q, 0, 2, 3, 4, 0.01, rounding=True) for q in range(found)]
+    return page(collect(records, parted, title="t", command="c"))
+
+
+def test_a_page_says_what_was_compared() -> None:
+    """Not that all were equal where nothing was compared."""
+    assert "All were equal" in at(0.0, exact=True)
+    assert "Nothing was compared" in at(0.8, exact=False)
+    assert "equal" not in at(0.8, exact=False).partition("## Equality")[2].partition("Nothing")[2]
+    assert "All were equal" in at(0.8, exact=True)
+    assert "1 of 2 were equal" in at(0.8, exact=True, found=1)
+    assert "Greedy" not in at(0.8, exact=True)
+
+
 def test_what_rounding_made_again_is_counted() -> None:
     """Of our own answers; a peer's rounds are not known."""
     ours = [Difference("strict", i, 0, 2, 3, 4, 0.5, rounding=True) for i in range(3)]
