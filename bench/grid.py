@@ -29,7 +29,7 @@ import numpy as np
 from common import arguments
 from msgspec.structs import asdict
 
-from pyspec.measure.records import commit, geomean, published
+from pyspec.measure.records import commit, published
 from pyspec.measure.report import code_of, table
 from pyspec.measure.simulate import (
     Answer,
@@ -42,6 +42,7 @@ from pyspec.measure.simulate import (
     reading_ms,
     reread_ms,
 )
+from pyspec.measure.speeds import geomean
 from pyspec.measure.tasks import grouped
 from pyspec.policy.acceptance import Acceptance, Calibration
 from pyspec.policy.cost import CostCurve

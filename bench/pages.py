@@ -5,11 +5,12 @@
 The README's table stands between `<!-- results -->` and `<!-- /results -->`, and the same with rules in METHODS.md; that of
 models/README.md between `<!-- drafts -->` and `<!-- /drafts -->`. A number in a text is written `<!--= default/strict/mean
 -->1.15<!--/-->`: folder, mode and figure. Figures of `pyspec bench` are mean (geometric, over categories, times plain), best,
-worst, rate (tokens a second) and first (ms); of `bench/batch.py` 16 texts at once, times plain one by one; of `pyspec quality`
+worst, rate (tokens a second) and first (ms); of `bench/batch.py` each contender, times plain one by one; of `pyspec quality`
 nats and distinct over the control, with intervals, and gain (tokens a verify, %); of drafts what `python -m
 pyspec.models.recipe.evaluate --json` wrote. All other figures are in the tables.
 
-Intervals of speeds are over kinds of text: 95 %, by Student's t of the kinds' logarithms.
+Intervals of speeds are 95 %, by Student's t of logarithms: over questions where a page's results have each question's ratio, over
+kinds of text where they do not, which the table says.
 """
 
 from __future__ import annotations
@@ -19,7 +20,6 @@ from collections.abc import Sequence
 from functools import partial
 from math import exp, log
 from pathlib import Path
-from statistics import fmean
 from typing import Any, TypeVar
 
 import accepted
@@ -37,8 +37,8 @@ from pyspec.errors import InputError
 from pyspec.measure import quality, report
 from pyspec.measure.chance import Interval
 from pyspec.measure.quality import DISTINCT, NATS, QualityResults
-from pyspec.measure.records import TOTAL, Summary
 from pyspec.measure.report import Results, table
+from pyspec.measure.speeds import TOTAL, Summary
 
 T = TypeVar("T")
 RULES = (
@@ -49,8 +49,14 @@ PAIRS = (
 )  # fmt: skip
 WARM = "-t08"
 """What the name of a pair's page at temperature 0.8 ends with."""
-_OTHER = "best other program"
-HEAD = ["", "plain, tokens/s", "temperature 0", _OTHER, "temperature 0.8", _OTHER, "commit"]
+HEAD = [
+    "",
+    "T",
+    "plain, tokens/s",
+    "times plain (95 % interval)",
+    "worst kind",
+    "best other program",
+]
 DRAFTS_HEAD = [
     "drafter",
     "all",
@@ -64,7 +70,7 @@ PAGES = ("README.md", "METHODS.md", "DEVICES.md", "ARCHITECTURE.md", "models/REA
 """Texts with figures: each is made from results, or is no measurement (`tests/bench/test_claims.py`)."""
 
 FEWEST = 3
-"""Kinds of text that an interval needs."""
+"""Questions or kinds of text that an interval needs."""
 
 _NUMBER = re.compile(r"<!--= ([^ ]+) -->.*?<!--/-->", re.DOTALL)
 
@@ -111,44 +117,41 @@ def redraw(folder: Path) -> None:
 
 
 def readme_table(folder: Path) -> str:
-    """A row for each of PAIRS that was measured, at one temperature or at both."""
+    """A row for each of PAIRS at each temperature that was measured, beside the plain speed of the same run."""
     found = runs(folder)
-    return table(HEAD, [_row(name, found) for name in PAIRS if name in found])
+    names = (name + end for name in PAIRS for end in ("", WARM))
+    return table(HEAD, [_row(name, found[name]) for name in names if name in found])
 
 
 def _link(title: str, name: str) -> str:
     return f"[{title}](bench/results/{name}/README.md)"
 
 
-def _row(name: str, found: dict[str, Results]) -> list[str]:
-    cold, warm = found[name], found.get(name + WARM)
-    plain = next(s for s in cold.summaries if s.who == "plain").speeds[TOTAL].rate
-    commits = dict.fromkeys(each.setup.commit or "-" for each in (cold, warm) if each)
+def _row(name: str, results: Results) -> list[str]:
+    """Strict against plain, the interval of the mean, the worst kind of text, and the other program that was fastest."""
+    plain, own = (next(s for s in results.summaries if s.who == who) for who in ("plain", "strict"))
+    low, kind = _ups(own)[0]
     return [
-        cold.title,
-        f"{plain:.0f}",
-        *_against_plain(name, cold),
-        *(_against_plain(name + WARM, warm) if warm else ("-", "-")),
-        ", ".join(commits),
+        results.title.removesuffix(", T 0.8"),
+        f"{results.setup.temperature:g}",
+        f"{plain.speeds[TOTAL].rate:.0f}",
+        _link(f"**{own.geomean:.2f}**", name) + _interval(own),
+        f"{low:.2f} {kind}",
+        _best_peer(results.summaries),
     ]
 
 
-def _against_plain(name: str, results: Results) -> tuple[str, str]:
-    """The mean with its interval and the worst kind of text, and the other program that was fastest."""
-    own = next(s for s in results.summaries if s.who == "strict")
-    low, kind = _ups(own)[0]
-    mean = _link(f"**{own.geomean:.2f}**", name)
-    return f"{mean}{_interval(own)}, {kind} {low:.2f}", _best_peer(results.summaries)
-
-
 def _interval(summary: Summary) -> str:
-    """In which a mean over kinds of text lies; nothing where there are too few kinds."""
-    logs = [log(up) for up, _ in _ups(summary)]
+    """In which the mean lies, and over what that is; nothing where there is too little to tell."""
+    singles = [log(up) for ups in summary.ratios.values() for up in ups if up > 0.0]
+    over, logs = "questions", singles
+    if not singles:
+        over, logs = "kinds", [log(up) for up, _ in _ups(summary)]
     if len(logs) < FEWEST:
         return ""
     half = half_width(logs)
-    low, high = (exp(fmean(logs) + side * half) for side in (-1.0, 1.0))
-    return f" ({low:.2f} to {high:.2f})"
+    low, high = (summary.geomean * exp(side * half) for side in (-1.0, 1.0))
+    return f" ({low:.2f} to {high:.2f}, {len(logs)} {over})"
 
 
 def _ups(summary: Summary) -> list[tuple[float, str]]:
@@ -235,12 +238,12 @@ def numbers(folder: Path) -> dict[str, str]:
 
 
 def _batches(folder: Path) -> dict[str, str]:
-    """Sixteen texts at once, times plain decoding of one after the other."""
+    """Every contender, times plain decoding of one text after the other: what batching brings is in all of many at once."""
     out = {}
     for name, found in read(folder, BatchResults, "batch/*.json").items():
-        alone, together = found.find("plain:1"), found.find("speculative:16")
-        if alone and together:
-            out[f"batch/{name}/speculative:16"] = f"{together['rate'] / alone['rate']:.2f}"
+        if (alone := found.find("plain:1")) is not None:
+            for one in found.contenders:
+                out[f"batch/{name}/{one['name']}"] = f"{one['rate'] / alone['rate']:.2f}"
     return out
 
 

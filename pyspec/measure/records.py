@@ -1,4 +1,4 @@
-"""Records of runs: what a measurement depends on, its answers as JSON lines, appended as they are made, and their speeds.
+"""Records of runs: what a measurement depends on, and its answers as JSON lines, appended as they are made.
 
 A file that was cut off in the middle of a line is continued behind its last whole line.
 """
@@ -15,15 +15,13 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
 from importlib import metadata
 from pathlib import Path
-from statistics import geometric_mean, median
 from typing import Any
 
 import msgspec
-import numpy as np
 
 from pyspec._version import __version__
 from pyspec.errors import InputError, ResumeMismatch
-from pyspec.measure.tasks import Options, Question, decoded, grouped
+from pyspec.measure.tasks import Options, Question, decoded
 from pyspec.profiles import device_names, gpu_layers
 from pyspec.store.files import file_sha256
 from pyspec.store.machine import machine_memory, processor
@@ -263,137 +261,3 @@ def _difference(old: Setup, new: Setup) -> str:
         if name != "day" and one != two:
             return f"{name} was {one!r:.80}, is {two!r:.80}"
     return ""
-
-
-# -- how fast they were ------------------------------------------------------------------------------------------------
-
-
-TOTAL = "total"
-
-
-class Speed(msgspec.Struct):
-    """A mode or peer on one category, or on all.
-
-    rate: tokens a second after the first token, all questions together, times being medians over
-    repeats. speed_up: rate over plain decoding's. low, mid, high: quartiles and median of the
-    single questions' speed-ups.
-    """
-
-    rate: float
-    speed_up: float
-    low: float
-    mid: float
-    high: float
-
-
-class Summary(msgspec.Struct):
-    """A mode or peer over all questions. geomean: of the categories' speed-ups.
-
-    answer_s: mean seconds of a whole answer, prompt included.
-    other: share of the generation's time outside llama.cpp's decodes, None for peers.
-    """
-
-    who: str
-    peer: bool
-    exact: bool
-    questions: int
-    speeds: dict[str, Speed]
-    geomean: float
-    first_ms: float
-    acceptance: float | None = None
-    mean_length: float | None = None
-    relaxed: float | None = None
-    other: float | None = None
-    answer_s: float = 0.0
-
-
-def geomean(values: Sequence[float]) -> float:
-    """Geometric mean; 0 where a value is not positive or there is none."""
-    return geometric_mean(values) if values and min(values) > 0.0 else 0.0
-
-
-_Cost = tuple[str, float, float]
-"""A question's category, its tokens after the first ones, and their seconds."""
-
-
-def _costs(records: Sequence[RunRecord]) -> dict[int | str, _Cost]:
-    """By question: medians over repeats, without failed records."""
-    whole = [record for record in records if not record.error]
-    out = {}
-    for question, group in grouped(whole, lambda record: record.question_id).items():
-        tokens = median(sum(max(0, len(t.tokens) - 1) for t in r.turns) for r in group)
-        seconds = median(sum(t.decode_s for t in r.turns) for r in group)
-        if tokens > 0 and seconds > 0:
-            out[question] = group[0].category, tokens, seconds
-    return out
-
-
-def _compare(own: dict[int | str, _Cost], base: dict[int | str, _Cost]) -> dict[str, Speed]:
-    """Speeds by category and in total, on the questions that both answered."""
-    both = [question for question in own if question in base]
-    groups = grouped(both, lambda question: own[question][0])
-    groups |= {TOTAL: both} if both else {}
-    out = {}
-    for name, group in groups.items():
-        ratios = [_rate([own[q]]) / _rate([base[q]]) for q in group]
-        rate, plain = _rate([own[q] for q in group]), _rate([base[q] for q in group])
-        out[name] = Speed(rate, rate / plain, *map(float, np.percentile(ratios, (25, 50, 75))))
-    return out
-
-
-def _rate(group: Sequence[_Cost]) -> float:
-    return sum(tokens for _, tokens, _ in group) / sum(seconds for *_, seconds in group)
-
-
-def summarise(records: Sequence[RunRecord]) -> list[Summary]:
-    """One summary for each mode and peer, in the order of the file; speed-ups against plain, or the first where it is missing."""
-    by_who = grouped(records, lambda record: record.who)
-    own = {who: _costs(group) for who, group in by_who.items()}
-    against = own.get("plain") or next(iter(own.values()), {})
-    return [_summary(who, by_who[who], _compare(own[who], against)) for who in by_who if own[who]]
-
-
-def hindsight(summaries: Sequence[Summary]) -> Summary | None:
-    """The best strict fixed length of each category, known afterwards; plain is length 0.
-
-    None where fewer than two fixed lengths were measured. A yardstick, not a mode.
-    """
-    fixed = [s for s in summaries if "fixed:" in s.who and s.exact]
-    if len(fixed) < 2:
-        return None
-    candidates = [*fixed, *(s for s in summaries if s.who == "plain")]
-    best = {}
-    for name in (name for name in fixed[0].speeds if name != TOTAL):
-        there = [s.speeds[name] for s in candidates if name in s.speeds]
-        best[name] = max(there, key=lambda speed: speed.speed_up)
-    mean = geomean([speed.speed_up for speed in best.values()])
-    questions = fixed[0].questions
-    return Summary("best fixed, by category", False, True, questions, best, mean, 0.0)
-
-
-def _summary(who: str, records: Sequence[RunRecord], speeds: dict[str, Speed]) -> Summary:
-    turns = [turn for record in records if not record.error for turn in record.turns]
-    rounds = _sum(turns, "rounds")
-    verified, emitted = _sum(turns, "verified"), sum(len(turn.tokens) for turn in turns)
-    timings = [t.speculation["timings"] for t in turns if "timings" in t.speculation]
-    spent = sum(x["total_ms"] for x in timings)
-    # a later turn finds most of its prompt read: first tokens are compared on first turns
-    first = [r.turns[0].first_s for r in records if r.turns and not r.error]
-    return Summary(
-        who,
-        records[0].peer,
-        records[0].exact,
-        len({r.question_id for r in records if not r.error}),
-        speeds,
-        geomean([s.speed_up for name, s in speeds.items() if name != TOTAL]),
-        1e3 * median(first) if first else 0.0,
-        acceptance=_sum(turns, "accepted") / verified if verified else None,
-        mean_length=emitted / rounds if rounds else None,
-        relaxed=_sum(turns, "relaxed") / emitted if rounds and emitted else None,
-        other=sum(x["other_ms"] for x in timings) / spent if spent else None,
-        answer_s=sum(turn.total_s for turn in turns) / max(1, len(turns)),
-    )
-
-
-def _sum(turns: Sequence[TimedAnswer], name: str) -> int:
-    return sum(int(turn.speculation.get(name, 0)) for turn in turns)

@@ -11,17 +11,8 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from pyspec.measure.records import (
-    BOUND,
-    TOTAL,
-    Difference,
-    RunRecord,
-    Setup,
-    Summary,
-    geomean,
-    hindsight,
-    summarise,
-)
+from pyspec.measure.records import BOUND, Difference, RunRecord, Setup
+from pyspec.measure.speeds import TOTAL, Summary, geomean, hindsight, summarise
 from pyspec.tables import TextTable, table_of
 
 R = TypeVar("R")

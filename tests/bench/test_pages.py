@@ -36,18 +36,42 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_a_row_has_the_worst_kind_and_the_best_rival(pages, folder: Path) -> None:
-    """Losing kinds are in; the figure leads to the page; a temperature that was not measured is a dash."""
+    """Losing kinds are in; the figure leads to the page; beside it is the plain speed of the same run."""
     row = pages.readme_table(folder).splitlines()[-1]
     assert row == (
-        "| Default | 2 | [**1.00**](bench/results/default/README.md), code 0.50 | 0.33 server-draft:2 | - | - | - |"
+        "| Default | 0 | 2 | [**1.00**](bench/results/default/README.md) | 0.50 code | 0.33 server-draft:2 |"
     )
 
 
-def test_a_row_has_both_temperatures(pages, folder: Path) -> None:
-    """The page of the same pair at 0.8 stands beside."""
+def test_each_temperature_has_a_row_with_its_own_plain_speed(pages, folder: Path) -> None:
+    """A machine that was slower in one run tells nothing of the other."""
     copytree(folder / "default", folder / "default-t08")
-    cells = pages.readme_table(folder).splitlines()[-1].split(" | ")
-    assert cells[4:6] == ["[**1.00**](bench/results/default-t08/README.md), code 0.50", cells[3]]
+    path = folder / "default-t08" / "results.json"
+    warm = pages.msgspec.json.decode(path.read_bytes(), type=pages.Results)
+    warm.setup = pages.msgspec.structs.replace(warm.setup, temperature=0.8)
+    warm.title = "Default, T 0.8"
+    warm.summaries[0].speeds["total"].rate = 7.0
+    path.write_bytes(pages.msgspec.json.encode(warm))
+    rows = [line.split(" | ")[:3] for line in pages.readme_table(folder).splitlines()[-2:]]
+    assert rows == [["| Default", "0", "2"], ["| Default", "0.8", "7"]]
+
+
+def test_an_interval_is_over_questions_where_they_are_known(pages, folder: Path) -> None:
+    """Older results have the kinds alone, and the table says which."""
+    found = pages.runs(folder)["default"]
+    strict = next(s for s in found.summaries if s.who == "strict")
+    strict.ratios = {"qa": [2.0, 2.2], "code": [0.5, 0.4]}
+    assert pages._interval(strict).endswith(", 4 questions)")
+    strict.ratios = {}
+    assert pages._interval(strict) == ""
+    strict.speeds["math"] = strict.speeds["qa"]
+    assert pages._interval(strict).endswith(", 3 kinds)")
+
+
+def test_a_batch_stands_beside_batching_alone(pages) -> None:
+    """Each contender can be quoted, plain decoding of as many at once among them."""
+    known = pages.numbers(ROOT / "bench" / "results")
+    assert {"batch/bf16/plain:16", "batch/bf16/speculative:16"} <= known.keys()
 
 
 def test_numbers_in_the_text_are_filled_in(pages, folder: Path) -> None:

@@ -1,0 +1,85 @@
+"""Speeds from records made by hand."""
+
+from __future__ import annotations
+
+import pytest
+from measure.making import record, turn
+
+from pyspec.measure.speeds import TOTAL, geomean, hindsight, summarise
+
+FIVE = [1, 2, 3, 4, 5]
+
+
+def test_speed_up_is_the_ratio_of_rates() -> None:
+    """Half the time is twice the speed."""
+    plain, fast = summarise([record("plain", 1, turn(FIVE, 2.0)), record("fast", 1, turn(FIVE))])
+    assert plain.speeds[TOTAL].rate == 2.0
+    assert fast.speeds["qa"].speed_up == fast.geomean == 2.0
+
+
+def test_repeats_count_by_their_median() -> None:
+    """One slow run of three does not move the figure."""
+    runs = [record("plain", 1, turn(FIVE, s), repeat=i) for i, s in enumerate((1.0, 9.0, 1.0))]
+    (summary,) = summarise(runs)
+    assert summary.speeds[TOTAL].rate == 4.0
+    assert summary.questions == 1
+
+
+def test_a_category_is_the_sum_of_its_questions_and_the_spread_is_of_each() -> None:
+    """Times add up; quartiles are of single speed-ups."""
+    plain = [record("plain", q, turn(FIVE, 1.0)) for q in (1, 2)]
+    fast = [record("fast", 1, turn(FIVE, 0.5)), record("fast", 2, turn(FIVE, 1.0))]
+    speed = summarise([*plain, *fast])[1].speeds["qa"]
+    assert speed.speed_up == pytest.approx(2.0 / 1.5)
+    assert (speed.low, speed.mid, speed.high) == (1.25, 1.5, 1.75)
+
+
+def test_failed_questions_are_left_out_on_both_sides() -> None:
+    """Speed-ups are over questions that both answered."""
+    records = [
+        record("plain", 1, turn(FIVE, 1.0)),
+        record("plain", 2, turn(FIVE, 7.0)),
+        record("fast", 1, turn(FIVE, 0.5)),
+        record("fast", 2, error="no"),
+    ]
+    assert summarise(records)[1].speeds[TOTAL].speed_up == 2.0
+
+
+def test_counts_come_from_the_answers_statistics() -> None:
+    """Acceptance over verified, tokens over rounds, relaxed over tokens."""
+    block = {"rounds": 2, "verified": 4, "accepted": 3, "relaxed": 1,
+             "timings": {"total_ms": 50.0, "other_ms": 1.0}}  # fmt: skip
+    (summary,) = summarise([record("margin", 1, turn(FIVE, speculation=block))])
+    assert (summary.acceptance, summary.mean_length, summary.relaxed) == (0.75, 2.5, 0.2)
+    assert summary.other == 0.02
+
+
+def test_hindsight_takes_the_best_length_of_each_category() -> None:
+    """Plain is length 0, and there is no total: no single way reached it."""
+    records = []
+    for who, code, prose in (("plain", 1.0, 1.0), ("fixed:2+strict", 0.5, 2.0),
+                             ("fixed:8+strict", 0.25, 4.0)):  # fmt: skip
+        records.append(record(who, 1, turn(FIVE, code), category="code", exact=True))
+        records.append(record(who, 2, turn(FIVE, prose), category="prose", exact=True))
+    best = hindsight(summarise(records))
+    assert best is not None
+    assert {name: speed.speed_up for name, speed in best.speeds.items()} == {"code": 4, "prose": 1}
+    assert best.geomean == pytest.approx(2.0)
+
+
+def test_geometric_mean_of_nothing_is_zero() -> None:
+    """And of something that stands still."""
+    assert geomean([]) == geomean([1.0, 0.0]) == 0.0
+    assert geomean([2.0, 8.0]) == pytest.approx(4.0)
+
+
+def test_each_question_keeps_its_own_ratio() -> None:
+    """By category, on the questions that both answered; an interval over questions is made of them."""
+    seconds = {"plain": (2.0, 2.0, 2.0), "fast": (1.0, 4.0, 0.5)}
+    records = [
+        record(who, q, turn(FIVE, s), category="qa" if q < 2 else "code")
+        for who, times in seconds.items()
+        for q, s in enumerate(times)
+    ]
+    assert summarise(records)[1].ratios == {"qa": [2.0, 0.5], "code": [4.0]}
+    assert summarise([*records[:2], *records[3:]])[1].ratios == {"qa": [2.0, 0.5]}
