@@ -6,8 +6,8 @@ The README's table stands between `<!-- results -->` and `<!-- /results -->`, an
 models/README.md between `<!-- drafts -->` and `<!-- /drafts -->`. A number in a text is written `<!--= default/strict/mean
 -->1.15<!--/-->`: folder, mode and figure. Figures of `pyspec bench` are mean (geometric, over categories, times plain), best,
 worst, rate (tokens a second) and first (ms); of `bench/batch.py` each contender, times plain one by one; of `pyspec quality`
-nats and distinct over the control, with intervals, and gain (tokens a verify, %); of drafts what `python -m
-pyspec.models.recipe.evaluate --json` wrote. All other figures are in the tables.
+nats and distinct over the control, with intervals, length (tokens a verify) and gain (over the control's, %); of drafts what
+`python -m pyspec.models.recipe.evaluate --json` wrote. All other figures are in the tables.
 
 Intervals of speeds are 95 %, by Student's t of logarithms: over questions where a page's results have each question's ratio, over
 kinds of text where they do not, which the table says.
@@ -68,6 +68,8 @@ DRAFTS_HEAD = [
 RULES_HEAD = ["The margin rule", "more tokens a verify", "nats a token", "distinct-4", "looped answers", "worse in"]  # fmt: skip
 PAGES = ("README.md", "METHODS.md", "DEVICES.md", "ARCHITECTURE.md", "models/README.md")
 """Texts with figures: each is made from results, or is no measurement (`tests/bench/test_claims.py`)."""
+CARDS = ("models/smollm2-eagle3.md",)
+"""Texts that quote results beside much that is no measurement: they are filled alike."""
 
 FEWEST = 3
 """Questions or kinds of text that an interval needs."""
@@ -223,6 +225,7 @@ def numbers(folder: Path) -> dict[str, str]:
                 f"{who}/distinct": _over(figures.measures[DISTINCT].over),
                 f"{who}/gain": f"{100 * (figures.gain - 1):+.0f}",
                 f"{who}/answers": str(figures.answers),
+                f"{who}/length": f"{figures.length:.2f}",
             }
     for name, pairs in read(folder, Everyday, "*/everyday.json").items():
         for temperature in pairs.pairs:
@@ -275,7 +278,9 @@ def _put(text: str, name: str, found: str) -> str:
 def main() -> None:
     """Make everything anew."""
     folder = Path("bench/results")
-    texts = {page: filled(Path(page).read_text(encoding="utf-8"), folder) for page in PAGES}
+    texts = {
+        page: filled(Path(page).read_text(encoding="utf-8"), folder) for page in (*PAGES, *CARDS)
+    }
     redraw(folder)
     for page, text in texts.items():
         Path(page).write_text(text, encoding="utf-8")

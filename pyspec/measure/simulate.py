@@ -358,10 +358,11 @@ def fixed_speed(texts: Sequence[Answer], costs: Costs, k: int) -> float:
 
 
 def oracle_speed(texts: Sequence[Answer], costs: Costs) -> float:
-    """Tokens per ms of the best lengths by hindsight, one text at a time: nothing is drafted that is not accepted.
+    """Tokens per ms of the best lengths by hindsight, one text at a time.
 
-    Per text backward over positions: best[t] is the least time from t committed tokens to the end. The draft model reads the
-    prompt before its first token and never lags afterwards, or is not used in that text at all.
+    Right tokens are verified, and wrong ones behind them where a decode of more rows costs less. Per text backward over
+    positions: best[t] is the least time from t committed tokens to the end. The draft model reads the prompt before its first
+    token and then what each round makes it read again (`reread_ms`), or is not used in that text at all.
     """
     ms = tokens = 0.0
     for text in texts:
