@@ -7,12 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from contextlib import closing
-from copy import deepcopy
 from dataclasses import dataclass
 from itertools import accumulate
-from math import inf, log
+from math import inf
 from pathlib import Path
-from statistics import fmean
 from time import perf_counter
 from typing import Any
 
@@ -25,13 +23,13 @@ from pyspec.drafters import LookupDrafter
 from pyspec.llama import SpeculativeLlama
 from pyspec.measure.costs import MeasuredCosts, measure_costs
 from pyspec.measure.report import draw_costs, save_figure
-from pyspec.measure.simulate import Answer, Chain, Player, fixed_speed
+from pyspec.measure.simulate import Answer, Chain, fixed_speed
 from pyspec.measure.tasks import Options, Question, Report
+from pyspec.measure.teaching import chains_of, gain_of_auto, teach
 from pyspec.policy.acceptance import Acceptance
-from pyspec.policy.goodput import GoodputPolicy
 from pyspec.policy.simple import LengthPolicy
-from pyspec.policy.stopping import forecast, learn, survivals
-from pyspec.policy.types import Draft, Place, Plan, SeqOutcome
+from pyspec.policy.stopping import survivals
+from pyspec.policy.types import Draft, Place, Plan
 from pyspec.profiles import (
     Profile,
     beginnings,
@@ -51,7 +49,8 @@ class PairFigures(MeasuredCosts, kw_only=True):
 
     acceptance[i]: of the drafted token i where all before it were accepted, observations[i] times seen; log-losses in nats a
     drafted token, each judged before it was learned from; plans: speed of each plan over plain decoding on the recorded rounds;
-    break_even_acceptance: the constant one from which on drafting pays; auto: what the default policy would gain on them.
+    break_even_acceptance: the constant one from which on drafting pays; auto: what the default policy would gain on each half of
+    them, having learned from the other.
     """
 
     acceptance: list[float]
@@ -113,9 +112,8 @@ def measure(
 
 def evaluate(costs: MeasuredCosts, answers: list[Answer], kmax: int, seconds: float) -> Measurement:
     """From measured times and recorded answers to the figures; without any model."""
+    model, lookup = chains_of(answers)
     learned = Acceptance()
-    model = [chain for answer in answers for chain in answer.models.values()]
-    lookup = [chain for answer in answers for chain in answer.lookups.values()]
     without, with_companion = teach(learned, model, lookup)
     acceptance, observations = by_position(model, kmax)
     plans = played_plans(costs, answers, kmax if model else 0)
@@ -131,7 +129,7 @@ def evaluate(costs: MeasuredCosts, answers: list[Answer], kmax: int, seconds: fl
         break_even_acceptance=break_even(costs.rows, costs.draft_step_ms, kmax),
         plans=plans,
         best_plan=max(plans, key=lambda name: plans[name]),
-        auto=gain_of_auto(costs, answers, learned, companion=companion),
+        auto=gain_of_auto(costs, answers, companion=companion),
         seconds=seconds,
     )
     figures.warnings = _warnings(figures)
@@ -143,29 +141,6 @@ def by_position(chains: Sequence[Chain], kmax: int) -> tuple[list[float], list[i
     seen = [sum(chain.seen > i for chain in chains) for i in range(kmax)]
     hits = [sum(chain.matched > i for chain in chains) for i in range(kmax)]
     return [hit / n for hit, n in zip(hits, seen) if n], [n for n in seen if n]
-
-
-def teach(told: Acceptance, model: Sequence[Chain], lookup: Sequence[Chain]) -> tuple[float, float]:
-    """Let the estimators see every recorded chain as a round that verified all of it.
-
-    Returns the mean log-loss of the draft's tokens in nats, without the companion's view and with it, where it looked.
-    """
-    without, with_ = [], []
-    for chain in model:
-        seen = forecast(told, chain.draft(chain.n))
-        outcome = SeqOutcome(0, chain.n, chain.matched)
-        hits = outcome.hits(chain.n)
-        without += [_nats(p, hit) for p, hit in zip(seen.without, hits)]
-        with_ += [_nats(p, hit) for p, hit in zip(seen.with_, hits)]
-        learn(told, seen, outcome)
-    for chain in lookup:
-        hits = [i < chain.matched for i in range(chain.seen)]
-        told.lookup.update(chain.match_length, hits, chain.choices)
-    return (fmean(without) if without else 0.0), (fmean(with_) if with_ else 0.0)
-
-
-def _nats(chance: float, accepted: bool) -> float:
-    return -log(chance if accepted else 1.0 - chance)
 
 
 def _warnings(m: PairFigures) -> list[str]:
@@ -320,17 +295,6 @@ def break_even(rows: Sequence[float], step: float, kmax: int) -> float:
     return high
 
 
-def gain_of_auto(
-    costs: MeasuredCosts, answers: Sequence[Answer], learned: Acceptance, *, companion: bool
-) -> float:
-    """Speed-up of the default policy on recorded answers, by the measured times; no Python in them."""
-    if not any(answer.models or answer.lookups for answer in answers):
-        return 1.0
-    policy = GoodputPolicy(costs.curve(), deepcopy(learned), companion=companion)
-    speed = Player(policy, costs.times).play(answers).speed
-    return speed / fixed_speed(answers, costs.times, 0)
-
-
 # -- as text -----------------------------------------------------------------------------------------------------------
 
 
@@ -382,7 +346,9 @@ def _lines(m: PairFigures) -> list[str]:
         out.append(f"log-loss: {without:.3f} nats a token{companion}")
     out.append(f"prompt lookup right at {100 * m.lookup_share:.0f} % of positions")
     out.append(f"best fixed plan: {m.best_plan} ({m.plans[m.best_plan]:.2f} times plain)")
-    out.append(f"length auto on these rounds: {m.auto:.2f} times plain, without Python's time")
+    out.append(
+        f"length auto on these rounds, learned from the others: {m.auto:.2f} times plain, without Python's time"
+    )
     out.append(f"measured in {m.seconds:.0f} s")
     return out
 

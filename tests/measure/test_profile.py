@@ -23,8 +23,11 @@ from pyspec.measure.profile import (
     say,
     store,
 )
-from pyspec.measure.simulate import Answer, Chain, fixed_speed
+from pyspec.measure.simulate import Answer, Chain, Player, fixed_speed
 from pyspec.measure.tasks import Question
+from pyspec.measure.teaching import chains_of, teach
+from pyspec.policy.acceptance import Acceptance
+from pyspec.policy.goodput import GoodputPolicy
 from pyspec.profiles import load_profile, profile_key
 
 FLAT = [0.0] + [10.0] * 18
@@ -112,6 +115,27 @@ def test_a_winning_pair_wins_under_auto_too() -> None:
     assert found.plans[found.best_plan] > 3.0
     assert found.auto > 2.0
     assert not found.warnings
+
+
+def test_auto_plays_answers_that_it_has_not_learned_from() -> None:
+    """Of one answer alone it knows nothing, of two each teaches the other."""
+    slow = costs([0.0, 10.0] + [14.0] * 17)
+    right = answer(*(chain(t, 4, 4 if t % 5 else 0, 0.3) for t in range(1, 36)))
+    wrong = answer(*(chain(t, 4, t % 3 == 0, 0.8) for t in range(1, 36)))
+
+    def played(texts: list[Answer], learned: Acceptance) -> float:
+        return Player(GoodputPolicy(slow.curve(), learned), slow.times).play(texts).ms
+
+    def taught(texts: list[Answer]) -> Acceptance:
+        learned = Acceptance()
+        teach(learned, *chains_of(texts))
+        return learned
+
+    alone = evaluate(slow, right, 4, 1.0).figures.auto
+    assert alone == pytest.approx(40 * 10.0 / played(right, Acceptance()))
+    both = evaluate(slow, right + wrong, 4, 1.0).figures.auto
+    ms = played(right, taught(wrong)) + played(wrong, taught(right))
+    assert both == pytest.approx(2 * 40 * 10.0 / ms)
 
 
 def test_a_depth_that_had_no_time_for_every_count_is_shown_as_far_as_it_is_known() -> None:
