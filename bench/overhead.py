@@ -1,11 +1,13 @@
 """What speculation costs beside llama.cpp's decodes: a round in microseconds, and loading in milliseconds.
 
 MODEL is a file or a name; the default target without one. The modes take turns: `none` has no draft, `plain` has one and is
-told not to use it, `auto` decides. `loading` is what `SpeculativeLlama(MODEL)` took in a new process that has imported
-everything; drafts may take 200 ms over `none`. `outside` is all the time of an answer that is not in a decode, prompt aside,
-per round and as a share of the whole; choosing is the policy's three calls, learning included; checking the extension's look at
-the verified rows; what remains is Python's. Medians over runs, but the mean over an answer's rounds. Asked: choosing at most 50
-us, outside at most 2 % of plain decoding.
+told not to use it, `auto` decides; `apart` is `auto` where llama.cpp draws, which above temperature 0 (--temp) is what coupled
+noise is to be set against; `confirmed` is `auto` with a margin rule that looks at both rows and at what follows (`kl`,
+`confirm`): asked is that its checking takes at most 1 % of a round more than `auto`'s. `loading` is what
+`SpeculativeLlama(MODEL)` took in a new process that has imported everything; drafts may take 200 ms over `none`. `outside` is
+all the time of an answer that is not in a decode, prompt aside, per round and as a share of the whole; choosing is the policy's
+three calls, learning included; checking the extension's look at the verified rows; what remains is Python's. Medians over runs,
+but the mean over an answer's rounds. Asked: choosing at most 50 us, outside at most 2 % of plain decoding.
 
 A second table has prompts of --prompt tokens: what the chat template takes beside llama.cpp's tokenizer for one question, for a
 talk of ten turns whose answers are known as tokens, and for one that quotes control words; asked: 2 ms. Behind it: what the
@@ -33,8 +35,15 @@ from pyspec.text.template import ChatTemplate, Message
 
 TEXT = "Write a long letter from a traveller who has seen the sea for the first time."
 PARTS = dict.fromkeys(("plan", "choose", "observe", "watch"), "choosing") | {"accept": "checking"}
-HEAD = ("draft", "tokens/s", "outside decodes us", "choosing us", "checking us", "Python us", "share outside",
+HEAD = ("draft", "tokens/s", "outside decodes us", "choosing us", "checking us", "Python us", "round us", "share outside",
         "loading ms")  # fmt: skip
+MODES = {
+    "none": "strict",
+    "plain": "plain",
+    "auto": "strict",
+    "apart": "strict+apart",
+    "confirmed": "margin/kl=0.5/confirm=1",
+}
 LOADING = """
 import sys
 from pyspec import SpeculativeLlama
@@ -78,13 +87,14 @@ def watch(thing: Any, name: str, spent: dict[str, float]) -> None:
 class TimedMode:
     """One mode of answering, with a model of its own."""
 
-    def __init__(self, name: str, model: str, threads: int) -> None:
+    def __init__(self, name: str, model: str, threads: int, temperature: float = 0.0) -> None:
         draft = "none" if name == "none" else "auto"
         self._loading = [sys.executable, "-c", LOADING, model, draft, str(threads)]
         self.llm = SpeculativeLlama(
             model, draft=draft, n_ctx=2048, n_threads=threads or None, verbose=False
         )
-        self._mode = Ours(self.llm, parse_mode("plain" if name == "plain" else "strict"))
+        self._asked = Options(temperature=temperature)
+        self._mode = Ours(self.llm, parse_mode(MODES[name]), temperature)
         self._spent: dict[str, float] = defaultdict(float)
         for part in ("plan", "choose", "observe", "watch"):
             watch(self._mode.policy, part, self._spent)
@@ -95,7 +105,7 @@ class TimedMode:
         """Tokens a second; per round, in us: outside decodes, choosing, checking; the share outside; ms of loading."""
         loaded = subprocess.run(self._loading, check=True, capture_output=True, text=True)
         self._spent.clear()
-        self._mode.answer(self._prompt, n, Options())
+        self._mode.answer(self._prompt, n, self._asked)
         times, rounds = self.llm.last_timings, self.llm.last_speculation["rounds"]
         if rounds < n // 4:
             raise SystemExit(f"the answer ended after {rounds} rounds: nothing can be said")
@@ -105,6 +115,7 @@ class TimedMode:
         return {
             "rate": times["tokens_per_second"],
             **{f"us {name}": part / rounds for name, part in us.items()},
+            "us round": 1e3 * whole / rounds,
             "share": times["other_ms"] / whole,
             "loading": float(loaded.stdout.split()[0]),
         }
@@ -172,17 +183,26 @@ def show_prompts(model: str, n: int, runs: int, threads: int) -> None:
 
 def main(words: Sequence[str] | None = None) -> None:
     """Time the modes by turns, and print a table."""
-    how = {"modes": "none,plain,auto", "tokens": 128, "prompt": 4000, "runs": 3, "threads": 0}
+    how = {
+        "modes": "none,plain,auto",
+        "temp": 0.0,
+        "tokens": 128,
+        "prompt": 4000,
+        "runs": 3,
+        "threads": 0,
+    }
     options = arguments(__doc__, words, "model?", **how)
-    model = options.model or str(resolve())
-    modes = {name: TimedMode(name, model, options.threads) for name in options.modes.split(",")}
+    model, names = options.model or str(resolve()), options.modes.split(",")
+    modes = {name: TimedMode(name, model, options.threads, options.temp) for name in names}
     runs = in_turns(modes, options.runs + 1, lambda name: modes[name].answer(options.tokens))
     rows = []
     for name, (_, *found) in runs.items():  # the first is not counted
-        speed, outside, choosing, checking, share, ms = (
+        speed, outside, choosing, checking, whole, share, ms = (
             median(run[key] for run in found) for key in found[0]
         )
-        us = [f"{x:.0f}" for x in (outside, choosing, checking, outside - choosing - checking)]
+        us = [
+            f"{x:.0f}" for x in (outside, choosing, checking, outside - choosing - checking, whole)
+        ]
         rows.append([name, f"{speed:.1f}", *us, f"{100 * share:.1f} %", f"{ms:.0f}"])
     print(table(HEAD, rows))
     for mode in modes.values():

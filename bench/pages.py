@@ -25,6 +25,7 @@ from typing import Any, TypeVar
 import accepted
 import first_use
 import msgspec
+import noise
 import parity
 import startup
 from agent import AgentResults
@@ -101,6 +102,12 @@ COMPARED: dict[str, type[Comparison]] = {
 """Folders of comparisons."""
 
 
+KEPT: dict[str, Any] = {
+    "parity": parity, "accepted": accepted, "first_use": first_use, "startup": startup, "noise": noise,
+}  # fmt: skip
+"""Folders whose pages their scripts write."""
+
+
 def redraw(folder: Path) -> None:
     """Write all pages and pictures anew."""
     for name, results in runs(folder).items():
@@ -112,8 +119,7 @@ def redraw(folder: Path) -> None:
             write_page(folder / name, kind)
     for name, pairs in read(folder, Everyday, "*/everyday.json").items():
         save(pairs, folder / name)
-    for kept in (parity, accepted, first_use, startup):
-        name = kept.__name__
+    for name, kept in KEPT.items():
         if (folder / name).is_dir():
             kept.write(folder / name)
 

@@ -89,7 +89,16 @@ def test_what_a_round_costs_beside_decodes_is_shown(script, tiny_ascii: Path, ca
     rows = [line.split(" | ") for line in capsys.readouterr().out.splitlines()]
     assert [row[0] for row in rows[2:]] == ["| none", "| plain"]
     assert all(float(cell) >= 0.0 for row in rows[2:] for cell in row[1:6])
-    assert all(float(row[7].strip(" |")) > 0.0 for row in rows[2:])
+    assert all(float(row[8].strip(" |")) > 0.0 for row in rows[2:])
+
+
+def test_what_noise_and_confirmation_cost_is_shown(script, tiny_ascii: Path, capsys) -> None:
+    """Above temperature 0 beside llama.cpp's own draw, and under a rule that looks at more than a row."""
+    words = ["--temp", "0.8", "--modes", "auto,apart,confirmed", "--tokens", "8", "--runs", "1"]
+    script("overhead").main([str(tiny_ascii), *words, "--prompt", "0"])
+    rows = [line.split(" | ") for line in capsys.readouterr().out.splitlines()[2:]]
+    assert [row[0] for row in rows] == ["| auto", "| apart", "| confirmed"]
+    assert all(float(row[6]) > float(row[2]) for row in rows)
 
 
 def test_what_a_prompt_costs_beyond_its_tokens_is_shown(script, tiny_ascii: Path, capsys) -> None:
@@ -146,10 +155,12 @@ def test_structured_answers_are_timed(script, tiny_ascii: Path, capsys) -> None:
     assert "| lookup |" in capsys.readouterr().out
 
 
-def test_noise_is_counted_along_ids_positions_and_seeds(script, capsys) -> None:
-    """A line each, and none of them far from even."""
-    script("noise").main(["--draws", "400000"])
-    rows = [row.strip("| ").split(" | ") for row in capsys.readouterr().out.splitlines()[2:]]
+def test_noise_is_counted_along_ids_positions_and_seeds(script, tmp_path, capsys) -> None:
+    """A line each, and none of them far from even; the page has the same table."""
+    script("noise").main(["--draws", "400000", "--out", str(tmp_path / "noise")])
+    printed = capsys.readouterr().out
+    assert printed in (tmp_path / "noise" / "README.md").read_text(encoding="utf-8")
+    rows = [row.strip("| ").split(" | ") for row in printed.splitlines()[2:]]
     assert [row[0] for row in rows] == ["ids", "positions", "seeds"]
     assert all(abs(float(value)) < 5 for row in rows for value in row[2:])
 
