@@ -27,6 +27,7 @@ import first_use
 import msgspec
 import noise
 import parity
+import same_text
 import startup
 from agent import AgentResults
 from batch import BatchResults
@@ -104,6 +105,7 @@ COMPARED: dict[str, type[Comparison]] = {
 
 KEPT: dict[str, Any] = {
     "parity": parity, "accepted": accepted, "first_use": first_use, "startup": startup, "noise": noise,
+    "same_text": same_text,
 }  # fmt: skip
 """Folders whose pages their scripts write."""
 

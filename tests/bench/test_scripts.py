@@ -13,7 +13,7 @@ TESTED = {
     "batch", "pages", "stretch", "grid", "replay", "serve", "signals", "parity", "structured", "overhead",
     "mixed", "replicas",
     "accepted", "everyday", "firsts", "hostile", "noise", "trial", "startup", "agent", "companion",
-    "confirm", "first_use", "common", "busy",  # all others
+    "confirm", "first_use", "same_text", "common", "busy",  # all others
 }  # fmt: skip
 
 
@@ -163,6 +163,22 @@ def test_noise_is_counted_along_ids_positions_and_seeds(script, tmp_path, capsys
     rows = [row.strip("| ").split(" | ") for row in printed.splitlines()[2:]]
     assert [row[0] for row in rows] == ["ids", "positions", "seeds"]
     assert all(abs(float(value)) < 5 for row in rows for value in row[2:])
+
+
+def test_texts_are_set_beside_plain_ones(script, tiny_ascii: Path, tmp_path, capsys) -> None:
+    """A row for each draft and length, and a line for each answer that parts; the page has both."""
+    questions = tmp_path / "q.jsonl"
+    questions.write_text('{"question_id": 7, "category": "qa", "turns": ["abc abc abc"]}\n')
+    same_text, words = script("same_text"), ["--tokens", "8", "--drafts", "lookup", "--temp", "2"]
+    out = ["--every", "1", "--lengths", "1,4", "--out", str(tmp_path / "same_text")]
+    same_text.main([str(tiny_ascii), str(questions), *words, *out])
+    page = (tmp_path / "same_text" / "README.md").read_text(encoding="utf-8")
+    rows = [line.strip("| ").split(" | ") for line in page.splitlines() if "| lookup" in line]
+    assert [row[:4] for row in rows] == [["lookup", "1", "1", "1"], ["lookup", "4", "1", "1"]]
+    tie = same_text.Parting("lookup", 4, "7", 2, 0.25, True)
+    found = same_text.SameText("c", "m", "", "t", 3, [("lookup", 4)], [tie])
+    assert "| lookup | 4 | 3 | 2 | 1 | 0 | 0.2500 | 0.2500 |" in found.page()
+    assert "question 7, token 3; 0.2500 nats, made again" in found.page()
 
 
 def test_everyday_prompts_are_run_in_pairs(script, monkeypatch, tmp_path, capsys) -> None:
