@@ -128,7 +128,7 @@ class Batch:
         self._scheduler: Scheduler | None = None
         curve, learned = self._models.known()
         scored = self._models.parts.companion is not None
-        # one for all rules and temperatures, as their answers share rounds
+        # one for all rules and temperatures, as their answers share rounds; ways to draw are learned apart in it
         rule, draw = settings.rule_in_force, settings.sampling.draw
         self._policies = Policies(chosen, curve, learned, companion=scored, rule=rule, draw=draw)
         self.parallel = parallel or self._at_once(curve)

@@ -171,7 +171,7 @@ class Scheduler:
 
     def _forget(self, seq: int) -> None:
         """Tell policies, and a drafter that remembers texts, that this one is another."""
-        self._policies.begin_sequence(seq)
+        self._policies.begin_sequence(seq, self.active[seq].job.options.sampling.draw)
         drafter = self._contexts.drafter
         if drafter is not None:
             drafter.begin(seq, self.active[seq].job.owner)

@@ -147,7 +147,9 @@ class GoodputPolicy(LengthPolicy):
         table = self._table
         return Plan(
             lengths,
-            self.learned.calibration.table,
+            self.learned_of(
+                [place.seq for place, n in zip(places, lengths) if n]
+            ).calibration.table,
             table.floors,
             self._score(places),
             table.lookup_min,
@@ -155,7 +157,7 @@ class GoodputPolicy(LengthPolicy):
 
     def choose(self, drafts: Sequence[Draft]) -> list[int]:
         """The lengths that bring the most tokens a millisecond together."""
-        read = [forecast(self.learned, draft) for draft in drafts]
+        read = [forecast(self.learned_of([draft.seq]), draft) for draft in drafts]
         lengths = self._lengths([self._worths(r, self._within(r)) for r in read])
         self._pending = {r.draft.seq: r for r in read if r.draft.n}
         self._expected = sum([sum(r.survival[:g]) for r, g in zip(read, lengths, strict=True)])
@@ -178,7 +180,7 @@ class GoodputPolicy(LengthPolicy):
         self.curve.observe(outcome)
         for seq in outcome.seqs:
             if seq.seq in self._pending:
-                learn(self.learned, self._pending[seq.seq], seq)
+                learn(self.learned_of([seq.seq]), self._pending[seq.seq], seq)
         self._weigh(outcome)
         self._pending, self._expected, self._worth = {}, 0.0, 0.0
         # a round in which a draft reads a prompt touches memory for the first time

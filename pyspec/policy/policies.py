@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from pyspec.policy.lengths import Length, make_policy, parse_length
@@ -24,6 +25,7 @@ class Policies:
     """Policies that share the cost curve, which is the machine's, and learn acceptance apart.
 
     length, rule, draw: where a call names none. learned: what each policy begins with. companion: whether there is one to use.
+    Where many texts share rounds, one policy serves them all, and learns apart of those that are drawn otherwise.
     """
 
     def __init__(
@@ -40,6 +42,7 @@ class Policies:
         self._length, self._rule, self._draw = length, rule, draw
         self._companion = companion
         self._made: dict[tuple[Length, Verification, Draw], LengthPolicy] = {}
+        self._draws: dict[int, Draw] = {}
 
     def __len__(self) -> int:
         return len(self._made)
@@ -47,8 +50,21 @@ class Policies:
     def new(self, length: str | None, rule: Verification, draw: Draw) -> LengthPolicy:
         """A policy that has learned nothing yet. Raises OptionError for a length that is none."""
         named = parse_length(length) if length else self._length
-        learned = self._learned.under(draw, relaxing=isinstance(rule, Margin))
-        return make_policy(named, self.curve, learned, companion=self._companion)
+        policy = make_policy(named, self.curve, self._fresh(rule, draw), companion=self._companion)
+        policy.others = partial(self._other, {}, rule, draw)
+        return policy
+
+    def _fresh(self, rule: Verification, draw: Draw) -> Acceptance:
+        return self._learned.under(draw, relaxing=isinstance(rule, Margin))
+
+    def _other(
+        self, made: dict[Draw, Acceptance], rule: Verification, own: Draw, seq: int
+    ) -> Acceptance | None:
+        """What a policy has learned of texts that are drawn as this one is; None where that is its own way."""
+        draw = self._draws.get(seq, own)
+        if draw != own and draw not in made:
+            made[draw] = self._fresh(rule, draw)
+        return made.get(draw)
 
     def of(
         self, length: str | None, rule: Verification | None = None, draw: Draw | None = None
@@ -62,7 +78,8 @@ class Policies:
             self._made[key] = self.new(length, *asked)
         return self._made[key]
 
-    def begin_sequence(self, seq: int) -> None:
-        """Tell all of them that another text goes on under this number."""
+    def begin_sequence(self, seq: int, draw: Draw) -> None:
+        """Tell all of them that another text goes on under this number, and how it is drawn."""
+        self._draws[seq] = draw
         for policy in self._made.values():
             policy.begin_sequence(seq)

@@ -24,7 +24,7 @@ from pyspec.policy.types import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
 _MS_MAX = 1e7
 _WATCHED = 8  # rounds without drafts that are learned from at once
@@ -115,15 +115,24 @@ class Aside:
 
 
 class LengthPolicy(Policy):
-    """A policy with a cost curve, what was learned of acceptance, and statistics."""
+    """A policy with a cost curve, what was learned of acceptance, and statistics.
+
+    others: what was learned of texts that are drawn as this one is, by its number; None where that is `learned`.
+    """
 
     def __init__(self, curve: CostCurve | None = None, learned: Acceptance | None = None) -> None:
         self.curve = curve or CostCurve.prior()
         self.learned = learned or Acceptance()
+        self.others: Callable[[int], Acceptance | None] = lambda _seq: None
         self.counts = ChoiceStats()
         self._plain = PlainRounds()
         self.plain_aside = Aside()
         """Of rounds without drafts."""
+
+    def learned_of(self, seqs: Sequence[int]) -> Acceptance:
+        """What was learned of texts drawn as these are; `learned` where they are drawn in several ways."""
+        found = {id(one): one for one in map(self.others, seqs)}
+        return (next(iter(found.values())) if len(found) == 1 else None) or self.learned
 
     def observe(self, outcome: Outcome) -> None:
         """Count the round, and time its decodes."""

@@ -8,11 +8,15 @@ from types import SimpleNamespace
 import devices
 import pytest
 import tiny
+from msgspec import structs
 
+from pyspec.batch import Settings
 from pyspec.batch.contexts import FEW, Models, states_for
 from pyspec.batch.records import Record
 from pyspec.engine.handle import Engine
 from pyspec.errors import DraftMismatch
+from pyspec.policy.goodput import GoodputPolicy
+from pyspec.sampling import Sampling
 from pyspec.store.header import facts_of
 from pyspec.target import SNAPSHOTS
 
@@ -183,3 +187,20 @@ def test_a_named_model_of_another_vocabulary_is_refused(open_batch, other):
     """Before anything is answered."""
     with pytest.raises(DraftMismatch, match="other"):
         texts(open_batch(draft=other, **EXACT), ALONE)
+
+
+def test_answers_teach_those_that_are_drawn_as_they_are(open_batch, tiny_draft, monkeypatch):
+    """Requests at temperature 0 share rounds with sampled ones, and nothing else: what they accept is no word on draws."""
+    monkeypatch.setattr(GoodputPolicy, "_pays", lambda *_: True)
+    settings = Settings(max_tokens=16, raw=True, sampling=Sampling(temperature=0.8))
+    batch = open_batch(draft=tiny_draft, length="auto", settings=settings, parallel=4)
+    begun = batch._policies.of(None)
+    list(batch.run([structs.replace(one, temperature=0.0) for one in MANY]))
+    assert sum(begun.learned.calibration.seen) == 0.0
+    batch._policies._draws[9] = "greedy"
+    greedy = begun.learned_of([9])
+    assert sum(greedy.calibration.seen) > 0.0
+    seen = list(greedy.calibration.seen)
+    list(batch.run(MANY))
+    assert sum(begun.learned.calibration.seen) > 0.0
+    assert greedy.calibration.seen == seen

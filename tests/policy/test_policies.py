@@ -1,0 +1,40 @@
+"""Policies of one object: what each has learned, and of whom."""
+
+from __future__ import annotations
+
+from pyspec.policy.acceptance import Acceptance
+from pyspec.policy.cost import CostCurve
+from pyspec.policy.goodput import GoodputPolicy
+from pyspec.policy.lengths import parse_length
+from pyspec.policy.policies import Policies
+from pyspec.policy.types import Draft, Outcome, Place, SeqOutcome
+
+
+def test_texts_that_are_drawn_otherwise_are_forecast_and_learned_from_apart() -> None:
+    """One policy serves a batch of both: each draft's chances are those of its own way to draw."""
+    policy = GoodputPolicy(learned=Acceptance())
+    other = Acceptance().under("greedy", relaxing=True)
+    policy.others = lambda seq: other if seq == 1 else None
+    assert policy.learned_of([0]) is policy.learned_of([0, 1]) is policy.learned
+    assert policy.learned_of([1]) is policy.learned_of([1, 1]) is other
+    assert policy.learned_of([]) is policy.learned
+    policy.plan([Place(0, 4), Place(1, 4)])
+    policy.choose([Draft(0, 2, p=[0.5, 0.5]), Draft(1, 2, p=[0.5, 0.5])])
+    policy.observe(Outcome([SeqOutcome(0, 0, 0), SeqOutcome(1, 2, 1)], 10.0, 4))
+    assert sum(policy.learned.calibration.seen) == 0.0
+    assert sum(other.calibration.seen) == 2.0
+
+
+def test_a_policy_asks_how_a_text_is_drawn_when_it_needs_to_know() -> None:
+    """One that is made after a text began knows of it, and one that names another draw has that for its own."""
+    made = Policies(
+        parse_length("auto"), CostCurve.prior(), Acceptance(), companion=False, draw="coupled"
+    )
+    made.begin_sequence(3, "greedy")
+    policy = made.of(None)
+    assert policy.learned_of([3]) is not policy.learned
+    assert policy.learned_of([3]) is policy.learned_of([3])
+    assert policy.learned_of([5]) is policy.learned
+    assert made.of(None, draw="greedy").learned_of([3]) is made.of(None, draw="greedy").learned
+    made.begin_sequence(3, "coupled")
+    assert policy.learned_of([3]) is policy.learned
