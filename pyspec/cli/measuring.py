@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import shlex
 import sys
 from collections.abc import Sequence
@@ -22,7 +23,7 @@ from pyspec.engine.models import Placement
 from pyspec.errors import OptionError
 from pyspec.llama import SpeculativeLlama
 from pyspec.measure.bench import run_bench
-from pyspec.measure.bounds import CANDIDATES, HalvesResult, by_halves, sentence
+from pyspec.measure.bounds import CANDIDATES, HalvesResult, by_halves, demand_enough, sentence
 from pyspec.measure.costs import all_types, type_table
 from pyspec.measure.profile import Measurement, PairFigures, apart, draw, measure, say, store
 from pyspec.measure.quality import (
@@ -34,14 +35,14 @@ from pyspec.measure.quality import (
     variant_table,
     verdict,
 )
-from pyspec.measure.records import RunRecord, published
+from pyspec.measure.records import RunRecord, describe, published
 from pyspec.measure.report import Results, can_draw, card, speed_table
 from pyspec.measure.simulate import save_rounds
 from pyspec.measure.tasks import Options, Question, Task, load_questions, parse_modes, select
 from pyspec.measure.variants import SideBySide, Variant, answer_all, parse_variants
 from pyspec.profiles import forget, save_prior
 from pyspec.progress import store_progress
-from pyspec.store.files import file_sha256
+from pyspec.store.files import cache_dir, file_sha256
 from pyspec.store.locate import resolve
 from pyspec.store.machine import default_threads
 from pyspec.store.sources import load_manifest
@@ -192,7 +193,7 @@ _SIDES = (
     "wanted",
     is_flag=True,
     help="Decide what --verify auto does with this pair: choose a rule on half of the questions, confirm it on the others, "
-    "and store the result.",
+    "and store the result. Needs no --out.",
 )
 def quality(
     asked: AskedOptions,
@@ -210,21 +211,25 @@ def quality(
     answers that loop and answers that fail a check, each with the first variant.
     """
     listed = variants or (CANDIDATES if wanted else VARIANTS)
-    named, questions, _ = parse_variants(listed), asked.chosen(), asked.folder
+    named, questions = parse_variants(listed), asked.chosen()
+    if wanted and (told := demand_enough(questions)):
+        tell(told, err=True)
+    folder = None if wanted and asked.out is None else asked.folder
     sides = _side_by_side(named, asked, models, engine)
     if sides.placed:
         tell(sides.placed, err=True)
     with closing(sides), run_progress() as report:
-        records = answer_all(sides, questions, asked, asked.folder, report)
+        folder = folder or _kept_in(sides, asked, questions)
+        records = answer_all(sides, questions, asked, folder, report)
     figures = judge(records, questions)
     said = verdict(figures, named)
     results = QualityResults(
         title, command_line(), records[-1].setup, figures, said, unscored(questions)
     )
-    save_quality(results, asked.folder)
+    save_quality(results, folder)
     print_table(variant_table(figures), stdout_console())
     tell(f"\n{said}")
-    tell(f"results are in {asked.out}", err=True)
+    tell(f"results are in {folder}", err=True)
     if wanted:
         found = by_halves(records, questions, named)
         tell(f"\n{sentence(found)}")
@@ -244,6 +249,15 @@ def _side_by_side(
         str(path), found["draft"], variants, max_tokens=asked.max_tokens, seeds=asked.repeat,
         placement=placement, engine=engine.said, **given,
     )  # fmt: skip
+
+
+def _kept_in(sides: SideBySide, asked: AskedOptions, questions: Sequence[Question]) -> Path:
+    """The cache's folder of these answers: one for each setup, so that a run goes on where it was interrupted."""
+    files = sides.models.files
+    setup = describe(sides.target, files, asked, questions, sides.n_ctx, sides.engine)
+    same = msgspec.json.encode(msgspec.structs.replace(setup, day=""))
+    name = f"{files['target'].stem}-{hashlib.sha256(same).hexdigest()[:16]}"
+    return cache_dir() / "quality" / name
 
 
 def _keep_verdict(

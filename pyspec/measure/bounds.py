@@ -15,6 +15,7 @@ from statistics import fmean, stdev
 
 import numpy as np
 
+from pyspec.errors import OptionError
 from pyspec.measure.chance import resampled_means, sample_size
 from pyspec.measure.quality import DISTINCT, LOOPS, NATS, ROUGE, VARIETY, new_scorer, values_of
 from pyspec.measure.records import RunRecord
@@ -38,6 +39,9 @@ ALWAYS = (DISTINCT, LOOPS, NATS)
 
 FEWEST = 50
 """Questions of the half that confirms, below which an interval says nothing: nobody is allowed a rule by a handful."""
+
+LIKELY = ceil(3.0 / BOUNDS[LOOPS])
+"""Questions of that half by which answers that never loop are shown to loop no more: 95 % exclude a share of 3 / n."""
 
 CANDIDATES = (
     "strict+fixed:4,margin/confirm=1+fixed:4,margin/gap=2/confirm=1+fixed:4,margin/gap=2/confirm=2+fixed:4,"
@@ -137,6 +141,19 @@ def _figures(
 def half_of(question: int | str) -> int:
     """0 for questions that choose a rule, 1 for those that confirm it."""
     return zlib.crc32(str(question).encode()) % 2
+
+
+def demand_enough(questions: Sequence[Question]) -> str:
+    """What to say of a set with which hardly any rule can pass, "" for nothing. Raises OptionError where none can."""
+    n = sum(half_of(question.question_id) for question in questions)
+    if n < FEWEST:
+        raise OptionError(
+            f"no rule can pass with {len(questions)} questions: {n} of them confirm, and {FEWEST} have to",
+            f"give about {2 * LIKELY} with --questions",
+        )
+    if n < LIKELY:
+        return f"{n} questions confirm: where no answer loops, only {LIKELY} show that none does, about {2 * LIKELY} in all"
+    return ""
 
 
 def try_rule(who: str, gain: float, losses: Losses, half: int | None = None) -> RuleTrial:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -110,3 +111,35 @@ def test_the_draft_goes_where_it_was_asked_to(
     assert made[0]["placement"] == Placement(0, None, None, 0, None)
     assert made[0]["n_ubatch"] == 64
     assert "draft_type_k 0, n_ubatch 64" in (tmp_path / "out" / "README.md").read_text()
+
+
+def test_a_verdict_that_nothing_can_pass_is_refused_at_the_start(
+    tiny_ascii: Path, tmp_path: Path
+) -> None:
+    """Before a quarter of an hour of answers, with the number of questions that it takes."""
+    done = call(tiny_ascii, tmp_path, "--verdict")
+    assert done.returncode == 2
+    assert "no rule can pass with 2 questions" in done.stderr
+    assert "about 300" in done.stderr
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_verdict_keeps_its_answers_in_the_cache(tiny_ascii: Path, tmp_path: Path) -> None:
+    """No folder has to be named, and a second run finds what the first one answered."""
+    path = tmp_path / "many.jsonl"
+    path.write_text(
+        "".join(f'{{"question_id": {i}, "category": "a", "turns": ["abc"]}}\n' for i in range(120))
+    )
+    command = [
+        sys.executable, "-m", "pyspec", "quality", "-m", str(tiny_ascii), "--draft", str(tiny_ascii), "--trust-model",
+        "-c", "128", "-t", "1", "-n", "2", "--questions", str(path), "--verdict",
+        "--variants", "strict+fixed:1,margin+fixed:1",
+    ]  # fmt: skip
+    found = os.environ | {"PYSPEC_CACHE": str(tmp_path / "cache")}
+    for _ in range(2):
+        done = subprocess.run(
+            command, capture_output=True, timeout=120, check=False, text=True, env=found
+        )
+        assert done.returncode == 0, done.stderr
+    (runs,) = (tmp_path / "cache" / "quality").glob("*/runs.jsonl")
+    assert len(runs.read_text().splitlines()) == 240

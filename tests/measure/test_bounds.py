@@ -7,11 +7,14 @@ import random
 import pytest
 from measure.making import record, turn
 
+from pyspec.errors import OptionError
 from pyspec.measure.bounds import (
     BOUNDS,
     CHECKS,
     FEWEST,
+    LIKELY,
     by_halves,
+    demand_enough,
     half_of,
     sentence,
     try_rule,
@@ -103,3 +106,14 @@ def test_checks_of_all_kinds_are_one_figure():
     """So few questions of a kind there are that each alone says nothing."""
     found = judged(answers(CONTROL), answers(GOOD, rounds=10))
     assert set(found.confirmed.losses) == {NATS, DISTINCT, LOOPS, CHECKS} <= set(BOUNDS)
+
+
+def test_a_set_that_can_pass_nothing_is_refused_with_what_it_takes():
+    """Half of the questions confirm; of answers that never loop so many show that none does."""
+    few = [q for q in QUESTIONS if half_of(q.question_id)][: FEWEST - 1]
+    with pytest.raises(OptionError, match="49 of them confirm, and 50 have to") as found:
+        demand_enough(few)
+    assert f"about {2 * LIKELY}" in found.value.hint
+    some = [q for q in QUESTIONS if half_of(q.question_id)][:FEWEST]
+    assert f"only {LIKELY} show" in demand_enough(some)
+    assert demand_enough(QUESTIONS) == ""
