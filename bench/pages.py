@@ -6,8 +6,8 @@ The README's table stands between `<!-- results -->` and `<!-- /results -->`, an
 models/README.md between `<!-- drafts -->` and `<!-- /drafts -->`. A number in a text is written `<!--= default/strict/mean
 -->1.15<!--/-->`: folder, mode and figure. Figures of `pyspec bench` are mean (geometric, over categories, times plain), best,
 worst, rate (tokens a second) and first (ms); of `bench/batch.py` each contender, times plain one by one; of `pyspec quality`
-nats and distinct over the control, with intervals, length (tokens a verify) and gain (over the control's, %); of drafts what
-`python -m pyspec.models.recipe.evaluate --json` wrote. All other figures are in the tables.
+nats and distinct over the control, with intervals, length (tokens a verify), gain (over the control's, %) and drawn (over greedy
+drafts, %); of drafts what `python -m pyspec.models.recipe.evaluate --json` wrote. All other figures are in the tables.
 
 Intervals of speeds are 95 %, by Student's t of logarithms: over questions where a page's results have each question's ratio, over
 kinds of text where they do not, which the table says.
@@ -226,6 +226,7 @@ def numbers(folder: Path) -> dict[str, str]:
             out |= {f"{name}/{s.who}/{key}": f"{value:.2f}" for key, value in figures.items()}
             out |= {f"{name}/{s.who}/{key}": f"{value:.0f}" for key, value in whole.items()}
     for name, found in rules(folder).items():
+        out |= _drawn(name, found)
         for figures in found.figures:
             who = f"{name}/{figures.who}"
             out |= {
@@ -246,6 +247,17 @@ def numbers(folder: Path) -> dict[str, str]:
         out |= {f"drafts/{name}/{key}": f"{one[key]:.3f}" for key in ("share", "margin_share")}
         out[f"drafts/{name}/rows"] = str(one["rows"])
     return out
+
+
+def _drawn(name: str, found: QualityResults) -> dict[str, str]:
+    """Tokens a verify with drafts that draw, over those with greedy ones to the same questions, %."""
+    by_name = {each.who: each for each in found.figures}
+    pairs = {who: (by_name.get(who.removesuffix("+apart")), one) for who, one in by_name.items()}
+    return {
+        f"{name}/{who}/drawn": f"{100 * (one.length / apart.length - 1):+.0f}"
+        for who, (one, apart) in pairs.items()
+        if one is not None and one is not apart and one.answers == apart.answers
+    }
 
 
 def _batches(folder: Path) -> dict[str, str]:

@@ -74,6 +74,19 @@ def test_a_batch_stands_beside_batching_alone(pages) -> None:
     assert {"batch/bf16/plain:16", "batch/bf16/speculative:16"} <= known.keys()
 
 
+def test_drawn_drafts_are_set_against_greedy_ones(pages) -> None:
+    """By tokens a verify, of as many answers; a variant without its twin tells nothing."""
+    found = pages.rules(ROOT / "bench" / "results")["quality-good"]
+    strict, *others = found.figures
+    greedy = pages.msgspec.structs.replace(
+        strict, who=f"{strict.who}+apart", length=strict.length / 1.25
+    )
+    found.figures = [strict, *others, greedy]
+    assert pages._drawn("q", found) == {f"q/{greedy.who}/drawn": "+25"}
+    found.figures = [strict, pages.msgspec.structs.replace(greedy, answers=1)]
+    assert pages._drawn("q", found) == {}
+
+
 def test_numbers_in_the_text_are_filled_in(pages, folder: Path) -> None:
     """By folder, mode and figure; what is around them stays, and doing it again changes nothing."""
     text = "<!-- results -->\n<!-- /results -->\nIt is <!--= default/strict/worst -->9<!--/--> times.\n"
