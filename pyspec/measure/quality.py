@@ -284,7 +284,8 @@ def quality_page(results: QualityResults, pictures: Sequence[str] = ()) -> str:
 
 _SAMPLED = (
     " Tokens are drawn from what top-k 40, top-p 0.95 and min-p 0.05 leave, answers of one question and seed with the same "
-    "random numbers: where two variants say the same, they go on alike, and after the first difference as strangers. "
+    "random numbers (`apart` with others): where two variants say the same, they go on alike, and after the first "
+    "difference as strangers. "
     "Variety is the number of different 4-grams in all seeds' answers to a question over the sum of each one's: 1 where no "
     "two seeds share one. A rule that sharpens the target's distribution lowers nats, and variety "
     "too, which counts as worse where chance does not explain it."
