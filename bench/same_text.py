@@ -110,8 +110,11 @@ def answers(
 ) -> dict[str, TimedAnswer]:
     """Each prompt's answer in a mode, by question."""
     how = Options(max_tokens=options.tokens, temperature=options.temp)
-    one = Ours(llm, parse_mode(mode), options.temp)
-    return {name: one.answer(prompt, options.tokens, how) for name, prompt in prompts.items()}
+    one, found = Ours(llm, parse_mode(mode), options.temp), {}
+    for name, prompt in prompts.items():
+        one.forget()  # a prompt's beginning that was read for another one had rows beside it
+        found[name] = one.answer(prompt, options.tokens, how)
+    return found
 
 
 def compare(options: Any) -> Iterator[tuple[str, int, dict[str, list[int]], list[Parting]]]:
