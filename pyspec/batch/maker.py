@@ -17,6 +17,7 @@ from pyspec.profiles import Side
 from pyspec.rules import Margin, Strict, Verification, rule_at
 from pyspec.sampling import Constraint, Sampling
 from pyspec.text.answer import Speech
+from pyspec.text.forms import from_outside
 from pyspec.text.stream import check_stops
 from pyspec.text.template import ChatTemplate
 from pyspec.verdicts import followed
@@ -167,7 +168,7 @@ class JobMaker:
         arguments = record.chat_template_kwargs
         if record.reasons is False:
             arguments = {**self._speech.quiet, **(arguments or {})}
-        return self._template.prompt(turns, tools=tools, arguments=arguments)
+        return self._template.prompt(from_outside(turns), tools=tools, arguments=arguments)
 
     def _system(self, record: Record) -> str | None:
         return self._settings.system if record.system is None else record.system

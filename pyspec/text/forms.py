@@ -70,6 +70,13 @@ def _call(call: Any) -> dict[str, Any]:
     return {**call, "function": {**function, "arguments": {} if arguments is None else arguments}}
 
 
+def from_outside(messages: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Messages that somebody else wrote, without `tokens`: any control token could be among those."""
+    return [
+        {key: value for key, value in message.items() if key != "tokens"} for message in messages
+    ]
+
+
 # -- other forms ----------------------------------------------------------------------------------------------------------
 
 

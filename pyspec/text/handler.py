@@ -9,6 +9,7 @@ import llama_cpp
 from llama_cpp import llama_chat_format
 
 from pyspec.text.completions import ChatCompletion, needs_telling_apart
+from pyspec.text.forms import from_outside
 from pyspec.text.template import ChatTemplate
 
 
@@ -32,7 +33,7 @@ def chat_handler(template: ChatTemplate, text_of: Callable[[int], str], eos: int
         if rest.get("tool_choice") == "none" or rest.get("function_call") == "none":
             told = None
         arguments = chat_template_kwargs or llama.in_chat.args
-        tokens = template.prompt(messages, tools=told, arguments=arguments)
+        tokens = template.prompt(from_outside(messages), tools=told, arguments=arguments)
         if needs_telling_apart(llama, told):
             return _told_apart(llama, tokens, told, template.stop, rest)
         response = llama_chat_format.ChatFormatterResponse(

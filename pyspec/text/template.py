@@ -25,11 +25,17 @@ MOST_SPOTS = 64
 """Words in what a role says whose meaning to the template is looked into one by one."""
 
 PLAINLY = "this model's file has no chat template: it is asked in plain words, and its answer ends where another would speak"
+_CONVERSATION = ("messages", "tools")
+# a template's variables that no argument stands for
+
 READ = "this model's chat template reads some control words in what is said: there they are control tokens"
 
 
 class Message(TypedDict, total=False):
-    """One turn: role is system, user or assistant. `tokens`, if given, holds the content as it was generated."""
+    """One turn: role is system, user or assistant.
+
+    `tokens`, where given, stands for the content as it was generated: `from_outside` takes it away where somebody else wrote it.
+    """
 
     role: str
     content: str
@@ -96,7 +102,8 @@ class ChatTemplate:
         """Token ids of a conversation; with `answer`, open for the assistant's next turn.
 
         messages, tools: in OpenAI's form; a message's `tokens` are kept where the template writes its text back as it was
-        generated. arguments: further variables of the template. now: seconds since 1970 that its date is taken from.
+        generated. arguments: further variables of the template, none for the conversation. now: seconds since 1970 that its date
+        is taken from.
         Raises InputError where the template refuses the conversation, TemplateError where it fails.
         """
         tokens = self._opened()
@@ -149,6 +156,9 @@ class ChatTemplate:
         arguments: Mapping[str, Any] | None,
     ) -> tuple[str, Asked]:
         """The name of a template, and what it is rendered with."""
+        for each in _CONVERSATION:
+            if each in (arguments or {}):
+                raise InputError(f"{each} is no variable to set", f"send {each} by its own name")
         name = TOOL_USE if tools and TOOL_USE in self.sources else next(iter(self.sources))
         asked = {
             "messages": standard(messages), "tools": list(tools) if tools else None, "documents": None,

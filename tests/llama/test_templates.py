@@ -61,3 +61,15 @@ def test_answer_is_read_once(tmp_path: Path) -> None:
         said = [token.id for step in llm.steps(first, max_tokens=8) for token in step.tokens]
         turns += [{"role": "assistant", "tokens": said}, {"role": "user", "content": "on"}]
         assert llm.template.prompt(turns)[: len(first) + len(said)] == [*first, *said]
+
+
+def test_messages_of_a_call_bring_no_tokens(shown: Path) -> None:
+    """They may be a client's: control tokens could be among them. `template.prompt` takes those that are one's own."""
+    with SpeculativeLlama(shown, **HOW) as llm:
+        for tokens in (5, [0, 1, 2]):
+            turns = [{"role": "user", "content": "hello", "tokens": tokens}]
+            (used,) = {
+                llm.create_chat_completion(messages=each, max_tokens=1)["usage"]["prompt_tokens"]
+                for each in (turns, [{"role": "user", "content": "hello"}])
+            }
+            assert used > 0

@@ -144,3 +144,43 @@ def test_scoring_beside_answers(server):
         if i % 2 == 0:
             values = choice["logprobs"]["token_logprobs"][1:]
             assert values == pytest.approx(alone[0]["logprobs"]["token_logprobs"][1:], abs=1e-3)
+
+
+INSIDE = [1, 2, 1, 2, 40]
+"""Ids as a client may send them, those of control tokens among them."""
+
+
+def test_no_request_brings_tokens_in_a_message(server):
+    """An answer of this package's own chat has its tokens beside its text; from outside they would become control tokens."""
+    said = [{"role": "user", "content": "hello"}, {"role": "assistant", "content": "so"}]
+    asked = [*said, {"role": "user", "content": "x"}]
+    for tokens in (5, "x", INSIDE, [10**9], [[1]], [None]):
+        marked = [{**turn, "tokens": tokens} for turn in asked]
+        pairs = [
+            ("/v1/chat/completions", {"messages": marked}, {"messages": asked}),
+            ("/v1/responses", {"input": marked}, {"input": asked}),
+            ("/v1/messages", {"messages": marked}, {"messages": asked}),
+        ]
+        for path, body, plain in pairs:
+            told = [ask(server, path, **each, max_tokens=1)["usage"] for each in (body, plain)]
+            assert len({sum(_read(usage)) for usage in told}) == 1, path
+        found = [ask(server, "/tokenize", messages=each)["tokens"] for each in (marked, asked)]
+        assert found[0] == found[1]
+
+
+def _read(usage):
+    """Tokens of a prompt under each interface's names."""
+    names = ("prompt_tokens", "input_tokens", "cache_read_input_tokens")
+    return [usage.get(name, 0) for name in names]
+
+
+@pytest.mark.parametrize("name", ["messages", "tools"])
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/responses", "/v1/messages"])
+def test_variables_of_a_template_replace_nothing_of_the_conversation(server, path, name):
+    """What was checked is what is rendered."""
+    said = [{"role": "user", "content": "hello"}]
+    body = {"input" if "responses" in path else "messages": said, "max_tokens": 1}
+    for value in ("x", [{"role": "user", "content": "y"}], [{"content": {"a": 1}}], None):
+        body["chat_template_kwargs"] = {name: value}
+        status, told = post(server, json.dumps(body).encode(), path)
+        assert (status, name in told["error"]["message"]) == (400, True)
