@@ -12,7 +12,8 @@ import msgspec
 import numpy as np
 from llama_cpp.llama_speculative import LlamaDraftModel
 
-from pyspec.memory import Continuation, Memory, OwnTexts, TextIndex
+from pyspec.memory import Memory, OwnTexts
+from pyspec.text_index import Continuation, TextIndex
 
 
 class Proposal(msgspec.Struct, frozen=True):

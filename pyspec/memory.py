@@ -1,4 +1,4 @@
-"""What was said before, and what followed it: an index of texts, and the texts of each owner, in this process and on disk.
+"""What was said before: the texts of each owner, in this process and on disk.
 
 No owner's text is ever drafted for another: a draft changes no strict text, but how fast it comes tells whether it was right.
 """
@@ -11,19 +11,18 @@ import math
 import time
 import zlib
 from collections.abc import Sequence
+from heapq import heapify, heappop, heappush
+from itertools import count
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from filelock import FileLock, Timeout
 
-from pyspec._lib import check, ffi, lib
 from pyspec.errors import OptionError, PyspecError
+from pyspec.text_index import TAIL, Continuation, TextIndex
 
 log = logging.getLogger("pyspec")
-
-SHORTEST_MATCH = 2
-"""Tokens of a text's end that is worth continuing."""
 
 MOST_TOKENS = 500_000
 """Tokens of all owners together: 84 bytes each in memory, 4 on disk."""
@@ -31,130 +30,72 @@ MOST_TOKENS = 500_000
 MOST_DAYS = 7.0
 """How long a text is kept at most."""
 
-_TAIL = 64
-# tokens of a text's end that are looked for among older texts
-
-_EMPTY = int(lib.PS_INDEX_EMPTY)
-
-
-# -- one index ---------------------------------------------------------------------------------------------------------
-
-
-class Continuation(NamedTuple):
-    """What may follow a text: tokens, how much of its end they continue, and how many different tokens followed that."""
-
-    tokens: Sequence[int]
-    match: int = 0
-    choices: int = 1
-
-
-_NOTHING = Continuation(())
-
-
-class TextIndex:
-    """Texts, and what followed each of their parts how often (`native/ps_index.c`); texts that begin alike share that.
-
-    A place stands for a text; `EMPTY` for the one without tokens. The same calls give the same places.
-    """
-
-    EMPTY = _EMPTY
-
-    def __init__(self) -> None:
-        out = ffi.new("ps_index **")
-        check(lib.ps_index_open(out), "the index of texts")
-        self._index = ffi.gc(out[0], lib.ps_index_close)
-        self._place, self._n = ffi.new("int32_t *"), ffi.new("int32_t *")
-        self._tokens, self._found = ffi.new("int32_t[]", _TAIL), ffi.new("ps_found *")
-
-    def walk(self, place: int, tokens: Sequence[int]) -> tuple[int, int]:
-        """How far texts went on from `place` by these tokens before: the place there, and how many of them."""
-        self._place[0] = place
-        given = ffi.new("int32_t[]", tokens)
-        check(lib.ps_index_walk(self._index, given, len(tokens), self._place, self._n))
-        return self._place[0], self._n[0]
-
-    def add(self, place: int, tokens: Sequence[int]) -> int:
-        """The place of the text of `place` and these tokens, which are known from now on."""
-        self._place[0] = place
-        given = ffi.new("int32_t[]", tokens)
-        check(lib.ps_index_add(self._index, given, len(tokens), self._place), "the index of texts")
-        return int(self._place[0])
-
-    def next(self, place: int, length: int, limit: int) -> Continuation:
-        """What followed the longest known end of the text of `place`, `length` tokens, most often; the newest among equals."""
-        limit = min(limit, _TAIL)
-        check(
-            lib.ps_index_next(
-                self._index, place, length, SHORTEST_MATCH, limit, self._tokens, self._found
-            )
-        )
-        found = self._found
-        if not found.n:
-            return _NOTHING
-        return Continuation(ffi.unpack(self._tokens, found.n), found.match, found.choices)
-
-    def look_up(self, tokens: Sequence[int], limit: int) -> Continuation:
-        """`next` for a text that is not in here, by its last 64 tokens."""
-        tail = ffi.new("int32_t[]", tokens[-_TAIL:])
-        check(lib.ps_index_find(self._index, tail, len(tail), self._place, self._n))
-        return self.next(self._place[0], self._n[0], limit)
-
-    @property
-    def size(self) -> int:
-        """Tokens, those of shared beginnings once."""
-        return self._sizes()[0]
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes that it takes."""
-        return self._sizes()[1]
-
-    def _sizes(self) -> tuple[int, int]:
-        n_tokens, n_bytes = ffi.new("int64_t *"), ffi.new("int64_t *")
-        check(lib.ps_index_size(self._index, n_tokens, n_bytes))
-        return n_tokens[0], n_bytes[0]
+_AN_OWNER = 50
+# tokens that an owner counts beside those of its texts: its indexes take 3 kB, its objects 1
 
 
 # -- one owner's texts -------------------------------------------------------------------------------------------------
 
 
+class Total:
+    """Tokens of several owners' texts together."""
+
+    def __init__(self) -> None:
+        self.tokens = 0
+
+
 class OwnTexts:
     """One owner's texts: those of late, and those before, which go when late ones have become as many, or old.
 
-    most: tokens of either. age: seconds after which either goes. path: where they are kept, too; None for nowhere.
-    turn: counts how often they changed places; a place is of one turn.
+    most: tokens of either. age: seconds after which either goes. path: where they are kept, too; None for nowhere. total:
+    counts their tokens, too. size: tokens of all. turn: counts how often they changed places; a place is of one turn.
     """
 
-    def __init__(self, most: int = 2**31, age: float = math.inf, path: Path | None = None) -> None:
-        self._most, self._age = most, age
+    def __init__(
+        self,
+        most: int = 2**31,
+        age: float = math.inf,
+        path: Path | None = None,
+        total: Total | None = None,
+    ) -> None:
+        self._most, self._age, self._total = most, age, total
         self._late, self._before = TextIndex(), TextIndex()
-        self.turn, self.used = 0, time.monotonic()
+        self.turn = self.size = 0
         self._born = self._born_before = time.time()
         self._file = None if path is None else TextFile(path)
         self._file_before = None if path is None else TextFile(path.with_suffix(".before"))
         if self._file is not None and self._file_before is not None:
             self._born = self._file.load(self._late, self._born)
             self._born_before = self._file_before.load(self._before, self._born_before)
+        self._count()
 
-    @property
-    def size(self) -> int:
-        """Tokens of all."""
-        return self._late.size + self._before.size
+    def _count(self) -> None:
+        size = self._late.size + self._before.size
+        if self._total is not None:
+            self._total.tokens += size - self.size
+        self.size = size
 
     @property
     def nbytes(self) -> int:
         """Bytes that the indexes take."""
         return self._late.nbytes + self._before.nbytes
 
-    def tidy(self) -> None:
-        """Let go of what is too much or too old, between two texts."""
-        self.used, now = time.monotonic(), time.time()
-        if self._late.size >= self._most or (self._late.size and now - self._born > self._age):
+    @property
+    def due(self) -> float:
+        """When something of them will be too old, in seconds since 1970."""
+        late = self._born + self._age if self._late.size else math.inf
+        return min(late, self._born_before + 2 * self._age if self._before.size else math.inf)
+
+    def tidy(self, now: float | None = None) -> None:
+        """Let go of what is too much or too old, between two texts. now: in seconds since 1970."""
+        now = time.time() if now is None else now
+        if self._late.size >= self._most or (self._late.size and now >= self._born + self._age):
             self._turn_over(now)
-        if self._before.size and now - self._born_before > 2 * self._age:
+        if self._before.size and now >= self._born_before + 2 * self._age:
             self._before = TextIndex()
             if self._file_before is not None:
                 self._file_before.remove()
+        self._count()
 
     def _turn_over(self, now: float) -> None:
         self._before, self._born_before = self._late, self._born
@@ -169,6 +110,7 @@ class OwnTexts:
         if known == len(tokens):
             return place
         end = self._late.add(place, tokens[known:])
+        self._count()
         if self._file is not None:
             self._file.write(place, tokens[known:], end)
         return end
@@ -176,7 +118,7 @@ class OwnTexts:
     def next(self, place: int, tokens: Sequence[int], limit: int) -> Continuation:
         """What may follow these tokens, whose place this is: by the longer match, by late texts where both are equal."""
         found = self._late.next(place, len(tokens), limit)
-        if self._before.size and found.match < _TAIL:
+        if self._before.size and found.match < TAIL:
             older = self._before.look_up(tokens, limit)
             found = older if older.match > found.match else found
         return found
@@ -186,8 +128,15 @@ class OwnTexts:
         if self._file is not None:
             self._file.flush()
 
+    def leave(self) -> None:
+        """Count for nobody any more."""
+        if self._total is not None:
+            self._total.tokens -= self.size
+        self._total = None
+
     def remove(self) -> None:
-        """Delete what is on disk; what is added from now on stays in this process."""
+        """Delete what is on disk; what is added from now on stays in this process, and is not counted."""
+        self.leave()
         for file in (self._file, self._file_before):
             if file is not None:
                 file.remove()
@@ -309,8 +258,8 @@ class Memory:
     """The texts of each owner, for drafts.
 
     folder: where they are kept for later processes, readable for this user alone; None for this process only. One process at a
-    time has a folder. vocabulary: names what the tokens mean; another's are not read. tokens: of all owners together: those
-    that were away for longest go. days: how long a text stays at most.
+    time has a folder. vocabulary: names what the tokens mean; another's are not read. tokens: of all owners together, an owner
+    by itself counting 50: those that were away for longest go. days: how long a text stays at most.
 
     One thread at a time. Raises OptionError for a folder that cannot be used.
     """
@@ -328,7 +277,11 @@ class Memory:
                 f"a memory of {tokens} tokens and {days} days", "use 1 or more, and above 0"
             )
         self._tokens, self._age = tokens, 0.5 * 86400.0 * days
-        self._owners: dict[str, OwnTexts] = {}
+        self._owners: dict[str, OwnTexts] = {}  # used longest ago first
+        self._total, self._serials = Total(), count()
+        # when each may have become too old: a heap, of which entries of those that went are ignored
+        self._due: list[tuple[float, int, str]] = []
+        self._serial_of: dict[str, int] = {}
         self._lock: FileLock | None = None
         self._folder = None if folder is None else self._open(Path(folder), vocabulary)
 
@@ -361,25 +314,57 @@ class Memory:
 
     def texts_of(self, owner: str) -> OwnTexts:
         """An owner's texts, tidied."""
-        texts = self._owners.get(owner)
-        if texts is None:
-            path = None if self._folder is None else self._folder / f"{_name_of(owner)}.texts"
-            texts = self._owners[owner] = OwnTexts((self._tokens + 1) // 2, self._age, path)
-        texts.tidy()
-        self._make_room(texts)
+        now = time.time()
+        self._drop_old(now)
+        texts = self._owners.pop(owner, None)
+        self._owners[owner] = texts = self._opened(owner, now) if texts is None else texts
+        texts.tidy(now)
+        self._make_room()
         return texts
 
-    def _make_room(self, newest: OwnTexts) -> None:
-        others = sorted((t.used, name) for name, t in self._owners.items() if t is not newest)
-        for _, name in others:
-            if self.size <= self._tokens:
-                return
-            self._owners.pop(name).remove()
+    def _opened(self, owner: str, now: float) -> OwnTexts:
+        path = None if self._folder is None else self._folder / f"{_name_of(owner)}.texts"
+        texts = OwnTexts((self._tokens + 1) // 2, self._age, path, self._total)
+        self._serial_of[owner] = next(self._serials)
+        self._remind(owner, min(texts.due, now + self._age))
+        return texts
+
+    def _remind(self, owner: str, due: float) -> None:
+        heappush(self._due, (due, self._serial_of[owner], owner))
+
+    def _drop_old(self, now: float) -> None:
+        """Let go of all that is too old, whoever's it is."""
+        left = []
+        while self._due and self._due[0][0] <= now:
+            _, serial, owner = heappop(self._due)
+            if self._serial_of.get(owner) != serial:
+                continue
+            self._owners[owner].tidy(now)
+            if self._owners[owner].size:
+                left.append(owner)
+            else:
+                self._drop(owner)
+        for owner in left:
+            self._remind(owner, self._owners[owner].due)
+
+    def _make_room(self) -> None:
+        """Let go of owners until the rest is not too much; the one used last stays."""
+        while len(self._owners) > 1:
+            if self.size + _AN_OWNER * len(self._owners) <= self._tokens:
+                break
+            self._drop(next(iter(self._owners)))
+        if len(self._due) > 2 * len(self._owners) + _AN_OWNER:
+            self._due = [each for each in self._due if self._serial_of.get(each[2]) == each[1]]
+            heapify(self._due)
+
+    def _drop(self, owner: str) -> None:
+        self._owners.pop(owner).remove()
+        del self._serial_of[owner]
 
     @property
     def size(self) -> int:
         """Tokens of all owners."""
-        return sum(texts.size for texts in self._owners.values())
+        return self._total.tokens
 
     @property
     def nbytes(self) -> int:
@@ -390,7 +375,10 @@ class Memory:
         """Write what is not on disk yet and give the folder back; calling it again does nothing."""
         for texts in self._owners.values():
             texts.flush()
+            texts.leave()
         self._owners.clear()
+        self._serial_of.clear()
+        self._due.clear()
         if self._lock is not None:
             self._lock.release()
             self._lock = self._folder = None

@@ -31,6 +31,7 @@ LAYERS = [
         "noise",
         "tokens",
         "text",
+        "text_index",
         "sampling",
         "grammar",
         "display",

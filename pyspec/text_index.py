@@ -1,0 +1,101 @@
+"""An index of texts: what followed each part of them how often. Its work is done in C (`native/ps_index.c`)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from pyspec._lib import check, ffi, lib
+
+SHORTEST_MATCH = 2
+"""Tokens of a text's end that is worth continuing."""
+
+TAIL = 64
+"""Tokens of a text's end that are looked for among older texts."""
+
+_EMPTY = int(lib.PS_INDEX_EMPTY)
+
+
+class Continuation(NamedTuple):
+    """What may follow a text: tokens, how much of its end they continue, and how many different tokens followed that."""
+
+    tokens: Sequence[int]
+    match: int = 0
+    choices: int = 1
+
+
+_NOTHING = Continuation(())
+
+
+class TextIndex:
+    """Texts, and what followed each of their parts how often (`native/ps_index.c`); texts that begin alike share that.
+
+    A place stands for a text; `EMPTY` for the one without tokens. The same calls give the same places.
+    """
+
+    EMPTY = _EMPTY
+
+    def __init__(self) -> None:
+        self._index: Any = None  # until there is a text: it takes 3 kB
+        self._place, self._n = ffi.new("int32_t *"), ffi.new("int32_t *")
+        self._tokens, self._found = ffi.new("int32_t[]", TAIL), ffi.new("ps_found *")
+
+    def walk(self, place: int, tokens: Sequence[int]) -> tuple[int, int]:
+        """How far texts went on from `place` by these tokens before: the place there, and how many of them."""
+        if self._index is None:
+            return place, 0
+        self._place[0] = place
+        given = ffi.new("int32_t[]", tokens)
+        check(lib.ps_index_walk(self._index, given, len(tokens), self._place, self._n))
+        return self._place[0], self._n[0]
+
+    def add(self, place: int, tokens: Sequence[int]) -> int:
+        """The place of the text of `place` and these tokens, which are known from now on."""
+        if self._index is None:
+            out = ffi.new("ps_index **")
+            check(lib.ps_index_open(out), "the index of texts")
+            self._index = ffi.gc(out[0], lib.ps_index_close)
+        self._place[0] = place
+        given = ffi.new("int32_t[]", tokens)
+        check(lib.ps_index_add(self._index, given, len(tokens), self._place), "the index of texts")
+        return int(self._place[0])
+
+    def next(self, place: int, length: int, limit: int) -> Continuation:
+        """What followed the longest known end of the text of `place`, `length` tokens, most often; the newest among equals."""
+        if self._index is None:
+            return _NOTHING
+        limit = min(limit, TAIL)
+        check(
+            lib.ps_index_next(
+                self._index, place, length, SHORTEST_MATCH, limit, self._tokens, self._found
+            )
+        )
+        found = self._found
+        if not found.n:
+            return _NOTHING
+        return Continuation(ffi.unpack(self._tokens, found.n), found.match, found.choices)
+
+    def look_up(self, tokens: Sequence[int], limit: int) -> Continuation:
+        """`next` for a text that is not in here, by its last 64 tokens."""
+        if self._index is None:
+            return _NOTHING
+        tail = ffi.new("int32_t[]", tokens[-TAIL:])
+        check(lib.ps_index_find(self._index, tail, len(tail), self._place, self._n))
+        return self.next(self._place[0], self._n[0], limit)
+
+    @property
+    def size(self) -> int:
+        """Tokens, those of shared beginnings once."""
+        return self._sizes()[0]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that it takes."""
+        return self._sizes()[1]
+
+    def _sizes(self) -> tuple[int, int]:
+        if self._index is None:
+            return 0, 0
+        n_tokens, n_bytes = ffi.new("int64_t *"), ffi.new("int64_t *")
+        check(lib.ps_index_size(self._index, n_tokens, n_bytes))
+        return n_tokens[0], n_bytes[0]
