@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import AsyncIterator, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +31,8 @@ _ERRORS = {
     503: "overloaded_error",
 }
 
+_SESSION = re.compile(r"_session_[0-9a-fA-F-]{36}\Z")
+
 _NOTE = "x-anthropic-billing-header:"
 # what an agent says to its own service: it changes with each request, and nothing behind it could be taken over
 
@@ -49,8 +52,9 @@ class MessagesBody(Body):
 
     @property
     def owner(self) -> str:
-        """Whose texts may draft for it."""
-        return str((self.metadata or {}).get("user_id") or super().owner)
+        """Whose texts may draft for it: a user has them in the next session too."""
+        named = (self.metadata or {}).get("user_id")
+        return _without_session(str(named)) if named else super().owner
 
     @property
     def shaped(self) -> bool:
@@ -103,6 +107,18 @@ class MessagesBody(Body):
                 raise InputError("a message has content that is neither text nor a list of blocks")
             else:
                 yield from _own(content) if role == "assistant" else _users(str(role), content)
+
+
+def _without_session(user: str) -> str:
+    """A user's name without the session that agents put into it: behind it, or as a member of an object."""
+    try:
+        named = json.loads(user)
+    except (ValueError, RecursionError):
+        named = None
+    if isinstance(named, dict):
+        lasting = {key: each for key, each in named.items() if "session" not in key}
+        return json.dumps(lasting, sort_keys=True) if lasting else user
+    return _SESSION.sub("", user) or user
 
 
 def _chat_tool(tool: dict[str, Any]) -> dict[str, Any]:

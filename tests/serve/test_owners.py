@@ -37,3 +37,25 @@ def test_every_interface_names_its_user():
         (MessagesBody, {**chat, **message, "metadata": {"user_id": "one"}}),
     ):
         assert decoded(kind, json.dumps(body).encode()).owner == "one"
+
+
+def test_an_owner_outlives_a_session():
+    """Agents name a user by account and session; what was said in one session drafts in the next."""
+    session = "_session_01234567-89ab-cdef-0123-456789abcdef"
+
+    def owner(user):
+        body = {"messages": [], "max_tokens": 1, "metadata": {"user_id": user}}
+        return decoded(MessagesBody, json.dumps(body).encode()).owner
+
+    assert owner(f"user_a_account_b{session}") == owner("user_a_account_b") != owner("user_c")
+    first, second = (json.dumps({"device_id": "d", "session_id": each}) for each in "ab")
+    assert owner(first) == owner(second) != owner(json.dumps({"device_id": "e"}))
+    for whole in (
+        session,
+        f"a{session}b",
+        "a_session_b",
+        json.dumps({"session_id": "x"}),
+        "[1]",
+        "5",
+    ):
+        assert owner(whole) == whole
