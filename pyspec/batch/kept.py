@@ -8,7 +8,7 @@ from pyspec.engine.handle import Engine, Role
 from pyspec.tokens import common_prefix
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from pyspec.prompt_cache import PromptFile
 
@@ -22,15 +22,21 @@ _CELLS_A_TOKEN = 64
 class KeptTexts:
     """Which texts free sequences still hold, those freed longest ago first.
 
-    each: cells of a stream, 0 in a pool, where a copy costs nothing.
+    A text is taken over by its owner alone: how soon an answer comes would tell others what it says. each: cells of a stream,
+    0 in a pool, where a copy costs nothing. public: gives the beginning of prompts that no owner wrote, which is everybody's.
     """
 
-    def __init__(self, engine: Engine, n_slots: int, each: int) -> None:
-        self._engine = engine
+    def __init__(
+        self, engine: Engine, n_slots: int, each: int, public: Callable[[], Sequence[int]]
+    ) -> None:
+        self._engine, self._public = engine, public
+        self._owners = dict.fromkeys(
+            range(n_slots), ""
+        )  # of what each sequence holds, active ones too
         self.least = max(LEAST, each // _CELLS_A_TOKEN)
         self.texts: dict[int, list[int]] = {seq: [] for seq in range(n_slots)}
         self.shared: list[int] = []
-        """The longest beginning that a text took over from another."""
+        """The longest beginning that a text took over from another, where nobody in particular wrote it."""
 
     def keep(self, seq: int, text: Sequence[int], n: int) -> None:
         """A sequence is free, and its first n tokens stay."""
@@ -46,27 +52,43 @@ class KeptTexts:
             self._engine.set_tokens(seq, text)
         return list(self.texts)
 
+    def common(self, seq: int, text: Sequence[int], prompt: Sequence[int], owner: str) -> int:
+        """Tokens that an owner's prompt begins with like the text of a sequence, as far as the owner may know."""
+        n = common(text, prompt)
+        foreign = n >= self.least and owner != self._owners[seq]
+        return min(n, common(self._public(), prompt)) if foreign else n
+
     def source(
-        self, prompt: Sequence[int], active: Mapping[int, Sequence[int]]
+        self, prompt: Sequence[int], owner: str, active: Mapping[int, Sequence[int]]
     ) -> tuple[int | None, int]:
-        """Which sequence holds most of a prompt's beginning, and how many tokens."""
+        """Which sequence holds most of the beginning of an owner's prompt, and how many tokens."""
         best, most = None, self.least - 1
         for seq, text in (*self.texts.items(), *active.items()):
-            n = common(text, prompt)
+            n = self.common(seq, text, prompt, owner)
             if n > most:
                 n = min(n, self._engine.held(Role.TARGET, seq))
             if n > most:
                 best, most = seq, n
         return best, most if best is not None else 0
 
-    def take(self, seq: int, prompt: Sequence[int], source: int | None, n: int) -> None:
-        """Take a free sequence for a text, whose first n tokens come from `source`."""
+    def take(self, seq: int, prompt: Sequence[int], owner: str, source: int | None, n: int) -> None:
+        """Take a free sequence for an owner's text, whose first n tokens come from `source`."""
+        if owner != self._owners[seq] and source in (None, seq):
+            self.keep(seq, self.texts[seq], n)  # no more of it is the owner's
         self.texts.pop(seq)
+        self._owners[seq] = owner
         if source is not None:
-            if n > len(self.shared):
+            if n > len(self.shared) and (not owner or n <= common(self._public(), prompt)):
                 self.shared = list(prompt[:n])
             if source != seq:
                 self._engine.copy_prefix(source, seq, n)
+
+    def move(self, high: int, gap: int, n: int) -> None:
+        """Let a free sequence hold the n tokens of another, which is free from now on."""
+        self.texts.pop(gap)
+        self._owners[gap] = self._owners[high]
+        self._engine.copy_prefix(high, gap, n)
+        self.keep(high, (), 0)
 
     def restore(self, file: PromptFile, most: int) -> None:
         """Take up what a file holds, in a context that holds nothing yet; most: cells for it."""
@@ -76,9 +98,10 @@ class KeptTexts:
             self.texts[0] = self.shared = tokens
 
     def save(self, file: PromptFile) -> None:
-        """Write the longest beginning that texts shared, or the longest text where none did."""
-        wanted = self.shared or max(self.texts.values(), key=len, default=[])
-        seq, n = self.source([*wanted, 0], {})
+        """Write the longest beginning that texts shared, or the longest text where none did; no owner's whose name is known."""
+        texts = [text for seq, text in self.texts.items() if not self._owners[seq]]
+        wanted = self.shared or max(texts, key=len, default=[])
+        seq, n = self.source([*wanted, 0], "", {})
         if seq is not None:
             self._engine.set_tokens(seq, [*wanted[:n], 0])
             file.save(seq, wanted[:n])

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 from pyspec.batch.jobs import Job
 from pyspec.batch.records import COMPLETION, SAMPLER_FIELDS, Record, Result, failed
-from pyspec.errors import ContextOverflow, InputError, OptionError
+from pyspec.errors import ContextOverflow, InputError, OptionError, PyspecError
 from pyspec.limits import check_ranges
 from pyspec.noise import derive_seed
 from pyspec.options import AnswerOptions, Speculation
@@ -20,6 +20,7 @@ from pyspec.text.answer import Speech
 from pyspec.text.forms import from_outside
 from pyspec.text.stream import check_stops
 from pyspec.text.template import ChatTemplate
+from pyspec.tokens import common_prefix
 from pyspec.verdicts import followed
 
 _TELLING = ("system", "developer")
@@ -76,6 +77,16 @@ class JobMaker:
         self._template = ChatTemplate.of(target)
         self._template.limit(n_ctx)
         self._speech = Speech.of(target)
+
+    @cached_property
+    def public(self) -> list[int]:
+        """What the prompts of all chats begin with that bring a user's words alone: the template's text and the server's own."""
+        asked = [[{"role": "user", "content": text}] for text in "ab"]
+        try:
+            first, second = (self._tokens(Record(id="", messages=turns)) for turns in asked)
+        except PyspecError:
+            return []
+        return first[: common_prefix(first, second)]
 
     def make(self, index: int, record: Record) -> Job | Result:
         """A job, or the result of a record that has an error or does not fit."""

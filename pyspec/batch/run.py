@@ -313,6 +313,7 @@ class Batch:
             self._total,
             interactive=self._interactive,
             exact=self._exact,
+            public=lambda: self.jobs.public,
         )
         if self._prompt_cache is not None:
             file = PromptFile(self.target, Path(self._prompt_cache))

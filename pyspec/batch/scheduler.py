@@ -35,7 +35,7 @@ from pyspec.grammar.masks import wait_all
 from pyspec.tokens import Tally
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from pyspec.batch.contexts import Contexts
     from pyspec.batch.jobs import Job
@@ -58,8 +58,8 @@ class Scheduler:
     window: how many jobs wait to be chosen from. total: what is emitted is added there. interactive: who
     came first is served first, and free sequences keep all of their text for prompts to come; else the
     longest job goes first, and what waiting prompts begin with is kept. exact: texts do not depend on
-    neighbours. outgrown: none of the jobs that wait fits a stream, and none runs. waiting, active, kept: jobs
-    that wait, answers by sequence, and what free sequences hold.
+    neighbours. public: see `KeptTexts`. outgrown: none of the jobs that wait fits a stream, and none runs.
+    waiting, active, kept: jobs that wait, answers by sequence, and what free sequences hold.
     """
 
     def __init__(
@@ -72,13 +72,14 @@ class Scheduler:
         *,
         interactive: bool = False,
         exact: bool = False,
+        public: Callable[[], Sequence[int]] = tuple,
     ) -> None:
         self._contexts, self._policies, self._draft_max = contexts, policies, draft_max
         self._engine, self._loop, self._own = contexts.engine, contexts.loop, policies.of(None)
         self._scorer = PromptScorer(contexts.target, contexts.n_batch)
         self.waiting = JobQueue(window, contexts.n_slots, in_order=interactive)
         self.active: dict[int, ActiveJob] = {}
-        self.kept = KeptTexts(self._engine, contexts.n_slots, contexts.layout.each)
+        self.kept = KeptTexts(self._engine, contexts.n_slots, contexts.layout.each, public)
         self._keep_texts, self._exact, self._total = interactive, exact, total
         self._pad = [max(contexts.target.token_bos(), 0)]
         self._layout, self._streams = contexts.layout, contexts.layout.each > 0
@@ -113,7 +114,7 @@ class Scheduler:
 
     def _fits(self, job: Job) -> bool:
         room = self._layout.each if self._streams else self._unused
-        return job.need <= room and not self._being_read(job.tokens)
+        return job.need <= room and not self._being_read(job)
 
     @property
     def _unused(self) -> int:
@@ -124,18 +125,20 @@ class Scheduler:
         read = {seq: answer for seq, answer in self.active.items() if answer.scored is None}
         return {seq: answer.run.tokens for seq, answer in read.items()}
 
-    def _being_read(self, prompt: Sequence[int]) -> bool:
-        """Whether another sequence is about to hold more of this prompt's beginning than any does now."""
-        reading = [a.run.tokens for a in self.active.values() if a.run.missing]
+    def _being_read(self, job: Job) -> bool:
+        """Whether another sequence is about to hold more of a prompt's beginning than any does now."""
+        asked = job.tokens, job.owner
+        reading = [(seq, a.run.tokens) for seq, a in self.active.items() if a.run.missing]
         if not reading:
             return False
-        _, held = self.kept.source(prompt, self._texts())
-        return longest_common(prompt, reading) >= held + self.kept.least
+        _, held = self.kept.source(*asked, self._texts())
+        most = max(self.kept.common(*each, *asked) for each in reading)
+        return most >= held + self.kept.least
 
     def _start(self, job: Job) -> None:
         answer = job.begun or ActiveJob.begin(job, self._contexts.target)
         text = answer.run.tokens
-        source, n = self.kept.source(text, self._texts())
+        source, n = self.kept.source(text, job.owner, self._texts())
         if answer.scored is not None:  # every row of it is wanted
             source, n = None, 0
         if self._exact:
@@ -148,7 +151,7 @@ class Scheduler:
         if self._exact and source in (None, seq):
             self.kept.keep(seq, self.kept.texts[seq], n)
         job.begun = None
-        self.kept.take(seq, text, source, n)
+        self.kept.take(seq, text, job.owner, source, n)
         answer.run.seq = seq
         if answer.scored is None:
             self._loop.begin(answer.run)
@@ -249,9 +252,7 @@ class Scheduler:
             if gap is None:
                 return
             answer = self.active.pop(high)
-            self.kept.texts.pop(gap)
-            self._engine.copy_prefix(high, gap, len(answer.run.tokens))
-            self.kept.keep(high, (), 0)
+            self.kept.move(high, gap, len(answer.run.tokens))
             answer.run.seq = gap
             self.active[gap] = answer
             self._forget(gap)

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 
-from asking import post
+import pytest
+from asking import body, post
 
+from pyspec.batch import Settings
 from pyspec.batch.bodies import ChatBody, CompletionBody, decoded
+from pyspec.sampling import Sampling
 from pyspec.serve.messages import MessagesBody
 from pyspec.serve.responses import ResponsesBody
 
@@ -14,10 +17,10 @@ from pyspec.serve.responses import ResponsesBody
 def test_a_server_drafts_for_the_same_user_only(serve):
     """Requests name their user; those that name none are one owner."""
     server = serve(length="fixed:8")
-    body = {"model": "tiny", "prompt": "ab", "temperature": 1.2, "seed": 5, "max_tokens": 80}
+    asked = {"model": "tiny", "prompt": "ab", "temperature": 1.2, "seed": 5, "max_tokens": 80}
 
     def accepted(**who):
-        status, told = post(server, json.dumps({**body, **who}).encode(), "/v1/completions")
+        status, told = post(server, json.dumps({**asked, **who}).encode(), "/v1/completions")
         assert status == 200
         return told["speculation"]["accepted"]
 
@@ -30,13 +33,13 @@ def test_a_server_drafts_for_the_same_user_only(serve):
 def test_every_interface_names_its_user():
     """Each by the field that it has for this."""
     chat, message = {"messages": [{"role": "user", "content": "a"}]}, {"max_tokens": 1}
-    for kind, body in (
+    for kind, asked in (
         (ChatBody, {**chat, "user": "one"}),
         (CompletionBody, {"prompt": "a", "safety_identifier": "one", "user": "two"}),
         (ResponsesBody, {"input": "a", "user": "one"}),
         (MessagesBody, {**chat, **message, "metadata": {"user_id": "one"}}),
     ):
-        assert decoded(kind, json.dumps(body).encode()).owner == "one"
+        assert decoded(kind, json.dumps(asked).encode()).owner == "one"
 
 
 def test_an_owner_outlives_a_session():
@@ -44,8 +47,8 @@ def test_an_owner_outlives_a_session():
     session = "_session_01234567-89ab-cdef-0123-456789abcdef"
 
     def owner(user):
-        body = {"messages": [], "max_tokens": 1, "metadata": {"user_id": user}}
-        return decoded(MessagesBody, json.dumps(body).encode()).owner
+        asked = {"messages": [], "max_tokens": 1, "metadata": {"user_id": user}}
+        return decoded(MessagesBody, json.dumps(asked).encode()).owner
 
     assert owner(f"user_a_account_b{session}") == owner("user_a_account_b") != owner("user_c")
     first, second = (json.dumps({"device_id": "d", "session_id": each}) for each in "ab")
@@ -59,3 +62,76 @@ def test_an_owner_outlives_a_session():
         "5",
     ):
         assert owner(whole) == whole
+
+
+TEXT = "the secret of this house is that it has none but this one and its cellar "
+
+
+@pytest.fixture
+def read(serve):
+    """Starts a server, and gives what tells how much of a chat was read before it came."""
+
+    def start(**options):
+        server = serve(draft="none", **options)
+
+        def cached(text, **who):
+            status, told = post(server, body(text, max_tokens=2, **who))
+            assert status == 200
+            return told["usage"]["prompt_tokens_details"]["cached_tokens"]
+
+        return server, cached
+
+    return start
+
+
+@pytest.mark.parametrize("parallel", [1, 4, 16])
+def test_what_was_read_of_a_prompt_is_its_owners(read, parallel):
+    """To others, how much of a guess was read already would tell that it was right."""
+    server, cached = read(parallel=parallel)
+    assert cached(TEXT + "a", user="one") == 0
+    rows = server.batch._contexts.engine.counters().rows[0]
+    assert cached(TEXT + "a", user="two") == cached(TEXT + "b") == 0
+    assert server.batch._contexts.engine.counters().rows[0] - rows > 2 * len(TEXT)
+    assert cached(TEXT + "b", user="three") == 0
+    if parallel > 2:
+        assert min(cached(TEXT + "c", user="one"), cached(TEXT + "c")) >= len(TEXT)
+
+
+@pytest.mark.parametrize("parallel", [1, 4])
+def test_what_the_server_says_to_all_is_read_once(read, parallel):
+    """It is nobody's secret; not a word more is taken over."""
+    system = "you are a helpful machine of few words, and polite"
+    settings = Settings(Sampling(temperature=0.0, seed=1), max_tokens=24, system=system)
+    server, cached = read(parallel=parallel, settings=settings)
+    public = len(server.batch.jobs.public)
+    assert cached(TEXT, user="one") == 0
+    assert cached(TEXT, user="two") == public > len(system)
+    assert cached("another", user="three") == public
+
+
+def test_prompts_of_two_owners_that_come_at_once_wait_for_each_other_no_more(read):
+    """Nor does one of them learn by waiting what the other asks."""
+    server, _ = read()
+    jobs = [
+        ChatBody(messages=[{"role": "user", "content": TEXT}], user=who)
+        for who in ("one", "two", "two")
+    ]
+    made = [server.app.state.fleet.default._jobs(each, "x")[0] for each in jobs]
+    assert [job.owner for job in made] == ["one", "two", "two"]
+    server.batch.prepare()
+    scheduler = server.batch._scheduler
+    scheduler._start(made[0])
+    assert [scheduler._fits(job) for job in made] == [False, True, True]
+    scheduler.abandon()
+
+
+def test_a_file_of_prompts_holds_no_users_text(read, tmp_path):
+    """The next process could not tell whose it is."""
+    path = tmp_path / "kept"
+    for who in ({"user": "one"}, {}):
+        server, cached = read(prompt_cache=path)
+        assert cached(TEXT, **who) == 0
+        server.close()
+    _, cached = read(prompt_cache=path)
+    assert cached(TEXT, user="one") == 0
+    assert cached(TEXT) > len(TEXT)
