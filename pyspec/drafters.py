@@ -47,6 +47,9 @@ class Drafter(ABC):
     def begin(self, seq: int, owner: str = "") -> None:  # noqa: B027 - as below
         """Hear that sequence `seq` has another text from now on, and whose it is."""
 
+    def end(self, seq: int, tokens: Sequence[int]) -> None:  # noqa: B027 - as below
+        """Hear that the text of sequence `seq` is over, and what it is, whether anything was proposed for it or not."""
+
     def observe(  # noqa: B027 - most have nothing to learn
         self, seq: int, tokens: Sequence[int], drafted: int, accepted: int
     ) -> None:
@@ -136,6 +139,16 @@ class LookupDrafter(Drafter):
         """The sequence has another text from now on, which is this owner's."""
         self._end(seq)
         self._owners[seq] = owner
+
+    def end(self, seq: int, tokens: Sequence[int]) -> None:
+        """The text is over, and drafts for its owner's next ones, also where nothing was drafted for itself."""
+        if self.memory is None:
+            return
+        text = self._texts.get(seq)
+        if text is None or not text.continues(tokens):
+            text = self._begin(seq)
+        text.follow(tokens)
+        self._end(seq)
 
     def close(self) -> None:
         """Keep what is to be kept; the drafter then knows no text."""

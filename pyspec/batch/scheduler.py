@@ -362,6 +362,7 @@ class Scheduler:
         # those to come, and what was shared so far
         prompts = [*(job.tokens for job in self.waiting.jobs), [*self.kept.shared, 0]]
         del self.active[seq]
+        self._loop.end(answer.run)
         n = len(text) - 1 if self._keep_texts else longest_common(text, prompts)
         n = 0 if answer.run.error is not None or answer.scored is not None else n
         self.kept.keep(seq, text, n if n >= self.kept.least else 0)

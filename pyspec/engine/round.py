@@ -96,6 +96,15 @@ class Loop:
         run.missing = len(run.tokens) - 1 - kept
         return kept
 
+    def end(self, run: Run) -> None:
+        """Tell a drafter that a run is over: it may remember the text, though others left no room to draft for it."""
+        if self.drafter is None:
+            return
+        try:
+            self.drafter.end(run.seq, run.tokens)
+        except Exception as error:  # noqa: BLE001 - as in `_propose`
+            self._complain(self.drafter.name, error)
+
     def round(
         self,
         runs: Sequence[Run],

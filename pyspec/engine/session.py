@@ -85,6 +85,7 @@ class Session:
             if turn == self._turn:
                 self._in_flight = False
                 self.engine.cancel(raised=False)
+                self.loop.end(run)
                 self.report = Report(
                     run.tally,
                     clock.timings(run.tally.tokens),

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import devices
 import pytest
 import tiny
 from answers import ask
 
 from pyspec.batch.records import Record
 from pyspec.batch.run import Settings
+from pyspec.drafters import NOTHING, Drafter
 from pyspec.errors import OptionError
 from pyspec.memory import Memory
 from pyspec.sampling import Sampling
@@ -22,9 +24,9 @@ SAMPLED = Sampling(temperature=1.2, seed=5)
 PROMPT = [tiny.A + n for n in (0, 3, 1, 4, 1, 5, 9, 2, 6)]
 
 
-def say(batch):
+def say(batch, record=None):
     """The answer to one record, alone: its text and how many drafted tokens were accepted."""
-    (result,) = batch.run([Record(id="a", prompt="ab")])
+    (result,) = batch.run([record or Record(id="a", prompt="ab")])
     assert result.error is None
     return result.text, result.speculation["accepted"]
 
@@ -32,9 +34,8 @@ def say(batch):
 @pytest.fixture
 def open_drawn(open_batch):
     """Opens a `Batch` that drafts by lookup alone, eight tokens at a time."""
-    return lambda **more: open_batch(
-        draft="lookup", length="fixed:8", settings=DRAWN, parallel=2, **{**EXACT, **more}
-    )
+    usual = {"draft": "lookup", "length": "fixed:8", "settings": DRAWN, "parallel": 2, **EXACT}
+    return lambda **more: open_batch(**{**usual, **more})
 
 
 def test_a_batch_drafts_what_another_record_said(open_drawn):
@@ -60,6 +61,38 @@ def test_a_folder_is_for_the_next_batch(open_drawn, tmp_path):
     again, accepted = say(open_drawn(memory=str(tmp_path)))
     assert again == text
     assert accepted > before + 30
+
+
+@devices.for_processors(devices.STREAMS)
+def test_what_is_said_beside_many_is_remembered(open_drawn, tmp_path):
+    """Nothing is drafted there, and so nothing was looked up; answers that come alone draft from it all the same."""
+    many = [Record(id=name, prompt="ab" + name) for name in "abcdefgh"]
+    options = {"draft": "auto", "parallel": 8, "interactive": True}
+    _, alone = say(open_drawn(**options), many[0])
+    batch = open_drawn(memory=tmp_path, **options)
+    said = {result.id: result.text for result in batch.run(many)}
+    text, accepted = say(batch, many[0])
+    assert text == said["a"]
+    assert accepted > alone + 30
+    batch.close()
+    assert say(open_drawn(memory=tmp_path, **options), many[1])[1] > alone + 30
+
+
+def test_a_drafter_hears_the_whole_of_a_text(open_llama, tiny_target):
+    """At its end, the class's texts too; what it raises costs no answer."""
+
+    class Listener(Drafter):
+        def propose(self, seq, tokens, limit):
+            return NOTHING
+
+        def end(self, seq, tokens):
+            heard.append(list(tokens))
+            raise ValueError("no")
+
+    heard = []
+    llm = open_llama(tiny_target, draft=Listener(), length="fixed:0")
+    answer = ask(llm, PROMPT, 8)
+    assert [text[: len(PROMPT) + 8] for text in heard] == [[*PROMPT, *answer.ids]]
 
 
 def test_larger_contexts_lose_nothing(open_drawn):
