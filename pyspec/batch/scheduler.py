@@ -9,7 +9,8 @@ answer ends is given the next record at once; records may come while others run,
 - What a prompt begins with is taken over from a sequence that holds it; while one is still reading
   that, the others wait for it.
 - Over streams, equal rows of sequences whose numbers follow each other go through together: prompts
-  are read one at a time, answers wait where many are to be read, and gaps are closed.
+  are read one at a time, and gaps are closed. Answers wait where many are to be read, unless people
+  wait for them: then prompts come in pieces that no answer waits long for.
 - Prompts with the least left to read go first, but the one that waits longest always gets a share:
   neither do long prompts stall short ones, nor the other way round.
 - Where texts have to be exact, every decode of answers has the same number of rows and every prompt
@@ -19,19 +20,17 @@ answer ends is given the next record at once; records may come while others run,
 from __future__ import annotations
 
 import logging
-from functools import partial
 from time import perf_counter
 from typing import TYPE_CHECKING
 
+from pyspec.batch.composing import Composer
 from pyspec.batch.jobs import ActiveJob, Delta
 from pyspec.batch.kept import KeptTexts, longest_common
 from pyspec.batch.queue import JobQueue
 from pyspec.batch.records import failed
-from pyspec.batch.scoring import PromptScorer
-from pyspec.engine.handle import Role
-from pyspec.engine.rows import PREFILL_CHUNK, read_one, read_piece, share_rows
+from pyspec.batch.scoring import PIECE, PromptScorer
+from pyspec.engine.rows import PREFILL_CHUNK
 from pyspec.errors import Cancelled, DeadlineExceeded, EngineError
-from pyspec.grammar.masks import wait_all
 from pyspec.tokens import Tally
 
 if TYPE_CHECKING:
@@ -45,11 +44,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("pyspec")
 
-_GRACE_S = 0.1
-# that a round waits for grammars whose masks take less than that
 _QUICK_S = 0.03
 # for a mask: beside others, drafted rows wait for no slower ones
-_POLL_S = 0.1
 
 
 class Scheduler:
@@ -84,7 +80,10 @@ class Scheduler:
         self._pad = [max(contexts.target.token_bos(), 0)]
         self._layout, self._streams = contexts.layout, contexts.layout.each > 0
         self._slots = set(range(contexts.n_slots))
-        self._reads_first = self.outgrown = False
+        self.outgrown = False
+        self._composer = Composer(
+            contexts, self.active, policies.curve, interactive=interactive, exact=exact
+        )
 
     def _start_all(self) -> list[Result]:
         ended = []
@@ -187,18 +186,14 @@ class Scheduler:
         ended = self._leave()
         ended += self._start_all()
         self._close_gaps()
-        self._await_masks()
+        self._composer.wait()
         try:
             ended += self._score_prompts()
         except Cancelled:
             raise
         except EngineError as error:
             return [*ended, *self._isolate(error)]
-        answering = self._answering()
-        reading = self._reading(len(answering))
-        # whose prompt is read to its last token gives the first token of its answer in the same decode
-        answering += [answer for answer, n in reading if n > answer.run.missing]
-        reading = [(answer, n) for answer, n in reading if n <= answer.run.missing]
+        answering, reading = self._composer.next()
         try:
             ended += self._step(answering, reading)  # those before a failure stay
         except Cancelled:
@@ -222,26 +217,6 @@ class Scheduler:
         reason = "cancelled" if job.cancelled else "length"
         return self._told(job, job.result((), reason, Tally()))
 
-    def _await_masks(self) -> None:
-        """Wait a little for grammars that work on what they allow next; answers whose grammars are slow sit out rounds."""
-        late = [a.masks for a in self.active.values() if not a.run.missing and not a.ready]
-        if self._exact or len(late) == len(self.active):  # nothing goes on without them
-            wait_all(filter(None, late), _POLL_S)
-        else:
-            wait_all((masks for masks in late if masks and masks.pace < _GRACE_S), _GRACE_S)
-
-    def _answering(self) -> list[ActiveJob]:
-        """Whose rows go into the next decode."""
-        read = [answer for answer in self.active.values() if not answer.run.missing]
-        answers = [answer for answer in read if answer.ready]
-        reading = len(self.active) - len(read)
-        if self._exact:
-            return [] if reading or len(answers) < len(read) else answers
-        # a row of a prompt costs least beside others of its own: where many come at once, answers wait for all of them
-        many = 0 if self._reads_first else self._contexts.n_slots // 4
-        self._reads_first = self._streams and reading > many
-        return [] if self._reads_first else answers
-
     def _close_gaps(self) -> None:
         """Where no record comes to fill a gap among streams, the last one does."""
         if any(answer.scored is not None for answer in self.active.values()):
@@ -260,7 +235,7 @@ class Scheduler:
     def _score_prompts(self) -> list[Result]:
         """Read a piece of the prompt that waits longest to be scored; at its end the answer begins."""
         answer = next((a for a in self.active.values() if a.scored is not None), None)
-        if answer is None or not self._scorer.read(answer):
+        if answer is None or not self._scorer.read(answer, self._composer.piece(PIECE)):
             return []
         self._loop.begin(answer.run, held=len(answer.job.tokens) - 1)
         answer.echo()
@@ -301,6 +276,7 @@ class Scheduler:
             self.kept.pad(self._pad) if answers and self._exact else (),
         )
         took = 1e3 * (perf_counter() - start)
+        self._composer.took(filled, len(answers), took)
         plain = 0.0 if filled else self._plain_ms(answers, took)
         for answer, step in zip(answers, steps, strict=True):
             answer.emitted(step.tokens, plain, took)
@@ -319,20 +295,6 @@ class Scheduler:
         depth = max(len(answer.run.tokens) for answer in answers)
         times = self._policies.curve.target.table(depth)
         return float(times[min(len(answers), len(times) - 1)])
-
-    def _reading(self, n_answering: int) -> list[tuple[ActiveJob, int]]:
-        """Whose prompts the next decode reads on, and how many tokens of each, the last one included."""
-        # the dict keeps the order of starting: the first one that reads has waited longest
-        reading = [(seq, a.run.missing) for seq, a in self.active.items() if a.run.missing]
-        if self._exact:
-            held = self._engine.held(Role.TARGET, reading[0][0]) if reading else 0
-            shares = read_piece(reading, held)
-        else:
-            rows = [(seq, missing + self.active[seq].ready) for seq, missing in reading]
-            budget = self._contexts.fill_rows(n_answering)
-            shared = partial(read_one, beside=n_answering) if self._streams else share_rows
-            shares = shared(rows, budget)
-        return [(self.active[seq], n) for seq, n in shares]
 
     def _finish(self, answer: ActiveJob) -> Result:
         error = answer.error

@@ -28,8 +28,11 @@ class PromptScorer:
         self._most = min(PIECE, n_batch)
         self._batch = internals.LlamaBatch(n_tokens=self._most, embd=0, n_seq_max=1, verbose=False)
 
-    def read(self, answer: ActiveJob) -> bool:
-        """Read the next piece of its prompt; whether that was the last, the last token aside. Raises EngineError."""
+    def read(self, answer: ActiveJob, most: int = PIECE) -> bool:
+        """Read the next piece of its prompt; whether that was the last, the last token aside. Raises EngineError.
+
+        most: tokens of the piece.
+        """
         scores = answer.scored
         if scores is None:
             return True
@@ -37,7 +40,7 @@ class PromptScorer:
         if start == 0:
             memory = llama_cpp.llama_get_memory(self._ctx)
             llama_cpp.llama_memory_seq_rm(memory, seq, -1, -1)
-        piece = prompt[start : min(start + self._most, len(prompt) - 1)]
+        piece = prompt[start : min(start + min(most, self._most), len(prompt) - 1)]
         if piece:
             self._decode(piece, seq, start)
         n = answer.job.alternatives or 0

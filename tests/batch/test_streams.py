@@ -5,6 +5,7 @@ from __future__ import annotations
 import devices
 import pytest
 
+from pyspec.batch.composing import MOST_MS, Composer
 from pyspec.batch.contexts import FEW
 from pyspec.batch.records import Record
 from pyspec.engine.handle import Engine
@@ -139,8 +140,29 @@ def _counted(method, asked):
 
 
 def test_answers_wait_for_prompts_that_came_at_once(open_batch, work):
-    """Each is read in a decode of its own, which gives its first token too; then all answers go on together."""
+    """In a batch, where none is in a hurry: each is read in a decode that gives its first token, too; then all answers go on."""
     wanted = [Record(id=str(i), prompt=chr(97 + i) * (20 + i), max_tokens=100) for i in range(16)]
     answers(open_batch(parallel=16), wanted)
     assert work[:16] == [[(seq, 0, 0)] for seq in range(16)]
     assert work[16] == [(seq, 0, 0) for seq in range(16)]
+
+
+@pytest.mark.parametrize("parallel", [4, 16])
+def test_answers_go_on_while_prompts_are_read(open_batch, work, monkeypatch, parallel):
+    """Where people wait: in every decode, beside no more of prompts than there is time for, as it has been learned."""
+    monkeypatch.setattr(Composer, "took", lambda self, *_: setattr(self, "_row_ms", 4.0))
+    wanted = [
+        Record(id=str(i), prompt=chr(97 + i) * (960 // parallel + i), max_tokens=150)
+        for i in range(parallel)
+    ]
+    answers(open_batch(parallel=parallel, interactive=True, n_ctx=512), wanted)
+    begun, beside = set(), []
+    for decode in work:
+        rows = {seq for seq, _, drafted in decode if drafted >= 0}
+        assert begun <= rows
+        beside += [sum(n for _, n, _ in decode)] if begun else []
+        begun |= rows
+        if len(begun) == parallel:
+            break
+    assert len(beside) > parallel
+    assert max(beside) <= MOST_MS / 4.0

@@ -1,0 +1,84 @@
+"""How much of prompts goes into a decode beside answers."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+from pyspec.batch.composing import LEAST_ROWS, MOST_MS, Composer
+
+
+def composer(row_ms=1.0, *, answers=2, reading=1, each=256, interactive=True, exact=False):
+    """One for some answers that run and some prompts of 5,000 tokens; a row of either takes so many ms, as is assumed."""
+    missing = [0] * answers + [5000] * reading
+    active = {
+        seq: SimpleNamespace(run=SimpleNamespace(missing=n), ready=True, scored=None, masks=None)
+        for seq, n in enumerate(missing)
+    }
+    contexts = SimpleNamespace(
+        layout=SimpleNamespace(each=each),
+        n_slots=16,
+        n_batch=512,
+        fill_rows=lambda n: 128 if n else 512,
+    )
+    curve = SimpleNamespace(target=SimpleNamespace(table=lambda: [row_ms * n for n in range(65)]))
+    return Composer(contexts, active, curve, interactive=interactive, exact=exact)
+
+
+def rows(made):
+    """Prompt tokens of the next decode."""
+    return sum(n for _, n in made.next()[1])
+
+
+def test_prompts_get_what_answers_leave_of_the_time():
+    """By what rows cost; all that fits where nothing runs."""
+    assert rows(composer()) == MOST_MS - 2
+    assert rows(composer(answers=0)) == 512
+    assert rows(composer(0.1)) == 128
+    assert rows(composer(interactive=False)) == 128
+
+
+def test_some_rows_go_in_any_case():
+    """A prompt is read to its end, however slow the model is."""
+    assert rows(composer(200.0)) == LEAST_ROWS
+    assert composer(200.0).piece(8) == 8
+
+
+def test_many_prompts_hold_up_nobody_who_waits():
+    """More than a quarter of the sequences: beside answers still, of so many rows as there is time for."""
+    for row_ms, wanted in ((1.0, 98), (0.1, 510)):
+        made = composer(row_ms, reading=8)
+        answers, reading = made.next()
+        assert (len(answers), sum(n for _, n in reading)) == (2, wanted)
+    answers, reading = composer(reading=8, interactive=False).next()
+    assert (answers, [n for _, n in reading]) == ([], [512])
+
+
+def test_what_a_row_costs_is_learned():
+    """From decodes beside answers; one that takes ten times as long changes little."""
+    made = composer()
+    for _ in range(20):
+        made.took(50, 2, 2.0 + 50 * 2.5)
+    assert rows(made) == int(98 / 2.5)
+    made.took(50, 2, 20 * 127.0)
+    assert rows(made) >= 98 / 2.5 / 1.5
+    made.took(4, 2, 1e6)
+    made.took(512, 0, 1.0)
+    assert rows(made) >= 98 / 2.5 / 1.5
+
+
+@pytest.mark.parametrize("row_ms", [0.3, 1.0, 3.0])
+def test_pieces_come_to_the_time_that_they_may_take(row_ms):
+    """Whatever a decode costs beside its rows."""
+    made = composer()
+    for _ in range(60):
+        n = rows(made)
+        ms = 2.0 + 20.0 + n * row_ms
+        made.took(n, 2, ms)
+    assert n in (128, LEAST_ROWS) or 0.9 * MOST_MS < ms < 1.1 * MOST_MS
+
+
+def test_exact_texts_depend_on_no_time():
+    """Their prompts are read in the same pieces each time."""
+    assert composer(200.0, exact=True).piece(64) == 64
