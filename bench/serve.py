@@ -16,9 +16,10 @@ from argparse import Namespace
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from itertools import pairwise
 from pathlib import Path
 from statistics import median, quantiles
-from typing import Any
+from typing import Any, NamedTuple
 
 from common import Comparison, Figures, arguments, in_turns, medians, publish, resident
 
@@ -34,16 +35,22 @@ OPTIONS = {
 }  # fmt: skip
 HEAD = ("contender", "tokens/s", "of llama-server", "first p50", "first p95", "whole p50", "errors",
         "MB then", "MB at the end")  # fmt: skip
+GAPS = {"gap p95": "gap", "gap max": "longest"}
+"""Columns for the longest wait within each answer; results from before it was measured have none."""
 
 
 class ServeResults(Comparison, kw_only=True):
-    """A run over one target. Of each contender: rate (tokens a second); first, late, whole (seconds); errors; then, end (MB)."""
+    """A run over one target. Of each contender: rate (tokens a second); first, late, whole (seconds); errors; then, end (MB).
+
+    Where answers were streamed, gap and longest: of the longest wait for more in each answer, p95 and the most, seconds.
+    """
 
     heading = "Servers under load"
     intro = (
         "What clients of a server see: each asks the next question when its last answer has ended. Answers are streamed; both "
         "servers have a slot for each client. First tokens and whole answers are seconds; memory is the resident set after a "
-        'tenth of the requests and at the end. "pyspec" is `pyspec serve` as it comes, "pyspec:none" the same without drafts.'
+        "tenth of the requests and at the end. A gap is the longest wait for more text within an answer. "
+        '"pyspec" is `pyspec serve` as it comes, "pyspec:none" the same without drafts.'
     )
 
     work = "{0.clients} clients, {0.requests} requests of at most {0.max_tokens} tokens"
@@ -54,6 +61,7 @@ class ServeResults(Comparison, kw_only=True):
     def table(self) -> str:
         """A row a contender; speeds beside llama-server's where it was measured."""
         base = self.find(PEER)
+        gaps = GAPS if all("gap" in one for one in self.contenders) else {}
         rows = [
             [
                 one["name"],
@@ -61,10 +69,11 @@ class ServeResults(Comparison, kw_only=True):
                 f"{one['rate'] / base['rate']:.2f}" if base else "-",
                 *(f"{one[key]:.2f}" for key in ("first", "late", "whole")),
                 *(f"{one[key]:.0f}" for key in ("errors", "then", "end")),
+                *(f"{one[key]:.2f}" for key in gaps.values()),
             ]
             for one in self.contenders
         ]
-        return table(HEAD, rows)
+        return table((*HEAD, *gaps), rows)
 
 
 def main(words: Sequence[str] | None = None) -> None:
@@ -101,7 +110,7 @@ def measure(options: Namespace, contender: str, texts: list[str]) -> Figures:
     answers, held = [], []
     with closing(ServerProcess(command(options, contender))) as process:
 
-        def request(number: int) -> tuple[int, float, float] | None:
+        def request(number: int) -> Asked | None:
             try:
                 return ask(process, texts[number % len(texts)], options, options.tokens)
             except (EngineError, KeyError, ValueError) as error:
@@ -119,32 +128,43 @@ def measure(options: Namespace, contender: str, texts: list[str]) -> Figures:
                     print(said, file=sys.stderr, flush=True)
         seconds = time.perf_counter() - start
         held.append(resident("VmRSS", process.pid))
-    tokens, firsts, wholes = zip(*answers)
-    return {
+    tokens, firsts, wholes, waits = zip(*answers)
+    found = {
         "tokens": sum(tokens), "seconds": seconds, "rate": sum(tokens) / seconds, "first": median(firsts),
         "late": quantiles(firsts, n=20)[-1], "whole": median(wholes), "errors": options.requests - len(answers),
         "then": held[0], "end": held[-1],
     }  # fmt: skip
+    gaps = {} if options.whole else {"gap": quantiles(waits, n=20)[-1], "longest": max(waits)}
+    return {**found, **gaps}
 
 
-def ask(
-    process: ServerProcess, text: str, options: Namespace, tokens: int
-) -> tuple[int, float, float]:
-    """One answer: its tokens, seconds until its first text, and until its end."""
+class Asked(NamedTuple):
+    """One answer: its tokens, seconds until its first text, until its end, and of the longest wait for more in between."""
+
+    tokens: int
+    first: float
+    whole: float
+    gap: float
+
+
+def ask(process: ServerProcess, text: str, options: Namespace, tokens: int) -> Asked:
+    """One answer."""
     body: dict[str, Any] = {"messages": [{"role": "user", "content": text}], "max_tokens": tokens}
     body |= {"temperature": 0, "stream": not options.whole}
     if not options.whole:
         body["stream_options"] = {"include_usage": True}
-    start, first, last, line = time.perf_counter(), 0.0, b"", b""
+    start, last, line = time.perf_counter(), b"", b""
+    texts: list[float] = []
     for line in process.lines("/v1/chat/completions", body):
         if b'"content":"' in line and b'"content":""' not in line:
-            first = first or time.perf_counter() - start
+            texts.append(time.perf_counter() - start)
         last = line if b'"usage"' in line else last
     end = time.perf_counter() - start
     if not last:
         raise ValueError(f"the stream ended without usage: {line[:300]!r}")
     usage = json.loads(last.removeprefix(b"data: "))["usage"]
-    return int(usage["completion_tokens"]), first or end, end
+    gap = max((later - sooner for sooner, later in pairwise(texts)), default=0.0)
+    return Asked(int(usage["completion_tokens"]), texts[0] if texts else end, end, gap)
 
 
 if __name__ == "__main__":

@@ -30,8 +30,10 @@ def test_the_server_is_loaded(script, tiny_ascii: Path, tmp_path: Path, capsys) 
     cells = capsys.readouterr().out.splitlines()[2].split(" | ")
     assert cells[0] == "| pyspec"
     assert (float(cells[1]) > 0, cells[6]) == (True, "0")
+    assert 0.0 <= float(cells[9]) <= float(cells[10].rstrip(" |"))
     page = (out.parent / "README.md").read_text()
     assert "| pyspec | " in page
+    assert "| gap p95 | gap max |" in page
     assert str(tmp_path) not in page
 
 
