@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pyspec.policy.cost import CostCurve
 
 MOST_MS = 100.0
-"""What a decode may take, about, while people read answers: prompts get what the answers' rows leave of it."""
+"""What a decode may take, about, while people read answers: prompts get what the answers' rows leave of it, or as much again."""
 
 LEAST_ROWS = 16
 """Prompt tokens of a decode that are read in any case."""
@@ -33,8 +33,8 @@ class Composer:
     """Composes decodes of `active`, answers by sequence.
 
     interactive: people wait: an answer that runs has its row in every decode, and prompts are read in pieces that take no longer
-    than MOST_MS. Else answers of streams wait while many prompts are read: a row of a prompt costs least beside others of its
-    own. exact: see `Scheduler`. curve: what answers' rows cost.
+    than MOST_MS, or than the answers' own rows. Else answers of streams wait while many prompts are read: a row of a prompt
+    costs least beside others of its own. exact: see `Scheduler`. curve: what answers' rows cost.
     """
 
     def __init__(
@@ -50,7 +50,8 @@ class Composer:
         self._interactive, self._exact = interactive, exact
         self._streams = contexts.layout.each > 0
         self._many = False
-        self._row_ms = 0.0
+        self._row_ms, self._pace = 0.0, 1.0
+        """Milliseconds of a prompt's row, 0 for not known, and how many times as long as the curve says answers take."""
 
     def wait(self) -> None:
         """Wait a little for grammars that work on what they allow next; answers whose grammars are slow sit out rounds."""
@@ -110,18 +111,24 @@ class Composer:
         """Of `most` prompt tokens, how many may be read at once beside the answers that run, where people wait for these."""
         if not self._interactive or self._exact or not self._running:
             return most
-        table = self._curve.target.table()
+        plain, table = self._plain(self._running), self._curve.target.table()
         row_ms = self._row_ms or table[-1] / (len(table) - 1)
-        left = MOST_MS - table[min(self._running, len(table) - 1)]
-        return min(most, max(LEAST_ROWS, int(left / row_ms)))
+        return min(most, max(LEAST_ROWS, int(max(MOST_MS - plain, plain) / row_ms)))
+
+    def _plain(self, n_answers: int) -> float:
+        """Milliseconds of a decode of answers alone."""
+        table = self._curve.target.table()
+        return self._pace * table[min(n_answers, len(table) - 1)]
 
     def took(self, filled: int, n_answers: int, ms: float) -> None:
         """Hear how long a decode took that read so many prompt tokens beside answers."""
-        if filled < LEAST_ROWS // 2 or (not n_answers and self._row_ms):
-            return
-        table = self._curve.target.table()
-        plain = table[min(n_answers, len(table) - 1)]
-        found, known = max(0.1 * ms, ms - plain) / filled, self._row_ms
-        if known:  # once the machine did something else
-            found = known + _NEW * (min(max(found, 0.5 * known), 2.0 * known) - known)
-        self._row_ms = found
+        plain = self._plain(n_answers)
+        if not filled and plain:
+            self._pace = _nearer(self._pace, self._pace * ms / plain)
+        elif filled >= LEAST_ROWS // 2 and (n_answers or not self._row_ms):
+            self._row_ms = _nearer(self._row_ms, max(0.1 * ms, ms - plain) / filled)
+
+
+def _nearer(known: float, found: float) -> float:
+    """What is known, 0 for nothing, with something new: that the machine did something else once changes little."""
+    return known + _NEW * (min(max(found, 0.5 * known), 2.0 * known) - known) if known else found

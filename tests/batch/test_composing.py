@@ -40,8 +40,13 @@ def test_prompts_get_what_answers_leave_of_the_time():
 
 
 def test_some_rows_go_in_any_case():
-    """A prompt is read to its end, however slow the model is."""
+    """A prompt is read to its end, however slow the model is, and in as much time as answers take."""
     assert rows(composer(200.0)) == LEAST_ROWS
+    made = composer()
+    for _ in range(30):
+        made.took(0, 2, 150.0)
+    assert 140 > rows(made) == 128
+    assert made.piece(1000) == pytest.approx(150, abs=2)
     assert composer(200.0).piece(8) == 8
 
 
