@@ -8,7 +8,6 @@ import socket
 from dataclasses import dataclass, fields
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
@@ -24,11 +23,9 @@ from pyspec.cli.options import (
     SystemOptions,
 )
 from pyspec.errors import OptionError
+from pyspec.serve.settings import ServerSettings, served_name
 from pyspec.store.locate import found_here
 from pyspec.store.sources import load_manifest
-
-if TYPE_CHECKING:
-    from pyspec.serve.settings import ServerSettings
 
 _BACKLOG = 2048
 """Connections that may wait to be accepted."""
@@ -97,8 +94,6 @@ class ServerOptions:
 
     def serving(self, batch: Batch, file: str) -> ServerSettings:
         """What the server says of itself, and its limits; file: the model's name where no other is given."""
-        from pyspec.serve.settings import ServerSettings  # noqa: PLC0415 - takes time that --help need not
-
         facts = batch.facts
         return ServerSettings(
             model=self.alias or file,
@@ -136,11 +131,6 @@ class ServedModels(ModelOptions):
         """What may be asked for: these, and if asked every target that is here."""
         here = [found.name for found, _, _ in found_here(load_manifest())] if catalogue else []
         return list(dict.fromkeys([*map(served_name, self.model), *here]))
-
-
-def served_name(word: str) -> str:
-    """What clients call a model that was given as a name or a file."""
-    return Path(word).stem if word.endswith(".gguf") else word
 
 
 @dataclass(frozen=True)
@@ -191,7 +181,12 @@ class Loader:
             batch.close()
             raise
         own = name or load_manifest().default_target
-        return batch, server.serving(batch, own if several else path.stem)
+        return batch, server.serving(batch, own if several else _called(own, path))
+
+
+def _called(word: str, path: Path) -> str:
+    """What a model by itself is called: by its file, but not by one of ollama's, whose names are hashes."""
+    return path.stem if path.suffix == ".gguf" or Path(word).exists() else word
 
 
 FIRST = (

@@ -60,6 +60,13 @@ INTERFACES = {
     "/v1/messages": MESSAGES,
 }
 _COUNT = "/count_tokens"
+
+
+def interface_at(path: str) -> Interface | None:
+    """The interface that a path belongs to."""
+    return INTERFACES.get(path.removesuffix(_COUNT))
+
+
 _BODY_S = 30.0
 # a request whose body takes longer to come is given up
 
@@ -350,7 +357,7 @@ async def _refuse(request: Request, error: Exception) -> Response:
     if status == 500:
         message = "the server failed; its log says of what"
     headers = {"retry-after": "1"} if status in (429, 503) else None
-    interface: Interface | None = INTERFACES.get(request.url.path.removesuffix(_COUNT))
+    interface = interface_at(request.url.path)
     refusal = interface.refusal if interface else openai_refusal
     return _json(refusal(status, code, message), status, headers)
 

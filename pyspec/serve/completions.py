@@ -84,5 +84,12 @@ def _event(value: Any) -> bytes:
     return b"data: " + msgspec.json.encode(value) + b"\n\n"
 
 
-CHATS = Interface("chat", "chatcmpl-", reader(ChatBody), whole, events, openai_refusal)
-TEXTS = Interface("completion", "cmpl-", reader(CompletionBody), whole, events, openai_refusal)
+def broken(_n: int, message: str) -> bytes:
+    """The event that ends a stream which cannot go on."""
+    return _event(openai_refusal(503, None, message))
+
+
+CHATS = Interface("chat", "chatcmpl-", reader(ChatBody), whole, events, openai_refusal, broken)
+TEXTS = Interface(
+    "completion", "cmpl-", reader(CompletionBody), whole, events, openai_refusal, broken
+)

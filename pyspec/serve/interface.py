@@ -25,7 +25,8 @@ class Interface:
 
     kind: what metrics call it. prefix: of its answers' names. read: a request's body. whole: the response to a request all of
     whose choices have ended. events: the response as server-sent events, which come as the choices do. refusal: the body of
-    an error by its status, its code and its sentence.
+    an error by its status, its code and its sentence. broken: the event that ends a stream which cannot go on, by the number
+    of its events so far and a sentence.
     """
 
     kind: str
@@ -34,6 +35,7 @@ class Interface:
     whole: Callable[[PendingRequest, list[Choice]], dict[str, Any]]
     events: Callable[[PendingRequest], AsyncIterator[bytes]]
     refusal: Refusal
+    broken: Callable[[int, str], bytes]
 
 
 def reader(kind: type[AnyBody]) -> Callable[[bytes], AnyBody]:

@@ -285,4 +285,9 @@ def refusal(status: int, _code: str | None, message: str) -> dict[str, Any]:
     return {"type": "error", "error": {"type": kind, "message": message}}
 
 
-MESSAGES = Interface("message", "msg_", reader(MessagesBody), whole, events, refusal)
+def broken(_n: int, message: str) -> bytes:
+    """The event that ends a stream which cannot go on."""
+    return event(refusal(503, None, message))
+
+
+MESSAGES = Interface("message", "msg_", reader(MessagesBody), whole, events, refusal, broken)

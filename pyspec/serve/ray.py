@@ -17,7 +17,6 @@ import contextlib
 import hashlib
 import logging
 from collections.abc import AsyncIterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -31,8 +30,9 @@ from starlette.responses import Response, StreamingResponse
 from pyspec.batch.maker import Settings
 from pyspec.batch.run import Batch
 from pyspec.errors import EngineError, OptionError
-from pyspec.serve.app import make_app
-from pyspec.serve.settings import ServerSettings
+from pyspec.serve.app import interface_at, make_app
+from pyspec.serve.interface import Interface, openai_refusal
+from pyspec.serve.settings import ServerSettings, served_name
 
 log = logging.getLogger("pyspec")
 
@@ -41,6 +41,8 @@ _TRIES = 3
 # replicas that a request may lose before anything of its answer is out
 _LARGEST = 1 << 24
 # bytes of a request that a door takes; each replica has a limit of its own
+_EVENT = b'"sequence_number":'
+# of each event of a response; in a text its quotes are escaped
 _LOST = "the replica that answered ended; ask again"
 
 
@@ -53,7 +55,7 @@ class Replica:
         facts = self._batch.facts
         about = {key: facts[key] for key in ("draft", "companion")}
         self._app = make_app(
-            self._batch, ServerSettings(**{"model": Path(model).stem, "about": about, **server})
+            self._batch, ServerSettings(**{"model": served_name(model), "about": about, **server})
         )
         self._open = contextlib.AsyncExitStack()
         self._started = asyncio.Lock()
@@ -119,8 +121,9 @@ class Ingress:
 
     async def __call__(self, request: Request) -> Response:
         """The response of a replica."""
+        interface = interface_at(request.url.path)
         if int(request.headers.get("content-length") or 0) > _LARGEST:
-            return _refusal(413, "the request is too large")
+            return _refusal(interface, 413, "the request is too large")
         body = await request.body()
         named = (
             "type",
@@ -144,31 +147,33 @@ class Ingress:
                 log.warning("a replica ended before it answered: %s", type(error).__name__)
                 continue
             except BackPressureError:
-                return _refusal(503, "too many requests are waiting; try again in a moment")
+                busy = "too many requests are waiting; try again in a moment"
+                return _refusal(interface, 503, busy)
             told = {name.decode("latin-1"): value.decode("latin-1") for name, value in headers}
             is_stream = told.get("content-type", "").startswith("text/event-stream")
-            return StreamingResponse(_rest(first, pieces, is_stream), status, told)
-        return _refusal(503, _LOST)
+            rest = _rest(first, pieces, interface if is_stream else None)
+            return StreamingResponse(rest, status, told)
+        return _refusal(interface, 503, _LOST)
 
 
-async def _rest(first: bytes, pieces: Any, is_stream: bool) -> AsyncIterator[bytes]:
-    """What is left of a body. A stream whose replica ends says so; of anything else the connection's end does."""
+async def _rest(first: bytes, pieces: Any, interface: Interface | None) -> AsyncIterator[bytes]:
+    """What is left of a body. A stream of an interface says so where its replica ends; anything else just ends."""
+    events = first.count(_EVENT)
     yield first
     try:
         async for piece in pieces:
+            events += piece.count(_EVENT)
             yield piece
     except RayActorError:
-        if not is_stream:
+        if interface is None:
             raise
-        yield b"data: " + msgspec.json.encode(_error(503, _LOST)) + b"\n\n"
+        yield interface.broken(events, _LOST)
 
 
-def _error(status: int, message: str) -> dict[str, Any]:
-    return {"error": {"message": message, "type": "server_error", "code": status}}
-
-
-def _refusal(status: int, message: str) -> Response:
-    data = msgspec.json.encode(_error(status, message))
+def _refusal(interface: Interface | None, status: int, message: str) -> Response:
+    """An error as clients of an interface know it."""
+    written = openai_refusal if interface is None else interface.refusal
+    data = msgspec.json.encode(written(status, None, message))
     headers = {"retry-after": "1"} if status == 503 else None
     return Response(data, status, headers, media_type="application/json")
 

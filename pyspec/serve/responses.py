@@ -349,4 +349,12 @@ async def events(asked: PendingRequest) -> AsyncIterator[bytes]:
     yield event(answer.event(f"response.{response['status']}", response=response))
 
 
-RESPONSES = Interface("response", "resp_", reader(ResponsesBody), whole, events, openai_refusal)
+def broken(n: int, message: str) -> bytes:
+    """The event that ends a stream which cannot go on."""
+    told = {"code": "server_error", "message": message, "param": None, "sequence_number": n}
+    return event({"type": "error", **told})
+
+
+RESPONSES = Interface(
+    "response", "resp_", reader(ResponsesBody), whole, events, openai_refusal, broken
+)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 
@@ -24,3 +25,8 @@ class ServerSettings:
     origins: tuple[str, ...] = ()
     about: dict[str, Any] = field(default_factory=dict)
     log: Callable[[str], Any] | None = None
+
+
+def served_name(word: str) -> str:
+    """What clients call a model that was given as a name or a file."""
+    return Path(word).stem if word.endswith(".gguf") else word

@@ -16,7 +16,9 @@ import pytest
 from systems import limits, linux
 from waiting import DEADLINE_S
 
+from pyspec.cli.serve import _called
 from pyspec.serve.guard import MOST_NEW
+from pyspec.serve.settings import served_name
 
 
 @pytest.fixture
@@ -150,3 +152,40 @@ def test_several_models_by_name(start, tmp_path, tiny_ascii):
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/v1/models") as answer:
         listed = {entry["id"]: entry["meta"] is not None for entry in json.load(answer)["data"]}
     assert listed == {tiny_ascii.stem: False, "second": True}
+
+
+def test_an_alias_is_what_clients_read(start, tiny_ascii):
+    """In the list, in answers, and in the line that says where; several models cannot share one."""
+    process = start("--port", "0", "--alias", "gpt-5")
+    line = process.stderr.readline()
+    port = int(re.search(r":(\d+):", line).group(1))
+    assert line.startswith("gpt-5 on http://")
+    url = f"http://127.0.0.1:{port}"
+    with urllib.request.urlopen(f"{url}/v1/models", timeout=DEADLINE_S) as answer:
+        assert [entry["id"] for entry in json.load(answer)["data"]] == ["gpt-5"]
+    with urllib.request.urlopen(f"{url}/props", timeout=DEADLINE_S) as answer:
+        assert json.load(answer)["model_alias"] == "gpt-5"
+    for path, more in (
+        ("completions", {}),
+        ("messages", {"messages": [{"role": "user", "content": "a"}]}),
+    ):
+        data = json.dumps({"prompt": "a", "model": "any", "max_tokens": 2, **more}).encode()
+        request = urllib.request.Request(
+            f"{url}/v1/{path}", data, {"Content-Type": "application/json"}
+        )
+        with urllib.request.urlopen(request, timeout=DEADLINE_S) as answer:
+            assert json.load(answer)["model"] == "gpt-5"
+    refused = start("--alias", "gpt-5", "-m", str(tiny_ascii), "--models-max", "2")
+    _, stderr = refused.communicate(timeout=DEADLINE_S)
+    assert (refused.returncode, "--alias" in stderr) == (2, True)
+
+
+def test_what_clients_call_a_model(tmp_path):
+    """A file by its name without the end; a name, dots and all, by itself, whatever its file is called."""
+    assert served_name("llama3.2:3b") == "llama3.2:3b"
+    assert served_name("some/where/qwen2.5-q8_0.gguf") == "qwen2.5-q8_0"
+    blob = tmp_path / "sha256-0123"
+    assert _called("llama3.2:3b", blob) == "llama3.2:3b"
+    blob.touch()
+    assert _called(str(blob), blob) == "sha256-0123"
+    assert _called("smollm2", tmp_path / "smollm2-q8_0.gguf") == "smollm2-q8_0"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import socket
 import threading
@@ -14,10 +15,13 @@ pytest.importorskip(
 )
 requests = pytest.importorskip("requests", reason="Ray is installed without what it needs")
 
+from ray.exceptions import RayActorError  # noqa: E402
+
 from pyspec.batch.maker import Settings  # noqa: E402
 from pyspec.errors import OptionError  # noqa: E402
 from pyspec.sampling import Sampling  # noqa: E402
-from pyspec.serve.ray import app, build, conversation_key  # noqa: E402
+from pyspec.serve.app import interface_at  # noqa: E402
+from pyspec.serve.ray import _refusal, _rest, app, build, conversation_key  # noqa: E402
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),  # of Ray about itself
@@ -62,6 +66,12 @@ def chat(url, text, **more):
         **more,
     }
     return requests.post(f"{url}/v1/chat/completions", json=body, timeout=120)
+
+
+def test_a_model_is_called_as_it_was_named(url, tiny_ascii):
+    """By the name in force without Ray."""
+    (entry,) = requests.get(f"{url}/v1/models", timeout=60).json()["data"]
+    assert entry["id"] == tiny_ascii.stem
 
 
 def test_the_whole_interface_is_there(url):
@@ -146,3 +156,65 @@ def test_arguments_of_a_command_line_are_read():
     assert made is not None
     with pytest.raises(OptionError):
         build({"model": "any", "replicas": "3-1"})
+
+
+# -- errors in each interface's form ------------------------------------------------------------------------------------
+
+CHAT, MESSAGES, RESPONSES = "/v1/chat/completions", "/v1/messages", "/v1/responses"
+
+
+def _cut(path, *pieces):
+    """The rest of a stream behind its first piece, whose replica ends."""
+
+    async def come():
+        for piece in pieces[1:]:
+            yield piece
+        raise RayActorError
+
+    async def read():
+        return [piece async for piece in _rest(pieces[0], come(), interface_at(path))]
+
+    return asyncio.run(read())[len(pieces) :]
+
+
+def _data(event):
+    """What an event tells."""
+    return json.loads(event.rpartition(b"data: ")[2])
+
+
+def test_each_interface_says_in_its_own_form_that_a_replica_ended():
+    """Its clients raise what they raise for an error of the server."""
+    (event,) = _cut(CHAT, b"data: {}\n\n")
+    assert (_data(event)["error"]["type"], event[:7]) == ("server_error", b"data: {")
+    (event,) = _cut(MESSAGES, b"event: ping\ndata: {}\n\n")
+    assert event.startswith(b"event: error\n")
+    assert (_data(event)["type"], _data(event)["error"]["type"]) == ("error", "overloaded_error")
+    said = b'event: x\ndata: {"sequence_number":%d,"delta":"\\"sequence_number\\":"}\n\n'
+    (event,) = _cut(RESPONSES, said % 0, said % 1 + said % 2, said % 3)
+    told = _data(event)
+    assert (event[:13], told["type"], told["sequence_number"]) == (b"event: error\n", "error", 4)
+    assert "ask again" in told["message"]
+
+
+def test_what_is_no_stream_just_ends():
+    """Half a body of JSON is mended by no event."""
+    with pytest.raises(RayActorError):
+        _cut("/health", b"{")
+
+
+@pytest.mark.parametrize(
+    ("path", "kind"),
+    [
+        (CHAT, None),
+        (RESPONSES, None),
+        (MESSAGES, "error"),
+        (MESSAGES + "/count_tokens", "error"),
+        ("/props", None),
+    ],
+)
+def test_a_refusal_is_of_its_interface(path, kind):
+    """Also that of a door, which has no model."""
+    response = _refusal(interface_at(path), 503, "words")
+    told = json.loads(response.body)
+    assert (told.get("type"), told["error"]["message"]) == (kind, "words")
+    assert (response.status_code, response.headers["retry-after"]) == (503, "1")
