@@ -103,7 +103,7 @@ def _known_lines(path: Path) -> list[tuple[_Known, bytes]]:
         return []
 
 
-ABOUT_THE_TEXT = ("verification", "relaxed", "relaxed_nats")
+ABOUT_THE_TEXT = ("sampling", "seed", "verification", "relaxed", "relaxed_nats")
 """What of `speculation` tells about the text. The rest tells how it was computed: rounds and drafted
 tokens depend on the clock, on the neighbours in a batch and on where a run was interrupted."""
 

@@ -225,10 +225,11 @@ class Service:
         alternatives = body.alternatives
         if alternatives is not None and not 0 <= alternatives <= 20:
             raise OptionError(f"{alternatives} likeliest tokens were asked for", "use 0 to 20")
-        records = bodies.records_of(body, name)
-        return [self._job(record, body, i) for record in records for i in range(_choices(body))]
+        wanted = [each for each in bodies.records_of(body, name) for _ in range(_choices(body))]
+        return [self._job(record, body, i) for i, record in enumerate(wanted)]
 
     def _job(self, record: Record, body: Any, i: int) -> Job:
+        """The answer number i of a request: each has noise of its own, though the request names one seed."""
         seed = random.getrandbits(32) if record.seed is None else record.seed
         asked = replace(record, seed=derive_seed(seed, i) if i else seed, id=f"{record.id}-{i}")
         job = self.batch.jobs.job(next(self._count), asked)

@@ -85,6 +85,26 @@ def test_choices_differ_by_seed(client):
     assert len(first.speculation["choices"]) == 3
 
 
+def test_prompts_of_a_list_differ_by_seed(client):
+    """Equal prompts do not share their noise; the first has the request's seed, and each can be had again by its own."""
+    options = {"model": "tiny", "temperature": 1.5, "max_tokens": 12}
+    many = client.completions.create(prompt=["ab"] * 3, n=2, seed=7, **options)
+    texts, told = [each.text for each in many.choices], many.speculation["choices"]
+    assert len(set(texts)) == 6
+    assert (told[0]["seed"], {each["sampling"] for each in told}) == (7, {"coupled"})
+    for text, block in zip(texts, told, strict=True):
+        again = client.completions.create(prompt="ab", seed=block["seed"], **options)
+        assert again.choices[0].text == text
+
+
+def test_a_seed_of_chance_is_told(client):
+    """By it the answer comes again; at temperature 0 there is none."""
+    first = ask(client, temperature=1.5)
+    again = ask(client, temperature=1.5, seed=first.speculation["seed"])
+    assert again.choices[0].message.content == first.choices[0].message.content
+    assert "seed" not in ask(client).speculation
+
+
 def test_streamed_choices_come_side_by_side(client):
     """Each chunk says whose it is; each choice ends once."""
     chunks = list(ask(client, n=2, temperature=1.5, seed=7, stream=True))
