@@ -104,6 +104,8 @@ class Comparison(msgspec.Struct, kw_only=True):
     intro: ClassVar[str]
     work: ClassVar[str]
     """What every contender had to do, with the fields of a comparison."""
+    how: ClassVar[str] = "temperature 0, strict; medians of {0.repeat}, the contenders taking turns"
+    """How it was measured, with the same."""
 
     title: str
     command: str
@@ -165,8 +167,7 @@ def write_page(folder: Path, kind: type[Comparison]) -> None:
         found = msgspec.json.decode(path.read_bytes(), type=kind)
         made = (
             f"Made by `{found.command}` on {found.day}{code_of(found.commit)}: {found.machine}, {found.threads} threads; "
-            f"{found.work.format(found)}, "
-            f"temperature 0, strict; medians of {found.repeat}, the contenders taking turns. "
+            f"{found.work.format(found)}, {found.how.format(found)}. "
             f"Target {found.target.name}, sha256 {found.target.sha256}."
         )
         parts += [f"## {found.title}", made, found.table()]

@@ -4,7 +4,8 @@
 complete: status, end, and no more tokens than were asked for; a bad request has to be refused with 400; a cancelled one is left
 after its first bytes; a slow reader takes its time. Then --streams answers are streamed at once. Printed are the requests of
 each kind, those that went wrong with the first of them, and the server's resident memory: after each tenth of the requests that
-were made, and what was added between the first tenth and the last.
+were made, and what was added between the first tenth and the last. With --memory off the server remembers no texts. --out FILE
+keeps the figures, and writes the page of all such files beside it.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from contextlib import closing
 from typing import Any
 from urllib.parse import urlsplit
 
-from common import arguments, resident
+from common import Comparison, Figures, arguments, publish, resident
 
 from pyspec.measure.contenders import ServerProcess
 from pyspec.measure.report import table
@@ -43,6 +44,36 @@ ENDS = {
     "message": b"event: message_stop",
 }
 _SLOW_S = 0.05
+OPTIONS = {
+    "requests": 20_000, "seconds": 240.0, "clients": 32, "streams": 200, "tokens": 24, "seed": 1, "threads": 2, "ctx": 1024,
+    "parallel": 16, "memory": "on", "title": "", "out": None,
+}  # fmt: skip
+HEAD = ("server", *KINDS, "seconds", "wrong")
+
+
+class MixedResults(Comparison, kw_only=True):
+    """A run over one target. Of each server: requests of each kind, seconds, wrong, and MB after each tenth and at the end."""
+
+    heading = "Requests of all kinds"
+    intro = (
+        "Good, bad, cancelled and slow requests by every interface, in an order drawn from a seed; then many streams at once. "
+        "`wrong` counts answers that were not complete, and bad requests that were not refused with 400. Memory is the server's "
+        "resident set after each tenth of the requests before the streams, and after these, MB."
+    )
+    work = (
+        "{0.clients} clients, {0.streams} streams at once, answers of at most {0.max_tokens} tokens"
+    )
+    how = "the server's own sampling, one run"
+
+    clients: int
+    streams: int
+
+    def table(self) -> str:
+        """A row a server: what was asked, and what became of its memory."""
+        tenths = [f"tenth{n}" for n in range(1, 11)]
+        names = [*KINDS, "seconds", "wrong", *tenths, "end"]
+        rows = [[one["name"], *(f"{one[key]:.0f}" for key in names)] for one in self.contenders]
+        return table([*HEAD, *(f"MB, {n}/10" for n in range(1, 11)), "at the end"], rows)
 
 
 def body(door: str, draw: random.Random, tokens: int, **more: Any) -> dict[str, Any]:
@@ -168,35 +199,38 @@ async def measure(server: ServerProcess, options: Namespace) -> MixedRun:
 
 
 def main(words: Sequence[str] | None = None) -> None:
-    """Mix requests, and print what became of them."""
-    options = arguments(
-        __doc__, words, "model", requests=20_000, seconds=240.0, clients=32, streams=200, tokens=24, seed=1, threads=2,
-        ctx=1024, parallel=16,
-    )  # fmt: skip
-    command = [
-        sys.executable,
-        "-m",
-        "pyspec",
-        "serve",
-        "-m",
-        options.model,
-        "-t",
-        str(options.threads),
-    ]
-    command += ["-c", str(options.ctx), "--parallel", str(options.parallel)]
+    """Mix requests, and print what became of them; with --out, keep it."""
+    given = list(sys.argv[1:] if words is None else words)
+    options = arguments(__doc__, given, "model", **OPTIONS)
+    command = [sys.executable, "-m", "pyspec", "serve", "-m", options.model, "-t", str(options.threads),
+               "-c", str(options.ctx), "--parallel", str(options.parallel), "--memory", options.memory]  # fmt: skip
     with closing(ServerProcess(command)) as server:
         begun = time.monotonic()
         mixed = asyncio.run(measure(server, options))
         seconds, end = time.monotonic() - begun, resident("VmRSS", server.pid)
+    tell(mixed, seconds, end)
+    if options.out:
+        options.repeat = 1
+        found = {f"memory {options.memory}": figures(mixed, seconds, end)}
+        asked = {"clients": options.clients, "streams": options.streams}
+        publish(MixedResults, "mixed", options, given, found, **asked)
+
+
+def figures(mixed: MixedRun, seconds: float, end: float) -> Figures:
+    """A run's figures by name. end: MiB behind the streams."""
+    tenths = {f"tenth{n}": held for n, held in enumerate(mixed.tenths, 1)}
+    counts = {kind: float(mixed.counts[kind]) for kind in KINDS}
+    return {**counts, "seconds": seconds, "wrong": len(mixed.wrong), **tenths, "end": end}
+
+
+def tell(mixed: MixedRun, seconds: float, end: float) -> None:
+    """Print a run, and the first requests that went wrong."""
+    tenths, streams = mixed.tenths, mixed.options.streams
     print(table(["kind", "requests"], [[kind, str(n)] for kind, n in mixed.counts.items()]))
-    print(
-        f"\n{mixed.done} requests in {seconds:.0f} s, {options.streams} streams at once among them"
-    )
-    tenths = mixed.tenths
+    print(f"\n{mixed.done} requests in {seconds:.0f} s, {streams} streams at once among them")
     print(f"resident after each tenth, MiB: {', '.join(f'{each:.0f}' for each in tenths)}")
-    print(
-        f"from the first tenth to the last: {tenths[-1] - tenths[0]:+.0f} MiB; {end:.0f} after the streams"
-    )
+    grown = tenths[-1] - tenths[0]
+    print(f"from the first tenth to the last: {grown:+.0f} MiB; {end:.0f} after the streams")
     print(f"wrong: {len(mixed.wrong)}", *mixed.wrong[:5], sep="\n  ")
 
 

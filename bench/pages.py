@@ -33,6 +33,7 @@ from agent import AgentResults
 from batch import BatchResults
 from common import Comparison, half_width, write_page
 from everyday import Everyday, save
+from mixed import MixedResults
 from serve import ServeResults
 
 from pyspec.errors import InputError
@@ -99,6 +100,7 @@ COMPARED: dict[str, type[Comparison]] = {
     "batch": BatchResults,
     "serve": ServeResults,
     "agent": AgentResults,
+    "mixed": MixedResults,
 }
 """Folders of comparisons."""
 

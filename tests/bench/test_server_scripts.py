@@ -84,8 +84,8 @@ def test_hostile_tells_the_longest_wait_beside_each_attack(script, tiny_ascii, c
     assert rows[-1].startswith("waits over 1000 ms: ")
 
 
-def test_mixed_requests_all_end_as_they_should(script, tiny_ascii, capsys) -> None:
-    """Of every kind and by every interface, and many streams at once."""
+def test_mixed_requests_all_end_as_they_should(script, tiny_ascii, tmp_path, capsys) -> None:
+    """Of every kind and by every interface, and many streams at once; a page has the same figures."""
     few = [
         "--requests",
         "300",
@@ -100,8 +100,10 @@ def test_mixed_requests_all_end_as_they_should(script, tiny_ascii, capsys) -> No
         "--tokens",
         "6",
     ]
+    out = tmp_path / "mixed" / "tiny.json"
+    few += ["--memory", "off", f"--out={out}"]
     script("mixed").main([str(tiny_ascii), "--threads", "1", "--parallel", "8", *few])
-    lines = capsys.readouterr().out.splitlines()
+    *lines, head, _, row = capsys.readouterr().out.splitlines()
     assert lines[-1] == "wrong: 0"
     assert {row.split(" | ")[0] for row in lines[2:7]} == {
         f"| {kind}" for kind in script("mixed").KINDS
@@ -110,6 +112,12 @@ def test_mixed_requests_all_end_as_they_should(script, tiny_ascii, capsys) -> No
     assert len(tenths) == 10
     grown = float(lines[-2].partition(": ")[2].split()[0])
     assert abs(tenths[-1] - tenths[0] - grown) <= 1.0  # each is rounded
+    page = (out.parent / "README.md").read_text()
+    assert f"{head}\n" in page
+    assert row in page
+    cells = row.strip("| ").split(" | ")
+    assert [cells[0], cells[7], *map(float, cells[8:18])] == ["memory off", "0", *tenths]
+    assert "one run. Target" in page
 
 
 @pytest.mark.filterwarnings("ignore")  # Ray's, of itself
