@@ -136,3 +136,33 @@ def test_a_call_that_must_be_made(client_of, family):
     assert [(c.function.name, c.index) for c in calls if c.id] == [("add", 0)]
     assert "".join(c.function.arguments for c in calls) == call.function.arguments
     assert chunks[-1].finish_reason == "tool_calls"
+
+
+def test_two_calls_of_one_answer(client_of, script_all):
+    """Each with an id and an index of its own, streamed one behind the other; their results go back in one request."""
+    client = client_of("<tool_call>")
+    given = [{"n": 1, "ok": True}, {"n": 2, "ok": False}]
+    calls = [json.dumps({"name": "add", "arguments": each}) for each in given]
+    said = "Both.\n" + "\n".join(f"<tool_call>\n{call}\n</tool_call>" for call in calls)
+    options = {"tools": [TOOL], "extra_body": {"grammar": scripted.script(said)}}
+    answer = ask(client, **options).choices[0]
+    made = answer.message.tool_calls
+    assert (answer.finish_reason, answer.message.content.strip()) == ("tool_calls", "Both.")
+    assert [json.loads(call.function.arguments) for call in made] == given
+    assert len({call.id for call in made}) == 2
+    chunks = [c.choices[0] for c in ask(client, stream=True, **options) if c.choices]
+    pieces = [call for c in chunks for call in c.delta.tool_calls or ()]
+    assert [(p.index, p.function.name) for p in pieces if p.id] == [(0, "add"), (1, "add")]
+    assert [p.index for p in pieces] == sorted(p.index for p in pieces)
+    for n, call in enumerate(made):
+        text = "".join(p.function.arguments or "" for p in pieces if p.index == n)
+        assert text == call.function.arguments
+    results = [{"role": "tool", "tool_call_id": call.id, "content": "3"} for call in made]
+    turns = [
+        {"role": "user", "content": "go"},
+        answer.message.model_dump(exclude_none=True),
+        *results,
+    ]
+    options["extra_body"] = {"grammar": scripted.script("Six.")}
+    done = client.chat.completions.create(model="tiny", messages=turns, max_tokens=9, **options)
+    assert done.choices[0].message.content == "Six."
