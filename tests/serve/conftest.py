@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import socket
+import subprocess
 import threading
 
 import pytest
 import scripted
+from tab import CHROMIUM, Tab
 from waiting import wait
 
 from pyspec.batch import Batch, Settings
@@ -112,3 +114,29 @@ def script_all(monkeypatch):
     from pyspec.text.answer import Speech
 
     monkeypatch.setattr(Speech, "shape", lambda _speech, _prompt, grammar, *_: (grammar, None))
+
+
+@pytest.fixture
+def browser(tmp_path):
+    """Opens a page; everything ends with the test."""
+    opened = []
+    flags = ["--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]
+    process = subprocess.Popen(
+        [CHROMIUM, *flags, "--remote-debugging-port=0", f"--user-data-dir={tmp_path / 'user'}"],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    chosen = tmp_path / "user" / "DevToolsActivePort"
+    wait(lambda: chosen.exists() and chosen.read_text().count("\n"))
+    port = int(chosen.read_text().split("\n")[0])
+
+    def open_(url):
+        opened.append(Tab(port, url))
+        opened[-1].until("location.protocol === 'http:' && document.readyState === 'complete'")
+        return opened[-1]
+
+    yield open_
+    for tab in opened:
+        tab.close()
+    process.terminate()
+    process.wait()

@@ -1,105 +1,13 @@
-"""The page in a browser: headless Chromium, driven through its own debugging protocol."""
+"""The page in a browser."""
 
 from __future__ import annotations
 
-import base64
-import http.client
 import json
-import os
-import shutil
-import socket
-import struct
-import subprocess
 
 import pytest
-from waiting import DEADLINE_S, wait
+from tab import CHROMIUM
 
-CHROMIUM = next(
-    filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
-)
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium")
-
-
-class Tab:
-    """One tab: the debugging protocol over a WebSocket, as far as it is needed here."""
-
-    def __init__(self, port, url):
-        connection = http.client.HTTPConnection("127.0.0.1", port)
-        connection.request("PUT", f"/json/new?{url}")
-        path = json.loads(connection.getresponse().read())["webSocketDebuggerUrl"]
-        connection.close()
-        self._socket = socket.create_connection(("127.0.0.1", port), timeout=DEADLINE_S)
-        key = base64.b64encode(os.urandom(16)).decode()
-        where = "/" + path.split("/", 3)[3]
-        self._socket.sendall(
-            f"GET {where} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nUpgrade: websocket\r\n"
-            f"Connection: Upgrade\r\nSec-WebSocket-Key: {key}\r\nSec-WebSocket-Version: 13\r\n\r\n".encode()
-        )
-        self._file = self._socket.makefile("rb")
-        while self._file.readline() != b"\r\n":
-            pass
-        self._count = 0
-
-    def evaluate(self, script):
-        """The value of an expression in the page; promises are waited for."""
-        self._count += 1
-        told = {"expression": script, "awaitPromise": True, "returnByValue": True}
-        data = json.dumps(
-            {"id": self._count, "method": "Runtime.evaluate", "params": told}
-        ).encode()
-        mask = os.urandom(4)
-        head = b"\x81" + bytes([0x80 | 126]) + struct.pack(">H", len(data)) + mask
-        self._socket.sendall(head + bytes(b ^ mask[i % 4] for i, b in enumerate(data)))
-        while True:
-            answer = json.loads(self._frame())
-            if answer.get("id") == self._count:
-                assert "exceptionDetails" not in answer["result"], answer
-                return answer["result"]["result"].get("value")
-
-    def _frame(self):
-        _, size = self._file.read(2)
-        if size == 126:
-            (size,) = struct.unpack(">H", self._file.read(2))
-        elif size == 127:
-            (size,) = struct.unpack(">Q", self._file.read(8))
-        return self._file.read(size)
-
-    def until(self, script):
-        """Wait until an expression is true; its value."""
-        found = []
-        wait(lambda: found.append(self.evaluate(script)) or found[-1])
-        return found[-1]
-
-    def close(self):
-        """Let go of it."""
-        self._file.close()
-        self._socket.close()
-
-
-@pytest.fixture
-def browser(tmp_path):
-    """Opens a page; everything ends with the test."""
-    opened = []
-    flags = ["--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]
-    process = subprocess.Popen(
-        [CHROMIUM, *flags, "--remote-debugging-port=0", f"--user-data-dir={tmp_path / 'user'}"],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
-    chosen = tmp_path / "user" / "DevToolsActivePort"
-    wait(lambda: chosen.exists() and chosen.read_text().count("\n"))
-    port = int(chosen.read_text().split("\n")[0])
-
-    def open_(url):
-        opened.append(Tab(port, url))
-        opened[-1].until("location.protocol === 'http:' && document.readyState === 'complete'")
-        return opened[-1]
-
-    yield open_
-    for tab in opened:
-        tab.close()
-    process.terminate()
-    process.wait()
 
 
 def say(tab, text):
