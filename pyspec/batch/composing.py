@@ -25,15 +25,19 @@ LEAST_ROWS = 16
 _GRACE_S = 0.1
 # that a round waits for grammars whose masks take less than that
 _POLL_S = 0.1
-_NEW = 0.3
-# weight of what a decode tells about a prompt's rows
+_OLD = 0.9
+# weight of a decode beside the next one's
+_MOST_TIMES = 3.0
+# what was expected: a decode that took longer counts as one that took so long
+_LEAST_SHARE = 0.2
+# of a decode's time that is its prompt rows', at least
 
 
 class Composer:
     """Composes decodes of `active`, answers by sequence.
 
     interactive: people wait: an answer that runs has its row in every decode, and prompts are read in pieces that take no longer
-    than MOST_MS, or than the answers' own rows. Else answers of streams wait while many prompts are read: a row of a prompt
+    than MOST_MS, or than all else in the decode. Else answers of streams wait while many prompts are read: a row of a prompt
     costs least beside others of its own. exact: see `Scheduler`. curve: what answers' rows cost.
     """
 
@@ -50,8 +54,7 @@ class Composer:
         self._interactive, self._exact = interactive, exact
         self._streams = contexts.layout.each > 0
         self._many = False
-        self._row_ms, self._pace = 0.0, 1.0
-        """Milliseconds of a prompt's row, 0 for not known, and how many times as long as the curve says answers take."""
+        self._time = ReadingTime()
 
     def wait(self) -> None:
         """Wait a little for grammars that work on what they allow next; answers whose grammars are slow sit out rounds."""
@@ -61,25 +64,38 @@ class Composer:
         else:
             wait_all((masks for masks in late if masks and masks.pace < _GRACE_S), _GRACE_S)
 
-    def next(self) -> tuple[list[ActiveJob], list[tuple[ActiveJob, int]]]:
+    @property
+    def in_turn(self) -> bool:
+        """Whether the next prompt is to wait for the one that is read now.
+
+        Over streams each text that has begun has a row in every decode beside answers, and a row of a prompt by itself is dear.
+        """
+        reading = any(answer.run.missing for answer in self._active.values())
+        return reading and self._interactive and self._streams
+
+    def next(self, waiting: int = 0) -> tuple[list[ActiveJob], list[tuple[ActiveJob, int]]]:
         """Answers that have a row in the next decode, and those of which n prompt tokens, (answer, n), are read beside them.
 
-        Whose prompt is read to its last token gives the first token of its answer in the same decode.
+        Whose prompt is read to its last token gives the first token of its answer in the same decode. waiting: how many have
+        not begun.
         """
-        answers = self._answering()
+        answers = self._answering(waiting)
         reading = self._reading(len(answers))
         answers += [answer for answer, n in reading if n > answer.run.missing]
         return answers, [(answer, n) for answer, n in reading if n <= answer.run.missing]
 
-    def _answering(self) -> list[ActiveJob]:
+    def _answering(self, waiting: int) -> list[ActiveJob]:
         read = [answer for answer in self._active.values() if not answer.run.missing]
         answers = [answer for answer in read if answer.ready]
         reading = len(self._active) - len(read)
         if self._exact:
             return [] if reading or len(answers) < len(read) else answers
-        begun = self._many and not self._interactive
-        self._many = self._streams and reading > (0 if begun else self._contexts.n_slots // 4)
-        return [] if self._many and not self._interactive else answers
+        most = self._contexts.n_slots // 4
+        if self._interactive:
+            self._many = reading + waiting > most
+            return answers
+        self._many = self._streams and reading > (0 if self._many else most)
+        return [] if self._many else answers
 
     def _reading(self, n_answering: int) -> list[tuple[ActiveJob, int]]:
         """Whose prompts the next decode reads on, and how many tokens of each, the last one included."""
@@ -98,9 +114,10 @@ class Composer:
         """Prompt tokens that the next decode takes."""
         if not self._interactive or not self._running:
             return self._contexts.fill_rows(n_answering)
-        if self._many:  # as many as there is time for
-            return self.piece(self._contexts.n_batch - n_answering)
-        return self.piece(self._contexts.fill_rows(max(1, n_answering)))
+        most = self._contexts.fill_rows(max(1, n_answering))
+        if self._many and self._time.known:  # as many as there is known to be time for
+            most = max(most, self._contexts.answering_rows - n_answering)
+        return self.piece(most)
 
     @property
     def _running(self) -> int:
@@ -111,24 +128,46 @@ class Composer:
         """Of `most` prompt tokens, how many may be read at once beside the answers that run, where people wait for these."""
         if not self._interactive or self._exact or not self._running:
             return most
-        plain, table = self._plain(self._running), self._curve.target.table()
-        row_ms = self._row_ms or table[-1] / (len(table) - 1)
-        return min(most, max(LEAST_ROWS, int(max(MOST_MS - plain, plain) / row_ms)))
+        base, row = self._time.line if self._time.known else self._assumed
+        return min(most, max(LEAST_ROWS, int((max(MOST_MS, 2.0 * base) - base) / row)))
 
-    def _plain(self, n_answers: int) -> float:
-        """Milliseconds of a decode of answers alone."""
+    @property
+    def _assumed(self) -> tuple[float, float]:
+        """Milliseconds of a decode of the answers, and of a prompt's row, by the curve."""
         table = self._curve.target.table()
-        return self._pace * table[min(n_answers, len(table) - 1)]
+        last = len(table) - 1
+        return table[min(self._running, last)], table[last] / last
 
     def took(self, filled: int, n_answers: int, ms: float) -> None:
         """Hear how long a decode took that read so many prompt tokens beside answers."""
-        plain = self._plain(n_answers)
-        if not filled and plain:
-            self._pace = _nearer(self._pace, self._pace * ms / plain)
-        elif filled >= LEAST_ROWS // 2 and (n_answers or not self._row_ms):
-            self._row_ms = _nearer(self._row_ms, max(0.1 * ms, ms - plain) / filled)
+        if filled and n_answers:
+            self._time.learn(filled, ms)
 
 
-def _nearer(known: float, found: float) -> float:
-    """What is known, 0 for nothing, with something new: that the machine did something else once changes little."""
-    return known + _NEW * (min(max(found, 0.5 * known), 2.0 * known) - known) if known else found
+class ReadingTime:
+    """What decodes take that read prompts beside answers: base + row * rows milliseconds, by least squares over those of late."""
+
+    def __init__(self) -> None:
+        self._sums = [0.0] * 5
+
+    @property
+    def known(self) -> bool:
+        """Whether there was any."""
+        return self._sums[0] > 0.0
+
+    def learn(self, rows: int, ms: float) -> None:
+        """Hear of one; that the machine did something else once changes little."""
+        if self.known:
+            base, row = self.line
+            ms = min(ms, _MOST_TIMES * (base + row * rows))
+        new = (1.0, rows, ms, rows * rows, rows * ms)
+        self._sums = [_OLD * old + each for old, each in zip(self._sums, new)]
+
+    @property
+    def line(self) -> tuple[float, float]:
+        """`base` and `row`; rows that hardly differ say nothing of what is not theirs."""
+        n, x, y, xx, xy = self._sums
+        even, spread = y / x, n * xx - x * x
+        slope = (n * xy - x * y) / spread if spread > n * n else even
+        row = min(max(slope, _LEAST_SHARE * even), even)
+        return (y - row * x) / n, row

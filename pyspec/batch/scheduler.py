@@ -87,7 +87,7 @@ class Scheduler:
 
     def _start_all(self) -> list[Result]:
         ended = []
-        while self.kept.texts and self.waiting:
+        while self.kept.texts and self.waiting and not self._composer.in_turn:
             alone = self.waiting.jobs[-1].alone or any(s.job.alone for s in self.active.values())
             job = None if self.active and alone else self._take()
             if job is None:
@@ -193,7 +193,7 @@ class Scheduler:
             raise
         except EngineError as error:
             return [*ended, *self._isolate(error)]
-        answering, reading = self._composer.next()
+        answering, reading = self._composer.next(len(self.waiting))
         try:
             ended += self._step(answering, reading)  # those before a failure stay
         except Cancelled:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import devices
 import pytest
 
-from pyspec.batch.composing import MOST_MS, Composer
+from pyspec.batch.composing import MOST_MS, ReadingTime
 from pyspec.batch.contexts import FEW
 from pyspec.batch.records import Record
 from pyspec.engine.handle import Engine
@@ -150,7 +150,8 @@ def test_answers_wait_for_prompts_that_came_at_once(open_batch, work):
 @pytest.mark.parametrize("parallel", [4, 16])
 def test_answers_go_on_while_prompts_are_read(open_batch, work, monkeypatch, parallel):
     """Where people wait: in every decode, beside no more of prompts than there is time for, as it has been learned."""
-    monkeypatch.setattr(Composer, "took", lambda self, *_: setattr(self, "_row_ms", 4.0))
+    monkeypatch.setattr(ReadingTime, "known", True)
+    monkeypatch.setattr(ReadingTime, "line", (0.0, 4.0))
     wanted = [
         Record(id=str(i), prompt=chr(97 + i) * (960 // parallel + i), max_tokens=150)
         for i in range(parallel)
