@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 
-from pyspec.batch.composing import LEAST_ROWS, MOST_MS, Composer
+from pyspec.batch.composing import LEAST_ROWS, MOST_MS, Composer, ReadingTime
+from pyspec.batch.records import COMPLETION, Record
+from pyspec.batch.scoring import PIECE, PromptScorer
 
 
 def composer(row_ms=1.0, *, answers=2, reading=1, each=256, interactive=True, exact=False):
@@ -100,3 +103,26 @@ def test_pieces_come_to_the_time_that_they_may_take(row_ms):
 def test_exact_texts_depend_on_no_time():
     """Their prompts are read in the same pieces each time."""
     assert composer(200.0, exact=True).piece(64) == 64
+
+
+def test_a_prompt_that_is_scored_comes_in_such_pieces_too(open_batch, monkeypatch):
+    """Its rows are read in decodes of their own, for which answers wait as well."""
+    pieces, decode = [], PromptScorer._decode
+    monkeypatch.setattr(
+        PromptScorer,
+        "_decode",
+        lambda self, piece, *at: (pieces.append(len(piece)), decode(self, piece, *at)),
+    )
+    monkeypatch.setattr(ReadingTime, "known", True)
+    monkeypatch.setattr(ReadingTime, "line", (0.0, 5.0))
+    batch = open_batch(interactive=True)
+    running = batch.jobs.job(0, Record(id="a", prompt="ab", max_tokens=100))
+    scored = Record(id="b", prompt="x" * 200, form=COMPLETION, echo=True, max_tokens=1)
+    scored = batch.jobs.job(1, scored)
+    scored.alternatives = 0
+    scored.options = replace(scored.options, keep_rows=True, prompt_rows=True)
+    for job in (running, scored):
+        batch.submit_job(job)
+    assert [result.error for result in batch.stream()] == [None, None]
+    assert pieces[0] == PIECE  # nothing had begun
+    assert (max(pieces[1:]), sum(pieces)) == (20, len(scored.tokens) - 1)
