@@ -30,9 +30,8 @@ class KeptTexts:
         self, engine: Engine, n_slots: int, each: int, public: Callable[[], Sequence[int]]
     ) -> None:
         self._engine, self._public = engine, public
-        self._owners = dict.fromkeys(
-            range(n_slots), ""
-        )  # of what each sequence holds, active ones too
+        # of what each sequence holds, active ones too
+        self._owners = dict.fromkeys(range(n_slots), "")
         self.least = max(LEAST, each // _CELLS_A_TOKEN)
         self.texts: dict[int, list[int]] = {seq: [] for seq in range(n_slots)}
         self.shared: list[int] = []
@@ -52,10 +51,14 @@ class KeptTexts:
             self._engine.set_tokens(seq, text)
         return list(self.texts)
 
+    def is_of(self, seq: int, owner: str) -> bool:
+        """Whether a sequence holds what this owner said."""
+        return owner == self._owners[seq]
+
     def common(self, seq: int, text: Sequence[int], prompt: Sequence[int], owner: str) -> int:
         """Tokens that an owner's prompt begins with like the text of a sequence, as far as the owner may know."""
         n = common(text, prompt)
-        foreign = n >= self.least and owner != self._owners[seq]
+        foreign = n >= self.least and not self.is_of(seq, owner)
         return min(n, common(self._public(), prompt)) if foreign else n
 
     def source(

@@ -142,7 +142,7 @@ class Scheduler:
             source, n = None, 0
         if self._exact:
             n -= n % PREFILL_CHUNK  # pieces have to begin where they would alone
-        seq = self._place(source)
+        seq = self._place(source, job.owner)
         if not self._streams:  # in a pool, what free sequences hold gives way
             self.kept.drop(self._unused - job.need, spare=source)
         if n == 0 or (source not in self.active and not self.kept.texts[source or 0]):
@@ -160,14 +160,14 @@ class Scheduler:
         self.active[seq] = answer
         self._forget(seq)
 
-    def _place(self, source: int | None) -> int:
-        """A free sequence: the one that holds the prompt's beginning, or the one free for longest; beside others over streams."""
+    def _place(self, source: int | None, owner: str) -> int:
+        """A free sequence: the owner's with the prompt's beginning, or the one free for longest; beside others over streams."""
         free = self.kept.texts
         if self._streams and self.active:
             low, high = min(self.active), max(self.active)
             near = [seq for seq in range(low, high + 2) if seq in free]
             return near[0] if near else max(seq for seq in free if seq < low)
-        if source in free and source is not None:
+        if source in free and source is not None and self.kept.is_of(source, owner):
             return source
         return next((seq for seq, text in free.items() if not text), next(iter(free)))
 
