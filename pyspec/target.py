@@ -97,8 +97,7 @@ class TargetLlama(llama_cpp.Llama):  # type: ignore[misc]  # llama_cpp is untype
         overrides = check_overrides(kwargs.get("kv_overrides"))
         if not vocab_only:
             refuse_other_kinds(Path(model_path), embedding=embedding, overrides=dict(overrides))
-        self.adapts_threads = not (kwargs.get("n_threads") or kwargs.get("n_threads_batch"))
-        _settle(kwargs, embedding=embedding)
+        self.adapts_threads = _settle(kwargs, embedding=embedding)
         self.has_head = head and has_head(Path(model_path))
         self._most_positions = most_positions(Path(model_path))
         kwargs["n_ctx"] = self.capped(kwargs.get("n_ctx", 512), Path(model_path).name)
@@ -305,14 +304,16 @@ class TargetLlama(llama_cpp.Llama):  # type: ignore[misc]  # llama_cpp is untype
             self.chat_format = f"chat_template.{DEFAULT}"
 
 
-def _settle(kwargs: dict[str, Any], *, embedding: bool) -> None:
-    """Threads where none are named, and batches that embeddings need."""
+def _settle(kwargs: dict[str, Any], *, embedding: bool) -> bool:
+    """Threads where none are named, and batches that embeddings need. Whether none were named."""
+    unnamed = not (kwargs.get("n_threads") or kwargs.get("n_threads_batch"))
     kwargs["n_threads"] = kwargs.get("n_threads") or default_threads()
     kwargs["n_threads_batch"] = kwargs.get("n_threads_batch") or kwargs["n_threads"]
     if (
         embedding
     ):  # where tokens see those behind them, llama.cpp ends the process for texts in several pieces
         kwargs["n_ubatch"] = kwargs.get("n_batch", 512)
+    return unnamed
 
 
 def _adapter_of(kwargs: Mapping[str, Any]) -> tuple[str, float] | None:

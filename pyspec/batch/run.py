@@ -154,8 +154,6 @@ class Batch:
         room = memory_for(self._models.target, self._n_ctx, beside)
         return max(1, min(max(best, _FEWEST), room))
 
-    # -- records in, results out -------------------------------------------------------------------
-
     def run(self, records: Iterable[Record | str]) -> Iterator[Result]:
         """Answer records, or bare prompts, and give the results as they finish; `result.index` is the place.
 
@@ -238,8 +236,6 @@ class Batch:
         self._cancelled = True
         if self._contexts is not None:
             self._contexts.engine.cancel()
-
-    # -- the work ----------------------------------------------------------------------------------
 
     def _pump(self, take: Take, after: Callable[[], None] | None = None) -> Iterator[Result]:
         start = perf_counter()
@@ -345,8 +341,6 @@ class Batch:
         now = self._contexts.engine.decode_us() if self._contexts else [0] * len(Role)
         return [a + b for a, b in zip(self._decode_us, now)]
 
-    # -- about the run -----------------------------------------------------------------------------
-
     def identity(self) -> dict[str, Any]:
         """What the answers depend on: version, hashes of models, options. Not the parallelism."""
         return identity_of(self._models, self.settings, self._options)
@@ -395,13 +389,8 @@ def _check(
     """Raise OptionError for a number that cannot be."""
     if parallel is not None and not 1 <= parallel <= MOST_SEQUENCES:
         raise OptionError(f"parallel is {parallel}", f"use 1 to {MOST_SEQUENCES}")
-    check_ranges(
-        {
-            "n_ctx": n_ctx,
-            "draft_max": draft_max,
-            "draft_n_gpu_layers": asked_layers(layers),
-        }
-    )
+    asked = {"n_ctx": n_ctx, "draft_max": draft_max}
+    check_ranges({**asked, "draft_n_gpu_layers": asked_layers(layers)})
     if n_ctx < 1:
         raise OptionError(f"n_ctx is {n_ctx}", "use 1 or more")
 

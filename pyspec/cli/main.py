@@ -34,7 +34,7 @@ _COMMANDS = {
 }
 
 _MODULES = {
-    "bench": "measuring", "quality": "measuring", "profile": "measuring", "info": "main",
+    "bench": "measuring", "quality": "quality", "profile": "measuring", "info": "main",
     "completion": "main",
 }  # fmt: skip
 """Where a subcommand lies that has no module of its own."""

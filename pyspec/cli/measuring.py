@@ -1,12 +1,9 @@
-"""`pyspec bench`, `quality` and `profile`: questions answered in several modes, and what this machine and a draft are worth."""
+"""`pyspec bench` and `profile`: questions answered in several modes, and what this machine and a draft are worth."""
 
 from __future__ import annotations
 
-import hashlib
 import shlex
 import sys
-from collections.abc import Sequence
-from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -15,40 +12,26 @@ import click
 import msgspec
 
 from pyspec.cli.command import command, option, tell
-from pyspec.cli.engine_options import EngineOptions, hush_llama
+from pyspec.cli.engine_options import EngineOptions
 from pyspec.cli.options import DraftOptions, ModelOptions, open_model
 from pyspec.cli.streams import run_progress, stdout_console
 from pyspec.display import counted
-from pyspec.engine.models import Placement
 from pyspec.errors import OptionError
 from pyspec.llama import SpeculativeLlama
 from pyspec.measure.bench import run_bench
-from pyspec.measure.bounds import CANDIDATES, HalvesResult, by_halves, demand_enough, sentence
 from pyspec.measure.costs import all_types, type_table
 from pyspec.measure.profile import Measurement, PairFigures, apart, draw, measure, say, store
-from pyspec.measure.quality import (
-    VARIANTS,
-    QualityResults,
-    judge,
-    save_quality,
-    unscored,
-    variant_table,
-    verdict,
-)
-from pyspec.measure.records import RunRecord, describe, published
+from pyspec.measure.records import published
 from pyspec.measure.report import Results, can_draw, card, speed_table
 from pyspec.measure.simulate import save_rounds
 from pyspec.measure.tasks import Options, Question, Task, load_questions, parse_modes, select
-from pyspec.measure.variants import SideBySide, Variant, answer_all, parse_variants
 from pyspec.profiles import forget, save_prior
 from pyspec.progress import store_progress
-from pyspec.store.files import cache_dir, file_sha256
 from pyspec.store.locate import resolve
 from pyspec.store.machine import default_threads
 from pyspec.store.sources import load_manifest
 from pyspec.store.watch import Watch
 from pyspec.tables import print_table
-from pyspec.verdicts import PairVerdict, keep_verdict, settings_of
 
 FILE = click.Path(path_type=Path, dir_okay=False)
 _COUNT = click.IntRange(min=1)
@@ -136,11 +119,11 @@ class BenchOptions:
         )  # fmt: skip
 
 
-_MODELS = "model draft companion trust_model ctx threads n_gpu_layers devices tensor_split"
-_ASKED = "out questions limit every category max_tokens temperature seed repeat warm_up"
+MODELS = "model draft companion trust_model ctx threads n_gpu_layers devices tensor_split"
+ASKED = "out questions limit every category max_tokens temperature seed repeat warm_up"
 
 
-@command(first=f"modes card peers server peer_draft title about {_ASKED} {_MODELS}")
+@command(first=f"modes card peers server peer_draft title about {ASKED} {MODELS}")
 def bench(
     compared: BenchOptions, asked: AskedOptions, models: ModelOptions, engine: EngineOptions
 ) -> None:
@@ -176,121 +159,6 @@ def _compared(
         return run_bench(llm, task, report, lambda note: tell(note, err=True))
 
 
-_SIDES = (
-    "n_ctx", "n_threads", "n_threads_batch", "n_gpu_layers", "devices", "trust", "extra_buffers",
-)  # fmt: skip
-
-
-@command(first=f"variants title wanted {_ASKED} {_MODELS}")
-@click.option(
-    "--variants",
-    default=None,
-    help="Variants to compare, separated by commas; the first is the baseline.",
-)
-@click.option("--title", default="What the margin rule costs", help="Title of the page.")
-@click.option(
-    "--verdict",
-    "wanted",
-    is_flag=True,
-    help="Decide what --verify auto does with this pair: choose a rule on half of the questions, confirm it on the others, "
-    "and store the result. Needs no --out.",
-)
-def quality(
-    asked: AskedOptions,
-    models: ModelOptions,
-    engine: EngineOptions,
-    variants: str | None,
-    title: str,
-    *,
-    wanted: bool,
-) -> None:
-    """Measure what near misses cost in quality; write runs.jsonl, README.md and quality.json to --out.
-
-    Each question is answered by every variant. Variants are modes of `pyspec bench`, and margin+random, margin+thin,
-    plain+temp:T; @N uses only the first N questions. The page compares tokens per pass, likelihood under the target,
-    answers that loop and answers that fail a check, each with the first variant.
-    """
-    listed = variants or (CANDIDATES if wanted else VARIANTS)
-    named, questions = parse_variants(listed), asked.chosen()
-    if wanted and (told := demand_enough(questions)):
-        tell(told, err=True)
-    folder = None if wanted and asked.out is None else asked.folder
-    sides = _side_by_side(named, asked, models, engine)
-    if sides.placed:
-        tell(sides.placed, err=True)
-    with closing(sides), run_progress() as report:
-        folder = folder or _kept_in(sides, asked, questions)
-        records = answer_all(sides, questions, asked, folder, report)
-    figures = judge(records, questions)
-    said = verdict(figures, named)
-    results = QualityResults(
-        title, command_line(), records[-1].setup, figures, said, unscored(questions)
-    )
-    save_quality(results, folder)
-    print_table(variant_table(figures), stdout_console())
-    tell(f"\n{said}")
-    tell(f"results are in {folder}", err=True)
-    if wanted:
-        found = by_halves(records, questions, named)
-        tell(f"\n{sentence(found)}")
-        tell(f"stored in {_keep_verdict(found, sides, records, named)}", err=True)
-
-
-def _side_by_side(
-    variants: Sequence[Variant], asked: AskedOptions, models: ModelOptions, engine: EngineOptions
-) -> SideBySide:
-    """The variants with their models loaded, draft and target where the options say."""
-    hush_llama(engine.verbose)
-    path, found = replace(models.steady(), companion="none").find()
-    given = {name: found[name] for name in _SIDES} | engine.arguments
-    kinds = (given.pop(name, None) for name in ("draft_type_k", "draft_type_v"))
-    placement = Placement(found["draft_n_gpu_layers"], found["draft_devices"], None, *kinds)
-    return SideBySide(
-        str(path), found["draft"], variants, max_tokens=asked.max_tokens, seeds=asked.repeat,
-        placement=placement, engine=engine.said, **given,
-    )  # fmt: skip
-
-
-def _kept_in(sides: SideBySide, asked: AskedOptions, questions: Sequence[Question]) -> Path:
-    """The cache's folder of these answers: one for each setup, so that a run goes on where it was interrupted."""
-    files = sides.models.files
-    setup = describe(sides.target, files, asked, questions, sides.n_ctx, sides.engine)
-    same = msgspec.json.encode(msgspec.structs.replace(setup, day=""))
-    name = f"{files['target'].stem}-{hashlib.sha256(same).hexdigest()[:16]}"
-    return cache_dir() / "quality" / name
-
-
-def _keep_verdict(
-    found: HalvesResult,
-    sides: SideBySide,
-    records: Sequence[RunRecord],
-    variants: Sequence[Variant],
-) -> Path:
-    """Store a verdict with the pair. Raises OptionError where the target has no draft."""
-    if "draft" not in sides.models.files:
-        raise OptionError("a verdict needs a draft model", "name one with --draft")
-    tried = found.confirmed
-    rule = next((v.margin for v in variants if tried is not None and v.name == tried.who), None)
-    return keep_verdict(
-        PairVerdict(
-            target=file_sha256(sides.models.files["target"]),
-            draft=file_sha256(sides.models.files["draft"]),
-            drawn=records[-1].setup.temperature > 0.0,
-            rule=settings_of(rule) if rule is not None and found.passed else None,
-            tried=tried.who if tried is not None else "",
-            gain=tried.gain if tried is not None else 1.0,
-            answers=sum(record.who == variants[0].name for record in records),
-            losses={n: (loss.upper, loss.bound) for n, loss in tried.losses.items()}
-            if tried
-            else {},
-            day=records[-1].setup.day,
-        )
-    )
-
-
-# -- the profile -------------------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class ProfileOptions:
     """What is measured for how long, and what becomes of it."""
@@ -324,7 +192,7 @@ class ProfileOptions:
 
 @command(
     first="questions limit every max_tokens kmax temperature seconds forget types save prior plot rounds as_json "
-    + _MODELS
+    + MODELS
 )
 def profile(asked: ProfileOptions, models: ModelOptions, engine: EngineOptions) -> None:
     """Measure what decodes cost here and how often drafts are right, and store it for later runs."""

@@ -121,8 +121,6 @@ class GoodputPolicy(LengthPolicy):
         # tokens that the choice counts on; what the companion's view adds
         self._expected = self._worth = 0.0
 
-    # -- the round ---------------------------------------------------------------------------
-
     def plan(self, places: Sequence[Place]) -> Plan:
         """How long to draft, and the floors at which drafting stops; nothing where no draft pays."""
         # the last round may have ended in an error
@@ -196,8 +194,6 @@ class GoodputPolicy(LengthPolicy):
         """Think everything over with the next round."""
         super().renew_costs()
         self._stale_at = self._rest = 0
-
-    # -- before drafting ---------------------------------------------------------------------
 
     @property
     def _beside(self) -> float:
@@ -296,8 +292,6 @@ class GoodputPolicy(LengthPolicy):
         behind = self._price * (companion.time(unread + 1) - companion.time(1))
         return self._scoring.on(0, 0.0, behind, left)
 
-    # -- after drafting ----------------------------------------------------------------------
-
     def _within(self, read: Forecast) -> list[float]:
         """The part of a lookup draft whose risk its text can bear; all of a model's.
 
@@ -331,8 +325,6 @@ class GoodputPolicy(LengthPolicy):
     def _value(self, read: list[Forecast], lengths: list[int]) -> float:
         tokens = sum(sum(r.survival[:g]) for r, g in zip(read, lengths, strict=True))
         return tokens - self._price * self._rows[self._n_seq + sum(lengths)]
-
-    # -- after verifying ---------------------------------------------------------------------
 
     def _weigh(self, outcome: Outcome) -> None:
         """Whether draft and companion pay: what the round gained, by the curve."""
@@ -369,8 +361,6 @@ class GoodputPolicy(LengthPolicy):
         if self._companion:
             self._scoring.earn(tokens)
         return switch
-
-    # -- between answers ---------------------------------------------------------------------
 
     def begin_answer(self) -> None:
         """Forget the texts; costs and acceptance stay."""

@@ -20,7 +20,8 @@ from pyspec.cli.draft import draft
 from pyspec.cli.engine_options import EngineOptions
 from pyspec.cli.generate import generate
 from pyspec.cli.main import cli, main, sentences
-from pyspec.cli.measuring import bench, profile, quality
+from pyspec.cli.measuring import bench, profile
+from pyspec.cli.quality import quality
 from pyspec.cli.serve import serve
 from pyspec.errors import OptionError
 

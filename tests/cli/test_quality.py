@@ -11,7 +11,7 @@ import msgspec
 import pytest
 from click.testing import CliRunner
 
-from pyspec.cli import measuring
+from pyspec.cli.quality import quality
 from pyspec.engine.models import Placement
 from pyspec.measure.quality import NATS, VARIETY, QualityResults
 from pyspec.measure.variants import SideBySide
@@ -97,11 +97,11 @@ def test_the_draft_goes_where_it_was_asked_to(
             made.append(options)
             super().__init__(*words, **options)
 
-    monkeypatch.setattr(measuring, "SideBySide", Watched)
+    monkeypatch.setattr("pyspec.cli.quality.SideBySide", Watched)
     questions = tmp_path / "q.jsonl"
     questions.write_text(QUESTIONS)
     done = CliRunner().invoke(
-        measuring.quality,
+        quality,
         ["-m", str(tiny_ascii), "--draft", str(tiny_ascii), "--trust-model", "-c", "256", "-t", "1", "-n", "4",
          "--questions", str(questions), "--out", str(tmp_path / "out"), "--variants", "strict+fixed:4,plain",
          "--draft-ngl", "0", "-ctkd", "f32", "-ub", "64"],
