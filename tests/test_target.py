@@ -184,4 +184,4 @@ def test_the_command_answers_and_info_says_why(
         assert end.value.code == 0
     with pytest.raises(SystemExit):
         main(["info"])
-    assert "left off: llama.cpp crashes" in capsys.readouterr().out
+    assert "off: llama.cpp crashes" in capsys.readouterr().out
