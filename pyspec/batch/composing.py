@@ -22,15 +22,11 @@ MOST_MS = 100.0
 LEAST_ROWS = 16
 """Prompt tokens of a decode that are read in any case."""
 
-_GRACE_S = 0.1
-# that a round waits for grammars whose masks take less than that
+_GRACE_S = 0.1  # that a round waits for grammars whose masks take less than that
 _POLL_S = 0.1
-_OLD = 0.9
-# weight of a decode beside the next one's
-_MOST_TIMES = 3.0
-# what was expected: a decode that took longer counts as one that took so long
-_LEAST_SHARE = 0.2
-# of a decode's time that is its prompt rows', at least
+_OLD = 0.9  # weight of a decode beside the next one's
+_MOST_TIMES = 3.0  # what was expected: a decode that took longer counts as one that took so long
+_LEAST_SHARE = 0.2  # of a decode's time that is its prompt rows', at least
 
 
 class Composer:
