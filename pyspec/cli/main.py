@@ -244,8 +244,8 @@ def write_failed(error: OSError) -> str:
 
 
 def sentences(error: PyspecError) -> list[str]:
-    """An error in a line; a hint that holds parentheses, such as those of commands, in a line of its own."""
-    said, *hint = [error.message, error.hint] if "(" in error.hint else [str(error)]
+    """An error in a line; a hint that says what to install in a line of its own, so that its command can be copied."""
+    said, *hint = [error.message, error.hint] if "pip install" in error.hint else [str(error)]
     return [" ".join(line.splitlines()) for line in (f"pyspec: {said}", *hint)]
 
 

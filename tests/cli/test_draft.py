@@ -113,7 +113,7 @@ def test_a_large_one_is_not_used_unmeasured(pair: tuple[Path, Path]) -> None:
     lines = run("target").stdout.splitlines()
     assert lines[1].split()[0] == "small"
     assert lines[-2:] == [
-        "auto, the default, uses lookup alone",
+        "--draft auto, the default, uses lookup alone",
         "use: pyspec chat -m target",
     ]
 
@@ -144,7 +144,7 @@ def test_its_own_head_is_what_auto_takes(tmp_path: Path) -> None:
     (row, *_) = json.loads(run("headed", "--json").stdout)
     assert (row["name"], row["where"], row["note"]) == ("mtp", "in its file", "next-token head")
     assert run("headed").stdout.splitlines()[-2:] == [
-        "auto, the default, uses mtp, its own head",
+        "--draft auto, the default, uses mtp, its own head",
         "use: pyspec chat -m headed",
     ]
 
@@ -165,7 +165,7 @@ def test_what_decodes_plainly_has_no_draft(tmp_path: Path) -> None:
     assert json.loads(run("recurrent", "--json").stdout) == []
     assert run("recurrent").stdout.splitlines() == [
         "llama.cpp keeps no states of mamba models to go back to: they decode plainly",
-        "auto, the default, decodes plainly",
+        "--draft auto, the default, decodes plainly",
         "use: pyspec chat -m recurrent",
     ]
     assert "decode plainly" in str(run("recurrent", "--measure").exception)

@@ -308,9 +308,12 @@ def test_completion_is_printed_for_each_shell(name: str) -> None:
 
 
 def test_a_hint_with_a_command_has_a_line_of_its_own() -> None:
-    """Parentheses inside parentheses are hard to read; other errors stay one line."""
-    assert sentences(OptionError("no device", "run X (or Y)")) == [
+    """What is to be installed can be copied; other errors stay one line."""
+    assert sentences(OptionError("no device", "pip install X (or Y)")) == [
         "pyspec: no device",
-        "run X (or Y)",
+        "pip install X (or Y)",
+    ]
+    assert sentences(OptionError("no room", "use -c (n_ctx)")) == [
+        "pyspec: no room (use -c (n_ctx))"
     ]
     assert sentences(OptionError("a\nb", "do c")) == ["pyspec: a b (do c)"]

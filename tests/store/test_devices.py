@@ -112,7 +112,7 @@ def test_info_says_it_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "layer_devices", list)
     monkeypatch.setattr(module, "missed_card", lambda: "a card is here")
     for _ in range(2):
-        assert "the processor's; a card is here\n" in CliRunner().invoke(info).output
+        assert "on the CPU; a card is here\n" in CliRunner().invoke(info).output
 
 
 def folder(root: Path, *names: str) -> Path:
