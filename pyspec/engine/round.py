@@ -203,7 +203,7 @@ class Loop:
         if room < 1 or not run.tally.rounds or not (by_model or self._may_look_up(run)):
             return Place(run.seq, 0, 0, left, n)
         if not by_model:
-            return Place(run.seq, room, 0, left, n)
+            return Place(run.seq, room, 0, left, n, longest=0)
         scores = self.engine.lag(Role.COMPANION, run.seq, n) if self.companion else 0
         rereads, looks_up = self.engine.window > 0, self._may_look_up(run)
         lag = self.engine.lag(Role.DRAFT, run.seq, n)

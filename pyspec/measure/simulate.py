@@ -212,8 +212,9 @@ class Position:
         """Where it stands, as the loop gives it to a policy."""
         left = max(self.text.length, self.text.asked) - self.t
         depth, rereads = self.text.prompt + self.t, self.text.window > 0
-        looks_up = bool(self.text.lookups)
-        return Place(0, self.room, self.lag, left, depth, self.companion_lag, rereads, looks_up)
+        looks_up, longest = bool(self.text.lookups), LONGEST if self.text.models else 0
+        read = self.companion_lag
+        return Place(0, self.room, self.lag, left, depth, read, rereads, looks_up, longest)
 
     @property
     def by_model(self) -> int:

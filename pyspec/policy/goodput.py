@@ -131,7 +131,7 @@ class GoodputPolicy(LengthPolicy):
             self._texts[place.seq].place = place
             self._rereads |= place.rereads
             self._looks_up |= place.looks_up
-            self._longest = min(LONGEST, place.longest)
+            self._longest = min(LONGEST, place.longest or self._longest)
         if self._rest and len(places) == self._n_seq:
             self._rest -= 1
             return Plan([0] * self._n_seq)
@@ -261,7 +261,7 @@ class GoodputPolicy(LengthPolicy):
 
     def _pays(self, place: Place) -> bool:
         """Whether the draft model is worth running: its gain over what is left, against catching up."""
-        if place.room <= 0:
+        if place.room <= 0 or not place.longest:
             return False
         if not self._auto:
             return True

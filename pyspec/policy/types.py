@@ -59,7 +59,7 @@ class Place(msgspec.Struct):
     get. `lag` counts committed tokens that the draft model would have to read before its next draft,
     an unread prompt included; `companion_lag` those of the companion. `depth` is the length of the text, in tokens.
     `rereads`: the draft model reads accepted tokens once more, with the target's states. `looks_up`: lookup drafts here too.
-    `longest`: most tokens that the draft model proposes, as one with a head for each token has an end.
+    `longest`: most tokens that the draft model proposes, as one with a head for each token has an end; 0 where there is none.
     """
 
     seq: int

@@ -287,6 +287,28 @@ class Watching(FixedPolicy):
         super().observe(outcome)
 
 
+class Placed(FixedPolicy):
+    """Writes down how long drafts of a model may be."""
+
+    longest: set[int]
+
+    def plan(self, places) -> Plan:
+        """See Policy."""
+        self.longest.update(place.longest for place in places if place.room)
+        return super().plan(places)
+
+
+@pytest.mark.parametrize("draft", ["lookup", "model"])
+def test_the_policy_is_told_where_there_is_no_model(open_llama, tiny_target, draft: str) -> None:
+    """It would weigh a lookup's drafts against those of a model that is not there."""
+    llm = open_llama(tiny_target, draft="lookup" if draft == "lookup" else tiny_target)
+    policy = Placed(4)
+    policy.longest = set()
+    for _ in llm.steps(PROMPT, GREEDY, max_tokens=12, policy=policy):
+        pass
+    assert (policy.longest == {0}) is (draft == "lookup")
+
+
 @pytest.mark.parametrize("without", ["a draft", "leave"])
 def test_where_nothing_can_be_drafted_the_policy_is_not_asked(
     open_llama, tiny_target, reference, without

@@ -8,9 +8,11 @@ from statistics import fmean
 import pytest
 
 from pyspec.measure.simulate import Costs, Player, Times, load_rounds
+from pyspec.policy.cost import CostCurve
 from pyspec.policy.goodput import GoodputPolicy
 from pyspec.policy.shapes import SHAPES
 from pyspec.policy.switch import UseSwitch
+from pyspec.policy.types import Place
 from pyspec.profiles import read_prior
 
 ROOT = Path(__file__).parents[2]
@@ -49,3 +51,14 @@ def test_the_hard_tokens_are_left_to_a_model(temperature: str) -> None:
         learned = known.restore(known.draft, "").under(DRAWS[temperature], relaxing=False)
         Player(GoodputPolicy(truth.curve(), learned, switch=Always), truth, i).play([answer])
     assert fmean(Always.expected) == pytest.approx(fmean(Always.gained), abs=0.01)
+
+
+def test_without_a_model_no_match_yields_to_one() -> None:
+    """Where lookup is all there is, nothing is planned for a model, and a match need not be worth more than its drafts."""
+    policy = GoodputPolicy(CostCurve.prior("cuda", 10.0, 0.1, 0.1))
+    alone = policy.plan([Place(0, 16, depth=100, longest=0)])
+    assert (list(alone.lengths), alone.lookup_min) == ([0], 1)
+    policy = GoodputPolicy(CostCurve.prior("cuda", 10.0, 0.1, 0.1))
+    beside = policy.plan([Place(0, 16, depth=100, looks_up=True)])
+    assert beside.lengths[0] > 0
+    assert beside.lookup_min > 1
