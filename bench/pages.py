@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import accepted
+import busy
 import first_use
 import msgspec
 import noise
@@ -123,6 +124,8 @@ def redraw(folder: Path) -> None:
             write_page(folder / name, kind)
     for name, pairs in read(folder, Everyday, "*/everyday.json").items():
         save(pairs, folder / name)
+    for name, beside in read(folder, busy.BusyRun, "*/busy.json").items():
+        busy.save(beside, folder / name)
     for name, kept in KEPT.items():
         if (folder / name).is_dir():
             kept.write(folder / name)
@@ -238,6 +241,8 @@ def numbers(folder: Path) -> dict[str, str]:
                 f"{who}/answers": str(figures.answers),
                 f"{who}/length": f"{figures.length:.2f}",
             }
+    for name, beside in read(folder, busy.BusyRun, "*/busy.json").items():
+        out |= {f"{name}/{r.others}/{r.draft}": f"{r.times:.2f}" for r in beside.rates}
     for name, pairs in read(folder, Everyday, "*/everyday.json").items():
         for temperature in pairs.pairs:
             more = pairs.figures(temperature).items()
