@@ -11,7 +11,7 @@ from datetime import datetime, timezone
 from math import sqrt
 from pathlib import Path
 from statistics import median, stdev
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, Protocol, TypeVar
 
 import msgspec
 
@@ -158,6 +158,26 @@ def publish(
         options.out.parent.mkdir(parents=True, exist_ok=True)
         options.out.write_bytes(msgspec.json.format(msgspec.json.encode(results), indent=1) + b"\n")
         write_page(options.out.parent, kind)
+
+
+class Paged(Protocol):
+    """What a script found, and its page."""
+
+    def page(self) -> str:
+        """All of README.md."""
+
+
+def keep(found: Paged, path: Path) -> None:
+    """Write what was found, as JSON, and its page beside it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(msgspec.json.format(msgspec.json.encode(found), indent=1) + b"\n")
+    write_one(path, type(found))
+
+
+def write_one(path: Path, kind: type[Paged]) -> None:
+    """The page of the only file that a folder keeps."""
+    found = msgspec.json.decode(path.read_bytes(), type=kind)
+    path.with_name("README.md").write_text(found.page(), encoding="utf-8")
 
 
 def write_page(folder: Path, kind: type[Comparison]) -> None:

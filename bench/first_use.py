@@ -24,7 +24,7 @@ from time import perf_counter, time
 from typing import Any
 
 import msgspec
-from common import arguments
+from common import arguments, keep, write_one
 
 from pyspec.measure.records import commit, machine, published
 from pyspec.measure.report import code_of, table
@@ -67,17 +67,12 @@ def main(words: list[str] | None = None) -> None:
     found = FirstUse(command, machine(), commit(), seconds)
     print(found.page())
     if options.out:
-        options.out.mkdir(parents=True, exist_ok=True)
-        (options.out / "first_use.json").write_bytes(
-            msgspec.json.format(msgspec.json.encode(found), indent=1) + b"\n"
-        )
-        write(options.out)
+        keep(found, options.out / "first_use.json")
 
 
 def write(folder: Path) -> None:
     """The page of what a folder keeps."""
-    found = msgspec.json.decode((folder / "first_use.json").read_bytes(), type=FirstUse)
-    (folder / "README.md").write_text(found.page(), encoding="utf-8")
+    write_one(folder / "first_use.json", FirstUse)
 
 
 def measure(tokens: int, wheels: Path) -> dict[str, float]:

@@ -16,7 +16,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 import numpy.typing as npt
-from common import arguments
+from common import arguments, keep, write_one
 
 from pyspec._lib import ffi, lib
 from pyspec.measure.records import commit, machine, published
@@ -46,8 +46,7 @@ class NoiseFound(msgspec.Struct):
 
 def write(folder: Path) -> None:
     """The page of what a folder keeps."""
-    found = msgspec.json.decode((folder / "noise.json").read_bytes(), type=NoiseFound)
-    (folder / "README.md").write_text(found.page(), encoding="utf-8")
+    write_one(folder / "noise.json", NoiseFound)
 
 
 def uniforms(seed: int, position: int, n_ids: int) -> npt.NDArray[np.float64]:
@@ -93,9 +92,7 @@ def main(words: Sequence[str] | None = None) -> None:
     found = NoiseFound(how, machine(), commit(), [measure(axis, options.draws) for axis in AXES])
     print(table(HEAD, found.rows))
     if options.out:
-        options.out.mkdir(parents=True, exist_ok=True)
-        (options.out / "noise.json").write_bytes(msgspec.json.encode(found) + b"\n")
-        write(options.out)
+        keep(found, options.out / "noise.json")
 
 
 if __name__ == "__main__":

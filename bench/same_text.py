@@ -17,7 +17,7 @@ from statistics import median
 from typing import Any
 
 import msgspec
-from common import arguments
+from common import arguments, keep, write_one
 
 from pyspec import SpeculativeLlama
 from pyspec.measure.contenders import Ours
@@ -93,8 +93,7 @@ class SameText(msgspec.Struct):
 
 def write(folder: Path) -> None:
     """The page of what a folder keeps."""
-    found = msgspec.json.decode((folder / "same_text.json").read_bytes(), type=SameText)
-    (folder / "README.md").write_text(found.page(), encoding="utf-8")
+    write_one(folder / "same_text.json", SameText)
 
 
 def open_model(options: Any, draft: str) -> SpeculativeLlama:
@@ -170,9 +169,7 @@ def main(words: Sequence[str] | None = None) -> None:
         print(draft, length, *partings, sep="\n  ", file=sys.stderr, flush=True)
     print(found.page())
     if options.out:
-        options.out.mkdir(parents=True, exist_ok=True)
-        (options.out / "same_text.json").write_bytes(msgspec.json.encode(found) + b"\n")
-        write(options.out)
+        keep(found, options.out / "same_text.json")
 
 
 if __name__ == "__main__":

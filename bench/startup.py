@@ -20,7 +20,7 @@ from statistics import median
 from tempfile import TemporaryDirectory
 
 import msgspec
-from common import arguments, in_turns
+from common import arguments, in_turns, keep, write_one
 
 from pyspec.measure.records import ModelFile, commit, machine, model_file, published
 from pyspec.measure.report import code_of, table
@@ -146,17 +146,12 @@ def main(words: Sequence[str] | None = None) -> None:
     )
     print(found.page())
     if options.out:
-        options.out.mkdir(parents=True, exist_ok=True)
-        (options.out / "startup.json").write_bytes(
-            msgspec.json.format(msgspec.json.encode(found), indent=1) + b"\n"
-        )
-        write(options.out)
+        keep(found, options.out / "startup.json")
 
 
 def write(folder: Path) -> None:
     """The page of what a folder keeps."""
-    found = msgspec.json.decode((folder / "startup.json").read_bytes(), type=Startup)
-    (folder / "README.md").write_text(found.page(), encoding="utf-8")
+    write_one(folder / "startup.json", Startup)
 
 
 if __name__ == "__main__":
