@@ -22,9 +22,7 @@ EVERY_S = 0.15
 SLACK = 0.25
 """Processors that others may take before a thread gives way to them: a system is never idle."""
 
-_SURE = (
-    2  # looks in a row that must say so: a child of this process that makes a prompt is over sooner
-)
+_SURE = 2  # looks in a row that must say so: a child of this process that renders is over sooner
 
 
 def fitting(most: int, processors: int, others: float) -> int:

@@ -235,11 +235,10 @@ class GoodputPolicy(LengthPolicy):
         if won > 0.0:
             floors, _ = self._floors(drafted, step_of_one, dear * price / worth, nexts, told.table)
         left = worth * (_LEFT if self._looks_up else 1.0)
-        gain, better = (
-            left * self._floors(drafted, step_of_one, price / left, nexts, table)[1]
-            for table in (told.table, suited(told.table))
-        )
-        more = better - gain
+        if left < worth:
+            _, gain = self._floors(drafted, step_of_one, price / left, nexts, told.table)
+        _, better = self._floors(drafted, step_of_one, price / left, nexts, suited(told.table))
+        gain, more = left * gain, left * (better - gain)
         return _Tables(step, dear, worth, floors, gain, more, self._lookup_min(verify, price, gain))
 
     def _worth_of_one(self) -> float:
