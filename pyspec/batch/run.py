@@ -37,7 +37,6 @@ from pyspec.policy.lengths import parse_length
 from pyspec.policy.policies import Policies
 from pyspec.prompt_cache import PromptFile
 from pyspec.store.devices import parse_devices
-from pyspec.store.machine import default_threads
 from pyspec.tokens import Tally
 
 if TYPE_CHECKING:
@@ -108,15 +107,14 @@ class Batch:
         _check(parallel, n_ctx, draft_max, draft_n_gpu_layers)
         check_ranges({"draft_type_k": draft_type_k, "draft_type_v": draft_type_v})
         chosen = parse_length(length)
-        self._n_ctx, self._cells = n_ctx, cells
         self._needs: list[int] = []
-        self._draft_max = MAX_DRAFT if draft_max is None else draft_max
+        self._cells, self._draft_max = cells, MAX_DRAFT if draft_max is None else draft_max
         named = parse_devices(draft_devices) if draft_devices is not None else None
         self._placement = Placement(draft_n_gpu_layers, named, None, draft_type_k, draft_type_v)
         self._options = {"length": length, "draft_max": draft_max, "n_ctx": n_ctx}
         self._options |= changing_texts(kwargs)
         self._exact, self._interactive, self._prompt_cache = exact, interactive, prompt_cache
-        words: tuple[Any, str] = _exactly(kwargs) if exact else (draft, companion)
+        words: tuple[Any, str] = ("none", "none") if exact else (draft, companion)
         # with as many sequences as may run at once; where none were asked for, the memory says how many
         kwargs["room_for"] = (n_ctx * (parallel or 1), parallel or 1)
         kwargs["at_once"] = parallel or _MOST_UNASKED
@@ -136,6 +134,7 @@ class Batch:
         if interactive:
             self._needs = [n_ctx] * self.parallel
         if exact:  # kernels take rows by fours, and the rest one by one
+            self._models.target.adapts_threads = False  # others may round otherwise
             self.parallel = 1 if self.parallel == 1 else -(-self.parallel // 4) * 4
             self._options["exact"] = self.parallel
         self._queue: deque[tuple[int, Record] | Job] = deque()
@@ -375,12 +374,6 @@ class Batch:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-def _exactly(kwargs: dict[str, Any]) -> tuple[str, str]:
-    """What drafts where texts depend on nothing but themselves; the threads stay as many, since others may round otherwise."""
-    kwargs["n_threads"] = kwargs.get("n_threads") or default_threads()
-    return "none", "none"
 
 
 def _check(
