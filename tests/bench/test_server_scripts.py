@@ -37,6 +37,13 @@ def test_the_server_is_loaded(script, tiny_ascii: Path, tmp_path: Path, capsys) 
     assert str(tmp_path) not in page
 
 
+def test_a_p95_is_no_longer_than_the_longest(script) -> None:
+    """Eleven short waits and a long one, beyond which the default of `quantiles` goes."""
+    p95 = script("serve").p95
+    assert 0.001 < p95([0.001] * 11 + [0.006]) < 0.006
+    assert p95([2.0, 2.0]) == 2.0
+
+
 def test_an_agent_is_answered_with_and_without_memory(
     script, tiny_ascii: Path, tmp_path, capsys
 ) -> None:
