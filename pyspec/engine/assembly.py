@@ -16,7 +16,7 @@ from pyspec.errors import PyspecError
 from pyspec.offload import PlacedModel
 from pyspec.profiles import Side
 from pyspec.store.heads import States
-from pyspec.store.watch import Load
+from pyspec.store.watch import Watch
 
 _AS_TARGET = Placement()
 
@@ -98,7 +98,7 @@ class Assembly:
         if not getattr(self._target, "adapts_threads", False):
             return None
         contexts = [self._target.ctx, *(model.context for model in self.models)]
-        return Threads(contexts, int(self._target.n_threads), Load())
+        return Threads(contexts, int(self._target.n_threads), Watch(near=True))
 
     def _attach(self) -> None:
         target = self._target

@@ -14,7 +14,7 @@ from typing import Any
 
 import llama_cpp
 
-from pyspec.store.watch import Load
+from pyspec.store.watch import Watch
 
 EVERY_S = 0.15
 """Between two looks at the processors: their clocks tick every 10 ms."""
@@ -36,7 +36,7 @@ class Threads:
     contexts: as llama_cpp has them; they must outlive this. load: the processors' load since the last look.
     """
 
-    def __init__(self, contexts: Sequence[Any], most: int, load: Load) -> None:
+    def __init__(self, contexts: Sequence[Any], most: int, load: Watch) -> None:
         self._contexts, self._most, self._load = contexts, most, load
         self.n = most
         self.steady = True

@@ -24,7 +24,7 @@ from pyspec.errors import InputError, ResumeMismatch
 from pyspec.measure.tasks import Options, Question, decoded
 from pyspec.profiles import device_names, gpu_layers
 from pyspec.store.files import file_sha256
-from pyspec.store.machine import machine_memory, processor
+from pyspec.store.machine import machine_memory, processor, usable_processors
 from pyspec.target import TargetLlama
 
 
@@ -116,8 +116,7 @@ def model_file(path: Path) -> ModelFile:
 
 def machine() -> str:
     """The processor's name, how many cores this process may use, and the memory."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    return f"{processor()}, {cores} cores, {round(machine_memory() / 2**30)} GiB"
+    return f"{processor()}, {usable_processors()} cores, {round(machine_memory() / 2**30)} GiB"
 
 
 def published(program: str, words: Sequence[str]) -> str:

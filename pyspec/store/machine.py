@@ -6,20 +6,19 @@ kernels for them. Where those kernels crash, as AMX's do when GCC 12 compiled th
 
 from __future__ import annotations
 
-import ctypes
 import hashlib
 import logging
 import math
 import os
 import platform
-import struct
 import subprocess
 import sys
 from functools import cache
 from importlib import metadata, util
 from itertools import takewhile
 from pathlib import Path
-from typing import Any
+
+import psutil
 
 from pyspec.errors import OptionError
 from pyspec.store.files import Stamp, recall, remember
@@ -111,29 +110,22 @@ def address_space_left() -> float:
         import resource  # noqa: PLC0415 - absent on Windows
 
         limit, _ = resource.getrlimit(resource.RLIMIT_AS)
-        if limit == resource.RLIM_INFINITY:
-            return math.inf
-        pages = int(_lines(Path("/proc/self/statm"))[0].split()[0])
-        return float(limit - pages * os.sysconf("SC_PAGE_SIZE"))
-    except (ImportError, ValueError, IndexError, OSError):
+        unlimited = limit == resource.RLIM_INFINITY
+        return math.inf if unlimited else float(limit - psutil.Process().memory_info().vms)
+    except (ImportError, OSError, psutil.Error):
         return math.inf
 
 
 def machine_memory() -> int:
-    """Bytes of this machine's memory; 0 where it is not known."""
-    try:
-        if hasattr(os, "sysconf"):
-            return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-        return _windows_memory()
-    except (OSError, ValueError, AttributeError):
-        return 0
+    """Bytes of this machine's memory."""
+    return int(psutil.virtual_memory().total)
 
 
-def _windows_memory() -> int:
-    """What GlobalMemoryStatusEx says: a size, a load, then ullTotalPhys first of seven numbers."""
-    status = (ctypes.c_uint64 * 8)(64)
-    windows: Any = getattr(ctypes, "windll")  # noqa: B009 - absent elsewhere
-    return int(status[1]) if windows.kernel32.GlobalMemoryStatusEx(ctypes.byref(status)) else 0
+def usable_processors() -> int:
+    """Processors that this process may run on, hyper-threads counted."""
+    if hasattr(os, "sched_getaffinity"):  # psutil knows it on fewer systems
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def default_threads() -> int:
@@ -141,25 +133,22 @@ def default_threads() -> int:
 
     More would wait for each other: ggml's threads spin at barriers that a thread without a core keeps closed.
     """
-    cores = (
-        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    )
-    smt = Path("/sys/devices/system/cpu/smt/active")
-    shared = smt.is_file() and smt.read_text().strip() == "1"
-    physical = cores // 2 if shared else min(cores, _fast_cores() or cores)
-    return max(1, int(min(physical, _cpu_share(Path("/")))))
+    root = Path("/")
+    return max(1, int(min(physical_cores(usable_processors(), root), _cpu_share(root))))
 
 
-def _fast_cores() -> int:
-    """Cores without hyper-threads as Windows counts them, performance cores as macOS does; 0 elsewhere."""
-    try:
-        if sys.platform == "darwin":
-            return int(_sysctl("hw.perflevel0.physicalcpu") or _sysctl("hw.physicalcpu") or 0)
-        if sys.platform == "win32":
-            return count_cores(_processor_table())
-    except (OSError, ValueError, AttributeError):
-        pass
-    return 0
+def physical_cores(allowed: int, root: Path) -> int:
+    """Cores without hyper-threads among so many processors; of macOS the performance cores, which psutil does not tell apart.
+
+    root: where /sys is.
+    """
+    smt = root / "sys/devices/system/cpu/smt/active"
+    if (
+        smt.is_file()
+    ):  # of processors with cores of two kinds half as well: the slow ones have no hyper-threads
+        return allowed // 2 if smt.read_text().strip() == "1" else allowed
+    fast = _sysctl("hw.perflevel0.physicalcpu") if sys.platform == "darwin" else ""
+    return min(allowed, int(fast or psutil.cpu_count(logical=False) or allowed))
 
 
 def _sysctl(name: str) -> str:
@@ -167,20 +156,6 @@ def _sysctl(name: str) -> str:
     asked = ["/usr/sbin/sysctl", "-n", name]
     done = subprocess.run(asked, capture_output=True, text=True, timeout=5, check=False)
     return done.stdout.strip()
-
-
-def _processor_table() -> bytes:
-    """What GetLogicalProcessorInformation fills in."""
-    windows: Any = getattr(ctypes, "windll")  # noqa: B009 - absent elsewhere
-    ask, size = windows.kernel32.GetLogicalProcessorInformation, ctypes.c_uint32(0)
-    ask(None, ctypes.byref(size))
-    table = ctypes.create_string_buffer(size.value)
-    return table.raw if ask(table, ctypes.byref(size)) else b""
-
-
-def count_cores(table: bytes) -> int:
-    """Physical cores in Windows' table: records of 32 bytes, a mask and then 0 for a core."""
-    return sum(kind == 0 for _, kind in struct.iter_unpack("<QI20x", table))
 
 
 def _cpu_share(root: Path) -> float:

@@ -14,43 +14,37 @@ _TICK_S = 0.01
 
 
 class Watch:
-    """How much of the processors other programs took since it was made."""
+    """How much of the processors other programs take since it was made. processors: how many are watched.
 
-    def __init__(self) -> None:
-        self._start, self._all, self._own = perf_counter(), _all_s(), _own_s()
+    near: only those that this process may use, from one look to the next, and its children are others, too.
+    """
+
+    def __init__(self, *, near: bool = False) -> None:
+        self._near = near
+        mine = os.sched_getaffinity(0) if near and hasattr(os, "sched_getaffinity") else ()
+        self._mine = frozenset(mine)  # empty for all
+        self.processors = len(self._mine) or os.cpu_count() or 1
+        self._before = self._read()
 
     def others(self) -> float:
-        """Processor seconds a second that programs other than this one and its children took since."""
-        passed = perf_counter() - self._start
+        """Processor seconds a second that programs other than this one took."""
+        now = self._read()
+        passed, worked, own = (after - before for after, before in zip(now, self._before))
         if passed < _SHORT_S:
             return 0.0
-        taken = (_all_s() - self._all) - (_own_s() - self._own)
-        return max(0.0, taken - 2.0 * _TICK_S) / passed  # each count is rounded to a tick
+        if self._near:
+            self._before = now
+        else:
+            own += 2.0 * _TICK_S  # each count is rounded to a tick
+        return max(0.0, worked - own) / passed
 
     def busy(self, threads: int) -> bool:
         """Whether others needed processors that so many threads of this process were on: a time taken since says little."""
-        return self.others() > max(0, (os.cpu_count() or 1) - threads) + _SOME
-
-
-class Load:
-    """What others take of the processors that this process may use, from one look to the next."""
-
-    def __init__(self) -> None:
-        self._mine = _mine()
-        self.processors = len(self._mine) or os.cpu_count() or 1
-        self._last = self._read()
-
-    def others(self) -> float:
-        """Processors that programs other than this process, its children included, took since the last look."""
-        now = self._read()
-        passed, worked, own = (after - before for after, before in zip(now, self._last))
-        if passed < _SHORT_S:
-            return 0.0
-        self._last = now
-        return max(0.0, worked - own) / passed
+        return self.others() > max(0, self.processors - threads) + _SOME
 
     def _read(self) -> tuple[float, float, float]:
-        return perf_counter(), _all_s(self._mine), process_time()
+        own = process_time() if self._near else _own_s()
+        return perf_counter(), _all_s(self._mine), own
 
 
 def is_quiet() -> bool:
@@ -58,12 +52,7 @@ def is_quiet() -> bool:
     return bool(psutil.getloadavg()[0] < 2.0 * _SOME)
 
 
-def _mine() -> frozenset[int]:
-    """The processors that this process may use; empty, for all, where the system does not say."""
-    return frozenset(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else frozenset()
-
-
-def _all_s(only: frozenset[int] = frozenset()) -> float:
+def _all_s(only: frozenset[int]) -> float:
     """Seconds that all processors have worked, or these alone."""
     each = psutil.cpu_times(percpu=True)
     return sum(_worked_s(times) for i, times in enumerate(each) if i in only or not only)

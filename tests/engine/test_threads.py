@@ -20,7 +20,7 @@ class Neighbour:
         self.processors, self.taken = processors, 0.0
 
     def others(self) -> float:
-        """As `Load` says it."""
+        """As `Watch` says it."""
         return self.taken
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import signal
-import struct
 from dataclasses import replace
 from pathlib import Path
 
@@ -29,7 +28,7 @@ from pyspec.store.devices import (
     rough_layers,
 )
 from pyspec.store.header import read_header
-from pyspec.store.machine import count_cores, machine_memory
+from pyspec.store.machine import machine_memory
 
 
 def device(name: str, kind: str) -> Device:
@@ -202,12 +201,6 @@ def test_servers_that_cannot_be_reached(server: str) -> None:
 def test_crashes_are_known_on_windows(code: int, number: int) -> None:
     """An exit code there is what a signal is elsewhere, so that extra buffers are blamed there, too."""
     assert _outcome(code, "", b"").signal == number
-
-
-def test_cores_of_windows_are_counted_once() -> None:
-    """Records of cores have kind 0; caches, nodes and packages are others."""
-    kinds = (0, 2, 0, 2, 3, 1)
-    assert count_cores(b"".join(struct.pack("<QI20x", 1, kind) for kind in kinds)) == 2
 
 
 def test_memory_is_known() -> None:

@@ -1,4 +1,4 @@
-"""What control groups grant is found, of either version and wherever it is stated."""
+"""What control groups grant is found, of either version and wherever it is stated, and so are cores."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from pyspec.store import machine as module
 from pyspec.store.machine import _cpu_share
 
 
@@ -34,3 +35,22 @@ def test_share_of_the_processors(
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(f"{text}\n")
     assert _cpu_share(tmp_path) == cpus
+
+
+@pytest.mark.parametrize(
+    ("smt", "physical", "cores"),
+    [("1", 24, 4), ("0", 24, 8), (None, 4, 4), (None, 24, 8), (None, None, 8)],
+)
+def test_hyper_threads_are_no_cores(
+    smt: str | None,
+    physical: int | None,
+    cores: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """By the system's word on them where there is one, else by psutil's count of the machine's cores, never more than allowed."""
+    monkeypatch.setattr(module.psutil, "cpu_count", lambda logical: physical)
+    if smt is not None:
+        (tmp_path / "sys/devices/system/cpu/smt").mkdir(parents=True)
+        (tmp_path / "sys/devices/system/cpu/smt/active").write_text(f"{smt}\n")
+    assert module.physical_cores(8, tmp_path) == cores

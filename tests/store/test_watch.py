@@ -13,7 +13,7 @@ from waiting import wait
 
 from pyspec.measure import bench
 from pyspec.store import watch as module
-from pyspec.store.watch import Load, Watch
+from pyspec.store.watch import Watch
 
 SPIN = "import time\nwhile time.process_time() < 10: pass"
 """Ends by itself where a test is killed before it can end it."""
@@ -28,10 +28,10 @@ print(subprocess.Popen([sys.executable, "-c", {SPIN!r}], stdout=nowhere, stderr=
 
 def test_ones_own_work_and_ones_childrens_is_not_others(monkeypatch: pytest.MonkeyPatch) -> None:
     """With the clock of all processors fed by this process alone, nothing is left for others."""
-    monkeypatch.setattr(module, "_all_s", module._own_s)
+    monkeypatch.setattr(module, "_all_s", lambda _only: module._own_s())
     watch = Watch()
     with subprocess.Popen([sys.executable, "-c", SPIN]) as child:
-        wait(lambda: module._own_s() - watch._own > 0.5)
+        wait(lambda: module._own_s() - watch._before[2] > 0.5)
         assert watch.others() < 0.2
         child.kill()
 
@@ -69,16 +69,16 @@ def test_a_machine_is_busy_where_others_need_our_processors(
 def test_a_look_is_at_what_happened_since_the_last(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of three processors that worked for half a second each, this process was on one."""
     clocks = iter([(0.0, 10.0, 1.0), (0.5, 11.5, 1.5), (1.0, 11.5, 1.5)])
-    monkeypatch.setattr(Load, "_read", lambda _self: next(clocks))
-    load = Load()
+    monkeypatch.setattr(Watch, "_read", lambda _self: next(clocks))
+    load = Watch(near=True)
     assert (load.others(), load.others()) == (2.0, 0.0)
 
 
 def test_a_look_too_soon_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """Clocks that tick every 10 ms are too coarse; what was seen counts at the next look."""
     clocks = iter([(0.0, 0.0, 0.0), (0.01, 0.02, 0.0), (0.2, 0.2, 0.0)])
-    monkeypatch.setattr(Load, "_read", lambda _self: next(clocks))
-    load = Load()
+    monkeypatch.setattr(Watch, "_read", lambda _self: next(clocks))
+    load = Watch(near=True)
     assert (load.others(), load.others()) == (0.0, 1.0)
 
 
@@ -87,7 +87,7 @@ def test_processors_of_others_alone_do_not_count() -> None:
     """A process that may use one processor looks at that one."""
     code = (
         "import os; os.sched_setaffinity(0, {min(os.sched_getaffinity(0))});"
-        "from pyspec.store.watch import Load; print(Load().processors)"
+        "from pyspec.store.watch import Watch; print(Watch(near=True).processors)"
     )
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
     assert done.stdout.strip() == "1"
