@@ -25,7 +25,6 @@ from urllib.parse import urlsplit
 import msgspec
 
 from pyspec.errors import FetchError, ModelError, ModelNotFound
-from pyspec.store.download import download
 from pyspec.store.files import parts_of, show
 from pyspec.store.others import PREFERRED, is_draft_file, quant_of
 from pyspec.store.shipped import models_folder
@@ -357,14 +356,24 @@ def _with_parts(path: str, paths: list[str]) -> list[str]:
 
 
 def fetch_hub(source: HuggingFace, work: Path) -> Path:
-    """Downloads one file into `work`, or what it lacks of it. Raises FetchError."""
+    """Downloads one file into `work`, or what it lacks of it. Raises FetchError.
+
+    The part has a name of its own: the hub's library begins anew after a kill where it chooses the name.
+    """
     with _hub_errors(f"{source.repo}/{source.path}"):
         hub = _library()
         url = hub.hf_hub_url(source.repo, source.path, revision=source.revision)
         found = hub.get_hf_file_metadata(url)
         own = urlsplit(found.location).netloc == urlsplit(url).netloc
+        token = hub.get_token() if own else None
         part = work / f"{hashlib.sha256(str(found.etag).encode()).hexdigest()[:16]}.part"
-        download(found.location, part, found.size, hub.get_token() if own else None)
+        headers = {"Accept-Encoding": "identity"}
+        if token:
+            headers["Authorization"] = f"Bearer {token}"
+        load = importlib.import_module("huggingface_hub.file_download").http_get
+        with part.open("ab") as file:
+            if not found.size or file.tell() < found.size:
+                load(found.location, file, resume_size=file.tell(), headers=headers)
     return part
 
 

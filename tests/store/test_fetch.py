@@ -11,6 +11,7 @@ import threading
 import time
 import types
 from pathlib import Path
+from typing import BinaryIO
 
 import pytest
 from store.shop import WHEEL, Pip, Shop, sha
@@ -298,8 +299,8 @@ def fake_hub(
             raise fault
         return types.SimpleNamespace(location=url, etag="e", size=len(raw))
 
-    def download(_url: str, part: Path, _size: int, _token: None) -> None:
-        part.write_bytes(raw)
+    def http_get(_url: str, file: BinaryIO, **_how: object) -> None:
+        file.write(raw)
 
     lfs = types.SimpleNamespace(sha256=digest)
     file = types.SimpleNamespace(rfilename="c.gguf", size=len(raw), lfs=lfs)
@@ -307,8 +308,10 @@ def fake_hub(
     hub.HfApi = lambda: types.SimpleNamespace(model_info=lambda *_a, **_k: info)  # type: ignore[attr-defined]
     hub.hf_hub_url, hub.get_hf_file_metadata = address, metadata  # type: ignore[attr-defined]
     hub.get_token = lambda: None  # type: ignore[attr-defined]
-    patch.setattr(sources, "download", download)
+    loading = types.ModuleType("huggingface_hub.file_download")
+    loading.http_get = http_get  # type: ignore[attr-defined]
     patch.setitem(sys.modules, "huggingface_hub", hub)
+    patch.setitem(sys.modules, "huggingface_hub.file_download", loading)
 
 
 @pytest.mark.usefixtures("shop")

@@ -49,7 +49,7 @@ def test_hyper_threads_are_no_cores(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """By the system's word on them where there is one, else by psutil's count of the machine's cores, never more than allowed."""
-    monkeypatch.setattr(module.psutil, "cpu_count", lambda logical: physical)
+    monkeypatch.setattr(module.psutil, "cpu_count", lambda **_: physical)
     if smt is not None:
         (tmp_path / "sys/devices/system/cpu/smt").mkdir(parents=True)
         (tmp_path / "sys/devices/system/cpu/smt/active").write_text(f"{smt}\n")
