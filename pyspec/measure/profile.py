@@ -5,7 +5,7 @@ What a decode costs, how often drafts are accepted, and which plan that makes th
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from itertools import accumulate
@@ -16,7 +16,6 @@ from typing import Any
 
 import msgspec
 from rich.console import Console
-from rich.table import Column, Table
 
 from pyspec.display import safe
 from pyspec.drafters import LookupDrafter
@@ -40,6 +39,7 @@ from pyspec.profiles import (
     save_profile,
 )  # fmt: skip
 from pyspec.sampling import Sampling
+from pyspec.tables import TextTable, print_table
 from pyspec.text.template import ChatTemplate
 from pyspec.tokens import common_prefix
 
@@ -309,26 +309,23 @@ def say(m: PairFigures, out: Console) -> None:
         "times one row",
         "companion",
     ]
-    times = ([str(n), *(f"{c[n]:.2f}" if n in c else "" for c in columns)] for n in first)
-    out.print(_table("ms of a decode", heads, times))
+    times = [[str(n), *(f"{c[n]:.2f}" if n in c else "" for c in columns)] for n in first]
+    _print("ms of a decode", TextTable(heads, times), out)
     if m.acceptance:
         heads = ["position", "accepted", "seen", "plan", "gain"]
-        drafted = (
+        drafted = [
             [str(i), f"{100 * share:.0f} %", str(count), plan, f"{m.plans[plan]:.2f}"]
             for i, (share, count) in enumerate(zip(m.acceptance, m.observations, strict=True), 1)
             for plan in [f"fixed:{i}"]
-        )
-        out.print(_table("drafted tokens, strict rule", heads, drafted))
+        ]
+        _print("drafted tokens, strict rule", TextTable(heads, drafted), out)
     for line in _lines(m):
         out.print(safe(line))
 
 
-def _table(title: str, heads: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
-    columns = [Column(head, justify="right") for head in heads]
-    table = Table(*columns, title=title, title_justify="left", box=None, pad_edge=False)
-    for row in rows:
-        table.add_row(*row)
-    return table
+def _print(title: str, table: TextTable, out: Console) -> None:
+    out.print(title, style="italic")
+    print_table(table, out, markdown=False)
 
 
 def _lines(m: PairFigures) -> list[str]:
