@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
-import select
 import signal
 import subprocess
 import sys
@@ -13,7 +11,6 @@ import threading
 import weakref
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from time import monotonic
 from typing import Any
 
 from pyspec.errors import InputError, TemplateError
@@ -42,7 +39,6 @@ class Renderer:
         self._lines: dict[str, str] = {}
         self._unread: list[str] = []  # templates the child has not answered for yet
         self._broken: dict[str, str] = {}
-        self._read = b""
 
     def start(self) -> None:
         """Begin the child; nothing is waited for."""
@@ -138,7 +134,7 @@ class Renderer:
         """One line of the child; without one it is ended."""
         try:
             with _deadline(child):
-                reply = json.loads(self._line(child))
+                reply = json.loads(child.stdout.readline() if child.stdout else b"")
         except (OSError, ValueError, RecursionError):
             reply = None
         if isinstance(reply, dict):
@@ -146,50 +142,23 @@ class Renderer:
         self._end()
         return {}
 
-    def _line(self, child: subprocess.Popen[bytes]) -> bytes:
-        """The next line, or nothing where none comes in time."""
-        if child.stdout is None:
-            return b""
-        pipe, until = child.stdout.fileno(), monotonic() + PATIENCE_S
-        while b"\n" not in self._read:
-            if not _readable(pipe, until - monotonic()) or not (data := os.read(pipe, 1 << 16)):
-                return b""
-            self._read += data
-        line, _, self._read = self._read.partition(b"\n")
-        return line
-
     def _end(self) -> None:
         child, self._child = self._child, None
         self._unread.clear()
-        self._read = b""
         if child is not None:
             self._ended()
 
 
-_POLLS = hasattr(select, "poll")
-
-
 @contextlib.contextmanager
 def _deadline(child: subprocess.Popen[bytes]) -> Iterator[None]:
-    """Kill a child that takes too long where pipes cannot be polled; elsewhere a thread would only take time."""
-    if _POLLS:
-        yield
-        return
+    """Kill a child that takes too long."""
     timer = threading.Timer(PATIENCE_S, child.kill)
+    timer.daemon = True
     timer.start()
     try:
         yield
     finally:
         timer.cancel()
-
-
-def _readable(pipe: int, seconds: float) -> bool:
-    """Whether a pipe has something to read, or its end, in so many seconds."""
-    if not _POLLS:
-        return True
-    poll = select.poll()
-    poll.register(pipe, select.POLLIN)
-    return bool(poll.poll(max(0.0, 1e3 * seconds)))
 
 
 _SLOW = "it takes too long or too much memory"

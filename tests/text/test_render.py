@@ -1,4 +1,4 @@
-"""The child that renders templates, where pipes cannot be polled: the parent's clock ends what has no end."""
+"""The child that renders templates: the parent's clock ends what has no end."""
 
 from __future__ import annotations
 
@@ -13,12 +13,9 @@ from pyspec.text.render import Renderer
 ENDLESS = "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}"
 
 
-@pytest.fixture(params=[True, False], ids=["polls", "waits"])
-def renderer(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Renderer]:
-    """One whose patience is short, by the way of this system and of Windows."""
-    if request.param and not render._POLLS:
-        pytest.skip("pipes cannot be polled here")
-    monkeypatch.setattr(render, "_POLLS", request.param)
+@pytest.fixture
+def renderer() -> Iterator[Renderer]:
+    """One that is closed at the end."""
     made = Renderer()
     yield made
     made.close()
