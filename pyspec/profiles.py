@@ -95,13 +95,13 @@ def profile_path(folder: Path, key: ProfileKey) -> Path:
 
 def save_profile(profile: Profile, folder: Path) -> Path:
     """Write atomically and return the path. Raises ProfileError where the folder refuses."""
-    return _write(profile_path(folder, profile.key), profile, "profile")
+    return write_struct(profile_path(folder, profile.key), profile, "profile")
 
 
 def read_profile(folder: Path, key: ProfileKey) -> Profile | None:
     """The stored profile, None where there is none. Raises ProfileError if corrupt or foreign."""
     path = profile_path(folder, key)
-    profile = _read(path, Profile, _HINT)
+    profile = read_struct(path, Profile, _HINT)
     if profile is not None and profile.key != key:
         raise ProfileError(f"the profile {path} belongs to other models or another machine", _HINT)
     return profile
@@ -114,10 +114,11 @@ def prior_path(draft: Path) -> Path:
 
 def read_prior(draft: Path) -> Prior | None:
     """The prior that came with a draft, None where there is none. Raises ProfileError if it is damaged."""
-    return _read(came_with(draft, ".prior.json"), Prior, "install it again")
+    return read_struct(came_with(draft, ".prior.json"), Prior, "install it again")
 
 
-def _write(path: Path, content: Profile | Prior, what: str) -> Path:
+def write_struct(path: Path, content: msgspec.Struct, what: str) -> Path:
+    """Write a file whole, and return its path. Raises ProfileError where the folder refuses."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_whole(path, [msgspec.json.encode(content)])
@@ -127,8 +128,8 @@ def _write(path: Path, content: Profile | Prior, what: str) -> Path:
     return path
 
 
-def _read(path: Path, kind: type[T], hint: str) -> T | None:
-    """What a file holds, None where there is none."""
+def read_struct(path: Path, kind: type[T], hint: str) -> T | None:
+    """What a file holds, None where there is none. Raises ProfileError for a damaged one."""
     what = kind.__name__.lower()
     try:
         if not path.exists():
@@ -239,7 +240,7 @@ def forget(target: Path) -> int:
     digest, removed = file_sha256(target), 0
     for path in profiles_dir().glob("profile-*.json"):
         try:
-            found = _read(path, Profile, _HINT)
+            found = read_struct(path, Profile, _HINT)
             if found is not None and found.key.target == digest:
                 path.unlink()
                 removed += 1
@@ -277,7 +278,7 @@ def save_prior(sides: Sequence[Side], learned: Acceptance) -> Path:
     if not draft:
         raise ProfileError("there is no draft model to write a prior for", "name one with --draft")
     prior = Prior(draft, companion, learned.calibration, learned.companion, learned.coupled)
-    return _write(prior_path(sides[0].path), prior, "prior")
+    return write_struct(prior_path(sides[0].path), prior, "prior")
 
 
 _TYPES = {1: "BF16", 2: "Q4_0", 3: "Q4_1", 7: "Q8_0", 15: "Q4_K_M", 32: "BF16"}

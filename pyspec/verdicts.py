@@ -16,14 +16,12 @@ from typing import Any, Literal
 import msgspec
 
 from pyspec.errors import OptionError, ProfileError, PyspecError
-from pyspec.profiles import Side, profiles_dir
+from pyspec.profiles import Side, profiles_dir, read_struct, write_struct
 from pyspec.rules import Margin, PairRule, Strict, Verification
-from pyspec.store.files import file_sha256, write_whole
+from pyspec.store.files import file_sha256
 from pyspec.store.shipped import came_with
 
 log = logging.getLogger("pyspec")
-
-_MAX_BYTES = 1 << 20
 
 
 class PairVerdict(msgspec.Struct, forbid_unknown_fields=True):
@@ -89,13 +87,7 @@ def keep_verdict(verdict: PairVerdict) -> Path:
         others = [each for each in _read(path) if each.drawn != verdict.drawn]
     except ProfileError:
         others = []  # a damaged file is written anew
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(path, [msgspec.json.encode(PairVerdicts([*others, verdict]))])
-    except OSError as error:
-        reason = error.strerror or type(error).__name__
-        raise ProfileError(f"the verdict cannot be written to {path.parent}: {reason}") from None
-    return path
+    return write_struct(path, PairVerdicts([*others, verdict]), "verdict")
 
 
 def followed(rule: Verification, target: str, sides: Sequence[Side]) -> Verification:
@@ -128,14 +120,5 @@ def _verdicts(target: Path, draft: Path) -> list[PairVerdict]:
 
 def _read(path: Path) -> list[PairVerdict]:
     """The verdicts of a file, none where there is none. Raises ProfileError for a damaged one."""
-    try:
-        if not path.exists():
-            return []
-        if not path.is_file() or path.stat().st_size > _MAX_BYTES:
-            raise ProfileError(f"{path} is not a file of verdicts", "remove it")
-        return msgspec.json.decode(path.read_bytes(), type=PairVerdicts).verdicts
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise ProfileError(f"the verdict {path} is damaged: {error}", "remove it") from None
-    except OSError as error:
-        reason = error.strerror or type(error).__name__
-        raise ProfileError(f"the verdict {path} cannot be read: {reason}") from None
+    found = read_struct(path, PairVerdicts, "remove it")
+    return found.verdicts if found is not None else []
