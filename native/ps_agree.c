@@ -70,7 +70,7 @@ static ps_status measure(const float *row, int32_t n_vocab, int32_t drafted, sid
 }
 
 static ps_status agree(const float *draft, const float *companion, int32_t n_vocab, int32_t drafted, ps_agreement *out) {
-    if (drafted < 0 || drafted >= n_vocab) return PS_E_ARG;
+    PS_FAIL_IF(drafted < 0 || drafted >= n_vocab, PS_E_ARG);
     side d, c;
     ps_status status = measure(draft, n_vocab, drafted, &d);
     if (status == PS_OK) status = measure(companion, n_vocab, drafted, &c);
@@ -86,7 +86,7 @@ static ps_status agree(const float *draft, const float *companion, int32_t n_voc
 }
 
 ps_status ps_divergence(const float *draft, const float *target, int32_t n_vocab, float *kl) {
-    if (!draft || !target || !kl || n_vocab < 1) return PS_E_ARG;
+    PS_FAIL_IF(!draft || !target || !kl || n_vocab < 1, PS_E_ARG);
     side d, t;
     ps_status status = measure(draft, n_vocab, 0, &d);
     if (status == PS_OK) status = measure(target, n_vocab, 0, &t);
@@ -103,7 +103,7 @@ ps_status ps_divergence(const float *draft, const float *target, int32_t n_vocab
 
 ps_status ps_agree(const float *draft, const float *companion, int32_t n_rows, int32_t n_vocab, const int32_t *drafted,
                    ps_agreement *out) {
-    if (!draft || !companion || !drafted || !out || n_rows < 0 || n_vocab < 1) return PS_E_ARG;
+    PS_FAIL_IF(!draft || !companion || !drafted || !out || n_rows < 0 || n_vocab < 1, PS_E_ARG);
     for (int32_t i = 0; i < n_rows; i++) {
         const size_t at = (size_t)i * (size_t)n_vocab;
         const ps_status status = agree(draft + at, companion + at, n_vocab, drafted[i], &out[i]);

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "ps_api.h"
+#include "ps_error.h"
 
 ps_api_table ps_api;
 
@@ -26,7 +27,7 @@ _Static_assert(sizeof(ps_api_table) == N_FUNCTIONS * sizeof(void *), "the table 
 const char *ps_api_name(int32_t index) { return index >= 0 && index < N_FUNCTIONS ? functions[index].name : NULL; }
 
 ps_status ps_api_bind(int32_t index, void *function) {
-    if (index < 0 || index >= N_FUNCTIONS) return PS_E_ARG;
+    PS_FAIL_IF(index < 0 || index >= N_FUNCTIONS, PS_E_ARG);
     memcpy((char *)&ps_api + functions[index].value, &function, sizeof function);
     return PS_OK;
 }
@@ -67,7 +68,7 @@ static const entry layout[] = {
 enum { N_LAYOUT = sizeof layout / sizeof layout[0] };
 
 ps_status ps_abi_entry(int32_t index, const char **name, int32_t *value) {
-    if (index < 0 || index >= N_LAYOUT || !name || !value) return PS_E_ARG;
+    PS_FAIL_IF(index < 0 || index >= N_LAYOUT || !name || !value, PS_E_ARG);
     *name = layout[index].name;
     *value = layout[index].value;
     return PS_OK;

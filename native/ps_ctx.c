@@ -60,7 +60,7 @@ ps_status ps_rows_reserve(ps_rows *rows, int32_t cap, int32_t width) {
         rows->embd = next.embd;
         next.embd = NULL;
         ps_rows_free(&next);
-        return PS_E_NOMEM;
+        return PS_ERROR(PS_E_NOMEM);
     }
     for (size_t i = 0; i < n; i++) {
         next.n_seq_id[i] = 1;
@@ -140,9 +140,9 @@ static void resync(ps_ctx *ctx, const ps_rows *rows) {
 static ps_status decode_status(int32_t answer) {
     switch (answer) {
         case 0: return PS_OK;
-        case 1: return PS_E_NOSLOT;
-        case 2: return PS_E_CANCELLED;
-        default: return PS_E_DECODE;
+        case 1: return PS_ERROR(PS_E_NOSLOT);
+        case 2: return PS_ERROR(PS_E_CANCELLED);
+        default: return PS_ERROR(PS_E_DECODE);
     }
 }
 

@@ -38,7 +38,7 @@ ps_status ps_engine_open(int32_t n_seq, int32_t n_vocab, ps_engine **out) {
     }
     if (!complete) {
         ps_engine_close(engine);
-        return PS_E_NOMEM;
+        return PS_ERROR(PS_E_NOMEM);
     }
     for (int32_t s = 0; s < n_seq; s++) engine->seq[s].row = -1;
     atomic_flag_clear(&engine->busy);

@@ -2,7 +2,7 @@
 #include <math.h>
 #include <stdbool.h>
 
-#include "pyspec.h"
+#include "ps_error.h"
 
 /*
  * MARS (arXiv 2601.15498) takes the runner-up where z2 / z1 > theta, raw logits. For z1 <= 0 that ratio means nothing (two
@@ -64,8 +64,8 @@ static void spend(ps_gate_state *state, const ps_evidence *seen, float charge) {
 
 ps_status ps_gate_decide(const ps_gate *gate, ps_gate_state *state, const ps_row *row, const ps_evidence *seen,
                          int32_t chosen, int32_t drafted, int32_t barred, int32_t *verdict, float *nats) {
-    if (!state || !row || !seen || !verdict || !nats || state->n < 0) return PS_E_ARG;
-    if (gate && (gate->span > PS_MAX_SPAN || gate->confirm > PS_MAX_CONFIRM)) return PS_E_ARG;
+    PS_FAIL_IF(!state || !row || !seen || !verdict || !nats || state->n < 0, PS_E_ARG);
+    PS_FAIL_IF(gate && (gate->span > PS_MAX_SPAN || gate->confirm > PS_MAX_CONFIRM), PS_E_ARG);
     *verdict = PS_REJECTED;
     *nats = 0;
     if (drafted == chosen) {

@@ -9,18 +9,6 @@
 #include "ps_noise.h"
 #include "pyspec.h"
 
-/* The three macros of error handling: fail if, fail unless, forward. */
-#define PS_FAIL_IF(condition, status)  \
-    do {                               \
-        if (condition) return (status); \
-    } while (0)
-#define PS_FAIL_UNLESS(condition, status) PS_FAIL_IF(!(condition), status)
-#define PS_TRY(expression)                          \
-    do {                                            \
-        const ps_status ps_try_ = (expression);     \
-        if (ps_try_ != PS_OK) return ps_try_;       \
-    } while (0)
-
 /* A llama_context in one role, and how many leading committed tokens its KV holds for each sequence. */
 typedef struct ps_ctx {
     struct llama_context *ctx;       /* NULL when the role is empty */

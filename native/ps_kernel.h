@@ -11,7 +11,7 @@
 #include <stdint.h>
 #include <string.h>
 
-#include "pyspec.h"
+#include "ps_error.h"
 
 /* Floats that are worked on at a time: two rows of them stay in the first-level cache between passes. */
 enum { PS_BLOCK = 1024 };

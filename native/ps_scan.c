@@ -98,16 +98,17 @@ static ps_status scan(const float *row, int32_t n_vocab, int32_t what, ps_row *o
         n = n_vocab - i < PS_BLOCK ? n_vocab - i : PS_BLOCK;
         int32_t bad = 0;
         const float most = stretch_max_at[level](row + i, n, &bad);
-        if (bad) return PS_E_NUMERIC;
+        PS_FAIL_IF(bad, PS_E_NUMERIC);
         if (most > out->z2) search(out, row, i, i + n, level);
         if (what != PS_SCAN_TOP2) add_block(s, row + i, n, most, level);
     }
-    return out->first < 0 ? PS_E_NUMERIC : PS_OK;
+    PS_FAIL_IF(out->first < 0, PS_E_NUMERIC);
+    return PS_OK;
 }
 
 ps_status ps_scan_sum(const float *row, int32_t n_vocab, int32_t what, ps_row *out, double *log_sum) {
-    if (!row || !out || n_vocab < 1) return PS_E_ARG;
-    if (what != PS_SCAN_TOP2 && what != PS_SCAN_LSE) return PS_E_ARG;
+    PS_FAIL_IF(!row || !out || n_vocab < 1, PS_E_ARG);
+    PS_FAIL_IF(what != PS_SCAN_TOP2 && what != PS_SCAN_LSE, PS_E_ARG);
     *out = (ps_row){.first = -1, .second = -1, .z1 = -INFINITY, .z2 = -INFINITY};
     total s = {.most = -INFINITY};
     const ps_status status = scan(row, n_vocab, what, out, &s);

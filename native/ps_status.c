@@ -1,5 +1,8 @@
-/* Status names and the interface's key. */
-#include "pyspec.h"
+/* What a status says, in a debug build where it arose, too; and the interface's key. */
+#include <stdio.h>
+#include <string.h>
+
+#include "ps_error.h"
 
 #ifndef PYSPEC_KEY
 #define PYSPEC_KEY "unknown" /* built without the package, as the C tests are */
@@ -7,7 +10,7 @@
 
 const char *ps_key(void) { return PYSPEC_KEY; }
 
-const char *ps_status_str(ps_status status) {
+static const char *words(ps_status status) {
     switch (status) {
         case PS_OK: return "ok";
         case PS_E_ARG: return "an argument is outside its range";
@@ -23,3 +26,33 @@ const char *ps_status_str(ps_status status) {
     }
     return "unknown status";
 }
+
+#ifdef NDEBUG
+
+const char *ps_status_str(ps_status status) { return words(status); }
+
+#else
+
+static _Thread_local struct {
+    ps_status status; /* PS_OK: nothing, or it was told */
+    const char *file;
+    int line;
+} last;
+
+ps_status ps_error_at(ps_status status, const char *file, int line) {
+    const char *const slash = strrchr(file, '/');
+    last.status = status;
+    last.file = slash ? slash + 1 : file;
+    last.line = line;
+    return status;
+}
+
+const char *ps_status_str(ps_status status) {
+    static _Thread_local char told[128];
+    if (status == PS_OK || last.status != status) return words(status);
+    last.status = PS_OK;
+    snprintf(told, sizeof told, "%s (%s:%d)", words(status), last.file, last.line);
+    return told;
+}
+
+#endif

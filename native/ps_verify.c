@@ -109,5 +109,6 @@ ps_status ps_target_row(ps_engine *engine, int32_t seq, int32_t i, const float *
     const ps_seq *const s = &engine->seq[seq];
     PS_FAIL_IF(s->row < 0 || i < 0 || i > s->verified, PS_E_STATE);
     *row = ps_ctx_logits(&engine->role[PS_TARGET], s->row + i);
-    return *row ? PS_OK : PS_E_DECODE;
+    PS_FAIL_UNLESS(*row, PS_E_DECODE);
+    return PS_OK;
 }

@@ -1,9 +1,10 @@
 /* What a vocabulary says of its tokens, asked for all of them at once: from Python each question costs as much as hundreds here. */
 #include "ps_api.h"
+#include "ps_error.h"
 
 ps_status ps_vocab_with(const void *vocab, uint32_t attributes, int32_t *ids, int32_t room, int32_t *n) {
-    if (!vocab || !n || room < 0 || (room > 0 && !ids)) return PS_E_ARG;
-    if (!ps_api_ready()) return PS_E_UNBOUND;
+    PS_FAIL_IF(!vocab || !n || room < 0 || (room > 0 && !ids), PS_E_ARG);
+    PS_FAIL_IF(!ps_api_ready(), PS_E_UNBOUND);
     const struct llama_vocab *const asked = vocab;
     const int32_t n_tokens = ps_api.vocab_n_tokens(asked);
     int32_t found = 0;

@@ -166,6 +166,13 @@ static void test_draw_every_length(void) {
     CHECK(ps_noise(9, -1, NULL, 0, NULL) == PS_E_ARG && ps_noise(9, 1, NULL, 1, NULL) == PS_E_ARG);
 }
 
+static void test_errors_say_where(void) {
+    ps_row out;
+    CHECK(ps_scan(NULL, 1, PS_SCAN_TOP2, &out) == PS_E_ARG);
+    CHECK(strstr(ps_status_str(PS_E_ARG), "range (ps_scan.c:") != NULL);
+    CHECK(strchr(ps_status_str(PS_E_ARG), ':') == NULL); /* told once: it is not the next error's place */
+}
+
 int main(void) {
     for (int32_t level = ps_simd_limit(PS_SIMD_AVX512); level >= PS_SIMD_BASE; level--) {
         CHECK(ps_simd_limit(level) == level);
@@ -175,6 +182,7 @@ int main(void) {
         RUN(test_agree_every_length);
         RUN(test_draw_every_length);
     }
+    RUN(test_errors_say_where);
     RUN(test_gate);
     RUN(test_window_ring);
     RUN(test_divergence_every_length);
