@@ -8,11 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from pyspec._lib import lib
+
 BENCH = Path(__file__).parents[2] / "bench"
 TESTED = {
     "batch", "pages", "stretch", "grid", "replay", "serve", "signals", "parity", "structured", "overhead",
     "mixed", "replicas",
-    "accepted", "everyday", "firsts", "hostile", "noise", "trial", "startup", "agent", "companion",
+    "accepted", "everyday", "firsts", "hostile", "kernels", "noise", "trial", "startup", "agent", "companion",
     "confirm", "first_use", "same_text", "common", "busy",  # all others
 }  # fmt: skip
 
@@ -163,6 +165,16 @@ def test_noise_is_counted_along_ids_positions_and_seeds(script, tmp_path, capsys
     rows = [row.strip("| ").split(" | ") for row in printed.splitlines()[2:]]
     assert [row[0] for row in rows] == ["ids", "positions", "seeds"]
     assert all(abs(float(value)) < 5 for row in rows for value in row[2:])
+
+
+def test_kernels_are_timed_by_level(script, capsys) -> None:
+    """A line for each kernel and width, with a time for each level of this machine; then all levels may be used again."""
+    script("kernels").main(["--ids", "64,100", "--turns", "2"])
+    rows = [row.strip("| ").split(" | ") for row in capsys.readouterr().out.splitlines()[2:]]
+    levels = lib.ps_simd_limit(lib.PS_SIMD_AVX512) + 1
+    assert {row[1] for row in rows} == {"64", "100"}
+    assert {len(row) for row in rows} == {2 + levels}
+    assert all(float(time) > 0 for row in rows for time in row[2:])
 
 
 def test_texts_are_set_beside_plain_ones(script, tiny_ascii: Path, tmp_path, capsys) -> None:
