@@ -98,19 +98,19 @@ def facts(asked: PendingRequest | None) -> dict[str, Any]:
     """What is known of a request's answers: how many tokens, how soon, why they ended."""
     if asked is None:
         return {}
-    ended = [result for result, _ in asked.ended]
+    ended = [result for result, _ in asked.ended.values()]
     told: dict[str, Any] = {
         "id": asked.name,
         "model": asked.serving.model,
         "stream": bool(asked.body.stream),
         "answers": len(asked.jobs),
-        "prompt_tokens": sum(len(job.tokens) for job in asked.jobs),
+        "prompt_tokens": asked.prompt_tokens,
         "prompt_kept": sum(result.speculation.get("prompt_kept", 0) for result in ended),
         "completion_tokens": sum(result.usage.completion_tokens for result in ended),
         "finish_reasons": [result.finish_reason for result in ended],
     }
     if asked.ended:
-        told["first_token_ms"] = min(times["first_token_ms"] for _, times in asked.ended)
+        told["first_token_ms"] = min(times["first_token_ms"] for _, times in asked.ended.values())
     return told
 
 

@@ -140,7 +140,7 @@ class Handlers:
             self._fleet.release(service)
             raise
         request.scope[ASKED] = asked
-        self._told.asked(interface.kind)
+        self._told.asked(interface.kind, asked.prompt_tokens)
         return await _answer(interface, asked, request, partial(self._end, service, asked))
 
     def _end(self, service: Service, asked: PendingRequest) -> None:

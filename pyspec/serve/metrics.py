@@ -22,7 +22,7 @@ _BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 
 
 class Metrics:
-    """Counters of finished answers, and gauges of what goes on. batches: those of models that are loaded."""
+    """Counters of requests and of answers that ended, and gauges of what goes on. batches: those of models that are loaded."""
 
     def __init__(self, batches: Callable[[], Sequence[Batch]]) -> None:
         registry = self._registry = CollectorRegistry()
@@ -61,18 +61,19 @@ class Metrics:
         for name, (text, value) in now.items():
             Gauge(f"pyspec_{name}", text, registry=registry).set_function(value)
 
-    def asked(self, kind: str) -> None:
+    def asked(self, kind: str, prompt_tokens: int) -> None:
         """A request was begun."""
         self._requests.labels(kind).inc()
+        self._prompt.inc(prompt_tokens)
 
     def answered(self, result: Result, timings: dict[str, float]) -> None:
-        """An answer ended."""
+        """An answer ended, also one that nobody waits for any more."""
         self._answers.labels(result.finish_reason or "failed").inc()
-        self._prompt.inc(result.usage.prompt_tokens)
         self._tokens.inc(result.usage.completion_tokens)
         for name, metric in self._counts.items():
             metric.inc(result.speculation.get(name, 0))
-        self._first.observe(1e-3 * timings["first_token_ms"])
+        if result.usage.completion_tokens:
+            self._first.observe(1e-3 * timings["first_token_ms"])
         self._whole.observe(1e-3 * timings["total_ms"])
 
     def text(self) -> bytes:

@@ -31,8 +31,8 @@ Answered = Callable[["Result", dict[str, float]], None]
 class PendingRequest:
     """A request that was understood, its answers in flight, and what its reader has not taken of them yet.
 
-    For the loop's thread only. piece: bytes of a token. answered: hears of the end of each answer. ended: answers that have, and
-    their times. created: in seconds since 1970.
+    For the loop's thread only. piece: bytes of a token. answered: hears of the end of each answer. ended: answers that have, by
+    their place, and their times. created: in seconds since 1970.
     """
 
     serving: ServerSettings
@@ -43,7 +43,8 @@ class PendingRequest:
     name: str
     begun: float = field(default_factory=time.perf_counter)
     created: int = field(default_factory=lambda: int(time.time()))
-    ended: list[tuple[Result, dict[str, float]]] = field(default_factory=list)
+    ended: dict[int, tuple[Result, dict[str, float]]] = field(default_factory=dict)
+    _firsts: dict[int, float] = field(default_factory=dict)
     _deltas: dict[int, list[Delta]] = field(default_factory=dict)
     _arrived: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -72,10 +73,29 @@ class PendingRequest:
         """Its answers, of which nothing has come yet."""
         return [Choice(self, i) for i in range(len(self.jobs))]
 
+    @property
+    def prompt_tokens(self) -> int:
+        """Tokens of its prompts; that of several choices counts once."""
+        return sum(len(job.tokens) for job in self.jobs[:: self.body.n or 1])
+
     def put(self, index: int, delta: Delta) -> None:
-        """Add what a round brought to the answer at this place."""
+        """Add what a round brought to the answer at this place. Its end counts, whether or not anybody reads it."""
+        self._firsts.setdefault(index, time.perf_counter())
         self._deltas.setdefault(index, []).append(delta)
+        if delta.result is not None:
+            times = self._times(index, delta.result)
+            self.ended[index] = delta.result, times
+            self.answered(delta.result, times)
         self._arrived.set()
+
+    def _times(self, index: int, result: Result) -> dict[str, float]:
+        end, first = time.perf_counter(), self._firsts[index]
+        n, seconds = result.usage.completion_tokens, max(1e-6, end - first)
+        return {
+            "first_token_ms": round(1e3 * (first - self.begun), 2),
+            "total_ms": round(1e3 * (end - self.begun), 2),
+            "tokens_per_second": round(max(0, n - 1) / seconds, 2),
+        }
 
     async def updates(self, choices: Sequence[Choice]) -> AsyncIterator[Choice]:
         """Each of its choices as more of it has come, until all have ended. Raises AnswerFailed."""
@@ -103,11 +123,9 @@ class Choice:
         self._likely: list[tuple[Token, TokenLogprobs | None]] = []
         self._details: list[dict[str, Any]] = []
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
-        self._first = 0.0
 
     def take(self, deltas: Sequence[Delta]) -> None:
         """Add what rounds brought. Raises AnswerFailed."""
-        self._first = self._first or time.perf_counter()
         for delta in deltas:
             self._parts += delta.parts
             self._likely += zip(delta.tokens, delta.likely)
@@ -132,17 +150,9 @@ class Choice:
     def _end(self, result: Result) -> None:
         if result.error is not None:
             raise AnswerFailed(result.error.message, result.error.type)
-        end, begun = time.perf_counter(), self.asked.begun
-        n, seconds = result.usage.completion_tokens, max(1e-6, end - self._first)
-        timings = {
-            "first_token_ms": round(1e3 * (self._first - begun), 2),
-            "total_ms": round(1e3 * (end - begun), 2),
-            "tokens_per_second": round(max(0, n - 1) / seconds, 2),
-        }
         self.result = result
+        _, timings = self.asked.ended[self.index]
         self.block = {**result.speculation, **self.asked.serving.about, "timings": timings}
-        self.asked.ended.append((result, timings))
-        self.asked.answered(result, timings)
 
     def whole(self) -> dict[str, Any]:
         """The answer as one of a body's choices."""

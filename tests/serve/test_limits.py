@@ -157,27 +157,54 @@ def _dumped(deep):
     return text + '{"type":"object"}' + end
 
 
-def test_metrics_tell_what_was_done(serve):
-    """Prometheus' own parser reads them; tokens and accepted drafts are those of the answers."""
+def metrics(server):
+    """Each figure by its name and labels, as Prometheus' own parser reads them."""
     from prometheus_client.parser import text_string_to_metric_families
 
-    server = serve()
-    status, told = post(server, body("abcabcabcabcabcabc", max_tokens=40))
     connection = http.client.HTTPConnection("127.0.0.1", server.port)
     connection.request("GET", "/metrics")
     text = connection.getresponse().read().decode()
     connection.close()
-    found = {
-        sample.name: sample.value
-        for family in text_string_to_metric_families(text)
-        for sample in family.samples
-    }
+    samples = (
+        sample for family in text_string_to_metric_families(text) for sample in family.samples
+    )
+    return {" ".join([sample.name, *sample.labels.values()]): sample.value for sample in samples}
+
+
+def test_metrics_tell_what_was_done(serve):
+    """Tokens and accepted drafts are those of the answers."""
+    server = serve()
+    status, told = post(server, body("abcabcabcabcabcabc", max_tokens=40))
+    found = metrics(server)
     assert status == 200
     assert found["pyspec_tokens_total"] == told["usage"]["completion_tokens"] == 40
     for name in ("drafted", "verified", "accepted", "relaxed"):
         assert found[f"pyspec_{name}_tokens_total"] == told["speculation"][name]
     assert found["pyspec_sequences"] == 4
     assert "pyspec_times_plain" in found
+
+
+def test_metrics_count_as_usage_does(serve):
+    """The prompt of several choices once; no first token of an answer that has none."""
+    server = serve()
+    used = [post(server, body(n=3))[1]["usage"], post(server, body(max_tokens=0))[1]["usage"]]
+    found = metrics(server)
+    assert found["pyspec_prompt_tokens_total"] == sum(each["prompt_tokens"] for each in used)
+    assert found["pyspec_tokens_total"] == used[0]["completion_tokens"] == 24
+    assert found["pyspec_answers_total length"] == found["pyspec_answer_seconds_count"] == 4
+    assert found["pyspec_first_token_seconds_count"] == 3
+
+
+def test_metrics_count_answers_that_nobody_waits_for(serve):
+    """They took the machine's time, cancelled while they ran or before."""
+    server = serve(draft="none", n_ctx=4096, parallel=1)
+    left = [raw(server, body(stream=True, max_tokens=4000, logit_bias={"2": -100})) for _ in "ab"]
+    wait(lambda: server.batch.load == (1, 1))
+    left[0].recv(1 << 10)
+    for connection in left:
+        connection.close()
+    wait(lambda: metrics(server).get("pyspec_answers_total cancelled") == 2)
+    assert metrics(server)["pyspec_tokens_total"] > 0
 
 
 def test_failing_decode_is_its_own_requests_fault(serve, monkeypatch):
@@ -209,6 +236,7 @@ def test_failing_decode_is_its_own_requests_fault(serve, monkeypatch):
     assert found["bad"][0] == 500
     for name in ("good", "other"):
         assert found[name][1]["choices"][0]["message"]["content"] == good
+    assert metrics(server)["pyspec_answers_total failed"] == 1
 
 
 def test_turns_of_a_chat_are_read_once(serve):
