@@ -142,6 +142,8 @@ class ChatBody(Body):
         if self.may_call:
             tools, choice = chosen(_functions(self.tools or []), self.tool_choice)
             shared |= {"tools": tools, "tool_choice": choice, "parallel": self.parallel_tool_calls}
+        elif self.tool_choice != "none" and chosen([], self.tool_choice)[1]:
+            raise InputError("tool_choice wants a call, and there are no tools", "send tools")
         if self.reasoning_effort == "none":
             shared["reasons"] = False
         elif self.reasoning_effort is not None:
@@ -223,7 +225,8 @@ def records_of(body: Body, name: str) -> list[Record]:
     try:
         return body.records(name)
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
-        why = f"{type(error).__name__}: {str(error)[:200]}"
+        what = "it lacks" if isinstance(error, KeyError) else f"{type(error).__name__}:"
+        why = f"{what} {str(error)[:200]}"
         raise InputError(f"the body cannot be understood: {why}") from error
     except RecursionError:
         raise InputError("the body is nested too deep") from None

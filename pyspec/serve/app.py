@@ -60,11 +60,17 @@ INTERFACES = {
     "/v1/messages": MESSAGES,
 }
 _COUNT = "/count_tokens"
+_SHORT = ("/chat/completions", "/responses", "/messages", "/messages" + _COUNT, "/embeddings")
+# what llama-server answers without /v1, too; its /completions is another interface
 
 
 def interface_at(path: str) -> Interface | None:
     """The interface that a path belongs to."""
-    return INTERFACES.get(path.removesuffix(_COUNT))
+    return INTERFACES.get(_whole_path(path.removesuffix(_COUNT)))
+
+
+def _whole_path(path: str) -> str:
+    return f"/v1{path}" if path in _SHORT else path
 
 
 _BODY_S = 30.0
@@ -114,9 +120,11 @@ class Handlers:
         posted = dict.fromkeys(INTERFACES, self.complete)
         posted |= {path + _COUNT: self.count_tokens for path in INTERFACES if "messages" in path}
         posted |= dict.fromkeys(("/tokenize", "/detokenize"), self.tokenize)
-        posted |= dict.fromkeys(("/v1/embeddings", "/embeddings"), self.embeddings)
+        posted["/v1/embeddings"] = self.embeddings
+        posted |= {path: posted[f"/v1{path}"] for path in _SHORT}
         got = {
             "/v1/models": self.models,
+            "/models": self.models,
             "/v1/models/{name:path}": self.model,
             "/health": self.health,
             "/v1/health": self.health,
@@ -131,7 +139,8 @@ class Handlers:
 
     async def complete(self, request: Request) -> Any:
         """Answers, whole or streamed."""
-        interface, data = INTERFACES[request.url.path], await _data(self._serving, request)
+        interface = INTERFACES[_whole_path(request.url.path)]
+        data = await _data(self._serving, request)
         body = interface.read(data)
         service = await self._fleet.take(body.model)
         try:

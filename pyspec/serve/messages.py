@@ -103,7 +103,7 @@ class MessagesBody(Body):
                 )
             if isinstance(content, str):
                 yield {"role": role, "content": content}
-            elif not isinstance(content, list):
+            elif not isinstance(content, list) or not all(isinstance(b, dict) for b in content):
                 raise InputError("a message has content that is neither text nor a list of blocks")
             else:
                 yield from _own(content) if role == "assistant" else _users(str(role), content)

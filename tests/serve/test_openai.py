@@ -214,6 +214,8 @@ def test_tool_that_may_be_called(client):
         {"response_format": {"type": "json_schema", "json_schema": {"name": "x"}}},
         {"tools": [{"type": "function", "function": {}}]},
         {"tools": [TOOL], "tool_choice": {"type": "function", "function": {"name": "no"}}},
+        {"tool_choice": "required"},
+        {"tool_choice": {"type": "function", "function": {"name": "no"}}},
         {"extra_body": {"grammar": "root ::= ["}},
         {"extra_body": {"grammar": "root ::= " + "(" * 20_000}},
         {"extra_body": {"speculation": {"verify": "no"}}},
@@ -365,3 +367,14 @@ def test_allowed_tools(client):
     assert found.message.tool_calls[0].function.name == "other"
     with pytest.raises(openai.BadRequestError):
         ask(client, **options, tool_choice=choice("none of them"))
+
+
+@pytest.mark.parametrize("base", ["", "/v1"])
+def test_an_address_without_v1_means_the_same(server, base):
+    """As llama-server has it: programs are told either."""
+    client = openai.OpenAI(base_url=server.url + base, api_key="none", max_retries=0)
+    assert ask(client, max_tokens=2).usage.completion_tokens == 2
+    assert client.models.list().data[0].id == "tiny"
+    assert client.responses.create(model="tiny", input="a", max_output_tokens=2).id[:5] == "resp_"
+    with pytest.raises(openai.BadRequestError):
+        ask(client, max_tokens=-5)
