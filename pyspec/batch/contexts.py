@@ -9,25 +9,22 @@ there, and every sequence takes as many cells as the longest.
 from __future__ import annotations
 
 import logging
-import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import llama_cpp
 from llama_cpp import _internals as internals
 
+from pyspec.batch.room import STEP, cell_bytes, held_bytes, padded, states_for
 from pyspec.engine.assembly import Assembly
 from pyspec.engine.models import Placement, longest_draft
 from pyspec.engine.parts import MemoryAsked, Parts, choose_parts, states_of
 from pyspec.errors import EngineError, NoMemory
 from pyspec.policy.acceptance import Acceptance
 from pyspec.profiles import Side, beginnings, gpu_layers
-from pyspec.store.devices import layer_devices, parse_devices
+from pyspec.store.devices import parse_devices
 from pyspec.store.files import size_of
-from pyspec.store.gguf import GGML_TYPES
-from pyspec.store.header import facts_of, read_header
 from pyspec.store.heads import MTP, head_size
-from pyspec.store.machine import machine_memory
 from pyspec.target import SNAPSHOTS, TargetLlama
 
 if TYPE_CHECKING:
@@ -50,10 +47,6 @@ FEW = 2
 
 WASTE = 3
 """Times the cells of a pool that streams may take."""
-
-STEP = 256
-"""llama.cpp rounds contexts, and each stream, up to it."""
-
 
 _WORTH = 0.03
 # what more sequences have to gain to be worth their memory
@@ -83,11 +76,6 @@ def lay_out(
     return Layout(each * n_slots, each)
 
 
-def padded(cells: int) -> int:
-    """The context that llama.cpp makes of so many cells."""
-    return -(-cells // STEP) * STEP
-
-
 def best_parallel(times: Sequence[float]) -> int:
     """How many sequences at once are worth it; `times[n]` is the target's time for n rows.
 
@@ -97,79 +85,6 @@ def best_parallel(times: Sequence[float]) -> int:
     sizes = [n for n in (1, 2, 4, 8, 16) if n < len(times)]
     best = max(n / times[n] for n in sizes)
     return next(n for n in sizes if (1 + _WORTH) * n / times[n] >= best)
-
-
-_F16 = 1  # llama.cpp's number for the type of KV that models beside the target have
-_SHARE, _DEVICE_SHARE = 0.25, 0.75
-# of this machine's memory, and of a device's, that KV cells may take unless more sequences were asked for
-
-
-def memory_for(target: Any, n_ctx: int, beside: float = 0.0) -> int:
-    """How many sequences of n_ctx cells fit.
-
-    In a quarter of this machine's memory, and in three quarters of what is free on devices, each for the layers it has.
-    beside: bytes of a position in the KV of draft and companion, which lie on devices where any of the target does, as do the
-    states that a recurrent model keeps.
-    """
-    model = target.model
-    heads = max(1, llama_cpp.llama_model_n_head(model))
-    width = llama_cpp.llama_model_n_embd(model) * llama_cpp.llama_model_n_head_kv(model) // heads
-    layers = llama_cpp.llama_model_n_layer(model)
-    params = target.context_params
-    entries = sum(
-        GGML_TYPES[kind].bytes / GGML_TYPES[kind].elements
-        for kind in (params.type_k, params.type_v)
-    )
-    cells = padded(n_ctx)
-    a_layer = entries * max(1, width) * cells
-    facts = facts_of(Path(target.model_path))
-    others = beside * cells + (1 + params.n_rs_seq) * (facts.state if facts else 0)
-    away = layers_away(target)
-    found = layer_devices(target.devices) if away else []
-    most = math.inf
-    if away:
-        free = sum(each.free for each in found)
-        most = _DEVICE_SHARE * free / (a_layer * away + others)
-        others = 0.0
-    if away < layers and (memory := machine_memory()):
-        most = min(most, _SHARE * memory / (a_layer * (layers - away) + others))
-    return int(min(most, 1 << 30))
-
-
-def states_for(path: Path, n_seq: int, layers: int | str, devices: Sequence[str]) -> int:
-    """States that a hybrid model can keep for each of so many sequences: of this machine's memory they take what KV cells may.
-
-    layers: those asked to be on devices, whose free memory counts then, less the weights.
-    """
-    facts = facts_of(path)
-    if facts is None or not facts.state:
-        return SNAPSHOTS  # llama.cpp keeps none where there is no use for them
-    room = _SHARE * (machine_memory() or math.inf)
-    if layers != 0 and (found := layer_devices(devices)):
-        room = min(room, _DEVICE_SHARE * (sum(each.free for each in found) - facts.size))
-    return int(max(0, min(SNAPSHOTS, room // (n_seq * facts.state))))
-
-
-def cell_bytes(path: Path, placement: Placement) -> float:
-    """Bytes of a position in the KV of a model beside the target: what its layers project a token to."""
-    asked = {"attn_k.weight": placement.type_k, "attn_v.weight": placement.type_v}
-    kinds = {name: _F16 if kind is None else kind for name, kind in asked.items()}
-    total = 0.0
-    for tensor in read_header(path, weights=False).tensors:
-        name = tensor.name.split(".", 2)[-1]
-        if name in kinds:
-            kind = GGML_TYPES[kinds[name]]
-            total += tensor.shape[-1] * kind.bytes / kind.elements
-    return total
-
-
-def layers_away(target: Any) -> int:
-    """Layers whose KV cache lies on a device."""
-    layers = llama_cpp.llama_model_n_layer(target.model)
-    asked = gpu_layers(target)
-    if not target.context_params.offload_kqv or not asked:
-        return 0
-    return int(layers if asked < 0 else min(layers, asked - 1))  # the output goes first
 
 
 # -- models and contexts ---------------------------------------------------------------------------
@@ -256,6 +171,11 @@ class Models:
         if self.parts.head:  # a layer in the target's file
             found[0] /= int(llama_cpp.llama_model_n_layer(self.target.model))
         return sum(found)
+
+    def held(self, cells: int, n_seq: int, placement: Placement) -> int:
+        """Bytes of all weights, and of KV caches of so many cells for so many sequences."""
+        sides = sum(side.size for side in self.sides)
+        return sides + held_bytes(self.target, cells, n_seq, self.beside(placement))
 
     @property
     def on_cpu(self) -> bool:

@@ -14,17 +14,16 @@ import llama_cpp
 
 from pyspec.batch.contexts import (
     MOST_SEQUENCES,
-    STEP,
     Contexts,
     Models,
     best_parallel,
-    memory_for,
     open_contexts,
 )
 from pyspec.batch.identity import changing_texts, identity_of
 from pyspec.batch.jobs import Job
 from pyspec.batch.maker import JobMaker, Settings
 from pyspec.batch.records import Record, Result
+from pyspec.batch.room import STEP, memory_for
 from pyspec.batch.scheduler import Scheduler
 from pyspec.engine.handle import MAX_DRAFT, Role
 from pyspec.engine.models import Placement
@@ -51,7 +50,9 @@ log = logging.getLogger("pyspec")
 WINDOW = 64
 """Fewest records that wait to be ordered by length."""
 
-_FEWEST = 4  # answers at once where people wait for them
+FEWEST = 4
+"""Answers at once where people wait for them and nobody said how many, at least."""
+
 _MOST_UNASKED = 16  # answers at once where nobody said how many
 
 
@@ -151,7 +152,7 @@ class Batch:
         # fewer may be as fast, but one who asks shall not wait for the end of another's answer
         beside = self._models.beside(self._placement)
         room = memory_for(self._models.target, self._n_ctx, beside)
-        return max(1, min(max(best, _FEWEST), room))
+        return max(1, min(max(best, FEWEST), room))
 
     def run(self, records: Iterable[Record | str]) -> Iterator[Result]:
         """Answer records, or bare prompts, and give the results as they finish; `result.index` is the place.
@@ -210,10 +211,17 @@ class Batch:
             "n_ctx": self._n_ctx,
             "n_params": int(llama_cpp.llama_model_n_params(model)),
             "size": int(llama_cpp.llama_model_size(model)),
+            "memory": self.nbytes,
             "parallel": self.parallel,
             "draft": draft,
             "companion": companion,
         }
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that all weights and KV caches take."""
+        cells = self._contexts.layout.cells if self._contexts else 0
+        return self._models.held(cells, self.parallel, self._placement)
 
     @property
     def placed(self) -> str:

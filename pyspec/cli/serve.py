@@ -13,6 +13,8 @@ import click
 
 from pyspec.batch import Batch, Settings
 from pyspec.batch.contexts import MOST_SEQUENCES
+from pyspec.batch.room import expected_bytes, room_of_models
+from pyspec.batch.run import FEWEST
 from pyspec.cli.command import command, model_names, option, tell
 from pyspec.cli.engine_options import EngineOptions, hush_llama
 from pyspec.cli.options import (
@@ -22,7 +24,8 @@ from pyspec.cli.options import (
     SamplerOptions,
     SystemOptions,
 )
-from pyspec.errors import OptionError
+from pyspec.engine.models import Placement
+from pyspec.errors import NoMemory, OptionError
 from pyspec.serve.settings import ServerSettings, served_name
 from pyspec.store.locate import found_here
 from pyspec.store.sources import load_manifest
@@ -74,6 +77,9 @@ class ServerOptions:
     models_max: int = option("Server", "--models-max", metavar="N", type=click.IntRange(min=0), default=0,
         help="Models in memory at once; the least recently used makes room. 0: as many as -m names. If it is more than that, "
         "clients may ask for every model that `pyspec models` lists as here.")
+    models_memory: float | None = option("Server", "--models-memory", metavar="GB", type=click.FloatRange(0.0, min_open=True),
+        help="What several models may take together, weights and KV caches; the least recently used make room. If not given, "
+        "three quarters of this machine's memory, or of its devices' where layers are put there.")
     # fmt: on
 
     def __post_init__(self) -> None:
@@ -150,12 +156,42 @@ class Loader:
         """Whether more than one model may be asked for. Raises OptionError for what only one can have."""
         server = self.server
         if max(server.models_max, len(self.models.model)) < 2:
+            if server.models_memory is not None:
+                raise OptionError(
+                    "--models-memory is for several models", "name them by -m, or give --models-max"
+                )
             return False
         if server.alias is not None or self.cache.prompt_cache is not None:
             raise OptionError(
                 "--alias and --prompt-cache work with one model only", "leave them out"
             )
         return True
+
+    @property
+    def memory(self) -> float:
+        """Bytes that several models may take together."""
+        asked, models = self.server.models_memory, self.models
+        if asked is not None:
+            return 1e9 * asked
+        return room_of_models(models.n_gpu_layers, models.devices)
+
+    def needs(self, name: str | None) -> int:
+        """About how many bytes a model takes, by what clients call it. Raises NoMemory where that is more than was allowed."""
+        path, given = self.models.of(name).find()
+        words = (str(given[role]).removeprefix("lookup+") for role in ("draft", "companion"))
+        others = [Path(word) for word in words if Path(word).is_file()]
+        kinds = Placement(type_k=self.engine.type_k, type_v=self.engine.type_v)
+        cells = (self.server.parallel or FEWEST) * given["n_ctx"]
+        return self._allowed(name, expected_bytes(path, others, cells, kinds))
+
+    def _allowed(self, name: str | None, nbytes: int) -> int:
+        most = self.server.models_memory
+        if most is not None and nbytes > 1e9 * most:
+            raise NoMemory(
+                f"{name or load_manifest().default_target} takes {nbytes / 1e9:.3g} GB and models may take {most:g}",
+                "raise --models-memory, or lower -c or --parallel",
+            )
+        return nbytes
 
     def load(self, name: str | None) -> tuple[Batch, ServerSettings]:
         """A model that is ready to answer, by what clients call it; None for the default target."""
@@ -177,6 +213,7 @@ class Loader:
         )
         try:
             batch.prepare()
+            self._allowed(name, batch.nbytes)
         except BaseException:
             batch.close()
             raise
@@ -224,7 +261,8 @@ def serve(
     with batch:
         catalogue = server.models_max > max(1, len(models.model))
         names = partial(models.names, catalogue=catalogue)
-        others = OtherModels(names, loader.load, server.models_max or len(models.model))
+        most = server.models_max or len(models.model)
+        others = OtherModels(names, loader.load, most, loader.needs, loader.memory)
         _announce(server, serving, batch.parallel, listener.getsockname()[1])
         if batch.placed:
             tell(batch.placed, err=True)

@@ -29,7 +29,8 @@ import llama_cpp
 import numpy as np
 import numpy.typing as npt
 
-from pyspec.batch.contexts import Contexts, Layout, Models, padded
+from pyspec.batch.contexts import Contexts, Layout, Models
+from pyspec.batch.room import padded
 from pyspec.engine.handle import Role
 from pyspec.engine.models import Placement
 from pyspec.engine.parts import choose_parts, states_of

@@ -1,10 +1,11 @@
-"""Several models behind one server: each loaded when it is first asked for, the one unused for longest making room."""
+"""Several models behind one server: each loaded when it is first asked for, those unused for longest making room."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Sequence
+import math
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -24,12 +25,16 @@ _WAIT_S = 30.0
 class OtherModels:
     """Which models may be asked for beside the first.
 
-    names: theirs, now. load: makes one ready; takes long. most: how many may be loaded at once, the first included.
+    names: theirs, now. load: makes one ready; takes long. most: how many may be loaded at once, the first included. needs: about
+    how many bytes one takes; raises NoMemory for one that cannot be loaded. memory: bytes that all of them may take; one that
+    takes more is loaded by itself.
     """
 
     names: Callable[[], Sequence[str]]
     load: Callable[[str], tuple[Batch, ServerSettings]]
     most: int
+    needs: Callable[[str], int] = lambda _name: 0
+    memory: float = math.inf
 
 
 class Fleet:
@@ -49,6 +54,7 @@ class Fleet:
         self.default = Service(batch, serving, answered)
         self._first = serving.model
         self._loaded = {serving.model: self.default}  # used longest ago first
+        self._taken: dict[str, int] = {}  # bytes of those that were loaded once
         self._leaving: Service | None = None
         self._users: dict[Service, int] = {}
         self._freed = asyncio.Condition()
@@ -119,17 +125,31 @@ class Fleet:
         if others is None or name not in names:
             shown = ", ".join(names[:8]) + (" ..." if len(names) > 8 else "")
             raise ModelNotFound(f"there is no model {name[:80]!r} here", f"use {shown}")
-        while len(self._loaded) >= others.most:
-            await self._make_room()
+        needs = self._taken.get(name)
+        if needs is None:
+            needs = await asyncio.to_thread(others.needs, name)
+        while self._loaded and (len(self._loaded) >= others.most or self._over(needs)):
+            await self._make_room(next(self._idle, next(iter(self._loaded))))
         batch, serving = await asyncio.to_thread(others.load, name)
+        self._taken[name] = batch.nbytes
+        while self._over(batch.nbytes) and (idle := next(self._idle, None)):
+            await self._make_room(idle)  # it takes more than was known
         service = self._loaded[name] = Service(batch, serving, self._answered)
         service.start()
         return service
 
-    async def _make_room(self) -> None:
-        """Free the model that was used longest ago, an idle one if there is; what it answers may end. Raises TooManyRequests."""
-        free = (name for name, service in self._loaded.items() if service not in self._users)
-        name = next(free, next(iter(self._loaded)))
+    def _over(self, more: int) -> bool:
+        """Whether the models would take more than they may with one that takes so many bytes."""
+        taken = sum(service.batch.nbytes for service in self._loaded.values())
+        return self._others is not None and taken + more > self._others.memory
+
+    @property
+    def _idle(self) -> Iterator[str]:
+        """Models that nobody uses, unused for longest first."""
+        return (name for name, service in self._loaded.items() if service not in self._users)
+
+    async def _make_room(self, name: str) -> None:
+        """Free a model; what it answers may end. Raises TooManyRequests."""
         service = self._leaving = self._loaded.pop(name)  # who asks for it now waits for its return
         try:
             async with self._freed:
@@ -140,7 +160,8 @@ class Fleet:
             if not isinstance(error, asyncio.TimeoutError):
                 raise
             raise TooManyRequests(
-                "every model that is loaded answers", "try again in a moment, or raise --models-max"
+                "every model that is loaded answers",
+                "try again in a moment, or raise --models-max or --models-memory",
             ) from None
         finally:
             self._leaving = None

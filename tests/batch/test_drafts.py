@@ -11,8 +11,9 @@ import tiny
 from msgspec import structs
 
 from pyspec.batch import Settings
-from pyspec.batch.contexts import FEW, Models, states_for
+from pyspec.batch.contexts import FEW, Models
 from pyspec.batch.records import Record
+from pyspec.batch.room import states_for
 from pyspec.engine.handle import Engine
 from pyspec.errors import DraftMismatch
 from pyspec.policy.goodput import GoodputPolicy
@@ -158,9 +159,7 @@ def test_a_head_drafts_for_many(open_batch, tmp_path):
 def test_states_are_kept_as_far_as_memory_goes(hybrid, monkeypatch, share, kept):
     """Of 16 sequences, in a quarter of it; where not one is, nothing is drafted."""
     facts = facts_of(hybrid)
-    monkeypatch.setattr(
-        "pyspec.batch.contexts.machine_memory", lambda: int(share * facts.state) + 1
-    )
+    monkeypatch.setattr("pyspec.batch.room.machine_memory", lambda: int(share * facts.state) + 1)
     assert states_for(hybrid, 16, 0, ()) == kept
     models = Models(str(hybrid), "auto", "none", at_once=16, n_threads=1)
     drafts = models.parts.drafter is not None
@@ -170,7 +169,7 @@ def test_states_are_kept_as_far_as_memory_goes(hybrid, monkeypatch, share, kept)
 
 def test_a_model_without_states_needs_no_memory_for_them(tiny_target, monkeypatch):
     """Whatever the machine has."""
-    monkeypatch.setattr("pyspec.batch.contexts.machine_memory", lambda: 1)
+    monkeypatch.setattr("pyspec.batch.room.machine_memory", lambda: 1)
     assert states_for(tiny_target, 64, 0, ()) == SNAPSHOTS
 
 

@@ -10,9 +10,11 @@ import signal
 import socket
 import subprocess
 import sys
+import urllib.error
 import urllib.request
 
 import pytest
+import tiny
 from systems import limits, linux
 from waiting import DEADLINE_S
 
@@ -152,6 +154,33 @@ def test_several_models_by_name(start, tmp_path, tiny_ascii):
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/v1/models") as answer:
         listed = {entry["id"]: entry["meta"] is not None for entry in json.load(answer)["data"]}
     assert listed == {tiny_ascii.stem: False, "second": True}
+
+
+def test_models_that_take_more_than_they_may(start, tmp_path, tiny_ascii):
+    """A larger one is refused by its size when it is asked for, a first one before it listens; one alone has no such bound."""
+    large = tiny.write(tmp_path / "large.gguf", tokens=tiny.ASCII, n_layer=40)
+    bound = ["--port", "0", "-c", "256", "--parallel", "1", "--draft", "none", "--models-memory"]
+    process = start(*bound, "0.001", "-m", str(large))
+    port = int(re.search(r":(\d+):", process.stderr.readline()).group(1))
+    answers = []
+    for name in ("large", tiny_ascii.stem):
+        data = json.dumps({"model": name, "prompt": "a", "max_tokens": 2}).encode()
+        request = urllib.request.Request(
+            f"http://127.0.0.1:{port}/v1/completions", data, {"Content-Type": "application/json"}
+        )
+        try:
+            with urllib.request.urlopen(request, timeout=DEADLINE_S) as answer:
+                answers.append((answer.status, json.load(answer)["model"]))
+        except urllib.error.HTTPError as refused:
+            answers.append((refused.status, json.load(refused)["error"]["message"]))
+    (status, said), answered = answers
+    assert (status, "large takes 0.003" in said, "--models-memory" in said) == (503, True, True)
+    assert answered == (200, tiny_ascii.stem)
+    first = start(*bound, "0.0001", "-m", str(large))
+    assert "GB and models may take 0.0001" in first.communicate(timeout=DEADLINE_S)[1]
+    alone = start(*bound, "1")
+    assert "for several models" in alone.communicate(timeout=DEADLINE_S)[1]
+    assert (first.returncode, alone.returncode) == (1, 2)
 
 
 def test_an_alias_is_what_clients_read(start, tiny_ascii):

@@ -14,7 +14,8 @@ import pytest
 import tiny
 
 from pyspec._lib import ffi, lib
-from pyspec.batch.contexts import Contexts, Layout, Models, padded
+from pyspec.batch.contexts import Contexts, Layout, Models
+from pyspec.batch.room import padded
 from pyspec.engine.handle import Gate
 from pyspec.engine.models import address
 from pyspec.engine.runs import Run

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import http.client
 import json
+import math
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
@@ -11,16 +13,23 @@ import tiny
 from asking import body, post, raw
 from waiting import wait
 
+F32 = {"flash_attn": False, "type_k": 0, "type_v": 0}  # as the first model has it
+
 
 @pytest.fixture
 def fleet(serve, tmp_path):
-    """A server of a first model `tiny` and others a and b, of which `most` are loaded at once; and what was loaded."""
+    """A server of a first model `tiny` and others a and b, of which `most` are loaded at once; and what was loaded.
+
+    memory: how many of them the memory holds. needs: what is known of a model's bytes before it is loaded.
+    """
     from pyspec.batch import Batch, Settings
+    from pyspec.batch.room import expected_bytes
+    from pyspec.engine.models import Placement
     from pyspec.sampling import Sampling
     from pyspec.serve.fleet import OtherModels
     from pyspec.serve.settings import ServerSettings
 
-    def fleet_(most):
+    def fleet_(most, memory=math.inf, needs=None):
         paths = {
             name: tiny.write(tmp_path / f"{name}.gguf", tokens=tiny.ASCII, seed=seed)
             for seed, name in enumerate(("tiny", "a", "b"), 50)
@@ -31,11 +40,18 @@ def fleet(serve, tmp_path):
             loaded.append(name)
             settings = Settings(Sampling(temperature=0.0, seed=1), max_tokens=24)
             batch = Batch(str(paths[name]), settings=settings, draft="none", n_ctx=1024, parallel=2,
-                          interactive=True, n_threads=1, n_threads_batch=1)  # fmt: skip
+                          interactive=True, n_threads=1, n_threads_batch=1, **F32)  # fmt: skip
+            batch.prepare()
             return batch, ServerSettings(name)
 
-        others = OtherModels(lambda: ["tiny", "a", "b"], load, most)
-        return serve(paths["tiny"], draft="none", parallel=2, others=others), loaded
+        def expected(name):
+            return expected_bytes(paths[name], (), 2 * 1024, Placement(type_k=0, type_v=0))
+
+        memory *= expected("tiny")
+        others = OtherModels(lambda: ["tiny", "a", "b"], load, most, needs or expected, memory)
+        server = serve(paths["tiny"], draft="none", parallel=2, others=others, send_buffer=1)
+        server.batch.prepare()
+        return server, loaded
 
     return fleet_
 
@@ -59,9 +75,10 @@ def test_a_request_chooses_its_model(fleet):
     assert (status, told["error"]["code"]) == (404, "model_not_found")
 
 
-def test_the_one_unused_for_longest_makes_room(fleet):
-    """The first one too, and all answer as before when they are loaded again."""
-    server, loaded = fleet(2)
+@pytest.mark.parametrize("bound", [{"most": 2}, {"most": 9, "memory": 2.5}])
+def test_the_one_unused_for_longest_makes_room(fleet, bound):
+    """The first one too, and all answer as before when they are loaded again; by number, and by memory."""
+    server, loaded = fleet(**bound)
     before = [said(server, name) for name in ("tiny", "a", "tiny", "b", "tiny", "a")]
     assert loaded == ["a", "b", "a"]
     assert said(server, "b") == before[3]
@@ -71,9 +88,10 @@ def test_the_one_unused_for_longest_makes_room(fleet):
     assert (status, len(told["tokens"])) == (200, 2)
 
 
-def test_a_model_that_answers_stays(fleet):
+@pytest.mark.parametrize("bound", [{"most": 1}, {"most": 9, "memory": 1.5}])
+def test_a_model_that_answers_stays(fleet, bound):
     """Another waits until its stream has ended."""
-    server, loaded = fleet(1)
+    server, loaded = fleet(**bound)
     stream = raw(server, body(stream=True, max_tokens=700, logit_bias={"2": -100}))
     wait(lambda: server.batch.load[0] == 1)
     found = []
@@ -86,6 +104,69 @@ def test_a_model_that_answers_stays(fleet):
     stream.close()
     other.join()
     assert (b"[DONE]" in data, loaded, len(found)) == (True, ["a"], 1)
+
+
+def names_loaded(server):
+    """The models that are loaded."""
+    connection = http.client.HTTPConnection("127.0.0.1", server.port)
+    connection.request("GET", "/v1/models")
+    told = json.loads(connection.getresponse().read())["data"]
+    connection.close()
+    return {each["id"] for each in told if each["meta"] is not None}
+
+
+def held_answer(server):
+    """A connection whose answer cannot end before it is read: buffers do not hold it."""
+    big = {"max_tokens": 900, "logit_bias": {"2": -100}, "logprobs": True, "top_logprobs": 20}
+    stream = raw(server, body(stream=True, **big), SO_RCVBUF=1)
+    stream.recv(64)
+    return stream
+
+
+def test_an_idle_model_makes_room_before_one_that_answers(fleet):
+    """Though it was used later; where all answer, one who asks for another is told so."""
+    server, _ = fleet(9, memory=2.5)
+    stream = held_answer(server)
+    said(server, "a")
+    said(server, "b")
+    assert names_loaded(server) == {"tiny", "b"}
+    stream.close()
+
+
+def test_where_every_model_answers_another_is_refused(fleet, monkeypatch):
+    """With 429 and what may help; what answers goes on."""
+    monkeypatch.setattr("pyspec.serve.fleet._WAIT_S", 0.1)
+    server, loaded = fleet(9, memory=1.5)
+    stream = held_answer(server)
+    status, told = post(server, body(model="a"))
+    assert (status, "--models-memory" in told["error"]["message"], loaded) == (429, True, [])
+    data = b""
+    while not data.endswith(b"0\r\n\r\n"):
+        data += stream.recv(1 << 16)
+    stream.close()
+    assert b"[DONE]" in data
+    said(server, "a")
+
+
+def test_what_takes_more_than_was_known_makes_room_behind_it(fleet):
+    """It is loaded, then idle ones go; the next time its size is known."""
+    server, loaded = fleet(9, memory=2.5, needs=lambda _name: 0)
+    for name in ("tiny", "a", "b"):
+        said(server, name)
+    assert (names_loaded(server), loaded) == ({"a", "b"}, ["a", "b"])
+
+
+def test_one_that_never_fits_is_refused_and_nothing_makes_room_for_it(fleet):
+    """503 with the sizes; the others stay."""
+    from pyspec.errors import NoMemory
+
+    def needs(name):
+        raise NoMemory(f"{name} takes 5.00 GB and models may take 4", "raise --models-memory")
+
+    server, loaded = fleet(1, memory=2.5, needs=needs)
+    status, told = post(server, body(model="a"))
+    assert (status, "5.00 GB" in told["error"]["message"], loaded) == (503, True, [])
+    assert names_loaded(server) == {"tiny"}
 
 
 def test_many_clients_of_many_models(fleet):
