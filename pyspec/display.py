@@ -110,9 +110,9 @@ def _refused(block: Mapping[str, Any]) -> str:
 
 
 def _mostly_off(block: Mapping[str, Any]) -> bool:
-    """Whether in most rounds of an answer nothing drafted was checked."""
+    """Whether most tokens of an answer came from rounds in which nothing drafted was checked."""
     plain = block.get("choice", {}).get("rounds_by_length", {}).get(0, 0)
-    return bool(2 * plain > block["rounds"])
+    return bool(2 * plain > block["rounds"] * block["mean_length"])
 
 
 PLAIN_FROM = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
 from time import perf_counter
 from typing import Any, Literal
@@ -14,14 +14,23 @@ import numpy as np
 from pyspec.engine.assembly import Assembly
 from pyspec.engine.models import Placement
 from pyspec.engine.parts import MemoryAsked, Parts, choose_parts
-from pyspec.engine.session import Session
-from pyspec.errors import InputEncoding, InputError
+from pyspec.engine.session import Report, Session
+from pyspec.engine.timing import time_plain
+from pyspec.errors import EngineError, InputEncoding, InputError
 from pyspec.limits import check_ranges
 from pyspec.mirror import ClosedHandle, Mirror, closed_error
 from pyspec.noise import ANY_SEED, Noise, check_noise
 from pyspec.notebook import SpeculationBlock
 from pyspec.offload import asked_layers
-from pyspec.options import AnswerOptions, Completion, Drafting, InForce, Speculation, result_block
+from pyspec.options import (
+    AnswerOptions,
+    Completion,
+    Drafting,
+    InForce,
+    Speculation,
+    plain_speed,
+    result_block,
+)
 from pyspec.policy.lengths import parse_length
 from pyspec.policy.policies import Policies
 from pyspec.policy.simple import LengthPolicy
@@ -316,10 +325,16 @@ class Generation(Mirror):
         session = self._session
         if session is None:
             return
+        report = session.report
         with session.if_open() as is_open:
             if is_open:
+                if (
+                    report is not None
+                    and report.tally.verified
+                    and report.finish_reason != "cancelled"
+                ):
+                    self._know_plain(session, report, policy)
                 self._adopt(session.tokens, session.held)
-        report = session.report
         if report is not None:
             own = options.speculation.verification or self.verification
             measured = isinstance(own, PairRule) and isinstance(rule, Margin)
@@ -327,6 +342,12 @@ class Generation(Mirror):
             self.last_speculation = SpeculationBlock(block, report.said, self)
             timings = block["timings"]
             self.last_timings = {"load_ms": round(self.load_ms, 2), **timings}
+
+    def _know_plain(self, session: Session, report: Report, policy: LengthPolicy) -> None:
+        """Time plain decoding where no round told what it takes, so that what drafts did can be said."""
+        if plain_speed(report, policy) is None:
+            with suppress(EngineError):
+                time_plain(session.engine, session.tokens, policy.curve)
 
     # -- the rest ------------------------------------------------------------------------------------------------------
 

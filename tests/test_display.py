@@ -20,8 +20,11 @@ BLOCK = {
     "plain": {"tokens_per_second": 20.0, "from": "curve"},
 }  # fmt: skip
 
-MOSTLY_OFF = {"rounds_by_length": {0: 20, 3: 5}}
+MOSTLY_OFF = {"rounds_by_length": {0: 22, 3: 3}}
 """The choices of an answer in which few drafts were checked."""
+
+HALF_OFF = {"rounds_by_length": {0: 15, 3: 10}}
+"""The choices of one of which most tokens came from drafts, though most rounds had none."""
 
 
 @pytest.mark.parametrize(
@@ -122,6 +125,10 @@ def test_stats_line() -> None:
         (
             {"times_plain": 1.0, "choice": MOSTLY_OFF},
             "30.0 tokens/s (drafts off: checking them hardly pays here)",
+        ),
+        (
+            {"times_plain": 0.8, "accepted": 5, "choice": HALF_OFF},
+            "30.0 tokens/s, 0.80 times plain decoding (too many drafts were wrong)",
         ),
         ({"times_plain": None}, "30.0 tokens/s (plain speed not measured yet)"),
         ({"verified": 0}, "30.0 tokens/s (drafts off: none was likely enough to be right)"),

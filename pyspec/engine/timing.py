@@ -80,6 +80,13 @@ def least_step_ms(engine: Engine, text: Sequence[int]) -> float:
     return min(found)
 
 
+def time_plain(engine: Engine, text: Sequence[int], curve: CostCurve) -> None:
+    """Time what a row takes behind an answer whose rounds do not tell; the KV then holds the same tokens as before."""
+    for _ in range(SURE):
+        curve.target.observe(1, verify_ms(engine, text, len(text), 1), len(text))
+    ready(engine, text, len(text))
+
+
 def time_unseen(llm: Any, curve: CostCurve) -> None:
     """Time what no round has shown: choices that were made with too high a guess would never correct it.
 
