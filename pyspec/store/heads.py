@@ -344,11 +344,10 @@ def _check_ends(header: Header, width: int, target: TargetShape) -> None:
 
 def _check_ids(header: Header, n_vocab: int) -> None:
     """llama.cpp scatters the draft's logits to these ids of the target's vocabulary."""
+    alone = len(header.parts) == 1  # then this header's places are the file's
+    parts = (header,) if alone else map(parse_header, header.parts)
     path, tensor = next(
-        (part, tensor)
-        for part in header.parts
-        for tensor in parse_header(part).tensors
-        if tensor.name == "d2t"
+        (part.path, tensor) for part in parts for tensor in part.tensors if tensor.name == "d2t"
     )
     if tensor.type.upper() != "I64":
         raise _damaged(header, f"keeps d2t as {tensor.type}")

@@ -15,7 +15,7 @@ TESTED = {
     "batch", "pages", "stretch", "grid", "replay", "serve", "signals", "parity", "structured", "overhead",
     "mixed", "replicas",
     "accepted", "everyday", "firsts", "hostile", "kernels", "noise", "trial", "startup", "agent", "companion",
-    "confirm", "first_use", "same_text", "common", "busy",  # all others
+    "confirm", "first_use", "same_text", "common", "busy", "load",  # all others
 }  # fmt: skip
 
 
@@ -279,6 +279,32 @@ def test_starts_are_timed_beside_other_programs_files(
     (tmp_path / "README.md").unlink()
     module.write(tmp_path)
     assert (tmp_path / "README.md").read_text().strip() == page.strip()
+
+
+def test_starts_with_drafts_are_timed_beside_those_without(
+    script, tiny_ascii: Path, capsys, tmp_path: Path
+) -> None:
+    """Two pairs are counted; the page is made of what is kept, and says what drafts add."""
+    module = script("load")
+    module.main([str(tiny_ascii), "--repeat", "2", "--out", str(tmp_path)])
+    page = capsys.readouterr().out
+    rows = [line.split(" | ")[0] for line in page.splitlines() if line.startswith("|")]
+    assert rows[2:] == ["| auto", "| none"]
+    assert "; 2 pairs." in page
+    (tmp_path / "README.md").unlink()
+    module.write(tmp_path)
+    assert (tmp_path / "README.md").read_text().strip() == page.strip()
+
+
+def test_what_drafts_add_is_the_middle_of_pairs(script) -> None:
+    """A pair in which something else happened does not move it."""
+    load = script("load")
+    starts = {
+        "auto": [load.Start(100.0 + n, 200.0) for n in (0, 1, 900)],
+        "none": [load.Start(40.0, 90.0) for _ in range(3)],
+    }
+    found = load.Loads("", "", "", load.ModelFile("m.gguf", "", 0), starts)
+    assert (found.added("load"), found.added("whole")) == (61.0, 110.0)
 
 
 def test_first_answers_have_a_line_for_each_curve(script, capsys) -> None:
