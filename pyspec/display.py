@@ -69,7 +69,7 @@ def _relaxed(block: Mapping[str, Any]) -> str:
     """What was relaxed by a rule that nobody asked for by name."""
     if not block.get("rule_measured") or not block.get("relaxed"):
         return ""
-    return f", {counted(block['relaxed'], 'token')} relaxed, as the verdict on this pair allows"
+    return f", {counted(block['relaxed'], 'token')} relaxed, as measured for this pair"
 
 
 def _against(block: Mapping[str, Any]) -> str:

@@ -4,10 +4,16 @@ from __future__ import annotations
 
 import logging
 import math
+import os
+import re
+import subprocess
+import sys
 
 import msgspec
 import pytest
+import tiny
 
+from pyspec.display import verdict as sentence
 from pyspec.options import AnswerOptions, Speculation
 from pyspec.profiles import Side
 from pyspec.rules import Margin, PairRule, Strict, Window
@@ -134,3 +140,81 @@ def test_a_grammar_is_strict_whatever_the_verdict_says():
     assert AnswerOptions(greedy, grammar=object()).rule(own) == Strict()
     assert AnswerOptions(greedy, Speculation(verification=Strict())).rule(own) == Strict()
     assert AnswerOptions(Sampling(temperature=0.8)).rule(own) == Strict()
+
+
+# -- what is said behind an answer --------------------------------------------------------------------------------------
+
+WIDE = Margin(theta=0.0, gap=math.inf)
+SAID = re.compile(r"tokens/s.*, [1-9]\d* tokens? relaxed, as measured for this pair$", re.MULTILINE)
+
+
+@pytest.fixture
+def measured(pair, tiny_ascii):
+    """A target and a draft that is a worse copy of it, with a verdict that lets greedy answers relax a great deal."""
+    near = tiny.write(pair[1].with_name("near.gguf"), tokens=tiny.ASCII, noise=0.15)
+    keep_verdict(verdict((tiny_ascii, near), WIDE))
+    return tiny_ascii, near
+
+
+def door(name, measured, *more, stdin=b""):
+    """What a command answers and says, opened on the pair."""
+    target, draft = map(str, measured)
+    words = [
+        "-m",
+        target,
+        "--draft",
+        draft,
+        "--trust-model",
+        "-t",
+        "1",
+        "-n",
+        "60",
+        "--length",
+        "fixed:4",
+        "--temp",
+        "0",
+    ]
+    done = subprocess.run(
+        [sys.executable, "-m", "pyspec", name, *words, *more], input=stdin, capture_output=True, timeout=120,
+        check=True, env={**os.environ, "PYSPEC_CHATS": "", "PYSPEC_CHAT_HISTORY": ""},
+    )  # fmt: skip
+    return done.stdout.decode(), done.stderr.decode()
+
+
+@pytest.mark.parametrize(
+    ("name", "words", "stdin"), [("generate", ["abc"], b""), ("chat", [], b"abc\n")]
+)
+def test_a_command_says_what_the_verdict_relaxed(measured, name, words, stdin):
+    """By default; a rule that was asked for by name needs no such word, and --verify strict relaxes nothing."""
+    assert SAID.search(door(name, measured, *words, stdin=stdin)[1])
+    asked = "--verify", "margin", "--theta", "0", "--gap", "inf"
+    for other in (asked, ("--verify", "strict"), ("--temp", "0.8")):
+        said = door(name, measured, *words, *other, stdin=stdin)[1]
+        assert "tokens/s" in said
+        assert "measured for this pair" not in said
+
+
+def test_a_command_gives_the_targets_own_text_where_nothing_was_measured(measured):
+    """The default and strict are one; the verdict's rule is another text."""
+    relaxed, _ = door("generate", measured, "abc")
+    strict, _ = door("generate", measured, "abc", "--verify", "strict")
+    keep_verdict(verdict(measured, None))
+    assert door("generate", measured, "abc")[0] == strict != relaxed
+
+
+def test_the_class_says_it_where_it_was_asked_to_follow(measured, open_llama):
+    """`verification="auto"`; the class's own default stays strict."""
+    target, draft = measured
+    llm = open_llama(target, draft=draft, verification="auto")
+    result = llm("abc", max_tokens=60, temperature=0.0)
+    block = result["speculation"]
+    assert (block["rule_measured"], block["relaxed"] > 0) == (True, True)
+    assert SAID.search(sentence(block, 100.0))
+    llm("abc", max_tokens=60, temperature=0.0, speculation=Speculation(verification=WIDE))
+    assert (llm.last_speculation["rule_measured"], llm.last_speculation["relaxed"] > 0) == (
+        False,
+        True,
+    )
+    own = open_llama(target, draft=draft)
+    own("abc", max_tokens=60, temperature=0.0)
+    assert (own.last_speculation["rule_measured"], own.last_speculation["relaxed"]) == (False, 0)

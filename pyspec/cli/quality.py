@@ -7,18 +7,27 @@ from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import click
 import msgspec
 
-from pyspec.cli.command import command, tell
+from pyspec.cli.command import command, model_names, tell
 from pyspec.cli.engine_options import EngineOptions, hush_llama
 from pyspec.cli.measuring import ASKED, MODELS, AskedOptions, command_line
 from pyspec.cli.options import ModelOptions
 from pyspec.cli.streams import run_progress, stdout_console
 from pyspec.engine.models import Placement
 from pyspec.errors import OptionError
-from pyspec.measure.bounds import CANDIDATES, HalvesResult, by_halves, demand_enough, sentence
+from pyspec.measure.bounds import (
+    CANDIDATES,
+    HalvesResult,
+    InHalves,
+    by_halves,
+    demand_enough,
+    sentence,
+)
+from pyspec.measure.judging import TextJudge
 from pyspec.measure.quality import (
     VARIANTS,
     QualityResults,
@@ -31,7 +40,9 @@ from pyspec.measure.quality import (
 from pyspec.measure.records import RunRecord, describe
 from pyspec.measure.tasks import Question
 from pyspec.measure.variants import SideBySide, Variant, answer_all, parse_variants
+from pyspec.progress import store_progress
 from pyspec.store.files import cache_dir, file_sha256
+from pyspec.store.locate import resolve
 from pyspec.tables import print_table
 from pyspec.verdicts import PairVerdict, keep_verdict, settings_of
 
@@ -40,13 +51,20 @@ _SIDES = (
 )  # fmt: skip
 
 
-@command(first=f"variants title wanted {ASKED} {MODELS}")
+@command(first=f"variants title judged_by wanted {ASKED} {MODELS}")
 @click.option(
     "--variants",
     default=None,
     help="Variants to compare, separated by commas; the first is the baseline.",
 )
 @click.option("--title", default="What the margin rule costs", help="Title of the page.")
+@click.option(
+    "--judge",
+    "judged_by",
+    metavar="NAME|FILE",
+    shell_complete=model_names,
+    help="Also measure the answers' likelihood under this model, best of another size or family.",
+)
 @click.option(
     "--verdict",
     "wanted",
@@ -60,6 +78,7 @@ def quality(
     engine: EngineOptions,
     variants: str | None,
     title: str,
+    judged_by: str | None,
     *,
     wanted: bool,
 ) -> None:
@@ -67,19 +86,23 @@ def quality(
 
     Each question is answered by every variant. Variants are modes of `pyspec bench`, and margin+random, margin+thin,
     plain+temp:T; @N uses only the first N questions. The page compares tokens per pass, likelihood under the target,
-    answers that loop and answers that fail a check, each with the first variant.
+    answers that loop and answers that fail a check, each with the first variant. With --verdict only the baseline and the
+    rule that was chosen answer the half that confirms.
     """
     listed = variants or (CANDIDATES if wanted else VARIANTS)
     named, questions = parse_variants(listed), asked.chosen()
     if wanted and (told := demand_enough(questions)):
         tell(told, err=True)
     folder = None if wanted and asked.out is None else asked.folder
-    sides = _side_by_side(named, asked, models, engine)
+    halves = InHalves(questions, named)
+    given = {"due": halves.due} if wanted else {}
+    questions = halves.ordered if wanted else questions
+    sides = _side_by_side(named, asked, models, engine, judged_by)
     if sides.placed:
         tell(sides.placed, err=True)
     with closing(sides), run_progress() as report:
         folder = folder or _kept_in(sides, asked, questions)
-        records = answer_all(sides, questions, asked, folder, report)
+        records = answer_all(sides, questions, asked, folder, report, **given)
     figures = judge(records, questions)
     said = verdict(figures, named)
     results = QualityResults(
@@ -96,26 +119,38 @@ def quality(
 
 
 def _side_by_side(
-    variants: Sequence[Variant], asked: AskedOptions, models: ModelOptions, engine: EngineOptions
-) -> SideBySide:
-    """The variants with their models loaded, draft and target where the options say."""
+    variants: Sequence[Variant], asked: AskedOptions, models: ModelOptions, engine: EngineOptions,
+    judged_by: str | None,
+) -> SideBySide:  # fmt: skip
+    """The variants with their models loaded, draft and target where the options say, a judge as the target is."""
     hush_llama(engine.verbose)
     path, found = replace(models.steady(), companion="none").find()
-    given = {name: found[name] for name in _SIDES} | engine.arguments
+    alike = {name: found[name] for name in _SIDES}
+    given = alike | engine.arguments
     kinds = (given.pop(name, None) for name in ("draft_type_k", "draft_type_v"))
     placement = Placement(found["draft_n_gpu_layers"], found["draft_devices"], None, *kinds)
     return SideBySide(
         str(path), found["draft"], variants, max_tokens=asked.max_tokens, seeds=asked.repeat,
-        placement=placement, engine=engine.said, **given,
+        placement=placement, engine=engine.said, judge=_judge(judged_by, path, alike), **given,
     )  # fmt: skip
+
+
+def _judge(name: str | None, target: Path, how: dict[str, Any]) -> TextJudge | None:
+    """The model of this name, where one was named. Raises OptionError for the target itself."""
+    if name is None:
+        return None
+    with store_progress() as progress:
+        path = resolve(name, progress)
+    if path.samefile(target):
+        raise OptionError("--judge names the target itself", "name another model")
+    return TextJudge(path, **how)
 
 
 def _kept_in(sides: SideBySide, asked: AskedOptions, questions: Sequence[Question]) -> Path:
     """The cache's folder of these answers: one for each setup, so that a run goes on where it was interrupted."""
-    files = sides.models.files
-    setup = describe(sides.target, files, asked, questions, sides.n_ctx, sides.engine)
+    setup = describe(sides.target, sides.files, asked, questions, sides.n_ctx, sides.engine)
     same = msgspec.json.encode(msgspec.structs.replace(setup, day=""))
-    name = f"{files['target'].stem}-{hashlib.sha256(same).hexdigest()[:16]}"
+    name = f"{sides.files['target'].stem}-{hashlib.sha256(same).hexdigest()[:16]}"
     return cache_dir() / "quality" / name
 
 
@@ -126,14 +161,14 @@ def _keep_verdict(
     variants: Sequence[Variant],
 ) -> Path:
     """Store a verdict with the pair. Raises OptionError where the target has no draft."""
-    if "draft" not in sides.models.files:
+    if "draft" not in sides.files:
         raise OptionError("a verdict needs a draft model", "name one with --draft")
     tried = found.confirmed
     rule = next((v.margin for v in variants if tried is not None and v.name == tried.who), None)
     return keep_verdict(
         PairVerdict(
-            target=file_sha256(sides.models.files["target"]),
-            draft=file_sha256(sides.models.files["draft"]),
+            target=file_sha256(sides.files["target"]),
+            draft=file_sha256(sides.files["draft"]),
             drawn=records[-1].setup.temperature > 0.0,
             rule=settings_of(rule) if rule is not None and found.passed else None,
             tried=tried.who if tried is not None else "",

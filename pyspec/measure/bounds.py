@@ -8,7 +8,7 @@ about that rule alone, so nothing is to be corrected for the number of rules. A 
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil
 from statistics import fmean, stdev
@@ -17,12 +17,22 @@ import numpy as np
 
 from pyspec.errors import OptionError
 from pyspec.measure.chance import resampled_means, sample_size
-from pyspec.measure.quality import DISTINCT, LOOPS, NATS, ROUGE, VARIETY, new_scorer, values_of
+from pyspec.measure.quality import (
+    DISTINCT,
+    JUDGED,
+    LOOPS,
+    NATS,
+    ROUGE,
+    VARIETY,
+    WORSE_UP,
+    new_scorer,
+    values_of,
+)
 from pyspec.measure.records import RunRecord
 from pyspec.measure.tasks import Question, grouped
 from pyspec.measure.variants import Variant
 
-CHECKS, JUDGED = "checks", "judged nats"
+CHECKS = "checks"
 BOUNDS = {
     DISTINCT: 0.01,
     VARIETY: 0.01,
@@ -48,8 +58,6 @@ CANDIDATES = (
     "margin/kl=0.5+fixed:4,margin/doubt=0.6+fixed:4,margin/window=1:32+fixed:4"
 )
 """What `pyspec quality --verdict` compares unless told otherwise."""
-
-_WORSE_UP = (NATS, LOOPS, JUDGED)
 
 Losses = dict[str, dict["int | str", float]]
 """By figure and question, the loss against the control; above 0 is worse."""
@@ -101,19 +109,14 @@ class RuleTrial:
         )
 
 
-Judge = Callable[[RunRecord], float]
-"""Nats a token of an answer under another model."""
-
-
 def losses_of(
-    own: Sequence[RunRecord], control: Sequence[RunRecord], asked: Mapping[int | str, Question],
-    judge: Judge | None = None,
+    own: Sequence[RunRecord], control: Sequence[RunRecord], asked: Mapping[int | str, Question]
 ) -> Losses:  # fmt: skip
     """Losses of answers against the control's to the same questions; checks of all kinds are one figure."""
-    mine, base = (_figures(records, asked, judge) for records in (own, control))
+    mine, base = (_figures(records, asked) for records in (own, control))
     found: Losses = {}
     for name, values in mine.items():
-        sign = 1.0 if name in _WORSE_UP else -1.0
+        sign = 1.0 if name in WORSE_UP else -1.0
         both = {
             q: sign * (value - base[name][q])
             for q, value in values.items()
@@ -124,17 +127,12 @@ def losses_of(
     return found
 
 
-def _figures(
-    records: Sequence[RunRecord], asked: Mapping[int | str, Question], judge: Judge | None
-) -> Losses:
+def _figures(records: Sequence[RunRecord], asked: Mapping[int | str, Question]) -> Losses:
     scorer = new_scorer() if any(q.reference for q in asked.values()) else None
     values = values_of(records, asked, scorer)
     kinds = [name for name in values if name not in BOUNDS]
     if kinds:
         values[CHECKS] = {q: value for kind in kinds for q, value in values.pop(kind).items()}
-    if judge is not None:
-        by_question = grouped(records, lambda record: record.question_id)
-        values[JUDGED] = {q: fmean(map(judge, group)) for q, group in by_question.items()}
     return values
 
 
@@ -193,7 +191,7 @@ class HalvesResult:
 
 
 def by_halves(
-    records: Sequence[RunRecord], questions: Sequence[Question], variants: Sequence[Variant], judge: Judge | None = None
+    records: Sequence[RunRecord], questions: Sequence[Question], variants: Sequence[Variant]
 ) -> HalvesResult:  # fmt: skip
     """Choose the rule that brings most on one half of the questions, and confirm it on the other; the control comes first."""
     asked = {q.question_id: q for q in questions}
@@ -202,7 +200,7 @@ def by_halves(
     rules = [
         v.name for v in variants[1:] if v.margin is not None and not v.extras and v.name in groups
     ]
-    losses = {who: losses_of(groups[who], control, asked, judge) for who in rules}
+    losses = {who: losses_of(groups[who], control, asked) for who in rules}
     tried = [try_rule(who, gain_of(groups[who], control, 0), losses[who], 0) for who in rules]
     fine = [trial for trial in tried if trial.fits and trial.gain > 1.0]
     if not fine:
@@ -210,6 +208,27 @@ def by_halves(
     chosen = max(fine, key=lambda trial: trial.gain)
     gain = gain_of(groups[chosen.who], control, 1)
     return HalvesResult(tried, chosen, try_rule(chosen.who, gain, losses[chosen.who], 1))
+
+
+class InHalves:
+    """Who answers what: every variant the half that chooses, the other half only the control and the rule that was chosen.
+
+    Questions of the half that chooses have to come first, as `ordered` has them.
+    """
+
+    def __init__(self, questions: Sequence[Question], variants: Sequence[Variant]) -> None:
+        self.ordered = sorted(questions, key=lambda question: half_of(question.question_id))
+        self._variants = variants
+        self._left: set[str] | None = None
+
+    def due(self, question: Question, variant: Variant, records: Sequence[RunRecord]) -> bool:
+        """Whether a variant answers a question; chooses where the first one of the other half is asked."""
+        if half_of(question.question_id) == 0:
+            return True
+        if self._left is None:
+            chosen = by_halves(records, self.ordered, self._variants).chosen if records else None
+            self._left = {self._variants[0].name, chosen.who} if chosen is not None else set()
+        return variant.name in self._left
 
 
 def gain_of(

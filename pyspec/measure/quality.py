@@ -30,6 +30,10 @@ LOOPED = 0.5
 """An answer whose share of different 4-grams is below this runs in circles."""
 
 NATS, DISTINCT, LOOPS, VARIETY, ROUGE = "nats", "distinct-4", "looped", "variety", "ROUGE-L"
+JUDGED = "judged nats"
+WORSE_UP = (NATS, LOOPS, JUDGED)
+"""Figures of which more is worse."""
+
 LEVEL = 0.05
 
 
@@ -47,8 +51,8 @@ class Figures(msgspec.Struct):
     length: tokens a verify of the target brought; gain: times the control's, on the same answers; relaxed: share of
     tokens; open: share of places where the gate was open; looped: answers that run in circles; looped_p: exact paired
     test against the control; distinct_p: signed ranks. measures: nats, distinct-4 and the looped share, variety where there
-    are several seeds, ROUGE-L where questions have references and `rouge-score` is installed, and by kind of check the
-    share that passed. worse: what is worse beyond chance, see `worse_in`.
+    are several seeds, nats under the judge if there is one, ROUGE-L where questions have references and `rouge-score` is
+    installed, and by kind of check the share that passed. worse: what is worse beyond chance, see `worse_in`.
     """
 
     who: str
@@ -151,6 +155,8 @@ def _measured(turn: TimedAnswer, question: Question, scorer: Any) -> dict[str, f
     distinct = distinct_4(turn.tokens)
     nats = fmean(turn.nats) if turn.nats else 0.0
     found = {NATS: nats, DISTINCT: distinct, LOOPS: float(distinct < LOOPED)}
+    if turn.judged is not None:
+        found[JUDGED] = turn.judged
     if (what := question.check_of(0)) is not None:
         found[what["kind"]] = float(bool(turn.check))
     if scorer is not None and (told := _told(question)):
@@ -206,7 +212,7 @@ def worse_in(measures: Mapping[str, Measure], rules: int) -> list[str]:
 
 
 def _is_worse(name: str, over: Interval, wider: float) -> bool:
-    if name in (NATS, LOOPS):
+    if name in WORSE_UP:
         return over.mean - wider * (over.mean - over.low) > 0.0
     return over.mean + wider * (over.high - over.mean) < 0.0
 
@@ -265,8 +271,8 @@ def quality_page(results: QualityResults, pictures: Sequence[str] = ()) -> str:
     intro = (
         f"Made by `{results.command}` on {setup.day}: {first.answers} answers a variant{seeds} where not "
         f"said otherwise, at most {setup.max_tokens} tokens, temperature {setup.temperature:g}; all of a question side by side. "
-        f"Nats are of the emitted tokens under the target. Differences are from {control}, paired by question, with "
-        "95 % bootstrap intervals over questions; behind them, in brackets, the smallest difference that so many "
+        f"Nats are of the emitted tokens under the target{_judge_of(setup)}. Differences are from {control}, paired by "
+        "question, with 95 % bootstrap intervals over questions; behind them, in brackets, the smallest difference that so many "
         "questions show four times of five. An answer is looped where less than "
         f"{100 * LOOPED:.0f} % of its 4-grams are different; p is of the exact paired test. A variant is worse in a figure where "
         "the whole interval of its difference is on the bad side, widened for the number of margin rules on the page "
@@ -280,6 +286,11 @@ def quality_page(results: QualityResults, pictures: Sequence[str] = ()) -> str:
             "to one, was not installed."
         )
     return whole_page(results.title, parts, pictures, setup)
+
+
+def _judge_of(setup: Setup) -> str:
+    judge = setup.files.get("judge")
+    return f", judged nats of the same texts under {judge.name}, by its own tokens" if judge else ""
 
 
 _SAMPLED = (

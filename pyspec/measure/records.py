@@ -146,8 +146,8 @@ class TimedAnswer(msgspec.Struct):
     """One answer. Times are seconds by the clock outside; memory is not measured here.
 
     first_s: until the first token; decode_s: from the first token to the last. speculation: the
-    answer's own statistics. nats: of each token under the target, where quality is measured. rounds: rows that the target
-    decoded in each round, and tokens that it emitted; none of a peer's are known.
+    answer's own statistics. nats: of each token under the target, where quality is measured; judged: of a token under the judge,
+    None without one. rounds: rows that the target decoded in each round, and tokens that it emitted; none of a peer's are known.
     """
 
     prompt_tokens: int
@@ -161,6 +161,7 @@ class TimedAnswer(msgspec.Struct):
     nats: list[float] = []
     rounds: list[tuple[int, int]] = []
     check: bool | None = None
+    judged: float | None = None
 
 
 class RunRecord(msgspec.Struct):

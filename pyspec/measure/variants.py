@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -39,6 +39,7 @@ from pyspec.engine.timing import ready
 from pyspec.errors import MeasureError, OptionError
 from pyspec.measure.costs import nats_of
 from pyspec.measure.draws import TopTwo, top_two
+from pyspec.measure.judging import TextJudge
 from pyspec.measure.records import RunLog, RunRecord, TimedAnswer, describe
 from pyspec.measure.tasks import Mode, Options, Question, Report, check, each_once, parse_mode
 from pyspec.offload import placed
@@ -153,15 +154,16 @@ class SideBySide:
     """One target with a sequence for each variant and seed. drafting: as `SpeculativeLlama` takes it.
 
     n_ctx: positions of a sequence; seeds: of each variant; placement: of the draft; engine: llama.cpp's options among
-    `kwargs`, as a page tells them. One thread at a time.
+    `kwargs`, as a page tells them. judge: reads the answers, and is closed with this. One thread at a time.
     """
 
     def __init__(
         self, model: str, drafting: str, variants: Sequence[Variant], *, n_ctx: int,
-        max_tokens: int, seeds: int = 1, placement: Placement = _AS_TARGET, engine: str = "", **kwargs: Any,
+        max_tokens: int, seeds: int = 1, placement: Placement = _AS_TARGET, engine: str = "",
+        judge: TextJudge | None = None, **kwargs: Any,
     ) -> None:  # fmt: skip
         self.variants, self.max_tokens, self.n_ctx = list(variants), max_tokens, n_ctx
-        self.engine = engine
+        self.engine, self.judge = engine, judge
         n = len(variants) * seeds
         kwargs["room_for"] = ((n + 1) * n_ctx, n + 1)
         self.models = Models(model, "none", "none", **kwargs)
@@ -173,6 +175,11 @@ class SideBySide:
         layout = Layout(padded(n_ctx + n * each))
         self._contexts = Contexts(self.models, n + 1, n_ctx, layout, placement)
         self._engine, self._loop = self._contexts.engine, self._contexts.loop
+
+    @property
+    def files(self) -> dict[str, Path]:
+        """All that takes part, by role."""
+        return self.models.files | ({"judge": self.judge.path} if self.judge else {})
 
     @property
     def placed(self) -> str:
@@ -269,9 +276,15 @@ class SideBySide:
         """Free contexts and models."""
         self._contexts.close()
         self.models.close()
+        if self.judge:
+            self.judge.close()
 
 
 # -- all questions -------------------------------------------------------------------------------------------------------
+
+
+Due = Callable[[Question, Variant, Sequence[RunRecord]], bool]
+"""Whether a variant answers a question, by what was answered before."""
 
 
 def answer_all(
@@ -280,13 +293,14 @@ def answer_all(
     options: Options,
     folder: Path,
     report: Report = lambda *_: None,
+    due: Due = lambda *_: True,
 ) -> list[RunRecord]:
     """Every question's first turn by every variant due and `options.repeat` seeds side by side; what `folder` has stays.
 
-    A question that does not fit the context is left out; Ctrl-C ends with what there is. Raises ResumeMismatch.
+    due: whether a variant answers a question, asked when its turn has come. A question that does not fit the context is left
+    out; Ctrl-C ends with what there is. Raises ResumeMismatch.
     """
-    files = sides.models.files
-    setup = describe(sides.target, files, options, questions, sides.n_ctx, sides.engine)
+    setup = describe(sides.target, sides.files, options, questions, sides.n_ctx, sides.engine)
     journal = RunLog(folder / "runs.jsonl", setup)
     template = ChatTemplate.of(sides.target)
 
@@ -299,26 +313,34 @@ def answer_all(
             if not journal.has(variant.name, questions[i].question_id, repeat)
         ]
 
-    work = [(question, due) for i, question in enumerate(questions) if (due := lacking(i))]
-    for done, (question, due) in enumerate(work):
+    work = [(question, left) for i, question in enumerate(questions) if (left := lacking(i))]
+    for done, (question, most) in enumerate(work):
         report(done, len(work), question.category)
         prompt = question.prompt(template)
-        if len(prompt) + options.max_tokens > sides.n_ctx:
+        left = [each for each in most if due(question, each[0], journal.records)]
+        if not left or len(prompt) + options.max_tokens > sides.n_ctx:
             continue
-        seeded = [(variant, options.sampling(prompt, repeat)) for variant, repeat in due]
+        seeded = [(variant, options.sampling(prompt, repeat)) for variant, repeat in left]
         try:
             turns = sides.answer(seeded, prompt, rates(journal.records, sides.variants))
+            _judged(question, turns, sides.judge)
         except KeyboardInterrupt:
             break  # the page then says what is known so far
-        for (variant, repeat), turn in zip(due, turns, strict=True):
-            if (what := question.check_of(0)) is not None:
-                turn.check = check(what, turn.text)
+        for (variant, repeat), turn in zip(left, turns, strict=True):
             key = variant.name, question.question_id, question.category, repeat
             journal.add(RunRecord(*key, [turn], setup, exact=variant.margin is None))
     report(len(work), len(work), "done")
     if not journal.records:
         raise MeasureError("no question fits the context", "give more with -c")
     return journal.records
+
+
+def _judged(question: Question, turns: Sequence[TimedAnswer], judge: TextJudge | None) -> None:
+    """What a program and another model say of the answers to a question."""
+    what = question.check_of(0)
+    for turn in turns:
+        turn.check = None if what is None else check(what, turn.text)
+        turn.judged = None if judge is None else round(judge.nats(question, turn.text), 5)
 
 
 def rates(records: Sequence[RunRecord], variants: Sequence[Variant]) -> dict[str, float]:

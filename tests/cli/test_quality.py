@@ -13,7 +13,9 @@ from click.testing import CliRunner
 
 from pyspec.cli.quality import quality
 from pyspec.engine.models import Placement
-from pyspec.measure.quality import NATS, VARIETY, QualityResults
+from pyspec.measure.bounds import half_of
+from pyspec.measure.quality import JUDGED, NATS, VARIETY, QualityResults
+from pyspec.measure.records import RunRecord
 from pyspec.measure.variants import SideBySide
 
 QUESTIONS = """\
@@ -142,4 +144,32 @@ def test_a_verdict_keeps_its_answers_in_the_cache(tiny_ascii: Path, tmp_path: Pa
         )
         assert done.returncode == 0, done.stderr
     (runs,) = (tmp_path / "cache" / "quality").glob("*/runs.jsonl")
-    assert len(runs.read_text().splitlines()) == 240
+    kept = [msgspec.json.decode(line, type=RunRecord) for line in runs.read_bytes().splitlines()]
+    assert {r.question_id for r in kept if half_of(r.question_id) == 0} == {
+        i for i in range(120) if half_of(i) == 0
+    }
+    assert len(kept) == len({r.key for r in kept})  # the second run answered nothing anew
+
+
+def test_another_model_reads_the_answers(
+    tiny_ascii: Path, tiny_target: Path, tmp_path: Path
+) -> None:
+    """Its nats are a column of their own; the target is no judge of itself, and a page without a judge is another one."""
+    wanted = "--variants", "strict+fixed:4,margin+fixed:4"
+    other = tmp_path / "judge.gguf"
+    other.write_bytes(tiny_ascii.read_bytes())
+    done = call(tiny_ascii, tmp_path, *wanted, "--judge", str(other))
+    assert done.returncode == 0, done.stderr
+    results = msgspec.json.decode(
+        (tmp_path / "out" / "quality.json").read_bytes(), type=QualityResults
+    )
+    control = results.figures[0].measures
+    assert control[JUDGED].mean == pytest.approx(control[NATS].mean, abs=0.02)  # it is a copy
+    assert results.setup.files["judge"].name == "judge.gguf"
+    page = (tmp_path / "out" / "README.md").read_text()
+    assert f"{JUDGED}, 2 questions" in page
+    assert "under judge.gguf, by its own tokens" in page
+    itself = call(tiny_ascii, tmp_path, *wanted, "--judge", str(tiny_ascii))
+    assert (itself.returncode, "the target itself" in itself.stderr) == (2, True)
+    without = call(tiny_ascii, tmp_path, *wanted)
+    assert (without.returncode, "another setup" in without.stderr) == (1, True)

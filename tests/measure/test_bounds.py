@@ -13,6 +13,7 @@ from pyspec.measure.bounds import (
     CHECKS,
     FEWEST,
     LIKELY,
+    InHalves,
     by_halves,
     demand_enough,
     half_of,
@@ -20,7 +21,7 @@ from pyspec.measure.bounds import (
     try_rule,
 )
 from pyspec.measure.chance import sample_size
-from pyspec.measure.quality import DISTINCT, LOOPS, NATS
+from pyspec.measure.quality import DISTINCT, JUDGED, LOOPS, NATS
 from pyspec.measure.tasks import Question
 from pyspec.measure.variants import parse_variants
 
@@ -28,7 +29,9 @@ CONTROL, GOOD, BAD = "strict+fixed:4", "margin/confirm=1+fixed:4", "margin+fixed
 QUESTIONS = [Question(q, "qa", ["a"], [{"kind": "json"}]) for q in range(400)]
 
 
-def answers(who, *, nats=0.0, repeats=0, rounds=12, checks=1.0, questions=QUESTIONS):
+def answers(
+    who, *, nats=0.0, repeats=0, rounds=12, checks=1.0, judged=None, questions=QUESTIONS
+):  # fmt: skip
     """An answer a question: so many nats more a token on average, and so many tokens that are said again."""
     rng = random.Random(who)  # noqa: S311 - reproducible
     tokens = [*range(24 - repeats), *range(repeats)]
@@ -37,6 +40,7 @@ def answers(who, *, nats=0.0, repeats=0, rounds=12, checks=1.0, questions=QUESTI
             who, q.question_id,
             turn(
                 tokens, nats=[0.5 + rng.gauss(nats, 0.05)] * 24, check=rng.random() < checks,
+                judged=None if judged is None else rng.gauss(judged, 0.05),
                 speculation={"rounds": rounds, "relaxed": 0, "open": 0},
             ),
         )
@@ -117,3 +121,39 @@ def test_a_set_that_can_pass_nothing_is_refused_with_what_it_takes():
     some = [q for q in QUESTIONS if half_of(q.question_id)][:FEWEST]
     assert f"only {LIKELY} show" in demand_enough(some)
     assert demand_enough(QUESTIONS) == ""
+
+
+def test_another_models_nats_have_a_bound_of_their_own():
+    """Where a judge read both answers; a rule that loses there alone is not chosen."""
+    found = judged(answers(CONTROL, judged=0.5), answers(GOOD, rounds=10, judged=0.5))
+    assert found.passed
+    assert JUDGED in found.confirmed.losses
+    worse = judged(answers(CONTROL, judged=0.5), answers(GOOD, rounds=10, judged=0.6))
+    assert (worse.chosen, worse.tried[0].losses[JUDGED].holds) == (None, False)
+
+
+def test_only_the_chosen_rule_answers_the_half_that_confirms():
+    """And the control; the decision is the one that all answers of both halves would have given."""
+    groups = answers(CONTROL), answers(GOOD, rounds=10), answers(BAD, rounds=8, nats=0.05)
+    variants = parse_variants(",".join(group[0].who for group in groups))
+    halves, kept = InHalves(QUESTIONS, variants), []
+    for question in halves.ordered:
+        due = [v.name for v in variants if halves.due(question, v, kept)]
+        kept += [
+            r for g in groups for r in g if r.question_id == question.question_id and r.who in due
+        ]
+    asked = {who: {r.question_id for r in kept if r.who == who} for who in (CONTROL, GOOD, BAD)}
+    assert len(asked[CONTROL]) == len(asked[GOOD]) == 400
+    assert {half_of(q) for q in asked[BAD]} == {0}
+    found, whole = by_halves(kept, QUESTIONS, variants), judged(*groups)
+    assert found.passed
+    assert (found.chosen, found.confirmed) == (whole.chosen, whole.confirmed)
+
+
+def test_nothing_chosen_leaves_nothing_to_confirm():
+    """Then nobody answers the other half."""
+    variants = parse_variants(f"{CONTROL},{GOOD}")
+    halves = InHalves(QUESTIONS, variants)
+    records = answers(CONTROL) + answers(GOOD, nats=0.2)
+    first = next(q for q in halves.ordered if half_of(q.question_id))
+    assert not any(halves.due(first, v, records) for v in variants)
