@@ -212,7 +212,8 @@ class SpeculativeLlama(Generation):
         """
         given = _given(locals())
         with self.binding(speculation):
-            return shown_as(super().create_completion(**given))
+            chunks = self._create_completion(**given)
+            return chunks if stream else shown_as(next(chunks))
 
     @_like(create_completion)
     def __call__(self, *args: Any, **kwargs: Any) -> Any:

@@ -31,7 +31,7 @@ from pyspec.store.heads import has_head
 from pyspec.store.kinds import most_positions, no_decoder, refuse_other_kinds
 from pyspec.store.machine import address_space_left, default_threads
 from pyspec.text.answer import Speech
-from pyspec.text.handler import chat_handler
+from pyspec.text.completions import ChatHandler
 from pyspec.text.render import Renderer
 from pyspec.text.sources import DEFAULT, KEY, brings_template, templates_of
 from pyspec.text.template import ChatTemplate
@@ -297,7 +297,8 @@ class TargetLlama(llama_cpp.Llama):  # type: ignore[misc]  # llama_cpp is untype
         self.template = ChatTemplate(self, *chosen)
         self._stack.callback(self.template.close)
         self._stack.callback(forget_vocabulary, self._model.vocab)
-        handler = chat_handler(self.template, self._model.token_get_text, self.token_eos())
+        end = self.token_eos()
+        handler = ChatHandler(self.template, self._model.token_get_text(end) if end >= 0 else "")
         for name in {DEFAULT: "", **templates_of(self._metadata)}:
             self._chat_handlers[f"chat_template.{name}"] = handler
         if not (kwargs.get("chat_format") or kwargs.get("chat_handler")):

@@ -1,9 +1,11 @@
-"""Chat completions of llama-cpp-python's shape, with reasoning and calls of tools told apart."""
+"""Chat completions of llama-cpp-python's shape by a chat template, with reasoning and calls of tools told apart."""
 
 from __future__ import annotations
 
+import json
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from llama_cpp import llama_chat_format
@@ -11,86 +13,157 @@ from llama_cpp.llama_grammar import JSON_GBNF
 
 from pyspec.errors import InputError
 from pyspec.sampling import Constraint, schema_grammar
-from pyspec.text.answer import AnswerReader
+from pyspec.text.forms import from_outside
 from pyspec.text.parts import AnswerPart, WholeAnswer
+from pyspec.text.template import ChatTemplate
 
 
-def needs_telling_apart(llama: Any, tools: Any) -> bool:
+class ChatHandler:
+    """A chat template under the name that llama-cpp-python has for such. end: text of the token that ends an answer."""
+
+    def __init__(self, template: ChatTemplate, end: str) -> None:
+        self._template, self._end = template, [end] if end else []
+
+    def __call__(
+        self,
+        *,
+        llama: Any,
+        messages: Any,
+        tools: Any = None,
+        functions: Any = None,
+        tool_choice: Any = None,
+        function_call: Any = None,
+        stream: bool = False,
+        stop: Any = None,
+        response_format: Mapping[str, Any] | None = None,
+        grammar: Any = None,
+        logprobs: bool | None = None,
+        top_logprobs: int | None = None,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
+        **sampling: Any,
+    ) -> Any:
+        """The answer to messages, or its chunks, as llama-cpp-python's handlers give it."""
+        tools = tools or [{"type": "function", "function": each} for each in functions or ()]
+        if "none" in (tool_choice, function_call):
+            tools = []
+        arguments = chat_template_kwargs or llama.in_chat.args
+        prompt = self._template.prompt(from_outside(messages), tools=tools, arguments=arguments)
+        shape = _Shape(tools, function_call or tool_choice, response_format, grammar)
+        stops = [*([stop] if isinstance(stop, str) else stop or ()), *self._template.stop]
+        answer = (
+            PartsAnswer(llama, prompt, shape, stops, legacy=bool(functions))
+            if _may_have_parts(llama, tools)
+            else ContentAnswer(shape, [*self._end, *stops])
+        )
+        with answer.hearing(llama):
+            made = llama.create_completion(
+                prompt=prompt,
+                stream=stream,
+                stop=answer.stop,
+                grammar=answer.grammar,
+                logprobs=top_logprobs if logprobs else None,
+                **sampling,
+            )
+        return answer.chat(made, stream=stream)
+
+
+def _may_have_parts(llama: Any, tools: Any) -> bool:
     """Whether an answer may be more than content, and this model's tokens can be heard."""
     if not hasattr(llama, "binding") or llama._plain or llama.template.is_plain:  # noqa: SLF001
         return False
-    notation = llama.speech.notation
-    return bool(tools) or bool(notation.marks(tools=False))
+    return bool(tools) or bool(llama.speech.notation.marks(tools=False))
 
 
-class ChatCompletion:
-    """One answer of a `SpeculativeLlama`, whose tokens are heard while llama-cpp-python's own loop runs.
+class _Shape:
+    """What an answer has to be.
 
-    tools: those that may be called, in OpenAI's form. legacy: whether they were given as functions, as OpenAI's older form has
-    it. wanted: the name of the one that must be called, or "required". stop: strings that end the content.
+    functions: those that may be called, the schema of each one's parameters by its name. name: of the one that must be, or
+    "required". form: OpenAI's `response_format`. grammar: a `LlamaGrammar`. Raises InputError.
     """
 
     def __init__(
-        self,
-        llama: Any,
-        prompt: Sequence[int],
-        tools: Sequence[Mapping[str, Any]],
-        wanted: str | None,
-        stop: Sequence[str],
-        *,
-        legacy: bool,
+        self, tools: Sequence[Any], choice: Any, form: Mapping[str, Any] | None, grammar: Any
     ) -> None:
-        self._llama, self._prompt, self._wanted = llama, prompt, wanted
-        self._functions = {
-            tool["function"]["name"]: tool["function"].get("parameters") for tool in tools
-        }
-        if wanted not in (None, "required", *self._functions):
-            raise InputError(f"tool_choice names {wanted!r}, which is no tool")
-        name = uuid.uuid4().hex
+        if isinstance(choice, Mapping):
+            choice = (choice.get("function") or choice).get("name")
+        given = [tool["function"] for tool in tools]
+        self.functions = {each["name"]: each.get("parameters") for each in given}
+        self.name = choice if self.functions and choice not in ("auto", "none") else None
+        self.form, self.grammar = form, grammar
+        if self.name not in (None, "required", *self.functions):
+            raise InputError(f"tool_choice names {self.name!r}, which is no tool")
+
+
+class ContentAnswer:
+    """An answer that is all content, or the arguments of the one function that must be called: as in llama-cpp-python."""
+
+    def __init__(self, shape: _Shape, stop: Sequence[str]) -> None:
+        self.stop, self.grammar = list(stop), shape.grammar
+        self._call = shape.name if shape.name in shape.functions else None
+        if shape.form is not None:
+            own = llama_chat_format._grammar_for_response_format(shape.form)  # noqa: SLF001
+            self.grammar = own or self.grammar
+        if self._call is not None:
+            schema = json.dumps(shape.functions[self._call])
+            self.grammar = llama_chat_format._grammar_for_json_schema(schema)  # noqa: SLF001
+
+    def hearing(self, llama: Any) -> AbstractContextManager[None]:
+        """Inside it, a completion is begun."""
+        return nullcontext()
+
+    def chat(self, made: Any, *, stream: bool) -> Any:
+        """A completion, or its chunks, as a chat's."""
+        if self._call is not None:
+            convert = llama_chat_format._convert_completion_to_chat_function  # noqa: SLF001
+            return convert(self._call, made, stream)
+        return llama_chat_format._convert_completion_to_chat(made, stream=stream)  # noqa: SLF001
+
+
+class PartsAnswer:
+    """An answer of a `SpeculativeLlama`, whose tokens are heard while llama-cpp-python's own loop runs.
+
+    stop: strings that end the content. legacy: whether functions were given, as OpenAI's older form has tools.
+    """
+
+    def __init__(
+        self, llama: Any, prompt: list[int], shape: _Shape, stop: Sequence[str], *, legacy: bool
+    ) -> None:
+        self.stop: list[str] = []
         self._legacy = legacy
-        self._reader: AnswerReader = llama.speech.reader(
-            prompt, stop, functions=self._functions, name=name
+        self._reader = llama.speech.reader(
+            prompt, stop, functions=shape.functions, name=uuid.uuid4().hex
         )
         self._heard: list[AnswerPart] = []
+        text, functions = _format_grammar(shape.form), shape.functions
+        if text is None and shape.grammar is not None:
+            text = shape.grammar._grammar  # noqa: SLF001
+            # the caller's own grammar is all that may be said
+            functions = functions if shape.name else {}
+        made = llama.speech.shape(prompt, text, functions, shape.name)
+        self.grammar = Constraint(*made) if made else None
 
-    def run(
-        self, *, stream: bool, grammar: Any, response_format: Mapping[str, Any] | None, **rest: Any
-    ) -> Any:
-        """The result, or its chunks. grammar: a `LlamaGrammar`; response_format: of OpenAI; both shape the content."""
-        text = _format_grammar(response_format)
-        functions: dict[str, Any] | None = self._functions
-        if text is None and grammar is not None:
-            text = grammar._grammar  # noqa: SLF001
-            functions = (
-                functions if self._wanted else None
-            )  # the caller's own grammar is all that may be said
-        shape = self._llama.speech.shape(self._prompt, text, functions, self._wanted)
-        with self._llama.binding(hears=self._hears):
-            made = self._llama.create_completion(
-                prompt=list(self._prompt),
-                stream=stream,
-                stop=[],
-                grammar=Constraint(*shape) if shape else None,
-                **rest,
-            )
-        chat = llama_chat_format._convert_completion_to_chat(made, stream=stream)  # noqa: SLF001
-        return self._chunks(chat) if stream else self._whole(chat)
+    def hearing(self, llama: Any) -> AbstractContextManager[None]:
+        """Inside it, a completion is begun whose tokens are heard."""
+        context: AbstractContextManager[None] = llama.binding(hears=self._hears)
+        return context
 
     def _hears(self, token: int) -> bool:
         """Take a token; whether the answer ends with it."""
         self._heard += self._reader.push([token])
-        return self._reader.done
+        return bool(self._reader.done)
+
+    def chat(self, made: Any, *, stream: bool) -> Any:
+        """A completion, or its chunks, as a chat's, of the parts that were heard."""
+        chat = llama_chat_format._convert_completion_to_chat(made, stream=stream)  # noqa: SLF001
+        return self._chunks(chat) if stream else self._whole(chat)
 
     def _whole(self, chat: Any) -> Any:
         choice = chat["choices"][0]
-        reason = "stop" if self._reader.done else choice["finish_reason"]
         answer = WholeAnswer.of(self._heard + self._reader.finish())
         choice["message"] = answer.message()
         if self._legacy and answer.calls:
             choice["message"]["function_call"] = answer.calls[0].as_openai()["function"]
-        choice["finish_reason"] = self._reader.reason(reason)
-        if self._reader.inside:
-            choice["reasoning_cut"] = True
+        choice |= self._end(choice["finish_reason"])
         return chat
 
     def _chunks(self, chunks: Any) -> Iterator[Any]:
