@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Generator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import wraps
 from html import escape
 from pathlib import Path
@@ -22,14 +21,13 @@ from pyspec.noise import Noise
 from pyspec.notebook import model_line, shown_as
 from pyspec.offload import placed
 from pyspec.options import OFF, Speculation
+from pyspec.pieces import stream_text
 from pyspec.progress import busy, store_progress
 from pyspec.rules import Strict, Verification
 from pyspec.sampling import LEAST_P, Sampling
 from pyspec.store.devices import AUTO, parse_devices
 from pyspec.store.locate import resolve
-from pyspec.text.answer import AnswerReader
-from pyspec.text.parts import AnswerPart, Call, WholeAnswer
-from pyspec.tokens import Token
+from pyspec.text.parts import Piece
 
 __all__ = ["OFF", "Piece", "Speculation", "SpeculativeLlama", "stream_text"]
 
@@ -326,76 +324,3 @@ _OWN_ARGUMENTS = (
     "draft", "companion", "verification", "length", "sampling", "draft_n_gpu_layers", "draft_type_k",
     "draft_type_v", "devices", "draft_devices", "wait", "memory", "trust", "extra_buffers", "chat_template", "template_args",
 )  # fmt: skip
-
-
-# -- answers as text ---------------------------------------------------------------------------------------------------------
-
-
-_DEFAULT_SAMPLING = Sampling()
-
-
-@dataclass(frozen=True, slots=True)
-class Piece:
-    """Text of one round, and the tokens it came with.
-
-    The text may lag behind the tokens: a character split over tokens, or what may become a stop string, waits for the next
-    piece. finish_reason is set on the last piece: "stop", "length", "context" or "cancelled". reasoning: what a chat's answer
-    has in front of its text; reasoning_cut: set on the last piece where the answer ended inside reasoning. calls: of functions,
-    on the last piece.
-    """
-
-    text: str
-    tokens: tuple[Token, ...]
-    finish_reason: str | None = None
-    reasoning: str = ""
-    reasoning_cut: bool = False
-    calls: Sequence[Call] = ()
-
-
-def stream_text(
-    llm: SpeculativeLlama,
-    prompt: Sequence[int],
-    sampling: Sampling = _DEFAULT_SAMPLING,
-    *,
-    max_tokens: int | None = None,
-    stop: Sequence[str] = (),
-    speculation: Speculation | None = None,
-    grammar: Any = None,
-    progress: Callable[[int, int], None] | None = None,
-    chat: bool = False,
-    functions: Mapping[str, Any] | None = None,
-) -> Generator[Piece, None, None]:
-    """Answer a prompt of tokens, one piece a round; the last piece has a finish_reason.
-
-    chat: whether the prompt is a chat's, so that reasoning is no part of the text. stop: strings that end the text. functions:
-    that a chat's answer may call, the schema of each one's parameters by its name.
-    `llm.last_speculation` and `llm.last_timings` say what was done.
-    """
-    reader = AnswerReader(llm.piece, stop)
-    if chat:
-        name = str(len(prompt))  # another one for each turn of a conversation
-        reader = llm.speech.reader(prompt, stop, functions=functions, name=name)
-    held: list[AnswerPart] = []  # of calls, which are complete at the end
-    steps = llm.steps(
-        prompt,
-        sampling,
-        max_tokens=max_tokens,
-        speculation=speculation,
-        grammar=grammar,
-        progress=progress,
-    )
-    try:
-        for step in steps:
-            parts = reader.push([token.id for token in step.tokens])
-            reason = "stop" if reader.done else step.finish_reason
-            if reason is not None:
-                parts += reader.finish()
-            held += (part for part in parts if part.kind not in ("content", "reasoning"))
-            texts = [part for part in parts if part.kind in ("content", "reasoning")]
-            said = WholeAnswer.of(texts if reason is None else [*texts, *held])
-            cut = reason is not None and reader.inside
-            yield Piece(said.content, step.tokens, reason, said.reasoning, cut, said.calls)
-            if reason is not None:
-                return
-    finally:
-        steps.close()

@@ -41,6 +41,18 @@ class Token(msgspec.Struct, frozen=True):
     confirmed: dict[str, float] | None = None
 
 
+def targets_own(ids: Sequence[int]) -> tuple[Token, ...]:
+    """Tokens of which is known only that the target has them."""
+    return tuple(Token(id_, Source.TARGET, 0.0, id_) for id_ in ids)
+
+
+class TokenLogprobs(msgspec.Struct, frozen=True):
+    """Log-probabilities at one place: of the token that was emitted, and of the likeliest ones as (id, value)."""
+
+    value: float
+    top: list[tuple[int, float]]
+
+
 class Step(msgspec.Struct, frozen=True):
     """What one round emitted: at least one token, the reason if generation ends, and how many rows the target decoded.
 

@@ -21,6 +21,7 @@ LAYERS = [
     ["chat", "batch", "measure"],
     ["replace"],
     ["llama"],
+    ["pieces"],
     ["generation"],
     ["mirror", "options"],
     ["engine", "drafters", "memory", "profiles", "verdicts", "prompt_cache", "target", "offload"],

@@ -20,9 +20,8 @@ from pyspec.sampling import LEAST_P, schema_grammar
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from pyspec.batch.jobs import TokenLogprobs
     from pyspec.batch.records import Result
-    from pyspec.tokens import Token
+    from pyspec.tokens import Token, TokenLogprobs
 
 AnyBody = TypeVar("AnyBody", bound=msgspec.Struct)
 

@@ -16,8 +16,8 @@ from pyspec.grammar.masks import MaskProcess
 from pyspec.options import AnswerOptions
 from pyspec.sampling import build_chain
 from pyspec.text.answer import AnswerReader
-from pyspec.text.parts import AnswerPart, WholeAnswer
-from pyspec.tokens import Source, Tally, Token
+from pyspec.text.parts import AnswerPart, Piece, WholeAnswer
+from pyspec.tokens import Tally, Token, TokenLogprobs, targets_own
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -28,9 +28,9 @@ class Job:
     """One record ready to run.
 
     need: cells of the KV cache, tokens. options: what is asked of the answer. reader: makes what takes the answer apart.
-    listener: hears of each round, in the thread that decodes. alternatives: how many of the likeliest tokens it is told with
-    each; None for none at all. cancelled: set from any thread; the job then leaves before the next round. alone: nothing may
-    run beside it. begun: what there is of its answer already. timeout: seconds that it may take. owner: whose
+    listener: hears of each round and of the result, in the thread that decodes. alternatives: how many of the likeliest tokens
+    it is told with each; None for none at all. cancelled: set from any thread; the job then leaves before the next round.
+    alone: nothing may run beside it. begun: what there is of its answer already. timeout: seconds that it may take. owner: whose
     text it is: nobody else's is drafted for it. echo: what its answer begins with, the prompt's own text.
     """
 
@@ -40,7 +40,7 @@ class Job:
     options: AnswerOptions
     reader: Callable[[], AnswerReader]
     need: int
-    listener: Callable[[Delta], None] | None = None
+    listener: Callable[[Piece | Result], None] | None = None
     alternatives: int | None = None
     cancelled: bool = False
     alone: bool = False
@@ -77,29 +77,11 @@ MASK_S = 0.3
 """A row may wait so long for what a grammar allows there, while others wait for the row."""
 
 
-@dataclass(frozen=True, slots=True)
-class TokenLogprobs:
-    """Log-probabilities at one place: of the token that was emitted, and of the likeliest ones as (id, value)."""
-
-    value: float
-    top: list[tuple[int, float]]
-
-
-@dataclass(frozen=True, slots=True)
-class Delta:
-    """What a round added to an answer; the last one has the result. likely: one a token, where they were asked for."""
-
-    parts: Sequence[AnswerPart] = ()
-    tokens: tuple[Token, ...] = ()
-    likely: Sequence[TokenLogprobs | None] = ()
-    result: Result | None = None
-
-
 @dataclass
 class ActiveJob:
     """A job and its answer so far.
 
-    seen: tokens whose text is known; reasoned: those of them that are reasoning. kept: tokens of the prompt that were read for
+    seen: tokens whose text is known. kept: tokens of the prompt that were read for
     another. scored: how likely the prompt's tokens are, as far as is known, where that is still to be found out; of the first
     one nobody can say.
     """
@@ -110,7 +92,6 @@ class ActiveJob:
     chain: Any
     seen: int
     kept: int = 0
-    reasoned: int = 0
     scored: list[TokenLogprobs | None] | None = None
     parts: list[AnswerPart] = field(default_factory=list)
     start: float = field(default_factory=monotonic)
@@ -130,13 +111,9 @@ class ActiveJob:
 
     def echo(self) -> None:
         """The answer begins with the prompt, and with what was found out of it."""
-        parts, scores = [AnswerPart("content", self.job.echo)], self.scored or []
-        self.scored = None
-        self.parts += parts
-        if self.job.listener is not None:
-            tokens = self.job.tokens if scores else ()
-            told = tuple(Token(token, Source.TARGET, 0.0, token) for token in tokens)
-            self.job.listener(Delta(parts, told, scores))
+        scores, self.scored = self.scored or [], None
+        tokens = targets_own(self.job.tokens if scores else ())
+        self._tell([AnswerPart("content", self.job.echo)], tokens, scores)
 
     @property
     def masks(self) -> MaskProcess | None:
@@ -168,33 +145,33 @@ class ActiveJob:
         """Whether nothing is to come."""
         return self.run.finish_reason is not None or self.text.done
 
-    def emitted(self, tokens: tuple[Token, ...], plain_ms: float, took_ms: float) -> None:
+    def emitted(
+        self, tokens: tuple[Token, ...], plain_ms: float = 0.0, took_ms: float = 0.0
+    ) -> None:
         """Take what a round emitted. plain_ms: what a round without drafts would have taken, 0 for not known."""
-        parts = self._read(tokens)
-        self.parts += parts
         self.seen += len(tokens)
         if plain_ms:
             self.run.tally.plain_ms += plain_ms * len(tokens)
             self.run.tally.took_ms += took_ms
-        likely = self._likely(tokens)
-        if self.job.listener is not None:
-            self.job.listener(Delta(parts, tokens, likely))
+        parts = self.text.push([token.id for token in tokens])
+        self._tell(parts, tokens, self._likely(tokens))
 
-    def _read(self, tokens: Sequence[Token]) -> list[AnswerPart]:
-        """What tokens say. Where they may be reasoning they are read one by one, so that they can be counted."""
-        if not self.text.inside:
-            return self.text.push([token.id for token in tokens])
-        parts: list[AnswerPart] = []
-        for token in tokens:
-            parts += self.text.push([token.id])
-            self.reasoned += self.text.inside
-        return parts
+    def _tell(
+        self,
+        parts: Sequence[AnswerPart],
+        tokens: tuple[Token, ...] = (),
+        likely: Sequence[TokenLogprobs | None] = (),
+    ) -> None:
+        """Add parts to the answer, and let them be heard."""
+        self.parts += parts
+        if self.job.listener is not None:
+            self.job.listener(Piece(tokens, parts=parts, likely=likely))
 
     def catch_up(self) -> None:
         """Take what was emitted in a round that failed for others; where it came from is not known any more."""
         lost = self.run.tokens[self.seen :]
         if lost:
-            self.emitted(tuple(Token(i, 0, 0.0, i) for i in lost), 0.0, 0.0)  # type: ignore[arg-type]
+            self.emitted(targets_own(lost))
 
     def _likely(self, tokens: Sequence[Token]) -> list[TokenLogprobs]:
         rows = self.run.rows
@@ -209,10 +186,8 @@ class ActiveJob:
 
     def result(self, reason: str | None) -> Result:
         """The answer; `reason` where it was ended from outside."""
-        rest = self.text.finish()
-        self.parts += rest
-        if rest and self.job.listener is not None:
-            self.job.listener(Delta(rest))
+        if rest := self.text.finish():
+            self._tell(rest)
         ended = "stop" if self.text.done else self.run.finish_reason or "length"
         tally = self.run.tally
         more = {"times_plain": tally.times_plain} if tally.times_plain else {}
@@ -220,7 +195,7 @@ class ActiveJob:
         why = reason or self.text.reason(ended) or ended
         result = self.job.result(self.parts, why, tally, prompt_kept=kept, **more)
         result.reasoning_cut = self.text.inside
-        result.reasoned, result.stop_string = self.reasoned, self.text.stopped_by
+        result.reasoned, result.stop_string = self.text.reasoned, self.text.stopped_by
         return result
 
     def close(self) -> None:

@@ -24,7 +24,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING
 
 from pyspec.batch.composing import Composer
-from pyspec.batch.jobs import ActiveJob, Delta
+from pyspec.batch.jobs import ActiveJob
 from pyspec.batch.kept import KeptTexts, longest_common
 from pyspec.batch.queue import JobQueue
 from pyspec.batch.records import failed
@@ -312,7 +312,7 @@ class Scheduler:
 
     def _told(self, job: Job, result: Result) -> Result:
         if job.listener is not None:
-            job.listener(Delta(result=result))
+            job.listener(result)
         return result
 
     def _fail(self, job: Job, error: Exception) -> Result:

@@ -10,15 +10,18 @@ from time import time
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace as replace_fields
 
 from pyspec.engine.timing import time_unseen
 from pyspec.errors import ContextOverflow, PyspecError
-from pyspec.llama import Piece, SpeculativeLlama, stream_text
+from pyspec.llama import SpeculativeLlama
 from pyspec.options import AnswerOptions
+from pyspec.pieces import stream_text
 from pyspec.profiles import keep_seen
 from pyspec.prompt_cache import PromptCache
 from pyspec.store.files import file_sha256, known_sha256
 from pyspec.store.watch import Watch
+from pyspec.text.parts import Piece, WholeAnswer
 from pyspec.text.template import ChatTemplate, Message
 from pyspec.tokens import Token
 
@@ -85,11 +88,11 @@ class Reply:
         stats: AnswerStats | None = None, asked: AnswerOptions | None = None,
     ) -> Reply:  # fmt: skip
         """What the pieces of an answer say together; one that an error cut has the reason `error`."""
-        text = "".join(each.text for each in pieces)
+        said = WholeAnswer.of(part for each in pieces for part in each.parts)
+        text, thought = said.content, said.reasoning
         tokens = [token for each in pieces for token in each.tokens]
-        last = pieces[-1] if pieces else Piece("", ())
-        thought = "".join(each.reasoning for each in pieces)
         kept = spoken(tokens, text, piece) if not thought else whole(tokens, piece)
+        last = pieces[-1] if pieces else Piece(())
         reason = last.finish_reason or "error"
         return cls(text, kept, reason, seed, stats, thought, last.reasoning_cut, asked)
 
@@ -333,8 +336,7 @@ class LlamaChat:
             with closing(pieces):
                 for piece in pieces:
                     ended = "cancelled" if self._cancelled else piece.finish_reason
-                    cut = piece.reasoning_cut
-                    yield Piece(piece.text, piece.tokens, ended, piece.reasoning, cut)
+                    yield replace_fields(piece, finish_reason=ended)
                     if ended:
                         return
         finally:

@@ -23,12 +23,12 @@ from pyspec.chat.conversation import (
 from pyspec.display import Screen, counted, stats_line, verdict
 from pyspec.engine.handle import MAX_DRAFT
 from pyspec.errors import InputError, OptionError, PyspecError
-from pyspec.llama import Piece
 from pyspec.noise import NOISES, Noise
 from pyspec.options import AnswerOptions, Speculation
 from pyspec.policy.lengths import parse_length
 from pyspec.rules import AUTO, Margin, Strict, Verification, as_window, parse_window
 from pyspec.sampling import Sampling
+from pyspec.text.parts import Piece
 from pyspec.text.template import Message
 from pyspec.token_view import TokenPaint, has_colour
 from pyspec.tokens import common_prefix

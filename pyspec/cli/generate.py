@@ -159,7 +159,7 @@ def generate(
         conversation.exchanges.append(Exchange(text))
         stop = shape.stop if raw else (*shape.stop, *model.template.stop)
         tokens = model.template.bare(text) if raw else model.prompt(conversation.messages())
-        pieces, signals = [Piece("", (), "length")], list[int]()
+        pieces, signals = [Piece((), "length")], list[int]()
         shaped = _shape(model, tokens, grammar, raw=raw)
         if shape.max_tokens != 0:
             options = AnswerOptions(

@@ -10,18 +10,16 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from pyspec.batch import bodies
-from pyspec.batch.jobs import Delta
 from pyspec.batch.legacy import as_function_call
-from pyspec.batch.records import CHAT
+from pyspec.batch.records import CHAT, Result
 from pyspec.errors import AnswerFailed
 from pyspec.text.parser import joined
 
 if TYPE_CHECKING:
-    from pyspec.batch.jobs import Job, TokenLogprobs
-    from pyspec.batch.records import Result
+    from pyspec.batch.jobs import Job
     from pyspec.serve.settings import ServerSettings
-    from pyspec.text.parts import AnswerPart
-    from pyspec.tokens import Token
+    from pyspec.text.parts import AnswerPart, Piece
+    from pyspec.tokens import Token, TokenLogprobs
 
 Answered = Callable[["Result", dict[str, float]], None]
 """Hears of the end of an answer, and of its times."""
@@ -45,7 +43,7 @@ class PendingRequest:
     created: int = field(default_factory=lambda: int(time.time()))
     ended: dict[int, tuple[Result, dict[str, float]]] = field(default_factory=dict)
     _firsts: dict[int, float] = field(default_factory=dict)
-    _deltas: dict[int, list[Delta]] = field(default_factory=dict)
+    _brought: dict[int, list[Piece | Result]] = field(default_factory=dict)
     _arrived: asyncio.Event = field(default_factory=asyncio.Event)
 
     @property
@@ -78,14 +76,14 @@ class PendingRequest:
         """Tokens of its prompts; that of several choices counts once."""
         return sum(len(job.tokens) for job in self.jobs[:: self.body.n or 1])
 
-    def put(self, index: int, delta: Delta) -> None:
-        """Add what a round brought to the answer at this place. Its end counts, whether or not anybody reads it."""
+    def put(self, index: int, brought: Piece | Result) -> None:
+        """Add what a round brought to the answer at this place, or its result, which counts whether or not anybody reads it."""
         self._firsts.setdefault(index, time.perf_counter())
-        self._deltas.setdefault(index, []).append(delta)
-        if delta.result is not None:
-            times = self._times(index, delta.result)
-            self.ended[index] = delta.result, times
-            self.answered(delta.result, times)
+        self._brought.setdefault(index, []).append(brought)
+        if isinstance(brought, Result):
+            times = self._times(index, brought)
+            self.ended[index] = brought, times
+            self.answered(brought, times)
         self._arrived.set()
 
     def _times(self, index: int, result: Result) -> dict[str, float]:
@@ -102,9 +100,9 @@ class PendingRequest:
         while not all(choice.result for choice in choices):
             await self._arrived.wait()
             self._arrived.clear()
-            taken, self._deltas = self._deltas, {}
-            for index, deltas in taken.items():
-                choices[index].take(deltas)
+            taken, self._brought = self._brought, {}
+            for index, brought in taken.items():
+                choices[index].take(brought)
                 yield choices[index]
 
 
@@ -117,22 +115,23 @@ class Choice:
 
     def __init__(self, asked: PendingRequest, index: int) -> None:
         self.asked, self.index, self._piece = asked, index, asked.piece
-        self.result: Any = None  # the `Result`, at the end
+        self.result: Any = None  # at the end
         self.block: dict[str, Any] = {}
         self._parts: list[AnswerPart] = []
         self._likely: list[tuple[Token, TokenLogprobs | None]] = []
         self._details: list[dict[str, Any]] = []
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
-    def take(self, deltas: Sequence[Delta]) -> None:
-        """Add what rounds brought. Raises AnswerFailed."""
-        for delta in deltas:
-            self._parts += delta.parts
-            self._likely += zip(delta.tokens, delta.likely)
+    def take(self, brought: Sequence[Piece | Result]) -> None:
+        """Add what rounds brought, and the result. Raises AnswerFailed."""
+        for each in brought:
+            if isinstance(each, Result):
+                self._end(each)
+                continue
+            self._parts += each.parts
+            self._likely += zip(each.tokens, each.likely)
             if self.asked.details:
-                self._details += map(self._detail, delta.tokens)
-        if deltas[-1].result is not None:
-            self._end(deltas[-1].result)
+                self._details += map(self._detail, each.tokens)
 
     def _detail(self, token: Token) -> dict[str, Any]:
         text = self._decoder.decode(self._piece(token.id))

@@ -24,8 +24,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec.structs import replace
 
 from pyspec.batch import bodies
-from pyspec.batch.jobs import Delta
-from pyspec.batch.records import failed
+from pyspec.batch.records import Result, failed
 from pyspec.errors import Cancelled, EngineError, OptionError, ShuttingDown, TooManyRequests
 from pyspec.noise import derive_seed
 from pyspec.options import Speculation
@@ -39,6 +38,7 @@ if TYPE_CHECKING:
     from pyspec.batch.records import Record
     from pyspec.batch.run import Batch
     from pyspec.serve.settings import ServerSettings
+    from pyspec.text.parts import Piece
 
 
 log = logging.getLogger("pyspec")
@@ -67,8 +67,8 @@ class Service:
         self._count = count(1)
         self._preparing, self._heavy = 0, ThreadPoolExecutor(2, "pyspec-heavy")
         self._loop: asyncio.AbstractEventLoop
-        self._open: dict[int, tuple[Job, Callable[[Delta], None]]] = {}
-        self._deltas: deque[tuple[int, Delta]] = deque()
+        self._open: dict[int, tuple[Job, Callable[[Piece | Result], None]]] = {}
+        self._brought: deque[tuple[int, Piece | Result]] = deque()
         self._flush_due = False
         self.draining = False
         """Whether nothing more is taken: the server is about to end."""
@@ -171,23 +171,23 @@ class Service:
 
     def _flush(self) -> None:
         self._flush_due = False  # before the rest: what comes now wakes the loop again
-        while self._deltas:
-            index, delta = self._deltas.popleft()
+        while self._brought:
+            index, brought = self._brought.popleft()
             if index in self._open:
-                self._open[index][1](delta)
-                if delta.result is not None:
+                self._open[index][1](brought)
+                if isinstance(brought, Result):
                     del self._open[index]
         if not self._open:
             self._idle.set()
 
     # -- in the engine's thread --------------------------------------------------------------------
 
-    def _post(self, index: int, delta: Delta) -> None:
-        self._deltas.append((index, delta))
+    def _post(self, index: int, brought: Piece | Result) -> None:
+        self._brought.append((index, brought))
 
     def _tell(self) -> None:
         """Wake the loop for all that a round brought: within it, both threads would wait for the interpreter in turns."""
-        if self._deltas and not self._flush_due:
+        if self._brought and not self._flush_due:
             self._flush_due = True
             self._loop.call_soon_threadsafe(self._flush)
 
@@ -210,7 +210,7 @@ class Service:
     def _fail_all(self, error: Exception) -> None:
         failure = error if isinstance(error, EngineError) else EngineError(str(error) or "failed")
         for job, _ in list(self._open.values()):
-            self._post(job.index, Delta(result=failed(job.index, job.record, failure)))
+            self._post(job.index, failed(job.index, job.record, failure))
 
     # -- in any thread -----------------------------------------------------------------------------
 

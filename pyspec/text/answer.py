@@ -18,7 +18,7 @@ from pyspec.text.tokenizer import piece_reader
 _TAIL = 48
 """Tokens at a prompt's end in which reasoning may have begun."""
 
-Piece = Callable[[int], bytes]
+TokenBytes = Callable[[int], bytes]
 
 
 class AnswerReader:
@@ -29,11 +29,13 @@ class AnswerReader:
     """
 
     def __init__(
-        self, piece: Piece, stop: Iterable[str] = (), parser: AnswerParser | None = None
+        self, piece: TokenBytes, stop: Iterable[str] = (), parser: AnswerParser | None = None
     ) -> None:
         self._stop, self._parser = tuple(stop), parser
         self._text = TextAssembler(piece, () if parser else self._stop)
         self._content = _stopping(self._stop)
+        self.reasoned = 0
+        """Tokens of reasoning so far."""
 
     @property
     def done(self) -> bool:
@@ -57,7 +59,16 @@ class AnswerReader:
         return "tool_calls" if called and ended == "stop" else ended
 
     def push(self, ids: Iterable[int]) -> list[AnswerPart]:
-        """What these tokens make safe to give on."""
+        """What these tokens make safe to give on; where they may be reasoning they are read one by one, and counted."""
+        if not self.inside:
+            return self._push(ids)
+        parts: list[AnswerPart] = []
+        for token in ids:
+            parts += self._push([token])
+            self.reasoned += self.inside
+        return parts
+
+    def _push(self, ids: Iterable[int]) -> list[AnswerPart]:
         if self.done:
             return []
         text = self._text.push(ids)
@@ -107,10 +118,10 @@ class Speech:
     variables with which its template asks for no reasoning, or for the least; none where it has no such.
     """
 
-    def __init__(self, sources: Iterable[str], tokenizer: Any, piece: Piece) -> None:
+    def __init__(self, sources: Iterable[str], tokenizer: Any, piece: TokenBytes) -> None:
         self._tokenizer, self._piece = tokenizer, piece
         self._tokens: dict[str, int | None] = {}
-        self._pieces: dict[bool, Piece] = {}
+        self._pieces: dict[bool, TokenBytes] = {}
         text = "\n".join(sources)
         self.notation = Notation.of(text, lambda mark: self.token_of(mark) is not None)
         self.quiet = quiet_arguments(text)
@@ -197,7 +208,7 @@ class Speech:
         """A reader of a text that is no chat's answer, and of which everything is content."""
         return AnswerReader(self._piece, stop)
 
-    def _showing(self, *, tools: bool) -> Piece:
+    def _showing(self, *, tools: bool) -> TokenBytes:
         """Bytes of tokens, those of marks too."""
         if tools not in self._pieces:
             marks = {

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from pyspec.text.scan import Scanner
+from pyspec.tokens import Step, TokenLogprobs
 
 Kind = Literal["reasoning", "content", "call", "arguments", "broken"]
 
@@ -51,6 +52,37 @@ class Call:
         """As OpenAI's messages have it."""
         function = {"name": self.name, "arguments": self.arguments}
         return {"id": self.id, "type": "function", "function": function}
+
+
+class Piece(Step, frozen=True):
+    """What one round brought to an answer: its tokens, and the parts that they made safe to show.
+
+    The text may lag behind the tokens: a character split over tokens, or what may become a stop string, waits for the next
+    piece. finish_reason, reasoning_cut (whether the answer ended inside reasoning) and calls are set on the last piece of
+    `stream_text`. likely: one for each token, where log-probabilities were asked for.
+    """
+
+    parts: Sequence[AnswerPart] = ()
+    reasoning_cut: bool = False
+    likely: Sequence[TokenLogprobs | None] = ()
+
+    @property
+    def text(self) -> str:
+        """The content."""
+        return self._joined("content", "broken")
+
+    @property
+    def reasoning(self) -> str:
+        """What a chat's answer has in front of its text."""
+        return self._joined("reasoning")
+
+    @property
+    def calls(self) -> list[Call]:
+        """Calls of functions."""
+        return WholeAnswer.of(self.parts).calls if self.finish_reason else []
+
+    def _joined(self, *kinds: Kind) -> str:
+        return "".join([part.text for part in self.parts if part.kind in kinds])
 
 
 @dataclass

@@ -307,10 +307,10 @@ def test_listeners_hear_each_round(open_batch):
         job.listener = heard[i].append
         batch.submit_job(job)
     results = {result.index: result for result in batch.stream()}
-    for i, deltas in heard.items():
-        assert "".join(p.text for delta in deltas for p in delta.parts) == results[i].text
-        assert sum(len(delta.tokens) for delta in deltas) == 24
-        assert [delta.result for delta in deltas] == [None] * (len(deltas) - 1) + [results[i]]
+    for i, (*pieces, result) in heard.items():
+        assert "".join(piece.text for piece in pieces) == results[i].text
+        assert sum(len(piece.tokens) for piece in pieces) == 24
+        assert result == results[i]
 
 
 def test_cancelled_job_leaves_alone(open_batch, reference):
@@ -318,8 +318,8 @@ def test_cancelled_job_leaves_alone(open_batch, reference):
     batch = open_batch(parallel=2)
     jobs = [batch.jobs.job(i, Record(id=str(i), prompt=word)) for i, word in enumerate(WORDS)]
 
-    def hear(delta):
-        if delta.tokens:  # the longest runs first, the shortest last
+    def hear(brought):
+        if getattr(brought, "tokens", ()):  # the longest runs first, the shortest last
             jobs[3].cancelled = jobs[0].cancelled = True
 
     jobs[3].listener = hear
@@ -350,9 +350,7 @@ def test_fault_in_the_midst_loses_and_doubles_no_text(open_batch, reference, mon
         job.listener = heard[i].append
         batch.submit_job(job)
     list(batch.stream())
-    assert [
-        "".join(p.text for d in heard[i] for p in d.parts) for i in range(len(WORDS))
-    ] == reference
+    assert ["".join(piece.text for piece in heard[i][:-1]) for i in range(len(WORDS))] == reference
 
 
 def test_prompts_that_begin_alike_wait_for_the_first(open_batch):

@@ -15,10 +15,10 @@ from pyspec.chat.prompt import run, script_entries
 from pyspec.chat.talk import Chat, ChatSettings, Guard
 from pyspec.display import Screen
 from pyspec.errors import DraftMismatch, PyspecError
-from pyspec.llama import Piece
 from pyspec.options import AnswerOptions
 from pyspec.rules import Strict, Verification
 from pyspec.sampling import Sampling
+from pyspec.text.parts import AnswerPart, Piece
 from pyspec.text.template import Message
 from pyspec.tokens import Source, Token
 
@@ -92,7 +92,7 @@ class FakeModel:
         try:
             for number, char in enumerate(words):
                 if self.cancelled:
-                    yield Piece("", (), "cancelled")
+                    yield Piece((), "cancelled")
                     return
                 if number == self.fail_after and self.failure is not None:
                     raise self.failure
@@ -111,9 +111,9 @@ class FakeModel:
                 )
                 if self.cancel_after == number + 1:
                     self.cancel()
-                yield Piece(char, (said[-1],))
+                yield Piece((said[-1],), parts=[AnswerPart("content", char)])
             ending = (Token(END, Source.TARGET, 0.0, END),) if self.finish == "stop" else ()
-            yield Piece("", ending, self.finish)
+            yield Piece(ending, self.finish)
         finally:
             self.held = prompt + [token.id for token in said]
             self.stats = self._stats(ask, said, kept)

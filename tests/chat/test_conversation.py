@@ -15,11 +15,12 @@ from hypothesis import strategies as st
 
 from pyspec.chat.conversation import Conversation, Exchange, LlamaChat, Reply, fit, spoken
 from pyspec.errors import ContextOverflow, ModelNotFound
-from pyspec.llama import OFF, Piece, SpeculativeLlama, stream_text
+from pyspec.llama import OFF, SpeculativeLlama, stream_text
 from pyspec.options import AnswerOptions, Speculation
 from pyspec.policy.cost import CostCurve
 from pyspec.rules import Strict
 from pyspec.sampling import Sampling
+from pyspec.text.parts import AnswerPart, Piece
 from pyspec.text.template import Message
 from pyspec.tokens import Source, Token
 
@@ -268,7 +269,10 @@ def test_a_model_is_asked_not_to_think(open_llama: Any, tmp_path: Path) -> None:
 def test_reasoning_goes_into_the_next_prompt_as_the_template_has_it() -> None:
     """As a field of the turn, with all tokens of the answer."""
     tokens = [Token(ord(c), Source.TARGET, 0.0, ord(c)) for c in "<t>Yes"]
-    pieces = [Piece("", tuple(tokens[:3]), None, "Hm"), Piece("Yes", tuple(tokens[3:]), "stop")]
+    pieces = [
+        Piece(tuple(tokens[:3]), parts=[AnswerPart("reasoning", "Hm")]),
+        Piece(tuple(tokens[3:]), "stop", parts=[AnswerPart("content", "Yes")]),
+    ]
     reply = Reply.of(pieces, 0, lambda token: chr(token).encode())
     assert (reply.text, reply.reasoning) == ("Yes", "Hm")
     assert reply.message() == {

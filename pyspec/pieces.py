@@ -1,0 +1,62 @@
+"""Answers of a model as text, piece by piece."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import closing
+from typing import Any
+
+from pyspec.generation import Generation
+from pyspec.options import Speculation
+from pyspec.sampling import Sampling
+from pyspec.text.answer import AnswerReader
+from pyspec.text.parts import AnswerPart, Piece
+
+_DEFAULT_SAMPLING = Sampling()
+
+
+def stream_text(
+    llm: Generation,
+    prompt: Sequence[int],
+    sampling: Sampling = _DEFAULT_SAMPLING,
+    *,
+    max_tokens: int | None = None,
+    stop: Sequence[str] = (),
+    speculation: Speculation | None = None,
+    grammar: Any = None,
+    progress: Callable[[int, int], None] | None = None,
+    chat: bool = False,
+    functions: Mapping[str, Any] | None = None,
+) -> Generator[Piece, None, None]:
+    """Answer a prompt of tokens, one piece a round; the last piece has a finish_reason.
+
+    chat: whether the prompt is a chat's, so that reasoning is no part of the text. stop: strings that end the text. functions:
+    that a chat's answer may call, the schema of each one's parameters by its name.
+    `llm.last_speculation` and `llm.last_timings` say what was done.
+    """
+    reader = AnswerReader(llm.piece, stop)
+    if chat:
+        name = str(len(prompt))  # another one for each turn of a conversation
+        reader = llm.speech.reader(prompt, stop, functions=functions, name=name)
+    held: list[AnswerPart] = []  # of calls, which are complete at the end
+    steps = llm.steps(
+        prompt,
+        sampling,
+        max_tokens=max_tokens,
+        speculation=speculation,
+        grammar=grammar,
+        progress=progress,
+    )
+    with closing(steps):
+        for step in steps:
+            parts = reader.push([token.id for token in step.tokens])
+            reason = "stop" if reader.done else step.finish_reason
+            if reason is not None:
+                parts += reader.finish()
+            held += (part for part in parts if part.kind not in ("content", "reasoning"))
+            parts = [part for part in parts if part.kind in ("content", "reasoning")]
+            if reason is None:
+                yield Piece(step.tokens, rows=step.rows, parts=parts)
+                continue
+            yield Piece(step.tokens, reason, step.rows, [*parts, *held], reader.inside)
+            return
