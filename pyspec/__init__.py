@@ -30,13 +30,13 @@ if TYPE_CHECKING:
     from pyspec.drafters import Drafter, Proposal
     from pyspec.llama import (
         OFF,
-        Piece,
         Speculation,
         SpeculativeLlama,
-        stream_text,
     )
+    from pyspec.pieces import stream_text
     from pyspec.replace import install, uninstall
     from pyspec.sampling import Sampling
+    from pyspec.text.parts import Piece
     from pyspec.text.template import ChatTemplate, Message
     from pyspec.tokens import Source, Step, Token
 
@@ -46,7 +46,7 @@ _HOMES = {
     "Drafter": "drafters",
     "Message": "text.template",
     "OFF": "llama",
-    "Piece": "llama",
+    "Piece": "text.parts",
     "Proposal": "drafters",
     "Sampling": "sampling",
     "Source": "tokens",
@@ -55,7 +55,7 @@ _HOMES = {
     "Step": "tokens",
     "Token": "tokens",
     "install": "replace",
-    "stream_text": "llama",
+    "stream_text": "pieces",
     "uninstall": "replace",
 }
 

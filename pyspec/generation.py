@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
 from time import perf_counter
+from types import MappingProxyType
 from typing import Any, Literal
 
 import numpy as np
@@ -16,13 +17,14 @@ from pyspec.engine.models import Placement
 from pyspec.engine.parts import MemoryAsked, Parts, choose_parts
 from pyspec.engine.session import Report, Session
 from pyspec.engine.timing import time_plain
-from pyspec.errors import EngineError, InputEncoding, InputError
+from pyspec.errors import EngineError, InputEncoding, InputError, OptionError
 from pyspec.limits import check_ranges
 from pyspec.mirror import ClosedHandle, Mirror, closed_error
 from pyspec.noise import ANY_SEED, Noise, check_noise
 from pyspec.notebook import SpeculationBlock
 from pyspec.offload import asked_layers
 from pyspec.options import (
+    MORE_SAMPLERS,
     AnswerOptions,
     Completion,
     Drafting,
@@ -36,7 +38,8 @@ from pyspec.policy.policies import Policies
 from pyspec.policy.simple import LengthPolicy
 from pyspec.profiles import beginnings
 from pyspec.rules import Margin, PairRule, Verification, as_rule
-from pyspec.sampling import ProcessorHook, Sampling, build_chain, in_force
+from pyspec.samplers import ProcessorHook
+from pyspec.sampling import Sampling, build_chain, in_force
 from pyspec.store.devices import parse_devices
 from pyspec.store.heads import MTP
 from pyspec.target import SNAPSHOTS
@@ -118,15 +121,20 @@ class Generation(Mirror):
 
     @contextmanager
     def binding(
-        self, speculation: Speculation | None = None, hears: Callable[[int], bool] | None = None
+        self,
+        speculation: Speculation | None = None,
+        samplers: Mapping[str, Any] = MappingProxyType({}),
+        hears: Callable[[int], bool] | None = None,
     ) -> Iterator[None]:
         """Bind what a call asks for to those made inside: chat handlers call `create_completion` with arguments of their own."""
-        outer, force = (self._in_force.speculation, self._in_force.hears), self._in_force
-        force.speculation, force.hears = speculation or outer[0], hears or outer[1]
+        force = self._in_force
+        outer = force.speculation, force.samplers, force.hears
+        force.speculation, force.hears = speculation or outer[0], hears or outer[2]
+        force.samplers = {**outer[1], **samplers}
         try:
             yield
         finally:
-            force.speculation, force.hears = outer
+            force.speculation, force.samplers, force.hears = outer
 
     def _marked(self, chunk: Any, completion: Completion | None = None) -> Any:
         """A chunk of a completion; the last one says why it ended, and what speculation did."""
@@ -137,6 +145,7 @@ class Generation(Mirror):
 
     def _create_completion(self, *args: Any, **kwargs: Any) -> Iterator[Any]:
         if self._plain:
+            self._refuse_plainly(self._in_force.samplers)
             return self._chunks(None, super()._create_completion(*args, **kwargs))
         bias = kwargs.pop("logit_bias", None)
         keep_rows = kwargs.get("logprobs") is not None
@@ -144,6 +153,7 @@ class Generation(Mirror):
             Sampling(
                 logit_bias={int(id_): float(z) for id_, z in bias.items()} if bias else None,
                 noise=self._noise_of(seeded=kwargs.get("seed") is not None),
+                **self._in_force.samplers,
             ),
             self._in_force.speculation,
             kwargs.get("max_tokens"),
@@ -155,6 +165,14 @@ class Generation(Mirror):
         completion.hears = self._in_force.hears
         chunks = super()._create_completion(*args, stopping_criteria=completion, **kwargs)
         return self._chunks(completion, chunks)
+
+    @staticmethod
+    def _refuse_plainly(samplers: Mapping[str, Any]) -> None:
+        """Raise OptionError for samplers that llama-cpp-python, which answers then, does not have."""
+        for name in samplers:
+            raise OptionError(
+                f"{name} cannot be had with logits_all or embedding", "load the model without them"
+            )
 
     def set_seed(self, seed: int) -> None:
         """llama-cpp-python's: the seed of answers to come, whose tokens llama.cpp then draws."""
@@ -205,7 +223,8 @@ class Generation(Mirror):
         """
         call, is_its = self._call(criteria)
         bound = call.options.sampling
-        sampling = replace(sampling, logit_bias=bound.logit_bias, noise=bound.noise)
+        asked_before = ("logit_bias", "noise", *MORE_SAMPLERS) if is_its else ("noise",)
+        sampling = replace(sampling, **{name: getattr(bound, name) for name in asked_before})
         options = replace(call.options, sampling=sampling, **asked)
         # criteria read tokens; logits are kept for logprobs alone
         row = np.zeros(self._n_vocab, dtype=np.single)
@@ -280,7 +299,7 @@ class Generation(Mirror):
         processors = options.logits_processor
         hook = ProcessorHook(processors, tokens) if processors else None
         options = replace(options, sampling=options.sampling.seeded())
-        chain = build_chain(options.sampling, self, options.grammar, hook)
+        chain = build_chain(options.sampling, self, options.grammar, hook, tokens=tokens)
         with in_force(chain):
             session, rule = self.session, options.rule(self.verification)
             asked = options.speculation.length, rule, options.sampling.draw

@@ -38,6 +38,14 @@ RANGES = {
     "presence_penalty": Range(-1e3, 1e3, False, "-2 to 2"),
     "mirostat_tau": Range(0.0, 1e3, False, "0 or more, 5 as a rule"),
     "mirostat_eta": Range(0.0, 1e3, False, "0 or more, 0.1 as a rule"),
+    "dry_multiplier": Range(0.0, 1e3, False, "0 for none, or about 0.8"),
+    "dry_base": Range(1.0, 1e3, False, "1 or more, 1.75 as a rule"),
+    "dry_allowed_length": Range(0, (1 << 31) - 1, True, "0 or more, 2 as a rule"),
+    "dry_penalty_last_n": Range(-1, (1 << 31) - 1, True, "0 for none, or -1 for the whole text"),
+    "xtc_probability": Range(0.0, 1.0, False, "0 for never, to 1"),
+    "xtc_threshold": Range(0.0, 1.0, False, "0 to 0.5; above, nothing is excluded"),
+    "dynatemp_range": Range(0.0, 1e9, False, "0 for a fixed temperature, or less than it"),
+    "dynatemp_exponent": Range(0.0, 1e3, False, "0 or more, 1 as a rule"),
     "theta": Range(0.0, 1.0, False, "0 to 1"),
     "gap": Range(0.0, math.inf, False, "0 or more, in nats"),
     "budget": Range(0.0, math.inf, False, "0 or more, in nats"),
@@ -104,6 +112,31 @@ def check_ranges(options: Mapping[str, Any]) -> None:
         good = isinstance(value, int if allowed.whole else (int, float))
         if not good or not allowed.low <= value <= allowed.high:  # nor is NaN between them
             raise OptionError(f"{name} is {value!r}", f"use {allowed.usual}")
+
+
+MOST_BREAKERS, BREAKER_BYTES = 16, 40
+"""llama.cpp looks for each in every word of a vocabulary, and cuts longer ones off."""
+
+
+def check_breakers(breakers: Any) -> None:
+    """Raise OptionError for what cannot break a repetition in DRY."""
+    if isinstance(breakers, str) or len(breakers) > MOST_BREAKERS:
+        told, usual = str(breakers)[:40], f"give a list of at most {MOST_BREAKERS} texts"
+        raise OptionError(f"dry_sequence_breakers is {told!r}", usual)
+    for word in breakers:
+        if not isinstance(word, str) or not 1 <= len(_bytes(word)) <= BREAKER_BYTES or "\0" in word:
+            raise OptionError(
+                f"dry_sequence_breakers has {str(word)[:40]!r}",
+                f"give texts of 1 to {BREAKER_BYTES} bytes without NUL",
+            )
+
+
+def _bytes(text: str) -> bytes:
+    """UTF-8, empty where the text cannot be that."""
+    try:
+        return text.encode()
+    except UnicodeEncodeError:
+        return b""
 
 
 _UNQUANTISED = (None, 0, 1, 30)

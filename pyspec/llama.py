@@ -20,19 +20,17 @@ from pyspec.generation import Generation
 from pyspec.noise import Noise
 from pyspec.notebook import model_line, shown_as
 from pyspec.offload import placed
-from pyspec.options import OFF, Speculation
-from pyspec.pieces import stream_text
+from pyspec.options import MORE_SAMPLERS, OFF, Speculation
 from pyspec.progress import busy, store_progress
 from pyspec.rules import Strict, Verification
 from pyspec.sampling import LEAST_P, Sampling
 from pyspec.store.devices import AUTO, parse_devices
 from pyspec.store.locate import resolve
-from pyspec.text.parts import Piece
 
-__all__ = ["OFF", "Piece", "Speculation", "SpeculativeLlama", "stream_text"]
+__all__ = ["OFF", "Speculation", "SpeculativeLlama"]
 
 _Method = TypeVar("_Method", bound=Callable[..., Any])
-_NOT_ITS = ("self", "speculation", "chat_template_kwargs", "__class__")
+_NOT_ITS = {"self", "speculation", "chat_template_kwargs", "__class__", *MORE_SAMPLERS}
 _STRICT = Strict()
 _PATIENCE_S = 1.0
 """Seconds of loading from which on a terminal says so."""
@@ -50,6 +48,12 @@ def file_of(model: str | os.PathLike[str], **loading: Any) -> str:
 def _given(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """The arguments of a method by name, from its locals(): they go on to llama-cpp-python under the same names."""
     return {k: v for k, v in arguments.items() if k not in _NOT_ITS}
+
+
+def _more(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Those that llama-cpp-python lacks and that are not left as they are."""
+    given = {name: arguments[name] for name in MORE_SAMPLERS}
+    return {name: each for name, each in given.items() if each != getattr(Sampling, name)}
 
 
 def _like(method: _Method) -> Callable[[Callable[..., Any]], _Method]:
@@ -203,13 +207,23 @@ class SpeculativeLlama(Generation):
         logit_bias: dict[int, float] | None = None,
         *,
         speculation: Speculation | None = None,
+        dry_multiplier: float = Sampling.dry_multiplier,
+        dry_base: float = Sampling.dry_base,
+        dry_allowed_length: int = Sampling.dry_allowed_length,
+        dry_penalty_last_n: int = Sampling.dry_penalty_last_n,
+        dry_sequence_breakers: Sequence[str] = Sampling.dry_sequence_breakers,
+        xtc_probability: float = Sampling.xtc_probability,
+        xtc_threshold: float = Sampling.xtc_threshold,
+        dynatemp_range: float = Sampling.dynatemp_range,
+        dynatemp_exponent: float = Sampling.dynatemp_exponent,
     ) -> Any:
         """llama-cpp-python's `create_completion`; the result has a `speculation` block.
 
+        dry_*, xtc_*, dynatemp_*: as llama-server has them, see `Sampling`.
         finish_reason is "cancelled" after `cancel()`. logprobs need no `logits_all`; with `echo` the prompt is read anew.
         """
-        given = _given(locals())
-        with self.binding(speculation):
+        given, more = _given(locals()), _more(locals())
+        with self.binding(speculation, more):
             chunks = self._create_completion(**given)
             return chunks if stream else shown_as(next(chunks))
 
@@ -251,10 +265,19 @@ class SpeculativeLlama(Generation):
         *,
         speculation: Speculation | None = None,
         chat_template_kwargs: Mapping[str, Any] | None = None,
+        dry_multiplier: float = Sampling.dry_multiplier,
+        dry_base: float = Sampling.dry_base,
+        dry_allowed_length: int = Sampling.dry_allowed_length,
+        dry_penalty_last_n: int = Sampling.dry_penalty_last_n,
+        dry_sequence_breakers: Sequence[str] = Sampling.dry_sequence_breakers,
+        xtc_probability: float = Sampling.xtc_probability,
+        xtc_threshold: float = Sampling.xtc_threshold,
+        dynatemp_range: float = Sampling.dynatemp_range,
+        dynatemp_exponent: float = Sampling.dynatemp_exponent,
     ) -> Any:
         """llama-cpp-python's; the result has a `speculation` block. chat_template_kwargs: variables of the template."""
-        given = _given(locals())
-        with self.binding(speculation), self.templating(chat_template_kwargs):
+        given, more = _given(locals()), _more(locals())
+        with self.binding(speculation, more), self.templating(chat_template_kwargs):
             result = super().create_chat_completion(**given)
         if isinstance(result, dict):
             return shown_as({**result, "speculation": self.last_speculation})
@@ -280,16 +303,27 @@ class SpeculativeLlama(Generation):
         logits_processor: llama_cpp.LogitsProcessorList | None = None,
         stopping_criteria: llama_cpp.StoppingCriteriaList | None = None,
         grammar: llama_cpp.LlamaGrammar | None = None,
+        *,
+        dry_multiplier: float = Sampling.dry_multiplier,
+        dry_base: float = Sampling.dry_base,
+        dry_allowed_length: int = Sampling.dry_allowed_length,
+        dry_penalty_last_n: int = Sampling.dry_penalty_last_n,
+        dry_sequence_breakers: Sequence[str] = Sampling.dry_sequence_breakers,
+        xtc_probability: float = Sampling.xtc_probability,
+        xtc_threshold: float = Sampling.xtc_threshold,
+        dynatemp_range: float = Sampling.dynatemp_range,
+        dynatemp_exponent: float = Sampling.dynatemp_exponent,
     ) -> Generator[int, Sequence[int] | None, None]:
         """llama-cpp-python's `generate`: a generator of token ids.
 
         It ends after an end-of-generation token, and with the context.
         tfs_z and penalize_nl do nothing, as in llama-cpp-python 0.3.36.
         """
-        given = _given(locals())
+        given, more = _given(locals()), _more(locals())
         if self.model_params.vocab_only:
             raise EngineError("the model was loaded with vocab_only", "load it with its weights")
         if self._plain:
+            self._refuse_plainly(more)
             self._note("logits_all or embedding: decoding plainly, as llama-cpp-python does")
             self.last_speculation = {}
             plain: Generator[int, Sequence[int] | None, None] = super().generate(**given)
@@ -297,7 +331,7 @@ class SpeculativeLlama(Generation):
         sampling = Sampling(
             temp, top_k, min(max(top_p, LEAST_P), 1.0), min(max(min_p, 0.0), 1.0), typical_p,
             repeat_penalty, frequency_penalty, presence_penalty,
-            mirostat_mode, mirostat_tau, mirostat_eta, self._seed & 0xFFFFFFFF,
+            mirostat_mode, mirostat_tau, mirostat_eta, self._seed & 0xFFFFFFFF, **more,
         )  # fmt: skip
         return self._generate(
             tokens,

@@ -11,12 +11,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import fields, replace
 from itertools import groupby
 from typing import Any, Literal
 
 import llm
-from pydantic import Field
+from pydantic import Field, Json
 
 _Event: Any = getattr(getattr(llm, "parts", None), "StreamEvent", None)
 """What llm takes reasoning as; None in an older one, which shows text alone."""
@@ -35,6 +35,18 @@ class _Options(llm.Options):  # type: ignore[misc]  # llm's types are not follow
     min_p: float = Field(0.05, ge=0, le=1, description="leave out tokens less likely than this share")
     repeat_penalty: float = Field(1.0, ge=0.01, le=100, description="make the last 64 tokens less likely")
     seed: int | None = Field(None, ge=0, description="seed of the sampler")
+    sampling: Literal["coupled", "llama.cpp"] = Field(
+        "coupled", description="source of random numbers: pyspec's, which drafts share, or llama.cpp's")
+    dry_multiplier: float = Field(0.0, ge=0, description="DRY: make what prolongs a repetition less likely; 0 for off")
+    dry_base: float = Field(1.75, ge=1, description="DRY: by how much each token of the repetition adds to that")
+    dry_allowed_length: int = Field(2, ge=0, description="DRY: longest repetition that costs nothing, tokens")
+    dry_penalty_last_n: int = Field(64, ge=-1, description="DRY: tokens to look back; -1 for all")
+    dry_sequence_breakers: list[str] | Json[list[str]] | None = Field(
+        None, description="DRY: texts that no repetition reaches over, as a JSON list")
+    xtc_probability: float = Field(0.0, ge=0, le=1, description="XTC: how often to exclude the likeliest tokens")
+    xtc_threshold: float = Field(0.1, ge=0, le=1, description="XTC: exclude tokens that are as likely, but for the last of them")
+    dynatemp_range: float = Field(0.0, ge=0, description="how far the temperature follows the entropy; 0 for not at all")
+    dynatemp_exponent: float = Field(1.0, ge=0, description="power of the entropy that the temperature follows")
     max_tokens: int = Field(-1, ge=-1, description="most tokens of the answer; -1 for as many as fit")
     stop: str | None = Field(None, description="end the answer before this text")
     draft: str = Field("auto", description="auto, none, lookup, or a model that drafts")
@@ -80,7 +92,7 @@ class SpeculativeModel(llm.Model):  # type: ignore[misc]
 
     def _answer(self, prompt: Any, response: Any, conversation: Any) -> Iterator[Any]:
         from pyspec.cli.options import DraftOptions, SamplerOptions  # noqa: PLC0415
-        from pyspec.llama import stream_text  # noqa: PLC0415
+        from pyspec.pieces import stream_text  # noqa: PLC0415
         from pyspec.sampling import Constraint, schema_grammar  # noqa: PLC0415
         from pyspec.text.template import ChatTemplate  # noqa: PLC0415
 
@@ -93,7 +105,7 @@ class SpeculativeModel(llm.Model):  # type: ignore[misc]
         tokens = template.prompt(_turns(prompt, conversation), tools=offered or None)
         wanted = schema_grammar(prompt.schema) if prompt.schema else None
         shape = loaded.speech.shape(tokens, wanted, functions)
-        sampler = SamplerOptions(o.temperature, o.top_k, o.top_p, o.min_p, o.repeat_penalty, o.seed)
+        sampler = SamplerOptions(noise=o.sampling, **_named(SamplerOptions, o))
         reason, emitted = None, 0
         for piece in stream_text(
             loaded,
@@ -117,6 +129,12 @@ class SpeculativeModel(llm.Model):  # type: ignore[misc]
                 response.add_tool_call(made)
         response.set_usage(input=len(tokens), output=emitted)
         response.response_json = {"finish_reason": reason, "speculation": loaded.last_speculation}
+
+
+def _named(kind: Any, options: Any) -> dict[str, Any]:
+    """The options that a dataclass has under the same names, where they are given."""
+    given = {each.name: getattr(options, each.name, None) for each in fields(kind)}
+    return {name: value for name, value in given.items() if value is not None}
 
 
 def _tool(tool: Any) -> dict[str, Any]:

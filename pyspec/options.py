@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from threading import local
+from types import MappingProxyType
 from typing import Any, Literal
 
 from pyspec.engine.assembly import Assembly
@@ -21,6 +22,11 @@ from pyspec.sampling import Sampling
 from pyspec.tokens import Tally
 
 _STRICT = Strict()
+
+MORE_SAMPLERS = tuple(
+    each.name for each in fields(Sampling) if each.name.startswith(("dry_", "xtc_", "dynatemp_"))
+)
+"""What `Sampling` has beyond the arguments of llama-cpp-python, by name."""
 
 Drafting = Literal["all", "lookup", "model", "nothing"]
 """Which of the drafters that are loaded may draft."""
@@ -156,6 +162,9 @@ class InForce(local):
     """What holds for the call that this thread is in."""
 
     speculation = Speculation()
+    samplers: Mapping[str, Any] = MappingProxyType(
+        {}
+    )  # of `MORE_SAMPLERS`, those that were asked for
     hears: Callable[[int], bool] | None = None
     completion: Completion | None = None  # whose loop runs
 

@@ -14,28 +14,35 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import llama_cpp
-import numpy as np
 from llama_cpp import _internals as internals
 from llama_cpp.llama_grammar import LlamaGrammar, json_schema_to_gbnf
 
 from pyspec.errors import EngineError, InputError, OptionError
 from pyspec.grammar._child import MOST_BYTES
-from pyspec.grammar.masks import ISOLATED, GrammarHost, MaskHook, convert_schema, read_candidates
-from pyspec.limits import RANGES, check_ranges
+from pyspec.grammar.masks import ISOLATED, GrammarHost, MaskHook, convert_schema
+from pyspec.limits import RANGES, check_breakers, check_ranges
 from pyspec.noise import ANY_SEED, COLDEST, Coupling, Draw, Noise, chance_seed, check_noise
+from pyspec.samplers import CoupledXtc, Dry, ProcessorHook
 
 LEAST_P = 1e-9
 """The top_p that leaves one token, as llama.cpp does for 0 and below."""
 
+DRY_BREAKERS = ("\n", ":", '"', "*")
+"""llama.cpp's: what ends a repetition unless others are asked for."""
+
 
 @dataclass(frozen=True)
 class Sampling:
-    """How the target chooses tokens; names and defaults are llama-cpp-python's.
+    """How the target chooses tokens; names and defaults are llama-cpp-python's, else llama-server's.
 
-    temperature 0 is greedy; below 0 samples from the untruncated softmax at temperature 1. `shaped` options (penalties,
-    bias, grammar, mirostat) change rows, so no token is relaxed while they are on. noise: with "coupled", target and draft
+    temperature 0 is greedy; below 0 samples from the untruncated softmax at temperature 1. `shaped` options (penalties, DRY,
+    XTC, bias, grammar, mirostat) change rows, so no token is relaxed while they are on. noise: with "coupled", target and draft
     share random numbers, and a seed gives the same text with any draft; with "llama.cpp", a seed gives that library's draws.
     Mirostat always uses llama.cpp's.
+    dry_*: a token that would prolong a repetition of n tokens of the text loses multiplier * base ** (n - allowed_length), from
+    that length on; no repetition reaches over a breaker. dry_penalty_last_n: how far it looks back, into the prompt too, -1 for
+    all. xtc_*: with this probability, all but the least likely of those tokens that reach the threshold are excluded.
+    dynatemp_*: the temperature is that much lower where the target is sure, and higher where it is not.
     """
 
     temperature: float = 0.8
@@ -52,22 +59,44 @@ class Sampling:
     seed: int = 0xFFFFFFFF
     logit_bias: Mapping[int, float] | None = None
     noise: Noise = "coupled"
+    dry_multiplier: float = 0.0
+    dry_base: float = 1.75
+    dry_allowed_length: int = 2
+    dry_penalty_last_n: int = 64
+    dry_sequence_breakers: Sequence[str] = DRY_BREAKERS
+    xtc_probability: float = 0.0
+    xtc_threshold: float = 0.1
+    dynatemp_range: float = 0.0
+    dynatemp_exponent: float = 1.0
 
     def __post_init__(self) -> None:
         check_ranges(vars(self))
+        check_breakers(self.dry_sequence_breakers)
         check_noise(self.noise)
         if self.top_p == 0.0:
             raise OptionError("top_p is 0", f"use {RANGES['top_p'].usual}")
 
     @property
     def penalised(self) -> bool:
-        """Whether earlier tokens change later rows."""
+        """Whether tokens of the answer are penalised for themselves."""
         return self.repeat_penalty != 1.0 or bool(self.frequency_penalty or self.presence_penalty)
+
+    @property
+    def dry(self) -> bool:
+        """Whether repetitions of several tokens are penalised."""
+        return self.dry_multiplier != 0.0 and self.dry_penalty_last_n != 0
+
+    @property
+    def excluding(self) -> bool:
+        """Whether XTC may exclude the likeliest tokens; above half, no second one can reach its threshold."""
+        possible = self.xtc_probability > 0.0 and self.xtc_threshold <= 0.5
+        return possible and self.temperature > 0.0 and not self._mirostat
 
     @property
     def shaped(self) -> bool:
         """Whether a row that is sampled from is not the raw row."""
-        return self.penalised or bool(self.logit_bias) or self._mirostat
+        told = self.penalised or self.dry or bool(self.logit_bias)
+        return told or self.excluding or self._mirostat
 
     @property
     def _mirostat(self) -> bool:
@@ -119,13 +148,14 @@ def build_chain(
     grammar: Any = None,
     hook: ProcessorHook | None = None,
     patience: float | None = None,
+    tokens: Sequence[int] = (),
 ) -> Any:
     """The `LlamaSampler` of llama-cpp-python's `Llama` for these options, or None where none is needed; used inside `in_force`.
 
     Where noise is coupled the chain says what is left to draw from, and the engine draws.
     llama: the `llama_cpp.Llama` whose model and vocabulary the chain needs. hook: logits processors, which come first.
     patience: seconds that a row waits for what the grammar allows there, which the caller waits for otherwise; None for
-    one that has no other answers to see to. Raises InputError for a grammar that llama.cpp cannot use.
+    one that has no other answers to see to. tokens: the prompt's. Raises InputError for a grammar that llama.cpp cannot use.
     """
     raw = sampling.greedy or (
         sampling.coupled and sampling.temperature < 0.0 and not sampling.shaped
@@ -146,9 +176,11 @@ def build_chain(
             penalty_freq=sampling.frequency_penalty,
             penalty_present=sampling.presence_penalty,
         )
+    if sampling.dry:
+        _add_dry(chain, sampling, llama, tokens)
     if grammar is not None:
         _add_grammar(chain, llama, grammar, patience)
-    _add_choice(chain, sampling, llama.n_vocab())
+    _add_choice(chain, sampling, llama.n_vocab(), len(tokens))
     return chain
 
 
@@ -192,7 +224,30 @@ def _add_grammar(chain: Any, llama: Any, grammar: Any, patience: float | None) -
         chain.add_grammar_lazy_patterns(llama._model, grammar, [trigger], [])
 
 
-def _add_choice(chain: Any, sampling: Sampling, n_vocab: int) -> None:
+def _add_dry(chain: Any, sampling: Sampling, llama: Any, tokens: Sequence[int]) -> None:
+    """DRY, which has read the prompt as llama-server has it."""
+    last, most = sampling.dry_penalty_last_n, llama.n_ctx()
+    last = (
+        most if last < 0 else min(last, most)
+    )  # it takes memory for as many, and there are no more
+    numbers = sampling.dry_multiplier, sampling.dry_base, sampling.dry_allowed_length, last
+    sampler = Dry.of(llama).sampler(llama._model.vocab, numbers, sampling.dry_sequence_breakers)
+    for token in tokens[-last:]:
+        llama_cpp.llama_sampler_accept(sampler, int(token))
+    llama_cpp.llama_sampler_chain_add(chain.sampler, sampler)
+
+
+def _add_xtc(chain: Any, sampling: Sampling, position: int) -> None:
+    how = sampling.xtc_probability, sampling.xtc_threshold
+    if not sampling.coupled:
+        chain.add_xtc(*how, 1, sampling.seed)
+        return
+    xtc = CoupledXtc(sampling.seed, *how, position)
+    chain._exit_stack.callback(xtc.close)
+    _add_own(chain, xtc)
+
+
+def _add_choice(chain: Any, sampling: Sampling, n_vocab: int, position: int) -> None:
     if sampling.temperature == 0.0:
         chain.add_greedy()
     elif sampling.temperature < 0.0:
@@ -209,7 +264,13 @@ def _add_choice(chain: Any, sampling: Sampling, n_vocab: int) -> None:
             chain.add_typical(sampling.typical_p, 1)
         chain.add_top_p(sampling.top_p, 1)
         chain.add_min_p(sampling.min_p, 1)
-        chain.add_temp(sampling.temperature)
+        if sampling.excluding:
+            _add_xtc(chain, sampling, position)
+        if sampling.dynatemp_range:
+            own = sampling.temperature, sampling.dynatemp_range, sampling.dynatemp_exponent
+            chain.add_temp_ext(*own)
+        else:
+            chain.add_temp(sampling.temperature)
         _add_draw(chain, sampling)
 
 
@@ -224,42 +285,6 @@ def _add_bias(chain: Any, n_vocab: int, bias: Mapping[int, float]) -> None:
         entry.token, entry.bias = int(token), float(value)
     sampler = llama_cpp.llama_sampler_init_logit_bias(n_vocab, len(bias), entries)
     llama_cpp.llama_sampler_chain_add(chain.sampler, sampler)
-
-
-class ProcessorHook(internals.CustomSampler):  # type: ignore[misc]  # llama_cpp is untyped
-    """Runs logits processors in a sampler chain, over the token ids that stand before each row.
-
-    A verified row is sampled after the rows before it were accepted, so the processors see each row once, in order, with the
-    ids that plain decoding would have shown them, and nothing beyond the first refused token.
-    """
-
-    def __init__(self, processors: Sequence[Any], tokens: Sequence[int]) -> None:
-        super().__init__(self._process)
-        self._accept_ref = llama_cpp.llama_sampler_i_accept(self._extend)
-        self.sampler.iface.contents.accept = self._accept_ref
-        self._processors = list(processors)
-        self._ids = np.array(tokens, dtype=np.intc)
-        self._n = len(tokens)
-        self.error: BaseException | None = None
-        """What a processor raised: no exception passes through llama.cpp, so the caller has to look."""
-
-    def _extend(self, _sampler: Any, token: int) -> None:
-        if self._n == len(self._ids):
-            self._ids = np.concatenate([self._ids, np.zeros(self._n + 64, dtype=np.intc)])
-        self._ids[self._n] = token
-        self._n += 1
-
-    def _process(self, array: Any) -> None:
-        if self.error is not None:
-            return
-        candidates = read_candidates(array)
-        logits = np.ascontiguousarray(candidates["logit"])
-        try:
-            for process in self._processors:
-                logits = process(self._ids[: self._n], logits)
-            candidates["logit"] = logits
-        except BaseException as error:  # noqa: BLE001 - Ctrl-C too is raised where the answer is made
-            self.error = error
 
 
 # -- grammars ----------------------------------------------------------------------------------------------------------

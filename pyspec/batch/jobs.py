@@ -100,8 +100,8 @@ class ActiveJob:
     def begin(cls, job: Job, target: Any) -> ActiveJob:
         """Nothing is read yet. Raises OptionError or InputError for what cannot be asked of a sampler."""
         text = job.reader()
-        options = job.options
-        chain = build_chain(options.sampling, target, options.grammar, patience=MASK_S)
+        options, grammar = job.options, job.options.grammar
+        chain = build_chain(options.sampling, target, grammar, patience=MASK_S, tokens=job.tokens)
         answer = cls(job, options.run(job.tokens, chain), text, chain, len(job.tokens))
         if options.prompt_rows:
             answer.scored = [None]

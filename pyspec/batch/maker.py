@@ -153,12 +153,13 @@ class JobMaker:
         base = self._settings.sampling
         own = {name: getattr(record, name) for name in SAMPLER_FIELDS}
         own = {name: value for name, value in own.items() if value is not None}
+        noise = record.sampling or base.noise
         for token in own.get("logit_bias", ()):
             if not 0 <= token < self._target.n_vocab():
                 raise OptionError(f"logit_bias names token {token}", "there is no such token")
         # of one's own by the record's id, so that neither order nor neighbours matter
         seed = derive_seed(base.seed, record.id) if record.seed is None else record.seed
-        return replace(base, seed=seed, **own).seeded()
+        return replace(base, seed=seed, noise=noise, **own).seeded()
 
     def _tokens(self, record: Record) -> list[int]:
         if record.tokens is not None:

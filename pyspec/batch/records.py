@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from pyspec.errors import InputError, OptionError, PyspecError
-from pyspec.limits import check_ranges
+from pyspec.limits import check_breakers, check_ranges
+from pyspec.noise import Noise, check_noise
 from pyspec.text.forms import standard
 from pyspec.text.stream import check_stops
 
@@ -42,12 +43,14 @@ class Failure(msgspec.Struct, frozen=True):
 class RequestFields(msgspec.Struct, kw_only=True):
     """What a record, a line of JSON or a request may say of its answer; None leaves the batch's own setting.
 
-    grammar: GBNF that the answer has to follow. logit_bias: added to logits, by token id.
+    grammar: GBNF that the answer has to follow. logit_bias: added to logits, by token id. sampling: whose random numbers
+    draw, "coupled" or "llama.cpp". Names and meanings of DRY, XTC and dynamic temperature are llama-server's.
     """
 
     max_tokens: int | None = None
     seed: int | None = None
     grammar: str | None = None
+    sampling: Noise | None = None
     temperature: float | None = None
     top_k: int | None = None
     top_p: float | None = None
@@ -56,9 +59,18 @@ class RequestFields(msgspec.Struct, kw_only=True):
     presence_penalty: float | None = None
     frequency_penalty: float | None = None
     logit_bias: dict[int, float] | None = None
+    dry_multiplier: float | None = None
+    dry_base: float | None = None
+    dry_allowed_length: int | None = None
+    dry_penalty_last_n: int | None = None
+    dry_sequence_breakers: list[str] | None = None
+    xtc_probability: float | None = None
+    xtc_threshold: float | None = None
+    dynatemp_range: float | None = None
+    dynatemp_exponent: float | None = None
 
 
-SAMPLER_FIELDS = RequestFields.__struct_fields__[3:]
+SAMPLER_FIELDS = RequestFields.__struct_fields__[4:]
 """Fields of a record that go into its sampler under the same names."""
 
 
@@ -115,7 +127,9 @@ class Record(RecordFields, kw_only=True):
             value = getattr(self, name)
             if value is not None and not low <= value <= high:
                 raise OptionError(f"{name} is {value}", f"use {low} to {high:.10g}")
-        check_ranges({name: getattr(self, name) for name in SAMPLER_FIELDS[1:-1]})
+        check_noise(self.sampling)
+        check_breakers(self.dry_sequence_breakers or ())
+        check_ranges({name: getattr(self, name) for name in SAMPLER_FIELDS})
         check_stops(self.stop or ())
 
 

@@ -9,7 +9,8 @@ from itertools import groupby
 from pathlib import Path
 
 from pyspec.chat import files
-from pyspec.chat.talk import FIELDS, Chat, apply, changed, values
+from pyspec.chat.settings import FIELDS, apply, changed, values
+from pyspec.chat.talk import Chat
 from pyspec.display import counted, stats_table
 from pyspec.errors import InputError
 from pyspec.token_view import print_tokens

@@ -1,12 +1,11 @@
-"""One chat: its settings, what it holds, and the acts that commands and questions come down to."""
+"""One chat: what it holds, and the acts that commands and questions come down to."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, closing, suppress
-from dataclasses import dataclass, field, fields, replace
-from math import inf
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, closing
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -20,158 +19,15 @@ from pyspec.chat.conversation import (
     Reply,
     fit,
 )
+from pyspec.chat.settings import BRIEF, HIDE, SILENT, UNASKED, ChatSettings, values
 from pyspec.display import Screen, counted, stats_line, verdict
-from pyspec.engine.handle import MAX_DRAFT
-from pyspec.errors import InputError, OptionError, PyspecError
-from pyspec.noise import NOISES, Noise
+from pyspec.errors import InputError, PyspecError
 from pyspec.options import AnswerOptions, Speculation
-from pyspec.policy.lengths import parse_length
-from pyspec.rules import AUTO, Margin, Strict, Verification, as_window, parse_window
-from pyspec.sampling import Sampling
+from pyspec.rules import Strict, Verification
 from pyspec.text.parts import Piece
 from pyspec.text.template import Message
 from pyspec.token_view import TokenPaint, has_colour
 from pyspec.tokens import common_prefix
-
-# -- settings, by the names that `/set` takes --------------------------------------------------------------------------
-
-Parse = Callable[[str], Any]
-
-SHOW, HIDE, UNASKED = "show", "hide", "off"
-"""What is done with reasoning: shown, not shown, or not asked for."""
-
-SILENT, BRIEF, FULL = "off", "brief", "on"
-"""How much is said after an answer."""
-
-
-def _number(kind: type[int | float], low: float, high: float) -> Parse:
-    def parse(text: str) -> Any:
-        with suppress(ValueError):
-            if low <= (value := kind(text)) <= high:
-                return value
-        article = "a whole number" if kind is int else "a number"
-        raise OptionError(f"{text[:40]} is not {article} from {low:g} to {high:.12g}")
-
-    return parse
-
-
-def _one_of(*words: str) -> Parse:
-    def parse(text: str) -> str:
-        if text not in words:
-            raise OptionError(f"{text[:40]} is not one of {', '.join(words)}")
-        return text
-
-    return parse
-
-
-def _switch(text: str) -> bool:
-    return bool(_one_of("on", "off")(text) == "on")
-
-
-def _length(text: str) -> str:
-    parse_length(text)
-    return text
-
-
-def _setting(default: Any, parse: Parse, none: str = "") -> Any:
-    """A field that `/set` changes: how its text is read, and the word for None."""
-    return field(default=default, metadata={"parse": parse, "none": none})
-
-
-_PROBABILITY, _NATS = _number(float, 0, 1), _number(float, 0, inf)
-
-
-@dataclass(frozen=True)
-class ChatSettings:
-    """Everything that is not the conversation, by the names that `/set` takes.
-
-    seed: None draws one for each answer. trim: drop the oldest turns when the context is full.
-    reasoning: `show` it dimmed, `hide` it, or ask the model for none with `off`. stats: `brief` for a
-    sentence after each answer, `on` for the counts as well, `off` for nothing. wrap: break lines between words.
-    tokens: colour answers by where their tokens came from. noise: whose random numbers draw.
-    """
-
-    temp: float = _setting(0.8, _number(float, 0, 100))
-    top_k: int = _setting(40, _number(int, 0, 2**31 - 1))
-    top_p: float = _setting(0.95, _number(float, 1e-6, 1))
-    min_p: float = _setting(0.05, _PROBABILITY)
-    repeat_penalty: float = _setting(1.0, _number(float, 0.01, 100))
-    seed: int | None = _setting(None, _number(int, 0, 2**32 - 1), "random")
-    noise: Noise = _setting(NOISES[0], _one_of(*NOISES))
-    max_tokens: int | None = _setting(None, _number(int, 1, 2**31 - 1), "all")
-    verify: str = _setting(AUTO, _one_of(AUTO, "margin", "strict"))
-    theta: float = _setting(Margin.theta, _PROBABILITY)
-    gap: float = _setting(Margin.gap, _NATS)
-    budget: float | None = _setting(None, _NATS, "none")
-    confirm: int = _setting(Margin.confirm, _number(int, 0, 16))
-    kl: float = _setting(Margin.kl, _NATS)
-    doubt: float = _setting(Margin.doubt, _PROBABILITY)
-    window: str | None = _setting(None, lambda text: str(as_window(parse_window(text))), "none")
-    length: str | None = _setting(None, _length, "default")
-    draft_max: int | None = _setting(None, _number(int, 0, MAX_DRAFT), "none")
-    trim: bool = _setting(True, _switch)
-    reasoning: str = _setting(SHOW, _one_of(SHOW, HIDE, UNASKED))
-    stats: str = _setting(BRIEF, _one_of(FULL, BRIEF, SILENT))
-    wrap: bool = _setting(True, _switch)
-    tokens: bool = _setting(False, _switch)
-
-    @property
-    def margin(self) -> Margin:
-        """The margin rule with the numbers set."""
-        return Margin.of(self)
-
-    @property
-    def rule(self) -> Verification | None:
-        """The rule in force; None: what the model was opened with, which a verdict of the pair says."""
-        return {AUTO: None, "strict": Strict()}.get(self.verify, self.margin)
-
-    def sampling(self, seed: int) -> Sampling:
-        """How one answer's tokens are chosen."""
-        return Sampling(
-            temperature=self.temp, top_k=self.top_k, top_p=self.top_p, min_p=self.min_p,
-            repeat_penalty=self.repeat_penalty, seed=seed, noise=self.noise,
-        )  # fmt: skip
-
-
-FIELDS = {each.name: each.metadata for each in fields(ChatSettings)}
-"""What is known of each setting."""
-
-
-def changed(settings: ChatSettings, name: str, value: str) -> ChatSettings:
-    """`settings` with one of them set from its text. Raises OptionError, naming the setting."""
-    if name not in FIELDS:
-        raise OptionError(f"there is no setting {name[:40]!r}", f"use {', '.join(FIELDS)}")
-    known = FIELDS[name]
-    try:
-        parsed: Any = None if known["none"] and value == known["none"] else known["parse"](value)
-    except OptionError as error:
-        raise OptionError(f"{name}: {error.message}", error.hint) from None
-    return replace(settings, **{name: parsed})
-
-
-def values(settings: ChatSettings) -> dict[str, str]:
-    """Every setting as the text that `changed` takes."""
-    return {name: _text(getattr(settings, name), known["none"]) for name, known in FIELDS.items()}
-
-
-def _text(value: Any, none: str) -> str:
-    if value is None:
-        return none
-    if isinstance(value, bool):
-        return "on" if value else "off"
-    return f"{value:.12g}" if isinstance(value, float) else str(value)
-
-
-def apply(settings: ChatSettings, saved: Mapping[str, str]) -> tuple[ChatSettings, list[str]]:
-    """`settings` with saved texts put in, and a sentence for each that cannot be used."""
-    refused = []
-    for name, value in saved.items():
-        try:
-            settings = changed(settings, name, value)
-        except OptionError as error:
-            refused.append(error.message)
-    return settings, refused
-
 
 # -- the chat ----------------------------------------------------------------------------------------------------------
 

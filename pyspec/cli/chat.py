@@ -21,7 +21,8 @@ from pyspec.chat.prompt import (
     terminal_kept,
     whole_entry,
 )
-from pyspec.chat.talk import BRIEF, FULL, SILENT, Chat, ChatSettings
+from pyspec.chat.settings import BRIEF, FULL, SILENT, ChatSettings
+from pyspec.chat.talk import Chat
 from pyspec.cli.command import command, option
 from pyspec.cli.engine_options import EngineOptions
 from pyspec.cli.options import (
@@ -62,8 +63,9 @@ class TalkOptions(CacheOptions, DialogueOptions):
         self, drafts: DraftOptions, sampler: SamplerOptions, shown: ShownOptions
     ) -> ChatSettings:
         """What `/set` changes, as it begins."""
-        sampler.sampling()  # refuses numbers that cannot be, as the rule does
+        sampling = sampler.sampling()  # refuses numbers that cannot be, as the rule does
         given = {**vars(sampler), **vars(drafts), "trim": self.trim, "wrap": shown.wrap}
+        given["dry_sequence_breakers"] = sampling.dry_sequence_breakers
         given["reasoning"] = shown.reasoning
         given["temp"] = given.pop("temperature")
         given["seed"] = None if sampler.seed is None else sampler.seed & 0xFFFFFFFF

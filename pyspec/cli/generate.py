@@ -14,7 +14,7 @@ import click
 
 from pyspec.chat.conversation import Conversation, Exchange, LlamaChat, Reply
 from pyspec.chat.files import last_model, load, new_path, newest, restore, save
-from pyspec.chat.talk import HIDE, UNASKED
+from pyspec.chat.settings import HIDE, UNASKED
 from pyspec.cli.command import TEXT, command, option, tell
 from pyspec.cli.engine_options import EngineOptions
 from pyspec.cli.options import (
@@ -35,11 +35,12 @@ from pyspec.display import (
     verdict,
 )
 from pyspec.errors import InputError, OptionError, PyspecError
-from pyspec.llama import Piece, SpeculativeLlama
+from pyspec.llama import SpeculativeLlama
 from pyspec.options import AnswerOptions
 from pyspec.prompt_cache import PromptCache
 from pyspec.sampling import Constraint, bounded, schema_grammar
 from pyspec.store.files import Stamp, recall, remember
+from pyspec.text.parts import Piece
 from pyspec.token_view import TokenPaint, has_colour, print_legend
 
 _FILE = click.Path(path_type=Path, dir_okay=False)

@@ -19,7 +19,7 @@ from pyspec.noise import NOISES
 from pyspec.progress import busy, store_progress
 from pyspec.rules import AUTO as AUTO_RULE
 from pyspec.rules import Margin, PairRule, Strict, Verification
-from pyspec.sampling import Sampling
+from pyspec.sampling import DRY_BREAKERS, Sampling
 from pyspec.store.devices import (
     AUTO,
     add_rpc_servers,
@@ -190,6 +190,11 @@ class DraftOptions:
 # -- the sampler -------------------------------------------------------------------------------------------------------
 
 
+def _breaker(text: str) -> str:
+    """A text with what no shell lets one type, as llama.cpp's programs read it."""
+    return text.replace("\\n", "\n").replace("\\t", "\t")
+
+
 @dataclass(frozen=True)
 class SamplerOptions:
     """How the target chooses tokens."""
@@ -208,6 +213,26 @@ class SamplerOptions:
         help="Seed of the random draws: a fixed seed gives the same text with any draft.")
     noise: str = option("Sampling", "--sampling", type=click.Choice(NOISES), default=NOISES[0],
         help="Source of random numbers: pyspec's, which target and draft share (coupled), or llama.cpp's.")
+    dry_multiplier: float = option("Sampling", "--dry-multiplier", default=Sampling.dry_multiplier,
+        help="DRY: make tokens less likely that prolong a repetition of earlier text; 0 for off.")
+    dry_base: float = option("Sampling", "--dry-base", default=Sampling.dry_base,
+        help="DRY: by how much each token of the repetition adds to that.")
+    dry_allowed_length: int = option("Sampling", "--dry-allowed-length", default=Sampling.dry_allowed_length,
+        help="DRY: longest repetition that costs nothing, tokens.")
+    dry_penalty_last_n: int = option("Sampling", "--dry-penalty-last-n", default=Sampling.dry_penalty_last_n,
+        help="DRY: how many tokens to look back, prompt included; -1 for all.")
+    dry_sequence_breakers: tuple[str, ...] = option("Sampling", "--dry-sequence-breaker", metavar="TEXT", multiple=True,
+        type=_breaker, default=DRY_BREAKERS, show_default=False,
+        help="DRY: text that no repetition reaches over, in place of newline, colon, quote and asterisk; may be repeated; none "
+        "for nothing.")
+    xtc_probability: float = option("Sampling", "--xtc-probability", default=Sampling.xtc_probability,
+        help="XTC: how often to exclude the likeliest tokens, 0 to 1.")
+    xtc_threshold: float = option("Sampling", "--xtc-threshold", default=Sampling.xtc_threshold,
+        help="XTC: exclude tokens that are as likely, all but the least likely of them; nothing above 0.5.")
+    dynatemp_range: float = option("Sampling", "--dynatemp-range", default=Sampling.dynatemp_range,
+        help="Dynamic temperature: up to this much below --temp where the model is sure, above it where it is not; 0 for off.")
+    dynatemp_exponent: float = option("Sampling", "--dynatemp-exp", default=Sampling.dynatemp_exponent,
+        help="Dynamic temperature: power of the entropy that it follows.")
     # fmt: on
 
     def sampling(self, seed: int | None = None) -> Sampling:
@@ -217,7 +242,9 @@ class SamplerOptions:
         chosen = self.seed if self.seed is not None else seed
         if chosen is None:
             chosen = int.from_bytes(os.urandom(4), "little")
-        return Sampling(**{**vars(self), "seed": chosen & 0xFFFFFFFF})
+        breakers = tuple(word for word in self.dry_sequence_breakers if word != "none")
+        own = {**vars(self), "dry_sequence_breakers": breakers}
+        return Sampling(**{**own, "seed": chosen & 0xFFFFFFFF})
 
 
 # -- conversations -----------------------------------------------------------------------------------------------------

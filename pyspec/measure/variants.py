@@ -227,7 +227,7 @@ class SideBySide:
     ) -> _Answer:
         temperature = variant.extras.get("temp", sampling.temperature)
         own = variant.sampling(Sampling(temperature=temperature, seed=sampling.seed))
-        chain = build_chain(own, self.target)
+        chain = build_chain(own, self.target, tokens=prompt)
         asked = AnswerOptions(
             own,
             Speculation(verification=variant.rule, draft_max=variant.draft_max),

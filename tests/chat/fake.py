@@ -12,7 +12,8 @@ from rich.console import Console
 
 from pyspec.chat.conversation import AnswerStats, SavedModel
 from pyspec.chat.prompt import run, script_entries
-from pyspec.chat.talk import Chat, ChatSettings, Guard
+from pyspec.chat.settings import ChatSettings
+from pyspec.chat.talk import Chat, Guard
 from pyspec.display import Screen
 from pyspec.errors import DraftMismatch, PyspecError
 from pyspec.options import AnswerOptions

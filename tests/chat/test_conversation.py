@@ -15,8 +15,9 @@ from hypothesis import strategies as st
 
 from pyspec.chat.conversation import Conversation, Exchange, LlamaChat, Reply, fit, spoken
 from pyspec.errors import ContextOverflow, ModelNotFound
-from pyspec.llama import OFF, SpeculativeLlama, stream_text
+from pyspec.llama import OFF, SpeculativeLlama
 from pyspec.options import AnswerOptions, Speculation
+from pyspec.pieces import stream_text
 from pyspec.policy.cost import CostCurve
 from pyspec.rules import Strict
 from pyspec.sampling import Sampling

@@ -12,7 +12,7 @@ from chat.fake import FakeModel, talk
 from pyspec.chat import prompt as prompt_module
 from pyspec.chat import talk as talk_module
 from pyspec.chat.prompt import TypedText, run
-from pyspec.chat.talk import ChatSettings
+from pyspec.chat.settings import ChatSettings
 
 QUIET = ChatSettings(stats="off")
 

@@ -11,7 +11,7 @@ from chat.fake import QUIET, FakeModel, session, talk
 
 from pyspec.chat import files
 from pyspec.chat.prompt import run, script_entries
-from pyspec.chat.talk import ChatSettings
+from pyspec.chat.settings import ChatSettings
 from pyspec.errors import NumericError
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyspec.chat.talk import FIELDS, ChatSettings, apply, changed, values
+from pyspec.chat.settings import FIELDS, ChatSettings, apply, changed, values
 from pyspec.errors import OptionError
 from pyspec.rules import Margin, Strict, Window
 

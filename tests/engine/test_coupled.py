@@ -21,6 +21,7 @@ from pyspec.engine.models import address
 from pyspec.engine.runs import Run
 from pyspec.policy.simple import FixedPolicy
 from pyspec.rules import Strict
+from pyspec.samplers import xtc_chance
 from pyspec.sampling import Constraint, Sampling, build_chain
 
 pytestmark = devices.for_processors(
@@ -32,6 +33,8 @@ PROMPT = [tiny.A + i for i in (0, 1, 2, 0, 1, 2, 0, 1)]  # lookup has something 
 GRAMMAR = "root ::= [a-e] [c-j]+"
 LETTERS = [list(range(tiny.A, tiny.A + 5)), list(range(tiny.A + 2, tiny.A + 10))]
 WIDE = Sampling(temperature=1.0, top_k=0, top_p=1.0, min_p=0.0)
+DRY = {"dry_multiplier": 0.4, "dry_base": 1.3, "dry_allowed_length": 1, "dry_penalty_last_n": 7}
+XTC = {"xtc_probability": 0.6, "xtc_threshold": 0.08}
 PENALTIES = {"repeat_penalty": 1.5, "frequency_penalty": 0.7, "presence_penalty": 0.3}
 
 
@@ -49,8 +52,47 @@ def keep(logits, where):
     return np.where(where, logits, -np.inf)
 
 
+def repetitions(text, breakers):
+    """By token, how many of the text's last ones it would prolong a repetition of; none is longer than what a breaker leaves."""
+    fresh = next((n for n, token in enumerate(reversed(text)) if token in breakers), len(text))
+    found = Counter()
+    for at, token in enumerate(text[1:], 1):
+        same = next((n for n in range(at) if text[at - 1 - n] != text[-1 - n]), at)
+        found[token] = max(found[token], min(same, fresh))
+    return {token: n for token, n in found.items() if token not in breakers}
+
+
+def dried(z, sampling, text):
+    """Logits less what DRY takes: https://github.com/oobabooga/text-generation-webui/pull/5677."""
+    last = len(text) if sampling.dry_penalty_last_n < 0 else sampling.dry_penalty_last_n
+    breakers = [
+        tiny.A + ord(word) - ord("a") for word in sampling.dry_sequence_breakers if word in "abc"
+    ]
+    for token, n in repetitions(text[-last:], breakers).items():
+        if n >= sampling.dry_allowed_length:
+            z[token] -= sampling.dry_multiplier * sampling.dry_base ** (
+                n - sampling.dry_allowed_length
+            )
+
+
+def excluded(z, threshold):
+    """Logits without those of the likeliest tokens: https://github.com/oobabooga/text-generation-webui/pull/6335."""
+    p = softmax(z)
+    least = p[p >= threshold].min(initial=1.0)
+    return keep(z, p <= least)
+
+
+def heat(z, sampling):
+    """The temperature where a row is as unsure: its entropy over the largest there could be, to a power."""
+    p = softmax(z)
+    p = p[p > 0]
+    unsure = -(p * np.log(p)).sum() / math.log(len(p)) if len(p) > 1 else 0.0
+    low, span = sampling.temperature - sampling.dynatemp_range, 2 * sampling.dynatemp_range
+    return low + span * unsure**sampling.dynatemp_exponent
+
+
 def distribution(row, sampling, emitted, allowed):
-    """What the target says of a token by these options: penalties, grammar, top-k, top-p, min-p, temperature, in this order."""
+    """What the target says of a token by these options: penalties, DRY, grammar, top-k, top-p, min-p, XTC, temperature."""
     z = row.astype(np.float64)
     for token in set(emitted) if sampling.penalised else ():
         z[token] = (
@@ -59,6 +101,8 @@ def distribution(row, sampling, emitted, allowed):
             else z[token] * sampling.repeat_penalty
         )
         z[token] -= emitted.count(token) * sampling.frequency_penalty + sampling.presence_penalty
+    if sampling.dry:
+        dried(z, sampling, [*PROMPT, *emitted])
     if allowed is not None:
         z = keep(z, np.isin(np.arange(len(z)), allowed))
     if sampling.temperature < 0:
@@ -71,7 +115,9 @@ def distribution(row, sampling, emitted, allowed):
     z = keep(z, before < sampling.top_p)
     if sampling.min_p:
         z = keep(z, z >= z.max() + math.log(sampling.min_p))
-    return softmax(z / sampling.temperature)
+    without = excluded(z, sampling.xtc_threshold)
+    p = sampling.xtc_probability
+    return (1 - p) * softmax(z / heat(z, sampling)) + p * softmax(without / heat(without, sampling))
 
 
 def pairs(path, sampling, letters=None):
@@ -109,9 +155,9 @@ class Source:
         self._stack.enter_context(closing(models))
         layout = Layout(padded(64 * n_seq))
         self.contexts = self._stack.enter_context(closing(Contexts(models, n_seq, 64, layout)))
-        self.sampling = sampling
-        made = Constraint(grammar) if grammar else None
-        self.chains = [build_chain(sampling, models.target, made) for _ in range(n_seq)]
+        self.sampling, self.target = sampling, models.target
+        self.grammar = Constraint(grammar) if grammar else None
+        self.chains = [None] * n_seq
         self.drafted = self.accepted = 0
 
     def close(self):
@@ -131,13 +177,15 @@ class Source:
         return counts
 
     def _run(self, seq, seed):
-        chain = self.chains[seq]
-        if chain is not None:
-            llama_cpp.llama_sampler_reset(chain.sampler)
+        if self.chains[seq] is not None:
+            self.chains[seq].close()
+        sampling = replace(self.sampling, seed=seed)
+        chain = build_chain(sampling, self.target, self.grammar, tokens=PROMPT)
+        self.chains[seq] = chain
         self.contexts.engine.set_tokens(seq, PROMPT)
         run = Run(seq, list(PROMPT), Gate(Strict(), sampled=False), 3)
         run.sampler = 0 if chain is None else address(chain.sampler)
-        run.coupling = replace(self.sampling, seed=seed).coupling
+        run.coupling = sampling.coupling
         run.tally.rounds = 1  # or its first round would not draft
         return run
 
@@ -198,6 +246,11 @@ def draft(tiny_folder):
         ({"temperature": 0.8, "top_k": 40, "top_p": 0.95, "min_p": 0.05}, None),
         (PENALTIES, None),
         ({}, GRAMMAR),
+        (DRY, None),
+        ({**DRY, "dry_penalty_last_n": -1, "dry_sequence_breakers": ["a"]}, None),
+        (XTC, None),
+        ({"dynatemp_range": 0.9, "dynatemp_exponent": 1.5}, None),
+        ({**PENALTIES, **DRY, **XTC, "dynatemp_range": 0.5, "top_k": 12, "min_p": 0.02}, GRAMMAR),
     ],
     ids=lambda value: ",".join(map(str, value)) if isinstance(value, dict) else value and "grammar",
 )
@@ -273,3 +326,15 @@ def test_wrong_coupling_fails_the_same_test(tiny_target, draft, position, passes
     with closing(Source(tiny_target, draft, 1, WIDE)) as source:
         counts = by_hand(source, N_DRAWS, position)
     assert (apart(counts, expected) < LIMIT) is passes
+
+
+@pytest.mark.parametrize(("position", "passes"), [(lambda at: at, True), (lambda _: 0, False)])
+def test_wrong_chance_of_xtc_fails_the_same_test(tiny_target, draft, position, passes, monkeypatch):
+    """One chance for a whole text ties its tokens together, too."""
+    monkeypatch.setattr(
+        "pyspec.samplers.xtc_chance", lambda seed, at: xtc_chance(seed, position(at))
+    )
+    sampling = replace(WIDE, **XTC)
+    with closing(Source(tiny_target, draft, 40, sampling)) as source:
+        counts = source.pairs(N_DRAWS)
+    assert bool(apart(counts, pairs(tiny_target, sampling)) < LIMIT) is passes

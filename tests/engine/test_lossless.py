@@ -12,6 +12,7 @@ from answers import ask
 
 from pyspec.engine.handle import Engine, Role
 from pyspec.engine.models import address
+from pyspec.noise import NOISES
 from pyspec.policy.cost import CostCurve
 from pyspec.policy.types import Plan
 from pyspec.sampling import Sampling
@@ -182,14 +183,19 @@ def test_same_seed_same_text(open_llama, tiny_target, tiny_draft, seed, sampling
         {"mirostat_mode": 1},
         {"mirostat_mode": 2},
         {"typical_p": 0.7},
+        {"dry_multiplier": 0.8},
+        {"dry_multiplier": 2.0, "dry_penalty_last_n": -1, "dry_sequence_breakers": ["b"]},
+        {"xtc_probability": 0.5},
+        {"dynatemp_range": 0.6, "dynatemp_exponent": 0.7},
     ],
 )
 @pytest.mark.parametrize("temperature", [0.0, 0.9])
+@pytest.mark.parametrize("noise", NOISES)
 def test_same_seed_same_text_with_every_sampler(
-    open_llama, tiny_target, tiny_draft, shape, temperature
+    open_llama, tiny_target, tiny_draft, shape, temperature, noise
 ):
-    """Samplers that remember what was emitted see the same tokens in the same order."""
-    sampling = Sampling(temperature=temperature, seed=7, **shape)
+    """Samplers that remember what was emitted see the same tokens in the same order, and draw once for each."""
+    sampling = Sampling(temperature=temperature, seed=7, noise=noise, **shape)
     plain = ask(open_llama(tiny_target), PROMPT, 60, sampling)
     assert ask(open_llama(tiny_target, draft=tiny_draft), PROMPT, 60, sampling).ids == plain.ids
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from pyspec.llama import stream_text
+from pyspec.pieces import stream_text
 from pyspec.sampling import Sampling
 
 GREEDY = Sampling(temperature=0.0)
