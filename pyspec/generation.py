@@ -211,8 +211,6 @@ class Generation(Mirror):
         completion = self._in_force.completion
         return completion is not None and completion.options.keep_rows
 
-    # -- generation ----------------------------------------------------------------------------------------------------
-
     def _generate(
         self, tokens: Sequence[int], sampling: Sampling, reset: bool, criteria: Any, **asked: Any
     ) -> Generator[int, Sequence[int] | None, None]:
@@ -347,11 +345,7 @@ class Generation(Mirror):
         report = session.report
         with session.if_open() as is_open:
             if is_open:
-                if (
-                    report is not None
-                    and report.tally.verified
-                    and report.finish_reason != "cancelled"
-                ):
+                if report is not None:
                     self._know_plain(session, report, policy)
                 self._adopt(session.tokens, session.held)
         if report is not None:
@@ -364,7 +358,8 @@ class Generation(Mirror):
 
     def _know_plain(self, session: Session, report: Report, policy: LengthPolicy) -> None:
         """Time plain decoding where no round told what it takes, so that what drafts did can be said."""
-        if plain_speed(report, policy) is None:
+        drafted = report.tally.verified and report.finish_reason != "cancelled"
+        if drafted and plain_speed(report, policy) is None:
             with suppress(EngineError):
                 time_plain(session.engine, session.tokens, policy.curve)
 
