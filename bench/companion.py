@@ -6,11 +6,15 @@ On the recorded rounds of bench/rounds that a companion has seen: the log-loss o
 logistic regressions fitted on the first half, and tokens a ms of `auto` that may ask the companion, or has to, on curves of
 grid.py, by what a companion's row costs in rows of the target. Speeds are over `auto` without one, without lookup. Of several
 sequences all are taken to go in step, so that a decode of k rows each costs what the curve says of k times as many.
+
+One thing more is free: whether lookup proposes the same token, and by how long a match. On rounds that hold it the same is asked:
+log-loss where both speak, and tokens a ms of `auto` with lookup whose draft model says how likely its tokens are by its p and by
+lookup's word, over one that says it by its p alone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -20,10 +24,13 @@ from msgspec.structs import replace
 from replay import ROUNDS, Always, play
 
 from pyspec.measure.report import table
-from pyspec.measure.simulate import Answer, Costs, Times, load_rounds
+from pyspec.measure.simulate import Answer, Chain, Costs, Times, load_rounds
 from pyspec.policy.goodput import GoodputPolicy
 
-FILES = ("bf16", "q4_k_m")
+FILES = ("bf16", "q4_k_m", "head")
+BESIDE = "head"
+"""Rounds that say what lookup proposed beside the model."""
+
 CURVES = ("BF16", "Q4_K_M", "GPU", "7B on CPU")
 SEQUENCES = (1, 8, 32)
 COSTS = (0.0, 0.005, 0.02, 0.08)
@@ -31,9 +38,17 @@ DRAFT_COST = 0.1
 """Of a draft's step, in steps of the target."""
 
 
+Rows = Callable[[Iterable[Answer]], tuple[np.ndarray, np.ndarray]]
+
+
 def _logit(p: float) -> float:
     p = min(max(p, 1e-4), 1 - 1e-4)
     return float(np.log(p / (1 - p)))
+
+
+def _own(p: float, i: int) -> list[float]:
+    """Features of the draft's own."""
+    return [1.0, _logit(p), _logit(p) ** 2 / 10, float(i)]
 
 
 def rows_of(answers: Iterable[Answer]) -> tuple[np.ndarray, np.ndarray]:
@@ -44,7 +59,7 @@ def rows_of(answers: Iterable[Answer]) -> tuple[np.ndarray, np.ndarray]:
             if not chain.agree:
                 continue
             for i in range(chain.seen):
-                own = [1.0, _logit(chain.p[i]), _logit(chain.p[i]) ** 2 / 10, float(i)]
+                own = _own(chain.p[i], i)
                 more = [chain.s[i], chain.a[i], _logit(chain.pc[i]), float(chain.agree[i])]
                 x.append([*own, *more, chain.s[i] * own[1], float(chain.agree[i]) * own[1]])
                 y.append(i < chain.matched)
@@ -67,14 +82,73 @@ def log_loss(w: np.ndarray, x: np.ndarray, y: np.ndarray) -> float:
     return float(-np.mean(y * np.log(p) + (1 - y) * np.log(1 - p)))
 
 
-def knowledge(name: str, answers: Sequence[Answer]) -> list[str]:
+def beside(answer: Answer, chain: Chain) -> list[list[float]]:
+    """Features of the tokens of a model's chain to which lookup has a word, the draft's own first: up to where they part."""
+    look = answer.lookup(chain.t)
+    out = []
+    for i in range(min(chain.n, chain.shared + 1, look.n)):
+        own, same = _own(chain.p[i], i), float(i < chain.shared)
+        by = np.log(look.match_length)
+        more = [same, same * by, (1 - same) * by, float(look.choices > 1), same * own[1]]
+        out.append([*own, *more])
+    return out
+
+
+def beside_rows(answers: Iterable[Answer]) -> tuple[np.ndarray, np.ndarray]:
+    """The same as `rows_of`, of tokens to which both have a word."""
+    both = [
+        (row, i < chain.matched)
+        for answer in answers
+        for chain in answer.models.values()
+        for i, row in enumerate(beside(answer, chain)[: chain.seen])
+    ]
+    return np.array([row for row, _ in both]), np.array([hit for _, hit in both], dtype=float)
+
+
+def knowledge(name: str, answers: Sequence[Answer], rows: Rows = rows_of) -> list[str]:
     """One line: nats a token by what is known, in answers that were not fitted on."""
     half = len(answers) // 2
-    (x, y), (x_new, y_new) = rows_of(answers[:half]), rows_of(answers[half:])
+    (x, y), (x_new, y_new) = rows(answers[:half]), rows(answers[half:])
     rate = float(y.mean())
     base = float(-np.mean(y_new * np.log(rate) + (1 - y_new) * np.log(1 - rate)))
     known = [log_loss(fitted(x[:, :n], y), x_new[:, :n], y_new) for n in (4, x.shape[1])]
     return [name, str(len(y_new)), *(f"{nats:.3f}" for nats in (base, *known, 0.0))]
+
+
+def told(answers: Sequence[Answer]) -> tuple[list[Answer], list[Answer]]:
+    """The answers with p as a fit on their first half says it: by p alone, and by lookup's word too where there is one."""
+    first = answers[: len(answers) // 2]
+    plain = [(c, i) for a in first for c in a.models.values() for i in range(c.seen)]
+    x, y = np.array([_own(c.p[i], i) for c, i in plain]), [i < c.matched for c, i in plain]
+    alone, free = fitted(x, np.array(y, dtype=float)), fitted(*beside_rows(first))
+
+    def again(answer: Answer, chain: Chain, *, looks: bool) -> Chain:
+        own = chances(alone, [_own(p, i) for i, p in enumerate(chain.p)])
+        known = chances(free, beside(answer, chain)) if looks else []
+        return replace(chain, p=[*known, *own[len(known) :]])
+
+    return tuple(
+        [
+            replace(a, models={t: again(a, c, looks=looks) for t, c in a.models.items()})
+            for a in answers
+        ]
+        for looks in (False, True)
+    )
+
+
+def chances(w: np.ndarray, rows: list[list[float]]) -> list[float]:
+    """What a regression says."""
+    return (1 / (1 + np.exp(-(np.array(rows) @ w)))).tolist() if rows else []
+
+
+def beside_speeds(answers: Sequence[Answer]) -> list[list[str]]:
+    """Lines: tokens a ms of `auto` with lookup that knows lookup's word, over one that does not, in the second half."""
+    alone, free = told(answers)
+    pairs = [(curve, costs_for(curve, 1, 0.0)) for curve in CURVES]
+    return [
+        [curve, f"{play(free, costs, lookup=True) / play(alone, costs, lookup=True):.3f}"]
+        for curve, costs in pairs
+    ]
 
 
 def costs_for(curve: str, sequences: int, companion: float) -> Costs:
@@ -117,12 +191,31 @@ def page() -> str:
     return (
         "# What a companion is worth\n\n"
         "Made by `python bench/companion.py` on the recorded rounds of [bench/rounds](../../rounds) that a companion has seen "
-        "(the small draft and companion that shipped before the head): answers of the second half, without lookup.\n\n"
+        "(bf16 and q4_k_m: the small draft and companion that shipped before the head; head: the EAGLE-3 head and the companion "
+        "that ship): answers of the second half, without lookup.\n\n"
         f"**{said}**\n\nLog-loss of acceptance, nats a drafted token, by what is known:\n\n"
         f"{table(['rounds', 'tokens', *heads], known)}\n\n"
         f"Tokens a ms over `auto` without a companion, a draft's step at {DRAFT_COST:g} of the target's; `informed` knows what "
         f"can be known of the model's drafts (grid.py). Sequences go in step:\n\n"
-        f"{table(['rounds', 'curve', 'sequences', 'asks it', *shares, 'informed'], fast)}\n"
+        f"{table(['rounds', 'curve', 'sequences', 'asks it', *shares, 'informed'], fast)}\n\n{lookups_word(recorded[BESIDE])}"
+    )
+
+
+def lookups_word(answers: Sequence[Answer]) -> str:
+    """What is free: lookup's proposal beside the model's."""
+    known, fast = knowledge(BESIDE, answers, beside_rows), beside_speeds(answers)
+    pays = all(float(row[1]) >= 1.005 for row in fast)
+    verdict = (
+        ""
+        if pays
+        else " It is not used: what is sure to be known is not what decides how much to draft."
+    )
+    return (
+        "## Whether lookup proposes the same\n\n"
+        f"Nats a token where both the head and lookup have a word, in the half that was not fitted on:\n\n"
+        f"{table(['rounds', 'tokens', 'nothing', 'p', 'p and the word of lookup', 'everything'], known)}\n\n"
+        "Tokens a ms of `auto` with lookup, one sequence, if the head's p were told so, over p told by itself:"
+        f"{verdict}\n\n{table(['curve', 'times'], fast)}\n"
     )
 
 

@@ -2,10 +2,12 @@
 
     python bench/confirm.py questions build/confirm.jsonl [--spec-bench FILE]
     python bench/confirm.py plan bench/results/quality-eagle3/quality.json
-    python bench/confirm.py page RUNS QUESTIONS OUT
+    python bench/confirm.py store RUNS QUESTIONS bench/results/confirm/NAME.json --title TITLE [--judge MODEL]
+    python bench/confirm.py page [FOLDER]
 
-Answers come from `pyspec quality`, which goes on where it was interrupted. The plan, written before the answers, is
-bench/results/confirm/plan.md.
+Answers come from `pyspec quality`, which goes on where it was interrupted; `store` keeps their figures, and lets another model
+read them where none has. `page` shows what is stored, and from which gain on each bound fails, there and on the pages of
+`pyspec quality`. The plan, written before the answers, is bench/results/confirm/plan.md.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ from __future__ import annotations
 import argparse
 import json
 import random
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +23,6 @@ import msgspec
 
 from pyspec.measure.bounds import (
     BOUNDS,
-    Loss,
     by_halves,
     gain_of,
     losses_of,
@@ -29,13 +30,19 @@ from pyspec.measure.bounds import (
     try_rule,
 )
 from pyspec.measure.chance import holm, sample_size
-from pyspec.measure.quality import QualityResults
-from pyspec.measure.records import RunRecord
+from pyspec.measure.judging import TextJudge
+from pyspec.measure.quality import WORSE_UP, Measure, QualityResults
+from pyspec.measure.records import RunRecord, read_records
 from pyspec.measure.report import table
-from pyspec.measure.tasks import grouped, load_questions
+from pyspec.measure.tasks import Question, grouped, load_questions
 from pyspec.measure.variants import parse_variants
+from pyspec.store.locate import resolve
 
 ROOT = Path(__file__).parent.parent
+RESULTS = ROOT / "bench" / "results"
+SEEN = 1.96 + 0.84
+"""Standard errors that a page's smallest difference is."""
+
 SHORT = 400
 """Characters of a question that is asked: long prompts cost much of a run and say nothing else."""
 
@@ -117,72 +124,196 @@ def plan(path: Path) -> str:
     for name, bound in BOUNDS.items():
         if name in rule.measures:
             over, n = rule.measures[name].over, rule.measures[name].questions
-            spread = over.seen / 2.8 * n**0.5  # seen is (1.96 + 0.84) standard errors
+            spread = over.seen / SEEN * n**0.5
             rows.append([name, f"{bound:g}", f"{spread:.3f}", str(sample_size(spread, bound))])
     return table(["figure", "bound", "spread", "questions, confirming half"], rows)
 
 
-def page(runs: Path, asked: Path) -> str:
-    """What was answered so far, rule by rule over all questions, and what the halves say."""
-    decoder = msgspec.json.Decoder(RunRecord)
-    records = [decoder.decode(line) for line in runs.read_bytes().splitlines() if b'"who"' in line]
-    groups = grouped(records, lambda record: record.who)
-    whole = set.intersection(*({r.question_id for r in group} for group in groups.values()))
-    records = [r for r in records if r.question_id in whole]
-    groups = grouped(records, lambda record: record.who)
+class RuleFigures(msgspec.Struct):
+    """What one rule brought and lost against the control. losses: by figure."""
+
+    who: str
+    gain: float
+    relaxed: float
+    losses: dict[str, LossFigures]
+
+
+class LossFigures(msgspec.Struct):
+    """Mean loss, upper end of its interval, questions that had it, and how many a yes would need."""
+
+    mean: float
+    upper: float
+    questions: int
+    needed: int
+
+
+class StoredRun(msgspec.Struct):
+    """One pair's answers at one temperature, as figures. chosen: what the halves say; held: what Holm's method leaves."""
+
+    title: str
+    questions: int
+    max_tokens: int
+    temperature: float
+    day: str
+    control: str
+    chosen: str
+    held: str
+    rules: list[RuleFigures]
+    judge: str = ""
+
+
+def stored(runs: Path, asked: Path, title: str, judge: str = "") -> StoredRun:
+    """Figures of what was answered so far by every variant. judge: a model that reads the answers, "" for none."""
+    records = whole(read_records(runs))
     questions = load_questions(asked)
     by_id = {q.question_id: q for q in questions}
+    if judge:
+        judged(records, by_id, resolve(judge))
+    groups = grouped(records, lambda record: record.who)
     control, *others = groups
     trials = [
         try_rule(who, gain_of(groups[who], groups[control]), losses_of(groups[who], groups[control], by_id))
         for who in others
     ]  # fmt: skip
-    names = list(trials[0].losses)
-    rows = [
-        [
-            t.who,
-            f"{100 * (t.gain - 1):+.1f} %",
-            _share(groups[t.who]),
-            *(_loss(t.losses[n]) for n in names),
-        ]
-        for t in trials
-    ]
-    shown = table(
-        ["", "tokens a verify", "relaxed", *(f"{n} (bound {BOUNDS[n]:g})" for n in names)], rows
-    )
-    needs = [[t.who, *(str(t.losses[n].needed) for n in names)] for t in trials]
     worst = {t.who: max(loss.p for loss in t.losses.values()) for t in trials}
-    held = ", ".join(sorted(holm(worst))) or "none"
-    found = by_halves(records, questions, parse_variants(",".join(groups)))
     setup = records[-1].setup
-    intro = (
-        f"Made by `python bench/confirm.py page` from {len(records)} answers, {len(whole)} questions by {len(groups)} variants, "
-        f"at most {setup.max_tokens} tokens, temperature {setup.temperature:g}, with the EAGLE-3 head and lookup on the default "
-        f"target ({setup.day}). What was planned, and how far it was followed: [plan.md](plan.md). Losses are against {control}, "
-        "paired by question: the mean, and behind it the upper end of a 95 % bootstrap interval, which has to be within the "
-        "bound; `!` where it is not."
-    )
-    said = f"**{sentence(found)}** Of all rules together, by Holm's method, within every bound: {held}."
-    about = "Questions that would show a rule to be within each bound four times of five, if it lost nothing:"
+    rules = [
+        RuleFigures(
+            t.who, t.gain, _share(groups[t.who]),
+            {n: LossFigures(x.mean, x.upper, x.questions, x.needed) for n, x in t.losses.items()},
+        )
+        for t in trials
+    ]  # fmt: skip
+    return StoredRun(
+        title, len(groups[control]), setup.max_tokens, setup.temperature, setup.day, control,
+        sentence(by_halves(records, questions, parse_variants(",".join(groups)))),
+        ", ".join(sorted(holm(worst))) or "none", rules, Path(judge).name,
+    )  # fmt: skip
+
+
+def whole(records: Sequence[RunRecord]) -> list[RunRecord]:
+    """Those of questions that every variant answered."""
+    groups = grouped(records, lambda record: record.who).values()
+    asked = set.intersection(*({r.question_id for r in group} for group in groups))
+    return [r for r in records if r.question_id in asked]
+
+
+def judged(records: Sequence[RunRecord], asked: Mapping[int | str, Question], model: Path) -> None:
+    """Let a model read the answers; equal ones to a question are read once."""
+    judge, known = TextJudge(model, n_ctx=1024, n_threads=1), {}
+    for record in records:
+        turn = record.turns[0]
+        key = record.question_id, turn.text
+        if key not in known:
+            known[key] = judge.nats(asked[record.question_id], turn.text)
+        turn.judged = known[key]
+    judge.close()
+
+
+def _share(records: list[RunRecord]) -> float:
+    turns = [record.turns[0] for record in records]
+    return float(sum(t.speculation["relaxed"] for t in turns) / sum(len(t.tokens) for t in turns))
+
+
+# -- the page -----------------------------------------------------------------------------------------------------------
+
+
+def published(path: Path) -> StoredRun:
+    """The margin rules of a page of `pyspec quality`, whose intervals are of differences."""
+    results = msgspec.json.decode(path.read_bytes(), type=QualityResults)
+    rules = [
+        RuleFigures(f.who, f.gain, f.relaxed, {n: _published(n, m) for n, m in f.measures.items() if n in BOUNDS})
+        for f in results.figures
+        if f.who.startswith("margin") and "+random" not in f.who
+    ]  # fmt: skip
+    setup, n = results.setup, results.figures[0].answers
+    return StoredRun(
+        path.parent.name, n, setup.max_tokens, setup.temperature, setup.day, results.figures[0].who, "", "", rules
+    )  # fmt: skip
+
+
+def _published(name: str, found: Measure) -> LossFigures:
+    over, up = found.over, name in WORSE_UP
+    spread = over.seen / SEEN * found.questions**0.5
+    mean, upper = (over.mean, over.high) if up else (-over.mean, -over.low)
+    return LossFigures(mean, upper, found.questions, sample_size(spread, BOUNDS[name]))
+
+
+def frontier(runs: Sequence[StoredRun]) -> str:
+    """For each pair and temperature and each bound: the least gain from which no rule is shown to be within it."""
+    names = [n for n in BOUNDS if any(n in rule.losses for run in runs for rule in run.rules)]
+    rows = [
+        [run.title, f"{run.temperature:g}", str(run.questions), *(_fails_from(run, n) for n in names)]
+        for run in runs
+    ]  # fmt: skip
+    return table(["", "T", "answers", *(f"{n} (bound {BOUNDS[n]:g})" for n in names)], rows)
+
+
+def _fails_from(run: StoredRun, name: str) -> str:
+    """The smallest gain of a rule that is not within a bound, by how much, and where its mean alone is beyond it."""
+    seen = sorted((rule.gain, rule.losses[name]) for rule in run.rules if name in rule.losses)
+    failed = [(gain, loss) for gain, loss in seen if loss.upper > BOUNDS[name]]
+    if not failed:
+        return f"held up to {_percent(seen[-1][0])}" if seen else "-"
+    gain, loss = failed[0]
+    beyond = [each for each, found in seen if found.mean > BOUNDS[name]]
+    mean = f"; the mean from {_percent(beyond[0])}" if beyond else "; the mean nowhere"
+    return f"from {_percent(gain)}, by {loss.upper - BOUNDS[name]:.3f}{mean}"
+
+
+def _percent(gain: float) -> str:
+    return f"{100 * (gain - 1):+.1f} %"
+
+
+def section(run: StoredRun) -> str:
+    """One run's rules with all their losses, and how many questions would have done."""
+    names = [n for n in BOUNDS if any(n in rule.losses for rule in run.rules)]
+    rows = [
+        [r.who, _percent(r.gain), f"{100 * r.relaxed:.1f} %", *(_loss(r.losses.get(n), n) for n in names)]
+        for r in run.rules
+    ]  # fmt: skip
+    needs = [[r.who, *(str(r.losses[n].needed) if n in r.losses else "-" for n in names)] for r in run.rules]  # fmt: skip
+    heads = ["", "tokens a verify", "relaxed", *(f"{n} (bound {BOUNDS[n]:g})" for n in names)]
+    by = f", judged by {run.judge}" if run.judge else ""
     parts = [
-        "# Relaxed tokens that were confirmed",
-        intro,
-        said,
-        shown,
-        about,
+        f"## {run.title}, temperature {run.temperature:g}",
+        f"{run.questions} questions by {len(run.rules)} rules and {run.control}, at most {run.max_tokens} tokens{by} "
+        f"({run.day}).",
+        f"**{run.chosen}** Of all rules together, by Holm's method, within every bound: {run.held}.",
+        table(heads, rows),
+        "Questions that would show a rule to be within each bound four times of five, if it lost nothing:",
         table(["", *names], needs),
     ]
-    return "\n\n".join(parts) + "\n"
+    return "\n\n".join(parts)
 
 
-def _share(records: list[RunRecord]) -> str:
-    turns = [record.turns[0] for record in records]
-    share = sum(t.speculation["relaxed"] for t in turns) / sum(len(t.tokens) for t in turns)
-    return f"{100 * share:.1f} %"
+def _loss(loss: LossFigures | None, name: str) -> str:
+    if loss is None:
+        return "-"
+    return f"{loss.mean:+.3f}, up to {loss.upper:+.3f}{'' if loss.upper <= BOUNDS[name] else ' !'}"
 
 
-def _loss(loss: Loss) -> str:
-    return f"{loss.mean:+.3f}, up to {loss.upper:+.3f}{'' if loss.holds else ' !'}"
+INTRO = """# Relaxed tokens that were confirmed
+
+Made by `python bench/confirm.py page` from the runs beside this page and the pages of `pyspec quality`. What was planned, and how
+far it was followed: [plan.md](plan.md). Losses are against strict verification with as many drafts, paired by question: the mean,
+and behind it the upper end of a 95 % bootstrap interval, which has to be within the bound; `!` where it is not.
+
+## Where each bound begins to fail
+
+For each draft and temperature the gain in tokens a verify of the mildest rule that is not shown to be within the bound, and by
+how much the upper end is beyond it; then from which gain on the mean loss itself is. A bound that only the upper end misses may
+hold: too few answers were given to tell."""
+
+
+def page(folder: Path, quality: Iterable[Path]) -> str:
+    """All of it, from what is stored in a folder and on the pages of `pyspec quality`."""
+    runs = [
+        msgspec.json.decode(path.read_bytes(), type=StoredRun)
+        for path in sorted(folder.glob("*.json"))
+    ]
+    every = [*runs, *map(published, sorted(quality))]
+    return "\n\n".join([INTRO, frontier(every), *map(section, runs)]) + "\n"
 
 
 def main(words: Sequence[str] | None = None) -> None:
@@ -195,14 +326,22 @@ def main(words: Sequence[str] | None = None) -> None:
     make.add_argument("out", type=Path)
     make.add_argument("--spec-bench", type=Path)
     steps.add_parser("plan").add_argument("results", type=Path)
-    shown = steps.add_parser("page")
+    store = steps.add_parser("store")
     for name in ("runs", "questions", "out"):
-        shown.add_argument(name, type=Path)
+        store.add_argument(name, type=Path)
+    store.add_argument("--title", required=True)
+    store.add_argument("--judge", default="")
+    shown = steps.add_parser("page")
+    shown.add_argument("folder", type=Path, nargs="?", default=RESULTS / "confirm")
     args = parser.parse_args(words)
     if args.step == "plan":
         print(plan(args.results))
+    if args.step == "store":
+        found = stored(args.runs, args.questions, args.title, args.judge)
+        args.out.write_bytes(msgspec.json.format(msgspec.json.encode(found), indent=1) + b"\n")
     if args.step == "page":
-        args.out.write_text(page(args.runs, args.questions))
+        found = page(args.folder, RESULTS.glob("quality-*/quality.json"))
+        (args.folder / "README.md").write_text(found)
     if args.step == "questions":
         args.out.parent.mkdir(parents=True, exist_ok=True)
         args.out.write_text("".join(json.dumps(one) + "\n" for one in questions(args.spec_bench)))

@@ -235,9 +235,11 @@ def record_answer(
     answer = Answer(len(tokens), len(prompt), {}, {}, window, asked=max_tokens)
     index = LookupDrafter()
     for t in range(len(tokens)):
+        found = index.propose(0, [*prompt, *tokens[:t]], min(kmax, len(tokens) - t - 1))
         if kept := recording.drafts.get(len(prompt) + t):
             _keep(answer.models, tokens, t, *kept)
-        found = index.propose(0, [*prompt, *tokens[:t]], min(kmax, len(tokens) - t - 1))
+            if t in answer.models:
+                answer.models[t].shared = common_prefix(kept[0], found.tokens)
         draft = Draft(0, len(found.tokens), match_length=found.match_length, choices=found.choices)
         _keep(answer.lookups, tokens, t, list(found.tokens), draft)
     return answer

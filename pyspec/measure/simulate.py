@@ -1,7 +1,6 @@
 """A text, a cost curve and a policy, played as the engine plays them, without an engine.
 
-The order of calls is the loop's own: a first round without a draft, then plan, draft, (score), choose, verify, observe;
-or watch where nothing was drafted.
+Calls come in the loop's order: a first round without a draft, then plan, draft, (score), choose, verify, observe, or watch.
 Texts are recorded answers with what would be drafted from every position, or synthetic ones with planted acceptance. Times come
 from tables of milliseconds by rows; a policy sees them with noise, the sums have none. Python's own time is not in them.
 
@@ -45,6 +44,7 @@ class Chain(msgspec.Struct, omit_defaults=True):
     n: drafted tokens, of which the first `matched` are the answer's own. match_length, choices: tokens that matched and how
     many different ones had followed; 0 and 1 but for lookup. p: how sure the draft is of each token; empty for lookup.
     s, a, pc, agree: S, A, the companion's probability and whether the token is its argmax; empty where no companion ran.
+    shared: of a model's chain, how many leading tokens lookup proposes there, too; -1 where that was not recorded.
     """
 
     t: int
@@ -57,6 +57,7 @@ class Chain(msgspec.Struct, omit_defaults=True):
     a: Sequence[float] = ()
     pc: Sequence[float] = ()
     agree: Sequence[bool] = ()
+    shared: int = -1
 
     @property
     def seen(self) -> int:
@@ -143,8 +144,7 @@ class Costs(NamedTuple):
 
 
 def planted(
-    rng: random.Random, acceptance: float, length: int, prompt: int, spread: float = 1.5,
-    window: int = 0,
+    rng: random.Random, acceptance: float, length: int, prompt: int, spread: float = 1.5, window: int = 0
 ) -> Answer:  # fmt: skip
     """A text with planted acceptance.
 
@@ -257,8 +257,8 @@ class Player:
     """
 
     def __init__(
-        self, policy: Policy, costs: Costs, seed: int = 0, stalls: Mapping[int, float] | None = None,
-    ) -> None:  # fmt: skip
+        self, policy: Policy, costs: Costs, seed: int = 0, stalls: Mapping[int, float] | None = None
+    ) -> None:
         self.policy, self.costs = policy, costs
         self.ms, self.tokens, self.rounds = 0.0, 0, 0
         self.drafted: list[bool] = []

@@ -356,14 +356,38 @@ def test_what_was_confirmed_gets_a_page_and_a_plan(script, tiny_ascii, tmp_path,
         "512",
     ]
     assert run_command([*told, "--variants", variants, "--out", str(tmp_path / "out")]) == 0
-    confirm.main(
-        ["page", str(tmp_path / "out" / "runs.jsonl"), str(asked), str(tmp_path / "page.md")]
-    )
-    page = (tmp_path / "page.md").read_text()
+    other = tmp_path / "judge.gguf"
+    other.write_bytes(tiny_ascii.read_bytes())
+    kept = [str(tmp_path / "out" / "runs.jsonl"), str(asked), str(tmp_path / "run.json")]
+    confirm.main(["store", *kept, "--title", "a tiny pair", "--judge", str(other)])
+    confirm.main(["page", str(tmp_path)])
+    page = (tmp_path / "README.md").read_text()
     assert "| margin/confirm=1+fixed:2 |" in page
+    assert "judged nats (bound 0.02)" in page
     assert "within every bound: none" in page
+    starts = {row.split(" | ")[0] for row in page.splitlines()}
+    assert {"| a tiny pair", "| quality-good-t08"} <= starts
     confirm.main(["plan", str(BENCH / "results" / "quality-eagle3" / "quality.json")])
     assert "| distinct-4 | 0.01 |" in capsys.readouterr().out
+
+
+def test_the_frontier_is_the_mildest_rule_that_fails(script) -> None:
+    """By hand: of three rules the second is the first whose upper end is beyond .01, the third whose mean is."""
+    confirm = script("confirm")
+
+    def run(*losses: tuple[float, float, float]) -> object:
+        rules = [
+            confirm.RuleFigures(str(i), gain, 0.0, {"distinct-4": confirm.LossFigures(mean, upper, 9, 9)})
+            for i, (gain, mean, upper) in enumerate(losses)
+        ]  # fmt: skip
+        return confirm.StoredRun("a", 9, 8, 0.0, "", "strict", "", "", rules)
+
+    some, mild, none = (1.12, 0.02, 0.03), (1.08, 0.0, 0.015), (1.02, 0.0, 0.005)
+    assert "from +8.0 %, by 0.005; the mean from +12.0 % |" in confirm.frontier(
+        [run(some, mild, none)]
+    )
+    assert "from +8.0 %, by 0.005; the mean nowhere |" in confirm.frontier([run(mild, none)])
+    assert "held up to +2.0 % |" in confirm.frontier([run(none)])
 
 
 def run_command(words: list[str]) -> int:
