@@ -84,7 +84,7 @@ def _file(argument: str) -> Path:
 
 def _choice(argument: str, *words: str) -> str:
     if argument not in words:
-        raise InputError(f"{argument[:40] or 'nothing'} is not one of {', '.join(words)}", "/help")
+        raise InputError(f"{argument[:40]} is not one of {', '.join(words)}", "/help")
     return argument
 
 
@@ -184,7 +184,10 @@ def _system(chat: Chat, argument: str) -> None:
 
 
 def _set(chat: Chat, argument: str) -> None:
-    name, _, value = _need(argument, "a setting and its value").partition(" ")
+    name, _, value = argument.partition(" ")
+    if not name:
+        _SHOWS["settings"](chat)
+        return
     if not value.strip():
         raise InputError(f"give {name[:40]} a value", f"settings: {', '.join(FIELDS)}")
     chat.settings = changed(chat.settings, name, value.strip())
@@ -192,8 +195,15 @@ def _set(chat: Chat, argument: str) -> None:
 
 
 def _chosen(name: str, *words: str) -> Callable[[Chat, str], None]:
-    """What changes a setting that has a command of its own."""
-    return lambda chat, argument: _set(chat, f"{name} {_choice(argument, *words)}")
+    """What changes a setting that has a command of its own, or says what it is and may be."""
+
+    def choose(chat: Chat, argument: str) -> None:
+        if argument:
+            _set(chat, f"{name} {_choice(argument, *words)}")
+        else:
+            chat.screen.note(f"{name} is {values(chat.settings)[name]} ({', '.join(words)})")
+
+    return choose
 
 
 def _used(role: str) -> Callable[[Chat, str], None]:
@@ -266,7 +276,7 @@ COMMANDS = (
     Command("load", _load, "continue a saved conversation", "FILE", takes_file=True),
     Command("read", _read, "put a text file before the next message", "FILE", takes_file=True),
     Command("system", _system, "set the system prompt; - removes it, no text shows it", "TEXT"),
-    Command("set", _set, "change a setting", "NAME VALUE", tuple(FIELDS)),
+    Command("set", _set, "change a setting; without a name, show all", "NAME VALUE", tuple(FIELDS)),
     Command("show", _show, "show model and settings, or one of these", "|".join(_SHOWS), tuple(_SHOWS)),
     Command("verify", _chosen("verify", *_RULES), "how drafts are accepted", "auto|margin|strict", _RULES),
     Command("model", _model, "switch to another model; without a name, show what is loaded", "NAME|FILE", takes_file=True),

@@ -187,11 +187,13 @@ def batch(
     ):
         answerer.on_placed = _once_told()
         code = _answer(answerer, run)
-        if run.complete:
-            tell(f"{results.output} already has all {len(records)} records", err=True)
         facts = {**vars(run.summary), **answerer.stats()}
         if results.as_json:
             tell(json.dumps(facts, ensure_ascii=False))
+        elif run.complete:
+            failed = f"; {run.summary.failed} failed, --retry-failed answers them again"
+            more = failed if run.summary.failed else ""
+            tell(f"{results.output} already has all {len(records)} records{more}", err=True)
         else:
             show_summary(facts)
     return code
@@ -242,7 +244,7 @@ def batch_progress(
     summary: RunProgress, console: Console | None = None
 ) -> Iterator[Callable[[Result], None]]:
     """Gives the function that hears of each result."""
-    if summary.kept:
+    if 0 < summary.kept < summary.records:
         tell(f"{summary.kept} of {summary.records} records are already done", err=True)
     start = monotonic()
     console = console or Console(stderr=True)
@@ -273,22 +275,34 @@ def _say_failure(console: Console, result: Result, number: int) -> None:
         console.print(Text("more records failed; see the output", "red"))
 
 
+def _summary_rows(facts: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """What there is to say of a run; nothing of what it did not do."""
+    counts = [("done", "done"), ("kept", "before"), ("failed", "failed")]
+    yield (
+        "records",
+        ", ".join(f"{facts[key]} {word}" for key, word in counts if facts[key] or key == "done"),
+    )
+    if not facts["done"]:
+        return
+    yield "ended by", ", ".join(f"{reason} {n}" for reason, n in facts["reasons"].items()) or "-"
+    yield "tokens", "{tokens} in {seconds:.1f} s: {tokens_per_second:.1f} tok/s".format_map(facts)
+    drafts = (
+        "{accepted} of {verified} checked tokens accepted" if facts["verified"] else "none checked"
+    )
+    relaxed = ", {relaxed} relaxed" if facts["relaxed"] else ""
+    yield "drafts", (drafts + relaxed).format_map(facts)
+    where = "over {workers} workers"
+    if "workers" not in facts:
+        where = "{kv_cells} KV cells, {prefix_tokens} prompt tokens shared"
+    yield "at once", ("up to {parallel} records, " + where).format_map(facts)
+
+
 def show_summary(facts: Mapping[str, Any], console: Console | None = None) -> None:
     """The table at the end."""
     console = console or Console(stderr=True)
     table = Table(show_header=False, box=None, pad_edge=False)
     table.add_column(style="bold")
     table.add_column()
-    where = "over {workers} workers"
-    if "workers" not in facts:
-        where = "{kv_cells} KV cells, {prefix_tokens} tokens shared"
-    reasons = ", ".join(f"{reason} {n}" for reason, n in facts["reasons"].items()) or "-"
-    for row in (
-        ("records", "{done} done, {kept} before, {failed} failed"),
-        ("ended by", reasons),
-        ("tokens", "{tokens} in {seconds:.1f} s: {tokens_per_second:.1f} tok/s"),
-        ("drafts", "{accepted} of {verified} verified tokens accepted, {relaxed} relaxed"),
-        ("at once", "{parallel} sequences, " + where),
-    ):
-        table.add_row(*(part.format_map(facts) for part in row))
+    for name, value in _summary_rows(facts):
+        table.add_row(name, value)
     console.print(table, highlight=False)

@@ -9,7 +9,9 @@ import re
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import field, fields, is_dataclass
-from functools import wraps
+from functools import partial, wraps
+from shutil import get_terminal_size
+from textwrap import fill
 from typing import Any, get_type_hints
 
 import click
@@ -173,7 +175,7 @@ class Subcommand(click.Command):
             groups["Other options"] = groups.pop("Other options")
         for name, records in groups.items():
             with formatter.section(name):
-                formatter.write_dl(records, col_max=34)
+                formatter.write_dl(records, col_max=min(34, formatter.width // 3 + 2))
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Examples, and with all options the terms of what is printed."""
@@ -272,7 +274,21 @@ def tell(text: str | bytes, *, err: bool = False) -> None:
 
     if err or sys.stdout.isatty():
         text = safe(text.decode("utf-8", "replace") if isinstance(text, bytes) else text)
+        text = _folded(text) if err else text
     click.echo(text, err=err)
+
+
+def _folded(text: str) -> str:
+    """Text for stderr, with lines that end between words on a terminal; one to copy a pip command from stays a line."""
+    if not sys.stderr.isatty():
+        return text
+    fold = partial(
+        fill,
+        width=max(20, get_terminal_size().columns),
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+    return "\n".join(line if "pip install" in line else fold(line) for line in text.split("\n"))
 
 
 class _LogLine(logging.Formatter):
@@ -281,7 +297,7 @@ class _LogLine(logging.Formatter):
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - logging's name
         from pyspec.display import safe  # noqa: PLC0415 - as above
 
-        return safe(super().formatMessage(record)).replace("\n", " ")
+        return _folded(safe(super().formatMessage(record)).replace("\n", " "))
 
     def formatException(self, ei: Any) -> str:  # noqa: N802 - logging's name
         from pyspec.display import safe  # noqa: PLC0415 - as above

@@ -145,17 +145,15 @@ def info() -> None:
         ("pyspec", __version__),
         ("llama-cpp-python", llama_cpp.__version__),
         *(("device", device) for device in devices() if device.kind != "CPU"),
-        *([] if layer_devices() else [("device", _no_device(missed_card()))]),
+        *([] if layer_devices() else [("device", "none; everything runs on the CPU")]),
         *(("backend", backend) for backend in _backends(system)),
         ("extra buffers", _extra_buffers()),
         ("threads", default_threads()),
         ("cache", cache_dir()),
     ):
         tell(_told(name, str(value)))
-
-
-def _no_device(missed: str) -> str:
-    return "none; everything runs on the CPU" + (f"; {missed}" if missed else "")
+    if missed := missed_card():
+        tell(missed, err=True)
 
 
 def _told(name: str, value: str) -> str:

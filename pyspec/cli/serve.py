@@ -298,6 +298,8 @@ def _listen(host: str, port: int) -> socket.socket:
     try:  # who comes before the models are loaded waits
         return socket.create_server((host, port), family=family, backlog=_BACKLOG)
     except OSError as error:
+        # Python names the address once more
+        reason = (error.strerror or str(error)).partition(" (while ")[0]
         raise OptionError(
-            f"cannot listen on {host} port {port}: {error.strerror or error}", "give another --port"
+            f"cannot listen on {host} port {port}: {reason}", "give another --port"
         ) from None

@@ -46,11 +46,12 @@ def pinned() -> str:
 
 
 def advice(maker: str, system: str = sys.platform) -> str:
-    """How to have the cards of this maker used, in one sentence."""
-    said = f"{reinstall(maker, system)} builds one that can"
+    """How to have the cards of this maker used: what to do, each with its command in a line of its own."""
+    lines = ["To build one that can:", reinstall(maker, system)]
     if page := _PAGES.get(maker):
-        said += f"; without a compiler, if that index has it: {_anew()} --only-binary :all: --index-url {WHEELS}/{page}"
-    return said
+        wheel = f"{_anew()} --only-binary :all: --index-url {WHEELS}/{page}"
+        lines += ["Or, without a compiler, if that index has a wheel for this system:", wheel]
+    return "\n".join(lines)
 
 
 def cards(

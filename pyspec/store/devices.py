@@ -120,10 +120,12 @@ def require_devices(names: Sequence[str] = ()) -> None:
     if layer_devices(names):
         return
     here = next(iter(cards()), "NVIDIA")
-    others = ", ".join(flag for maker, flag in FLAGS.items() if maker not in (here, "Apple"))
+    others = ", ".join(
+        f"{maker} {flag}" for maker, flag in FLAGS.items() if maker not in (here, "Apple")
+    )
     raise OptionError(
         "-ngl needs a device, and this build of llama-cpp-python has none",
-        f"install one for the device: {reinstall(here)} ({others} for others), or -ngl 0",
+        f"use -ngl 0, or install a build for {here} ({others}): {reinstall(here)}",
     )
 
 
@@ -136,7 +138,7 @@ def missed_card() -> str:
     if not found or layer_devices():
         return ""
     maker = found[0]
-    return f"this machine has {maker} graphics, and this llama-cpp-python cannot use them: {advice(maker)}"
+    return f"this machine has {maker} graphics, which this llama-cpp-python cannot use. {advice(maker)}"
 
 
 def missed_card_once() -> str:

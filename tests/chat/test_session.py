@@ -167,6 +167,17 @@ def test_unknown_commands_are_named() -> None:
     assert text.splitlines()[4].startswith("give temp a value (settings: temp, top_k")
 
 
+def test_a_setting_without_a_value_is_shown() -> None:
+    """With what it may be; `/set` alone shows all."""
+    code, text = session(FakeModel(["x"]), "/stats\n/verify\n/set\n")
+    assert code == 0
+    lines = text.splitlines()
+    assert lines[0].startswith("stats is ")
+    assert lines[0].endswith(" (on, brief, off)")
+    assert lines[1].endswith(" (auto, margin, strict)")
+    assert [line.split()[0] for line in lines[2:4]] == ["temp", "top_k"]
+
+
 def test_verify_changes_the_rule() -> None:
     """`/verify` holds from the next answer on."""
     model = FakeModel(["one"])

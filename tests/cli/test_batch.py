@@ -314,22 +314,46 @@ def test_the_pace_is_that_of_the_results(monkeypatch: pytest.MonkeyPatch) -> Non
 @pytest.mark.parametrize(
     ("facts", "says"),
     [
-        ({"kv_cells": 512, "prefix_tokens": 7}, "4 sequences, 512 KV cells, 7 tokens shared"),
-        ({"workers": 2}, "4 sequences, over 2 workers"),
+        (
+            {"kv_cells": 512, "prefix_tokens": 7},
+            "up to 4 records, 512 KV cells, 7 prompt tokens shared",
+        ),
+        ({"workers": 2}, "up to 4 records, over 2 workers"),
     ],
 )
 def test_the_summary_says_where_answers_ran(facts: dict[str, int], says: str) -> None:
     """Cells are told of by those who have them."""
+    assert says in summary({**COUNTS, **facts})
+
+
+COUNTS = {
+    "done": 3, "kept": 0, "failed": 0, "reasons": {"stop": 3}, "parallel": 4, "tokens": 9, "seconds": 1.0,
+    "tokens_per_second": 9.0, "accepted": 0, "verified": 0, "relaxed": 0,
+}  # fmt: skip
+
+
+def summary(facts: dict[str, object]) -> str:
+    """The table at the end of a run."""
     out = io.StringIO()
-    counts = {
-        "done": 3,
-        "kept": 0,
-        "failed": 0,
-        "reasons": {"stop": 3},
-        "parallel": 4,
-        "tokens": 9,
-        "seconds": 1.0,
-    }
-    counts |= {"tokens_per_second": 9.0, "accepted": 0, "verified": 0, "relaxed": 0}
-    module.show_summary({**counts, **facts}, Console(file=out, width=120))
-    assert says in out.getvalue()
+    module.show_summary(facts, Console(file=out, width=120))
+    return out.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("facts", "says"),
+    [
+        ({}, "records   3 done\nended by  stop 3\ntokens    9 in 1.0 s: 9.0 tok/s\ndrafts    none checked\n"),
+        ({"kept": 2, "failed": 1}, "records   3 done, 2 before, 1 failed\n"),
+        ({"accepted": 4, "verified": 6}, "drafts    4 of 6 checked tokens accepted\n"),
+        ({"accepted": 4, "verified": 6, "relaxed": 1}, "accepted, 1 relaxed\n"),
+        ({"done": 0, "kept": 5}, "records  0 done, 5 before\n"),
+    ],
+)  # fmt: skip
+def test_the_summary_says_what_was_done_and_no_more(facts: dict[str, int], says: str) -> None:
+    """Nothing is told of what there was none of."""
+    shown = (
+        "\n".join(line.rstrip() for line in summary({**COUNTS, "workers": 2, **facts}).splitlines())
+        + "\n"
+    )
+    assert says in shown
+    assert facts.get("done", 1) or shown == says

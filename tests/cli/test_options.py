@@ -15,7 +15,7 @@ from click.testing import CliRunner
 
 from pyspec.cli.batch import batch
 from pyspec.cli.chat import chat
-from pyspec.cli.command import Subcommand
+from pyspec.cli.command import Subcommand, tell
 from pyspec.cli.draft import draft
 from pyspec.cli.engine_options import EngineOptions
 from pyspec.cli.generate import generate
@@ -317,3 +317,25 @@ def test_a_hint_with_a_command_has_a_line_of_its_own() -> None:
         "pyspec: no room (use -c (n_ctx))"
     ]
     assert sentences(OptionError("a\nb", "do c")) == ["pyspec: a b (do c)"]
+
+
+def test_what_is_said_on_a_terminal_ends_lines_between_words(monkeypatch, capsys) -> None:
+    """But a command to install something stays a line, and a pipe gets what was said."""
+    words = "one sentence of " + "many words " * 9 + "and-a-name-of-its-own"
+    told = f"{words}\n{'x' * 50} pip install --no-deps something of many words"
+    tell(told, err=True)
+    assert capsys.readouterr().err == f"{told}\n"
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
+    monkeypatch.setenv("COLUMNS", "40")
+    tell(told, err=True)
+    *folded, command = capsys.readouterr().err.splitlines()
+    assert " ".join(folded) == words
+    assert max(map(len, folded)) <= 40
+    assert command == told.splitlines()[1]
+
+
+@pytest.mark.parametrize("command", [*SEVERAL, profile, bench])
+def test_a_narrow_help_page_has_room_for_its_sentences(command: click.Command) -> None:
+    """Names wider than a third of the page have a line of their own, and sentences two thirds."""
+    lines = help_of(command, width=60).splitlines()
+    assert max(len(line) - len(line.lstrip()) for line in lines) <= 26

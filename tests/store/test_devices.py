@@ -107,11 +107,36 @@ def test_commands_say_it(monkeypatch: pytest.MonkeyPatch, tiny_target: Path, cap
 
 
 def test_info_says_it_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Beside that there is no device."""
+    """Behind that there is no device."""
     monkeypatch.setattr(module, "layer_devices", list)
     monkeypatch.setattr(module, "missed_card", lambda: "a card is here")
     for _ in range(2):
-        assert "on the CPU; a card is here\n" in CliRunner().invoke(info).output
+        result = CliRunner().invoke(info)
+        assert "on the CPU\n" in result.output
+        assert result.stderr == "a card is here\n"
+
+
+@pytest.mark.parametrize("maker", ["NVIDIA", "AMD", "Intel", "Apple"])
+def test_each_command_to_install_is_a_line(maker: str) -> None:
+    """It can be copied as it is; what is said around it is short, and the index stands in the command."""
+    said = builds.advice(maker, "linux").splitlines()
+    words, commands = said[::2], said[1::2]
+    assert all(
+        "pip install" in command and len(line) < 70 for line, command in zip(words, commands)
+    )
+    assert len(words) == len(commands) == (2 if maker in ("NVIDIA", "Apple") else 1)
+    assert ("--index-url" in commands[-1]) == (len(commands) == 2)
+
+
+def test_other_devices_have_their_flag(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whose machine has none that was found is told each maker's, the command last."""
+    monkeypatch.setattr(module, "devices", lambda: [device("CPU", "CPU")])
+    monkeypatch.setattr(module, "cards", list)
+    with pytest.raises(OptionError) as refused:
+        require_devices()
+    hint = refused.value.hint
+    assert "AMD -DGGML_HIP=on, Intel -DGGML_VULKAN=on, RPC -DGGML_RPC=on" in hint
+    assert hint.endswith(builds.reinstall("NVIDIA"))
 
 
 def folder(root: Path, *names: str) -> Path:
