@@ -12,6 +12,10 @@ from pyspec.token_view import TokenPaint
 from pyspec.tokens import Source, Token
 
 _COLOURS = {"green": "color:#2e8b57", "bold yellow": "color:#b8860b;font-weight:bold", "": ""}
+_LEGEND = (
+    (Source.ACCEPTED, "drafted and right", "green"),
+    (Source.RELAXED, "drafted and close", "bold yellow"),
+)
 _SHOWN = 60
 
 
@@ -53,12 +57,9 @@ class SpeculationBlock(dict[str, Any]):
         text = b"".join(model.piece(token.id) for token in self._tokens).decode("utf-8", "replace")
         parts = [_span(part, style) for part, style in paint(text)]
         shown = '<pre style="white-space:pre-wrap">{}</pre>'.format("".join(parts))
-        relaxed = any(token.source is Source.RELAXED for token in self._tokens)
-        marks = [
-            _span("drafted and right", "green"),
-            *([_span("drafted and close", "bold yellow")] * relaxed),
-        ]
-        return f"{shown}<small>{', '.join(marks)}. </small>"
+        sources = {token.source for token in self._tokens}
+        marks = [_span(words, style) for source, words, style in _LEGEND if source in sources]
+        return shown + (f"<small>{', '.join(marks)}. </small>" if marks else "")
 
     def __reduce__(self) -> tuple[Any, ...]:
         return dict, (dict(self),)

@@ -5,12 +5,14 @@ from __future__ import annotations
 import copy
 import json
 import pickle
+import re
 from typing import Any
 
 import msgspec
 import pytest
 
 from pyspec.notebook import ResultView, SpeculationBlock
+from pyspec.tokens import Source, Token
 
 
 @pytest.fixture
@@ -86,8 +88,12 @@ def test_they_are_dicts_for_programs(result: Any, copied: Any) -> None:
 
 def test_a_notebook_shows_tokens_in_colours(result: Any, llm: Any) -> None:
     """The whole text, drafted tokens coloured, a legend and the sentence."""
+    tokens = [Token(40, Source.TARGET, 0.0, 40), Token(41, Source.ACCEPTED, 0.0, 41)]
+    block = SpeculationBlock(result["speculation"], tokens, llm)
+    result = ResultView({**result, "speculation": block})
     html = result._repr_html_()
-    assert "color:#2e8b57" in html
+    own, drafted = (llm.piece(token.id).decode() for token in tokens)
+    assert f'{own}<span style="color:#2e8b57">{drafted}</span></pre>' in html
     assert "drafted and right" in html
     assert "tokens/s" in html
     assert result["speculation"]._repr_html_().count("<pre") == 1
@@ -106,3 +112,21 @@ def test_text_is_no_markup(llm: Any) -> None:
 def test_an_empty_block_has_a_repr() -> None:
     """As before the first answer."""
     assert repr(SpeculationBlock({})) == "<speculation: nothing was decoded>"
+
+
+@pytest.mark.parametrize(
+    ("sources", "legend"),
+    [
+        ((Source.TARGET,), []),
+        ((Source.TARGET, Source.ACCEPTED), ["drafted and right"]),
+        ((Source.RELAXED,), ["drafted and close"]),
+        ((Source.ACCEPTED, Source.RELAXED), ["drafted and right", "drafted and close"]),
+    ],
+)
+def test_the_legend_has_the_colours_that_there_are(
+    llm: Any, result: Any, sources: tuple[Source, ...], legend: list[str]
+) -> None:
+    """An answer without drafted tokens has no colour to explain."""
+    tokens = [Token(40 + i, source, 0.0, 40 + i) for i, source in enumerate(sources)]
+    shown = SpeculationBlock(result["speculation"], tokens, llm)._repr_html_()
+    assert re.findall(r"drafted and \w+", shown) == legend

@@ -91,7 +91,7 @@ class Turns:
                     return
                 paused = not self._working
             if end is not None and monotonic() >= end:
-                raise EngineBusy(f"the answer in flight did not end{self._for}", _HINT)
+                raise EngineBusy(f"another answer is still in flight{self._for}", _HINT)
             if paused:
                 gc.collect()
             look *= 2
@@ -133,4 +133,4 @@ class Turns:
 
     @property
     def _for(self) -> str:
-        return "" if isinstance(self._wait, bool) else f" within {self._wait} s"
+        return "" if isinstance(self._wait, bool) else f" after {self._wait} s"

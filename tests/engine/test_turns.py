@@ -55,7 +55,7 @@ def test_patience_ends() -> None:
     turns = Turns(wait=0.1, forks=True)
     stream = turns.held(_count())
     next(stream)
-    with pytest.raises(EngineBusy, match=r"within 0\.1 s"):
+    with pytest.raises(EngineBusy, match=r"after 0\.1 s"):
         next(turns.held(_count()))
     stream.close()
     assert next(turns.held(_count())) == 0
