@@ -197,7 +197,7 @@ class RayBatch:
         try:
             import ray  # noqa: PLC0415 - an extra that few install
         except ImportError:
-            raise OptionError("--engine ray needs Ray", "pip install 'pyspec-llama[ray]'") from None
+            raise OptionError("--engine ray needs Ray", "pip install 'ray[data]'") from None
         self._ray = ray
         self._model, self._workers, self._arguments = model_path, workers, arguments
         # models are checked before any actor starts

@@ -203,7 +203,7 @@ def profile(asked: ProfileOptions, models: ModelOptions, engine: EngineOptions) 
         _forget(models)
         return
     if asked.plot and not can_draw():
-        raise OptionError("--plot needs matplotlib", "pip install 'pyspec-llama[plot]'")
+        raise OptionError("--plot needs matplotlib", "pip install matplotlib")
     chosen = select(load_questions(asked.questions), asked.limit, every=asked.every)
     with open_model(models.steady(), MARGIN, engine) as llm:
         watch = Watch()

@@ -51,7 +51,7 @@ def run_bench(
         drawn=gather(journal.records, _curves(llm, contenders)),
     )  # fmt: skip
     if not can_draw():
-        note("no plots: matplotlib is not installed (pip install 'pyspec-llama[plot]')")
+        note("no plots: matplotlib is not installed (pip install matplotlib)")
     save(results, task.folder)
     return results
 
