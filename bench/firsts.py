@@ -6,14 +6,16 @@ temperature 0 and, as the names say, .8, whose drafts drew with the target's noi
 draft's step in steps of the target. `--asked` is how many tokens were asked for: all that the policy knows of an answer's length.
 `--half 1` or `2` takes every other answer: what is tuned on one is reported on the other.
 
-Acceptance begins with the prior that ships beside the head. Speeds are against plain decoding, without Python's own time. The
-informed one (see grid.py) knows what can be known of the head's tokens and drafts nothing else; the oracle knows what will be
-accepted.
+Acceptance begins with the prior that ships beside the head; with `--start nothing` as that of a draft without one, and with
+`--start kept` so, too, but each answer then begins with what the one before it taught, as processes of `generate` do. Speeds are
+against plain decoding, without Python's own time. The informed one (see grid.py) knows what can be known of the head's tokens and
+drafts nothing else; the oracle knows what will be accepted.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from argparse import Namespace
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from statistics import mean
 
@@ -31,9 +33,11 @@ from pyspec.measure.simulate import (
     load_rounds,
     oracle_speed,
 )
+from pyspec.noise import Draw
 from pyspec.policy.acceptance import Acceptance
 from pyspec.policy.cost import CostCurve
-from pyspec.policy.goodput import GoodputPolicy
+from pyspec.policy.lengths import Auto
+from pyspec.policy.policies import Policies
 from pyspec.policy.shapes import SHAPES
 from pyspec.profiles import read_prior
 
@@ -44,25 +48,35 @@ KNOWN = {**CURVES, "here": (HERE, "BF16")}
 HEAD = ("rounds", "curve", "best fixed", "auto", "lowest", "under .97", "informed", "oracle")
 
 
-def prior(name: str) -> Acceptance:
-    """What ships beside the head, for how these answers were drawn."""
-    found = read_prior(HEAD_FILE)
-    learned = found.restore(found.draft, "") if found else Acceptance()
-    return learned.under("coupled" if "0.8" in name else "greedy", relaxing=False)
+def beginning(start: str) -> Acceptance:
+    """What ships beside the head, or nothing."""
+    found = read_prior(HEAD_FILE) if start == "prior" else None
+    return found.restore(found.draft, "") if found else Acceptance()
 
 
-def row(name: str, answers: Sequence[Answer], curve: str, cost: float, *, fresh: bool) -> list[str]:
+def play(
+    answers: Sequence[Answer], costs: Costs, curve: Callable[[], CostCurve], draw: Draw, start: str
+) -> list[float]:
+    """Tokens a ms of each answer, a process each."""
+    learned, speeds = beginning(start), []
+    for i, answer in enumerate(answers):
+        process = Policies(Auto(), curve(), learned, companion=False, draw=draw)
+        speeds.append(Player(process.of(None), costs, i).play([answer]).speed)
+        learned = (start == "kept" and process.taught()) or learned
+    return speeds
+
+
+def row(name: str, answers: Sequence[Answer], curve: str, options: Namespace) -> list[str]:
     """One line of the table."""
-    points, kind = KNOWN[curve]
+    (points, kind), cost = KNOWN[curve], options.cost
     costs = Costs(Times(points, 10.0), Times(SHAPES["head"], 10.0 * cost), Times({1: 1.0}))
 
-    def policy() -> GoodputPolicy:
-        assumed = CostCurve.prior(kind, 10.0, cost / 2.0, cost / 2.0, head=True)
-        return GoodputPolicy(assumed if fresh else costs.curve(), prior(name))
+    def assumed() -> CostCurve:
+        return CostCurve.prior(kind, 10.0, cost / 2.0, cost / 2.0, head=True)
 
-    plain = fixed_speed(answers, costs, 0)
-    played = (Player(policy(), costs, i).play([answer]) for i, answer in enumerate(answers))
-    ratios = [player.speed / plain for player in played]
+    plain, draw = fixed_speed(answers, costs, 0), "coupled" if "0.8" in name else "greedy"
+    known = assumed if options.fresh else costs.curve
+    ratios = [speed / plain for speed in play(answers, costs, known, draw, options.start)]
     fixed = max(fixed_speed(answers, costs, k) for k in range(1, 17))
     informed, oracle = informed_speed(answers, costs), oracle_speed(answers, costs)
     shown = [fixed / plain, mean(ratios), min(ratios)]
@@ -74,16 +88,13 @@ def row(name: str, answers: Sequence[Answer], curve: str, cost: float, *, fresh:
 def main(words: Sequence[str] | None = None) -> None:
     """Print the table."""
     curves = "here,BF16,Q4_1,Q4_K_M,7B on CPU,GPU"
-    how = {"curve": curves, "cost": 0.1, "asked": 512, "half": 0, "fresh": False}
+    how = {"curve": curves, "cost": 0.1, "asked": 512, "half": 0, "fresh": False, "start": "prior"}
     options = arguments(__doc__, words, "rounds*", **how)
     rows = []
     for path in map(Path, options.rounds or sorted(ROUNDS.glob("*.gz"))):
         answers = [replace(answer, asked=options.asked) for answer in load_rounds(path)]
         chosen = answers[options.half - 1 :: 2] if options.half else answers
-        rows += [
-            row(path.stem, chosen, curve, options.cost, fresh=options.fresh)
-            for curve in options.curve.split(",")
-        ]
+        rows += [row(path.stem, chosen, curve, options) for curve in options.curve.split(",")]
     print(table(HEAD, rows))
 
 

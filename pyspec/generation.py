@@ -33,6 +33,7 @@ from pyspec.options import (
     plain_speed,
     result_block,
 )
+from pyspec.policy.acceptance import Acceptance
 from pyspec.policy.lengths import parse_length
 from pyspec.policy.policies import Policies
 from pyspec.policy.simple import LengthPolicy
@@ -362,6 +363,10 @@ class Generation(Mirror):
         if drafted and plain_speed(report, policy) is None:
             with suppress(EngineError):
                 time_plain(session.engine, session.tokens, policy.curve)
+
+    def taught(self) -> Acceptance | None:
+        """What this object's answers have taught of its draft's acceptance; None for nothing."""
+        return None if self._plain else self._policies.taught()
 
     # -- the rest ------------------------------------------------------------------------------------------------------
 

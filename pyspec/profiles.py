@@ -12,6 +12,7 @@ import logging
 import platform
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeVar
 
@@ -24,7 +25,7 @@ from pyspec.offload import count_placeable
 from pyspec.policy.acceptance import Acceptance, Calibration, Logistic
 from pyspec.policy.cost import CostCurve, CurveState
 from pyspec.store.devices import layer_devices
-from pyspec.store.files import cache_dir, file_sha256, write_whole
+from pyspec.store.files import cache_dir, file_sha256, recall, remember, stamp, write_whole
 from pyspec.store.shipped import came_with
 from pyspec.store.timed import forget_times, how, keep_times, kept_times
 from pyspec.store.watch import Watch
@@ -207,14 +208,15 @@ def load_profile(llm: Any, sides: Sequence[Side]) -> tuple[CostCurve, Acceptance
 def beginnings(llm: Any, sides: Sequence[Side]) -> tuple[CostCurve, Acceptance]:
     """What a policy for these models begins with, and goes on to change: their profile, or priors.
 
-    Priors of costs are corrected by what decodes took here before.
+    Priors of costs are corrected by what decodes took here before; where no prior of acceptance came with the draft, what an
+    earlier process kept takes its place.
     """
     if (known := load_profile(llm, sides)) is not None:
         return known
     curve, run = prior_curve(llm, sides), _run(llm)
     draft = kept_times(sides[0].path, run) if sides else {}
     curve.begin_with(kept_times(Path(llm.model_path), run), draft)
-    return curve, prior_learned(sides)
+    return curve, kept_learned(llm, sides) or prior_learned(sides)
 
 
 def keep_seen(llm: Any, sides: Sequence[Side], curve: CostCurve, watch: Watch) -> bool:
@@ -229,6 +231,33 @@ def keep_seen(llm: Any, sides: Sequence[Side], curve: CostCurve, watch: Watch) -
     if kept and sides and (steps := curve.draft.seen()):
         keep_times(sides[0].path, run, steps)
     return kept
+
+
+def keep_learned(llm: Any, sides: Sequence[Side], learned: Acceptance | None) -> None:
+    """Keep what answers taught of a draft's acceptance for the next process, unless a prior came with the draft.
+
+    A prior was learned of many texts, and the last few add nothing to it. Of a draft that has none, what the last process learned
+    is worth as much (bench/firsts.py, whose answers then follow each other).
+    """
+    with suppress(PyspecError):
+        if learned is not None and sides and read_prior(sides[0].path) is None:
+            tables = {"greedy": learned.calibration, "coupled": learned.coupled}
+            fact = msgspec.json.encode(tables).decode()
+            remember(_pair(sides), stamp(Path(llm.model_path)), fact)
+
+
+def kept_learned(llm: Any, sides: Sequence[Side]) -> Acceptance | None:
+    """What an earlier process kept of a draft's acceptance beside this target, None where it kept nothing."""
+    with suppress(PyspecError, msgspec.MsgspecError, KeyError):
+        fact = recall(_pair(sides), stamp(Path(llm.model_path))) if sides else None
+        if fact is not None and read_prior(sides[0].path) is None:
+            found = msgspec.json.decode(fact, type=dict[str, Calibration])
+            return Acceptance(found["greedy"], coupled=found["coupled"])
+    return None
+
+
+def _pair(sides: Sequence[Side]) -> str:
+    return f"acceptance of {stamp(sides[0].path)}"
 
 
 def _run(llm: Any) -> str:

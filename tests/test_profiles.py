@@ -20,7 +20,9 @@ from pyspec.profiles import (
     beginnings,
     disagreement,
     forget,
+    keep_learned,
     keep_seen,
+    kept_learned,
     prior_learned,
     prior_path,
     profile_key,
@@ -30,6 +32,7 @@ from pyspec.profiles import (
     save_prior,
     save_profile,
 )
+from pyspec.store.files import cache_dir
 
 KEY = ProfileKey("t" * 64, "d" * 64, "", "cpu", 2, "0.1")
 
@@ -274,17 +277,59 @@ def test_the_next_process_begins_with_what_this_one_saw(opened, watch, kept: boo
     assert bool(again.target.seen()) is kept
 
 
-def test_forgetting_removes_what_was_measured_of_a_target(opened, tmp_path) -> None:
-    """Its profiles and times; those of other targets stay."""
+def test_the_next_process_begins_with_what_a_draft_without_a_prior_taught(opened, draft) -> None:
+    """Of this pair alone, in this state of both files; nothing is kept where nothing was learned."""
+    sides = loaded(draft)
+    keep_learned(opened, sides, None)
+    assert kept_learned(opened, sides) is None
+    keep_learned(opened, sides, seen())
+    assert beginnings(opened, sides)[1] == seen()
+    assert beginnings(opened, [])[1] == Acceptance()
+    draft.write_bytes(b"other weights")
+    assert beginnings(opened, sides)[1] == Acceptance()
+
+
+def test_a_prior_is_worth_more_than_the_last_texts(opened, draft) -> None:
+    """It was learned of many: neither is anything kept beside it, nor is what was kept before it came used."""
+    sides = loaded(draft)
+    keep_learned(opened, sides, seen())
+    save_prior(sides, Acceptance())
+    assert beginnings(opened, sides)[1] == Acceptance()
+    prior_path(draft).unlink()
+    forget(Path(opened.model_path))
+    save_prior(sides, Acceptance())
+    keep_learned(opened, sides, seen())
+    prior_path(draft).unlink()
+    assert kept_learned(opened, sides) is None
+
+
+@pytest.mark.parametrize(
+    "fact", ["", "{", "[]", "{}", '{"greedy": {}}', '{"greedy": {"seen": [1]}, "coupled": {}}']
+)
+def test_what_was_kept_and_is_damaged_is_nothing(opened, draft, fact: str) -> None:
+    """It is learned anew, without a word."""
+    sides = loaded(draft)
+    keep_learned(opened, sides, seen())
+    (record,) = [
+        path for path in (cache_dir() / "facts").glob("*.json") if "greedy" in path.read_text()
+    ]
+    record.write_text(json.dumps({**json.loads(record.read_text()), "fact": fact}))
+    assert beginnings(opened, sides)[1] == Acceptance()
+
+
+def test_forgetting_removes_what_was_measured_of_a_target(opened, draft, tmp_path) -> None:
+    """Its profiles and times, and what its drafts taught; those of other targets stay."""
     curve, learned = beginnings(opened, [])
     curve.target.begin_with({1: 3.0})
     keep_seen(opened, [], curve, Quiet())
+    keep_learned(opened, loaded(draft), seen())
     folder = tmp_path / "cache" / "profiles"
     save_profile(Profile(profile_key(opened, []), curve.state(), learned), folder)
     save_profile(Profile(KEY, curve.state(), learned), folder)
     assert forget(Path(opened.model_path)) == 1
     assert [path.name for path in folder.iterdir()] == [profile_path(folder, KEY).name]
     assert beginnings(opened, [])[0].target.seen() == {}
+    assert kept_learned(opened, loaded(draft)) is None
 
 
 @pytest.mark.parametrize(

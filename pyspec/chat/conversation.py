@@ -17,7 +17,7 @@ from pyspec.errors import ContextOverflow, PyspecError
 from pyspec.llama import SpeculativeLlama
 from pyspec.options import AnswerOptions
 from pyspec.pieces import stream_text
-from pyspec.profiles import keep_seen
+from pyspec.profiles import keep_learned, keep_seen
 from pyspec.prompt_cache import PromptCache
 from pyspec.store.files import file_sha256, known_sha256
 from pyspec.store.watch import Watch
@@ -256,9 +256,10 @@ class LlamaChat:
         ]
 
     def close(self) -> None:
-        """Free the models; what their decodes took is kept for the next process."""
+        """Free the models; what was learned of them is kept for the next process."""
         if self.stats is not None and self.llm.is_open:
             self._cache.keep(self.llm.input_ids[: self.llm.n_tokens].tolist())
+            keep_learned(self.llm, self.llm.assembly.sides, self.llm.taught())
             self._keep_times()
         self.llm.close()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -77,6 +78,23 @@ class Policies:
                 self._made.pop(next(iter(self._made)))
             self._made[key] = self.new(length, *asked)
         return self._made[key]
+
+    def taught(self) -> Acceptance | None:
+        """What strict answers have taught of a model's drafts since this was made, beside what was known; None for nothing."""
+        known, found = self._learned, deepcopy(self._learned)
+        for (_, rule, draw), policy in self._made.items():
+            table = policy.learned.calibration
+            if (
+                isinstance(rule, Strict)
+                and draw == "greedy"
+                and table.seen != known.calibration.seen
+            ):
+                found.calibration = deepcopy(table)
+            elif (
+                isinstance(rule, Strict) and draw == "coupled" and table.seen != known.coupled.seen
+            ):
+                found.coupled = deepcopy(table)
+        return None if found == known else found
 
     def begin_sequence(self, seq: int, draw: Draw) -> None:
         """Tell all of them that another text goes on under this number, and how it is drawn."""

@@ -320,6 +320,18 @@ def test_first_answers_have_a_line_for_each_curve(script, capsys) -> None:
         assert float(informed) <= float(oracle.strip("| "))
 
 
+def test_answers_gain_from_those_before_them(script, capsys) -> None:
+    """Of a draft without a prior: what one answer taught is worth more to the next than nothing."""
+    firsts, found = script("firsts"), {}
+    for start in ("nothing", "kept"):
+        firsts.main(["--curve", "BF16", "--start", start])
+        rows = [row.split(" | ") for row in capsys.readouterr().out.splitlines()[2:]]
+        found[start] = [(float(row[3]), int(row[5].split()[0])) for row in rows]
+    for (bare, slow), (kept, still_slow) in zip(found["nothing"], found["kept"], strict=True):
+        assert kept > bare
+        assert still_slow < slow
+
+
 def test_what_a_companion_is_worth_has_a_line_for_each_way(script, monkeypatch, tmp_path) -> None:
     """On one curve, for one text and for several: asked where it may be and where it has to be; more is known with it."""
     companion = script("companion")

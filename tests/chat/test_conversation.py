@@ -304,3 +304,26 @@ def test_what_decodes_took_is_known_to_the_next_process(
     second = opened()
     assert (1 in second.llm.curve.target.seen()) is not busy
     second.close()
+
+
+def test_what_a_draft_taught_is_there_in_the_next_process(
+    tiny_target: Path, tiny_draft: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Kept when the model is closed after an answer, on a busy machine, too."""
+    monkeypatch.setenv("PYSPEC_CACHE", str(tmp_path))
+
+    def model() -> LlamaChat:
+        how = {"draft": str(tiny_draft), "n_ctx": 256, "n_threads": 1, "trust": True}
+        return LlamaChat(lambda **_: SpeculativeLlama(str(tiny_target), verbose=False, **how))
+
+    def seen(chat: LlamaChat) -> float:
+        policy = chat.llm.new_policy()
+        return sum(policy.learned.calibration.seen)
+
+    first = model()
+    assert seen(first) == 0.0
+    list(first.answer(*ask(first, Conversation(None, QUESTION), 8)))
+    first.llm._policies.of(None, Strict(), "greedy").learned.calibration.update(0, 20, True)
+    first.close()
+    with closing(model()) as second:
+        assert seen(second) >= 1.0

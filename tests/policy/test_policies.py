@@ -8,6 +8,7 @@ from pyspec.policy.goodput import GoodputPolicy
 from pyspec.policy.lengths import parse_length
 from pyspec.policy.policies import Policies
 from pyspec.policy.types import Draft, Outcome, Place, SeqOutcome
+from pyspec.rules import Margin
 
 
 def test_texts_that_are_drawn_otherwise_are_forecast_and_learned_from_apart() -> None:
@@ -38,3 +39,27 @@ def test_a_policy_asks_how_a_text_is_drawn_when_it_needs_to_know() -> None:
     assert made.of(None, draw="greedy").learned_of([3]) is made.of(None, draw="greedy").learned
     made.begin_sequence(3, "coupled")
     assert policy.learned_of([3]) is policy.learned
+
+
+def test_what_strict_answers_taught_is_told_by_how_they_were_drawn() -> None:
+    """Of other rules and draws nothing; what was known stays where nobody learned."""
+    known = Acceptance()
+    made = Policies(parse_length("auto"), CostCurve.prior(), known, companion=False)
+    made.of(None)
+    assert made.taught() is None
+    made.of(None, rule=Margin()).learned.calibration.update(0, 3, True)
+    made.of(None, draw="apart").learned.calibration.update(0, 4, True)
+    assert made.taught() is None
+    made.of(None, draw="coupled").learned.calibration.update(0, 5, True)
+    told = made.taught()
+    assert told is not None
+    assert told.coupled.seen[5] == 1.0
+    assert told.calibration == known.calibration
+    made.of(None).learned.calibration.update(0, 6, False)
+    told = made.taught()
+    assert told is not None
+    assert (told.calibration.seen[6], told.calibration.hits[6]) == (1.0, 0.0)
+    assert sum(told.calibration.seen) == sum(told.coupled.seen) == 1.0
+    made.of(None).learned.calibration.update(0, 6, False)
+    assert told.calibration.seen[6] == 1.0  # a copy
+    assert sum(known.calibration.seen) == 0.0
