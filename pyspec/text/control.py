@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-from bisect import bisect_left
 from collections.abc import Mapping
 from functools import cached_property
 from itertools import chain, islice
@@ -14,6 +13,7 @@ from typing import Any, NamedTuple
 import llama_cpp
 
 from pyspec._lib import check, ffi, lib
+from pyspec.text.stream import begins
 from pyspec.text.tokenizer import piece_reader
 
 _LONGEST = 256
@@ -117,26 +117,18 @@ class Words(dict[str, int]):
         places = [1] if text in self._inner else []
         tail = text[-_LONGEST:]
         for match in self._firsts.finditer(tail):
-            if _begins(self._sorted, tail[match.start() :]):
+            if begins(self._sorted, tail[match.start() :]):
                 places.append(len(text))
                 break
         head = text[:_LONGEST]
         ends = (n for n in range(2, len(head) + 1) if head[n - 1] in self._lasts)
-        if any(_begins(self._backwards, head[n - 1 :: -1]) for n in ends):
+        if any(begins(self._backwards, head[n - 1 :: -1]) for n in ends):
             places.append(0)
         return places
 
     @cached_property
     def _lasts(self) -> set[str]:
         return {word[-1] for word in self}
-
-
-def _begins(words: list[str], text: str) -> bool:
-    """Whether a text is the beginning of one of these sorted words, and not all of it."""
-    at = bisect_left(words, text)
-    if at < len(words) and words[at] == text:
-        at += 1
-    return at < len(words) and words[at].startswith(text)
 
 
 def _any_of(words: list[str]) -> str:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Generator, Iterable
 from functools import lru_cache
 from typing import TypeVar
 
-from pyspec.text.stream import overlap
+from pyspec.text.stream import begun
 
 _T = TypeVar("_T")
 Reading = Generator[None, None, _T]
@@ -31,12 +31,6 @@ _CLOSER = {"{": "}", "[": "]"}
 def _pattern(marks: tuple[str, ...]) -> re.Pattern[str]:
     longest = sorted(marks, key=len, reverse=True)
     return re.compile("|".join(map(re.escape, longest)) or r"(?!)")
-
-
-@lru_cache(maxsize=256)
-def _ends(marks: tuple[str, ...]) -> tuple[int, frozenset[str]]:
-    """The longest mark's length, and what marks begin with."""
-    return max(map(len, marks), default=1), frozenset(mark[0] for mark in marks)
 
 
 class Scanner:
@@ -128,11 +122,7 @@ class Scanner:
 
     def _begun(self, marks: tuple[str, ...]) -> int:
         """How much of the end may be the beginning of a mark."""
-        longest, firsts = _ends(marks)
-        tail = self._text[max(self._at, len(self._text) - longest + 1) :]
-        if self.ended or firsts.isdisjoint(tail):
-            return 0
-        return max(overlap(tail, mark) for mark in marks)
+        return 0 if self.ended else begun(self.rest, marks)
 
     def _may_grow(self, match: re.Match[str], marks: Iterable[str]) -> bool:
         at, longest = match.start(), max(map(len, marks))

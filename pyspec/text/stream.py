@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 
@@ -23,53 +24,27 @@ def check_stops(stops: Sequence[str]) -> None:
         )
 
 
-class StopFinder:
-    """Finds the first of many strings in a text that comes character by character (Aho and Corasick, CACM 18(6), 1975).
-
-    A state is what of a string the text ends with, the longest one; `depth` is that one's length and `ends` the length
-    of the longest string that ends there.
-    """
-
-    def __init__(self, stops: Iterable[str]) -> None:
-        self._next: list[dict[str, int]] = [{}]
-        self.depth, self.ends = [0], [0]
-        for stop in stops:
-            state = 0
-            for char in stop:
-                state = self._next[state].setdefault(char, len(self._next))
-                if state == len(self._next):
-                    self._next.append({})
-                    self.ends.append(0)
-                    self.depth.append(0)
-            self.ends[state] = len(stop)
-        self._shorter = [0] * len(self._next)
-        self._link()
-
-    def _link(self) -> None:
-        """For each state the next shorter one, from the shortest on."""
-        level = [0]
-        while level:
-            below = []
-            for state in level:
-                for char, following in self._next[state].items():
-                    self.depth[following] = self.depth[state] + 1
-                    if state:
-                        self._shorter[following] = self.step(self._shorter[state], char)
-                    shorter = self._shorter[following]
-                    self.ends[following] = self.ends[following] or self.ends[shorter]
-                    below.append(following)
-            level = below
-
-    def step(self, state: int, char: str) -> int:
-        """The state after one more character."""
-        while state and char not in self._next[state]:
-            state = self._shorter[state]
-        return self._next[state].get(char, 0)
+@lru_cache(maxsize=256)
+def _beginnings(words: tuple[str, ...]) -> tuple[list[str], int, frozenset[str]]:
+    """Words in order, the longest one's length, and what they begin with."""
+    return sorted(words), max(map(len, words), default=1), frozenset(word[0] for word in words)
 
 
-@lru_cache(maxsize=16)
-def _finder(stops: tuple[str, ...]) -> StopFinder:
-    return StopFinder(stops)
+def begun(text: str, words: tuple[str, ...]) -> int:
+    """Length of the longest end of the text that one of these words begins with, and is not."""
+    known, longest, firsts = _beginnings(words)
+    for at in range(max(0, len(text) - longest + 1), len(text)):
+        if text[at] in firsts and begins(known, text[at:]):
+            return len(text) - at
+    return 0
+
+
+def begins(words: list[str], text: str) -> bool:
+    """Whether a text is the beginning of one of these sorted words, and not all of it."""
+    at = bisect_left(words, text)
+    while at < len(words) and words[at] == text:
+        at += 1
+    return at < len(words) and words[at].startswith(text)
 
 
 class TextAssembler:
@@ -81,9 +56,8 @@ class TextAssembler:
 
     def __init__(self, piece: Callable[[int], bytes], stop: Iterable[str] = ()) -> None:
         self._piece = piece
-        stops = tuple(stop)
-        check_stops(stops)
-        self._finder, self._state = _finder(stops) if stops else None, 0
+        self._stops = tuple(stop)
+        check_stops(self._stops)
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._held = ""
         self.done = False
@@ -107,23 +81,15 @@ class TextAssembler:
 
     def _release(self, new: str) -> str:
         """What of the held text and the new one no stop string can reach any more."""
-        finder = self._finder
-        if finder is None:
+        if not self._stops:
             return new
-        text, state, start = self._held + new, self._state, len(self._held)
-        for at, char in enumerate(new, start + 1):
-            state = finder.step(state, char)
-            if finder.ends[state]:
-                begin = at - finder.ends[state]
-                self.done, self._held, self.stopped_by = True, "", text[begin:at]
-                return text[:begin]
-        self._state, cut = state, len(text) - finder.depth[state]
+        text = self._held + new
+        at = {stop: text.find(stop) for stop in self._stops}
+        found = [(start + len(stop), start, stop) for stop, start in at.items() if start >= 0]
+        if found:
+            _, start, self.stopped_by = min(found)
+            self.done, self._held = True, ""
+            return text[:start]
+        cut = len(text) - begun(text, self._stops)
         self._held = text[cut:]
         return text[:cut]
-
-
-def overlap(text: str, stop: str) -> int:
-    """Length of the longest end of the text that a stop string begins with."""
-    return next(
-        (n for n in range(min(len(stop) - 1, len(text)), 0, -1) if text.endswith(stop[:n])), 0
-    )
