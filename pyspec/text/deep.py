@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import TypeVar
 
 from pyspec.errors import EngineError
@@ -20,35 +21,24 @@ def call_deep(work: Callable[[], _Result], stack: int) -> _Result:
     An interrupt of the caller is raised when the work is done: what it works on must not be freed before. Raises
     EngineError where there is no room for the stack.
     """
-    results: list[_Result] = []
-    errors: list[BaseException] = []
-
-    def run() -> None:
-        try:
-            results.append(work())
-        except BaseException as error:  # noqa: BLE001 - raised in the caller's thread
-            errors.append(error)
-
-    thread = threading.Thread(target=run, name="pyspec-deep", daemon=True)
-    _start(thread, stack)
+    future = _started(work, stack)
     interrupt: BaseException | None = None
-    while thread.is_alive():
+    while not future.done():
         try:
-            thread.join()
+            wait([future])
         except BaseException as error:  # noqa: BLE001 - raised below
             interrupt = error
     if interrupt is not None:
         raise interrupt
-    if errors:
-        raise errors[0]
-    return results[0]
+    return future.result()
 
 
-def _start(thread: threading.Thread, stack: int) -> None:
+def _started(work: Callable[[], _Result], stack: int) -> Future[_Result]:
+    pool = ThreadPoolExecutor(1, "pyspec-deep")
     with _STARTING:
         before = threading.stack_size(stack)
         try:
-            thread.start()
+            return pool.submit(work)
         except (RuntimeError, MemoryError) as error:
             raise EngineError(
                 f"no memory for a stack of {stack >> 20} MiB, which a text as long as this needs",
@@ -56,3 +46,4 @@ def _start(thread: threading.Thread, stack: int) -> None:
             ) from error
         finally:
             threading.stack_size(before)
+            pool.shutdown(wait=False)
