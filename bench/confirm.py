@@ -29,7 +29,7 @@ from pyspec.measure.bounds import (
     sentence,
     try_rule,
 )
-from pyspec.measure.chance import holm, sample_size
+from pyspec.measure.chance import sample_size
 from pyspec.measure.judging import TextJudge
 from pyspec.measure.quality import WORSE_UP, Measure, QualityResults
 from pyspec.measure.records import RunRecord, read_records
@@ -314,6 +314,16 @@ def page(folder: Path, quality: Iterable[Path]) -> str:
     ]
     every = [*runs, *map(published, sorted(quality))]
     return "\n\n".join([INTRO, frontier(every), *map(section, runs)]) + "\n"
+
+
+def holm(p: Mapping[str, float], level: float = 0.05) -> set[str]:
+    """Of several claims those that hold together at a level (Holm 1979): the smallest p against level / n, and so on."""
+    held: set[str] = set()
+    for i, (name, value) in enumerate(sorted(p.items(), key=lambda item: item[1])):
+        if value > level / (len(p) - i):
+            break
+        held.add(name)
+    return held
 
 
 def main(words: Sequence[str] | None = None) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from math import ceil, comb, erfc, sqrt
 from statistics import NormalDist
 
@@ -78,13 +78,3 @@ def sample_size(spread: float, bound: float, power: float = 0.8) -> int:
     """
     z = NormalDist().inv_cdf(0.975) + NormalDist().inv_cdf(power)
     return ceil((z * spread / bound) ** 2)
-
-
-def holm(p: Mapping[str, float], level: float = 0.05) -> set[str]:
-    """Of several claims those that hold together at a level (Holm 1979): the smallest p against level / n, and so on."""
-    held: set[str] = set()
-    for i, (name, value) in enumerate(sorted(p.items(), key=lambda item: item[1])):
-        if value > level / (len(p) - i):
-            break
-        held.add(name)
-    return held

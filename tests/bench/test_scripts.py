@@ -157,6 +157,21 @@ def test_structured_answers_are_timed(script, tiny_ascii: Path, capsys) -> None:
     assert "| lookup |" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(
+    ("p", "held"),
+    [
+        ({}, set()),
+        ({"a": 0.04}, {"a"}),
+        ({"a": 0.03, "b": 0.04}, set()),
+        ({"a": 0.02, "b": 0.04}, {"a", "b"}),
+        ({"a": 0.01, "b": 0.03, "c": 0.04}, {"a"}),
+    ],
+)
+def test_holm_holds_claims_together(script, p, held):
+    """The smallest against level / n, the next against level / (n - 1), until one fails."""
+    assert script("confirm").holm(p) == held
+
+
 def test_noise_is_counted_along_ids_positions_and_seeds(script, tmp_path, capsys) -> None:
     """A line each, and none of them far from even; the page has the same table."""
     script("noise").main(["--draws", "400000", "--out", str(tmp_path / "noise")])

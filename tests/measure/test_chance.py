@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyspec.measure.chance import Interval, exact_pairs, holm, paired, sample_size, signed_ranks
+from pyspec.measure.chance import Interval, exact_pairs, paired, sample_size, signed_ranks
 
 
 def over(values: list[float], **how: int) -> Interval:
@@ -65,18 +65,3 @@ def test_sample_size_is_what_the_interval_needs(spread, bound):
     n = sample_size(spread, bound)
     assert 2.8016 * spread / n**0.5 <= bound * 1.0001
     assert n == 1 or 2.8016 * spread / (n - 1) ** 0.5 >= bound * 0.9999
-
-
-@pytest.mark.parametrize(
-    ("p", "held"),
-    [
-        ({}, set()),
-        ({"a": 0.04}, {"a"}),
-        ({"a": 0.03, "b": 0.04}, set()),
-        ({"a": 0.02, "b": 0.04}, {"a", "b"}),
-        ({"a": 0.01, "b": 0.03, "c": 0.04}, {"a"}),
-    ],
-)
-def test_holm_holds_claims_together(p, held):
-    """The smallest against level / n, the next against level / (n - 1), until one fails."""
-    assert holm(p) == held
