@@ -31,21 +31,8 @@ _TYPES = {
 }  # fmt: skip
 """llama.cpp's types of tokenizers (src/llama-vocab.cpp)."""
 
-_BOS_FIRST = frozenset(
-    [
-        "llama3",
-        "llama-v3",
-        "llama-bpe",
-        "falcon3",
-        "falcon-h1",
-        "pixtral",
-        "midm-2.0",
-        "lfm2",
-        "jina-v5-nano",
-        "tekken",
-        "chameleon",
-    ]
-)
+_BOS = "llama3 llama-v3 llama-bpe falcon3 falcon-h1 pixtral midm-2.0 lfm2 jina-v5-nano tekken chameleon"
+_BOS_FIRST = frozenset(_BOS.split())
 """Pre-tokenizers whose texts begin with BOS where the file says nothing."""
 
 _ENDS = {"SPM": (1, 2), "WPM": (101, None), "BPE": (11, 11), "UGM": (None, 1), "PLAMO2": (1, 2)}
