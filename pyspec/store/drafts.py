@@ -137,9 +137,12 @@ def _once(found: list[tuple[LocalModel, Facts]]) -> list[tuple[LocalModel, Facts
 def same_tokens(one: Path, other: Path) -> bool:
     """Whether two files are known to speak the same tokens, by llama.cpp's test."""
     ours, theirs = facts_of(one), facts_of(other)
-    if ours is None or theirs is None or ours.vocabulary is None or theirs.vocabulary is None:
-        return False
-    return ours.vocabulary.fits(theirs.vocabulary)
+    return ours is not None and theirs is not None and _fit(ours, theirs)
+
+
+def _fit(one: Facts, other: Facts) -> bool:
+    words, others = one.vocabulary, other.vocabulary
+    return words is not None and others is not None and words.fits(others)
 
 
 def _fitting(
@@ -216,9 +219,7 @@ def _drafts_for(target: Path, facts: Facts, found: LocalModel, other: Facts) -> 
 
 def _speaks(facts: Facts, other: Facts) -> bool:
     """Whether a file is a model of the target's tokens."""
-    if other.kind != "model" or facts.vocabulary is None or other.vocabulary is None:
-        return False
-    return facts.vocabulary.fits(other.vocabulary)
+    return other.kind == "model" and _fit(facts, other)
 
 
 # -- known ones to fetch -----------------------------------------------------------------------------------------------

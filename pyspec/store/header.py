@@ -16,7 +16,7 @@ from pyspec.errors import ModelError, ModelInvalid
 from pyspec.store.charsmap import fault_of
 from pyspec.store.files import MAX_PARTS, parts_of, recall, remember, show, size_of, stamps
 from pyspec.store.gguf import STRING, Array, Header, Value, parse_header
-from pyspec.store.vocabulary import TOKENS, VocabularyHash, read_vocabulary, words_of
+from pyspec.store.vocabulary import TOKENS, VocabularyHash, compared, read_vocabulary, words_of
 
 MAX_LAYERS = 512  # LLAMA_MAX_LAYERS
 MAX_VOCAB = 1 << 20
@@ -159,10 +159,7 @@ def _check_unique(header: Header) -> None:
     if words and not any(words):
         raise _bad(header, f"all of its {len(words)} tokens are empty strings")
     first: dict[bytes, int] = {}
-    for i, word in enumerate(words):
-        # llama.cpp reads each as a C string and gives empty ones a name of their own, then asserts
-        # that all differ; so compare what it compares
-        seen = word.partition(b"\0")[0] or b"[EMPTY_%d]" % i
+    for i, seen in enumerate(compared(words)):  # it asserts that all differ
         if (j := first.setdefault(seen, i)) != i:
             raise _bad(header, f"tokens {j} and {i} are the same string {show(seen)}")
 

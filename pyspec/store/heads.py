@@ -209,9 +209,7 @@ def _read_assistant(draft: Path, target: TargetShape) -> States:
     header = joined(draft)
     if target.architecture != "gemma4":
         raise _mismatch(header, f"it reads Gemma 4's memory, the target is {target.architecture}")
-    width = _whole(header, "embedding_length_out")
-    if width != target.n_embd:
-        raise _mismatch(header, f"it reads states {width} wide, the target's are {target.n_embd}")
+    width = _states_width(header, "embedding_length_out", target)
     return States(ASSISTANT, width, width)
 
 
@@ -225,9 +223,7 @@ def _read_block(draft: Path, target: TargetShape, kind: str) -> States:
             "use another draft",
         )
     layers = _layers(header, target)
-    width = _whole(header, "embedding_length")
-    if width != target.n_embd:
-        raise _mismatch(header, f"it reads states {width} wide, the target's are {target.n_embd}")
+    width = _states_width(header, "embedding_length", target)
     _check_ends(header, width, target)
     mask = header.metadata.get("tokenizer.ggml.mask_token_id")
     if type(mask) is not int or not 0 <= mask < min(header.vocab_size, target.n_vocab):
@@ -258,9 +254,7 @@ def _read_mtp(draft: Path, target: TargetShape) -> States:
             f"{header.path.name} has next-token heads of a kind that llama.cpp does not run",
             "use another draft",
         )
-    width = _whole(header, "embedding_length")
-    if width != target.n_embd:
-        raise _mismatch(header, f"it reads states {width} wide, the target's are {target.n_embd}")
+    width = _states_width(header, "embedding_length", target)
     return States(MTP, width, width, heads=heads)
 
 
@@ -272,9 +266,8 @@ def read_eagle3(draft: Path, target: TargetShape) -> States:
     """
     header = joined(draft)
     layers = _layers(header, target)
-    hidden, width = _whole(header, "target_hidden_size"), _whole(header, "embedding_length")
-    if hidden != target.n_embd:
-        raise _mismatch(header, f"it reads states {hidden} wide, the target's are {target.n_embd}")
+    hidden = _states_width(header, "target_hidden_size", target)
+    width = _whole(header, "embedding_length")
     if header.of_arch("embedding_length_out") not in (None, width):
         raise _damaged(header, "gives states of another width than it works with")
     if (
@@ -285,6 +278,14 @@ def read_eagle3(draft: Path, target: TargetShape) -> States:
         raise _damaged(header, "has more than one layer")
     _check_ends(header, width, target)
     return States(EAGLE3, 3 * hidden, width, layers)
+
+
+def _states_width(header: Header, key: str, target: TargetShape) -> int:
+    """Floats of the states that it reads, which are the target's."""
+    width = _whole(header, key)
+    if width != target.n_embd:
+        raise _mismatch(header, f"it reads states {width} wide, the target's are {target.n_embd}")
+    return width
 
 
 def _whole(header: Header, key: str) -> int:

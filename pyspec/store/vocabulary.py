@@ -73,11 +73,9 @@ class VocabularyHash(msgspec.Struct, frozen=True):
 
 def read_vocabulary(header: Header) -> VocabularyHash | None:
     """The vocabulary of a file, None where it has none that llama.cpp knows."""
-    words, kind = words_of(header), _TYPES.get(str(_key(header, "model")))
-    if not words or kind is None:
+    texts, kind = compared(words_of(header)), _TYPES.get(str(_key(header, "model")))
+    if not texts or kind is None:
         return None
-    # llama.cpp compares C strings, and names the empty ones
-    texts = [word.partition(b"\0")[0] or b"[EMPTY_%d]" % i for i, word in enumerate(words)]
     base = max(0, len(texts) // MAX_DIFFERENCE - 1) * MAX_DIFFERENCE
     bos, eos = _ends(header, kind, len(texts))
     return VocabularyHash(
@@ -94,6 +92,11 @@ def words_of(header: Header) -> list[bytes]:
     tokens = header.metadata.get(TOKENS)
     is_list = isinstance(tokens, Array) and tokens.type == STRING
     return list(header.array(TOKENS)) if is_list else []
+
+
+def compared(words: Sequence[bytes]) -> list[bytes]:
+    """As llama.cpp compares tokens: it reads each as a C string and gives empty ones a name of their own."""
+    return [word.partition(b"\0")[0] or b"[EMPTY_%d]" % i for i, word in enumerate(words)]
 
 
 def _key(header: Header, name: str) -> object:
