@@ -8,7 +8,8 @@
  *   engine    prefill, draft, score, verify, accept, roll back, for many sequences (ps_engine.c, ps_ctx.c, ...)
  *
  * Every function returns a ps_status and reports through out-parameters. Nothing prints, exits, installs a signal handler or
- * keeps global state but the binding table and the limit of the kernels' instruction set. One engine belongs to one thread at a time: a second caller gets PS_E_BUSY.
+ * keeps global state but the binding table, the limit of the kernels' instruction set and, in a debug build, where a thread's last
+ * error arose, which ps_status_str tells. One engine belongs to one thread at a time: a second caller gets PS_E_BUSY.
  * Rows are float32 logits, n_vocab long. Times are microseconds, gaps nats.
  */
 #ifndef PYSPEC_H
