@@ -277,8 +277,10 @@ def section(run: StoredRun) -> str:
     by = f", judged by {run.judge}" if run.judge else ""
     parts = [
         f"## {run.title}, temperature {run.temperature:g}",
-        f"{run.questions} questions by {len(run.rules)} rules and {run.control}, at most {run.max_tokens} tokens{by} "
-        f"({run.day}).",
+        (
+            f"{run.questions} questions by {len(run.rules)} rules and {run.control}, at most {run.max_tokens} tokens{by} "
+            f"({run.day})."
+        ),
         f"**{run.chosen}** Of all rules together, by Holm's method, within every bound: {run.held}.",
         table(heads, rows),
         "Questions that would show a rule to be within each bound four times of five, if it lost nothing:",

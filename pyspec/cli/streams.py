@@ -16,7 +16,7 @@ from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from time import monotonic, sleep
 from types import FrameType
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import Any, BinaryIO
 
 from rich.console import Console
 from rich.progress import (
@@ -34,9 +34,6 @@ from pyspec.display import Screen, safe
 from pyspec.errors import InputTooLong, OptionError
 from pyspec.store.files import utf8
 from pyspec.tables import TextTable, print_table
-
-if TYPE_CHECKING:
-    pass
 
 _PATIENCE_S = 2.0
 """How long stdin may give nothing beside a prompt before that is said."""
