@@ -142,13 +142,17 @@ def chances(w: np.ndarray, rows: list[list[float]]) -> list[float]:
 
 
 def beside_speeds(answers: Sequence[Answer]) -> list[list[str]]:
-    """Lines: tokens a ms of `auto` with lookup that knows lookup's word, over one that does not, in the second half."""
+    """Lines: tokens a ms of `auto` that knows lookup's word, over one that does not, in the second half.
+
+    With lookup in front of the model, as it is, and with the model alone.
+    """
     alone, free = told(answers)
-    pairs = [(curve, costs_for(curve, 1, 0.0)) for curve in CURVES]
-    return [
-        [curve, f"{play(free, costs, lookup=True) / play(alone, costs, lookup=True):.3f}"]
-        for curve, costs in pairs
-    ]
+    out = []
+    for curve in CURVES:
+        costs = costs_for(curve, 1, 0.0)
+        ways = [play(free, costs, lookup=n) / play(alone, costs, lookup=n) for n in (True, False)]
+        out.append([curve, *(f"{ratio:.3f}" for ratio in ways)])
+    return out
 
 
 def costs_for(curve: str, sequences: int, companion: float) -> Costs:
@@ -186,7 +190,7 @@ def page() -> str:
         "It pays 3 % somewhere in this table." if pays else
         f"It pays 3 % nowhere in this table: a companion that costs nothing brings at most {100 * (best - 1):+.1f} %."
     )  # fmt: skip
-    heads = ["nothing", "the draft's p", "and the companion", "everything"]
+    heads = ["nothing", "the draft's p", "and the companion's S, A, p, agreement", "everything"]
     shares = [f"companion at {100 * share:g} % of a row" for share in COSTS]
     return (
         "# What a companion is worth\n\n"
@@ -201,21 +205,22 @@ def page() -> str:
     )
 
 
+NOT_USED = (
+    " It is not used: where lookup has a match long enough to trust, it drafts and the head is not asked, so that what is known "
+    "of both is seldom known in time."
+)
+
+
 def lookups_word(answers: Sequence[Answer]) -> str:
     """What is free: lookup's proposal beside the model's."""
     known, fast = knowledge(BESIDE, answers, beside_rows), beside_speeds(answers)
     pays = all(float(row[1]) >= 1.005 for row in fast)
-    verdict = (
-        ""
-        if pays
-        else " It is not used: what is sure to be known is not what decides how much to draft."
-    )
     return (
         "## Whether lookup proposes the same\n\n"
-        f"Nats a token where both the head and lookup have a word, in the half that was not fitted on:\n\n"
-        f"{table(['rounds', 'tokens', 'nothing', 'p', 'p and the word of lookup', 'everything'], known)}\n\n"
-        "Tokens a ms of `auto` with lookup, one sequence, if the head's p were told so, over p told by itself:"
-        f"{verdict}\n\n{table(['curve', 'times'], fast)}\n"
+        "Nats a token where both the head and lookup have a word, in the half that was not fitted on:\n\n"
+        f"{table(['rounds', 'tokens', 'nothing', 'p', 'p and the word of lookup', 'everything'], [known])}\n\n"
+        "Tokens a ms of `auto`, one sequence, where p is what the fit with the word of lookup says, over what the fit without it "
+        f"says.{'' if pays else NOT_USED}\n\n{table(['curve', 'lookup drafts too', 'the head alone'], fast)}\n"
     )
 
 

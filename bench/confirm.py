@@ -2,7 +2,7 @@
 
     python bench/confirm.py questions build/confirm.jsonl [--spec-bench FILE]
     python bench/confirm.py plan bench/results/quality-eagle3/quality.json
-    python bench/confirm.py store RUNS QUESTIONS bench/results/confirm/NAME.json --title TITLE [--judge MODEL]
+    python bench/confirm.py store RUNS QUESTIONS bench/results/confirm/NAME.json --title TITLE [--judge MODEL] [--confirming RUNS]
     python bench/confirm.py page [FOLDER]
 
 Answers come from `pyspec quality`, which goes on where it was interrupted; `store` keeps their figures, and lets another model
@@ -23,6 +23,7 @@ import msgspec
 
 from pyspec.measure.bounds import (
     BOUNDS,
+    RuleTrial,
     by_halves,
     gain_of,
     losses_of,
@@ -148,7 +149,11 @@ class LossFigures(msgspec.Struct):
 
 
 class StoredRun(msgspec.Struct):
-    """One pair's answers at one temperature, as figures. chosen: what the halves say; held: what Holm's method leaves."""
+    """One pair's answers at one temperature, as figures.
+
+    rules: on the questions that all of them answered; confirmed: the chosen one on the half that confirms. chosen: what the
+    halves say; held: what Holm's method leaves of all rules.
+    """
 
     title: str
     questions: int
@@ -160,35 +165,44 @@ class StoredRun(msgspec.Struct):
     held: str
     rules: list[RuleFigures]
     judge: str = ""
+    confirmed: RuleFigures | None = None
 
 
-def stored(runs: Path, asked: Path, title: str, judge: str = "") -> StoredRun:
-    """Figures of what was answered so far by every variant. judge: a model that reads the answers, "" for none."""
-    records = whole(read_records(runs))
+def stored(
+    runs: Path, asked: Path, title: str, judge: str = "", confirming: Path | None = None
+) -> StoredRun:
+    """Figures of what was answered so far.
+
+    judge: a model that reads the answers, "" for none. confirming: more answers of the control and the chosen rule, to the half
+    that confirms.
+    """
     questions = load_questions(asked)
     by_id = {q.question_id: q for q in questions}
+    every = read_records(runs) + (read_records(confirming) if confirming else [])
     if judge:
-        judged(records, by_id, resolve(judge))
-    groups = grouped(records, lambda record: record.who)
+        judged(every, by_id, resolve(judge))
+    groups = grouped(whole(every), lambda record: record.who)
     control, *others = groups
     trials = [
         try_rule(who, gain_of(groups[who], groups[control]), losses_of(groups[who], groups[control], by_id))
         for who in others
     ]  # fmt: skip
     worst = {t.who: max(loss.p for loss in t.losses.values()) for t in trials}
-    setup = records[-1].setup
-    rules = [
-        RuleFigures(
-            t.who, t.gain, _share(groups[t.who]),
-            {n: LossFigures(x.mean, x.upper, x.questions, x.needed) for n, x in t.losses.items()},
-        )
-        for t in trials
-    ]  # fmt: skip
+    found = by_halves(every, questions, parse_variants(",".join(groups)))
+    asked_last = found.confirmed if found.confirmed and found.confirmed.losses else None
+    setup = every[-1].setup
     return StoredRun(
-        title, len(groups[control]), setup.max_tokens, setup.temperature, setup.day, control,
-        sentence(by_halves(records, questions, parse_variants(",".join(groups)))),
-        ", ".join(sorted(holm(worst))) or "none", rules, Path(judge).name,
+        title, len(groups[control]), setup.max_tokens, setup.temperature, setup.day, control, sentence(found),
+        ", ".join(sorted(holm(worst))) or "none", [_figures(t, _share(groups[t.who])) for t in trials],
+        Path(judge).name, _figures(asked_last, 0.0) if asked_last else None,
     )  # fmt: skip
+
+
+def _figures(trial: RuleTrial, relaxed: float) -> RuleFigures:
+    losses = {
+        n: LossFigures(x.mean, x.upper, x.questions, x.needed) for n, x in trial.losses.items()
+    }
+    return RuleFigures(trial.who, trial.gain, relaxed, losses)
 
 
 def whole(records: Sequence[RunRecord]) -> list[RunRecord]:
@@ -219,16 +233,17 @@ def _share(records: list[RunRecord]) -> float:
 
 
 def published(path: Path) -> StoredRun:
-    """The margin rules of a page of `pyspec quality`, whose intervals are of differences."""
+    """The margin rules of a page of `pyspec quality` that answered all its questions; its intervals are of differences."""
     results = msgspec.json.decode(path.read_bytes(), type=QualityResults)
     rules = [
         RuleFigures(f.who, f.gain, f.relaxed, {n: _published(n, m) for n, m in f.measures.items() if n in BOUNDS})
         for f in results.figures
-        if f.who.startswith("margin") and "+random" not in f.who
+        if f.who.startswith("margin") and "+random" not in f.who and f.answers >= results.figures[0].answers
     ]  # fmt: skip
-    setup, n = results.setup, results.figures[0].answers
+    setup, first, name = results.setup, results.figures[0], path.parent.name
     return StoredRun(
-        path.parent.name, n, setup.max_tokens, setup.temperature, setup.day, results.figures[0].who, "", "", rules
+        f"[{name}](../{name}/README.md)", first.answers, setup.max_tokens, setup.temperature, setup.day, first.who,
+        "", "", rules,
     )  # fmt: skip
 
 
@@ -272,15 +287,16 @@ def section(run: StoredRun) -> str:
         [r.who, _percent(r.gain), f"{100 * r.relaxed:.1f} %", *(_loss(r.losses.get(n), n) for n in names)]
         for r in run.rules
     ]  # fmt: skip
+    if (last := run.confirmed) is not None:
+        shown = (_loss(last.losses.get(n), n) for n in names)
+        asked = max(loss.questions for loss in last.losses.values())
+        rows.append([f"{last.who}, {asked} of the other half", _percent(last.gain), "", *shown])
     needs = [[r.who, *(str(r.losses[n].needed) if n in r.losses else "-" for n in names)] for r in run.rules]  # fmt: skip
     heads = ["", "tokens a verify", "relaxed", *(f"{n} (bound {BOUNDS[n]:g})" for n in names)]
     by = f", judged by {run.judge}" if run.judge else ""
     parts = [
         f"## {run.title}, temperature {run.temperature:g}",
-        (
-            f"{run.questions} questions by {len(run.rules)} rules and {run.control}, at most {run.max_tokens} tokens{by} "
-            f"({run.day})."
-        ),
+        f"{run.questions} questions by {len(run.rules)} rules and {run.control}, {run.max_tokens} tokens at most{by}; {run.day}.",
         f"**{run.chosen}** Of all rules together, by Holm's method, within every bound: {run.held}.",
         table(heads, rows),
         "Questions that would show a rule to be within each bound four times of five, if it lost nothing:",
@@ -343,13 +359,14 @@ def main(words: Sequence[str] | None = None) -> None:
         store.add_argument(name, type=Path)
     store.add_argument("--title", required=True)
     store.add_argument("--judge", default="")
+    store.add_argument("--confirming", type=Path)
     shown = steps.add_parser("page")
     shown.add_argument("folder", type=Path, nargs="?", default=RESULTS / "confirm")
     args = parser.parse_args(words)
     if args.step == "plan":
         print(plan(args.results))
     if args.step == "store":
-        found = stored(args.runs, args.questions, args.title, args.judge)
+        found = stored(args.runs, args.questions, args.title, args.judge, args.confirming)
         args.out.write_bytes(msgspec.json.format(msgspec.json.encode(found), indent=1) + b"\n")
     if args.step == "page":
         found = page(args.folder, RESULTS.glob("quality-*/quality.json"))

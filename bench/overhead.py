@@ -1,13 +1,14 @@
 """What speculation costs beside llama.cpp's decodes: a round in microseconds, and loading in milliseconds.
 
 MODEL is a file or a name; the default target without one. The modes take turns: `none` has no draft, `plain` has one and is
-told not to use it, `auto` decides; `apart` is `auto` where llama.cpp draws, which above temperature 0 (--temp) is what coupled
-noise is to be set against; `confirmed` is `auto` with a margin rule that looks at both rows and at what follows (`kl`,
-`confirm`): asked is that its checking takes at most 1 % of a round more than `auto`'s. `loading` is what
-`SpeculativeLlama(MODEL)` took in a new process that has imported everything; drafts may take 200 ms over `none`. `outside` is
-all the time of an answer that is not in a decode, prompt aside, per round and as a share of the whole; choosing is the policy's
-three calls, learning included; checking the extension's look at the verified rows; what remains is Python's. Medians over runs,
-but the mean over an answer's rounds. Asked: choosing at most 50 us, outside at most 2 % of plain decoding.
+told not to use it, `auto` decides; `apart` is `auto` where llama.cpp draws, which above temperature 0 (--temp) is what
+coupled noise is to be set against; `confirmed` is `auto` with a margin rule that looks at both rows and at what follows
+(`kl`, `confirm`): asked is that it takes at most 1 % of a round more outside decodes than `auto`: its checking, and while
+drafting a copy of each of the draft's rows, which `checking` does not hold. `loading` is what `SpeculativeLlama(MODEL)` took
+in a new process that has imported everything; drafts may take 200 ms over `none`. `outside` is all the time of an answer that
+is not in a decode, prompt aside, per round and as a share of the whole; choosing is the policy's three calls, learning
+included; checking the extension's look at the verified rows; what remains is Python's. Medians over runs, but the mean over
+an answer's rounds. Asked: choosing at most 50 us, outside at most 2 % of plain decoding.
 
 A second table has prompts of --prompt tokens: what the chat template takes beside llama.cpp's tokenizer for one question, for a
 talk of ten turns whose answers are known as tokens, and for one that quotes control words; asked: 2 ms. Behind it: what the

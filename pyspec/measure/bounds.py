@@ -258,4 +258,8 @@ def sentence(found: HalvesResult) -> str:
         f"{name} (up to {loss.upper:.3f}, bound {loss.bound:g}; {loss.needed} questions could show it, {loss.questions} did not)"
         for name, loss in trial.losses.items() if not loss.holds
     ]  # fmt: skip
+    if not short:
+        most = max((loss.questions for loss in trial.losses.values()), default=0)
+        asked = f"{most} questions of the second half were answered, and {FEWEST} have to be"
+        return f"{trial.who} is to be confirmed still: {asked}. Strict."
     return f"{trial.who} is not shown to be within {', '.join(short)}. Strict."

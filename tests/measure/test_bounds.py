@@ -157,3 +157,13 @@ def test_nothing_chosen_leaves_nothing_to_confirm():
     records = answers(CONTROL) + answers(GOOD, nats=0.2)
     first = next(q for q in halves.ordered if half_of(q.question_id))
     assert not any(halves.due(first, v, records) for v in variants)
+
+
+def test_a_half_that_was_not_asked_confirms_nothing():
+    """A run that was stopped while rules were chosen: the sentence says what is missing, not that a bound failed."""
+    first = [q for q in QUESTIONS if half_of(q.question_id) == 0]
+    found = judged(answers(CONTROL, questions=first), answers(GOOD, rounds=10, questions=first))
+    assert (found.chosen.who, found.passed) == (GOOD, False)
+    assert sentence(found) == (
+        f"{GOOD} is to be confirmed still: 0 questions of the second half were answered, and {FEWEST} have to be. Strict."
+    )
