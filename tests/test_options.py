@@ -2,14 +2,45 @@
 
 from __future__ import annotations
 
+import inspect
+from dataclasses import fields
+
 import pytest
 
+from pyspec.batch.records import RequestFields
+from pyspec.chat.settings import FIELDS
+from pyspec.cli.options import SamplerOptions
 from pyspec.engine.session import Report
-from pyspec.options import PlainSpeed, plain_speed, times_plain
+from pyspec.llama import SpeculativeLlama
+from pyspec.options import MORE_SAMPLERS, PlainSpeed, plain_speed, times_plain
 from pyspec.policy.cost import CostCurve
 from pyspec.policy.simple import FixedPolicy
 from pyspec.policy.types import Outcome, SeqOutcome
 from pyspec.tokens import Tally, Timings
+
+CALLS = ("create_completion", "create_chat_completion", "generate")
+DOORS = {
+    **{name: inspect.signature(getattr(SpeculativeLlama, name)).parameters for name in CALLS},
+    "records and requests": RequestFields.__struct_fields__,
+    "chat": FIELDS,
+    "commands": [each.name for each in fields(SamplerOptions)],
+}
+
+
+@pytest.mark.parametrize("door", DOORS)
+def test_every_door_has_every_sampler(door: str) -> None:
+    """Under one name."""
+    assert [name for name in MORE_SAMPLERS if name not in DOORS[door]] == []
+    assert len(MORE_SAMPLERS) == 9
+
+
+def test_llm_has_every_sampler() -> None:
+    """And whose random numbers draw."""
+    pytest.importorskip("llm", reason="the extra `llm` is not installed")
+    from pyspec.llm_plugin import SpeculativeModel
+
+    assert {*MORE_SAMPLERS, "sampling"} <= SpeculativeModel.Options.model_fields.keys()
+
 
 ROW_MS, FOUR_MS, ROUNDS = 10.0, 20.0, 10
 

@@ -35,6 +35,9 @@ def chosen(chain, logits):
         ({"logit_bias": {}}, False),
         ({"mirostat_mode": 1}, True),
         ({"mirostat_mode": 2, "temperature": 0.0}, False),
+        ({"dry_multiplier": 0.8}, True),
+        ({"xtc_probability": 0.5}, True),
+        ({"dynatemp_range": 0.5}, False),
     ],
 )
 def test_shaped(options, shaped):

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pyspec._lib import ffi, lib
-from pyspec.grammar.masks import CANDIDATES
+from pyspec.grammar.masks import CANDIDATES, read_candidates
 from pyspec.noise import Coupling
 
 
@@ -64,7 +64,7 @@ def _left(
         len(row), -1, False,
     )  # fmt: skip
     llama_cpp.llama_sampler_apply(chain.sampler, ctypes.byref(array))
-    left = held[: array.size]
+    left = read_candidates(ctypes.pointer(array))  # a sampler may have moved their beginning
     return left["id"].copy(), left["logit"].astype(np.float64)
 
 

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 import tiny
 from answers import ask
+from fake_batch import go
 
 from pyspec.batch import Settings
 from pyspec.batch.output import public
 from pyspec.batch.records import Record
 from pyspec.sampling import Sampling
+
+__all__ = ["go"]
 
 WARM = Sampling(temperature=1.5)
 MIROSTAT = Sampling(temperature=1.5, seed=5, mirostat_mode=2)
@@ -59,3 +63,56 @@ def test_greedy_lines_have_no_seed(open_batch):
     """Nothing was drawn."""
     (result,) = open_batch().run(["ab"])
     assert "seed" not in json.loads(public(result, "run"))["speculation"]
+
+
+# -- going on ------------------------------------------------------------------------------------------------------------
+
+SHAPES = [
+    {},
+    {"dry_multiplier": 1.0, "dry_penalty_last_n": -1},
+    {"xtc_probability": 0.5, "xtc_threshold": 0.05, "dynatemp_range": 0.5},
+]
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("cut", [1, 7, 19])
+def test_an_answer_that_was_cut_goes_on_as_if_it_had_not_been(
+    open_llama, tiny_target, tiny_draft, shape, cut
+):
+    """Positions count tokens of the text: what is said so far, given back as the prompt, is gone on with in the same words."""
+    prompt, sampling = [tiny.A, tiny.A + 1], Sampling(temperature=1.2, seed=11, **shape)
+    whole = ask(open_llama(tiny_target), prompt, 40, sampling).ids
+    first = ask(open_llama(tiny_target, draft=tiny_draft), prompt, cut, sampling).ids
+    rest = ask(open_llama(tiny_target, draft="lookup"), [*prompt, *first], 40 - cut, sampling).ids
+    assert [*first, *rest] == whole
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_an_interrupted_batch_ends_with_the_same_texts(go, open_batch, tiny_ascii, tmp_path, shape):
+    """Stopped behind some records and gone on with by another batch: the bytes of a run that nobody disturbed."""
+    (tmp_path / "in.txt").write_text("".join(f"question {i} {i}\n" for i in range(12)))
+    settings = Settings(Sampling(temperature=1.2, seed=3, **shape), max_tokens=16, raw=True)
+    # F32 throughout, as a random model's text is full of near-ties
+    how = {"draft": "lookup", "settings": settings, "flash_attn": False, "type_k": 0, "type_v": 0}
+    go(["in.txt"], "whole.jsonl", fake=open_batch(tiny_ascii, **how))
+    with pytest.raises(KeyboardInterrupt):
+        go(["in.txt"], "out.jsonl", fake=open_batch(tiny_ascii, **how), stop_after=5)
+    _, summary = go(["in.txt"], "out.jsonl", fake=open_batch(tiny_ascii, **how))
+    assert summary.kept >= 5
+    whole, again = (
+        [json.loads(line)["text"] for line in (tmp_path / name).read_text().splitlines()]
+        for name in ("whole.jsonl", "out.jsonl")
+    )
+    assert again == whole
+    assert len(set(whole)) == 12
+
+
+@pytest.mark.parametrize("noise", ["coupled", "llama.cpp"])
+def test_a_record_names_its_noise(open_batch, noise):
+    """Whatever the batch has; at a seed either says the same again."""
+    other = {"coupled": "llama.cpp", "llama.cpp": "coupled"}[noise]
+    batch = open_batch(settings=Settings(replace(WARM, noise=other), max_tokens=16, raw=True))
+    asked = [Record(id=name, prompt="ab", seed=4, sampling=noise) for name in "xy"]
+    first, second = batch.run(asked)
+    assert first.speculation["sampling"] == noise
+    assert first.text == second.text

@@ -31,6 +31,15 @@ def test_values_are_what_set_takes() -> None:
         ("seed", "7", lambda s: s.seed == 7),
         ("trim", "off", lambda s: not s.trim),
         ("stats", "on", lambda s: s.stats == "on"),
+        ("dry_multiplier", "0.8", lambda s: s.sampling(1).dry),
+        ("dry_penalty_last_n", "-1", lambda s: s.sampling(1).dry_penalty_last_n == -1),
+        (
+            "dry_sequence_breakers",
+            '["\\n"]',
+            lambda s: s.sampling(1).dry_sequence_breakers == ("\n",),
+        ),
+        ("xtc_probability", "0.5", lambda s: s.sampling(1).excluding),
+        ("dynatemp_range", "0.5", lambda s: s.sampling(1).dynatemp_range == 0.5),
         ("draft_max", "64", lambda s: s.draft_max == 64),
         ("length", "fixed:3", lambda s: s.length == "fixed:3"),
         ("verify", "strict", lambda s: s.rule == Strict()),
@@ -70,6 +79,11 @@ def test_changed(name: str, value: str, where: object) -> None:
         ("window", "1:0"),
         ("stats", "many"),
         ("draft_max", "65"),
+        ("dry_base", "0.5"),
+        ("dry_penalty_last_n", "-2"),
+        ("dry_sequence_breakers", "none"),
+        ("dry_sequence_breakers", "[1]"),
+        ("xtc_threshold", "2"),
     ],
 )
 def test_values_out_of_range_are_refused(name: str, value: str) -> None:

@@ -64,6 +64,16 @@ def parsed(*words: str, command: click.Command = generate) -> dict[str, object]:
             "template_args",
             (("enable_thinking", False),),
         ),
+        (["--dry-multiplier", "0.8"], "dry_multiplier", 0.8),
+        (["--dry-penalty-last-n", "-1"], "dry_penalty_last_n", -1),
+        (
+            ["--dry-sequence-breaker", "\\n", "--dry-sequence-breaker", "X"],
+            "dry_sequence_breakers",
+            ("\n", "X"),
+        ),
+        ([], "dry_sequence_breakers", ("\n", ":", '"', "*")),
+        (["--xtc-probability", "0.5", "--xtc-threshold", "0.2"], "xtc_threshold", 0.2),
+        (["--dynatemp-range", "0.5", "--dynatemp-exp", "2"], "dynatemp_exponent", 2.0),
         (["--template-arg", "effort=low"], "template_args", (("effort", "low"),)),
     ],
 )

@@ -1,0 +1,91 @@
+"""DRY, XTC and dynamic temperature by keyword, where llama-cpp-python has none of them."""
+
+from __future__ import annotations
+
+import pytest
+from answers import ask
+from completions import CHAT
+
+from pyspec.errors import OptionError
+from pyspec.sampling import Sampling
+
+DRY = {"dry_multiplier": 2.0, "dry_sequence_breakers": ["x"], "dry_penalty_last_n": -1}
+XTC = {"xtc_probability": 0.7, "xtc_threshold": 0.05}
+HEAT = {"dynatemp_range": 0.5, "dynatemp_exponent": 2.0}
+TEXT = "abcabcabcabcabcab"
+
+
+@pytest.fixture
+def llm(open_llama, tiny_ascii):
+    """With itself as draft."""
+    return open_llama(tiny_ascii, draft=tiny_ascii, n_ctx=1024, sampling="coupled")
+
+
+def told(llm, more):
+    """What the layer below says at the same options."""
+    sampling = Sampling(temperature=1.5, seed=4, **more)
+    tokens = llm.tokenize(TEXT.encode())
+    return llm.detokenize(ask(llm, tokens, 24, sampling).ids, prev_tokens=tokens).decode()
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("more", [DRY, XTC, HEAT, {**DRY, **XTC, **HEAT}])
+def test_completions(llm, more, stream):
+    """The text that these options give, which is another one than without; nothing is left for the next call."""
+    how = {"temperature": 1.5, "seed": 4, "max_tokens": 24}
+
+    def text(**more):
+        made = llm.create_completion(TEXT, stream=stream, **how, **more)
+        return "".join(each["choices"][0]["text"] for each in (made if stream else [made]))
+
+    assert text(**more) == told(llm, more) != told(llm, {})
+    assert text() == told(llm, {})
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_chats(llm, stream, monkeypatch):
+    """What a chat is asked for reaches its completion."""
+    seen = []
+    real = llm.session.steps
+
+    def steps(run, *rest):
+        seen.append(run)
+        return real(run, *rest)
+
+    monkeypatch.setattr(llm.session, "steps", steps)
+    texts = []
+    for more in ({}, XTC):
+        made = llm.create_chat_completion(
+            CHAT, temperature=1.5, seed=4, max_tokens=24, stream=stream, **more
+        )
+        texts.append(
+            [c["choices"][0]["delta"].get("content") for c in made] if stream else made["choices"]
+        )
+    assert texts[0] != texts[1]
+    assert len(seen) == 2
+
+
+def test_generate(llm):
+    """By keyword behind llama-cpp-python's own."""
+    tokens = llm.tokenize(TEXT.encode())
+    llm.set_seed(4)
+    stream = llm.generate(tokens, temp=1.5, **DRY, **XTC)
+    found = [next(stream) for _ in range(24)]
+    stream.close()
+    assert found == ask(llm, tokens, 24, Sampling(temperature=1.5, seed=4, **DRY, **XTC)).ids
+
+
+def test_a_value_that_cannot_be_is_refused(llm):
+    """Before anything is decoded."""
+    with pytest.raises(OptionError, match=r"^dry_base is 0.5 \(use 1 or more"):
+        llm.create_completion(TEXT, dry_base=0.5)
+
+
+@pytest.mark.parametrize("mode", ["logits_all", "embedding"])
+def test_plain_modes_refuse_what_they_lack(open_llama, tiny_ascii, mode):
+    """llama-cpp-python would decode without it."""
+    llm = open_llama(tiny_ascii, **{mode: True})
+    with pytest.raises(OptionError, match=r"^xtc_probability cannot be had with"):
+        llm.create_completion(TEXT, xtc_probability=0.5)
+    with pytest.raises(OptionError, match=r"^xtc_probability cannot be had with"):
+        llm.generate(llm.tokenize(TEXT.encode()), xtc_probability=0.5)
