@@ -277,7 +277,9 @@ def _run(args: list[str]) -> int:
     except click.exceptions.Exit as leaving:
         return leaving.exit_code
     except click.ClickException as error:
-        error.show()
+        said = io.StringIO()
+        error.show(said)
+        tell(said.getvalue().rstrip("\n"), err=True)
         return error.exit_code
     except PyspecError as error:
         for line in sentences(error):

@@ -150,7 +150,7 @@ def _warnings(m: PairFigures) -> list[str]:
             f"no fixed length pays: the first drafted token is accepted {100 * m.acceptance[0]:.0f} % of the "
             f"time and the break-even is {_percent(m.break_even_acceptance)}"
         )
-    if m.acceptance and m.auto < 1.0:
+    if m.acceptance and round(m.auto, 2) < 1.0:  # as it is said
         out.append(
             f"this pair will lose ({m.auto:.2f} times plain): two rows cost "
             f"{m.rows[2] / m.rows[1]:.2f} times one and a draft step "

@@ -344,6 +344,21 @@ def test_what_is_said_on_a_terminal_ends_lines_between_words(monkeypatch, capsys
     assert command == told.splitlines()[1]
 
 
+def test_a_wrong_option_is_said_so_too(monkeypatch, capsys) -> None:
+    """In lines that end between words, behind the usage; the exit code is 2."""
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
+    monkeypatch.setenv("COLUMNS", "40")
+    with pytest.raises(SystemExit) as ended:
+        main(["draft", "x", "--seconds", "4"])
+    assert ended.value.code == 2
+    said = capsys.readouterr().err.splitlines()
+    assert said[0].startswith("Usage: pyspec draft")
+    assert max(map(len, said)) <= 40
+    assert " ".join(said).endswith(
+        "Error: Invalid value for '--seconds': 4.0 is not in the range x>=5.0."
+    )
+
+
 @pytest.mark.parametrize("command", [*SEVERAL, profile, bench])
 def test_a_narrow_help_page_has_room_for_its_sentences(command: click.Command) -> None:
     """Names wider than a third of the page have a line of their own, and sentences two thirds."""

@@ -12,6 +12,7 @@ import pytest
 from rich.console import Console
 
 from pyspec.engine.handle import Engine, Role
+from pyspec.measure import profile as measured
 from pyspec.measure.costs import MeasuredCosts, measure_costs
 from pyspec.measure.profile import (
     PLAIN,
@@ -106,6 +107,16 @@ def test_a_losing_pair_is_told_so() -> None:
     assert found.best_plan == PLAIN
     assert found.break_even_acceptance > 1.0
     assert "no fixed length pays" in found.warnings[0]
+
+
+@pytest.mark.parametrize(
+    ("auto", "loses"), [(0.9, True), (0.994, True), (0.996, False), (1.0, False)]
+)
+def test_a_pair_that_is_as_fast_loses_nothing(auto: float, loses: bool) -> None:
+    """What would be said as 1.00 times is no loss."""
+    found = evaluate(costs(LINEAR), answer(*(chain(t, 4, 1) for t in range(1, 40))), 4, 1.0).figures
+    found.auto = auto
+    assert any("will lose" in each for each in measured._warnings(found)) is loses
 
 
 def test_a_winning_pair_wins_under_auto_too() -> None:
