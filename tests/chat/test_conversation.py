@@ -322,7 +322,8 @@ def test_what_a_draft_taught_is_there_in_the_next_process(
 
     first = model()
     assert seen(first) == 0.0
-    list(first.answer(*ask(first, Conversation(None, QUESTION), 8)))
+    options = AnswerOptions(GREEDY, max_tokens=8)
+    list(first.answer(first.llm.tokenize(b"abcabc"), options, [], chat=False))
     first.llm._policies.of(None, Strict(), "greedy").learned.calibration.update(0, 20, True)
     first.close()
     with closing(model()) as second:
