@@ -6,9 +6,6 @@ import json
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from asking import post
-
-from pyspec.batch import jobs
 
 openai = pytest.importorskip("openai", reason="the extra [test] is not installed")
 
@@ -381,57 +378,3 @@ def test_an_address_without_v1_means_the_same(server, base):
     assert client.responses.create(model="tiny", input="a", max_output_tokens=2).id[:5] == "resp_"
     with pytest.raises(openai.BadRequestError):
         ask(client, max_tokens=-5)
-
-
-MORE = {
-    "dry_multiplier": 0.8,
-    "dry_base": 1.5,
-    "dry_allowed_length": 3,
-    "dry_penalty_last_n": -1,
-    "dry_sequence_breakers": ["x", "\n"],
-    "xtc_probability": 0.6,
-    "xtc_threshold": 0.05,
-    "dynatemp_range": 0.4,
-    "dynatemp_exponent": 2.0,
-}
-SAID = [{"role": "user", "content": "abcabcabcab"}]
-PATHS = {
-    "completions": {"prompt": "abcabcabcab", "max_tokens": 16},
-    "chat/completions": {"messages": SAID, "max_tokens": 16},
-    "responses": {"input": "abcabcabcab", "max_output_tokens": 16},
-    "messages": {"messages": SAID, "max_tokens": 16},
-}
-
-
-@pytest.mark.parametrize("path", PATHS)
-@pytest.mark.parametrize("noise", ["coupled", "llama.cpp"])
-def test_samplers_and_noise_by_request(server, monkeypatch, path, noise):
-    """By llama-server's names in every interface; the block tells whose random numbers drew."""
-    seen = []
-    real = jobs.build_chain
-    monkeypatch.setattr(
-        jobs, "build_chain", lambda how, *rest, **more: seen.append(how) or real(how, *rest, **more)
-    )
-    body = {**PATHS[path], **MORE, "sampling": noise, "temperature": 1.5, "seed": 7}
-    status, told = post(server, json.dumps(body).encode(), f"/v1/{path}")
-    assert status == 200
-    assert (told["speculation"]["sampling"], told["speculation"]["seed"]) == (noise, 7)
-    assert {name: getattr(seen[0], name) for name in MORE} == MORE
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        {"sampling": "ours"},
-        {"dry_base": 0.5},
-        {"xtc_threshold": 2},
-        {"dry_sequence_breakers": [""]},
-    ],
-)
-@pytest.mark.parametrize("path", PATHS)
-def test_samplers_that_cannot_be_are_refused(server, path, wrong):
-    """400, with the name of what is wrong."""
-    data = json.dumps({**PATHS[path], **wrong}).encode()
-    status, told = post(server, data, f"/v1/{path}")
-    assert status == 400
-    assert next(iter(wrong)) in told["error"]["message"]
