@@ -12,12 +12,13 @@ from typing import Any, Literal
 
 import numpy as np
 
+from pyspec.account import Account, plain_speed
 from pyspec.engine.assembly import Assembly
 from pyspec.engine.models import Placement
 from pyspec.engine.parts import MemoryAsked, Parts, choose_parts
-from pyspec.engine.session import Report, Session
+from pyspec.engine.session import Session
 from pyspec.engine.timing import time_plain
-from pyspec.errors import EngineError, InputEncoding, InputError, OptionError
+from pyspec.errors import EngineError, InputEncoding, InputError
 from pyspec.limits import check_ranges
 from pyspec.mirror import ClosedHandle, Mirror, closed_error
 from pyspec.noise import ANY_SEED, Noise, check_noise
@@ -30,8 +31,6 @@ from pyspec.options import (
     Drafting,
     InForce,
     Speculation,
-    plain_speed,
-    result_block,
 )
 from pyspec.policy.acceptance import Acceptance
 from pyspec.policy.lengths import parse_length
@@ -39,7 +38,7 @@ from pyspec.policy.policies import Policies
 from pyspec.policy.simple import LengthPolicy
 from pyspec.profiles import beginnings
 from pyspec.rules import Margin, PairRule, Verification, as_rule
-from pyspec.samplers import ProcessorHook
+from pyspec.samplers import ProcessorHook, refuse
 from pyspec.sampling import Sampling, build_chain, in_force
 from pyspec.store.devices import parse_devices
 from pyspec.store.heads import MTP
@@ -146,7 +145,7 @@ class Generation(Mirror):
 
     def _create_completion(self, *args: Any, **kwargs: Any) -> Iterator[Any]:
         if self._plain:
-            self._refuse_plainly(self._in_force.samplers)
+            refuse(self._in_force.samplers)
             return self._chunks(None, super()._create_completion(*args, **kwargs))
         bias = kwargs.pop("logit_bias", None)
         keep_rows = kwargs.get("logprobs") is not None
@@ -166,14 +165,6 @@ class Generation(Mirror):
         completion.hears = self._in_force.hears
         chunks = super()._create_completion(*args, stopping_criteria=completion, **kwargs)
         return self._chunks(completion, chunks)
-
-    @staticmethod
-    def _refuse_plainly(samplers: Mapping[str, Any]) -> None:
-        """Raise OptionError for samplers that llama-cpp-python, which answers then, does not have."""
-        for name in samplers:
-            raise OptionError(
-                f"{name} cannot be had with logits_all or embedding", "load the model without them"
-            )
 
     def set_seed(self, seed: int) -> None:
         """llama-cpp-python's: the seed of answers to come, whose tokens llama.cpp then draws."""
@@ -343,24 +334,29 @@ class Generation(Mirror):
         session = self._session
         if session is None:
             return
-        report = session.report
+        account = session.account
         with session.if_open() as is_open:
             if is_open:
-                if report is not None:
-                    self._know_plain(session, report, policy)
+                if account is not None:
+                    self._know_plain(session, account, policy)
                 self._adopt(session.tokens, session.held)
-        if report is not None:
+        if account is not None:
             own = options.speculation.verification or self.verification
-            measured = isinstance(own, PairRule) and isinstance(rule, Margin)
-            block = result_block(session.assembly, report, policy, rule, options, measured)
-            self.last_speculation = SpeculationBlock(block, report.said, self)
-            timings = block["timings"]
-            self.last_timings = {"load_ms": round(self.load_ms, 2), **timings}
+            assembly, drafts = session.assembly, options.speculation.enabled
+            block = {
+                **options.block(account.tally, rule),
+                "draft": assembly.draft if drafts else "none",
+                "companion": assembly.companion if drafts else "none",
+                "rule_measured": isinstance(own, PairRule) and isinstance(rule, Margin),
+                **account.settle(policy),
+            }
+            self.last_speculation = SpeculationBlock(block, account.said, self)
+            self.last_timings = {"load_ms": round(self.load_ms, 2), **block["timings"]}
 
-    def _know_plain(self, session: Session, report: Report, policy: LengthPolicy) -> None:
+    def _know_plain(self, session: Session, account: Account, policy: LengthPolicy) -> None:
         """Time plain decoding where no round told what it takes, so that what drafts did can be said."""
-        drafted = report.tally.verified and report.finish_reason != "cancelled"
-        if drafted and plain_speed(report, policy) is None:
+        drafted = account.tally.verified and account.finish_reason != "cancelled"
+        if drafted and plain_speed(account, policy) is None:
             with suppress(EngineError):
                 time_plain(session.engine, session.tokens, policy.curve)
 

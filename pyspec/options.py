@@ -1,4 +1,4 @@
-"""What one call asks for, of speculation and altogether, and the `speculation` block that its result has."""
+"""What one call asks for, of speculation and altogether."""
 
 from __future__ import annotations
 
@@ -8,18 +8,17 @@ from threading import local
 from types import MappingProxyType
 from typing import Any, Literal
 
-from pyspec.engine.assembly import Assembly
+from pyspec.account import Tally
 from pyspec.engine.handle import MAX_DRAFT, Gate
 from pyspec.engine.models import address
 from pyspec.engine.runs import Run
-from pyspec.engine.session import UNLIMITED, Report
+from pyspec.engine.session import UNLIMITED
 from pyspec.limits import check_ranges
 from pyspec.noise import Noise, check_noise
 from pyspec.policy.lengths import parse_length
 from pyspec.policy.simple import LengthPolicy
 from pyspec.rules import Strict, Verification, check_rule, rule_at
 from pyspec.sampling import Sampling
-from pyspec.tokens import Tally
 
 _STRICT = Strict()
 
@@ -87,12 +86,6 @@ class AnswerOptions:
     policy: LengthPolicy | None = None
     drafting: Drafting = "all"
     progress: Callable[[int, int], None] | None = None
-
-    @staticmethod
-    def plain_block() -> dict[str, Any]:
-        """The `speculation` block of an answer that llama-cpp-python itself makes, as with `logits_all`."""
-        names = {"draft": "none", "companion": "none", "verification": "strict"}
-        return {**Tally().as_dict(), **names}
 
     def block(self, tally: Tally, rule: Verification | None = None) -> dict[str, Any]:
         """What the `speculation` block of a result says at every door; rule: the one in force, where it is not the call's own."""
@@ -164,91 +157,6 @@ class InForce(local):
     speculation = Speculation()
     samplers: Mapping[str, Any] = MappingProxyType(
         {}
-    )  # of `MORE_SAMPLERS`, those that were asked for
+    )  # those of `MORE_SAMPLERS` that were asked for
     hears: Callable[[int], bool] | None = None
     completion: Completion | None = None  # whose loop runs
-
-
-# -- the block of a result ---------------------------------------------------------------------------------------------
-
-
-def result_block(
-    assembly: Assembly,
-    report: Report,
-    policy: LengthPolicy,
-    rule: Verification,
-    options: AnswerOptions,
-    measured: bool = False,
-) -> dict[str, Any]:
-    """The `speculation` block of a result. measured: whether the rule is what a verdict of the pair allows."""
-    plain = plain_speed(report, policy)
-    return {
-        **options.block(report.tally, rule),
-        "draft": assembly.draft if options.speculation.enabled else "none",
-        "companion": assembly.companion if options.speculation.enabled else "none",
-        "rule_measured": measured,
-        "prompt_tokens": report.prompt_tokens,
-        "prompt_kept": report.prompt_kept,
-        "choice": policy.stats(),
-        "times_plain": times_plain(report, plain),
-        "plain": None if plain is None else plain.as_dict(),
-        "timings": report.timings.as_dict(),
-    }
-
-
-@dataclass(frozen=True)
-class PlainSpeed:
-    """What decoding without drafts would have taken for a token of an answer, ms, and how that is known.
-
-    source: `curve`, the cost of a row at the answer's depth on this machine, times how slow the machine was in this answer;
-    `rounds`, those of this answer in which nothing was drafted.
-    """
-
-    ms: float
-    source: Literal["curve", "rounds"]
-
-    def as_dict(self) -> dict[str, Any]:
-        """As results have it."""
-        return {"tokens_per_second": round(1000.0 / self.ms, 2), "from": self.source}
-
-
-_FEWEST = 3
-"""Decodes of one row below which a curve that was not measured, or the rounds of an answer, say nothing."""
-
-
-def plain_speed(report: Report, policy: LengthPolicy) -> PlainSpeed | None:
-    """How fast plain decoding would have been in place of an answer, or None where nothing was measured to tell.
-
-    It would have taken one row a token, at the depth each token had; the curve knows what a row costs there, and by what the
-    rounds of this answer took against it, how slow the machine was meanwhile: both sides of a factor are of the same minute.
-    What plain decoding takes beside decodes is known from the rounds of it that there were.
-    """
-    target, choice = policy.curve.target, policy.stats()
-    if target.measured or target.count(1) >= _FEWEST:
-        ends = report.prompt_tokens, report.prompt_tokens + report.timings.tokens
-        table = [sum(times) / len(ends) for times in zip(*map(target.table, ends))]
-        ms = table[1] * _slowness(table, choice) + policy.plain_aside.ms
-        return PlainSpeed(ms, "curve") if ms > 0.0 else None
-    if choice.get("rounds_plain", 0) >= _FEWEST and choice["ms_plain"]:
-        return PlainSpeed(choice["ms_plain"] / choice["rounds_plain"], "rounds")
-    return None
-
-
-def times_plain(report: Report, plain: PlainSpeed | None) -> float | None:
-    """How many times as fast as without drafts an answer came, or None where that is not known."""
-    timings = report.timings
-    spent = timings.total_ms - timings.prefill_ms
-    known = plain is not None and timings.tokens > 0 and spent > 0
-    return round(plain.ms * timings.tokens / spent, 3) if plain is not None and known else None
-
-
-def _slowness(table: Sequence[float], choice: Mapping[str, Any]) -> float:
-    """What the target's decodes took, in units of what the curve says of rounds of their lengths; 1 where nothing is known.
-
-    table[n]: what the curve says of n rows, in ms.
-    """
-    lengths = {n: count for n, count in choice["rounds_by_length"].items() if n < len(table) - 1}
-    said = sum(count * table[n + 1] for n, count in lengths.items())
-    if not said or sum(lengths.values()) < choice["rounds"] or not choice["ms_target"]:
-        return 1.0
-    return float(choice["ms_target"] / said)

@@ -6,7 +6,7 @@ import ctypes
 import math
 import weakref
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar
 
 import llama_cpp
@@ -14,7 +14,16 @@ import numpy as np
 from llama_cpp import _internals as internals
 
 from pyspec._lib import ffi, lib
+from pyspec.errors import OptionError
 from pyspec.grammar.masks import read_candidates
+
+
+def refuse(samplers: Iterable[str]) -> None:
+    """Raise OptionError for the first of what a plain Llama, whose chain is llama-cpp-python's own, does not have."""
+    for name in samplers:
+        raise OptionError(
+            f"{name} cannot be had with logits_all or embedding", "load the model without them"
+        )
 
 
 class ProcessorHook(internals.CustomSampler):  # type: ignore[misc]  # llama_cpp is untyped

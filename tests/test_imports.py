@@ -33,6 +33,7 @@ LAYERS = [
         "noise",
         "samplers",
         "tokens",
+        "account",
         "text",
         "text_index",
         "sampling",

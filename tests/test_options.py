@@ -1,4 +1,4 @@
-"""What a result says of itself: how much faster than without drafts."""
+"""What may be asked of a call, by the same names at every door."""
 
 from __future__ import annotations
 
@@ -10,13 +10,8 @@ import pytest
 from pyspec.batch.records import RequestFields
 from pyspec.chat.settings import FIELDS
 from pyspec.cli.options import SamplerOptions
-from pyspec.engine.session import Report
 from pyspec.llama import SpeculativeLlama
-from pyspec.options import MORE_SAMPLERS, PlainSpeed, plain_speed, times_plain
-from pyspec.policy.cost import CostCurve
-from pyspec.policy.simple import FixedPolicy
-from pyspec.policy.types import Outcome, SeqOutcome
-from pyspec.tokens import Tally, Timings
+from pyspec.options import MORE_SAMPLERS
 
 CALLS = ("create_completion", "create_chat_completion", "generate")
 DOORS = {
@@ -40,66 +35,3 @@ def test_llm_has_every_sampler() -> None:
     from pyspec.llm_plugin import SpeculativeModel
 
     assert {*MORE_SAMPLERS, "sampling"} <= SpeculativeModel.Options.model_fields.keys()
-
-
-ROW_MS, FOUR_MS, ROUNDS = 10.0, 20.0, 10
-
-
-def factor(slow: float) -> float | None:
-    """Of ten rounds of four tokens, on a machine `slow` times as slow as the curve says."""
-    times = [0.0, ROW_MS, 14.0, 17.0, FOUR_MS, *(FOUR_MS + n for n in range(1, 61))]
-    curve = CostCurve.from_tables({0: times}, times, times)
-    policy = FixedPolicy(3, curve)
-    took = slow * FOUR_MS
-    for _ in range(ROUNDS):
-        policy.counts.add(Outcome([SeqOutcome(0, 3, 3)], took, 4, t_round=took))
-    timings = Timings(5.0, 0.0, 0.0, ROUNDS * took, 6.0, 5.0 + ROUNDS * took, 4 * ROUNDS)
-    report = Report(Tally(), timings, 20, 0)
-    return times_plain(report, plain_speed(report, policy))
-
-
-@pytest.mark.parametrize("slow", [0.5, 1.0, 3.0])
-def test_a_slow_machine_is_slow_for_plain_decoding_too(slow: float) -> None:
-    """40 tokens in the time of 20 rows are twice as fast, whatever else the machine did meanwhile."""
-    assert factor(slow) == pytest.approx(2.0)
-
-
-def test_plain_decoding_takes_time_beside_decodes_too() -> None:
-    """What rounds without drafts took beside their decode is taken into account for all of the tokens."""
-    policy = FixedPolicy(0, CostCurve.prior("Q8_0", ROW_MS))
-    for _ in range(32):
-        policy.watch(1, ROW_MS, ROW_MS + 1.0, 30)
-    timings = Timings(5.0, 0.0, 0.0, 320.0, 6.0, 5.0 + 32 * 11.0, 32)
-    report = Report(Tally(), timings, 20, 0)
-    said = times_plain(report, plain_speed(report, policy))
-    assert said == pytest.approx(1.0, abs=0.01)
-
-
-@pytest.mark.parametrize("tokens", [1, 4, 15])
-def test_short_answers_are_held_against_the_curve_too(tokens: int) -> None:
-    """A machine whose curve is known needs no long answer."""
-    times = [0.0, *(ROW_MS + n for n in range(64))]
-    policy = FixedPolicy(3, CostCurve.from_tables({0: times}, times, times))
-    report = Report(Tally(), Timings(5.0, 0.0, 0.0, 0.0, 6.0, 5.0 + 5.0 * tokens, tokens), 20, 0)
-    assert times_plain(report, plain_speed(report, policy)) == pytest.approx(2.0)
-
-
-def watched(rounds: int) -> FixedPolicy:
-    """A policy on an unmeasured curve that saw so many rounds without drafts."""
-    policy = FixedPolicy(3, CostCurve.prior())
-    for _ in range(rounds):
-        policy.watch(1, ROW_MS, ROW_MS + 2.0, 30)
-    return policy
-
-
-def test_rounds_without_drafts_say_what_plain_decoding_takes() -> None:
-    """Where the curve is not measured, those of the answer itself are taken, Python's time in them."""
-    report = Report(Tally(), Timings(5.0, 0.0, 0.0, 100.0, 6.0, 105.0, 15), 20, 0)
-    assert plain_speed(report, watched(3)) == PlainSpeed(ROW_MS + 2.0, "rounds")
-
-
-def test_nothing_is_claimed_from_nothing() -> None:
-    """An unmeasured curve and two rounds are no ground for a factor."""
-    report = Report(Tally(), Timings(5.0, 0.0, 0.0, 100.0, 6.0, 105.0, 15), 20, 0)
-    assert plain_speed(report, watched(2)) is None
-    assert times_plain(report, None) is None

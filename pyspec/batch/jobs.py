@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from pyspec.account import Tally
 from pyspec.batch.records import Record, Result, Usage
 from pyspec.engine.runs import Run
 from pyspec.errors import PyspecError
@@ -17,7 +18,7 @@ from pyspec.options import AnswerOptions
 from pyspec.sampling import build_chain
 from pyspec.text.answer import AnswerReader
 from pyspec.text.parts import AnswerPart, Piece, WholeAnswer
-from pyspec.tokens import Tally, Token, TokenLogprobs, targets_own
+from pyspec.tokens import Token, TokenLogprobs, targets_own
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -146,13 +147,12 @@ class ActiveJob:
         return self.run.finish_reason is not None or self.text.done
 
     def emitted(
-        self, tokens: tuple[Token, ...], plain_ms: float = 0.0, took_ms: float = 0.0
+        self, tokens: tuple[Token, ...], plain_ms: float | None = None, took_ms: float = 0.0
     ) -> None:
-        """Take what a round emitted. plain_ms: what a round without drafts would have taken, 0 for not known."""
+        """Take what a round emitted. plain_ms: what a round without drafts would have taken, None for not known."""
         self.seen += len(tokens)
-        if plain_ms:
-            self.run.tally.plain_ms += plain_ms * len(tokens)
-            self.run.tally.took_ms += took_ms
+        if plain_ms is not None:
+            self.run.tally.against(plain_ms * len(tokens), took_ms)
         parts = self.text.push([token.id for token in tokens])
         self._tell(parts, tokens, self._likely(tokens))
 
@@ -190,7 +190,8 @@ class ActiveJob:
             self._tell(rest)
         ended = "stop" if self.text.done else self.run.finish_reason or "length"
         tally = self.run.tally
-        more = {"times_plain": tally.times_plain} if tally.times_plain else {}
+        factor = tally.times_plain
+        more = {} if factor is None else {"times_plain": factor}
         kept = min(self.kept, len(self.job.tokens))
         why = reason or self.text.reason(ended) or ended
         result = self.job.result(self.parts, why, tally, prompt_kept=kept, **more)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import llama_cpp
 
+from pyspec.account import Tally
 from pyspec.batch.contexts import (
     MOST_SEQUENCES,
     Contexts,
@@ -36,7 +37,6 @@ from pyspec.policy.lengths import parse_length
 from pyspec.policy.policies import Policies
 from pyspec.prompt_cache import PromptFile
 from pyspec.store.devices import parse_devices
-from pyspec.tokens import Tally
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -232,7 +232,7 @@ class Batch:
     @property
     def speed(self) -> float:
         """Times as fast as without drafts, by the cost curve, over all rounds with nothing but answers; 0 for not known."""
-        return self._total.times_plain
+        return self._total.times_plain or 0.0
 
     def stream(self, after: Callable[[], None] | None = None) -> Iterator[Result]:
         """Results of submitted records until none is left; more may come meanwhile. after: called behind each round."""

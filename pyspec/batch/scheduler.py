@@ -23,6 +23,7 @@ import logging
 from time import perf_counter
 from typing import TYPE_CHECKING
 
+from pyspec.account import Tally, plain_decode_ms
 from pyspec.batch.composing import Composer
 from pyspec.batch.jobs import ActiveJob
 from pyspec.batch.kept import KeptTexts, longest_common
@@ -31,7 +32,6 @@ from pyspec.batch.records import failed
 from pyspec.batch.scoring import PIECE, PromptScorer
 from pyspec.engine.rows import PREFILL_CHUNK
 from pyspec.errors import Cancelled, DeadlineExceeded, EngineError
-from pyspec.tokens import Tally
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -268,16 +268,21 @@ class Scheduler:
             most = 0 if self._waits_long(answer) else room
             own = answer.job.options.speculation.longest
             answer.run.draft_max = min(self._draft_max, own, most)
-        start = perf_counter()
+        padding = self.kept.pad(self._pad) if answers and self._exact else ()
+        start, before = perf_counter(), self._engine.decode_us()[0]
         steps = self._loop.round(
             [answer.run for answer in answers],
             policy,
             [(answer.run, n) for answer, n in reading],
-            self.kept.pad(self._pad) if answers and self._exact else (),
+            padding,
         )
         took = 1e3 * (perf_counter() - start)
         self._composer.took(filled, len(answers), took)
-        plain = 0.0 if filled else self._plain_ms(answers, took)
+        plain = None
+        if self._loop.can_draft and not filled:  # a decode that reads prompts, too, tells nothing
+            rows = sum(step.rows for step in steps) + len(padding)
+            decode_ms = 1e-3 * (self._engine.decode_us()[0] - before)
+            plain = self._plain_ms(answers, policy, rows, decode_ms)
         for answer, step in zip(answers, steps, strict=True):
             answer.emitted(step.tokens, plain, took)
 
@@ -286,15 +291,14 @@ class Scheduler:
         masks = answer.masks
         return masks is not None and len(self.active) > 1 and masks.pace > _QUICK_S
 
-    def _plain_ms(self, answers: Sequence[ActiveJob], took: float) -> float:
-        """What this round, which took so many ms, would have taken without drafts; 0 where nothing drafts at all."""
-        if not self._loop.can_draft:
-            return 0.0
-        if not any(answer.run.draft_max for answer in answers):
-            return took
+    def _plain_ms(
+        self, answers: Sequence[ActiveJob], policy: LengthPolicy, rows: int, decode_ms: float
+    ) -> float | None:
+        """What a round, whose decode was of so many rows, would have taken without drafts; None for not known."""
         depth = max(len(answer.run.tokens) for answer in answers)
-        times = self._policies.curve.target.table(depth)
-        return float(times[min(len(answers), len(times) - 1)])
+        target = policy.curve.target
+        ms = plain_decode_ms(target, len(answers), [depth], {rows: 1}, decode_ms)
+        return None if ms is None else ms + policy.plain_aside.ms
 
     def _finish(self, answer: ActiveJob) -> Result:
         error = answer.error

@@ -243,7 +243,7 @@ def _show_stats(chat: Chat) -> None:
     answer = chat.conversation.last_answer
     if answer is None or answer.stats is None:
         raise InputError("there is no answer to show", "ask something first")
-    chat.screen.table(stats_table(answer.stats.block, answer.stats.timings))
+    chat.screen.table(stats_table(answer.stats, answer.stats["timings"]))
 
 
 def _show_tokens(chat: Chat) -> None:

@@ -38,27 +38,6 @@ class SavedModel(msgspec.Struct):
         return bool(self.sha256) and (self.name, self.sha256) == (other.name, other.sha256)
 
 
-@dataclass(frozen=True)
-class AnswerStats:
-    """What one answer did: the `speculation` block of its result, and where its time went, in ms."""
-
-    block: Mapping[str, Any]
-    timings: Mapping[str, float]
-
-    @property
-    def rate(self) -> float:
-        """Tokens a second after the prompt was read."""
-        return self.timings["tokens_per_second"]
-
-    @property
-    def rule(self) -> str:
-        """Name of the rule in force."""
-        return str(self.block["verification"])
-
-
-# -- exchanges ---------------------------------------------------------------------------------------------------------
-
-
 Encode = Callable[[Sequence[Message]], list[int]]
 
 FULL_HINT = "/clear or /undo makes room, `/set trim on` drops the oldest turns, -c N has more room"
@@ -70,14 +49,15 @@ class Reply:
 
     tokens: without the one that ended the answer; empty where they are not known, as those of
     another model. seed: of the sampler. reasoning: what it thought before; reasoning_cut: whether it came no further.
-    asked: what the answer was made with; None where that is not known, as of a saved one.
+    asked: what the answer was made with, stats: the `speculation` block of its result; None where that is not known, as of a
+    saved one.
     """
 
     text: str
     tokens: tuple[Token, ...] = ()
     finish_reason: str | None = None
     seed: int = 0
-    stats: AnswerStats | None = None
+    stats: Mapping[str, Any] | None = None
     reasoning: str = ""
     reasoning_cut: bool = False
     asked: AnswerOptions | None = None
@@ -85,7 +65,7 @@ class Reply:
     @classmethod
     def of(
         cls, pieces: Sequence[Piece], seed: int, piece: Callable[[int], bytes],
-        stats: AnswerStats | None = None, asked: AnswerOptions | None = None,
+        stats: Mapping[str, Any] | None = None, asked: AnswerOptions | None = None,
     ) -> Reply:  # fmt: skip
         """What the pieces of an answer say together; one that an error cut has the reason `error`."""
         said = WholeAnswer.of(part for each in pieces for part in each.parts)
@@ -95,6 +75,11 @@ class Reply:
         last = pieces[-1] if pieces else Piece(())
         reason = last.finish_reason or "error"
         return cls(text, kept, reason, seed, stats, thought, last.reasoning_cut, asked)
+
+    @property
+    def rate(self) -> float:
+        """Tokens a second after the prompt was read; 0 where that is not known."""
+        return float(self.stats["timings"]["tokens_per_second"]) if self.stats else 0.0
 
     def message(self) -> Message:
         """The turn for a template; as generated, so that what the context holds stays a prefix."""
@@ -198,9 +183,9 @@ class LlamaChat:
     """A model to talk with, over one context for all turns.
 
     opener: loads it; `use` calls it again with model=, draft= or companion=. name: of the target's file; draft,
-    companion: names of what drafts and judges, or none; n_ctx: tokens the context holds; stats: what the last answer did,
-    None for nothing. thinking: False asks the template for no reasoning, where it can be asked. prompt_cache: a file in which
-    what was read is kept when the model is closed.
+    companion: names of what drafts and judges, or none; n_ctx: tokens the context holds; stats: the block of the last
+    answer, None for nothing. thinking: False asks the template for no reasoning, where it can be asked. prompt_cache: a file
+    in which what was read is kept when the model is closed.
     One answer at a time; `cancel` alone may come from another thread.
     """
 
@@ -209,7 +194,7 @@ class LlamaChat:
     ) -> None:
         self._opener, self._kept_in = opener, prompt_cache
         self._open({})
-        self.stats: AnswerStats | None = None
+        self.stats: Mapping[str, Any] | None = None
         self._cancelled = False
         self.thinking = True
         self._begun = time()  # a template's date stays, so that prompts go on as they began
@@ -342,4 +327,4 @@ class LlamaChat:
                         return
         finally:
             if self.llm.last_speculation is not before:  # else nothing was decoded
-                self.stats = AnswerStats(self.llm.last_speculation, self.llm.last_timings)
+                self.stats = self.llm.last_speculation

@@ -115,7 +115,7 @@ class Chat:
         new = self._again(old, enabled=False)
         if new.stats is None or old.stats is None:
             return
-        slow, fast = new.stats.rate, old.stats.rate
+        slow, fast = new.rate, old.rate
         self.screen.say(
             f"--- {slow:.1f} tokens/s without drafts, {fast:.1f} with drafts ({fast / max(slow, 1e-9):.1f} times); "
             f"{_difference(old, new)}"
@@ -127,7 +127,7 @@ class Chat:
         No speeds: lookup drafts the second answer from the first.
         """
         old = self._last_answer("nothing was answered yet, so there is nothing to compare")
-        rule = old.stats.rule if old.stats else "as loaded"
+        rule = str(old.stats["verification"]) if old.stats else "as loaded"
         other = self.settings.margin if rule == Strict().name else Strict()
         self.screen.say(f"--- {rule}")
         with self.screen.answering(wrap=self.settings.wrap) as write:
@@ -241,9 +241,9 @@ class Chat:
         how, stats = self.settings.stats, answer.stats
         if how == SILENT or stats is None:
             return
-        self.screen.note(verdict(stats.block, stats.rate))
+        self.screen.note(verdict(stats, answer.rate))
         if how != BRIEF:
-            self.screen.note(stats_line(stats.block, stats.rate))
+            self.screen.note(stats_line(stats, answer.rate))
 
 
 def _difference(old: Reply, new: Reply) -> str:

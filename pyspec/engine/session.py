@@ -2,34 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from threading import Lock
 from time import perf_counter
 
+from pyspec.account import Account, Timings
 from pyspec.engine.assembly import Assembly
 from pyspec.engine.handle import Engine, Role
 from pyspec.engine.rows import PREFILL_CHUNK
 from pyspec.engine.runs import Run
 from pyspec.errors import Cancelled, ContextOverflow, EngineBusy
 from pyspec.policy.types import Policy
-from pyspec.tokens import Step, Tally, Timings, Token
+from pyspec.tokens import Step, Token
 
 UNLIMITED = 2**31 - 1
 """No limit of tokens: the context is the limit, and the answer ends with "context"."""
-
-
-@dataclass(slots=True)
-class Report:
-    """What one answer did; filled while it runs. said: its tokens."""
-
-    tally: Tally
-    timings: Timings
-    prompt_tokens: int
-    prompt_kept: int
-    finish_reason: str | None = None
-    said: Sequence[Token] = ()
 
 
 class Session:
@@ -43,7 +31,7 @@ class Session:
         self._turn = 0  # counts answers: one that was suspended while another began must not go on with the other's text
         self._in_flight = False
         self.tokens: list[int] = []
-        self.report: Report | None = None
+        self.account: Account | None = None
 
     def steps(
         self,
@@ -52,7 +40,7 @@ class Session:
         held: int = -1,
         progress: Callable[[int, int], None] | None = None,
     ) -> Iterator[Step]:
-        """Answer the prompt that `run` begins with, one step a round; `report` has the counts, during the answer and after it.
+        """Answer the prompt that `run` begins with, one step a round; `account` says afterwards what it did.
 
         held: see `Engine.set_tokens`. progress(done, total) is called after each chunk of the prompt.
         Raises ContextOverflow before any decode, EngineBusy if two answers are in flight. A cancel ends with
@@ -86,14 +74,8 @@ class Session:
                 self._in_flight = False
                 self.engine.cancel(raised=False)
                 self.loop.end(run)
-                self.report = Report(
-                    run.tally,
-                    clock.timings(run.tally.tokens),
-                    n_prompt,
-                    kept,
-                    run.finish_reason,
-                    said,
-                )
+                timings = clock.timings(run.tally.tokens)
+                self.account = Account(run.tally, timings, n_prompt, kept, said, run.finish_reason)
 
     @contextmanager
     def _alone(self, turn: int) -> Iterator[None]:
@@ -118,7 +100,7 @@ class Session:
             self.engine.cancel(raised=False)
             self._in_flight = True
             self._turn += 1
-            self.tokens, self.report = run.tokens, None
+            self.tokens, self.account = run.tokens, None
             return kept
 
     def _read(

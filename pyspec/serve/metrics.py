@@ -54,7 +54,7 @@ class Metrics:
                 lambda: sum(batch.parallel for batch in batches()),
             ),
             "times_plain": (
-                "Times as fast as without drafts by the measured cost curve; 0 where nothing was drafted.",
+                "Times as fast as without drafts by the measured cost curve; 0 where that is not known.",
                 lambda: max((batch.speed for batch in batches()), default=0.0),
             ),
         }

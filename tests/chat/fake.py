@@ -6,11 +6,11 @@ import io
 from collections.abc import Generator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from rich.console import Console
 
-from pyspec.chat.conversation import AnswerStats, SavedModel
+from pyspec.chat.conversation import SavedModel
 from pyspec.chat.prompt import run, script_entries
 from pyspec.chat.settings import ChatSettings
 from pyspec.chat.talk import Chat, Guard
@@ -60,7 +60,7 @@ class FakeModel:
     turns: list[list[Message]] = field(default_factory=list)
     held: list[int] = field(default_factory=list)
     cancelled: bool = False
-    stats: AnswerStats | None = None
+    stats: dict[str, Any] | None = None
 
     def prompt(self, messages: Sequence[Message]) -> list[int]:
         """Turns as ids."""
@@ -125,18 +125,16 @@ class FakeModel:
             same += 1
         return same
 
-    def _stats(self, ask: Asked, said: list[Token], kept: int) -> AnswerStats:
+    def _stats(self, ask: Asked, said: list[Token], kept: int) -> dict[str, Any]:
         taken = sum(token.source is not Source.TARGET for token in said)
         relaxed = sum(token.source is Source.RELAXED for token in said)
-        block = {
+        return {
             "rounds": len(said), "mean_length": 1.0, "drafted": taken, "verified": taken, "accepted": taken,
             "relaxed": relaxed, "relaxed_nats": 0.25 * relaxed, "prompt_tokens": len(ask.prompt), "prompt_kept": kept,
             "verification": ask.rule.name, "draft": self.draft, "companion": self.companion, "times_plain": 2.0,
             "plain": {"tokens_per_second": 25.0, "from": "curve"},
+            "timings": {"tokens_per_second": 50.0, "first_token_ms": 1.0, "total_ms": 2.0},
         }  # fmt: skip
-        return AnswerStats(
-            block, {"tokens_per_second": 50.0, "first_token_ms": 1.0, "total_ms": 2.0}
-        )
 
     def cancel(self) -> None:
         """End the answer."""

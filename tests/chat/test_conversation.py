@@ -160,14 +160,14 @@ def test_the_factor_comes_from_the_curve(
     stats = target.stats
     assert stats is not None
     curve = target.llm._policies.curve
-    row = sum(curve.target.table(stats.block["prompt_tokens"] + n)[1] for n in (0, 30)) / 2
-    spent = stats.timings["total_ms"] - stats.timings["prefill_ms"]
-    choice = stats.block["choice"]
+    row = sum(curve.target.table(stats["prompt_tokens"] + n)[1] for n in (0, 30)) / 2
+    spent = stats["timings"]["total_ms"] - stats["timings"]["prefill_ms"]
+    choice = stats["choice"]
     said = sum(
         count * curve.target.table(30)[1 + n] for n, count in choice["rounds_by_length"].items()
     )
     plain = 30 * row * choice["ms_target"] / said
-    assert stats.block["times_plain"] == pytest.approx(plain / spent, rel=0.05)
+    assert stats["times_plain"] == pytest.approx(plain / spent, rel=0.05)
 
 
 def test_a_turn_keeps_all_the_context_holds(target: LlamaChat) -> None:
@@ -185,7 +185,7 @@ def test_a_turn_keeps_all_the_context_holds(target: LlamaChat) -> None:
     list(target.answer(*second))
     stats = target.stats
     assert stats is not None
-    assert stats.block["prompt_kept"] >= len(held) - 1
+    assert stats["prompt_kept"] >= len(held) - 1
 
 
 def test_a_cancel_before_the_engine_began_is_not_lost(target: LlamaChat) -> None:
@@ -216,7 +216,7 @@ def test_cancelled_answers_have_stats(target: LlamaChat) -> None:
     assert list(answer)[-1].finish_reason == "cancelled"
     stats = target.stats
     assert stats is not None
-    assert stats.block["rounds"] >= 1
+    assert stats["rounds"] >= 1
 
 
 def test_a_draft_that_cannot_be_found_leaves_the_former(target: LlamaChat) -> None:
@@ -234,7 +234,7 @@ def test_drafts_are_changed(target: LlamaChat) -> None:
         list(target.answer(*ask(target, Conversation(None, QUESTION), 8)))
         stats = target.stats
         assert stats is not None
-        assert (target.draft, stats.block["drafted"], stats.block["draft"]) == ("none", 0, "none")
+        assert (target.draft, stats["drafted"], stats["draft"]) == ("none", 0, "none")
     finally:
         target.use(draft="lookup")
 

@@ -1,0 +1,197 @@
+"""What one answer did: its counts, where its time went, and how fast it came beside plain decoding."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from pyspec.policy.cost import RowTimes
+from pyspec.policy.simple import LengthPolicy
+from pyspec.tokens import Token
+
+
+@dataclass(slots=True)
+class Tally:
+    """Counts of one answer.
+
+    drafted: tokens proposed; verified: of them, sent to the target; accepted: of them, taken (relaxed ones included).
+    plain_ms: what decoding without drafts would have taken, and took_ms what this took, as far as the former is known.
+    accepted_by_position[i]: rounds in which the i-th drafted token was taken.
+    """
+
+    tokens: int = 0
+    rounds: int = 0
+    drafted: int = 0
+    verified: int = 0
+    accepted: int = 0
+    relaxed: int = 0
+    relaxed_nats: float = 0.0
+    plain_ms: float = 0.0
+    took_ms: float = 0.0
+    accepted_by_position: list[int] = field(default_factory=list)
+
+    def add(self, drafted: int, verified: int, accepted: int, emitted: int) -> None:
+        """Count one round."""
+        self.tokens += emitted
+        self.rounds += 1
+        self.drafted += drafted
+        self.verified += verified
+        self.accepted += accepted
+        taken = self.accepted_by_position
+        taken += [0] * (accepted - len(taken))
+        for i in range(accepted):
+            taken[i] += 1
+
+    def against(self, plain_ms: float, took_ms: float) -> None:
+        """What plain decoding would have taken, and what this took instead."""
+        self.plain_ms += plain_ms
+        self.took_ms += took_ms
+
+    def join(self, other: Tally) -> None:
+        """Count another answer's tokens in; positions are its own."""
+        counts = ("tokens", "rounds", "drafted", "verified", "accepted", "relaxed")
+        for name in (*counts, "relaxed_nats", "plain_ms", "took_ms"):
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+
+    @property
+    def times_plain(self) -> float | None:
+        """How many times as fast as without drafts; None where that is not known."""
+        return round(self.plain_ms / self.took_ms, 3) if self.took_ms else None
+
+    @property
+    def mean_length(self) -> float:
+        """Tokens emitted a round; 1 is plain decoding."""
+        return self.tokens / self.rounds if self.rounds else 0.0
+
+    def as_dict(self) -> dict[str, Any]:
+        """The counts as the `speculation` block of a result has them."""
+        return {
+            "rounds": self.rounds,
+            "drafted": self.drafted,
+            "verified": self.verified,
+            "accepted": self.accepted,
+            "relaxed": self.relaxed,
+            "relaxed_nats": round(self.relaxed_nats, 4),
+            "mean_length": round(self.mean_length, 3),
+            "accepted_by_position": list(self.accepted_by_position),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Timings:
+    """Where the time of one answer went, in milliseconds.
+
+    prefill, draft, companion and verify are time inside llama.cpp's decodes; other is all the rest of total.
+    """
+
+    prefill_ms: float
+    draft_ms: float
+    companion_ms: float
+    verify_ms: float
+    first_token_ms: float
+    total_ms: float
+    tokens: int
+
+    @property
+    def other_ms(self) -> float:
+        """Time of the generation outside llama.cpp's decodes."""
+        inside = self.prefill_ms + self.draft_ms + self.companion_ms + self.verify_ms
+        return max(0.0, self.total_ms - inside)
+
+    @property
+    def tokens_per_second(self) -> float:
+        """Tokens a second after the prompt was read."""
+        seconds = (self.total_ms - self.prefill_ms) / 1000.0
+        return self.tokens / seconds if seconds > 0 else 0.0
+
+    def as_dict(self) -> dict[str, float]:
+        """The timings as results have them, those of properties included."""
+        return {name: round(getattr(self, name), 2) for name in _TIMES}
+
+
+_TIMES = (
+    *("prefill_ms", "draft_ms", "companion_ms", "verify_ms", "other_ms"),
+    *("first_token_ms", "total_ms", "tokens_per_second"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class PlainSpeed:
+    """What decoding without drafts would have taken for a token of an answer, ms, and how that is known.
+
+    source: `curve`, the cost of a row at the answer's depth on this machine, times how slow the machine was in this answer;
+    `rounds`, those of this answer in which nothing was drafted.
+    """
+
+    ms: float
+    source: Literal["curve", "rounds"]
+
+    def as_dict(self) -> dict[str, Any]:
+        """As results have it."""
+        return {"tokens_per_second": round(1000.0 / self.ms, 2), "from": self.source}
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """What one answer did. said: its tokens; finish_reason: why it ended, None for an error or a reader who left."""
+
+    tally: Tally
+    timings: Timings
+    prompt_tokens: int
+    prompt_kept: int
+    said: Sequence[Token] = ()
+    finish_reason: str | None = None
+
+    def settle(self, policy: LengthPolicy) -> dict[str, Any]:
+        """Hold the answer against plain decoding; what a result's `speculation` block says. policy: chose the drafts' lengths."""
+        plain, timings = plain_speed(self, policy), self.timings
+        if plain is not None and timings.tokens:
+            self.tally.against(plain.ms * timings.tokens, timings.total_ms - timings.prefill_ms)
+        return {
+            "prompt_tokens": self.prompt_tokens,
+            "prompt_kept": self.prompt_kept,
+            "choice": policy.stats(),
+            "times_plain": self.tally.times_plain,
+            "plain": None if plain is None else plain.as_dict(),
+            "timings": timings.as_dict(),
+        }
+
+
+_FEWEST = 3
+"""Decodes of so many rows below which a curve that was not measured, or the rounds of an answer, say nothing."""
+
+
+def plain_decode_ms(
+    target: RowTimes, n: int, depths: Sequence[int], verifies: Mapping[int, int], spent_ms: float
+) -> float | None:
+    """What a decode of one row for each of n texts would have taken; None where nothing was measured to tell.
+
+    The curve knows what so many rows cost at a depth (the mean of `depths`), and by what the target's decodes took against it
+    (spent_ms for so many `verifies`, by their rows) how slow the machine was meanwhile: both sides of a factor are of the same
+    minute.
+    """
+    if not (target.measured or target.count(n) >= _FEWEST):
+        return None
+    longest = max([n, *verifies])
+    tables = [target.table(depth, longest) for depth in depths]
+    table = [sum(times) / len(times) for times in zip(*tables)]
+    said = sum(count * table[rows] for rows, count in verifies.items())
+    return float(table[n] * (spent_ms / said if said and spent_ms else 1.0))
+
+
+def plain_speed(account: Account, policy: LengthPolicy) -> PlainSpeed | None:
+    """How fast plain decoding would have been in place of an answer, or None where nothing was measured to tell.
+
+    It would have taken one row a token, at the depth each token had. What plain decoding takes beside decodes is known from
+    the rounds of it that there were.
+    """
+    choice = policy.stats()
+    ends = account.prompt_tokens, account.prompt_tokens + account.timings.tokens
+    verifies = {n + 1: count for n, count in choice["rounds_by_length"].items()}
+    ms = plain_decode_ms(policy.curve.target, 1, ends, verifies, choice["ms_target"])
+    if ms is not None:
+        return PlainSpeed(ms + policy.plain_aside.ms, "curve")
+    if choice["rounds_plain"] >= _FEWEST and choice["ms_plain"]:
+        return PlainSpeed(choice["ms_plain"] / choice["rounds_plain"], "rounds")
+    return None
