@@ -23,6 +23,7 @@ from pyspec.offload import placed
 from pyspec.options import MORE_SAMPLERS, OFF, Speculation
 from pyspec.progress import busy, store_progress
 from pyspec.rules import Strict, Verification
+from pyspec.samplers import refuse
 from pyspec.sampling import LEAST_P, Sampling
 from pyspec.store.devices import AUTO, parse_devices
 from pyspec.store.locate import resolve
@@ -323,7 +324,7 @@ class SpeculativeLlama(Generation):
         if self.model_params.vocab_only:
             raise EngineError("the model was loaded with vocab_only", "load it with its weights")
         if self._plain:
-            self._refuse_plainly(more)
+            refuse(more)
             self._note("logits_all or embedding: decoding plainly, as llama-cpp-python does")
             self.last_speculation = {}
             plain: Generator[int, Sequence[int] | None, None] = super().generate(**given)
