@@ -73,6 +73,22 @@ def test_an_answer_is_streamed_and_logged(home: Path, smollm2: str) -> None:
     assert first["conversation_id"] == second["conversation_id"]
 
 
+def test_samplers_and_noise_are_options(home: Path, smollm2: str) -> None:
+    """Lists as JSON; the log tells whose random numbers drew."""
+    more = {
+        "temperature": "0.8", "sampling": "llama.cpp", "seed": "5", "dry_multiplier": "0.8", "dry_sequence_breakers": '["\\n"]',
+        "xtc_probability": "0.5", "dynatemp_range": "0.3",
+    }  # fmt: skip
+    options = [word for name, value in more.items() for word in ("-o", name, value)]
+    done = llm(home, "-m", "pyspec", "Say hello.", *GREEDY, *options)
+    assert done.returncode == 0, done.stderr
+    (logged,) = json.loads(llm(home, "logs", "-n", "0", "--json").stdout)
+    block = logged["response_json"]["speculation"]
+    assert (block["sampling"], block["seed"]) == ("llama.cpp", 5)
+    wrong = llm(home, "-m", "pyspec", "x", *GREEDY, "-o", "dry_sequence_breakers", "[1]")
+    assert wrong.returncode == 1
+
+
 def test_a_schema_is_followed(home: Path, smollm2: str) -> None:
     """`--schema` gives JSON of it."""
     done = llm(home, "-m", "pyspec", "A dog.", "--schema", "age int", "-o", "temperature", "0", "-o", "threads", "1",
