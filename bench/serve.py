@@ -3,8 +3,8 @@
 The first turns of QUESTIONS, in Spec-Bench's format, are asked over and over until --requests are done, by --clients at once,
 each the next one when its last has ended. Answers are streamed unless --whole. Both servers have as many slots as there are
 clients, and --ctx positions each; temperature 0, strict. Every contender runs in a process of its own; they take turns,
---repeat times. The table has medians; memory is the resident set after a tenth of the requests and at the end, and stderr tells
-it after each tenth.
+--repeat times. "llama-server:K" drafts at most K tokens with the EAGLE-3 head of --draft. The table has medians; memory is the
+resident set after a tenth of the requests and at the end, and stderr tells it after each tenth.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from pyspec.measure.tasks import load_questions
 PEER = "llama-server"
 OPTIONS = {
     "contenders": "pyspec", "server": PEER, "clients": 16, "requests": 64, "tokens": 96, "ctx": 2048, "threads": 2,
-    "repeat": 1, "whole": False, "title": "", "out": None,
+    "repeat": 1, "whole": False, "draft": None, "title": "", "out": None,
 }  # fmt: skip
 HEAD = ("contender", "tokens/s", "of llama-server", "first p50", "first p95", "whole p50", "errors",
         "MB then", "MB at the end")  # fmt: skip
@@ -50,7 +50,8 @@ class ServeResults(Comparison, kw_only=True):
         "What clients of a server see: each asks the next question when its last answer has ended. Answers are streamed; both "
         "servers have a slot for each client. First tokens and whole answers are seconds; memory is the resident set after a "
         "tenth of the requests and at the end. A gap is the longest wait for more text within an answer. "
-        '"pyspec" is `pyspec serve` as it comes, "pyspec:none" the same without drafts.'
+        '"pyspec" is `pyspec serve` as it comes, "pyspec:none" the same without drafts, "llama-server:K" drafts K tokens at '
+        "most with the EAGLE-3 head that ships."
     )
 
     work = "{0.clients} clients, {0.requests} requests of at most {0.max_tokens} tokens"
@@ -96,13 +97,16 @@ def main(words: Sequence[str] | None = None) -> None:
 def command(options: Namespace, contender: str) -> list[str]:
     """How a server is started."""
     n, threads = str(options.clients), str(options.threads)
-    if contender == PEER:
+    name, _, word = contender.partition(":")
+    if name == PEER:
         context = ["-c", str(options.clients * options.ctx), "-np", n]
         more = ["-t", threads, "-tb", threads, "--cache-ram", "0"]
+        if word:
+            more += ["--spec-type", "draft-eagle3", "-md", str(options.draft), "-td", threads]
+            more += ["--spec-draft-n-max", word]
         return llama_server(options.server, options.model, [*context, *more])
-    draft = contender.partition(":")[2] or "auto"
     return [sys.executable, "-m", "pyspec", "serve", "-m", options.model, "--parallel", n, "-c",
-            str(options.ctx), "-t", threads, "--draft", draft]  # fmt: skip
+            str(options.ctx), "-t", threads, "--draft", word or "auto"]  # fmt: skip
 
 
 def measure(options: Namespace, contender: str, texts: list[str]) -> Figures:

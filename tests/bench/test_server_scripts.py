@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from argparse import Namespace
 from pathlib import Path
 
 import pytest
@@ -35,6 +36,19 @@ def test_the_server_is_loaded(script, tiny_ascii: Path, tmp_path: Path, capsys) 
     assert "| pyspec | " in page
     assert "| gap p95 | gap max |" in page
     assert str(tmp_path) not in page
+
+
+def test_the_other_server_drafts_as_many_tokens_as_its_name_says(script, tmp_path) -> None:
+    """With the head that was given; by its bare name with none."""
+    serve = script("serve")
+    numbers = {"clients": 1, "ctx": 512, "threads": 1, "server": "llama-server", "model": "m.gguf"}
+    options = Namespace(**numbers, draft=tmp_path / "head.gguf")
+    words = " ".join(serve.command(options, "llama-server:3"))
+    assert (
+        f"--spec-type draft-eagle3 -md {tmp_path / 'head.gguf'} -td 1 --spec-draft-n-max 3" in words
+    )
+    assert "--spec" not in " ".join(serve.command(options, "llama-server"))
+    assert serve.command(options, "pyspec:none")[-2:] == ["--draft", "none"]
 
 
 def test_a_p95_is_no_longer_than_the_longest(script) -> None:
