@@ -18,10 +18,10 @@ requests = pytest.importorskip("requests", reason="Ray is installed without what
 from ray.exceptions import RayActorError  # noqa: E402
 
 from pyspec.batch.maker import Settings  # noqa: E402
-from pyspec.errors import OptionError  # noqa: E402
+from pyspec.errors import EngineError, OptionError  # noqa: E402
 from pyspec.sampling import Sampling  # noqa: E402
 from pyspec.serve.app import interface_at  # noqa: E402
-from pyspec.serve.ray import _refusal, _rest, app, build, conversation_key  # noqa: E402
+from pyspec.serve.ray import Replica, _refusal, _rest, app, build, conversation_key  # noqa: E402
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),  # of Ray about itself
@@ -218,3 +218,50 @@ def test_a_refusal_is_of_its_interface(path, kind):
     told = json.loads(response.body)
     assert (told.get("type"), told["error"]["message"]) == (kind, "words")
     assert (response.status_code, response.headers["retry-after"]) == (503, "1")
+
+
+def deployment(served):
+    """The replicas' deployment of an application that nobody runs."""
+    return served._bound_deployment.init_args[0]._bound_deployment
+
+
+def test_more_answers_than_a_replica_has_at_once_make_more_replicas():
+    """Ray counts those that run and those that wait in it; a fixed number does not change."""
+    scaled = deployment(app("m", replicas=(1, 3), parallel=5, queue=7))
+    told = scaled._deployment_config.autoscaling_config
+    assert (told.min_replicas, told.max_replicas) == (1, 3)
+    assert told.get_target_ongoing_requests() == 5
+    assert scaled._deployment_config.max_ongoing_requests == 12
+    fixed = deployment(app("m", replicas=2))
+    assert fixed._deployment_config.autoscaling_config is None
+    assert fixed._deployment_config.num_replicas == 2
+
+
+def test_a_new_version_waits_for_the_answers_of_the_old_one():
+    """As long as `pyspec serve` drains; and a replica's health is asked for often."""
+    config = deployment(app("m"))._deployment_config
+    assert config.graceful_shutdown_timeout_s == 30
+    assert config.health_check_period_s == 5
+
+
+def test_a_replica_without_its_engine_is_not_healthy(tiny_ascii, monkeypatch):
+    """Ray makes another then; before the first request, and while it answers, it is."""
+    arguments = {name: value for name, value in OPTIONS.items() if name != "num_cpus"}
+    scope = {"type": "http", "method": "GET", "path": "/health", "raw_path": b"/health", "headers": [],
+             "query_string": b"", "http_version": "1.1", "scheme": "http", "root_path": "",
+             "client": None, "server": None}  # fmt: skip
+
+    async def life():
+        replica = Replica(str(tiny_ascii), {}, arguments)
+        replica.check_health()
+        answer = [piece async for piece in replica.answer(scope, b"")]
+        replica.check_health()
+        await replica._app.state.fleet.default.stop()
+        with pytest.raises(EngineError):
+            replica.check_health()
+        await replica.__del__()
+        monkeypatch.delattr(Replica, "__del__")  # Ray awaits it, Python does not
+        return answer
+
+    (status, _), *body = asyncio.run(life())
+    assert (status, json.loads(b"".join(body))["status"]) == (200, "ok")
