@@ -24,7 +24,8 @@ from pyspec.engine.timing import ready, verify_ms
 from pyspec.llama import SpeculativeLlama
 from pyspec.measure.simulate import Costs, Times
 from pyspec.measure.tasks import Report, load_questions
-from pyspec.policy.cost import N_MAX, CostCurve, expand
+from pyspec.policy.cost import CostCurve
+from pyspec.policy.shapes import N_MAX, expand
 from pyspec.policy.types import Floats
 from pyspec.store.fetch import CONVERSIONS, ORIGINAL, Progress, convert, fetch
 from pyspec.store.sources import Entry

@@ -22,7 +22,8 @@ from typing import NamedTuple
 import msgspec
 
 from pyspec.errors import InputError
-from pyspec.policy.cost import CostCurve, expand, time_at
+from pyspec.policy.cost import CostCurve
+from pyspec.policy.shapes import expand, time_at
 from pyspec.policy.types import (
     LONGEST,
     LOOKUP,
@@ -338,8 +339,7 @@ def drafted(chain: Chain, longest: int, plan: Plan, kept: int = 0) -> int:
 
 def fixed_speed(texts: Sequence[Answer], costs: Costs, k: int) -> float:
     """Tokens per ms of always drafting k tokens, one text at a time."""
-    ms, tokens = 0.0, 0
-    step = costs.draft(1)
+    ms, tokens, step = 0.0, 0, costs.draft(1)
     verify = [costs.target(n + 1) for n in range(k + 1)]
     for text in texts:
         t, lag = 0, text.prompt - 1

@@ -14,15 +14,14 @@ from __future__ import annotations
 import logging
 from bisect import bisect_left
 from functools import lru_cache
-from math import log2
+from math import log2, sqrt
 from typing import TYPE_CHECKING
 
 import msgspec
-import numpy as np
 
 from pyspec.errors import OptionError
 from pyspec.policy.busy import SENTENCE, TIMES, Busy
-from pyspec.policy.shapes import DEFAULT_SHAPE, SHAPES
+from pyspec.policy.shapes import DEFAULT_SHAPE, N_MAX, SHAPES, expand, time_at
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -31,10 +30,11 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("pyspec")
 
-N_MAX = 64
 _OWN = 16  # counts up to here are learned one by one, beyond in steps of a quarter of an octave
 _HOPE = 0.75  # share of k assumed of counts never seen at first: too high a guess is never tried
 _STEP = 0.6  # of those between counts that were seen, and of all later: one look finds a step
+_EDGES = (4, 8)  # counts at which kernels' tiles end
+_EDGE = 0.2  # share of k assumed of those after a while: they may cost less than fewer rows
 _WHILE = 64  # observations until then: a look costs a short answer more than it brings
 SURE = 3  # observations from which on a count says how fast the machine is
 _REBUILD = 16  # observations between two rebuilds of a table
@@ -45,30 +45,7 @@ _FIRM = 8  # observations that a measured curve counts for
 _DRIFT = 0.1  # relative change of the target's speed that is taken for the machine's
 _DEPTH_STEP = 256  # context depths closer than this share a table
 _FAR_DEPTH = 4096  # where a prior with depth has its second curve; linear between and beyond
-
 _HEAD_MORE = 0.03  # of a row of the target: what a step of a head takes beyond its share of bytes
-
-
-def expand(points: Mapping[int, float], n_max: int = N_MAX) -> list[float]:
-    """Times for 0..n_max rows from measured points {rows: time}; entry 0 is 0, and beyond the last as in `time_at`.
-
-    Linear between neighbours. Raises OptionError on an empty curve or impossible times.
-    """
-    known = sorted((int(n), float(t)) for n, t in points.items())
-    if not known or known[0][0] < 1 or not all(0.0 < t < 1e9 for _, t in known):
-        raise OptionError("a cost curve needs positive, finite times for one or more rows")
-    rows, times = zip(*known, strict=True)
-    inside = [0.0, *np.interp(range(1, rows[-1] + 1), rows, times).tolist()]
-    return [time_at(inside, n) for n in range(n_max + 1)]
-
-
-def time_at(base: Sequence[float], rows: int) -> float:
-    """A curve at any count: beyond its end as steep as its upper half, so that no single step is taken for a trend."""
-    last = len(base) - 1
-    if rows <= last:
-        return base[rows]
-    half = last // 2
-    return base[last] + (rows - last) * max(0.0, base[last] - base[half]) / (last - half)
 
 
 @lru_cache(maxsize=4096)
@@ -171,6 +148,8 @@ class RowTimes:
         elif ratio > _STALL and key not in self._doubted:
             # a stall, or what was assumed is wrong: the next time says which
             self._doubted.add(key)
+            if rows > _OWN and self.hope == 1.0:  # a reading is paid for before it brings anything
+                self._k[key] = max(0.0, (sqrt(ratio) * expected / one - 1.0) / more)
             return
         self._slow = 0
         count = self._count[key] = self._count.get(key, self._firm) + 1
@@ -249,6 +228,8 @@ class RowTimes:
         known = self._known(key)
         if self.hope == 1.0 or key <= 1 or key in self._k:
             return known
+        if key in _EDGES and self._seen >= _WHILE:
+            return min(known, _EDGE)
         if key > max(self._k, default=1):
             return known * (self.hope if self._seen < _WHILE else min(self.hope, _STEP))
         return min(known, _STEP) if key <= _OWN else known

@@ -272,7 +272,10 @@ class GoodputPolicy(LengthPolicy):
         draft = self.curve.draft
         left = self._left(place)
         behind = self._price * (draft.time(place.lag + 1) - draft.time(1))
-        return switch.on(place.seq, gain, behind, left, table.more, alone=not place.looks_up)
+        longest = min(float(place.left), self._usual)
+        return switch.on(
+            place.seq, gain, behind, left, table.more, longest=longest, alone=not place.looks_up
+        )
 
     def _left(self, place: Place) -> float:
         """Tokens that a text is expected to have still: all that were asked for where those are few."""

@@ -1,11 +1,17 @@
-"""Cost curves that are assumed before a machine was timed."""
+"""Cost curves that are assumed before a machine was timed, and curves at any count of rows."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
+
+from pyspec.errors import OptionError
+
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
+
+N_MAX = 64
 
 SHAPES: Mapping[str, Mapping[int, float]] = {
     # Times the cost of one row. CPU: measured on two AVX-512 cores with a 135M model, flash attention on, 64 positions of context
@@ -22,3 +28,25 @@ SHAPES: Mapping[str, Mapping[int, float]] = {
     "metal": {1: 1, 2: 1.3, 4: 1.7, 8: 2.5, 9: 3.2, 16: 3.8, 64: 8.0},
 }
 DEFAULT_SHAPE = "Q4_K_M"
+
+
+def expand(points: Mapping[int, float], n_max: int = N_MAX) -> list[float]:
+    """Times for 0..n_max rows from measured points {rows: time}; entry 0 is 0, and beyond the last as in `time_at`.
+
+    Linear between neighbours. Raises OptionError on an empty curve or impossible times.
+    """
+    known = sorted((int(n), float(t)) for n, t in points.items())
+    if not known or known[0][0] < 1 or not all(0.0 < t < 1e9 for _, t in known):
+        raise OptionError("a cost curve needs positive, finite times for one or more rows")
+    rows, times = zip(*known, strict=True)
+    inside = [0.0, *np.interp(range(1, rows[-1] + 1), rows, times).tolist()]
+    return [time_at(inside, n) for n in range(n_max + 1)]
+
+
+def time_at(base: Sequence[float], rows: int) -> float:
+    """A curve at any count: beyond its end as steep as its upper half, so that no single step is taken for a trend."""
+    last = len(base) - 1
+    if rows <= last:
+        return base[rows]
+    half = last // 2
+    return base[last] + (rows - last) * max(0.0, base[last] - base[half]) / (last - half)

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 _MEMORY = 256.0  # rounds the mean gain looks back on
 _PRIOR_WEIGHT = 3.0  # observed rounds that an expectation counts for
 _TRIAL = 6  # rounds of a trial
-_RATE = 0.004  # share of the tokens since the last trial that the next one may lose
+_RATE = 0.008  # share of the tokens since the last trial that the next one may lose
 _CREDIT = 16.0  # tokens that one may lose at most
 _SHARE_LEFT = 0.125  # of the tokens that are left, what a trial may lose, or a first look
 _SHARE_NEW = 0.03  # what a look at any new text may: it stays at 0.97 of plain at least
@@ -61,12 +61,14 @@ class UseSwitch:
         left: float,
         more: float = 0.0,
         *,
+        longest: float = 0.0,
         alone: bool = True,
     ) -> bool:
         """Whether to use it.
 
         price: tokens that catching up costs; left: tokens that the text may still have; more: what is gained beyond the
-        expected in a text that suits it; alone: no lookup takes rounds from it.
+        expected in a text that suits it; longest: tokens of a usual text, a share of which a trial may lose, since what it
+        finds serves later texts, too; alone: no lookup takes rounds from it.
         """
         gain = self.gain(expected)
         rounds = (1.0 if alone else self.own) * left / self._pace(gain)
@@ -78,7 +80,7 @@ class UseSwitch:
             return True
         loss = price + _TRIAL * max(0.0, -gain)
         if loss > self._look(seq, gain, more, left, rounds):
-            if not self._trials or loss > min(self._credit, _SHARE_LEFT * left):
+            if not self._trials or loss > min(self._credit, _SHARE_LEFT * max(left, longest)):
                 return False
             self._credit = 0.0
         self._trial[seq] = _TRIAL - 1

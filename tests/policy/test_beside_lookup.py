@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from statistics import fmean
+from typing import Any
 
 import pytest
 
@@ -27,10 +28,10 @@ class Always(UseSwitch):
     expected: list[float]
     gained: list[float]
 
-    def on(self, seq: int, expected: float, *words: float, alone: bool = True) -> bool:
+    def on(self, seq: int, expected: float, *words: float, **others: Any) -> bool:
         """In every round, whatever `UseSwitch` says."""
         self._expects = expected
-        super().on(seq, expected, *words, alone=alone)
+        super().on(seq, expected, *words, **others)
         return True
 
     def used(self, gain: float, tokens: float = 1.0) -> None:

@@ -7,7 +7,8 @@ import logging
 import pytest
 
 from pyspec.policy.busy import LONG
-from pyspec.policy.cost import CostCurve, expand
+from pyspec.policy.cost import CostCurve
+from pyspec.policy.shapes import expand
 from pyspec.policy.types import Outcome, SeqOutcome
 
 

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pyspec.errors import OptionError
-from pyspec.policy.cost import N_MAX, CostCurve, CurveState, RowTimes, expand
-from pyspec.policy.shapes import SHAPES
+from pyspec.policy.cost import CostCurve, CurveState, RowTimes
+from pyspec.policy.shapes import N_MAX, SHAPES, expand
 from pyspec.policy.types import Outcome, SeqOutcome
 
 
@@ -186,14 +186,28 @@ def test_the_first_text_that_is_read_says_what_reading_costs() -> None:
 
 
 def test_reading_that_is_ten_times_as_dear_as_assumed_is_believed_the_second_time() -> None:
-    """Once may be a stall; rounds in between that are as fast as ever do not make the second one a stall, too."""
+    """Once may be a stall, and half is believed; rounds as fast as ever in between do not make the second one a stall, too."""
     curve = CostCurve.prior("cuda", 10.0, draft_share=0.1)
     assumed = curve.draft.time(701)
     read_first(curve, 10.0 * assumed)
-    assert curve.draft.time(701) == pytest.approx(assumed, rel=0.1)
+    assert curve.draft.time(701) == pytest.approx(10.0**0.5 * assumed, rel=0.1)
     read_first(curve, 10.0 * assumed)
     assert curve.draft.time(701) == pytest.approx(10.0 * assumed, rel=0.1)
     assert curve.draft.table()[1] == pytest.approx(1.0, rel=0.05)
+
+
+def test_a_tile_of_the_kernels_is_looked_for_after_a_while() -> None:
+    """Four rows may be cheaper than three: where 3 and 6 were dear, 4 is hoped for until it was seen."""
+    target = CostCurve.prior("Q8_0", 10.0).target
+    times = {1: 10.0, 2: 16.0, 3: 22.0, 6: 27.0}
+    for rows, ms in times.items():
+        target.observe(rows, ms)
+    assert target.table()[4] > 19.0
+    for _ in range(80):
+        target.observe(1, 10.0)
+    assert 10.0 < target.table()[4] < 14.0
+    target.observe(4, 26.0)
+    assert target.table()[4] == pytest.approx(26.0, rel=0.05)
 
 
 def test_a_heads_rows_are_not_taken_for_the_targets() -> None:

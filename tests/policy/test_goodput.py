@@ -20,10 +20,10 @@ from pyspec.measure.simulate import (
     planted,
 )
 from pyspec.policy.acceptance import Acceptance
-from pyspec.policy.cost import CostCurve, expand
+from pyspec.policy.cost import CostCurve
 from pyspec.policy.goodput import GoodputPolicy
 from pyspec.policy.lengths import Companion, make_policy
-from pyspec.policy.shapes import SHAPES
+from pyspec.policy.shapes import SHAPES, expand
 from pyspec.policy.types import LOOKUP, Draft, Outcome, Place, SeqOutcome
 
 ROUNDS = Path(__file__).parents[2] / "bench" / "rounds"

@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pyspec.policy.cost import expand
-from pyspec.policy.shapes import SHAPES
+from pyspec.policy.shapes import SHAPES, expand
 from pyspec.policy.stopping import (
     allocate,
     best_length,

@@ -26,10 +26,10 @@ def play(
 
 
 def test_a_use_that_never_pays_is_switched_off() -> None:
-    """Hopeless uses cost half a percent of the tokens, and what one trial may lose."""
+    """Hopeless uses cost a hundredth of the tokens, and what one trial may lose."""
     uses, lost = play(UseSwitch(), -0.3, 4000)
-    assert 0 < uses < 120
-    assert lost < 0.005 * 4000 + 16.0
+    assert 0 < uses < 160
+    assert lost < 0.01 * 4000 + 16.0
 
 
 def test_trials_go_on_and_find_a_change() -> None:
@@ -38,6 +38,16 @@ def test_trials_go_on_and_find_a_change() -> None:
     play(switch, -0.1, 1000)
     play(switch, 0.8, 2000)
     assert play(switch, 0.8, 100)[0] == 100
+
+
+def test_a_trial_may_cost_a_share_of_the_longest_text() -> None:
+    """What it finds serves later texts, too: where each has but begun, one is made as soon as it may be paid."""
+    switch = UseSwitch()
+    for _ in range(30):
+        switch.used(-0.3)
+    switch.earn(2000.0)
+    assert not switch.on(0, -0.3, price=9.0, left=32.0)
+    assert switch.on(1, -0.3, price=9.0, left=32.0, longest=200.0)
 
 
 def test_a_good_expectation_is_followed_at_once() -> None:
