@@ -24,10 +24,10 @@ from tempfile import TemporaryDirectory
 from typing import Any
 from unittest.mock import patch
 
+import llama_cpp
 import msgspec
 import numpy as np
 from common import arguments
-from parity import row
 
 from pyspec.llama import SpeculativeLlama
 from pyspec.measure.contenders import Files, Ours, open_peer
@@ -69,6 +69,16 @@ class Accepted(msgspec.Struct):
         """Its part of the page."""
         made = f"Made by `{self.command}`{code_of(self.commit)} on {self.machine}."
         return f"## {self.title}\n\n{made}\n\n{table(HEAD, self.rows)}\n"
+
+
+def row(llm: Any, text: list[int], together: int) -> np.ndarray:
+    """Logits behind a text whose last `together` tokens are decoded in one batch, [n_vocab]."""
+    llm.reset()
+    together = min(together, len(text) - 1)
+    llm.eval(text[:-together])
+    llm.eval(text[-together:])
+    pointer = llama_cpp.llama_get_logits_ith(llm.ctx, -1)
+    return np.array(np.ctypeslib.as_array(pointer, (llm.n_vocab(),)))
 
 
 def main(words: list[str] | None = None) -> None:

@@ -1,9 +1,11 @@
-"""How many answers differ from those of `llama_cpp.Llama`: 20 prompts x 2 temperatures x 3 drafts, strict.
+"""How many answers differ from those of `llama_cpp.Llama`: 20 prompts x 2 temperatures x 4 drafts, strict.
 
-Both sides use flash attention and the same seeds. Where an answer differs, its first difference is looked at: rows that
-are computed together round otherwise than rows computed one by one, and a near-tie falls the other way. It is one if the
-original's own row, computed with the rows before it in one batch, gives our token to the same sampler. `others` are those
-that this does not make again: by then the KV holds what other widths had rounded, which one batch does not repeat.
+Both sides use flash attention and the same seeds. Where an answer differs, the original decodes it anew with as many rows in
+each decode as our rounds had, and another token in the place of each draft that was refused: kernels round otherwise for several
+rows than for one, and what earlier widths had rounded stays in the KV. Where the same sampler then makes our choice again,
+rounding parted the answers (`made again`), and nothing else did; `NOT made again` would be a fault. `none` drafts nothing: all
+that it rounds otherwise is the prompt's last token, which it decodes by itself and `Llama` with the others. The page says of each
+file type what was compared; a type whose kernels take several rows as they take one has no difference.
 With `--out FOLDER` what was found of this file is kept there, and the page of all files that were compared.
 """
 
@@ -16,21 +18,20 @@ from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import llama_cpp
 import msgspec
-import numpy as np
 from common import arguments
 
 from pyspec.llama import SpeculativeLlama
 from pyspec.measure.records import commit, machine, published
 from pyspec.measure.report import code_of, table
+from pyspec.sampling import Sampling
 from pyspec.target import TargetLlama
 from pyspec.tokens import common_prefix
 
 SEED = 7
-HEAD = ("draft", "temperature", "answers", "equal", "near-ties", "others")
+HEAD = ("draft", "temperature", "answers", "equal", "made again", "NOT made again")
 TEMPERATURES = (0.0, 0.8)
-DRAFTS = ("lookup", "smollm2-companion", "smollm2-eagle3")
+DRAFTS = ("none", "lookup", "smollm2-companion", "smollm2-eagle3")
 PROMPTS = (
     "The quick brown fox jumps over the lazy dog. The quick brown fox",
     "Once upon a time, in a small village by the sea,",
@@ -56,7 +57,7 @@ PROMPTS = (
 
 
 class Difference(NamedTuple):
-    """Where an answer leaves the original's: the token's place, both ids, and whether it is a near-tie."""
+    """Where an answer leaves the original's: the token's place, both ids, and whether our widths make it again."""
 
     prompt: str
     temperature: float
@@ -64,11 +65,11 @@ class Difference(NamedTuple):
     place: int
     ours: int
     theirs: int
-    near: bool
+    again: bool
 
     def __str__(self) -> str:
         """As a line of the page."""
-        kind = "near-tie" if self.near else "NO near-tie"
+        kind = "made again" if self.again else "NOT made again"
         asked = f"{self.prompt.splitlines()[0]!r}, T {self.temperature:g}, {self.draft}"
         return f"{asked}: token {self.place}, {self.ours} for {self.theirs}; {kind}"
 
@@ -105,8 +106,8 @@ def main(words: list[str] | None = None) -> None:
     rows = []
     for draft, temperature in product(drafts, TEMPERATURES):
         mine = [d for d in found if (d.draft, d.temperature) == (draft, temperature)]
-        near = sum(d.near for d in mine)
-        rows.append([draft, *map(str, (temperature, n, n - len(mine), near, len(mine) - near))])
+        again = sum(d.again for d in mine)
+        rows.append([draft, *map(str, (temperature, n, n - len(mine), again, len(mine) - again))])
     command = published("python bench/parity.py", words if words is not None else sys.argv[1:])
     name = Path(options.model).stem
     result = Parity(command, machine(), commit(), name, rows, [str(each) for each in found])
@@ -150,7 +151,13 @@ def compare(
                 for (prompt, temperature), theirs in wanted.items():
                     ours = answer(llm, prompt, temperature, n)
                     if ours != theirs:
-                        yield difference(original, prompt, temperature, draft, ours, theirs)
+                        place = common_prefix(ours, theirs)
+                        mine, its = (next(iter(ids[place:]), -1) for ids in (ours, theirs))
+                        rounds = rounds_of(llm, prompt, temperature, place)
+                        found = made_again(original, prompt, temperature, rounds, place)
+                        yield Difference(
+                            prompt, temperature, draft, place, mine, its, found == mine
+                        )
 
 
 def answer(llm: Any, prompt: str, temperature: float, n: int) -> list[int]:
@@ -166,35 +173,51 @@ def answer(llm: Any, prompt: str, temperature: float, n: int) -> list[int]:
     return ids
 
 
-def difference(
-    llm: Any, prompt: str, temperature: float, draft: str, ours: list[int], theirs: list[int]
-) -> Difference:
-    """The first difference, tried again on rows of batches that end there and begin one to five rows before."""
-    place = common_prefix(ours, theirs)
-    mine, its = (ids[place] if place < len(ids) else -1 for ids in (ours, theirs))
-    text = [*llm.tokenize(prompt.encode()), *theirs[:place]]
-    near = False
-    for together in range(1, 6):
-        row(llm, text, together)
-        near = near or draw(llm, temperature, place) == mine
-    return Difference(prompt, temperature, draft, place, mine, its, near)
-
-
-def row(llm: Any, text: list[int], together: int) -> np.ndarray:
-    """Logits behind a text whose last `together` tokens are decoded in one batch, [n_vocab]."""
+def rounds_of(
+    llm: SpeculativeLlama, prompt: str, temperature: float, place: int
+) -> list[tuple[int, list[int]]]:
+    """Rows and tokens of the rounds of our answer, up to the one with the token at this place."""
     llm.reset()
-    together = min(together, len(text) - 1)
-    llm.eval(text[:-together])
-    llm.eval(text[-together:])
-    pointer = llama_cpp.llama_get_logits_ith(llm.ctx, -1)
-    return np.array(np.ctypeslib.as_array(pointer, (llm.n_vocab(),)))
+    sampling, found, done = Sampling(temperature, seed=SEED, noise="llama.cpp"), [], 0
+    with closing(llm.steps(llm.tokenize(prompt.encode()), sampling)) as steps:
+        for step in steps:
+            found.append((step.rows, [token.id for token in step.tokens]))
+            done += len(step.tokens)
+            if done > place:
+                break
+    return found
 
 
-def draw(llm: Any, temperature: float, place: int) -> int:
-    """What the answer's sampler, which has chosen `place` tokens before, makes of the last row that was decoded."""
+def made_again(
+    llm: Any, prompt: str, temperature: float, rounds: list[tuple[int, list[int]]], place: int
+) -> int:
+    """The original's choice at this place, where its decodes have had the rows of these rounds."""
+    text = llm.tokenize(prompt.encode())
+    llm.reset()
+    llm.eval(text[:-1])
+    done = 0
+    for rows, tokens in rounds:
+        other = tokens[-1] - 1 if tokens[-1] else llm.n_vocab() - 1
+        refused = [other] * (rows - len(tokens))
+        decode(llm, [text[-1], *tokens[:-1], *refused], len(text) - 1)
+        if place < done + len(tokens):
+            return draw(llm, temperature, place, place - done)
+        text, done = [*text, *tokens], done + len(tokens)
+    return -1
+
+
+def decode(llm: Any, tokens: list[int], start: int) -> None:
+    """Decode tokens from a position on in one batch, with logits of each."""
+    llm._ctx.kv_cache_seq_rm(-1, start, -1)  # noqa: SLF001 - `eval` computes the last row's alone
+    llm._batch.set_batch(batch=tokens, n_past=start, logits_all=True)  # noqa: SLF001 - as above
+    llm._ctx.decode(llm._batch)  # noqa: SLF001 - as above
+
+
+def draw(llm: Any, temperature: float, place: int, row: int) -> int:
+    """What the answer's sampler, which has chosen `place` tokens before, makes of a row of the last decode."""
     llm.set_seed(SEED)
     sampler = llm._init_sampler(temp=temperature)  # noqa: SLF001 - the one that its answers have
-    *_, token = (sampler.sample(llm._ctx, -1) for _ in range(place + 1))  # noqa: SLF001 - as above
+    *_, token = (sampler.sample(llm._ctx, row) for _ in range(place + 1))  # noqa: SLF001 - as above
     return int(token)
 
 
