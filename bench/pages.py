@@ -1,6 +1,7 @@
 """Every page and picture under bench/results, and the README's numbers, made from the results once more.
 
-    python bench/pages.py    in the repository's root
+    python bench/pages.py           in the repository's root
+    python bench/pages.py --list    each number that the pages quote, the file that has it and the command that made that file
 
 The README's table stands between `<!-- results -->` and `<!-- /results -->`, and the same with rules in METHODS.md; that of
 models/README.md between `<!-- drafts -->` and `<!-- /drafts -->`. A number in a text is written `<!--= default/strict/mean
@@ -33,7 +34,7 @@ import same_text
 import startup
 from agent import AgentResults
 from batch import BatchResults
-from common import Comparison, half_width, write_page
+from common import Comparison, arguments, half_width, write_page
 from everyday import Everyday, save
 from mixed import MixedResults
 from serve import ServeResults
@@ -303,9 +304,77 @@ def _put(text: str, name: str, found: str) -> str:
     return f"{before}{start}\n{found}\n{end}{after}"
 
 
-def main() -> None:
-    """Make everything anew."""
+def traced(folder: Path) -> list[list[str]]:
+    """Each number that a page quotes: page, name, value, the file it is read from, and the command that made that file.
+
+    Raises InputError where a name has no file, or a file does not say how it was made.
+    """
+    known, root = numbers(folder), Path(__file__).parents[1]
+    rows = []
+    for page in (*PAGES, *CARDS):
+        text = (root / page).read_text(encoding="utf-8")
+        for name in _NUMBER.findall(text):
+            if name not in known:
+                raise InputError(f"{page} quotes {name}, and no results have it")
+            path, command = source(folder, name)
+            rows.append([page, name, known[name], path.relative_to(root).as_posix(), command])
+        for mark, files in tables(folder).items():
+            if f"<!-- {mark} -->" in text:
+                rows += [
+                    [
+                        page,
+                        f"table of {mark}",
+                        "-",
+                        path.relative_to(root).as_posix(),
+                        made_by(path),
+                    ]
+                    for path in files
+                ]
+    return rows
+
+
+def tables(folder: Path) -> dict[str, list[Path]]:
+    """The files that each table of a page is made from."""
+    names = [name + end for name in PAIRS for end in ("", WARM)]
+    found = {
+        "results": [folder / name / "results.json" for name in names],
+        "rules": [folder / name / "quality.json" for name in RULES],
+        "drafts": [folder / "drafts" / "drafts.json"],
+    }
+    return {mark: [path for path in files if path.exists()] for mark, files in found.items()}
+
+
+def source(folder: Path, name: str) -> tuple[Path, str]:
+    """The file that a number is read from, and the command that made it."""
+    first, _, rest = name.partition("/")
+    if first == "files":
+        path = Path(__file__).parents[1] / "models" / rest
+        return path, f"stat -c %s models/{rest}"
+    places = (
+        folder / first / f"{rest.partition('/')[0]}.json",
+        *sorted((folder / first).glob("*.json")),
+    )
+    path = next((place for place in places if place.exists()), None)
+    if path is None:
+        raise InputError(f"no file has {name}")
+    return path, made_by(path)
+
+
+def made_by(path: Path) -> str:
+    """The command that made a file of results: what it says itself, else the rule of bench/Makefile."""
+    found = msgspec.json.decode(path.read_bytes())
+    if isinstance(found, dict) and found.get("command"):
+        return str(found["command"])
+    return f"make -C bench results/{path.parent.name}/{path.name}"
+
+
+def main(words: Sequence[str] | None = None) -> None:
+    """Make everything anew, or list where each number comes from."""
     folder = Path("bench/results")
+    if arguments(__doc__, words, list=False).list:
+        for row in traced(folder.resolve()):
+            print(" | ".join(row))
+        return
     texts = {
         page: filled(Path(page).read_text(encoding="utf-8"), folder) for page in (*PAGES, *CARDS)
     }

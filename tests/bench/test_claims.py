@@ -12,6 +12,8 @@ CONSTANTS = Path(__file__).with_name("constants.txt")
 MADE = re.compile(
     r"<!--= [^>]*-->.*?<!--/-->|<!-- (results|rules|drafts) -->.*?<!-- /\1 -->", re.DOTALL
 )
+QUOTED = re.compile(r"<!--= ([^ ]+) -->")
+TABLES = re.compile(r"<!-- (results|rules|drafts) -->")
 CODE = re.compile(r"```.*?```|^ {4}.*?$|`[^`]*`", re.DOTALL | re.MULTILINE)
 ADDRESS = re.compile(r"\[[\w.-]+\.md\]\([^)]*\)|\]\([^)]*\)|^\d+\. ", re.MULTILINE)
 
@@ -63,6 +65,21 @@ def test_every_constant_is_still_in_its_page() -> None:
 def test_a_page_knows_all_pages_with_figures(script) -> None:
     """What is checked here is what `bench/pages.py` fills."""
     assert set(script("pages").PAGES) == set(read_constants())
+
+
+def test_each_figure_has_a_file_that_a_command_makes(script, monkeypatch) -> None:
+    """`bench/pages.py --list` names all that the pages quote, tables included; none is left over."""
+    monkeypatch.chdir(ROOT)
+    pages = script("pages")
+    listed = pages.traced(ROOT / "bench" / "results")
+    texts = {
+        page: (ROOT / page).read_text(encoding="utf-8") for page in (*pages.PAGES, *pages.CARDS)
+    }
+    quoted = [(page, name) for page, text in texts.items() for name in QUOTED.findall(text)]
+    assert sorted(quoted) == sorted((row[0], row[1]) for row in listed if row[2] != "-")
+    assert all((ROOT / path).is_file() and command for *_, path, command in listed)
+    filled = {(page, mark) for page, text in texts.items() for mark in TABLES.findall(text)}
+    assert {(row[0], row[1].removeprefix("table of ")) for row in listed if row[2] == "-"} == filled
 
 
 def test_a_figure_without_a_source_is_found() -> None:
