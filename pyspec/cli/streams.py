@@ -198,15 +198,16 @@ def interruptible(cancel: Callable[[], None]) -> Iterator[list[int]]:
             raise KeyboardInterrupt
         last[0] = monotonic()
 
-    old_handlers = {number: signal.signal(number, handle) for number in BOTH}
+    # in this order, and back: a signal that is handled while nobody watches would cancel nothing
     old_writer = signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
     watcher.start()
+    old_handlers = {number: signal.signal(number, handle) for number in BOTH}
     try:
         yield seen
     finally:
-        signal.set_wakeup_fd(old_writer)
         for number, old in old_handlers.items():
             signal.signal(number, old)
+        signal.set_wakeup_fd(old_writer)
         writer.close()
         watcher.join()
         reader.close()

@@ -7,16 +7,18 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 from systems import full_device
 from waiting import DEADLINE_S, wait
 
-from pyspec.cli.streams import prompt_text
+from pyspec.cli.streams import interruptible, prompt_text
 from pyspec.errors import OptionError
 
 ENVIRONMENT = {**os.environ, "PYSPEC_CHATS": ""}
@@ -170,6 +172,22 @@ def test_a_signal_while_the_prompt_is_read(smollm2: str, number: int, code: int,
     assert b"graph" not in errors
     assert b"decode" not in errors
     assert out.strip() == b""
+
+
+def test_a_signal_as_soon_as_it_is_handled_cancels(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is lost between the moment from which a handler has it and that from which somebody watches."""
+    cancelled, real = threading.Event(), signal.signal
+
+    def at_once(number: int, handler: Any) -> Any:
+        old = real(number, handler)
+        if number == signal.SIGTERM and callable(handler):
+            signal.raise_signal(number)
+        return old
+
+    monkeypatch.setattr(signal, "signal", at_once)
+    with interruptible(cancelled.set) as signals:
+        assert cancelled.wait(DEADLINE_S)
+    assert signals == [signal.SIGTERM]
 
 
 STUCK = """
