@@ -25,6 +25,7 @@ from typing import Any, TypeVar
 
 import accepted
 import busy
+import estimator
 import first_use
 import load
 import msgspec
@@ -111,6 +112,7 @@ COMPARED: dict[str, type[Comparison]] = {
 KEPT: dict[str, Any] = {
     "parity": parity, "accepted": accepted, "first_use": first_use, "startup": startup, "noise": noise,
     "same_text": same_text, "load": load,
+    "estimator": estimator,
 }  # fmt: skip
 """Folders whose pages their scripts write."""
 

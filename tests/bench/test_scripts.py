@@ -14,7 +14,7 @@ BENCH = Path(__file__).parents[2] / "bench"
 TESTED = {
     "batch", "pages", "stretch", "grid", "replay", "serve", "signals", "parity", "structured", "overhead",
     "mixed", "replicas",
-    "accepted", "everyday", "firsts", "hostile", "kernels", "noise", "trial", "startup", "agent", "companion",
+    "accepted", "estimator", "everyday", "firsts", "hostile", "kernels", "noise", "trial", "startup", "agent", "companion",
     "confirm", "first_use", "same_text", "common", "busy", "load",  # all others
 }  # fmt: skip
 

@@ -1,0 +1,241 @@
+"""What tells whether a drawn token will be accepted: log-loss of each word that a draft could give of it, by temperature.
+
+TARGET answers the first turns of QUESTIONS (Spec-Bench's format, each --every-th one) at each of --temps, without drafts and with
+noise that drafts share. At each token of these texts each draft draws with the same noise; the token is accepted where it is the
+text's. A word's values are put into bins of equal counts, whose shares of accepted tokens are taken from every other text and
+judged by the rest; `all of them` is a logistic model of all words and their squares. The lower the better: `nothing known` is
+the loss of the mean alone, `used` is what the engine gives the policy (`surety` in native/ps_draft.c). Nothing is timed.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import llama_cpp
+import msgspec
+import numpy as np
+import numpy.typing as npt
+from common import arguments, keep, write_one
+
+from pyspec import Sampling, SpeculativeLlama
+from pyspec._lib import ffi, lib
+from pyspec.measure.records import commit, machine, published
+from pyspec.measure.report import code_of, table
+from pyspec.measure.tasks import load_questions
+from pyspec.text.template import ChatTemplate
+
+Array = npt.NDArray[np.float64]
+OPTIONS = {
+    "temps": "0.6,0.8,1.0", "every": 6, "tokens": 96, "threads": 1, "min_p": 0.05, "out": None,
+}  # fmt: skip
+BINS, RIDGE, STEPS = 16, 1.0, 30
+HALF_BIN = 0.5  # of a token, what a bin holds of either kind before any was seen
+RECENT = 0.9  # of the running share of accepted tokens, what stays at each token
+
+WORDS: Mapping[str, Callable[[Mapping[str, Array]], Array]] = {
+    "used: lead + half of the drawn token's": lambda v: np.minimum(v["lead"], 16.0) + 0.5 * logit(v["p"]),
+    "lead of the drawn token, with noise": lambda v: v["lead"],
+    "drawn token's probability": lambda v: logit(v["p"]),
+    "largest probability": lambda v: logit(v["largest"]),
+    "entropy": lambda v: v["entropy"],
+    "mass that min-p leaves": lambda v: v["mass"],
+    "accepted so far": lambda v: v["recent"],
+}  # fmt: skip
+
+
+class Texts(msgspec.Struct):
+    """What was found of one draft at one temperature. losses: by word."""
+
+    draft: str
+    temperature: float
+    tokens: int
+    accepted: float
+    losses: dict[str, float]
+
+
+class Estimates(msgspec.Struct):
+    """All that was found."""
+
+    command: str
+    machine: str
+    commit: str
+    found: list[Texts]
+
+    def page(self) -> str:
+        """Title, what it is, and the table."""
+        made = f"Made by `{self.command}`{code_of(self.commit)} on {self.machine}."
+        about = (__doc__ or "").strip()
+        return f"# What tells whether a drawn token is accepted\n\n{about}\n\n{made}\n\n{self.table()}\n"
+
+    def table(self) -> str:
+        """A line a word, a column a draft and temperature."""
+        names = [f"{one.draft}, {one.temperature:g}" for one in self.found]
+        rows = [["tokens judged", *(str(one.tokens) for one in self.found)]]
+        rows += [["share accepted", *(f"{one.accepted:.3f}" for one in self.found)]]
+        for word in self.found[0].losses:
+            rows.append([word, *(f"{one.losses[word]:.4f}" for one in self.found)])
+        return table(["nats a token", *names], rows)
+
+
+def write(folder: Path) -> None:
+    """The page of what a folder keeps."""
+    write_one(folder / "estimator.json", Estimates)
+
+
+def logit(p: Array) -> Array:
+    """Of probabilities, kept away from 0 and 1."""
+    p = np.clip(p, 1e-6, 1.0 - 1e-6)
+    return np.log(p / (1.0 - p))
+
+
+def noise(seed: int, position: int, n_ids: int) -> Array:
+    """G of each id at a position of a text."""
+    ids, out = np.arange(n_ids, dtype=np.int32), np.empty(n_ids)
+    lib.ps_noise(
+        seed, position, ffi.from_buffer("int32_t[]", ids), n_ids, ffi.from_buffer("double[]", out)
+    )
+    return out
+
+
+def values(
+    rows: npt.NDArray[np.float32], text: Sequence[int], start: int, seed: int, how: Any
+) -> dict[str, Array]:
+    """Of each token from `start` on: whether the draft's draw is the text's, and what the draft could say of it."""
+    found: dict[str, list[float]] = {
+        name: [] for name in ("accepted", "p", "largest", "entropy", "mass", "lead", "recent")
+    }
+    recent = 0.5
+    for at in range(start, len(text)):
+        row = rows[at - 1].astype(np.float64)
+        p = np.exp(row - row.max())
+        p /= p.sum()
+        kept = p >= how.min_p * p.max()
+        cold = np.exp((row - row.max()) / how.temp)
+        cold /= cold.sum()
+        scores = np.where(kept, row / how.temp + noise(seed, at, len(row)), -np.inf)
+        second, first = np.argpartition(scores, -2)[-2:]
+        accepted = float(first == text[at])
+        lead = scores[first] - scores[second] if np.isfinite(scores[second]) else 16.0
+        told = (
+            accepted,
+            p[first],
+            cold.max(),
+            -(cold * np.log(cold + 1e-30)).sum(),
+            p[kept].sum(),
+            how.temp * lead,
+            recent,
+        )
+        for name, value in zip(found, told):
+            found[name].append(float(value))
+        recent = RECENT * recent + (1.0 - RECENT) * accepted
+    return {name: np.array(each) for name, each in found.items()}
+
+
+def loss(accepted: Array, p: Array) -> float:
+    """Nats a token."""
+    p = np.clip(p, 1e-3, 1.0 - 1e-3)
+    return float(-(accepted * np.log(p) + (1.0 - accepted) * np.log(1.0 - p)).mean())
+
+
+def binned(known: Array, accepted: Array, asked: Array) -> Array:
+    """Acceptance by the bin of a word's value, taken from some tokens, of others."""
+    edges = np.unique(np.quantile(known, np.linspace(0.0, 1.0, BINS + 1)[1:-1]))
+    bins = np.searchsorted(edges, known)
+    seen = np.bincount(bins, minlength=len(edges) + 1)
+    hits = np.bincount(bins, accepted, minlength=len(edges) + 1)
+    return ((hits + HALF_BIN) / (seen + 2.0 * HALF_BIN))[np.searchsorted(edges, asked)]
+
+
+def logistic(known: Array, accepted: Array, asked: Array) -> Array:
+    """Acceptance by a logistic model with a ridge (Newton's steps), of all words and their squares."""
+    mean, spread = known.mean(0), known.std(0) + 1e-9
+
+    def features(x: Array) -> Array:
+        z = np.clip((x - mean) / spread, -4.0, 4.0)
+        return np.column_stack([np.ones(len(z)), z, z * z])
+
+    x = features(known)
+    weights = np.zeros(x.shape[1])
+    for _ in range(STEPS):
+        p = 1.0 / (1.0 + np.exp(-x @ weights))
+        slope = x.T @ (accepted - p) - RIDGE * weights
+        weights += np.linalg.solve(
+            (x.T * (p * (1.0 - p))) @ x + RIDGE * np.eye(len(weights)), slope
+        )
+    found: Array = 1.0 / (1.0 + np.exp(-features(asked) @ weights))
+    return found
+
+
+def judge(draft: str, temperature: float, texts: Sequence[Mapping[str, Array]]) -> Texts:
+    """The losses of each word: told by every other text, of the rest."""
+    fit, rest = (
+        {name: np.concatenate([one[name] for one in half]) for name in texts[0]}
+        for half in (texts[::2], texts[1::2])
+    )
+    share, seen = fit["accepted"], rest["accepted"]
+    losses = {"nothing known": loss(seen, np.full(len(seen), share.mean()))}
+    for name, word in WORDS.items():
+        losses[name] = loss(seen, binned(word(fit), share, word(rest)))
+    together = [np.column_stack([word(half) for word in WORDS.values()]) for half in (fit, rest)]
+    losses["all of them"] = loss(seen, logistic(together[0], share, together[1]))
+    return Texts(draft, temperature, len(seen), float(seen.mean()), losses)
+
+
+def answers(
+    model: str, questions: Sequence[str], temperature: float, options: Any
+) -> list[tuple[list[int], int]]:
+    """Texts as tokens, and where each one's answer begins; the i-th with seed i."""
+    with SpeculativeLlama(
+        model, draft="none", n_ctx=2048, n_threads=options.threads, verbose=False
+    ) as llm:
+        template, found = ChatTemplate(llm), []
+        for seed, question in enumerate(questions):
+            prompt = template.prompt([{"role": "user", "content": question}])
+            sampling = Sampling(
+                temperature=temperature, min_p=options.min_p, top_k=0, top_p=1.0, seed=seed
+            )
+            steps = llm.steps(prompt, sampling, max_tokens=options.tokens)
+            found.append(
+                ([*prompt, *(token.id for step in steps for token in step.tokens)], len(prompt))
+            )
+    return found
+
+
+def main(words: Sequence[str] | None = None) -> None:
+    """Print the table, and with --out keep it."""
+    options = arguments(__doc__, words, "target", "questions", "drafts*", **OPTIONS)
+    asked = [one.turns[0] for one in load_questions(Path(options.questions))[:: options.every]]
+    temps = [float(each) for each in options.temps.split(",")]
+    told = {temp: answers(options.target, asked, temp, options) for temp in temps}
+    found = []
+    for path in options.drafts:
+        draft = llama_cpp.Llama(
+            path,
+            n_ctx=2048,
+            n_batch=2048,
+            n_threads=options.threads,
+            n_threads_batch=options.threads,
+            logits_all=True,
+            verbose=False,
+        )
+        for temp in temps:
+            options.temp, parts = temp, []
+            for seed, (text, start) in enumerate(told[temp]):
+                draft.reset()
+                draft.eval(text)
+                parts.append(values(draft.scores, text, start, seed, options))
+            found.append(judge(Path(path).stem, temp, parts))
+            print(found[-1], file=sys.stderr, flush=True)
+        draft.close()
+    how = published("python bench/estimator.py", sys.argv[1:] if words is None else words)
+    results = Estimates(how, machine(), commit(), found)
+    print(results.table())
+    if options.out:
+        keep(results, options.out / "estimator.json")
+
+
+if __name__ == "__main__":
+    main()
