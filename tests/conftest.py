@@ -9,6 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import settings
+
+# No test asserts a time: by default hypothesis fails an example of over 200 ms.
+settings.register_profile("untimed", settings.default, deadline=None)
+settings.load_profile("untimed")
 
 # Helpers such as store/make_gguf.py are imported from here, whatever pytest's import mode.
 if str(Path(__file__).parent) not in sys.path:

@@ -28,7 +28,6 @@ from pyspec.sampling import bounded
 COUNT = int(os.environ.get("PYSPEC_FUZZ_DOORS", "300"))
 many = settings(
     max_examples=COUNT,
-    deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
 )
 

@@ -24,7 +24,7 @@ ANSWERS = st.builds(
 )
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(answers=st.lists(ANSWERS, max_size=8))
 def test_a_shard_gives_back_what_was_kept(tmp_path_factory, answers) -> None:
     """Numbers, ids, temperatures and endings, of any lengths."""

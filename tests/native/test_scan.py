@@ -13,7 +13,7 @@ from twins import Row, scan
 
 from pyspec._lib import ffi, lib
 
-each_level = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+each_level = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 def c_scan(row: np.ndarray, what: int = lib.PS_SCAN_LSE) -> tuple[int, Row]:

@@ -160,7 +160,7 @@ def test_rounds_without_plan_or_choose_are_harmless() -> None:
     assert policy.stats()["rounds"] == 2
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(
     st.lists(
         st.tuples(

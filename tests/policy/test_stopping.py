@@ -43,7 +43,6 @@ def test_best_length_equals_brute_force(
     assert values[g] == pytest.approx(max(values), rel=1e-9, abs=1e-9)
 
 
-@settings(deadline=None)
 @given(
     st.lists(st.lists(chance, max_size=3), min_size=1, max_size=3),
     curves(12),
@@ -113,7 +112,7 @@ def by_floors(
     return sum(w * from_here([a]) for a, w in zip(values, weights, strict=False)) - step
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(
     st.sampled_from(sorted(SHAPES)),
     st.floats(0.8, 2.0),

@@ -172,7 +172,7 @@ def test_a_template_that_counts_marks_is_said_once(
     assert sum("control tokens" in record.message for record in caplog.records) == 1
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(text=st.text(min_size=1), marks=st.lists(st.sampled_from([*MARKS, "<", "|>", "im_end"])))
 def test_any_text_comes_back(text: str, marks: list[str], endless: TargetLlama) -> None:
     """Arbitrary contents are in the prompt unchanged, and between the same control tokens."""

@@ -1,0 +1,10 @@
+"""How properties are run."""
+
+from __future__ import annotations
+
+from hypothesis import settings
+
+
+def test_no_property_fails_for_being_slow() -> None:
+    """A busy machine takes longer for an example than hypothesis allows by default."""
+    assert settings().deadline is None
