@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from time import perf_counter
 from types import MappingProxyType
@@ -12,13 +12,12 @@ from typing import Any, Literal
 
 import numpy as np
 
-from pyspec.account import Account, plain_speed
 from pyspec.engine.assembly import Assembly
 from pyspec.engine.models import Placement
 from pyspec.engine.parts import MemoryAsked, Parts, choose_parts
 from pyspec.engine.session import Session
 from pyspec.engine.timing import time_plain
-from pyspec.errors import EngineError, InputEncoding, InputError
+from pyspec.errors import InputEncoding, InputError
 from pyspec.limits import check_ranges
 from pyspec.mirror import ClosedHandle, Mirror, closed_error
 from pyspec.noise import ANY_SEED, Noise, check_noise
@@ -87,6 +86,7 @@ class Generation(Mirror):
         self._in_force = InForce()
         self._session: Session | None = None
         self._noted: set[str] = set()
+        self._timed_plain = False
         kwargs.setdefault("snapshots", 0 if draft == "none" else SNAPSHOTS)
         kwargs.setdefault("head", draft in ("auto", MTP, f"lookup+{MTP}"))
         super().__init__(model_path, wait=wait, **kwargs)
@@ -337,8 +337,8 @@ class Generation(Mirror):
         account = session.account
         with session.if_open() as is_open:
             if is_open:
-                if account is not None:
-                    self._know_plain(session, account, policy)
+                if account is not None and not self._timed_plain:
+                    self._timed_plain = time_plain(self, session, account, policy)
                 self._adopt(session.tokens, session.held)
         if account is not None:
             own = options.speculation.verification or self.verification
@@ -352,13 +352,6 @@ class Generation(Mirror):
             }
             self.last_speculation = SpeculationBlock(block, account.said, self)
             self.last_timings = {"load_ms": round(self.load_ms, 2), **block["timings"]}
-
-    def _know_plain(self, session: Session, account: Account, policy: LengthPolicy) -> None:
-        """Time plain decoding where no round told what it takes, so that what drafts did can be said."""
-        drafted = account.tally.verified and account.finish_reason != "cancelled"
-        if drafted and plain_speed(account, policy) is None:
-            with suppress(EngineError):
-                time_plain(session.engine, session.tokens, policy.curve)
 
     def taught(self) -> Acceptance | None:
         """What this object's answers have taught of its draft's acceptance; None for nothing."""

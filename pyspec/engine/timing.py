@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from time import perf_counter
 from typing import Any
 
+from pyspec.account import Account, plain_speed
 from pyspec.engine.handle import Engine, Role
+from pyspec.engine.models import can_roll_back
 from pyspec.engine.rows import PREFILL_CHUNK
+from pyspec.engine.session import Session
+from pyspec.errors import EngineError
 from pyspec.policy.cost import SURE, CostCurve
+from pyspec.policy.simple import LengthPolicy
 
 ROWS = (1, 2, 3, 4, 5, 8)
 """The counts that the choice between no draft, a short one and a long one turns on, in the order of their weight."""
@@ -80,11 +86,22 @@ def least_step_ms(engine: Engine, text: Sequence[int]) -> float:
     return min(found)
 
 
-def time_plain(engine: Engine, text: Sequence[int], curve: CostCurve) -> None:
-    """Time what a row takes behind an answer whose rounds do not tell; the KV then holds the same tokens as before."""
-    for _ in range(SURE):
-        curve.target.observe(1, verify_ms(engine, text, len(text), 1), len(text))
-    ready(engine, text, len(text))
+def time_plain(llm: Any, session: Session, account: Account, policy: LengthPolicy) -> bool:
+    """Time what a row takes behind an answer that drafts carried and whose rounds do not tell; whether it was tried.
+
+    The KV then holds the same tokens as before. Only where the text could go on: behind its last token there may be no position
+    that the model knows, and a recurrent one would read all of it again.
+    """
+    text, target = session.tokens, policy.curve.target
+    goes_on = account.finish_reason in ("stop", "length") and len(text) < llm.n_ctx()
+    drafted = goes_on and account.tally.verified and can_roll_back(llm.model)
+    if not drafted or plain_speed(account, policy) is not None:
+        return False
+    with suppress(EngineError):
+        for _ in range(SURE):
+            target.observe(1, verify_ms(session.engine, text, len(text), 1), len(text))
+        ready(session.engine, text, len(text))
+    return True
 
 
 def time_unseen(llm: Any, curve: CostCurve) -> None:
