@@ -14,7 +14,6 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import llama_cpp
 import msgspec
 import numpy as np
 import numpy.typing as npt
@@ -25,6 +24,7 @@ from pyspec._lib import ffi, lib
 from pyspec.measure.records import commit, machine, published
 from pyspec.measure.report import code_of, table
 from pyspec.measure.tasks import load_questions
+from pyspec.target import TargetLlama
 from pyspec.text.template import ChatTemplate
 
 Array = npt.NDArray[np.float64]
@@ -33,10 +33,11 @@ OPTIONS = {
 }  # fmt: skip
 BINS, RIDGE, STEPS = 16, 1.0, 30
 HALF_BIN = 0.5  # of a token, what a bin holds of either kind before any was seen
+MOST_LEAD = 16.0
 RECENT = 0.9  # of the running share of accepted tokens, what stays at each token
 
 WORDS: Mapping[str, Callable[[Mapping[str, Array]], Array]] = {
-    "used: lead + half of the drawn token's": lambda v: np.minimum(v["lead"], 16.0) + 0.5 * logit(v["p"]),
+    "used: lead + half of the drawn token's": lambda v: np.minimum(v["lead"], MOST_LEAD) + 0.5 * logit(v["p"]),
     "lead of the drawn token, with noise": lambda v: v["lead"],
     "drawn token's probability": lambda v: logit(v["p"]),
     "largest probability": lambda v: logit(v["largest"]),
@@ -91,11 +92,15 @@ def logit(p: Array) -> Array:
     return np.log(p / (1.0 - p))
 
 
-def noise(seed: int, position: int, n_ids: int) -> Array:
-    """G of each id at a position of a text."""
-    ids, out = np.arange(n_ids, dtype=np.int32), np.empty(n_ids)
+def noise(seed: int, position: int, ids: npt.NDArray[np.int32]) -> Array:
+    """G of some ids at a position of a text."""
+    out = np.empty(len(ids))
     lib.ps_noise(
-        seed, position, ffi.from_buffer("int32_t[]", ids), n_ids, ffi.from_buffer("double[]", out)
+        seed,
+        position,
+        ffi.from_buffer("int32_t[]", ids),
+        len(ids),
+        ffi.from_buffer("double[]", out),
     )
     return out
 
@@ -112,19 +117,20 @@ def values(
         row = rows[at - 1].astype(np.float64)
         p = np.exp(row - row.max())
         p /= p.sum()
-        kept = p >= how.min_p * p.max()
+        ids = np.flatnonzero(p >= how.min_p * p.max()).astype(np.int32)
         cold = np.exp((row - row.max()) / how.temp)
         cold /= cold.sum()
-        scores = np.where(kept, row / how.temp + noise(seed, at, len(row)), -np.inf)
-        second, first = np.argpartition(scores, -2)[-2:]
+        scores = row[ids] / how.temp + noise(seed, at, ids)
+        order = np.argsort(scores)
+        first = ids[order[-1]]
         accepted = float(first == text[at])
-        lead = scores[first] - scores[second] if np.isfinite(scores[second]) else 16.0
+        lead = scores[order[-1]] - scores[order[-2]] if len(ids) > 1 else MOST_LEAD
         told = (
             accepted,
             p[first],
             cold.max(),
             -(cold * np.log(cold + 1e-30)).sum(),
-            p[kept].sum(),
+            p[ids].sum(),
             how.temp * lead,
             recent,
         )
@@ -212,12 +218,11 @@ def main(words: Sequence[str] | None = None) -> None:
     told = {temp: answers(options.target, asked, temp, options) for temp in temps}
     found = []
     for path in options.drafts:
-        draft = llama_cpp.Llama(
+        draft = TargetLlama(
             path,
             n_ctx=2048,
             n_batch=2048,
             n_threads=options.threads,
-            n_threads_batch=options.threads,
             logits_all=True,
             verbose=False,
         )

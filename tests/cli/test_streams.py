@@ -180,7 +180,7 @@ def test_a_signal_as_soon_as_it_is_handled_cancels(monkeypatch: pytest.MonkeyPat
 
     def at_once(number: int, handler: Any) -> Any:
         old = real(number, handler)
-        if number == signal.SIGTERM and callable(handler):
+        if number == signal.SIGTERM and not cancelled.is_set():
             signal.raise_signal(number)
         return old
 

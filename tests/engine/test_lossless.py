@@ -13,7 +13,7 @@ from answers import ask
 from pyspec.engine.handle import Engine, Role
 from pyspec.engine.models import address
 from pyspec.noise import NOISES
-from pyspec.policy.cost import CostCurve
+from pyspec.policy.simple import LengthPolicy
 from pyspec.policy.types import Plan
 from pyspec.sampling import Sampling
 
@@ -76,12 +76,12 @@ def chi_square(counts, expected):
     return sum((counts[cell] - n * p) ** 2 / (n * p) for cell, p in expected.items())
 
 
-class Nosy:
+class Nosy(LengthPolicy):
     """A schedule made of everything it may see: probabilities, the companion's view, what was accepted."""
 
     def __init__(self):
+        super().__init__()
         self._accepted = 0
-        self.curve = CostCurve.prior()  # results tell the speed against it
 
     def plan(self, places):
         """1 to 3 tokens, with the companion at times: all by what was accepted so far."""
@@ -107,16 +107,6 @@ class Nosy:
     def observe(self, outcome):
         """Count what was accepted."""
         self._accepted += sum(seq.n_accepted for seq in outcome.seqs)
-
-    def watch(self, n_seq, t_verify, t_round, depth):
-        """Nothing was accepted."""
-
-    def begin_answer(self):
-        """Nothing starts anew."""
-
-    def stats(self):
-        """None."""
-        return {}
 
 
 def sampled_counts(llm):
