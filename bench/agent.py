@@ -204,7 +204,7 @@ def measure(options: Namespace, contender: str) -> Figures:
                 figures["first"] = answer.whole
             else:
                 tokens, seconds = tokens + answer.tokens - 1, seconds + answer.seconds
-    return {"tokens": tokens, "rate": tokens / seconds, **figures}
+    return {"tokens": tokens, "rate": tokens / max(1e-9, seconds), **figures}
 
 
 class Answer(NamedTuple):

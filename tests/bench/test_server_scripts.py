@@ -78,7 +78,7 @@ def test_an_agent_is_answered_with_and_without_memory(
     script("agent").main([str(tiny_ascii), *numbers, f"--out={out}"])
     rows = [line.split(" | ") for line in capsys.readouterr().out.splitlines()[2:]]
     assert [row[0] for row in rows] == ["| plain", "| text", "| memory"]
-    assert all(float(row[3]) > 0.0 for row in rows)
+    assert all(float(row[2]) > 0.0 for row in rows)
     assert "| memory | " in (out.parent / "README.md").read_text()
 
 
