@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from statistics import fmean
 from typing import Any, Literal
 
 from pyspec.policy.cost import RowTimes
@@ -175,9 +176,12 @@ def plain_decode_ms(
         return None
     longest = max([n, *verifies])
     tables = [target.table(depth, longest) for depth in depths]
-    table = [sum(times) / len(times) for times in zip(*tables)]
-    said = sum(count * table[rows] for rows, count in verifies.items())
-    return float(table[n] * (spent_ms / said if said and spent_ms else 1.0))
+
+    def cost(rows: int) -> float:
+        return fmean(table[rows] for table in tables)
+
+    said = sum(count * cost(rows) for rows, count in verifies.items())
+    return cost(n) * (spent_ms / said if said and spent_ms else 1.0)
 
 
 def plain_speed(account: Account, policy: LengthPolicy) -> PlainSpeed | None:

@@ -227,9 +227,8 @@ def _add_grammar(chain: Any, llama: Any, grammar: Any, patience: float | None) -
 def _add_dry(chain: Any, sampling: Sampling, llama: Any, tokens: Sequence[int]) -> None:
     """DRY, which has read the prompt as llama-server has it."""
     last, most = sampling.dry_penalty_last_n, llama.n_ctx()
-    last = (
-        most if last < 0 else min(last, most)
-    )  # it takes memory for as many, and there are no more
+    # it takes memory for as many, and there are no more
+    last = most if last < 0 else min(last, most)
     numbers = sampling.dry_multiplier, sampling.dry_base, sampling.dry_allowed_length, last
     sampler = Dry.of(llama).sampler(llama._model.vocab, numbers, sampling.dry_sequence_breakers)
     for token in tokens[-last:]:

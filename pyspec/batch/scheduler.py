@@ -279,9 +279,8 @@ class Scheduler:
         took = 1e3 * (perf_counter() - start)
         self._composer.took(filled, len(answers), took)
         plain = None
-        if (
-            answers and self._loop.can_draft and not filled
-        ):  # a decode that reads prompts, too, tells nothing
+        # a decode that reads prompts, too, tells nothing
+        if answers and self._loop.can_draft and not filled:
             rows = sum(step.rows for step in steps) + len(padding)
             decode_ms = 1e-3 * (self._engine.decode_us()[0] - before)
             plain = self._plain_ms(answers, policy, rows, decode_ms)

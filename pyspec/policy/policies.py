@@ -82,18 +82,11 @@ class Policies:
     def taught(self) -> Acceptance | None:
         """What strict answers have taught of a model's drafts since this was made, beside what was known; None for nothing."""
         known, found = self._learned, deepcopy(self._learned)
+        tables = {"greedy": "calibration", "coupled": "coupled"}
         for (_, rule, draw), policy in self._made.items():
-            table = policy.learned.calibration
-            if (
-                isinstance(rule, Strict)
-                and draw == "greedy"
-                and table.seen != known.calibration.seen
-            ):
-                found.calibration = deepcopy(table)
-            elif (
-                isinstance(rule, Strict) and draw == "coupled" and table.seen != known.coupled.seen
-            ):
-                found.coupled = deepcopy(table)
+            name, own = tables.get(draw), policy.learned.calibration
+            if name and isinstance(rule, Strict) and own.seen != getattr(known, name).seen:
+                setattr(found, name, deepcopy(own))
         return None if found == known else found
 
     def begin_sequence(self, seq: int, draw: Draw) -> None:
