@@ -17,7 +17,14 @@ if TYPE_CHECKING:
     from pyspec.policy.cost import CostCurve
 
 MOST_MS = 100.0
-"""What a decode may take, about, while people read answers: prompts get what the answers' rows leave of it, or as much again."""
+"""What a decode may take, about, while people read answers: prompts get what the answers' rows leave of it."""
+
+MOST_BASES = 3.0
+"""It may take this many times what the answers' rows take, too.
+
+The time that prompts cost the answers is the same in all; in small pieces a prompt keeps its place from answering for more
+decodes, each of which is then less full.
+"""
 
 LEAST_ROWS = 16
 """Prompt tokens of a decode that are read in any case."""
@@ -32,9 +39,9 @@ _LEAST_SHARE = 0.2  # of a decode's time that is its prompt rows', at least
 class Composer:
     """Composes decodes of `active`, answers by sequence.
 
-    interactive: people wait: an answer that runs has its row in every decode, and prompts are read in pieces that take no longer
-    than MOST_MS, or than all else in the decode. Else answers of streams wait while many prompts are read: a row of a prompt
-    costs least beside others of its own. exact: see `Scheduler`. curve: what answers' rows cost.
+    interactive: people wait: an answer that runs has its row in every decode, and prompts are read in pieces with which it takes
+    MOST_MS, or MOST_BASES times what it would take without them. Else answers of streams wait while many prompts are read: a row
+    of a prompt costs least beside others of its own. exact: see `Scheduler`. curve: what answers' rows cost.
     """
 
     def __init__(
@@ -125,7 +132,7 @@ class Composer:
         if not self._interactive or self._exact or not self._running:
             return most
         base, row = self._time.line if self._time.known else self._assumed
-        return min(most, max(LEAST_ROWS, int((max(MOST_MS, 2.0 * base) - base) / row)))
+        return min(most, max(LEAST_ROWS, int((max(MOST_MS, MOST_BASES * base) - base) / row)))
 
     @property
     def _assumed(self) -> tuple[float, float]:

@@ -44,12 +44,12 @@ def test_prompts_get_what_answers_leave_of_the_time():
 
 
 def test_some_rows_go_in_any_case():
-    """A prompt is read to its end, however slow the model is, and in as much time as answers take."""
+    """A prompt is read to its end, however slow the model is, and in twice the time that answers take."""
     assert rows(composer(200.0)) == LEAST_ROWS
     assert composer(200.0).piece(8) == 8
     made = composer()
     for n in (16, 40, 7, 30) * 10:
-        made.took(n, 2, 150.0 + 2.0 * n)
+        made.took(n, 2, 150.0 + 4.0 * n)
     assert rows(made) == pytest.approx(75, abs=2)
 
 
