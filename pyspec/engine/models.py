@@ -25,7 +25,7 @@ from pyspec.store.check import Loading, check_fitting, check_model
 from pyspec.store.devices import AUTO, device_array, layer_devices, rough_layers
 from pyspec.store.drafts import same_tokens
 from pyspec.store.files import size_of
-from pyspec.store.header import read_header
+from pyspec.store.header import Facts, facts_of, read_header
 from pyspec.store.heads import ASSISTANT, MTP, States, head_size
 from pyspec.store.kinds import most_positions, refuse_other_kinds
 from pyspec.store.vocabulary import FIRST_COMPARED, MAX_DIFFERENCE
@@ -80,10 +80,10 @@ class SideModel:
             self._load(target, placement, params, states) if self._owned else target._model
         )
         try:
-            if self._owned:
-                self._check(target)
-                if states is None:
-                    _spare_states(params, self._model.model)
+            if self._owned and not self._same_tokens:
+                check_vocabulary(target._model.model, self._model.model, self.path.name)
+            if states is None:
+                _spare_states(params, self._model.model)
             self._ctx = self._make_context(params, target.verbose)
             if states is not None and states.block is not None and not states.block.causal:
                 llama_cpp.llama_set_causal_attn(self._ctx.ctx, False)
@@ -98,6 +98,10 @@ class SideModel:
         head = states is not None and states.kind == MTP
         loading = _Loading(self.path, target, placement, params, head=head)
         self._n_gpu_layers = loading.params.n_gpu_layers
+        facts = _of_same_tokens(target, self.path)
+        self._same_tokens = facts is not None
+        if facts is not None:
+            loading.params.kv_overrides = _no_vocabulary(facts)
         try:
             return internals.LlamaModel(
                 path_model=str(self.path), params=loading.params, verbose=target.verbose
@@ -121,14 +125,6 @@ class SideModel:
                 f"no memory for a context of {params.n_ctx} tokens of {self.path.name}",
                 "lower n_ctx (-c), or go without it (--draft none)",
             ) from error
-
-    def _check(self, target: Any) -> None:
-        check_vocabulary(
-            target._model.model,
-            self._model.model,
-            self.path.name,
-            known_equal=same_tokens(Path(target.model_path), self.path),
-        )
 
     def _free(self) -> None:
         if self._owned:
@@ -282,11 +278,27 @@ def _read_states(params: Any, target: Any, states: States) -> None:
         params.n_batch = params.n_ubatch
 
 
-def check_vocabulary(target: Any, other: Any, name: str, *, known_equal: bool = False) -> None:
-    """Raise DraftMismatch unless both models speak the same tokens, by llama.cpp's test; names the first id that differs.
+def _of_same_tokens(target: Any, path: Path) -> Facts | None:
+    """A file's facts where it is known to speak the target's tokens; None also where overrides may have changed those."""
+    if target.loading.overrides or not same_tokens(Path(target.model_path), path):
+        return None
+    return facts_of(path)
 
-    known_equal: the files' hashes say so, so that tokens need not be compared one by one.
-    """
+
+def _no_vocabulary(facts: Facts) -> Any:
+    """Overrides by which llama.cpp counts tokens and loads no tokenizer, which takes longest of all in a small draft."""
+    overrides = (llama_cpp.llama_model_kv_override * 3)()
+    kind, size, _ = overrides
+    kind.key, kind.tag = b"tokenizer.ggml.model", llama_cpp.LLAMA_KV_OVERRIDE_TYPE_STR
+    kind.value.val_str = b"none"
+    size.key = f"{facts.architecture}.vocab_size".encode()
+    size.tag = llama_cpp.LLAMA_KV_OVERRIDE_TYPE_INT
+    size.value.val_i64 = facts.n_vocab
+    return overrides
+
+
+def check_vocabulary(target: Any, other: Any, name: str) -> None:
+    """Raise DraftMismatch unless both models speak the same tokens, by llama.cpp's test; names the first id that differs."""
     ours, theirs = llama_cpp.llama_model_get_vocab(target), llama_cpp.llama_model_get_vocab(other)
     hint = "use --draft none, or a draft with the target's tokenizer"
     for what, get in _TRAITS.items():
@@ -298,7 +310,7 @@ def check_vocabulary(target: Any, other: Any, name: str, *, known_equal: bool = 
     if abs(n_ours - n_theirs) > MAX_DIFFERENCE:
         raise DraftMismatch(f"{name} has {n_theirs} tokens and the target {n_ours}", hint)
     text = llama_cpp.llama_vocab_get_text
-    for token in range(FIRST_COMPARED, 0 if known_equal else min(n_ours, n_theirs)):
+    for token in range(FIRST_COMPARED, min(n_ours, n_theirs)):
         if text(ours, token) != text(theirs, token):
             raise DraftMismatch(
                 f"{name} has another token {token} than the target: {text(theirs, token)!r}, not {text(ours, token)!r}",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import llama_cpp
 import pytest
 import tiny
 from answers import Scripted, ask
@@ -117,6 +118,30 @@ def test_companion_is_named_in_results(open_llama, tiny_target, tiny_draft, tiny
         "draft",
         "companion",
     )
+
+
+# -- what is loaded ----------------------------------------------------------------------------------------------------
+
+
+def tokens_of(side):
+    """The type of a loaded model's tokenizer, and how many tokens it counts."""
+    vocabulary = llama_cpp.llama_model_get_vocab(side._model.model)
+    return llama_cpp.llama_vocab_type(vocabulary), llama_cpp.llama_vocab_n_tokens(vocabulary)
+
+
+def test_a_draft_of_the_targets_tokens_brings_no_tokenizer(target, tiny_draft):
+    """The files say that the tokens are the same, and reading them again is most of a small draft's load."""
+    side = models.SideModel(tiny_draft, target)
+    assert tokens_of(side) == (llama_cpp.LLAMA_VOCAB_TYPE_NONE, target.n_vocab())
+    side.close()
+
+
+def test_a_draft_brings_its_tokenizer_where_files_do_not_tell(open_plain, tiny_target, tiny_draft):
+    """Overrides may have given the target other tokens than its file has: what was loaded is compared."""
+    target = open_plain(tiny_target, kv_overrides={"tokenizer.ggml.add_bos_token": False})
+    side = models.SideModel(tiny_draft, target)
+    assert tokens_of(side)[0] != llama_cpp.LLAMA_VOCAB_TYPE_NONE
+    side.close()
 
 
 # -- what cannot be used -----------------------------------------------------------------------------------------------
