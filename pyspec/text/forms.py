@@ -8,6 +8,7 @@ null or empty, whether content is text or a list of parts, whether there is a sy
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -22,7 +23,8 @@ _REASONING = ("reasoning_content", "thinking", "reasoning")
 def standard(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Messages as text, arguments of calls as objects, reasoning under the names that templates read.
 
-    Raises InputError for a message without a role, content that is no text, or a call without a function.
+    Arguments that were cut, as an answer's limit does it, stay text. Raises InputError for a message without a role, content
+    that is no text, or a call without a function.
     """
     return [_standard(message) for message in messages]
 
@@ -65,7 +67,7 @@ def _call(call: Any) -> dict[str, Any]:
         try:
             read = json.loads(arguments or "{}")
         except (ValueError, RecursionError):
-            raise InputError("a tool call in the messages has arguments that are no JSON") from None
+            read = None
         arguments = read if isinstance(read, dict) else arguments
     return {**call, "function": {**function, "arguments": {} if arguments is None else arguments}}
 
@@ -85,6 +87,7 @@ def _with_messages(asked: Asked, change: Callable[[dict[str, Any]], dict[str, An
 
 
 _ROLES = {"developer": "system", "function": "tool"}
+_TELLING = ("system", "developer")
 
 
 def _known_roles(asked: Asked) -> Asked:
@@ -131,6 +134,35 @@ def _written(call: dict[str, Any]) -> dict[str, Any]:
     return {**call, "function": {**call["function"], "arguments": arguments}}
 
 
+def _held_arguments(asked: Asked) -> Asked:
+    """Arguments that are no object as the only one of an object."""
+
+    def change(message: dict[str, Any]) -> dict[str, Any]:
+        calls = message.get("tool_calls")
+        return {**message, "tool_calls": list(map(_held, calls))} if calls else message
+
+    return _with_messages(asked, change)
+
+
+def _held(call: dict[str, Any]) -> dict[str, Any]:
+    arguments = call["function"]["arguments"]
+    held = arguments if isinstance(arguments, dict) else {"arguments": arguments}
+    return {**call, "function": {**call["function"], "arguments": held}}
+
+
+def _thought(asked: Asked) -> Asked:
+    """What the model says beside calls at the end of what it thinks, for templates that take one of both."""
+
+    def change(message: dict[str, Any]) -> dict[str, Any]:
+        thoughts, said = message.get("reasoning_content"), message["content"]
+        if not (message.get("tool_calls") and said and isinstance(thoughts, str)):
+            return message
+        both = f"{thoughts}\n\n{said}"
+        return {**message, "content": "", "thinking": both, "reasoning_content": both}
+
+    return _with_messages(asked, change)
+
+
 def _parts(asked: Asked) -> Asked:
     """Contents as lists of parts."""
 
@@ -145,7 +177,7 @@ def _parts(asked: Asked) -> Asked:
 def _system_in_front(asked: Asked) -> Asked:
     """The system text in front of the first user's."""
     first, *rest = asked["messages"] or [{}]
-    if first.get("role") not in ("system", "developer") or not isinstance(first["content"], str):
+    if first.get("role") not in _TELLING or not isinstance(first["content"], str):
         return asked
     if not rest or rest[0]["role"] != "user" or not isinstance(rest[0]["content"], str):
         return {**asked, "messages": [{"role": "user", "content": first["content"]}, *rest]}
@@ -198,21 +230,72 @@ def tools_text(functions: Sequence[Mapping[str, Any]]) -> str:
     )
 
 
+def _late_system(asked: Asked) -> Asked:
+    """System texts behind the beginning as the user's, where they stand: in front they would change what was read already."""
+    messages = asked["messages"]
+    told = (i for i, message in enumerate(messages) if message["role"] not in _TELLING)
+    first = next(told, len(messages))
+    late = [{**m, "role": "user"} if m["role"] in _TELLING else m for m in messages[first:]]
+    return {**asked, "messages": [*messages[:first], *late]}
+
+
+def _merged(asked: Asked) -> Asked:
+    """Neighbours of one role as one turn."""
+    return _joined(asked, lambda before, message: before["role"] == message["role"] != "tool")
+
+
+def _behind_results(asked: Asked) -> Asked:
+    """What a user says behind a tool's result as part of it."""
+    return _joined(asked, lambda *pair: [m["role"] for m in pair] == ["tool", "user"])
+
+
+def _joined(asked: Asked, belong: Callable[[dict[str, Any], dict[str, Any]], bool]) -> Asked:
+    """Texts of turns that belong to the one before joined to it by a blank line."""
+    made: list[dict[str, Any]] = []
+    for message in asked["messages"]:
+        before = made[-1] if made else None
+        # nothing can be said in one turn behind its calls
+        if before is None or before.get("tool_calls") or not belong(before, message):
+            made.append(message)
+            continue
+        texts = (before["content"], message["content"])
+        if all(text is None or isinstance(text, str) for text in texts):
+            made[-1] = {**message, **before, "content": "\n\n".join(filter(None, texts))}
+        else:
+            made.append(message)
+    return {**asked, "messages": made}
+
+
 FORMS: Mapping[str, Callable[[Asked], Asked]] = {
     "empty": _empty_contents,
     "null": _no_contents,
     "written": _written_arguments,
+    "held": _held_arguments,
     "roles": _known_roles,
+    "thought": _thought,
     "parts": _parts,
     "untooled": _no_tools,
     "renamed": _tools_renamed,
     "front": _system_in_front,
     "words": _tools_in_words,
+    "late": _late_system,
+    "merged": _merged,
+    "behind": _behind_results,
 }
 
-CHOICES: Sequence[tuple[str, ...]] = (
+_TURNS: Sequence[tuple[str, ...]] = (
     (),
-    *((name,) for name in FORMS),
+    ("roles",),
+    ("roles", "late"),
+    ("roles", "merged"),
+    ("roles", "late", "merged"),
+    ("roles", "late", "merged", "behind"),
+)
+"""Forms of turns as a whole, for templates that take some in an order of their own alone."""
+
+_NOTATIONS: Sequence[tuple[str, ...]] = (
+    (),
+    *((name,) for name in FORMS if not any(name in turns for turns in _TURNS)),
     ("empty", "written"),
     ("null", "written"),
     ("renamed", "empty", "written"),
@@ -224,11 +307,16 @@ CHOICES: Sequence[tuple[str, ...]] = (
     ("roles", "words", "front"),
     ("untooled", "roles", "words"),
 )
+
+CHOICES = tuple((*notation, *turns) for notation in _NOTATIONS for turns in _TURNS)
 """Forms by themselves and together, in the order in which they are tried."""
 
 SAID = {
     "front": "this model's chat template has no place for a system text: it goes in front of the first user's",
     "words": "this model's chat template knows no tools: they are told of in the system text",
+    "late": "this model's chat template takes a system text at the beginning alone: later ones are told as the user's",
+    "merged": "this model's chat template wants users and the model to take turns: neighbours are one turn",
+    "behind": "this model's chat template has no place for a user behind a tool's result: the text is part of that",
 }
 """What users hear of a form that changes words."""
 
@@ -243,23 +331,27 @@ def spoken(asked: Asked, names: Sequence[str]) -> Asked:
 # -- whether everything is there -----------------------------------------------------------------------------------------
 
 
+_SAID_TO = ("user", "tool", "function", *_TELLING)
+_SWITCH = re.compile(r"/(?:no_?)?think\b")
+# templates read it and take it out
+
+
 def missing(text: str, asked: Asked) -> int:
     """How much of a conversation is not in its rendering as it should be: 0 for nothing."""
     messages = asked["messages"]
     calls = [call["function"] for message in messages for call in message.get("tool_calls") or ()]
     wanted = [function["name"] for function in calls]
     wanted += [tool.get("function", tool).get("name") for tool in asked.get("tools") or ()]
-    if messages and messages[0]["role"] in ("system", "developer"):
-        wanted.append(messages[0]["content"])
-    if messages and messages[-1]["role"] in ("user", "tool", "function"):
-        wanted.append(messages[-1]["content"])
-    lost = sum(not _is_in(text, want) for want in wanted if isinstance(want, str))
+    wanted += [message["content"] for message in messages if message["role"] in _SAID_TO]
     given = [function["arguments"] for function in calls]
+    lost = sum(not _is_in(text, want) for want in wanted if isinstance(want, str))
     lost += sum(str(each) in text for each in given if each and isinstance(each, dict))
     # the last two: as Python would write what is no text
     return lost + (text.count("None") if any(m["content"] is None for m in messages) else 0)
 
 
 def _is_in(text: str, wanted: str) -> bool:
-    wanted = wanted.strip()
-    return wanted in text or json.dumps(wanted, ensure_ascii=False)[1:-1] in text
+    pieces = [piece.strip() for piece in _SWITCH.split(wanted)]
+    return all(
+        piece in text or json.dumps(piece, ensure_ascii=False)[1:-1] in text for piece in pieces
+    )

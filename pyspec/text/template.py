@@ -169,11 +169,12 @@ class ChatTemplate:
     def _rendered(self, name: str, asked: Asked, now: float | None) -> tuple[str, Asked]:
         """The text, and the conversation in the form that the template took."""
         refusal, best = None, None
-        known = self._forms.get(name, ())
-        for names in dict.fromkeys((known, *CHOICES)):
+        seen: list[Asked] = []
+        for names in (self._forms.get(name, ()), *CHOICES):
             tried = spoken(asked, names)
-            if names and tried == asked:
+            if tried in seen:
                 continue
+            seen.append(tried)
             try:
                 text = self._renderer.render(name, tried, now)
             except InputError as error:

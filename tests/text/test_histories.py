@@ -1,0 +1,172 @@
+"""Histories that programs send, in every chat template that llama.cpp's source brings: nothing that was said is lost."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import msgspec
+import pytest
+import recorded
+import sdist
+import tiny
+
+from pyspec.batch.bodies import ChatBody, decoded, records_of
+from pyspec.errors import InputError
+from pyspec.serve.messages import MessagesBody
+from pyspec.serve.responses import ResponsesBody
+from pyspec.target import TargetLlama
+from pyspec.text.forms import standard
+from pyspec.text.render import Renderer
+from pyspec.text.template import ChatTemplate
+
+REFUSED = {
+    "fireworks-ai-llama-3-firefunction-v2": "needs `functions` and `datetime`, which only its maker's code gives",
+}
+"""Templates that render nothing here, and why."""
+
+
+def said(role: str, text: str, **more: Any) -> dict[str, Any]:
+    """A turn."""
+    return {"role": role, "content": text, **more}
+
+
+def call(arguments: str) -> dict[str, Any]:
+    """A turn of the model that is a call. Mistral's templates demand such an id."""
+    function = {"name": "read_file", "arguments": arguments}
+    return said("assistant", "", tool_calls=[{"id": "call12345", "type": "function", "function": function}])  # fmt: skip
+
+
+RESULT = said("tool", "It is empty.", tool_call_id="call12345", name="read_file")
+WHOLE = '{"path": "a.py"}'
+CUT = '{"path": "a'
+
+HISTORIES: dict[str, list[dict[str, Any]]] = {
+    "a late system text": [said("system", "One."), said("user", "Two."), said("system", "Three.")],
+    "a system text between": [
+        said("system", "One."), said("user", "Two."), said("assistant", "Three."),
+        said("system", "Four."), said("user", "Five."),
+    ],
+    "two system texts": [said("system", "One."), said("developer", "Two."), said("user", "Three.")],
+    "a late developer text": [said("user", "One."), said("developer", "Two.")],
+    "two users": [said("user", "One."), said("user", "Two.")],
+    "a user behind a result": [
+        said("system", "One."), said("user", "Two."), call(WHOLE), RESULT, said("user", "Three."),
+    ],
+    "an answer behind that": [
+        said("user", "Two."), call(WHOLE), RESULT, said("user", "Three."), said("assistant", "Four."),
+        said("user", "Five."),
+    ],
+    "a call that was cut": [said("user", "One."), call(CUT), RESULT, said("user", "Go on.")],
+    "a switch": [said("system", "Be short. /no_think"), said("user", "Two. /think")],
+}  # fmt: skip
+
+
+def histories() -> Iterator[tuple[str, list[Mapping[str, Any]], list[Any] | None]]:
+    """Each with its name and its tools: ours, and those of recorded requests."""
+    for name, turns in HISTORIES.items():
+        tools = any("tool_calls" in turn for turn in turns)
+        yield name, list(turns), recorded.CHAT_TOOLS if tools else None
+    kinds = {"/v1/responses": ResponsesBody, "/v1/messages": MessagesBody}
+    for name, path, _, body in recorded.REQUESTS:
+        if path != "/v1/completions":
+            (record,) = records_of(body_of(kinds, path, body), "a")
+            tools = [{"type": "function", "function": each} for each in record.tools or ()]
+            yield name, [with_short_ids(turn) for turn in record.messages or ()], tools or None
+
+
+def body_of(kinds: Mapping[str, Any], path: str, body: Any) -> Any:
+    """A recorded body, read."""
+    return decoded(kinds.get(path.partition("?")[0], ChatBody), msgspec.json.encode(body))
+
+
+def with_short_ids(turn: Mapping[str, Any]) -> dict[str, Any]:
+    """A turn whose calls have ids as Mistral's models write them, and so get them back."""
+    made = dict(turn)
+    if "tool_call_id" in made:
+        made["tool_call_id"] = "call12345"
+    if made.get("tool_calls"):
+        made["tool_calls"] = [{**each, "id": "call12345"} for each in made["tool_calls"]]
+    return made
+
+
+@pytest.fixture(scope="module")
+def templates(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, ChatTemplate]]:
+    """Every template over one vocabulary."""
+    folder = tmp_path_factory.mktemp("histories")
+    path = tiny.write_vocabulary(folder / "v.gguf", None, [])
+    llm = TargetLlama(str(path), vocab_only=True, trust=True, verbose=False)
+    made, renderer = {}, Renderer()
+    for name, source in sdist.templates().items():
+        (folder / f"{name}.jinja").write_text(source, encoding="utf-8")
+        made[name] = ChatTemplate(llm, str(folder / f"{name}.jinja"), renderer=renderer)
+    yield made
+    renderer.close()
+    llm.close()
+
+
+def test_all_that_was_said_is_in_the_prompt(templates: dict[str, ChatTemplate]) -> None:
+    """Texts of users, systems and tools; where a template refuses a history, that has a reason."""
+    wrong = []
+    for model, template in templates.items():
+        for name, turns, tools in histories():
+            wrong += [(model, name, text) for text in lost(template, turns, tools)]
+    assert {model for model, _, _ in wrong} == set(REFUSED), wrong
+
+
+def lost(template: ChatTemplate, turns: list[Mapping[str, Any]], tools: Any) -> list[str]:
+    """Texts that the prompt lacks, or the refusal."""
+    try:
+        prompt = template.render(turns, tools=tools)
+    except InputError as error:
+        return [str(error)]
+    wanted = [turn["content"] for turn in standard(turns) if turn["role"] != "assistant"]
+    words = [word for text in wanted for word in text.split() if not word.startswith("/")]
+    return [word for word in words if word not in prompt]
+
+
+@pytest.mark.parametrize("name", ["a late system text", "two users"])
+def test_turns_stay_as_they_are_where_the_template_takes_them(
+    name: str, templates: dict[str, ChatTemplate]
+) -> None:
+    """None becomes another role's, and none is merged."""
+    prompt = templates["Qwen-Qwen3-0.6B"].render(HISTORIES[name])
+    roles = [part.split("\n")[0] for part in prompt.split("<|im_start|>")[1:]]
+    assert roles == [*(turn["role"] for turn in HISTORIES[name]), "assistant"]
+
+
+def test_a_late_system_text_stays_where_it_is(templates: dict[str, ChatTemplate]) -> None:
+    """What was read before it can be kept: a turn of the user's, where the template wants system texts first."""
+    template, turns = templates["Qwen3.5-4B"], HISTORIES["a system text between"]
+    before = template.render(turns[:2], answer=False)
+    assert template.render(turns).startswith(before)
+    assert "<|im_start|>user\nFour.<|im_end|>" in template.render(turns)
+
+
+def test_what_is_said_beside_a_call_is_kept_where_it_may_not_stand_beside_thoughts(
+    templates: dict[str, ChatTemplate],
+) -> None:
+    """gpt-oss takes one of both; its own form of calls stays."""
+    turns = [said("user", "One."), {**call(WHOLE), "content": "Two.", "reasoning_content": "Hm."}, RESULT]  # fmt: skip
+    prompt = templates["openai-gpt-oss-120b"].render(turns, tools=recorded.CHAT_TOOLS)
+    assert "analysis<|message|>Hm.\n\nTwo.<|end|>" in prompt
+    assert "to=functions.read_file" in prompt
+
+
+def test_arguments_that_were_cut_are_in_the_prompt(templates: dict[str, ChatTemplate]) -> None:
+    """As text, or in an object where the template takes nothing else."""
+    turns = HISTORIES["a call that was cut"]
+    for name in ("Qwen-Qwen3-0.6B", "Qwen3-Coder", "GLM-4.6"):
+        prompt = templates[name].render(turns, tools=recorded.CHAT_TOOLS)
+        assert CUT in prompt.replace('\\"', '"')
+
+
+def test_neighbours_are_a_turn_where_roles_must_alternate(
+    templates: dict[str, ChatTemplate],
+) -> None:
+    """A blank line between them."""
+    for name in ("google-gemma-2-2b-it", "mistralai-Mistral-Nemo-Instruct-2407"):
+        assert "One.\n\nTwo." in templates[name].render(HISTORIES["two users"])
+    nemo = templates["mistralai-Mistral-Nemo-Instruct-2407"]
+    prompt = nemo.render(HISTORIES["a user behind a result"], tools=recorded.CHAT_TOOLS)
+    assert '[TOOL_RESULTS]{"content": It is empty.\n\nThree.' in prompt
