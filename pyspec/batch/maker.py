@@ -177,9 +177,9 @@ class JobMaker:
         if len(turns) > self._n_ctx:  # a turn is a token at least
             raise ContextOverflow(self._n_ctx, len(turns), counted=False)
         tools = [{"type": "function", "function": function} for function in record.tools or ()]
-        arguments = record.chat_template_kwargs
+        arguments = self._speech.arguments(record.chat_template_kwargs or {})
         if record.reasons is False:
-            arguments = {**self._speech.quiet, **(arguments or {})}
+            arguments = {**self._speech.quiet, **arguments}
         return self._template.prompt(from_outside(turns), tools=tools, arguments=arguments)
 
     def _system(self, record: Record) -> str | None:

@@ -10,7 +10,7 @@ from pyspec.text.calls.grammar import after_reasoning, calls_grammar, content_or
 from pyspec.text.notation import Notation
 from pyspec.text.parser import AnswerParser
 from pyspec.text.parts import AnswerPart
-from pyspec.text.reasoning import Start, quiet_arguments
+from pyspec.text.reasoning import EFFORTS, Start, known_efforts, nearest_effort, quiet_arguments
 from pyspec.text.stream import TextAssembler
 from pyspec.text.template import ChatTemplate
 from pyspec.text.tokenizer import piece_reader
@@ -125,6 +125,16 @@ class Speech:
         text = "\n".join(sources)
         self.notation = Notation.of(text, lambda mark: self.token_of(mark) is not None)
         self.quiet = quiet_arguments(text)
+        self._effort = known_efforts(text)
+
+    def arguments(self, asked: Mapping[str, Any]) -> dict[str, Any]:
+        """Template variables, a `reasoning_effort` among them in the template's own words where it takes no others."""
+        made = dict(asked)
+        if self._effort and made.get("reasoning_effort") in EFFORTS:
+            name, words = self._effort
+            word = nearest_effort(made.pop("reasoning_effort"), words)
+            made = {name: word, **made}
+        return made
 
     def token_of(self, mark: str) -> int | None:
         """The one token that a mark is, or None."""

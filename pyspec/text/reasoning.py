@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -111,6 +111,26 @@ _QUIET: tuple[tuple[str, str, Any], ...] = (
 def quiet_arguments(template: str) -> dict[str, Any]:
     """Variables with which a template asks its model not to reason; none where it has no such."""
     return next(({name: value} for read, name, value in _QUIET if re.search(read, template)), {})
+
+
+EFFORTS = ("no_think", "none", "minimal", "low", "medium", "high", "xhigh", "max")
+"""Words for how much a model shall think, from the least to the most."""
+
+_TAKEN = re.compile(r"\b(reasoning_effort|thinking_effort)\s+not\s+in\s*\[([^\]]*)\]")
+
+
+def known_efforts(template: str) -> tuple[str, list[str]] | None:
+    """The variable by which a template is told how much to think, and the words that it takes; None where it refuses none."""
+    found = _TAKEN.search(template)
+    quoted = re.findall(r"[\w-]+", found[2]) if found else []
+    words = [word for word in EFFORTS if word in quoted]
+    return (found[1], words) if found and words else None
+
+
+def nearest_effort(asked: str, words: Sequence[str]) -> str:
+    """The nearest of some words to one of `EFFORTS`; of two as near, that for more."""
+    place = EFFORTS.index(asked)
+    return min(words, key=lambda word: (abs(EFFORTS.index(word) - place), -EFFORTS.index(word)))
 
 
 def reasoning_of(template: str, is_token: Callable[[str], bool]) -> Reasoning | None:

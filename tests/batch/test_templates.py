@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -109,3 +110,21 @@ def test_refusal_of_a_template_is_the_requests_fault(maker: Callable[..., Any]) 
     with pytest.raises(TemplateError) as broken:
         maker("{% for %}")[0].job(0, record)
     assert status_of(broken.value)[0] == 503
+
+
+EFFORTS = (
+    "{% if reasoning_effort not in ['high', 'no_think'] %}{{ raise_exception('word') }}{% endif %}"
+    "{{ reasoning_effort }} {{ messages[0].content }}"
+)
+
+
+@pytest.mark.parametrize(
+    ("asked", "word"), [("medium", "high"), ("none", "no_think"), ("high", "high")]
+)
+def test_effort_is_asked_for_in_the_templates_words(
+    maker: Callable[..., tuple[JobMaker, TargetLlama]], asked: str, word: str
+) -> None:
+    """A template that takes few words gets the nearest of them."""
+    body = {"messages": [{"role": "user", "content": "x"}], "reasoning_effort": asked}
+    (record,) = records_of(read_body("/v1/chat/completions", json.dumps(body).encode()), "a")
+    assert prompt(maker(EFFORTS), record) == f"{word} x"

@@ -8,7 +8,7 @@ from text.reasoning_examples import FAMILIES
 from pyspec.text.notation import Notation
 from pyspec.text.parser import AnswerParser
 from pyspec.text.parts import WholeAnswer
-from pyspec.text.reasoning import quiet_arguments
+from pyspec.text.reasoning import known_efforts, nearest_effort, quiet_arguments
 
 CASES = [(mark, *example) for mark, examples in FAMILIES.items() for example in examples]
 
@@ -34,6 +34,45 @@ def test_there_are_ten_of_each() -> None:
 def test_what_asks_for_no_reasoning(template: str, arguments: dict[str, object]) -> None:
     """The variable that the template reads; fields of messages are none."""
     assert quiet_arguments(template) == arguments
+
+
+HY3 = "{% if reasoning_effort not in ['high', 'low', 'no_think'] %}{{ raise_exception('') }}{% endif %}"
+KIMI = HY3.replace("reasoning_effort", "thinking_effort").replace("no_think", "max")
+
+
+@pytest.mark.parametrize(
+    ("template", "asked", "variable", "word"),
+    [
+        (HY3, "medium", "reasoning_effort", "high"),
+        (HY3, "minimal", "reasoning_effort", "low"),
+        (HY3, "low", "reasoning_effort", "low"),
+        (HY3, "max", "reasoning_effort", "high"),
+        (KIMI, "medium", "thinking_effort", "high"),
+        (KIMI, "minimal", "thinking_effort", "low"),
+        (KIMI, "max", "thinking_effort", "max"),
+    ],
+)
+def test_words_for_effort_are_the_templates(
+    template: str, asked: str, variable: str, word: str
+) -> None:
+    """The nearest of those that it takes; of two as near, that for more."""
+    found = known_efforts(template)
+    assert found is not None
+    assert (found[0], nearest_effort(asked, found[1])) == (variable, word)
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        "{{ 'Reasoning: ' + reasoning_effort }}",
+        "{% if reasoning_effort in ['low', 'minimal'] %}{% endif %}",
+        "{% if reasoning_effort not in [1, 2] %}{% endif %}",
+        "{{ messages }}",
+    ],
+)
+def test_templates_that_refuse_no_word_get_it_as_it_is(template: str) -> None:
+    """What they make of it is theirs."""
+    assert known_efforts(template) is None
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case[0]} {case[1]}")
