@@ -1,4 +1,4 @@
-"""OpenAI's request and response bodies, for batches in their format and for the server, and the grammars they ask for.
+"""OpenAI's request and response bodies, for batches in their format and for the server.
 
 A body becomes a `Record`, so one way leads from either to an answer. What would change the answer and
 cannot be done is refused; other fields are ignored, as clients send many.
@@ -10,12 +10,12 @@ from itertools import accumulate
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
 
 import msgspec
-from llama_cpp.llama_grammar import JSON_GBNF
 
 from pyspec.batch.legacy import as_tool_choice, as_tools, with_tool_calls
 from pyspec.batch.records import CHAT, COMPLETION, MOST_TOKENS, Record, RequestFields
+from pyspec.batch.shapes import chosen, grammar_of
 from pyspec.errors import InputError
-from pyspec.sampling import LEAST_P, schema_grammar
+from pyspec.sampling import LEAST_P
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -46,7 +46,11 @@ class SpeculationBody(msgspec.Struct):
 
 
 class Body(RequestFields, kw_only=True):
-    """What both kinds of request share; names and meanings are OpenAI's, top_k, min_p, grammar llama.cpp's."""
+    """What both kinds of request share; names and meanings are OpenAI's, top_k, min_p, grammar llama.cpp's.
+
+    json_schema is llama-server's, guided_json, structured_outputs and repetition_penalty are vLLM's; min_tokens and all below
+    it are refused.
+    """
 
     model: str | None = None
     stop: str | list[str] | None = None
@@ -54,9 +58,18 @@ class Body(RequestFields, kw_only=True):
     stream: bool | None = None
     stream_options: dict[str, Any] | None = None
     response_format: dict[str, Any] | None = None
+    json_schema: Any = None
+    guided_json: Any = None
+    structured_outputs: dict[str, Any] | None = None
+    repetition_penalty: float | None = None
     speculation: SpeculationBody | None = None
     user: str | None = None
     safety_identifier: str | None = None
+    min_tokens: Any = None
+    ignore_eos: Any = None
+    guided_regex: Any = None
+    guided_choice: Any = None
+    guided_grammar: Any = None
 
     @property
     def owner(self) -> str:
@@ -82,18 +95,34 @@ class Body(RequestFields, kw_only=True):
     @property
     def shaped(self) -> bool:
         """Whether a grammar is to be made of it."""
-        tools = getattr(self, "tools", None)
-        return bool(self.grammar or self.response_format or tools)
+        return any(getattr(self, field, None) for field in _SHAPING)
 
     def _shared(self, name: str) -> dict[str, Any]:
+        for field in _REFUSED:
+            if getattr(self, field, None):
+                raise InputError(f"{field} is not supported", "leave it out")
         stop = [self.stop] if isinstance(self.stop, str) else self.stop
         # a negative seed means any, as clients that know llama.cpp send
         seed = None if self.seed is None or self.seed < 0 else self.seed & 0xFFFFFFFF
         wanted = {key: getattr(self, key) for key in RequestFields.__struct_fields__}
+        if self.repeat_penalty is None:
+            wanted["repeat_penalty"] = self.repetition_penalty
         if self.top_p == 0:  # the likeliest token alone
             wanted["top_p"] = LEAST_P
         wanted["max_tokens"] = _as_many(self.max_tokens)
         return {**wanted, "id": name, "stop": stop, "seed": seed, "grammar": grammar_of(self)}
+
+
+_SHAPING = (
+    "grammar", "response_format", "json_schema", "guided_json", "structured_outputs", "tools", "text",
+    "output_config",
+)  # fmt: skip
+"""Fields of which a grammar is made, in any kind of request."""
+
+_REFUSED = (
+    "min_tokens", "ignore_eos", "guided_regex", "guided_choice", "guided_grammar", "suffix",
+)  # fmt: skip
+"""Fields that would change the answer."""
 
 
 def _as_many(tokens: int | None) -> int | None:
@@ -115,6 +144,7 @@ class ChatBody(Body):
     reasoning_effort: str | None = None
     functions: list[dict[str, Any]] | None = None
     function_call: str | dict[str, Any] | None = None
+    modalities: list[str] | None = None
 
     @property
     def alternatives(self) -> int | None:
@@ -135,12 +165,15 @@ class ChatBody(Body):
 
     def records(self, name: str) -> list[Record]:
         """What is asked, as a record."""
+        if set(self.modalities or ()) - {"text"}:
+            raise InputError("modalities has more than text", "answers are text alone")
         shared = self._shared(name)
         if self.max_completion_tokens is not None:
             shared["max_tokens"] = _as_many(self.max_completion_tokens)
         if self.may_call:
             tools, choice = chosen(_functions(self.tools or []), self.tool_choice)
-            shared |= {"tools": tools, "tool_choice": choice, "parallel": self.parallel_tool_calls}
+            parallel = self.parallel_tool_calls is not False  # which OpenAI does not leave open
+            shared |= {"tools": tools, "tool_choice": choice, "parallel": parallel}
         elif self.tool_choice != "none" and chosen([], self.tool_choice)[1]:
             raise InputError("tool_choice wants a call, and there are no tools", "send tools")
         if self.reasoning_effort == "none":
@@ -179,8 +212,6 @@ class CompletionBody(Body):
 
     def records(self, name: str) -> list[Record]:
         """Each prompt as a record."""
-        if self.suffix:
-            raise InputError("suffix is not supported", "leave it out")
         if self.best_of is not None and self.best_of != (self.n or 1):
             raise InputError("best_of is not supported", "use n")
         given: list[Any] = self.prompt if isinstance(self.prompt, list) else [self.prompt]
@@ -310,61 +341,3 @@ def logprobs_of(
         ],
         "text_offset": list(accumulate(map(len, texts[:-1]), initial=0)) if texts else [],
     }
-
-
-# -- what an answer has to look like -----------------------------------------------------------------------------------
-
-
-def grammar_of(body: Body) -> str | None:
-    """The grammar that a body's `grammar` or `response_format` asks for. Raises InputError."""
-    form = body.response_format or {"type": "text"}
-    kind = form.get("type")
-    if kind == "text":
-        return body.grammar
-    if body.grammar is not None:
-        raise InputError("grammar and response_format cannot both shape an answer")
-    if kind == "json_object" and "schema" not in form:
-        return str(JSON_GBNF)
-    if kind == "json_object":
-        return schema_grammar(form["schema"])
-    if kind == "json_schema":
-        holder = form.get("json_schema")
-        schema = holder.get("schema") if isinstance(holder, dict) else None
-        return schema_grammar(schema if schema is not None else form.get("schema"))
-    raise InputError(f"response_format is {kind!r}", "use text, json_object or json_schema")
-
-
-def chosen(tools: list[dict[str, Any]], choice: Any) -> tuple[list[dict[str, Any]], str | None]:
-    """Which tools a body's `tool_choice` leaves, and what it wants called.
-
-    That is a function's name, "required", or None where the model may answer in words. Raises InputError.
-    """
-    if isinstance(choice, dict) and choice.get("type") == "allowed_tools":
-        allowed = choice.get("allowed_tools", choice)
-        names = [_name_of(each) for each in allowed.get("tools") or ()]
-        for name in names:
-            _one_of(tools, name)
-        left = [tool for tool in tools if tool["name"] in names]
-        return left, _wanted(allowed.get("mode"))
-    if isinstance(choice, dict):
-        return tools, _one_of(tools, _name_of(choice))
-    return tools, _wanted(choice)
-
-
-def _name_of(choice: Any) -> Any:
-    function = choice.get("function", choice) if isinstance(choice, dict) else None
-    return function.get("name") if isinstance(function, dict) else None
-
-
-def _one_of(tools: Sequence[dict[str, Any]], name: Any) -> str:
-    if not any(tool["name"] == name for tool in tools):
-        raise InputError(f"tool_choice names {str(name)[:80]!r}, which is no tool")
-    return str(name)
-
-
-def _wanted(choice: Any) -> str | None:
-    if choice not in (None, "auto", "required"):
-        raise InputError(
-            f"tool_choice is {str(choice)[:80]!r}", "use none, auto, required or a function"
-        )
-    return "required" if choice == "required" else None

@@ -142,6 +142,7 @@ def test_thinking_may_be_turned_off(serve, tmp_path):
 @pytest.mark.parametrize("choice", [{"type": "any"}, {"type": "tool", "name": "add"}])
 def test_a_tool_that_must_be_used(client, choice):
     """With input of the schema; tools of the server's own are left out."""
+    choice = {**choice, "disable_parallel_tool_use": True}
     hosted = {"type": "web_search_20250305", "name": "web_search"}
     answer = ask(client, tools=[TOOL, hosted], tool_choice=choice)
     (block,) = answer.content

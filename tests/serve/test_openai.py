@@ -170,6 +170,7 @@ TOOL = {"type": "function", "function": {"name": "add", "parameters": SCHEMA}}
 def test_tool_that_must_be_called(client, choice):
     """A call with arguments of the schema, streamed or not."""
     options = {"tools": [TOOL], "tool_choice": choice, "max_tokens": 300}
+    options["parallel_tool_calls"] = False
     answer = ask(client, **options).choices[0]
     (call,) = answer.message.tool_calls
     assert (answer.finish_reason, call.function.name) == ("tool_calls", "add")
@@ -310,7 +311,8 @@ def test_tools_beside_a_response_format(client):
         assert choice.message.tool_calls[0].function.name == TOOL["function"]["name"]
     else:
         assert set(json.loads(choice.message.content)) == {"n"}
-    (forced,) = ask(client, **options, tool_choice="required").choices
+    one = {"tool_choice": "required", "parallel_tool_calls": False}
+    (forced,) = ask(client, **options, **one).choices
     assert forced.finish_reason == "tool_calls"
 
 

@@ -114,7 +114,8 @@ def test_reasoning_is_an_item_of_its_own(client):
 
 def test_a_call_is_an_item(client):
     """With arguments of the schema and an id that its output names; the tools are told back."""
-    answer = ask(client, tools=[TOOL, {"type": "web_search"}], tool_choice="required")
+    tools = [TOOL, {"type": "web_search"}]
+    answer = ask(client, tools=tools, tool_choice="required", parallel_tool_calls=False)
     (call,) = answer.output
     assert (call.type, call.name, call.status) == ("function_call", "add", "completed")
     assert set(json.loads(call.arguments)) == {"n"}

@@ -1,0 +1,79 @@
+"""Fields that other servers' clients send: what we have is done by their names, and what would change the answer is refused."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from asking import body, post
+
+from pyspec.batch.bodies import ChatBody, decoded
+
+
+def said(server, text="hello there", **options):
+    """The text of a chat's answer."""
+    status, told = post(server, body(text, **options))
+    assert status == 200, told
+    return told["choices"][0]["message"]["content"]
+
+
+SHAPE = {"type": "object", "properties": {"n": {"enum": [1, 2]}}, "required": ["n"]}
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"json_schema": SHAPE},
+        {"json_schema": SHAPE, "response_format": {"type": "text"}},
+        {"guided_json": SHAPE},
+        {"guided_json": json.dumps(SHAPE)},
+        {"structured_outputs": {"json": SHAPE, "regex": None}},
+    ],
+)
+def test_a_schema_by_other_servers_names(serve, asked):
+    """llama-server's, vLLM's and its older one."""
+    assert set(json.loads(said(serve(), max_tokens=100, **asked))) == {"n"}
+
+
+def record_of(**options):
+    """What a chat's body asks for."""
+    (record,) = decoded(ChatBody, body(**options)).records("a")
+    return record
+
+
+def test_a_repetition_penalty_by_vllms_name():
+    """It is llama.cpp's, whose own name is heard first."""
+    assert record_of(repetition_penalty=1.5).repeat_penalty == 1.5
+    assert record_of(repetition_penalty=1.5, repeat_penalty=1.2).repeat_penalty == 1.2
+
+
+def test_several_calls_where_one_must_be_are_refused_by_request_alone():
+    """OpenAI's default is that several may be."""
+    tools = [{"function": {"name": "f"}}]
+    for asked, several in ((None, True), (True, True), (False, False)):
+        assert record_of(tools=tools, parallel_tool_calls=asked).parallel is several
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"modalities": ["text", "audio"]},
+        {"min_tokens": 4},
+        {"ignore_eos": True},
+        {"guided_choice": ["a", "b"]},
+        {"guided_regex": "a+"},
+        {"guided_grammar": "root ::= [a]"},
+        {"structured_outputs": {"regex": "a+"}},
+        {"json_schema": {"type": "object"}, "grammar": "root ::= [a]"},
+    ],
+)
+def test_what_would_change_the_answer_is_refused(serve, asked):
+    """By its name; where it asks for nothing, it is none."""
+    server = serve()
+    status, told = post(server, body(**asked))
+    assert status == 400
+    assert (
+        min(asked, key=lambda field: field == "grammar").split("_")[-1] in told["error"]["message"]
+    )
+    nothing = {"modalities": ["text"], "min_tokens": 0, "ignore_eos": False, "guided_regex": None}
+    assert post(server, body(**nothing))[0] == 200
