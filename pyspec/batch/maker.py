@@ -135,6 +135,17 @@ class JobMaker:
             echo=self._echo(record, tokens) if record.echo else "",
         )
 
+    def count(self, record: Record) -> int:
+        """How many tokens a prompt has, whether or not there is room for it; at least so many where that is far from so.
+
+        Raises InputError or OptionError.
+        """
+        record.check()
+        try:
+            return len(self._tokens(record))
+        except ContextOverflow as error:
+            return error.need
+
     def _echo(self, record: Record, tokens: list[int]) -> str:
         """A prompt as its answer repeats it."""
         if record.prompt is not None:

@@ -38,8 +38,8 @@ from pyspec.serve.access import ASKED, AccessLog, Spans
 from pyspec.serve.completions import CHATS, TEXTS
 from pyspec.serve.fleet import Fleet, OtherModels
 from pyspec.serve.guard import HostCheck
-from pyspec.serve.interface import openai_refusal
-from pyspec.serve.messages import MESSAGES
+from pyspec.serve.interface import openai_refusal, sentence_of
+from pyspec.serve.messages import COUNTS, MESSAGES
 from pyspec.serve.metrics import Metrics
 from pyspec.serve.patience import PatientSend
 from pyspec.serve.pending import PendingRequest
@@ -159,7 +159,7 @@ class Handlers:
     async def count_tokens(self, request: Request) -> Response:
         """How many tokens a request of Anthropic's has."""
         data = await _data(self._serving, request)
-        body = MESSAGES.read(data)
+        body = COUNTS(data)
         async with self._fleet.using(body.model) as service:
             return _json({"input_tokens": await service.count(body, len(data))})
 
@@ -362,11 +362,11 @@ def _json(value: Any, status: int = 200, headers: dict[str, str] | None = None) 
 
 async def _refuse(request: Request, error: Exception) -> Response:
     status, code = status_of(error)
-    message = error.detail if isinstance(error, HTTPException) else str(error)
+    interface = interface_at(request.url.path)
+    message = error.detail if isinstance(error, HTTPException) else sentence_of(error, interface)
     if status == 500:
         message = "the server failed; its log says of what"
     headers = {"retry-after": "1"} if status in (429, 503) else None
-    interface = interface_at(request.url.path)
     refusal = interface.refusal if interface else openai_refusal
     return _json(refusal(status, code, message), status, headers)
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 
 from pyspec.batch.bodies import Body, ChatBody, decoded
-from pyspec.errors import InputError
+from pyspec.errors import ContextOverflow, InputError
 
 if TYPE_CHECKING:
     from pyspec.serve.pending import Choice, PendingRequest
@@ -17,6 +17,11 @@ if TYPE_CHECKING:
     Refusal = Callable[[int, str | None, str], dict[str, Any]]
 
 AnyBody = TypeVar("AnyBody", bound=Body)
+
+OPENAI_TOO_LONG = (
+    "This model's maximum context length is {have} tokens. However, your messages resulted in {need} tokens. "
+    "Please reduce the length of the messages."
+)
 
 
 @dataclass(frozen=True)
@@ -26,7 +31,8 @@ class Interface:
     kind: what metrics call it. prefix: of its answers' names. read: a request's body. whole: the response to a request all of
     whose choices have ended. events: the response as server-sent events, which come as the choices do. refusal: the body of
     an error by its status, its code and its sentence. broken: the event that ends a stream which cannot go on, by the number
-    of its events so far and a sentence.
+    of its events so far and a sentence. too_long: the sentence of a prompt of `need` tokens where there is room for `have`, by
+    which clients know that they have to shorten it.
     """
 
     kind: str
@@ -36,6 +42,7 @@ class Interface:
     events: Callable[[PendingRequest], AsyncIterator[bytes]]
     refusal: Refusal
     broken: Callable[[int, str], bytes]
+    too_long: str = OPENAI_TOO_LONG
 
 
 def reader(kind: type[AnyBody]) -> Callable[[bytes], AnyBody]:
@@ -52,6 +59,13 @@ def as_chat(asked: Body, what: str, **given: Any) -> ChatBody:
         raise InputError(f"a {what} has one answer", "leave n out")
     shared = {key: getattr(asked, key) for key in Body.__struct_fields__}
     return ChatBody(**(shared | given))
+
+
+def sentence_of(error: Exception, interface: Interface | None) -> str:
+    """What an error says to the clients of an interface."""
+    if interface is not None and isinstance(error, ContextOverflow):
+        return interface.too_long.format(have=error.have, need=error.need)
+    return str(error)
 
 
 def openai_refusal(status: int, code: str | None, message: str) -> dict[str, Any]:

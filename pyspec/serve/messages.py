@@ -37,6 +37,10 @@ _NOTE = "x-anthropic-billing-header:"
 # what an agent says to its own service: it changes with each request, and nothing behind it could be taken over
 
 
+_CLIENTS_OWN = re.compile(r"(bash|text_editor|memory|computer|browser)_")
+# types of tools that clients run, and whose schemas models of Anthropic's alone know
+
+
 class MessagesBody(Body):
     """A request's body. Tools that the server would run are left out."""
 
@@ -56,15 +60,13 @@ class MessagesBody(Body):
         named = (self.metadata or {}).get("user_id")
         return _without_session(str(named)) if named else super().owner
 
-    @property
-    def shaped(self) -> bool:
-        """Whether a grammar is to be made of it."""
-        return bool(self.grammar or self.output_config or self.tools)
-
     def records(self, name: str) -> list[Record]:
         """What is asked, as a record: that of a chat which asks the same."""
         if self.messages and self.messages[-1].get("role") == "assistant":
             raise InputError("the last message is the model's own", "end with one of the user's")
+        return self._records(name)
+
+    def _records(self, name: str) -> list[Record]:
         choice = self.tool_choice or {}
         form = (self.output_config or {}).get("format")
         wanted = self.response_format if form is None else {**form, "json_schema": form}
@@ -72,7 +74,7 @@ class MessagesBody(Body):
             self,
             "message",
             messages=list(self._turns()),
-            tools=[_chat_tool(tool) for tool in self.tools or () if "input_schema" in tool] or None,
+            tools=[_chat_tool(tool) for tool in self.tools or () if _is_function(tool)] or None,
             tool_choice=_chat_choice(choice),
             parallel_tool_calls=False if choice.get("disable_parallel_tool_use") else None,
             reasoning_effort=self._effort,
@@ -109,6 +111,16 @@ class MessagesBody(Body):
                 yield from _own(content) if role == "assistant" else _users(str(role), content)
 
 
+class CountBody(MessagesBody):
+    """A body whose tokens are to be counted: it may end anywhere, and what shapes an answer is no matter."""
+
+    def records(self, name: str) -> list[Record]:
+        """What is counted, as a record."""
+        self.grammar = self.response_format = None
+        self.output_config = {**(self.output_config or {}), "format": None}
+        return self._records(name)
+
+
 def _without_session(user: str) -> str:
     """A user's name without the session that agents put into it: behind it, or as a member of an object."""
     try:
@@ -119,6 +131,18 @@ def _without_session(user: str) -> str:
         lasting = {key: each for key, each in named.items() if "session" not in key}
         return json.dumps(lasting, sort_keys=True) if lasting else user
     return _SESSION.sub("", user) or user
+
+
+def _is_function(tool: dict[str, Any]) -> bool:
+    """Whether a tool is a function, and none that the server would run. Raises InputError for those that nobody here knows."""
+    if "input_schema" in tool:
+        return True
+    kind = str(tool.get("type", ""))
+    if not kind or _CLIENTS_OWN.match(kind):
+        raise InputError(
+            f"the tool {str(tool.get('name') or kind)[:40]!r} has no input_schema", "send one"
+        )
+    return False
 
 
 def _chat_tool(tool: dict[str, Any]) -> dict[str, Any]:
@@ -152,6 +176,8 @@ def _users(role: str, blocks: Iterable[dict[str, Any]]) -> Iterator[dict[str, An
             texts = []
         given = block.get("content") or ""
         parts = [given] if isinstance(given, str) else [_text(part) for part in given]
+        if block.get("is_error"):
+            parts = ["The call failed:", *parts]
         told = {"role": "tool", "tool_call_id": block["tool_use_id"], "content": "\n".join(parts)}
         yield told
     if texts:
@@ -290,4 +316,8 @@ def broken(_n: int, message: str) -> bytes:
     return event(refusal(503, None, message))
 
 
-MESSAGES = Interface("message", "msg_", reader(MessagesBody), whole, events, refusal, broken)
+COUNTS = reader(CountBody)
+MESSAGES = Interface(
+    "message", "msg_", reader(MessagesBody), whole, events, refusal, broken,
+    too_long="prompt is too long: {need} tokens > {have} maximum",
+)  # fmt: skip

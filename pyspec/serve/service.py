@@ -19,7 +19,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import count
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from msgspec.structs import replace
 
@@ -42,6 +42,8 @@ if TYPE_CHECKING:
 
 
 log = logging.getLogger("pyspec")
+
+Made = TypeVar("Made")
 
 _STOP_S = 0.2
 _CUT_S = 5.0
@@ -111,8 +113,9 @@ class Service:
 
     async def count(self, body: bodies.Body, size: int) -> int:
         """How many tokens a request's prompts have, of which nothing is asked. size: its bytes."""
-        jobs = await self._understood(body, "count", size)
-        return sum(len(job.tokens) for job in jobs)
+        if size > LIGHT:
+            return await self._heavily(self._counted, body)
+        return await asyncio.to_thread(self._counted, body)
 
     async def _understood(self, body: bodies.Body, name: str, size: int) -> list[Job]:
         """The answers that a request of so many bytes asks for."""
@@ -123,7 +126,7 @@ class Service:
             return await self._heavily(self._checked, body, name)
         return await asyncio.to_thread(self._jobs, body, name)
 
-    async def _heavily(self, work: Callable[..., list[Job]], *given: Any) -> list[Job]:
+    async def _heavily(self, work: Callable[..., Made], *given: Any) -> Made:
         """Do what may take long, few at once: what others ask for does not wait for it. Raises TooManyRequests."""
         if self._preparing >= MOST_HEAVY:
             raise TooManyRequests("too many large requests are waiting", "try again in a moment")
@@ -220,6 +223,9 @@ class Service:
         if jobs[0].options.grammar is not None:
             check_grammar(jobs[0].options.grammar, self.batch.target)
         return jobs
+
+    def _counted(self, body: bodies.Body) -> int:
+        return sum(map(self.batch.jobs.count, bodies.records_of(body, "count")))
 
     def _jobs(self, body: Any, name: str) -> list[Job]:
         alternatives = body.alternatives

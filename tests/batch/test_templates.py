@@ -54,6 +54,7 @@ def test_what_is_too_long_for_sure_is_not_tokenised(
     monkeypatch.setattr(GuardedTokenizer, "tokenize", None)
     with pytest.raises(ContextOverflow, match="at least"):
         made.job(0, record)
+    assert made.count(record) > 4096
 
 
 def prompt(made: tuple[JobMaker, TargetLlama], record: Record) -> str:

@@ -8,6 +8,8 @@ import pytest
 import scripted
 from asking import post
 
+from pyspec.serve.messages import MessagesBody
+
 anthropic = pytest.importorskip("anthropic", reason="the extra [test] is not installed")
 
 SCHEMA = {
@@ -114,6 +116,30 @@ def test_tokens_are_counted_before_they_are_asked(client):
     assert counted.input_tokens == used.input_tokens + used.cache_read_input_tokens > 50
 
 
+def test_what_has_no_room_is_counted_and_refused_in_words_that_clients_know(client):
+    """An agent counts to know whether there is room; the error has both numbers."""
+    turns = asked("x" * 3000)["messages"]
+    counted = client.messages.count_tokens(model="tiny", messages=turns).input_tokens
+    assert 3000 <= counted < 3100
+    with pytest.raises(anthropic.BadRequestError) as refused:
+        ask(client, turns)
+    assert refused.value.body["error"]["message"] == (
+        f"prompt is too long: {counted} tokens > 1024 maximum"
+    )
+
+
+def test_a_count_asks_for_no_answer(client, monkeypatch):
+    """A last turn of the model's is counted, no grammar is made, and texts far too long are not made tokens of."""
+    monkeypatch.setattr("pyspec.serve.service.check_grammar", None)
+    monkeypatch.setattr("pyspec.text.answer.Speech.shape", None)
+    own = [*asked()["messages"], {"role": "assistant", "content": "I"}]
+    form = {"format": {"type": "json_schema", "schema": SCHEMA}}
+    options = {"model": "tiny", "tools": [TOOL], "output_config": form}
+    assert client.messages.count_tokens(messages=own, **options).input_tokens > 50
+    many = [{"role": "user", "content": "x"}] * 1500
+    assert client.messages.count_tokens(messages=many, model="tiny").input_tokens >= 1500
+
+
 def test_a_stop_sequence_is_named(client, script_all):
     """The text ends before it."""
     answer = ask(client, says="one two three", stop_sequences=["wo", "three"])
@@ -172,6 +198,14 @@ def test_events_come_in_the_order_that_clients_need(client, script_all):
     assert final.usage.output_tokens == whole.usage.output_tokens
 
 
+def test_a_call_that_failed_is_told_as_one():
+    """The model reads that it did."""
+    turns = [*TURNS[:2], {"role": "user", "content": [dict(each) for each in TURNS[2]["content"]]}]
+    turns[2]["content"][0]["is_error"] = True
+    chats = next(iter(MessagesBody(messages=turns).records("a"))).messages
+    assert [m["content"] for m in chats if m["role"] == "tool"] == ["The call failed:\n2", "3"]
+
+
 def test_a_call_that_was_cut_is_not_made(client, script_all):
     """It is text of an answer that came to its limit."""
     answer = ask(client, says=CALL, tools=[TOOL], max_tokens=45)
@@ -199,6 +233,10 @@ IMAGE = {"type": "image", "source": {"type": "base64", "media_type": "image/png"
         {"messages": [{"role": "user", "content": [5]}]},
         {"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]},
         {"tool_choice": {"type": "sometimes"}},
+        {"tools": [{"type": "bash_20250124", "name": "bash"}]},
+        {"tools": [{"type": "text_editor_20250728", "name": "str_replace_based_edit_tool"}]},
+        {"tools": [{"type": "memory_20250818", "name": "memory"}]},
+        {"tools": [{"name": "add"}]},
         {"tools": [TOOL], "tool_choice": {"type": "tool", "name": "no"}},
         {"stop_sequences": [""]},
         {"extra_body": {"temperature": -1}},

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -233,11 +234,15 @@ def test_what_cannot_be_done_is_refused(client, server, options):
 
 
 def test_prompt_over_the_context(client):
-    """The code that clients know, and both sizes."""
+    """The code and the sentence that clients know, and both sizes; litellm looks for the first words."""
     with pytest.raises(openai.BadRequestError) as refused:
         ask(client, "x" * 3000)
     assert refused.value.code == "context_length_exceeded"
-    assert "1024" in refused.value.body["message"]
+    said = refused.value.body["message"]
+    assert said.startswith("This model's maximum context length is 1024 tokens.")
+    assert 3000 <= int(re.search(r"resulted in (\d+) tokens", said)[1]) < 3100
+    with pytest.raises(openai.BadRequestError, match="maximum context length is 1024 tokens"):
+        client.responses.create(model="tiny", input="x" * 3000)
 
 
 def test_context_ends_an_answer(client):
