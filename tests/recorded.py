@@ -199,6 +199,31 @@ RESPONSES_AGENT = {
         "service_tier": "auto",
         "client_metadata": {"installation": "i"},
     },
+    "a patch": {
+        "model": "tiny",
+        "instructions": "You are an agent.",
+        "input": [
+            {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "It should add."}]},
+            {"type": "custom_tool_call", "status": "completed", "call_id": "call_2", "name": "apply_patch",
+             "input": "*** Begin Patch\n*** Update File: a.py\n-    return a - b\n+    return a + b\n*** End Patch"},
+            {"type": "custom_tool_call_output", "call_id": "call_2", "output": "Success."},
+            {"type": "function_call", "name": "search", "namespace": "mcp__notes", "arguments": "{}", "call_id": "call_3"},
+            {"type": "function_call_output", "call_id": "call_3", "output": "Nothing."},
+            {"type": "message", "role": "developer", "content": [{"type": "input_text", "text": "Approvals: never."}]},
+        ],
+        "tools": [
+            {"type": "custom", "name": "apply_patch", "description": "Edits.",
+             "format": {"type": "grammar", "syntax": "lark", "definition": "start: /x/"}},
+            {"type": "namespace", "name": "mcp__notes", "description": "Notes.", "tools": [
+                {"type": "function", "name": "search", "description": "Searches.", "strict": False,
+                 "parameters": {"type": "object", "properties": {}}},
+            ]},
+        ],
+        "tool_choice": "auto",
+        "parallel_tool_calls": True,
+        "store": False,
+        "stream": True,
+    },
 }  # fmt: skip
 
 BEARER = {"Authorization": "Bearer none"}

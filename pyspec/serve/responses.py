@@ -9,6 +9,7 @@ from pyspec.batch.bodies import Body
 from pyspec.errors import AnswerFailed, InputError
 from pyspec.serve.blocks import AnswerBlock, AnswerBlocks
 from pyspec.serve.interface import Interface, as_chat, event, openai_refusal, reader, text_of
+from pyspec.serve.tools import KINDS, ClientTool, call_of, client_tools, flat_choice
 from pyspec.text.parts import AnswerPart
 
 if TYPE_CHECKING:
@@ -38,6 +39,7 @@ class ResponsesBody(Body):
     prompt: Any = None
     background: bool | None = None
     metadata: dict[str, Any] | None = None
+    truncation: str | None = None
     chat_template_kwargs: dict[str, Any] | None = None
 
     @property
@@ -46,15 +48,9 @@ class ResponsesBody(Body):
         wanted = self.top_logprobs or _LOGPROBS in (self.include or ())
         return (self.top_logprobs or 0) if wanted else None
 
-    @property
-    def shaped(self) -> bool:
-        """Whether a grammar is to be made of it."""
-        return bool(self.grammar or self.text or self.tools)
-
-    @property
-    def functions(self) -> list[dict[str, Any]]:
-        """Its tools that clients run."""
-        return [tool for tool in self.tools or () if tool.get("type") == "function"]
+    def client_tools(self) -> dict[str, ClientTool]:
+        """Its tools that clients run, by the names that the model knows."""
+        return {tool.name: tool for tool in client_tools(self.tools or ())}
 
     def records(self, name: str) -> list[Record]:
         """What is asked, as a record: that of a chat which asks the same."""
@@ -64,13 +60,17 @@ class ResponsesBody(Body):
                     f"{field} needs responses that are stored, and none are",
                     "send the whole conversation as input",
                 )
-        most = self.max_output_tokens
+        if self.truncation == "auto":
+            raise InputError(
+                "truncation auto is not supported", "leave it out, and shorten the input"
+            )
+        most, tools = self.max_output_tokens, list(client_tools(self.tools or ()))
         chat = as_chat(
             self,
             "response",
             messages=messages_of(self.input, self.instructions),
-            tools=[_chat_tool(tool) for tool in self.functions] or None,
-            tool_choice=self.tool_choice,
+            tools=[{"type": "function", "function": tool.function()} for tool in tools] or None,
+            tool_choice=flat_choice(self.tool_choice, tools),
             parallel_tool_calls=self.parallel_tool_calls,
             reasoning_effort=(self.reasoning or {}).get("effort"),
             chat_template_kwargs=self.chat_template_kwargs,
@@ -85,10 +85,6 @@ def _response_format(text: dict[str, Any] | None) -> dict[str, Any] | None:
     if form and form.get("type") == "json_schema":
         return {"type": "json_schema", "json_schema": form}
     return form
-
-
-def _chat_tool(tool: dict[str, Any]) -> dict[str, Any]:
-    return {"type": "function", "function": {k: v for k, v in tool.items() if k != "type"}}
 
 
 # -- items in ----------------------------------------------------------------------------------------------------------
@@ -140,9 +136,8 @@ def _behind(own: dict[str, Any], said: dict[str, Any]) -> bool:
 def _own_part(item: dict[str, Any]) -> dict[str, Any] | None:
     """What an item adds to a turn of the model; None where it is none of the model's."""
     kind = item.get("type", "message")
-    if kind == "function_call":
-        function = {"name": item["name"], "arguments": item["arguments"]}
-        return {"tool_calls": [{"id": item["call_id"], "type": "function", "function": function}]}
+    if kind in ("function_call", "custom_tool_call"):
+        return {"tool_calls": [call_of(item)]}
     if kind == "reasoning":
         parts = item.get("content") or item.get("summary") or []
         return {"reasoning_content": text_of(parts, _TEXTS)}
@@ -155,12 +150,12 @@ def _turn(item: dict[str, Any]) -> dict[str, Any]:
     kind = item.get("type", "message")
     if kind == "message":
         return {"role": item["role"], "content": text_of(item["content"], _TEXTS)}
-    if kind == "function_call_output":
+    if kind in ("function_call_output", "custom_tool_call_output"):
         text = text_of(item["output"], _TEXTS)
         return {"role": "tool", "tool_call_id": item["call_id"], "content": text}
     raise InputError(
         f"an item of the type {str(kind)[:40]!r} cannot be read",
-        "use messages, function_call, function_call_output and reasoning",
+        "use messages, calls of functions and custom tools, their outputs, and reasoning",
     )
 
 
@@ -175,7 +170,7 @@ class ResponseWriter:
 
     def __init__(self, asked: PendingRequest) -> None:
         self._asked, self._body = asked, asked.body
-        self._blocks = AnswerBlocks()
+        self._blocks, self._tools = AnswerBlocks(), asked.body.client_tools()
         self._likely: dict[int, list[dict[str, Any]]] = {}  # of a block's tokens, where asked for
         self._waiting: list[dict[str, Any]] = []  # of tokens whose text has not come
         self._count = 0
@@ -205,7 +200,7 @@ class ResponseWriter:
             "temperature": body.temperature,
             "text": body.text or {"format": {"type": "text"}},
             "tool_choice": body.tool_choice or "auto",
-            "tools": body.functions,
+            "tools": [tool for tool in body.tools or () if tool.get("type") in KINDS],
             "top_p": body.top_p,
             "truncation": "disabled",
             "user": body.user,
@@ -233,16 +228,21 @@ class ResponseWriter:
             "speculation": choice.block,
         }
 
+    def _tool(self, block: AnswerBlock) -> ClientTool:
+        """What a block calls."""
+        return self._tools.get(block.name) or ClientTool({"name": block.name})
+
     def _id(self, block: AnswerBlock) -> str:
-        return f"{_NAMES[block.kind]}_{self._asked.name.partition('_')[2]}_{block.index}"
+        custom = block.kind == "call" and self._tool(block).is_custom
+        name = "ctc" if custom else _NAMES[block.kind]
+        return f"{name}_{self._asked.name.partition('_')[2]}_{block.index}"
 
     def _item(self, block: AnswerBlock, status: str = "") -> dict[str, Any]:
         """A block as an item; status: of one that has not ended."""
         status = status or ("completed" if block.whole else "incomplete")
         made: dict[str, Any] = {"id": self._id(block), "status": status}
         if block.kind == "call":
-            call = {"call_id": block.call, "name": block.name, "arguments": block.text}
-            return {**made, "type": "function_call", **call}
+            return {**made, **self._tool(block).item(block.call, block.text)}
         content = [] if status == "in_progress" else [self._part(block)]
         if block.kind == "reasoning":
             return {**made, "type": "reasoning", "summary": [], "content": content}
@@ -270,7 +270,7 @@ class ResponseWriter:
             parts = [AnswerPart("content", "")]  # clients expect an item
         for step, block, text in self._blocks.take(parts):
             if step == "more":
-                yield self._more(block, text)
+                yield from self._more(block, text)
             else:
                 yield from self._begin(block) if step == "begin" else self._end(block)
         if choice.result is not None:
@@ -284,21 +284,27 @@ class ResponseWriter:
             part = self._part(block)
             yield self.event("response.content_part.added", **self._place(block), part=part)
 
-    def _more(self, block: AnswerBlock, text: str) -> dict[str, Any]:
+    def _more(self, block: AnswerBlock, text: str) -> Iterator[dict[str, Any]]:
         place = self._place(block)
         likely, self._waiting = self._waiting, []
         if block.kind == "call":
-            return self.event("response.function_call_arguments.delta", **place, delta=text)
-        if block.kind == "reasoning":
-            return self.event("response.reasoning_text.delta", **place, delta=text)
-        if likely:
-            self._likely.setdefault(block.index, []).extend(likely)
-        return self.event("response.output_text.delta", **place, delta=text, logprobs=likely)
+            if not self._tool(block).is_custom:  # its text is known when its JSON is whole
+                yield self.event("response.function_call_arguments.delta", **place, delta=text)
+        elif block.kind == "reasoning":
+            yield self.event("response.reasoning_text.delta", **place, delta=text)
+        else:
+            if likely:
+                self._likely.setdefault(block.index, []).extend(likely)
+            yield self.event("response.output_text.delta", **place, delta=text, logprobs=likely)
 
     def _end(self, block: AnswerBlock) -> Iterator[dict[str, Any]]:
-        place = self._place(block)
-        if block.kind == "call":
-            told = {**place, "name": block.name, "arguments": block.text}
+        place, item = self._place(block), self._item(block)
+        if item["type"] == "custom_tool_call":
+            kind = "response.custom_tool_call_input"
+            yield self.event(f"{kind}.delta", **place, delta=item["input"])
+            yield self.event(f"{kind}.done", **place, input=item["input"])
+        elif item["type"] == "function_call":
+            told = {**place, "name": item["name"], "arguments": block.text}
             yield self.event("response.function_call_arguments.done", **told)
         else:
             part = self._part(block)
@@ -307,7 +313,6 @@ class ResponseWriter:
                 told["logprobs"] = part["logprobs"]
             yield self.event(f"response.{part['type']}.done", **told)
             yield self.event("response.content_part.done", **place, part=part)
-        item = self._item(block)
         yield self.event("response.output_item.done", output_index=block.index, item=item)
 
     def _place(self, block: AnswerBlock) -> dict[str, Any]:

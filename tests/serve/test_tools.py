@@ -1,0 +1,145 @@
+"""Tools of Responses beside plain functions: those of a namespace, and custom ones, which take a text."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import scripted
+
+from pyspec.serve.responses import ResponsesBody, messages_of
+
+openai = pytest.importorskip("openai", reason="the extra [test] is not installed")
+
+SCHEMA = {
+    "type": "object",
+    "properties": {"path": {"enum": ["a", "b"]}},
+    "required": ["path"],
+    "additionalProperties": False,
+}
+READ = {"type": "function", "name": "read", "description": "Reads.", "parameters": SCHEMA}
+FORM = {"type": "grammar", "syntax": "lark", "definition": "start: /x/"}
+PATCH = {"type": "custom", "name": "apply_patch", "description": "Edits.", "format": FORM}
+FILES = {"type": "namespace", "name": "mcp__files", "description": "Files.", "tools": [READ, PATCH]}
+TEXT = '*** Begin Patch\n+a = "ö"\n*** End Patch'
+
+
+@pytest.fixture
+def client(serve, tmp_path):
+    """A client of a server with room for all of them."""
+    server = serve(scripted.write(tmp_path, "<think>", "<tool_call>"), n_ctx=2048)
+    with openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as made:
+        yield made
+
+
+def call(name, **arguments):
+    """How the model writes it."""
+    told = json.dumps({"name": name, "arguments": arguments})
+    return f"<tool_call>\n{told}\n</tool_call>"
+
+
+def ask(client, says=None, **options):
+    """A response; says: what the model is made to say."""
+    if says is not None:
+        options["extra_body"] = {"grammar": scripted.script(says)}
+    return client.responses.create(
+        model="tiny", **{"input": "go", "max_output_tokens": 400, **options}
+    )
+
+
+def record_of(**body):
+    """What a body asks for."""
+    (record,) = ResponsesBody(**{"input": "go", **body}).records("a")
+    return record
+
+
+def test_the_model_knows_them_as_functions():
+    """A custom tool is a function of one text, and its form is told; a namespace stands before its tools' names."""
+    plain, patch, read, inner = record_of(tools=[READ, PATCH, FILES]).tools
+    assert plain == {key: value for key, value in READ.items() if key != "type"}
+    assert (patch["name"], patch["parameters"]["required"]) == ("apply_patch", ["input"])
+    assert patch["description"] == "Edits.\n\nThe input's form, in lark:\nstart: /x/"
+    assert (read["name"], read["parameters"]) == ("mcp__files__read", SCHEMA)
+    assert inner["name"] == "mcp__files__apply_patch"
+
+
+@pytest.mark.parametrize(
+    ("tools", "choice", "wanted"),
+    [
+        ([PATCH], {"type": "custom", "name": "apply_patch"}, "apply_patch"),
+        ([FILES], {"type": "function", "name": "read"}, "mcp__files__read"),
+        ([READ, FILES], "required", "required"),
+    ],
+)
+def test_one_of_them_may_be_wanted(tools, choice, wanted):
+    """By the name that the client knows."""
+    assert record_of(tools=tools, tool_choice=choice).tool_choice == wanted
+
+
+def test_allowed_ones_are_named_as_the_client_knows_them():
+    """Those of a namespace, too."""
+    allowed = {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "custom", "name": "apply_patch"}]}  # fmt: skip
+    assert [tool["name"] for tool in record_of(tools=[READ, PATCH], tool_choice=allowed).tools] == [
+        "apply_patch"
+    ]
+
+
+def test_a_call_of_a_custom_tool_has_its_text(client, script_all):
+    """Whole and streamed; its arguments never come as JSON, and the tools are told back as they came."""
+    says = call("apply_patch", input=TEXT.replace("ö", "o"))
+    answer = ask(client, says, tools=[PATCH, FILES])
+    (item,) = answer.output
+    text = TEXT.replace("ö", "o")
+    assert (item.type, item.name, item.input) == ("custom_tool_call", "apply_patch", text)
+    assert item.id.startswith("ctc_")
+    assert [tool.type for tool in answer.tools] == ["custom", "namespace"]
+    events = list(ask(client, says, tools=[PATCH, FILES], stream=True))
+    kinds = [event.type.removeprefix("response.") for event in events]
+    assert kinds == [
+        "created", "in_progress", "output_item.added", "custom_tool_call_input.delta",
+        "custom_tool_call_input.done", "output_item.done", "completed",
+    ]  # fmt: skip
+    assert events[2].item.input == ""
+    assert events[3].delta == events[4].input == events[5].item.input == text
+
+
+def test_a_call_in_a_namespace_names_it(client, script_all):
+    """The name is the tool's own, whole and streamed."""
+    says = call("mcp__files__read", path="a")
+    (item,) = ask(client, says, tools=[FILES]).output
+    assert (item.type, item.namespace, item.name) == ("function_call", "mcp__files", "read")
+    assert json.loads(item.arguments) == {"path": "a"}
+    events = list(ask(client, says, tools=[FILES], stream=True))
+    (done,) = (e for e in events if e.type == "response.function_call_arguments.done")
+    assert done.name == "read"
+    (added,) = (e.item for e in events if e.type == "response.output_item.added")
+    assert (added.namespace, added.name) == ("mcp__files", "read")
+
+
+def test_calls_and_outputs_go_back_into_the_history():
+    """As the model wrote them: the items that it gave, and what the client made of them."""
+    items = [
+        {"type": "custom_tool_call", "call_id": "c1", "name": "apply_patch", "input": TEXT},
+        {"type": "custom_tool_call_output", "call_id": "c1", "output": "Done."},
+        {"type": "function_call", "call_id": "c2", "namespace": "mcp__files", "name": "read", "arguments": "{}"},
+        {"type": "function_call_output", "call_id": "c2", "output": [{"type": "input_text", "text": "x"}]},
+    ]  # fmt: skip
+    first, done, second, read = messages_of(items, None)
+    function = first["tool_calls"][0]["function"]
+    assert (function["name"], json.loads(function["arguments"])) == ("apply_patch", {"input": TEXT})
+    assert done == {"role": "tool", "tool_call_id": "c1", "content": "Done."}
+    assert second["tool_calls"][0]["function"]["name"] == "mcp__files__read"
+    assert read["content"] == "x"
+
+
+def test_a_text_that_was_cut_is_incomplete(client, script_all):
+    """What there is of it is told as the model wrote it."""
+    says = call("apply_patch", input="x" * 200)
+    answer = ask(client, says, tools=[PATCH], max_output_tokens=90)
+    (item,) = answer.output
+    assert (item.type, item.status, answer.status) == (
+        "custom_tool_call",
+        "incomplete",
+        "incomplete",
+    )
+    assert "xxx" in item.input
