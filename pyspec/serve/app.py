@@ -16,7 +16,7 @@ from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import FileResponse, Response, StreamingResponse
+from starlette.responses import FileResponse, Response
 from starlette.routing import Route
 
 from pyspec.errors import (
@@ -41,14 +41,14 @@ from pyspec.serve.guard import HostCheck
 from pyspec.serve.interface import openai_refusal, sentence_of
 from pyspec.serve.messages import COUNTS, MESSAGES
 from pyspec.serve.metrics import Metrics
-from pyspec.serve.patience import PatientSend
+from pyspec.serve.patience import EventStream
 from pyspec.serve.pending import PendingRequest
 from pyspec.serve.responses import RESPONSES
 from pyspec.serve.service import Service
 from pyspec.serve.settings import ServerSettings
 
 if TYPE_CHECKING:
-    from starlette.types import Receive, Scope, Send
+    from starlette.types import Receive
 
     from pyspec.batch.run import Batch
     from pyspec.serve.interface import Interface
@@ -75,9 +75,6 @@ def _whole_path(path: str) -> str:
 
 _BODY_S = 30.0
 # a request whose body takes longer to come is given up
-
-READER_S = 120.0
-"""How long a reader may leave the connection full before it is given up."""
 
 _STATUS = {"InputError": 400, "OptionError": 400, "Cancelled": 503}
 _SCRIPTS = ("page.css", "page.js", "answer.js", "markdown.js")
@@ -299,7 +296,7 @@ async def _answer(
     interface: Interface, asked: PendingRequest, request: Request, end: Callable[[], None]
 ) -> Any:
     if asked.body.stream:
-        return EventStream(interface.events(asked), end)
+        return EventStream(interface.events(asked), end, asked.ping, asked.serving.ping)
     answer = asyncio.ensure_future(_whole(interface, asked))
     left = asyncio.ensure_future(_gone(request.receive))
     try:
@@ -325,26 +322,6 @@ async def _gone(receive: Receive) -> None:
     """Returns when the client has left."""
     while (await receive())["type"] != "http.disconnect":
         pass
-
-
-class EventStream(StreamingResponse):
-    """The answers of a request as server-sent events. `end` is called at their end, however it came."""
-
-    def __init__(self, events: AsyncIterator[bytes], end: Callable[[], None]) -> None:
-        headers = {"cache-control": "no-store", "x-accel-buffering": "no"}
-        super().__init__(events, headers=headers, media_type="text/event-stream")
-        self._end = end
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer; ends early, and quietly, where nobody listens or nobody reads."""
-        patient = PatientSend(send, READER_S)
-        try:
-            await super().__call__(scope, receive, patient)
-        except (asyncio.TimeoutError, OSError, ClientDisconnect):
-            pass
-        finally:
-            patient.end()
-            self._end()
 
 
 # -- the page, and errors ----------------------------------------------------------------------------------------------

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 
 _TEXT = {"content"}
+_PING = b":\n\n"  # a comment, which clients pass over
 _PLACE = "\0text\0"
 """Stands for a text in what is made once; no name has such letters."""
 
@@ -33,10 +34,13 @@ async def events(asked: PendingRequest) -> AsyncIterator[bytes]:
     choices = asked.choices()
     writers = [_ChunkWriter(choice) for choice in choices]
     if asked.is_chat:
-        for choice in choices:
-            yield _event(choice.chunk({"role": "assistant", "content": ""}))
+        for each in choices:
+            yield _event(each.chunk({"role": "assistant", "content": ""}))
     try:
         async for choice in asked.updates(choices):
+            if choice is None:
+                yield _PING
+                continue
             for delta in choice.deltas():
                 yield writers[choice.index].event(delta)
             if choice.result is not None:

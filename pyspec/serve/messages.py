@@ -278,6 +278,9 @@ async def events(asked: PendingRequest) -> AsyncIterator[bytes]:
     yield event({"type": "ping"})
     try:
         async for choice in asked.updates(choices):
+            if choice is None:
+                yield event({"type": "ping"})
+                continue
             for step, block, text in blocks.take(choice.taken()):
                 yield _step(step, block, text)
     except AnswerFailed as error:

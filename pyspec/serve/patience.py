@@ -1,26 +1,37 @@
-"""How long a reader is waited for."""
+"""How long a reader is waited for, and how long it has to wait without a word."""
 
 from __future__ import annotations
 
 import asyncio
 from typing import TYPE_CHECKING, Any
 
+from starlette.requests import ClientDisconnect
+from starlette.responses import StreamingResponse
+
 if TYPE_CHECKING:
-    from starlette.types import Message, Send
+    from collections.abc import AsyncIterator, Callable
+
+    from starlette.types import Message, Receive, Scope, Send
+
+READER_S = 120.0
+"""How long a reader may leave the connection full before it is given up."""
 
 
 class PatientSend:
     """Sends messages, each within so many seconds. There is one timer for all: a stream has a message for each token.
 
-    To be made in the running loop, and ended. Called, it raises asyncio.TimeoutError where the reader takes too long.
+    silent: called where nothing was sent for `every` seconds. To be made in the running loop, and ended. Called, it raises
+    asyncio.TimeoutError where the reader takes too long.
     """
 
-    def __init__(self, send: Send, seconds: float) -> None:
-        self._send, self._seconds = send, seconds
+    def __init__(
+        self, send: Send, seconds: float, silent: Callable[[], None], every: float
+    ) -> None:
+        self._send, self._seconds, self._silent, self._every = send, seconds, silent, every
         self._loop = asyncio.get_running_loop()
         self._task: asyncio.Task[Any] | None = None  # that waits for the reader
-        self._since, self._late = 0.0, False
-        self._timer = self._loop.call_later(seconds, self._look)
+        self._since, self._late = self._loop.time(), False
+        self._timer = self._loop.call_later(min(every, seconds), self._look)
 
     async def __call__(self, message: Message) -> None:
         """Send one."""
@@ -35,15 +46,47 @@ class PatientSend:
             self._task = None
 
     def _look(self) -> None:
-        left = self._seconds
-        if self._task is not None:
-            left += self._since - self._loop.time()
-        if self._task is None or left > 0:
-            self._timer = self._loop.call_later(left, self._look)
-        else:
+        waits = self._task is not None
+        left = (self._seconds if waits else self._every) + self._since - self._loop.time()
+        if left <= 0 and self._task is not None:
             self._late = True
             self._task.cancel()
+            return
+        if left <= 0:
+            self._since, left = self._loop.time(), self._every
+            self._silent()
+        # no later than either may be due: a message may be taken, or come, before
+        self._timer = self._loop.call_later(min(left, self._every, self._seconds), self._look)
 
     def end(self) -> None:
         """Nothing more is sent."""
         self._timer.cancel()
+
+
+class EventStream(StreamingResponse):
+    """The answers of a request as server-sent events.
+
+    ping: called where nothing was sent for `every` seconds. end: called at their end, however it came.
+    """
+
+    def __init__(
+        self,
+        events: AsyncIterator[bytes],
+        end: Callable[[], None],
+        ping: Callable[[], None],
+        every: float,
+    ) -> None:
+        headers = {"cache-control": "no-store", "x-accel-buffering": "no"}
+        super().__init__(events, headers=headers, media_type="text/event-stream")
+        self._end, self._ping, self._every = end, ping, every
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer; ends early, and quietly, where nobody listens or nobody reads."""
+        patient = PatientSend(send, READER_S, self._ping, self._every)
+        try:
+            await super().__call__(scope, receive, patient)
+        except (asyncio.TimeoutError, OSError, ClientDisconnect):
+            pass
+        finally:
+            patient.end()
+            self._end()

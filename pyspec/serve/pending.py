@@ -45,6 +45,7 @@ class PendingRequest:
     _firsts: dict[int, float] = field(default_factory=dict)
     _brought: dict[int, list[Piece | Result]] = field(default_factory=dict)
     _arrived: asyncio.Event = field(default_factory=asyncio.Event)
+    _silent: bool = False
 
     @property
     def is_chat(self) -> bool:
@@ -95,11 +96,19 @@ class PendingRequest:
             "tokens_per_second": round(max(0, n - 1) / seconds, 2),
         }
 
-    async def updates(self, choices: Sequence[Choice]) -> AsyncIterator[Choice]:
-        """Each of its choices as more of it has come, until all have ended. Raises AnswerFailed."""
+    def ping(self) -> None:
+        """Nothing was sent for a while: its reader is to see that it goes on."""
+        self._silent = True
+        self._arrived.set()
+
+    async def updates(self, choices: Sequence[Choice]) -> AsyncIterator[Choice | None]:
+        """Each of its choices as more of it has come, until all have ended; None for a ping. Raises AnswerFailed."""
         while not all(choice.result for choice in choices):
             await self._arrived.wait()
             self._arrived.clear()
+            if self._silent:
+                self._silent = False
+                yield None
             taken, self._brought = self._brought, {}
             for index, brought in taken.items():
                 choices[index].take(brought)

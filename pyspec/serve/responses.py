@@ -262,6 +262,10 @@ class ResponseWriter:
         self._count += 1
         return made
 
+    def going_on(self, kind: str) -> dict[str, Any]:
+        """An event that says that the answer has begun, or goes on."""
+        return self.event(f"response.{kind}", response=self.response("in_progress"))
+
     def take(self, choice: Choice) -> Iterator[dict[str, Any]]:
         """Events of what has come, and of the end."""
         self._waiting += choice.logprobs()
@@ -338,9 +342,12 @@ async def events(asked: PendingRequest) -> AsyncIterator[bytes]:
     """A response's events, from `response.created` to the one that says how it ended."""
     answer, choices = ResponseWriter(asked), asked.choices()
     for kind in ("created", "in_progress"):
-        yield event(answer.event(f"response.{kind}", response=answer.response("in_progress")))
+        yield event(answer.going_on(kind))
     try:
         async for choice in asked.updates(choices):
+            if choice is None:  # some clients count events alone, and no comments
+                yield event(answer.going_on("in_progress"))
+                continue
             for each in answer.take(choice):
                 yield event(each)
     except AnswerFailed as error:

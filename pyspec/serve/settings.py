@@ -14,7 +14,7 @@ class ServerSettings:
 
     queue: answers that may wait beyond those that run; more are refused with 429. max_body: bytes of a request.
     hosts: names by which the server may be called, None for any. origins: pages of others that may use it. log: takes a line
-    of JSON for each request.
+    of JSON for each request. ping: seconds after which a stream that has nothing to say shows that it goes on.
     """
 
     model: str
@@ -25,6 +25,7 @@ class ServerSettings:
     origins: tuple[str, ...] = ()
     about: dict[str, Any] = field(default_factory=dict)
     log: Callable[[str], Any] | None = None
+    ping: float = 15.0  # proxies give up after a minute
 
 
 def served_name(word: str) -> str:

@@ -76,6 +76,7 @@ def serve(tiny_ascii):
         send_buffer=0,
         log=None,
         others=None,
+        ping=15.0,
         **options,
     ):
         settings = Settings(Sampling(temperature=0.0, seed=1), max_tokens=24)
@@ -93,6 +94,7 @@ def serve(tiny_ascii):
             hosts=hosts,
             about={"draft": "lookup"},
             log=log,
+            ping=ping,
         )
         running.append(Running(batch, serving, send_buffer, others))
         return running[-1]

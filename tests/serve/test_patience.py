@@ -9,7 +9,7 @@ import pytest
 from pyspec.serve.patience import PatientSend
 
 
-def run(work):
+def run(work, silent=lambda: None):
     """What a coroutine over a `PatientSend` of 50 ms comes to; its `work` gets that and the event that lets messages go."""
 
     async def whole():
@@ -18,7 +18,7 @@ def run(work):
         async def send(message):
             await free.wait()
 
-        patient = PatientSend(send, 0.05)
+        patient = PatientSend(send, 0.05, silent, 0.02)
         try:
             return await work(patient, free)
         finally:
@@ -66,3 +66,33 @@ def test_a_cancel_stays_one():
 
     with pytest.raises(asyncio.CancelledError):
         run(cancelled)
+
+
+def test_a_silence_is_told_again_and_again():
+    """Until something is sent: then it begins anew."""
+    told, thrice = [], asyncio.Event()
+
+    def silent():
+        told.append(None)
+        if len(told) == 3:
+            thrice.set()
+
+    async def quiet(patient, free):
+        free.set()
+        await thrice.wait()
+        await patient({})
+        return "sent"
+
+    assert run(quiet, silent) == "sent"
+
+
+def test_a_slow_reader_is_no_silence():
+    """Something is being sent: a second message would wait as long."""
+    told = []
+
+    async def read(patient, free):
+        asyncio.get_running_loop().call_later(0.04, free.set)
+        await patient({})
+        return len(told)
+
+    assert run(read, lambda: told.append(None)) == 0

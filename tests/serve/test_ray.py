@@ -158,6 +158,37 @@ def test_arguments_of_a_command_line_are_read():
         build({"model": "any", "replicas": "3-1"})
 
 
+POSTED = {"type": "http", "method": "POST", "path": "/v1/completions", "raw_path": b"/v1/completions",
+          "headers": [(b"content-type", b"application/json")], "query_string": b"", "http_version": "1.1",
+          "scheme": "http", "root_path": "", "client": None, "server": None}  # fmt: skip
+
+
+def test_a_stream_that_waits_shows_so_through_the_door(tiny_ascii, monkeypatch):
+    """What a replica sends meanwhile goes out at once, and the answer behind it."""
+    arguments = {**OPTIONS, "parallel": 1}
+    del arguments["num_cpus"]
+    asked = {"prompt": "a", "stream": True, "logit_bias": {"2": -100}}
+
+    async def life():
+        replica = Replica(str(tiny_ascii), {"ping": 0.05}, arguments)
+        body = (json.dumps({**asked, "max_tokens": n}).encode() for n in (4000, 4))
+        held, waiting = (replica.answer(dict(POSTED), each) for each in body)
+        for pieces in (held, waiting):
+            await anext(pieces)
+        await anext(held)
+        passed = _rest(await anext(waiting), waiting, interface_at("/v1/completions"))
+        said = [await anext(passed) for _ in range(3)]
+        await held.aclose()
+        said += [piece async for piece in passed]
+        await replica.__del__()
+        monkeypatch.delattr(Replica, "__del__")  # Ray awaits it, Python does not
+        return said
+
+    said = asyncio.run(life())
+    assert said[:3] == [b":\n\n"] * 3
+    assert said[-1] == b"data: [DONE]\n\n"
+
+
 # -- errors in each interface's form ------------------------------------------------------------------------------------
 
 CHAT, MESSAGES, RESPONSES = "/v1/chat/completions", "/v1/messages", "/v1/responses"

@@ -13,7 +13,7 @@ from asking import body, post, raw
 from waiting import wait
 
 from pyspec.batch.scheduler import Scheduler
-from pyspec.serve import app
+from pyspec.serve import patience
 
 
 def test_text_comes_while_it_is_made(serve):
@@ -126,7 +126,7 @@ def test_slow_reader_holds_up_nobody(serve):
 
 def test_reader_that_never_reads_is_given_up(serve, monkeypatch):
     """After a time its connection is closed; nothing of it stays."""
-    monkeypatch.setattr(app, "READER_S", 0.3)
+    monkeypatch.setattr(patience, "READER_S", 0.3)
     server = serve(draft="none", parallel=1, send_buffer=1)
     big = body(stream=True, max_tokens=900, logprobs=True, top_logprobs=20)
     stuck = raw(server, big, SO_RCVBUF=1)
