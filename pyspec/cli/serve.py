@@ -26,6 +26,7 @@ from pyspec.cli.options import (
 )
 from pyspec.engine.models import Placement
 from pyspec.errors import NoMemory, OptionError
+from pyspec.serve.keys import lines_of
 from pyspec.serve.settings import ServerSettings, served_name
 from pyspec.store.locate import found_here
 from pyspec.store.sources import load_manifest
@@ -49,6 +50,17 @@ _LOCAL = ("localhost", "127.0.0.1", "::1")
 _KEY = "PYSPEC_API_KEY"
 
 
+def _keys_in(path: str) -> str:
+    """A file of keys, one a line."""
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeError) as error:
+        raise OptionError(f"cannot read the keys in {path}: {error}", "give another file") from None
+    if not lines_of(text):
+        raise OptionError(f"there are no keys in {path}", "write one a line")
+    return text
+
+
 @dataclass(frozen=True)
 class ServerOptions:
     """Where the server listens, who may use it, and how much it takes on."""
@@ -59,6 +71,10 @@ class ServerOptions:
         help="Port to listen on; 0 for a free one.")
     api_key: str | None = option("Server", "--api-key", envvar=_KEY,
         help="Key that clients must send; PYSPEC_API_KEY sets it too.")
+    api_key_file: str | None = option("Server", "--api-key-file", metavar="FILE", type=_keys_in,
+        help="Keys in a file, one a line: what the holder of one says drafts for no other.")
+    allow_host: tuple[str, ...] = option("Server", "--allow-host", metavar="NAME", multiple=True,
+        help="Another name that requests may call the server by, as behind a proxy; may be repeated.")
     origin: tuple[str, ...] = option("Server", "--origin", multiple=True,
         help="Another web origin whose pages may use the server; * for any.")
     alias: str | None = option("Server", "--alias", help="The model's name for clients; if not given, the file's name.")
@@ -91,6 +107,11 @@ class ServerOptions:
             )
 
     @property
+    def keys(self) -> str | None:
+        """All keys, one a line; None for none."""
+        return "\n".join(filter(None, (self.api_key, self.api_key_file))) or None
+
+    @property
     def is_local(self) -> bool:
         """Whether only this machine reaches it."""
         try:
@@ -103,10 +124,10 @@ class ServerOptions:
         facts = batch.facts
         return ServerSettings(
             model=self.alias or file,
-            api_key=self.api_key,
+            api_key=self.keys,
             queue=self.queue,
             max_body=self.max_body,
-            hosts=(*_LOCAL, self.host) if self.is_local else None,
+            hosts=(*_LOCAL, self.host, *self.allow_host) if self.is_local else None,
             origins=self.origin,
             log=partial(print, flush=True) if self.log_json else None,
             about={key: facts[key] for key in ("draft", "companion")},
@@ -288,7 +309,7 @@ def _announce(server: ServerOptions, serving: ServerSettings, parallel: int, por
         f"{parallel} answers at once; Ctrl-C stops it",
         err=True,
     )
-    if server.api_key is None and not server.is_local:
+    if serving.api_key is None and not server.is_local:
         tell("anyone who can reach this machine can use the server; set --api-key", err=True)
 
 

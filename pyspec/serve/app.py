@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import hmac
 from collections.abc import AsyncIterator, Callable
 from functools import partial
 from pathlib import Path
@@ -39,6 +38,7 @@ from pyspec.serve.completions import CHATS, TEXTS
 from pyspec.serve.fleet import Fleet, OtherModels
 from pyspec.serve.guard import HostCheck
 from pyspec.serve.interface import openai_refusal, sentence_of
+from pyspec.serve.keys import Keys
 from pyspec.serve.messages import COUNTS, MESSAGES
 from pyspec.serve.metrics import Metrics
 from pyspec.serve.patience import EventStream
@@ -111,6 +111,7 @@ class Handlers:
 
     def __init__(self, fleet: Fleet, serving: ServerSettings, told: Metrics) -> None:
         self._fleet, self._serving, self._told = fleet, serving, told
+        self._keys = Keys(serving.api_key)
 
     def routes(self) -> list[Route]:
         """The paths."""
@@ -137,11 +138,11 @@ class Handlers:
     async def complete(self, request: Request) -> Any:
         """Answers, whole or streamed."""
         interface = INTERFACES[_whole_path(request.url.path)]
-        data = await _data(self._serving, request)
+        data, holder = await self._data(request), self._keys.holder(request.headers)
         body = interface.read(data)
         service = await self._fleet.take(body.model)
         try:
-            asked = await service.ask(interface.prefix, body, len(data))
+            asked = await service.ask(interface.prefix, body, len(data), holder)
         except BaseException:
             self._fleet.release(service)
             raise
@@ -155,32 +156,32 @@ class Handlers:
 
     async def count_tokens(self, request: Request) -> Response:
         """How many tokens a request of Anthropic's has."""
-        data = await _data(self._serving, request)
+        data = await self._data(request)
         body = COUNTS(data)
         async with self._fleet.using(body.model) as service:
             return _json({"input_tokens": await service.count(body, len(data))})
 
     async def tokenize(self, request: Request) -> Response:
         """Tokens of a text, or the text of tokens."""
-        data = await _data(self._serving, request)
+        data = await self._data(request)
         work = tokenizing.tokenize if request.url.path == "/tokenize" else tokenizing.detokenize
         async with self._fleet.using(tokenizing.model_of(data)) as service:
             return _json(await asyncio.to_thread(work, service.batch, data))
 
     async def embeddings(self, request: Request) -> Response:
         """None are made here."""
-        await _data(self._serving, request)
+        await self._data(request)
         raise HTTPException(501, tokenizing.NO_EMBEDDINGS)
 
     async def models(self, request: Request) -> Response:
         """The models there are."""
-        _authorised(self._serving, request)
+        self._keys.holder(request.headers)
         entries = [self._entry(name) for name in await self._fleet.names()]
         return _json({"object": "list", "data": entries})
 
     async def model(self, request: Request) -> Response:
         """One of them."""
-        _authorised(self._serving, request)
+        self._keys.holder(request.headers)
         names, name = await self._fleet.names(), request.path_params["name"]
         if name not in names:
             raise HTTPException(404, f"the model here is {', '.join(names)}")
@@ -195,16 +196,24 @@ class Handlers:
 
     async def props(self, request: Request) -> Response:
         """What llama-server's clients want to know of a server."""
-        _authorised(self._serving, request)
+        self._keys.holder(request.headers)
         async with self._fleet.using(request.query_params.get("model")) as service:
             path = service.batch.target.model_path
             return _json(tokenizing.props(service.batch, service.serving, path))
 
     async def tokenizer_info(self, request: Request) -> Response:
         """What the tokenizer is."""
-        _authorised(self._serving, request)
+        self._keys.holder(request.headers)
         async with self._fleet.using(request.query_params.get("model")) as service:
             return _json(tokenizing.tokenizer_info(service.batch))
+
+    async def _data(self, request: Request) -> bytes:
+        """The body of a request that may be made."""
+        self._keys.holder(request.headers)
+        kind = request.headers.get("content-type", "").partition(";")[0].strip()
+        if kind != "application/json":  # what a form of another page can send is not believed
+            raise HTTPException(415, "send application/json")
+        return await _body(request, self._serving.max_body)
 
     @property
     def _alive(self) -> bool:
@@ -225,7 +234,7 @@ class Handlers:
 
     async def metrics(self, request: Request) -> Response:
         """Counters, for Prometheus."""
-        _authorised(self._serving, request)
+        self._keys.holder(request.headers)
         return Response(self._told.text(), media_type="text/plain; version=0.0.4")
 
 
@@ -238,7 +247,7 @@ def _middleware(serving: ServerSettings) -> list[Middleware]:
 
         stack.append(Middleware(Spans, trace=trace, propagate=propagate))
     if serving.hosts is not None:
-        stack.append(Middleware(HostCheck, names=serving.hosts))
+        stack.append(Middleware(HostCheck, names=serving.hosts, refuse=_refuse))
     if serving.origins:
         allowed = {"allow_methods": ["*"], "allow_headers": ["*"]}
         stack.append(
@@ -248,15 +257,6 @@ def _middleware(serving: ServerSettings) -> list[Middleware]:
 
 
 # -- requests ----------------------------------------------------------------------------------------------------------
-
-
-async def _data(serving: ServerSettings, request: Request) -> bytes:
-    """The body of a request that may be made."""
-    _authorised(serving, request)
-    kind = request.headers.get("content-type", "").partition(";")[0].strip()
-    if kind != "application/json":  # what a form of another page can send is not believed
-        raise HTTPException(415, "send application/json")
-    return await _body(request, serving.max_body)
 
 
 async def _body(request: Request, most: int) -> bytes:
@@ -276,17 +276,6 @@ async def _body(request: Request, most: int) -> bytes:
         raise HTTPException(499, "the client has gone") from None
     except asyncio.TimeoutError:
         raise HTTPException(408, f"the body did not come in {_BODY_S:.0f} s") from None
-
-
-def _authorised(serving: ServerSettings, request: Request) -> None:
-    if serving.api_key is None:
-        return
-    told = request.headers.get("authorization", "").removeprefix("Bearer ")
-    given = told or request.headers.get("x-api-key", "")
-    if not hmac.compare_digest(given.encode(), serving.api_key.encode()):
-        raise HTTPException(
-            401, "the API key is missing or wrong: Authorization: Bearer KEY, or x-api-key: KEY"
-        )
 
 
 # -- answers -----------------------------------------------------------------------------------------------------------

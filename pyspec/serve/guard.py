@@ -6,9 +6,13 @@ from asyncio import TimerHandle, Transport
 from typing import TYPE_CHECKING, Any, ClassVar
 from urllib.parse import urlsplit
 
-from starlette.responses import PlainTextResponse
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from starlette.responses import Response
     from starlette.types import ASGIApp, Receive, Scope, Send
 
 try:
@@ -90,15 +94,27 @@ class GuardedProtocol(_Protocol):
 
 
 class HostCheck:
-    """Refuses requests that call this machine by a name it does not have: a page elsewhere could make it mean this one."""
+    """Refuses requests that call this machine by a name it does not have: a page elsewhere could make it mean this one.
 
-    def __init__(self, app: ASGIApp, names: tuple[str, ...]) -> None:
-        self._app, self._names = app, {name.lower() for name in names}
+    refuse: makes the response to a request of an error.
+    """
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        names: tuple[str, ...],
+        refuse: Callable[[Request, Exception], Awaitable[Response]],
+    ) -> None:
+        self._app, self._refuse = app, refuse
+        self._names = {name.lower().removeprefix("[").removesuffix("]") for name in names}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass the request on, or answer it with 400."""
-        if scope["type"] == "http" and self._name(scope) not in self._names:
-            await PlainTextResponse("invalid Host header", 400)(scope, receive, send)
+        name = self._name(scope) if scope["type"] == "http" else ""
+        if scope["type"] == "http" and name not in self._names:
+            told = f"Host is {name[:80]!r}, and the server is not called so (--allow-host NAME)"
+            response = await self._refuse(Request(scope), HTTPException(400, told))
+            await response(scope, receive, send)
             return
         await self._app(scope, receive, send)
 

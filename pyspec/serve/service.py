@@ -86,8 +86,10 @@ class Service:
         self._loop = asyncio.get_running_loop()
         self._thread.start()
 
-    async def ask(self, prefix: str, body: bodies.Body, size: int) -> PendingRequest:
-        """Understand a request of so many bytes and begin its answers; prefix: of their name.
+    async def ask(
+        self, prefix: str, body: bodies.Body, size: int, holder: str = ""
+    ) -> PendingRequest:
+        """Understand a request of so many bytes and begin its answers; prefix: of their name; holder: whose users' they are.
 
         Raises InputError, TooManyRequests and the like.
         """
@@ -103,6 +105,8 @@ class Service:
         for i, job in enumerate(jobs):
             self._open[job.index] = job, partial(asked.put, i)
             job.listener = partial(self._post, job.index)
+            if holder:
+                job.owner = f"{holder} {job.owner}"
             self.batch.submit_job(job)
         self._wake.set()
         return asked

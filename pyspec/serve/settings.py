@@ -12,6 +12,7 @@ from typing import Any
 class ServerSettings:
     """What a server calls itself, and its limits.
 
+    api_key: what clients have to send; of several, one a line, each has owners of texts of its own.
     queue: answers that may wait beyond those that run; more are refused with 429. max_body: bytes of a request.
     hosts: names by which the server may be called, None for any. origins: pages of others that may use it. log: takes a line
     of JSON for each request. ping: seconds after which a stream that has nothing to say shows that it goes on.

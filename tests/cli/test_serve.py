@@ -126,6 +126,39 @@ def test_an_empty_key_is_no_key_for_everybody(start, monkeypatch, where):
     assert "the API key is empty" in stderr
 
 
+def test_keys_of_a_file(start, tmp_path):
+    """Each of its lines is one; a file without any opens no server."""
+    keys = tmp_path / "keys"
+    keys.write_text("one\n\n two \n")
+    process = start("--port", "0", "--api-key", "three", "--api-key-file", str(keys))
+    port = int(re.search(r":(\d+):", process.stderr.readline()).group(1))
+    found = {}
+    for key in ("one", "two", "three", "four", ""):
+        client = http.client.HTTPConnection("127.0.0.1", port, timeout=DEADLINE_S)
+        client.request("GET", "/v1/models", headers={"Authorization": f"Bearer {key}"})
+        found[key] = client.getresponse().status
+        client.close()
+    assert found == {"one": 200, "two": 200, "three": 200, "four": 401, "": 401}
+    keys.write_text("\n  \n")
+    for path, sentence in ((keys, "there are no keys"), (tmp_path / "none", "cannot read")):
+        refused = start("--api-key-file", str(path))
+        assert sentence in refused.communicate(timeout=DEADLINE_S)[1]
+        assert refused.returncode == 2
+
+
+def test_a_name_that_a_proxy_passes_on(start):
+    """Is one of the server's where it was allowed."""
+    process = start("--port", "0", "--allow-host", "Box.example", "--allow-host", "::2")
+    port = int(re.search(r":(\d+):", process.stderr.readline()).group(1))
+    found = {}
+    for host in ("localhost", "box.example:443", "[::2]:1", "other.example"):
+        client = http.client.HTTPConnection("127.0.0.1", port, timeout=DEADLINE_S)
+        client.request("GET", "/health", headers={"Host": host})
+        found[host] = client.getresponse().status
+        client.close()
+    assert list(found.values()) == [200, 200, 200, 400]
+
+
 @linux  # which alone keeps to a limit of address space
 def test_a_context_that_does_not_fit_is_said_before_it_listens(start):
     """It said ok, and answered each request with 500."""

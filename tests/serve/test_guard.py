@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import socket
 
+import pytest
 from asking import body, post
 from waiting import DEADLINE_S, wait
 
@@ -71,6 +72,16 @@ def test_a_client_has_time_to_ask(serve, monkeypatch):
     wait(lambda: len(guard.GuardedProtocol.half()) == guard.MOST_NEW)
     for connection in (asking, *dead):
         connection.close()
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/messages"])
+def test_a_refused_name_says_what_would_allow_it(serve, path):
+    """As the interface's clients read errors; they show the sentence."""
+    server = serve(hosts=("localhost",))
+    status, told = post(server, body(), path, Host="proxy.example")
+    assert (status, told.get("type")) == (400, "error" if path == "/v1/messages" else None)
+    assert "'proxy.example'" in told["error"]["message"]
+    assert "--allow-host" in told["error"]["message"]
 
 
 def test_other_hosts_and_methods(serve):

@@ -103,7 +103,12 @@ def test_api_key(serve):
     server = serve(key="secret")
     assert post(server, body())[0] == 401
     assert post(server, body(), Authorization="Bearer wrong")[0] == 401
-    assert post(server, body(), Authorization="Bearer secret")[0] == 200
+    for told in ("Bearer secret", "bearer secret", "BEARER  secret"):
+        assert post(server, body(), Authorization=told)[0] == 200
+    proxys = {"Authorization": "Basic dXNlcjpwYXNz"}  # its own, beside the client's
+    assert post(server, body(), **proxys)[0] == 401
+    assert post(server, body(), **proxys, **{"x-api-key": "secret"})[0] == 200
+    assert post(server, body(), **{"x-api-key": "secre"})[0] == 401
     for path, status in {"/health": 200, "/": 200, "/metrics": 401, "/v1/models": 401}.items():
         connection = http.client.HTTPConnection("127.0.0.1", server.port)
         connection.request("GET", path)

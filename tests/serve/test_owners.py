@@ -30,6 +30,24 @@ def test_a_server_drafts_for_the_same_user_only(serve):
     assert accepted(user="four") == alone
 
 
+def test_a_user_is_one_of_its_keys_holder(serve):
+    """Who names another's user, or none, learns nothing of those that another key holds."""
+    server = serve(draft="none", parallel=8, key="one\ntwo\n\n")
+
+    def cached(key, **who):
+        data = body(TEXT, max_tokens=2, **who)
+        status, told = post(server, data, Authorization=f"Bearer {key}")
+        assert status == 200
+        return told["usage"]["prompt_tokens_details"]["cached_tokens"]
+
+    assert cached("one", user="a") == cached("two", user="a") == cached("one", user="b") == 0
+    assert cached("one") == cached("two") == 0
+    for key in ("one", "two"):
+        assert min(cached(key, user="a"), cached(key)) >= len(TEXT)
+    for wrong in ("one\ntwo", "", "three"):
+        assert post(server, body(), Authorization=f"Bearer {wrong}".replace("\n", " "))[0] == 401
+
+
 def test_every_interface_names_its_user():
     """Each by the field that it has for this."""
     chat, message = {"messages": [{"role": "user", "content": "a"}]}, {"max_tokens": 1}
