@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,6 +18,8 @@ from pyspec.store.gguf import GGML_TYPES
 from pyspec.store.header import facts_of, read_header
 from pyspec.store.machine import machine_memory
 from pyspec.target import SNAPSHOTS
+
+log = logging.getLogger("pyspec")
 
 STEP = 256
 """llama.cpp rounds contexts, and each stream, up to it."""
@@ -78,10 +81,36 @@ def states_for(path: Path, n_seq: int, layers: int | str, devices: Sequence[str]
     facts = facts_of(path)
     if facts is None or not facts.state:
         return SNAPSHOTS  # llama.cpp keeps none where there is no use for them
+    room = _room_beside(facts.size, layers, devices)
+    return int(max(0, min(SNAPSHOTS, room // (n_seq * facts.state))))
+
+
+def _room_beside(weights: int, layers: int | str, devices: Sequence[str]) -> float:
+    """Bytes that KV cells may take beside so many of weights."""
     room = _SHARE * (machine_memory() or math.inf)
     if layers != 0 and (found := layer_devices(devices)):
-        room = min(room, _DEVICE_SHARE * (sum(each.free for each in found) - facts.size))
-    return int(max(0, min(SNAPSHOTS, room // (n_seq * facts.state))))
+        room = min(room, _DEVICE_SHARE * (sum(each.free for each in found) - weights))
+    return room
+
+
+def longest_context(
+    path: Path, others: Sequence[Path], layers: int | str, devices: Sequence[str], n_seq: int
+) -> int:
+    """The context that a model was trained for, or as much of it as memory holds for each of so many sequences, which is said.
+
+    others: draft, companion. layers: those asked to be on devices.
+    """
+    trained = read_header(path, weights=False).of_arch("context_length")
+    most = trained if type(trained) is int and trained > 0 else STEP
+    beside = sum(cell_bytes(other, Placement()) for other in others)
+    a_cell = n_seq * (cell_bytes(path, Placement()) + beside)
+    room = _room_beside(size_of(path), layers, devices)
+    fits = most if not a_cell else min(float(most), room // a_cell)
+    if fits >= most:
+        return most
+    held = max(STEP, int(fits) // STEP * STEP)
+    log.warning("memory holds a context of %d tokens, and %d were trained", held, most)
+    return held
 
 
 def cell_bytes(path: Path, placement: Placement) -> float:

@@ -11,6 +11,7 @@ from typing import Any
 
 import click
 
+from pyspec.batch.room import longest_context
 from pyspec.cli.command import LAYERS, TEXT, model_names, option, tell
 from pyspec.cli.engine_options import EngineOptions, hush_llama
 from pyspec.errors import OptionError
@@ -29,6 +30,8 @@ from pyspec.store.devices import (
 )
 from pyspec.store.locate import resolve
 from pyspec.store.machine import EXTRA_BUFFERS, default_threads
+
+_LEAST_CTX = 16
 
 
 def _template_arg(text: str) -> tuple[str, Any]:
@@ -68,8 +71,9 @@ class ModelOptions:
         type=_template_arg, help="A variable of the template, such as enable_thinking=false; may be repeated.")
     trust_model: bool = option("Models", "--trust-model", is_flag=True,
         help="Skip the trial load of a model file seen for the first time.")
-    ctx: int = option("Machine", "-c", "--ctx", aliases=("--ctx-size",), metavar="N", type=click.IntRange(min=16),
-        default=4096, help="Context: tokens that prompt and answer share.")
+    ctx: int = option("Machine", "-c", "--ctx", aliases=("--ctx-size",), metavar="N", type=click.IntRange(min=0),
+        default=4096, help="Context: tokens that prompt and answer share; 0 for as many as the model was trained for, or memory "
+        "holds.")
     threads: int | None = option("Machine", "-t", "--threads", metavar="N", type=click.IntRange(min=1),
         help="Threads; if not given, the physical cores that other programs leave.")
     n_gpu_layers: int | str = option("Machine", "-ngl", "--n-gpu-layers", aliases=("--gpu-layers",),
@@ -91,11 +95,14 @@ class ModelOptions:
         help="llama.cpp's own layouts of weights (AMX, repacking); auto uses them unless they crash here.")
     # fmt: on
 
-    def find(self, workers: int = 1) -> tuple[Path, dict[str, Any]]:
+    def find(self, workers: int = 1, at_once: int = 1) -> tuple[Path, dict[str, Any]]:
         """The target's file, fetched if need be, and what `SpeculativeLlama` and `Batch` are given with it.
 
-        workers: share the threads that are not given; a single one adapts them to what other programs do.
+        workers: share the threads that are not given; a single one adapts them to what other programs do. at_once: texts that
+        have a whole context each. Raises OptionError and the like.
         """
+        if 0 < self.ctx < _LEAST_CTX:
+            raise OptionError(f"a context of {self.ctx} tokens is too small", f"use {_LEAST_CTX}")
         add_rpc_servers(self.rpc)
         for layers in (self.n_gpu_layers, self.draft_ngl):
             if layers not in (None, 0, AUTO):
@@ -107,9 +114,11 @@ class ModelOptions:
             draft, companion = (_found(word, progress) for word in (self.draft, self.companion))
         shared = max(1, default_threads() // workers) if workers > 1 else None
         threads = self.threads or shared
+        sides, where = files_among(draft, companion), (self.n_gpu_layers, self.devices)
+        n_ctx = self.ctx or longest_context(path, sides, *where, at_once)
         arguments = {
             "draft": draft, "companion": companion, "draft_n_gpu_layers": self.draft_ngl,
-            "n_ctx": self.ctx, "n_gpu_layers": self.n_gpu_layers, "n_threads": threads,
+            "n_ctx": n_ctx, "n_gpu_layers": self.n_gpu_layers, "n_threads": threads,
             "n_threads_batch": threads, "trust": self.trust_model, "extra_buffers": self.extra_buffers,
             "devices": self.devices, "draft_devices": self.draft_devices,
             "chat_template": self.chat_template, "template_args": dict(self.template_args),
@@ -119,6 +128,12 @@ class ModelOptions:
     def steady(self) -> ModelOptions:
         """The same with a fixed number of threads: what is measured shall not change meanwhile."""
         return replace(self, threads=self.threads or default_threads())
+
+
+def files_among(*words: str) -> list[Path]:
+    """The model files among words for a draft or a companion whose names were resolved."""
+    paths = (Path(word.removeprefix("lookup+")) for word in words)
+    return [path for path in paths if path.is_file()]
 
 
 _WORDS = ("none", "auto", "lookup", "mtp", "lookup+mtp")

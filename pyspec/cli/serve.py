@@ -8,11 +8,13 @@ import socket
 from dataclasses import dataclass, fields
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import click
 
 from pyspec.batch import Batch, Settings
 from pyspec.batch.contexts import MOST_SEQUENCES
+from pyspec.batch.records import MOST_TOKENS
 from pyspec.batch.room import expected_bytes, room_of_models
 from pyspec.batch.run import FEWEST
 from pyspec.cli.command import command, model_names, option, tell
@@ -23,11 +25,12 @@ from pyspec.cli.options import (
     ModelOptions,
     SamplerOptions,
     SystemOptions,
+    files_among,
 )
 from pyspec.engine.models import Placement
 from pyspec.errors import NoMemory, OptionError
 from pyspec.serve.keys import lines_of
-from pyspec.serve.settings import ServerSettings, served_name
+from pyspec.serve.settings import MAX_BODY, ServerSettings, served_name
 from pyspec.store.locate import found_here
 from pyspec.store.sources import load_manifest
 
@@ -82,10 +85,10 @@ class ServerOptions:
         help="Answers at once, each with its own context; if not given, chosen from profile and memory.")
     queue: int = option("Server", "--queue", type=click.IntRange(min=0), default=256,
         help="Requests that may wait; further ones get 429.")
-    max_body: int = option("Server", "--max-body", type=click.IntRange(min=1), default=1 << 20,
+    max_body: int = option("Server", "--max-body", type=click.IntRange(min=1), default=MAX_BODY,
         help="Largest request, bytes.")
-    max_tokens: int = option("Server", "-n", "--max-tokens", type=click.IntRange(1, 2**31 - 1), default=2048,
-        help="Longest answer, tokens, for requests that set no limit.")
+    max_tokens: int | None = option("Server", "-n", "--max-tokens", type=click.IntRange(1, MOST_TOKENS),
+        help="Longest answer, tokens, for requests that set no limit; if not given, as long as the context has room.")
     drain: float = option("Server", "--drain", metavar="SECONDS", type=click.FloatRange(min=0), default=30.0,
         help="On SIGTERM (CTRL_BREAK on Windows), how long running answers may take to finish; new requests get 503.")
     log_json: bool = option("Server", "--log-json", is_flag=True,
@@ -198,12 +201,14 @@ class Loader:
 
     def needs(self, name: str | None) -> int:
         """About how many bytes a model takes, by what clients call it. Raises NoMemory where that is more than was allowed."""
-        path, given = self.models.of(name).find()
-        words = (str(given[role]).removeprefix("lookup+") for role in ("draft", "companion"))
-        others = [Path(word) for word in words if Path(word).is_file()]
+        path, given = self._find(name)
+        others = files_among(given["draft"], given["companion"])
         kinds = Placement(type_k=self.engine.type_k, type_v=self.engine.type_v)
         cells = (self.server.parallel or FEWEST) * given["n_ctx"]
         return self._allowed(name, expected_bytes(path, others, cells, kinds))
+
+    def _find(self, name: str | None) -> tuple[Path, dict[str, Any]]:
+        return self.models.of(name).find(at_once=self.server.parallel or 1)
 
     def _allowed(self, name: str | None, nbytes: int) -> int:
         most = self.server.models_memory
@@ -217,7 +222,7 @@ class Loader:
     def load(self, name: str | None) -> tuple[Batch, ServerSettings]:
         """A model that is ready to answer, by what clients call it; None for the default target."""
         server, memory, several = self.server, self.cache.memory, self.several
-        path, arguments = self.models.of(name).find()
+        path, arguments = self._find(name)
         if several and isinstance(memory, Path):  # tokens of one say nothing to another
             memory = memory / path.stem
         rule = self.drafts.rule
@@ -225,7 +230,9 @@ class Loader:
             str(path),
             length=self.drafts.length,
             draft_max=self.drafts.draft_max,
-            settings=Settings(self.sampler.sampling(), rule, server.max_tokens, self.told.system),
+            settings=Settings(
+                self.sampler.sampling(), rule, server.max_tokens or MOST_TOKENS, self.told.system
+            ),
             parallel=server.parallel,
             interactive=True,
             prompt_cache=self.cache.prompt_cache,

@@ -28,19 +28,18 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
 from pyspec.batch.maker import Settings
+from pyspec.batch.records import MOST_TOKENS
 from pyspec.batch.run import Batch
 from pyspec.errors import EngineError, OptionError
 from pyspec.serve.app import interface_at, make_app
 from pyspec.serve.interface import Interface, openai_refusal
-from pyspec.serve.settings import ServerSettings, served_name
+from pyspec.serve.settings import MAX_BODY, ServerSettings, served_name
 
 log = logging.getLogger("pyspec")
 
 _ROUTER = "ray.serve.experimental.consistent_hash_router.ConsistentHashRouter"
 _TRIES = 3
 # replicas that a request may lose before anything of its answer is out
-_LARGEST = 1 << 24
-# bytes of a request that a door takes; each replica has a limit of its own
 _EVENT = b'"sequence_number":'
 # of each event of a response; in a text its quotes are escaped
 _LOST = "the replica that answered ended; ask again"
@@ -122,7 +121,7 @@ class Ingress:
     async def __call__(self, request: Request) -> Response:
         """The response of a replica."""
         interface = interface_at(request.url.path)
-        if int(request.headers.get("content-length") or 0) > _LARGEST:
+        if int(request.headers.get("content-length") or 0) > MAX_BODY:
             return _refusal(interface, 413, "the request is too large")
         body = await request.body()
         named = (
@@ -230,7 +229,7 @@ def app(
     parallel = int(arguments.setdefault("parallel", 4))
     cpus = float(arguments.get("n_threads") or 1) if num_cpus is None else num_cpus
     threads = {"n_threads": max(1, int(cpus)), "n_threads_batch": max(1, int(cpus))}
-    arguments = {"settings": Settings(max_tokens=2048), **threads, **arguments}
+    arguments = {"settings": Settings(max_tokens=MOST_TOKENS), **threads, **arguments}
     scale = AutoscalingConfig(
         min_replicas=fewest, max_replicas=most, target_ongoing_requests=parallel
     )

@@ -7,6 +7,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+MAX_BODY = 1 << 24
+"""Bytes of a request: an agent sends its whole conversation each time."""
+
 
 @dataclass(frozen=True)
 class ServerSettings:
@@ -21,7 +24,7 @@ class ServerSettings:
     model: str
     api_key: str | None = None
     queue: int = 256
-    max_body: int = 1 << 20
+    max_body: int = MAX_BODY
     hosts: tuple[str, ...] | None = None
     origins: tuple[str, ...] = ()
     about: dict[str, Any] = field(default_factory=dict)

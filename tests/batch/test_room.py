@@ -9,7 +9,7 @@ import pytest
 import tiny
 
 from pyspec.batch import Batch
-from pyspec.batch.room import expected_bytes, room_of_models
+from pyspec.batch.room import cell_bytes, expected_bytes, longest_context, room_of_models
 from pyspec.engine.models import Placement
 from pyspec.store.files import size_of
 
@@ -36,3 +36,30 @@ def test_models_may_take_most_of_what_there_is(monkeypatch):
     assert room_of_models(0, ()) == 750
     monkeypatch.setattr("pyspec.batch.room.machine_memory", lambda: 0)
     assert room_of_models(0, ()) == float("inf")
+
+
+TRAINED = 4096
+"""Tokens of context that tiny models say they were trained for."""
+
+
+@pytest.mark.parametrize(
+    ("cells", "n_seq", "held"),
+    [(TRAINED, 1, TRAINED), (3 * TRAINED, 4, 3 * 1024), (1000, 1, 768), (0, 1, 256)],
+)
+def test_the_longest_context_is_what_memory_holds(
+    tiny_target, monkeypatch, caplog, cells, n_seq, held
+):
+    """In the quarter that KV cells may take, for each of so many sequences; never more than was trained, and less is said."""
+    path = Path(tiny_target)
+    memory = 4 * cells * cell_bytes(path, Placement()) + 1
+    monkeypatch.setattr("pyspec.batch.room.machine_memory", lambda: int(memory))
+    assert longest_context(path, [], 0, (), n_seq) == held
+    assert (f"a context of {held} tokens, and {TRAINED}" in caplog.text) == (held < TRAINED)
+    longer = longest_context(path, [path], 0, (), n_seq)
+    assert longer <= held
+
+
+def test_the_longest_context_where_memory_is_not_known(tiny_target, monkeypatch):
+    """Is the one that was trained."""
+    monkeypatch.setattr("pyspec.batch.room.machine_memory", lambda: 0)
+    assert longest_context(Path(tiny_target), [], 0, (), 64) == TRAINED

@@ -50,6 +50,7 @@ def parsed(*words: str, command: click.Command = generate) -> dict[str, object]:
         (["-c", "512"], "ctx", 512),
         (["--ctx-size", "512"], "ctx", 512),
         (["-c512"], "ctx", 512),
+        (["-c", "0"], "ctx", 0),
         (["-c"], "going_on", True),
         (["-c", "And shorter?"], "going_on", True),
         (["-c", "And shorter?"], "prompt", "And shorter?"),

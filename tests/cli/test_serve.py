@@ -126,6 +126,26 @@ def test_an_empty_key_is_no_key_for_everybody(start, monkeypatch, where):
     assert "the API key is empty" in stderr
 
 
+def test_the_models_own_context_is_all_an_answers(start):
+    """`-c 0` is what it was trained for, and an answer without a limit goes on to its end."""
+    process = start("--port", "0", "-c", "0", "--draft", "none")
+    port = int(re.search(r":(\d+):", process.stderr.readline()).group(1))
+    client = http.client.HTTPConnection("127.0.0.1", port, timeout=DEADLINE_S)
+    client.request("GET", "/props")
+    told = json.loads(client.getresponse().read())
+    assert told["default_generation_settings"]["n_ctx"] == 4096
+    asked = {"prompt": "a", "logit_bias": {"2": -100}}
+    client.request(
+        "POST", "/v1/completions", json.dumps(asked), {"Content-Type": "application/json"}
+    )
+    answer = json.loads(client.getresponse().read())
+    client.close()
+    assert answer["choices"][0]["finish_reason"] == "length"
+    assert answer["usage"]["total_tokens"] > 4000
+    refused = start("-c", "15")
+    assert "too small" in refused.communicate(timeout=DEADLINE_S)[1]
+
+
 def test_keys_of_a_file(start, tmp_path):
     """Each of its lines is one; a file without any opens no server."""
     keys = tmp_path / "keys"
