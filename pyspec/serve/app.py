@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 from collections.abc import AsyncIterator, Callable
 from functools import partial
 from pathlib import Path
@@ -26,6 +27,7 @@ from pyspec.errors import (
     InputError,
     ModelError,
     ModelNotFound,
+    NoMemory,
     PyspecError,
     ShuttingDown,
     TemplateError,
@@ -42,7 +44,7 @@ from pyspec.serve.keys import Keys
 from pyspec.serve.messages import COUNTS, MESSAGES
 from pyspec.serve.metrics import Metrics
 from pyspec.serve.patience import EventStream
-from pyspec.serve.pending import PendingRequest
+from pyspec.serve.pending import FAILED, PendingRequest
 from pyspec.serve.responses import RESPONSES
 from pyspec.serve.service import Service
 from pyspec.serve.settings import ServerSettings
@@ -59,6 +61,8 @@ INTERFACES = {
     "/v1/responses": RESPONSES,
     "/v1/messages": MESSAGES,
 }
+log = logging.getLogger("pyspec")
+
 _COUNT = "/count_tokens"
 _SHORT = ("/chat/completions", "/responses", "/messages", "/messages" + _COUNT, "/embeddings")
 # what llama-server answers without /v1, too; its /completions is another interface
@@ -76,7 +80,6 @@ def _whole_path(path: str) -> str:
 _BODY_S = 30.0
 # a request whose body takes longer to come is given up
 
-_STATUS = {"InputError": 400, "OptionError": 400, "Cancelled": 503}
 _SCRIPTS = ("page.css", "page.js", "answer.js", "markdown.js")
 _PAGE = {"/": "page.html"} | {f"/{name}": name for name in _SCRIPTS}
 _PAGE_HEADERS = {
@@ -330,13 +333,18 @@ async def _refuse(request: Request, error: Exception) -> Response:
     status, code = status_of(error)
     interface = interface_at(request.url.path)
     message = error.detail if isinstance(error, HTTPException) else sentence_of(error, interface)
-    if status == 500:
+    if status == 500 and not isinstance(error, PyspecError):  # uvicorn logs it
         message = "the server failed; its log says of what"
+    elif status == 500 and not isinstance(error, AnswerFailed):
+        log.error("%s %s failed: %s", request.method, request.url.path, message)
     headers = {"retry-after": "1"} if status in (429, 503) else None
+    if status == 501 or isinstance(error, _LASTING):  # clients would ask again
+        headers = {"x-should-retry": "false"}
     refusal = interface.refusal if interface else openai_refusal
     return _json(refusal(status, code, message), status, headers)
 
 
+_LASTING = (ModelError, DraftMismatch, UnsupportedModel, NoMemory, TemplateError)
 _CODES: tuple[tuple[type[Exception], int, str | None], ...] = (
     (ShuttingDown, 503, "shutting_down"),
     (TooManyRequests, 429, "rate_limit_exceeded"),
@@ -356,6 +364,6 @@ def status_of(error: Exception) -> tuple[int, str | None]:
     if isinstance(error, HTTPException):
         return error.status_code, "invalid_api_key" if error.status_code == 401 else None
     if isinstance(error, AnswerFailed):
-        return _STATUS.get(error.kind, 500), error.kind
+        return FAILED.get(error.kind, 500), error.kind
     known = ((status, code) for kind, status, code in _CODES if isinstance(error, kind))
     return next(known, (500, None))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import codecs
+import logging
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
@@ -20,6 +21,11 @@ if TYPE_CHECKING:
     from pyspec.serve.settings import ServerSettings
     from pyspec.text.parts import AnswerPart, Piece
     from pyspec.tokens import Token, TokenLogprobs
+
+log = logging.getLogger("pyspec")
+
+FAILED = {"InputError": 400, "OptionError": 400, "Cancelled": 503}
+"""Status of an answer that failed, by the exception's name; 500 for others."""
 
 Answered = Callable[["Result", dict[str, float]], None]
 """Hears of the end of an answer, and of its times."""
@@ -84,6 +90,8 @@ class PendingRequest:
         if isinstance(brought, Result):
             times = self._times(index, brought)
             self.ended[index] = brought, times
+            if brought.error is not None and brought.error.type not in FAILED:
+                log.error("answer %s failed: %s", self.name, brought.error.message)
             self.answered(brought, times)
         self._arrived.set()
 

@@ -25,7 +25,14 @@ from msgspec.structs import replace
 
 from pyspec.batch import bodies
 from pyspec.batch.records import Result, failed
-from pyspec.errors import Cancelled, EngineError, OptionError, ShuttingDown, TooManyRequests
+from pyspec.errors import (
+    Cancelled,
+    EngineError,
+    InputError,
+    OptionError,
+    ShuttingDown,
+    TooManyRequests,
+)
 from pyspec.noise import derive_seed
 from pyspec.options import Speculation
 from pyspec.rules import Margin, Strict
@@ -125,7 +132,9 @@ class Service:
         """The answers that a request of so many bytes asks for."""
         n = _choices(body)
         if body.n_prompts * n > self._most:
-            raise TooManyRequests(f"{body.n_prompts * n} answers are asked for at once")
+            raise InputError(
+                f"{body.n_prompts * n} answers are asked for at once", f"ask for {self._most}"
+            )
         if size > LIGHT or body.shaped:
             return await self._heavily(self._checked, body, name)
         return await asyncio.to_thread(self._jobs, body, name)

@@ -12,13 +12,14 @@ from waiting import wait
 
 
 def test_answers_are_counted_before_anything_is_made_of_them(serve, monkeypatch):
-    """200,000 prompts took 3 GB to be refused."""
+    """200,000 prompts took 3 GB to be refused; asked again later, they are no fewer."""
     from pyspec.batch import bodies
 
     server = serve(max_body=1 << 20)
     monkeypatch.setattr(bodies, "records_of", None)
     data = json.dumps({"prompt": ["a"] * 100_000, "n": 16}).encode()
-    assert post(server, data, "/v1/completions")[0] == 429
+    status, told = post(server, data, "/v1/completions")
+    assert (status, "1600000 answers" in told["error"]["message"]) == (400, True)
 
 
 def test_a_grammar_that_never_ends_keeps_nobody_waiting(serve):
@@ -72,13 +73,15 @@ def test_mistakes_of_clients_are_400(serve, mistake, caplog):
     assert "Traceback" not in caplog.text
 
 
-def test_a_dead_end_is_no_reason_to_read_others_anew(serve):
-    """A grammar that allows nothing more ends its answer alone: no other is put aside and read again."""
+def test_a_dead_end_is_no_reason_to_read_others_anew(serve, caplog):
+    """A grammar that allows nothing more ends its answer alone, which says why: no other is put aside and read again."""
     server = serve(draft="none", n_ctx=4096, parallel=2)
     stream = raw(server, body(stream=True, max_tokens=3000, logit_bias={"2": -100}))
     wait(lambda: server.batch.load[0] == 1)
     dead = body(grammar='root ::= "a" [^\\U00000000-\\U0010FFFF]')
-    assert post(server, dead)[0] == 500
+    status, told = post(server, dead)
+    assert (status, "grammar" in told["error"]["message"]) == (500, True)
+    assert told["error"]["message"] in caplog.text
     (answer,) = server.batch._scheduler.active.values()
     assert not answer.job.alone
     stream.close()
@@ -212,8 +215,8 @@ def test_metrics_count_answers_that_nobody_waits_for(serve):
     assert metrics(server)["pyspec_tokens_total"] > 0
 
 
-def test_failing_decode_is_its_own_requests_fault(serve, monkeypatch):
-    """One answer fails with 500, and the server goes on."""
+def test_failing_decode_is_its_own_requests_fault(serve, monkeypatch, caplog):
+    """One answer fails with 500 and its reason, which the log has, too; and the server goes on."""
     from pyspec.engine.handle import Engine
     from pyspec.errors import NumericError
 
@@ -239,6 +242,8 @@ def test_failing_decode_is_its_own_requests_fault(serve, monkeypatch):
     for thread in threads:
         thread.join()
     assert found["bad"][0] == 500
+    assert "a logit is not finite" in found["bad"][1]["error"]["message"]
+    assert "failed: a logit is not finite" in caplog.text
     for name in ("good", "other"):
         assert found[name][1]["choices"][0]["message"]["content"] == good
     assert metrics(server)["pyspec_answers_total failed"] == 1
