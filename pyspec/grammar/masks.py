@@ -234,7 +234,7 @@ class MaskProcess:
 _SCHEMAS = GrammarHost("")
 
 
-@lru_cache(maxsize=32)
+@lru_cache(maxsize=128)  # an agent has one for each of its tools
 def convert_schema(schema: str) -> str:
     """GBNF of a JSON schema, made by llama-cpp-python's converter in a process of its own. Raises InputError."""
     with _SCHEMAS.ask({"schema": schema}, "the JSON schema cannot be used") as process:

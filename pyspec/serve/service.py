@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+import hashlib
 import logging
 import random
 import threading
@@ -19,8 +20,9 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import count
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
+import msgspec
 from msgspec.structs import replace
 
 from pyspec.batch import bodies
@@ -50,8 +52,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("pyspec")
 
-Made = TypeVar("Made")
-
 _STOP_S = 0.2
 _CUT_S = 5.0
 # for answers that were cut to say so
@@ -60,10 +60,12 @@ MAX_N = 16
 """Most choices of one request."""
 
 LIGHT = 1 << 15
-"""Bytes of a request that is prepared at once; a larger one, or one with a grammar or a schema, waits for its turn."""
+"""Bytes of a request that is prepared at once; larger ones, and those whose grammar is new here, wait for their turn each."""
 
-MOST_HEAVY = 32
-"""Requests that are prepared or wait for that turn."""
+_AT_ONCE = 2
+# of either kind: what others ask for does not wait for them
+_SHAPES = 256
+# that are remembered: grammars of theirs, and whether they can be used, are known
 
 
 class Service:
@@ -74,7 +76,10 @@ class Service:
         self.piece = piece_reader(batch.vocab)
         self._most = batch.parallel + serving.queue
         self._count = count(1)
-        self._preparing, self._heavy = 0, ThreadPoolExecutor(2, "pyspec-heavy")
+        self._preparing = 0
+        self._large = ThreadPoolExecutor(_AT_ONCE, "pyspec-large")
+        self._grammars = ThreadPoolExecutor(_AT_ONCE, "pyspec-grammars")
+        self._shapes: dict[bytes, None] = {}
         self._loop: asyncio.AbstractEventLoop
         self._open: dict[int, tuple[Job, Callable[[Piece | Result], None]]] = {}
         self._brought: deque[tuple[int, Piece | Result]] = deque()
@@ -104,8 +109,7 @@ class Service:
         name = uuid.uuid4().hex[:24]
         jobs = await self._understood(body, name, size)
         self._still_taking()
-        if len(self._open) + len(jobs) > self._most:
-            raise TooManyRequests("too many requests are waiting", "try again in a moment")
+        self._room_for(len(jobs))
         asked = PendingRequest(
             self.serving, self.piece, self.answered, body, jobs, f"{prefix}{name}"
         )
@@ -124,30 +128,35 @@ class Service:
 
     async def count(self, body: bodies.Body, size: int) -> int:
         """How many tokens a request's prompts have, of which nothing is asked. size: its bytes."""
-        if size > LIGHT:
-            return await self._heavily(self._counted, body)
-        return await asyncio.to_thread(self._counted, body)
+        pool = self._large if size > LIGHT else None
+        return await self._loop.run_in_executor(pool, self._counted, body)
 
     async def _understood(self, body: bodies.Body, name: str, size: int) -> list[Job]:
-        """The answers that a request of so many bytes asks for."""
-        n = _choices(body)
-        if body.n_prompts * n > self._most:
-            raise InputError(
-                f"{body.n_prompts * n} answers are asked for at once", f"ask for {self._most}"
-            )
-        if size > LIGHT or body.shaped:
-            return await self._heavily(self._checked, body, name)
-        return await asyncio.to_thread(self._jobs, body, name)
-
-    async def _heavily(self, work: Callable[..., Made], *given: Any) -> Made:
-        """Do what may take long, few at once: what others ask for does not wait for it. Raises TooManyRequests."""
-        if self._preparing >= MOST_HEAVY:
-            raise TooManyRequests("too many large requests are waiting", "try again in a moment")
+        """The answers that a request of so many bytes asks for. Raises InputError, TooManyRequests and the like."""
+        n = body.n_prompts * _choices(body)
+        if n > self._most:
+            raise InputError(f"{n} answers are asked for at once", f"ask for {self._most}")
+        self._room_for(self._preparing + 1)
+        shape = _shape(body) if body.shaped else None
+        pool = self._large if size > LIGHT else None
+        if shape is not None and shape not in self._shapes:
+            pool = self._grammars
         self._preparing += 1
         try:
-            return await self._loop.run_in_executor(self._heavy, partial(work, *given))
+            jobs = await self._loop.run_in_executor(pool, self._checked, body, name)
         finally:
             self._preparing -= 1
+        if shape is not None:
+            self._shapes.pop(shape, None)
+            self._shapes[shape] = None  # used last
+            if len(self._shapes) > _SHAPES:
+                del self._shapes[next(iter(self._shapes))]
+        return jobs
+
+    def _room_for(self, n: int) -> None:
+        """Raise TooManyRequests where so many answers more than there are would be too many."""
+        if len(self._open) + n > self._most:
+            raise TooManyRequests("too many requests are waiting", "try again in a moment")
 
     def drop(self, asked: PendingRequest) -> None:
         """Nobody reads these answers any more."""
@@ -183,7 +192,8 @@ class Service:
             self.batch.cancel()
             self._wake.set()
             await asyncio.to_thread(self._thread.join, _STOP_S)
-        self._heavy.shutdown(wait=False, cancel_futures=True)
+        for pool in (self._large, self._grammars):
+            pool.shutdown(wait=False, cancel_futures=True)
 
     def _flush(self) -> None:
         self._flush_due = False  # before the rest: what comes now wakes the loop again
@@ -262,6 +272,15 @@ class Service:
                 job.options, speculation=_speculation(body.speculation, own)
             )
         return job
+
+
+_SHAPING = ("grammar", "response_format", "text", "output_config", "tools", "tool_choice")
+
+
+def _shape(body: bodies.Body) -> bytes:
+    """What a request's grammar is made of."""
+    given = [getattr(body, name, None) for name in _SHAPING]
+    return hashlib.sha256(msgspec.json.encode(given)).digest()
 
 
 def _choices(body: bodies.Body) -> int:

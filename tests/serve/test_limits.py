@@ -10,6 +10,8 @@ import pytest
 from asking import body, post, raw
 from waiting import wait
 
+from pyspec.serve.service import Service
+
 
 def test_answers_are_counted_before_anything_is_made_of_them(serve, monkeypatch):
     """200,000 prompts took 3 GB to be refused; asked again later, they are no fewer."""
@@ -86,6 +88,68 @@ def test_a_dead_end_is_no_reason_to_read_others_anew(serve, caplog):
     assert not answer.job.alone
     stream.close()
     server.wait_idle()
+
+
+TOOLS = [
+    {
+        "type": "function",
+        "function": {
+            "name": "add",
+            "parameters": {"type": "object", "properties": {"n": {"type": "integer"}}},
+        },
+    }
+]
+
+
+def together(server, data, n):
+    """The threads that ask the same n times at once, and the statuses that they find."""
+    found = []
+    threads = [
+        threading.Thread(target=lambda: found.append(post(server, data)[0])) for _ in range(n)
+    ]
+    for thread in threads:
+        thread.start()
+    return threads, found
+
+
+def test_a_burst_of_agents_waits_in_the_queue(server, monkeypatch):
+    """All that it holds are prepared in their turn, whatever tools they bring; more get 429."""
+    service, free = server.app.state.fleet.default, threading.Event()
+    checked = Service._checked
+    monkeypatch.setattr(Service, "_checked", lambda *given: free.wait() and checked(*given))
+    most = 64 + 4
+    threads, found = together(server, body(tools=TOOLS, max_tokens=1), most)
+    wait(lambda: service._preparing == most)
+    assert post(server, body())[0] == 429
+    free.set()
+    for thread in threads:
+        thread.join()
+    assert found == [200] * most
+
+
+def test_a_known_grammar_waits_for_no_new_one(server, monkeypatch):
+    """Requests with the same tools go on beside grammars that take long."""
+    from pyspec.serve import service
+
+    free, taken, check = threading.Event(), [], service.check_grammar
+
+    def slow(grammar, llama):
+        if "bomb" in grammar._grammar:
+            taken.append(grammar)
+            free.wait()
+        check(grammar, llama)
+
+    monkeypatch.setattr(service, "check_grammar", slow)
+    agents = body(tools=TOOLS, max_tokens=1)
+    assert post(server, agents)[0] == 200
+    threads, found = together(server, body(grammar='root ::= "bomb"'), 3)
+    wait(lambda: len(taken) == 2)
+    assert post(server, agents)[0] == 200
+    assert len(taken) == 2
+    free.set()
+    for thread in threads:
+        thread.join()
+    assert found == [200] * 3
 
 
 def test_queue_is_bounded(serve):
