@@ -33,8 +33,8 @@ _ERRORS = {
 
 _SESSION = re.compile(r"_session_[0-9a-fA-F-]{36}\Z")
 
-_NOTE = "x-anthropic-billing-header:"
-# what an agent says to its own service: it changes with each request, and nothing behind it could be taken over
+NOTE = "x-anthropic-billing-header:"
+"""What an agent says to its own service: it changes with each request, and nothing behind it could be taken over."""
 
 
 _CLIENTS_OWN = re.compile(r"(bash|text_editor|memory|computer|browser)_")
@@ -94,7 +94,7 @@ class MessagesBody(Body):
     def _turns(self) -> Iterator[dict[str, Any]]:
         given = self.system or ""
         parts = [given] if isinstance(given, str) else [_text(block) for block in given]
-        parts = [part for part in parts if not part.startswith(_NOTE)]
+        parts = [part for part in parts if not part.startswith(NOTE)]
         if system := "\n".join(parts):
             yield {"role": "system", "content": system}
         for message in self.messages:

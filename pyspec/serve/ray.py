@@ -16,7 +16,7 @@ import asyncio
 import contextlib
 import hashlib
 import logging
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -33,6 +33,7 @@ from pyspec.batch.run import Batch
 from pyspec.errors import EngineError, OptionError
 from pyspec.serve.app import interface_at, make_app
 from pyspec.serve.interface import Interface, openai_refusal
+from pyspec.serve.messages import NOTE
 from pyspec.serve.settings import MAX_BODY, ServerSettings, served_name
 
 log = logging.getLogger("pyspec")
@@ -180,7 +181,8 @@ def _refusal(interface: Interface | None, status: int, message: str) -> Response
 def conversation_key(headers: Mapping[str, str], body: bytes) -> str:
     """What a conversation's requests share, and others do not: a header x-session-id, or how it begins; "" for none.
 
-    A chat begins with what the system and the user said first, a text with its first 256 characters.
+    A chat begins with what the system and the user said first, their words alone: clients move marks of theirs about, and tell
+    their own service of each request. A text begins with its first 256 characters.
     """
     named = headers.get("x-session-id")
     if named:
@@ -192,17 +194,27 @@ def conversation_key(headers: Mapping[str, str], body: bytes) -> str:
         return ""
     if not said or not isinstance(said, str | list):
         return ""
-    begins = said[:256] if isinstance(said, str) else _opening(said)
-    parts = [asked.get("system"), asked.get("instructions"), begins]
+    begins = said[:256] if isinstance(said, str) else list(_opening(said))
+    parts = [_words(asked.get("system")), _words(asked.get("instructions")), begins]
     return hashlib.sha256(msgspec.json.encode(parts)).hexdigest()
 
 
-def _opening(said: Sequence[Any]) -> list[Any]:
-    """The first turns, up to the first one of the user's."""
-    for n, turn in enumerate(said):
-        if not isinstance(turn, dict) or turn.get("role") == "user":
-            return list(said[: n + 1])
-    return list(said[:1])
+def _opening(said: Sequence[Any]) -> Iterator[tuple[Any, list[str]]]:
+    """Role and words of the first turns, up to the first one of the user's."""
+    for turn in said:
+        if not isinstance(turn, dict):
+            yield turn, []  # one of several prompts, or a token
+            return
+        yield turn.get("role"), _words(turn.get("content"))
+        if turn.get("role") == "user":
+            return
+
+
+def _words(content: Any) -> list[str]:
+    """The texts of a content, whether it is one or has several."""
+    parts = content if isinstance(content, list) else [content]
+    texts = (part.get("text") if isinstance(part, dict) else part for part in parts)
+    return [text for text in texts if isinstance(text, str) and not text.startswith(NOTE)]
 
 
 def app(

@@ -145,9 +145,40 @@ def test_a_conversation_is_known_by_its_beginning():
     assert key(messages=first) == key(messages=later) != key(messages=later[1:])
     assert key(system="x", messages=first) != key(messages=first)
     assert key(prompt="a" * 256 + "b") == key(prompt="a" * 256 + "c") != key(prompt="b")
+    assert key(prompt=["a", "b"]) == key(prompt=["a"]) != key(prompt=["b"])
     assert key({"x-session-id": "mine"}, messages=first) == "mine"
     for odd in (b"", b"[]", b"{", b'{"messages": 3}', b"\xff", b"[" * 100_000):
         assert conversation_key({}, odd) == ""
+
+
+def test_an_agents_conversation_stays_though_its_marks_move():
+    """What it tells its own service changes with each request, and its mark of a cache moves on to the next turn."""
+
+    def key(n, words="Look.", *, marked=False, listed=True):
+        mark = {"cache_control": {"type": "ephemeral"}} if marked else {}
+        note = {"type": "text", "text": f"x-anthropic-billing-header: cch={n};"}
+        system = [note, {"type": "text", "text": "You code.", **mark}]
+        first = [{"type": "text", "text": words, **mark}] if listed else words
+        later = [{"role": "assistant", "content": f"{n}"}, {"role": "user", "content": "more"}]
+        body = {"system": system, "messages": [{"role": "user", "content": first}, *later[: 2 * n]]}
+        return conversation_key({}, json.dumps(body).encode())
+
+    assert key(0, marked=True) == key(1) == key(2, listed=False) != key(1, "Read.")
+
+
+def test_a_codex_conversation_is_known_by_its_words():
+    """Items of the Responses interface: what the developer and the user said first."""
+
+    def key(*texts):
+        roles = ("developer", "user", "user", "user")
+        said = [
+            {"type": "message", "role": role, "content": [{"type": "input_text", "text": text}]}
+            for role, text in zip(roles, texts)
+        ]
+        return conversation_key({}, json.dumps({"instructions": "i", "input": said}).encode())
+
+    assert key("a", "b") == key("a", "b", "c") != key("a", "c")
+    assert key("b", "b") != key("a", "b")
 
 
 def test_arguments_of_a_command_line_are_read():
