@@ -27,6 +27,7 @@ from pyspec.samplers import refuse
 from pyspec.sampling import LEAST_P, Sampling
 from pyspec.store.devices import AUTO, parse_devices
 from pyspec.store.locate import resolve
+from pyspec.store.others import name_of
 
 __all__ = ["OFF", "Speculation", "SpeculativeLlama"]
 
@@ -170,7 +171,7 @@ class SpeculativeLlama(Generation):
             given["draft"] = foreign
         self._ours = {name: given[name] for name in _OWN_ARGUMENTS}
         file = file_of(model_path, n_gpu_layers=n_gpu_layers, devices=devices)
-        with busy(f"loading {Path(file).stem}", after_s=_PATIENCE_S):
+        with busy(f"loading {name_of(Path(file))}", after_s=_PATIENCE_S):
             super().__init__(**given | {"model_path": file})
 
     @property

@@ -22,6 +22,7 @@ from pyspec.errors import ModelInvalid
 from pyspec.store.devices import AUTO, Device, buffer_names, count_layers, layer_devices, room_on
 from pyspec.store.gguf import Header
 from pyspec.store.header import read_header
+from pyspec.store.others import name_of
 
 _PROBES = 12
 # halving 512 layers takes 9
@@ -96,7 +97,7 @@ def placed(target: Any, sides: Sequence[PlacedModel]) -> str:
     """
     most = count_placeable(target.model)
     models = [
-        PlacedModel(Path(target.model_path).stem, target.model_params.n_gpu_layers, most),
+        PlacedModel(name_of(Path(target.model_path)), target.model_params.n_gpu_layers, most),
         *sides,
     ]
     there = [str(each) for each in models if each.n_gpu_layers]

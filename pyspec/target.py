@@ -30,6 +30,7 @@ from pyspec.store.header import check_adapter, read_header
 from pyspec.store.heads import has_head
 from pyspec.store.kinds import most_positions, no_decoder, refuse_other_kinds
 from pyspec.store.machine import address_space_left, default_threads
+from pyspec.store.others import file_name_of
 from pyspec.text.answer import Speech
 from pyspec.text.completions import ChatHandler
 from pyspec.text.render import Renderer
@@ -100,7 +101,7 @@ class TargetLlama(llama_cpp.Llama):  # type: ignore[misc]  # llama_cpp is untype
         self.adapts_threads = _settle(kwargs, embedding=embedding)
         self.has_head = head and has_head(Path(model_path))
         self._most_positions = most_positions(Path(model_path))
-        kwargs["n_ctx"] = self.capped(kwargs.get("n_ctx", 512), Path(model_path).name)
+        kwargs["n_ctx"] = self.capped(kwargs.get("n_ctx", 512), file_name_of(Path(model_path)))
         self.trust = trust
         self._snapshots = snapshots
         self.devices = parse_devices(devices)
@@ -183,7 +184,7 @@ class TargetLlama(llama_cpp.Llama):  # type: ignore[misc]  # llama_cpp is untype
             return n_ctx
         log.warning(
             "%s has learned positions for %d tokens: so many is its context, not %d",
-            show(name or Path(self.model_path).name), most, n_ctx,
+            show(name or file_name_of(Path(self.model_path))), most, n_ctx,
         )  # fmt: skip
         return most
 

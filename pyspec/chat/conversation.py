@@ -20,6 +20,7 @@ from pyspec.pieces import stream_text
 from pyspec.profiles import keep_learned, keep_seen
 from pyspec.prompt_cache import PromptCache
 from pyspec.store.files import file_sha256, known_sha256
+from pyspec.store.others import name_of
 from pyspec.store.watch import Watch
 from pyspec.text.parts import Piece, WholeAnswer
 from pyspec.text.template import ChatTemplate, Message
@@ -35,7 +36,7 @@ class SavedModel(msgspec.Struct):
 
     def is_of(self, other: SavedModel) -> bool:
         """Whether both are known to be one target, wherever its file lies."""
-        return bool(self.sha256) and (self.name, self.sha256) == (other.name, other.sha256)
+        return bool(self.sha256) and self.sha256 == other.sha256
 
 
 Encode = Callable[[Sequence[Message]], list[int]]
@@ -204,7 +205,7 @@ class LlamaChat:
         path = Path(self.llm.model_path)
         small = path.stat().st_size <= _QUICK_HASH
         digest = file_sha256(path) if small else known_sha256(path)
-        return SavedModel(_utf8(path.stem), digest, _utf8(str(path.absolute())))
+        return SavedModel(_utf8(name_of(path)), digest, _utf8(str(path.absolute())))
 
     def is_text(self, token: int) -> bool:
         """Whether an id stands for bytes of text: not out of range, not a control token."""
@@ -233,7 +234,8 @@ class LlamaChat:
     def describe(self) -> list[tuple[str, str]]:
         """Names and values that say what is loaded."""
         return [
-            ("target", self.llm.model_path),
+            ("target", self.name),
+            ("file", self.llm.model_path),
             ("draft", self.draft),
             ("companion", self.companion),
             ("context", f"{self.n_ctx} tokens"),
@@ -271,7 +273,7 @@ class LlamaChat:
         self.llm = self._opener(**other)
         self._watch, self._cache = Watch(), PromptCache(self.llm, self._kept_in)
         self._restored = False
-        self.name, self.n_ctx = Path(self.llm.model_path).stem, int(self.llm.n_ctx())
+        self.name, self.n_ctx = name_of(Path(self.llm.model_path)), int(self.llm.n_ctx())
         self.draft, self.companion = self.llm.assembly.draft, self.llm.assembly.companion
         self.template = ChatTemplate.of(self.llm)
         self._other = other

@@ -30,6 +30,7 @@ from pyspec.store.devices import (
 )
 from pyspec.store.locate import resolve
 from pyspec.store.machine import EXTRA_BUFFERS, default_threads
+from pyspec.store.others import name_of
 
 _LEAST_CTX = 16
 
@@ -339,7 +340,7 @@ def open_model(
     }
     path, arguments = options.find()
     hush_llama(engine.verbose)
-    with busy(f"loading {path.stem}"):
+    with busy(f"loading {name_of(path)}"):
         llm = SpeculativeLlama(path, **{**arguments, **asked})
     if llm.placed:
         tell(llm.placed, err=True)

@@ -32,6 +32,7 @@ from pyspec.errors import NoMemory, OptionError
 from pyspec.serve.keys import lines_of
 from pyspec.serve.settings import MAX_BODY, ServerSettings, served_name
 from pyspec.store.locate import found_here
+from pyspec.store.others import name_of
 from pyspec.store.sources import load_manifest
 
 _BACKLOG = 2048
@@ -250,8 +251,8 @@ class Loader:
 
 
 def _called(word: str, path: Path) -> str:
-    """What a model by itself is called: by its file, but not by one of ollama's, whose names are hashes."""
-    return path.stem if path.suffix == ".gguf" or Path(word).exists() else word
+    """What a model by itself is called: as its file is known, but one of ollama's as it was asked for."""
+    return name_of(path) if path.suffix == ".gguf" or Path(word).exists() else word
 
 
 FIRST = (

@@ -28,6 +28,7 @@ from pyspec.store.files import size_of
 from pyspec.store.header import Facts, facts_of, read_header
 from pyspec.store.heads import ASSISTANT, MTP, States, head_size
 from pyspec.store.kinds import most_positions, refuse_other_kinds
+from pyspec.store.others import file_name_of, name_of
 from pyspec.store.vocabulary import FIRST_COMPARED, MAX_DIFFERENCE
 
 STATE_ROWS = 64
@@ -81,7 +82,7 @@ class SideModel:
         )
         try:
             if self._owned and not self._same_tokens:
-                check_vocabulary(target._model.model, self._model.model, self.path.name)
+                check_vocabulary(target._model.model, self._model.model, file_name_of(self.path))
             if states is None:
                 _spare_states(params, self._model.model)
             self._ctx = self._make_context(params, target.verbose)
@@ -113,7 +114,7 @@ class SideModel:
         most = most_positions(self.path)
         if most is not None and most < n_ctx:
             raise UnsupportedModel(
-                f"{self.path.name} has learned positions for {most} tokens, fewer than the context of {n_ctx}",
+                f"{file_name_of(self.path)} has learned positions for {most} tokens, fewer than the context of {n_ctx}",
                 f"use -c {most // 256 * 256} (n_ctx), or another model beside the target",
             )
 
@@ -122,7 +123,7 @@ class SideModel:
             return internals.LlamaContext(model=self._model, params=params, verbose=verbose)
         except ValueError as error:
             raise NoMemory(
-                f"no memory for a context of {params.n_ctx} tokens of {self.path.name}",
+                f"no memory for a context of {params.n_ctx} tokens of {file_name_of(self.path)}",
                 "lower n_ctx (-c), or go without it (--draft none)",
             ) from error
 
@@ -139,7 +140,7 @@ class SideModel:
     def placed(self) -> PlacedModel:
         """Where its layers were to go; the target's own for its next-token head."""
         most = count_placeable(self._model.model)
-        return PlacedModel(self.path.stem, int(self._n_gpu_layers), most)
+        return PlacedModel(name_of(self.path), int(self._n_gpu_layers), most)
 
     @property
     def context(self) -> int:

@@ -19,6 +19,7 @@ from pyspec.store.fetch import cached
 from pyspec.store.header import facts_of
 from pyspec.store.heads import MTP, States, TargetShape, kind_of_draft, n_heads, read_states
 from pyspec.store.locate import resolve
+from pyspec.store.others import file_name_of, name_of
 
 MemoryAsked = bool | str | Path | Memory
 """What is remembered of texts: nothing, those of this process, or those of a folder, too; or a memory that is there already."""
@@ -46,9 +47,9 @@ class Parts:
     def names(self) -> tuple[str, str]:
         """Draft and companion as results report them."""
         named = [self.drafter.name] if self.drafter else []
-        name = MTP if self.head else self.draft.stem if self.draft else ""
+        name = MTP if self.head else name_of(self.draft) if self.draft else ""
         named += [name] if name else []
-        return "+".join(named) or "none", self.companion.stem if self.companion else "none"
+        return "+".join(named) or "none", name_of(self.companion) if self.companion else "none"
 
     def remember(self, memory: MemoryAsked, target: Any) -> None:
         """Let lookup draft what was said before. memory: True in this process, or a folder for later ones, or what has it."""
@@ -67,7 +68,9 @@ class Parts:
 
     def leave_out(self, reason: str) -> None:
         """Go on with the next draft that `auto` would take, lookup alone at last."""
-        name = "its next-token head" if self.head else self.draft.name if self.draft else ""
+        name = (
+            "its next-token head" if self.head else file_name_of(self.draft) if self.draft else ""
+        )
         self.left_out.append(f"{name} ({reason})")
         following = next(self.others)
         self.draft, self.companion = following.draft, following.companion
@@ -105,9 +108,7 @@ def choose_parts(target: Any, draft: Any, companion: str) -> Parts:
 
 
 def _plain_only(target: Any, draft: Any) -> Parts:
-    reason = (
-        f"{Path(target.model_path).name} is recurrent or hybrid: its memory cannot be rolled back"
-    )
+    reason = f"{file_name_of(Path(target.model_path))} is recurrent or hybrid: its memory cannot be rolled back"
     if draft == "none":
         return Parts()
     if draft != "auto" and not getattr(target, "where_possible", False):
@@ -161,7 +162,7 @@ def _add_draft(parts: Parts, target: Any, name: str) -> None:
     if name == MTP:
         if not _has_head(target):
             raise UnsupportedModel(
-                f"{Path(target.model_path).name} has no next-token head (MTP) of a known kind",
+                f"{file_name_of(Path(target.model_path))} has no next-token head (MTP) of a known kind",
                 "use another draft",
             )
         parts.draft, parts.head = Path(target.model_path), True

@@ -25,6 +25,7 @@ from pyspec.measure.tasks import Options, Question, decoded
 from pyspec.profiles import device_names, gpu_layers
 from pyspec.store.files import file_sha256
 from pyspec.store.machine import machine_memory, processor, usable_processors
+from pyspec.store.others import file_name_of
 from pyspec.target import TargetLlama
 
 
@@ -111,7 +112,7 @@ def _output(*command: str) -> str:
 
 def model_file(path: Path) -> ModelFile:
     """Name, hash and size of a model file."""
-    return ModelFile(path.name, file_sha256(path), path.stat().st_size)
+    return ModelFile(file_name_of(path), file_sha256(path), path.stat().st_size)
 
 
 def machine() -> str:

@@ -15,6 +15,7 @@ import numpy as np
 from pyspec.errors import DraftMismatch, ModelInvalid, UnsupportedModel
 from pyspec.store.gguf import Array, Header, parse_header
 from pyspec.store.header import facts_of, joined
+from pyspec.store.others import file_name_of
 
 EAGLE3 = "eagle3"
 """The architecture of EAGLE-3 files. Each is made for one target, whatever its vocabulary."""
@@ -219,7 +220,7 @@ def _read_block(draft: Path, target: TargetShape, kind: str) -> States:
     names = {tensor.name for tensor in header.tensors}
     if _SELECTOR in names:
         raise UnsupportedModel(
-            f"{header.path.name} is a DFlash 2 draft, whose selector does not run here",
+            f"{file_name_of(header.path)} is a DFlash 2 draft, whose selector does not run here",
             "use another draft",
         )
     layers = _layers(header, target)
@@ -251,7 +252,7 @@ def _read_mtp(draft: Path, target: TargetShape) -> States:
     heads = n_heads(draft)
     if not heads:
         raise UnsupportedModel(
-            f"{header.path.name} has next-token heads of a kind that llama.cpp does not run",
+            f"{file_name_of(header.path)} has next-token heads of a kind that llama.cpp does not run",
             "use another draft",
         )
     width = _states_width(header, "embedding_length", target)
@@ -296,11 +297,11 @@ def _whole(header: Header, key: str) -> int:
 
 
 def _damaged(header: Header, what: str) -> ModelInvalid:
-    return ModelInvalid(f"{header.path.name} {what}", "convert it again")
+    return ModelInvalid(f"{file_name_of(header.path)} {what}", "convert it again")
 
 
 def _mismatch(header: Header, what: str) -> DraftMismatch:
-    return DraftMismatch(f"{header.path.name}: {what}", "it was made for another target")
+    return DraftMismatch(f"{file_name_of(header.path)}: {what}", "it was made for another target")
 
 
 def _layers(header: Header, target: TargetShape) -> tuple[int, ...]:
@@ -317,7 +318,7 @@ def _layers(header: Header, target: TargetShape) -> tuple[int, ...]:
     shows = SHOWS_LAST if target.n_layer in layers else SHOWS_LAYERS
     if target.architecture not in shows:
         raise UnsupportedModel(
-            f"llama.cpp does not show the layers of {target.architecture} models, which {header.path.name} reads",
+            f"llama.cpp does not show the layers of {target.architecture} models, which {file_name_of(header.path)} reads",
             "use another draft",
         )
     return tuple(-1 if layer == target.n_layer else layer for layer in layers)

@@ -41,6 +41,7 @@ from pyspec.store.others import (
     LocalModel,
     found_elsewhere,
     gguf_names,
+    hub_file,
     sizes_of,
 )
 from pyspec.store.sources import (
@@ -119,15 +120,13 @@ def _known(entry: Entry) -> Iterator[tuple[LocalModel, str]]:
 
 
 def _fetched() -> Iterator[LocalModel]:
-    """Files of the hub in our cache: OWNER--REPO--REVISION--FILE."""
+    """Files of the hub in our cache."""
     with suppress(OSError):
         for path in sorted(models_dir().glob("*--*--*--*.gguf")):
-            owner, repo, revision, file = path.name.split("--", 3)
-            if not LATER_PART.search(file):
-                file = file.replace("--", "/")
-                name, aliases = gguf_names(f"{owner}/{repo}", file)
-                alias = f"{owner}/{repo}/{file}@{revision}"
-                yield LocalModel(name, path, OURS, (*aliases, alias), f"{owner}/{repo}")
+            if (found := hub_file(path)) is not None and not LATER_PART.search(path.name):
+                repo, file, revision = found
+                name, aliases = gguf_names(repo, file)
+                yield LocalModel(name, path, OURS, (*aliases, f"{repo}/{file}@{revision}"), repo)
 
 
 # -- added -------------------------------------------------------------------------------------------------------------

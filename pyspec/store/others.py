@@ -11,10 +11,13 @@ import re
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import platformdirs
+
+from pyspec.store.files import models_dir
 
 _QUANT = re.compile(
     r"(?:^|[-._])((?:UD-)?(?:I?Q\d\w*|TQ\d\w*|BF16|FP?16|FP?32|MXFP4\w*|NVFP4))(?=[-.]|$)",
@@ -34,6 +37,7 @@ _DRAFT_FILE = re.compile(
 """What a file is called that lies beside a model and drafts for it."""
 _SIZE = re.compile(r"(?<![0-9.x])(?:\d+x)?\d+(?:\.\d+)?[bm](?![a-z0-9])", re.IGNORECASE)
 _DIGEST = re.compile(r"sha256[:-][0-9a-f]{64}")
+_SNAPSHOT = re.compile(r"/models--([^/]+?)--([^/]+)/snapshots/[^/]+/(.+)$", re.DOTALL)
 _MANIFEST_BYTES = 1 << 20
 
 
@@ -89,6 +93,39 @@ def gguf_names(repo: str, file: str) -> tuple[str, tuple[str, ...]]:
     return name, (stem, Path(file).name, full, repo, short, plain)
 
 
+def name_of(path: Path) -> str:
+    """What users know a model's file by: its owner's name for it where that is another than the file's, else its stem."""
+    return owners_name(path) or PART.sub("", path.stem)
+
+
+def file_name_of(path: Path) -> str:
+    """The same for a sentence about the file, with the end of its own name."""
+    return owners_name(path) or path.name
+
+
+@lru_cache
+def owners_name(path: Path) -> str:
+    """The name of a file that is called after a hash, or lies in a cache of the hub, as its path tells; empty for others."""
+    if _DIGEST.fullmatch(path.name):
+        found = [each.name for each in _ollama_at(path.parent.parent) if each.path == path]
+        return min(found, key=lambda name: (name.endswith(":latest"), name), default="")
+    if path.parent == models_dir() and (ours := hub_file(path)) is not None:
+        return gguf_names(*ours[:2])[0]
+    if (theirs := _SNAPSHOT.search(path.as_posix())) is not None:
+        return gguf_names(f"{theirs[1]}/{theirs[2]}", theirs[3])[0]
+    return ""
+
+
+def hub_file(path: Path) -> tuple[str, str, str] | None:
+    """Repository, file and revision of a file in our cache that is one of the hub's: OWNER--REPO--REVISION--FILE."""
+    parts = path.name.split("--", 3)
+    return (
+        (f"{parts[0]}/{parts[1]}", parts[3].replace("--", "/"), parts[2])
+        if len(parts) == 4
+        else None
+    )
+
+
 def _named(
     repo: str, file: str, path: Path, origin: str
 ) -> tuple[str, Path, str, tuple[str, ...], str]:
@@ -114,13 +151,17 @@ def ollama() -> Iterator[LocalModel]:
     shared = Path("/usr/share/ollama/.ollama/models")
     named = _folder("OLLAMA_MODELS")
     for root in [named] if named else [Path.home() / ".ollama/models", shared]:
-        with suppress(OSError):
-            for path in sorted(root.glob("manifests/*/*/*/*")):
-                name, aliases = _ollama_names(*path.parts[-4:])
-                if (blob := _blob(root, path, _MODEL_LAYER)) is not None:
-                    yield LocalModel(name, blob, "ollama", aliases, name)
-                if (blob := _blob(root, path, _DRAFT_LAYER)) is not None:
-                    yield LocalModel(f"{name}-draft", blob, "ollama", (), name)
+        yield from _ollama_at(root)
+
+
+def _ollama_at(root: Path) -> Iterator[LocalModel]:
+    with suppress(OSError):
+        for path in sorted(root.glob("manifests/*/*/*/*")):
+            name, aliases = _ollama_names(*path.parts[-4:])
+            if (blob := _blob(root, path, _MODEL_LAYER)) is not None:
+                yield LocalModel(name, blob, "ollama", aliases, name)
+            if (blob := _blob(root, path, _DRAFT_LAYER)) is not None:
+                yield LocalModel(f"{name}-draft", blob, "ollama", (), name)
 
 
 def _ollama_names(host: str, namespace: str, model: str, tag: str) -> tuple[str, tuple[str, ...]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -21,6 +22,7 @@ from pyspec.pieces import stream_text
 from pyspec.policy.cost import CostCurve
 from pyspec.rules import Strict
 from pyspec.sampling import Sampling
+from pyspec.store.files import file_sha256
 from pyspec.text.parts import AnswerPart, Piece
 from pyspec.text.template import Message
 from pyspec.tokens import Source, Token
@@ -265,6 +267,41 @@ def test_a_model_is_asked_not_to_think(open_llama: Any, tmp_path: Path) -> None:
         model.thinking = False
         assert model.obeys
         assert model.llm.speech.start(model.prompt(turns)) == "behind"
+
+
+def of_ollama(root: Path, name: str, file: Path) -> Path:
+    """A model's file as `ollama pull` would have left it."""
+    digest = file_sha256(file)
+    blob = root / "blobs" / f"sha256-{digest}"
+    manifest = root / "manifests/registry.ollama.ai/library" / Path(*name.split(":"))
+    for path in (blob, manifest):
+        path.parent.mkdir(parents=True, exist_ok=True)
+    blob.write_bytes(file.read_bytes())
+    layer = {"mediaType": "application/vnd.ollama.image.model", "digest": f"sha256:{digest}"}
+    manifest.write_text(json.dumps({"layers": [layer]}))
+    return blob
+
+
+def test_models_of_ollamas_are_called_by_their_names(
+    tiny_target: Path, tiny_draft: Path, tmp_path: Path
+) -> None:
+    """In what is said of them, in the block of statistics and in saved chats: their files are called after hashes."""
+    target = of_ollama(tmp_path, "toy:8b", tiny_target)
+    draft = of_ollama(tmp_path, "toy:1b", tiny_draft)
+
+    def opened() -> SpeculativeLlama:
+        return SpeculativeLlama(
+            target, draft=str(draft), n_ctx=256, n_threads=1, trust=True, verbose=False
+        )
+
+    with closing(LlamaChat(opened)) as model:
+        assert (model.name, model.target().name, model.draft) == ("toy:8b", "toy:8b", "toy:1b")
+        assert dict(model.describe())["target"] == "toy:8b"
+        assert [each.name for each in model.llm.assembly.placed] == ["toy:1b"]
+        options = AnswerOptions(GREEDY, max_tokens=4)
+        list(model.answer(model.llm.tokenize(b"abcabc"), options, [], chat=False))
+        assert model.stats is not None
+        assert model.stats["draft"] == "toy:1b"
 
 
 def test_reasoning_goes_into_the_next_prompt_as_the_template_has_it() -> None:

@@ -5,15 +5,17 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 from pathlib import Path
 
 import pytest
 from store.make_gguf import tiny_llama
 
 from pyspec.errors import ModelInvalid, ModelNotFound, OptionError
+from pyspec.store import others
 from pyspec.store.header import facts_of
 from pyspec.store.locate import add, find_here, found_here, names, remove, resolve
-from pyspec.store.others import found_elsewhere, quant_of
+from pyspec.store.others import found_elsewhere, name_of, owners_name, quant_of
 from pyspec.store.sources import load_manifest
 
 VARIABLES = (
@@ -42,7 +44,7 @@ def ollama(
     blob.write_bytes(raw)
     model, tag = name.split(":")
     manifest = root / "manifests" / where / model / tag
-    manifest.parent.mkdir(parents=True)
+    manifest.parent.mkdir(parents=True, exist_ok=True)
     layers = [
         {"mediaType": "application/vnd.ollama.image.template", "digest": "sha256:" + "0" * 64, "size": 3},
         {"mediaType": "application/vnd.ollama.image.model", "digest": f"sha256:{digest}", "size": len(raw)},
@@ -92,6 +94,57 @@ def test_ollama_by_the_name_it_has_there(home: Path, name: str) -> None:
     """NAME:TAG is the blob its manifest names."""
     blob = ollama(home / ".ollama/models", "toy:135m")
     assert resolve(name) == blob
+
+
+def test_a_file_of_ollamas_is_known_by_its_name(home: Path) -> None:
+    """Its own is a hash. Wherever the folder lies: the path alone tells."""
+    assert name_of(ollama(home / "anywhere", "toy:135m")) == "toy:135m"
+
+
+def test_of_several_names_the_one_that_says_most(home: Path) -> None:
+    """`latest` may be another one tomorrow."""
+    for name in ("toy:latest", "toy:tiny"):
+        blob = ollama(home / ".ollama/models", name)
+    assert name_of(blob) == "toy:tiny"
+
+
+def test_a_blob_that_nothing_names_keeps_its_own(home: Path) -> None:
+    """Its manifest was removed: there is nothing else to call it by."""
+    blob = ollama(home / "ollama", "toy:135m")
+    (home / "ollama/manifests/registry.ollama.ai/library/toy/135m").unlink()
+    assert (owners_name(blob), name_of(blob)) == ("", blob.name)
+
+
+@pytest.mark.parametrize(
+    ("file", "name"),
+    [
+        ("maker--toy-GGUF--" + "a" * 40 + "--toy-Q4_K_M.gguf", "maker/toy-GGUF:Q4_K_M"),
+        ("maker--toy-GGUF--" + "a" * 40 + "--sub--toy-draft-Q8_0.gguf", "maker/toy-GGUF/sub/toy-draft-Q8_0.gguf"),
+        ("toy-135m-q4_0.gguf", "toy-135m-q4_0"),
+        ("toy-00001-of-00003.gguf", "toy"),
+    ],
+)  # fmt: skip
+def test_a_file_of_our_cache_is_known_by_its_name(home: Path, file: str, name: str) -> None:
+    """One of the hub's by OWNER/REPO:TYPE, as it was asked for; others by their own."""
+    assert name_of(home / "pyspec-cache/models" / file) == name
+
+
+def test_a_file_of_the_hubs_cache_is_known_by_its_name(home: Path) -> None:
+    """As `pyspec models` lists it."""
+    assert name_of(hugging_face(home / "hub")) == "maker/toy-GGUF:Q4_K_M"
+
+
+def test_dashes_elsewhere_mean_nothing(home: Path) -> None:
+    """A user's own file keeps its name, whatever that looks like."""
+    assert name_of(home / "a--b--c--d.gguf") == "a--b--c--d"
+
+
+def test_no_module_calls_a_target_by_its_file() -> None:
+    """One of ollama's is called sha256-...: `name_of` is asked everywhere."""
+    sources = Path(others.__file__).parents[1].rglob("*.py")
+    assert [
+        p.name for p in sources if re.search(r"model_path\)\.(stem|name)\b", p.read_text())
+    ] == []
 
 
 def test_latest_needs_no_tag(home: Path) -> None:
